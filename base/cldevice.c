@@ -1,0 +1,252 @@
+/* base/cldevice.c - see cldevice.h. */
+#include "base/cldevice.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define PLATFORMS_MAX 16u
+#define DEVICES_MAX   64u
+
+struct candidate {
+    cl_platform_id platform;
+    cl_device_id device;
+    cl_device_type type;
+    char name[CLDEVICE_NAME_BYTES];
+    char vendor[64]; /* of the platform: "The pocl project" is how people call theirs */
+};
+
+const char *cldevice_strerror(cl_int status)
+{
+    static const struct {
+        cl_int status;
+        const char *name;
+    } names[] = {
+        {CL_SUCCESS, "CL_SUCCESS"},
+        {CL_DEVICE_NOT_FOUND, "CL_DEVICE_NOT_FOUND"},
+        {CL_DEVICE_NOT_AVAILABLE, "CL_DEVICE_NOT_AVAILABLE"},
+        {CL_COMPILER_NOT_AVAILABLE, "CL_COMPILER_NOT_AVAILABLE"},
+        {CL_MEM_OBJECT_ALLOCATION_FAILURE, "CL_MEM_OBJECT_ALLOCATION_FAILURE"},
+        {CL_OUT_OF_RESOURCES, "CL_OUT_OF_RESOURCES"},
+        {CL_OUT_OF_HOST_MEMORY, "CL_OUT_OF_HOST_MEMORY"},
+        {CL_BUILD_PROGRAM_FAILURE, "CL_BUILD_PROGRAM_FAILURE"},
+        {CL_MAP_FAILURE, "CL_MAP_FAILURE"},
+        {CL_INVALID_VALUE, "CL_INVALID_VALUE"},
+        {CL_INVALID_CONTEXT, "CL_INVALID_CONTEXT"},
+        {CL_INVALID_COMMAND_QUEUE, "CL_INVALID_COMMAND_QUEUE"},
+        {CL_INVALID_MEM_OBJECT, "CL_INVALID_MEM_OBJECT"},
+        {CL_INVALID_KERNEL_NAME, "CL_INVALID_KERNEL_NAME"},
+        {CL_INVALID_KERNEL, "CL_INVALID_KERNEL"},
+        {CL_INVALID_ARG_INDEX, "CL_INVALID_ARG_INDEX"},
+        {CL_INVALID_ARG_VALUE, "CL_INVALID_ARG_VALUE"},
+        {CL_INVALID_ARG_SIZE, "CL_INVALID_ARG_SIZE"},
+        {CL_INVALID_KERNEL_ARGS, "CL_INVALID_KERNEL_ARGS"},
+        {CL_INVALID_WORK_GROUP_SIZE, "CL_INVALID_WORK_GROUP_SIZE"},
+        {CL_INVALID_WORK_ITEM_SIZE, "CL_INVALID_WORK_ITEM_SIZE"},
+        {CL_INVALID_EVENT_WAIT_LIST, "CL_INVALID_EVENT_WAIT_LIST"},
+        {CL_INVALID_BUFFER_SIZE, "CL_INVALID_BUFFER_SIZE"},
+        {CL_INVALID_GLOBAL_WORK_SIZE, "CL_INVALID_GLOBAL_WORK_SIZE"},
+        {-1001, "no OpenCL platform installed"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].status == status)
+            return names[i].name;
+    return "unknown OpenCL error";
+}
+
+int cldevice_check(cl_int status, const char *what, struct hill_why *why)
+{
+    if (status == CL_SUCCESS)
+        return 0;
+    bool memory = status == CL_MEM_OBJECT_ALLOCATION_FAILURE || status == CL_OUT_OF_HOST_MEMORY ||
+                  status == CL_INVALID_BUFFER_SIZE;
+    return hill_fail(why, memory ? HILL_E_NOMEM : HILL_E_NODEV, "%s: %s (%d)", what,
+                     cldevice_strerror(status), status);
+}
+
+void cldevice_set_threads(uint32_t threads)
+{
+    char text[16];
+    if (!threads)
+        return;
+    snprintf(text, sizeof text, "%u", threads);
+    setenv("POCL_MAX_PTHREAD_COUNT", text, 0);
+}
+
+/* Fills table (at most DEVICES_MAX); returns the count or a negative code. */
+static int list_candidates(struct candidate *table, struct hill_why *why)
+{
+    cl_platform_id platforms[PLATFORMS_MAX];
+    cl_uint n_platforms = 0;
+    cl_int status = clGetPlatformIDs(PLATFORMS_MAX, platforms, &n_platforms);
+    if (status != CL_SUCCESS || n_platforms == 0)
+        return hill_fail(why, HILL_E_NODEV, "no OpenCL platform found: %s",
+                         cldevice_strerror(status == CL_SUCCESS ? -1001 : status));
+    if (n_platforms > PLATFORMS_MAX)
+        n_platforms = PLATFORMS_MAX;
+    unsigned count = 0;
+    for (cl_uint p = 0; p < n_platforms; p++) {
+        cl_device_id devices[DEVICES_MAX];
+        cl_uint n_devices = 0;
+        if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, DEVICES_MAX, devices, &n_devices) !=
+            CL_SUCCESS)
+            continue;
+        for (cl_uint d = 0; d < n_devices && d < DEVICES_MAX && count < DEVICES_MAX; d++) {
+            struct candidate *c = &table[count++];
+            char platform_name[96] = "", device_name[128] = "";
+            clGetPlatformInfo(platforms[p], CL_PLATFORM_NAME, sizeof platform_name - 1,
+                              platform_name, NULL);
+            clGetDeviceInfo(devices[d], CL_DEVICE_NAME, sizeof device_name - 1, device_name, NULL);
+            memset(c->vendor, 0, sizeof c->vendor);
+            clGetPlatformInfo(platforms[p], CL_PLATFORM_VENDOR, sizeof c->vendor - 1, c->vendor,
+                              NULL);
+            c->platform = platforms[p];
+            c->device = devices[d];
+            c->type = 0;
+            clGetDeviceInfo(devices[d], CL_DEVICE_TYPE, sizeof c->type, &c->type, NULL);
+            snprintf(c->name, sizeof c->name, "%s / %s", platform_name, device_name);
+        }
+    }
+    if (count == 0)
+        return hill_fail(why, HILL_E_NODEV, "no OpenCL device found on %u platforms", n_platforms);
+    return (int)count;
+}
+
+/* The index of the chosen device or a negative code. */
+static int choose(const struct candidate *table, int count, const char *choice,
+                  struct hill_why *why)
+{
+    if (!choice || !*choice) {
+        for (int i = 0; i < count; i++)
+            if (table[i].type & (CL_DEVICE_TYPE_GPU | CL_DEVICE_TYPE_ACCELERATOR))
+                return i;
+        return 0;
+    }
+    char *end;
+    unsigned long number = strtoul(choice, &end, 10);
+    if (isdigit((unsigned char)*choice) && *end == '\0') {
+        if (number >= (unsigned long)count)
+            return hill_fail(why, HILL_E_NODEV,
+                             "no OpenCL device %s: there are %d, numbered from 0", choice, count);
+        return (int)number;
+    }
+    for (int i = 0; i < count; i++)
+        if (strcasestr(table[i].name, choice) || strcasestr(table[i].vendor, choice))
+            return i;
+    return hill_fail(why, HILL_E_NODEV,
+                     "no OpenCL device is called '%.100s'; the first is '%.200s'", choice,
+                     table[0].name);
+}
+
+static void read_limits(struct cldevice *d, cl_device_type type)
+{
+    cl_ulong value = 0;
+    cl_uint units = 1;
+    d->is_cpu = (type & CL_DEVICE_TYPE_CPU) != 0;
+    clGetDeviceInfo(d->device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    d->compute_units = units;
+    clGetDeviceInfo(d->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof value, &value, NULL);
+    d->global_bytes = value;
+    clGetDeviceInfo(d->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof value, &value, NULL);
+    d->alloc_max_bytes = value;
+    clGetDeviceInfo(d->device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof value, &value, NULL);
+    d->local_bytes = value;
+}
+
+int cldevice_open(struct cldevice *out, const char *choice, struct hill_why *why)
+{
+    struct candidate table[DEVICES_MAX];
+    memset(out, 0, sizeof *out);
+    int count = list_candidates(table, why);
+    if (count < 0)
+        return count;
+    int index = choose(table, count, choice, why);
+    if (index < 0)
+        return index;
+    const struct candidate *c = &table[index];
+    cl_int status;
+    cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)c->platform,
+                                          0};
+    cl_context context = clCreateContext(properties, 1, &c->device, NULL, NULL, &status);
+    if (status != CL_SUCCESS)
+        return hill_fail(why, HILL_E_NODEV, "cannot open OpenCL device '%.200s': %s", c->name,
+                         cldevice_strerror(status));
+    out->platform = c->platform;
+    out->device = c->device;
+    out->context = context;
+    memcpy(out->name, c->name, sizeof out->name);
+    read_limits(out, c->type);
+    return 0;
+}
+
+void cldevice_close(struct cldevice *device)
+{
+    if (device->context)
+        clReleaseContext(device->context);
+    memset(device, 0, sizeof *device);
+}
+
+cl_command_queue cldevice_queue(const struct cldevice *device, bool profiling, struct hill_why *why)
+{
+    cl_int status;
+    cl_command_queue queue = clCreateCommandQueue(
+        device->context, device->device, profiling ? CL_QUEUE_PROFILING_ENABLE : 0, &status);
+    if (cldevice_check(status, "cannot create an OpenCL queue", why))
+        return NULL;
+    return queue;
+}
+
+/* The end of the build log is where the errors are counted; its first lines name the first. */
+static void explain_build(const struct cldevice *device, cl_program program, cl_int status,
+                          struct hill_why *why)
+{
+    size_t bytes = 0;
+    clGetProgramBuildInfo(program, device->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
+    char *log = calloc(1, bytes + 1);
+    if (log)
+        clGetProgramBuildInfo(program, device->device, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
+    hill_fail(why, HILL_E_INVALID, "cannot build the kernels for '%.100s': %s: %.300s",
+              device->name, cldevice_strerror(status), log ? log : "");
+    for (char *c = why ? why->text : NULL; c && *c; c++)
+        if (*c == '\n' || *c == '\r')
+            *c = ' ';
+    free(log);
+}
+
+cl_program cldevice_build(const struct cldevice *device, const char *source, const char *options,
+                          struct hill_why *why)
+{
+    cl_int status;
+    cl_program program = clCreateProgramWithSource(device->context, 1, &source, NULL, &status);
+    if (cldevice_check(status, "cannot create an OpenCL program", why))
+        return NULL;
+    status = clBuildProgram(program, 1, &device->device, options, NULL, NULL);
+    if (status != CL_SUCCESS) {
+        explain_build(device, program, status, why);
+        clReleaseProgram(program);
+        return NULL;
+    }
+    return program;
+}
+
+int cldevice_list(FILE *out)
+{
+    struct candidate table[DEVICES_MAX];
+    struct hill_why why;
+    int count = list_candidates(table, &why);
+    if (count < 0) {
+        fprintf(out, "%s\n", why.text);
+        return count;
+    }
+    for (int i = 0; i < count; i++) {
+        struct cldevice d = {.device = table[i].device};
+        read_limits(&d, table[i].type);
+        fprintf(out, "%d: %s (%s, %u units, %llu MiB)\n", i, table[i].name,
+                (table[i].type & CL_DEVICE_TYPE_GPU) ? "GPU"
+                : d.is_cpu                           ? "CPU"
+                                                     : "accelerator",
+                d.compute_units, (unsigned long long)(d.global_bytes >> 20));
+    }
+    return count;
+}
