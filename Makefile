@@ -1,0 +1,136 @@
+# HillInfer - build, test, demo. `make help` lists the targets.
+#
+# One non-recursive Makefile: every folder in LIBRARIES becomes an archive of its *.c files, every folder in
+# PROGRAMS a program of its *.c files, every tests/<folder>/test_*.c a test program. Dropping a
+# file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan)
+# has an object folder of its own: build/<configuration>; release binaries land in build/bin.
+
+CC      ?= gcc
+CONFIG  ?= release
+VERSION := 0.1.0
+PREFIX  ?= /usr/local
+
+LIBRARIES := base shm kv proto pool model
+# program = folder
+hill-gpu-worker  := gpu_worker
+hill-cpu-scorer  := cpu_scorer
+hill-csd-agent   := csd_agent
+hill-coordinator := coordinator
+hillctl          := hillctl
+hill-mkmodel     := mkmodel
+PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel
+
+PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8
+
+O := build/$(CONFIG)
+BIN := $(if $(filter release,$(CONFIG)),build/bin,$(O)/bin)
+
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+            -Wwrite-strings -Wno-missing-field-initializers
+FLAGS_release := -O2 -g -fno-omit-frame-pointer
+FLAGS_debug   := -O0 -g3 -fno-omit-frame-pointer
+FLAGS_asan    := -O1 -g -fno-omit-frame-pointer -fsanitize=address
+FLAGS_ubsan   := -O1 -g -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=all
+FLAGS_tsan    := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+# the sum of a floating-point reduction must not depend on the compiler's mood: no contraction
+override CFLAGS += -std=c11 -D_GNU_SOURCE $(WARNINGS) $(FLAGS_$(CONFIG)) -ffp-contract=off -pthread \
+          -DHILL_VERSION='"$(VERSION)"' -DCL_TARGET_OPENCL_VERSION=120
+override CPPFLAGS += -I. -I$(O) $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+override LDFLAGS += -pthread $(filter -fsanitize%,$(FLAGS_$(CONFIG)))
+LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# ---- sources -------------------------------------------------------------------------------
+PROTO_C := $(O)/proto/hill.pb-c.c
+PROTO_H := $(O)/proto/hill.pb-c.h
+
+define library_rules
+$(1)_objects := $$(patsubst %.c,$(O)/%.o,$$(wildcard $(1)/*.c))
+$(O)/lib$(1).a: $$($(1)_objects)
+	@rm -f $$@
+	@ar rcs $$@ $$^
+endef
+$(foreach l,$(LIBRARIES),$(eval $(call library_rules,$(l))))
+$(O)/libproto.a: $(O)/proto/hill.pb-c.o
+
+# A library may use those to its left in base, shm, kv, proto, pool, model; archives are grouped once.
+ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
+LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
+       $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS)
+
+# $(1) program, $(2) folder: all of the folder but main.c is also an archive, for the folder's tests
+define program_rules
+$(2)_objects := $$(patsubst %.c,$(O)/%.o,$$(wildcard $(2)/*.c))
+$(BIN)/$(1): $$($(2)_objects) $(ARCHIVES)
+	$$(LINK)
+$(2)_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
+endef
+$(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
+
+TEST_SOURCES := $(wildcard tests/*/test_*.c)
+TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
+# a test of tests/<folder>/ links the parts of <folder> when that is a program's folder
+.SECONDEXPANSION:
+$(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(patsubst %/,%,$$(dir $$*))_parts) $(ARCHIVES)
+	@mkdir -p $(@D); echo "  LINK  $@"; \
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS) \
+	$(shell pkg-config --libs cmocka 2>/dev/null)
+
+$(O)/%.o: %.c | $(PROTO_H)
+	@mkdir -p $(@D); echo "  CC    $<"
+	@$(CC) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+
+# an object that embeds kernels is rebuilt when one of its folder changes
+$(foreach f,gpu_worker csd_agent,$(eval $$(patsubst %.c,$(O)/%.o,$$(wildcard $(f)/*.c)): $$(wildcard $(f)/*.cl)))
+
+$(PROTO_C) $(PROTO_H) &: proto/hill.proto
+	@mkdir -p $(O)/proto; echo "  PROTO $<"
+	@protoc-c --c_out=$(O)/proto -Iproto hill.proto
+$(O)/proto/hill.pb-c.o: $(PROTO_C)
+	@$(CC) $(filter-out -W%,$(CFLAGS)) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+
+-include $(shell find $(O) -name '*.d' 2>/dev/null)
+
+# ---- targets -------------------------------------------------------------------------------
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-sanitizers bench fuzz lint format \
+        install uninstall clean help
+programs: $(addprefix $(BIN)/,$(PROGRAMS))
+tests: $(TEST_PROGRAMS)
+
+all: deps ## install what is missing and build every program into build/bin
+	@$(MAKE) --no-print-directory programs
+
+debug asan tsan ubsan: deps ## build that configuration into build/<configuration>/bin
+	@$(MAKE) --no-print-directory CONFIG=$@ programs
+
+deps: ## install the Debian packages that are missing
+	@scripts/install-deps.sh
+
+demo: all ## answer a question from a long document with the whole pipeline
+	@scripts/demo.sh
+
+check: deps ## build and run every test that needs no root, network or GPU (CHECK=folder: only those)
+	@tests/run $(CHECK)
+
+lint: ## shellcheck and clang-format in dry-run
+	shellcheck -x scripts/hillinfer scripts/*.sh tests/run tests/integration/*.sh
+	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
+
+format: ## rewrite the C sources with clang-format
+	git ls-files '*.c' '*.h' | xargs clang-format -i
+
+install: all ## install into PREFIX (default /usr/local)
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
+
+uninstall: ## remove what install put there
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer)
+
+clean: ## remove everything that was built
+	rm -rf build
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z -]+:.*## /{printf "  %-28s %s\n", $$1, $$2}' Makefile

@@ -1,0 +1,18 @@
+/*
+ * base/process.h - is that process still the one we knew?
+ * A process is identified by pid and start time (field 22 of /proc/PID/stat), so that a recycled
+ * pid is not taken for it. Zombies count as dead. Concurrency: stateless.
+ */
+#ifndef HILL_BASE_PROCESS_H
+#define HILL_BASE_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Start time of pid in clock ticks since boot; 0 when there is no such process. */
+uint64_t process_start_time(int32_t pid);
+
+/* true while pid runs (is no zombie) and has that start time. */
+bool process_alive(int32_t pid, uint64_t start_time);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * kv/geometry.h - what a KV entry is, and how many bytes it and its digest take.
+ *
+ * A KV entry is the key and value of one token in one layer, FP16:
+ *     K [n_kv_heads][head_dim], then V [n_kv_heads][head_dim].
+ * Its digest, which is all that scoring reads: INT8 mantissas [n_kv_heads][head_dim] and one
+ * exponent byte per KV head (architecture 3.1). Digests of n tokens lie as two planes: mantissas [n][n_kv_heads * head_dim],
+ * then exponents [n][n_kv_heads].
+ */
+#ifndef HILL_KV_GEOMETRY_H
+#define HILL_KV_GEOMETRY_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define KV_MAX_LAYERS   1024u
+#define KV_MAX_HEADS    1024u
+#define KV_MAX_KV_HEADS 256u
+#define KV_MAX_HEAD_DIM 512u
+/* shift window 24 + |m_q m_k| 14 bits + this many products must stay below 63 bits, see score.h */
+#define KV_MAX_KEY_DIMS 65536u
+#define KV_MAX_TOKENS   (1u << 24)
+
+struct kv_geometry {
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim;
+};
+
+/* HILL_E_INVALID when a member is 0 or above its maximum, n_heads is no multiple of n_kv_heads, or n_kv_heads * head_dim > KV_MAX_KEY_DIMS. */
+int kv_geometry_check(const struct kv_geometry *g, struct hill_why *why);
+
+static inline uint32_t kv_key_dims(const struct kv_geometry *g) /* values of one key over all KV heads */
+{
+    return g->n_kv_heads * g->head_dim;
+}
+
+static inline uint32_t kv_entry_bytes(const struct kv_geometry *g)
+{
+    return 4u * kv_key_dims(g);
+}
+
+static inline uint32_t kv_digest_bytes(const struct kv_geometry *g)
+{
+    return kv_key_dims(g) + g->n_kv_heads;
+}
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * kv/select.h - how many tokens a query may attend to, and which.
+ *
+ * Budget (architecture 3.1): k = clamp(ceil(alpha * N) or budget, min(N, sinks + window), N), the forced tokens (the first `sinks`, the newest
+ * `window`) included. Selection: forced tokens, then the highest scores; ties go to the newer token. The result depends on scores alone, never
+ * on the order in which they arrive. Scores arrive in any order, from several threads' blocks one after another
+ * (kv_selector_add is called by one thread), each position exactly once: a second score of a position or a missing one is an error, not a guess.
+ * Cost: O(N) per query: a histogram of 65536 counts, no sort.
+ */
+#ifndef HILL_KV_SELECT_H
+#define HILL_KV_SELECT_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum kv_policy { /* numbers are part of the record format */
+    KV_POLICY_HILLINFER = 0,
+    KV_POLICY_FULL = 1,
+    KV_POLICY_COUNT
+};
+
+const char *kv_policy_name(uint32_t policy);
+int kv_policy_parse(const char *name, uint32_t *out); /* HILL_E_UNSUPPORTED for h2o, prefetch, leoam: not in this version */
+
+struct kv_selection_settings {
+    double alpha;    /* (0, 1] */
+    uint32_t budget; /* tokens; 0: use alpha */
+    uint32_t sinks, window;
+    uint32_t policy;     /* enum kv_policy */
+    uint32_t importance; /* enum kv_importance */
+};
+
+int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *why);
+
+/* k for a context of n tokens; policy full: n. ceil(alpha * n) is exact for every alpha a double holds (no 1.0000001 rounding up). */
+uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n);
+
+struct kv_selector;
+
+int kv_selector_create(struct kv_selector **out, uint32_t max_tokens);
+void kv_selector_destroy(struct kv_selector *selector);
+
+/* Bytes that a selector for max_tokens takes (part of M_0's tables). */
+uint64_t kv_selector_bytes(uint32_t max_tokens);
+
+/* Start a query over positions 0..n-1. */
+int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_settings *s, uint32_t n);
+
+/* Scores of `count` tokens. HILL_E_PROTOCOL: a position >= n, or scored twice. */
+int kv_selector_add(struct kv_selector *selector, const uint32_t *positions, const uint16_t *scores, uint32_t count);
+
+/* How many of the n have a score. */
+uint32_t kv_selector_scored(const struct kv_selector *selector);
+
+/* The selected positions, ascending, into positions[k]; returns k, or HILL_E_PROTOCOL when a token has no score (policy full needs none). */
+int64_t kv_selector_finish(struct kv_selector *selector, uint32_t *positions);
+
+#endif

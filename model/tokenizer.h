@@ -1,0 +1,55 @@
+/*
+ * model/tokenizer.h - text to token ids and back, from GGUF metadata.
+ *
+ * What: tokenizer.ggml.model "llama" (SentencePiece-style: scores decide merges, U+2581 for space, byte tokens <0xXX>
+ * for what the vocabulary lacks, add_space_prefix) and "gpt2" (byte-level BPE: merges ranked, pre-tokenizer
+ * patterns through PCRE2 by tokenizer.ggml.pre: at least "default"/"gpt-2", "llama-bpe", "qwen2"; an unknown
+ * one falls back to gpt-2's with a warning in why). BOS/EOS ids outside the vocabulary mean "none". Ids equal llama.cpp's.
+ * Who calls it: coordinator. Concurrency: read-only after open; a stream per request.
+ */
+#ifndef HILL_MODEL_TOKENIZER_H
+#define HILL_MODEL_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/gguf.h"
+
+#define TOKEN_NONE UINT32_MAX
+
+struct tokenizer;
+
+/* The tokenizer keeps no reference to file after open unless the file outlives it: it copies what it needs. */
+int tokenizer_open(struct tokenizer **out, const struct gguf_file *file, struct hill_why *why);
+void tokenizer_close(struct tokenizer *tokenizer);
+
+uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
+uint32_t tokenizer_bos(const struct tokenizer *tokenizer); /* TOKEN_NONE when there is none */
+uint32_t tokenizer_eos(const struct tokenizer *tokenizer);
+bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token); /* EOS, EOT, EOM */
+
+/* Encode bytes (any bytes; no NUL needed). add_special: BOS as the metadata asks. *tokens is malloc'ed. */
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
+                     bool add_special, uint32_t **tokens, uint64_t *count);
+
+/* Bytes of one token; special/control tokens give none. Valid while the tokenizer lives. */
+struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t token);
+
+/* Streaming detokenisation that never cuts a UTF-8 character. */
+struct detokenizer {
+    const struct tokenizer *tokenizer;
+    uint8_t pending[4]; /* an incomplete character */
+    uint32_t n_pending;
+    bool at_start; /* the first piece's leading space is dropped where add_space_prefix added one */
+};
+
+/* continuation: the text follows a prompt, so a leading space is kept. */
+void detokenizer_init(struct detokenizer *stream, const struct tokenizer *tokenizer, bool continuation);
+/* Append the complete characters that token makes to out (capacity at least token's bytes + 4; see
+ * detokenizer_room); returns the bytes written. Bytes that can never become UTF-8 come out as U+FFFD. */
+uint64_t detokenizer_push(struct detokenizer *stream, uint32_t token, char *out);
+uint64_t detokenizer_room(const struct detokenizer *stream, uint32_t token);
+/* What is left of an incomplete character, as U+FFFD. */
+uint64_t detokenizer_flush(struct detokenizer *stream, char *out);
+
+#endif

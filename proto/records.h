@@ -1,0 +1,230 @@
+/*
+ * proto/records.h - the records of the data plane (architecture 2), as they lie in the rings.
+ *
+ * Every record starts with struct record_header. All numbers little endian, fixed width; arrays follow the struct at the
+ * offsets named. A receiver checks epoch, ids and every count against the record's size before use (records.c).
+ * Rings (proto/layout.h says where they lie):
+ *     append      GPU worker -> scorer  SEQ_BEGIN, APPEND, STEP_END, SEQ_END: in order
+ *     query       GPU worker -> scorer  QUERY (refers to appended tokens by N; the scorer drains append up to N first)
+ *     selection   scorer -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END)
+ *     command     scorer -> agent       AGENT_QUERY, COMMIT, FETCH, TRIM: urgent, ordered
+ *     background  scorer -> agent       DEMOTE
+ *     score       agent -> scorer       SCORE_BLOCK
+ *     completion  agent -> scorer       COMPLETION, one for every command
+ */
+#ifndef HILL_PROTO_RECORDS_H
+#define HILL_PROTO_RECORDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kv/geometry.h"
+#include "kv/select.h"
+
+enum record_type {
+    RECORD_SEQ_BEGIN = 1,
+    RECORD_APPEND = 2,
+    RECORD_STEP_END = 3,
+    RECORD_SEQ_END = 4,
+    RECORD_QUERY = 5,
+    RECORD_SELECTION = 16,
+    RECORD_SEQ_READY = 17,
+    RECORD_SEQ_STATS = 18,
+    RECORD_AGENT_QUERY = 32,
+    RECORD_COMMIT = 33,
+    RECORD_FETCH = 34,
+    RECORD_TRIM = 35,
+    RECORD_DEMOTE = 36,
+    RECORD_SCORE_BLOCK = 48,
+    RECORD_COMPLETION = 49,
+};
+
+struct record_header {
+    uint32_t epoch;    /* of the data plane; a record of another epoch is dropped and counted */
+    uint32_t sequence; /* sequence slot, 0 .. parallel-1 */
+    uint32_t step;     /* decode step of the sequence; 0 is the prefill */
+    uint32_t layer;
+};
+
+/* The newest sequence on a slot; the scorer frees what the slot held before. */
+struct record_seq_begin {
+    struct record_header header;
+    uint64_t request_id;
+    uint32_t prompt_tokens; /* known ahead, so that prefill can place each token once */
+    uint32_t max_tokens;    /* prompt + predict */
+    double alpha;
+    uint32_t budget, sinks, window, policy, importance;
+    uint32_t reserved;
+};
+
+/* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an entry: data [n_tokens][entry bytes] (K then V, FP16). */
+struct record_append {
+    struct record_header header;
+    uint32_t first, n_tokens;
+    uint64_t reserved;
+    /* then entries */
+};
+
+/* All layers of step have been appended: the step is whole. n_tokens: the sequence's length now. The scorer may move entries now (no query is in flight). */
+struct record_step_end {
+    struct record_header header;
+    uint32_t n_tokens;
+    uint32_t reserved[3];
+};
+
+struct record_seq_end {
+    struct record_header header;
+    uint64_t request_id;
+    uint64_t reserved;
+};
+
+enum query_kind { QUERY_EXACT = 0, QUERY_SPECULATIVE = 1 };
+
+struct record_query {
+    struct record_header header;
+    uint32_t query_id; /* free-running, chosen by the GPU worker; the answer carries it */
+    uint32_t kind;     /* enum query_kind */
+    uint32_t n_heads;  /* query vectors in the record */
+    uint32_t n_tokens; /* N: tokens appended before this query; it covers exactly positions 0 .. N-1 */
+    /* then float q[n_heads][head_dim], after rotary embedding */
+};
+
+/* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot; the n_uploads entries
+ * listed after the items must be copied staging -> GPU slot first. The scorer owns the GPU slot table: a slot in an upload is free to overwrite. */
+struct record_selection {
+    struct record_header header;
+    uint32_t query_id;
+    uint32_t n_selected, n_uploads;
+    int32_t status; /* 0, or a hill_error: the request fails */
+    /* then struct selected_item items[n_selected], then struct selected_upload uploads[n_uploads] */
+};
+
+struct selected_item {
+    uint32_t position, gpu_slot;
+};
+
+struct selected_upload {
+    uint32_t staging_slot, generation, gpu_slot, reserved;
+};
+
+struct record_seq_ready {
+    struct record_header header;
+    int32_t status;
+    uint32_t reserved[3];
+};
+
+/* ---- scorer <-> agent ---- */
+
+struct record_agent_query {
+    struct record_header header;
+    uint32_t query_id;
+    uint32_t importance;
+    uint32_t block_tokens; /* n: slots framed by one Score Block */
+    uint32_t expected;     /* committed slots of (sequence, layer): a cross-check */
+    /* then int8 mantissas[n_kv_heads * head_dim], uint8 shifts[n_kv_heads] */
+};
+
+/* These slots of (sequence, layer) count from now on. */
+struct record_commit {
+    struct record_header header;
+    uint64_t tag;
+    uint32_t n_slots;
+    uint32_t reserved;
+    /* then uint32_t slots[n_slots] (cold slot ids) */
+};
+
+struct record_fetch {
+    struct record_header header;
+    uint64_t tag;
+    uint32_t n_entries;
+    uint32_t reserved;
+    /* then struct fetch_item items[n_entries] */
+};
+
+struct fetch_item {
+    uint32_t cold_slot, position, staging_slot, generation;
+};
+
+/* Free every stripe of the sequence. */
+struct record_trim {
+    struct record_header header;
+    uint64_t tag;
+    uint64_t reserved;
+};
+
+/* Write n_slots entries and digests. Slots of one record lie in one stripe, ascending and consecutive from first_slot. */
+struct record_demote {
+    struct record_header header;
+    uint64_t tag;
+    uint32_t first_slot, n_slots;
+    uint32_t stripe_order; /* order of the stripe within (sequence, layer) */
+    uint32_t reserved[3];
+    /* then uint32_t positions[n] padded to 16 bytes, int8 mantissas[n][key dims] padded to 16, uint8 exponents[n][n_kv_heads] padded to 16, entries [n][entry bytes] */
+};
+
+#define SCORE_BLOCK_VERSION 1u
+
+struct record_score_block {
+    struct record_header header;
+    uint32_t query_id;
+    uint32_t stripe;
+    uint32_t first_slot; /* within the stripe; slot offsets count from here */
+    uint32_t n;          /* tuples */
+    uint16_t version, planes; /* planes 1: one score per token */
+    uint32_t reserved[3];
+    /* then struct score_tuple tuples[n]: 4n bytes, as in the paper */
+};
+
+struct score_tuple {
+    uint16_t slot_offset, score;
+};
+
+struct record_completion {
+    struct record_header header;
+    uint64_t tag;          /* of the command; of a query: its query_id */
+    uint32_t command;      /* enum record_type of the command */
+    int32_t status;        /* 0 or a hill_error */
+    uint32_t count;        /* query: slots scored; fetch, demote, commit: entries */
+    uint32_t detail;       /* status DAMAGED: position of the first damaged entry */
+    uint64_t flash_read_bytes, flash_write_bytes; /* by this command */
+    uint64_t link_kv_bytes; /* entry bytes (covering pages) that crossed to the host for this command */
+    uint64_t busy_ns;      /* time the agent worked on it */
+};
+
+_Static_assert(sizeof(struct record_header) == 16, "record header layout");
+_Static_assert(sizeof(struct record_seq_begin) == 64, "layout");
+_Static_assert(sizeof(struct record_append) == 32, "layout");
+_Static_assert(sizeof(struct record_step_end) == 32, "layout");
+_Static_assert(sizeof(struct record_seq_end) == 32, "layout");
+_Static_assert(sizeof(struct record_query) == 32, "layout");
+_Static_assert(sizeof(struct record_selection) == 32, "layout");
+_Static_assert(sizeof(struct selected_upload) == 16, "layout");
+_Static_assert(sizeof(struct record_seq_ready) == 32, "layout");
+_Static_assert(sizeof(struct record_agent_query) == 32, "layout");
+_Static_assert(sizeof(struct record_commit) == 32, "layout");
+_Static_assert(sizeof(struct record_fetch) == 32, "layout");
+_Static_assert(sizeof(struct fetch_item) == 16, "layout");
+_Static_assert(sizeof(struct record_trim) == 32, "layout");
+_Static_assert(sizeof(struct record_demote) == 48, "layout");
+_Static_assert(sizeof(struct record_score_block) == 48, "layout");
+_Static_assert(sizeof(struct score_tuple) == 4, "layout");
+_Static_assert(sizeof(struct record_completion) == 72, "layout");
+
+static inline uint64_t record_pad16(uint64_t bytes)
+{
+    return (bytes + 15u) & ~(uint64_t)15u;
+}
+
+/* Where the parts of a DEMOTE record lie, from its start; returns the record's total bytes. */
+struct demote_parts {
+    uint64_t positions, mantissas, exponents, entries, total;
+};
+void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t n_slots);
+
+/* Is the record whole: size against its counts, ids against the geometry and n_sequences? 0 or HILL_E_PROTOCOL with the field in why. */
+int record_check(uint32_t type, const void *payload, uint32_t payload_bytes, const struct kv_geometry *g,
+                 uint32_t n_sequences, struct hill_why *why);
+
+const char *record_name(uint32_t type);
+
+#endif

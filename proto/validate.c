@@ -1,0 +1,256 @@
+/*
+ * proto/validate.c - the range of every field of every control message (envelope.h: proto_validate).
+ *
+ * Each body has one function; a check that fails names the message and the field. Ranges are those that keep later arithmetic
+ * safe; what is right for a model or a machine is checked by whoever knows it.
+ */
+#include "proto/envelope.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "kv/geometry.h"
+#include "kv/score.h"
+#include "kv/select.h"
+
+#define TEXT_MAX      4096u
+#define SEQUENCES_MAX 64u
+#define TOKENS_MAX    KV_MAX_TOKENS
+#define CAP_MAX       (UINT64_C(1) << 50) /* 1 PiB */
+
+static int refuse(struct hill_why *why, const char *message, const char *field)
+{
+    return hill_fail(why, HILL_E_PROTOCOL, "%s message refused: field %s is out of range", message, field);
+}
+
+#define CHECK(message, field, condition)                                                           \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            return refuse(why, message, field);                                                    \
+    } while (0)
+
+static bool text_ok(const char *text)
+{
+    return text && strlen(text) <= TEXT_MAX;
+}
+
+static bool not_negative(double value)
+{
+    return isfinite(value) && value >= 0;
+}
+
+static bool role_ok(Hill__Role role)
+{
+    return role >= HILL__ROLE__ROLE_COORDINATOR && role <= HILL__ROLE__ROLE_CLIENT;
+}
+
+static bool worker_role(Hill__Role role)
+{
+    return role >= HILL__ROLE__ROLE_GPU_WORKER && role <= HILL__ROLE__ROLE_CSD_AGENT;
+}
+
+static int check_hello(const Hill__Hello *m, struct hill_why *why)
+{
+    CHECK("hello", "role", worker_role(m->role));
+    CHECK("hello", "pid", m->pid > 0);
+    CHECK("hello", "version", text_ok(m->version));
+    return 0;
+}
+
+static int check_selection(const Hill__Selection *m, struct hill_why *why)
+{
+    CHECK("selection", "alpha", isfinite(m->alpha) && m->alpha > 0 && m->alpha <= 1);
+    CHECK("selection", "budget", m->budget <= TOKENS_MAX);
+    CHECK("selection", "sinks", m->sinks <= TOKENS_MAX);
+    CHECK("selection", "window", m->window <= TOKENS_MAX);
+    CHECK("selection", "policy", m->policy < KV_POLICY_COUNT);
+    CHECK("selection", "importance", m->importance < KV_IMPORTANCE_COUNT);
+    return 0;
+}
+
+static int check_configure(const Hill__Configure *m, struct hill_why *why)
+{
+    const struct kv_geometry g = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim};
+    CHECK("configure", "epoch", m->epoch > 0);
+    CHECK("configure", "model_path", text_ok(m->model_path) && m->model_path[0]);
+    CHECK("configure", "geometry", kv_geometry_check(&g, NULL) == 0);
+    CHECK("configure", "ctx_tokens", m->ctx_tokens > 0 && m->ctx_tokens <= TOKENS_MAX);
+    CHECK("configure", "n_sequences", m->n_sequences > 0 && m->n_sequences <= SEQUENCES_MAX);
+    CHECK("configure", "batch_tokens", m->batch_tokens > 0 && m->batch_tokens <= TOKENS_MAX);
+    CHECK("configure", "threads", m->threads > 0 && m->threads <= 1024);
+    CHECK("configure", "block_tokens", m->block_tokens > 0 && m->block_tokens <= 65536);
+    CHECK("configure", "selection", m->selection != NULL);
+    int code = check_selection(m->selection, why);
+    if (code != 0)
+        return code;
+    CHECK("configure", "beta", not_negative(m->beta));
+    CHECK("configure", "hot_cap_bytes", m->hot_cap_bytes <= CAP_MAX);
+    CHECK("configure", "gpu_kv_cap_bytes", m->gpu_kv_cap_bytes <= CAP_MAX);
+    CHECK("configure", "gpu_slots", m->gpu_slots > 0 && m->gpu_slots <= TOKENS_MAX);
+    CHECK("configure", "cold_cap_bytes", m->cold_cap_bytes <= CAP_MAX);
+    CHECK("configure", "csd_url", text_ok(m->csd_url) && (!m->csd_attached || m->csd_url[0]));
+    CHECK("configure", "device", text_ok(m->device));
+    CHECK("configure", "simd", text_ok(m->simd));
+    CHECK("configure", "importance", text_ok(m->importance));
+    CHECK("configure", "staging_bytes", m->staging_bytes <= CAP_MAX);
+    CHECK("configure", "hot_bytes", m->hot_bytes <= CAP_MAX);
+    CHECK("configure", "rings_bytes", m->rings_bytes <= CAP_MAX);
+    CHECK("configure", "staging_slots", m->staging_slots > 0);
+    CHECK("configure", "n_embd", m->n_embd > 0 && m->n_embd <= 1u << 20);
+    CHECK("configure", "n_ff", m->n_ff <= 1u << 24);
+    CHECK("configure", "n_vocab", m->n_vocab > 0 && m->n_vocab <= 1u << 24);
+    return 0;
+}
+
+static int check_sampling(const Hill__Sampling *m, struct hill_why *why)
+{
+    CHECK("sampling", "temperature", not_negative(m->temperature) && m->temperature <= 1000);
+    CHECK("sampling", "top_p", not_negative(m->top_p) && m->top_p <= 1);
+    CHECK("sampling", "min_p", not_negative(m->min_p) && m->min_p <= 1);
+    CHECK("sampling", "repeat_penalty", isfinite(m->repeat_penalty) && m->repeat_penalty > 0 && m->repeat_penalty <= 1000);
+    return 0;
+}
+
+static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
+{
+    CHECK("prefill", "sequence", m->sequence < SEQUENCES_MAX);
+    CHECK("prefill", "tokens", m->n_tokens > 0 && m->n_tokens <= TOKENS_MAX);
+    CHECK("prefill", "predict", m->predict > 0 && m->predict <= TOKENS_MAX);
+    CHECK("prefill", "stop_tokens", m->n_stop_tokens <= 64);
+    CHECK("prefill", "sampling", m->sampling != NULL);
+    CHECK("prefill", "selection", m->selection != NULL);
+    int code = check_sampling(m->sampling, why);
+    return code != 0 ? code : check_selection(m->selection, why);
+}
+
+static bool finish_ok(Hill__FinishReason finish)
+{
+    return finish >= HILL__FINISH_REASON__FINISH_STOP && finish <= HILL__FINISH_REASON__FINISH_ERROR;
+}
+
+static int check_done(const Hill__Done *m, struct hill_why *why)
+{
+    CHECK("done", "finish", finish_ok(m->finish));
+    CHECK("done", "text", text_ok(m->text));
+    CHECK("done", "prompt_ms", not_negative(m->prompt_ms));
+    CHECK("done", "predicted_ms", not_negative(m->predicted_ms));
+    CHECK("done", "gpu_busy_ms", not_negative(m->gpu_busy_ms));
+    CHECK("done", "gpu_idle_ms", not_negative(m->gpu_idle_ms));
+    CHECK("done", "predicted_tokens", m->predicted_tokens <= TOKENS_MAX);
+    return 0;
+}
+
+static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *why)
+{
+    CHECK("sequence_stats", "beta", isfinite(m->beta));
+    CHECK("sequence_stats", "gpu", m->gpu != NULL);
+    CHECK("sequence_stats", "hot", m->hot != NULL);
+    CHECK("sequence_stats", "cold", m->cold != NULL);
+    CHECK("sequence_stats", "score_hot_ms", not_negative(m->score_hot_ms));
+    CHECK("sequence_stats", "score_cold_ms", not_negative(m->score_cold_ms));
+    CHECK("sequence_stats", "merge_ms", not_negative(m->merge_ms));
+    CHECK("sequence_stats", "fetch_ms", not_negative(m->fetch_ms));
+    return 0;
+}
+
+static int check_generate(const Hill__Generate *m, struct hill_why *why)
+{
+    CHECK("generate", "predict", m->predict <= TOKENS_MAX);
+    CHECK("generate", "sampling", m->sampling != NULL);
+    int code = check_sampling(m->sampling, why);
+    if (code == 0 && m->selection)
+        code = check_selection(m->selection, why);
+    return code;
+}
+
+static int check_prefill_progress(const Hill__PrefillProgress *m, struct hill_why *why)
+{
+    CHECK("prefill_progress", "tokens_done", not_negative(m->tokens_done));
+    CHECK("prefill_progress", "tokens_total", not_negative(m->tokens_total));
+    CHECK("prefill_progress", "tokens_per_second", not_negative(m->tokens_per_second));
+    CHECK("prefill_progress", "seconds_left", not_negative(m->seconds_left));
+    return 0;
+}
+
+static int check_summary(const Hill__Summary *m, struct hill_why *why)
+{
+    CHECK("summary", "finish", finish_ok(m->finish));
+    CHECK("summary", "text", text_ok(m->text));
+    CHECK("summary", "ttft_ms", not_negative(m->ttft_ms));
+    int code = m->gpu ? check_done(m->gpu, why) : 0;
+    if (code == 0 && m->scorer)
+        code = check_sequence_stats(m->scorer, why);
+    if (code == 0 && m->selection)
+        code = check_selection(m->selection, why);
+    return code;
+}
+
+static int check_status_reply(const Hill__StatusReply *m, struct hill_why *why)
+{
+    CHECK("status_reply", "model", text_ok(m->model));
+    CHECK("status_reply", "csd_url", text_ok(m->csd_url));
+    CHECK("status_reply", "uptime_seconds", not_negative(m->uptime_seconds));
+    for (size_t i = 0; i < m->n_workers; i++) {
+        CHECK("status_reply", "workers.role", role_ok(m->workers[i]->role));
+        CHECK("status_reply", "workers.state", text_ok(m->workers[i]->state));
+        CHECK("status_reply", "workers.device", text_ok(m->workers[i]->device));
+    }
+    return 0;
+}
+
+int proto_validate(const Hill__Message *message, struct hill_why *why)
+{
+    switch (message->body_case) {
+    case HILL__MESSAGE__BODY_HELLO:
+        return check_hello(message->hello, why);
+    case HILL__MESSAGE__BODY_CONFIGURE:
+        return check_configure(message->configure, why);
+    case HILL__MESSAGE__BODY_READY:
+        CHECK("ready", "device", text_ok(message->ready->device));
+        return 0;
+    case HILL__MESSAGE__BODY_HEARTBEAT:
+        CHECK("heartbeat", "role", worker_role(message->heartbeat->role));
+        CHECK("heartbeat", "pid", message->heartbeat->pid > 0);
+        return 0;
+    case HILL__MESSAGE__BODY_FAILURE:
+        CHECK("failure", "code", message->failure->code < 0);
+        CHECK("failure", "text", text_ok(message->failure->text));
+        return 0;
+    case HILL__MESSAGE__BODY_PREFILL:
+        return check_prefill(message->prefill, why);
+    case HILL__MESSAGE__BODY_PROGRESS:
+        CHECK("progress", "units_done", message->progress->units_done <= message->progress->units_total);
+        return 0;
+    case HILL__MESSAGE__BODY_DONE:
+        return check_done(message->done, why);
+    case HILL__MESSAGE__BODY_SEQUENCE_STATS:
+        return check_sequence_stats(message->sequence_stats, why);
+    case HILL__MESSAGE__BODY_GENERATE:
+        return check_generate(message->generate, why);
+    case HILL__MESSAGE__BODY_ATTACH:
+        CHECK("attach", "url", text_ok(message->attach->url));
+        return 0;
+    case HILL__MESSAGE__BODY_TEXT:
+        CHECK("text", "text", message->text->text.len <= TEXT_MAX);
+        return 0;
+    case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
+        return check_prefill_progress(message->prefill_progress, why);
+    case HILL__MESSAGE__BODY_SUMMARY:
+        return check_summary(message->summary, why);
+    case HILL__MESSAGE__BODY_STATUS_REPLY:
+        return check_status_reply(message->status_reply, why);
+    case HILL__MESSAGE__BODY_REPLY:
+        CHECK("reply", "text", text_ok(message->reply->text));
+        return 0;
+    case HILL__MESSAGE__BODY_TOKEN:
+    case HILL__MESSAGE__BODY_CANCEL:
+    case HILL__MESSAGE__BODY_SHUTDOWN:
+    case HILL__MESSAGE__BODY_STATUS_REQUEST:
+    case HILL__MESSAGE__BODY_DETACH:
+    case HILL__MESSAGE__BODY_ACCEPTED:
+        return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
+    default:
+        return hill_fail(why, HILL_E_PROTOCOL, "message refused: it has no body this program knows");
+    }
+}

@@ -1,0 +1,34 @@
+#!/bin/sh
+# install-deps.sh - install the Debian packages the project needs, only those that are missing.
+#
+# usage: scripts/install-deps.sh [--check]     (--check: list what is missing, install nothing)
+# Exit codes: 0 everything there; 111 something is missing and could not be installed.
+set -eu
+
+packages="gcc make pkg-config git jq procps libzmq3-dev liburing-dev ocl-icd-opencl-dev opencl-headers
+pocl-opencl-icd libprotobuf-c-dev protobuf-c-compiler libnuma-dev libinih-dev libjansson-dev
+libxxhash-dev libpcre2-dev libcmocka-dev"
+
+missing=""
+for package in $packages; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
+        missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+if [ "${1:-}" = --check ]; then
+    echo "missing:$missing"
+    exit 111
+fi
+sudo=""
+[ "$(id -u)" -eq 0 ] || sudo="sudo"
+if [ -n "$sudo" ] && ! command -v sudo >/dev/null; then
+    echo "install-deps.sh: these packages are missing and installing them needs root:$missing" >&2
+    exit 111
+fi
+echo "installing:$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086  # a list of words on purpose
+{ $sudo apt-get update -q && $sudo apt-get install -q -y --no-install-recommends $missing; } >&2 || {
+    echo "install-deps.sh: installing failed:$missing" >&2
+    exit 111
+}
