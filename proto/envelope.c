@@ -42,8 +42,10 @@ int proto_send(void *socket, const struct proto_address *to, const Hill__Message
     hill__message__pack(message, zmq_msg_data(&body));
     uint8_t frame[FRAME_BYTES];
     encode_frame(frame);
-    /* Once the first part is taken, ZeroMQ takes the others without blocking: a message is all or nothing. */
-    if ((to && to->length && zmq_send(socket, to->bytes, to->length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) ||
+    /* Once the first part is taken, ZeroMQ takes the others without blocking: a message is all or
+     * nothing. */
+    if ((to && to->length &&
+         zmq_send(socket, to->bytes, to->length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) ||
         zmq_send(socket, frame, sizeof frame, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
         zmq_msg_send(&body, socket, ZMQ_DONTWAIT) < 0) {
         int code = from_zmq_errno();
@@ -62,15 +64,19 @@ int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t
         return hill_fail(why, HILL_E_PROTOCOL, "message refused: no HILL envelope");
     unsigned version = f[4] | (unsigned)f[5] << 8;
     if (version != PROTO_VERSION)
-        return hill_fail(why, HILL_E_PROTOCOL, "message refused: protocol version %u, this program speaks %u",
-                         version, PROTO_VERSION);
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "message refused: protocol version %u, this program speaks %u", version,
+                         PROTO_VERSION);
     if (f[6] || f[7])
-        return hill_fail(why, HILL_E_PROTOCOL, "message refused: reserved envelope bytes are not zero");
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "message refused: reserved envelope bytes are not zero");
     if (body_bytes > PROTO_MESSAGE_MAX)
-        return hill_fail(why, HILL_E_PROTOCOL, "message refused: %zu bytes, at most %u", body_bytes, PROTO_MESSAGE_MAX);
+        return hill_fail(why, HILL_E_PROTOCOL, "message refused: %zu bytes, at most %u", body_bytes,
+                         PROTO_MESSAGE_MAX);
     Hill__Message *message = hill__message__unpack(NULL, body_bytes, body);
     if (!message)
-        return hill_fail(why, HILL_E_PROTOCOL, "message refused: its %zu bytes do not parse", body_bytes);
+        return hill_fail(why, HILL_E_PROTOCOL, "message refused: its %zu bytes do not parse",
+                         body_bytes);
     int code = proto_validate(message, why);
     if (code != 0) {
         proto_free(message);
@@ -111,7 +117,8 @@ static bool is_router(void *socket)
     return type == ZMQ_ROUTER;
 }
 
-int proto_receive(void *socket, struct proto_address *from, Hill__Message **out, struct hill_why *why)
+int proto_receive(void *socket, struct proto_address *from, Hill__Message **out,
+                  struct hill_why *why)
 {
     zmq_msg_t frame, body;
     int more = 0;
@@ -145,9 +152,11 @@ int proto_receive(void *socket, struct proto_address *from, Hill__Message **out,
     }
     if (more) {
         drain_parts(socket, more);
-        code = hill_fail(why, HILL_E_PROTOCOL, "message refused: more parts than envelope and body");
+        code =
+            hill_fail(why, HILL_E_PROTOCOL, "message refused: more parts than envelope and body");
     } else {
-        code = proto_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), zmq_msg_data(&body), zmq_msg_size(&body), out, why);
+        code = proto_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), zmq_msg_data(&body),
+                            zmq_msg_size(&body), out, why);
     }
     zmq_msg_close(&frame);
     zmq_msg_close(&body);

@@ -1,9 +1,11 @@
 /*
- * proto/envelope.h - one protobuf Message in one ZeroMQ message, with a protocol version, every field validated.
+ * proto/envelope.h - one protobuf Message in one ZeroMQ message, with a protocol version, every
+ * field validated.
  *
- * Wire: [optional routing frame of ROUTER sockets] [8 bytes: magic "HILL", u16 protocol version, u16 zero, little endian] [Message].
- * Failure: a malformed message (wrong magic or version, unparsable, a field out of range, too large) is HILL_E_PROTOCOL with the field in why:
- * the receiver counts it and answers with a Reply; it is never fatal. Who calls it: every process.
+ * Wire: [optional routing frame of ROUTER sockets] [8 bytes: magic "HILL", u16 protocol version,
+ * u16 zero, little endian] [Message]. Failure: a malformed message (wrong magic or version,
+ * unparsable, a field out of range, too large) is HILL_E_PROTOCOL with the field in why: the
+ * receiver counts it and answers with a Reply; it is never fatal. Who calls it: every process.
  * Concurrency: one thread per socket.
  */
 #ifndef HILL_PROTO_ENVELOPE_H
@@ -25,20 +27,26 @@ struct proto_address {
     size_t length; /* 0: none (DEALER) */
 };
 
-/* Send body as one message; to may be NULL. Never blocks: HILL_E_WOULD_BLOCK when the queue is full, HILL_E_PEER_GONE when a ROUTER knows no such peer. */
+/* Send body as one message; to may be NULL. Never blocks: HILL_E_WOULD_BLOCK when the queue is
+ * full, HILL_E_PEER_GONE when a ROUTER knows no such peer. */
 int proto_send(void *socket, const struct proto_address *to, const Hill__Message *message);
 
-/* Receive without blocking. 0 and *out (free with proto_free); HILL_E_WOULD_BLOCK when there is none; HILL_E_PROTOCOL when malformed
- * (the message is consumed; from, when given, is filled where known so that a Reply can be sent). */
-int proto_receive(void *socket, struct proto_address *from, Hill__Message **out, struct hill_why *why);
+/* Receive without blocking. 0 and *out (free with proto_free); HILL_E_WOULD_BLOCK when there is
+ * none; HILL_E_PROTOCOL when malformed (the message is consumed; from, when given, is filled where
+ * known so that a Reply can be sent). */
+int proto_receive(void *socket, struct proto_address *from, Hill__Message **out,
+                  struct hill_why *why);
 
 void proto_free(Hill__Message *message);
 
-/* Check every field of a parsed message: ranges, enums, finite numbers, string lengths. 0 or HILL_E_PROTOCOL. */
+/* Check every field of a parsed message: ranges, enums, finite numbers, string lengths. 0 or
+ * HILL_E_PROTOCOL. */
 int proto_validate(const Hill__Message *message, struct hill_why *why);
 
-/* Parse and validate raw bytes (envelope frame and body) without a socket: what fuzzers and tests call. */
-int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t body_bytes, Hill__Message **out, struct hill_why *why);
+/* Parse and validate raw bytes (envelope frame and body) without a socket: what fuzzers and tests
+ * call. */
+int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t body_bytes,
+                 Hill__Message **out, struct hill_why *why);
 
 /* "gpu_worker", ... (JSON and log names). */
 const char *proto_role_name(Hill__Role role);

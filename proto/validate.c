@@ -1,8 +1,10 @@
 /*
- * proto/validate.c - the range of every field of every control message (envelope.h: proto_validate).
+ * proto/validate.c - the range of every field of every control message (envelope.h:
+ * proto_validate).
  *
- * Each body has one function; a check that fails names the message and the field. Ranges are those that keep later arithmetic
- * safe; what is right for a model or a machine is checked by whoever knows it.
+ * Each body has one function; a check that fails names the message and the field. Ranges are those
+ * that keep later arithmetic safe; what is right for a model or a machine is checked by whoever
+ * knows it.
  */
 #include "proto/envelope.h"
 
@@ -21,7 +23,8 @@
 
 static int refuse(struct hill_why *why, const char *message, const char *field)
 {
-    return hill_fail(why, HILL_E_PROTOCOL, "%s message refused: field %s is out of range", message, field);
+    return hill_fail(why, HILL_E_PROTOCOL, "%s message refused: field %s is out of range", message,
+                     field);
 }
 
 #define CHECK(message, field, condition)                                                           \
@@ -108,7 +111,8 @@ static int check_sampling(const Hill__Sampling *m, struct hill_why *why)
     CHECK("sampling", "temperature", not_negative(m->temperature) && m->temperature <= 1000);
     CHECK("sampling", "top_p", not_negative(m->top_p) && m->top_p <= 1);
     CHECK("sampling", "min_p", not_negative(m->min_p) && m->min_p <= 1);
-    CHECK("sampling", "repeat_penalty", isfinite(m->repeat_penalty) && m->repeat_penalty > 0 && m->repeat_penalty <= 1000);
+    CHECK("sampling", "repeat_penalty",
+          isfinite(m->repeat_penalty) && m->repeat_penalty > 0 && m->repeat_penalty <= 1000);
     return 0;
 }
 
@@ -126,7 +130,8 @@ static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
 
 static bool finish_ok(Hill__FinishReason finish)
 {
-    return finish >= HILL__FINISH_REASON__FINISH_STOP && finish <= HILL__FINISH_REASON__FINISH_ERROR;
+    return finish >= HILL__FINISH_REASON__FINISH_STOP &&
+           finish <= HILL__FINISH_REASON__FINISH_ERROR;
 }
 
 static int check_done(const Hill__Done *m, struct hill_why *why)
@@ -220,7 +225,8 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_PREFILL:
         return check_prefill(message->prefill, why);
     case HILL__MESSAGE__BODY_PROGRESS:
-        CHECK("progress", "units_done", message->progress->units_done <= message->progress->units_total);
+        CHECK("progress", "units_done",
+              message->progress->units_done <= message->progress->units_total);
         return 0;
     case HILL__MESSAGE__BODY_DONE:
         return check_done(message->done, why);
@@ -251,6 +257,7 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_ACCEPTED:
         return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
     default:
-        return hill_fail(why, HILL_E_PROTOCOL, "message refused: it has no body this program knows");
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "message refused: it has no body this program knows");
     }
 }

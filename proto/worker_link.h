@@ -1,12 +1,13 @@
 /*
  * proto/worker_link.h - a worker's side of the control plane, the same for all three workers.
  *
- * What: a control thread with a DEALER socket to the coordinator (Hello first) and a heartbeat socket of its own, so that heartbeats never queue
- * behind anything. Messages for the worker land in a mailbox and ring a doorbell; the data loop polls the mailbox when it looks at its rings.
- * The worker's process also dies with its parent (PR_SET_PDEATHSIG, checked once after it is set), and SIGTERM/SIGINT set a flag (SIGINT is ignored: the
- * coordinator decides; Ctrl-C reaches the whole process group).
- * Who calls it: main.c of gpu_worker, cpu_scorer, csd_agent; the mailbox by the data loop's thread only.
- * Sockets: ipc://<run folder>/worker.sock and heartbeat.sock.
+ * What: a control thread with a DEALER socket to the coordinator (Hello first) and a heartbeat
+ * socket of its own, so that heartbeats never queue behind anything. Messages for the worker land
+ * in a mailbox and ring a doorbell; the data loop polls the mailbox when it looks at its rings. The
+ * worker's process also dies with its parent (PR_SET_PDEATHSIG, checked once after it is set), and
+ * SIGTERM/SIGINT set a flag (SIGINT is ignored: the coordinator decides; Ctrl-C reaches the whole
+ * process group). Who calls it: main.c of gpu_worker, cpu_scorer, csd_agent; the mailbox by the
+ * data loop's thread only. Sockets: ipc://<run folder>/worker.sock and heartbeat.sock.
  */
 #ifndef HILL_PROTO_WORKER_LINK_H
 #define HILL_PROTO_WORKER_LINK_H
@@ -20,12 +21,15 @@
 
 struct worker_link;
 
-/* Parse a worker's command line (--run-dir DIR, --log-level L, --help, --version; nothing else: everything comes with Configure), set signals, parent-death and the log, connect, say Hello.
- * Returns 0; 1 when --help or --version was answered (exit 0); or an error code (already logged). name: "hill-gpu-worker"; role as in Hello; summary: one line for --help. */
-int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role, const char *name, const char *summary);
+/* Parse a worker's command line (--run-dir DIR, --log-level L, --help, --version; nothing else:
+ * everything comes with Configure), set signals, parent-death and the log, connect, say Hello.
+ * Returns 0; 1 when --help or --version was answered (exit 0); or an error code (already logged).
+ * name: "hill-gpu-worker"; role as in Hello; summary: one line for --help. */
+int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role,
+                     const char *name, const char *summary);
 
-/* The doorbell that is rung when a message arrives, until then a private one (NULL: back to the private one). A ring is
- * rung once at the change so that nothing is missed. */
+/* The doorbell that is rung when a message arrives, until then a private one (NULL: back to the
+ * private one). A ring is rung once at the change so that nothing is missed. */
 void worker_link_set_doorbell(struct worker_link *link, struct shm_doorbell *bell);
 struct shm_doorbell *worker_link_doorbell(struct worker_link *link);
 
@@ -35,8 +39,10 @@ Hill__Message *worker_link_poll(struct worker_link *link);
 /* Thread-safe; queued to the control thread, in order; message is packed before return. */
 int worker_link_send(struct worker_link *link, const Hill__Message *message);
 /* Shorthands. */
-void worker_link_ready(struct worker_link *link, uint32_t epoch, const char *device, uint64_t resident_bytes);
-void worker_link_failure(struct worker_link *link, int code, const char *text, bool fatal, uint64_t request_id);
+void worker_link_ready(struct worker_link *link, uint32_t epoch, const char *device,
+                       uint64_t resident_bytes);
+void worker_link_failure(struct worker_link *link, int code, const char *text, bool fatal,
+                         uint64_t request_id);
 
 /* True after SIGTERM, a Shutdown message, or when the coordinator is gone: leave the loop. */
 bool worker_link_stopping(const struct worker_link *link);

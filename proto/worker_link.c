@@ -1,0 +1,502 @@
+/* proto/worker_link.c - see worker_link.h. */
+#include "proto/worker_link.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define HEARTBEAT_MS    500
+#define CLOSE_LINGER_MS 1000
+
+/* A packed message on its way out, or a parsed one on its way in. */
+struct item {
+    struct item *next;
+    Hill__Message *message;
+};
+
+struct queue {
+    struct item *first, **last;
+};
+
+struct worker_link {
+    const char *name;
+    Hill__Role role;
+    char run_dir[96]; /* ipc paths are at most 107 bytes */
+    void *context, *control, *heartbeat;
+    pthread_t thread;
+    bool thread_started;
+    int wake_fd;          /* eventfd: something is queued to go out, or stop */
+    int signal_fd;        /* SIGTERM */
+    pthread_mutex_t lock; /* guards the queues and bell */
+    struct queue in, out;
+    struct shm_doorbell own_bell, *bell;
+    _Atomic bool stopping, closing;
+    _Atomic uint64_t work;
+    _Atomic uint32_t epoch;
+    pid_t parent;
+};
+
+static void queue_init(struct queue *q)
+{
+    q->first = NULL;
+    q->last = &q->first;
+}
+
+static void queue_put(struct queue *q, struct item *item)
+{
+    item->next = NULL;
+    *q->last = item;
+    q->last = &item->next;
+}
+
+static struct item *queue_take(struct queue *q)
+{
+    struct item *item = q->first;
+    if (item) {
+        q->first = item->next;
+        if (!q->first)
+            q->last = &q->first;
+    }
+    return item;
+}
+
+static void queue_clear(struct queue *q)
+{
+    struct item *item;
+    while ((item = queue_take(q))) {
+        proto_free(item->message);
+        free(item);
+    }
+}
+
+static void ring_bell(struct worker_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    shm_doorbell_ring(link->bell);
+    pthread_mutex_unlock(&link->lock);
+}
+
+static void stop(struct worker_link *link, const char *reason)
+{
+    /* single writer per value; the loop only needs to see it eventually, the bell orders it */
+    if (!atomic_exchange_explicit(&link->stopping, true, memory_order_acq_rel))
+        log_debug("stopping: %s", reason);
+    ring_bell(link);
+}
+
+static void take_incoming(struct worker_link *link)
+{
+    for (;;) {
+        Hill__Message *message;
+        struct hill_why why;
+        int code = proto_receive(link->control, NULL, &message, &why);
+        if (code == HILL_E_WOULD_BLOCK)
+            return;
+        if (code == HILL_E_PROTOCOL) {
+            log_warn("control %s", why.text);
+            continue;
+        }
+        if (code != 0) {
+            stop(link, "control socket failed");
+            return;
+        }
+        if (message->body_case == HILL__MESSAGE__BODY_SHUTDOWN) {
+            proto_free(message);
+            stop(link, "coordinator asked for it");
+            continue;
+        }
+        struct item *item = malloc(sizeof *item);
+        if (!item) {
+            proto_free(message);
+            stop(link, "out of memory");
+            return;
+        }
+        item->message = message;
+        pthread_mutex_lock(&link->lock);
+        queue_put(&link->in, item);
+        shm_doorbell_ring(link->bell);
+        pthread_mutex_unlock(&link->lock);
+    }
+}
+
+static void send_outgoing(struct worker_link *link)
+{
+    for (;;) {
+        pthread_mutex_lock(&link->lock);
+        struct item *item = link->out.first;
+        pthread_mutex_unlock(&link->lock);
+        if (!item)
+            return;
+        int code = proto_send(link->control, NULL, item->message);
+        if (code == HILL_E_WOULD_BLOCK)
+            return; /* the coordinator is busy; tried again at the next turn */
+        if (code != 0)
+            log_warn("sending a control message failed: %s", hill_strerror(code));
+        pthread_mutex_lock(&link->lock);
+        queue_take(&link->out);
+        pthread_mutex_unlock(&link->lock);
+        proto_free(item->message);
+        free(item);
+    }
+}
+
+static bool has_outgoing(struct worker_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    bool any = link->out.first != NULL;
+    pthread_mutex_unlock(&link->lock);
+    return any;
+}
+
+static void send_heartbeat(struct worker_link *link)
+{
+    Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    beat.role = link->role;
+    beat.pid = getpid();
+    /* relaxed: statistics */
+    beat.epoch = atomic_load_explicit(&link->epoch, memory_order_relaxed);
+    beat.work_done = atomic_load_explicit(&link->work, memory_order_relaxed);
+    message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
+    message.heartbeat = &beat;
+    proto_send(link->heartbeat, NULL, &message); /* a lost heartbeat is what heartbeats are for */
+}
+
+static void check_signals(struct worker_link *link)
+{
+    struct signalfd_siginfo info;
+    while (read(link->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+        if (info.ssi_signo == SIGTERM)
+            stop(link, "SIGTERM");
+    if (getppid() != link->parent)
+        stop(link, "the coordinator is gone");
+}
+
+static void *control_main(void *argument)
+{
+    struct worker_link *link = argument;
+    pthread_setname_np(pthread_self(), "control");
+    int64_t next_beat = clock_now_ns();
+    int64_t give_up = 0; /* set once closing: when to leave with unsent messages */
+    for (;;) {
+        int64_t now = clock_now_ns();
+        if (now >= next_beat) {
+            send_heartbeat(link);
+            next_beat = now + CLOCK_MS(HEARTBEAT_MS);
+        }
+        send_outgoing(link);
+        /* acquire: pairs with the release in worker_link_close */
+        if (atomic_load_explicit(&link->closing, memory_order_acquire)) {
+            if (!give_up)
+                give_up = now + CLOCK_MS(CLOSE_LINGER_MS);
+            if (!has_outgoing(link) || now >= give_up)
+                return NULL;
+        }
+        zmq_pollitem_t items[] = {
+            {link->control, 0, ZMQ_POLLIN, 0},
+            {NULL, link->wake_fd, ZMQ_POLLIN, 0},
+            {NULL, link->signal_fd, ZMQ_POLLIN, 0},
+        };
+        int64_t wait_ms = (next_beat - now) / 1000000 + 1;
+        if (wait_ms > 10 && has_outgoing(link))
+            wait_ms = 10;
+        zmq_poll(items, 3, wait_ms);
+        if (items[1].revents & ZMQ_POLLIN) {
+            uint64_t ignored;
+            if (read(link->wake_fd, &ignored, sizeof ignored) < 0 && errno != EAGAIN)
+                log_warn("reading the control thread's eventfd failed: %s", strerror(errno));
+        }
+        take_incoming(link);
+        check_signals(link);
+    }
+}
+
+static void *open_socket(struct worker_link *link, const char *file)
+{
+    char address[128];
+    snprintf(address, sizeof address, "ipc://%s/%s", link->run_dir, file);
+    void *socket = zmq_socket(link->context, ZMQ_DEALER);
+    if (!socket)
+        return NULL;
+    int linger = 0;
+    zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+    if (zmq_connect(socket, address) != 0) {
+        log_error("connecting to %s failed: %s", address, zmq_strerror(errno));
+        zmq_close(socket);
+        return NULL;
+    }
+    return socket;
+}
+
+static void print_help(const char *name, const char *summary)
+{
+    printf("usage: %s --run-dir DIR [--log-level LEVEL]\n"
+           "%s\n\n"
+           "Started by hill-coordinator, which sends its configuration; `scripts/hillinfer up` "
+           "starts them all.\n\n"
+           "  --run-dir DIR      run folder of the pipeline (required)\n"
+           "  --log-level LEVEL  error, warn, info or debug (default info)\n"
+           "  --help             this text\n"
+           "  --version          the version\n\n"
+           "exit codes: 0 ended in order, 100 wrong use, 111 the environment failed\n",
+           name, summary);
+}
+
+/* 0 go on, 1 answered, negative wrong use. */
+static int parse_arguments(struct worker_link *link, int argc, char **argv, const char *summary)
+{
+    static const struct option options[] = {{"run-dir", required_argument, NULL, 'r'},
+                                            {"log-level", required_argument, NULL, 'l'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"version", no_argument, NULL, 'v'},
+                                            {NULL, 0, NULL, 0}};
+    enum hill_log_level level = HILL_LOG_INFO;
+    hill_log_init(link->name, level);
+    int option;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (option) {
+        case 'r':
+            if (strlen(optarg) >= sizeof link->run_dir - 16) {
+                log_error("--run-dir %s is longer than a socket path may be; try --help", optarg);
+                return HILL_E_INVALID;
+            }
+            strcpy(link->run_dir, optarg);
+            break;
+        case 'l':
+            if (hill_log_parse_level(optarg, &level) != 0) {
+                log_error("--log-level %s is none of error, warn, info, debug; try --help", optarg);
+                return HILL_E_INVALID;
+            }
+            hill_log_init(link->name, level);
+            break;
+        case 'h':
+            print_help(link->name, summary);
+            return 1;
+        case 'v':
+            printf("%s %s\n", link->name, HILL_VERSION);
+            return 1;
+        default:
+            log_error("unknown or incomplete option %s; try --help", argv[optind - 1]);
+            return HILL_E_INVALID;
+        }
+    }
+    if (optind < argc || !link->run_dir[0]) {
+        log_error(optind < argc ? "leftover argument %s; try --help"
+                                : "--run-dir is missing%s; try --help",
+                  optind < argc ? argv[optind] : "");
+        return HILL_E_INVALID;
+    }
+    return 0;
+}
+
+static int set_signals(struct worker_link *link)
+{
+    link->parent = getppid();
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != link->parent)
+        return HILL_E_PEER_GONE; /* died between the two calls */
+    signal(SIGINT, SIG_IGN);     /* Ctrl-C reaches the whole group; the coordinator decides */
+    signal(SIGPIPE, SIG_IGN);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* inherited by every later thread */
+    link->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    link->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return link->signal_fd < 0 || link->wake_fd < 0 ? hill_from_errno(errno) : 0;
+}
+
+static int connect_and_start(struct worker_link *link)
+{
+    link->context = zmq_ctx_new();
+    if (!link->context)
+        return HILL_E_NOMEM;
+    link->control = open_socket(link, "worker.sock");
+    link->heartbeat = open_socket(link, "heartbeat.sock");
+    if (!link->control || !link->heartbeat)
+        return HILL_E_IO;
+    Hill__Hello hello = HILL__HELLO__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    hello.role = link->role;
+    hello.pid = getpid();
+    hello.version = (char *)HILL_VERSION;
+    hello.records_version = PROTO_RECORDS_VERSION;
+    message.body_case = HILL__MESSAGE__BODY_HELLO;
+    message.hello = &hello;
+    int code = worker_link_send(link, &message);
+    if (code != 0)
+        return code;
+    if (pthread_create(&link->thread, NULL, control_main, link) != 0)
+        return HILL_E_NOMEM;
+    link->thread_started = true;
+    return 0;
+}
+
+int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role,
+                     const char *name, const char *summary)
+{
+    *out = NULL;
+    struct worker_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return HILL_E_NOMEM;
+    link->name = name;
+    link->role = role;
+    link->wake_fd = link->signal_fd = -1;
+    queue_init(&link->in);
+    queue_init(&link->out);
+    pthread_mutex_init(&link->lock, NULL);
+    shm_doorbell_init(&link->own_bell);
+    link->bell = &link->own_bell;
+    int code = parse_arguments(link, argc, argv, summary);
+    if (code == 0)
+        code = set_signals(link);
+    if (code == 0) {
+        code = connect_and_start(link);
+        if (code != 0)
+            log_error("joining the pipeline in %s failed: %s", link->run_dir, hill_strerror(code));
+    }
+    if (code != 0) {
+        worker_link_close(link);
+        return code;
+    }
+    *out = link;
+    return 0;
+}
+
+void worker_link_set_doorbell(struct worker_link *link, struct shm_doorbell *bell)
+{
+    pthread_mutex_lock(&link->lock);
+    link->bell = bell ? bell : &link->own_bell;
+    shm_doorbell_ring(link->bell);
+    pthread_mutex_unlock(&link->lock);
+}
+
+struct shm_doorbell *worker_link_doorbell(struct worker_link *link)
+{
+    return link->bell; /* only the data loop's thread changes it */
+}
+
+Hill__Message *worker_link_poll(struct worker_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    struct item *item = queue_take(&link->in);
+    pthread_mutex_unlock(&link->lock);
+    if (!item)
+        return NULL;
+    Hill__Message *message = item->message;
+    free(item);
+    return message;
+}
+
+int worker_link_send(struct worker_link *link, const Hill__Message *message)
+{
+    /* a deep copy through the wire form: the caller's message may live on its stack */
+    size_t size = hill__message__get_packed_size(message);
+    uint8_t *packed = malloc(size ? size : 1);
+    struct item *item = malloc(sizeof *item);
+    if (packed && item) {
+        hill__message__pack(message, packed);
+        item->message = hill__message__unpack(NULL, size, packed);
+    }
+    free(packed);
+    if (!item || !packed || !item->message) {
+        free(item);
+        return HILL_E_NOMEM;
+    }
+    pthread_mutex_lock(&link->lock);
+    queue_put(&link->out, item);
+    pthread_mutex_unlock(&link->lock);
+    uint64_t one = 1;
+    ssize_t ignored = write(link->wake_fd, &one, sizeof one); /* EAGAIN: it is awake anyway */
+    (void)ignored;
+    return 0;
+}
+
+void worker_link_ready(struct worker_link *link, uint32_t epoch, const char *device,
+                       uint64_t resident_bytes)
+{
+    Hill__Ready ready = HILL__READY__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    ready.epoch = epoch;
+    ready.device = (char *)(device ? device : "");
+    ready.resident_bytes = resident_bytes;
+    message.body_case = HILL__MESSAGE__BODY_READY;
+    message.ready = &ready;
+    worker_link_send(link, &message);
+}
+
+void worker_link_failure(struct worker_link *link, int code, const char *text, bool fatal,
+                         uint64_t request_id)
+{
+    Hill__Failure failure = HILL__FAILURE__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    failure.code = code;
+    failure.text = (char *)(text ? text : "");
+    failure.fatal = fatal;
+    failure.request_id = request_id;
+    message.body_case = HILL__MESSAGE__BODY_FAILURE;
+    message.failure = &failure;
+    worker_link_send(link, &message);
+}
+
+bool worker_link_stopping(const struct worker_link *link)
+{
+    /* acquire: pairs with the exchange in stop() */
+    return atomic_load_explicit(&link->stopping, memory_order_acquire);
+}
+
+void worker_link_work_done(struct worker_link *link, uint64_t count)
+{
+    atomic_fetch_add_explicit(&link->work, count, memory_order_relaxed); /* statistics */
+}
+
+void worker_link_set_epoch(struct worker_link *link, uint32_t epoch)
+{
+    atomic_store_explicit(&link->epoch, epoch, memory_order_relaxed); /* statistics */
+}
+
+void worker_link_close(struct worker_link *link)
+{
+    if (!link)
+        return;
+    if (link->thread_started) {
+        /* release: what was sent before is in the queue; pairs with the acquire in control_main */
+        atomic_store_explicit(&link->closing, true, memory_order_release);
+        uint64_t one = 1;
+        ssize_t ignored = write(link->wake_fd, &one, sizeof one);
+        (void)ignored;
+        pthread_join(link->thread, NULL);
+    }
+    int linger = 200; /* ms: let the io thread hand over what was sent last */
+    if (link->control) {
+        zmq_setsockopt(link->control, ZMQ_LINGER, &linger, sizeof linger);
+        zmq_close(link->control);
+    }
+    if (link->heartbeat)
+        zmq_close(link->heartbeat);
+    if (link->context)
+        zmq_ctx_term(link->context);
+    if (link->wake_fd >= 0)
+        close(link->wake_fd);
+    if (link->signal_fd >= 0)
+        close(link->signal_fd);
+    queue_clear(&link->in);
+    queue_clear(&link->out);
+    pthread_mutex_destroy(&link->lock);
+    free(link);
+}

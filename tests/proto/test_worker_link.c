@@ -1,0 +1,175 @@
+/* A worker's control link against a coordinator played by the test: Hello, mailbox, doorbell,
+ * heartbeats, stop. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "proto/worker_link.h"
+
+struct stage {
+    char dir[64];
+    void *context, *control, *heartbeat;
+};
+
+static void *bind_router(struct stage *s, const char *file)
+{
+    char address[128];
+    snprintf(address, sizeof address, "ipc://%s/%s", s->dir, file);
+    void *socket = zmq_socket(s->context, ZMQ_ROUTER);
+    assert_int_equal(zmq_bind(socket, address), 0);
+    return socket;
+}
+
+static int setup(void **state)
+{
+    struct stage *s = calloc(1, sizeof *s);
+    snprintf(s->dir, sizeof s->dir, "/tmp/hill-test-link-XXXXXX");
+    assert_non_null(mkdtemp(s->dir));
+    *state = s;
+    return 0;
+}
+
+static void open_stage(struct stage *s)
+{
+    s->context = zmq_ctx_new();
+    s->control = bind_router(s, "worker.sock");
+    s->heartbeat = bind_router(s, "heartbeat.sock");
+}
+
+static int teardown(void **state)
+{
+    struct stage *s = *state;
+    char path[128];
+    zmq_close(s->control);
+    zmq_close(s->heartbeat);
+    zmq_ctx_term(s->context);
+    snprintf(path, sizeof path, "%s/worker.sock", s->dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/heartbeat.sock", s->dir);
+    unlink(path);
+    rmdir(s->dir);
+    free(s);
+    return 0;
+}
+
+static Hill__Message *expect(void *socket, struct proto_address *from, Hill__Message__BodyCase body)
+{
+    int64_t deadline = clock_deadline_ms(10000);
+    Hill__Message *message;
+    while (clock_now_ns() < deadline) {
+        zmq_pollitem_t item = {socket, 0, ZMQ_POLLIN, 0};
+        zmq_poll(&item, 1, 100);
+        if (proto_receive(socket, from, &message, NULL) == 0) {
+            assert_int_equal(message->body_case, body);
+            return message;
+        }
+    }
+    fail_msg("no message within 10 s");
+    return NULL;
+}
+
+/* The worker: answers Attach by a Failure that repeats the url, and ends with Shutdown. Runs in a
+ * child, as it blocks signals and watches its parent. */
+static int worker(const char *dir)
+{
+    struct worker_link *link;
+    char *argv[] = {(char *)"w", (char *)"--run-dir", (char *)dir, NULL};
+    if (worker_link_open(&link, 3, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-test-worker", "test") !=
+        0)
+        return 9;
+    while (!worker_link_stopping(link)) {
+        uint32_t seen = shm_doorbell_read(worker_link_doorbell(link));
+        Hill__Message *message = worker_link_poll(link);
+        if (!message) {
+            if (!worker_link_stopping(link))
+                shm_doorbell_wait(worker_link_doorbell(link), seen, clock_deadline_ms(5000), 0);
+            continue;
+        }
+        worker_link_failure(link, HILL_E_IO, message->attach->url, false, 7);
+        worker_link_work_done(link, 1);
+        proto_free(message);
+    }
+    worker_link_close(link);
+    return 0;
+}
+
+static pid_t start(struct stage *s)
+{
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(worker(s->dir));
+    open_stage(s);
+    return pid;
+}
+
+static void send_attach(struct stage *s, const struct proto_address *to, const char *url)
+{
+    Hill__Attach attach = HILL__ATTACH__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    attach.url = (char *)url;
+    message.body_case = HILL__MESSAGE__BODY_ATTACH;
+    message.attach = &attach;
+    assert_int_equal(proto_send(s->control, to, &message), 0);
+}
+
+static void says_hello_answers_and_ends(void **state)
+{
+    struct stage *s = *state;
+    pid_t pid = start(s);
+    struct proto_address from;
+    Hill__Message *message = expect(s->control, &from, HILL__MESSAGE__BODY_HELLO);
+    assert_int_equal(message->hello->pid, pid);
+    assert_int_equal(message->hello->role, HILL__ROLE__ROLE_CPU_SCORER);
+    proto_free(message);
+    for (int i = 0; i < 50; i++) {
+        char url[16];
+        snprintf(url, sizeof url, "file:%d", i);
+        send_attach(s, &from, url);
+        message = expect(s->control, NULL, HILL__MESSAGE__BODY_FAILURE);
+        assert_string_equal(message->failure->text, url);
+        assert_int_equal(message->failure->request_id, 7);
+        proto_free(message);
+    }
+    int64_t before = clock_now_ns();
+    for (int i = 0; i < 3; i++)
+        proto_free(expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT));
+    assert_true(clock_now_ns() - before < CLOCK_MS(5000));
+    Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
+    Hill__Message end = HILL__MESSAGE__INIT;
+    end.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
+    end.shutdown = &shutdown;
+    assert_int_equal(proto_send(s->control, &from, &end), 0);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void sigterm_ends_it(void **state)
+{
+    struct stage *s = *state;
+    pid_t pid = start(s);
+    proto_free(expect(s->control, NULL, HILL__MESSAGE__BODY_HELLO));
+    kill(pid, SIGTERM);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(says_hello_answers_and_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(sigterm_ends_it, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
