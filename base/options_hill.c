@@ -1,0 +1,390 @@
+/* base/options_hill.c - see options_hill.h. */
+#include "base/options_hill.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_TOKENS    16777216 /* of a context: KV_MAX_TOKENS */
+#define MAX_MIB       1073741824
+#define SMALLEST_SIZE 0.0009765625 /* 1 KiB */
+
+const struct option_spec hill_common_specs[] = {
+    {.name = "run-dir",
+     .type = OPTION_PATH,
+     .value = "DIR",
+     .unset_help = "${XDG_RUNTIME_DIR:-/tmp}/hillinfer-UID",
+     .help = "folder of the running pipeline: sockets and lock; one pipeline a folder"},
+    {.name = "log-level",
+     .type = OPTION_CHOICE,
+     .choices = "error|warn|info|debug",
+     .fallback = "info",
+     .value = "LEVEL",
+     .help = "how much to say on stderr"},
+};
+const unsigned hill_common_count = sizeof hill_common_specs / sizeof hill_common_specs[0];
+
+const struct option_spec hill_pipeline_specs[] = {
+    {.name = "model",
+     .letter = "m",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "the model, a GGUF file (required)"},
+    {.name = "ctx-size",
+     .letter = "c",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = MAX_TOKENS,
+     .fallback = "0",
+     .value = "TOKENS",
+     .help =
+         "context, prompt and answer together; 0: what the model was trained with, at most 131072"},
+    {.name = "threads",
+     .letter = "t",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1024,
+     .fallback = "0",
+     .value = "N",
+     .help = "threads that score on the CPU; 0: one for each CPU"},
+    {.name = "batch-size",
+     .letter = "b",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 4096,
+     .fallback = "256",
+     .value = "TOKENS",
+     .help = "tokens of one chunk of the prefill"},
+    {.name = "parallel",
+     .letter = "np",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 1,
+     .fallback = "1",
+     .value = "N",
+     .note = "this version runs one sequence at a time",
+     .help = "sequences that run at the same time"},
+    {.name = "policy",
+     .type = OPTION_CHOICE,
+     .choices = "full|hillinfer",
+     .refused = "h2o|prefetch|leoam",
+     .fallback = "hillinfer",
+     .value = "NAME",
+     .help = "how KV entries are evaluated and moved"},
+    {.name = "alpha",
+     .type = OPTION_REAL,
+     .min = 0,
+     .min_open = true,
+     .max = 1,
+     .fallback = "0.2",
+     .value = "SHARE",
+     .help = "share of the context that a query attends to"},
+    {.name = "budget",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = MAX_TOKENS,
+     .value = "TOKENS",
+     .help = "tokens that a query attends to, sinks and window included, instead of --alpha"},
+    {.name = "beta",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1e6,
+     .choices = "auto",
+     .fallback = "auto",
+     .value = "RATIO",
+     .help =
+         "hot entries for each cold one; auto is 0.25 in this version: a fifth of the entries hot"},
+    {.name = "sinks",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 65536,
+     .fallback = "4",
+     .value = "TOKENS",
+     .help = "first tokens that are always attended to"},
+    {.name = "window",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 65536,
+     .fallback = "32",
+     .value = "TOKENS",
+     .help = "newest tokens that are always attended to"},
+    {.name = "block-tokens",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 65536,
+     .fallback = "256",
+     .value = "N",
+     .help = "tokens whose scores the drive sends in one block"},
+    {.name = "hot-mb",
+     .type = OPTION_SIZE,
+     .min = SMALLEST_SIZE,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .unset_help = "a quarter of the free memory, no more than the context needs",
+     .help =
+         "M_0: host memory for KV entries, digests, staging and tables; counts more than --beta"},
+    {.name = "gpu-kv-mb",
+     .type = OPTION_SIZE,
+     .min = SMALLEST_SIZE,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .unset_help = "a quarter of the free memory, no more than the context needs",
+     .help = "GPU memory for KV entries, the prefill included"},
+    {.name = "cold-mb",
+     .type = OPTION_SIZE,
+     .min = SMALLEST_SIZE,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .unset_help = "a quarter of the free disk, no more than the context needs",
+     .help = "cold pool on the drive"},
+    {.name = "csd",
+     .type = OPTION_STRING,
+     .choices = "none",
+     .value = "URL",
+     .unset_help = "file:STATE/cold.pool",
+     .help = "the computational storage drive: file:PATH, or none"},
+    {.name = "score-bits",
+     .type = OPTION_CHOICE,
+     .choices = "8",
+     .refused = "4",
+     .fallback = "8",
+     .value = "BITS",
+     .help = "bits of a key's digest"},
+    {.name = "importance",
+     .type = OPTION_CHOICE,
+     .choices = "sum|max",
+     .fallback = "sum",
+     .value = "NAME",
+     .help = "how the KV heads' scores become one"},
+    {.name = "speculate",
+     .type = OPTION_CHOICE,
+     .choices = "off",
+     .refused = "on|verify",
+     .fallback = "off",
+     .value = "MODE",
+     .help = "query one layer ahead"},
+    {.name = "state-dir",
+     .type = OPTION_PATH,
+     .value = "DIR",
+     .unset_help = "${XDG_STATE_HOME:-~/.local/state}/hillinfer",
+     .help = "folder that lasts: the cold pool"},
+    {.name = "device",
+     .type = OPTION_STRING,
+     .value = "NAME",
+     .unset_help = "the first",
+     .help = "OpenCL device of the GPU worker: its number or a part of its name"},
+    {.name = "simd",
+     .type = OPTION_CHOICE,
+     .choices = "auto|reference|avx2",
+     .fallback = "auto",
+     .value = "PATH",
+     .help = "code path that scores on the CPU"},
+};
+const unsigned hill_pipeline_count = sizeof hill_pipeline_specs / sizeof hill_pipeline_specs[0];
+
+const struct option_spec hill_request_specs[] = {
+    {.name = "prompt", .letter = "p", .type = OPTION_STRING, .value = "TEXT", .help = "the prompt"},
+    {.name = "file",
+     .letter = "f",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "read the prompt from this file"},
+    {.name = "predict",
+     .letter = "n",
+     .type = OPTION_INTEGER,
+     .min = -1,
+     .max = MAX_TOKENS,
+     .fallback = "-1",
+     .value = "TOKENS",
+     .help = "tokens to generate; -1: until the context is full"},
+    {.name = "seed",
+     .letter = "s",
+     .type = OPTION_INTEGER,
+     .min = -1,
+     .max = 4294967295.0,
+     .fallback = "-1",
+     .value = "N",
+     .help = "of the sampler's random numbers; -1: another one each time"},
+    {.name = "temp",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1000,
+     .fallback = "0.8",
+     .value = "T",
+     .help = "temperature; 0: greedy"},
+    {.name = "top-k",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1048576,
+     .fallback = "40",
+     .value = "N",
+     .help = "sample from the N most probable tokens; 0: off"},
+    {.name = "top-p",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "0.95",
+     .value = "P",
+     .help = "sample from the fewest tokens whose probabilities reach P; 1: off"},
+    {.name = "min-p",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "0.05",
+     .value = "P",
+     .help = "drop tokens less probable than P times the best; 0: off"},
+    {.name = "repeat-penalty",
+     .type = OPTION_REAL,
+     .min = 0,
+     .min_open = true,
+     .max = 100,
+     .fallback = "1",
+     .value = "X",
+     .help = "make repeated tokens less probable; 1: off"},
+    {.name = "ignore-eos", .type = OPTION_FLAG, .help = "go on after an end-of-text token"},
+    {.name = "json",
+     .type = OPTION_FLAG,
+     .help = "print one JSON object on stdout instead of the text"},
+};
+const unsigned hill_request_count = sizeof hill_request_specs / sizeof hill_request_specs[0];
+
+/* ---- pipeline ---------------------------------------------------------------------------- */
+
+static uint64_t size_or_zero(const struct options *options, const char *name)
+{
+    return options_is_set(options, name) ? options_bytes(options, name) : 0;
+}
+
+static int read_csd(struct hill_pipeline_options *out, const struct options *options,
+                    struct hill_why *why)
+{
+    const char *url = options_text(options, "csd");
+    out->no_csd = options_is_word(options, "csd");
+    out->csd_url = out->no_csd ? NULL : url;
+    if (out->csd_url && (strncmp(url, "file:", 5) != 0 || !url[5]))
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "--csd: '%.200s' is neither file:PATH nor none (xrt: and tcp: are not in this version)",
+            url);
+    if (out->no_csd && options_is_set(options, "cold-mb"))
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "--cold-mb and --csd none exclude each other: there is no drive to hold a cold pool");
+    return 0;
+}
+
+int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *options,
+                       struct hill_why *why)
+{
+    *out = (struct hill_pipeline_options){
+        .model = options_text(options, "model"),
+        .ctx_tokens = (uint32_t)options_integer(options, "ctx-size"),
+        .threads = (uint32_t)options_integer(options, "threads"),
+        .batch_tokens = (uint32_t)options_integer(options, "batch-size"),
+        .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
+        .policy = options_text(options, "policy"),
+        .importance = options_text(options, "importance"),
+        .simd = options_text(options, "simd"),
+        .alpha = options_real(options, "alpha"),
+        .budget =
+            options_is_set(options, "budget") ? (uint32_t)options_integer(options, "budget") : 0,
+        .sinks = (uint32_t)options_integer(options, "sinks"),
+        .window = (uint32_t)options_integer(options, "window"),
+        .beta = options_is_word(options, "beta") ? 0.25 : options_real(options, "beta"),
+        .hot_bytes = size_or_zero(options, "hot-mb"),
+        .gpu_kv_bytes = size_or_zero(options, "gpu-kv-mb"),
+        .cold_bytes = size_or_zero(options, "cold-mb"),
+        .device = options_text(options, "device"),
+        .state_dir = options_text(options, "state-dir"),
+    };
+    if (!out->model)
+        return hill_fail(why, HILL_E_INVALID, "no model: -m FILE is required");
+    enum option_source alpha = options_source(options, "alpha"),
+                       budget = options_source(options, "budget");
+    if (out->budget && alpha == budget)
+        return hill_fail(why, HILL_E_INVALID, "--alpha and --budget exclude each other");
+    if (alpha > budget && alpha > OPTION_FROM_DEFAULT)
+        out->budget = 0; /* the source that counts more decides which of the two holds */
+    if (out->budget && out->budget < out->sinks + out->window)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--budget %u is less than --sinks %u and --window %u together",
+                         out->budget, out->sinks, out->window);
+    if (out->ctx_tokens && out->ctx_tokens < out->sinks + out->window)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--ctx-size %u is less than --sinks %u and --window %u together",
+                         out->ctx_tokens, out->sinks, out->window);
+    return read_csd(out, options, why);
+}
+
+/* ---- request ----------------------------------------------------------------------------- */
+
+int hill_request_read(struct hill_request_options *out, const struct options *options,
+                      struct hill_why *why)
+{
+    int64_t predict = options_integer(options, "predict"), seed = options_integer(options, "seed");
+    *out = (struct hill_request_options){
+        .prompt = options_text(options, "prompt"),
+        .file = options_text(options, "file"),
+        .predict = predict < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)predict,
+        .temperature = options_real(options, "temp"),
+        .top_k = (uint32_t)options_integer(options, "top-k"),
+        .top_p = options_real(options, "top-p"),
+        .min_p = options_real(options, "min-p"),
+        .repeat_penalty = options_real(options, "repeat-penalty"),
+        .ignore_eos = options_flag(options, "ignore-eos"),
+        .json = options_flag(options, "json"),
+    };
+    /* on the wire 0 asks for a random seed: the seed 0 that a person gives becomes one outside the
+     * 32 bits that can be typed */
+    out->seed = seed < 0 ? 0 : seed == 0 ? UINT64_C(1) << 32 : (uint64_t)seed;
+    if (predict == 0)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--predict 0: nothing to generate (-1: until the context is full)");
+    if (!out->prompt && !out->file)
+        return hill_fail(why, HILL_E_INVALID, "no prompt: -p TEXT or -f FILE is required");
+    if (out->prompt && out->file)
+        return hill_fail(why, HILL_E_INVALID, "--prompt and --file exclude each other");
+    return 0;
+}
+
+/* ---- folders ----------------------------------------------------------------------------- */
+
+int hill_run_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why)
+{
+    const char *given = options_text(options, "run-dir"), *base = getenv("XDG_RUNTIME_DIR");
+    int used = given ? snprintf(out, HILL_PATH_BYTES, "%s", given)
+                     : snprintf(out, HILL_PATH_BYTES, "%s/hillinfer-%u",
+                                base && *base ? base : "/tmp", (unsigned)getuid());
+    int room = HILL_SOCKET_PATH_MAX - (int)sizeof "/heartbeat.sock";
+    if (used > room)
+        return hill_fail(why, HILL_E_INVALID,
+                         "run folder '%.200s' is too long for socket names (%d bytes, at most %d)",
+                         out, used, room);
+    return 0;
+}
+
+int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why)
+{
+    const char *given = options_text(options, "state-dir"), *base = getenv("XDG_STATE_HOME"),
+               *home = getenv("HOME");
+    int used;
+    if (given)
+        used = snprintf(out, HILL_PATH_BYTES, "%s", given);
+    else if (base && *base)
+        used = snprintf(out, HILL_PATH_BYTES, "%s/hillinfer", base);
+    else if (home && *home)
+        used = snprintf(out, HILL_PATH_BYTES, "%s/.local/state/hillinfer", home);
+    else
+        return hill_fail(why, HILL_E_INVALID,
+                         "no state folder: neither --state-dir nor XDG_STATE_HOME nor HOME is set");
+    if (used >= HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID, "the state folder's name is too long");
+    return 0;
+}
+
+enum hill_log_level hill_log_option(const struct options *options)
+{
+    enum hill_log_level level = HILL_LOG_INFO;
+    hill_log_parse_level(options_text(options, "log-level"), &level); /* checked by the table */
+    return level;
+}

@@ -1,0 +1,74 @@
+/*
+ * base/options_hill.h - HillInfer's own options, one table for all programs (contract.md
+ * "Options").
+ *
+ * What: the pipeline's options (coordinator; foreign to hillctl but for the run folder) and those
+ * of one request (hillctl; foreign to the coordinator), and structs with their checked values.
+ * Spellings are llama.cpp's where it has one. Who calls it: main.c of coordinator and hillctl.
+ * Failure: as options.h; impossible pairs are refused here. Texts in the structs belong to the
+ * options they were read from. Concurrency: none (start-up).
+ */
+#ifndef HILL_BASE_OPTIONS_HILL_H
+#define HILL_BASE_OPTIONS_HILL_H
+
+#include "base/log.h"
+#include "base/options.h"
+
+/* --run-dir and --log-level: every program has them. */
+extern const struct option_spec hill_common_specs[];
+extern const unsigned hill_common_count;
+extern const struct option_spec hill_pipeline_specs[];
+extern const unsigned hill_pipeline_count;
+extern const struct option_spec hill_request_specs[];
+extern const unsigned hill_request_count;
+
+#define HILL_COMMON_TABLE                                                                          \
+    {                                                                                              \
+        .title = "run folder and log", .specs = hill_common_specs, .count = hill_common_count      \
+    }
+#define HILL_PATH_BYTES      4096
+#define HILL_SOCKET_PATH_MAX 107 /* sun_path, without its NUL */
+#define HILL_PREDICT_UNTIL_CONTEXT                                                                 \
+    0u /* Generate.predict: as many tokens as the context has room for (-n -1) */
+
+struct hill_pipeline_options {
+    const char *model;
+    uint32_t ctx_tokens; /* 0: the model's */
+    uint32_t threads;    /* 0: one for each CPU this process may run on */
+    uint32_t batch_tokens, block_tokens;
+    const char *policy, *importance, *simd;
+    double alpha;
+    uint32_t budget; /* 0: alpha */
+    uint32_t sinks, window;
+    double beta; /* ratio M_c / M_s; auto is 0.25 in this version */
+    uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
+    const char *csd_url;                          /* NULL: file: in the state folder */
+    bool no_csd;                                  /* --csd none */
+    const char *device;                           /* NULL: the first */
+    const char *state_dir;                        /* NULL: default */
+};
+
+int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *options,
+                       struct hill_why *why);
+
+struct hill_request_options {
+    const char *prompt, *file; /* exactly one is set */
+    uint32_t predict;          /* HILL_PREDICT_UNTIL_CONTEXT or the number */
+    uint64_t seed;             /* 0: the coordinator picks one */
+    double temperature, top_p, min_p, repeat_penalty;
+    uint32_t top_k;
+    bool ignore_eos, json;
+};
+
+int hill_request_read(struct hill_request_options *out, const struct options *options,
+                      struct hill_why *why);
+
+/* --run-dir, or ${XDG_RUNTIME_DIR:-/tmp}/hillinfer-UID; HILL_E_INVALID when socket names in it
+ * would be too long. */
+int hill_run_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why);
+/* --state-dir, or ${XDG_STATE_HOME:-$HOME/.local/state}/hillinfer. */
+int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why);
+
+enum hill_log_level hill_log_option(const struct options *options);
+
+#endif
