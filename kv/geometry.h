@@ -4,8 +4,8 @@
  * A KV entry is the key and value of one token in one layer, FP16:
  *     K [n_kv_heads][head_dim], then V [n_kv_heads][head_dim].
  * Its digest, which is all that scoring reads: INT8 mantissas [n_kv_heads][head_dim] and one
- * exponent byte per KV head (architecture 3.1). Digests of n tokens lie as two planes: mantissas [n][n_kv_heads * head_dim],
- * then exponents [n][n_kv_heads].
+ * exponent byte per KV head (architecture 3.1). Digests of n tokens lie as two planes: mantissas
+ * [n][n_kv_heads * head_dim], then exponents [n][n_kv_heads].
  */
 #ifndef HILL_KV_GEOMETRY_H
 #define HILL_KV_GEOMETRY_H
@@ -26,10 +26,12 @@ struct kv_geometry {
     uint32_t n_layers, n_heads, n_kv_heads, head_dim;
 };
 
-/* HILL_E_INVALID when a member is 0 or above its maximum, n_heads is no multiple of n_kv_heads, or n_kv_heads * head_dim > KV_MAX_KEY_DIMS. */
+/* HILL_E_INVALID when a member is 0 or above its maximum, n_heads is no multiple of n_kv_heads, or
+ * n_kv_heads * head_dim > KV_MAX_KEY_DIMS. */
 int kv_geometry_check(const struct kv_geometry *g, struct hill_why *why);
 
-static inline uint32_t kv_key_dims(const struct kv_geometry *g) /* values of one key over all KV heads */
+static inline uint32_t
+kv_key_dims(const struct kv_geometry *g) /* values of one key over all KV heads */
 {
     return g->n_kv_heads * g->head_dim;
 }

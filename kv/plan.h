@@ -1,8 +1,8 @@
 /*
  * kv/plan.h - what a context costs in each tier (architecture 3.7: budgets are hard).
  *
- * One place computes every size, so that coordinator (admission, defaults, segment creation), scorer, GPU worker and
- * agent agree. All sizes in bytes.
+ * One place computes every size, so that coordinator (admission, defaults, segment creation),
+ * scorer, GPU worker and agent agree. All sizes in bytes.
  */
 #ifndef HILL_KV_PLAN_H
 #define HILL_KV_PLAN_H
@@ -12,7 +12,8 @@
 #include "kv/geometry.h"
 #include "kv/select.h"
 
-#define KV_HOT_BLOCK_TOKENS 64u /* slots of a hot block; a block belongs to one (sequence, layer) */
+#define KV_HOT_BLOCK_TOKENS 64u /* slots of a hot block; a block belongs to one (sequence, layer)  \
+                                 */
 
 struct kv_plan_input {
     struct kv_geometry geometry;
@@ -22,24 +23,28 @@ struct kv_plan_input {
     struct kv_selection_settings selection;
 };
 
-/* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden states, two layers' KV,
- * chunk activations) plus the slot table of n_layers * k entries; k = kv_budget_tokens of the final length. */
+/* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
+ * states, two layers' KV, chunk activations) plus the slot table of n_layers * k entries; k =
+ * kv_budget_tokens of the final length. */
 uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, uint32_t n_predict);
 
-/* Entries of the GPU slot table per layer under a cap for the whole context (at most k(ctx)); 0 when not even sinks + window fit. */
+/* Entries of the GPU slot table per layer under a cap for the whole context (at most k(ctx)); 0
+ * when not even sinks + window fit. */
 uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_bytes);
 
 /* M_0 = staging + tables + hot blocks. */
 struct kv_hot_plan {
     uint64_t staging_bytes; /* the staging arena: two queries' worth of slots */
-    uint64_t tables_bytes;  /* location words, slot owners, GPU slot table, selector */
+    uint64_t tables_bytes;  /* location words, GPU slot tables (both ways), selector */
     uint64_t block_bytes;   /* of one hot block: entries, digests, owners */
     uint32_t staging_slots;
-    uint32_t n_blocks;      /* hot blocks that fit under the cap */
+    uint32_t n_blocks; /* hot blocks that fit under the cap, at most what the whole context needs */
 };
 
-/* HILL_E_INVALID (why: needed and given MiB) when the cap cannot hold staging, tables and, for every layer, sinks + window tokens (rounded up to blocks) plus one block. */
-int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_t hot_cap_bytes, struct hill_why *why);
+/* HILL_E_INVALID (why: needed and given MiB) when the cap cannot hold staging, tables and, for
+ * every layer, sinks + window tokens (rounded up to blocks) plus one block. */
+int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_t hot_cap_bytes,
+                struct hill_why *why);
 
 /* The smallest cap that kv_plan_hot accepts, and the cap at which ctx_tokens tokens are all hot. */
 uint64_t kv_plan_hot_min_bytes(const struct kv_plan_input *in);

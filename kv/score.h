@@ -1,16 +1,18 @@
 /*
  * kv/score.h - the digest of keys and queries, and the integer score (architecture 3.1).
  *
- * Key digest, per (token, KV head): exponent e = clamp(min e with amax <= 127 * 2^e, -10, 6), mantissas
- * m = clamp(round_half_even(k / 2^e), -127, 127); stored exponent byte e + 10 (0..16). Smaller keys underflow
- * gradually, larger ones saturate; NaN counts as 0, infinity as +-65504. An all-zero head is all zero with byte 0.
- * Query digest: per KV head the FP32 queries of its group are summed in head order (GQA: a sum of inner products is the
- * inner product with the sum), then quantised likewise with e unclamped below by -10 but relative to the largest head:
- * shift byte = clamp(e_head - (e_max - 8), 0, 8), mantissas at exponent e_max - 8 + shift.
- * Product of head h: P_h = sum_j m_q m_k (int32). Its term: P_h << (key byte + query shift), window 24 bits.
- * A token's score combines the terms (kv_importance) into an int64 (|.| < 2^(14 + 16 + 24) = 2^54), and kv_score16 maps it, monotone, to 16 bits.
- * Source: HillInfer paper 4.4 (raw inner product, low precision for scoring only); importance.md for the combinations.
- * CPU reference, AVX2 and the OpenCL kernel agree bit for bit. Concurrency: pure functions.
+ * Key digest, per (token, KV head): exponent e = clamp(min e with amax <= 127 * 2^e, -10, 6),
+ * mantissas m = clamp(round_half_even(k / 2^e), -127, 127); stored exponent byte e + 10 (0..16).
+ * Smaller keys underflow gradually, larger ones saturate; NaN counts as 0, infinity as +-65504. An
+ * all-zero head is all zero with byte 0. Query digest: per KV head the FP32 queries of its group
+ * are summed in head order (GQA: a sum of inner products is the inner product with the sum), then
+ * quantised likewise, with e not clamped to -10..6 but relative to the largest head: shift byte =
+ * clamp(e_head - (e_max - 8), 0, 8), mantissas at exponent e_max - 8 + shift. Product of head h:
+ * P_h = sum_j m_q m_k (int32). Its term: P_h << (key byte + query shift), window 24 bits. A token's
+ * score combines the terms (kv_importance) into an int64 (|.| < 2^(14 + 16 + 24) = 2^54), and
+ * kv_score16 maps it, monotone, to 16 bits. Source: HillInfer paper 4.4 (raw inner product, low
+ * precision for scoring only); importance.md for the combinations. CPU reference, AVX2 and the
+ * OpenCL kernel agree bit for bit. Concurrency: pure functions.
  */
 #ifndef HILL_KV_SCORE_H
 #define HILL_KV_SCORE_H
@@ -19,32 +21,35 @@
 
 #include "kv/geometry.h"
 
-#define KV_KEY_EXP_BIAS   10
-#define KV_KEY_EXP_MAX    16 /* largest stored exponent byte */
+#define KV_KEY_EXP_BIAS    10
+#define KV_KEY_EXP_MAX     16 /* largest stored exponent byte */
 #define KV_QUERY_SHIFT_MAX 8
 
-enum kv_importance { /* how the KV heads' terms become one score; numbers are part of the record format */
-    KV_IMPORTANCE_SUM = 0, /* the paper's: sum over heads */
-    KV_IMPORTANCE_MAX = 1, /* maximum over KV heads */
-    KV_IMPORTANCE_COUNT
+enum kv_importance { /* how the KV heads' terms become one score; numbers are part of the record
+                        format */
+                     KV_IMPORTANCE_SUM = 0, /* the paper's: sum over heads */
+                     KV_IMPORTANCE_MAX = 1, /* maximum over KV heads */
+                     KV_IMPORTANCE_COUNT
 };
 
 /* "sum", "max"; NULL / HILL_E_INVALID when unknown. */
 const char *kv_importance_name(uint32_t importance);
 int kv_importance_parse(const char *name, uint32_t *out);
 
-/* Digest n keys: k is FP16 bits [n][stride_halfs] (the first n_kv_heads*head_dim of each row are the key). */
-void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs, uint32_t n,
-                    int8_t *mantissas, uint8_t *exponents);
+/* Digest n keys: k is FP16 bits [n][stride_halfs] (the first n_kv_heads*head_dim of each row are
+ * the key). */
+void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs,
+                    uint32_t n, int8_t *mantissas, uint8_t *exponents);
 
-/* Digest a query: q is FP32 [n_heads][head_dim], after rotary embedding. mantissas [n_kv_heads*head_dim], shifts [n_kv_heads].
- * Non-finite values count as 0. */
-void kv_digest_query(const struct kv_geometry *g, const float *q, int8_t *mantissas, uint8_t *shifts);
+/* Digest a query: q is FP32 [n_heads][head_dim], after rotary embedding. mantissas
+ * [n_kv_heads*head_dim], shifts [n_kv_heads]. Non-finite values and sums count as 0; an all-zero
+ * head has shift 0. */
+void kv_digest_query(const struct kv_geometry *g, const float *q, int8_t *mantissas,
+                     uint8_t *shifts);
 
-/* The same for a query whose groups are to be combined otherwise is a later issue (per-KV-head selection). */
-
-/* Monotone map int64 -> u16: magnitude a (15 bits): a < 512: a itself; else e = floor(log2 a), ((e - 8) << 9) | ((a >> (e - 9)) & 511); result 0x8000 + magnitude for
- * values >= 0, 0x7fff - magnitude for negative ones (of -value, so -1 < 0). */
+/* Monotone map int64 -> u16: magnitude a (15 bits): a < 512: a itself; else e = floor(log2 a), ((e
+ * - 8) << 9) | ((a >> (e - 9)) & 511); result 0x8000 + magnitude for values >= 0, 0x7fff -
+ * magnitude for negative ones (of -value, so -1 < 0). */
 static inline uint16_t kv_score16(int64_t value)
 {
     uint64_t a = value < 0 ? (uint64_t)0 - (uint64_t)value : (uint64_t)value;
@@ -65,14 +70,16 @@ struct kv_query {
 };
 
 /* Scores of n keys. mantissas [n][key dims], exponents [n][n_kv_heads], scores [n]. */
-typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *query, const int8_t *mantissas,
-                         const uint8_t *exponents, uint32_t n, uint16_t *scores);
+typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *query,
+                         const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
+                         uint16_t *scores);
 
 kv_score_fn kv_score_reference;
 kv_score_fn kv_score_avx2; /* only where kv_score_has_avx2() */
 int kv_score_has_avx2(void);
 
-/* By name: "auto" (best for this CPU), "reference", "avx2"; NULL when unknown or not on this CPU. Processes pass the environment's HILL_SIMD. */
+/* By name: "auto" (best for this CPU), "reference", "avx2"; NULL when unknown or not on this CPU;
+ * no name is "auto". Processes pass the environment's HILL_SIMD. */
 kv_score_fn *kv_score_choose(const char *name);
 
 #endif

@@ -1,11 +1,13 @@
 /*
  * kv/select.h - how many tokens a query may attend to, and which.
  *
- * Budget (architecture 3.1): k = clamp(ceil(alpha * N) or budget, min(N, sinks + window), N), the forced tokens (the first `sinks`, the newest
- * `window`) included. Selection: forced tokens, then the highest scores; ties go to the newer token. The result depends on scores alone, never
- * on the order in which they arrive. Scores arrive in any order, from several threads' blocks one after another
- * (kv_selector_add is called by one thread), each position exactly once: a second score of a position or a missing one is an error, not a guess.
- * Cost: O(N) per query: a histogram of 65536 counts, no sort.
+ * Budget (architecture 3.1): k = clamp(ceil(alpha * N) or budget, min(N, sinks + window), N), the
+ * forced tokens (the first `sinks`, the newest `window`) included. Selection: forced tokens, then
+ * the highest scores; ties go to the newer token. The result depends on scores alone, never on the
+ * order in which they arrive. Scores arrive in any order, from several threads' blocks one after
+ * another (kv_selector_add is called by one thread), each position exactly once: a second score of
+ * a position or a missing one is an error, not a guess. Cost: O(N) per query: two histograms of 256
+ * counts (high byte, low byte), no sort.
  */
 #ifndef HILL_KV_SELECT_H
 #define HILL_KV_SELECT_H
@@ -15,13 +17,15 @@
 #include "base/error.h"
 
 enum kv_policy { /* numbers are part of the record format */
-    KV_POLICY_HILLINFER = 0,
-    KV_POLICY_FULL = 1,
-    KV_POLICY_COUNT
+                 KV_POLICY_HILLINFER = 0,
+                 KV_POLICY_FULL = 1,
+                 KV_POLICY_COUNT
 };
 
 const char *kv_policy_name(uint32_t policy);
-int kv_policy_parse(const char *name, uint32_t *out); /* HILL_E_UNSUPPORTED for h2o, prefetch, leoam: not in this version */
+int kv_policy_parse(
+    const char *name,
+    uint32_t *out); /* HILL_E_UNSUPPORTED for h2o, prefetch, leoam: not in this version */
 
 struct kv_selection_settings {
     double alpha;    /* (0, 1] */
@@ -33,7 +37,9 @@ struct kv_selection_settings {
 
 int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *why);
 
-/* k for a context of n tokens; policy full: n. ceil(alpha * n) is exact for every alpha a double holds (no 1.0000001 rounding up). */
+/* k for a context of n tokens; policy full: n. ceil(alpha * n) is that of the decimal alpha
+ * the user wrote (0.07 of 100 is 7, although 0.07 * 100 is above 7 in FP64); alpha to 7 decimals is
+ * exact. */
 uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n);
 
 struct kv_selector;
@@ -45,15 +51,18 @@ void kv_selector_destroy(struct kv_selector *selector);
 uint64_t kv_selector_bytes(uint32_t max_tokens);
 
 /* Start a query over positions 0..n-1. */
-int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_settings *s, uint32_t n);
+int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_settings *s,
+                      uint32_t n);
 
 /* Scores of `count` tokens. HILL_E_PROTOCOL: a position >= n, or scored twice. */
-int kv_selector_add(struct kv_selector *selector, const uint32_t *positions, const uint16_t *scores, uint32_t count);
+int kv_selector_add(struct kv_selector *selector, const uint32_t *positions, const uint16_t *scores,
+                    uint32_t count);
 
 /* How many of the n have a score. */
 uint32_t kv_selector_scored(const struct kv_selector *selector);
 
-/* The selected positions, ascending, into positions[k]; returns k, or HILL_E_PROTOCOL when a token has no score (policy full needs none). */
+/* The selected positions, ascending, into positions[k]; returns k, or HILL_E_PROTOCOL when a token
+ * has no score (policy full needs none). */
 int64_t kv_selector_finish(struct kv_selector *selector, uint32_t *positions);
 
 #endif

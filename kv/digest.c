@@ -1,0 +1,146 @@
+/*
+ * kv/digest.c - FP16 keys and FP32 queries to INT8 mantissas with power-of-two exponents
+ * (kv/score.h).
+ *
+ * Keys are quantised in integers: an FP16 magnitude is a whole number of 2^-24 units (below 2^40),
+ * so neither the rounding mode nor the compiler has a say in the result. Who calls it: the scorer
+ * (a key once, when it is appended; a query once, before it is relayed). Concurrency: pure
+ * functions. Failure: none; non-finite input has a defined value.
+ */
+#include <math.h>
+
+#include "kv/score.h"
+
+#define FP16_UNIT_EXP     24u /* an FP16 magnitude counts units of 2^-24 */
+#define FP16_MAX_BITS     0x7bffu
+#define FP16_INFINITY     0x7c00u
+#define MANTISSA_MAX      127
+#define KEY_EXP_UNIT_BITS (FP16_UNIT_EXP - KV_KEY_EXP_BIAS) /* bits below a mantissa at byte 0 */
+
+/* Magnitude bits as they count: NaN 0, infinity the largest finite. Still ordered like magnitudes.
+ */
+static uint32_t fp16_magnitude_bits(uint16_t half)
+{
+    uint32_t bits = half & 0x7fffu;
+    if (bits > FP16_INFINITY)
+        return 0;
+    return bits == FP16_INFINITY ? FP16_MAX_BITS : bits;
+}
+
+/* The magnitude in units of 2^-24. */
+static uint64_t fp16_units(uint32_t bits)
+{
+    uint32_t exponent = bits >> 10;
+    uint64_t fraction = bits & 0x3ffu;
+    return exponent == 0 ? fraction : (fraction | 0x400u) << (exponent - 1);
+}
+
+/* round_half_even(units / 2^bits), at most 127 */
+static int32_t quantise_units(uint64_t units, uint32_t bits)
+{
+    uint64_t quotient = units >> bits;
+    uint64_t rest = units & (((uint64_t)1 << bits) - 1);
+    uint64_t half = (uint64_t)1 << (bits - 1);
+    quotient += rest > half || (rest == half && (quotient & 1) != 0);
+    return quotient > MANTISSA_MAX ? MANTISSA_MAX : (int32_t)quotient;
+}
+
+/* The smallest byte 0..16 whose range 127 * 2^(byte - 10) holds units; 16 when none does. */
+static uint8_t key_exponent_byte(uint64_t units)
+{
+    uint8_t byte = 0;
+    while (byte < KV_KEY_EXP_MAX && units > (uint64_t)MANTISSA_MAX << (KEY_EXP_UNIT_BITS + byte))
+        byte++;
+    return byte;
+}
+
+static uint8_t digest_key_head(const uint16_t *k, uint32_t head_dim, int8_t *mantissas)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < head_dim; i++) {
+        uint32_t bits = fp16_magnitude_bits(k[i]);
+        largest = bits > largest ? bits : largest;
+    }
+    uint8_t byte = key_exponent_byte(fp16_units(largest));
+    for (uint32_t i = 0; i < head_dim; i++) {
+        int32_t m = quantise_units(fp16_units(fp16_magnitude_bits(k[i])), KEY_EXP_UNIT_BITS + byte);
+        mantissas[i] = (int8_t)((k[i] & 0x8000u) != 0 ? -m : m);
+    }
+    return byte;
+}
+
+void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs,
+                    uint32_t n, int8_t *mantissas, uint8_t *exponents)
+{
+    for (uint32_t t = 0; t < n; t++) {
+        const uint16_t *row = k + t * stride_halfs;
+        int8_t *row_mantissas = mantissas + (uint64_t)t * kv_key_dims(g);
+        for (uint32_t h = 0; h < g->n_kv_heads; h++)
+            exponents[(uint64_t)t * g->n_kv_heads + h] = digest_key_head(
+                row + h * g->head_dim, g->head_dim, row_mantissas + h * g->head_dim);
+    }
+}
+
+/* Element i of the summed query of a KV head: FP32 additions in head order. An overflowing sum
+ * counts as 0 like any other non-finite value. */
+static float group_sum(const float *q, uint32_t group, uint32_t head_dim, uint32_t i)
+{
+    float sum = 0.0f;
+    for (uint32_t h = 0; h < group; h++) {
+        float value = q[(uint64_t)h * head_dim + i];
+        sum += isfinite(value) ? value : 0.0f;
+    }
+    return isfinite(sum) ? sum : 0.0f;
+}
+
+#define EXP_OF_ZERO INT32_MIN
+
+/* The smallest e with largest <= 127 * 2^e: 127 * 2^e is 127/128 of 2^(e + 7), and frexp's fraction
+ * is exact. */
+static int32_t query_exponent(float largest)
+{
+    int exponent;
+    if (largest == 0.0f)
+        return EXP_OF_ZERO;
+    double fraction = frexp((double)largest, &exponent);
+    return fraction <= 127.0 / 128.0 ? exponent - 7 : exponent - 6;
+}
+
+static int32_t query_head_exponent(const float *q, uint32_t group, uint32_t head_dim)
+{
+    float largest = 0.0f;
+    for (uint32_t i = 0; i < head_dim; i++) {
+        float magnitude = fabsf(group_sum(q, group, head_dim, i));
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return query_exponent(largest);
+}
+
+static void quantise_query_head(const float *q, uint32_t group, uint32_t head_dim, int32_t exponent,
+                                int8_t *mantissas)
+{
+    for (uint32_t i = 0; i < head_dim; i++) {
+        /* scaling by a power of two is exact in FP64, and so is the rounding to an integer */
+        double m = rint(ldexp((double)group_sum(q, group, head_dim, i), -exponent));
+        mantissas[i] =
+            (int8_t)(m > MANTISSA_MAX ? MANTISSA_MAX : (m < -MANTISSA_MAX ? -MANTISSA_MAX : m));
+    }
+}
+
+void kv_digest_query(const struct kv_geometry *g, const float *q, int8_t *mantissas,
+                     uint8_t *shifts)
+{
+    uint32_t group = g->n_heads / g->n_kv_heads;
+    uint64_t group_floats = (uint64_t)group * g->head_dim;
+    int32_t exponents[KV_MAX_KV_HEADS], largest = EXP_OF_ZERO;
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        exponents[h] = query_head_exponent(q + h * group_floats, group, g->head_dim);
+        largest = exponents[h] > largest ? exponents[h] : largest;
+    }
+    int32_t base = largest == EXP_OF_ZERO ? 0 : largest - KV_QUERY_SHIFT_MAX;
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        shifts[h] = (uint8_t)(exponents[h] > base ? exponents[h] - base : 0);
+        quantise_query_head(q + h * group_floats, group, g->head_dim, base + shifts[h],
+                            mantissas + (uint64_t)h * g->head_dim);
+    }
+}

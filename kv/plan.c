@@ -1,0 +1,137 @@
+/*
+ * kv/plan.c - what a context costs in each tier (kv/plan.h).
+ *
+ * Counts are below 2^24 tokens, 2^10 layers and 2^18 bytes an entry (kv/geometry.h), so that no
+ * product here leaves 64 bits. Who calls it: coordinator, scorer, GPU worker. Concurrency: pure
+ * functions.
+ */
+#include "kv/plan.h"
+
+#include "shm/arena.h"
+
+#define KV_MAX_HOT_BLOCKS (INT32_MAX / KV_HOT_BLOCK_TOKENS) /* slot ids have 31 bits */
+
+static uint32_t smaller(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+/* Bytes that prefill of n_prompt tokens takes besides the slot table. */
+static uint64_t prefill_bytes(const struct kv_plan_input *in, uint32_t n_prompt)
+{
+    const struct kv_geometry *g = &in->geometry;
+    uint64_t batch = smaller(in->batch_tokens, n_prompt);
+    uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
+    uint64_t hidden = (uint64_t)n_prompt * in->n_embd * sizeof(float);
+    uint64_t layers_kv = 2 * (uint64_t)n_prompt * kv_entry_bytes(g);
+    /* of a chunk: normalised input, q, k and v, attention output, FFN gate and up */
+    uint64_t row =
+        in->n_embd + heads + 2 * (uint64_t)kv_key_dims(g) + heads + 2 * (uint64_t)in->n_ff;
+    return hidden + layers_kv + (batch * row + in->n_vocab) * sizeof(float);
+}
+
+static uint64_t slot_bytes(const struct kv_plan_input *in) /* one slot in every layer */
+{
+    return (uint64_t)in->geometry.n_layers * kv_entry_bytes(&in->geometry);
+}
+
+uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, uint32_t n_predict)
+{
+    uint32_t total = smaller((uint64_t)n_prompt + n_predict, UINT32_MAX);
+    return prefill_bytes(in, n_prompt) + slot_bytes(in) * kv_budget_tokens(&in->selection, total);
+}
+
+static uint32_t forced_tokens(const struct kv_plan_input *in)
+{
+    return smaller((uint64_t)in->selection.sinks + in->selection.window, in->ctx_tokens);
+}
+
+uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_bytes)
+{
+    uint64_t prefill = prefill_bytes(in, in->ctx_tokens);
+    if (gpu_cap_bytes < prefill)
+        return 0;
+    uint32_t slots = smaller((gpu_cap_bytes - prefill) / slot_bytes(in),
+                             kv_budget_tokens(&in->selection, in->ctx_tokens));
+    return slots < forced_tokens(in) ? 0 : slots;
+}
+
+static uint64_t blocks_of(uint32_t tokens)
+{
+    return ((uint64_t)tokens + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
+}
+
+/* Everything but n_blocks. One block above the tokens' own lets a layer open its next block before
+ * one is given back. */
+static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
+                       uint64_t *min_blocks, uint64_t *full_blocks)
+{
+    const struct kv_geometry *g = &in->geometry;
+    uint64_t words = (uint64_t)g->n_layers * in->ctx_tokens; /* one per (layer, position) */
+    uint32_t k = kv_budget_tokens(&in->selection, in->ctx_tokens);
+    uint32_t per_token = kv_entry_bytes(g) + kv_digest_bytes(g) + (uint32_t)sizeof(uint32_t);
+    uint64_t location = words * sizeof(uint32_t), gpu_slot_of = words * sizeof(uint32_t);
+    uint64_t gpu_owners = (uint64_t)g->n_layers * k * sizeof(uint32_t);
+
+    out->staging_slots = 2 * k + smaller(in->selection.window, in->ctx_tokens);
+    out->staging_bytes = shm_arena_bytes(out->staging_slots, kv_entry_bytes(g));
+    out->tables_bytes = location + gpu_slot_of + gpu_owners + kv_selector_bytes(in->ctx_tokens);
+    out->block_bytes = (uint64_t)KV_HOT_BLOCK_TOKENS * per_token; /* a multiple of 64 */
+    *min_blocks = g->n_layers * (blocks_of(forced_tokens(in)) + 1);
+    *full_blocks = g->n_layers * (blocks_of(in->ctx_tokens) + 1);
+}
+
+static uint64_t hot_bytes(const struct kv_hot_plan *plan, uint64_t blocks)
+{
+    return plan->staging_bytes + plan->tables_bytes + blocks * plan->block_bytes;
+}
+
+uint64_t kv_plan_hot_min_bytes(const struct kv_plan_input *in)
+{
+    struct kv_hot_plan plan;
+    uint64_t min_blocks, full_blocks;
+    plan_fixed(&plan, in, &min_blocks, &full_blocks);
+    return hot_bytes(&plan, min_blocks);
+}
+
+uint64_t kv_plan_hot_full_bytes(const struct kv_plan_input *in)
+{
+    struct kv_hot_plan plan;
+    uint64_t min_blocks, full_blocks;
+    plan_fixed(&plan, in, &min_blocks, &full_blocks);
+    return hot_bytes(&plan, full_blocks);
+}
+
+static int check_input(const struct kv_plan_input *in, struct hill_why *why)
+{
+    int rc = kv_geometry_check(&in->geometry, why);
+    if (rc == 0)
+        rc = kv_selection_check(&in->selection, why);
+    if (rc == 0 && (in->ctx_tokens == 0 || in->ctx_tokens > KV_MAX_TOKENS))
+        rc = hill_fail(why, HILL_E_INVALID, "context is %u tokens, not 1..%u", in->ctx_tokens,
+                       KV_MAX_TOKENS);
+    return rc;
+}
+
+int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_t hot_cap_bytes,
+                struct hill_why *why)
+{
+    uint64_t min_blocks, full_blocks;
+    int rc = check_input(in, why);
+    if (rc != 0)
+        return rc;
+    plan_fixed(out, in, &min_blocks, &full_blocks);
+    if (out->staging_bytes == 0 || min_blocks > KV_MAX_HOT_BLOCKS)
+        return hill_fail(why, HILL_E_INVALID,
+                         "a context of %u tokens is beyond what a hot pool can address",
+                         in->ctx_tokens);
+    if (hot_cap_bytes < hot_bytes(out, min_blocks))
+        return hill_fail(why, HILL_E_INVALID,
+                         "hot cap too small for %u layers' sinks and window: %.2f MiB needed, %.2f "
+                         "MiB given",
+                         in->geometry.n_layers, (double)hot_bytes(out, min_blocks) / 1048576.0,
+                         (double)hot_cap_bytes / 1048576.0);
+    uint64_t fit = (hot_cap_bytes - hot_bytes(out, 0)) / out->block_bytes;
+    out->n_blocks = smaller(fit < full_blocks ? fit : full_blocks, KV_MAX_HOT_BLOCKS);
+    return 0;
+}

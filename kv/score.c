@@ -1,0 +1,73 @@
+/*
+ * kv/score.c - the plain reference of the integer score, names of the importance functions, choice
+ * of code path.
+ *
+ * This is the definition that AVX2 and the OpenCL kernel are tested against. Shifts and sums are
+ * done on unsigned 64-bit numbers, shift counts modulo 64 as in OpenCL: a damaged exponent byte
+ * gives a wrong score, never undefined behaviour. For a byte in range nothing wraps (kv/score.h).
+ * Who calls it: the scorer's threads, the agent's fallback. Concurrency: pure functions.
+ */
+#include <string.h>
+
+#include "kv/score.h"
+
+static const char *const importance_names[KV_IMPORTANCE_COUNT] = {
+    [KV_IMPORTANCE_SUM] = "sum",
+    [KV_IMPORTANCE_MAX] = "max",
+};
+
+const char *kv_importance_name(uint32_t importance)
+{
+    return importance < KV_IMPORTANCE_COUNT ? importance_names[importance] : NULL;
+}
+
+int kv_importance_parse(const char *name, uint32_t *out)
+{
+    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
+        if (strcmp(name, importance_names[i]) == 0) {
+            *out = i;
+            return 0;
+        }
+    }
+    return HILL_E_INVALID;
+}
+
+static int32_t head_product(const int8_t *q, const int8_t *k, uint32_t head_dim)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < head_dim; i++)
+        sum += (int32_t)q[i] * k[i];
+    return sum;
+}
+
+void kv_score_reference(const struct kv_geometry *g, const struct kv_query *query,
+                        const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
+                        uint16_t *scores)
+{
+    uint32_t dims = kv_key_dims(g);
+    for (uint32_t t = 0; t < n; t++) {
+        const int8_t *k = mantissas + (uint64_t)t * dims;
+        const uint8_t *e = exponents + (uint64_t)t * g->n_kv_heads;
+        uint64_t sum = 0;
+        int64_t maximum = INT64_MIN;
+        for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+            int32_t product =
+                head_product(query->mantissas + h * g->head_dim, k + h * g->head_dim, g->head_dim);
+            uint64_t term = (uint64_t)(int64_t)product << ((e[h] + query->shifts[h]) & 63u);
+            sum += term;
+            maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
+        }
+        scores[t] = kv_score16(query->importance == KV_IMPORTANCE_MAX ? maximum : (int64_t)sum);
+    }
+}
+
+kv_score_fn *kv_score_choose(const char *name)
+{
+    if (name == NULL || strcmp(name, "auto") == 0)
+        return kv_score_has_avx2() ? kv_score_avx2 : kv_score_reference;
+    if (strcmp(name, "reference") == 0)
+        return kv_score_reference;
+    if (strcmp(name, "avx2") == 0 && kv_score_has_avx2())
+        return kv_score_avx2;
+    return NULL;
+}

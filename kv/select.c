@@ -1,0 +1,234 @@
+/*
+ * kv/select.c - the budget rule and the selection of the highest scores, without a sort.
+ *
+ * Scores are kept by position, so their order of arrival cannot matter. Arriving scores of tokens
+ * that are not forced are counted by their high byte; at the end one pass over the scores counts
+ * the low bytes of the high byte in which the k-th score lies. That gives the threshold and how
+ * many tokens at the threshold are in: the newest of them. Who calls it: the scorer's main thread.
+ * Concurrency: one thread per selector. Failure: HILL_E_PROTOCOL for a position that is scored
+ * twice, out of range or missing.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kv/geometry.h"
+#include "kv/score.h"
+#include "kv/select.h"
+
+struct kv_selector {
+    uint32_t max_tokens;
+    uint32_t n, scored;
+    uint32_t k;
+    uint32_t forced_below, forced_from; /* forced: position < forced_below or >= forced_from */
+    bool full;                          /* everything is selected, no score needed */
+    uint32_t high_counts[256];          /* scores of unforced tokens by high byte */
+    uint16_t *scores;                   /* [max_tokens] */
+    uint64_t *present;                  /* bitmap [max_tokens]: this position has a score */
+};
+
+static const char *const policy_names[KV_POLICY_COUNT] = {
+    [KV_POLICY_HILLINFER] = "hillinfer",
+    [KV_POLICY_FULL] = "full",
+};
+
+const char *kv_policy_name(uint32_t policy)
+{
+    return policy < KV_POLICY_COUNT ? policy_names[policy] : NULL;
+}
+
+int kv_policy_parse(const char *name, uint32_t *out)
+{
+    static const char *const later[] = {"h2o", "prefetch", "leoam"};
+    for (uint32_t i = 0; i < KV_POLICY_COUNT; i++) {
+        if (strcmp(name, policy_names[i]) == 0) {
+            *out = i;
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
+        if (strcmp(name, later[i]) == 0)
+            return HILL_E_UNSUPPORTED;
+    }
+    return HILL_E_INVALID;
+}
+
+int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *why)
+{
+    if (!(s->alpha > 0.0 && s->alpha <= 1.0)) /* this way round NaN is refused too */
+        return hill_fail(why, HILL_E_INVALID, "alpha is %g, not in (0, 1]", s->alpha);
+    if (s->budget > KV_MAX_TOKENS)
+        return hill_fail(why, HILL_E_INVALID, "budget is %u tokens, above %u", s->budget,
+                         KV_MAX_TOKENS);
+    if (s->sinks > KV_MAX_TOKENS)
+        return hill_fail(why, HILL_E_INVALID, "sinks are %u tokens, above %u", s->sinks,
+                         KV_MAX_TOKENS);
+    if (s->window > KV_MAX_TOKENS)
+        return hill_fail(why, HILL_E_INVALID, "window is %u tokens, above %u", s->window,
+                         KV_MAX_TOKENS);
+    if (s->policy >= KV_POLICY_COUNT)
+        return hill_fail(why, HILL_E_INVALID, "policy %u is unknown", s->policy);
+    if (s->importance >= KV_IMPORTANCE_COUNT)
+        return hill_fail(why, HILL_E_INVALID, "importance %u is unknown", s->importance);
+    return 0;
+}
+
+/* ceil(alpha * n) as the user's decimal alpha means it. alpha and the product are each off by at
+ * most 2^-53 of their value, so a product that close to a whole number is that number (0.07 * 100
+ * is 7, not 8). */
+static uint64_t alpha_tokens(double alpha, uint32_t n)
+{
+    double product = alpha * n, whole = nearbyint(product);
+    if (fabs(product - whole) <= whole * 0x1p-51)
+        return (uint64_t)whole;
+    return (uint64_t)ceil(product);
+}
+
+uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n)
+{
+    if (s->policy == KV_POLICY_FULL)
+        return n;
+    uint64_t k = s->budget != 0 ? s->budget : alpha_tokens(s->alpha, n);
+    uint64_t forced = (uint64_t)s->sinks + s->window;
+    if (k < forced)
+        k = forced;
+    return k < n ? (uint32_t)k : n;
+}
+
+static uint64_t bitmap_words(uint32_t max_tokens)
+{
+    return ((uint64_t)max_tokens + 63) / 64;
+}
+
+uint64_t kv_selector_bytes(uint32_t max_tokens)
+{
+    return sizeof(struct kv_selector) + bitmap_words(max_tokens) * 8 + (uint64_t)max_tokens * 2;
+}
+
+int kv_selector_create(struct kv_selector **out, uint32_t max_tokens)
+{
+    *out = NULL;
+    if (max_tokens == 0 || max_tokens > KV_MAX_TOKENS)
+        return HILL_E_INVALID;
+    struct kv_selector *selector = calloc(1, kv_selector_bytes(max_tokens));
+    if (selector == NULL)
+        return HILL_E_NOMEM;
+    selector->max_tokens = max_tokens;
+    selector->present = (uint64_t *)(selector + 1);
+    selector->scores = (uint16_t *)(selector->present + bitmap_words(max_tokens));
+    *out = selector;
+    return 0;
+}
+
+void kv_selector_destroy(struct kv_selector *selector)
+{
+    free(selector);
+}
+
+int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_settings *s,
+                      uint32_t n)
+{
+    if (n > selector->max_tokens || kv_selection_check(s, NULL) != 0)
+        return HILL_E_INVALID;
+    selector->n = n;
+    selector->scored = 0;
+    selector->k = kv_budget_tokens(s, n);
+    selector->full = s->policy == KV_POLICY_FULL;
+    selector->forced_below = s->sinks < n ? s->sinks : n;
+    selector->forced_from = s->window < n ? n - s->window : 0;
+    memset(selector->high_counts, 0, sizeof(selector->high_counts));
+    memset(selector->present, 0, bitmap_words(n) * 8);
+    return 0;
+}
+
+static bool is_forced(const struct kv_selector *selector, uint32_t position)
+{
+    return position < selector->forced_below || position >= selector->forced_from;
+}
+
+int kv_selector_add(struct kv_selector *selector, const uint32_t *positions, const uint16_t *scores,
+                    uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t position = positions[i];
+        if (position >= selector->n)
+            return HILL_E_PROTOCOL;
+        uint64_t bit = (uint64_t)1 << (position % 64);
+        if ((selector->present[position / 64] & bit) != 0)
+            return HILL_E_PROTOCOL;
+        selector->present[position / 64] |= bit;
+        selector->scores[position] = scores[i];
+        selector->scored++;
+        if (!is_forced(selector, position))
+            selector->high_counts[scores[i] >> 8]++;
+    }
+    return 0;
+}
+
+uint32_t kv_selector_scored(const struct kv_selector *selector)
+{
+    return selector->scored;
+}
+
+/* Find the bucket from the top in which the wanted-th item lies; *wanted becomes its rank (1..) in
+ * that bucket. */
+static uint32_t bucket_of(const uint32_t counts[256], uint32_t *wanted)
+{
+    uint32_t bucket = 255;
+    while (bucket > 0 && counts[bucket] < *wanted) {
+        *wanted -= counts[bucket];
+        bucket--;
+    }
+    return bucket;
+}
+
+/* The score of the wanted-th best unforced token, and how many older tokens of that very score stay
+ * out. */
+static uint16_t find_threshold(const struct kv_selector *selector, uint32_t wanted,
+                               uint32_t *ties_out)
+{
+    uint32_t low_counts[256] = {0};
+    uint32_t high = bucket_of(selector->high_counts, &wanted);
+    for (uint32_t p = selector->forced_below; p < selector->forced_from; p++) {
+        if (selector->scores[p] >> 8 == high)
+            low_counts[selector->scores[p] & 255u]++;
+    }
+    uint32_t low = bucket_of(low_counts, &wanted);
+    *ties_out = low_counts[low] - wanted;
+    return (uint16_t)(high << 8 | low);
+}
+
+static int64_t select_all(uint32_t n, uint32_t *positions)
+{
+    for (uint32_t p = 0; p < n; p++)
+        positions[p] = p;
+    return n;
+}
+
+int64_t kv_selector_finish(struct kv_selector *selector, uint32_t *positions)
+{
+    uint32_t n = selector->n, taken = 0;
+    if (!selector->full && selector->scored != n)
+        return HILL_E_PROTOCOL;
+    if (selector->k == n)
+        return select_all(n, positions);
+
+    /* k < n and k >= sinks + window: the forced ranges do not overlap */
+    uint32_t forced = selector->forced_below + (n - selector->forced_from);
+    uint32_t wanted = selector->k - forced, ties_out = 0;
+    bool none = wanted == 0;
+    uint16_t threshold = none ? UINT16_MAX : find_threshold(selector, wanted, &ties_out);
+    for (uint32_t p = 0; p < n; p++) {
+        if (!is_forced(selector, p)) {
+            if (none || selector->scores[p] < threshold)
+                continue;
+            if (selector->scores[p] == threshold && ties_out > 0) {
+                ties_out--;
+                continue;
+            }
+        }
+        positions[taken++] = p;
+    }
+    return taken;
+}
