@@ -3,10 +3,10 @@
  *
  * Segments (shm_segment_name with these `what`s), created by the coordinator for each epoch:
  *     "rings"    doorbells and the seven rings
- *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads them)
- *     "hot"      hot pool and tables (owner: scorer), laid out by cpu_scorer alone
- * The coordinator's fresh segment is zeroed; the scorer, which takes part in every ring, lays the rings out (layout_init);
- * the others wait until the rings' magic appears (layout_open).
+ *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads
+ * them) "hot"      hot pool and tables (owner: scorer), laid out by cpu_scorer alone The
+ * coordinator's fresh segment is zeroed; the scorer, which takes part in every ring, lays the rings
+ * out (layout_init); the others wait until the rings' magic appears (layout_open).
  */
 #ifndef HILL_PROTO_LAYOUT_H
 #define HILL_PROTO_LAYOUT_H
@@ -36,13 +36,15 @@ struct layout_input {
     uint32_t ctx_tokens, n_sequences;
 };
 
-/* Fingerprint of geometry, context, record and layout versions: segments of another one are refused. */
+/* Fingerprint of geometry, context, record and layout versions: segments of another one are
+ * refused. */
 uint64_t layout_fingerprint(const struct layout_input *in);
 
 /* Payload bytes of the "rings" segment. Rings are sized so that the largest record fits twice. */
 uint64_t layout_rings_bytes(const struct layout_input *in);
 
-/* Tokens that one APPEND record may carry, slots that one DEMOTE may carry, items that one FETCH may carry. */
+/* Tokens that one APPEND record may carry, slots that one DEMOTE may carry, items that one FETCH
+ * may carry. */
 uint32_t layout_append_tokens_max(const struct layout_input *in);
 uint32_t layout_demote_slots_max(const struct layout_input *in);
 #define LAYOUT_FETCH_ITEMS_MAX  4096u
@@ -54,10 +56,10 @@ int layout_init(void *payload, uint64_t bytes, const struct layout_input *in);
 /* The doorbell of a party. */
 struct shm_doorbell *layout_doorbell(void *payload, enum layout_party party);
 
-/* Open this party's end of a ring (producer or consumer follows from the table). HILL_E_WOULD_BLOCK while the scorer has not laid it out;
- * HILL_E_INVALID when the party has no end of that ring. */
-int layout_open(struct shm_ring_end *end, void *payload, uint64_t bytes, const struct layout_input *in,
-                enum layout_ring ring, enum layout_party party);
+/* Open this party's end of a ring (producer or consumer follows from the table). HILL_E_WOULD_BLOCK
+ * while the scorer has not laid it out; HILL_E_INVALID when the party has no end of that ring. */
+int layout_open(struct shm_ring_end *end, void *payload, uint64_t bytes,
+                const struct layout_input *in, enum layout_ring ring, enum layout_party party);
 
 const char *layout_ring_name(enum layout_ring ring);
 

@@ -1,16 +1,15 @@
 /*
  * proto/records.h - the records of the data plane (architecture 2), as they lie in the rings.
  *
- * Every record starts with struct record_header. All numbers little endian, fixed width; arrays follow the struct at the
- * offsets named. A receiver checks epoch, ids and every count against the record's size before use (records.c).
- * Rings (proto/layout.h says where they lie):
- *     append      GPU worker -> scorer  SEQ_BEGIN, APPEND, STEP_END, SEQ_END: in order
- *     query       GPU worker -> scorer  QUERY (refers to appended tokens by N; the scorer drains append up to N first)
- *     selection   scorer -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END)
- *     command     scorer -> agent       AGENT_QUERY, COMMIT, FETCH, TRIM: urgent, ordered
- *     background  scorer -> agent       DEMOTE
- *     score       agent -> scorer       SCORE_BLOCK
- *     completion  agent -> scorer       COMPLETION, one for every command
+ * Every record starts with struct record_header. All numbers little endian, fixed width; arrays
+ * follow the struct at the offsets named. A receiver checks epoch, ids and every count against the
+ * record's size before use (records.c). Rings (proto/layout.h says where they lie): append      GPU
+ * worker -> scorer  SEQ_BEGIN, APPEND, STEP_END, SEQ_END: in order query       GPU worker -> scorer
+ * QUERY (refers to appended tokens by N; the scorer drains append up to N first) selection   scorer
+ * -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END) command
+ * scorer -> agent       AGENT_QUERY, COMMIT, FETCH, TRIM: urgent, ordered background  scorer ->
+ * agent       DEMOTE score       agent -> scorer       SCORE_BLOCK completion  agent -> scorer
+ * COMPLETION, one for every command
  */
 #ifndef HILL_PROTO_RECORDS_H
 #define HILL_PROTO_RECORDS_H
@@ -57,7 +56,8 @@ struct record_seq_begin {
     uint32_t reserved;
 };
 
-/* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an entry: data [n_tokens][entry bytes] (K then V, FP16). */
+/* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an
+ * entry: data [n_tokens][entry bytes] (K then V, FP16). */
 struct record_append {
     struct record_header header;
     uint32_t first, n_tokens;
@@ -65,7 +65,8 @@ struct record_append {
     /* then entries */
 };
 
-/* All layers of step have been appended: the step is whole. n_tokens: the sequence's length now. The scorer may move entries now (no query is in flight). */
+/* All layers of step have been appended: the step is whole. n_tokens: the sequence's length now.
+ * The scorer may move entries now (no query is in flight). */
 struct record_step_end {
     struct record_header header;
     uint32_t n_tokens;
@@ -85,18 +86,21 @@ struct record_query {
     uint32_t query_id; /* free-running, chosen by the GPU worker; the answer carries it */
     uint32_t kind;     /* enum query_kind */
     uint32_t n_heads;  /* query vectors in the record */
-    uint32_t n_tokens; /* N: tokens appended before this query; it covers exactly positions 0 .. N-1 */
+    uint32_t
+        n_tokens; /* N: tokens appended before this query; it covers exactly positions 0 .. N-1 */
     /* then float q[n_heads][head_dim], after rotary embedding */
 };
 
-/* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot; the n_uploads entries
- * listed after the items must be copied staging -> GPU slot first. The scorer owns the GPU slot table: a slot in an upload is free to overwrite. */
+/* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot; the
+ * n_uploads entries listed after the items must be copied staging -> GPU slot first. The scorer
+ * owns the GPU slot table: a slot in an upload is free to overwrite. */
 struct record_selection {
     struct record_header header;
     uint32_t query_id;
     uint32_t n_selected, n_uploads;
     int32_t status; /* 0, or a hill_error: the request fails */
-    /* then struct selected_item items[n_selected], then struct selected_upload uploads[n_uploads] */
+    /* then struct selected_item items[n_selected], then struct selected_upload uploads[n_uploads]
+     */
 };
 
 struct selected_item {
@@ -111,6 +115,14 @@ struct record_seq_ready {
     struct record_header header;
     int32_t status;
     uint32_t reserved[3];
+};
+
+/* Answer to SEQ_END: the sequence is closed and its SequenceStats has gone to the coordinator over
+ * the control plane. */
+struct record_seq_stats {
+    struct record_header header;
+    uint64_t request_id; /* of the SEQ_END */
+    uint64_t reserved;
 };
 
 /* ---- scorer <-> agent ---- */
@@ -152,14 +164,16 @@ struct record_trim {
     uint64_t reserved;
 };
 
-/* Write n_slots entries and digests. Slots of one record lie in one stripe, ascending and consecutive from first_slot. */
+/* Write n_slots entries and digests. Slots of one record lie in one stripe, ascending and
+ * consecutive from first_slot. */
 struct record_demote {
     struct record_header header;
     uint64_t tag;
     uint32_t first_slot, n_slots;
     uint32_t stripe_order; /* order of the stripe within (sequence, layer) */
     uint32_t reserved[3];
-    /* then uint32_t positions[n] padded to 16 bytes, int8 mantissas[n][key dims] padded to 16, uint8 exponents[n][n_kv_heads] padded to 16, entries [n][entry bytes] */
+    /* then uint32_t positions[n] padded to 16 bytes, int8 mantissas[n][key dims] padded to 16,
+     * uint8 exponents[n][n_kv_heads] padded to 16, entries [n][entry bytes] */
 };
 
 #define SCORE_BLOCK_VERSION 1u
@@ -168,8 +182,8 @@ struct record_score_block {
     struct record_header header;
     uint32_t query_id;
     uint32_t stripe;
-    uint32_t first_slot; /* within the stripe; slot offsets count from here */
-    uint32_t n;          /* tuples */
+    uint32_t first_slot;      /* within the stripe; slot offsets count from here */
+    uint32_t n;               /* tuples */
     uint16_t version, planes; /* planes 1: one score per token */
     uint32_t reserved[3];
     /* then struct score_tuple tuples[n]: 4n bytes, as in the paper */
@@ -181,14 +195,15 @@ struct score_tuple {
 
 struct record_completion {
     struct record_header header;
-    uint64_t tag;          /* of the command; of a query: its query_id */
-    uint32_t command;      /* enum record_type of the command */
-    int32_t status;        /* 0 or a hill_error */
-    uint32_t count;        /* query: slots scored; fetch, demote, commit: entries */
-    uint32_t detail;       /* status DAMAGED: position of the first damaged entry */
+    uint64_t tag;     /* of the command; of a query: its query_id */
+    uint32_t command; /* enum record_type of the command */
+    int32_t status;   /* 0 or a hill_error */
+    uint32_t count;   /* query: slots scored; fetch, demote, commit: entries */
+    uint32_t detail;  /* status DAMAGED: position of the first damaged entry */
     uint64_t flash_read_bytes, flash_write_bytes; /* by this command */
-    uint64_t link_kv_bytes; /* entry bytes (covering pages) that crossed to the host for this command */
-    uint64_t busy_ns;      /* time the agent worked on it */
+    uint64_t
+        link_kv_bytes; /* entry bytes (covering pages) that crossed to the host for this command */
+    uint64_t busy_ns;  /* time the agent worked on it */
 };
 
 _Static_assert(sizeof(struct record_header) == 16, "record header layout");
@@ -200,6 +215,7 @@ _Static_assert(sizeof(struct record_query) == 32, "layout");
 _Static_assert(sizeof(struct record_selection) == 32, "layout");
 _Static_assert(sizeof(struct selected_upload) == 16, "layout");
 _Static_assert(sizeof(struct record_seq_ready) == 32, "layout");
+_Static_assert(sizeof(struct record_seq_stats) == 32, "layout");
 _Static_assert(sizeof(struct record_agent_query) == 32, "layout");
 _Static_assert(sizeof(struct record_commit) == 32, "layout");
 _Static_assert(sizeof(struct record_fetch) == 32, "layout");
@@ -221,9 +237,16 @@ struct demote_parts {
 };
 void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t n_slots);
 
-/* Is the record whole: size against its counts, ids against the geometry and n_sequences? 0 or HILL_E_PROTOCOL with the field in why. */
-int record_check(uint32_t type, const void *payload, uint32_t payload_bytes, const struct kv_geometry *g,
-                 uint32_t n_sequences, struct hill_why *why);
+/* Slots of a pool stripe never exceed this, so neither do the tuples of a Score Block or the slots
+ * of a DEMOTE. */
+#define RECORD_STRIPE_SLOTS_MAX 4096u
+
+/* Is the record whole: size against its counts (exactly), ids against the geometry and n_sequences,
+ * numbers in range? 0 or HILL_E_PROTOCOL with the field in why. The layer of a record that is about
+ * no layer is 0. What only the receiver knows (its epoch, its slot counts, which slots are taken)
+ * the receiver checks. payload is 16-byte aligned, as rings hand it out. */
+int record_check(uint32_t type, const void *payload, uint32_t payload_bytes,
+                 const struct kv_geometry *g, uint32_t n_sequences, struct hill_why *why);
 
 const char *record_name(uint32_t type);
 

@@ -1,0 +1,187 @@
+/*
+ * proto/layout.c - sizes and offsets of the rings segment, from one table of who talks to whom.
+ *
+ * Payload: one doorbell a party, then the rings in enum order, each at a 64-byte boundary.
+ * Everything follows from struct layout_input, so that processes agree without storing offsets in
+ * shared memory. Who calls it: coordinator (size, fingerprint), scorer (init), all workers (open).
+ * Concurrency: layout_init by the scorer's thread before anyone else can open; a ring's magic is
+ * published last (shm/ring.h).
+ */
+#include "proto/layout.h"
+
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "proto/envelope.h"
+#include "proto/records.h"
+
+#define LAYOUT_VERSION     1u
+#define RING_ALIGN         64u
+#define BULK_RECORD_TARGET (1u << 20) /* APPEND and DEMOTE aim at a record of 1 MiB */
+#define BULK_RECORD_TOKENS 1024u
+
+struct link {
+    const char *name;
+    enum layout_party producer, consumer;
+    uint32_t capacity_min; /* bytes; room for many small records */
+};
+
+static const struct link links[RING_COUNT] = {
+    [RING_APPEND] = {"append", PARTY_GPU, PARTY_SCORER, 1u << 20},
+    [RING_QUERY] = {"query", PARTY_GPU, PARTY_SCORER, 1u << 16},
+    [RING_SELECTION] = {"selection", PARTY_SCORER, PARTY_GPU, 1u << 16},
+    [RING_COMMAND] = {"command", PARTY_SCORER, PARTY_AGENT, 1u << 20},
+    [RING_BACKGROUND] = {"background", PARTY_SCORER, PARTY_AGENT, 1u << 20},
+    [RING_SCORE] = {"score", PARTY_AGENT, PARTY_SCORER, 1u << 20},
+    [RING_COMPLETION] = {"completion", PARTY_AGENT, PARTY_SCORER, 1u << 16},
+};
+
+uint64_t layout_fingerprint(const struct layout_input *in)
+{
+    const uint32_t words[] = {
+        LAYOUT_VERSION,        PROTO_RECORDS_VERSION, SHM_LAYOUT_VERSION,
+        in->geometry.n_layers, in->geometry.n_heads,  in->geometry.n_kv_heads,
+        in->geometry.head_dim, in->ctx_tokens,        in->n_sequences,
+    };
+    return XXH3_64bits(words, sizeof(words));
+}
+
+static uint32_t bulk_tokens(uint64_t token_bytes)
+{
+    uint64_t tokens = BULK_RECORD_TARGET / token_bytes;
+    if (tokens > BULK_RECORD_TOKENS)
+        return BULK_RECORD_TOKENS;
+    return tokens == 0 ? 1 : (uint32_t)tokens;
+}
+
+uint32_t layout_append_tokens_max(const struct layout_input *in)
+{
+    return bulk_tokens(kv_entry_bytes(&in->geometry));
+}
+
+uint32_t layout_demote_slots_max(const struct layout_input *in)
+{
+    return bulk_tokens((uint64_t)kv_entry_bytes(&in->geometry) + kv_digest_bytes(&in->geometry) +
+                       sizeof(uint32_t));
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Payload bytes of the largest record that a ring carries. */
+static uint64_t record_bytes_max(const struct layout_input *in, enum layout_ring ring)
+{
+    const struct kv_geometry *g = &in->geometry;
+    struct demote_parts parts;
+    switch (ring) {
+    case RING_APPEND:
+        return sizeof(struct record_append) +
+               (uint64_t)layout_append_tokens_max(in) * kv_entry_bytes(g);
+    case RING_QUERY:
+        return sizeof(struct record_query) + (uint64_t)g->n_heads * g->head_dim * sizeof(float);
+    case RING_SELECTION: /* policy full selects, and may have to upload, every token */
+        return sizeof(struct record_selection) +
+               in->ctx_tokens *
+                   (uint64_t)(sizeof(struct selected_item) + sizeof(struct selected_upload));
+    case RING_COMMAND:
+        return larger(
+            sizeof(struct record_agent_query) + (uint64_t)kv_digest_bytes(g),
+            larger(sizeof(struct record_fetch) + LAYOUT_FETCH_ITEMS_MAX * sizeof(struct fetch_item),
+                   sizeof(struct record_commit) + LAYOUT_COMMIT_SLOTS_MAX * sizeof(uint32_t)));
+    case RING_BACKGROUND:
+        record_demote_parts(&parts, g, layout_demote_slots_max(in));
+        return parts.total;
+    case RING_SCORE:
+        return sizeof(struct record_score_block) +
+               RECORD_STRIPE_SLOTS_MAX * sizeof(struct score_tuple);
+    case RING_COMPLETION:
+    case RING_COUNT:
+        break;
+    }
+    return sizeof(struct record_completion);
+}
+
+/* A ring takes payloads up to half its capacity less a record header (shm_ring_payload_max). */
+static uint32_t ring_capacity(const struct layout_input *in, enum layout_ring ring)
+{
+    uint64_t needed = 2 * (record_pad16(record_bytes_max(in, ring)) + SHM_RECORD_ALIGN);
+    uint64_t capacity = links[ring].capacity_min;
+    while (capacity < needed)
+        capacity *= 2;
+    return (uint32_t)capacity; /* at most 2^30: KV_MAX_TOKENS * 24 bytes, twice */
+}
+
+static uint64_t ring_bytes(const struct layout_input *in, enum layout_ring ring)
+{
+    return (shm_ring_bytes(ring_capacity(in, ring)) + RING_ALIGN - 1) & ~(uint64_t)(RING_ALIGN - 1);
+}
+
+/* Where a ring lies in the payload; of RING_COUNT: where the payload ends. */
+static uint64_t ring_offset(const struct layout_input *in, enum layout_ring ring)
+{
+    uint64_t offset = PARTY_COUNT * sizeof(struct shm_doorbell);
+    for (enum layout_ring r = 0; r < ring; r++)
+        offset += ring_bytes(in, r);
+    return offset;
+}
+
+uint64_t layout_rings_bytes(const struct layout_input *in)
+{
+    return ring_offset(in, RING_COUNT);
+}
+
+static bool input_valid(const struct layout_input *in)
+{
+    return kv_geometry_check(&in->geometry, NULL) == 0 && in->ctx_tokens > 0 &&
+           in->ctx_tokens <= KV_MAX_TOKENS && in->n_sequences > 0;
+}
+
+int layout_init(void *payload, uint64_t bytes, const struct layout_input *in)
+{
+    if (!input_valid(in) || bytes < layout_rings_bytes(in))
+        return HILL_E_INVALID;
+    /* The doorbells are left alone: zeroed ones are fresh, and a party may sleep on its own
+     * already. */
+    for (enum layout_ring ring = 0; ring < RING_COUNT; ring++) {
+        int rc =
+            shm_ring_init((uint8_t *)payload + ring_offset(in, ring), ring_capacity(in, ring), 0);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+struct shm_doorbell *layout_doorbell(void *payload, enum layout_party party)
+{
+    return (struct shm_doorbell *)payload + party;
+}
+
+int layout_open(struct shm_ring_end *end, void *payload, uint64_t bytes,
+                const struct layout_input *in, enum layout_ring ring, enum layout_party party)
+{
+    memset(end, 0, sizeof(*end));
+    if (!input_valid(in) || (uint32_t)ring >= RING_COUNT || (uint32_t)party >= PARTY_COUNT ||
+        bytes < layout_rings_bytes(in))
+        return HILL_E_INVALID;
+    const struct link *link = &links[ring];
+    if (party != link->producer && party != link->consumer)
+        return HILL_E_INVALID;
+    bool producer = party == link->producer;
+    enum layout_party other = producer ? link->consumer : link->producer;
+    struct shm_ring_header *header = (void *)((uint8_t *)payload + ring_offset(in, ring));
+    /* acquire: pairs with the release of magic in shm_ring_init; 0 until the scorer was there */
+    if (atomic_load_explicit(&header->magic, memory_order_acquire) == 0)
+        return HILL_E_WOULD_BLOCK;
+    if (header->capacity != ring_capacity(in, ring))
+        return HILL_E_DAMAGED;
+    return shm_ring_open(end, header, ring_bytes(in, ring), producer,
+                         layout_doorbell(payload, party), layout_doorbell(payload, other));
+}
+
+const char *layout_ring_name(enum layout_ring ring)
+{
+    return (uint32_t)ring < RING_COUNT ? links[ring].name : "unknown";
+}

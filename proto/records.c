@@ -1,0 +1,283 @@
+/*
+ * proto/records.c - checks a data-plane record before anyone follows its counts.
+ *
+ * Every fixed part is checked to be there, then every count against its limit, then the record's
+ * size against the counts, so that arrays may be walked afterwards. Sizes are computed in 64 bits.
+ * Who calls it: every worker, once for each record that it peeks. Concurrency: pure functions.
+ * Failure: HILL_E_PROTOCOL with record and field in why; the receiver counts and drops the record.
+ */
+#include "proto/records.h"
+
+#include "kv/score.h"
+#include "proto/layout.h"
+
+#define FAIL(why, ...) hill_fail(why, HILL_E_PROTOCOL, __VA_ARGS__)
+
+/* What a check needs; parts of it are the record's own. */
+struct checked {
+    const void *payload;
+    uint64_t bytes;
+    const struct kv_geometry *geometry;
+    const char *name;
+    struct hill_why *why;
+};
+
+static int check_size(const struct checked *c, uint64_t expected)
+{
+    if (c->bytes != expected)
+        return FAIL(c->why, "%s record has %llu bytes, its counts ask for %llu", c->name,
+                    (unsigned long long)c->bytes, (unsigned long long)expected);
+    return 0;
+}
+
+static int check_range(const struct checked *c, const char *field, uint64_t value, uint64_t low,
+                       uint64_t high)
+{
+    if (value < low || value > high)
+        return FAIL(c->why, "%s record: %s is %llu, not %llu..%llu", c->name, field,
+                    (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+    return 0;
+}
+
+static int check_status(const struct checked *c, int32_t status)
+{
+    if (status > 0 || status < HILL_E_PROTOCOL)
+        return FAIL(c->why, "%s record: status %d is no error code", c->name, status);
+    return 0;
+}
+
+static int check_seq_begin(const struct checked *c)
+{
+    const struct record_seq_begin *r = c->payload;
+    struct kv_selection_settings settings = {.alpha = r->alpha,
+                                             .budget = r->budget,
+                                             .sinks = r->sinks,
+                                             .window = r->window,
+                                             .policy = r->policy,
+                                             .importance = r->importance};
+    struct hill_why detail = {""};
+    int rc = check_size(c, sizeof(*r));
+    if (rc == 0)
+        rc = check_range(c, "max_tokens", r->max_tokens, 1, KV_MAX_TOKENS);
+    if (rc == 0)
+        rc = check_range(c, "prompt_tokens", r->prompt_tokens, 1, r->max_tokens);
+    if (rc == 0 && kv_selection_check(&settings, &detail) != 0)
+        rc = FAIL(c->why, "%s record: %s", c->name, detail.text);
+    return rc;
+}
+
+static int check_append(const struct checked *c)
+{
+    const struct record_append *r = c->payload;
+    int rc = check_range(c, "n_tokens", r->n_tokens, 1, KV_MAX_TOKENS);
+    if (rc == 0)
+        rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
+    return rc != 0
+               ? rc
+               : check_size(c, sizeof(*r) + (uint64_t)r->n_tokens * kv_entry_bytes(c->geometry));
+}
+
+static int check_step_end(const struct checked *c)
+{
+    const struct record_step_end *r = c->payload;
+    int rc = check_range(c, "n_tokens", r->n_tokens, 1, KV_MAX_TOKENS);
+    return rc != 0 ? rc : check_size(c, sizeof(*r));
+}
+
+static int check_seq_end(const struct checked *c)
+{
+    return check_size(c, sizeof(struct record_seq_end));
+}
+
+static int check_query(const struct checked *c)
+{
+    const struct record_query *r = c->payload;
+    const struct kv_geometry *g = c->geometry;
+    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_SPECULATIVE);
+    if (rc == 0)
+        rc = check_range(c, "n_heads", r->n_heads, g->n_heads, g->n_heads);
+    if (rc == 0)
+        rc = check_range(c, "n_tokens", r->n_tokens, 0, KV_MAX_TOKENS);
+    return rc != 0 ? rc
+                   : check_size(c, sizeof(*r) + (uint64_t)r->n_heads * g->head_dim * sizeof(float));
+}
+
+static int check_selection(const struct checked *c)
+{
+    const struct record_selection *r = c->payload;
+    const struct selected_item *items = (const void *)(r + 1);
+    int rc = check_status(c, r->status);
+    if (rc == 0)
+        rc = check_range(c, "n_selected", r->n_selected, 0, KV_MAX_TOKENS);
+    if (rc == 0)
+        rc = check_range(c, "n_uploads", r->n_uploads, 0, r->n_selected);
+    if (rc == 0)
+        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_selected * sizeof(struct selected_item) +
+                               (uint64_t)r->n_uploads * sizeof(struct selected_upload));
+    for (uint32_t i = 0; rc == 0 && i < r->n_selected; i++)
+        rc = check_range(c, "position", items[i].position,
+                         i == 0 ? 0 : (uint64_t)items[i - 1].position + 1, KV_MAX_TOKENS - 1);
+    return rc;
+}
+
+static int check_seq_ready(const struct checked *c)
+{
+    const struct record_seq_ready *r = c->payload;
+    int rc = check_status(c, r->status);
+    return rc != 0 ? rc : check_size(c, sizeof(*r));
+}
+
+static int check_seq_stats(const struct checked *c)
+{
+    return check_size(c, sizeof(struct record_seq_stats));
+}
+
+static int check_agent_query(const struct checked *c)
+{
+    const struct record_agent_query *r = c->payload;
+    const struct kv_geometry *g = c->geometry;
+    const uint8_t *shifts = (const uint8_t *)(r + 1) + kv_key_dims(g);
+    int rc = check_range(c, "importance", r->importance, 0, KV_IMPORTANCE_COUNT - 1);
+    if (rc == 0)
+        rc = check_range(c, "block_tokens", r->block_tokens, 1, RECORD_STRIPE_SLOTS_MAX);
+    if (rc == 0)
+        rc = check_range(c, "expected", r->expected, 0, KV_MAX_TOKENS);
+    if (rc == 0)
+        rc = check_size(c, sizeof(*r) + (uint64_t)kv_digest_bytes(g));
+    for (uint32_t h = 0; rc == 0 && h < g->n_kv_heads; h++)
+        rc = check_range(c, "query shift", shifts[h], 0, KV_QUERY_SHIFT_MAX);
+    return rc;
+}
+
+static int check_commit(const struct checked *c)
+{
+    const struct record_commit *r = c->payload;
+    int rc = check_range(c, "n_slots", r->n_slots, 1, LAYOUT_COMMIT_SLOTS_MAX);
+    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(uint32_t));
+}
+
+static int check_fetch(const struct checked *c)
+{
+    const struct record_fetch *r = c->payload;
+    const struct fetch_item *items = (const void *)(r + 1);
+    int rc = check_range(c, "n_entries", r->n_entries, 1, LAYOUT_FETCH_ITEMS_MAX);
+    if (rc == 0)
+        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(*items));
+    for (uint32_t i = 0; rc == 0 && i < r->n_entries; i++)
+        rc = check_range(c, "position", items[i].position, 0, KV_MAX_TOKENS - 1);
+    return rc;
+}
+
+static int check_trim(const struct checked *c)
+{
+    return check_size(c, sizeof(struct record_trim));
+}
+
+static int check_demote(const struct checked *c)
+{
+    const struct record_demote *r = c->payload;
+    const uint32_t *positions = (const void *)(r + 1);
+    struct demote_parts parts;
+    int rc = check_range(c, "n_slots", r->n_slots, 1, RECORD_STRIPE_SLOTS_MAX);
+    if (rc == 0)
+        rc = check_range(c, "first_slot", r->first_slot, 0, UINT32_MAX - r->n_slots);
+    record_demote_parts(&parts, c->geometry, r->n_slots);
+    if (rc == 0)
+        rc = check_size(c, parts.total);
+    for (uint32_t i = 0; rc == 0 && i < r->n_slots; i++)
+        rc = check_range(c, "position", positions[i], 0, KV_MAX_TOKENS - 1);
+    return rc;
+}
+
+static int check_score_block(const struct checked *c)
+{
+    const struct record_score_block *r = c->payload;
+    const struct score_tuple *tuples = (const void *)(r + 1);
+    int rc = check_range(c, "version", r->version, SCORE_BLOCK_VERSION, SCORE_BLOCK_VERSION);
+    if (rc == 0)
+        rc = check_range(c, "planes", r->planes, 1, 1);
+    if (rc == 0)
+        rc = check_range(c, "first_slot", r->first_slot, 0, RECORD_STRIPE_SLOTS_MAX - 1);
+    if (rc == 0)
+        rc = check_range(c, "n", r->n, 0, RECORD_STRIPE_SLOTS_MAX - r->first_slot);
+    if (rc == 0)
+        rc = check_size(c, sizeof(*r) + (uint64_t)r->n * sizeof(*tuples));
+    for (uint32_t i = 0; rc == 0 && i < r->n; i++)
+        rc = check_range(c, "slot offset", tuples[i].slot_offset, 0,
+                         RECORD_STRIPE_SLOTS_MAX - 1 - r->first_slot);
+    return rc;
+}
+
+static int check_completion(const struct checked *c)
+{
+    const struct record_completion *r = c->payload;
+    int rc = check_status(c, r->status);
+    if (rc == 0)
+        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_DEMOTE);
+    if (rc == 0)
+        rc = check_range(c, "count", r->count, 0, KV_MAX_TOKENS);
+    return rc != 0 ? rc : check_size(c, sizeof(*r));
+}
+
+static const struct {
+    uint32_t type, fixed_bytes;
+    const char *name;
+    int (*check)(const struct checked *c);
+} kinds[] = {
+    {RECORD_SEQ_BEGIN, sizeof(struct record_seq_begin), "SEQ_BEGIN", check_seq_begin},
+    {RECORD_APPEND, sizeof(struct record_append), "APPEND", check_append},
+    {RECORD_STEP_END, sizeof(struct record_step_end), "STEP_END", check_step_end},
+    {RECORD_SEQ_END, sizeof(struct record_seq_end), "SEQ_END", check_seq_end},
+    {RECORD_QUERY, sizeof(struct record_query), "QUERY", check_query},
+    {RECORD_SELECTION, sizeof(struct record_selection), "SELECTION", check_selection},
+    {RECORD_SEQ_READY, sizeof(struct record_seq_ready), "SEQ_READY", check_seq_ready},
+    {RECORD_SEQ_STATS, sizeof(struct record_seq_stats), "SEQ_STATS", check_seq_stats},
+    {RECORD_AGENT_QUERY, sizeof(struct record_agent_query), "AGENT_QUERY", check_agent_query},
+    {RECORD_COMMIT, sizeof(struct record_commit), "COMMIT", check_commit},
+    {RECORD_FETCH, sizeof(struct record_fetch), "FETCH", check_fetch},
+    {RECORD_TRIM, sizeof(struct record_trim), "TRIM", check_trim},
+    {RECORD_DEMOTE, sizeof(struct record_demote), "DEMOTE", check_demote},
+    {RECORD_SCORE_BLOCK, sizeof(struct record_score_block), "SCORE_BLOCK", check_score_block},
+    {RECORD_COMPLETION, sizeof(struct record_completion), "COMPLETION", check_completion},
+};
+
+#define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+const char *record_name(uint32_t type)
+{
+    for (size_t i = 0; i < N_KINDS; i++) {
+        if (kinds[i].type == type)
+            return kinds[i].name;
+    }
+    return "unknown";
+}
+
+void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t n_slots)
+{
+    uint64_t n = n_slots;
+    out->positions = sizeof(struct record_demote);
+    out->mantissas = out->positions + record_pad16(n * sizeof(uint32_t));
+    out->exponents = out->mantissas + record_pad16(n * kv_key_dims(g));
+    out->entries = out->exponents + record_pad16(n * g->n_kv_heads);
+    out->total = out->entries + n * kv_entry_bytes(g);
+}
+
+int record_check(uint32_t type, const void *payload, uint32_t payload_bytes,
+                 const struct kv_geometry *g, uint32_t n_sequences, struct hill_why *why)
+{
+    size_t kind = 0;
+    while (kind < N_KINDS && kinds[kind].type != type)
+        kind++;
+    if (kind == N_KINDS)
+        return FAIL(why, "record type %u is unknown", type);
+    struct checked c = {payload, payload_bytes, g, kinds[kind].name, why};
+    if (payload_bytes < kinds[kind].fixed_bytes)
+        return FAIL(why, "%s record has %u bytes, fewer than its fixed %u", c.name, payload_bytes,
+                    kinds[kind].fixed_bytes);
+    const struct record_header *header = payload;
+    int rc = n_sequences == 0 ? FAIL(why, "%s record: there are no sequences", c.name)
+                              : check_range(&c, "sequence", header->sequence, 0, n_sequences - 1);
+    if (rc == 0)
+        rc = check_range(&c, "layer", header->layer, 0, g->n_layers - 1);
+    return rc != 0 ? rc : kinds[kind].check(&c);
+}
