@@ -1,0 +1,121 @@
+/* hillctl/client.c - see client.h. */
+#include "hillctl/client.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <zmq.h>
+
+#include "base/clock.h"
+
+static int open_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+int client_open(struct client *client, const char *run_dir, struct hill_why *why)
+{
+    memset(client, 0, sizeof *client);
+    client->signal_fd = -1;
+    int code = 0;
+    if (strlen(run_dir) >= sizeof client->run_dir)
+        return hill_fail(why, HILL_E_INVALID, "run folder %.80s... is too long for a socket",
+                         run_dir);
+    strcpy(client->run_dir, run_dir);
+    char address[140];
+    snprintf(address, sizeof address, "ipc://%s/control.sock", client->run_dir);
+    if (access(address + strlen("ipc://"), R_OK | W_OK) != 0)
+        return hill_fail(
+            why, errno == ENOENT ? HILL_E_PEER_GONE : hill_from_errno(errno),
+            "no pipeline runs in %s (%s); start one with `scripts/hillinfer up -m MODEL`",
+            client->run_dir, strerror(errno));
+    client->signal_fd = open_signals();
+    client->context = zmq_ctx_new();
+    client->socket = client->context ? zmq_socket(client->context, ZMQ_DEALER) : NULL;
+    if (!client->socket || client->signal_fd < 0 || zmq_connect(client->socket, address) != 0) {
+        code = hill_fail(why, HILL_E_IO, "connecting to %s failed: %s", address, strerror(errno));
+        client_close(client);
+        return code;
+    }
+    int linger = 200; /* ms: a last Cancel should get out */
+    zmq_setsockopt(client->socket, ZMQ_LINGER, &linger, sizeof linger);
+    return 0;
+}
+
+void client_close(struct client *client)
+{
+    if (client->socket)
+        zmq_close(client->socket);
+    if (client->context)
+        zmq_ctx_term(client->context);
+    if (client->signal_fd >= 0)
+        close(client->signal_fd);
+    memset(client, 0, sizeof *client);
+    client->signal_fd = -1;
+}
+
+int client_send(struct client *client, const Hill__Message *message, struct hill_why *why)
+{
+    int code = proto_send(client->socket, NULL, message);
+    if (code != 0)
+        return hill_fail(why, code, "sending to the pipeline in %s failed: %s", client->run_dir,
+                         hill_strerror(code));
+    return 0;
+}
+
+int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **out,
+                   struct hill_why *why)
+{
+    for (;;) {
+        int code = proto_receive(client->socket, NULL, out, why);
+        if (code != HILL_E_WOULD_BLOCK)
+            return code;
+        struct signalfd_siginfo info;
+        if (read(client->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+            return hill_fail(why, HILL_E_CANCELLED, "interrupted");
+        int64_t left_ns = deadline_ns - clock_now_ns();
+        if (left_ns <= 0)
+            return hill_fail(why, HILL_E_TIMEOUT, "the pipeline in %s does not answer",
+                             client->run_dir);
+        zmq_pollitem_t items[] = {{client->socket, 0, ZMQ_POLLIN, 0},
+                                  {NULL, client->signal_fd, ZMQ_POLLIN, 0}};
+        zmq_poll(items, 2, (long)(left_ns / 1000000 + 1));
+    }
+}
+
+int client_call(struct client *client, const Hill__Message *request,
+                Hill__Message__BodyCase expected, int64_t patience_ms, Hill__Message **out,
+                struct hill_why *why)
+{
+    int code = client_send(client, request, why);
+    if (code != 0)
+        return code;
+    int64_t deadline = clock_deadline_ms(patience_ms);
+    for (;;) {
+        Hill__Message *message;
+        code = client_receive(client, deadline, &message, why);
+        if (code != 0)
+            return code == HILL_E_TIMEOUT ? HILL_E_PEER_GONE : code;
+        if (message->body_case == expected &&
+            (expected != HILL__MESSAGE__BODY_REPLY || message->reply->code == 0)) {
+            *out = message;
+            return 0;
+        }
+        if (message->body_case == HILL__MESSAGE__BODY_REPLY) {
+            code = hill_fail(why, message->reply->code ? message->reply->code : HILL_E_PROTOCOL,
+                             "%s", message->reply->text);
+            proto_free(message);
+            return code;
+        }
+        proto_free(message);
+    }
+}

@@ -1,0 +1,39 @@
+/*
+ * hillctl/client.h - a connection to the coordinator of a run folder.
+ *
+ * What: a DEALER socket on <run folder>/control.sock, calls with a deadline, and SIGINT/SIGTERM as
+ * a file descriptor. Failure: HILL_E_PEER_GONE when no pipeline runs in the folder or it stopped
+ * answering; why says which. Concurrency: one thread.
+ */
+#ifndef HILL_HILLCTL_CLIENT_H
+#define HILL_HILLCTL_CLIENT_H
+
+#include <stdbool.h>
+
+#include "proto/envelope.h"
+
+#define CLIENT_ANSWER_MS 10000 /* a living coordinator answers within this */
+
+struct client {
+    void *context, *socket;
+    int signal_fd;
+    char run_dir[108];
+};
+
+int client_open(struct client *client, const char *run_dir, struct hill_why *why);
+void client_close(struct client *client);
+
+int client_send(struct client *client, const Hill__Message *message, struct hill_why *why);
+
+/* Wait for the next message. 0 and *out; HILL_E_CANCELLED on a signal (consumed); HILL_E_TIMEOUT.
+ */
+int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **out,
+                   struct hill_why *why);
+
+/* Send and wait for an answer of the given kind; a Reply with a code becomes that code with its
+ * text in why. Other messages are dropped. */
+int client_call(struct client *client, const Hill__Message *request,
+                Hill__Message__BodyCase expected, int64_t patience_ms, Hill__Message **out,
+                struct hill_why *why);
+
+#endif

@@ -1,0 +1,15 @@
+/*
+ * hillctl/commands.h - one function a command; each returns the process's exit code (contract "Exit
+ * codes") and has said what failed, in one line on stderr.
+ */
+#ifndef HILL_HILLCTL_COMMANDS_H
+#define HILL_HILLCTL_COMMANDS_H
+
+/* argv[0] is the command's own name. */
+int command_generate(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_attach(int argc, char **argv);
+int command_detach(int argc, char **argv);
+int command_stop(int argc, char **argv);
+
+#endif

@@ -1,0 +1,207 @@
+/* hillctl/control.c - the short commands: status, attach, detach, stop. */
+#include "hillctl/commands.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/options_hill.h"
+#include "hillctl/client.h"
+#include "kv/score.h"
+#include "kv/select.h"
+
+#define CHANGE_MS                                                                                  \
+    120000 /* attach waits for the agent to format its pool and for everybody to be ready */
+
+/* The options of a short command: --run-dir, --log-level and perhaps --json. */
+static const struct option_spec status_specs[] = {
+    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
+};
+
+struct short_command {
+    struct option_program program;
+    struct option_table tables[3];
+    struct options *options;
+    struct client client;
+};
+
+/* 0, or the exit code + 1 to leave with. */
+static int begin(struct short_command *c, int argc, char **argv, bool with_json)
+{
+    c->client.signal_fd = -1;
+    c->tables[0] = (struct option_table)HILL_COMMON_TABLE;
+    c->tables[1] = (struct option_table){
+        .specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true};
+    c->tables[2] = (struct option_table){.title = "output", .specs = status_specs, .count = 1};
+    c->program.tables = c->tables;
+    c->program.n_tables = with_json ? 3 : 2;
+    int started = options_start(&c->options, &c->program, argc, argv);
+    if (started != 0)
+        return 1 + (started == 1 ? 0 : hill_exit_code(started));
+    char run_dir[HILL_PATH_BYTES];
+    struct hill_why why;
+    int code = hill_run_dir(run_dir, c->options, &why);
+    if (code == 0)
+        code = client_open(&c->client, run_dir, &why);
+    if (code != 0) {
+        fprintf(stderr, "hillctl: %s\n", why.text);
+        options_free(c->options);
+        return 1 + hill_exit_code(code);
+    }
+    return 0;
+}
+
+static int end(struct short_command *c, int code, const struct hill_why *why)
+{
+    if (code != 0)
+        fprintf(stderr, "hillctl: %s\n", why->text);
+    client_close(&c->client);
+    options_free(c->options);
+    return hill_exit_code(code);
+}
+
+static json_t *status_json(const Hill__StatusReply *s)
+{
+    json_t *workers = json_object();
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const Hill__WorkerStatus *w = s->workers[i];
+        json_object_set_new(workers, proto_role_name(w->role),
+                            json_pack("{s:s, s:i, s:i, s:s, s:f}", "state", w->state, "pid", w->pid,
+                                      "restarts", (int)w->restarts, "device", w->device,
+                                      "last_heartbeat_ms", w->last_heartbeat_ms));
+    }
+    const char *policy = s->selection ? kv_policy_name(s->selection->policy) : NULL;
+    const char *importance = s->selection ? kv_importance_name(s->selection->importance) : NULL;
+    return json_pack(
+        "{s:b, s:I, s:s, s:b, s:s, s:I, s:s?, s:f, s:I, s:s?, s:f, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:f, s:o}",
+        "ready", s->ready, "epoch", (json_int_t)s->epoch, "model", s->model, "csd_attached",
+        s->csd_attached, "csd_url", s->csd_url, "ctx_size", (json_int_t)s->ctx_tokens, "policy",
+        policy, "alpha", s->selection ? s->selection->alpha : 0.0, "budget",
+        (json_int_t)(s->selection ? s->selection->budget : 0), "importance", importance, "beta",
+        s->beta, "hot_cap_bytes", (json_int_t)s->hot_cap_bytes, "gpu_kv_cap_bytes",
+        (json_int_t)s->gpu_kv_cap_bytes, "cold_cap_bytes", (json_int_t)s->cold_cap_bytes,
+        "requests_running", (json_int_t)s->requests_running, "requests_waiting",
+        (json_int_t)s->requests_waiting, "requests_done", (json_int_t)s->requests_done,
+        "malformed_messages", (json_int_t)s->malformed_messages, "uptime_seconds",
+        s->uptime_seconds, "workers", workers);
+}
+
+static void status_print(const Hill__StatusReply *s)
+{
+    const double mib = 1024.0 * 1024.0;
+    printf("%s, epoch %" PRIu32 ", up %.0f s\n", s->ready ? "ready" : "not ready", s->epoch,
+           s->uptime_seconds);
+    printf("model      %s, context %" PRIu32 " tokens\n", s->model, s->ctx_tokens);
+    printf("drive      %s\n", s->csd_attached ? s->csd_url : "none attached");
+    printf("caps       GPU %.1f MiB, hot %.1f MiB, cold %.1f MiB\n",
+           (double)s->gpu_kv_cap_bytes / mib, (double)s->hot_cap_bytes / mib,
+           (double)s->cold_cap_bytes / mib);
+    printf("requests   %" PRIu32 " running, %" PRIu32 " waiting, %" PRIu64 " done\n",
+           s->requests_running, s->requests_waiting, s->requests_done);
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const Hill__WorkerStatus *w = s->workers[i];
+        printf("%-10s %-10s pid %-8d restarts %-3" PRIu32 " %s\n", proto_role_name(w->role),
+               w->state, w->pid, w->restarts, w->device);
+    }
+}
+
+int command_status(int argc, char **argv)
+{
+    struct short_command c = {.program = {.name = "hillctl status",
+                                          .usage = "[--json] [--run-dir DIR]",
+                                          .summary = "Show the pipeline: workers, caps, requests.",
+                                          .example = "hillctl status --json | jq .workers"}};
+    int left = begin(&c, argc, argv, true);
+    if (left != 0)
+        return left - 1;
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT, *answer;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &request;
+    struct hill_why why;
+    int code = client_call(&c.client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
+                           &answer, &why);
+    if (code == 0) {
+        if (options_flag(c.options, "json")) {
+            json_t *object = status_json(answer->status_reply);
+            if (!object ||
+                json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
+                putchar('\n') == EOF)
+                code = hill_fail(&why, HILL_E_IO, "writing the JSON to stdout failed");
+            json_decref(object);
+        } else {
+            status_print(answer->status_reply);
+        }
+        proto_free(answer);
+    }
+    return end(&c, code, &why);
+}
+
+/* A request that is answered by Reply. */
+static int change(struct short_command *c, Hill__Message *message)
+{
+    Hill__Message *answer = NULL;
+    struct hill_why why;
+    int code =
+        client_call(&c->client, message, HILL__MESSAGE__BODY_REPLY, CHANGE_MS, &answer, &why);
+    if (code == 0 && answer->reply->text[0])
+        printf("%s\n", answer->reply->text);
+    proto_free(answer);
+    return end(c, code, &why);
+}
+
+int command_attach(int argc, char **argv)
+{
+    struct short_command c = {
+        .program = {.name = "hillctl attach",
+                    .usage = "[URL] [--run-dir DIR]",
+                    .summary = "Attach the computational storage drive, between requests.",
+                    .example = "hillctl attach file:/mnt/nvme/cold.pool",
+                    .positional_max = 1}};
+    int left = begin(&c, argc, argv, false);
+    if (left != 0)
+        return left - 1;
+    Hill__Attach attach = HILL__ATTACH__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    attach.url =
+        (char *)(options_positional_count(c.options) ? options_positional(c.options, 0) : "");
+    message.body_case = HILL__MESSAGE__BODY_ATTACH;
+    message.attach = &attach;
+    return change(&c, &message);
+}
+
+int command_detach(int argc, char **argv)
+{
+    struct short_command c = {.program = {.name = "hillctl detach",
+                                          .usage = "[--run-dir DIR]",
+                                          .summary = "Detach the drive, between requests.",
+                                          .example = "hillctl detach"}};
+    int left = begin(&c, argc, argv, false);
+    if (left != 0)
+        return left - 1;
+    Hill__Detach detach = HILL__DETACH__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_DETACH;
+    message.detach = &detach;
+    return change(&c, &message);
+}
+
+int command_stop(int argc, char **argv)
+{
+    struct short_command c = {
+        .program = {.name = "hillctl stop",
+                    .usage = "[--run-dir DIR]",
+                    .summary = "End the pipeline in order: the running request is cancelled first.",
+                    .example = "hillctl stop"}};
+    int left = begin(&c, argc, argv, false);
+    if (left != 0)
+        return left - 1;
+    Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    shutdown.graceful = true;
+    message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
+    message.shutdown = &shutdown;
+    return change(&c, &message);
+}

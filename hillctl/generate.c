@@ -1,0 +1,314 @@
+/*
+ * hillctl/generate.c - `hillctl generate`: one request, streamed.
+ *
+ * Text goes to stdout as it comes (with --json: one object at the end), progress and errors to
+ * stderr. SIGINT cancels the request; the pipeline stays. A coordinator that stops answering, or
+ * came back without the request, ends it with HILL_E_PEER_GONE.
+ */
+#include "hillctl/commands.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/options_hill.h"
+#include "hillctl/client.h"
+#include "hillctl/report.h"
+
+#define PROMPT_BYTES_MAX (60u << 20) /* fits PROTO_MESSAGE_MAX */
+#define PING_MS          2000
+
+struct generation {
+    struct client client;
+    struct hill_request_options options;
+    char *prompt;
+    size_t prompt_bytes;
+    struct report report;
+    Hill__Message *summary;
+    bool accepted, cancelling, terminal, progress_shown;
+    int64_t started_ns, last_heard_ns, last_ping_ns;
+};
+
+static int read_prompt_file(struct generation *g, const char *path, struct hill_why *why)
+{
+    int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
+                         strerror(errno));
+    size_t room = 1u << 16;
+    ssize_t got = 0;
+    g->prompt = malloc(room);
+    while (g->prompt && (got = read(fd, g->prompt + g->prompt_bytes, room - g->prompt_bytes)) > 0) {
+        g->prompt_bytes += (size_t)got;
+        if (g->prompt_bytes > PROMPT_BYTES_MAX)
+            break;
+        if (g->prompt_bytes == room) {
+            char *larger = realloc(g->prompt, room *= 2);
+            if (!larger)
+                break;
+            g->prompt = larger;
+        }
+    }
+    int err = errno;
+    close(fd);
+    if (!g->prompt)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt of %s", path);
+    if (got < 0)
+        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
+                         strerror(err));
+    if (g->prompt_bytes > PROMPT_BYTES_MAX)
+        return hill_fail(why, HILL_E_TOO_LONG, "the prompt in %s is longer than %u bytes", path,
+                         PROMPT_BYTES_MAX);
+    return 0;
+}
+
+static int take_prompt(struct generation *g, struct hill_why *why)
+{
+    if (g->options.file)
+        return read_prompt_file(g, g->options.file, why);
+    g->prompt = strdup(g->options.prompt);
+    if (!g->prompt)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt");
+    g->prompt_bytes = strlen(g->prompt);
+    return 0;
+}
+
+static int send_request(struct generation *g, struct hill_why *why)
+{
+    Hill__Sampling sampling = HILL__SAMPLING__INIT;
+    Hill__Generate generate = HILL__GENERATE__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    sampling.temperature = (float)g->options.temperature;
+    sampling.top_k = g->options.top_k;
+    sampling.top_p = (float)g->options.top_p;
+    sampling.min_p = (float)g->options.min_p;
+    sampling.repeat_penalty = (float)g->options.repeat_penalty;
+    sampling.seed = g->options.seed;
+    generate.prompt.data = (uint8_t *)g->prompt;
+    generate.prompt.len = g->prompt_bytes;
+    generate.predict = g->options.predict;
+    generate.ignore_eos = g->options.ignore_eos;
+    generate.sampling = &sampling;
+    generate.want_progress = g->terminal;
+    message.body_case = HILL__MESSAGE__BODY_GENERATE;
+    message.generate = &generate;
+    return client_send(&g->client, &message, why);
+}
+
+static void send_cancel(struct generation *g)
+{
+    Hill__Cancel cancel = HILL__CANCEL__INIT; /* id 0: the one of this connection */
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_CANCEL;
+    message.cancel = &cancel;
+    client_send(&g->client, &message, NULL);
+    g->cancelling = true;
+}
+
+static void send_ping(struct generation *g)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &request;
+    client_send(&g->client, &message, NULL);
+    g->last_ping_ns = clock_now_ns();
+}
+
+static void clear_progress(struct generation *g)
+{
+    if (g->progress_shown)
+        fputs("\r\033[K", stderr);
+    g->progress_shown = false;
+}
+
+static void show_progress(struct generation *g, const Hill__PrefillProgress *p)
+{
+    if (!g->terminal)
+        return;
+    fprintf(stderr, "\r\033[Kprefill %.0f / %.0f tokens, %.0f tokens/s, %.0f s left",
+            p->tokens_done, p->tokens_total, p->tokens_per_second, p->seconds_left);
+    fflush(stderr);
+    g->progress_shown = true;
+}
+
+static int take_text(struct generation *g, const Hill__Text *t, struct hill_why *why)
+{
+    struct report *r = &g->report;
+    char *text = realloc(r->text, r->text_bytes + t->text.len + 1);
+    if (text)
+        r->text = text;
+    uint32_t *tokens = realloc(r->tokens, (r->n_tokens + 1) * sizeof *tokens);
+    if (tokens)
+        r->tokens = tokens;
+    if (!text || !tokens)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for the answer");
+    if (t->text.len)
+        memcpy(r->text + r->text_bytes, t->text.data, t->text.len);
+    r->text_bytes += t->text.len;
+    r->tokens[r->n_tokens] = t->token;
+    r->n_tokens += t->token != UINT32_MAX; /* UINT32_MAX: the rest of a character, not a token */
+    clear_progress(g);
+    if (!g->options.json &&
+        (fwrite(t->text.data, 1, t->text.len, stdout) != t->text.len || fflush(stdout) != 0))
+        return hill_fail(why, HILL_E_IO, "writing the answer to stdout failed: %s",
+                         strerror(errno));
+    return 0;
+}
+
+/* 1: the request is over. */
+static int take_message(struct generation *g, Hill__Message *message, struct hill_why *why)
+{
+    g->last_heard_ns = clock_now_ns();
+    switch (message->body_case) {
+    case HILL__MESSAGE__BODY_ACCEPTED:
+        g->accepted = true;
+        return 0;
+    case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
+        show_progress(g, message->prefill_progress);
+        return 0;
+    case HILL__MESSAGE__BODY_TEXT:
+        return take_text(g, message->text, why);
+    case HILL__MESSAGE__BODY_STATUS_REPLY:
+        if (message->status_reply->uptime_seconds * 1e9 <
+            (double)(g->last_heard_ns - g->started_ns) - 1e9)
+            return hill_fail(why, HILL_E_PEER_GONE,
+                             "the coordinator was replaced; the request is lost, ask again");
+        return 0;
+    case HILL__MESSAGE__BODY_REPLY:
+        if (message->reply->code == 0)
+            return 0;
+        return hill_fail(why, message->reply->code, "%s", message->reply->text);
+    case HILL__MESSAGE__BODY_SUMMARY:
+        g->summary = message;
+        g->report.summary = message->summary;
+        if (message->summary->finish == HILL__FINISH_REASON__FINISH_ERROR)
+            return hill_fail(why,
+                             message->summary->code < 0 ? message->summary->code : HILL_E_PROTOCOL,
+                             "%s", message->summary->text);
+        if (message->summary->finish == HILL__FINISH_REASON__FINISH_CANCEL)
+            return hill_fail(why, HILL_E_CANCELLED, "cancelled");
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static int follow(struct generation *g, struct hill_why *why)
+{
+    g->started_ns = g->last_heard_ns = g->last_ping_ns = clock_now_ns();
+    for (;;) {
+        Hill__Message *message = NULL;
+        int code = client_receive(&g->client, clock_deadline_ms(PING_MS / 4), &message, why);
+        if (code == HILL_E_CANCELLED) {
+            if (g->cancelling)
+                return code; /* asked twice: leave at once */
+            clear_progress(g);
+            send_cancel(g);
+            continue;
+        }
+        if (code == 0) {
+            code = take_message(g, message, why);
+            if (message != g->summary)
+                proto_free(message);
+            if (code != 0)
+                return code == 1 ? 0 : code;
+        } else if (code != HILL_E_TIMEOUT) {
+            return code;
+        }
+        int64_t now = clock_now_ns();
+        if (now - g->last_ping_ns > CLOCK_MS(PING_MS))
+            send_ping(g);
+        if (now - g->last_heard_ns > CLOCK_MS(CLIENT_ANSWER_MS))
+            return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s stopped answering",
+                             g->client.run_dir);
+    }
+}
+
+static int print_result(struct generation *g, int code, struct hill_why *why)
+{
+    clear_progress(g);
+    g->report.code = code;
+    g->report.why = why->text;
+    if (g->options.json) {
+        json_t *object = report_json(&g->report);
+        if (!object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
+            fputc('\n', stdout) == EOF || fflush(stdout) != 0)
+            code =
+                code != 0 ? code : hill_fail(why, HILL_E_IO, "writing the JSON to stdout failed");
+        json_decref(object);
+    } else if (g->report.text_bytes) {
+        fputc('\n', stdout);
+        fflush(stdout);
+    }
+    if (code != 0)
+        fprintf(stderr, "hillctl: %s\n", why->text);
+    else if (!g->options.json && g->terminal)
+        report_print(stderr, &g->report);
+    return hill_exit_code(code);
+}
+
+static int run(struct generation *g, const struct options *options, struct hill_why *why)
+{
+    char run_dir[HILL_PATH_BYTES];
+    int code = hill_request_read(&g->options, options, why);
+    if (code == 0)
+        code = hill_run_dir(run_dir, options, why);
+    if (code == 0)
+        code = take_prompt(g, why);
+    if (options_flag(options, "check"))
+        return code;
+    if (code == 0)
+        code = client_open(&g->client, run_dir, why);
+    if (code == 0)
+        code = send_request(g, why);
+    return code == 0 ? follow(g, why) : code;
+}
+
+static const struct option_spec check_specs[] = {
+    {.name = "check",
+     .type = OPTION_FLAG,
+     .help = "check the options and the prompt file, send nothing"},
+};
+
+int command_generate(int argc, char **argv)
+{
+    const struct option_table tables[] = {
+        {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
+        HILL_COMMON_TABLE,
+        {.title = "check", .specs = check_specs, .count = 1},
+        {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
+    };
+    const struct option_program program = {
+        .name = "hillctl generate",
+        .usage = "(-p TEXT | -f FILE) [OPTIONS]",
+        .summary = "Send one request to the running pipeline and stream the answer to stdout.",
+        .example = "hillctl generate -f report.txt -n 64 --temp 0 --json",
+        .tables = tables,
+        .n_tables = 4,
+    };
+    struct options *options;
+    int started = options_start(&options, &program, argc, argv);
+    if (started != 0)
+        return started == 1 ? 0 : hill_exit_code(started);
+    struct generation g = {.client.signal_fd = -1, .terminal = isatty(STDERR_FILENO)};
+    struct hill_why why = {""};
+    int code = run(&g, options, &why);
+    int exit_code;
+    if (code == 0 && options_flag(options, "check"))
+        exit_code = 0;
+    else
+        exit_code = print_result(&g, code, &why);
+    client_close(&g.client);
+    proto_free(g.summary);
+    free(g.prompt);
+    free(g.report.text);
+    free(g.report.tokens);
+    options_free(options);
+    return exit_code;
+}

@@ -1,0 +1,54 @@
+/*
+ * hillctl - the command line to a running pipeline.
+ *
+ * SYNOPSIS     hillctl COMMAND [OPTIONS]       (hillctl --help, hillctl COMMAND --help)
+ * DESCRIPTION  Speaks to the coordinator of a run folder over ZeroMQ; owns nothing itself.
+ * DIAGNOSTICS  One line on stderr. Exit codes: 0 done; 1 the request failed; 100 wrong use; 111 no
+ * pipeline answers, or the environment failed; 130 cancelled.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "hillctl/commands.h"
+
+static const struct {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"generate", "send one request and stream the answer", command_generate},
+    {"status", "show workers, caps and requests", command_status},
+    {"attach", "attach the drive (between requests)", command_attach},
+    {"detach", "detach the drive (between requests)", command_detach},
+    {"stop", "end the pipeline in order", command_stop},
+};
+
+static int print_help(void)
+{
+    printf("usage: hillctl COMMAND [OPTIONS]\n"
+           "The command line to a running pipeline (scripts/hillinfer up starts one).\n\n"
+           "example: hillctl generate -p 'Once upon a time' -n 32 --temp 0\n\n");
+    for (unsigned i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        printf("  %-10s %s\n", commands[i].name, commands[i].help);
+    printf("\n`hillctl COMMAND --help` lists a command's options.\n"
+           "exit codes: 0 done, 1 the request failed, 100 wrong use, 111 the environment failed, "
+           "130 cancelled\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "hillctl: no command; try hillctl --help\n");
+        return hill_exit_code(HILL_E_INVALID);
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return print_help();
+    if (strcmp(argv[1], "--version") == 0)
+        return printf("hillctl %s\n", HILL_VERSION) < 0;
+    for (unsigned i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "hillctl: unknown command %s; try hillctl --help\n", argv[1]);
+    return hill_exit_code(HILL_E_INVALID);
+}

@@ -1,0 +1,198 @@
+/* hillctl/report.c - see report.h. */
+#include "hillctl/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kv/score.h"
+#include "kv/select.h"
+
+#define MIB (1024.0 * 1024.0)
+
+static const char *finish_name(Hill__FinishReason finish)
+{
+    switch (finish) {
+    case HILL__FINISH_REASON__FINISH_STOP:
+        return "stop";
+    case HILL__FINISH_REASON__FINISH_LENGTH:
+        return "length";
+    case HILL__FINISH_REASON__FINISH_CANCEL:
+        return "cancel";
+    default:
+        return "error";
+    }
+}
+
+static void set_integer(json_t *object, const char *key, bool measured, uint64_t value)
+{
+    json_object_set_new(object, key, measured ? json_integer((json_int_t)value) : json_null());
+}
+
+static void set_real(json_t *object, const char *key, bool measured, double value)
+{
+    json_object_set_new(object, key, measured && isfinite(value) ? json_real(value) : json_null());
+}
+
+static void set_hash(json_t *object, const char *key, bool measured, uint64_t hash)
+{
+    char text[17];
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    json_object_set_new(object, key, measured ? json_string(text) : json_null());
+}
+
+static void set_selection(json_t *object, const Hill__Selection *s)
+{
+    const char *policy = s ? kv_policy_name(s->policy) : NULL,
+               *importance = s ? kv_importance_name(s->importance) : NULL;
+    json_object_set_new(object, "policy", policy ? json_string(policy) : json_null());
+    set_real(object, "alpha", s != NULL, s ? s->alpha : 0);
+    json_object_set_new(object, "importance", importance ? json_string(importance) : json_null());
+    json_object_set_new(object, "speculate", json_string("off"));
+}
+
+static json_t *tier(const Hill__TierStats *t)
+{
+    json_t *object = json_object();
+    set_integer(object, "tokens", t, t ? t->tokens : 0);
+    set_integer(object, "bytes", t, t ? t->bytes : 0);
+    set_integer(object, "cap_bytes", t, t ? t->cap_bytes : 0);
+    set_integer(object, "hits", t, t ? t->hits : 0);
+    return object;
+}
+
+static json_t *tiers(const Hill__Done *gpu, const Hill__SequenceStats *s)
+{
+    json_t *object = json_object(), *g = json_object();
+    set_integer(g, "resident_bytes", gpu, gpu ? gpu->gpu_resident_bytes : 0);
+    set_integer(g, "hits", s && s->gpu, s && s->gpu ? s->gpu->hits : 0);
+    json_object_set_new(object, "gpu", g);
+    json_object_set_new(object, "hot", tier(s ? s->hot : NULL));
+    json_object_set_new(object, "cold", tier(s ? s->cold : NULL));
+    return object;
+}
+
+static json_t *bytes(const Hill__Done *gpu, const Hill__SequenceStats *s)
+{
+    json_t *object = json_object();
+    set_integer(object, "link_key", s, s ? s->link_key_bytes : 0);
+    set_integer(object, "link_score", s, s ? s->link_score_bytes : 0);
+    set_integer(object, "link_kv", s, s ? s->link_kv_bytes : 0);
+    set_integer(object, "flash_read", s, s ? s->flash_read_bytes : 0);
+    set_integer(object, "flash_write", s, s ? s->flash_write_bytes : 0);
+    set_integer(object, "gpu_upload", gpu, gpu ? gpu->gpu_upload_bytes : 0);
+    return object;
+}
+
+static json_t *stages(const Hill__Done *gpu, const Hill__SequenceStats *s)
+{
+    json_t *object = json_object();
+    set_real(object, "gpu_busy_ms", gpu, gpu ? gpu->gpu_busy_ms : 0);
+    set_real(object, "gpu_idle_ms", gpu, gpu ? gpu->gpu_idle_ms : 0);
+    set_real(object, "score_hot_ms", s, s ? s->score_hot_ms : 0);
+    set_real(object, "score_cold_ms", s, s ? s->score_cold_ms : 0);
+    set_real(object, "merge_ms", s, s ? s->merge_ms : 0);
+    set_real(object, "fetch_ms", s, s ? s->fetch_ms : 0);
+    return object;
+}
+
+static json_t *moves(const Hill__SequenceStats *s)
+{
+    json_t *object = json_object();
+    set_integer(object, "promoted", s, s ? s->promoted : 0);
+    set_integer(object, "demoted", s, s ? s->demoted : 0);
+    set_integer(object, "bounced", s, s ? s->bounced : 0);
+    return object;
+}
+
+static json_t *restarts(const Hill__Restarts *r)
+{
+    json_t *object = json_object();
+    set_integer(object, "gpu_worker", r, r ? r->gpu_worker : 0);
+    set_integer(object, "cpu_scorer", r, r ? r->cpu_scorer : 0);
+    set_integer(object, "csd_agent", r, r ? r->csd_agent : 0);
+    set_integer(object, "coordinator", r, r ? r->coordinator : 0);
+    return object;
+}
+
+static double tokens_per_second(const Hill__Done *gpu)
+{
+    return gpu->predicted_ms > 0 ? gpu->predicted_tokens * 1000.0 / gpu->predicted_ms : NAN;
+}
+
+json_t *report_json(const struct report *r)
+{
+    const Hill__Summary *m = r->summary;
+    const Hill__Done *gpu = m ? m->gpu : NULL;
+    const Hill__SequenceStats *s = m ? m->scorer : NULL;
+    json_t *object = json_object(), *tokens = json_array(), *profile = json_object();
+    for (size_t i = 0; i < r->n_tokens; i++)
+        json_array_append_new(tokens, json_integer(r->tokens[i]));
+    json_object_set_new(object, "text", json_stringn(r->text ? r->text : "", r->text_bytes));
+    json_object_set_new(object, "tokens", tokens);
+    json_object_set_new(object, "finish_reason", json_string(m ? finish_name(m->finish) : "error"));
+    if (r->code != 0)
+        json_object_set_new(object, "error", json_string(r->why ? r->why : hill_strerror(r->code)));
+    set_integer(object, "prompt_tokens", m, m ? m->prompt_tokens : 0);
+    set_integer(object, "predicted_tokens", m, m ? m->predicted_tokens : 0);
+    set_selection(object, m ? m->selection : NULL);
+    set_integer(object, "budget", s, s ? s->budget : 0);
+    set_real(object, "beta", s && s->beta >= 0, s ? s->beta : 0);
+    set_hash(object, "selection_hash", s, s ? s->selection_hash : 0);
+    set_hash(object, "logits_hash", gpu, gpu ? gpu->logits_hash : 0);
+    set_real(object, "ttft_ms", m, m ? m->ttft_ms : 0);
+    set_real(object, "prompt_ms", gpu, gpu ? gpu->prompt_ms : 0);
+    set_real(object, "predicted_ms", gpu, gpu ? gpu->predicted_ms : 0);
+    set_real(object, "predicted_per_second", gpu, gpu ? tokens_per_second(gpu) : 0);
+    json_object_set_new(object, "tiers", tiers(gpu, s));
+    json_object_set_new(object, "bytes", bytes(gpu, s));
+    json_object_set_new(object, "stages", stages(gpu, s));
+    json_object_set_new(object, "moves", moves(s));
+    static const char *const profile_names[] = {"f_c", "f_s", "B_c", "B_s"};
+    for (unsigned i = 0; i < 4; i++) /* profiling is not in this version: nothing was measured */
+        json_object_set_new(profile, profile_names[i], json_null());
+    json_object_set_new(object, "profile", profile);
+    json_object_set_new(object, "restarts", restarts(m ? m->restarts : NULL));
+    return object;
+}
+
+void report_print(FILE *to, const struct report *r)
+{
+    const Hill__Summary *m = r->summary;
+    const Hill__Done *gpu = m ? m->gpu : NULL;
+    const Hill__SequenceStats *s = m ? m->scorer : NULL;
+    if (!m)
+        return;
+    fprintf(to, "%u prompt tokens, %u generated, finish: %s\n", m->prompt_tokens,
+            m->predicted_tokens, finish_name(m->finish));
+    if (gpu)
+        fprintf(to,
+                "prefill %.2f s (%.0f tokens/s), decode %.2f tokens/s, first token after %.2f s\n",
+                gpu->prompt_ms / 1000,
+                gpu->prompt_ms > 0 ? m->prompt_tokens * 1000.0 / gpu->prompt_ms : 0,
+                gpu->predicted_ms > 0 ? tokens_per_second(gpu) : 0, m->ttft_ms / 1000);
+    if (!s || !s->hot || !s->cold || !s->gpu)
+        return;
+    uint64_t entries = s->hot->tokens + s->cold->tokens,
+             hits = s->gpu->hits + s->hot->hits + s->cold->hits;
+    fprintf(to, "KV entries: %.1f %% hot (%.1f MiB), %.1f %% cold (%.1f MiB)\n",
+            entries ? 100.0 * (double)s->hot->tokens / (double)entries : 0,
+            (double)s->hot->bytes / MIB,
+            entries ? 100.0 * (double)s->cold->tokens / (double)entries : 0,
+            (double)s->cold->bytes / MIB);
+    fprintf(to,
+            "selected entries (%u a query): %.1f %% on the GPU already, %.1f %% from DRAM, %.1f %% "
+            "from the drive\n",
+            s->budget, hits ? 100.0 * (double)s->gpu->hits / (double)hits : 0,
+            hits ? 100.0 * (double)s->hot->hits / (double)hits : 0,
+            hits ? 100.0 * (double)s->cold->hits / (double)hits : 0);
+    fprintf(to,
+            "over the link: keys for scoring %" PRIu64
+            " B, scores %.2f MiB, selected KV %.2f MiB; flash read %.1f MiB\n",
+            s->link_key_bytes, (double)s->link_score_bytes / MIB, (double)s->link_kv_bytes / MIB,
+            (double)s->flash_read_bytes / MIB);
+    fprintf(to, "selection %016" PRIx64 ", logits %016" PRIx64 "\n", s->selection_hash,
+            gpu ? gpu->logits_hash : 0);
+}
