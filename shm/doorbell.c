@@ -1,0 +1,100 @@
+/*
+ * shm/doorbell.c - see doorbell.h. A futex on the count; not private, it works between processes.
+ */
+#include "shm/doorbell.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+void shm_doorbell_init(struct shm_doorbell *bell)
+{
+    /* exchange, acq_rel: a ring that this overwrites still makes visible what it announced */
+    atomic_exchange_explicit(&bell->count, 0, memory_order_acq_rel);
+    /* relaxed: the caller is the only waiter */
+    atomic_store_explicit(&bell->sleepers, 0, memory_order_relaxed);
+}
+
+void shm_doorbell_ring(struct shm_doorbell *bell)
+{
+    /* seq_cst, both: either this load sees the sleeper, or the sleeper's load of count (in
+     * wait) sees this increment. As a release it pairs with the acquire in read. */
+    atomic_fetch_add_explicit(&bell->count, 1, memory_order_seq_cst);
+    int saved = errno; /* ring may run in a signal handler */
+    if (atomic_load_explicit(&bell->sleepers, memory_order_seq_cst))
+        syscall(SYS_futex, &bell->count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    errno = saved;
+}
+
+uint32_t shm_doorbell_read(const struct shm_doorbell *bell)
+{
+    /* acquire: pairs with the increment in ring; what was published before it is seen */
+    return atomic_load_explicit(&bell->count, memory_order_acquire);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* true when the count changed before the time passed */
+static bool spin(const struct shm_doorbell *bell, uint32_t seen, int64_t until_ns)
+{
+    do {
+        for (int i = 0; i < 16; i++) {
+            if (shm_doorbell_read(bell) != seen)
+                return true;
+            relax();
+        }
+    } while (clock_now_ns() < until_ns);
+    return false;
+}
+
+/* Sleep until the count differs, a wake-up or the deadline; false when a signal came. */
+static bool sleep_once(struct shm_doorbell *bell, uint32_t seen, int64_t deadline_ns)
+{
+    struct timespec at = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
+    long rc = 0;
+    /* seq_cst, both: announce, then look; pairs with increment, then look, in ring. The kernel
+     * looks at the count once more when it puts us to sleep. */
+    atomic_fetch_add_explicit(&bell->sleepers, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&bell->count, memory_order_seq_cst) == seen)
+        rc = syscall(SYS_futex, &bell->count, FUTEX_WAIT_BITSET, seen,
+                     deadline_ns == CLOCK_NEVER ? NULL : &at, NULL, FUTEX_BITSET_MATCH_ANY);
+    bool interrupted = rc != 0 && errno == EINTR;
+    /* relaxed: a ringer that still sees us only wakes nobody */
+    atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
+    return !interrupted;
+}
+
+int shm_doorbell_wait(struct shm_doorbell *bell, uint32_t seen, int64_t deadline_ns,
+                      int64_t spin_ns)
+{
+    if (shm_doorbell_read(bell) != seen)
+        return 0;
+    int64_t now = clock_now_ns();
+    if (deadline_ns <= now)
+        return HILL_E_TIMEOUT;
+    if (spin_ns > 0 && spin(bell, seen, deadline_ns - now < spin_ns ? deadline_ns : now + spin_ns))
+        return 0;
+    for (;;) {
+        if (shm_doorbell_read(bell) != seen)
+            return 0;
+        if (deadline_ns != CLOCK_NEVER && clock_now_ns() >= deadline_ns)
+            return HILL_E_TIMEOUT;
+        if (!sleep_once(bell, seen, deadline_ns))
+            return 0; /* the caller looks at what its signal handler left */
+    }
+}

@@ -1,0 +1,224 @@
+/*
+ * tests/base/test_base.c - base/error, base/process, base/clock and base/log.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/process.h"
+
+/* ---- error ------------------------------------------------------------------------------ */
+
+static void every_code_has_words_and_an_exit_code(void **state)
+{
+    (void)state;
+    /* the contract's exit codes, written down here once more */
+    static const int exits[] = {0, 100, 111, 111, 111, 111, 111, 1, 1, 111, 111, 1, 100, 1, 130, 1};
+    for (int i = 0; i <= 15; i++) {
+        assert_int_equal(hill_exit_code(-i), exits[i]);
+        assert_string_not_equal(hill_strerror(-i), "unknown error");
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(hill_strerror(-i), hill_strerror(-k));
+    }
+    assert_int_equal(HILL_E_PROTOCOL, -15);
+    assert_string_equal(hill_strerror(-1000), "unknown error");
+    assert_string_equal(hill_strerror(1), "unknown error");
+    assert_int_equal(hill_exit_code(-1000), 1);
+}
+
+static void errno_becomes_a_code(void **state)
+{
+    (void)state;
+    static const struct {
+        int err, code;
+    } known[] = {{0, HILL_OK},
+                 {ENOMEM, HILL_E_NOMEM},
+                 {ENOSPC, HILL_E_NOSPACE},
+                 {EACCES, HILL_E_PERMISSION},
+                 {EPERM, HILL_E_PERMISSION},
+                 {ENODEV, HILL_E_NODEV},
+                 {EAGAIN, HILL_E_WOULD_BLOCK},
+                 {ETIMEDOUT, HILL_E_TIMEOUT},
+                 {EINVAL, HILL_E_INVALID},
+                 {EIO, HILL_E_IO},
+                 {99999, HILL_E_IO}};
+    for (unsigned i = 0; i < sizeof known / sizeof known[0]; i++)
+        assert_int_equal(hill_from_errno(known[i].err), known[i].code);
+}
+
+static void a_failure_says_why(void **state)
+{
+    (void)state;
+    struct hill_why why;
+    assert_int_equal(hill_fail(&why, HILL_E_IO, "read %s: %d", "x", 7), HILL_E_IO);
+    assert_string_equal(why.text, "read x: 7");
+    assert_int_equal(hill_fail(NULL, HILL_E_NOMEM, "nobody listens"), HILL_E_NOMEM);
+    assert_int_equal(hill_fail(&why, HILL_E_IO, "%01000d", 1), HILL_E_IO);
+    assert_int_equal(strlen(why.text), sizeof why.text - 1);
+}
+
+/* ---- process ---------------------------------------------------------------------------- */
+
+static void this_process_is_alive(void **state)
+{
+    (void)state;
+    int32_t pid = (int32_t)getpid();
+    uint64_t start = process_start_time(pid);
+    assert_true(start > 0);
+    assert_int_equal(process_start_time(pid), start);
+    assert_true(process_alive(pid, start));
+    assert_false(process_alive(pid, start + 1));
+    assert_false(process_alive(pid, 0));
+    /* started before now, and after boot */
+    struct timespec up;
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    assert_true(start <= ((uint64_t)up.tv_sec + 1) * (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+static void no_process_has_no_start_time(void **state)
+{
+    (void)state;
+    static const int32_t pids[] = {-1, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(process_start_time(pids[i]), 0);
+        assert_false(process_alive(pids[i], 0));
+    }
+}
+
+static void a_zombie_is_dead(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        for (;;)
+            pause();
+    uint64_t start = process_start_time((int32_t)child);
+    assert_true(process_alive((int32_t)child, start));
+    kill(child, SIGKILL);
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    assert_false(process_alive((int32_t)child, start));
+    waitpid(child, NULL, 0);
+    assert_false(process_alive((int32_t)child, start));
+}
+
+static void brackets_in_a_name_do_not_confuse(void **state)
+{
+    (void)state;
+    char old[16];
+    int32_t pid = (int32_t)getpid();
+    uint64_t start = process_start_time(pid);
+    assert_int_equal(prctl(PR_GET_NAME, old), 0);
+    assert_int_equal(prctl(PR_SET_NAME, "a) Z 1 (2 ) b"), 0);
+    uint64_t renamed = process_start_time(pid);
+    bool alive = process_alive(pid, start);
+    prctl(PR_SET_NAME, old);
+    assert_int_equal(renamed, start);
+    assert_true(alive);
+}
+
+/* ---- clock ------------------------------------------------------------------------------ */
+
+static void time_goes_on(void **state)
+{
+    (void)state;
+    int64_t before = clock_now_ns();
+    int64_t deadline = clock_deadline_ms(10);
+    nanosleep(&(struct timespec){.tv_nsec = 10500000}, NULL);
+    int64_t after = clock_now_ns();
+    assert_true(after - before >= 10500000);
+    assert_true(deadline >= before + 10000000 && deadline <= after);
+    assert_true(CLOCK_NEVER > after);
+    assert_int_equal(CLOCK_MS(3), 3000000);
+}
+
+/* ---- log -------------------------------------------------------------------------------- */
+
+/* What one call of hill_log writes to stderr; returns its length. */
+static ssize_t captured(char *text, size_t size, enum hill_log_level level, const char *word)
+{
+    int pipes[2], saved = dup(STDERR_FILENO);
+    assert_int_equal(pipe2(pipes, O_NONBLOCK), 0);
+    dup2(pipes[1], STDERR_FILENO);
+    hill_log(level, "open %s: %d", word, 5);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(pipes[1]);
+    ssize_t got = read(pipes[0], text, size - 1);
+    close(pipes[0]);
+    text[got > 0 ? got : 0] = '\0';
+    return got;
+}
+
+static void log_lines_name_process_and_level(void **state)
+{
+    (void)state;
+    char text[4096];
+    hill_log_init("tester", HILL_LOG_WARN);
+    captured(text, sizeof text, HILL_LOG_ERROR, "pool");
+    assert_string_equal(text, "tester: error: open pool: 5\n");
+    captured(text, sizeof text, HILL_LOG_WARN, "pool");
+    assert_string_equal(text, "tester: warn: open pool: 5\n");
+    assert_int_equal(captured(text, sizeof text, HILL_LOG_INFO, "pool"), 0);
+    assert_int_equal(captured(text, sizeof text, HILL_LOG_DEBUG, "pool"), 0);
+}
+
+static void a_long_line_is_cut_and_ended(void **state)
+{
+    (void)state;
+    char text[4096], word[3000];
+    memset(word, 'w', sizeof word);
+    word[sizeof word - 1] = '\0';
+    hill_log_init("tester", HILL_LOG_INFO);
+    ssize_t got = captured(text, sizeof text, HILL_LOG_INFO, word);
+    assert_in_range(got, 500, 1024);
+    assert_int_equal(strlen(text), got);
+    assert_int_equal(text[got - 1], '\n');
+    assert_int_equal(strchr(text, '\n') - text, got - 1);
+}
+
+static void levels_are_parsed(void **state)
+{
+    (void)state;
+    enum hill_log_level level = HILL_LOG_ERROR;
+    assert_int_equal(hill_log_parse_level("debug", &level), 0);
+    assert_int_equal(level, HILL_LOG_DEBUG);
+    assert_int_equal(hill_log_parse_level("error", &level), 0);
+    assert_int_equal(level, HILL_LOG_ERROR);
+    assert_int_equal(hill_log_parse_level("Error", &level), HILL_E_INVALID);
+    assert_int_equal(hill_log_parse_level("", &level), HILL_E_INVALID);
+    assert_int_equal(level, HILL_LOG_ERROR);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_has_words_and_an_exit_code),
+        cmocka_unit_test(errno_becomes_a_code),
+        cmocka_unit_test(a_failure_says_why),
+        cmocka_unit_test(this_process_is_alive),
+        cmocka_unit_test(no_process_has_no_start_time),
+        cmocka_unit_test(a_zombie_is_dead),
+        cmocka_unit_test(brackets_in_a_name_do_not_confuse),
+        cmocka_unit_test(time_goes_on),
+        cmocka_unit_test(log_lines_name_process_and_level),
+        cmocka_unit_test(a_long_line_is_cut_and_ended),
+        cmocka_unit_test(levels_are_parsed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
