@@ -3,15 +3,21 @@
  *
  * File (all regions 4 KiB aligned, little endian):
  *     superblock   4 KiB   magic, version, fingerprint, geometry, layout, generation, checksum
- *     directory    n_stripes records: owner (sequence, layer), order within its owner, valid bitmap, positions, entry checksums
- *     digests      n_stripes stripes: mantissas [S][key dims], then exponents [S][n_kv_heads], padded to 4 KiB
- *     entries      n_stripes stripes: FP16 entries [S][entry bytes], packed back to back, stripe padded to 4 KiB
- * A stripe is S = stripe_slots slots of one (sequence, layer); its digest part is about 1 MiB, so that consecutive stripes
- * of a layer stream sequentially. A cold slot id is stripe * S + slot (u32). Entries are packed, not one per page: they are read by their covering pages.
- * Invariants: a slot counts only once its bit in the directory is set; bits are set after entry and digest are on flash.
- * Who calls it: csd_agent (owner while it lives), the scorer for sizes. This library does plain pread/pwrite for
+ *     directory    n_stripes records: owner (sequence, layer), order within its owner, valid
+ * bitmap, positions, entry checksums digests      n_stripes stripes: mantissas [S][key dims], then
+ * exponents [S][n_kv_heads], padded to 4 KiB entries      n_stripes stripes: FP16 entries [S][entry
+ * bytes], packed back to back, stripe padded to 4 KiB A stripe is S = stripe_slots slots of one
+ * (sequence, layer); its digest part is about 1 MiB, so that consecutive stripes of a layer stream
+ * sequentially. A cold slot id is stripe * S + slot (u32). Entries are packed, not one per page:
+ * they are read by their covering pages. A directory record fills whole pages of its own, so that
+ * writing one cannot tear another. Slot ids stay below 2^31. Superblock and every record carry a
+ * checksum over all their bytes; records also the generation. Invariants: a slot counts only once
+ * its bit in the directory is set; bits are set after entry and digest are on flash. Who calls it:
+ * csd_agent (owner while it lives), the scorer for sizes. This library does plain pread/pwrite for
  * superblock and directory; the agent streams the rest itself at the offsets given here.
- * Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version), HILL_E_NOSPACE, HILL_E_INVALID (foreign fingerprint).
+ * Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version),
+ * HILL_E_NOSPACE, HILL_E_INVALID (foreign fingerprint). Concurrency: one thread per file and
+ * directory.
  */
 #ifndef HILL_POOL_POOL_H
 #define HILL_POOL_POOL_H
@@ -26,17 +32,20 @@
 
 struct pool_layout {
     struct kv_geometry geometry;
-    uint32_t stripe_slots;   /* S: multiple of 256, 256..4096 */
+    uint32_t stripe_slots; /* S: multiple of 256, 256..4096 */
     uint32_t n_stripes;
-    uint64_t digest_stripe_bytes, entry_stripe_bytes, directory_record_bytes; /* 4 KiB multiples but the record */
+    uint64_t digest_stripe_bytes, entry_stripe_bytes, directory_record_bytes; /* 4 KiB multiples */
     uint64_t directory_offset, digest_offset, entry_offset, total_bytes;
 };
 
-/* The layout for a cap; HILL_E_INVALID when not even one stripe per layer fits (why: needed and given). */
-int pool_layout_for_cap(struct pool_layout *out, const struct kv_geometry *g, uint64_t cap_bytes, struct hill_why *why);
+/* The layout for a cap; HILL_E_INVALID when not even one stripe per layer fits (why: needed and
+ * given). */
+int pool_layout_for_cap(struct pool_layout *out, const struct kv_geometry *g, uint64_t cap_bytes,
+                        struct hill_why *why);
 
 /* The cap that holds n_sequences sequences of n_tokens tokens, every layer. */
-uint64_t pool_bytes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences, uint32_t n_tokens);
+uint64_t pool_bytes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences,
+                               uint32_t n_tokens);
 
 static inline uint64_t pool_digest_at(const struct pool_layout *l, uint32_t stripe)
 {
@@ -60,9 +69,9 @@ struct pool_stripe {
     uint32_t sequence, layer; /* POOL_NO_OWNER: free */
     uint32_t order;           /* allocation order within its owner */
     uint32_t n_valid;
-    uint64_t *valid;          /* bitmap [S / 64] */
-    uint32_t *positions;      /* [S] */
-    uint32_t *checksums;      /* [S]: low 32 bits of XXH3_64bits(entry) */
+    uint64_t *valid;     /* bitmap [S / 64] */
+    uint32_t *positions; /* [S] */
+    uint32_t *checksums; /* [S]: low 32 bits of XXH3_64bits(entry) */
 };
 
 struct pool_directory {
@@ -73,24 +82,33 @@ struct pool_directory {
 
 uint32_t pool_entry_checksum(const void *entry, uint32_t entry_bytes);
 
-/* Reserve the file's space (fallocate; HILL_E_NOSPACE with needed bytes in why), write superblock and an empty directory.
- * fd is open read-write; O_DIRECT allowed (buffers inside are aligned). */
-int pool_format(int fd, const struct pool_layout *layout, uint64_t fingerprint, struct hill_why *why);
+/* Reserve the file's space (HILL_E_NOSPACE with needed and free bytes in why), write superblock and
+ * an empty directory, flushed. The superblock goes last: a format cut short leaves no pool. When it
+ * fails, a file is cut to 0 bytes, so that nothing stays allocated. fd is open read-write on a file
+ * or block device; O_DIRECT allowed (buffers inside are aligned). */
+int pool_format(int fd, const struct pool_layout *layout, uint64_t fingerprint,
+                struct hill_why *why);
 
 /* Read and check superblock and directory. */
 int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct hill_why *why);
 void pool_close(struct pool_directory *directory);
 
-/* Owner changes and bits in memory (cheap). */
-void pool_stripe_claim(struct pool_directory *d, uint32_t stripe, uint32_t sequence, uint32_t layer, uint32_t order);
+/* Owner changes and bits in memory (cheap). A stripe or slot that the layout does not have is never
+ * valid; to claim, free or set it, or to set a slot of a free stripe, is a bug (abort). Setting a
+ * set slot replaces its position and checksum. */
+void pool_stripe_claim(struct pool_directory *d, uint32_t stripe, uint32_t sequence, uint32_t layer,
+                       uint32_t order);
 void pool_stripe_free(struct pool_directory *d, uint32_t stripe);
 bool pool_slot_valid(const struct pool_directory *d, uint32_t slot);
 void pool_slot_set(struct pool_directory *d, uint32_t slot, uint32_t position, uint32_t checksum);
 
-/* Serialise the directory page(s) that hold a stripe's record into a 4 KiB-aligned buffer of pool_directory_page_bytes bytes (for the
- * agent's asynchronous write at *offset), or write them now. */
+/* Serialise a stripe's record into `pages`, a 4 KiB-aligned buffer of pool_directory_page_bytes
+ * bytes (for the agent's asynchronous write at *offset; returns the bytes to write), or write it
+ * now. Neither flushes: that is the caller's fdatasync. */
 uint64_t pool_directory_page_bytes(const struct pool_layout *layout);
-uint64_t pool_directory_encode(const struct pool_directory *d, uint32_t stripe, void *pages, uint64_t *offset);
-int pool_directory_write(const struct pool_directory *d, int fd, uint32_t stripe, struct hill_why *why);
+uint64_t pool_directory_encode(const struct pool_directory *d, uint32_t stripe, void *pages,
+                               uint64_t *offset);
+int pool_directory_write(const struct pool_directory *d, int fd, uint32_t stripe,
+                         struct hill_why *why);
 
 #endif

@@ -139,7 +139,7 @@ static int check_agent_query(const struct checked *c)
     const uint8_t *shifts = (const uint8_t *)(r + 1) + kv_key_dims(g);
     int rc = check_range(c, "importance", r->importance, 0, KV_IMPORTANCE_COUNT - 1);
     if (rc == 0)
-        rc = check_range(c, "block_tokens", r->block_tokens, 1, RECORD_STRIPE_SLOTS_MAX);
+        rc = check_range(c, "block_tokens", r->block_tokens, 1, UINT16_MAX + 1);
     if (rc == 0)
         rc = check_range(c, "expected", r->expected, 0, KV_MAX_TOKENS);
     if (rc == 0)

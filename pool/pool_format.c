@@ -1,0 +1,196 @@
+/*
+ * pool/pool_format.c - makes an empty cold pool: reserves its space, writes directory and
+ * superblock.
+ *
+ * Order: the old superblock is wiped, space reserved, the directory written and flushed, then the
+ * new superblock and a second flush. Cut short anywhere, the file holds no pool rather than a wrong
+ * one. Who calls it: the agent. Failure: HILL_E_NOSPACE names the bytes; a file that could not be
+ * formatted is cut to 0 bytes. A block device is never cut, only checked to be large enough.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "pool/pool_disk.h"
+
+#define CHUNK_BYTES (1u << 20)
+
+static int no_space(struct hill_why *why, uint64_t needed, uint64_t available)
+{
+    return hill_fail(why, HILL_E_NOSPACE, "no room for the cold pool: %llu bytes needed, %llu free",
+                     (unsigned long long)needed, (unsigned long long)available);
+}
+
+/* What the file system has for this file, its own blocks included; asking costs less than a failing
+ * fallocate. */
+static int free_bytes(int fd, const struct stat *info, uint64_t *bytes, struct hill_why *why)
+{
+    struct statvfs fs;
+    if (fstatvfs(fd, &fs) != 0) {
+        int err = errno;
+        return hill_fail(why, hill_from_errno(err),
+                         "asking for the free space of the cold pool: %s", strerror(err));
+    }
+    *bytes = (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)info->st_blocks * 512;
+    return 0;
+}
+
+/* Where fallocate is not supported: writing is the only way to own the space. */
+static int reserve_by_writing(int fd, uint64_t total, struct hill_why *why)
+{
+    void *zeros = pool_page_alloc(CHUNK_BYTES);
+    int rc = zeros != NULL ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory to format the cold pool");
+    for (uint64_t at = 0; rc == 0 && at < total; at += CHUNK_BYTES)
+        rc = pool_write_all(fd, zeros, total - at < CHUNK_BYTES ? total - at : CHUNK_BYTES, at,
+                            "space", why);
+    free(zeros);
+    return rc;
+}
+
+static int reserve_file(int fd, const struct stat *info, uint64_t total, struct hill_why *why)
+{
+    uint64_t available = 0;
+    int rc = free_bytes(fd, info, &available, why), err;
+    if (rc != 0)
+        return rc;
+    if (available < total)
+        return no_space(why, total, available);
+    if (ftruncate(fd, (off_t)((uint64_t)info->st_size < total ? (uint64_t)info->st_size : total)) !=
+        0)
+        goto failed;
+    while (fallocate(fd, 0, 0, (off_t)total) != 0) {
+        if (errno == EOPNOTSUPP)
+            return reserve_by_writing(fd, total, why);
+        if (errno != EINTR)
+            goto failed;
+    }
+    return 0;
+
+failed:
+    err = errno;
+    if (err == ENOSPC || err == EFBIG || err == EDQUOT)
+        return no_space(why, total, available);
+    return hill_fail(why, hill_from_errno(err), "reserving %llu bytes for the cold pool: %s",
+                     (unsigned long long)total, strerror(err));
+}
+
+static int reserve(int fd, const struct stat *info, uint64_t total, struct hill_why *why)
+{
+    uint64_t bytes = 0;
+    if (S_ISREG(info->st_mode))
+        return reserve_file(fd, info, total, why);
+    int rc = pool_file_bytes(fd, &bytes, why);
+    if (rc == 0 && bytes < total)
+        rc = no_space(why, total, bytes);
+    return rc;
+}
+
+/* The generation after the one of a whole superblock that is there; 1 when there is none. */
+static uint64_t next_generation(int fd, struct pool_superblock *page)
+{
+    if (pool_read_all(fd, page, sizeof(*page), 0, "superblock", NULL) != 0 ||
+        page->magic != POOL_MAGIC || page->checksum != pool_sealed_checksum(page, sizeof(*page)))
+        return 1;
+    return page->generation + 1;
+}
+
+static int write_empty_directory(int fd, const struct pool_layout *l, uint64_t generation,
+                                 struct hill_why *why)
+{
+    uint64_t each = l->directory_record_bytes;
+    uint32_t batch = CHUNK_BYTES / each > 0 ? (uint32_t)(CHUNK_BYTES / each) : 1;
+    const struct pool_stripe empty = {.sequence = POOL_NO_OWNER, .layer = POOL_NO_OWNER};
+    uint8_t *records = pool_page_alloc(batch * each);
+    if (records == NULL)
+        return hill_fail(why, HILL_E_NOMEM, "no memory to format the cold pool");
+    int rc = 0;
+    for (uint32_t first = 0; rc == 0 && first < l->n_stripes; first += batch) {
+        uint32_t n = l->n_stripes - first < batch ? l->n_stripes - first : batch;
+        for (uint32_t i = 0; i < n; i++)
+            pool_record_encode(l, generation, first + i, &empty, records + i * each);
+        rc = pool_write_all(fd, records, n * each, l->directory_offset + first * each, "directory",
+                            why);
+    }
+    free(records);
+    return rc;
+}
+
+static void fill_superblock(struct pool_superblock *page, const struct pool_layout *l,
+                            uint64_t fingerprint, uint64_t generation)
+{
+    memset(page, 0, sizeof(*page));
+    page->magic = POOL_MAGIC;
+    page->version = POOL_VERSION;
+    page->stripe_slots = l->stripe_slots;
+    page->fingerprint = fingerprint;
+    page->generation = generation;
+    page->n_layers = l->geometry.n_layers;
+    page->n_heads = l->geometry.n_heads;
+    page->n_kv_heads = l->geometry.n_kv_heads;
+    page->head_dim = l->geometry.head_dim;
+    page->n_stripes = l->n_stripes;
+    page->digest_stripe_bytes = l->digest_stripe_bytes;
+    page->entry_stripe_bytes = l->entry_stripe_bytes;
+    page->directory_record_bytes = l->directory_record_bytes;
+    page->directory_offset = l->directory_offset;
+    page->digest_offset = l->digest_offset;
+    page->entry_offset = l->entry_offset;
+    page->total_bytes = l->total_bytes;
+    page->checksum = pool_sealed_checksum(page, sizeof(*page));
+}
+
+static int flush(int fd, struct hill_why *why)
+{
+    if (fsync(fd) == 0)
+        return 0;
+    int err = errno;
+    return hill_fail(why, hill_from_errno(err), "flushing the cold pool: %s", strerror(err));
+}
+
+static int write_pool(int fd, const struct stat *info, const struct pool_layout *l,
+                      uint64_t fingerprint, struct pool_superblock *page, struct hill_why *why)
+{
+    uint64_t generation = next_generation(fd, page);
+    int rc = reserve(fd, info, l->total_bytes, why);
+    if (rc != 0)
+        return rc;
+    memset(page, 0, sizeof(*page));
+    rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
+    if (rc == 0)
+        rc = flush(fd, why);
+    if (rc == 0)
+        rc = write_empty_directory(fd, l, generation, why);
+    if (rc == 0)
+        rc = flush(fd, why);
+    if (rc != 0)
+        return rc;
+    fill_superblock(page, l, fingerprint, generation);
+    rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
+    return rc == 0 ? flush(fd, why) : rc;
+}
+
+int pool_format(int fd, const struct pool_layout *layout, uint64_t fingerprint,
+                struct hill_why *why)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        int err = errno;
+        return hill_fail(why, hill_from_errno(err), "looking at the cold pool: %s", strerror(err));
+    }
+    struct pool_superblock *page = pool_page_alloc(sizeof(*page));
+    if (page == NULL)
+        return hill_fail(why, HILL_E_NOMEM, "no memory to format the cold pool");
+    int rc = write_pool(fd, &info, layout, fingerprint, page, why);
+    if (rc != 0 && S_ISREG(info.st_mode) && ftruncate(fd, 0) != 0 && why != NULL) {
+        size_t used = strlen(why->text); /* the first failure stays the one that is told */
+        static const char also[] = "; its space could not be given back";
+        if (used + sizeof(also) <= sizeof(why->text))
+            memcpy(why->text + used, also, sizeof(also));
+    }
+    free(page);
+    return rc;
+}
