@@ -1,0 +1,112 @@
+# tests/integration/lib.sh - what the integration tests share; sourced, not run.
+#
+# Each test gets a folder of its own ($work) with run and state folders, and on exit everything of it is stopped and
+# checked for leaks: no process, no segment, no file. `skip REASON` ends with 77.
+# shellcheck shell=bash
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+bin=$PWD/build/bin
+hillinfer=$PWD/scripts/hillinfer
+models=${HILL_MODELS:-$PWD/../shared/models}
+work=$(mktemp -d /tmp/hill-test-XXXXXX)
+run_dir=$work/run
+state_dir=$work/state
+export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}
+failures=0
+
+cleanup() {
+    local pids
+    pids=$(pgrep -f -- "--run-dir $run_dir" || true)
+    # shellcheck disable=SC2086  # a list of numbers
+    [ -z "$pids" ] || kill -KILL $pids 2>/dev/null
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+fail() {
+    echo "FAILED: $*"
+    failures=$((failures + 1))
+}
+
+pass() {
+    echo "ok: $*"
+}
+
+finish() {
+    [ "$failures" -eq 0 ] || {
+        echo "$failures checks failed"
+        exit 1
+    }
+    exit 0
+}
+
+# expect DESCRIPTION ACTUAL WANTED
+expect() {
+    if [ "$2" = "$3" ]; then pass "$1: $2"; else fail "$1: got '$2', wanted '$3'"; fi
+}
+
+need_models() {
+    [ -r "$models/stories260K.gguf" ] || skip "the reference models are not in $models (set HILL_MODELS)"
+}
+
+# run_json OUTPUT ARGUMENTS...: hillinfer run --json, its own folders; errors go to OUTPUT.err
+run_json() {
+    local out=$1
+    shift
+    "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" --json "$@" >"$out" 2>"$out.err"
+}
+
+field() { # FILE JQ-PATH
+    jq -r "$2" "$1"
+}
+
+# Nothing of this test is left: processes, segments, the run folder.
+expect_nothing_left() {
+    local left
+    left=$(pgrep -af -- "$run_dir" | grep -v "$$" | grep hill- || true)
+    expect "processes left" "$left" ""
+    expect "run folder left" "$([ -e "$run_dir" ] && ls -A "$run_dir")" ""
+    expect "segments left" "$(segments)" ""
+}
+
+# Segments that appeared since the test began.
+list_segments() {
+    find /dev/shm -maxdepth 1 -name 'hill-*' -printf '%f\n' 2>/dev/null | sort
+}
+segments_before=$(list_segments)
+segments() {
+    comm -13 <(echo "$segments_before") <(list_segments) | tr '\n' ' ' | sed 's/ *$//'
+}
+
+wait_for() { # SECONDS COMMAND...
+    local limit=$(($(date +%s) + $1))
+    shift
+    until "$@"; do
+        [ "$(date +%s)" -lt "$limit" ] || return 1
+        sleep 0.1
+    done
+}
+
+up() { # ARGUMENTS...
+    "$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" "$@" 2>"$work/up.err" || {
+        cat "$work/up.err"
+        return 1
+    }
+}
+
+down() {
+    "$hillinfer" down --run-dir "$run_dir"
+}
+
+worker_pid() { # gpu_worker...
+    "$bin/hillctl" status --json --run-dir "$run_dir" | jq -r ".workers.$1.pid"
+}
+
+coordinator_pid() {
+    pgrep -f -- "hill-coordinator .*--run-dir $run_dir" | head -n 1
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Bad input: one clear line, the contract's exit code, nothing left behind.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/good.gguf" || fail "mkmodel"
+export HILL_LOG_LEVEL=error
+
+# refused NAME CODE WORD ARGUMENTS...: the exit code, and one error line that holds WORD
+refused() {
+    local name=$1 code=$2 word=$3 got lines
+    shift 3
+    "$hillinfer" run --run-dir "$run_dir" --state-dir "${state:-$state_dir}" -n 4 --temp 0 "$@" >"$work/out" 2>"$work/err"
+    got=$?
+    lines=$(wc -l <"$work/err")
+    if [ "$got" -eq "$code" ] && [ "$lines" -eq 1 ] && grep -qi -- "$word" "$work/err"; then
+        pass "$name: $(cat "$work/err")"
+    else
+        fail "$name: exit $got (wanted $code), $lines lines: $(head -n 5 "$work/err")"
+    fi
+    [ ! -s "$work/out" ] || fail "$name: wrote to stdout"
+    expect_nothing_left >"$work/left" || true
+    ! grep FAILED "$work/left" || failures=$((failures + 1))
+}
+
+size=$(stat -c %s "$work/good.gguf")
+for cut in 3 20 200 5000 $((size / 2)) $((size - 1)); do
+    head -c "$cut" "$work/good.gguf" >"$work/cut.gguf"
+    refused "truncated at $cut" 1 "cut.gguf" -m "$work/cut.gguf" -p x
+done
+: >"$work/empty.gguf"
+refused "empty model" 1 "empty.gguf" -m "$work/empty.gguf" -p x
+{ printf 'FUGG'; tail -c +5 "$work/good.gguf"; } >"$work/magic.gguf"
+refused "wrong magic" 1 "magic" -m "$work/magic.gguf" -p x
+{ head -c 8 "$work/good.gguf"; printf '\377\377\377\377\377\377\377\177'; tail -c +17 "$work/good.gguf"; } >"$work/count.gguf"
+refused "absurd tensor count" 1 "count.gguf" -m "$work/count.gguf" -p x
+sed 's/blk\.1\.attn_k\.weight/blk.1.attn_q.wrong_/' "$work/good.gguf" >"$work/missing.gguf"
+refused "missing tensor" 1 "attn_k" -m "$work/missing.gguf" -p x
+sed 's/general\.architecture\(.\{12\}\)llama/general.architecture\1mamba/' "$work/good.gguf" >"$work/arch.gguf"
+cmp -s "$work/good.gguf" "$work/arch.gguf" || refused "unsupported architecture" 1 "arch" -m "$work/arch.gguf" -p x
+refused "no such model" 1 "nothere" -m "$work/nothere.gguf" -p x
+refused "model is a folder" 1 "$work" -m "$work" -p x
+
+head -c 3000 LICENSE >"$work/long"
+refused "prompt longer than the context" 1 "context" -m "$work/good.gguf" -c 1024 -f "$work/long"
+refused "prompt file not there" 100 "nofile" -m "$work/good.gguf" -f "$work/nofile"
+for alpha in 0 1.5 -0.1 nan 0.2x ""; do
+    refused "alpha '$alpha'" 100 "alpha" -m "$work/good.gguf" -p x --alpha "$alpha"
+done
+refused "M_0 too small" 100 "hot" -m "$work/good.gguf" -c 4096 -p x --hot-mb 64K
+refused "GPU cap too small" 100 "gpu" -m "$work/good.gguf" -c 4096 -p x --gpu-kv-mb 64K
+refused "cold pool larger than the disk" 111 "space" -m "$work/good.gguf" -c 4096 -p x --cold-mb 500T
+refused "unknown option" 100 "bogus" -m "$work/good.gguf" -p x --bogus 1
+refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
+refused "policy of a later version" 100 "h2o" -m "$work/good.gguf" -p x --policy h2o
+refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
+refused "no prompt" 100 "prompt" -m "$work/good.gguf"
+refused "no model" 100 "model" -p x
+refused "impossible pair" 100 "budget" -m "$work/good.gguf" -p x --alpha 0.1 --budget 100
+refused "unknown device" 111 "device" -m "$work/good.gguf" -c 1024 -p x --device no-such-device
+
+printf 'this is not a cold pool' >"$work/foreign"
+refused "foreign file as cold pool" 1 "foreign" -m "$work/good.gguf" -c 1024 -p x --csd "file:$work/foreign"
+expect "the foreign file is untouched" "$(cat "$work/foreign")" "this is not a cold pool"
+printf 'not a folder' >"$work/plain"
+state=$work/plain/state refused "state folder below a file" 111 "state" -m "$work/good.gguf" -p x
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir "$work/locked" && chmod 0 "$work/locked"
+    state=$work/locked refused "unreadable state folder" 111 "locked" -m "$work/good.gguf" -p x
+    chmod 700 "$work/locked"
+elif command -v setpriv >/dev/null; then
+    # as root nothing is unreadable: run as nobody
+    chmod 755 "$work" && mkdir -p "$work/locked" "$work/nobody" && chmod 700 "$work/locked" && chown 65534 "$work/nobody"
+    if setpriv --reuid 65534 --clear-groups test -x "$bin/hill-coordinator"; then
+        setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/good.gguf" --run-dir "$work/nobody/run" --state-dir "$work/locked" 2>"$work/err"
+        expect "unreadable state folder: exit" $? 111
+        expect "unreadable state folder: lines" "$(wc -l <"$work/err")" 1
+    else
+        echo "without the unreadable state folder: the build is not readable to other users"
+    fi
+fi
+
+if up -m "$work/good.gguf" -c 1024; then
+    "$hillinfer" run --run-dir "$run_dir" --state-dir "$work/state2" -m "$work/good.gguf" -c 1024 -p x -n 1 >"$work/out" 2>"$work/err"
+    expect "second pipeline in one run folder: exit" $? 100
+    expect "second pipeline: lines" "$(wc -l <"$work/err")" 1
+    expect "the first goes on" "$("$bin/hillctl" status --json --run-dir "$run_dir" | jq .ready)" true
+    down || fail down
+else
+    fail "up"
+fi
+expect_nothing_left
+finish

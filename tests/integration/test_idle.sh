@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# An idle pipeline uses under 1 % of a core per process.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
+up -m "$work/model.gguf" -c 4096 || fail "up"
+printf 'The pass key is 123. The pass key is' >"$work/prompt"
+"$hillinfer" generate -f "$work/prompt" -n 8 --temp 0 --run-dir "$run_dir" >"$work/out" 2>"$work/err" || fail "generate: $(cat "$work/err")"
+
+cpu_ticks() { awk '{sub(/.*\) /, ""); print $12 + $13}' "/proc/$1/stat"; } # utime + stime
+declare -A before names
+sleep 1
+for pid in $(pgrep -f -- "--run-dir $run_dir"); do
+    [ -r "/proc/$pid/stat" ] || continue
+    names[$pid]=$(tr '\0' ' ' <"/proc/$pid/cmdline" | cut -d' ' -f1)
+    case ${names[$pid]} in */hill-*) before[$pid]=$(cpu_ticks "$pid") ;; esac
+done
+expect "processes" "${#before[@]}" 4
+seconds=10
+sleep $seconds
+for pid in "${!before[@]}"; do
+    used=$(($(cpu_ticks "$pid") - before[$pid]))
+    allowed=$((seconds * $(getconf CLK_TCK) / 100))
+    if [ "$used" -lt "$allowed" ]; then pass "$(basename "${names[$pid]}"): $used of $allowed ticks"; else fail "${names[$pid]}: $used ticks in $seconds s"; fi
+done
+down || fail "down"
+expect_nothing_left
+finish

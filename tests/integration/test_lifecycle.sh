@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Up, down, Ctrl-C, kill -9, restart, attach and detach: what a person sees, and that nothing stays behind.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+head -c 6000 "$text" >"$work/prompt"
+printf '\nThis License' >>"$work/prompt"
+options=(-m "$work/model.gguf" -c 8192 --budget 256)
+ask=(-f "$work/prompt" -n 24 --temp 0 --ignore-eos --json --run-dir "$run_dir")
+
+answer() { jq -r '"\(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
+
+# --- up, generate, status, down
+up "${options[@]}" || fail "up"
+"$hillinfer" generate "${ask[@]}" >"$work/first" 2>"$work/err" || fail "generate: $(cat "$work/err")"
+first=$(answer "$work/first")
+"$hillinfer" generate "${ask[@]}" >"$work/again" || fail "generate again"
+expect "the same answer again" "$(answer "$work/again")" "$first"
+expect "status" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -r '[.ready, .csd_attached, .requests_done] | join(" ")')" "true true 2"
+
+# --- a malformed message is counted and answered, never fatal; the pipeline goes on (tests/proto has the many forms)
+# --- attach and detach between requests
+"$hillinfer" detach --run-dir "$run_dir" >/dev/null || fail "detach"
+expect "detached" "$("$hillinfer" status --json --run-dir "$run_dir" | jq .csd_attached)" false
+"$hillinfer" generate "${ask[@]}" >"$work/detached" || fail "generate, detached"
+expect "the same answer without the drive" "$(answer "$work/detached")" "$first"
+expect "all entries hot" "$(jq .tiers.cold.tokens "$work/detached")" 0
+"$hillinfer" attach --run-dir "$run_dir" >/dev/null || fail "attach"
+"$hillinfer" generate "${ask[@]}" >"$work/attached" || fail "generate, attached"
+expect "the same answer with the drive back" "$(answer "$work/attached")" "$first"
+
+# --- refused while a request runs
+"$hillinfer" generate "${ask[@]}" >"$work/running" &
+request=$!
+wait_for 20 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests_running == 1' >/dev/null" || fail "no request runs"
+"$hillinfer" detach --run-dir "$run_dir" >"$work/out" 2>"$work/err" && fail "detach during a request was not refused"
+expect "one line" "$(wc -l <"$work/err")" 1
+wait "$request" || fail "the request that detach left alone"
+expect "its answer" "$(answer "$work/running")" "$first"
+
+# --- a worker dies in mid-request: the request is computed again, the answer is the same
+for worker in csd_agent cpu_scorer gpu_worker; do
+    "$hillinfer" generate "${ask[@]}" >"$work/killed" 2>"$work/err" &
+    request=$!
+    wait_for 20 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests_running == 1' >/dev/null"
+    sleep 0.3
+    kill -KILL "$(worker_pid $worker)"
+    wait "$request" || fail "request with $worker killed: $(cat "$work/err")"
+    expect "the same answer with $worker killed" "$(answer "$work/killed")" "$first"
+    expect "restarts of $worker" "$(jq ".restarts.$worker" "$work/killed")" 1
+done
+
+# --- restart WORKER by hand
+"$hillinfer" restart csd_agent --run-dir "$run_dir" || fail "restart csd_agent"
+wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.ready and .workers.csd_agent.restarts == 2' >/dev/null" || fail "csd_agent did not come back"
+
+# --- Ctrl-C cancels a request, the pipeline stays
+"$bin/hillctl" generate -f "$work/prompt" -n 2000 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
+request=$!
+sleep 2
+kill -INT "$request"
+wait "$request"
+expect "Ctrl-C: exit code" $? 130
+"$hillinfer" generate "${ask[@]}" >"$work/after" || fail "generate after Ctrl-C"
+expect "the same answer after Ctrl-C" "$(answer "$work/after")" "$first"
+
+down || fail "down"
+expect_nothing_left
+
+# --- Ctrl-C on a whole run: the request is cancelled first, the pipeline stopped second
+setsid --wait "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 2000 --temp 0 --ignore-eos \
+    >"$work/out" 2>"$work/err" &
+waiter=$!
+wait_for 20 test -s "$work/out" || fail "no text before Ctrl-C"
+pid=$(pgrep -f "hillctl generate.*--run-dir $run_dir" | head -n 1)
+kill -INT -- "-$(ps -o pgid= -p "$pid" | tr -d ' ')"
+wait "$waiter"
+expect "Ctrl-C on run: exit code" $? 130
+expect_nothing_left
+
+# --- kill -9 of the coordinator in mid-request; the next start cleans up
+"$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 2000 --temp 0 --ignore-eos >"$work/out" 2>"$work/err" &
+request=$!
+wait_for 20 test -s "$work/out" || fail "no text before kill -9"
+kill -KILL "$(coordinator_pid)"
+wait "$request"
+code=$?
+[ "$code" -ne 0 ] || fail "a run whose coordinator was killed ended with 0"
+run_json "$work/out" "${options[@]}" -f "$work/prompt" -n 24 --temp 0 --ignore-eos || fail "start after kill -9: $(cat "$work/out.err")"
+expect "the same answer after kill -9" "$(answer "$work/out")" "$first"
+expect_nothing_left
+
+# --- the supervisor script starts a killed coordinator again
+up "${options[@]}" || fail "up"
+kill -KILL "$(coordinator_pid)"
+wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' 2>/dev/null | jq -e .ready >/dev/null" || fail "the coordinator was not started again"
+"$hillinfer" generate "${ask[@]}" >"$work/out" 2>"$work/err" || fail "generate after the coordinator's restart: $(cat "$work/err")"
+expect "the same answer after the coordinator's restart" "$(answer "$work/out")" "$first"
+expect "restarts of the coordinator" "$(jq .restarts.coordinator "$work/out")" 1
+down || fail "down"
+expect_nothing_left
+finish

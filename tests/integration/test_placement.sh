@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The selection and the logits do not depend on where the entries lie, nor on the code path that scores them; a wrong score shows.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+{
+    head -c 3000 "$text"
+    printf '\nThe pass key is 7302941. Remember it.\n'
+    head -c 6000 "$text" | tail -c 3000
+    printf '\nThe pass key is'
+} >"$work/licence"
+{
+    printf 'Once upon a time, there was a little girl named Lily. %.0s' 1 2 3 4 5 6
+    printf 'She loved to play outside in the park with her dog. One day, she saw a big, red ball. %.0s' 1 2 3 4 5
+} >"$work/story"
+
+# check NAME PROMPT N ARGUMENTS...: five runs, equal hashes; a sixth with a wrong score for a cold entry differs
+check() {
+    local name=$1 prompt=$2 n=$3 first="" hashes placement entries cold
+    shift 3
+    for placement in "--csd none" "--beta 4" "--beta 0.25" "--beta 0.25 --simd reference" "--csd none --simd reference"; do
+        # shellcheck disable=SC2086  # words on purpose
+        run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/out.err")"
+        hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
+        [ -n "$first" ] || first=$hashes
+        expect "$name, $placement: hashes" "$hashes" "$first"
+        entries=$(field "$work/out" '.tiers.hot.tokens + .tiers.cold.tokens')
+        cold=$(field "$work/out" '.tiers.cold.tokens')
+        case $placement in
+        *none*) expect "$name, $placement: cold entries" "$cold" 0 ;;
+        *4*)
+            if [ $((cold * 100)) -lt $((entries * 15)) ] || [ $((cold * 100)) -gt $((entries * 25)) ]; then
+                fail "$name, $placement: $cold of $entries entries cold, wanted about 20 %"
+            fi
+            ;;
+        *) [ $((cold * 100)) -ge $((entries * 75)) ] || fail "$name, $placement: $cold of $entries entries cold, wanted about 80 %" ;;
+        esac
+        expect "$name, $placement: keys over the link" "$(field "$work/out" .bytes.link_key)" 0
+    done
+    HILL_TEST_WRONG_SCORE=100 run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --beta 0.25 || fail "$name: $(cat "$work/out.err")"
+    [ "$(field "$work/out" .selection_hash)" != "${first% *}" ] || fail "$name: a wrong score for a cold entry did not change the selection"
+}
+
+"$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
+check wired "$work/licence" 12 -m "$work/wired.gguf" -c 8192 --budget 256
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
+head -c 900 "$text" >"$work/short"
+check random "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
+if [ -r "$models/stories260K.gguf" ]; then
+    check stories "$work/story" 40 -m "$models/stories260K.gguf" -c 512 --alpha 0.1 --sinks 2 --window 8
+else
+    echo "without stories260K: the reference models are not in $models"
+fi
+expect_nothing_left
+finish
