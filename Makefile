@@ -74,7 +74,7 @@ TEST_SOURCES := $(wildcard tests/*/test_*.c)
 TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
 # a test of tests/<folder>/ links the parts of <folder> when that is a program's folder
 .SECONDEXPANSION:
-$(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(patsubst %/,%,$$(dir $$*))_parts) $(ARCHIVES)
+$(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(ARCHIVES)
 	@mkdir -p $(@D); echo "  LINK  $@"; \
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS) \
 	$(shell pkg-config --libs cmocka 2>/dev/null)

@@ -1,0 +1,90 @@
+/* tests/mkmodel/test_encode.c - rounding of floats into GGUF's tensor types. */
+#include "tests/mkmodel/small_gguf.h"
+
+#include "mkmodel/encode.h"
+
+static uint64_t random_state = 20240229;
+
+static uint32_t next_bits(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 32);
+}
+
+static float half_of(uint16_t bits)
+{
+    uint8_t bytes[2];
+    memcpy(bytes, &bits, 2);
+    return small_half(bytes);
+}
+
+static void every_half_comes_back_unchanged(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x10000; bits++)
+        if ((bits & 0x7fff) <= 0x7c00)
+            assert_int_equal(encode_f16(half_of((uint16_t)bits)), bits);
+}
+
+/* Halfway values between neighbours go to the even one, anything beside them to the nearer. */
+static void halves_round_to_nearest_even(void **state)
+{
+    (void)state;
+    for (uint16_t bits = 0; bits < 0x7bff; bits++) {
+        const float low = half_of(bits), high = half_of((uint16_t)(bits + 1));
+        const float middle = (low + high) / 2; /* exact in a float */
+        assert_int_equal(encode_f16(middle), bits % 2 == 0 ? bits : bits + 1);
+        assert_int_equal(encode_f16(nextafterf(middle, 0)), bits);
+        assert_int_equal(encode_f16(nextafterf(middle, INFINITY)), bits + 1);
+        assert_int_equal(encode_f16(-nextafterf(middle, 0)), 0x8000 | bits);
+    }
+    assert_int_equal(encode_f16(65519.9f), 0x7bff);
+    assert_int_equal(encode_f16(65520.0f), 0x7c00);
+    assert_int_equal(encode_f16(-1e30f), 0xfc00);
+}
+
+static void bf16_is_the_nearest_upper_half(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        const uint32_t bits = next_bits();
+        float value, back, step;
+        memcpy(&value, &bits, 4);
+        if (!isfinite(value) || fabsf(value) > 1e38f || fabsf(value) < 1e-30f)
+            continue;
+        const uint32_t wide = (uint32_t)encode_bf16(value) << 16;
+        memcpy(&back, &wide, 4);
+        step = ldexpf(1, ilogbf(value) - 7);
+        assert_true(fabsf(back - value) <= step / 2);
+    }
+}
+
+static void q8_0_errs_by_at_most_half_a_step(void **state)
+{
+    (void)state;
+    float values[96];
+    uint8_t out[3 * 34];
+    for (int i = 0; i < 96; i++)
+        values[i] = i < 64 ? (float)(int32_t)next_bits() * 1e-9f : 0;
+    assert_int_equal(encode_row(GGUF_TENSOR_Q8_0, values, 96, out), sizeof out);
+    for (int i = 0; i < 96; i++) {
+        const uint8_t *block = out + i / 32 * 34;
+        const float scale = small_half(block);
+        const float back = scale * (float)(int8_t)block[2 + i % 32];
+        /* half a quantum, and the scale's own rounding (2^-11) over 127 quanta */
+        assert_true(fabsf(back - values[i]) <= scale * (0.5f + 127.0f / 2048) * 1.001f);
+    }
+    assert_true(small_half(out) > 0);
+    assert_true(small_half(out + 68) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_half_comes_back_unchanged),
+        cmocka_unit_test(halves_round_to_nearest_even),
+        cmocka_unit_test(bf16_is_the_nearest_upper_half),
+        cmocka_unit_test(q8_0_errs_by_at_most_half_a_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
