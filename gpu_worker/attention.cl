@@ -1,0 +1,318 @@
+/*
+ * attention.cl - norm, rotary embedding and attention.
+ *
+ * Prefill: exact causal attention with an online softmax; keys are walked in tiles of KEYS positions from 0, so that
+ * a query's result depends on its position alone. A work item owns SUBS row tiles of ROWS queries of one head:
+ * both products keep ROWS x 32 results in registers, as in matmul.cl.
+ * Decode: a list of entries, split in tiles of DECODE_TILE by index in the list; the tiles' partial results are put together
+ * in order. Slot numbers only say where an entry lies.
+ *     q   [N_HEADS][tiles][HEAD_DIM][ROWS]     packed queries of a chunk, F32
+ *     kt  [N_KV_HEADS][panels][HEAD_DIM][16]   keys of the layer, FP16, 16 positions side by side
+ *     v   [N_KV_HEADS][16 * panels][PADDED_DIM] values of the layer, FP16
+ *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16
+ * K and V saturate at the largest FP16: an infinity would poison entries that are masked.
+ */
+#define VECTORS    ((HEAD_DIM + 15) / 16)
+#define PADDED_DIM (16 * VECTORS)
+#define GROUP      (N_HEADS / N_KV_HEADS)
+#define ENTRY      (2 * N_KV_HEADS * HEAD_DIM)
+
+static float sum16(float16 v)
+{
+    float8 a = v.lo + v.hi;
+    float4 b = a.lo + a.hi;
+    return (b.x + b.z) + (b.y + b.w);
+}
+
+static float max16(float16 v)
+{
+    float8 a = fmax(v.lo, v.hi);
+    float4 b = fmax(a.lo, a.hi);
+    return fmax(fmax(b.x, b.z), fmax(b.y, b.w));
+}
+
+/* out, packed [tiles][k][ROWS], = rmsnorm(x [n_rows][stride]) * g */
+__kernel void norm_rows(__global const float *x, uint stride, uint first_row,
+                        __global const float *g, uint k, float eps, __global float *out)
+{
+    size_t row = get_global_id(0);
+    __global const float *from = x + (first_row + row) * stride;
+    float16 sum = (float16)(0.0f);
+    for (uint i = 0; i < (k + 15) / 16; i++) {
+        float16 v = vload16(i, from);
+        sum = fma(v, v, sum);
+    }
+    float factor = 1.0f / sqrt(sum16(sum) / (float)k + eps);
+    __global float *to = out + row / ROWS * ROWS * k + row % ROWS;
+    for (uint i = 0; i < k; i++)
+        to[(size_t)i * ROWS] = from[i] * factor * g[i];
+}
+
+/* One row of qkv [n_rows][stride], at position first + row: rotate, pack, round, and lay out as entries
+ * [n_rows][ENTRY] too. turn [position][ROPE_DIMS / 2][2]. */
+__kernel void rotate_store(__global const float *qkv, uint stride, __global const float *turn,
+                           uint first, __global float *q, uint tiles, __global half *kt,
+                           __global half *v, uint panels, __global half *entries)
+{
+    size_t row = get_global_id(0), position = first + row;
+    __global const float *from = qkv + row * stride;
+    __global const float *angle = turn + position * ROPE_DIMS;
+    __global half *entry = entries + row * ENTRY;
+    for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
+        bool is_query = head < N_HEADS;
+        uint kv_head = head - N_HEADS;
+        __global float *to_q = q + (head * (size_t)tiles + row / ROWS) * HEAD_DIM * ROWS + row % ROWS;
+        __global half *to_k = kt + (kv_head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
+        for (uint i = 0; i < HEAD_DIM; i += 2) {
+            float a = from[head * HEAD_DIM + i], b = from[head * HEAD_DIM + i + 1];
+            if (i < ROPE_DIMS) {
+                float c = angle[i], s = angle[i + 1], t = a;
+                a = a * c - b * s;
+                b = t * s + b * c;
+            }
+            if (is_query) {
+                to_q[(size_t)i * ROWS] = a;
+                to_q[(size_t)(i + 1) * ROWS] = b;
+            } else {
+                a = clamp(a, -65504.0f, 65504.0f);
+                b = clamp(b, -65504.0f, 65504.0f);
+                vstore_half(a, (size_t)i * 16, to_k);
+                vstore_half(b, (size_t)(i + 1) * 16, to_k);
+                vstore_half(a, kv_head * HEAD_DIM + i, entry);
+                vstore_half(b, kv_head * HEAD_DIM + i + 1, entry);
+            }
+        }
+    }
+    for (uint head = 0; head < N_KV_HEADS; head++) {
+        __global half *to = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
+        for (uint i = 0; i < HEAD_DIM; i++) {
+            float a = clamp(from[(N_HEADS + N_KV_HEADS + head) * HEAD_DIM + i], -65504.0f, 65504.0f);
+            vstore_half(a, i, to);
+            vstore_half(a, (N_KV_HEADS + head) * HEAD_DIM + i, entry);
+        }
+    }
+}
+
+/* Scores of ROWS queries (first at position `position`) against KEYS keys from key0, times log2(e) / sqrt(HEAD_DIM);
+ * keys after the query are -infinity. p [ROWS][KEYS] */
+static void score_tile(__global const float *q, __global const half *kt, uint key0, uint position,
+                       float *p)
+{
+    const float scale = SCORE_SCALE;
+    for (int pair = 0; pair < KEYS / 32; pair++) {
+        __global const half *k0 = kt + (size_t)pair * 32 * HEAD_DIM, *k1 = k0 + 16 * HEAD_DIM;
+        float16 acc0[ROWS], acc1[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            acc0[r] = acc1[r] = (float16)(0.0f);
+        for (uint i = 0; i < HEAD_DIM; i++) {
+            float16 v0 = vload_half16(i, k0), v1 = vload_half16(i, k1);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                float16 x = (float16)(q[i * ROWS + r]);
+                acc0[r] = fma(x, v0, acc0[r]);
+                acc1[r] = fma(x, v1, acc1[r]);
+            }
+        }
+        int16 key = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + (int)(key0 + pair * 32);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            int16 last = (int16)((int)(position + r));
+            vstore16(select(acc0[r] * scale, (float16)(-INFINITY), key > last), 0, p + r * KEYS + pair * 32);
+            vstore16(select(acc1[r] * scale, (float16)(-INFINITY), key + 16 > last), 1, p + r * KEYS + pair * 32);
+        }
+    }
+}
+
+/* o [VECTORS][ROWS] = o * alpha + p . v over n_keys keys */
+static void value_tile(const float *p, const float *alpha, __global const half *v, uint n_keys,
+                       float16 *o)
+{
+    int j = 0;
+    for (; j + 1 < VECTORS; j += 2) {
+        float16 acc0[ROWS], acc1[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            acc0[r] = o[j * ROWS + r] * alpha[r];
+            acc1[r] = o[(j + 1) * ROWS + r] * alpha[r];
+        }
+        for (uint i = 0; i < n_keys; i++) {
+            __global const half *row = v + (size_t)i * PADDED_DIM;
+            float16 v0 = vload_half16(j, row), v1 = vload_half16(j + 1, row);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                float16 x = (float16)(p[r * KEYS + i]);
+                acc0[r] = fma(x, v0, acc0[r]);
+                acc1[r] = fma(x, v1, acc1[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            o[j * ROWS + r] = acc0[r];
+            o[(j + 1) * ROWS + r] = acc1[r];
+        }
+    }
+#if VECTORS % 2
+    float16 acc[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        acc[r] = o[j * ROWS + r] * alpha[r];
+    for (uint i = 0; i < n_keys; i++) {
+        float16 v0 = vload_half16(j, v + (size_t)i * PADDED_DIM);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            acc[r] = fma((float16)(p[r * KEYS + i]), v0, acc[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        o[j * ROWS + r] = acc[r];
+#endif
+}
+
+/* Online softmax of one tile: p becomes 2^(p - m), l [ROWS] sums per lane, alpha the factor for what was summed before. */
+static void soften_tile(float *p, float *m, float16 *l, float *alpha)
+{
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float16 top = vload16(0, p + r * KEYS);
+        for (int c = 1; c < KEYS / 16; c++)
+            top = fmax(top, vload16(c, p + r * KEYS));
+        float highest = fmax(m[r], max16(top));
+        float16 sum = (float16)(0.0f);
+        for (int c = 0; c < KEYS / 16; c++) {
+            float16 e = exp2(vload16(c, p + r * KEYS) - highest);
+            vstore16(e, c, p + r * KEYS);
+            sum += e;
+        }
+        alpha[r] = exp2(m[r] - highest);
+        l[r] = l[r] * alpha[r] + sum;
+        m[r] = highest;
+    }
+}
+
+/*
+ * Chunk rows at positions first .. first + n_rows - 1. Index 0: block of SUBS row tiles, index 1: head.
+ * out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]
+ */
+__kernel void attend_chunk(__global const float *q, uint tiles, __global const half *kt,
+                           __global const half *v, uint panels, uint first, uint n_rows,
+                           __global float *out)
+{
+    size_t block = get_global_id(0), head = get_global_id(1), kv_head = head / GROUP;
+    uint tile0 = block * SUBS, tile_end = min(tile0 + SUBS, (n_rows + ROWS - 1) / ROWS);
+    uint n_keys = first + min(tile_end * ROWS, n_rows);
+    __global const float *qh = q + (head * tiles) * HEAD_DIM * ROWS;
+    __global const half *kh = kt + kv_head * panels * HEAD_DIM * 16;
+    __global const half *vh = v + kv_head * panels * 16 * PADDED_DIM;
+    float16 o[SUBS * VECTORS * ROWS], l[SUBS * ROWS];
+    float m[SUBS * ROWS], p[ROWS * KEYS], alpha[ROWS];
+    for (int i = 0; i < SUBS * VECTORS * ROWS; i++)
+        o[i] = (float16)(0.0f);
+    for (int i = 0; i < SUBS * ROWS; i++) {
+        l[i] = (float16)(0.0f);
+        m[i] = -INFINITY;
+    }
+    for (uint key0 = 0; key0 < n_keys; key0 += KEYS) {
+        for (uint tile = tile0; tile < tile_end; tile++) {
+            uint sub = tile - tile0, position = first + tile * ROWS;
+            if (key0 >= position + ROWS)
+                continue;
+            score_tile(qh + (size_t)tile * HEAD_DIM * ROWS, kh + (size_t)key0 * HEAD_DIM, key0, position, p);
+            soften_tile(p, m + sub * ROWS, l + sub * ROWS, alpha);
+            value_tile(p, alpha, vh + (size_t)key0 * PADDED_DIM, min((uint)KEYS, n_keys - key0),
+                       o + sub * VECTORS * ROWS);
+        }
+    }
+    for (uint tile = tile0; tile < tile_end; tile++) {
+        uint sub = tile - tile0;
+        __global float *to = out + ((size_t)tile * N_HEADS + head) * HEAD_DIM * ROWS;
+        for (int r = 0; r < ROWS; r++) {
+            float sum = sum16(l[sub * ROWS + r]);
+            for (int j = 0; j < VECTORS; j++) {
+                float lanes[16];
+                vstore16(o[(sub * VECTORS + j) * ROWS + r] / sum, 0, lanes);
+                for (int c = 0; c < 16 && j * 16 + c < HEAD_DIM; c++)
+                    to[(j * 16 + c) * ROWS + r] = lanes[c];
+            }
+        }
+    }
+}
+
+/* entries [slots[i]] = uploads [i]; index 0: i */
+__kernel void scatter_entries(__global const ushort *uploads, __global const uint *slots,
+                              __global ushort *entries)
+{
+    size_t i = get_global_id(0);
+    __global const ushort *from = uploads + i * ENTRY;
+    __global ushort *to = entries + (size_t)slots[i] * ENTRY;
+    for (uint j = 0; j < ENTRY; j++)
+        to[j] = from[j];
+}
+
+/* Partial attention of one head (index 0) over the list's tile (index 1): partial [tiles][N_HEADS][PADDED_DIM + 16],
+ * the values, then the maximum and the sum. */
+__kernel void attend_list(__global const float *q, __global const half *entries,
+                          __global const uint *items, uint n_items, __global float *partial)
+{
+    size_t head = get_global_id(0), tile = get_global_id(1), kv_head = head / GROUP;
+    uint start = tile * DECODE_TILE, n = min((uint)DECODE_TILE, n_items - start);
+    __global const float *qh = q + head * HEAD_DIM;
+    float scores[DECODE_TILE], highest = -INFINITY;
+    for (uint i = 0; i < n; i++) {
+        __global const half *key = entries + (size_t)items[start + i] * ENTRY + kv_head * HEAD_DIM;
+        float16 sum = (float16)(0.0f);
+        for (int j = 0; j < HEAD_DIM / 16; j++)
+            sum = fma(vload16(j, qh), vload_half16(j, key), sum);
+        float score = sum16(sum);
+        for (int j = HEAD_DIM / 16 * 16; j < HEAD_DIM; j++)
+            score = fma(qh[j], vload_half(j, key), score);
+        scores[i] = score * SCORE_SCALE;
+        highest = fmax(highest, scores[i]);
+    }
+    float16 o[VECTORS];
+    float total = 0.0f;
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++)
+        o[j] = (float16)(0.0f);
+    for (uint i = 0; i < n; i++) {
+        /* the last vector may run into what follows the head's values; those lanes are dropped below */
+        __global const half *value =
+            entries + (size_t)items[start + i] * ENTRY + (N_KV_HEADS + kv_head) * HEAD_DIM;
+        float p = exp2(scores[i] - highest);
+        total += p;
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++)
+            o[j] = fma((float16)(p), vload_half16(j, value), o[j]);
+    }
+    __global float *to = partial + (tile * N_HEADS + head) * (PADDED_DIM + 16);
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++)
+        vstore16(o[j], j, to);
+    to[PADDED_DIM] = highest;
+    to[PADDED_DIM + 1] = total;
+}
+
+/* out [N_HEADS][HEAD_DIM]: the tiles of a head (index 0) put together, in order. */
+__kernel void attend_combine(__global const float *partial, uint tiles, __global float *out)
+{
+    size_t head = get_global_id(0);
+    float highest = -INFINITY, total = 0.0f;
+    float16 o[VECTORS];
+    for (uint t = 0; t < tiles; t++)
+        highest = fmax(highest, partial[((size_t)t * N_HEADS + head) * (PADDED_DIM + 16) + PADDED_DIM]);
+    for (int j = 0; j < VECTORS; j++)
+        o[j] = (float16)(0.0f);
+    for (uint t = 0; t < tiles; t++) {
+        __global const float *from = partial + ((size_t)t * N_HEADS + head) * (PADDED_DIM + 16);
+        float weight = exp2(from[PADDED_DIM] - highest);
+        total = fma(from[PADDED_DIM + 1], weight, total);
+        for (int j = 0; j < VECTORS; j++)
+            o[j] = fma((float16)(weight), vload16(j, from), o[j]);
+    }
+    for (int j = 0; j < VECTORS; j++) {
+        float lanes[16];
+        vstore16(o[j] / total, 0, lanes);
+        for (int c = 0; c < 16 && j * 16 + c < HEAD_DIM; c++)
+            out[head * HEAD_DIM + j * 16 + c] = lanes[c];
+    }
+}

@@ -1,0 +1,322 @@
+/*
+ * gpu_worker/engine.c - making and ending an engine, its buffers and launches. See engine.h.
+ */
+#include "gpu_worker/engine_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/embed.h"
+
+HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
+HILL_EMBED(gpu_worker_matvec_cl, "gpu_worker/matvec.cl");
+HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
+
+static const char *const kernel_names[KERNEL_COUNT] = {
+    [KERNEL_GEMM_STORE] = "gemm_store",           [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_SWIGLU] = "gemm_swiglu",         [KERNEL_MATVEC_NORM] = "matvec_norm",
+    [KERNEL_MATVEC_ADD] = "matvec_add",           [KERNEL_MATVEC_SWIGLU] = "matvec_swiglu",
+    [KERNEL_MATVEC_QKV] = "matvec_qkv",           [KERNEL_NORM_ROWS] = "norm_rows",
+    [KERNEL_ROTATE_STORE] = "rotate_store",       [KERNEL_ATTEND_CHUNK] = "attend_chunk",
+    [KERNEL_SCATTER_ENTRIES] = "scatter_entries", [KERNEL_ATTEND_LIST] = "attend_list",
+    [KERNEL_ATTEND_COMBINE] = "attend_combine",
+};
+
+/* ---- launches and buffers ---- */
+
+int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
+                  uint32_t n_args, struct hill_why *why)
+{
+    static const size_t local[2] = {1, 1};
+    size_t offset[2] = {launch->offset, 0};
+    for (uint32_t i = 0; i < n_args; i++) {
+        cl_int status = clSetKernelArg(launch->kernel, i, args[i].bytes, args[i].value);
+        if (status != CL_SUCCESS)
+            return cldevice_check(status, launch->name, why);
+    }
+    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, offset, launch->size,
+                                                 local, 0, NULL, launch->event),
+                          launch->name, why);
+}
+
+void engine_release(struct engine *e, struct device_buffer *buffer)
+{
+    if (buffer->mem)
+        clReleaseMemObject(buffer->mem);
+    e->kv_bytes -= buffer->bytes;
+    *buffer = (struct device_buffer){0};
+}
+
+int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
+                   struct hill_why *why)
+{
+    static const cl_uint zero = 0;
+    if (buffer->bytes >= bytes)
+        return 0;
+    engine_release(e, buffer);
+    cl_int status;
+    bytes = (bytes + 63) / 64 * 64;
+    buffer->mem = clCreateBuffer(e->device.context, CL_MEM_READ_WRITE, bytes, NULL, &status);
+    if (status != CL_SUCCESS) {
+        buffer->mem = NULL;
+        return hill_fail(why, HILL_E_NOMEM, "cannot allocate %llu MiB on the device: %s",
+                         (unsigned long long)(bytes >> 20), cldevice_strerror(status));
+    }
+    buffer->bytes = bytes;
+    e->kv_bytes += bytes;
+    /* what is never written is still read as padding: it must be finite */
+    return cldevice_check(
+        clEnqueueFillBuffer(e->queue, buffer->mem, &zero, sizeof zero, 0, bytes, 0, NULL, NULL),
+        "cannot clear device memory", why);
+}
+
+/* ---- tables ---- */
+
+void engine_turns(const struct engine *e, uint32_t position, float *out)
+{
+    for (uint32_t i = 0; i < e->hp.rope_dims / 2; i++) {
+        double angle = position * e->frequencies[i];
+        out[2 * i] = (float)cos(angle);
+        out[2 * i + 1] = (float)sin(angle);
+    }
+}
+
+/* In double: at position 10^5 a float angle would be off by 0.01 radians. */
+static int make_frequencies(struct engine *e, struct hill_why *why)
+{
+    uint32_t pairs = e->hp.rope_dims / 2;
+    const struct gguf_tensor *factors = gguf_tensor(e->file, "rope_freqs.weight");
+    float *factor = calloc(pairs + 1, sizeof *factor);
+    e->frequencies = calloc(pairs + 1, sizeof *e->frequencies);
+    int rc =
+        factor && e->frequencies ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory for rotary tables");
+    if (!rc && factors && factors->dims[0] != pairs)
+        rc = hill_fail(why, HILL_E_DAMAGED, "%s: rope_freqs.weight has not %u values",
+                       gguf_path(e->file), pairs);
+    if (!rc && factors)
+        rc = gguf_tensor_rows_f32(factors, 0, 1, factor);
+    for (uint32_t i = 0; !rc && i < pairs; i++) {
+        double f = pow(e->hp.rope_base, -2.0 * i / e->hp.rope_dims) / e->hp.rope_scale;
+        e->frequencies[i] = factors ? f / factor[i] : f;
+    }
+    free(factor);
+    return rc;
+}
+
+int engine_embedding(const struct engine *e, uint32_t token, float *out, struct hill_why *why)
+{
+    if (token >= e->hp.n_vocab)
+        return hill_fail(why, HILL_E_INVALID, "token %u is outside the vocabulary of %u", token,
+                         e->hp.n_vocab);
+    memset(out + e->hp.n_embd, 0, sizeof(float) * (e->hidden_stride - e->hp.n_embd));
+    int rc = gguf_tensor_rows_f32(e->embedding, token, 1, out);
+    return rc ? hill_fail(why, rc, "cannot read the embedding of token %u", token) : 0;
+}
+
+/* ---- create, configure, destroy ---- */
+
+static int check_shape(const struct model_hparams *hp, struct hill_why *why)
+{
+    if (hp->head_dim % 2 || hp->rope_dims % 2 || hp->rope_dims > hp->head_dim || hp->rope_dims == 0)
+        return hill_fail(
+            why, HILL_E_UNSUPPORTED,
+            "head size %u with %u rotated dimensions is not supported: both must be even",
+            hp->head_dim, hp->rope_dims);
+    if (!hp->n_layers || !hp->n_heads || !hp->n_kv_heads || hp->n_heads % hp->n_kv_heads ||
+        !hp->n_embd || !hp->n_ff || !hp->n_vocab || !hp->head_dim ||
+        hp->head_dim > KERNEL_HEAD_DIM_MAX)
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "a model of %u layers, %u heads, %u KV heads of size %u is not supported",
+                         hp->n_layers, hp->n_heads, hp->n_kv_heads, hp->head_dim);
+    return 0;
+}
+
+static int build_kernels(struct engine *e, struct hill_why *why)
+{
+    const struct model_hparams *hp = &e->hp;
+    const char *const sources[3] = {NULL, NULL, gpu_worker_attention_cl};
+    for (int p = 0; p < 3; p++) {
+        char options[512];
+        snprintf(options, sizeof options,
+                 "-cl-std=CL1.2 -DWEIGHT_F16=%d -DROWS=%u -DSUBS=%u -DKEYS=%u -DDECODE_TILE=%u "
+                 "-DHEAD_DIM=%u "
+                 "-DN_HEADS=%u -DN_KV_HEADS=%u -DROPE_DIMS=%u -DQKV_DIMS=%u -DSCORE_SCALE=%.9ef",
+                 p == 1, TILE_ROWS, ATTEND_SUBTILES, ATTEND_KEYS, DECODE_TILE, hp->head_dim,
+                 hp->n_heads, hp->n_kv_heads, hp->rope_dims,
+                 (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
+                 1.4426950408889634 / sqrt(hp->head_dim));
+        char *joined = NULL;
+        if (p < 2) {
+            size_t bytes = (size_t)(gpu_worker_matmul_cl_end - gpu_worker_matmul_cl) +
+                           (size_t)(gpu_worker_matvec_cl_end - gpu_worker_matvec_cl) + 64;
+            joined = malloc(bytes);
+            if (!joined)
+                return hill_fail(why, HILL_E_NOMEM, "no memory for kernel sources");
+            snprintf(joined, bytes, "%s\n#undef LOAD_WEIGHTS\n%s", gpu_worker_matmul_cl,
+                     gpu_worker_matvec_cl);
+        }
+        e->programs[p] = cldevice_build(&e->device, joined ? joined : sources[p], options, why);
+        free(joined);
+        if (!e->programs[p])
+            return HILL_E_NODEV;
+    }
+    for (int k = 0; k < KERNEL_COUNT; k++) {
+        for (int f16 = 0; f16 < (k < KERNEL_TYPED_COUNT ? 2 : 1); f16++) {
+            cl_int status;
+            e->kernels[f16][k] = clCreateKernel(e->programs[k < KERNEL_TYPED_COUNT ? f16 : 2],
+                                                kernel_names[k], &status);
+            if (cldevice_check(status, kernel_names[k], why))
+                return HILL_E_NODEV;
+        }
+    }
+    return 0;
+}
+
+int engine_create(struct engine **out, const struct cldevice *device, const struct gguf_file *file,
+                  const struct model_hparams *hparams, struct hill_why *why)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the engine");
+    e->device = *device;
+    e->file = file;
+    e->hp = *hparams;
+    int rc = check_shape(hparams, why);
+    if (rc)
+        goto fail;
+    e->entry_bytes = 4 * hparams->n_kv_heads * hparams->head_dim;
+    e->hidden_stride = round_up(hparams->n_embd, 32);
+    e->qkv_stride = round_up((hparams->n_heads + 2 * hparams->n_kv_heads) * hparams->head_dim, 32);
+    e->act_stride = round_up(hparams->n_ff, 32);
+    uint32_t row = e->hidden_stride > hparams->rope_dims ? e->hidden_stride : hparams->rope_dims;
+    e->host_row = calloc((size_t)row * HOST_ROWS, sizeof(float));
+    rc = e->host_row ? make_frequencies(e, why)
+                     : hill_fail(why, HILL_E_NOMEM, "no memory for the engine");
+    if (rc)
+        goto fail;
+    rc = HILL_E_NODEV;
+    e->queue = cldevice_queue(device, false, why);
+    e->read_queue = e->queue ? cldevice_queue(device, false, why) : NULL;
+    if (!e->read_queue)
+        goto fail;
+    rc = build_kernels(e, why);
+    if (!rc)
+        rc = weights_load(e, why);
+    if (rc)
+        goto fail;
+    *out = e;
+    return 0;
+fail:
+    engine_destroy(e);
+    return rc;
+}
+
+static void release_slots(struct engine *e)
+{
+    for (uint32_t layer = 0; e->slots && layer < e->hp.n_layers; layer++)
+        engine_release(e, &e->slots[layer]);
+    free(e->slots);
+    e->slots = NULL;
+}
+
+int engine_configure(struct engine *e, uint32_t batch_tokens, uint32_t gpu_slots,
+                     struct hill_why *why)
+{
+    if (batch_tokens == 0 || batch_tokens > 1u << 20 || gpu_slots == 0 || gpu_slots > 1u << 24)
+        return hill_fail(why, HILL_E_INVALID, "batch of %u tokens or %u GPU slots is out of range",
+                         batch_tokens, gpu_slots);
+    int rc = engine_finish(e, why);
+    if (rc)
+        return rc;
+    if (gpu_slots != e->gpu_slots)
+        release_slots(e);
+    e->batch_tokens = batch_tokens;
+    e->gpu_slots = gpu_slots;
+    e->n_tokens = e->units_queued = e->units_read = 0;
+    e->next_layer = UINT32_MAX;
+    if (!e->slots)
+        e->slots = calloc(e->hp.n_layers, sizeof *e->slots);
+    if (!e->slots)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the slot table");
+    uint32_t padded = round_up(e->hp.head_dim, 16), tiles = gpu_slots / DECODE_TILE + 1;
+    /* the last value vector of the last entry may be read 15 values past its end */
+    for (uint32_t layer = 0; !rc && layer < e->hp.n_layers; layer++)
+        rc = engine_reserve(e, &e->slots[layer], (gpu_slots + 1ull) * e->entry_bytes + 32, why);
+    struct {
+        struct device_buffer *buffer;
+        uint64_t bytes;
+    } scratch[] = {
+        {&e->x, 4ull * e->hidden_stride},
+        {&e->turn, 4ull * e->hp.rope_dims},
+        {&e->step_q, 4ull * (e->hp.n_heads * e->hp.head_dim + 16)},
+        {&e->step_attended, 4ull * (e->hp.n_heads * e->hp.head_dim + 16)},
+        {&e->step_activated, 4ull * e->act_stride},
+        {&e->partial, 4ull * tiles * e->hp.n_heads * (padded + 16)},
+        {&e->items, 4ull * (gpu_slots + 1)},
+        {&e->logits, 4ull * round_up(e->hp.n_vocab, 32)},
+        {&e->upload, (uint64_t)UPLOAD_BATCH * e->entry_bytes},
+        {&e->upload_slots, 4ull * UPLOAD_BATCH},
+    };
+    for (size_t i = 0; !rc && i < sizeof scratch / sizeof *scratch; i++)
+        rc = engine_reserve(e, scratch[i].buffer, scratch[i].bytes, why);
+    return rc ? rc : engine_finish(e, why);
+}
+
+void engine_destroy(struct engine *e)
+{
+    if (!e)
+        return;
+    if (e->queue)
+        clFinish(e->queue);
+    if (e->read_queue)
+        clFinish(e->read_queue);
+    struct device_buffer *buffers[] = {
+        &e->hidden,         &e->turns,   &e->kt,    &e->v,      &e->entries[0],
+        &e->entries[1],     &e->normed,  &e->qkv,   &e->q,      &e->attended,
+        &e->activated,      &e->x,       &e->turn,  &e->step_q, &e->step_attended,
+        &e->step_activated, &e->partial, &e->items, &e->logits, &e->upload,
+        &e->upload_slots};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        engine_release(e, buffers[i]);
+    release_slots(e);
+    for (int i = 0; i < 2; i++)
+        if (e->stored[i])
+            clReleaseEvent(e->stored[i]);
+    weights_free(e);
+    for (int f16 = 0; f16 < 2; f16++)
+        for (int k = 0; k < KERNEL_COUNT; k++)
+            if (e->kernels[f16][k])
+                clReleaseKernel(e->kernels[f16][k]);
+    for (int p = 0; p < 3; p++)
+        if (e->programs[p])
+            clReleaseProgram(e->programs[p]);
+    if (e->read_queue)
+        clReleaseCommandQueue(e->read_queue);
+    if (e->queue)
+        clReleaseCommandQueue(e->queue);
+    free(e->frequencies);
+    free(e->host_row);
+    free(e);
+}
+
+const struct model_hparams *engine_hparams(const struct engine *e)
+{
+    return &e->hp;
+}
+
+uint64_t engine_weight_bytes(const struct engine *e)
+{
+    return e->weight_bytes;
+}
+
+uint64_t engine_kv_bytes(const struct engine *e)
+{
+    return e->kv_bytes;
+}
+
+int engine_finish(struct engine *e, struct hill_why *why)
+{
+    int rc = cldevice_check(clFinish(e->queue), "the device failed", why);
+    return rc ? rc : cldevice_check(clFinish(e->read_queue), "the device failed", why);
+}

@@ -1,0 +1,94 @@
+/*
+ * gpu_worker/engine.h - a Llama forward pass on one OpenCL device, with attention over KV entries
+ * that others select.
+ *
+ * What: weights, activations and the GPU's KV memory. The prompt is taken layer by layer in chunks;
+ * after each (layer, chunk) unit its KV entries can be read. A decode step goes layer by layer:
+ * query and new entry out, selected entries in, attend. Who selects is not known here: request.c
+ * speaks to the scorer, tests select by hand. Order of calls: create, configure, then any number of
+ *     prefill_begin, { prefill_enqueue(u), prefill_read(u) } for all units in order,
+ * prefill_logits, { step_begin, { step_query, step_upload*, step_attend } for each layer in order,
+ * step_logits }* A request is abandoned by beginning the next one. Exactness: F32, BF16 and Q8_0
+ * weights are computed in F32 (exact conversions), F16 weights stay F16 and are widened when loaded
+ * into registers; sums are F32. The order of every sum depends on shapes and list length only,
+ * never on slot numbers, chunk rows or timing: the same input gives the same bits on one device.
+ * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
+ * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
+ * order or out of range). why names it. Who calls it: request.c and tests. Concurrency: one thread.
+ */
+#ifndef HILL_GPU_WORKER_ENGINE_H
+#define HILL_GPU_WORKER_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/cldevice.h"
+#include "model/gguf.h"
+#include "model/hparams.h"
+
+struct engine;
+
+/* Load the weights of file (which must stay open while the engine lives: token embeddings are read
+ * from it). The device stays the caller's. */
+int engine_create(struct engine **out, const struct cldevice *device, const struct gguf_file *file,
+                  const struct model_hparams *hparams, struct hill_why *why);
+void engine_destroy(struct engine *engine); /* NULL allowed */
+
+/* Prefill chunk in tokens and entries of the slot table per layer; contents of the slot table are
+ * lost. */
+int engine_configure(struct engine *engine, uint32_t batch_tokens, uint32_t gpu_slots,
+                     struct hill_why *why);
+
+const struct model_hparams *engine_hparams(const struct engine *engine);
+uint64_t engine_weight_bytes(const struct engine *engine);
+/* KV and activation bytes that are allocated now, and those that a prompt of n_prompt tokens takes
+ * in all. */
+uint64_t engine_kv_bytes(const struct engine *engine);
+uint64_t engine_kv_bytes_needed(const struct engine *engine, uint32_t n_prompt);
+
+/* ---- prefill ---- */
+
+struct engine_unit {
+    uint32_t layer, first, count; /* tokens first .. first + count - 1 of one layer */
+};
+
+/* Token ids must be below n_vocab. */
+int engine_prefill_begin(struct engine *engine, const uint32_t *tokens, uint32_t n_tokens,
+                         struct hill_why *why);
+uint32_t engine_prefill_units(const struct engine *engine); /* of the current prompt */
+struct engine_unit engine_prefill_unit(const struct engine *engine, uint32_t unit);
+
+/* Queue a unit's kernels; does not wait. Units in order; unit u only after u - 2 was read. */
+int engine_prefill_enqueue(struct engine *engine, uint32_t unit, struct hill_why *why);
+/* Are the unit's entries computed? 1, 0, or an error. */
+int engine_prefill_done(struct engine *engine, uint32_t unit, struct hill_why *why);
+/* Entries [count][entry bytes] of the unit's tokens from `first` (counted within the unit); waits
+ * for them. The unit counts as read once its last entry was. */
+int engine_prefill_read(struct engine *engine, uint32_t unit, uint32_t first, uint32_t count,
+                        void *entries, struct hill_why *why);
+/* logits [n_vocab] of the prompt's last token; after all units. Waits. */
+int engine_prefill_logits(struct engine *engine, float *logits, struct hill_why *why);
+
+/* ---- decode ---- */
+
+int engine_step_begin(struct engine *engine, uint32_t token, uint32_t position,
+                      struct hill_why *why);
+/* q [n_heads][head_dim] after rotary embedding, entry [entry bytes] of the token; waits for both.
+ */
+int engine_step_query(struct engine *engine, uint32_t layer, float *q, void *entry,
+                      struct hill_why *why);
+/* Copy count entries ([count][entry bytes], one after the other) into the layer's slots. entries
+ * may be reused at return. */
+int engine_step_upload(struct engine *engine, uint32_t layer, uint32_t count, const uint32_t *slots,
+                       const void *entries, struct hill_why *why);
+/* Attention over slots[0 .. n_slots-1] in that order, then the token itself; output projection and
+ * FFN. Does not wait. */
+int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t n_slots,
+                       const uint32_t *slots, struct hill_why *why);
+/* logits [n_vocab]; after all layers. Waits. */
+int engine_step_logits(struct engine *engine, float *logits, struct hill_why *why);
+
+/* Wait until the device is idle. */
+int engine_finish(struct engine *engine, struct hill_why *why);
+
+#endif

@@ -1,0 +1,246 @@
+/*
+ * gpu_worker/prefill.c - the prompt, layer by layer in chunks. See engine.h.
+ *
+ * One unit is one chunk of one layer. Hidden states of all tokens stay on the device; so do the
+ * keys and values of the current layer only, packed for attention. Entries leave in the order in
+ * which they are computed, two chunks' worth at a time. In the last layer only the last token's
+ * state is needed: earlier chunks end at their keys and values, and of the last chunk only the
+ * block of the last token goes on. That changes no bit of it: a row's result does not depend on
+ * other rows.
+ */
+#include <string.h>
+
+#include "gpu_worker/engine_internal.h"
+
+static uint32_t row_tiles(uint32_t rows)
+{
+    return (rows + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+struct prefill_sizes {
+    uint64_t hidden, turns, kt, v, entries, normed, qkv, q, attended, activated;
+};
+
+static void compute_sizes(const struct engine *e, uint32_t n_tokens, struct prefill_sizes *s)
+{
+    const struct model_hparams *hp = &e->hp;
+    uint64_t batch = e->batch_tokens < n_tokens ? e->batch_tokens : n_tokens;
+    uint64_t batch_rows = (uint64_t)row_tiles((uint32_t)batch) * TILE_ROWS;
+    uint64_t keys = round_up(n_tokens, ATTEND_KEYS), q_dims = (uint64_t)hp->n_heads * hp->head_dim;
+    s->hidden = 4ull * n_tokens * e->hidden_stride;
+    s->turns = 4ull * n_tokens * hp->rope_dims;
+    s->kt = 2ull * keys * hp->n_kv_heads * hp->head_dim;
+    s->v = 2ull * keys * hp->n_kv_heads * round_up(hp->head_dim, 16);
+    s->entries = batch * e->entry_bytes;
+    s->normed = 4ull * batch_rows * hp->n_embd;
+    s->qkv = 4ull * batch * e->qkv_stride;
+    s->q = 4ull * batch_rows * q_dims;
+    s->attended = 4ull * batch_rows * q_dims;
+    s->activated = 4ull * batch_rows * e->act_stride;
+}
+
+uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_prompt)
+{
+    struct prefill_sizes s;
+    compute_sizes(e, n_prompt, &s);
+    uint64_t total = s.hidden + s.turns + s.kt + s.v + 2 * s.entries + s.normed + s.qkv + s.q +
+                     s.attended + s.activated;
+    const struct device_buffer *fixed[] = {
+        &e->x,       &e->turn,  &e->step_q, &e->step_attended, &e->step_activated,
+        &e->partial, &e->items, &e->logits, &e->upload,        &e->upload_slots};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        total += fixed[i]->bytes;
+    for (uint32_t layer = 0; e->slots && layer < e->hp.n_layers; layer++)
+        total += e->slots[layer].bytes;
+    return total + 11 * 64; /* buffers are rounded up */
+}
+
+static int reserve_prefill(struct engine *e, uint32_t n_tokens, struct hill_why *why)
+{
+    struct prefill_sizes s;
+    compute_sizes(e, n_tokens, &s);
+    struct {
+        struct device_buffer *buffer;
+        uint64_t bytes;
+    } list[] = {{&e->hidden, s.hidden},
+                {&e->turns, s.turns},
+                {&e->kt, s.kt},
+                {&e->v, s.v},
+                {&e->entries[0], s.entries},
+                {&e->entries[1], s.entries},
+                {&e->normed, s.normed},
+                {&e->qkv, s.qkv},
+                {&e->q, s.q},
+                {&e->attended, s.attended},
+                {&e->activated, s.activated}};
+    int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof list / sizeof *list; i++)
+        rc = engine_reserve(e, list[i].buffer, list[i].bytes, why);
+    return rc;
+}
+
+static int write_rows(struct engine *e, cl_mem to, uint32_t first, uint32_t count, uint32_t stride,
+                      struct hill_why *why)
+{
+    if (stride == 0)
+        return 0;
+    return cldevice_check(clEnqueueWriteBuffer(e->queue, to, CL_TRUE, 4ull * first * stride,
+                                               4ull * count * stride, e->host_row, 0, NULL, NULL),
+                          "cannot write the prompt to the device", why);
+}
+
+int engine_prefill_begin(struct engine *e, const uint32_t *tokens, uint32_t n_tokens,
+                         struct hill_why *why)
+{
+    if (n_tokens == 0 || !e->batch_tokens)
+        return hill_fail(why, HILL_E_INVALID, "an empty prompt");
+    int rc = engine_finish(e, why);
+    if (!rc)
+        rc = reserve_prefill(e, n_tokens, why);
+    for (uint32_t first = 0; !rc && first < n_tokens; first += HOST_ROWS) {
+        uint32_t count = n_tokens - first < HOST_ROWS ? n_tokens - first : HOST_ROWS;
+        for (uint32_t i = 0; !rc && i < count; i++)
+            rc = engine_embedding(e, tokens[first + i], e->host_row + (size_t)i * e->hidden_stride,
+                                  why);
+        if (!rc)
+            rc = write_rows(e, e->hidden.mem, first, count, e->hidden_stride, why);
+        for (uint32_t i = 0; !rc && i < count; i++)
+            engine_turns(e, first + i, e->host_row + (size_t)i * e->hp.rope_dims);
+        if (!rc)
+            rc = write_rows(e, e->turns.mem, first, count, e->hp.rope_dims, why);
+    }
+    e->n_tokens = rc ? 0 : n_tokens;
+    e->n_chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens;
+    e->panels = round_up(n_tokens, ATTEND_KEYS) / 16;
+    e->units_queued = e->units_read = 0;
+    e->next_layer = UINT32_MAX;
+    return rc;
+}
+
+uint32_t engine_prefill_units(const struct engine *e)
+{
+    return e->n_chunks * e->hp.n_layers;
+}
+
+struct engine_unit engine_prefill_unit(const struct engine *e, uint32_t unit)
+{
+    uint32_t first = unit % e->n_chunks * e->batch_tokens, rest = e->n_tokens - first;
+    return (struct engine_unit){unit / e->n_chunks, first,
+                                rest < e->batch_tokens ? rest : e->batch_tokens};
+}
+
+/* Norm, projections, rotation; keys and values stored. */
+static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t parity,
+                        struct hill_why *why)
+{
+    const struct layer_weights *w = &e->layers[u->layer];
+    uint32_t tiles = row_tiles(u->count);
+    if (e->stored[parity])
+        clReleaseEvent(e->stored[parity]);
+    e->stored[parity] = NULL;
+    int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, 0, u->count, 1, NULL, why, ARG_BUFFER(e->hidden.mem),
+                    ARG_U32(e->hidden_stride), ARG_U32(u->first), ARG_BUFFER(w->attn_norm),
+                    ARG_U32(e->hp.n_embd), ARG_F32(e->hp.rms_eps), ARG_BUFFER(e->normed.mem));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_GEMM_STORE, w->qkv.f16, 0, tiles, w->qkv.panels / 2, NULL, why,
+                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(w->qkv.buffer),
+                    ARG_U32(w->qkv.k), ARG_U32(u->count), ARG_BUFFER(e->qkv.mem),
+                    ARG_U32(e->qkv_stride));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, 0, u->count, 1, &e->stored[parity], why,
+                    ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(e->turns.mem),
+                    ARG_U32(u->first), ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
+                    ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_BUFFER(e->entries[parity].mem));
+    return rc;
+}
+
+/* Attention and FFN of the unit's row tiles from block_start * ATTEND_SUBTILES on. */
+static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t block_start,
+                        struct hill_why *why)
+{
+    const struct layer_weights *w = &e->layers[u->layer];
+    uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u->count);
+    uint32_t blocks = (tiles + ATTEND_SUBTILES - 1) / ATTEND_SUBTILES;
+    uint32_t start = block_start * ATTEND_SUBTILES, rest = tiles - start;
+    int rc = LAUNCH(e, KERNEL_ATTEND_CHUNK, 0, block_start, blocks - block_start, e->hp.n_heads,
+                    NULL, why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
+                    ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(u->first), ARG_U32(u->count),
+                    ARG_BUFFER(e->attended.mem));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_GEMM_ADD, w->output.f16, start, rest, w->output.panels / 2, NULL, why,
+                    ARG_BUFFER(e->attended.mem), ARG_U32(q_dims), ARG_BUFFER(w->output.buffer),
+                    ARG_U32(w->output.k), ARG_U32(u->count), ARG_BUFFER(e->hidden.mem),
+                    ARG_U32(e->hidden_stride), ARG_U32(u->first));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, start * TILE_ROWS, u->count - start * TILE_ROWS, 1,
+                    NULL, why, ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride),
+                    ARG_U32(u->first), ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd),
+                    ARG_F32(e->hp.rms_eps), ARG_BUFFER(e->normed.mem));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_GEMM_SWIGLU, w->gate_up.f16, start, rest, w->gate_up.panels / 2, NULL,
+                    why, ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd),
+                    ARG_BUFFER(w->gate_up.buffer), ARG_U32(w->gate_up.k),
+                    ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_GEMM_ADD, w->down.f16, start, rest, w->down.panels / 2, NULL, why,
+                    ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride),
+                    ARG_BUFFER(w->down.buffer), ARG_U32(w->down.k), ARG_U32(u->count),
+                    ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
+    return rc;
+}
+
+int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why)
+{
+    if (unit != e->units_queued || unit >= engine_prefill_units(e) || unit >= e->units_read + 2)
+        return hill_fail(why, HILL_E_INVALID, "prefill unit %u is out of order", unit);
+    struct engine_unit u = engine_prefill_unit(e, unit);
+    bool last_layer = u.layer + 1 == e->hp.n_layers, last_chunk = u.first + u.count == e->n_tokens;
+    int rc = enqueue_keys(e, &u, unit % 2, why);
+    if (!rc && (!last_layer || last_chunk))
+        rc = enqueue_rest(e, &u, last_layer ? (row_tiles(u.count) - 1) / ATTEND_SUBTILES : 0, why);
+    if (!rc)
+        rc = cldevice_check(clFlush(e->queue), "the device failed", why);
+    e->units_queued += rc ? 0 : 1;
+    return rc;
+}
+
+int engine_prefill_done(struct engine *e, uint32_t unit, struct hill_why *why)
+{
+    cl_int state = CL_COMPLETE;
+    if (unit >= e->units_queued || !e->stored[unit % 2])
+        return 0;
+    cl_int status = clGetEventInfo(e->stored[unit % 2], CL_EVENT_COMMAND_EXECUTION_STATUS,
+                                   sizeof state, &state, NULL);
+    if (status == CL_SUCCESS && state < 0)
+        status = state;
+    int rc = cldevice_check(status, "the device failed", why);
+    return rc ? rc : state == CL_COMPLETE;
+}
+
+int engine_prefill_read(struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
+                        void *entries, struct hill_why *why)
+{
+    struct engine_unit u = engine_prefill_unit(e, unit);
+    if (unit != e->units_read || unit >= e->units_queued || first > u.count ||
+        count > u.count - first || count == 0)
+        return hill_fail(why, HILL_E_INVALID, "entries of prefill unit %u are read out of order",
+                         unit);
+    int rc = cldevice_check(clEnqueueReadBuffer(e->read_queue, e->entries[unit % 2].mem, CL_TRUE,
+                                                (uint64_t)first * e->entry_bytes,
+                                                (uint64_t)count * e->entry_bytes, entries, 1,
+                                                &e->stored[unit % 2], NULL),
+                            "cannot read KV entries from the device", why);
+    e->units_read += !rc && first + count == u.count ? 1 : 0;
+    return rc;
+}
+
+int engine_prefill_logits(struct engine *e, float *logits, struct hill_why *why)
+{
+    if (!e->n_tokens || e->units_queued != engine_prefill_units(e))
+        return hill_fail(why, HILL_E_INVALID, "logits before the prompt is done");
+    uint64_t bytes = 4ull * e->hidden_stride;
+    int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, e->hidden.mem, e->x.mem,
+                                                (e->n_tokens - 1) * bytes, 0, bytes, 0, NULL, NULL),
+                            "cannot copy the last hidden state", why);
+    return rc ? rc : engine_logits(e, logits, why);
+}

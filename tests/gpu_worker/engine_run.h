@@ -1,0 +1,112 @@
+/*
+ * tests/gpu_worker/engine_run.h - drive an engine without a scorer: all entries are kept on the
+ * host and every step attends over all of them, in slots of the test's choosing.
+ */
+#ifndef TESTS_GPU_WORKER_ENGINE_RUN_H
+#define TESTS_GPU_WORKER_ENGINE_RUN_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_worker/engine.h"
+
+struct engine_run {
+    struct engine *engine;
+    struct model_hparams hp;
+    uint32_t capacity, entry_bytes, n_tokens;
+    uint8_t **entries;  /* [n_layers][capacity][entry bytes] */
+    uint32_t *slot_of;  /* [capacity]: where the entry of a position lies on the GPU */
+    uint32_t *uploaded; /* [n_layers]: positions below are in their slots */
+    float *q, *logits;
+};
+
+#define RUN_CHECK(call)                                                                            \
+    do {                                                                                           \
+        int rc_ = (call);                                                                          \
+        if (rc_) {                                                                                 \
+            fprintf(stderr, "%s: %d %s\n", #call, rc_, why.text);                                  \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static inline void run_init(struct engine_run *run, struct engine *engine, uint32_t batch,
+                            uint32_t capacity)
+{
+    struct hill_why why = {0};
+    memset(run, 0, sizeof *run);
+    run->engine = engine;
+    run->hp = *engine_hparams(engine);
+    run->capacity = capacity;
+    run->entry_bytes = 4 * run->hp.n_kv_heads * run->hp.head_dim;
+    run->entries = calloc(run->hp.n_layers, sizeof *run->entries);
+    for (uint32_t l = 0; l < run->hp.n_layers; l++)
+        run->entries[l] = calloc(capacity, run->entry_bytes);
+    run->slot_of = calloc(capacity, sizeof *run->slot_of);
+    for (uint32_t i = 0; i < capacity; i++)
+        run->slot_of[i] = i;
+    run->uploaded = calloc(run->hp.n_layers, sizeof *run->uploaded);
+    run->q = calloc((size_t)run->hp.n_heads * run->hp.head_dim, sizeof *run->q);
+    run->logits = calloc(run->hp.n_vocab, sizeof *run->logits);
+    RUN_CHECK(engine_configure(engine, batch, capacity, &why));
+}
+
+static inline void run_finish(struct engine_run *run)
+{
+    for (uint32_t l = 0; l < run->hp.n_layers; l++)
+        free(run->entries[l]);
+    free(run->entries);
+    free(run->slot_of);
+    free(run->uploaded);
+    free(run->q);
+    free(run->logits);
+}
+
+/* run->logits: of the last token. */
+static inline void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n)
+{
+    struct hill_why why = {0};
+    RUN_CHECK(engine_prefill_begin(run->engine, tokens, n, &why));
+    uint32_t units = engine_prefill_units(run->engine);
+    RUN_CHECK(engine_prefill_enqueue(run->engine, 0, &why));
+    for (uint32_t u = 0; u < units; u++) {
+        struct engine_unit unit = engine_prefill_unit(run->engine, u);
+        if (u + 1 < units)
+            RUN_CHECK(engine_prefill_enqueue(run->engine, u + 1, &why));
+        RUN_CHECK(engine_prefill_read(
+            run->engine, u, 0, unit.count,
+            run->entries[unit.layer] + (size_t)unit.first * run->entry_bytes, &why));
+    }
+    RUN_CHECK(engine_prefill_logits(run->engine, run->logits, &why));
+    run->n_tokens = n;
+    memset(run->uploaded, 0, sizeof *run->uploaded * run->hp.n_layers);
+}
+
+static inline void run_step(struct engine_run *run, uint32_t token)
+{
+    struct hill_why why = {0};
+    uint32_t n = run->n_tokens;
+    RUN_CHECK(engine_step_begin(run->engine, token, n, &why));
+    for (uint32_t l = 0; l < run->hp.n_layers; l++) {
+        RUN_CHECK(engine_step_query(run->engine, l, run->q,
+                                    run->entries[l] + (size_t)n * run->entry_bytes, &why));
+        RUN_CHECK(engine_step_upload(
+            run->engine, l, n - run->uploaded[l], run->slot_of + run->uploaded[l],
+            run->entries[l] + (size_t)run->uploaded[l] * run->entry_bytes, &why));
+        run->uploaded[l] = n;
+        RUN_CHECK(engine_step_attend(run->engine, l, n, run->slot_of, &why));
+    }
+    RUN_CHECK(engine_step_logits(run->engine, run->logits, &why));
+    run->n_tokens = n + 1;
+}
+
+static inline uint32_t run_greedy(const struct engine_run *run)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < run->hp.n_vocab; i++)
+        if (run->logits[i] > run->logits[best])
+            best = i;
+    return best;
+}
+
+#endif
