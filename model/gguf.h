@@ -1,13 +1,15 @@
 /*
  * model/gguf.h - read a GGUF file (versions 2 and 3, little endian) through mmap.
  *
- * What: the key-value metadata and the tensor directory, every length, count and offset checked against
- * the file before it is used. Nothing is copied but the directory; strings and tensor data point into the mapping.
- * Source: the public GGUF specification. Types read: F32, F16, BF16, Q8_0 (others are listed by
- * name when refused). Who calls it: coordinator (metadata, tokenizer), gpu_worker (weights), mkmodel's tests.
- * Failure: HILL_E_DAMAGED (truncated, wrong magic, absurd count, offset outside the file),
- * HILL_E_UNSUPPORTED (version, big endian, tensor type), HILL_E_IO; why names the file and the field.
- * Concurrency: read-only after open.
+ * What: the key-value metadata and the tensor directory, every length, count and offset checked
+ * against the file before it is used. Nothing is copied but the directory; strings and tensor data
+ * point into the mapping. Source: the public GGUF specification. Types read: F32, F16, BF16, Q8_0
+ * (others are listed by name when refused). Who calls it: coordinator (metadata, tokenizer),
+ * gpu_worker (weights), mkmodel's tests. Failure: HILL_E_DAMAGED (truncated, wrong magic, absurd
+ * count, offset outside the file), HILL_E_UNSUPPORTED (version, big endian, tensor type, array of
+ * arrays), HILL_E_NOMEM, HILL_E_IO and the other codes of hill_from_errno; why names the file and
+ * the field. Concurrency: read-only after open. A file cut short while it is mapped ends the
+ * process (SIGBUS).
  */
 #ifndef HILL_MODEL_GGUF_H
 #define HILL_MODEL_GGUF_H
@@ -18,12 +20,29 @@
 
 #include "base/error.h"
 
-enum gguf_type { /* metadata value types, numbers of the specification */
-    GGUF_U8 = 0, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
-    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64,
+/* Types of metadata values, numbers of the specification. */
+enum gguf_type {
+    GGUF_U8 = 0,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
 };
 
-enum gguf_tensor_type { GGUF_TENSOR_F32 = 0, GGUF_TENSOR_F16 = 1, GGUF_TENSOR_Q8_0 = 8, GGUF_TENSOR_BF16 = 30 };
+enum gguf_tensor_type {
+    GGUF_TENSOR_F32 = 0,
+    GGUF_TENSOR_F16 = 1,
+    GGUF_TENSOR_Q8_0 = 8,
+    GGUF_TENSOR_BF16 = 30
+};
 
 struct gguf_string {
     const char *data; /* not NUL-terminated */
@@ -61,17 +80,21 @@ const struct gguf_tensor *gguf_tensor(const struct gguf_file *file, const char *
 uint64_t gguf_tensor_count(const struct gguf_file *file);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf_file *file, uint64_t index);
 
-/* Typed access: true when present and of a fitting type (any integer type for u64, range checked). */
+/* Typed access: true when present and of a fitting type (any integer type for u64, range checked).
+ */
 bool gguf_get_u64(const struct gguf_file *file, const char *key, uint64_t *out);
 bool gguf_get_f64(const struct gguf_file *file, const char *key, double *out);
 bool gguf_get_bool(const struct gguf_file *file, const char *key, bool *out);
 bool gguf_get_string(const struct gguf_file *file, const char *key, struct gguf_string *out);
 
-/* Item i of a string array; items are indexed once per array by the caller walking forward.
- * cursor starts at value->data; returns false past the end. */
-bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, uint64_t *index, struct gguf_string *out);
+/* Walk a string array forward: *cursor starts at array->data and *index at 0; false past the end or
+ * when it is none. */
+bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, uint64_t *index,
+                      struct gguf_string *out);
 
-/* Rows of a tensor as F32: row_count rows of dims[0] from row first. Plain, for tests and tables, not for speed. */
-int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint64_t row_count, float *out);
+/* Rows of a tensor as F32: row_count rows of dims[0] from row first. Plain, for tests and tables,
+ * not for speed. HILL_E_INVALID when the tensor has no such rows. */
+int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint64_t row_count,
+                         float *out);
 
 #endif

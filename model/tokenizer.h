@@ -1,10 +1,12 @@
 /*
  * model/tokenizer.h - text to token ids and back, from GGUF metadata.
  *
- * What: tokenizer.ggml.model "llama" (SentencePiece-style: scores decide merges, U+2581 for space, byte tokens <0xXX>
- * for what the vocabulary lacks, add_space_prefix) and "gpt2" (byte-level BPE: merges ranked, pre-tokenizer
- * patterns through PCRE2 by tokenizer.ggml.pre: at least "default"/"gpt-2", "llama-bpe", "qwen2"; an unknown
- * one falls back to gpt-2's with a warning in why). BOS/EOS ids outside the vocabulary mean "none". Ids equal llama.cpp's.
+ * What: tokenizer.ggml.model "llama" (SentencePiece-style: scores decide merges, U+2581 for space,
+ * byte tokens <0xXX> for what the vocabulary lacks, add_space_prefix) and "gpt2" (byte-level BPE:
+ * merges ranked, pre-tokenizer patterns through PCRE2 by tokenizer.ggml.pre: "default", "gpt-2",
+ * "llama-bpe", "qwen2" and those alike; an unknown one falls back to gpt-2's with a warning in
+ * why). BOS/EOS ids outside the vocabulary mean "none". Ids equal llama.cpp's, but for bytes that
+ * are no UTF-8: those are encoded as they are, one by one, so that every text comes back.
  * Who calls it: coordinator. Concurrency: read-only after open; a stream per request.
  */
 #ifndef HILL_MODEL_TOKENIZER_H
@@ -19,7 +21,8 @@
 
 struct tokenizer;
 
-/* The tokenizer keeps no reference to file after open unless the file outlives it: it copies what it needs. */
+/* The tokenizer copies what it needs: file may be closed. On success why->text is a warning or
+ * empty. HILL_E_DAMAGED, HILL_E_UNSUPPORTED (tokenizer model), HILL_E_NOMEM. */
 int tokenizer_open(struct tokenizer **out, const struct gguf_file *file, struct hill_why *why);
 void tokenizer_close(struct tokenizer *tokenizer);
 
@@ -28,7 +31,14 @@ uint32_t tokenizer_bos(const struct tokenizer *tokenizer); /* TOKEN_NONE when th
 uint32_t tokenizer_eos(const struct tokenizer *tokenizer);
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token); /* EOS, EOT, EOM */
 
-/* Encode bytes (any bytes; no NUL needed). add_special: BOS as the metadata asks. *tokens is malloc'ed. */
+/* true when encoding puts a space before the text (add_space_prefix of a "llama" vocabulary). */
+bool tokenizer_adds_space_prefix(const struct tokenizer *tokenizer);
+
+/* Encode bytes (any bytes; no NUL needed). add_special: BOS as the metadata asks (never EOS: the
+ * text goes on). User-defined tokens spelt in the text are recognised, control tokens are not.
+ * *tokens is malloc'ed, NULL after an error: HILL_E_NOMEM, HILL_E_TOO_LONG (over 1 GiB),
+ * HILL_E_UNSUPPORTED (a byte for which the vocabulary has neither a token nor an unknown token).
+ * Time O(n log n). */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
                      bool add_special, uint32_t **tokens, uint64_t *count);
 
@@ -44,12 +54,14 @@ struct detokenizer {
 };
 
 /* continuation: the text follows a prompt, so a leading space is kept. */
-void detokenizer_init(struct detokenizer *stream, const struct tokenizer *tokenizer, bool continuation);
-/* Append the complete characters that token makes to out (capacity at least token's bytes + 4; see
- * detokenizer_room); returns the bytes written. Bytes that can never become UTF-8 come out as U+FFFD. */
+void detokenizer_init(struct detokenizer *stream, const struct tokenizer *tokenizer,
+                      bool continuation);
+/* Append the complete characters that token makes to out (capacity at least detokenizer_room; no
+ * NUL is added); returns the bytes written. Bytes that can never become UTF-8 come out as U+FFFD.
+ */
 uint64_t detokenizer_push(struct detokenizer *stream, uint32_t token, char *out);
 uint64_t detokenizer_room(const struct detokenizer *stream, uint32_t token);
-/* What is left of an incomplete character, as U+FFFD. */
+/* What is left of an incomplete character, as U+FFFD: 0 or 3 bytes. */
 uint64_t detokenizer_flush(struct detokenizer *stream, char *out);
 
 #endif

@@ -1,0 +1,181 @@
+/*
+ * tests/model/test_hparams.c - model/hparams.h: the shape that is read, and models that cannot be
+ * used.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "model/hparams.h"
+#include "tests/model/tiny_model.h"
+
+static int read_writer(struct writer *w, struct model_hparams *hp, struct hill_why *why)
+{
+    struct gguf_file *file;
+    if (open_writer(&file, w, why))
+        fail_msg("%s", why->text);
+    why->text[0] = 0;
+    int rc = model_hparams_read(hp, file, why);
+    gguf_close(file);
+    return rc;
+}
+
+static struct writer metadata(void)
+{
+    struct writer w = writer_new();
+    key_text(&w, "general.architecture", "llama");
+    tiny_counts(&w);
+    return w;
+}
+
+static void refused(struct writer *w, int code, const char *word)
+{
+    struct model_hparams hp;
+    struct hill_why why;
+    assert_int_equal(read_writer(w, &hp, &why), code);
+    if (!strstr(why.text, word))
+        fail_msg("'%s' does not say '%s'", why.text, word);
+}
+
+static void shape_and_defaults_are_read(void **state)
+{
+    (void)state;
+    struct model_hparams hp;
+    struct hill_why why;
+    struct writer w = metadata();
+    tiny_vocabulary(&w);
+    tiny_tensors(&w, NULL);
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(hp.n_layers, 2);
+    assert_int_equal(hp.n_embd, 8);
+    assert_int_equal(hp.n_heads, 4);
+    assert_int_equal(hp.n_kv_heads, 2);
+    assert_int_equal(hp.head_dim, 2);
+    assert_int_equal(hp.n_ff, 12);
+    assert_int_equal(hp.n_vocab, TINY_VOCAB);
+    assert_int_equal(hp.n_ctx_train, 64);
+    assert_int_equal(hp.rope_dims, 2);
+    assert_true(hp.rope_base == 10000 && hp.rope_scale == 1 && hp.rms_eps == 1e-5f);
+}
+
+static void stated_numbers_replace_defaults(void **state)
+{
+    (void)state;
+    struct model_hparams hp;
+    struct hill_why why;
+    struct writer w = metadata();
+    key_u32(&w, "llama.attention.key_length", 2);
+    key_u32(&w, "llama.attention.value_length", 2);
+    key_u32(&w, "llama.rope.dimension_count", 2);
+    key_f32(&w, "llama.rope.freq_base", 1e15f);
+    key_text(&w, "llama.rope.scaling.type", "linear");
+    key_f32(&w, "llama.rope.scaling.factor", 4);
+    key_f32(&w, "llama.attention.layer_norm_rms_epsilon", 1e-6f);
+    tiny_tensors(&w, NULL);
+    tiny_f32(&w, "output.weight", TINY_EMBD, TINY_VOCAB);
+    tiny_f32(&w, "rope_freqs.weight", 1, 1);
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    assert_true(hp.rope_base == 1e15f && hp.rope_scale == 4 && hp.rms_eps == 1e-6f);
+}
+
+static void each_missing_tensor_is_named(void **state)
+{
+    static const char *const names[] = {
+        "token_embd.weight",     "output_norm.weight",       "blk.0.attn_norm.weight",
+        "blk.1.ffn_norm.weight", "blk.0.attn_q.weight",      "blk.1.attn_k.weight",
+        "blk.0.attn_v.weight",   "blk.1.attn_output.weight", "blk.0.ffn_gate.weight",
+        "blk.1.ffn_up.weight",   "blk.1.ffn_down.weight"};
+    (void)state;
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct writer w = metadata();
+        tiny_tensors(&w, names[i]);
+        refused(&w, HILL_E_DAMAGED, names[i]);
+    }
+}
+
+static void misshapen_tensor_is_named(void **state)
+{
+    (void)state;
+    struct writer w = metadata();
+    tiny_tensors(&w, "blk.1.attn_k.weight");
+    tiny_f32(&w, "blk.1.attn_k.weight", TINY_EMBD, 8);
+    refused(&w, HILL_E_DAMAGED, "blk.1.attn_k.weight");
+}
+
+static void tensor_without_a_place_is_named(void **state)
+{
+    (void)state;
+    struct writer w = metadata();
+    tiny_tensors(&w, NULL);
+    tiny_f32(&w, "blk.0.attn_q.bias", 8, 1);
+    refused(&w, HILL_E_UNSUPPORTED, "blk.0.attn_q.bias");
+}
+
+static void other_architecture_is_named(void **state)
+{
+    (void)state;
+    struct writer w = writer_new();
+    key_text(&w, "general.architecture", "mamba");
+    refused(&w, HILL_E_UNSUPPORTED, "mamba");
+    w = writer_new();
+    refused(&w, HILL_E_DAMAGED, "general.architecture");
+}
+
+static void bad_counts_are_refused(void **state)
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+        int code;
+    } bad[] = {
+        {"llama.rope.dimension_count", 4, HILL_E_DAMAGED}, /* more than a head has */
+        {"llama.attention.value_length", 4, HILL_E_UNSUPPORTED},
+        {"llama.attention.key_length", UINT32_MAX, HILL_E_DAMAGED},
+        {"llama.expert_count", 8, HILL_E_UNSUPPORTED},
+        {"llama.rope.freq_base", 0, HILL_E_DAMAGED},
+    };
+    (void)state;
+    for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct writer w = metadata();
+        key_u32(&w, bad[i].key, bad[i].value);
+        tiny_tensors(&w, NULL);
+        refused(&w, bad[i].code, "");
+    }
+    struct writer w = writer_new();
+    key_text(&w, "general.architecture", "llama");
+    key_u32(&w, "llama.block_count", 0);
+    refused(&w, HILL_E_DAMAGED, "llama.block_count");
+    w = metadata();
+    key_text(&w, "llama.rope.scaling.type", "yarn");
+    tiny_tensors(&w, NULL);
+    refused(&w, HILL_E_UNSUPPORTED, "yarn");
+}
+
+static void vocabulary_must_fit_the_embedding(void **state)
+{
+    (void)state;
+    struct writer w = metadata();
+    byte_vocabulary(&w, NULL, NULL, 0, NULL, 0);
+    tiny_tensors(&w, NULL);
+    refused(&w, HILL_E_DAMAGED, "256 tokens");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shape_and_defaults_are_read),
+        cmocka_unit_test(stated_numbers_replace_defaults),
+        cmocka_unit_test(each_missing_tensor_is_named),
+        cmocka_unit_test(misshapen_tensor_is_named),
+        cmocka_unit_test(tensor_without_a_place_is_named),
+        cmocka_unit_test(other_architecture_is_named),
+        cmocka_unit_test(bad_counts_are_refused),
+        cmocka_unit_test(vocabulary_must_fit_the_embedding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
