@@ -123,7 +123,7 @@ static int check_superblock(const struct pool_superblock *page, uint64_t fingerp
                          (unsigned long long)page->fingerprint, (unsigned long long)fingerprint);
     if (kv_geometry_check(&g, &detail) != 0)
         return hill_fail(why, HILL_E_DAMAGED, "cold pool is damaged: superblock: %s", detail.text);
-    if (page->n_stripes == 0 || page->n_stripes > pool_max_stripes(&g))
+    if (page->n_stripes < g.n_layers || page->n_stripes > pool_max_stripes(&g))
         return hill_fail(why, HILL_E_DAMAGED, "cold pool is damaged: superblock: %u stripes",
                          page->n_stripes);
     pool_layout_fill(layout, &g, page->n_stripes);

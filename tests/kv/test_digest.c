@@ -1,0 +1,240 @@
+/*
+ * The digest of keys and queries against an oracle in double precision that shares no code with it.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kv/score.h"
+
+#define SEED 20240611u
+
+static double half_value(uint16_t h) /* NaN counts as 0, infinity as 65504 */
+{
+    double sign = (h & 0x8000) ? -1.0 : 1.0;
+    int e = (h >> 10) & 31, f = h & 1023;
+    if (e == 31)
+        return f ? 0.0 : sign * 65504.0;
+    return sign * (e == 0 ? ldexp(f, -24) : ldexp(1024 + f, e - 25));
+}
+
+/* half even by looking at the distances, not by the rounding mode */
+static double round_half_even(double x)
+{
+    double low = floor(x), rest = x - low;
+    if (rest > 0.5 || (rest == 0.5 && fmod(low, 2.0) != 0.0))
+        return low + 1.0;
+    return low;
+}
+
+static int clamp127(double x)
+{
+    return x > 127 ? 127 : x < -127 ? -127 : (int)x;
+}
+
+static void oracle_head(const uint16_t *k, uint32_t dim, int8_t *m, uint8_t *byte)
+{
+    double largest = 0;
+    for (uint32_t i = 0; i < dim; i++)
+        largest = fmax(largest, fabs(half_value(k[i])));
+    int e = -10;
+    while (e < 6 && largest > 127.0 * pow(2, e))
+        e++;
+    for (uint32_t i = 0; i < dim; i++)
+        m[i] = (int8_t)clamp127(round_half_even(half_value(k[i]) / pow(2, e)));
+    *byte = (uint8_t)(e + 10);
+}
+
+static void check_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride, uint32_t n)
+{
+    uint32_t dims = kv_key_dims(g);
+    int8_t *m = malloc((size_t)n * dims), *om = malloc(dims);
+    uint8_t *e = malloc((size_t)n * g->n_kv_heads), oe;
+    kv_digest_keys(g, k, stride, n, m, e);
+    for (uint32_t t = 0; t < n; t++) {
+        for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+            oracle_head(k + t * stride + h * g->head_dim, g->head_dim, om, &oe);
+            assert_int_equal(e[t * g->n_kv_heads + h], oe);
+            assert_memory_equal(m + (size_t)t * dims + h * g->head_dim, om, g->head_dim);
+        }
+    }
+    free(m);
+    free(om);
+    free(e);
+}
+
+static void every_half_alone_matches_the_oracle(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 1, 1, 1};
+    uint16_t *all = malloc(65536 * sizeof(*all));
+    for (uint32_t i = 0; i < 65536; i++)
+        all[i] = (uint16_t)i;
+    check_keys(&g, all, 1, 65536);
+    free(all);
+}
+
+/* the partner sets the exponent, so that every half is rounded at every exponent */
+static void every_half_beside_a_larger_one_matches_the_oracle(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 2, 1, 2};
+    static const uint16_t partners[] = {0x0001, 0x2fff, 0x2ff0, 0x33f0, 0x37f1, 0x3bf0, 0x3ff0,
+                                        0x43f0, 0x47f0, 0x4bf0, 0x4ff0, 0x53f0, 0x57f0, 0x5bf0,
+                                        0x5ff0, 0x63f0, 0x67f0, 0x6bf0, 0x6ff0, 0x6ff1, 0x7bff};
+    uint16_t *pairs = malloc(2 * 65536 * sizeof(*pairs));
+    for (size_t p = 0; p < sizeof(partners) / sizeof(partners[0]); p++) {
+        for (uint32_t i = 0; i < 65536; i++) {
+            pairs[2 * i] = (uint16_t)i;
+            pairs[2 * i + 1] = partners[p];
+        }
+        check_keys(&g, pairs, 2, 65536);
+    }
+    free(pairs);
+}
+
+static void random_keys_of_any_shape_and_stride_match_the_oracle(void **state)
+{
+    (void)state;
+    print_message("seed %u\n", SEED);
+    srand(SEED);
+    for (int round = 0; round < 200; round++) {
+        struct kv_geometry g = {1, 8, 1u << (rand() % 4), 1 + (uint32_t)rand() % 96};
+        uint64_t stride = kv_key_dims(&g) + (uint64_t)(rand() % 40);
+        uint16_t *k = malloc(5 * stride * sizeof(*k));
+        for (uint64_t i = 0; i < 5 * stride; i++)
+            k[i] = (uint16_t)(rand() >> 3);
+        check_keys(&g, k, stride, 5);
+        free(k);
+    }
+}
+
+static void a_zero_head_is_all_zero(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 2, 2, 3};
+    uint16_t k[6] = {0x8000, 0, 0x8000, 0x3c00, 0, 0};
+    int8_t m[6];
+    uint8_t e[2];
+    kv_digest_keys(&g, k, 6, 1, m, e);
+    assert_int_equal(e[0], 0);
+    assert_int_equal(m[0] | m[1] | m[2], 0);
+    assert_int_equal(e[1], 4); /* 1.0 = 64 * 2^-6; 2^-7 would need 128 */
+    assert_int_equal(m[3], 64);
+}
+
+static void oracle_query(const struct kv_geometry *g, const float *q, int8_t *m, uint8_t *shifts)
+{
+    uint32_t group = g->n_heads / g->n_kv_heads, dims = kv_key_dims(g);
+    float *sums = malloc(dims * sizeof(*sums));
+    int e_of[KV_MAX_KV_HEADS], e_max = -100000;
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        double largest = 0;
+        for (uint32_t i = 0; i < g->head_dim; i++) {
+            volatile float sum = 0; /* FP32 after every addition */
+            for (uint32_t j = 0; j < group; j++) {
+                float v = q[(h * group + j) * g->head_dim + i];
+                sum = sum + (isnan(v) || isinf(v) ? 0.0f : v);
+            }
+            sums[h * g->head_dim + i] = isinf(sum) ? 0.0f : sum;
+            largest = fmax(largest, fabs((double)sums[h * g->head_dim + i]));
+        }
+        e_of[h] = -100000;
+        if (largest > 0) {
+            e_of[h] = -200;
+            while (largest > 127.0 * pow(2, e_of[h]))
+                e_of[h]++;
+        }
+        e_max = e_of[h] > e_max ? e_of[h] : e_max;
+    }
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        int shift = e_max == -100000 ? 0 : e_of[h] - (e_max - 8);
+        shift = shift < 0 ? 0 : shift;
+        shifts[h] = (uint8_t)shift;
+        for (uint32_t i = 0; i < g->head_dim; i++) {
+            double v = sums[h * g->head_dim + i];
+            m[h * g->head_dim + i] =
+                (int8_t)(v == 0 ? 0 : clamp127(round_half_even(v / pow(2, e_max - 8 + shift))));
+        }
+    }
+    free(sums);
+}
+
+static float random_float(int spread)
+{
+    uint32_t special = (uint32_t)rand() % 200;
+    if (special == 0)
+        return NAN;
+    if (special == 1)
+        return INFINITY;
+    if (special == 2)
+        return -INFINITY;
+    if (special == 3)
+        return 3.0e38f;
+    return ldexpf((float)rand() / (float)RAND_MAX * 2.0f - 1.0f,
+                  rand() % (2 * spread + 1) - spread);
+}
+
+static void random_queries_match_the_oracle(void **state)
+{
+    (void)state;
+    print_message("seed %u\n", SEED + 1);
+    srand(SEED + 1);
+    for (int round = 0; round < 3000; round++) {
+        uint32_t kv_heads = 1u << (rand() % 4);
+        struct kv_geometry g = {1, kv_heads * (1 + (uint32_t)rand() % 4), kv_heads,
+                                1 + (uint32_t)rand() % 20};
+        uint32_t n = g.n_heads * g.head_dim;
+        float *q = malloc(n * sizeof(*q));
+        int spread = round % 3 == 0 ? 140 : round % 3 == 1 ? 10 : 1;
+        for (uint32_t i = 0; i < n; i++)
+            q[i] = round % 50 == 49 ? 0.0f : random_float(spread);
+        int8_t *m = malloc(kv_key_dims(&g)), *om = malloc(kv_key_dims(&g));
+        uint8_t s[8], os[8];
+        kv_digest_query(&g, q, m, s);
+        oracle_query(&g, q, om, os);
+        assert_memory_equal(s, os, kv_heads);
+        assert_memory_equal(m, om, kv_key_dims(&g));
+        free(q);
+        free(m);
+        free(om);
+    }
+}
+
+/* 127 * 2^e exactly is still exponent e, one step above is e + 1; halves go to the even mantissa */
+static void the_query_exponent_is_the_smallest_that_holds(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 3, 3, 2};
+    float q[6] = {127.0f, 0.5f, nextafterf(127.0f, 200.0f), 3.0f, 0x1p-20f, 0.0f};
+    int8_t m[6];
+    uint8_t s[3];
+    kv_digest_query(&g, q, m, s); /* e: 0, 1, -26; e_max 1, base -7 */
+    assert_int_equal(s[0], 7);
+    assert_int_equal(s[1], 8);
+    assert_int_equal(s[2], 0);
+    assert_int_equal(m[0], 127);
+    assert_int_equal(m[1], 0);
+    assert_int_equal(m[2], 64);
+    assert_int_equal(m[3], 2);
+    assert_int_equal(m[4], 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_half_alone_matches_the_oracle),
+        cmocka_unit_test(every_half_beside_a_larger_one_matches_the_oracle),
+        cmocka_unit_test(random_keys_of_any_shape_and_stride_match_the_oracle),
+        cmocka_unit_test(a_zero_head_is_all_zero),
+        cmocka_unit_test(random_queries_match_the_oracle),
+        cmocka_unit_test(the_query_exponent_is_the_smallest_that_holds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,161 @@
+/*
+ * Geometry limits and the sizes of the tiers, worked by hand for a small model.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "kv/plan.h"
+#include "shm/arena.h"
+
+static const struct kv_geometry small = {5, 8, 4, 8}; /* 32 key dims: entry 128, digest 36 bytes */
+
+static struct kv_plan_input input(uint32_t ctx, double alpha)
+{
+    return (struct kv_plan_input){
+        .geometry = small,
+        .n_embd = 64,
+        .n_ff = 172,
+        .n_vocab = 512,
+        .ctx_tokens = ctx,
+        .batch_tokens = 100,
+        .selection = {.alpha = alpha, .sinks = 4, .window = 32},
+    };
+}
+
+static void geometry_limits_are_checked(void **state)
+{
+    (void)state;
+    struct hill_why why;
+    struct kv_geometry g;
+    assert_int_equal(kv_geometry_check(&small, &why), 0);
+    assert_int_equal(kv_entry_bytes(&small), 128);
+    assert_int_equal(kv_digest_bytes(&small), 36);
+#define REFUSED(...)                                                                               \
+    g = (struct kv_geometry){__VA_ARGS__};                                                         \
+    assert_int_equal(kv_geometry_check(&g, &why), HILL_E_INVALID)
+    REFUSED(0, 8, 4, 8);
+    REFUSED(KV_MAX_LAYERS + 1, 8, 4, 8);
+    REFUSED(5, 0, 4, 8);
+    REFUSED(5, KV_MAX_HEADS + 1, 1, 8);
+    REFUSED(5, 8, 0, 8);
+    REFUSED(5, 1024, KV_MAX_KV_HEADS * 2, 8);
+    REFUSED(5, 8, 4, 0);
+    REFUSED(5, 8, 4, KV_MAX_HEAD_DIM + 1);
+    REFUSED(5, 8, 3, 8);
+    REFUSED(5, UINT32_MAX, UINT32_MAX, UINT32_MAX);
+    REFUSED(5, 256, 256, 257);
+}
+
+static void gpu_bytes_worked_by_hand(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    /* 1000 + 200 tokens: k = 120; hidden 1000*64*4; two layers 2*1000*128;
+     * chunk 100 * (64 + 64 + 64 + 64 + 344) floats and 512 logits; slots 5 * 120 * 128 */
+    uint64_t expected = 256000 + 256000 + (100 * 600 + 512) * 4 + 76800;
+    assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200), expected);
+}
+
+static void gpu_slots_and_bytes_agree(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    uint64_t whole = kv_plan_gpu_bytes(&in, 2000, 0), layer_slot = 5 * 128;
+    assert_int_equal(kv_plan_gpu_slots(&in, whole), 200);
+    assert_int_equal(kv_plan_gpu_slots(&in, UINT64_MAX), 200);
+    assert_int_equal(kv_plan_gpu_slots(&in, whole - 1), 199);
+    assert_int_equal(kv_plan_gpu_slots(&in, whole - 164 * layer_slot), 36);
+    assert_int_equal(kv_plan_gpu_slots(&in, whole - 164 * layer_slot - 1), 0);
+    assert_int_equal(kv_plan_gpu_slots(&in, 0), 0);
+}
+
+static void hot_plan_worked_by_hand(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan plan;
+    uint64_t min = kv_plan_hot_min_bytes(&in);
+    assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
+    assert_int_equal(plan.staging_slots, 2 * 200 + 32);
+    assert_int_equal(plan.staging_bytes, shm_arena_bytes(432, 128));
+    assert_int_equal(plan.tables_bytes, 2 * 4 * 5 * 2000 + 4 * 5 * 200 + kv_selector_bytes(2000));
+    assert_int_equal(plan.block_bytes, 64 * (128 + 36 + 4));
+    assert_int_equal(plan.n_blocks, 5 * 2); /* 36 tokens: one block, and one more, a layer */
+    assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + 10 * plan.block_bytes);
+}
+
+static void the_hot_cap_is_never_exceeded(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan plan;
+    uint64_t min = kv_plan_hot_min_bytes(&in), full = kv_plan_hot_full_bytes(&in);
+    for (uint64_t cap = min; cap < full + 100000; cap += 4099) {
+        assert_int_equal(kv_plan_hot(&plan, &in, cap, NULL), 0);
+        uint64_t used = plan.staging_bytes + plan.tables_bytes + plan.n_blocks * plan.block_bytes;
+        assert_true(used <= cap);
+        assert_true(used + plan.block_bytes > cap || plan.n_blocks == 5 * 33);
+    }
+    assert_int_equal(kv_plan_hot(&plan, &in, full, NULL), 0);
+    assert_true(plan.n_blocks * KV_HOT_BLOCK_TOKENS >= 5 * 2000);
+    assert_int_equal(kv_plan_hot(&plan, &in, full - 1, NULL), 0);
+    assert_int_equal(plan.n_blocks, 5 * 33 - 1);
+}
+
+static void too_small_a_hot_cap_is_refused_with_both_sizes(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan plan;
+    struct hill_why why;
+    assert_int_equal(kv_plan_hot(&plan, &in, kv_plan_hot_min_bytes(&in) - 1, &why), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, "MiB needed"));
+    assert_non_null(strstr(why.text, "MiB given"));
+}
+
+static void bad_input_is_refused_before_it_is_computed_with(void **state)
+{
+    (void)state;
+    struct kv_hot_plan plan;
+    struct kv_plan_input in = input(0, 0.1);
+    assert_int_equal(kv_plan_hot(&plan, &in, UINT64_MAX, NULL), HILL_E_INVALID);
+    in = input(KV_MAX_TOKENS + 1, 0.1);
+    assert_int_equal(kv_plan_hot(&plan, &in, UINT64_MAX, NULL), HILL_E_INVALID);
+    in = input(100, 0.0);
+    assert_int_equal(kv_plan_hot(&plan, &in, UINT64_MAX, NULL), HILL_E_INVALID);
+    in = input(100, 0.5);
+    in.geometry.head_dim = 0;
+    assert_int_equal(kv_plan_hot(&plan, &in, UINT64_MAX, NULL), HILL_E_INVALID);
+}
+
+/* a context shorter than the forced tokens */
+static void a_tiny_context_can_be_planned(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(8, 0.5);
+    struct kv_hot_plan plan;
+    assert_int_equal(kv_plan_hot(&plan, &in, kv_plan_hot_full_bytes(&in), NULL), 0);
+    assert_int_equal(plan.n_blocks, 10);
+    assert_int_equal(plan.staging_slots, 24);
+    assert_int_equal(kv_plan_gpu_slots(&in, UINT64_MAX), 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(geometry_limits_are_checked),
+        cmocka_unit_test(gpu_bytes_worked_by_hand),
+        cmocka_unit_test(gpu_slots_and_bytes_agree),
+        cmocka_unit_test(hot_plan_worked_by_hand),
+        cmocka_unit_test(the_hot_cap_is_never_exceeded),
+        cmocka_unit_test(too_small_a_hot_cap_is_refused_with_both_sizes),
+        cmocka_unit_test(bad_input_is_refused_before_it_is_computed_with),
+        cmocka_unit_test(a_tiny_context_can_be_planned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

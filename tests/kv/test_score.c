@@ -1,0 +1,249 @@
+/*
+ * The integer score: reference against a 128-bit oracle, AVX2 against the reference, and the 16-bit
+ * map.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kv/score.h"
+
+#define SEED   77001u
+#define ROUNDS 400
+
+struct scene {
+    struct kv_geometry g;
+    uint32_t n;
+    int8_t *q, *k;
+    uint8_t *shifts, *exponents;
+    struct kv_query query;
+};
+
+static int8_t random_mantissa(int extreme)
+{
+    if (extreme)
+        return rand() % 2 ? 127 : -127;
+    return (int8_t)(rand() % 255 - 127);
+}
+
+/* exact sizes on the heap, so that a load beyond a head's end is found under ASan */
+static void scene_make(struct scene *s, int round)
+{
+    int extreme = round % 4;
+    s->g = (struct kv_geometry){1, 64, 1 + (uint32_t)rand() % 64, 1 + (uint32_t)rand() % 512};
+    if (round % 5 == 0)
+        s->g.head_dim = 32u * (1 + (uint32_t)rand() % 16);
+    s->n = (uint32_t)rand() % 6;
+    uint32_t dims = kv_key_dims(&s->g);
+    s->q = malloc(dims);
+    s->shifts = malloc(s->g.n_kv_heads);
+    s->k = malloc((size_t)dims * s->n + 1);
+    s->exponents = malloc((size_t)s->g.n_kv_heads * s->n + 1);
+    for (uint32_t i = 0; i < dims; i++)
+        s->q[i] = extreme == 2 ? 127 : random_mantissa(extreme);
+    for (uint32_t i = 0; i < dims * s->n; i++)
+        s->k[i] = extreme == 2 ? -127 : random_mantissa(extreme);
+    for (uint32_t i = 0; i < s->g.n_kv_heads; i++)
+        s->shifts[i] = extreme ? KV_QUERY_SHIFT_MAX : (uint8_t)(rand() % 9);
+    for (uint32_t i = 0; i < s->g.n_kv_heads * s->n; i++)
+        s->exponents[i] = extreme ? KV_KEY_EXP_MAX : (uint8_t)(rand() % 17);
+    s->query = (struct kv_query){s->q, s->shifts, (uint32_t)rand() % KV_IMPORTANCE_COUNT};
+}
+
+static void scene_free(struct scene *s)
+{
+    free(s->q);
+    free(s->k);
+    free(s->shifts);
+    free(s->exponents);
+}
+
+/* Magnitude by repeated halving instead of leading zeros. */
+static uint16_t oracle_score16(__int128 value)
+{
+    __int128 a = value < 0 ? -value : value;
+    long magnitude = 0, e = 8;
+    while (a >= 512 * 2) {
+        a /= 2;
+        e++;
+    }
+    if (a < 512 && e == 8)
+        magnitude = (long)a;
+    else
+        magnitude = (e + 1 - 8) * 512 + (long)(a - 512);
+    return (uint16_t)(value < 0 ? 32767 - magnitude : 32768 + magnitude);
+}
+
+static uint16_t oracle_score(const struct scene *s, uint32_t t)
+{
+    __int128 sum = 0, largest = 0;
+    for (uint32_t h = 0; h < s->g.n_kv_heads; h++) {
+        __int128 term = 0;
+        for (uint32_t i = 0; i < s->g.head_dim; i++)
+            term += (__int128)s->q[h * s->g.head_dim + i] *
+                    s->k[(t * s->g.n_kv_heads + h) * s->g.head_dim + i];
+        for (int b = s->exponents[t * s->g.n_kv_heads + h] + s->shifts[h]; b > 0; b--)
+            term *= 2;
+        sum += term;
+        largest = h == 0 || term > largest ? term : largest;
+    }
+    assert_true(sum < (__int128)1 << 54 && sum > -((__int128)1 << 54));
+    return oracle_score16(s->query.importance == KV_IMPORTANCE_MAX ? largest : sum);
+}
+
+static void the_reference_matches_a_128_bit_oracle(void **state)
+{
+    (void)state;
+    print_message("seed %u\n", SEED);
+    srand(SEED);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct scene s;
+        uint16_t scores[8];
+        scene_make(&s, round);
+        kv_score_reference(&s.g, &s.query, s.k, s.exponents, s.n, scores);
+        for (uint32_t t = 0; t < s.n; t++)
+            assert_int_equal(scores[t], oracle_score(&s, t));
+        scene_free(&s);
+    }
+}
+
+static void avx2_equals_the_reference_bit_for_bit(void **state)
+{
+    (void)state;
+    if (!kv_score_has_avx2())
+        skip();
+    print_message("seed %u\n", SEED + 1);
+    srand(SEED + 1);
+    for (int round = 0; round < 4 * ROUNDS; round++) {
+        struct scene s;
+        uint16_t reference[8], fast[8];
+        scene_make(&s, round);
+        kv_score_reference(&s.g, &s.query, s.k, s.exponents, s.n, reference);
+        kv_score_avx2(&s.g, &s.query, s.k, s.exponents, s.n, fast);
+        assert_memory_equal(fast, reference, s.n * sizeof(*fast));
+        scene_free(&s);
+    }
+}
+
+static void every_head_dimension_agrees_on_both_paths(void **state)
+{
+    (void)state;
+    if (!kv_score_has_avx2())
+        skip();
+    for (uint32_t dim = 1; dim <= KV_MAX_HEAD_DIM; dim++) {
+        struct kv_geometry g = {1, 1, 1, dim};
+        int8_t *q = malloc(dim), *k = malloc(dim);
+        uint8_t zero = 0;
+        uint16_t a, b;
+        for (uint32_t i = 0; i < dim; i++) {
+            q[i] = (int8_t)((i * 37 + 11) % 255) == -128 ? 0 : (int8_t)((i * 37 + 11) % 255);
+            k[i] = (int8_t)((i * 91 + dim) % 127);
+        }
+        struct kv_query query = {q, &zero, KV_IMPORTANCE_SUM};
+        kv_score_reference(&g, &query, k, &zero, 1, &a);
+        kv_score_avx2(&g, &query, k, &zero, 1, &b);
+        assert_int_equal(a, b);
+        free(q);
+        free(k);
+    }
+}
+
+/* a damaged exponent byte is a wrong score, not undefined behaviour, and the same one on both paths
+ */
+static void exponents_out_of_range_are_harmless(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 2, 2, 40};
+    int8_t q[80], k[80];
+    uint8_t shifts[2] = {255, 8}, exponents[2];
+    uint16_t a, b;
+    memset(q, 127, sizeof(q));
+    memset(k, -127, sizeof(k));
+    for (uint32_t e = 0; e < 256; e++) {
+        exponents[0] = (uint8_t)e;
+        exponents[1] = (uint8_t)(255 - e);
+        struct kv_query query = {q, shifts, e % KV_IMPORTANCE_COUNT};
+        kv_score_reference(&g, &query, k, exponents, 1, &a);
+        kv_score_choose("auto")(&g, &query, k, exponents, 1, &b);
+        assert_int_equal(a, b);
+    }
+}
+
+static int64_t random_value(void)
+{
+    uint64_t bits = (uint64_t)rand() << 33 ^ (uint64_t)rand() << 11 ^ (uint64_t)rand();
+    int64_t value = (int64_t)(bits >> (9 + rand() % 55));
+    return rand() % 2 ? -value : value;
+}
+
+static void score16_is_monotone(void **state)
+{
+    (void)state;
+    print_message("seed %u\n", SEED + 2);
+    srand(SEED + 2);
+    for (int i = 0; i < 1000000; i++) {
+        int64_t a = random_value(), b = rand() % 4 ? random_value() : a + rand() % 3 - 1;
+        if (a > b) {
+            int64_t c = a;
+            a = b;
+            b = c;
+        }
+        assert_true(kv_score16(a) <= kv_score16(b));
+    }
+}
+
+static void score16_matches_the_oracle_around_every_power_of_two(void **state)
+{
+    (void)state;
+    for (int64_t v = -70000; v <= 70000; v++)
+        assert_int_equal(kv_score16(v), oracle_score16(v));
+    for (int b = 9; b <= 62; b++) {
+        for (int64_t d = -1100; d <= 1100; d++) {
+            int64_t v = ((int64_t)1 << b) + d;
+            assert_int_equal(kv_score16(v), oracle_score16(v));
+            assert_int_equal(kv_score16(-v), oracle_score16(-v));
+            assert_true(kv_score16(v - 1) <= kv_score16(v));
+        }
+    }
+    assert_int_equal(kv_score16(0), 0x8000);
+    assert_int_equal(kv_score16(-1), 0x7ffe);
+    assert_true(kv_score16(INT64_MIN) <= kv_score16(-INT64_MAX));
+    assert_true(kv_score16(INT64_MAX) > kv_score16(INT64_MAX / 2));
+}
+
+static void paths_and_importances_go_by_name(void **state)
+{
+    (void)state;
+    uint32_t importance = 9;
+    assert_ptr_equal(kv_score_choose("reference"), kv_score_reference);
+    assert_ptr_equal(kv_score_choose("auto"), kv_score_choose(NULL));
+    assert_null(kv_score_choose("AVX2"));
+    assert_null(kv_score_choose(""));
+    assert_ptr_equal(kv_score_choose("avx2"), kv_score_has_avx2() ? kv_score_avx2 : NULL);
+    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
+        assert_int_equal(kv_importance_parse(kv_importance_name(i), &importance), 0);
+        assert_int_equal(importance, i);
+    }
+    assert_int_equal(kv_importance_parse("mean", &importance), HILL_E_INVALID);
+    assert_null(kv_importance_name(KV_IMPORTANCE_COUNT));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_reference_matches_a_128_bit_oracle),
+        cmocka_unit_test(avx2_equals_the_reference_bit_for_bit),
+        cmocka_unit_test(every_head_dimension_agrees_on_both_paths),
+        cmocka_unit_test(exponents_out_of_range_are_harmless),
+        cmocka_unit_test(score16_is_monotone),
+        cmocka_unit_test(score16_matches_the_oracle_around_every_power_of_two),
+        cmocka_unit_test(paths_and_importances_go_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

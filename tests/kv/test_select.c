@@ -1,0 +1,247 @@
+/*
+ * The budget rule by hand, and the selection against a brute-force sort.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kv/geometry.h"
+#include "kv/select.h"
+
+#define SEED 424242u
+#define MAX  700u
+
+static struct kv_selection_settings settings(double alpha, uint32_t budget, uint32_t sinks,
+                                             uint32_t window)
+{
+    return (struct kv_selection_settings){
+        .alpha = alpha, .budget = budget, .sinks = sinks, .window = window};
+}
+
+static uint32_t budget_of(double alpha, uint32_t budget, uint32_t sinks, uint32_t window,
+                          uint32_t n)
+{
+    struct kv_selection_settings s = settings(alpha, budget, sinks, window);
+    return kv_budget_tokens(&s, n);
+}
+
+static void budgets_worked_by_hand(void **state)
+{
+    (void)state;
+    assert_int_equal(budget_of(0.1, 0, 0, 0, 10), 1);
+    assert_int_equal(budget_of(0.1, 0, 0, 0, 11), 2);
+    assert_int_equal(budget_of(0.07, 0, 0, 0, 100), 7);  /* 0.07 * 100 > 7 in FP64 */
+    assert_int_equal(budget_of(0.29, 0, 0, 0, 100), 29); /* 0.29 * 100 < 29 in FP64 */
+    assert_int_equal(budget_of(0.2, 0, 4, 32, 1000), 200);
+    assert_int_equal(budget_of(0.2, 0, 4, 32, 100), 36); /* the forced tokens */
+    assert_int_equal(budget_of(0.2, 0, 4, 32, 20), 20);  /* no more than there are */
+    assert_int_equal(budget_of(1.0, 0, 4, 32, 12345), 12345);
+    assert_int_equal(budget_of(0.2, 512, 4, 32, 32768), 512);
+    assert_int_equal(budget_of(1.0, 10, 4, 32, 32768), 36);
+    assert_int_equal(budget_of(1e-12, 0, 0, 0, 5), 1);
+    assert_int_equal(budget_of(0.5, 0, 4, 32, 0), 0);
+    assert_int_equal(budget_of(0.5, 0, KV_MAX_TOKENS, KV_MAX_TOKENS, 77), 77);
+}
+
+/* every alpha of four decimals, against the same in whole numbers */
+static void decimal_alphas_have_no_rounding_error(void **state)
+{
+    (void)state;
+    static const uint32_t lengths[] = {1,     7,     10,     999,     1000,
+                                       10000, 32768, 131072, 9999999, 1u << 24};
+    for (uint64_t a = 1; a <= 10000; a++) {
+        for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+            uint64_t exact = (a * lengths[i] + 9999) / 10000;
+            assert_int_equal(budget_of((double)a / 10000.0, 0, 0, 0, lengths[i]), exact);
+        }
+    }
+}
+
+static void settings_out_of_range_are_refused(void **state)
+{
+    (void)state;
+    struct hill_why why;
+    static const double bad[] = {0.0, -0.1, 1.0000001, 2.0, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct kv_selection_settings s = settings(bad[i], 0, 4, 32);
+        assert_int_equal(kv_selection_check(&s, &why), HILL_E_INVALID);
+        assert_non_null(strstr(why.text, "alpha"));
+    }
+    struct kv_selection_settings good = settings(1.0, 0, 4, 32), s;
+    assert_int_equal(kv_selection_check(&good, &why), 0);
+#define REFUSED(member, value)                                                                     \
+    s = good;                                                                                      \
+    s.member = value;                                                                              \
+    assert_int_equal(kv_selection_check(&s, &why), HILL_E_INVALID)
+    REFUSED(budget, KV_MAX_TOKENS + 1);
+    REFUSED(sinks, KV_MAX_TOKENS + 1);
+    REFUSED(window, UINT32_MAX);
+    REFUSED(policy, KV_POLICY_COUNT);
+    REFUSED(importance, 99);
+}
+
+static void policies_go_by_name(void **state)
+{
+    (void)state;
+    uint32_t policy = 9;
+    assert_int_equal(kv_policy_parse("full", &policy), 0);
+    assert_int_equal(policy, KV_POLICY_FULL);
+    assert_int_equal(kv_policy_parse("hillinfer", &policy), 0);
+    assert_int_equal(policy, KV_POLICY_HILLINFER);
+    assert_int_equal(kv_policy_parse("h2o", &policy), HILL_E_UNSUPPORTED);
+    assert_int_equal(kv_policy_parse("prefetch", &policy), HILL_E_UNSUPPORTED);
+    assert_int_equal(kv_policy_parse("leoam", &policy), HILL_E_UNSUPPORTED);
+    assert_int_equal(kv_policy_parse("fullest", &policy), HILL_E_INVALID);
+    assert_string_equal(kv_policy_name(KV_POLICY_FULL), "full");
+    assert_null(kv_policy_name(KV_POLICY_COUNT));
+}
+
+/* ---- selection ---------------------------------------------------------------------------- */
+
+struct ranked {
+    uint32_t position, forced;
+    uint16_t score;
+};
+
+static int by_rank(const void *a, const void *b) /* forced, then score, then the newer */
+{
+    const struct ranked *x = a, *y = b;
+    if (x->forced != y->forced)
+        return x->forced ? -1 : 1;
+    if (!x->forced && x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->position > y->position ? -1 : 1;
+}
+
+static void check_against_sort(const struct kv_selection_settings *s, const uint16_t *scores,
+                               uint32_t n, const uint32_t *selected, int64_t k)
+{
+    struct ranked ranked[MAX];
+    uint8_t in[MAX] = {0};
+    for (uint32_t p = 0; p < n; p++)
+        ranked[p] = (struct ranked){p, p < s->sinks || p + s->window >= n, scores[p]};
+    qsort(ranked, n, sizeof(ranked[0]), by_rank);
+    for (int64_t i = 0; i < k; i++)
+        in[ranked[i].position] = 1;
+    for (int64_t i = 0; i < k; i++) {
+        assert_true(i == 0 || selected[i] > selected[i - 1]);
+        assert_true(selected[i] < n && in[selected[i]]);
+    }
+}
+
+static void feed_shuffled(struct kv_selector *selector, const uint16_t *scores, uint32_t n)
+{
+    uint32_t order[MAX];
+    uint16_t shuffled[MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = (uint32_t)rand() % (i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        shuffled[i] = scores[order[i]];
+    for (uint32_t done = 0; done < n;) {
+        uint32_t count = 1 + (uint32_t)rand() % (n - done);
+        assert_int_equal(kv_selector_add(selector, order + done, shuffled + done, count), 0);
+        done += count;
+        assert_int_equal(kv_selector_scored(selector), done);
+    }
+}
+
+static void selection_equals_a_sort_in_any_order_of_arrival(void **state)
+{
+    (void)state;
+    static const uint32_t spreads[] = {1, 2, 5, 300, 65536};
+    struct kv_selector *selector;
+    uint16_t scores[MAX];
+    uint32_t selected[MAX];
+    print_message("seed %u\n", SEED);
+    srand(SEED);
+    assert_int_equal(kv_selector_create(&selector, MAX), 0);
+    for (int round = 0; round < 5000; round++) {
+        uint32_t n = (uint32_t)rand() % (round % 2 ? MAX + 1 : 60), spread = spreads[round % 5];
+        struct kv_selection_settings s =
+            settings((1 + rand() % 1000) / 1000.0, rand() % 3 ? 0 : 1 + (uint32_t)rand() % MAX,
+                     (uint32_t)rand() % 6, (uint32_t)rand() % 40);
+        for (uint32_t p = 0; p < n; p++)
+            scores[p] = (uint16_t)(65535u - (uint32_t)rand() % spread * (spread == 300 ? 97u : 1u));
+        assert_int_equal(kv_selector_begin(selector, &s, n), 0);
+        feed_shuffled(selector, scores, n);
+        int64_t k = kv_selector_finish(selector, selected);
+        assert_int_equal(k, kv_budget_tokens(&s, n));
+        check_against_sort(&s, scores, n, selected, k);
+    }
+    kv_selector_destroy(selector);
+}
+
+static void missing_and_double_scores_are_errors(void **state)
+{
+    (void)state;
+    struct kv_selector *selector;
+    struct kv_selection_settings s = settings(0.5, 0, 1, 1);
+    const uint32_t positions[] = {3, 1, 0, 2, 4};
+    const uint16_t scores[] = {5, 4, 3, 2, 1};
+    uint32_t selected[5];
+    assert_int_equal(kv_selector_create(&selector, 5), 0);
+    assert_int_equal(kv_selector_begin(selector, &s, 6), HILL_E_INVALID);
+    assert_int_equal(kv_selector_begin(selector, &s, 5), 0);
+    assert_int_equal(kv_selector_add(selector, positions, scores, 4), 0);
+    assert_int_equal(kv_selector_finish(selector, selected), HILL_E_PROTOCOL);
+    assert_int_equal(kv_selector_add(selector, positions, scores, 1), HILL_E_PROTOCOL);
+    assert_int_equal(kv_selector_begin(selector, &s, 4), 0);
+    assert_int_equal(kv_selector_add(selector, positions + 4, scores, 1), HILL_E_PROTOCOL);
+    assert_int_equal(kv_selector_begin(selector, &s, 5), 0);
+    assert_int_equal(kv_selector_add(selector, positions, scores, 5), 0);
+    assert_int_equal(kv_selector_finish(selector, selected), 3); /* 0, 4 and the best: 3 */
+    assert_int_equal(selected[1], 3);
+    kv_selector_destroy(selector);
+    kv_selector_destroy(NULL);
+}
+
+static void policy_full_selects_all_without_scores(void **state)
+{
+    (void)state;
+    struct kv_selector *selector;
+    struct kv_selection_settings s = settings(0.1, 0, 1, 1);
+    uint32_t selected[9];
+    s.policy = KV_POLICY_FULL;
+    assert_int_equal(kv_selector_create(&selector, 9), 0);
+    assert_int_equal(kv_selector_begin(selector, &s, 9), 0);
+    assert_int_equal(kv_selector_finish(selector, selected), 9);
+    for (uint32_t i = 0; i < 9; i++)
+        assert_int_equal(selected[i], i);
+    kv_selector_destroy(selector);
+}
+
+static void a_selector_of_impossible_size_is_refused(void **state)
+{
+    (void)state;
+    struct kv_selector *selector;
+    assert_int_equal(kv_selector_create(&selector, 0), HILL_E_INVALID);
+    assert_null(selector);
+    assert_int_equal(kv_selector_create(&selector, KV_MAX_TOKENS + 1), HILL_E_INVALID);
+    assert_true(kv_selector_bytes(1000) >= 1000 * 2 + 1000 / 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(budgets_worked_by_hand),
+        cmocka_unit_test(decimal_alphas_have_no_rounding_error),
+        cmocka_unit_test(settings_out_of_range_are_refused),
+        cmocka_unit_test(policies_go_by_name),
+        cmocka_unit_test(selection_equals_a_sort_in_any_order_of_arrival),
+        cmocka_unit_test(missing_and_double_scores_are_errors),
+        cmocka_unit_test(policy_full_selects_all_without_scores),
+        cmocka_unit_test(a_selector_of_impossible_size_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
