@@ -12,8 +12,8 @@
 #include "kv/geometry.h"
 #include "kv/select.h"
 
-#define KV_HOT_BLOCK_TOKENS 64u /* slots of a hot block; a block belongs to one (sequence, layer)  \
-                                 */
+/* Slots of a hot block; a block belongs to one (sequence, layer). */
+#define KV_HOT_BLOCK_TOKENS 64u
 
 struct kv_plan_input {
     struct kv_geometry geometry;

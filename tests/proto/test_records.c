@@ -213,6 +213,10 @@ static void values_in_arrays_are_checked(void **state)
     uint32_t bytes = good_record(RECORD_SELECTION, room);
     ((struct selected_item *)(room + 32))[1].position = 10; /* not ascending */
     assert_int_equal(check(RECORD_SELECTION, room, bytes), HILL_E_PROTOCOL);
+    good_record(RECORD_SELECTION, room);
+    ((struct record_selection *)room)->n_selected =
+        1; /* more uploads than items, in the right size */
+    assert_int_equal(check(RECORD_SELECTION, room, 32 + 8 + 2 * 16), HILL_E_PROTOCOL);
     bytes = good_record(RECORD_AGENT_QUERY, room);
     room[32 + 32 + 3] = KV_QUERY_SHIFT_MAX + 1;
     assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
