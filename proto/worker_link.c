@@ -35,7 +35,7 @@ struct queue {
 struct worker_link {
     const char *name;
     Hill__Role role;
-    char run_dir[96]; /* ipc paths are at most 107 bytes */
+    char run_dir[108]; /* ipc paths are at most 107 bytes */
     void *context, *control, *heartbeat;
     pthread_t thread;
     bool thread_started;
