@@ -123,7 +123,7 @@ int options_read_size(const char *text, uint64_t *bytes)
 
 static bool is_one_of(const char *words, const char *text)
 {
-    size_t length = strlen(text);
+    size_t length = strchr(text, '|') ? 0 : strlen(text);
     for (const char *at = words; at && length; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
         if (strncmp(at, text, length) == 0 && (at[length] == '|' || at[length] == '\0'))
             return true;

@@ -309,10 +309,6 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         return hill_fail(why, HILL_E_INVALID,
                          "--budget %u is less than --sinks %u and --window %u together",
                          out->budget, out->sinks, out->window);
-    if (out->ctx_tokens && out->ctx_tokens < out->sinks + out->window)
-        return hill_fail(why, HILL_E_INVALID,
-                         "--ctx-size %u is less than --sinks %u and --window %u together",
-                         out->ctx_tokens, out->sinks, out->window);
     return read_csd(out, options, why);
 }
 
@@ -355,11 +351,10 @@ int hill_run_dir(char out[HILL_PATH_BYTES], const struct options *options, struc
     int used = given ? snprintf(out, HILL_PATH_BYTES, "%s", given)
                      : snprintf(out, HILL_PATH_BYTES, "%s/hillinfer-%u",
                                 base && *base ? base : "/tmp", (unsigned)getuid());
-    int room = HILL_SOCKET_PATH_MAX - (int)sizeof "/heartbeat.sock";
-    if (used > room)
+    if (used > HILL_RUN_DIR_MAX)
         return hill_fail(why, HILL_E_INVALID,
                          "run folder '%.200s' is too long for socket names (%d bytes, at most %d)",
-                         out, used, room);
+                         out, used, HILL_RUN_DIR_MAX);
     return 0;
 }
 

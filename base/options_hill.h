@@ -27,7 +27,7 @@ extern const unsigned hill_request_count;
         .title = "run folder and log", .specs = hill_common_specs, .count = hill_common_count      \
     }
 #define HILL_PATH_BYTES      4096
-#define HILL_SOCKET_PATH_MAX 107 /* sun_path, without its NUL */
+#define HILL_RUN_DIR_MAX           79 /* bytes: socket names must fit sun_path, with room to spare */
 #define HILL_PREDICT_UNTIL_CONTEXT                                                                 \
     0u /* Generate.predict: as many tokens as the context has room for (-n -1) */
 
