@@ -1,0 +1,130 @@
+/*
+ * hill-coordinator - supervises a HillInfer pipeline and takes its requests.
+ *
+ * What: starts hill-gpu-worker, hill-cpu-scorer and hill-csd-agent from its own folder, creates the
+ * shared-memory segments of each epoch, serves hillctl on control.sock in the run folder, tokenises
+ * prompts and streams text. See README.md. Who starts it: scripts/hillinfer, or a person. `--help`
+ * is its manual. How it ends: 0 after SIGTERM or `hillctl stop`, 130 after SIGINT, 100 wrong use or
+ * a second pipeline in one run folder, 1 a model that is damaged or unsupported, 111 an environment
+ * that failed. Nothing stays in the run folder or in /dev/shm.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include "coordinator/pipeline.h"
+
+static const struct option_spec own_specs[] = {
+    {.name = "ready-fd",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1048576,
+     .value = "FD",
+     .help = "write \"ready\" and a newline to this file descriptor when all workers are ready for "
+             "the first time"},
+};
+
+static int open_signals(struct hill_why *why)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set,
+                NULL); /* before ZeroMQ starts its threads, which inherit the mask */
+    signal(SIGPIPE, SIG_IGN);
+    int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    return fd >= 0 ? fd
+                   : hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",
+                               strerror(errno));
+}
+
+static int ready_fd_of(const struct options *options, int *out, struct hill_why *why)
+{
+    *out = -1;
+    if (!options_is_set(options, "ready-fd"))
+        return 0;
+    int fd = (int)options_integer(options, "ready-fd");
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) /* no business of the workers */
+        return hill_fail(why, HILL_E_INVALID, "--ready-fd %d is not open", fd);
+    *out = fd;
+    return 0;
+}
+
+/* Everything from the options on, torn down in reverse. */
+static int serve(const struct options *options, struct hill_why *why)
+{
+    struct settings settings = {0};
+    struct run_folder folder = {.lock_fd = -1};
+    struct pipeline *pipeline = NULL;
+    char run_dir[HILL_PATH_BYTES];
+    int ready_fd;
+    int signal_fd = open_signals(why);
+    int code = signal_fd < 0 ? signal_fd : ready_fd_of(options, &ready_fd, why);
+    if (!code)
+        code = hill_run_dir(run_dir, options, why);
+    if (!code)
+        code = run_folder_open(&folder, run_dir, why);
+    if (!code)
+        code = settings_open(&settings, options, why);
+    if (!code)
+        settings_log(&settings);
+    if (!code)
+        code = pipeline_open(&pipeline, &settings, &folder, signal_fd, ready_fd, why);
+    if (!code)
+        code = pipeline_run(pipeline, why);
+    pipeline_close(pipeline);
+    settings_close(&settings);
+    run_folder_close(&folder);
+    if (signal_fd >= 0)
+        close(signal_fd);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    const struct option_table tables[] = {
+        {.title = "pipeline", .specs = hill_pipeline_specs, .count = hill_pipeline_count},
+        HILL_COMMON_TABLE,
+        {.title = "supervision",
+         .specs = own_specs,
+         .count = sizeof own_specs / sizeof own_specs[0]},
+        {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
+    };
+    const struct option_program program = {
+        .name = "hill-coordinator",
+        .usage = "-m MODEL [OPTIONS]",
+        .summary = "Run a HillInfer pipeline: GPU worker, CPU scorer and CSD agent, with the "
+                   "requests of hillctl.\n"
+                   "Usually started by `scripts/hillinfer up`.",
+        .example = "hill-coordinator -m model.gguf -c 32768 --budget 512 --hot-mb 64",
+        .tables = tables,
+        .n_tables = sizeof tables / sizeof tables[0],
+    };
+    struct options *options;
+    struct hill_why why = {{0}};
+    int code = options_start(&options, &program, argc, argv);
+    if (code)
+        return code > 0 ? 0 : hill_exit_code(code);
+    hill_log_init("hill-coordinator", hill_log_option(options));
+    struct hill_pipeline_options checked; /* impossible pairs, before anything is touched */
+    code = hill_pipeline_read(&checked, options, &why);
+    if (code) {
+        options_misuse(&program, &why);
+        options_free(options);
+        return hill_exit_code(code);
+    }
+    umask(077); /* sockets and pools are this user's alone */
+    code = serve(options, &why);
+    if (code && code != HILL_E_CANCELLED)
+        log_error("%s", why.text);
+    options_free(options);
+    return hill_exit_code(code);
+}

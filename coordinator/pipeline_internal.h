@@ -1,0 +1,90 @@
+/*
+ * coordinator/pipeline_internal.h - what the parts of the pipeline share; included by this folder
+ * alone.
+ *
+ * Parts: pipeline.c (sockets, loop, timers, end), epoch.c (segments, Configure, starting and ending
+ * workers), serve_workers.c and serve_clients.c (messages), requests.c (attempts, streaming,
+ * summaries). Rule: a function that may remove a request says so; its caller does not touch the
+ * request afterwards.
+ */
+#ifndef HILL_COORDINATOR_PIPELINE_INTERNAL_H
+#define HILL_COORDINATOR_PIPELINE_INTERNAL_H
+
+#include "coordinator/pipeline.h"
+#include "coordinator/request_book.h"
+#include "coordinator/worker_table.h"
+
+/* Messages handled of one socket before the others get their turn. */
+#define PIPELINE_BURST 256
+
+enum pipeline_change { CHANGE_NONE, CHANGE_ATTACH, CHANGE_DETACH };
+
+struct pipeline {
+    struct settings *settings;
+    struct run_folder *folder;
+    struct worker_table workers;
+    struct request_book book;
+    void *context, *worker_socket, *heartbeat_socket, *control_socket;
+    int signal_fd, ready_fd;
+    int64_t started_ns;
+    int64_t reap_at_ns; /* CLOCK_NEVER: no child has ended */
+    uint32_t epoch;
+    bool epoch_exists;  /* its segments have been created */
+    bool epoch_delayed; /* no room for new segments until the workers let go of the old ones */
+    bool announced;     /* was READY once */
+    enum pipeline_change change; /* of the drive, under way */
+    struct proto_address change_client;
+    uint64_t malformed;
+    bool ending;
+    int end_code;
+    struct hill_why end_why;
+};
+
+/* ---- pipeline.c ---- */
+/* End in order: requests are told, workers stopped one after the other. code 0: as asked for; the
+ * first call counts. */
+void pipeline_end(struct pipeline *p, int code, const char *text);
+
+/* ---- epoch.c ---- */
+/* Remove the epoch's segments and create the next one's; survivors are told. Interrupts the running
+ * request (which may remove it). A failure ends the pipeline. */
+void epoch_begin(struct pipeline *p, const char *reason);
+void epoch_remove_segments(struct pipeline *p);
+void epoch_configure(struct pipeline *p, enum worker w);
+void worker_start(struct pipeline *p, enum worker w);
+void worker_terminate(struct pipeline *p, enum worker w, const char *reason);
+/* After SIGCHLD: take note of every child that has ended. */
+void workers_reap(struct pipeline *p);
+/* The drive: answer the client when an attach or detach is through (code 0) or has failed. */
+void change_finish(struct pipeline *p, int code, const char *text);
+/* A newly attached agent cannot work: detach again and say why. */
+void change_attach_failed(struct pipeline *p, int code, const char *text);
+
+/* ---- serve_workers.c, serve_clients.c: take what has arrived ---- */
+void serve_workers(struct pipeline *p);
+void serve_heartbeats(struct pipeline *p);
+void serve_clients(struct pipeline *p);
+/* Send to a client; a Reply with code and text. */
+int client_reply(struct pipeline *p, const struct proto_address *to, int code, const char *text);
+int worker_send(struct pipeline *p, enum worker w, const Hill__Message *message);
+
+/* ---- requests.c ---- */
+/* When all workers are ready: send the running request, or the next one (may remove it). */
+void requests_start(struct pipeline *p, int64_t now_ns);
+/* Deadlines (may remove requests); when the next one falls due. */
+void requests_tick(struct pipeline *p, int64_t now_ns);
+int64_t requests_next_ns(const struct pipeline *p);
+/* The epoch ends under the running request (may remove it). */
+void requests_interrupt(struct pipeline *p);
+void requests_end_all(struct pipeline *p, Hill__FinishReason finish, int code, const char *text);
+/* Each may remove the request. */
+void request_cancel(struct pipeline *p, struct request *r);
+void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *token);
+void request_on_progress(struct pipeline *p, struct request *r, const Hill__Progress *progress);
+void request_on_done(struct pipeline *p, struct request *r,
+                     Hill__Message *message); /* takes the message */
+/* Send to the request's client; notes when it is gone. */
+void request_send(struct pipeline *p, struct request *r, const Hill__Message *message);
+void selection_to_wire(Hill__Selection *out, const struct kv_selection_settings *selection);
+
+#endif

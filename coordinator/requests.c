@@ -1,0 +1,322 @@
+/*
+ * coordinator/requests.c - the running request: attempts, streamed text, summaries.
+ *
+ * Who calls it: the other parts of the pipeline. Concurrency: one thread. Failure: a request that
+ * fails gets a Summary with FINISH_ERROR, a code and one line; the pipeline goes on.
+ */
+#include "coordinator/pipeline_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define PROGRESS_EVERY_NS INT64_C(200000000)
+#define TEXT_PIECE_MAX    4096u
+#define NO_TOKEN                                                                                   \
+    UINT32_MAX /* Text.token: more text of the token before, or the end of the text                \
+                */
+
+void request_send(struct pipeline *p, struct request *r, const Hill__Message *message)
+{
+    if (r->client_gone)
+        return;
+    int code = proto_send(p->control_socket, &r->client, message);
+    if (code) {
+        log_info("request %" PRIu64 ": its client is gone (%s)", r->id, hill_strerror(code));
+        r->client_gone = true; /* requests_tick cancels it */
+    }
+}
+
+/* ---- summary ----------------------------------------------------------------------------- */
+
+static void fill_restarts(Hill__Restarts *out, const struct worker_table *workers)
+{
+    out->gpu_worker = workers->rows[WORKER_GPU].restarts;
+    out->cpu_scorer = workers->rows[WORKER_SCORER].restarts;
+    out->csd_agent = workers->rows[WORKER_AGENT].restarts;
+}
+
+static void send_text(struct pipeline *p, struct request *r, const char *text, uint64_t length,
+                      uint32_t token)
+{
+    do {
+        uint64_t piece = length < TEXT_PIECE_MAX ? length : TEXT_PIECE_MAX;
+        while (piece < length && piece > 1 && ((uint8_t)text[piece] & 0xc0) == 0x80)
+            piece--; /* not within a character */
+        Hill__Message message = HILL__MESSAGE__INIT;
+        Hill__Text body = HILL__TEXT__INIT;
+        body.request_id = r->id;
+        body.text.data = (uint8_t *)text;
+        body.text.len = piece;
+        body.token = token;
+        message.body_case = HILL__MESSAGE__BODY_TEXT;
+        message.text = &body;
+        request_send(p, r, &message);
+        text += piece;
+        length -= piece;
+        token = NO_TOKEN;
+    } while (length);
+}
+
+/* Send the Summary and remove the request. */
+static void finish(struct pipeline *p, struct request *r, Hill__FinishReason reason, int code,
+                   const char *text)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Summary summary = HILL__SUMMARY__INIT;
+    Hill__Restarts restarts = HILL__RESTARTS__INIT;
+    Hill__Selection selection;
+    char rest[16];
+    uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
+    if (rest_bytes)
+        send_text(p, r, rest, rest_bytes, NO_TOKEN);
+    selection_to_wire(&selection, &r->selection);
+    fill_restarts(&restarts, &p->workers);
+    summary.request_id = r->id;
+    summary.finish = reason;
+    summary.code = code;
+    summary.text = (char *)text;
+    summary.prompt_tokens = r->n_prompt;
+    summary.predicted_tokens = r->n_tokens;
+    summary.ttft_ms = r->first_token_ns ? (double)(r->first_token_ns - r->accepted_ns) / 1e6 : 0;
+    summary.restarts = &restarts;
+    summary.selection = &selection;
+    summary.attempts = r->attempts;
+    summary.beta = p->settings->options.beta;
+    if (r->done) {
+        summary.gpu = r->done->done;
+        summary.gpu->request_id = r->id;
+    }
+    if (r->stats) {
+        summary.scorer = r->stats->sequence_stats;
+        summary.scorer->request_id = r->id;
+        summary.beta = summary.scorer->beta;
+    }
+    message.body_case = HILL__MESSAGE__BODY_SUMMARY;
+    message.summary = &summary;
+    if (code)
+        log_warn("request %" PRIu64 " failed: %s", r->id, text);
+    request_send(p, r, &message);
+    request_book_remove(&p->book, r);
+}
+
+static void fail(struct pipeline *p, struct request *r, int code, const char *text)
+{
+    finish(p, r, HILL__FINISH_REASON__FINISH_ERROR, code, text);
+}
+
+/* Done and, if they came, the statistics are there. */
+static void finish_done(struct pipeline *p, struct request *r)
+{
+    const Hill__Done *done = r->done->done;
+    bool success = done->finish == HILL__FINISH_REASON__FINISH_STOP ||
+                   done->finish == HILL__FINISH_REASON__FINISH_LENGTH;
+    if (success && r->n_attempt < r->n_tokens) {
+        fail(p, r, HILL_E_DAMAGED,
+             "internal error: the repeated request ended before the tokens that were already sent");
+    } else if (done->finish == HILL__FINISH_REASON__FINISH_ERROR) {
+        char text[512];
+        snprintf(text, sizeof text, "%s",
+                 r->failure_text[0] ? r->failure_text
+                 : done->text[0]    ? done->text
+                                    : hill_strerror(done->code));
+        fail(p, r, done->code < 0 ? done->code : HILL_E_PROTOCOL, text);
+    } else {
+        finish(p, r, done->finish, 0, "");
+    }
+}
+
+void requests_end_all(struct pipeline *p, Hill__FinishReason reason, int code, const char *text)
+{
+    if (p->book.running)
+        finish(p, p->book.running, reason, code, text);
+    while (p->book.first)
+        finish(p, p->book.first, reason, code, text);
+}
+
+/* ---- attempts ---------------------------------------------------------------------------- */
+
+static int send_prefill(struct pipeline *p, struct request *r)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Prefill prefill = HILL__PREFILL__INIT;
+    Hill__Selection selection;
+    selection_to_wire(&selection, &r->selection);
+    prefill.request_id = r->wire_id;
+    prefill.tokens = r->prompt;
+    prefill.n_tokens = r->n_prompt;
+    prefill.predict = r->predict;
+    prefill.sampling = &r->sampling;
+    prefill.selection = &selection;
+    prefill.stop_tokens = p->settings->stop_tokens;
+    prefill.n_stop_tokens = r->ignore_eos ? 0 : p->settings->n_stop_tokens;
+    message.body_case = HILL__MESSAGE__BODY_PREFILL;
+    message.prefill = &prefill;
+    return worker_send(p, WORKER_GPU, &message);
+}
+
+void requests_start(struct pipeline *p, int64_t now_ns)
+{
+    request_book_advance(&p->book);
+    struct request *r = p->book.running;
+    if (!r || r->state != REQUEST_INTERRUPTED)
+        return;
+    if (request_begin_attempt(&p->book, r, now_ns)) {
+        fail(p, r, HILL_E_TIMEOUT,
+             "gave up after starting the request 5 times: a worker died each time");
+        return;
+    }
+    if (r->attempts > 1)
+        log_info("request %" PRIu64 ": starting it again (attempt %u)", r->id, r->attempts);
+    int code = send_prefill(p, r);
+    if (code == HILL_E_TOO_LONG)
+        fail(p, r, code, "the prompt is larger than a control message can be");
+    else if (code) /* the GPU worker is gone; its exit brings the next epoch */
+        request_interrupt(r);
+}
+
+void requests_interrupt(struct pipeline *p)
+{
+    struct request *r = p->book.running;
+    if (!r)
+        return;
+    if (r->state == REQUEST_CANCELLING)
+        finish(p, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
+    else if (r->state == REQUEST_FINISHING)
+        finish_done(p, r); /* all tokens are out; only statistics may be missing */
+    else
+        request_interrupt(r);
+}
+
+void request_cancel(struct pipeline *p, struct request *r)
+{
+    if (r->state == REQUEST_WAITING || r->state == REQUEST_INTERRUPTED) {
+        finish(p, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
+    } else if (r->state == REQUEST_RUNNING) {
+        Hill__Message message = HILL__MESSAGE__INIT;
+        Hill__Cancel cancel = HILL__CANCEL__INIT;
+        cancel.request_id = r->wire_id;
+        message.body_case = HILL__MESSAGE__BODY_CANCEL;
+        message.cancel = &cancel;
+        worker_send(p, WORKER_GPU, &message);
+        r->state = REQUEST_CANCELLING;
+        r->deadline_ns = clock_now_ns() + REQUEST_CANCEL_NS;
+    }
+}
+
+/* ---- what the GPU worker says ------------------------------------------------------------ */
+
+void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *token)
+{
+    if (r->state != REQUEST_RUNNING)
+        return;
+    int fresh = request_take_token(r, token->index, token->token, clock_now_ns());
+    if (fresh < 0) {
+        fail(p, r, fresh,
+             fresh == HILL_E_DAMAGED
+                 ? "internal error: the repeated request made other tokens than were already sent"
+                 : "internal error: the GPU worker sent a token out of order");
+        epoch_begin(p, "the GPU worker is out of step");
+        return;
+    }
+    if (!fresh)
+        return;
+    uint64_t room = detokenizer_room(&r->text, token->token);
+    char *text = malloc(room ? room : 1);
+    if (!text) {
+        fail(p, r, HILL_E_NOMEM, "out of memory for the text of a token");
+        epoch_begin(p, "a request was dropped");
+        return;
+    }
+    send_text(p, r, text, detokenizer_push(&r->text, token->token, text), token->token);
+    free(text);
+}
+
+void request_on_progress(struct pipeline *p, struct request *r, const Hill__Progress *progress)
+{
+    int64_t now = clock_now_ns();
+    bool last = progress->units_done == progress->units_total;
+    if (!r->want_progress || r->state != REQUEST_RUNNING || !progress->units_total || r->n_tokens ||
+        (!last && now - r->progress_ns < PROGRESS_EVERY_NS))
+        return;
+    r->progress_ns = now;
+    double share = (double)progress->units_done / (double)progress->units_total;
+    double seconds = (double)(now - r->prefill_ns) / 1e9;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__PrefillProgress body = HILL__PREFILL_PROGRESS__INIT;
+    body.request_id = r->id;
+    body.tokens_total = r->n_prompt;
+    body.tokens_done = share * r->n_prompt;
+    body.tokens_per_second = seconds > 0 ? body.tokens_done / seconds : 0;
+    body.seconds_left = share > 0 ? seconds * (1 - share) / share : 0;
+    message.body_case = HILL__MESSAGE__BODY_PREFILL_PROGRESS;
+    message.prefill_progress = &body;
+    request_send(p, r, &message);
+}
+
+void request_on_done(struct pipeline *p, struct request *r, Hill__Message *message)
+{
+    const Hill__Done *done = message->done;
+    bool cancelled = r->state == REQUEST_CANCELLING;
+    bool lost =
+        done->finish == HILL__FINISH_REASON__FINISH_ERROR && request_worth_retry(done->code);
+    if (lost && !cancelled) {
+        log_warn("request %" PRIu64 ": the GPU worker lost its peer (%s); starting it again", r->id,
+                 done->text);
+        proto_free(message);
+        epoch_begin(p, "the GPU worker lost a peer");
+        return;
+    }
+    if (request_take_done(r, message, clock_now_ns())) {
+        proto_free(message);
+        return;
+    }
+    if (cancelled)
+        r->done->done->finish = HILL__FINISH_REASON__FINISH_CANCEL;
+    if (request_is_over(r, clock_now_ns()))
+        finish_done(p, r);
+}
+
+/* ---- deadlines --------------------------------------------------------------------------- */
+
+static bool client_is_gone(const struct request *r, int64_t now_ns)
+{
+    return r->client_gone || (r->client_asks && now_ns - r->client_heard_ns > REQUEST_SILENCE_NS);
+}
+
+static void drop_gone_clients(struct pipeline *p, int64_t now_ns)
+{
+    if (p->book.running && client_is_gone(p->book.running, now_ns))
+        request_cancel(p, p->book.running);
+    for (struct request *r = p->book.first, *next; r; r = next) {
+        next = r->next;
+        if (client_is_gone(r, now_ns))
+            request_cancel(p, r);
+    }
+}
+
+void requests_tick(struct pipeline *p, int64_t now_ns)
+{
+    drop_gone_clients(p, now_ns);
+    struct request *r = p->book.running;
+    if (!r)
+        return;
+    if (request_is_over(r, now_ns)) {
+        finish_done(p, r);
+    } else if (r->state == REQUEST_CANCELLING && now_ns >= r->deadline_ns) {
+        log_warn("request %" PRIu64 ": the GPU worker did not cancel it in time", r->id);
+        epoch_begin(p, "a cancelled request goes on"); /* ends it */
+    }
+}
+
+int64_t requests_next_ns(const struct pipeline *p)
+{
+    const struct request *r = p->book.running;
+    if (!r && !p->book.first)
+        return CLOCK_NEVER;
+    int64_t look = clock_now_ns() + CLOCK_MS(1000); /* for clients that are gone */
+    bool waits = r && (r->state == REQUEST_CANCELLING || r->state == REQUEST_FINISHING);
+    return waits && r->deadline_ns < look ? r->deadline_ns : look;
+}

@@ -1,0 +1,180 @@
+/* coordinator/run_folder.c - see run_folder.h. */
+#include "coordinator/run_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/process.h"
+#include "shm/segment.h"
+
+static const char *const socket_names[] = {"worker.sock", "heartbeat.sock", "control.sock"};
+
+static void name_in(char out[HILL_PATH_BYTES + 32], const struct run_folder *folder,
+                    const char *name)
+{
+    snprintf(out, HILL_PATH_BYTES + 32, "%s/%s", folder->path, name);
+}
+
+static int make_folder(const char *path, struct hill_why *why)
+{
+    struct stat info;
+    if (mkdir(path, 0700) && errno != EEXIST)
+        return hill_fail(why, hill_from_errno(errno), "cannot make run folder %.200s: %s", path,
+                         strerror(errno));
+    /* lstat: a link in a shared folder such as /tmp could lead anywhere */
+    if (lstat(path, &info))
+        return hill_fail(why, hill_from_errno(errno), "cannot look at run folder %.200s: %s", path,
+                         strerror(errno));
+    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077))
+        return hill_fail(why, HILL_E_INVALID,
+                         "run folder %.200s must be a folder that belongs to this user and is "
+                         "closed to others (mode 0700)",
+                         path);
+    return 0;
+}
+
+/* A pipeline that ends removes the lock file: one that was opened before and locked after that
+ * is nobody's, so look whether the name still leads to it. */
+static int take_lock(struct run_folder *folder, struct hill_why *why)
+{
+    char name[HILL_PATH_BYTES + 32], text[32];
+    struct stat ours, named;
+    name_in(name, folder, "lock");
+    for (int attempt = 0; attempt < 10; attempt++) {
+        int code = attempt ? make_folder(folder->path, why) : 0;
+        if (code)
+            return code;
+        int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0 && errno == ENOENT)
+            continue;
+        if (fd < 0)
+            return hill_fail(why, hill_from_errno(errno), "cannot open %.200s: %s", name,
+                             strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB)) {
+            close(fd);
+            return hill_fail(why, HILL_E_BUSY, "another pipeline runs in run folder %.200s",
+                             folder->path);
+        }
+        if (fstat(fd, &ours) == 0 && stat(name, &named) == 0 && ours.st_ino == named.st_ino) {
+            int length = snprintf(text, sizeof text, "%d\n", (int)getpid());
+            if (ftruncate(fd, 0) || write(fd, text, (size_t)length) != length)
+                log_warn("writing the pid into %s failed: %s; the lock holds all the same", name,
+                         strerror(errno));
+            folder->lock_fd = fd;
+            return 0;
+        }
+        close(fd);
+    }
+    return hill_fail(why, HILL_E_BUSY, "run folder %.200s comes and goes while it is being locked",
+                     folder->path);
+}
+
+/* A worker of a killed coordinator gets SIGTERM from the kernel; one that hangs is ended here. */
+static void end_process(int32_t pid, uint64_t start, const char *name)
+{
+    if (!process_alive(pid, start))
+        return;
+    log_warn("%s (pid %d) was left by a pipeline that was killed: ending it", name, (int)pid);
+    kill(pid, SIGKILL);
+    for (int64_t end = clock_deadline_ms(5000); process_alive(pid, start) && clock_now_ns() < end;)
+        usleep(10000);
+}
+
+static void end_leftover_workers(const struct run_folder *folder)
+{
+    char name[HILL_PATH_BYTES + 32], line[128], worker[32];
+    name_in(name, folder, "pids");
+    FILE *file = fopen(name, "re");
+    if (!file)
+        return;
+    while (fgets(line, sizeof line, file)) {
+        int32_t pid;
+        uint64_t start;
+        if (sscanf(line, "%" SCNd32 " %" SCNu64 " %31s", &pid, &start, worker) == 3 && pid > 1 &&
+            start)
+            end_process(pid, start, worker);
+    }
+    fclose(file);
+}
+
+static void remove_files(const struct run_folder *folder)
+{
+    char name[HILL_PATH_BYTES + 32];
+    for (unsigned i = 0; i < sizeof socket_names / sizeof socket_names[0]; i++) {
+        name_in(name, folder, socket_names[i]);
+        unlink(name);
+    }
+    name_in(name, folder, "pids");
+    unlink(name);
+    name_in(name, folder, "pids.new");
+    unlink(name);
+}
+
+int run_folder_open(struct run_folder *folder, const char *path, struct hill_why *why)
+{
+    char real[PATH_MAX];
+    *folder = (struct run_folder){.lock_fd = -1};
+    snprintf(folder->path, sizeof folder->path, "%s", path);
+    int code = make_folder(path, why);
+    if (!code)
+        code = take_lock(folder, why);
+    if (code)
+        return code;
+    if (!realpath(path, real)) {
+        code = hill_fail(why, hill_from_errno(errno), "cannot resolve run folder %.200s: %s", path,
+                         strerror(errno));
+        run_folder_close(folder);
+        return code;
+    }
+    folder->run_id = XXH64(real, strlen(real), 0);
+    end_leftover_workers(folder);
+    int reaped = shm_segment_reap(folder->run_id);
+    if (reaped > 0)
+        log_info("removed %d shared-memory segments that a killed pipeline left", reaped);
+    else if (reaped < 0)
+        log_warn("removing old shared-memory segments failed: %s; going on", hill_strerror(reaped));
+    remove_files(folder);
+    return 0;
+}
+
+int run_folder_write_pids(const struct run_folder *folder, const struct worker_table *table)
+{
+    char name[HILL_PATH_BYTES + 32], fresh[HILL_PATH_BYTES + 32];
+    name_in(name, folder, "pids");
+    name_in(fresh, folder, "pids.new");
+    FILE *file = fopen(fresh, "we");
+    if (!file)
+        return hill_from_errno(errno);
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (worker_running(&table->rows[w]))
+            fprintf(file, "%d %" PRIu64 " %s\n", (int)table->rows[w].pid, table->rows[w].start_time,
+                    table->rows[w].name);
+    bool failed = ferror(file);
+    if (fclose(file) || failed || rename(fresh, name))
+        return hill_from_errno(errno ? errno : EIO);
+    return 0;
+}
+
+void run_folder_close(struct run_folder *folder)
+{
+    if (folder->lock_fd < 0)
+        return;
+    char name[HILL_PATH_BYTES + 32];
+    remove_files(folder);
+    name_in(name, folder, "lock");
+    unlink(name);
+    rmdir(folder->path); /* fails when something foreign is in it: then it stays */
+    close(folder->lock_fd);
+    folder->lock_fd = -1;
+}

@@ -1,0 +1,34 @@
+/*
+ * coordinator/run_folder.h - the 0700 folder of one running pipeline: lock, sockets, the workers'
+ * pids.
+ *
+ * Contents: lock (flock'ed while the pipeline runs; holds the coordinator's pid), worker.sock,
+ * heartbeat.sock, control.sock (ZeroMQ), pids (one line "PID START-TIME NAME" a worker). Invariant:
+ * whoever holds the lock owns everything with the folder's run id: what is there at the start was
+ * left by a killed pipeline and is removed (worker processes, segments, sockets). Who calls it:
+ * main.c (open, close), pipeline.c (pids). Concurrency: one thread. Failure: HILL_E_BUSY (a second
+ * pipeline), HILL_E_INVALID (not a folder of ours alone), others from errno.
+ */
+#ifndef HILL_COORDINATOR_RUN_FOLDER_H
+#define HILL_COORDINATOR_RUN_FOLDER_H
+
+#include "base/options_hill.h"
+#include "coordinator/worker_table.h"
+
+struct run_folder {
+    char path[HILL_PATH_BYTES];
+    uint64_t run_id; /* XXH64 of the real path */
+    int lock_fd;     /* -1: not open */
+};
+
+/* Create (mode 0700) or check, lock, and remove what a killed pipeline left. */
+int run_folder_open(struct run_folder *folder, const char *path, struct hill_why *why);
+
+/* Write down who runs, for the next start. */
+int run_folder_write_pids(const struct run_folder *folder, const struct worker_table *table);
+
+/* Remove sockets, pids, lock and the folder itself (left if something foreign is in it). Safe when
+ * not open. */
+void run_folder_close(struct run_folder *folder);
+
+#endif

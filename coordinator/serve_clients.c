@@ -1,0 +1,293 @@
+/*
+ * coordinator/serve_clients.c - messages of clients (hillctl): generate, cancel, status, attach,
+ * detach, shutdown.
+ *
+ * Who calls it: the loop in pipeline.c. Failure: what cannot be taken is answered by a Reply with a
+ * code and one line and changes nothing; a malformed message is counted, too.
+ */
+#include "coordinator/pipeline_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+
+int client_reply(struct pipeline *p, const struct proto_address *to, int code, const char *text)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Reply reply = HILL__REPLY__INIT;
+    reply.code = code;
+    reply.text = (char *)text;
+    message.body_case = HILL__MESSAGE__BODY_REPLY;
+    message.reply = &reply;
+    return to->length ? proto_send(p->control_socket, to, &message) : HILL_E_PEER_GONE;
+}
+
+/* ---- generate ---------------------------------------------------------------------------- */
+
+static uint64_t random_seed(void)
+{
+    uint32_t seed = 0;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
+        seed = (uint32_t)clock_now_ns();
+    return seed ? seed : 1;
+}
+
+static void selection_from_wire(struct kv_selection_settings *out, const Hill__Selection *in)
+{
+    *out = (struct kv_selection_settings){.alpha = in->alpha,
+                                          .budget = in->budget,
+                                          .sinks = in->sinks,
+                                          .window = in->window,
+                                          .policy = in->policy,
+                                          .importance = in->importance};
+}
+
+/* Tokenise and admit; *request is new and in no queue. */
+static int make_request(struct pipeline *p, const Hill__Generate *generate, struct request **out,
+                        struct hill_why *why)
+{
+    const struct settings *s = p->settings;
+    uint32_t *tokens = NULL;
+    uint64_t count = 0;
+    struct kv_selection_settings selection = s->plan.selection;
+    if (generate->selection)
+        selection_from_wire(&selection, generate->selection);
+    int code = tokenizer_encode(s->tokenizer, (const char *)generate->prompt.data,
+                                generate->prompt.len, true, &tokens, &count);
+    if (code)
+        return hill_fail(why, code, "cannot tokenise the prompt: %s", hill_strerror(code));
+    uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX, ctx = s->plan.ctx_tokens;
+    uint32_t predict = generate->predict;
+    if (predict == HILL_PREDICT_UNTIL_CONTEXT)
+        predict = n_prompt < ctx ? ctx - n_prompt : 1;
+    code = n_prompt ? settings_admit(s, &selection, n_prompt, predict, why)
+                    : hill_fail(why, HILL_E_INVALID, "the prompt is empty");
+    if (code) {
+        free(tokens);
+        return code;
+    }
+    struct request *r = request_create(&p->book, tokens, n_prompt, predict);
+    if (!r)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens", n_prompt);
+    r->selection = selection;
+    r->ignore_eos = generate->ignore_eos;
+    r->want_progress = generate->want_progress;
+    r->sampling = *generate->sampling; /* numbers alone */
+    r->sampling.base.n_unknown_fields = 0;
+    r->sampling.base.unknown_fields = NULL;
+    if (!r->sampling.seed)
+        r->sampling.seed = random_seed();
+    detokenizer_init(&r->text, s->tokenizer, true);
+    *out = r;
+    return 0;
+}
+
+static void take_generate(struct pipeline *p, const struct proto_address *from,
+                          const Hill__Generate *generate)
+{
+    struct hill_why why = {{0}};
+    struct request *r = NULL;
+    if (p->ending) {
+        client_reply(p, from, HILL_E_PEER_GONE, "the pipeline is ending");
+        return;
+    }
+    int code = p->book.n_waiting >= REQUEST_WAITING_MAX
+                   ? hill_fail(&why, HILL_E_BUSY, "%u requests wait already; try again later",
+                               REQUEST_WAITING_MAX)
+                   : make_request(p, generate, &r, &why);
+    if (code) {
+        client_reply(p, from, code, why.text);
+        return;
+    }
+    r->client = *from;
+    r->accepted_ns = r->client_heard_ns = clock_now_ns();
+    request_book_add(&p->book, r); /* there is room: looked above */
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Accepted accepted = HILL__ACCEPTED__INIT;
+    accepted.request_id = r->id;
+    accepted.prompt_tokens = r->n_prompt;
+    message.body_case = HILL__MESSAGE__BODY_ACCEPTED;
+    message.accepted = &accepted;
+    request_send(p, r, &message);
+    log_info("request %" PRIu64 ": %u prompt tokens, at most %u to predict", r->id, r->n_prompt,
+             r->predict);
+}
+
+static void take_cancel(struct pipeline *p, const struct proto_address *from,
+                        const Hill__Cancel *cancel)
+{
+    struct request *r = request_book_find(&p->book, from, cancel->request_id);
+    if (r)
+        request_cancel(p, r);
+    else
+        client_reply(p, from, HILL_E_INVALID, "there is no such request of this client");
+}
+
+/* ---- status ------------------------------------------------------------------------------ */
+
+static void fill_worker(Hill__WorkerStatus *out, const struct worker_row *row, int64_t now_ns)
+{
+    hill__worker_status__init(out);
+    out->role = row->role;
+    out->state = (char *)worker_state_name(row->state);
+    out->pid = row->pid;
+    out->restarts = row->restarts;
+    out->device = (char *)row->device;
+    out->last_heartbeat_ms = worker_running(row) ? (double)(now_ns - row->heartbeat_ns) / 1e6 : 0;
+}
+
+static void take_status(struct pipeline *p, const struct proto_address *from)
+{
+    const struct settings *s = p->settings;
+    int64_t now = clock_now_ns();
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__StatusReply reply = HILL__STATUS_REPLY__INIT;
+    Hill__Selection selection;
+    Hill__WorkerStatus workers[WORKER_COUNT], *list[WORKER_COUNT];
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        fill_worker(&workers[w], &p->workers.rows[w], now);
+        list[w] = &workers[w];
+    }
+    selection_to_wire(&selection, &s->plan.selection);
+    reply.epoch = p->epoch;
+    reply.model = (char *)s->model_path;
+    reply.ready = !p->ending && p->epoch_exists && worker_table_ready(&p->workers);
+    reply.csd_attached = s->csd_attached;
+    reply.csd_url = (char *)(s->csd_attached ? s->csd_url : "");
+    reply.workers = list;
+    reply.n_workers = WORKER_COUNT;
+    reply.requests_running = p->book.running != NULL;
+    reply.requests_waiting = p->book.n_waiting;
+    reply.requests_done = p->book.n_done;
+    reply.hot_cap_bytes = s->hot_cap_bytes;
+    reply.gpu_kv_cap_bytes = s->gpu_cap_bytes;
+    reply.cold_cap_bytes = s->cold_cap_bytes;
+    reply.malformed_messages = p->malformed;
+    reply.selection = &selection;
+    reply.beta = s->options.beta;
+    reply.uptime_seconds = (double)(now - p->started_ns) / 1e9;
+    reply.ctx_tokens = s->plan.ctx_tokens;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REPLY;
+    message.status_reply = &reply;
+    proto_send(p->control_socket, from, &message);
+    struct request *r = request_book_find(&p->book, from, 0);
+    if (r)
+        r->client_asks = true;
+}
+
+/* ---- the drive, the end ------------------------------------------------------------------ */
+
+/* May the drive change now? Answers the client when not. */
+static bool may_change(struct pipeline *p, const struct proto_address *from)
+{
+    const char *text = NULL;
+    if (p->ending)
+        text = "the pipeline is ending";
+    else if (p->book.running || p->book.first)
+        text = "a request runs or waits: this version attaches and detaches between requests only";
+    else if (p->change != CHANGE_NONE)
+        text = "another attach or detach is under way";
+    else if (!p->epoch_exists || !worker_table_ready(&p->workers))
+        text = "the pipeline is not ready yet";
+    if (text)
+        client_reply(p, from, HILL_E_BUSY, text);
+    return !text;
+}
+
+static void take_attach(struct pipeline *p, const struct proto_address *from,
+                        const Hill__Attach *attach)
+{
+    struct hill_why why = {{0}};
+    if (!may_change(p, from))
+        return;
+    if (p->settings->csd_attached) {
+        client_reply(p, from, HILL_E_INVALID, "a CSD is attached already; detach it first");
+        return;
+    }
+    int code = settings_attach(p->settings, attach->url, &why);
+    if (code) {
+        client_reply(p, from, code, why.text);
+        return;
+    }
+    log_info("attaching %s, --cold-mb %.3f", p->settings->csd_url,
+             (double)p->settings->cold_cap_bytes / 1048576.0);
+    p->change = CHANGE_ATTACH;
+    p->change_client = *from;
+    worker_table_want(&p->workers, WORKER_AGENT, true, clock_now_ns());
+    epoch_begin(p, "a CSD is being attached");
+}
+
+static void take_detach(struct pipeline *p, const struct proto_address *from)
+{
+    if (!may_change(p, from))
+        return;
+    if (!p->settings->csd_attached) {
+        client_reply(p, from, HILL_E_INVALID, "no CSD is attached");
+        return;
+    }
+    log_info("detaching %s", p->settings->csd_url);
+    p->change = CHANGE_DETACH;
+    p->change_client = *from;
+    settings_detach(p->settings);
+    worker_table_want(&p->workers, WORKER_AGENT, false, clock_now_ns());
+    worker_terminate(p, WORKER_AGENT,
+                     "because it is detached"); /* its exit brings the epoch without a drive */
+}
+
+/* ---- all --------------------------------------------------------------------------------- */
+
+static void take_message(struct pipeline *p, const struct proto_address *from,
+                         const Hill__Message *message)
+{
+    struct request *r = request_book_find(&p->book, from, 0);
+    if (r)
+        r->client_heard_ns = clock_now_ns();
+    switch (message->body_case) {
+    case HILL__MESSAGE__BODY_GENERATE:
+        take_generate(p, from, message->generate);
+        break;
+    case HILL__MESSAGE__BODY_CANCEL:
+        take_cancel(p, from, message->cancel);
+        break;
+    case HILL__MESSAGE__BODY_STATUS_REQUEST:
+        take_status(p, from);
+        break;
+    case HILL__MESSAGE__BODY_ATTACH:
+        take_attach(p, from, message->attach);
+        break;
+    case HILL__MESSAGE__BODY_DETACH:
+        take_detach(p, from);
+        break;
+    case HILL__MESSAGE__BODY_SHUTDOWN:
+        client_reply(p, from, 0, "");
+        pipeline_end(p, 0, "hillctl asked for it");
+        break;
+    default:
+        p->malformed++;
+        client_reply(p, from, HILL_E_PROTOCOL, "message refused: clients do not send this one");
+    }
+}
+
+void serve_clients(struct pipeline *p)
+{
+    for (unsigned i = 0; i < PIPELINE_BURST; i++) {
+        struct proto_address from;
+        struct hill_why why = {{0}};
+        Hill__Message *message;
+        int code = proto_receive(p->control_socket, &from, &message, &why);
+        if (code == HILL_E_PROTOCOL) {
+            p->malformed++;
+            log_warn("a client's message was refused: %s", why.text);
+            client_reply(p, &from, code, why.text);
+        } else if (code) {
+            return;
+        } else {
+            take_message(p, &from, message);
+            proto_free(message);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+/* coordinator/settings.c - see settings.h. */
+#include "coordinator/settings.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "kv/score.h"
+#include "pool/pool.h"
+
+#define CTX_DEFAULT_MAX 131072u
+#define CTX_UNSTATED    4096u
+#define MIB             1048576.0
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- what the machine has ---------------------------------------------------------------- */
+
+static uint64_t memory_available(void)
+{
+    char line[128];
+    uint64_t kib = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return kib * 1024;
+}
+
+/* Free bytes of the file system that holds path; UINT64_MAX when it cannot be asked. */
+static uint64_t disk_free(const char *path)
+{
+    struct statvfs info;
+    return statvfs(path, &info) ? UINT64_MAX : (uint64_t)info.f_bavail * info.f_frsize;
+}
+
+static uint32_t cpu_count(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
+}
+
+/* ---- state folder ------------------------------------------------------------------------ */
+
+int settings_make_state_dir(const char *path, struct hill_why *why)
+{
+    char part[HILL_PATH_BYTES];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return hill_fail(why, HILL_E_INVALID, "the state folder's name is too long");
+    for (char *slash = part + 1; *slash; slash++) {
+        if (*slash != '/')
+            continue;
+        *slash = '\0';
+        mkdir(part, 0700); /* what matters is whether the last one is there */
+        *slash = '/';
+    }
+    struct stat info;
+    if (mkdir(part, 0700) && errno != EEXIST)
+        return hill_fail(
+            why, hill_exit_code(hill_from_errno(errno)) == 111 ? hill_from_errno(errno) : HILL_E_IO,
+            "cannot make state folder %.200s: %s", path, strerror(errno));
+    if (stat(part, &info) || !S_ISDIR(info.st_mode))
+        return hill_fail(why, HILL_E_IO, "state folder %.200s is not a folder", path);
+    if (access(part, R_OK | W_OK | X_OK))
+        return hill_fail(why, HILL_E_PERMISSION, "cannot read and write state folder %.200s: %s",
+                         path, strerror(errno));
+    return 0;
+}
+
+/* ---- model ------------------------------------------------------------------------------- */
+
+static int open_model(struct settings *s, struct hill_why *why)
+{
+    if (!realpath(s->options.model, s->model_path))
+        snprintf(s->model_path, sizeof s->model_path, "%s", s->options.model);
+    int code = gguf_open(&s->model, s->options.model, why);
+    /* a name that leads nowhere is a mistake on the command line, not an environment to wait for */
+    if (code && access(s->options.model, F_OK))
+        code = HILL_E_INVALID;
+    if (!code)
+        code = model_hparams_read(&s->hparams, s->model, why);
+    if (!code)
+        code = tokenizer_open(&s->tokenizer, s->model, why);
+    if (code)
+        return code;
+    if (tokenizer_vocab_size(s->tokenizer) > s->hparams.n_vocab)
+        return hill_fail(why, HILL_E_DAMAGED,
+                         "%.200s: the tokenizer has %u tokens, the embedding %u", s->options.model,
+                         tokenizer_vocab_size(s->tokenizer), s->hparams.n_vocab);
+    for (uint32_t token = 0;
+         token < tokenizer_vocab_size(s->tokenizer) && s->n_stop_tokens < SETTINGS_STOP_TOKENS_MAX;
+         token++)
+        if (tokenizer_is_end(s->tokenizer, token))
+            s->stop_tokens[s->n_stop_tokens++] = token;
+    return 0;
+}
+
+static int choose_selection(struct settings *s, struct hill_why *why)
+{
+    struct kv_selection_settings *selection = &s->plan.selection;
+    *selection = (struct kv_selection_settings){.alpha = s->options.alpha,
+                                                .budget = s->options.budget,
+                                                .sinks = s->options.sinks,
+                                                .window = s->options.window};
+    /* the option table has refused other names, but it does not know the numbers */
+    if (kv_policy_parse(s->options.policy, &selection->policy))
+        return hill_fail(why, HILL_E_UNSUPPORTED, "--policy %s is not in this version",
+                         s->options.policy);
+    if (kv_importance_parse(s->options.importance, &selection->importance))
+        return hill_fail(why, HILL_E_INVALID, "--importance %s is unknown", s->options.importance);
+    return kv_selection_check(selection, why);
+}
+
+static void choose_context(struct settings *s)
+{
+    uint32_t trained = s->hparams.n_ctx_train;
+    s->plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens
+                         : trained             ? (uint32_t)smaller(trained, CTX_DEFAULT_MAX)
+                                               : CTX_UNSTATED;
+    if (trained && s->plan.ctx_tokens > trained)
+        log_warn("a context of %u tokens is above the %u the model was trained with; going on, "
+                 "answers may be poor",
+                 s->plan.ctx_tokens, trained);
+}
+
+/* ---- sizes ------------------------------------------------------------------------------- */
+
+static int size_hot(struct settings *s, struct hill_why *why)
+{
+    uint64_t quarter = memory_available() / 4, full = kv_plan_hot_full_bytes(&s->plan);
+    /* the hot pool lies in /dev/shm, which containers keep small; leave a tenth of it to rings and
+     * others */
+    uint64_t room = disk_free("/dev/shm");
+    room = room == UINT64_MAX ? room : room / 10 * 9;
+    /* the scorer's own tables take a little of what the plan gives to blocks */
+    uint64_t need = full + full / 64 + 65536;
+    s->hot_cap_bytes =
+        s->options.hot_bytes ? s->options.hot_bytes : smaller(need, smaller(quarter, room));
+    int code = kv_plan_hot(&s->hot, &s->plan, s->hot_cap_bytes, why);
+    if (code)
+        return code;
+    s->staging_bytes = s->hot.staging_bytes;
+    uint64_t planned = s->hot.tables_bytes + (uint64_t)s->hot.n_blocks * s->hot.block_bytes;
+    s->hot_bytes = smaller(s->hot_cap_bytes - s->staging_bytes, planned + planned / 64 + 65536);
+    return 0;
+}
+
+static int size_gpu(struct settings *s, struct hill_why *why)
+{
+    uint64_t need = kv_plan_gpu_bytes(&s->plan, s->plan.ctx_tokens, 0);
+    s->gpu_cap_bytes =
+        s->options.gpu_kv_bytes ? s->options.gpu_kv_bytes : smaller(need, memory_available() / 4);
+    s->gpu_slots = kv_plan_gpu_slots(&s->plan, s->gpu_cap_bytes);
+    if (!s->gpu_slots)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--gpu-kv-mb: %.3f MiB do not hold the prefill of %u tokens and their "
+                         "sinks and window; "
+                         "%.3f MiB hold all that the budget selects",
+                         (double)s->gpu_cap_bytes / MIB, s->plan.ctx_tokens, (double)need / MIB);
+    return 0;
+}
+
+static void size_segments(struct settings *s)
+{
+    struct layout_input layout = {
+        .geometry = s->plan.geometry, .ctx_tokens = s->plan.ctx_tokens, .n_sequences = 1};
+    s->rings_bytes = layout_rings_bytes(&layout);
+    s->fingerprint = layout_fingerprint(&layout);
+}
+
+int settings_open(struct settings *s, const struct options *options, struct hill_why *why)
+{
+    *s = (struct settings){.log_level = options_text(options, "log-level")};
+    int code = hill_pipeline_read(&s->options, options, why);
+    if (!code)
+        code = hill_state_dir(s->state_dir, options, why);
+    if (!code)
+        code = settings_make_state_dir(s->state_dir, why);
+    if (!code)
+        code = open_model(s, why);
+    if (!code)
+        code = choose_selection(s, why);
+    if (code)
+        return code;
+    const struct model_hparams *h = &s->hparams;
+    s->plan.geometry = (struct kv_geometry){h->n_layers, h->n_heads, h->n_kv_heads, h->head_dim};
+    s->plan.n_embd = h->n_embd;
+    s->plan.n_ff = h->n_ff;
+    s->plan.n_vocab = h->n_vocab;
+    s->plan.batch_tokens = s->options.batch_tokens;
+    choose_context(s);
+    s->threads = s->options.threads ? s->options.threads : cpu_count();
+    snprintf(
+        s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",
+        s->options.csd_url ? "" : "file:", s->options.csd_url ? s->options.csd_url : s->state_dir,
+        s->options.csd_url ? "" : "/cold.pool");
+    code = kv_geometry_check(&s->plan.geometry, why);
+    if (!code)
+        code = size_hot(s, why);
+    if (!code)
+        code = size_gpu(s, why);
+    if (!code && !s->options.no_csd)
+        code = settings_attach(s, "", why);
+    if (!code)
+        size_segments(s);
+    return code;
+}
+
+void settings_close(struct settings *s)
+{
+    tokenizer_close(s->tokenizer);
+    gguf_close(s->model);
+    s->tokenizer = NULL;
+    s->model = NULL;
+}
+
+/* ---- the drive --------------------------------------------------------------------------- */
+
+/* Free bytes where the pool's file lies or will lie, with what the file has already. */
+static uint64_t pool_room(const char *file)
+{
+    struct stat info;
+    char folder[HILL_PATH_BYTES];
+    uint64_t own =
+        stat(file, &info) == 0 && S_ISREG(info.st_mode) ? (uint64_t)info.st_blocks * 512 : 0;
+    snprintf(folder, sizeof folder, "%s", file);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    uint64_t free_bytes = disk_free(slash ? folder : ".");
+    return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
+}
+
+int settings_attach(struct settings *s, const char *url, struct hill_why *why)
+{
+    const char *wanted = *url ? url : s->csd_default_url;
+    if (strncmp(wanted, "file:", 5) != 0 || !wanted[5] || strlen(wanted) >= HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID, "'%.200s' is no drive of this version: file:PATH is",
+                         wanted);
+    uint64_t need = pool_bytes_for_tokens(&s->plan.geometry, 1, s->plan.ctx_tokens);
+    uint64_t cap =
+        s->options.cold_bytes ? s->options.cold_bytes : smaller(pool_room(wanted + 5) / 4, need);
+    struct pool_layout layout;
+    int code = pool_layout_for_cap(&layout, &s->plan.geometry, cap, why);
+    if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
+                 full disk */
+        return s->options.cold_bytes ? code : HILL_E_NOSPACE;
+    memmove(s->csd_url, wanted, strlen(wanted) + 1);
+    s->csd_attached = true;
+    s->cold_cap_bytes = cap;
+    s->cold_tokens = (uint64_t)(layout.n_stripes / s->plan.geometry.n_layers) * layout.stripe_slots;
+    return 0;
+}
+
+void settings_detach(struct settings *s)
+{
+    s->csd_attached = false;
+    s->cold_cap_bytes = s->cold_tokens = 0;
+}
+
+/* ---- admission --------------------------------------------------------------------------- */
+
+int settings_admit(const struct settings *s, const struct kv_selection_settings *selection,
+                   uint32_t n_prompt, uint32_t n_predict, struct hill_why *why)
+{
+    uint64_t total = (uint64_t)n_prompt + n_predict;
+    if (total > s->plan.ctx_tokens)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "the prompt's %u tokens and %u to predict exceed the context of %u tokens",
+                         n_prompt, n_predict, s->plan.ctx_tokens);
+    int code = kv_selection_check(selection, why);
+    if (code)
+        return code;
+    struct kv_plan_input plan = s->plan;
+    plan.selection = *selection;
+    uint32_t k = kv_budget_tokens(selection, (uint32_t)total);
+    uint64_t gpu_bytes = kv_plan_gpu_bytes(&plan, n_prompt, n_predict);
+    if (k > s->gpu_slots || gpu_bytes > s->gpu_cap_bytes)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "%" PRIu64 " tokens select %u entries a layer, the GPU has room for %u: "
+                         "%.3f MiB needed, --gpu-kv-mb is %.3f",
+                         total, k, s->gpu_slots, (double)gpu_bytes / MIB,
+                         (double)s->gpu_cap_bytes / MIB);
+    uint64_t hot_tokens =
+        (uint64_t)(s->hot.n_blocks / s->plan.geometry.n_layers) * KV_HOT_BLOCK_TOKENS;
+    if (total > hot_tokens + s->cold_tokens)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "%" PRIu64 " tokens do not fit: the hot pool has room for %" PRIu64
+                         " (--hot-mb), the cold pool for %" PRIu64 " (%s)",
+                         total, hot_tokens, s->cold_tokens,
+                         s->csd_attached ? "--cold-mb" : "no CSD is attached");
+    return 0;
+}
+
+void settings_log(const struct settings *s)
+{
+    log_info("model %s: %u layers, %u heads, %u KV heads of %u, context %u tokens", s->model_path,
+             s->plan.geometry.n_layers, s->plan.geometry.n_heads, s->plan.geometry.n_kv_heads,
+             s->plan.geometry.head_dim, s->plan.ctx_tokens);
+    log_info("caps: --hot-mb %.3f (M_0), --gpu-kv-mb %.3f (%u entries a layer), --cold-mb "
+             "%.3f%s%s; beta %g",
+             (double)s->hot_cap_bytes / MIB, (double)s->gpu_cap_bytes / MIB, s->gpu_slots,
+             (double)s->cold_cap_bytes / MIB, s->csd_attached ? " at " : " (no CSD)",
+             s->csd_attached ? s->csd_url : "", s->options.beta);
+}

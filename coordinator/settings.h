@@ -1,0 +1,65 @@
+/*
+ * coordinator/settings.h - from options and a model to everything that Configure says.
+ *
+ * What: opens the model (shape, tokenizer), fixes context, caps, slots and segment sizes through
+ * kv/plan.h, and says them on stderr. Who calls it: main.c (open, close); the pipeline reads it;
+ * only attach and detach change its csd part. Failure: as options and kv/plan.h say; 100 for caps
+ * too small, 111 for folders and disks, 1 for a damaged or unsupported model. Concurrency: one
+ * thread.
+ */
+#ifndef HILL_COORDINATOR_SETTINGS_H
+#define HILL_COORDINATOR_SETTINGS_H
+
+#include "base/options_hill.h"
+#include "kv/plan.h"
+#include "model/gguf.h"
+#include "model/hparams.h"
+#include "model/tokenizer.h"
+#include "proto/layout.h"
+
+#define SETTINGS_STOP_TOKENS_MAX 64u
+
+struct settings {
+    struct hill_pipeline_options options; /* its texts belong to the options they were read from */
+    const char *log_level;
+    char model_path[HILL_PATH_BYTES], state_dir[HILL_PATH_BYTES];
+    struct gguf_file *model;
+    struct model_hparams hparams;
+    struct tokenizer *tokenizer;
+    uint32_t stop_tokens[SETTINGS_STOP_TOKENS_MAX];
+    uint32_t n_stop_tokens;
+    uint32_t threads;
+
+    struct kv_plan_input plan; /* geometry, context, batch, default selection */
+    struct kv_hot_plan hot;
+    uint64_t hot_cap_bytes, gpu_cap_bytes;
+    uint32_t gpu_slots;
+    uint64_t rings_bytes, staging_bytes, hot_bytes; /* payloads of the segments */
+    uint64_t fingerprint;
+
+    bool csd_attached;
+    char csd_url[HILL_PATH_BYTES + 32];         /* of the attached one */
+    char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
+    uint64_t cold_cap_bytes;                    /* 0 when none is attached */
+    uint64_t cold_tokens; /* of one sequence, each layer, that the cold pool holds */
+};
+
+int settings_open(struct settings *settings, const struct options *options, struct hill_why *why);
+void settings_close(struct settings *settings);
+
+/* Attach url (empty: the default one): its cap and capacity. Nothing changes on failure. */
+int settings_attach(struct settings *settings, const char *url, struct hill_why *why);
+void settings_detach(struct settings *settings);
+
+/* Can a request of n_prompt + n_predict tokens run? HILL_E_TOO_LONG or HILL_E_INVALID with the
+ * reason and the numbers. */
+int settings_admit(const struct settings *settings, const struct kv_selection_settings *selection,
+                   uint32_t n_prompt, uint32_t n_predict, struct hill_why *why);
+
+/* Say the effective caps. */
+void settings_log(const struct settings *settings);
+
+/* mkdir -p and check that it can be read and written. */
+int settings_make_state_dir(const char *path, struct hill_why *why);
+
+#endif

@@ -1,0 +1,260 @@
+/* coordinator/worker_table.c - see worker_table.h. */
+#include "coordinator/worker_table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+static const struct worker_row constants[WORKER_COUNT] = {
+    /* The GPU worker goes first: then nobody produces any more. The agent goes last: it completes
+       what is under way. */
+    [WORKER_GPU] = {.name = "gpu_worker",
+                    .binary = "hill-gpu-worker",
+                    .role = HILL__ROLE__ROLE_GPU_WORKER,
+                    .stop_order = 0},
+    [WORKER_SCORER] = {.name = "cpu_scorer",
+                       .binary = "hill-cpu-scorer",
+                       .role = HILL__ROLE__ROLE_CPU_SCORER,
+                       .stop_order = 1},
+    [WORKER_AGENT] = {.name = "csd_agent",
+                      .binary = "hill-csd-agent",
+                      .role = HILL__ROLE__ROLE_CSD_AGENT,
+                      .stop_order = 2},
+};
+
+const char *worker_state_name(enum worker_state state)
+{
+    static const char *const names[] = {"stopped", "started",  "configured",
+                                        "ready",   "stopping", "backoff"};
+    return names[state];
+}
+
+/* The only place where a state changes. */
+static void set_state(struct worker_row *row, enum worker_state state)
+{
+    if (row->state == state)
+        return;
+    log_debug("%s (pid %d): %s -> %s", row->name, (int)row->pid, worker_state_name(row->state),
+              worker_state_name(state));
+    row->state = state;
+}
+
+void worker_table_init(struct worker_table *table, bool with_agent)
+{
+    memcpy(table->rows, constants, sizeof constants);
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        worker_table_want(table, w, w != WORKER_AGENT || with_agent, 0);
+}
+
+bool worker_running(const struct worker_row *row)
+{
+    return row->state != WORKER_STOPPED && row->state != WORKER_BACKOFF;
+}
+
+bool worker_table_ready(const struct worker_table *table)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        const struct worker_row *row = &table->rows[w];
+        if (row->wanted ? row->state != WORKER_READY : worker_running(row))
+            return false;
+    }
+    return true;
+}
+
+bool worker_table_any_running(const struct worker_table *table)
+{
+    return worker_table_stop_next(table) != WORKER_COUNT;
+}
+
+/* ---- events ------------------------------------------------------------------------------ */
+
+void worker_table_started(struct worker_table *table, enum worker w, int32_t pid,
+                          uint64_t start_time, int64_t now_ns)
+{
+    struct worker_row *row = &table->rows[w];
+    row->pid = pid;
+    row->start_time = start_time;
+    row->process_ready = row->killed = false;
+    row->ready_epoch = 0;
+    row->started_ns = row->heartbeat_ns = now_ns;
+    row->work_done = 0;
+    row->device[0] = '\0';
+    row->failure_code = 0;
+    row->failure_text[0] = '\0';
+    row->address.length = 0;
+    set_state(row, WORKER_STARTED);
+}
+
+void worker_table_configured(struct worker_table *table, enum worker w)
+{
+    if (table->rows[w].state != WORKER_STOPPING)
+        set_state(&table->rows[w], WORKER_CONFIGURED);
+}
+
+void worker_table_ready_at(struct worker_table *table, enum worker w, uint32_t epoch,
+                           int64_t now_ns)
+{
+    struct worker_row *row = &table->rows[w];
+    if (row->state == WORKER_STOPPING)
+        return;
+    if (!row->process_ready)
+        row->ready_ns = now_ns;
+    row->process_ready = row->ever_ready = true;
+    row->ready_epoch = epoch;
+    row->early_deaths = 0;
+    set_state(row, WORKER_READY);
+}
+
+void worker_table_heartbeat(struct worker_table *table, enum worker w, uint64_t work_done,
+                            int64_t now_ns)
+{
+    table->rows[w].heartbeat_ns = now_ns;
+    table->rows[w].work_done = work_done;
+}
+
+void worker_table_failure(struct worker_table *table, enum worker w, int code, const char *text)
+{
+    table->rows[w].failure_code = code;
+    snprintf(table->rows[w].failure_text, sizeof table->rows[w].failure_text, "%s", text);
+}
+
+void worker_table_terminated(struct worker_table *table, enum worker w, int64_t now_ns)
+{
+    struct worker_row *row = &table->rows[w];
+    if (!worker_running(row) || row->state == WORKER_STOPPING)
+        return;
+    row->kill_at_ns = now_ns + WORKER_KILL_NS;
+    set_state(row, WORKER_STOPPING);
+}
+
+void worker_table_killed(struct worker_table *table, enum worker w)
+{
+    table->rows[w].killed = true;
+}
+
+static int64_t next_backoff(const struct worker_row *row, int64_t now_ns)
+{
+    bool stable = row->process_ready && now_ns - row->ready_ns >= WORKER_STABLE_NS;
+    int64_t delay = row->backoff_ns && !stable ? row->backoff_ns * 2 : WORKER_BACKOFF_FIRST_NS;
+    /* once, not at every death: doubling comes from backoff_ns */
+    if (!row->process_ready && !row->backoff_ns)
+        delay *= 2;
+    return delay < WORKER_BACKOFF_MAX_NS ? delay : WORKER_BACKOFF_MAX_NS;
+}
+
+bool worker_table_exited(struct worker_table *table, enum worker w, int64_t now_ns)
+{
+    struct worker_row *row = &table->rows[w];
+    if (!row->wanted) {
+        set_state(row, WORKER_STOPPED);
+    } else {
+        if (!row->process_ready)
+            row->early_deaths++;
+        row->backoff_ns = next_backoff(row, now_ns);
+        row->start_at_ns = now_ns + row->backoff_ns;
+        row->restarts++;
+        set_state(row, WORKER_BACKOFF);
+    }
+    row->pid = 0;
+    row->address.length = 0;
+    return row->wanted && !row->ever_ready && row->early_deaths >= WORKER_FIRST_READY_TRIES;
+}
+
+void worker_table_want(struct worker_table *table, enum worker w, bool wanted, int64_t now_ns)
+{
+    struct worker_row *row = &table->rows[w];
+    row->wanted = wanted;
+    if (wanted && row->state == WORKER_STOPPED) {
+        row->start_at_ns = now_ns;
+        row->backoff_ns = 0;
+        row->ever_ready = false;
+        row->early_deaths = 0;
+        set_state(row, WORKER_BACKOFF);
+    } else if (!wanted && row->state == WORKER_BACKOFF) {
+        set_state(row, WORKER_STOPPED);
+    }
+}
+
+/* ---- what is due ------------------------------------------------------------------------- */
+
+/* When the action that the state waits for falls due, and which it is. */
+static int64_t due_at(const struct worker_row *row, enum worker_action *action)
+{
+    int64_t silent = row->heartbeat_ns + WORKER_HEARTBEAT_NS;
+    *action = WORKER_DO_TERMINATE;
+    switch (row->state) {
+    case WORKER_BACKOFF:
+        *action = WORKER_DO_START;
+        return row->start_at_ns;
+    case WORKER_STARTED: /* a process that is being loaded has no heartbeat yet */
+        return row->started_ns + WORKER_HELLO_NS;
+    case WORKER_CONFIGURED:
+    case WORKER_READY:
+        return silent;
+    case WORKER_STOPPING:
+        *action = WORKER_DO_KILL;
+        return row->killed ? CLOCK_NEVER : row->kill_at_ns;
+    default:
+        *action = WORKER_DO_NOTHING;
+        return CLOCK_NEVER;
+    }
+}
+
+enum worker_action worker_table_due(const struct worker_table *table, enum worker w, int64_t now_ns)
+{
+    enum worker_action action;
+    return now_ns >= due_at(&table->rows[w], &action) ? action : WORKER_DO_NOTHING;
+}
+
+int64_t worker_table_next_ns(const struct worker_table *table)
+{
+    int64_t next = CLOCK_NEVER;
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        enum worker_action action;
+        int64_t at = due_at(&table->rows[w], &action);
+        next = at < next ? at : next;
+    }
+    return next;
+}
+
+enum worker worker_table_stop_next(const struct worker_table *table)
+{
+    enum worker best = WORKER_COUNT;
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (worker_running(&table->rows[w]) &&
+            (best == WORKER_COUNT || table->rows[w].stop_order < table->rows[best].stop_order))
+            best = w;
+    return best;
+}
+
+/* ---- who is it --------------------------------------------------------------------------- */
+
+enum worker worker_table_by_pid(const struct worker_table *table, int32_t pid)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (worker_running(&table->rows[w]) && table->rows[w].pid == pid)
+            return w;
+    return WORKER_COUNT;
+}
+
+enum worker worker_table_by_role(Hill__Role role)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (constants[w].role == role)
+            return w;
+    return WORKER_COUNT;
+}
+
+enum worker worker_table_by_address(const struct worker_table *table,
+                                    const struct proto_address *address)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        const struct proto_address *known = &table->rows[w].address;
+        if (known->length && known->length == address->length &&
+            memcmp(known->bytes, address->bytes, known->length) == 0)
+            return w;
+    }
+    return WORKER_COUNT;
+}

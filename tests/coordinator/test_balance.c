@@ -1,0 +1,156 @@
+/*
+ * Tests of coordinator/balance.[ch] against numbers worked by hand.
+ *
+ * Rates A: f_c = 8, f_s = 4, B_c = 16, B_s = 2, alpha = 1/4 (bytes per second; powers of two, so
+ * that doubles are exact). CPU path, seconds per byte:  1/8 + (1/4)/16 = 8/64 + 1/64 = 9/64 CSD
+ * path, seconds per byte:  1/4 + (1/4)/2  = 2/8  + 1/8  = 3/8 = 24/64 beta = (24/64) / (9/64) =
+ * 8/3. Eq. 4: B_c f_c (B_s + alpha f_s) / (B_s f_s (B_c + alpha f_c)) = 16*8*(2+1) / (2*4*(16+2)) =
+ * 384/144 = 8/3. Section 5.4: f_c (B_s B_c + alpha B_c f_s + alpha B_s f_s) / (B_s f_s (B_c + alpha
+ * f_c)) = 8*(32 + 16 + 2) / (8*18) = 400/144 = 25/9. By the paths: CSD path with both links 1/4 +
+ * (1/4)(1/2 + 1/16) = 16/64 + 9/64 = 25/64; 25/64 over 9/64 = 25/9. Rates B, the SmartSSD of the
+ * design notes (GB/s): f_c = 20, f_s = 3.2, B_c = 25, B_s = 3, alpha = 0.2. Eq. 4: 25*20*(3 + 0.64)
+ * / (3*3.2*(25 + 4)) = 500*3.64 / (9.6*29) = 1820/278.4 = 6.537356...
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "coordinator/balance.h"
+
+static const struct balance_rates A = {.f_c = 8, .f_s = 4, .B_c = 16, .B_s = 2, .alpha = 0.25};
+static const struct balance_rates B = {
+    .f_c = 20e9, .f_s = 3.2e9, .B_c = 25e9, .B_s = 3e9, .alpha = 0.2};
+
+static void assert_close(double value, double expected)
+{
+    if (!(fabs(value - expected) <= 1e-12 * fabs(expected)))
+        fail_msg("%.17g is not %.17g", value, expected);
+}
+
+static void test_times_of_eq_2(void **state)
+{
+    (void)state;
+    double t;
+    assert_int_equal(balance_cpu_seconds(&t, &A, 64, NULL), 0);
+    assert_close(t, 9);
+    assert_int_equal(balance_csd_seconds(&t, &A, 64, NULL), 0);
+    assert_close(t, 24);
+    assert_int_equal(balance_csd_seconds(&t, &A, 0, NULL), 0);
+    assert_true(t == 0);
+}
+
+static void test_beta_of_eq_4(void **state)
+{
+    (void)state;
+    double beta;
+    assert_int_equal(balance_beta(&beta, &A, NULL), 0);
+    assert_close(beta, 8.0 / 3.0);
+    assert_int_equal(balance_beta(&beta, &B, NULL), 0);
+    assert_close(beta, 1820.0 / 278.4);
+}
+
+static void test_beta_makes_both_paths_take_equally_long(void **state)
+{
+    (void)state;
+    double beta, cpu, csd;
+    assert_int_equal(balance_beta(&beta, &B, NULL), 0);
+    assert_int_equal(balance_cpu_seconds(&cpu, &B, beta * 1e9, NULL), 0);
+    assert_int_equal(balance_csd_seconds(&csd, &B, 1e9, NULL), 0);
+    assert_close(cpu, csd);
+}
+
+static void test_beta_of_section_5_4_is_eq_4_with_both_links(void **state)
+{
+    (void)state;
+    double beta, plain, shifted;
+    assert_int_equal(balance_beta_two_links(&beta, &A, NULL), 0);
+    assert_close(beta, 25.0 / 9.0);
+    /* 1/B_s + 1/B_c is the 1/B of a cold path with B = B_s B_c / (B_s + B_c); T_CSD of Eq. 2 with
+     * it, over T_CPU */
+    struct balance_rates both = B;
+    both.B_s = B.B_s * B.B_c / (B.B_s + B.B_c);
+    assert_int_equal(balance_csd_seconds(&shifted, &both, 1, NULL), 0);
+    assert_int_equal(balance_cpu_seconds(&plain, &B, 1, NULL), 0);
+    assert_int_equal(balance_beta_two_links(&beta, &B, NULL), 0);
+    assert_close(beta, shifted / plain);
+}
+
+/* M = 110, beta = 8/3: M_c = 110 * 8/11 = 80, M_s = 30. M_0 = 80 is just enough; with M_0 = 22 only
+ * M_c = 22 is hot, M_s = 88 and beta = 1/4. */
+static void test_bound_of_eq_3(void **state)
+{
+    (void)state;
+    double beta;
+    assert_int_equal(balance_beta_bounded(&beta, &A, 110, 80.0001, NULL), 0);
+    assert_close(beta, 8.0 / 3.0);
+    assert_int_equal(balance_beta_bounded(&beta, &A, 110, 22, NULL), 0);
+    assert_close(beta, 0.25);
+    assert_int_equal(balance_beta_bounded(&beta, &A, 110, 0, NULL), 0);
+    assert_true(beta == 0);
+    assert_int_equal(balance_beta_bounded(&beta, &A, 0, 0, NULL), 0);
+    assert_close(beta, 8.0 / 3.0);
+    assert_int_equal(balance_beta_bounded(&beta, &A, 110, 1e9, NULL), 0);
+    assert_close(beta, 8.0 / 3.0);
+}
+
+static void test_invalid_rates_are_refused(void **state)
+{
+    (void)state;
+    const double bad[] = {0, -1, NAN, INFINITY, -INFINITY};
+    for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        for (unsigned field = 0; field < 5; field++) {
+            struct balance_rates r = A;
+            double *fields[] = {&r.f_c, &r.f_s, &r.B_c, &r.B_s, &r.alpha}, out = 42;
+            struct hill_why why = {{0}};
+            *fields[field] = bad[i];
+            assert_int_equal(balance_beta(&out, &r, &why), HILL_E_INVALID);
+            assert_int_equal(balance_beta_two_links(&out, &r, &why), HILL_E_INVALID);
+            assert_int_equal(balance_beta_bounded(&out, &r, 1, 1, &why), HILL_E_INVALID);
+            assert_int_equal(balance_cpu_seconds(&out, &r, 1, &why), HILL_E_INVALID);
+            assert_int_equal(balance_csd_seconds(&out, &r, 1, &why), HILL_E_INVALID);
+            assert_true(out == 42 && why.text[0]);
+        }
+}
+
+static void test_alpha_above_one_and_negative_bytes_are_refused(void **state)
+{
+    (void)state;
+    struct balance_rates r = A;
+    double out;
+    r.alpha = 1;
+    assert_int_equal(balance_beta(&out, &r, NULL), 0);
+    r.alpha = nextafter(1, 2);
+    assert_int_equal(balance_beta(&out, &r, NULL), HILL_E_INVALID);
+    assert_int_equal(balance_cpu_seconds(&out, &A, -1, NULL), HILL_E_INVALID);
+    assert_int_equal(balance_csd_seconds(&out, &A, NAN, NULL), HILL_E_INVALID);
+    assert_int_equal(balance_beta_bounded(&out, &A, -1, 1, NULL), HILL_E_INVALID);
+    assert_int_equal(balance_beta_bounded(&out, &A, 1, INFINITY, NULL), HILL_E_INVALID);
+}
+
+static void test_rates_whose_products_overflow_are_refused(void **state)
+{
+    (void)state;
+    struct balance_rates r = {.f_c = 1e300, .f_s = 1e300, .B_c = 1e300, .B_s = 1e300, .alpha = 0.5};
+    double out;
+    assert_int_equal(balance_beta(&out, &r, NULL), HILL_E_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_times_of_eq_2),
+        cmocka_unit_test(test_beta_of_eq_4),
+        cmocka_unit_test(test_beta_makes_both_paths_take_equally_long),
+        cmocka_unit_test(test_beta_of_section_5_4_is_eq_4_with_both_links),
+        cmocka_unit_test(test_bound_of_eq_3),
+        cmocka_unit_test(test_invalid_rates_are_refused),
+        cmocka_unit_test(test_alpha_above_one_and_negative_bytes_are_refused),
+        cmocka_unit_test(test_rates_whose_products_overflow_are_refused),
+    };
+    return cmocka_run_group_tests_name("balance", tests, NULL, NULL);
+}
