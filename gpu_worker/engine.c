@@ -223,7 +223,7 @@ static void release_slots(struct engine *e)
 int engine_configure(struct engine *e, uint32_t batch_tokens, uint32_t gpu_slots,
                      struct hill_why *why)
 {
-    if (batch_tokens == 0 || batch_tokens > 1u << 20 || gpu_slots == 0 || gpu_slots > 1u << 24)
+    if (batch_tokens == 0 || batch_tokens > 1u << 24 || gpu_slots == 0 || gpu_slots > 1u << 24)
         return hill_fail(why, HILL_E_INVALID, "batch of %u tokens or %u GPU slots is out of range",
                          batch_tokens, gpu_slots);
     int rc = engine_finish(e, why);

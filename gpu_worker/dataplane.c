@@ -1,0 +1,223 @@
+/* gpu_worker/dataplane.c - see dataplane.h. */
+#include "gpu_worker/dataplane.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define SLICE_NS (100 * 1000000ll) /* between looks at the peer's life and the mailbox */
+#define SPIN_NS  20000ll           /* a selection is often there within microseconds */
+
+uint32_t dataplane_seen(const struct dataplane *plane)
+{
+    return shm_doorbell_read(plane->bell);
+}
+
+bool dataplane_sleep(const struct dataplane *plane, uint32_t seen, int64_t deadline_ns)
+{
+    int64_t slice = clock_now_ns() + SLICE_NS;
+    return shm_doorbell_wait(plane->bell, seen, slice < deadline_ns ? slice : deadline_ns,
+                             SPIN_NS) == 0;
+}
+
+static bool is_interrupted(const struct dataplane *plane)
+{
+    return plane->settings.interrupted && plane->settings.interrupted(plane->settings.context);
+}
+
+int dataplane_attach(struct dataplane *plane, const struct dataplane_settings *settings,
+                     struct hill_why *why)
+{
+    char name[SHM_NAME_BYTES];
+    uint64_t fingerprint = layout_fingerprint(&settings->layout);
+    memset(plane, 0, sizeof *plane);
+    plane->settings = *settings;
+    shm_segment_name(name, settings->run_id, settings->epoch, "rings");
+    int rc = shm_segment_attach(&plane->rings, name, fingerprint, settings->epoch, why);
+    if (!rc) {
+        shm_segment_name(name, settings->run_id, settings->epoch, "staging");
+        rc = shm_segment_attach(&plane->staging, name, fingerprint, settings->epoch, why);
+    }
+    if (!rc && shm_segment_payload_bytes(&plane->rings) < layout_rings_bytes(&settings->layout))
+        rc = hill_fail(why, HILL_E_DAMAGED, "segment %s is too small for its rings",
+                       plane->rings.name);
+    if (rc) {
+        dataplane_detach(plane);
+        return rc;
+    }
+    plane->bell = layout_doorbell(shm_segment_payload(&plane->rings), PARTY_GPU);
+    return 0;
+}
+
+static int open_ring(struct dataplane *plane, struct shm_ring_end *end, enum layout_ring ring)
+{
+    if (end->ring)
+        return 0;
+    return layout_open(end, shm_segment_payload(&plane->rings),
+                       shm_segment_payload_bytes(&plane->rings), &plane->settings.layout, ring,
+                       PARTY_GPU);
+}
+
+/* The scorer lays out rings and arena in its own time; an arena without its magic looks damaged
+ * until then. */
+static int try_open(struct dataplane *plane)
+{
+    int rc = open_ring(plane, &plane->append, RING_APPEND);
+    if (!rc)
+        rc = open_ring(plane, &plane->query, RING_QUERY);
+    if (!rc)
+        rc = open_ring(plane, &plane->selection, RING_SELECTION);
+    if (!rc && !plane->arena.header)
+        rc = shm_arena_view(&plane->arena, shm_segment_payload(&plane->staging),
+                            shm_segment_payload_bytes(&plane->staging)) == 0
+                 ? 0
+                 : HILL_E_WOULD_BLOCK;
+    return rc;
+}
+
+int dataplane_open(struct dataplane *plane, int64_t deadline_ns, struct hill_why *why)
+{
+    for (;;) {
+        uint32_t seen = dataplane_seen(plane);
+        int rc = try_open(plane);
+        if (rc == 0)
+            break;
+        /* busy: the worker before us has died but is still counted for a moment */
+        if (rc != HILL_E_WOULD_BLOCK && rc != HILL_E_BUSY)
+            return hill_fail(why, rc, "cannot open the rings in %s: %s", plane->rings.name,
+                             hill_strerror(rc));
+        if (is_interrupted(plane))
+            return hill_fail(why, HILL_E_CANCELLED, "interrupted while waiting for the scorer");
+        if (clock_now_ns() >= deadline_ns)
+            return hill_fail(why, HILL_E_TIMEOUT, "the scorer has not laid out the rings in %s",
+                             plane->rings.name);
+        int64_t next = clock_now_ns() + 5 * 1000000ll; /* nobody rings for a layout */
+        dataplane_sleep(plane, seen, next < deadline_ns ? next : deadline_ns);
+    }
+    const struct kv_geometry *g = &plane->settings.layout.geometry;
+    if (plane->arena.header->slot_bytes < kv_entry_bytes(g))
+        return hill_fail(why, HILL_E_DAMAGED, "staging slots of %u bytes cannot hold entries of %u",
+                         plane->arena.header->slot_bytes, kv_entry_bytes(g));
+    return 0;
+}
+
+void dataplane_detach(struct dataplane *plane)
+{
+    shm_ring_close(&plane->append);
+    shm_ring_close(&plane->query);
+    shm_ring_close(&plane->selection);
+    if (plane->arena.header)
+        shm_arena_finish(&plane->arena);
+    shm_segment_detach(&plane->rings);
+    shm_segment_detach(&plane->staging);
+    memset(plane, 0, sizeof *plane);
+}
+
+int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32_t bytes,
+                      void **payload, int64_t deadline_ns, struct hill_why *why)
+{
+    for (;;) {
+        uint32_t seen = dataplane_seen(plane);
+        int rc = shm_ring_reserve(ring, bytes, payload);
+        if (rc == 0)
+            return 0;
+        if (rc != HILL_E_WOULD_BLOCK)
+            return hill_fail(why, rc, "cannot write %u bytes to the scorer's ring: %s", bytes,
+                             hill_strerror(rc));
+        if (is_interrupted(plane))
+            return hill_fail(why, HILL_E_CANCELLED, "interrupted while waiting for room in a ring");
+        if (clock_now_ns() >= deadline_ns)
+            return hill_fail(why, HILL_E_TIMEOUT, "the scorer makes no room in its ring");
+        if (!dataplane_sleep(plane, seen, deadline_ns))
+            (void)shm_ring_peer_alive(ring); /* when it is dead the ring says so */
+    }
+}
+
+int dataplane_push(struct dataplane *plane, struct shm_ring_end *ring, uint32_t type,
+                   const void *record, uint32_t bytes, int64_t deadline_ns, struct hill_why *why)
+{
+    void *payload;
+    int rc = dataplane_reserve(plane, ring, bytes, &payload, deadline_ns, why);
+    if (rc)
+        return rc;
+    memcpy(payload, record, bytes);
+    shm_ring_publish(ring, type, bytes);
+    return 0;
+}
+
+/* Is the peeked record the one that is waited for? 1, 0 (drop it) or HILL_E_PROTOCOL. */
+static int examine(struct dataplane *plane, uint32_t type, const void *payload, uint32_t bytes,
+                   uint32_t wanted, uint32_t query_id, struct hill_why *why)
+{
+    const struct layout_input *in = &plane->settings.layout;
+    int rc = record_check(type, payload, bytes, &in->geometry, in->n_sequences, why);
+    if (rc) {
+        log_error("a record from the scorer is refused: %s", why ? why->text : "malformed");
+        return rc;
+    }
+    const struct record_header *header = payload;
+    if (header->epoch != plane->settings.epoch || type != wanted)
+        return 0;
+    return type != RECORD_SELECTION ||
+           ((const struct record_selection *)payload)->query_id == query_id;
+}
+
+/* Take records until the wanted one or none: 0, HILL_E_WOULD_BLOCK, or a failure. */
+static int take_records(struct dataplane *plane, uint32_t wanted, uint32_t query_id,
+                        const void **payload, struct hill_why *why)
+{
+    for (;;) {
+        uint32_t type, bytes;
+        int rc = shm_ring_peek(&plane->selection, &type, payload, &bytes);
+        if (rc == HILL_E_WOULD_BLOCK)
+            return rc;
+        if (rc)
+            return hill_fail(why, rc, "cannot read the selection ring: %s", hill_strerror(rc));
+        rc = examine(plane, type, *payload, bytes, wanted, query_id, why);
+        if (rc == 1)
+            return 0;
+        plane->dropped += type != RECORD_SEQ_STATS;
+        shm_ring_release(&plane->selection);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+int dataplane_receive(struct dataplane *plane, uint32_t type, uint32_t query_id,
+                      const void **payload, int64_t deadline_ns, struct hill_why *why)
+{
+    for (;;) {
+        uint32_t seen = dataplane_seen(plane);
+        int rc = take_records(plane, type, query_id, payload, why);
+        if (rc != HILL_E_WOULD_BLOCK)
+            return rc;
+        if (is_interrupted(plane))
+            return hill_fail(why, HILL_E_CANCELLED, "interrupted while waiting for %s",
+                             record_name(type));
+        if (clock_now_ns() >= deadline_ns)
+            return hill_fail(why, HILL_E_TIMEOUT, "the scorer sent no %s in time",
+                             record_name(type));
+        if (!dataplane_sleep(plane, seen, deadline_ns))
+            (void)shm_ring_peer_alive(
+                &plane->selection); /* when it is dead the ring says so once empty */
+    }
+}
+
+int dataplane_copy_staged(const struct dataplane *plane, const struct selected_upload *upload,
+                          void *entry, uint32_t entry_bytes, struct hill_why *why)
+{
+    if (upload->staging_slot >= plane->arena.slot_count)
+        return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u of %u", upload->staging_slot,
+                         plane->arena.slot_count);
+    if (shm_arena_generation(&plane->arena, upload->staging_slot) == upload->generation) {
+        memcpy(entry, shm_arena_slot(&plane->arena, upload->staging_slot), entry_bytes);
+        /* the copy must be over before the generation is looked at again (pairs with the release in
+         * give) */
+        atomic_thread_fence(memory_order_acquire);
+        if (shm_arena_generation(&plane->arena, upload->staging_slot) == upload->generation)
+            return 0;
+    }
+    return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u is not of generation %u",
+                     upload->staging_slot, upload->generation);
+}

@@ -1,0 +1,68 @@
+/*
+ * gpu_worker/dataplane.h - this worker's ends of the rings and its view of the staging arena, for
+ * one epoch.
+ *
+ * Writes: append and query ring. Reads: selection ring, staging arena. Sleeps on the GPU doorbell.
+ * What comes in is checked before it is returned: whole (record_check), of this epoch (others are
+ * dropped), within tables. Every wait has a deadline and calls `interrupted`, so that control
+ * messages end it: HILL_E_CANCELLED then. Failure: HILL_E_PEER_GONE (the scorer died: a new epoch
+ * will come), HILL_E_TIMEOUT, HILL_E_PROTOCOL, HILL_E_DAMAGED. Who calls it: main.c, request.c.
+ * Concurrency: one thread.
+ */
+#ifndef HILL_GPU_WORKER_DATAPLANE_H
+#define HILL_GPU_WORKER_DATAPLANE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/layout.h"
+#include "proto/records.h"
+#include "shm/arena.h"
+
+struct dataplane_settings {
+    uint64_t run_id;
+    uint32_t epoch;
+    struct layout_input layout;
+    bool (*interrupted)(void *context);
+    void *context;
+};
+
+struct dataplane {
+    struct dataplane_settings settings;
+    struct shm_segment rings, staging;
+    struct shm_ring_end append, query, selection;
+    struct shm_arena arena;
+    struct shm_doorbell *bell;
+    uint64_t dropped; /* records of another epoch or query */
+};
+
+/* Map the epoch's segments; bell is valid from here on, so that control messages can ring it. */
+int dataplane_attach(struct dataplane *plane, const struct dataplane_settings *settings,
+                     struct hill_why *why);
+/* Open the rings and the arena, waiting for the scorer to lay them out. */
+int dataplane_open(struct dataplane *plane, int64_t deadline_ns, struct hill_why *why);
+/* Safe on a zeroed struct. */
+void dataplane_detach(struct dataplane *plane);
+
+/* Room for a record in a ring, waiting for it; publish with shm_ring_publish. */
+int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32_t bytes,
+                      void **payload, int64_t deadline_ns, struct hill_why *why);
+int dataplane_push(struct dataplane *plane, struct shm_ring_end *ring, uint32_t type,
+                   const void *record, uint32_t bytes, int64_t deadline_ns, struct hill_why *why);
+
+/* The next record of `type` (SEQ_READY, or the SELECTION with that query id); others are dropped.
+ * The payload is valid until shm_ring_release of the selection ring, which the caller owes. */
+int dataplane_receive(struct dataplane *plane, uint32_t type, uint32_t query_id,
+                      const void **payload, int64_t deadline_ns, struct hill_why *why);
+
+/* Copy an entry out of staging: HILL_E_PROTOCOL when the slot or its generation is not what the
+ * selection said. */
+int dataplane_copy_staged(const struct dataplane *plane, const struct selected_upload *upload,
+                          void *entry, uint32_t entry_bytes, struct hill_why *why);
+
+/* Sleep until the bell rings (true) or the deadline, at most 100 ms; spins a little first. seen: of
+ * dataplane_seen. */
+uint32_t dataplane_seen(const struct dataplane *plane);
+bool dataplane_sleep(const struct dataplane *plane, uint32_t seen, int64_t deadline_ns);
+
+#endif

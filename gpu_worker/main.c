@@ -1,0 +1,60 @@
+/*
+ * gpu_worker/main.c - hill-gpu-worker: the OpenCL device of the pipeline.
+ *
+ * SYNOPSIS
+ *     hill-gpu-worker --run-dir DIR [--log-level LEVEL]     (started by hill-coordinator)
+ *     hill-gpu-worker --list-devices
+ *
+ * What: waits for Configure (model, epoch, device), loads the weights, says Ready, runs one request
+ * at a time. A later Configure with a new epoch may come at any time; the weights stay.
+ * DIAGNOSTICS: one line on stderr for each failure. A request that fails is answered with Done;
+ * what the worker cannot survive (no device, no memory for the weights, a damaged model) with
+ * Failure, and the process ends with the contract's code. It ends with 0 on SIGTERM, Shutdown, or
+ * when the coordinator is gone.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "gpu_worker/worker.h"
+
+#define IDLE_SLICE_MS 1000
+
+static void sleep_idle(struct worker *w)
+{
+    struct shm_doorbell *bell = worker_link_doorbell(w->link);
+    uint32_t seen = shm_doorbell_read(bell);
+    if (worker_interrupted(w) || (w->request && w->plane.bell))
+        return;
+    shm_doorbell_wait(bell, seen, clock_deadline_ms(IDLE_SLICE_MS), 0);
+}
+
+static int run_loop(struct worker *w)
+{
+    int rc = 0;
+    while (rc == 0 && !worker_link_stopping(w->link)) {
+        if (w->pending)
+            rc = worker_configure(w);
+        else if (w->request && w->plane.bell)
+            rc = request_run(w);
+        else
+            sleep_idle(w);
+    }
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct worker worker = {0};
+    if (argc == 2 && strcmp(argv[1], "--list-devices") == 0)
+        return cldevice_list(stdout) < 0 ? hill_exit_code(HILL_E_NODEV) : 0;
+    int rc = worker_link_open(&worker.link, argc, argv, HILL__ROLE__ROLE_GPU_WORKER,
+                              "hill-gpu-worker", "runs the model on an OpenCL device");
+    if (rc != 0)
+        return rc > 0 ? 0 : hill_exit_code(rc);
+    rc = run_loop(&worker);
+    worker_finish(&worker);
+    worker_link_close(worker.link);
+    return hill_exit_code(rc);
+}

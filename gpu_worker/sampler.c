@@ -1,0 +1,143 @@
+/* gpu_worker/sampler.c - see sampler.h. */
+#include "gpu_worker/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int sampler_init(struct sampler *s, uint32_t n_vocab)
+{
+    memset(s, 0, sizeof *s);
+    s->n_vocab = n_vocab;
+    s->candidates = calloc(n_vocab, sizeof *s->candidates);
+    s->penalised = calloc(n_vocab, sizeof *s->penalised);
+    if (s->candidates && s->penalised)
+        return 0;
+    sampler_finish(s);
+    return HILL_E_NOMEM;
+}
+
+void sampler_finish(struct sampler *s)
+{
+    free(s->candidates);
+    free(s->penalised);
+    memset(s, 0, sizeof *s);
+}
+
+/* The finaliser of splitmix64 (Steele, Lea, Flood 2014): every output bit depends on every input
+ * bit. */
+static uint64_t mix(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+double sampler_random(uint64_t seed, uint64_t position)
+{
+    return (double)(mix(mix(seed) ^ position) >> 11) * 0x1p-53;
+}
+
+/* A token counts once however often it occurs; a penalty makes positive logits smaller and negative
+ * ones more so. */
+static const float *penalise(struct sampler *s, const float *logits, const uint32_t *history,
+                             uint64_t n)
+{
+    if (s->settings.repeat_penalty == 1.0f)
+        return logits;
+    memcpy(s->penalised, logits, sizeof *logits * s->n_vocab);
+    uint64_t start = n > SAMPLER_PENALTY_TOKENS ? n - SAMPLER_PENALTY_TOKENS : 0;
+    for (uint64_t i = start; i < n; i++) {
+        uint32_t token = history[i];
+        if (token >= s->n_vocab)
+            continue;
+        float logit = logits[token];
+        s->penalised[token] =
+            logit <= 0 ? logit * s->settings.repeat_penalty : logit / s->settings.repeat_penalty;
+    }
+    return s->penalised;
+}
+
+static uint32_t pick_greedy(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+/* Higher logits first, then lower ids; a NaN ranks last. */
+static int compare(const void *a, const void *b)
+{
+    const struct sampler_candidate *x = a, *y = b;
+    if (x->logit > y->logit || (isnan(y->logit) && !isnan(x->logit)))
+        return -1;
+    if (x->logit < y->logit || (isnan(x->logit) && !isnan(y->logit)))
+        return 1;
+    return x->token < y->token ? -1 : x->token > y->token;
+}
+
+/* Probabilities of the first n candidates (sorted) at a temperature. */
+static void soften(struct sampler_candidate *c, uint32_t n, float temperature)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        c[i].probability = expf((c[i].logit - c[0].logit) / temperature);
+        sum += c[i].probability;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        c[i].probability = (float)(c[i].probability / sum);
+}
+
+/* The smallest head of the candidates whose probabilities reach top_p; at least one. */
+static uint32_t cut_top_p(struct sampler_candidate *c, uint32_t n, float top_p)
+{
+    if (top_p >= 1.0f)
+        return n;
+    double sum = 0;
+    soften(c, n, 1.0f);
+    for (uint32_t i = 0; i < n; i++) {
+        sum += c[i].probability;
+        if (sum >= top_p)
+            return i + 1;
+    }
+    return n;
+}
+
+/* Those at least min_p times as likely as the first. */
+static uint32_t cut_min_p(struct sampler_candidate *c, uint32_t n, float min_p)
+{
+    if (min_p <= 0.0f)
+        return n;
+    float least = c[0].logit + logf(min_p);
+    uint32_t kept = 1;
+    while (kept < n && c[kept].logit >= least)
+        kept++;
+    return kept;
+}
+
+uint32_t sampler_pick(struct sampler *s, const float *logits, const uint32_t *history,
+                      uint64_t n_history, uint64_t position)
+{
+    const struct sampler_settings *set = &s->settings;
+    logits = penalise(s, logits, history, n_history);
+    if (set->temperature <= 0.0f)
+        return pick_greedy(logits, s->n_vocab);
+    struct sampler_candidate *c = s->candidates;
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        c[i] = (struct sampler_candidate){i, logits[i], 0};
+    qsort(c, s->n_vocab, sizeof *c, compare);
+    uint32_t n = set->top_k && set->top_k < s->n_vocab ? set->top_k : s->n_vocab;
+    n = cut_top_p(c, n, set->top_p);
+    n = cut_min_p(c, n, set->min_p);
+    soften(c, n, set->temperature);
+    double at = sampler_random(set->seed, position), sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += c[i].probability;
+        if (at < sum)
+            return c[i].token;
+    }
+    return c[n - 1].token; /* the sum fell short of 1 by rounding */
+}

@@ -1,0 +1,52 @@
+/*
+ * gpu_worker/sampler.h - from logits to a token, on the host.
+ *
+ * What: greedy (temperature 0; ties go to the lowest id), else the chain of llama.cpp: repeat
+ * penalty over the last 64 tokens (prompt included), top-k, top-p, min-p, temperature, then one
+ * draw. The random number is a function of (seed, position) only, so a request resumed anywhere
+ * goes on with the same tokens. Equal logits rank by id, lower first, so that no sort's mood shows.
+ * Who calls it: request.c. Concurrency: one thread per struct.
+ */
+#ifndef HILL_GPU_WORKER_SAMPLER_H
+#define HILL_GPU_WORKER_SAMPLER_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define SAMPLER_PENALTY_TOKENS 64u
+
+struct sampler_settings {
+    float temperature;    /* 0: greedy */
+    uint32_t top_k;       /* 0: off */
+    float top_p;          /* 1: off */
+    float min_p;          /* 0: off */
+    float repeat_penalty; /* 1: off */
+    uint64_t seed;
+};
+
+struct sampler_candidate {
+    uint32_t token;
+    float logit, probability;
+};
+
+struct sampler {
+    struct sampler_settings settings;
+    uint32_t n_vocab;
+    struct sampler_candidate *candidates; /* [n_vocab] */
+    float *penalised;                     /* [n_vocab] */
+};
+
+/* HILL_E_NOMEM. */
+int sampler_init(struct sampler *sampler, uint32_t n_vocab);
+void sampler_finish(struct sampler *sampler);
+
+/* The token for `position` (of the token to be made). history: the sequence so far, oldest first.
+ */
+uint32_t sampler_pick(struct sampler *sampler, const float *logits, const uint32_t *history,
+                      uint64_t n_history, uint64_t position);
+
+/* In [0, 1): 53 bits of a mix of seed and position. */
+double sampler_random(uint64_t seed, uint64_t position);
+
+#endif

@@ -1,0 +1,382 @@
+/*
+ * tests/gpu_worker/test_engine.c - the engine against a plain forward pass in double, on small
+ * random models of many shapes; and what must not change a bit: chunk borders, slot numbers, a
+ * second run.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/reference.h"
+
+static struct cldevice device;
+
+static const struct random_shape base_shape = {.n_layers = 2,
+                                               .n_embd = 48,
+                                               .n_heads = 4,
+                                               .n_kv_heads = 2,
+                                               .head_dim = 16,
+                                               .rope_dims = 16,
+                                               .n_ff = 72,
+                                               .n_vocab = 101,
+                                               .rope_base = 10000,
+                                               .rope_scale = 1,
+                                               .type = GGUF_TENSOR_F32};
+
+static struct engine *make_engine(const struct random_model *m)
+{
+    struct hill_why why = {0};
+    struct engine *engine = NULL;
+    RUN_CHECK(engine_create(&engine, &device, m->file, &m->hp, &why));
+    return engine;
+}
+
+static void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed)
+{
+    uint64_t state = seed * 2 + 1;
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (uint32_t)(next_random(&state) % n_vocab);
+}
+
+/* The largest difference beside the largest logit. K or V on the edge between two halves may round
+ * either way: that, and F32 sums, is what the tolerance is for. */
+static void assert_near(const float *got, const double *want, uint32_t n, const char *what)
+{
+    double largest = 0, error = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(isfinite(got[i]));
+        largest = fmax(largest, fabs(want[i]));
+        error = fmax(error, fabs(got[i] - want[i]));
+    }
+    if (!(error <= 4e-3 * largest))
+        fail_msg("%s: off by %g of %g", what, error, largest);
+}
+
+/* Prefill n tokens, decode 3 more; logits against the oracle each time. */
+static void compare_with_reference(const struct random_shape *shape, uint32_t n, uint32_t batch,
+                                   uint64_t seed)
+{
+    enum { MORE = 3 };
+    uint32_t tokens[700];
+    struct random_model m;
+    struct reference reference;
+    struct engine_run run;
+    random_model_make(&m, shape, seed);
+    make_tokens(tokens, n + MORE, shape->n_vocab, seed);
+    reference_init(&reference, &m, n + MORE);
+    for (uint32_t i = 0; i < n; i++)
+        reference_token(&reference, tokens[i], NULL);
+    struct engine *engine = make_engine(&m);
+    run_init(&run, engine, batch, n + MORE);
+    run_prefill(&run, tokens, n);
+    assert_near(run.logits, reference.logits, shape->n_vocab, "prefill");
+    for (uint32_t i = 0; i < MORE; i++) {
+        reference_token(&reference, tokens[n + i], NULL);
+        run_step(&run, tokens[n + i]);
+        assert_near(run.logits, reference.logits, shape->n_vocab, "decode");
+    }
+    run_finish(&run);
+    engine_destroy(engine);
+    reference_free(&reference);
+    random_model_free(&m);
+}
+
+static void grouped_heads(void **state)
+{
+    (void)state;
+    compare_with_reference(&base_shape, 75, 32, 1);
+}
+
+static void one_kv_head_of_odd_size(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.n_kv_heads = 1;
+    s.head_dim = 10;
+    s.rope_dims = 6; /* partial rotation */
+    s.n_ff = 37;
+    s.n_embd = 40;
+    compare_with_reference(&s, 33, 13, 2);
+}
+
+static void every_head_its_own_keys(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.n_heads = s.n_kv_heads = 3;
+    s.head_dim = s.rope_dims = 80;
+    s.n_layers = 3;
+    s.tied = 1;
+    compare_with_reference(&s, 150, 64, 3);
+}
+
+static void heads_wider_than_the_model(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.head_dim = s.rope_dims = 256;
+    s.n_heads = 2;
+    s.n_kv_heads = 1;
+    s.rope_base = 1e15f;
+    compare_with_reference(&s, 70, 48, 4);
+}
+
+static void half_precision_weights(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_F16;
+    s.head_dim = s.rope_dims = 48;
+    compare_with_reference(&s, 50, 50, 5);
+}
+
+static void bfloat_weights_with_scaled_rotation(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_BF16;
+    s.rope_scale = 4;
+    s.rope_freqs = 1;
+    compare_with_reference(&s, 40, 16, 6);
+}
+
+static void q8_0_weights(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_Q8_0;
+    s.n_embd = 64;
+    s.n_ff = 96;
+    compare_with_reference(&s, 40, 16, 7);
+}
+
+static void one_token_prompt(void **state)
+{
+    (void)state;
+    compare_with_reference(&base_shape, 1, 8, 8);
+}
+
+/* More entries than one tile of the decode's list, more keys than several tiles of prefill's. */
+static void long_prompt(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.n_embd = 32;
+    s.n_ff = 32;
+    s.head_dim = s.rope_dims = 8;
+    compare_with_reference(&s, 600, 100, 9);
+}
+
+static void random_shapes(void **state)
+{
+    (void)state;
+    uint64_t seed = 20260101;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int i = 0; i < 4; i++) {
+        struct random_shape s = base_shape;
+        s.n_kv_heads = 1 + (uint32_t)(next_random(&seed) % 3);
+        s.n_heads = s.n_kv_heads * (1 + (uint32_t)(next_random(&seed) % 3));
+        s.head_dim = 2 + 2 * (uint32_t)(next_random(&seed) % 30);
+        s.rope_dims = s.head_dim;
+        s.n_embd = 8 + (uint32_t)(next_random(&seed) % 60);
+        s.n_ff = 1 + (uint32_t)(next_random(&seed) % 90);
+        s.n_vocab = 2 + (uint32_t)(next_random(&seed) % 90);
+        s.type = next_random(&seed) % 2 ? GGUF_TENSOR_F16 : GGUF_TENSOR_F32;
+        compare_with_reference(&s, 1 + (uint32_t)(next_random(&seed) % 90),
+                               1 + (uint32_t)(next_random(&seed) % 64), seed);
+    }
+}
+
+static void run_both(const struct random_model *m, uint32_t batch_a, uint32_t batch_b, bool permute,
+                     uint32_t n)
+{
+    uint32_t tokens[512];
+    struct engine *engine = make_engine(m);
+    struct engine_run run;
+    float *first = calloc(2 * m->hp.n_vocab, sizeof *first);
+    uint8_t *entries = NULL;
+    make_tokens(tokens, n + 2, m->hp.n_vocab, 77);
+    for (int pass = 0; pass < 2; pass++) {
+        run_init(&run, engine, pass ? batch_b : batch_a, n + 9);
+        for (uint32_t i = 0; permute && pass && i < n + 9; i++)
+            run.slot_of[i] = (i * 7 + 3) % (n + 9);
+        run_prefill(&run, tokens, n);
+        size_t bytes = (size_t)n * run.entry_bytes, vocab_bytes = m->hp.n_vocab * sizeof *first;
+        if (pass == 0) {
+            entries = malloc(bytes);
+            memcpy(entries, run.entries[m->hp.n_layers - 1], bytes);
+            memcpy(first, run.logits, vocab_bytes);
+        } else {
+            assert_memory_equal(entries, run.entries[m->hp.n_layers - 1], bytes);
+            assert_memory_equal(first, run.logits, vocab_bytes);
+        }
+        run_step(&run, tokens[n]);
+        run_step(&run, tokens[n + 1]);
+        if (pass == 0)
+            memcpy(first + m->hp.n_vocab, run.logits, vocab_bytes);
+        else
+            assert_memory_equal(first + m->hp.n_vocab, run.logits, vocab_bytes);
+        run_finish(&run);
+    }
+    free(entries);
+    free(first);
+    engine_destroy(engine);
+}
+
+static void chunk_borders_change_no_bit(void **state)
+{
+    (void)state;
+    struct random_model m;
+    random_model_make(&m, &base_shape, 11);
+    run_both(&m, 512, 25, false, 300);
+    random_model_free(&m);
+}
+
+static void slot_numbers_change_no_bit(void **state)
+{
+    (void)state;
+    struct random_model m;
+    random_model_make(&m, &base_shape, 12);
+    run_both(&m, 64, 64, true, 293); /* 302 slots, coprime to 7 */
+    random_model_free(&m);
+}
+
+/* Decoding a token with everything selected is prefilling one token more, up to rounding. */
+static void decode_continues_prefill(void **state)
+{
+    (void)state;
+    uint32_t tokens[200];
+    struct random_model m;
+    struct engine_run run;
+    random_model_make(&m, &base_shape, 13);
+    struct engine *engine = make_engine(&m);
+    make_tokens(tokens, 200, m.hp.n_vocab, 13);
+    run_init(&run, engine, 64, 200);
+    run_prefill(&run, tokens, 200);
+    double *want = calloc(m.hp.n_vocab, sizeof *want);
+    for (uint32_t i = 0; i < m.hp.n_vocab; i++)
+        want[i] = run.logits[i];
+    run_prefill(&run, tokens, 199);
+    run_step(&run, tokens[199]);
+    assert_near(run.logits, want, m.hp.n_vocab, "decode after prefill");
+    free(want);
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+/* Only the selected entries count. */
+static void selection_limits_attention(void **state)
+{
+    enum { N = 60 };
+    (void)state;
+    struct hill_why why = {0};
+    uint32_t tokens[N + 1], slots[N], n_slots = 0;
+    uint8_t seen[N];
+    struct random_shape shape = base_shape;
+    shape.n_layers = 1; /* what the prompt's tokens saw of each other stays out of it */
+    struct random_model m;
+    struct reference reference;
+    struct engine_run run;
+    random_model_make(&m, &shape, 14);
+    struct engine *engine = make_engine(&m);
+    make_tokens(tokens, N + 1, m.hp.n_vocab, 14);
+    reference_init(&reference, &m, N + 1);
+    run_init(&run, engine, 64, N);
+    run_prefill(&run, tokens, N);
+    for (uint32_t i = 0; i < N; i++) {
+        reference_token(&reference, tokens[i], NULL);
+        seen[i] = i % 3 == 0;
+        if (seen[i])
+            slots[n_slots++] = i;
+    }
+    reference_token(&reference, tokens[N], seen);
+    RUN_CHECK(engine_step_begin(engine, tokens[N], N, &why));
+    uint8_t *entry = malloc(run.entry_bytes);
+    RUN_CHECK(engine_step_query(engine, 0, run.q, entry, &why));
+    RUN_CHECK(engine_step_upload(engine, 0, N, run.slot_of, run.entries[0], &why));
+    RUN_CHECK(engine_step_attend(engine, 0, n_slots, slots, &why));
+    RUN_CHECK(engine_step_logits(engine, run.logits, &why));
+    assert_near(run.logits, reference.logits, m.hp.n_vocab, "a third of the entries");
+    free(entry);
+    reference_free(&reference);
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+static void what_is_out_of_range_is_refused(void **state)
+{
+    (void)state;
+    struct hill_why why = {0};
+    struct random_model m;
+    random_model_make(&m, &base_shape, 15);
+    struct engine *engine = make_engine(&m);
+    uint32_t token = m.hp.n_vocab, slot = 8, good = 1;
+    uint8_t entry[1024] = {0};
+    float q[64], logits[101];
+    assert_int_equal(engine_configure(engine, 0, 8, &why), HILL_E_INVALID);
+    assert_int_equal(engine_configure(engine, 16, 8, &why), 0);
+    assert_int_equal(engine_prefill_begin(engine, &token, 1, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_begin(engine, &good, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_logits(engine, logits, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_begin(engine, token, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_begin(engine, good, 0, &why), 0);
+    assert_int_equal(engine_step_query(engine, 1, q, entry, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_query(engine, 0, q, entry, &why), 0);
+    assert_int_equal(engine_step_upload(engine, 0, 1, &slot, entry, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_attend(engine, 0, 1, &slot, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_logits(engine, logits, &why), HILL_E_INVALID);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+/* What engine_kv_bytes_needed says is what is allocated afterwards. */
+static void memory_is_told_before_it_is_taken(void **state)
+{
+    (void)state;
+    uint32_t tokens[200];
+    struct random_model m;
+    struct engine_run run;
+    random_model_make(&m, &base_shape, 16);
+    struct engine *engine = make_engine(&m);
+    make_tokens(tokens, 200, m.hp.n_vocab, 16);
+    run_init(&run, engine, 64, 220);
+    uint64_t told = engine_kv_bytes_needed(engine, 200);
+    run_prefill(&run, tokens, 200);
+    assert_true(engine_kv_bytes(engine) <= told && engine_kv_bytes(engine) + 1024 >= told);
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+int main(void)
+{
+    struct hill_why why = {0};
+    cldevice_set_threads(2);
+    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grouped_heads),
+        cmocka_unit_test(one_kv_head_of_odd_size),
+        cmocka_unit_test(every_head_its_own_keys),
+        cmocka_unit_test(heads_wider_than_the_model),
+        cmocka_unit_test(half_precision_weights),
+        cmocka_unit_test(bfloat_weights_with_scaled_rotation),
+        cmocka_unit_test(q8_0_weights),
+        cmocka_unit_test(one_token_prompt),
+        cmocka_unit_test(long_prompt),
+        cmocka_unit_test(random_shapes),
+        cmocka_unit_test(chunk_borders_change_no_bit),
+        cmocka_unit_test(slot_numbers_change_no_bit),
+        cmocka_unit_test(decode_continues_prefill),
+        cmocka_unit_test(selection_limits_attention),
+        cmocka_unit_test(what_is_out_of_range_is_refused),
+        cmocka_unit_test(memory_is_told_before_it_is_taken),
+    };
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    cldevice_close(&device);
+    return rc;
+}
