@@ -1,0 +1,279 @@
+/*
+ * csd_agent/agent.c - configuration and data loop; see agent.h.
+ */
+#include "csd_agent/agent.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cldevice.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "csd_agent/commands.h"
+#include "proto/layout.h"
+
+#define LAYOUT_DEADLINE_MS 30000 /* for the scorer to lay out rings and arena */
+#define LAYOUT_RETRY_MS    10
+#define IDLE_MS            500
+#define SPIN_NS            20000 /* a following command comes within some 10 us */
+
+struct agent {
+    struct worker_link *link;
+    Hill__Message *configure; /* the one in force or being put in force */
+    Hill__Message *newer;     /* arrived meanwhile, to be put in force next */
+    struct shm_segment rings, staging;
+    struct data_plane plane;
+    bool serving; /* rings are open */
+};
+
+static bool stopping(void *context)
+{
+    return worker_link_stopping(context);
+}
+
+/* ---- test hook ---- */
+
+/* HILL_TEST_WRONG_SCORE: the position whose scores are to be wrong, so that a test can see that
+ * they matter. */
+static uint32_t wrong_position(void)
+{
+    const char *text = getenv("HILL_TEST_WRONG_SCORE");
+    char *end;
+
+    if (!text || *text < '0' || *text > '9')
+        return COLD_NO_POSITION;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*end != '\0' || value >= KV_MAX_TOKENS)
+        return COLD_NO_POSITION;
+    log_warn("test hook HILL_TEST_WRONG_SCORE: position %lu scores 65535 in every layer", value);
+    return (uint32_t)value;
+}
+
+/* ---- opening an epoch ---- */
+
+static void close_plane(struct agent *agent)
+{
+    /* the doorbell lies in the segment that goes away */
+    worker_link_set_doorbell(agent->link, NULL);
+    data_plane_close(&agent->plane);
+    cold_pool_close(agent->plane.pool);
+    memset(&agent->plane, 0, sizeof agent->plane);
+    shm_segment_detach(&agent->rings);
+    shm_segment_detach(&agent->staging);
+    agent->serving = false;
+}
+
+/* Look at the mailbox: the newest Configure is kept, anything else means nothing to an agent. */
+static void read_mailbox(struct agent *agent)
+{
+    Hill__Message *message;
+
+    while ((message = worker_link_poll(agent->link))) {
+        if (message->body_case == HILL__MESSAGE__BODY_CONFIGURE) {
+            proto_free(agent->newer);
+            agent->newer = message;
+            continue;
+        }
+        log_warn("ignored a control message of kind %d", (int)message->body_case);
+        proto_free(message);
+    }
+}
+
+static struct layout_input layout_input(const Hill__Configure *c)
+{
+    return (struct layout_input){
+        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim},
+        .ctx_tokens = c->ctx_tokens,
+        .n_sequences = c->n_sequences,
+    };
+}
+
+static int attach(struct shm_segment *segment, const Hill__Configure *c, const char *what,
+                  struct hill_why *why)
+{
+    struct layout_input in = layout_input(c);
+    char name[SHM_NAME_BYTES];
+
+    shm_segment_name(name, c->run_id, c->epoch, what);
+    return shm_segment_attach(segment, name, layout_fingerprint(&in), c->epoch, why);
+}
+
+/* One try at the rings and the arena. HILL_E_WOULD_BLOCK: the scorer has not come so far. */
+static int try_open_rings(struct agent *agent, const struct layout_input *in)
+{
+    static const enum layout_ring rings[] = {RING_COMMAND, RING_BACKGROUND, RING_SCORE,
+                                             RING_COMPLETION};
+    struct data_plane *plane = &agent->plane;
+    struct shm_ring_end *ends[] = {&plane->command, &plane->background, &plane->score,
+                                   &plane->completion};
+    void *payload = shm_segment_payload(&agent->rings);
+    int status = 0;
+
+    for (uint32_t i = 0; status == 0 && i < sizeof rings / sizeof *rings; i++)
+        if (!ends[i]->ring)
+            status = layout_open(ends[i], payload, shm_segment_payload_bytes(&agent->rings), in,
+                                 rings[i], PARTY_AGENT);
+    if (status != 0)
+        return status;
+    status = shm_arena_view(&plane->staging, shm_segment_payload(&agent->staging),
+                            shm_segment_payload_bytes(&agent->staging));
+    /* an arena that is not laid out yet looks damaged; the caller's deadline tells it from one that
+     * is */
+    return status == HILL_E_DAMAGED ? HILL_E_WOULD_BLOCK : status;
+}
+
+static int open_rings(struct agent *agent, const struct layout_input *in, struct hill_why *why)
+{
+    int64_t deadline = clock_deadline_ms(LAYOUT_DEADLINE_MS);
+    int status;
+
+    while ((status = try_open_rings(agent, in)) == HILL_E_WOULD_BLOCK ||
+           status == HILL_E_BUSY /* an agent that was killed and is not reaped yet */) {
+        struct shm_doorbell *bell = worker_link_doorbell(agent->link);
+        uint32_t seen = shm_doorbell_read(bell);
+        read_mailbox(agent);
+        if (worker_link_stopping(agent->link) || agent->newer)
+            return HILL_E_CANCELLED;
+        if (clock_now_ns() >= deadline)
+            return hill_fail(why, HILL_E_TIMEOUT,
+                             "the scorer has not laid out rings and staging within %d s",
+                             LAYOUT_DEADLINE_MS / 1000);
+        shm_doorbell_wait(bell, seen, clock_deadline_ms(LAYOUT_RETRY_MS), 0);
+    }
+    return status == 0 ? 0
+                       : hill_fail(why, status, "cannot open the rings: %s", hill_strerror(status));
+}
+
+static int open_pool(struct agent *agent, const Hill__Configure *c, const struct layout_input *in,
+                     struct hill_why *why)
+{
+    struct cold_pool_config config = {
+        .url = c->csd_url,
+        .options = {.device = c->device, .create = true},
+        .geometry = in->geometry,
+        .n_sequences = in->n_sequences,
+        .cap_bytes = c->cold_cap_bytes,
+        .fingerprint = layout_fingerprint(in),
+    };
+    return cold_pool_open(&agent->plane.pool, &config, why);
+}
+
+static int open_plane(struct agent *agent, const Hill__Configure *c, struct hill_why *why)
+{
+    struct layout_input in = layout_input(c);
+    struct data_plane *plane = &agent->plane;
+    int status = kv_geometry_check(&in.geometry, why);
+
+    plane->geometry = in.geometry;
+    plane->n_sequences = c->n_sequences;
+    plane->epoch = c->epoch;
+    plane->wrong_position = wrong_position();
+    plane->stopping = stopping;
+    plane->stopping_context = agent->link;
+    if (status == 0 && (c->cold_cap_bytes == 0 || c->n_sequences == 0))
+        status = hill_fail(why, HILL_E_INVALID, "an agent needs a cold pool and a sequence");
+    if (status == 0)
+        status = attach(&agent->rings, c, "rings", why);
+    if (status == 0)
+        status = attach(&agent->staging, c, "staging", why);
+    if (status == 0)
+        status = open_pool(agent, c, &in, why);
+    if (status == 0)
+        status = open_rings(agent, &in, why);
+    return status;
+}
+
+static void say_ready(struct agent *agent, const Hill__Configure *c)
+{
+    char device[400];
+
+    cold_pool_describe(agent->plane.pool, device, sizeof device);
+    log_info("serving epoch %u: %s on %s, %u stripes of %u slots", c->epoch, c->csd_url, device,
+             cold_pool_layout(agent->plane.pool)->n_stripes,
+             cold_pool_layout(agent->plane.pool)->stripe_slots);
+    worker_link_ready(agent->link, c->epoch, device,
+                      cold_pool_layout(agent->plane.pool)->total_bytes);
+}
+
+/* Put agent->newer in force. 0 also when it was overtaken or the process is to stop. */
+static int configure(struct agent *agent)
+{
+    struct hill_why why = {""};
+
+    close_plane(agent);
+    proto_free(agent->configure);
+    agent->configure = agent->newer;
+    agent->newer = NULL;
+    const Hill__Configure *c = agent->configure->configure;
+    cldevice_set_threads(c->threads);
+    worker_link_set_epoch(agent->link, c->epoch);
+    int status = open_plane(agent, c, &why);
+    if (status == 0) {
+        agent->serving = true;
+        worker_link_set_doorbell(agent->link,
+                                 layout_doorbell(shm_segment_payload(&agent->rings), PARTY_AGENT));
+        say_ready(agent, c);
+        return 0;
+    }
+    close_plane(agent);
+    if (status == HILL_E_CANCELLED)
+        return 0;
+    log_error("%s", why.text);
+    worker_link_failure(agent->link, status, why.text, true, 0);
+    return status;
+}
+
+/* ---- loop ---- */
+
+/* One command, or a page of the directory when there is none. 1: did something, 0: idle. */
+static int serve(struct agent *agent)
+{
+    struct hill_why why = {""};
+    uint64_t before = agent->plane.commands;
+    int status = data_plane_turn(&agent->plane);
+
+    worker_link_work_done(agent->link, agent->plane.commands - before);
+    if (status == 0)
+        status = cold_pool_write_directory(agent->plane.pool, &why);
+    else if (status < 0) {
+        if (status != HILL_E_CANCELLED)
+            log_warn("the rings are of no use any more (%s); waiting to be configured anew",
+                     hill_strerror(status));
+        close_plane(agent);
+        return 0;
+    }
+    if (status < 0) {
+        /* nothing reads the directory in this version but the next agent, which starts empty */
+        log_warn("cannot write the cold pool's directory: %s", why.text);
+        return 0;
+    }
+    return status;
+}
+
+int agent_run(struct worker_link *link)
+{
+    struct agent agent = {.link = link};
+    int status = 0;
+
+    while (status == 0 && !worker_link_stopping(link)) {
+        struct shm_doorbell *bell = worker_link_doorbell(link);
+        uint32_t seen = shm_doorbell_read(bell);
+        read_mailbox(&agent);
+        if (agent.newer) {
+            status = configure(&agent);
+            continue;
+        }
+        if (agent.serving && serve(&agent))
+            continue;
+        if (bell != worker_link_doorbell(link))
+            continue; /* it went away with the segments */
+        if (shm_doorbell_wait(bell, seen, clock_deadline_ms(IDLE_MS), SPIN_NS) == HILL_E_TIMEOUT &&
+            agent.serving)
+            shm_ring_peer_alive(&agent.plane.command); /* a dead scorer: the next peek says so */
+    }
+    close_plane(&agent);
+    proto_free(agent.configure);
+    proto_free(agent.newer);
+    return status;
+}

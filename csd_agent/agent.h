@@ -1,0 +1,19 @@
+/*
+ * csd_agent/agent.h - the life of the agent between worker_link_open and worker_link_close.
+ *
+ * What: waits for Configure, attaches the epoch's segments, opens the pool, says Ready, then serves
+ * the rings until the process is to stop. A Configure with a higher epoch may come at any time:
+ * everything is dropped and opened again. When the scorer is gone the agent lets the segments go
+ * and waits for the next Configure. Who calls it: main.c. Concurrency: the calling thread is the
+ * data loop. Failure: what makes the agent useless is told to the coordinator (Failure, fatal) and
+ * returned.
+ */
+#ifndef HILL_CSD_AGENT_AGENT_H
+#define HILL_CSD_AGENT_AGENT_H
+
+#include "proto/worker_link.h"
+
+/* 0 after an orderly stop, else the code of the failure (already logged and sent). */
+int agent_run(struct worker_link *link);
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * csd_agent/backend.c - choose a backend by the scheme of its URL; see backend.h.
+ */
+#include "csd_agent/backend.h"
+
+#include <string.h>
+
+static const struct csd_ops *const backends[] = {&csd_file_ops};
+
+/* Known names of later versions: refused by name rather than as a typing mistake. */
+static const char *const later[] = {"xrt", "tcp"};
+
+static bool scheme_is(const char *url, size_t length, const char *scheme)
+{
+    return strlen(scheme) == length && memcmp(url, scheme, length) == 0;
+}
+
+int csd_backend_open(struct csd_backend **out, const char *url, const struct csd_options *options,
+                     struct hill_why *why)
+{
+    const char *colon = url ? strchr(url, ':') : NULL;
+
+    *out = NULL;
+    if (!colon || colon == url)
+        return hill_fail(why, HILL_E_INVALID, "cannot open drive '%.200s': no scheme (file:PATH)",
+                         url ? url : "");
+    size_t length = (size_t)(colon - url);
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (scheme_is(url, length, backends[i]->scheme))
+            return backends[i]->open(out, colon + 1, options, why);
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (scheme_is(url, length, later[i]))
+            return hill_fail(why, HILL_E_UNSUPPORTED,
+                             "cannot open drive '%.200s': %s: is not in this version", url,
+                             later[i]);
+    return hill_fail(why, HILL_E_INVALID, "cannot open drive '%.200s': unknown scheme (file:PATH)",
+                     url);
+}
+
+void csd_backend_close(struct csd_backend *backend)
+{
+    if (backend)
+        backend->ops->close(backend);
+}

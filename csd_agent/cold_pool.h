@@ -1,0 +1,102 @@
+/*
+ * csd_agent/cold_pool.h - the cold pool while the agent owns it: what lies in which stripe, and the
+ * commands on it.
+ *
+ * What: pool/ knows the format, a backend (backend.h) moves the bytes and scores; this module knows
+ * the state: stripes of each (sequence, layer) in order, slots written and slots committed, partly
+ * filled pages. A slot's life: free -> written (demote: entry and digest are on flash) -> committed
+ * (counts for queries, can be fetched) -> free (trim, a whole sequence at a time). Slot ids are
+ * chosen by the scorer. Invariants: the directory's bit of a slot is set after its data is on
+ * flash, and reaches flash later (cold_pool_write_directory); digests of committed slots are read
+ * from flash for every query, none are kept in memory; a stripe belongs to one (sequence, layer)
+ * until it is trimmed. Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL
+ * for a command that does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose
+ * checksum is wrong, what the backend reports; a line in why.
+ */
+#ifndef HILL_CSD_AGENT_COLD_POOL_H
+#define HILL_CSD_AGENT_COLD_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "csd_agent/backend.h"
+#include "kv/score.h"
+#include "pool/pool.h"
+#include "proto/records.h"
+#include "shm/arena.h"
+
+#define COLD_NO_POSITION UINT32_MAX
+
+struct cold_pool;
+
+struct cold_pool_config {
+    const char *url;
+    struct csd_options options;
+    struct kv_geometry geometry;
+    uint32_t n_sequences;
+    uint64_t cap_bytes;
+    uint64_t fingerprint;
+};
+
+/* Bytes that a command moved. */
+struct cold_cost {
+    uint64_t flash_read_bytes, flash_write_bytes, link_kv_bytes;
+};
+
+/* Open or format the pool; its directory is empty afterwards. A file that is neither empty nor one
+ * of our pools is left as it is (HILL_E_DAMAGED). Others: pool_layout_for_cap, pool_format,
+ * csd_backend_open. */
+int cold_pool_open(struct cold_pool **out, const struct cold_pool_config *config,
+                   struct hill_why *why);
+/* Writes what is left of the directory. NULL allowed. */
+void cold_pool_close(struct cold_pool *pool);
+
+const struct pool_layout *cold_pool_layout(const struct cold_pool *pool);
+void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size);
+
+/* Entries and digests of consecutive slots of one stripe, as a DEMOTE record has them. */
+struct cold_demote {
+    uint32_t sequence, layer, first_slot, n_slots, stripe_order;
+    const uint32_t *positions; /* [n] */
+    const int8_t *mantissas;   /* [n][key dims] */
+    const uint8_t *exponents;  /* [n][n_kv_heads] */
+    const uint8_t *entries;    /* [n][entry bytes] */
+};
+int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
+                     struct cold_cost *cost, struct hill_why *why);
+
+/* All slots or none. */
+int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
+                     const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
+
+void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
+
+/* Copy entries into staging slots. *bad_position: of the entry at fault when not 0 is returned for
+ * one. */
+int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
+                    const struct fetch_item *items, uint32_t n_items, struct shm_arena *staging,
+                    struct cold_cost *cost, uint32_t *bad_position, struct hill_why *why);
+
+struct cold_query {
+    uint32_t sequence, layer;
+    uint32_t expected; /* committed slots, as the scorer counts them */
+    struct kv_query query;
+    /* Scores of slots first_slot .. first_slot + n - 1 of a stripe, in order; slots that are not
+     * committed are among them. A negative code ends the query. */
+    int (*scored)(void *context, uint32_t stripe, uint32_t first_slot, uint32_t n,
+                  const uint16_t *scores);
+    void *context;
+};
+int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
+                    struct hill_why *why);
+
+/* Position of a committed slot, else COLD_NO_POSITION. */
+uint32_t cold_pool_position(const struct cold_pool *pool, uint32_t slot);
+uint32_t cold_pool_committed(const struct cold_pool *pool, uint32_t sequence, uint32_t layer);
+
+/* Write one changed page of the directory: 1 written, 0 none was left, negative: failed (it stays
+ * changed). */
+int cold_pool_write_directory(struct cold_pool *pool, struct hill_why *why);
+
+#endif

@@ -1,0 +1,204 @@
+/*
+ * csd_agent/cold_read.c - queries and fetches; see cold_pool.h.
+ *
+ * A query hands the used part of each stripe of (sequence, layer), in stripe order, to the backend,
+ * which scores next to the flash. A fetch reads the covering pages of its entries: entries in slot
+ * order, pages that overlap or follow each other as one read, as many as fit the bounce buffer at a
+ * time.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "csd_agent/cold_state.h"
+
+/* ---- query ---- */
+
+struct query_context {
+    const struct cold_pool *pool;
+    const struct cold_query *query;
+};
+
+static int pass_scores(void *context, uint32_t span, uint32_t first_slot, uint32_t n,
+                       const uint16_t *scores)
+{
+    const struct query_context *c = context;
+    return c->query->scored(c->query->context, c->pool->spans[span].stripe, first_slot, n, scores);
+}
+
+int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
+                    struct hill_why *why)
+{
+    const struct cold_owner *owner = cold_owner(pool, query->sequence, query->layer);
+    struct query_context context = {pool, query};
+    struct csd_score_job job = {
+        .query = query->query, .spans = pool->spans, .scored = pass_scores, .context = &context};
+
+    if (owner->committed != query->expected)
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "sequence %u, layer %u has %u committed slots, the query expects %u",
+                         query->sequence, query->layer, owner->committed, query->expected);
+    for (uint32_t i = 0; i < owner->n_stripes; i++) {
+        uint32_t used = pool->stripes[owner->stripes[i]]->used;
+        if (used > 0)
+            pool->spans[job.n_spans++] = (struct csd_span){owner->stripes[i], used};
+    }
+    if (job.n_spans == 0)
+        return 0;
+    int status = pool->backend->ops->score(pool->backend, &job, why);
+    cost->flash_read_bytes += job.flash_read_bytes;
+    return status;
+}
+
+/* ---- fetch ---- */
+
+struct fetch {
+    struct cold_pool *pool;
+    struct shm_arena *staging;
+    struct cold_cost *cost;
+    struct hill_why *why;
+    uint32_t *bad_position;
+    struct fetch_item *items; /* in slot order */
+    const uint8_t **memory;   /* where an item's entry was read to */
+    struct csd_extent *extents;
+};
+
+static int compare_slots(const void *a, const void *b)
+{
+    uint32_t x = ((const struct fetch_item *)a)->cold_slot;
+    uint32_t y = ((const struct fetch_item *)b)->cold_slot;
+    return (x > y) - (x < y);
+}
+
+static int refuse(const struct fetch *f, const struct fetch_item *item, int code, const char *why)
+{
+    *f->bad_position = item->position;
+    return hill_fail(f->why, code, "cannot fetch position %u from cold slot %u: %s", item->position,
+                     item->cold_slot, why);
+}
+
+static bool staging_current(const struct fetch *f, const struct fetch_item *item)
+{
+    return shm_arena_generation(f->staging, item->staging_slot) == item->generation;
+}
+
+static int check_item(const struct fetch *f, const struct fetch_item *item, uint32_t sequence,
+                      uint32_t layer)
+{
+    const struct cold_pool *pool = f->pool;
+
+    if (cold_pool_position(pool, item->cold_slot) == COLD_NO_POSITION)
+        return refuse(f, item, HILL_E_PROTOCOL, "the slot is not committed");
+    const struct pool_stripe *record =
+        &pool->directory->stripes[item->cold_slot / pool->layout.stripe_slots];
+    if (record->sequence != sequence || record->layer != layer)
+        return refuse(f, item, HILL_E_PROTOCOL, "it belongs to another sequence or layer");
+    if (cold_pool_position(pool, item->cold_slot) != item->position)
+        return refuse(f, item, HILL_E_PROTOCOL, "the slot holds another position");
+    if (item->staging_slot >= f->staging->slot_count)
+        return refuse(f, item, HILL_E_PROTOCOL, "there is no such staging slot");
+    if (!staging_current(f, item))
+        return refuse(f, item, HILL_E_PROTOCOL, "its staging slot was given back");
+    return 0;
+}
+
+/* Plan reads for items from `from` on, as far as the bounce buffer goes; returns the item after the
+ * last. */
+static uint32_t plan_reads(struct fetch *f, uint32_t from, uint32_t n_items, uint32_t *n_extents)
+{
+    const struct pool_layout *layout = &f->pool->layout;
+    uint64_t entry_bytes = kv_entry_bytes(&layout->geometry), used = 0;
+    struct csd_extent *run = NULL;
+    uint32_t i;
+
+    *n_extents = 0;
+    for (i = from; i < n_items; i++) {
+        uint64_t at = pool_entry_at(layout, f->items[i].cold_slot);
+        uint64_t first = at & ~(uint64_t)(CSD_ALIGN - 1);
+        uint64_t end = (at + entry_bytes + CSD_ALIGN - 1) & ~(uint64_t)(CSD_ALIGN - 1);
+        bool follows = run && first <= run->offset + run->bytes;
+        uint64_t more = follows ? end - (run->offset + run->bytes) : end - first;
+        if (used + more > BOUNCE_BYTES)
+            break;
+        if (!follows) {
+            run = &f->extents[(*n_extents)++];
+            *run = (struct csd_extent){.offset = first, .memory = f->pool->bounce + used};
+        }
+        run->bytes += more;
+        used += more;
+        f->memory[i] = (uint8_t *)run->memory + (at - run->offset);
+    }
+    return i;
+}
+
+/* Check the entry that was read and put it into its staging slot. */
+static int deliver(const struct fetch *f, uint32_t i)
+{
+    const struct fetch_item *item = &f->items[i];
+    const struct pool_layout *layout = &f->pool->layout;
+    uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), slots = layout->stripe_slots;
+    uint32_t expected =
+        f->pool->stripes[item->cold_slot / slots]->checksums[item->cold_slot % slots];
+
+    if (pool_entry_checksum(f->memory[i], entry_bytes) != expected)
+        return refuse(f, item, HILL_E_DAMAGED, "the entry's checksum is wrong");
+    if (!staging_current(f, item))
+        return refuse(f, item, HILL_E_PROTOCOL, "its staging slot was given back");
+    memcpy(shm_arena_slot(f->staging, item->staging_slot), f->memory[i], entry_bytes);
+    return 0;
+}
+
+static int fetch_sorted(struct fetch *f, uint32_t n_items)
+{
+    int status = 0;
+
+    for (uint32_t from = 0, next; status == 0 && from < n_items; from = next) {
+        uint32_t n_extents;
+        next = plan_reads(f, from, n_items, &n_extents);
+        status = f->pool->backend->ops->transfer(f->pool->backend, f->extents, n_extents, f->why);
+        if (status != 0) {
+            *f->bad_position = f->items[from].position;
+            return status;
+        }
+        for (uint32_t e = 0; e < n_extents; e++) {
+            f->cost->flash_read_bytes += f->extents[e].bytes;
+            f->cost->link_kv_bytes += f->extents[e].bytes;
+        }
+        for (uint32_t i = from; status == 0 && i < next; i++)
+            status = deliver(f, i);
+    }
+    return status;
+}
+
+int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
+                    const struct fetch_item *items, uint32_t n_items, struct shm_arena *staging,
+                    struct cold_cost *cost, uint32_t *bad_position, struct hill_why *why)
+{
+    struct fetch f = {.pool = pool,
+                      .staging = staging,
+                      .cost = cost,
+                      .why = why,
+                      .bad_position = bad_position,
+                      .items = calloc(n_items, sizeof *f.items),
+                      .memory = calloc(n_items, sizeof *f.memory),
+                      .extents = calloc(n_items, sizeof *f.extents)};
+    int status = 0;
+
+    *bad_position = 0;
+    if (!f.items || !f.memory || !f.extents)
+        status = hill_fail(why, HILL_E_NOMEM, "no memory to fetch %u entries", n_items);
+    if (status == 0 && kv_entry_bytes(&pool->layout.geometry) > staging->stride)
+        status = hill_fail(why, HILL_E_PROTOCOL, "staging slots of %u bytes cannot hold an entry",
+                           staging->stride);
+    if (status == 0) {
+        memcpy(f.items, items, n_items * sizeof *items);
+        qsort(f.items, n_items, sizeof *f.items, compare_slots);
+    }
+    for (uint32_t i = 0; status == 0 && i < n_items; i++)
+        status = check_item(&f, &f.items[i], sequence, layer);
+    if (status == 0)
+        status = fetch_sorted(&f, n_items);
+    free(f.items);
+    free(f.memory);
+    free(f.extents);
+    return status;
+}

@@ -1,0 +1,91 @@
+/*
+ * csd_agent/cold_state.h - the cold pool's state, shared by cold_*.c.
+ * Nobody else includes it. Concurrency: one thread.
+ */
+#ifndef HILL_CSD_AGENT_COLD_STATE_H
+#define HILL_CSD_AGENT_COLD_STATE_H
+
+#include "csd_agent/cold_pool.h"
+
+#define BOUNCE_BYTES                                                                               \
+    (4u << 20) /* page-aligned memory of transfers; holds many of the largest entries */
+#define NO_TAIL UINT64_MAX
+
+/* The planes of a stripe; each has one page that is partly filled when slots come in order. */
+enum plane { PLANE_MANTISSAS, PLANE_EXPONENTS, PLANE_ENTRIES, PLANE_COUNT };
+
+/* Copy of a page of flash that is not full yet, so that the next demote need not read it. */
+struct tail_page {
+    uint64_t offset; /* in the file; NO_TAIL: none */
+    uint8_t *page;   /* CSD_ALIGN bytes */
+};
+
+/* What is known of a claimed stripe beyond its directory record. */
+struct cold_stripe {
+    uint32_t used;     /* highest committed slot + 1 */
+    uint64_t *written; /* bitmap of slots: on flash, but not committed yet */
+    uint64_t *digest_pages,
+        *entry_pages; /* bitmaps: written to since the claim, so not to be made up of zeros */
+    uint32_t *positions, *checksums; /* of written slots */
+    struct tail_page tails[PLANE_COUNT];
+};
+
+/* The stripes of a (sequence, layer), by stripe order. */
+struct cold_owner {
+    uint32_t *stripes;
+    uint32_t n_stripes, capacity;
+    uint32_t committed; /* slots */
+};
+
+struct cold_pool {
+    struct csd_backend *backend;
+    struct pool_directory *directory;
+    struct pool_layout layout;
+    uint32_t n_sequences;
+    struct cold_stripe **stripes; /* [n_stripes], NULL: free */
+    struct cold_owner *owners;    /* [n_sequences][n_layers] */
+    /* Stripes whose directory record has changed, each once, oldest first. */
+    uint32_t *dirty; /* [n_stripes], circular */
+    uint8_t *is_dirty;
+    uint32_t dirty_first, n_dirty;
+    uint8_t *bounce;          /* BOUNCE_BYTES */
+    uint8_t *directory_pages; /* pool_directory_page_bytes */
+    struct csd_span *spans;   /* [n_stripes]: of the query that runs */
+};
+
+static inline struct cold_owner *cold_owner(const struct cold_pool *pool, uint32_t sequence,
+                                            uint32_t layer)
+{
+    return &pool->owners[(uint64_t)sequence * pool->layout.geometry.n_layers + layer];
+}
+
+static inline bool bit_test(const uint64_t *bits, uint64_t i)
+{
+    return (bits[i / 64] >> (i % 64)) & 1u;
+}
+
+static inline void bit_set(uint64_t *bits, uint64_t i)
+{
+    bits[i / 64] |= (uint64_t)1 << (i % 64);
+}
+
+static inline void bit_clear(uint64_t *bits, uint64_t i)
+{
+    bits[i / 64] &= ~((uint64_t)1 << (i % 64));
+}
+
+/* Find the state of a stripe for (sequence, layer), claiming it when it is free. HILL_E_PROTOCOL
+ * when it is another's. */
+int cold_stripe_claim(struct cold_pool *pool, uint32_t stripe, uint32_t sequence, uint32_t layer,
+                      uint32_t order, struct cold_stripe **out, struct hill_why *why);
+
+/* NULL allowed. */
+void cold_stripe_destroy(struct cold_stripe *stripe);
+
+/* The stripe's directory record has to be written some time. */
+void cold_mark_dirty(struct cold_pool *pool, uint32_t stripe);
+
+/* Forget the copies of partly filled pages (all slots are written, or a write failed). */
+void cold_stripe_drop_tails(struct cold_stripe *stripe);
+
+#endif

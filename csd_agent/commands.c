@@ -1,0 +1,387 @@
+/*
+ * csd_agent/commands.c - command records carried out and answered; see commands.h.
+ */
+#include "csd_agent/commands.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "proto/records.h"
+
+#define WAIT_SLICE_MS 100 /* how soon a stop is noticed while an output ring is full */
+
+/* A flood of bad records must not flood the log: the first few, then at powers of two. */
+static bool worth_a_line(uint64_t count)
+{
+    return count <= 8 || (count & (count - 1)) == 0;
+}
+
+/* ---- output ---- */
+
+/* Room for a record in an output ring, however long that takes within the deadline. A failure is
+ * the plane's end. */
+static int reserve(struct data_plane *plane, struct shm_ring_end *end, uint32_t bytes,
+                   void **payload)
+{
+    int64_t deadline = clock_deadline_ms(OUTPUT_DEADLINE_MS);
+    int status;
+
+    while ((status = shm_ring_reserve(end, bytes, payload)) == HILL_E_WOULD_BLOCK) {
+        if (plane->stopping && plane->stopping(plane->stopping_context)) {
+            status = HILL_E_CANCELLED;
+            break;
+        }
+        if (clock_now_ns() >= deadline) {
+            log_error("the scorer has not taken a record for %d s; giving the rings up",
+                      OUTPUT_DEADLINE_MS / 1000);
+            status = HILL_E_TIMEOUT;
+            break;
+        }
+        shm_ring_wait(end, bytes, clock_deadline_ms(WAIT_SLICE_MS));
+    }
+    if (status != 0)
+        plane->lost = status;
+    return status;
+}
+
+static int answer(struct data_plane *plane, const struct record_completion *completion)
+{
+    void *payload;
+    int status = reserve(plane, &plane->completion, sizeof *completion, &payload);
+
+    if (status != 0)
+        return status;
+    memcpy(payload, completion, sizeof *completion);
+    shm_ring_publish(&plane->completion, RECORD_COMPLETION, sizeof *completion);
+    return 0;
+}
+
+/* ---- query ---- */
+
+struct query_run {
+    struct data_plane *plane;
+    const struct record_agent_query *record;
+    uint32_t block_slots; /* slots that a Score Block covers at most */
+    uint32_t count;
+};
+
+/* One Score Block over slots first .. first + n - 1 of a stripe; none when no slot of them is
+ * committed. */
+static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
+                      const uint16_t *scores)
+{
+    struct data_plane *plane = run->plane;
+    uint32_t base = stripe * cold_pool_layout(plane->pool)->stripe_slots + first, tuples = 0;
+    struct record_score_block *block;
+    void *payload;
+    int status = reserve(plane, &plane->score,
+                         (uint32_t)(sizeof *block + n * sizeof(struct score_tuple)), &payload);
+
+    if (status != 0)
+        return status;
+    block = payload;
+    struct score_tuple *tuple = (struct score_tuple *)(block + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t position = cold_pool_position(plane->pool, base + i);
+        if (position == COLD_NO_POSITION)
+            continue;
+        bool wrong = position == plane->wrong_position;
+        tuple[tuples++] =
+            (struct score_tuple){.slot_offset = (uint16_t)i, .score = wrong ? 65535 : scores[i]};
+    }
+    if (tuples == 0)
+        return 0; /* the next reserve takes the place */
+    *block = (struct record_score_block){.header = run->record->header,
+                                         .query_id = run->record->query_id,
+                                         .stripe = stripe,
+                                         .first_slot = first,
+                                         .n = tuples,
+                                         .version = SCORE_BLOCK_VERSION,
+                                         .planes = 1};
+    shm_ring_publish(&plane->score, RECORD_SCORE_BLOCK,
+                     (uint32_t)(sizeof *block + tuples * sizeof *tuple));
+    run->count += tuples;
+    return 0;
+}
+
+static int send_scores(void *context, uint32_t stripe, uint32_t first_slot, uint32_t n,
+                       const uint16_t *scores)
+{
+    struct query_run *run = context;
+    int status = 0;
+
+    for (uint32_t at = 0; status == 0 && at < n; at += run->block_slots) {
+        uint32_t left = n - at;
+        status = send_block(run, stripe, first_slot + at,
+                            left < run->block_slots ? left : run->block_slots, scores + at);
+    }
+    return status;
+}
+
+/* Slots per block as asked, but no more than a record of the ring can carry. */
+static uint32_t block_slots(struct data_plane *plane, uint32_t asked)
+{
+    uint32_t most = (shm_ring_payload_max(&plane->score) - sizeof(struct record_score_block)) /
+                    sizeof(struct score_tuple);
+    return asked < most ? asked : most;
+}
+
+static int run_query(struct data_plane *plane, const void *payload,
+                     struct record_completion *completion, struct cold_cost *cost,
+                     struct hill_why *why)
+{
+    const struct record_agent_query *record = payload;
+    const int8_t *mantissas = (const int8_t *)(record + 1);
+    struct query_run run = {plane, record, block_slots(plane, record->block_tokens), 0};
+    struct cold_query query = {
+        .sequence = record->header.sequence,
+        .layer = record->header.layer,
+        .expected = record->expected,
+        .query = {mantissas, (const uint8_t *)mantissas + kv_key_dims(&plane->geometry),
+                  record->importance},
+        .scored = send_scores,
+        .context = &run,
+    };
+    int status = cold_pool_query(plane->pool, &query, cost, why);
+
+    completion->count = run.count;
+    if (status == 0 && run.count != record->expected)
+        status = hill_fail(why, HILL_E_PROTOCOL, "%u slots were scored, %u expected", run.count,
+                           record->expected);
+    return status;
+}
+
+/* ---- the other commands ---- */
+
+static int run_commit(struct data_plane *plane, const void *payload,
+                      struct record_completion *completion, struct cold_cost *cost,
+                      struct hill_why *why)
+{
+    const struct record_commit *record = payload;
+
+    (void)cost;
+    int status = cold_pool_commit(plane->pool, record->header.sequence, record->header.layer,
+                                  (const uint32_t *)(record + 1), record->n_slots, why);
+    completion->count = status == 0 ? record->n_slots : 0;
+    return status;
+}
+
+static int run_fetch(struct data_plane *plane, const void *payload,
+                     struct record_completion *completion, struct cold_cost *cost,
+                     struct hill_why *why)
+{
+    const struct record_fetch *record = payload;
+    int status = cold_pool_fetch(plane->pool, record->header.sequence, record->header.layer,
+                                 (const struct fetch_item *)(record + 1), record->n_entries,
+                                 &plane->staging, cost, &completion->detail, why);
+
+    completion->count = status == 0 ? record->n_entries : 0;
+    return status;
+}
+
+static int run_demote(struct data_plane *plane, const void *payload,
+                      struct record_completion *completion, struct cold_cost *cost,
+                      struct hill_why *why)
+{
+    const struct record_demote *record = payload;
+    const uint8_t *bytes = payload;
+    struct demote_parts parts;
+
+    record_demote_parts(&parts, &plane->geometry, record->n_slots);
+    struct cold_demote demote = {
+        .sequence = record->header.sequence,
+        .layer = record->header.layer,
+        .first_slot = record->first_slot,
+        .n_slots = record->n_slots,
+        .stripe_order = record->stripe_order,
+        .positions = (const uint32_t *)(const void *)(bytes + parts.positions),
+        .mantissas = (const int8_t *)bytes + parts.mantissas,
+        .exponents = bytes + parts.exponents,
+        .entries = bytes + parts.entries,
+    };
+    int status = cold_pool_demote(plane->pool, &demote, cost, why);
+    completion->count = status == 0 ? record->n_slots : 0;
+    return status;
+}
+
+/* Carry out the demotes that are in the background ring. More than a ringful are newer than the
+ * caller's trim. */
+static void drain_background(struct data_plane *plane);
+
+static int run_trim(struct data_plane *plane, const void *payload,
+                    struct record_completion *completion, struct cold_cost *cost,
+                    struct hill_why *why)
+{
+    const struct record_trim *record = payload;
+
+    (void)completion;
+    (void)cost;
+    (void)why;
+    drain_background(plane);
+    cold_pool_trim(plane->pool, record->header.sequence);
+    return plane->lost;
+}
+
+/* ---- dispatch ---- */
+
+static const struct command {
+    uint32_t type;
+    bool background; /* the ring that it belongs on */
+    uint32_t fixed_bytes;
+    int (*run)(struct data_plane *plane, const void *payload, struct record_completion *completion,
+               struct cold_cost *cost, struct hill_why *why);
+} commands[] = {
+    {RECORD_AGENT_QUERY, false, sizeof(struct record_agent_query), run_query},
+    {RECORD_COMMIT, false, sizeof(struct record_commit), run_commit},
+    {RECORD_FETCH, false, sizeof(struct record_fetch), run_fetch},
+    {RECORD_TRIM, false, sizeof(struct record_trim), run_trim},
+    {RECORD_DEMOTE, true, sizeof(struct record_demote), run_demote},
+};
+
+static const struct command *find_command(uint32_t type)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (commands[i].type == type)
+            return &commands[i];
+    return NULL;
+}
+
+/* The tag of a command whose fixed part is there: right after the header in all but the query. */
+static uint64_t tag_of(const struct command *command, const void *payload)
+{
+    uint64_t tag;
+
+    if (command->type == RECORD_AGENT_QUERY)
+        return ((const struct record_agent_query *)payload)->query_id;
+    _Static_assert(offsetof(struct record_commit, tag) == sizeof(struct record_header), "tag");
+    _Static_assert(offsetof(struct record_fetch, tag) == sizeof(struct record_header), "tag");
+    _Static_assert(offsetof(struct record_trim, tag) == sizeof(struct record_header), "tag");
+    _Static_assert(offsetof(struct record_demote, tag) == sizeof(struct record_header), "tag");
+    memcpy(&tag, (const uint8_t *)payload + sizeof(struct record_header), sizeof tag);
+    return tag;
+}
+
+/* Is the record one that can be carried out? */
+static int check(const struct data_plane *plane, const struct command *command, bool background,
+                 const void *payload, uint32_t bytes, struct hill_why *why)
+{
+    if (command->background != background)
+        return hill_fail(why, HILL_E_PROTOCOL, "%s record on the %s ring",
+                         record_name(command->type), background ? "background" : "command");
+    return record_check(command->type, payload, bytes, &plane->geometry, plane->n_sequences, why);
+}
+
+static void note_failure(struct data_plane *plane, const struct command *command,
+                         const struct record_completion *completion, bool malformed,
+                         const struct hill_why *why)
+{
+    if (malformed && !worth_a_line(++plane->malformed))
+        return;
+    log_warn("%s of sequence %u, layer %u failed: %s (%s)", record_name(command->type),
+             completion->header.sequence, completion->header.layer, why->text,
+             hill_strerror(completion->status));
+}
+
+static void carry_out(struct data_plane *plane, const struct command *command, bool background,
+                      const void *payload, uint32_t bytes)
+{
+    struct record_completion completion = {.tag = tag_of(command, payload),
+                                           .command = command->type};
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    int64_t start = clock_now_ns();
+
+    memcpy(&completion.header, payload, sizeof completion.header);
+    completion.status = check(plane, command, background, payload, bytes, &why);
+    bool malformed = completion.status != 0;
+    if (malformed) { /* the answer must pass the scorer's own check */
+        completion.header.sequence %= plane->n_sequences;
+        completion.header.layer %= plane->geometry.n_layers;
+    }
+    if (!malformed)
+        completion.status = command->run(plane, payload, &completion, &cost, &why);
+    if (plane->lost != 0)
+        return; /* nobody to answer */
+    if (completion.status != 0)
+        note_failure(plane, command, &completion, malformed, &why);
+    completion.flash_read_bytes = cost.flash_read_bytes;
+    completion.flash_write_bytes = cost.flash_write_bytes;
+    completion.link_kv_bytes = cost.link_kv_bytes;
+    completion.busy_ns = (uint64_t)(clock_now_ns() - start);
+    answer(plane, &completion);
+    plane->commands++;
+}
+
+/* A record as it came from a ring. */
+static void take(struct data_plane *plane, uint32_t type, bool background, const void *payload,
+                 uint32_t bytes)
+{
+    const struct command *command = find_command(type);
+    struct record_header header;
+
+    if (bytes >= sizeof header) {
+        memcpy(&header, payload, sizeof header);
+        if (header.epoch != plane->epoch) {
+            if (worth_a_line(++plane->dropped))
+                log_warn("dropped a %s record of epoch %u, this is %u", record_name(type),
+                         header.epoch, plane->epoch);
+            return;
+        }
+    }
+    if (command && bytes >= command->fixed_bytes)
+        carry_out(plane, command, background, payload, bytes);
+    else if (worth_a_line(++plane->malformed))
+        log_warn("dropped a record of type %u with %u bytes: no command of mine", type, bytes);
+}
+
+/* 1 when a record was taken, 0 when the ring is empty, negative when it is of no use any more. */
+static int turn_ring(struct data_plane *plane, struct shm_ring_end *end, bool background,
+                     uint32_t *taken_bytes)
+{
+    const void *payload;
+    uint32_t type, bytes;
+    int status = shm_ring_peek(end, &type, &payload, &bytes);
+
+    if (status == HILL_E_WOULD_BLOCK)
+        return 0;
+    if (status != 0) {
+        plane->lost = status;
+        return status;
+    }
+    *taken_bytes = bytes;
+    take(plane, type, background, payload, bytes);
+    shm_ring_release(end);
+    return plane->lost != 0 ? plane->lost : 1;
+}
+
+static void drain_background(struct data_plane *plane)
+{
+    uint64_t taken = 0;
+    uint32_t bytes;
+
+    while (taken <= plane->background.capacity &&
+           turn_ring(plane, &plane->background, true, &bytes) == 1)
+        taken += bytes + SHM_RECORD_ALIGN;
+}
+
+int data_plane_turn(struct data_plane *plane)
+{
+    uint32_t bytes;
+
+    if (plane->lost != 0)
+        return plane->lost;
+    int status = turn_ring(plane, &plane->command, false, &bytes);
+    if (status == 0)
+        status = turn_ring(plane, &plane->background, true, &bytes);
+    return status;
+}
+
+void data_plane_close(struct data_plane *plane)
+{
+    shm_ring_close(&plane->command);
+    shm_ring_close(&plane->background);
+    shm_ring_close(&plane->score);
+    shm_ring_close(&plane->completion);
+    shm_arena_finish(&plane->staging);
+}

@@ -1,0 +1,52 @@
+/*
+ * csd_agent/commands.h - the agent's rings: takes commands, carries them out, answers each with a
+ * COMPLETION.
+ *
+ * What: two input rings (command: urgent, ordered; background: demotes), two output rings (Score
+ * Blocks, completions). A turn carries out at most one command, from the command ring when there is
+ * one, so that a query waits for one demote record at most. A trim first carries out the demotes
+ * that were pushed before it: else they would claim stripes of a sequence that is gone. Output
+ * rings that are full are waited for with the doorbell, in slices, with a deadline: nothing is
+ * dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
+ * epoch is dropped and counted; one that record_check refuses, or that does not belong on its ring,
+ * is counted, logged and, where its tag can be read, answered with HILL_E_PROTOCOL. None is fatal.
+ * Who calls it: agent.c; tests, with rings in private memory. Concurrency: one thread.
+ * Failure: data_plane_turn answers with a negative code when the rings cannot be used any more.
+ */
+#ifndef HILL_CSD_AGENT_COMMANDS_H
+#define HILL_CSD_AGENT_COMMANDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "csd_agent/cold_pool.h"
+#include "shm/arena.h"
+#include "shm/ring.h"
+
+#define OUTPUT_DEADLINE_MS 30000 /* the scorer has not drained a ring for so long: it hangs */
+
+struct data_plane {
+    /* set by the owner before the first turn */
+    struct kv_geometry geometry;
+    uint32_t n_sequences, epoch;
+    struct shm_ring_end command, background, score, completion;
+    struct shm_arena staging; /* a view */
+    struct cold_pool *pool;
+    uint32_t wrong_position; /* test hook: this token scores 65535; COLD_NO_POSITION: none */
+    bool (*stopping)(void *context); /* asked while waiting for an output ring */
+    void *stopping_context;
+    /* statistics */
+    uint64_t commands, dropped, malformed;
+    /* own */
+    int lost; /* why the rings are of no use any more, or 0 */
+};
+
+/* Carry out one command: 1; nothing was there: 0. Negative: HILL_E_PEER_GONE, HILL_E_DAMAGED,
+ * HILL_E_TIMEOUT (an output ring was not drained), HILL_E_CANCELLED (stopping). */
+int data_plane_turn(struct data_plane *plane);
+
+/* Close the ring ends; the pool is the caller's. Safe on a zeroed struct. */
+void data_plane_close(struct data_plane *plane);
+
+#endif

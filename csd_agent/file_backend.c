@@ -1,0 +1,287 @@
+/*
+ * csd_agent/file_backend.c - "file:PATH": flash is a file or block device, the drive's processor an
+ * OpenCL device.
+ *
+ * Scoring reads the digests of the spans batch by batch and scores a batch while the next is being
+ * read:
+ *
+ *     read 0 | read 1          | read 2          |
+ *            | score 0         | score 1, hand 0 | score 2, hand 1 ...
+ *
+ * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive slots of
+ * one stripe with their mantissas and exponents read by covering pages. Invariant: no launch is in
+ * flight when score returns. Who calls it: through struct csd_ops (backend.h), which also has
+ * concurrency and failure.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "csd_agent/backend.h"
+#include "csd_agent/file_io.h"
+#include "csd_agent/score_device.h"
+
+#define CAPACITY_BATCHES 4u            /* room of a batch buffer, in batch_bytes */
+#define CAPACITY_MIN     (256u * 1024) /* holds the largest digest with its covering pages */
+
+/* What lies in a batch. */
+struct batch_plan {
+    struct score_piece pieces[SCORE_BATCH_PIECES];
+    struct {
+        uint32_t span, first_slot;
+    } from[SCORE_BATCH_PIECES];
+    struct csd_extent extents[2 * SCORE_BATCH_PIECES];
+    uint32_t n_pieces, n_extents;
+    uint64_t bytes; /* of flash */
+};
+
+struct file_backend {
+    struct csd_backend base;
+    struct file_io *io;
+    struct score_device *score;
+    struct pool_layout layout;
+    char *device; /* OpenCL device asked for */
+    uint64_t batch_bytes, capacity;
+    struct batch_plan plans[SCORE_BATCHES];
+};
+
+static void file_close(struct csd_backend *backend)
+{
+    struct file_backend *f = (struct file_backend *)backend;
+
+    /* The kernel may still write into the batches of a drive that stopped answering. */
+    if (!f->io || !file_io_dead(f->io))
+        score_device_destroy(f->score);
+    file_io_close(f->io);
+    free(f->device);
+    free(f);
+}
+
+static int file_open(struct csd_backend **out, const char *rest, const struct csd_options *options,
+                     struct hill_why *why)
+{
+    struct file_backend *f = calloc(1, sizeof *f);
+
+    *out = NULL;
+    if (!f)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
+    f->base.ops = &csd_file_ops;
+    f->batch_bytes = options->batch_bytes ? options->batch_bytes : CSD_BATCH_BYTES;
+    f->capacity = (CAPACITY_BATCHES * f->batch_bytes + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
+    if (f->capacity < CAPACITY_MIN)
+        f->capacity = CAPACITY_MIN;
+    f->device = strdup(options->device ? options->device : "");
+    int status = f->device ? file_io_open(&f->io, rest, options, why)
+                           : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
+    if (status != 0) {
+        file_close(&f->base);
+        return status;
+    }
+    *out = &f->base;
+    return 0;
+}
+
+static int file_pool_fd(struct csd_backend *backend)
+{
+    return file_io_fd(((struct file_backend *)backend)->io);
+}
+
+static int file_prepare(struct csd_backend *backend, const struct pool_layout *layout,
+                        struct hill_why *why)
+{
+    struct file_backend *f = (struct file_backend *)backend;
+
+    f->layout = *layout;
+    return score_device_create(&f->score, f->device, &layout->geometry, f->capacity, why);
+}
+
+static int file_transfer(struct csd_backend *backend, const struct csd_extent *extents,
+                         size_t n_extents, struct hill_why *why)
+{
+    return file_io_run(((struct file_backend *)backend)->io, extents, n_extents, why);
+}
+
+static void file_describe(struct csd_backend *backend, char *text, size_t size)
+{
+    const struct file_backend *f = (const struct file_backend *)backend;
+
+    snprintf(text, size, "%s, %s, %s", f->score ? score_device_name(f->score) : "no device",
+             file_io_uring(f->io) ? "io_uring" : "pread",
+             file_io_direct(f->io) ? "O_DIRECT" : "page cache");
+}
+
+static void *file_alloc(struct csd_backend *backend, size_t bytes)
+{
+    (void)backend;
+    return aligned_alloc(CSD_ALIGN, (bytes + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN);
+}
+
+static void file_release(struct csd_backend *backend, void *memory, size_t bytes)
+{
+    (void)bytes;
+    if (!file_io_dead(((struct file_backend *)backend)->io))
+        free(memory);
+}
+
+/* ---- scoring ---- */
+
+/* Where the next piece starts. */
+struct span_cursor {
+    uint32_t span, slot;
+};
+
+static uint64_t page_floor(uint64_t at)
+{
+    return at & ~(uint64_t)(CSD_ALIGN - 1);
+}
+
+static uint64_t page_ceil(uint64_t at)
+{
+    return page_floor(at + CSD_ALIGN - 1);
+}
+
+/* How many of `left` slots fit into `space` bytes with all their covering pages (two ranges, two
+ * borders each). A cut falls on a multiple of 256 slots where it can. */
+static uint32_t slots_that_fit(const struct kv_geometry *g, uint32_t left, uint64_t space)
+{
+    uint64_t borders = 4 * CSD_ALIGN;
+    uint64_t fit = space > borders ? (space - borders) / kv_digest_bytes(g) : 0;
+
+    if (fit >= left)
+        return left;
+    return fit >= 256 ? (uint32_t)(fit & ~(uint64_t)255) : (uint32_t)fit;
+}
+
+static void add_extent(struct batch_plan *plan, uint64_t from, uint64_t to, uint8_t *memory)
+{
+    plan->extents[plan->n_extents++] = (struct csd_extent){
+        .offset = from, .memory = memory + plan->bytes, .bytes = to - from, .write = false};
+    plan->bytes += to - from;
+}
+
+static void add_piece(const struct pool_layout *layout, struct batch_plan *plan, uint8_t *memory,
+                      uint32_t stripe, struct span_cursor at, uint32_t n_slots)
+{
+    uint32_t dims = kv_key_dims(&layout->geometry), heads = layout->geometry.n_kv_heads;
+    uint64_t start = pool_digest_at(layout, stripe);
+    uint64_t mantissas = start + (uint64_t)at.slot * dims;
+    uint64_t exponents = start + pool_exponents_in_stripe(layout) + (uint64_t)at.slot * heads;
+    uint64_t mantissas_end = page_ceil(mantissas + (uint64_t)n_slots * dims);
+    uint64_t exponents_end = page_ceil(exponents + (uint64_t)n_slots * heads);
+    struct score_piece *piece = &plan->pieces[plan->n_pieces];
+
+    piece->n_slots = n_slots;
+    piece->mantissas_at = (uint32_t)(plan->bytes + mantissas - page_floor(mantissas));
+    if (page_floor(exponents) <= mantissas_end) { /* planes touch: one read, no page twice */
+        piece->exponents_at = (uint32_t)(plan->bytes + exponents - page_floor(mantissas));
+        add_extent(plan, page_floor(mantissas), exponents_end, memory);
+    } else {
+        add_extent(plan, page_floor(mantissas), mantissas_end, memory);
+        piece->exponents_at = (uint32_t)(plan->bytes + exponents - page_floor(exponents));
+        add_extent(plan, page_floor(exponents), exponents_end, memory);
+    }
+    plan->from[plan->n_pieces].span = at.span;
+    plan->from[plan->n_pieces].first_slot = at.slot;
+    plan->n_pieces++;
+}
+
+/* Fill the plan from the cursor on; false when nothing was left. */
+static bool plan_batch(const struct file_backend *f, const struct csd_score_job *job,
+                       struct span_cursor *at, struct batch_plan *plan, uint8_t *memory)
+{
+    plan->n_pieces = plan->n_extents = 0;
+    plan->bytes = 0;
+    while (at->span < job->n_spans && plan->bytes < f->batch_bytes &&
+           plan->n_pieces < SCORE_BATCH_PIECES) {
+        const struct csd_span *span = &job->spans[at->span];
+        uint32_t left = span->n_slots - at->slot;
+        uint32_t n = slots_that_fit(&f->layout.geometry, left, f->capacity - plan->bytes);
+        if (left > 0 && n == 0)
+            break;
+        if (n > 0)
+            add_piece(&f->layout, plan, memory, span->stripe, *at, n);
+        at->slot += n;
+        if (n == left)
+            *at = (struct span_cursor){at->span + 1, 0};
+    }
+    return plan->n_pieces > 0;
+}
+
+/* Plan the next batch and read its digests. 1: filled, 0: nothing left, negative: failed. */
+static int fill_batch(struct file_backend *f, struct csd_score_job *job, struct span_cursor *at,
+                      uint32_t b, struct hill_why *why)
+{
+    struct batch_plan *plan = &f->plans[b];
+    uint8_t *memory;
+
+    if (at->span == job->n_spans)
+        return 0;
+    int status = score_device_map(f->score, b, &memory, why);
+    if (status != 0)
+        return status;
+    if (!plan_batch(f, job, at, plan, memory))
+        return 0;
+    status = file_io_run(f->io, plan->extents, plan->n_extents, why);
+    if (status == 0)
+        job->flash_read_bytes += plan->bytes;
+    return status == 0 ? 1 : status;
+}
+
+static int launch_batch(struct file_backend *f, uint32_t b, struct hill_why *why)
+{
+    return score_device_launch(f->score, b, f->plans[b].pieces, f->plans[b].n_pieces, why);
+}
+
+static int hand_over(const struct batch_plan *plan, const struct csd_score_job *job,
+                     const uint16_t *scores)
+{
+    int status = 0;
+
+    for (uint32_t i = 0; status == 0 && i < plan->n_pieces; i++) {
+        status = job->scored(job->context, plan->from[i].span, plan->from[i].first_slot,
+                             plan->pieces[i].n_slots, scores);
+        scores += plan->pieces[i].n_slots;
+    }
+    return status;
+}
+
+static int file_score(struct csd_backend *backend, struct csd_score_job *job, struct hill_why *why)
+{
+    struct file_backend *f = (struct file_backend *)backend;
+    struct span_cursor at = {0, 0};
+    const uint16_t *scores;
+    uint32_t b = 0;
+
+    job->flash_read_bytes = 0;
+    int status = score_device_query(f->score, &job->query, why);
+    int filled = status == 0 ? fill_batch(f, job, &at, b, why) : status;
+    status = filled > 0 ? launch_batch(f, b, why) : filled;
+    while (status == 0 && filled > 0) { /* b is in flight */
+        uint32_t next = b ^ 1u;
+        filled = fill_batch(f, job, &at, next, why);
+        status = score_device_wait(f->score, b, &scores, filled < 0 ? NULL : why);
+        if (filled < 0)
+            return filled;
+        if (status == 0 && filled > 0)
+            status = launch_batch(f, next, why);
+        if (status == 0)
+            status = hand_over(&f->plans[b], job, scores);
+        if (status != 0 && filled > 0)
+            score_device_wait(f->score, next, &scores, NULL);
+        b = next;
+    }
+    return status;
+}
+
+const struct csd_ops csd_file_ops = {
+    .scheme = "file",
+    .open = file_open,
+    .close = file_close,
+    .pool_fd = file_pool_fd,
+    .prepare = file_prepare,
+    .transfer = file_transfer,
+    .score = file_score,
+    .describe = file_describe,
+    .alloc = file_alloc,
+    .release = file_release,
+};

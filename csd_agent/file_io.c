@@ -1,0 +1,361 @@
+/*
+ * csd_agent/file_io.c - O_DIRECT transfers through io_uring, with fallbacks; see file_io.h.
+ */
+#include "csd_agent/file_io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define SLOW_MS 5000 /* a transfer unanswered for so long is worth a line */
+
+/* A piece of an extent that is in flight or waits to be submitted again. */
+struct piece {
+    uint64_t offset;
+    uint8_t *memory;
+    uint32_t bytes;
+    bool write;
+};
+
+struct file_io {
+    int fd;
+    bool direct, uring, dead;
+    char *created; /* path of a file that was not there before, else NULL */
+    struct io_uring ring;
+    struct piece pieces[FILE_IO_DEPTH]; /* by the index that user_data carries */
+    uint32_t free_pieces[FILE_IO_DEPTH];
+    uint32_t n_free;
+};
+
+/* Does a read work as the descriptor stands? Some file systems accept the flag and refuse the read.
+ */
+static bool direct_refused(int fd)
+{
+    void *page = aligned_alloc(CSD_ALIGN, CSD_ALIGN);
+    if (!page)
+        return true;
+    bool refused = pread(fd, page, CSD_ALIGN, 0) < 0 && errno == EINVAL;
+    free(page);
+    return refused;
+}
+
+/* open, remembering whether the file is new. */
+static int open_or_create(struct file_io *io, const char *path, int flags, bool create)
+{
+    int fd = open(path, flags);
+
+    if (fd >= 0 || errno != ENOENT || !create)
+        return fd;
+    fd = open(path, flags | O_CREAT | O_EXCL, 0600);
+    if (fd >= 0 && !io->created)
+        io->created = strdup(path);
+    return fd;
+}
+
+static int open_file(struct file_io *io, const char *path, const struct csd_options *options,
+                     struct hill_why *why)
+{
+    int flags = O_RDWR | O_CLOEXEC;
+
+    io->direct = !options->force_buffered;
+    io->fd = io->direct ? open_or_create(io, path, flags | O_DIRECT, options->create) : -1;
+    if (!io->direct || (io->fd < 0 && errno == EINVAL)) {
+        io->direct = false;
+        io->fd = open_or_create(io, path, flags, options->create);
+    }
+    if (io->fd < 0)
+        return hill_fail(why, hill_from_errno(errno), "cannot open cold pool '%.300s': %s", path,
+                         strerror(errno));
+    if (io->direct && direct_refused(io->fd))
+        io->direct = fcntl(io->fd, F_SETFL, 0) != 0;
+    if (!io->direct)
+        log_warn(
+            "cold pool '%s': its file system refuses O_DIRECT; going on through the page cache",
+            path);
+    return 0;
+}
+
+static int check_and_lock(struct file_io *io, const char *path, struct hill_why *why)
+{
+    struct stat status;
+
+    if (fstat(io->fd, &status) != 0)
+        return hill_fail(why, hill_from_errno(errno), "cannot look at cold pool '%.300s': %s", path,
+                         strerror(errno));
+    if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
+        return hill_fail(why, HILL_E_INVALID,
+                         "cannot use '%.300s' as cold pool: neither a file nor a block device",
+                         path);
+    if (flock(io->fd, LOCK_EX | LOCK_NB) != 0)
+        return hill_fail(why, errno == EWOULDBLOCK ? HILL_E_BUSY : hill_from_errno(errno),
+                         "cannot lock cold pool '%.300s': %s", path,
+                         errno == EWOULDBLOCK ? "another agent uses it" : strerror(errno));
+    return 0;
+}
+
+static void open_ring(struct file_io *io, const char *path, bool force_pread)
+{
+    int status = force_pread ? -ENOSYS : io_uring_queue_init(FILE_IO_DEPTH, &io->ring, 0);
+
+    if (status == 0 && !(io->ring.features & IORING_FEAT_EXT_ARG)) {
+        io_uring_queue_exit(&io->ring); /* before Linux 5.11: no wait with a deadline */
+        status = -ENOSYS;
+    }
+    io->uring = status == 0;
+    if (!io->uring)
+        log_warn("cold pool '%s': no io_uring (%s); going on with pread and pwrite", path,
+                 strerror(-status));
+    for (uint32_t i = 0; i < FILE_IO_DEPTH; i++)
+        io->free_pieces[i] = i;
+    io->n_free = FILE_IO_DEPTH;
+}
+
+int file_io_open(struct file_io **out, const char *path, const struct csd_options *options,
+                 struct hill_why *why)
+{
+    *out = NULL;
+    if (path[0] == '\0')
+        return hill_fail(why, HILL_E_INVALID, "cannot open cold pool: no path after 'file:'");
+    struct file_io *io = calloc(1, sizeof *io);
+    if (!io)
+        return hill_fail(why, HILL_E_NOMEM, "cannot open cold pool '%.300s': no memory", path);
+    io->fd = -1;
+    int status = open_file(io, path, options, why);
+    if (status == 0)
+        status = check_and_lock(io, path, why);
+    if (status != 0) {
+        file_io_close(io);
+        return status;
+    }
+    open_ring(io, path, options->force_pread);
+    *out = io;
+    return 0;
+}
+
+void file_io_close(struct file_io *io)
+{
+    if (!io)
+        return;
+    if (io->uring)
+        io_uring_queue_exit(&io->ring);
+    struct stat status;
+    if (io->created && io->fd >= 0 && fstat(io->fd, &status) == 0 && status.st_size == 0)
+        unlink(io->created); /* nothing came of it: leave no empty file */
+    if (io->fd >= 0)
+        close(io->fd); /* drops the lock too */
+    free(io->created);
+    free(io);
+}
+
+int file_io_fd(const struct file_io *io)
+{
+    return io->fd;
+}
+
+bool file_io_direct(const struct file_io *io)
+{
+    return io->direct;
+}
+
+bool file_io_uring(const struct file_io *io)
+{
+    return io->uring;
+}
+
+bool file_io_dead(const struct file_io *io)
+{
+    return io->dead;
+}
+
+static int transfer_failed(const struct piece *piece, int err, struct hill_why *why)
+{
+    return hill_fail(why, err ? hill_from_errno(err) : HILL_E_IO,
+                     "cannot %s %u bytes at %llu of the cold pool: %s",
+                     piece->write ? "write" : "read", piece->bytes,
+                     (unsigned long long)piece->offset, err ? strerror(err) : "it ends early");
+}
+
+/* Take `done` bytes off the front. O_DIRECT goes on at an aligned place: a short transfer that ends
+ * within a page is repeated from that page's start. */
+static void piece_advance(struct piece *piece, uint32_t done)
+{
+    done &= ~(CSD_ALIGN - 1u);
+    piece->offset += done;
+    piece->memory += done;
+    piece->bytes -= done;
+}
+
+static int run_piece_plain(struct file_io *io, struct piece *piece, struct hill_why *why)
+{
+    while (piece->bytes > 0) {
+        ssize_t n = piece->write ? pwrite(io->fd, piece->memory, piece->bytes, (off_t)piece->offset)
+                                 : pread(io->fd, piece->memory, piece->bytes, (off_t)piece->offset);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n < (ssize_t)CSD_ALIGN)
+            return transfer_failed(piece, n < 0 ? errno : 0, why);
+        piece_advance(piece, (uint32_t)n);
+    }
+    return 0;
+}
+
+/* Iterates over extents in pieces. */
+struct cursor {
+    const struct csd_extent *extents;
+    size_t n, index;
+    uint64_t done; /* of extents[index] */
+};
+
+static bool next_piece(struct cursor *cursor, struct piece *out)
+{
+    while (cursor->index < cursor->n && cursor->done == cursor->extents[cursor->index].bytes) {
+        cursor->index++;
+        cursor->done = 0;
+    }
+    if (cursor->index == cursor->n)
+        return false;
+    const struct csd_extent *extent = &cursor->extents[cursor->index];
+    uint64_t left = extent->bytes - cursor->done;
+    out->offset = extent->offset + cursor->done;
+    out->memory = (uint8_t *)extent->memory + cursor->done;
+    out->bytes = left < FILE_IO_PIECE_BYTES ? (uint32_t)left : FILE_IO_PIECE_BYTES;
+    out->write = extent->write;
+    cursor->done += out->bytes;
+    return true;
+}
+
+static int run_plain(struct file_io *io, struct cursor *cursor, struct hill_why *why)
+{
+    struct piece piece;
+    int status = 0;
+
+    while (status == 0 && next_piece(cursor, &piece))
+        status = run_piece_plain(io, &piece, why);
+    return status;
+}
+
+/* The submission queue is as long as the table of pieces, so there is always room. */
+static void prepare_piece(struct file_io *io, uint32_t index)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
+    const struct piece *piece = &io->pieces[index];
+
+    if (!sqe)
+        abort();
+    if (piece->write)
+        io_uring_prep_write(sqe, io->fd, piece->memory, piece->bytes, piece->offset);
+    else
+        io_uring_prep_read(sqe, io->fd, piece->memory, piece->bytes, piece->offset);
+    io_uring_sqe_set_data64(sqe, index);
+}
+
+/* One completion: 0 when its piece is done (or to be tried again, *again), else the failure. */
+static int reap(struct file_io *io, const struct io_uring_cqe *cqe, bool *again,
+                struct hill_why *why)
+{
+    struct piece *piece = &io->pieces[io_uring_cqe_get_data64(cqe)];
+
+    *again = false;
+    if (cqe->res == -EINTR || cqe->res == -EAGAIN) {
+        *again = true;
+        return 0;
+    }
+    if (cqe->res < (int)CSD_ALIGN)
+        return transfer_failed(piece, cqe->res < 0 ? -cqe->res : 0, why);
+    piece_advance(piece, (uint32_t)cqe->res);
+    *again = piece->bytes > 0;
+    return 0;
+}
+
+/* Submit what is prepared and wait for one completion, saying so when the drive is slow. A failure
+ * means that the file is dead to us: transfers may be in flight. */
+static int submit_and_wait(struct file_io *io, struct io_uring_cqe **cqe, struct hill_why *why)
+{
+    struct __kernel_timespec slice = {.tv_sec = SLOW_MS / 1000};
+    int64_t deadline = clock_deadline_ms(FILE_IO_DEADLINE_MS);
+
+    for (;;) {
+        int status = io_uring_submit_and_wait_timeout(&io->ring, cqe, 1, &slice, NULL);
+        if (io_uring_peek_cqe(&io->ring, cqe) == 0)
+            return 0;
+        if (status == -EAGAIN || status == -EBUSY)
+            usleep(1000); /* the kernel is short of something: submit again */
+        else if (status < 0 && status != -EINTR && status != -ETIME) {
+            io->dead = true;
+            return hill_fail(why, hill_from_errno(-status), "io_uring failed: %s",
+                             strerror(-status));
+        }
+        if (clock_now_ns() >= deadline) {
+            io->dead = true;
+            return hill_fail(why, HILL_E_TIMEOUT, "the cold pool's drive has not answered for %d s",
+                             FILE_IO_DEADLINE_MS / 1000);
+        }
+        if (status == -ETIME)
+            log_warn("the cold pool's drive has not answered for %d s; waiting on", SLOW_MS / 1000);
+    }
+}
+
+/* Take all completions that are there. Returns the first failure or result as it was. */
+static int reap_all(struct file_io *io, struct io_uring_cqe *cqe, int result, struct hill_why *why)
+{
+    do {
+        uint32_t index = (uint32_t)io_uring_cqe_get_data64(cqe);
+        bool again;
+        int status = reap(io, cqe, &again, result == 0 ? why : NULL);
+        io_uring_cqe_seen(&io->ring, cqe);
+        if (result == 0)
+            result = status;
+        if (again && result == 0)
+            prepare_piece(io, index);
+        else
+            io->free_pieces[io->n_free++] = index;
+    } while (io_uring_peek_cqe(&io->ring, &cqe) == 0);
+    return result;
+}
+
+static int run_uring(struct file_io *io, struct cursor *cursor, struct hill_why *why)
+{
+    int result = 0;
+    bool more = true;
+
+    for (;;) {
+        while (more && result == 0 && io->n_free > 0) {
+            uint32_t index = io->free_pieces[io->n_free - 1];
+            more = next_piece(cursor, &io->pieces[index]);
+            if (more) {
+                prepare_piece(io, index);
+                io->n_free--;
+            }
+        }
+        if (io->n_free == FILE_IO_DEPTH)
+            return result;
+        struct io_uring_cqe *cqe;
+        int status = submit_and_wait(io, &cqe, why);
+        if (status != 0)
+            return status;
+        result = reap_all(io, cqe, result, why);
+    }
+}
+
+int file_io_run(struct file_io *io, const struct csd_extent *extents, size_t n_extents,
+                struct hill_why *why)
+{
+    struct cursor cursor = {.extents = extents, .n = n_extents};
+
+    if (io->dead)
+        return hill_fail(why, HILL_E_IO, "the cold pool's drive has stopped answering");
+    for (size_t i = 0; i < n_extents; i++)
+        if (((extents[i].offset | extents[i].bytes | (uintptr_t)extents[i].memory) &
+             (CSD_ALIGN - 1)) != 0)
+            return hill_fail(why, HILL_E_INVALID, "transfer at %llu is not aligned",
+                             (unsigned long long)extents[i].offset);
+    return io->uring ? run_uring(io, &cursor, why) : run_plain(io, &cursor, why);
+}

@@ -1,0 +1,48 @@
+/*
+ * csd_agent/file_io.h - aligned reads and writes of one file or block device, many in flight.
+ *
+ * What: the file is opened O_DIRECT and locked (flock), and extents are moved through an io_uring
+ * of FILE_IO_DEPTH entries in pieces of at most FILE_IO_PIECE_BYTES. Where the file system refuses
+ * O_DIRECT (EINVAL) the page cache is used, where io_uring is not to be had (ENOSYS, EPERM, ...)
+ * pread and pwrite; both are logged once and told by file_io_describe. Who calls it:
+ * file_backend.c. Concurrency: one thread. A call returns when all its extents have been moved.
+ * Failure: HILL_E_IO and others from errno with the offset in why; the first one counts, but
+ * nothing is in flight any more on return. A device that leaves a transfer unanswered for
+ * FILE_IO_DEADLINE_MS is HILL_E_TIMEOUT: the file is dead then (every later call fails,
+ * file_io_dead), and memory that it was given must not be freed, since the kernel may still write
+ * to it.
+ */
+#ifndef HILL_CSD_AGENT_FILE_IO_H
+#define HILL_CSD_AGENT_FILE_IO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "csd_agent/backend.h"
+
+#define FILE_IO_DEPTH       64u
+#define FILE_IO_PIECE_BYTES (1u << 20)
+#define FILE_IO_DEADLINE_MS 60000
+
+struct file_io;
+
+/* Open (create: when there is none) and lock. HILL_E_BUSY when another process holds the lock,
+ * HILL_E_INVALID for what is neither a regular file nor a block device. A file that was created and
+ * stays empty is removed by file_io_close. */
+int file_io_open(struct file_io **out, const char *path, const struct csd_options *options,
+                 struct hill_why *why);
+/* NULL allowed. */
+void file_io_close(struct file_io *io);
+
+int file_io_fd(const struct file_io *io);
+bool file_io_direct(const struct file_io *io);
+bool file_io_uring(const struct file_io *io);
+bool file_io_dead(const struct file_io *io);
+
+/* Move the extents; offsets, lengths and addresses are multiples of CSD_ALIGN. */
+int file_io_run(struct file_io *io, const struct csd_extent *extents, size_t n_extents,
+                struct hill_why *why);
+
+#endif

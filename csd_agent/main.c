@@ -1,0 +1,30 @@
+/*
+ * hill-csd-agent - owns one computational storage drive: the cold pool on its flash, scoring next
+ * to it, fetching.
+ *
+ * Started by hill-coordinator with --run-dir; everything else comes with its Configure message.
+ * Speaks to the scorer through shared-memory rings. See csd_agent/README.md.
+ *
+ * Exit codes: 0 stopped in order; 100 wrong use or configuration; 111 no space, no device, no
+ * memory, input/output; 1 the pool's file is foreign or the drive's kind is not in this version.
+ * Environment: HILL_TEST_WRONG_SCORE=POSITION (tests only), OCL_ICD_VENDORS and POCL_* as OpenCL
+ * reads them.
+ */
+#include "base/error.h"
+#include "csd_agent/agent.h"
+#include "proto/worker_link.h"
+
+int main(int argc, char **argv)
+{
+    struct worker_link *link;
+    int status = worker_link_open(&link, argc, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent",
+                                  "stores cold KV entries on a drive and scores them there");
+
+    if (status > 0)
+        return 0;
+    if (status < 0)
+        return hill_exit_code(status);
+    status = agent_run(link);
+    worker_link_close(link);
+    return hill_exit_code(status);
+}

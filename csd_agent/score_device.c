@@ -1,0 +1,283 @@
+/*
+ * csd_agent/score_device.c - batches of digests scored by an OpenCL device; see score_device.h.
+ */
+#include "csd_agent/score_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cldevice.h"
+#include "base/embed.h"
+#include "pool/pool.h"
+
+HILL_EMBED(hill_csd_score_cl, "csd_agent/score.cl");
+
+#define OTHER_LOCAL_SIZE 64u /* work-items of a group on devices other than CPUs */
+
+struct batch {
+    cl_command_queue queue; /* of its own: waiting for one batch must not wait for the other */
+    cl_mem digests, groups, scores;
+    cl_kernel kernel;
+    uint8_t *memory;       /* what digests lies over: batch_bytes */
+    cl_uint4 *group_table; /* [groups_max] */
+    void *mapped;          /* digests while mapped for filling */
+    uint16_t *out;         /* [slots_max]: scores handed out */
+    uint32_t n_slots;      /* of the launch in flight */
+};
+
+struct score_device {
+    struct cldevice device;
+    struct kv_geometry geometry;
+    uint64_t batch_bytes;
+    uint32_t slots_max, groups_max;
+    cl_program program;
+    cl_mem query;
+    uint8_t *query_bytes; /* mantissas, then shifts */
+    uint32_t importance;
+    struct batch batches[SCORE_BATCHES];
+};
+
+static int make_buffer(struct score_device *d, cl_mem *out, cl_mem_flags flags, uint64_t bytes,
+                       void *host, const char *what, struct hill_why *why)
+{
+    cl_int status;
+
+    *out = clCreateBuffer(d->device.context, flags, bytes, host, &status);
+    return cldevice_check(status, what, why);
+}
+
+static int set_arguments(struct score_device *d, struct batch *batch, struct hill_why *why)
+{
+    cl_int status;
+
+    batch->kernel = clCreateKernel(d->program, "score_keys", &status);
+    if (status != CL_SUCCESS)
+        return cldevice_check(status, "clCreateKernel score_keys", why);
+    status = clSetKernelArg(batch->kernel, 0, sizeof(cl_mem), &batch->digests);
+    if (status == CL_SUCCESS)
+        status = clSetKernelArg(batch->kernel, 1, sizeof(cl_mem), &batch->groups);
+    if (status == CL_SUCCESS)
+        status = clSetKernelArg(batch->kernel, 2, sizeof(cl_mem), &d->query);
+    if (status == CL_SUCCESS)
+        status = clSetKernelArg(batch->kernel, 4, sizeof(cl_mem), &batch->scores);
+    return cldevice_check(status, "clSetKernelArg score_keys", why);
+}
+
+static int make_batch(struct score_device *d, struct batch *batch, struct hill_why *why)
+{
+    batch->queue = cldevice_queue(&d->device, false, why);
+    if (!batch->queue)
+        return HILL_E_NODEV;
+    batch->memory = aligned_alloc(POOL_PAGE_BYTES, d->batch_bytes);
+    batch->group_table = calloc(d->groups_max, sizeof *batch->group_table);
+    batch->out = calloc(d->slots_max, sizeof *batch->out);
+    if (!batch->memory || !batch->group_table || !batch->out)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for a scoring batch of %llu bytes",
+                         (unsigned long long)d->batch_bytes);
+    int status = make_buffer(d, &batch->digests, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR,
+                             d->batch_bytes, batch->memory, "clCreateBuffer digests", why);
+    if (status == 0)
+        status = make_buffer(d, &batch->groups, CL_MEM_READ_ONLY,
+                             (uint64_t)d->groups_max * sizeof(cl_uint4), NULL,
+                             "clCreateBuffer groups", why);
+    if (status == 0)
+        status = make_buffer(d, &batch->scores, CL_MEM_WRITE_ONLY,
+                             (uint64_t)d->slots_max * sizeof(uint16_t), NULL,
+                             "clCreateBuffer scores", why);
+    return status == 0 ? set_arguments(d, batch, why) : status;
+}
+
+static int build(struct score_device *d, struct hill_why *why)
+{
+    char options[96];
+
+    snprintf(options, sizeof options, "-D KV_HEADS=%u -D HEAD_DIM=%u", d->geometry.n_kv_heads,
+             d->geometry.head_dim);
+    d->program = cldevice_build(&d->device, hill_csd_score_cl, options, why);
+    return d->program ? 0 : HILL_E_NODEV;
+}
+
+static int create_parts(struct score_device *d, const char *device, struct hill_why *why)
+{
+    uint32_t query_bytes = kv_digest_bytes(&d->geometry);
+    int status = cldevice_open(&d->device, device, why);
+
+    if (status == 0)
+        status = build(d, why);
+    if (status == 0) {
+        d->query_bytes = malloc(query_bytes);
+        if (!d->query_bytes)
+            return hill_fail(why, HILL_E_NOMEM, "no memory for a query");
+        status = make_buffer(d, &d->query, CL_MEM_READ_ONLY, query_bytes, NULL,
+                             "clCreateBuffer query", why);
+    }
+    for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++)
+        status = make_batch(d, &d->batches[b], why);
+    return status;
+}
+
+int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
+                        uint64_t batch_bytes, struct hill_why *why)
+{
+    *out = NULL;
+    uint64_t slots = batch_bytes / kv_digest_bytes(g);
+    if (batch_bytes % POOL_PAGE_BYTES != 0 || batch_bytes > (1u << 30) || slots == 0)
+        return hill_fail(why, HILL_E_INVALID, "scoring batch of %llu bytes is not possible",
+                         (unsigned long long)batch_bytes);
+    struct score_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the scoring device");
+    d->geometry = *g;
+    d->batch_bytes = batch_bytes;
+    d->slots_max = (uint32_t)slots;
+    d->groups_max = d->slots_max / SCORE_GROUP_SLOTS + SCORE_BATCH_PIECES;
+    int status = create_parts(d, device, why);
+    if (status != 0) {
+        score_device_destroy(d);
+        return status;
+    }
+    *out = d;
+    return 0;
+}
+
+static void release_buffer(cl_mem buffer)
+{
+    if (buffer)
+        clReleaseMemObject(buffer);
+}
+
+static void destroy_batch(struct batch *batch)
+{
+    if (batch->queue) {
+        if (batch->mapped)
+            clEnqueueUnmapMemObject(batch->queue, batch->digests, batch->mapped, 0, NULL, NULL);
+        clFinish(batch->queue);
+    }
+    if (batch->kernel)
+        clReleaseKernel(batch->kernel);
+    release_buffer(batch->digests);
+    release_buffer(batch->groups);
+    release_buffer(batch->scores);
+    if (batch->queue)
+        clReleaseCommandQueue(batch->queue);
+    free(batch->memory);
+    free(batch->group_table);
+    free(batch->out);
+}
+
+void score_device_destroy(struct score_device *d)
+{
+    if (!d)
+        return;
+    for (uint32_t b = 0; b < SCORE_BATCHES; b++)
+        destroy_batch(&d->batches[b]);
+    release_buffer(d->query);
+    if (d->program)
+        clReleaseProgram(d->program);
+    cldevice_close(&d->device);
+    free(d->query_bytes);
+    free(d);
+}
+
+const char *score_device_name(const struct score_device *d)
+{
+    return d->device.name;
+}
+
+uint32_t score_device_slots_max(const struct score_device *d)
+{
+    return d->slots_max;
+}
+
+int score_device_query(struct score_device *d, const struct kv_query *query, struct hill_why *why)
+{
+    uint32_t dims = kv_key_dims(&d->geometry);
+
+    memcpy(d->query_bytes, query->mantissas, dims);
+    memcpy(d->query_bytes + dims, query->shifts, d->geometry.n_kv_heads);
+    d->importance = query->importance;
+    return cldevice_check(clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0,
+                                               kv_digest_bytes(&d->geometry), d->query_bytes, 0,
+                                               NULL, NULL),
+                          "clEnqueueWriteBuffer query", why);
+}
+
+int score_device_map(struct score_device *d, uint32_t b, uint8_t **memory, struct hill_why *why)
+{
+    struct batch *batch = &d->batches[b];
+    cl_int status = CL_SUCCESS;
+
+    if (!batch->mapped)
+        batch->mapped = clEnqueueMapBuffer(batch->queue, batch->digests, CL_TRUE,
+                                           CL_MAP_WRITE_INVALIDATE_REGION, 0, d->batch_bytes, 0,
+                                           NULL, NULL, &status);
+    *memory = batch->mapped;
+    return cldevice_check(status, "clEnqueueMapBuffer digests", why);
+}
+
+/* Cut the pieces into groups; returns how many, 0 when a piece lies outside the batch. */
+static uint32_t fill_groups(struct score_device *d, struct batch *batch,
+                            const struct score_piece *pieces, uint32_t n_pieces)
+{
+    uint32_t n_groups = 0, n_slots = 0, dims = kv_key_dims(&d->geometry);
+    uint32_t heads = d->geometry.n_kv_heads;
+
+    if (n_pieces > SCORE_BATCH_PIECES)
+        return 0;
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        const struct score_piece *p = &pieces[i];
+        if (p->n_slots > d->slots_max - n_slots ||
+            p->mantissas_at + (uint64_t)p->n_slots * dims > d->batch_bytes ||
+            p->exponents_at + (uint64_t)p->n_slots * heads > d->batch_bytes)
+            return 0;
+        for (uint32_t s = 0; s < p->n_slots; s += SCORE_GROUP_SLOTS) {
+            uint32_t left = p->n_slots - s;
+            batch->group_table[n_groups++] =
+                (cl_uint4){{p->mantissas_at + s * dims, p->exponents_at + s * heads,
+                            left < SCORE_GROUP_SLOTS ? left : SCORE_GROUP_SLOTS, n_slots + s}};
+        }
+        n_slots += p->n_slots;
+    }
+    batch->n_slots = n_slots;
+    return n_groups;
+}
+
+int score_device_launch(struct score_device *d, uint32_t b, const struct score_piece *pieces,
+                        uint32_t n_pieces, struct hill_why *why)
+{
+    struct batch *batch = &d->batches[b];
+    uint32_t n_groups = fill_groups(d, batch, pieces, n_pieces);
+    size_t local = d->device.is_cpu ? 1 : OTHER_LOCAL_SIZE, global = n_groups * local;
+    cl_uint importance = d->importance;
+
+    if (n_groups == 0)
+        return hill_fail(why, HILL_E_INVALID, "scoring batch does not fit its buffer");
+    cl_int status =
+        clEnqueueUnmapMemObject(batch->queue, batch->digests, batch->mapped, 0, NULL, NULL);
+    batch->mapped = NULL;
+    if (status == CL_SUCCESS)
+        status =
+            clEnqueueWriteBuffer(batch->queue, batch->groups, CL_FALSE, 0,
+                                 n_groups * sizeof(cl_uint4), batch->group_table, 0, NULL, NULL);
+    if (status == CL_SUCCESS)
+        status = clSetKernelArg(batch->kernel, 3, sizeof importance, &importance);
+    if (status == CL_SUCCESS)
+        status = clEnqueueNDRangeKernel(batch->queue, batch->kernel, 1, NULL, &global, &local, 0,
+                                        NULL, NULL);
+    if (status == CL_SUCCESS)
+        status = clEnqueueReadBuffer(batch->queue, batch->scores, CL_FALSE, 0,
+                                     batch->n_slots * sizeof(uint16_t), batch->out, 0, NULL, NULL);
+    if (status == CL_SUCCESS)
+        status = clFlush(batch->queue);
+    return cldevice_check(status, "scoring launch", why);
+}
+
+int score_device_wait(struct score_device *d, uint32_t b, const uint16_t **scores,
+                      struct hill_why *why)
+{
+    struct batch *batch = &d->batches[b];
+
+    *scores = batch->out;
+    return cldevice_check(clFinish(batch->queue), "scoring launch", why);
+}

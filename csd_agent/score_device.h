@@ -1,0 +1,57 @@
+/*
+ * csd_agent/score_device.h - the OpenCL device that scores digests next to the flash.
+ *
+ * What: two batches, each a page-aligned host buffer that flash is read into (the device's own
+ * memory where it shares the host's, copied by map and unmap where it does not), a table of what
+ * lies where in it, and scores. While one batch is scored (its own queue) the other is being
+ * filled: memory = map(b); read digests into memory; launch(b, pieces); ... wait(b, &scores) Who
+ * calls it: file_backend.c. Concurrency: one thread. Failure: HILL_E_NODEV and HILL_E_NOMEM from
+ * base/cldevice.h, with the call's name in why.
+ */
+#ifndef HILL_CSD_AGENT_SCORE_DEVICE_H
+#define HILL_CSD_AGENT_SCORE_DEVICE_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+#include "kv/geometry.h"
+#include "kv/score.h"
+
+#define SCORE_BATCHES      2u
+#define SCORE_GROUP_SLOTS  64u /* slots of one work-group */
+#define SCORE_BATCH_PIECES 1024u
+
+/* Consecutive slots whose digests lie in a batch; their scores follow those of the piece before. */
+struct score_piece {
+    uint32_t n_slots;
+    uint32_t mantissas_at, exponents_at; /* bytes from the batch's start */
+};
+
+struct score_device;
+
+/* device: as in base/cldevice.h; batch_bytes: capacity of a batch, a multiple of 4096. */
+int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
+                        uint64_t batch_bytes, struct hill_why *why);
+/* NULL allowed. Launches must have been waited for. */
+void score_device_destroy(struct score_device *d);
+
+const char *score_device_name(const struct score_device *d);
+/* Slots that a batch can hold; a launch must not have more. */
+uint32_t score_device_slots_max(const struct score_device *d);
+
+/* The query of the launches that follow; no launch may be in flight. */
+int score_device_query(struct score_device *d, const struct kv_query *query, struct hill_why *why);
+
+/* Host memory of batch b, to be filled; contents undefined. */
+int score_device_map(struct score_device *d, uint32_t b, uint8_t **memory, struct hill_why *why);
+
+/* Start scoring; returns at once. At most SCORE_BATCH_PIECES pieces, all inside the batch
+ * (HILL_E_INVALID). */
+int score_device_launch(struct score_device *d, uint32_t b, const struct score_piece *pieces,
+                        uint32_t n_pieces, struct hill_why *why);
+
+/* Wait for the launch; scores are valid until the next launch of b. */
+int score_device_wait(struct score_device *d, uint32_t b, const uint16_t **scores,
+                      struct hill_why *why);
+
+#endif

@@ -1,0 +1,258 @@
+/*
+ * test_agent_process.c - the agent's process from Hello to exit, with the test as coordinator and
+ * scorer: Configure, Ready, a command, a new epoch, Shutdown; and a pool that cannot be had.
+ */
+#include "tests/csd_agent/fixture.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "csd_agent/agent.h"
+#include "proto/layout.h"
+
+#define RUN_ID 0x7e57c5da9e47u
+
+static const struct layout_input shape = {{2, 4, 2, 16}, 1024, 1};
+
+struct scene {
+    void *context, *control, *heartbeat;
+    struct proto_address agent;
+    pid_t child;
+    struct shm_segment rings, staging;
+};
+
+/* In the child: what main.c does. */
+static void child_main(void)
+{
+    char *argv[] = {(char *)"hill-csd-agent", (char *)"--run-dir", folder,
+                    (char *)"--log-level",    (char *)"error",     NULL};
+    struct worker_link *link;
+    int status =
+        worker_link_open(&link, 5, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent", "test");
+
+    if (status == 0) {
+        status = agent_run(link);
+        worker_link_close(link);
+    }
+    _exit(hill_exit_code(status));
+}
+
+static void *bind_socket(struct scene *s, const char *name)
+{
+    char address[128];
+    void *socket = zmq_socket(s->context, ZMQ_ROUTER);
+
+    snprintf(address, sizeof address, "ipc://%s/%s", folder, name);
+    assert_int_equal(zmq_bind(socket, address), 0);
+    return socket;
+}
+
+static Hill__Message *receive(struct scene *s, Hill__Message__BodyCase kind)
+{
+    int64_t deadline = clock_deadline_ms(30000);
+    Hill__Message *message;
+    struct hill_why why = {""};
+
+    while (clock_now_ns() < deadline) {
+        int status = proto_receive(s->control, &s->agent, &message, &why);
+        if (status == HILL_E_WOULD_BLOCK) {
+            usleep(2000);
+            continue;
+        }
+        assert_int_equal(status, 0);
+        if (message->body_case == kind)
+            return message;
+        if (message->body_case == HILL__MESSAGE__BODY_FAILURE)
+            print_message("failure: %s\n", message->failure->text);
+        proto_free(message);
+    }
+    fail_msg("no message of kind %d", (int)kind);
+    return NULL;
+}
+
+static void send_message(struct scene *s, Hill__Message *message)
+{
+    assert_int_equal(proto_send(s->control, &s->agent, message), 0);
+}
+
+static void scene_open(struct scene *s)
+{
+    memset(s, 0, sizeof *s);
+    fflush(NULL);
+    s->child = fork(); /* before any thread of zmq or OpenCL */
+    if (s->child == 0)
+        child_main();
+    s->context = zmq_ctx_new();
+    s->control = bind_socket(s, "worker.sock");
+    s->heartbeat = bind_socket(s, "heartbeat.sock");
+    Hill__Message *hello = receive(s, HILL__MESSAGE__BODY_HELLO);
+    assert_int_equal(hello->hello->role, HILL__ROLE__ROLE_CSD_AGENT);
+    proto_free(hello);
+}
+
+static void make_segments(struct scene *s, uint32_t epoch)
+{
+    uint64_t arena = shm_arena_bytes(16, kv_entry_bytes(&shape.geometry));
+    char name[SHM_NAME_BYTES];
+
+    shm_segment_name(name, RUN_ID, epoch, "rings");
+    shm_segment_unlink(name);
+    assert_int_equal(shm_segment_create(&s->rings, name, layout_rings_bytes(&shape),
+                                        layout_fingerprint(&shape), epoch, NULL),
+                     0);
+    shm_segment_name(name, RUN_ID, epoch, "staging");
+    shm_segment_unlink(name);
+    assert_int_equal(
+        shm_segment_create(&s->staging, name, arena, layout_fingerprint(&shape), epoch, NULL), 0);
+}
+
+static void drop_segments(struct scene *s)
+{
+    shm_segment_unlink(s->rings.name);
+    shm_segment_unlink(s->staging.name);
+    shm_segment_detach(&s->rings);
+    shm_segment_detach(&s->staging);
+}
+
+static void configure(struct scene *s, uint32_t epoch, uint64_t cold_cap_bytes)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Configure c = HILL__CONFIGURE__INIT;
+    Hill__Selection selection = HILL__SELECTION__INIT;
+
+    selection.alpha = 0.2;
+    selection.sinks = 4;
+    selection.window = 32;
+    c.run_id = RUN_ID;
+    c.epoch = epoch;
+    c.model_path = (char *)"model";
+    c.n_layers = shape.geometry.n_layers;
+    c.n_heads = shape.geometry.n_heads;
+    c.n_kv_heads = shape.geometry.n_kv_heads;
+    c.head_dim = shape.geometry.head_dim;
+    c.ctx_tokens = shape.ctx_tokens;
+    c.n_sequences = shape.n_sequences;
+    c.batch_tokens = 64;
+    c.threads = 1;
+    c.block_tokens = 256;
+    c.selection = &selection;
+    c.hot_cap_bytes = c.gpu_kv_cap_bytes = 1 << 20;
+    c.gpu_slots = 64;
+    c.cold_cap_bytes = cold_cap_bytes;
+    c.csd_attached = 1;
+    c.csd_url = (char *)pool_url();
+    c.simd = (char *)"auto";
+    c.importance = (char *)"sum";
+    c.staging_bytes = c.hot_bytes = c.rings_bytes = 1 << 20;
+    c.staging_slots = 16;
+    c.n_embd = 64;
+    c.n_ff = 64;
+    c.n_vocab = 64;
+    message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
+    message.configure = &c;
+    send_message(s, &message);
+}
+
+static void expect_ready(struct scene *s, uint32_t epoch)
+{
+    Hill__Message *ready = receive(s, HILL__MESSAGE__BODY_READY);
+    assert_int_equal(ready->ready->epoch, epoch);
+    assert_true(strstr(ready->ready->device, "O_DIRECT") ||
+                strstr(ready->ready->device, "page cache"));
+    proto_free(ready);
+}
+
+/* The scorer's part: lay out late, then one command and its answer. */
+static void serve_one_command(struct scene *s, uint32_t epoch)
+{
+    void *rings = shm_segment_payload(&s->rings);
+    uint64_t bytes = shm_segment_payload_bytes(&s->rings);
+    struct record_trim trim = {.header = {.epoch = epoch}, .tag = 42};
+    struct shm_ring_end command, completion;
+    const void *payload;
+    uint32_t type, size;
+
+    usleep(100000); /* the agent waits for the layout */
+    assert_int_equal(layout_init(rings, bytes, &shape), 0);
+    assert_int_equal(
+        shm_arena_init(shm_segment_payload(&s->staging), 16, kv_entry_bytes(&shape.geometry)), 0);
+    expect_ready(s, epoch);
+    assert_int_equal(layout_open(&command, rings, bytes, &shape, RING_COMMAND, PARTY_SCORER), 0);
+    assert_int_equal(layout_open(&completion, rings, bytes, &shape, RING_COMPLETION, PARTY_SCORER),
+                     0);
+    assert_int_equal(shm_ring_push(&command, RECORD_TRIM, &trim, sizeof trim), 0);
+    assert_int_equal(shm_ring_wait(&completion, 0, clock_deadline_ms(10000)), 0);
+    assert_int_equal(shm_ring_peek(&completion, &type, &payload, &size), 0);
+    assert_int_equal(((const struct record_completion *)payload)->tag, 42);
+    shm_ring_release(&completion);
+    shm_ring_close(&command);
+    shm_ring_close(&completion);
+}
+
+static void scene_close(struct scene *s, int exit_code)
+{
+    int status;
+
+    assert_int_equal(waitpid(s->child, &status, 0), s->child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), exit_code);
+    zmq_close(s->control);
+    zmq_close(s->heartbeat);
+    zmq_ctx_term(s->context);
+    char path[128];
+    snprintf(path, sizeof path, "%s/worker.sock", folder);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/heartbeat.sock", folder);
+    unlink(path);
+}
+
+static void test_serves_epoch_after_epoch_and_stops_in_order(void **state)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
+    struct scene s;
+
+    (void)state;
+    scene_open(&s);
+    for (uint32_t epoch = 1; epoch <= 2; epoch++) {
+        make_segments(&s, epoch);
+        configure(&s, epoch, 8u << 20);
+        serve_one_command(&s, epoch);
+        drop_segments(&s);
+    }
+    shutdown.graceful = 1;
+    message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
+    message.shutdown = &shutdown;
+    send_message(&s, &message);
+    scene_close(&s, 0);
+}
+
+static void test_a_pool_without_space_is_a_fatal_failure(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    scene_open(&s);
+    make_segments(&s, 1);
+    configure(&s, 1, 1000); /* not even a stripe per layer */
+    Hill__Message *failure = receive(&s, HILL__MESSAGE__BODY_FAILURE);
+    assert_int_equal(failure->failure->code, HILL_E_INVALID);
+    assert_true(failure->failure->fatal);
+    assert_true(strlen(failure->failure->text) > 0);
+    proto_free(failure);
+    drop_segments(&s);
+    scene_close(&s, 100);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_serves_epoch_after_epoch_and_stops_in_order),
+        TEST(test_a_pool_without_space_is_a_fatal_failure),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,552 @@
+/*
+ * test_cold_pool.c - random demotes, commits, queries, fetches and trims against a model in arrays;
+ * damage; files that are not ours.
+ */
+#include "tests/csd_agent/fixture.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#define STAGING_SLOTS 64u
+#define FINGERPRINT   0x5151u
+
+struct scene {
+    struct cold_pool *pool;
+    struct model m;
+    void *arena_memory;
+    struct shm_arena staging;
+};
+
+/* The smallest stripe keeps the pool small; batches are small so that a query takes several. */
+static struct cold_pool_config config_for(const struct kv_geometry *g, uint32_t n_stripes)
+{
+    struct pool_layout one;
+    struct kv_geometry layers = *g;
+
+    layers.n_layers = 1;
+    assert_int_equal(pool_layout_for_cap(&one, &layers, UINT64_MAX / 4, NULL), 0);
+    uint64_t stripe = one.digest_stripe_bytes + one.entry_stripe_bytes + one.directory_record_bytes;
+    return (struct cold_pool_config){
+        .url = pool_url(),
+        .options = {.create = true, .batch_bytes = 20000},
+        .geometry = *g,
+        .n_sequences = 2,
+        .cap_bytes = POOL_PAGE_BYTES + n_stripes * stripe,
+        .fingerprint = FINGERPRINT,
+    };
+}
+
+static void scene_open(struct scene *s, const struct cold_pool_config *config)
+{
+    struct hill_why why = {""};
+    uint32_t entry_bytes = kv_entry_bytes(&config->geometry);
+    uint64_t bytes = shm_arena_bytes(STAGING_SLOTS, entry_bytes);
+
+    int status = cold_pool_open(&s->pool, config, &why);
+    if (status != 0)
+        print_message("%s\n", why.text);
+    assert_int_equal(status, 0);
+    model_init(&s->m, cold_pool_layout(s->pool), config->n_sequences);
+    s->arena_memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    assert_non_null(s->arena_memory);
+    memset(s->arena_memory, 0, bytes);
+    assert_int_equal(shm_arena_init(s->arena_memory, STAGING_SLOTS, entry_bytes), 0);
+    assert_int_equal(shm_arena_view(&s->staging, s->arena_memory, bytes), 0);
+}
+
+static void scene_close(struct scene *s)
+{
+    cold_pool_close(s->pool);
+    model_free(&s->m);
+    free(s->arena_memory);
+}
+
+/* ---- commands, each carried out and checked ---- */
+
+static struct cold_demote demote_of(const struct model *m, uint32_t first, uint32_t n,
+                                    const uint32_t *positions)
+{
+    const struct model_stripe *stripe = &m->stripes[first / m->stripe_slots];
+    return (struct cold_demote){
+        .sequence = stripe->sequence,
+        .layer = stripe->layer,
+        .first_slot = first,
+        .n_slots = n,
+        .stripe_order = stripe->order,
+        .positions = positions,
+        .mantissas = m->mantissas + (size_t)first * kv_key_dims(&m->g),
+        .exponents = m->exponents + (size_t)first * m->g.n_kv_heads,
+        .entries = m->entries + (size_t)first * kv_entry_bytes(&m->g),
+    };
+}
+
+static int write_slots(struct scene *s, uint32_t first, uint32_t n, struct cold_cost *cost)
+{
+    uint32_t positions[MAX_COMMAND_SLOTS];
+    struct hill_why why = {""};
+
+    assert_true(n <= MAX_COMMAND_SLOTS);
+    model_write(&s->m, first, n);
+    for (uint32_t i = 0; i < n; i++)
+        positions[i] = s->m.slots[first + i].position;
+    struct cold_demote demote = demote_of(&s->m, first, n, positions);
+    int status = cold_pool_demote(s->pool, &demote, cost, &why);
+    if (status != 0)
+        print_message("demote: %s\n", why.text);
+    return status;
+}
+
+/* Slots from the first that is not committed on; sometimes with a gap, sometimes over written ones
+ * again. */
+static void random_demote(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t stripe = model_stripe_for(&s->m, sequence, layer, random_below(6) == 0);
+    struct cold_cost cost = {0};
+
+    if (stripe == UINT32_MAX)
+        return;
+    uint32_t base = stripe * s->m.stripe_slots, end = base + s->m.stripe_slots, at = base;
+    for (uint32_t i = base; i < end; i++)
+        if (s->m.slots[i].state == SLOT_COMMITTED ||
+            (s->m.slots[i].state == SLOT_WRITTEN && random_below(50) != 0))
+            at = i + 1;
+    if (random_below(5) == 0)
+        at += random_below(40);
+    uint32_t n = 1 + random_below(random_below(2) ? MAX_COMMAND_SLOTS : 9);
+    if (at >= end)
+        return;
+    if (n > end - at)
+        n = end - at;
+    for (uint32_t i = 0; i < n; i++)
+        if (s->m.slots[at + i].state == SLOT_COMMITTED)
+            n = i;
+    if (n > 0)
+        assert_int_equal(write_slots(s, at, n, &cost), 0);
+    assert_true(cost.flash_read_bytes <= 6 * CSD_ALIGN);
+}
+
+static void random_commit(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t slots[MAX_COMMAND_SLOTS] = {0}, n = 0;
+    struct hill_why why = {""};
+    bool all = random_below(2);
+
+    for (uint32_t i = 0; i < s->m.n_stripes * s->m.stripe_slots && n < MAX_COMMAND_SLOTS; i++) {
+        const struct model_stripe *stripe = &s->m.stripes[i / s->m.stripe_slots];
+        if (s->m.slots[i].state == SLOT_WRITTEN && stripe->sequence == sequence &&
+            stripe->layer == layer && (all || random_below(3)))
+            slots[n++] = i;
+    }
+    for (uint32_t i = n; i > 1; i--) { /* any order will do */
+        uint32_t j = random_below(i), t = slots[i - 1];
+        slots[i - 1] = slots[j];
+        slots[j] = t;
+    }
+    assert_int_equal(cold_pool_commit(s->pool, sequence, layer, slots, n, &why), 0);
+    for (uint32_t i = 0; i < n; i++)
+        s->m.slots[slots[i]].state = SLOT_COMMITTED;
+}
+
+struct seen {
+    struct scene *s;
+    const struct kv_query *query;
+    uint32_t sequence, layer;
+    uint32_t last_order, next_slot; /* they come in stripe order, slot order */
+    uint32_t count;
+};
+
+static int check_scores(void *context, uint32_t stripe, uint32_t first_slot, uint32_t n,
+                        const uint16_t *scores)
+{
+    struct seen *seen = context;
+    const struct model *m = &seen->s->m;
+
+    assert_true(stripe < m->n_stripes && first_slot + n <= m->stripe_slots);
+    assert_int_equal(m->stripes[stripe].sequence, seen->sequence);
+    assert_int_equal(m->stripes[stripe].layer, seen->layer);
+    if (seen->last_order != m->stripes[stripe].order) {
+        assert_true(seen->last_order == UINT32_MAX || seen->last_order < m->stripes[stripe].order);
+        seen->last_order = m->stripes[stripe].order;
+        seen->next_slot = 0;
+    }
+    assert_int_equal(first_slot, seen->next_slot);
+    seen->next_slot += n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = stripe * m->stripe_slots + first_slot + i;
+        bool committed = m->slots[slot].state == SLOT_COMMITTED;
+        assert_int_equal(cold_pool_position(seen->s->pool, slot),
+                         committed ? m->slots[slot].position : COLD_NO_POSITION);
+        if (!committed)
+            continue;
+        seen->count++;
+        assert_int_equal(scores[i], model_score(m, seen->query, slot));
+    }
+    return 0;
+}
+
+static void random_query(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t dims = kv_key_dims(&s->m.g), expected = model_committed(&s->m, sequence, layer);
+    int8_t *mantissas = malloc(dims);
+    uint8_t *shifts = malloc(s->m.g.n_kv_heads);
+    struct cold_query query = {.sequence = sequence, .layer = layer, .expected = expected};
+    struct seen seen = {s, &query.query, sequence, layer, UINT32_MAX, 0, 0};
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+
+    random_mantissas(mantissas, dims);
+    for (uint32_t h = 0; h < s->m.g.n_kv_heads; h++)
+        shifts[h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
+    query.query = (struct kv_query){mantissas, shifts, random_below(KV_IMPORTANCE_COUNT)};
+    query.scored = check_scores;
+    query.context = &seen;
+    assert_int_equal(cold_pool_query(s->pool, &query, &cost, &why), 0);
+    assert_int_equal(seen.count, expected);
+    assert_true(cost.flash_read_bytes >= (uint64_t)expected * kv_digest_bytes(&s->m.g));
+    assert_int_equal(cost.link_kv_bytes, 0);
+    query.expected++;
+    assert_int_equal(cold_pool_query(s->pool, &query, &cost, &why), HILL_E_PROTOCOL);
+    free(mantissas);
+    free(shifts);
+}
+
+static uint32_t pick_committed(const struct model *m, uint32_t sequence, uint32_t layer)
+{
+    for (uint32_t tries = 0; tries < 2000; tries++) {
+        uint32_t slot = random_below(m->n_stripes * m->stripe_slots);
+        const struct model_stripe *stripe = &m->stripes[slot / m->stripe_slots];
+        if (m->slots[slot].state == SLOT_COMMITTED && stripe->sequence == sequence &&
+            stripe->layer == layer)
+            return slot;
+    }
+    return UINT32_MAX;
+}
+
+static void random_fetch(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t entry_bytes = kv_entry_bytes(&s->m.g), n = 0, bad;
+    struct fetch_item items[STAGING_SLOTS];
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+
+    for (uint32_t i = 0; i < STAGING_SLOTS; i++) {
+        uint32_t slot =
+            i % 3 && n ? items[n - 1].cold_slot + 1 : pick_committed(&s->m, sequence, layer);
+        if (slot == UINT32_MAX || s->m.slots[slot].state != SLOT_COMMITTED ||
+            slot % s->m.stripe_slots == 0)
+            continue;
+        items[n] = (struct fetch_item){slot, s->m.slots[slot].position, n,
+                                       shm_arena_generation(&s->staging, n)};
+        n++;
+    }
+    if (n == 0)
+        return;
+    random_bytes(shm_arena_slot(&s->staging, 0), STAGING_SLOTS * s->staging.stride);
+    assert_int_equal(
+        cold_pool_fetch(s->pool, sequence, layer, items, n, &s->staging, &cost, &bad, &why), 0);
+    for (uint32_t i = 0; i < n; i++)
+        assert_memory_equal(shm_arena_slot(&s->staging, items[i].staging_slot),
+                            s->m.entries + (size_t)items[i].cold_slot * entry_bytes, entry_bytes);
+    assert_int_equal(cost.flash_read_bytes, cost.link_kv_bytes);
+    assert_int_equal(cost.link_kv_bytes % CSD_ALIGN, 0);
+    items[0].generation++;
+    assert_int_equal(
+        cold_pool_fetch(s->pool, sequence, layer, items, n, &s->staging, &cost, &bad, &why),
+        HILL_E_PROTOCOL);
+}
+
+static void random_operations(const struct cold_pool_config *config, uint32_t n)
+{
+    struct scene s;
+
+    scene_open(&s, config);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t sequence = random_below(2), layer = random_below(config->geometry.n_layers);
+        uint32_t what = random_below(100);
+        if (what < 45)
+            random_demote(&s, sequence, layer);
+        else if (what < 65)
+            random_commit(&s, sequence, layer);
+        else if (what < 80)
+            random_query(&s, sequence, layer);
+        else if (what < 97)
+            random_fetch(&s, sequence, layer);
+        else {
+            cold_pool_trim(s.pool, sequence);
+            model_trim(&s.m, sequence);
+        }
+        if (random_below(4) == 0)
+            assert_true(cold_pool_write_directory(s.pool, NULL) >= 0);
+    }
+    scene_close(&s);
+}
+
+static void test_random_operations_equal_the_model(void **state)
+{
+    struct kv_geometry g = {2, 4, 2, 24};
+    struct cold_pool_config config = config_for(&g, 12);
+
+    (void)state;
+    random_seed(11);
+    random_operations(&config, 400);
+}
+
+static void test_random_operations_where_planes_share_a_page(void **state)
+{
+    /* 3072 slots of 333-byte keys do not end on a page: mantissas and exponents share one */
+    struct kv_geometry g = {2, 1, 1, 333};
+    struct cold_pool_config config = config_for(&g, 6);
+
+    (void)state;
+    random_seed(12);
+    random_operations(&config, 200);
+}
+
+static void test_random_operations_on_the_fallback_paths(void **state)
+{
+    struct kv_geometry g = {2, 4, 2, 20};
+    struct cold_pool_config config = config_for(&g, 8);
+
+    (void)state;
+    random_seed(13);
+    config.options.force_buffered = config.options.force_pread = true;
+    random_operations(&config, 150);
+}
+
+static void test_default_batches_cover_a_whole_layer(void **state)
+{
+    struct kv_geometry g = {1, 8, 8, 64}; /* stripes of about 1 MiB of digests */
+    struct cold_pool_config config = config_for(&g, 3);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct scene s;
+
+    (void)state;
+    random_seed(14);
+    config.options.batch_bytes = 0;
+    scene_open(&s, &config);
+    for (uint32_t stripe = 0; stripe < 3; stripe++) {
+        s.m.stripes[stripe] = (struct model_stripe){true, 0, 0, stripe};
+        for (uint32_t at = 0; at < s.m.stripe_slots; at += 256)
+            assert_int_equal(write_slots(&s, stripe * s.m.stripe_slots + at, 256, &cost), 0);
+    }
+    assert_int_equal(cost.flash_read_bytes, 0); /* in order: no page is ever read back */
+    for (uint32_t i = 0; i < 3 * s.m.stripe_slots; i++) {
+        assert_int_equal(cold_pool_commit(s.pool, 0, 0, &i, 1, &why), 0);
+        s.m.slots[i].state = SLOT_COMMITTED;
+    }
+    random_query(&s, 0, 0);
+    scene_close(&s);
+}
+
+/* ---- protocol ---- */
+
+static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
+{
+    struct kv_geometry g = {2, 2, 2, 16};
+    struct cold_pool_config config = config_for(&g, 4);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct scene s;
+    uint32_t bad;
+
+    (void)state;
+    random_seed(15);
+    scene_open(&s, &config);
+    s.m.stripes[1] = (struct model_stripe){true, 0, 1, 0};
+    uint32_t base = s.m.stripe_slots;
+    assert_int_equal(write_slots(&s, base, 10, &cost), 0);
+    /* a commit names a slot twice, one not written, one of another layer, one outside */
+    uint32_t twice[] = {base, base + 1, base}, unwritten[] = {base, base + 10},
+             outside[] = {s.m.n_stripes * base};
+    assert_int_equal(cold_pool_commit(s.pool, 0, 1, twice, 3, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_commit(s.pool, 0, 1, unwritten, 2, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_commit(s.pool, 0, 0, &base, 1, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_commit(s.pool, 0, 1, outside, 1, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_committed(s.pool, 0, 1), 0);
+    assert_int_equal(cold_pool_commit(s.pool, 0, 1, &base, 1, &why), 0);
+    assert_int_equal(cold_pool_commit(s.pool, 0, 1, &base, 1, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_committed(s.pool, 0, 1), 1);
+    /* a demote over a committed slot, over a stripe's end, into another's stripe */
+    assert_int_equal(write_slots(&s, base, 1, &cost), HILL_E_PROTOCOL);
+    assert_int_equal(write_slots(&s, 2 * base - 1, 2, &cost), HILL_E_PROTOCOL);
+    s.m.stripes[1].layer = 0;
+    assert_int_equal(write_slots(&s, base + 20, 1, &cost), HILL_E_PROTOCOL);
+    s.m.stripes[2] = (struct model_stripe){true, 0, 1, 0}; /* an order that is taken */
+    assert_int_equal(write_slots(&s, 2 * base, 1, &cost), HILL_E_PROTOCOL);
+    /* a fetch of a slot that is not committed, of another position, to a slot that is not there */
+    uint32_t generation = shm_arena_generation(&s.staging, 0);
+    struct fetch_item items[] = {{base + 1, 1, 0, generation},
+                                 {base, 77, 0, generation},
+                                 {base, 0, STAGING_SLOTS, generation}};
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(cold_pool_fetch(s.pool, 0, 1, &items[i], 1, &s.staging, &cost, &bad, &why),
+                         HILL_E_PROTOCOL);
+    scene_close(&s);
+}
+
+/* ---- damage and foreign files ---- */
+
+static void test_a_flipped_byte_is_found_and_named(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = config_for(&g, 2);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct scene s;
+    uint32_t bad;
+
+    (void)state;
+    random_seed(16);
+    config.options.force_buffered = true; /* so that this test's write is seen */
+    scene_open(&s, &config);
+    s.m.next_position = 1000;
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    assert_int_equal(write_slots(&s, 0, 50, &cost), 0);
+    for (uint32_t i = 0; i < 50; i++)
+        assert_int_equal(cold_pool_commit(s.pool, 0, 0, &i, 1, &why), 0);
+    int fd = open(pool_path(), O_RDWR);
+    uint8_t byte;
+    off_t at = (off_t)pool_entry_at(cold_pool_layout(s.pool), 33) + 5;
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+    struct fetch_item items[3];
+    for (uint32_t i = 0; i < 3; i++)
+        items[i] = (struct fetch_item){32 + i, 1032 + i, i, shm_arena_generation(&s.staging, i)};
+    assert_int_equal(cold_pool_fetch(s.pool, 0, 0, items, 3, &s.staging, &cost, &bad, &why),
+                     HILL_E_DAMAGED);
+    assert_int_equal(bad, 1033);
+    assert_non_null(strstr(why.text, "1033"));
+    items[1] = items[2];
+    assert_int_equal(cold_pool_fetch(s.pool, 0, 0, items, 2, &s.staging, &cost, &bad, &why), 0);
+    scene_close(&s);
+}
+
+static void write_file(const char *content, size_t bytes)
+{
+    FILE *f = fopen(pool_path(), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(content, 1, bytes, f), bytes);
+    fclose(f);
+}
+
+static void test_a_foreign_file_is_refused_untouched(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = config_for(&g, 2);
+    struct hill_why why = {""};
+    struct cold_pool *pool;
+    static char content[10000], after[10001];
+
+    (void)state;
+    memset(content, 0, sizeof content); /* a disk image may well begin with zeros */
+    strcpy(content + 9000, "somebody's thesis");
+    for (int round = 0; round < 2; round++) {
+        write_file(content, sizeof content);
+        assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_DAMAGED);
+        assert_non_null(strstr(why.text, pool_path()));
+        FILE *f = fopen(pool_path(), "rb");
+        assert_int_equal(fread(after, 1, sizeof after, f), sizeof content);
+        fclose(f);
+        assert_memory_equal(after, content, sizeof content);
+        strcpy(content, "somebody's letter");
+    }
+}
+
+static void test_a_pool_of_another_shape_is_formatted_anew(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16}, other = {2, 4, 4, 8};
+    struct cold_pool_config config = config_for(&g, 4), changed = config_for(&other, 4);
+    struct cold_cost cost = {0};
+    struct scene s;
+
+    (void)state;
+    random_seed(17);
+    for (int round = 0; round < 3; round++) {
+        scene_open(&s, round == 2 ? &changed : &config);
+        assert_int_equal(cold_pool_committed(s.pool, 0, 0), 0); /* whatever was there */
+        s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+        assert_int_equal(write_slots(&s, 0, 5, &cost), 0);
+        uint32_t slot = 3;
+        assert_int_equal(cold_pool_commit(s.pool, 0, 0, &slot, 1, NULL), 0);
+        s.m.slots[3].state = SLOT_COMMITTED;
+        random_query(&s, 0, 0);
+        scene_close(&s);
+    }
+}
+
+static void test_a_format_that_was_killed_is_repeated(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = config_for(&g, 2);
+    static const char zeros[POOL_PAGE_BYTES];
+    struct scene s;
+
+    (void)state;
+    scene_open(&s, &config);
+    scene_close(&s);
+    int fd = open(pool_path(), O_RDWR); /* superblock wiped, directory there */
+    assert_int_equal(pwrite(fd, zeros, sizeof zeros, 0), sizeof zeros);
+    close(fd);
+    scene_open(&s, &config);
+    scene_close(&s);
+}
+
+static void test_no_space_is_said_and_leaves_no_file(void **state)
+{
+    struct kv_geometry g = {1, 64, 64, 512};
+    struct cold_pool_config config = config_for(&g, 2);
+    struct hill_why why = {""};
+    struct cold_pool *pool;
+
+    (void)state;
+    config.cap_bytes = (uint64_t)1 << 45; /* more than a test machine's disk */
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_NOSPACE);
+    assert_int_equal(access(pool_path(), F_OK), -1);
+    config.cap_bytes = 5000;
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+    assert_int_equal(access(pool_path(), F_OK), -1);
+}
+
+static void test_drives_of_later_versions_are_refused_by_name(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = config_for(&g, 2);
+    struct hill_why why = {""};
+    struct cold_pool *pool;
+
+    (void)state;
+    config.url = "xrt:0000:17:00.1";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "not in this version"));
+    config.url = "tcp://nas:4000";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_UNSUPPORTED);
+    config.url = "files:/tmp/x";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+    config.url = "/tmp/x";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+    config.url = "file:";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_random_operations_equal_the_model),
+        TEST(test_random_operations_where_planes_share_a_page),
+        TEST(test_random_operations_on_the_fallback_paths),
+        TEST(test_default_batches_cover_a_whole_layer),
+        TEST(test_commands_that_do_not_fit_the_state_change_nothing),
+        TEST(test_a_flipped_byte_is_found_and_named),
+        TEST(test_a_foreign_file_is_refused_untouched),
+        TEST(test_a_pool_of_another_shape_is_formatted_anew),
+        TEST(test_a_format_that_was_killed_is_repeated),
+        TEST(test_no_space_is_said_and_leaves_no_file),
+        TEST(test_drives_of_later_versions_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,168 @@
+/*
+ * test_file_io.c - transfers come back as they went, on every path; odd files.
+ */
+#include "tests/csd_agent/fixture.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "csd_agent/file_io.h"
+
+#define FILE_PAGES 1200u
+
+static void fill_file(const char *path, uint8_t *content)
+{
+    FILE *f = fopen(path, "wb");
+
+    random_bytes(content, FILE_PAGES * CSD_ALIGN);
+    assert_non_null(f);
+    assert_int_equal(fwrite(content, CSD_ALIGN, FILE_PAGES, f), FILE_PAGES);
+    fclose(f);
+}
+
+/* Many random disjoint extents, written through one path, read back through another handle. */
+static void round_trip(const struct csd_options *options)
+{
+    uint8_t *content = malloc(FILE_PAGES * CSD_ALIGN);
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, FILE_PAGES * CSD_ALIGN);
+    struct csd_extent extents[FILE_PAGES];
+    struct hill_why why = {""};
+    struct file_io *io;
+    size_t n = 0;
+
+    assert_true(content && memory);
+    fill_file(pool_path(), content);
+    assert_int_equal(file_io_open(&io, pool_path(), options, &why), 0);
+    for (uint32_t page = 0; page < FILE_PAGES;) {
+        uint32_t pages = 1 + random_below(random_below(10) == 0 ? 600 : 4);
+        if (pages > FILE_PAGES - page)
+            pages = FILE_PAGES - page;
+        extents[n++] = (struct csd_extent){.offset = (uint64_t)page * CSD_ALIGN,
+                                           .memory = memory + page * CSD_ALIGN,
+                                           .bytes = (uint64_t)pages * CSD_ALIGN};
+        page += pages;
+    }
+    assert_int_equal(file_io_run(io, extents, n, &why), 0);
+    assert_memory_equal(memory, content, FILE_PAGES * CSD_ALIGN);
+    random_bytes(memory, FILE_PAGES * CSD_ALIGN);
+    for (size_t i = 0; i < n; i += 2)
+        extents[i].write = true;
+    for (size_t i = 0; i < n; i += 2)
+        memcpy(content + extents[i].offset, memory + extents[i].offset, extents[i].bytes);
+    assert_int_equal(file_io_run(io, extents, n, &why), 0);
+    assert_memory_equal(memory, content, FILE_PAGES * CSD_ALIGN);
+    file_io_close(io);
+    FILE *f = fopen(pool_path(), "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(memory, CSD_ALIGN, FILE_PAGES, f), FILE_PAGES);
+    fclose(f);
+    assert_memory_equal(memory, content, FILE_PAGES * CSD_ALIGN);
+    free(content);
+    free(memory);
+}
+
+static void test_round_trip_as_the_machine_can(void **state)
+{
+    (void)state;
+    random_seed(3);
+    round_trip(&(struct csd_options){0});
+}
+
+static void test_round_trip_without_io_uring(void **state)
+{
+    (void)state;
+    random_seed(4);
+    round_trip(&(struct csd_options){.force_pread = true});
+}
+
+static void test_round_trip_through_the_page_cache(void **state)
+{
+    (void)state;
+    random_seed(5);
+    round_trip(&(struct csd_options){.force_buffered = true});
+}
+
+static void test_falls_back_where_direct_access_is_refused(void **state)
+{
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    (void)state;
+    /* procfs refuses O_DIRECT with EINVAL everywhere */
+    assert_true(open("/proc/self/comm", O_RDWR | O_DIRECT) < 0);
+    assert_int_equal(file_io_open(&io, "/proc/self/comm", &(struct csd_options){0}, &why), 0);
+    assert_false(file_io_direct(io));
+    file_io_close(io);
+}
+
+static void test_reading_past_the_end_is_an_error(void **state)
+{
+    for (int pread_path = 0; pread_path < 2; pread_path++) {
+        struct csd_options options = {.create = true, .force_pread = pread_path};
+        uint8_t *memory = aligned_alloc(CSD_ALIGN, 2 * CSD_ALIGN);
+        struct csd_extent extent = {.memory = memory, .bytes = 2 * CSD_ALIGN};
+        struct hill_why why = {""};
+        struct file_io *io;
+
+        assert_int_equal(file_io_open(&io, pool_path(), &options, &why), 0);
+        assert_int_equal(ftruncate(file_io_fd(io), CSD_ALIGN), 0);
+        assert_int_equal(file_io_run(io, &extent, 1, &why), HILL_E_IO);
+        extent.bytes = CSD_ALIGN; /* and the file can still be used */
+        assert_int_equal(file_io_run(io, &extent, 1, &why), 0);
+        file_io_close(io);
+        free(memory);
+    }
+    (void)state;
+}
+
+static void test_unaligned_transfers_are_refused(void **state)
+{
+    struct csd_options options = {.create = true};
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, 2 * CSD_ALIGN);
+    struct csd_extent extents[] = {{.offset = 512, .memory = memory, .bytes = CSD_ALIGN},
+                                   {.offset = 0, .memory = memory + 8, .bytes = CSD_ALIGN},
+                                   {.offset = 0, .memory = memory, .bytes = 100}};
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    (void)state;
+    assert_int_equal(file_io_open(&io, pool_path(), &options, &why), 0);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(file_io_run(io, &extents[i], 1, &why), HILL_E_INVALID);
+    file_io_close(io);
+    free(memory);
+}
+
+static void test_a_file_has_one_user(void **state)
+{
+    struct csd_options options = {.create = true};
+    struct file_io *first, *second;
+    struct hill_why why = {""};
+
+    (void)state;
+    assert_int_equal(file_io_open(&first, pool_path(), &options, &why), 0);
+    assert_int_equal(file_io_open(&second, pool_path(), &options, &why), HILL_E_BUSY);
+    file_io_close(first);
+    assert_int_equal(access(pool_path(), F_OK), -1); /* it was made and nothing came of it */
+    assert_int_equal(file_io_open(&second, folder, &options, &why), HILL_E_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_round_trip_as_the_machine_can, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_round_trip_without_io_uring, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_round_trip_through_the_page_cache, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_falls_back_where_direct_access_is_refused, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_reading_past_the_end_is_an_error, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_unaligned_transfers_are_refused, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_file_has_one_user, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/*
+ * test_score_kernel.c - the OpenCL kernel equals kv_score_reference bit for bit.
+ */
+#include "tests/csd_agent/fixture.h"
+
+#include "csd_agent/score_device.h"
+
+#define BATCH 262144u
+
+static void fill(int8_t *m, uint8_t *e, const struct kv_geometry *g, uint32_t n, bool damaged)
+{
+    for (uint32_t i = 0; i < n; i++)
+        random_mantissas(m + (size_t)i * kv_key_dims(g), kv_key_dims(g));
+    if (damaged) { /* bytes that no digest has: the same wrong score, not another one */
+        random_bytes(m, (size_t)n * kv_key_dims(g));
+        random_bytes(e, (size_t)n * g->n_kv_heads);
+        return;
+    }
+    for (uint32_t i = 0; i < n * g->n_kv_heads; i++)
+        e[i] = (uint8_t)random_below(KV_KEY_EXP_MAX + 1);
+}
+
+/* Random pieces at random places of a batch, scored and compared. */
+static void compare_batch(struct score_device *d, uint32_t b, const struct kv_geometry *g,
+                          const struct kv_query *query, bool damaged)
+{
+    uint32_t dims = kv_key_dims(g), at = 0, n_pieces = 0, n_slots = 0;
+    struct score_piece pieces[8];
+    struct hill_why why = {""};
+    const uint16_t *scores;
+    uint16_t expected[512];
+    uint8_t *memory;
+
+    assert_int_equal(score_device_map(d, b, &memory, &why), 0);
+    while (n_pieces < 8) {
+        uint32_t n = 1 + random_below(150), gap = random_below(40);
+        if (at + gap + (uint64_t)n * kv_digest_bytes(g) > BATCH)
+            n = 1;
+        if (at + gap + (uint64_t)n * kv_digest_bytes(g) > BATCH)
+            break;
+        struct score_piece *p = &pieces[n_pieces++];
+        *p = (struct score_piece){n, at + gap, at + gap + n * dims};
+        fill((int8_t *)memory + p->mantissas_at, memory + p->exponents_at, g, n, damaged);
+        at += gap + n * kv_digest_bytes(g);
+        n_slots += n;
+    }
+    uint8_t *copy = malloc(BATCH);
+    assert_non_null(copy);
+    memcpy(copy, memory, BATCH);
+    assert_int_equal(score_device_launch(d, b, pieces, n_pieces, &why), 0);
+    assert_int_equal(score_device_wait(d, b, &scores, &why), 0);
+    for (uint32_t i = 0, slot = 0; i < n_pieces; slot += pieces[i++].n_slots) {
+        kv_score_reference(g, query, (int8_t *)copy + pieces[i].mantissas_at,
+                           copy + pieces[i].exponents_at, pieces[i].n_slots, expected);
+        assert_memory_equal(scores + slot, expected, pieces[i].n_slots * sizeof *expected);
+    }
+    assert_true(n_slots > 0);
+    free(copy);
+}
+
+static void check_geometry(const struct kv_geometry *g)
+{
+    struct score_device *d = NULL;
+    struct hill_why why = {""};
+    int8_t *mantissas = malloc(kv_key_dims(g));
+    uint8_t *shifts = malloc(g->n_kv_heads);
+
+    print_message("%u KV heads of %u\n", g->n_kv_heads, g->head_dim);
+    assert_int_equal(score_device_create(&d, "", g, BATCH, &why), 0);
+    for (uint32_t round = 0; round < 8; round++) {
+        struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
+        random_mantissas(mantissas, kv_key_dims(g));
+        for (uint32_t h = 0; h < g->n_kv_heads; h++)
+            shifts[h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
+        assert_int_equal(score_device_query(d, &query, &why), 0);
+        compare_batch(d, round / 2 % SCORE_BATCHES, g, &query, round >= 6);
+    }
+    score_device_destroy(d);
+    free(mantissas);
+    free(shifts);
+}
+
+static void test_equals_the_reference_for_shapes_of_models(void **state)
+{
+    static const struct kv_geometry shapes[] = {
+        {1, 8, 4, 8},  {1, 32, 8, 128},    {1, 1, 1, 64},
+        {1, 4, 4, 80}, {1, 256, 256, 256}, {1, 1, 1, 512},
+    };
+    (void)state;
+    random_seed(1);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_geometry(&shapes[i]);
+}
+
+static void test_equals_the_reference_for_random_geometries(void **state)
+{
+    (void)state;
+    random_seed(2);
+    for (uint32_t i = 0; i < 6; i++) {
+        uint32_t heads = 1 + random_below(12);
+        struct kv_geometry g = {1, heads, heads, 1 + random_below(200)};
+        check_geometry(&g);
+    }
+}
+
+static void test_refuses_pieces_outside_the_batch(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct score_piece outside[] = {{10, BATCH - 100, 0}, {10, 0, BATCH - 5}, {0, 0, 0}};
+    struct score_device *d = NULL;
+    struct hill_why why = {""};
+    uint8_t *memory;
+
+    (void)state;
+    assert_int_equal(score_device_create(&d, "", &g, BATCH, &why), 0);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
+        assert_int_equal(score_device_launch(d, 0, &outside[i], 1, &why), HILL_E_INVALID);
+    }
+    score_device_destroy(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equals_the_reference_for_shapes_of_models),
+        cmocka_unit_test(test_equals_the_reference_for_random_geometries),
+        cmocka_unit_test(test_refuses_pieces_outside_the_batch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
