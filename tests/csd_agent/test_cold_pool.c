@@ -96,8 +96,8 @@ static int write_slots(struct scene *s, uint32_t first, uint32_t n, struct cold_
     return status;
 }
 
-/* Slots from the first that is not committed on; sometimes with a gap, sometimes over written ones
- * again. */
+/* Slots after the last in use, sometimes with a gap; or, one time in four, written slots in the
+ * middle again. */
 static void random_demote(struct scene *s, uint32_t sequence, uint32_t layer)
 {
     uint32_t stripe = model_stripe_for(&s->m, sequence, layer, random_below(6) == 0);
@@ -107,10 +107,13 @@ static void random_demote(struct scene *s, uint32_t sequence, uint32_t layer)
         return;
     uint32_t base = stripe * s->m.stripe_slots, end = base + s->m.stripe_slots, at = base;
     for (uint32_t i = base; i < end; i++)
-        if (s->m.slots[i].state == SLOT_COMMITTED ||
-            (s->m.slots[i].state == SLOT_WRITTEN && random_below(50) != 0))
+        if (s->m.slots[i].state != SLOT_FREE)
             at = i + 1;
-    if (random_below(5) == 0)
+    if (random_below(4) == 0 && at > base) {
+        uint32_t again = base + random_below(at - base);
+        at = s->m.slots[again].state == SLOT_WRITTEN ? again : at;
+    }
+    if (random_below(5) == 0 && (at == end || s->m.slots[at].state == SLOT_FREE))
         at += random_below(40);
     uint32_t n = 1 + random_below(random_below(2) ? MAX_COMMAND_SLOTS : 9);
     if (at >= end)
