@@ -153,7 +153,7 @@ static int build_kernels(struct engine *e, struct hill_why *why)
             joined = malloc(bytes);
             if (!joined)
                 return hill_fail(why, HILL_E_NOMEM, "no memory for kernel sources");
-            snprintf(joined, bytes, "%s\n#undef LOAD_WEIGHTS\n%s", gpu_worker_matmul_cl,
+            snprintf(joined, bytes, "%s\n%s", gpu_worker_matmul_cl,
                      gpu_worker_matvec_cl);
         }
         e->programs[p] = cldevice_build(&e->device, joined ? joined : sources[p], options, why);

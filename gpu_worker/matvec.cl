@@ -2,19 +2,12 @@
  * matvec.cl - products of one row with a weight matrix (decode), with the norm before and the rotary embedding or
  * SwiGLU after it in the same launch.
  *
- * Built once per weight type (-D WEIGHT_F16=0|1), weights packed as in matmul.cl. One work item computes one
+ * Built once per weight type (-D WEIGHT_F16=0|1), in one program after matmul.cl, which
+ * defines `weight` and LOAD_WEIGHTS and says how weights are packed. One work item computes one
  * panel of 16 outputs (two of them for SwiGLU). The norm's factor is linear, so each item computes it again
  * (k / 16 operations beside its 16 k) and applies it to its results. Sums run in four interleaved chains of fixed order.
  * x and its norm weights are padded with zeros to whole vectors.
  */
-#if WEIGHT_F16
-typedef half weight;
-#define LOAD_WEIGHTS(p, i) vload_half16((i), (p))
-#else
-typedef float weight;
-#define LOAD_WEIGHTS(p, i) vload16((i), (p))
-#endif
-
 static float add_lanes(float16 v)
 {
     float8 a = v.lo + v.hi;

@@ -51,7 +51,7 @@ static void assert_near(const float *got, const double *want, uint32_t n, const 
         largest = fmax(largest, fabs(want[i]));
         error = fmax(error, fabs(got[i] - want[i]));
     }
-    if (!(error <= 4e-3 * largest))
+    if (!(error <= 3e-4 * largest))
         fail_msg("%s: off by %g of %g", what, error, largest);
 }
 
