@@ -117,6 +117,27 @@ static int create_parts(struct score_device *d, const char *device, struct hill_
     return status;
 }
 
+/* Score a slot of zeros: the runtime compiles for the device now, not within the first query. */
+static int warm_up(struct score_device *d, struct hill_why *why)
+{
+    struct score_piece piece = {.n_slots = 1, .exponents_at = kv_key_dims(&d->geometry)};
+    const uint16_t *scores;
+    uint8_t *memory;
+    int status = 0;
+
+    memset(d->query_bytes, 0, kv_digest_bytes(&d->geometry));
+    for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++) {
+        status = score_device_map(d, b, &memory, why);
+        if (status == 0) {
+            memset(memory, 0, kv_digest_bytes(&d->geometry));
+            status = score_device_launch(d, b, &piece, 1, why);
+        }
+        if (status == 0)
+            status = score_device_wait(d, b, &scores, why);
+    }
+    return status;
+}
+
 int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
                         uint64_t batch_bytes, struct hill_why *why)
 {
@@ -133,6 +154,8 @@ int score_device_create(struct score_device **out, const char *device, const str
     d->slots_max = (uint32_t)slots;
     d->groups_max = d->slots_max / SCORE_GROUP_SLOTS + SCORE_BATCH_PIECES;
     int status = create_parts(d, device, why);
+    if (status == 0)
+        status = warm_up(d, why);
     if (status != 0) {
         score_device_destroy(d);
         return status;
