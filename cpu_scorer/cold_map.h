@@ -1,0 +1,69 @@
+/*
+ * cpu_scorer/cold_map.h - who owns which stripes of the cold pool, and which position a cold slot
+ * holds.
+ *
+ * What: the scorer's mirror of the pool's directory. A sequence reserves for each layer, when it
+ * begins, all the stripes that it can ever need; the run is consecutive where there is one, so that
+ * a layer's digests stream. Slots of a (sequence, layer) are handed out in order and never reused
+ * before the whole sequence is trimmed. A slot is handed out uncommitted; only committed slots
+ * count (may be scored). Memory: 4 bytes per cold slot, private (with the selector the scorer's
+ * only large private memory). Who calls it: the scorer's data thread alone. The pool's file is
+ * never opened here.
+ */
+#ifndef HILL_CPU_SCORER_COLD_MAP_H
+#define HILL_CPU_SCORER_COLD_MAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+#define COLD_NONE UINT32_MAX
+
+struct cold_stripe {
+    uint32_t list;  /* sequence * n_layers + layer; COLD_NONE: free */
+    uint32_t order; /* within its list */
+    uint32_t next;  /* stripe of the next order, COLD_NONE at the end */
+};
+
+struct cold_list {
+    uint32_t first, current; /* stripes; current is being filled */
+    uint32_t n_stripes;
+    uint32_t used; /* slots handed out in current */
+    uint32_t committed;
+};
+
+struct cold_map {
+    uint32_t stripe_slots, n_stripes, n_free;
+    uint32_t n_lists;
+    struct cold_stripe *stripes;
+    struct cold_list *lists;
+    uint32_t *positions; /* [n_stripes * stripe_slots], top bit: uncommitted */
+};
+
+int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripes,
+                  uint32_t n_lists);
+void cold_map_finish(struct cold_map *map);
+
+/* n stripes for an empty list. HILL_E_NOSPACE: nothing changed. */
+int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n);
+void cold_map_release(struct cold_map *map, uint32_t list);
+
+/* Up to n slots for positions first, first + 1, ...: consecutive, in one stripe. Returns how many
+ * (0: the reservation is used up); *slot the first of them, *order the order of their stripe. */
+uint32_t cold_map_take(struct cold_map *map, uint32_t list, uint32_t first_position, uint32_t n,
+                       uint32_t *slot, uint32_t *order);
+
+/* How many slots the next cold_map_take can give at most. */
+uint32_t cold_map_room(const struct cold_map *map, uint32_t list);
+
+/* These slots count from now on. */
+void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n);
+
+/* The position at a committed slot of the list, COLD_NONE otherwise. slot may be anything. */
+uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);
+
+/* The position at a slot that was handed out. */
+uint32_t cold_map_taken_position(const struct cold_map *map, uint32_t slot);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * cpu_scorer/epoch.h - one epoch of the data plane: segments attached, rings laid out and opened,
+ * pipeline made.
+ *
+ * What: turns a Configure message into a running pipeline, and takes it down again. The scorer lays
+ * out rings and staging for everybody and owns the hot segment. Who calls it: main.c, one at a
+ * time. Failure: every number of the message is checked against the segments that are really there;
+ * the reason is in why, and nothing stays attached.
+ */
+#ifndef HILL_CPU_SCORER_EPOCH_H
+#define HILL_CPU_SCORER_EPOCH_H
+
+#include "cpu_scorer/pipeline.h"
+#include "proto/hill.pb-c.h"
+#include "shm/segment.h"
+
+struct epoch {
+    struct shm_segment rings, staging, hot;
+    struct shm_ring_end ends[RING_COUNT];
+    struct shm_arena arena;
+    struct pipeline *pipeline;
+    struct shm_doorbell *bell;
+};
+
+int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_hooks *hooks,
+               struct hill_why *why);
+/* Safe on a zeroed struct. */
+void epoch_close(struct epoch *e);
+
+/* Bytes of M_0 that this process holds: hot segment, staging, private buffers. */
+uint64_t epoch_resident_bytes(const struct epoch *e);
+
+#endif

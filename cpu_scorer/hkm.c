@@ -1,0 +1,358 @@
+/* cpu_scorer/hkm.c - see hkm.h. */
+#include "cpu_scorer/hkm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_scorer/gpu_slots.h"
+#include "kv/score.h"
+
+#define SLOTS KV_HOT_BLOCK_TOKENS
+
+static uint64_t pad64(uint64_t bytes)
+{
+    return (bytes + 63) & ~(uint64_t)63;
+}
+
+/* ---- layout ------------------------------------------------------------------------------ */
+
+static uint64_t n_lists(const struct hkm_config *c)
+{
+    return (uint64_t)c->n_sequences * c->geometry.n_layers;
+}
+
+/* Everything in front of the block owners. */
+static uint64_t fixed_bytes(const struct hkm_config *c)
+{
+    return pad64(sizeof(struct hkm_header)) + pad64(n_lists(c) * c->ctx_tokens * 4) +
+           pad64(n_lists(c) * sizeof(struct hkm_list)) +
+           pad64(gpu_slots_bytes((uint32_t)n_lists(c), c->gpu_slots));
+}
+
+uint64_t hkm_tables_bytes(const struct hkm_config *config)
+{
+    return fixed_bytes(config) + 5 * 64; /* and the alignment of the planes */
+}
+
+uint64_t hkm_block_bytes(const struct kv_geometry *g)
+{
+    return sizeof(struct hkm_owner) +
+           (uint64_t)SLOTS * (sizeof(uint32_t) + kv_digest_bytes(g) + kv_entry_bytes(g));
+}
+
+static uint64_t place_offsets(struct hkm_header *header, const struct hkm_config *c)
+{
+    uint64_t slots = (uint64_t)header->n_blocks * SLOTS, at = pad64(sizeof *header);
+    header->words_offset = at;
+    at += pad64(n_lists(c) * c->ctx_tokens * 4);
+    header->lists_offset = at;
+    at += pad64(n_lists(c) * sizeof(struct hkm_list));
+    header->gpu_offset = at;
+    at += pad64(gpu_slots_bytes((uint32_t)n_lists(c), c->gpu_slots));
+    header->owners_offset = at;
+    at += pad64(header->n_blocks * sizeof(struct hkm_owner));
+    header->positions_offset = at;
+    at += pad64(slots * 4);
+    header->exponents_offset = at;
+    at += pad64(slots * c->geometry.n_kv_heads);
+    header->mantissas_offset = at;
+    at += pad64(slots * kv_key_dims(&c->geometry));
+    header->entries_offset = at;
+    return at + slots * kv_entry_bytes(&c->geometry);
+}
+
+static void map_planes(struct hkm *h, uint8_t *memory)
+{
+    const struct hkm_header *header = h->header;
+    h->words = (_Atomic uint32_t *)(memory + header->words_offset);
+    h->lists = (struct hkm_list *)(memory + header->lists_offset);
+    h->owners = (struct hkm_owner *)(memory + header->owners_offset);
+    h->gpu_table = memory + header->gpu_offset;
+    h->positions = (uint32_t *)(memory + header->positions_offset);
+    h->exponents = memory + header->exponents_offset;
+    h->mantissas = (int8_t *)(memory + header->mantissas_offset);
+    h->entries = memory + header->entries_offset;
+}
+
+static void empty_tables(struct hkm *h, uint64_t lists)
+{
+    memset(h->words, 0, lists * h->ctx_tokens * sizeof *h->words);
+    for (uint64_t i = 0; i < lists; i++)
+        h->lists[i] = (struct hkm_list){.first = HKM_NONE};
+    for (uint32_t b = 0; b < h->n_blocks; b++)
+        h->owners[b] = (struct hkm_owner){
+            .list = HKM_NONE, .next = b + 1 < h->n_blocks ? b + 1 : HKM_NONE, .prev = HKM_NONE};
+    memset(h->positions, 0xff, (size_t)h->n_blocks * SLOTS * sizeof *h->positions);
+    h->free_block = 0;
+    h->n_free = h->n_unreserved = h->n_blocks;
+}
+
+int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
+             struct hill_why *why)
+{
+    const struct kv_geometry *g = &config->geometry;
+    uint64_t tables = hkm_tables_bytes(config), block = hkm_block_bytes(g);
+    uint64_t fit = bytes > tables ? (bytes - tables) / block : 0;
+    if (fit > config->n_blocks)
+        fit = config->n_blocks;
+    if (fit > HKM_SLOT_MASK / SLOTS)
+        fit = HKM_SLOT_MASK / SLOTS;
+    if (fit < g->n_layers)
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "cannot lay out the hot pool: %llu bytes hold %llu blocks, %u layers need one each",
+            (unsigned long long)bytes, (unsigned long long)fit, g->n_layers);
+    struct hkm_header *header = memory;
+    memset(header, 0, sizeof *header);
+    header->version = HKM_VERSION;
+    header->n_layers = g->n_layers;
+    header->n_kv_heads = g->n_kv_heads;
+    header->head_dim = g->head_dim;
+    header->ctx_tokens = config->ctx_tokens;
+    header->n_sequences = config->n_sequences;
+    header->gpu_slots = config->gpu_slots;
+    header->n_blocks = (uint32_t)fit;
+    header->total_bytes = place_offsets(header, config);
+    if (header->total_bytes > bytes)
+        abort(); /* a bug: the sums above are what place_offsets adds up */
+    *h = (struct hkm){.geometry = *g,
+                      .ctx_tokens = config->ctx_tokens,
+                      .n_sequences = config->n_sequences,
+                      .n_blocks = (uint32_t)fit,
+                      .key_dims = kv_key_dims(g),
+                      .entry_bytes = kv_entry_bytes(g),
+                      .header = header};
+    map_planes(h, memory);
+    empty_tables(h, n_lists(config));
+    /* release: pairs with the acquire of whoever maps the tables next; they are whole by then */
+    atomic_store_explicit(&header->magic, HKM_MAGIC, memory_order_release);
+    return 0;
+}
+
+/* ---- blocks ------------------------------------------------------------------------------ */
+
+int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
+{
+    uint64_t all = (uint64_t)blocks_per_layer * h->geometry.n_layers;
+    if (all > h->n_unreserved)
+        return HILL_E_NOSPACE;
+    h->n_unreserved -= (uint32_t)all;
+    for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
+        h->lists[hkm_list_index(h, sequence, layer)].limit = blocks_per_layer;
+    return 0;
+}
+
+/* A free block for the list, put at its front; HKM_NONE when the list has all it may have. */
+static uint32_t take_block(struct hkm *h, uint32_t list)
+{
+    struct hkm_list *l = &h->lists[list];
+    if (l->n_blocks == l->limit)
+        return HKM_NONE;
+    uint32_t block = h->free_block;
+    if (block == HKM_NONE)
+        abort(); /* a bug: reservations cover the blocks */
+    h->free_block = h->owners[block].next;
+    h->n_free--;
+    h->owners[block] = (struct hkm_owner){.list = list, .next = l->first, .prev = HKM_NONE};
+    if (l->first != HKM_NONE)
+        h->owners[l->first].prev = block;
+    l->first = block;
+    l->n_blocks++;
+    return block;
+}
+
+static void give_block(struct hkm *h, uint32_t block)
+{
+    struct hkm_owner *o = &h->owners[block];
+    struct hkm_list *l = &h->lists[o->list];
+    if (o->prev == HKM_NONE)
+        l->first = o->next;
+    else
+        h->owners[o->prev].next = o->next;
+    if (o->next != HKM_NONE)
+        h->owners[o->next].prev = o->prev;
+    l->n_blocks--;
+    *o = (struct hkm_owner){.list = HKM_NONE, .next = h->free_block, .prev = HKM_NONE};
+    h->free_block = block;
+    h->n_free++;
+}
+
+static void free_slot(struct hkm *h, uint32_t slot)
+{
+    struct hkm_owner *o = &h->owners[slot / SLOTS];
+    h->positions[slot] = HKM_NO_POSITION;
+    o->used &= ~((uint64_t)1 << slot % SLOTS);
+    h->lists[o->list].n_hot--;
+    if (!o->used)
+        give_block(h, slot / SLOTS);
+}
+
+/* A run of up to `want` free slots that follow one another in one block of the list; returns its
+ * length, 0: none. */
+static uint32_t find_run(struct hkm *h, uint32_t list, uint32_t want, uint32_t *slot)
+{
+    struct hkm_list *l = &h->lists[list];
+    uint32_t block = l->first;
+    /* the front block is the one being filled; others have holes only where entries went cold */
+    if (l->n_hot < (uint64_t)l->n_blocks * SLOTS)
+        while (block != HKM_NONE && h->owners[block].used == UINT64_MAX)
+            block = h->owners[block].next;
+    else
+        block = HKM_NONE;
+    if (block == HKM_NONE)
+        block = take_block(h, list);
+    if (block == HKM_NONE)
+        return 0;
+    uint64_t used = h->owners[block].used;
+    uint32_t at = (uint32_t)__builtin_ctzll(~used);
+    uint64_t above = used >> at;
+    uint32_t run = above ? (uint32_t)__builtin_ctzll(above) : SLOTS - at;
+    *slot = block * SLOTS + at;
+    return run < want ? run : want;
+}
+
+/* ---- entries ----------------------------------------------------------------------------- */
+
+static void set_word(struct hkm *h, uint32_t list, uint32_t position, uint32_t word)
+{
+    /* release: entry and digest are whole when the word is seen; pairs with the acquire of a
+     * successor process that audits the table (this process has one writer, which is the only
+     * reader) */
+    atomic_store_explicit(&h->words[(uint64_t)list * h->ctx_tokens + position], word,
+                          memory_order_release);
+}
+
+static void put_run(struct hkm *h, uint32_t list, uint32_t slot, uint32_t first, uint32_t run,
+                    const uint8_t *entries)
+{
+    struct hkm_owner *o = &h->owners[slot / SLOTS];
+    uint64_t bits = run == SLOTS ? UINT64_MAX : ((uint64_t)1 << run) - 1;
+    memcpy(hkm_entry(h, slot), entries, (size_t)run * h->entry_bytes);
+    kv_digest_keys(&h->geometry, (const uint16_t *)(const void *)hkm_entry(h, slot),
+                   h->entry_bytes / 2, run, hkm_mantissas(h, slot), hkm_exponents(h, slot));
+    o->used |= bits << slot % SLOTS;
+    h->lists[list].n_hot += run;
+    for (uint32_t i = 0; i < run; i++) {
+        h->positions[slot + i] = first + i;
+        set_word(h, list, first + i, hkm_word(HKM_HOT, slot + i));
+    }
+}
+
+uint32_t hkm_append(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t first, uint32_t n,
+                    const void *entries)
+{
+    uint32_t list = hkm_list_index(h, sequence, layer), done = 0;
+    while (done < n) {
+        uint32_t slot = 0, run = find_run(h, list, n - done, &slot);
+        if (run == 0)
+            break;
+        put_run(h, list, slot, first + done, run,
+                (const uint8_t *)entries + (uint64_t)done * h->entry_bytes);
+        done += run;
+    }
+    return done;
+}
+
+void hkm_set_cold(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position,
+                  uint32_t cold_slot)
+{
+    uint32_t before = hkm_location(h, sequence, layer, position);
+    set_word(h, hkm_list_index(h, sequence, layer), position, hkm_word(HKM_COLD, cold_slot));
+    if (hkm_tag(before) == HKM_HOT)
+        free_slot(h, hkm_slot(before));
+}
+
+static void release_list(struct hkm *h, uint32_t list)
+{
+    struct hkm_list *l = &h->lists[list];
+    for (uint32_t p = 0; p < h->ctx_tokens; p++)
+        set_word(h, list, p, hkm_word(HKM_NOWHERE, 0));
+    while (l->first != HKM_NONE) {
+        uint32_t block = l->first;
+        memset(&h->positions[(uint64_t)block * SLOTS], 0xff, SLOTS * sizeof *h->positions);
+        give_block(h, block);
+    }
+    h->n_unreserved += l->limit;
+    *l = (struct hkm_list){.first = HKM_NONE};
+}
+
+void hkm_release(struct hkm *h, uint32_t sequence)
+{
+    for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
+        release_list(h, hkm_list_index(h, sequence, layer));
+}
+
+uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t *blocks,
+                    uint32_t max)
+{
+    uint32_t n = 0;
+    uint32_t block = h->lists[hkm_list_index(h, sequence, layer)].first;
+    for (; block != HKM_NONE && n < max; block = h->owners[block].next)
+        blocks[n++] = block;
+    return n;
+}
+
+/* ---- audit ------------------------------------------------------------------------------- */
+
+static int audit_block(const struct hkm *h, uint32_t block, uint32_t list, struct hill_why *why)
+{
+    const struct hkm_owner *o = &h->owners[block];
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        uint32_t slot = block * SLOTS + i, position = h->positions[slot];
+        bool used = o->used >> i & 1;
+        if (used != (position != HKM_NO_POSITION))
+            return hill_fail(why, HILL_E_DAMAGED, "hot slot %u: bit and position disagree", slot);
+        if (!used)
+            continue;
+        if (position >= h->ctx_tokens ||
+            atomic_load_explicit(&h->words[(uint64_t)list * h->ctx_tokens + position],
+                                 memory_order_relaxed /* single writer */) !=
+                hkm_word(HKM_HOT, slot))
+            return hill_fail(why, HILL_E_DAMAGED, "hot slot %u: its location word is elsewhere",
+                             slot);
+    }
+    return 0;
+}
+
+static int audit_list(const struct hkm *h, uint32_t list, uint64_t *blocks, struct hill_why *why)
+{
+    const struct hkm_list *l = &h->lists[list];
+    uint32_t n = 0, used = 0, hot_words = 0, prev = HKM_NONE;
+    for (uint32_t b = l->first; b != HKM_NONE; prev = b, b = h->owners[b].next) {
+        if (b >= h->n_blocks || h->owners[b].list != list || h->owners[b].prev != prev ||
+            n++ == h->n_blocks)
+            return hill_fail(why, HILL_E_DAMAGED, "hot list %u: broken at block %u", list, b);
+        int rc = audit_block(h, b, list, why);
+        if (rc)
+            return rc;
+        used += (uint32_t)__builtin_popcountll(h->owners[b].used);
+    }
+    for (uint32_t p = 0; p < h->ctx_tokens; p++)
+        hot_words +=
+            hkm_tag(atomic_load_explicit(&h->words[(uint64_t)list * h->ctx_tokens + p],
+                                         memory_order_relaxed /* single writer */)) == HKM_HOT;
+    if (n != l->n_blocks || n > l->limit || used != l->n_hot || used != hot_words)
+        return hill_fail(why, HILL_E_DAMAGED,
+                         "hot list %u: %u blocks of %u, %u slots, %u counted, %u hot words", list,
+                         n, l->limit, used, l->n_hot, hot_words);
+    *blocks += n;
+    return 0;
+}
+
+int hkm_audit(const struct hkm *h, struct hill_why *why)
+{
+    uint64_t blocks = 0, limits = 0, n_free = 0;
+    for (uint32_t list = 0; list < h->n_sequences * h->geometry.n_layers; list++) {
+        int rc = audit_list(h, list, &blocks, why);
+        if (rc)
+            return rc;
+        limits += h->lists[list].limit;
+    }
+    for (uint32_t b = h->free_block; b != HKM_NONE && n_free <= h->n_blocks; b = h->owners[b].next)
+        n_free += h->owners[b].list == HKM_NONE;
+    if (n_free != h->n_free || blocks + n_free != h->n_blocks ||
+        limits + h->n_unreserved != h->n_blocks)
+        return hill_fail(why, HILL_E_DAMAGED, "hot pool: %llu blocks owned, %llu free, of %u",
+                         (unsigned long long)blocks, (unsigned long long)n_free, h->n_blocks);
+    return 0;
+}

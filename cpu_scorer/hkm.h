@@ -1,0 +1,183 @@
+/*
+ * cpu_scorer/hkm.h - the hierarchical KV manager's tables: where every KV entry is, and the hot
+ * pool.
+ *
+ * What: lays out the "hot" segment and keeps it: a location word for each (sequence, layer,
+ * position), hot blocks of KV_HOT_BLOCK_TOKENS slots, each owned by one (sequence, layer), and the
+ * GPU's slot table (gpu_slots.h). Everything lies in shared memory as offsets and numbers, so that
+ * it outlives the process. Layout: header, location words, lists, block owners, GPU slot table,
+ * then the planes of all blocks: positions  u32 [n_blocks][64]             HKM_NO_POSITION: the
+ * slot is free exponents  u8  [n_blocks][64][n_kv_heads] mantissas  i8  [n_blocks][64][key dims]
+ *     entries    u16 [n_blocks][64][2 * key dims]
+ * Invariants: a location word is the only authority on where an entry is; it changes by one atomic
+ * store, after the entry's copy at its new place is whole and before the old slot is freed. A list
+ * never takes more blocks than were reserved for it, so taking a block within the reservation
+ * cannot fail. A u16 hit-rate table per (sequence, layer, position) is to follow the location words
+ * when one is needed: its offset is in the header (0: absent). Who calls it: the scorer's data
+ * thread alone; scoring threads read digest planes while that thread changes none of them. Failure:
+ * codes as documented at each function.
+ */
+#ifndef HILL_CPU_SCORER_HKM_H
+#define HILL_CPU_SCORER_HKM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kv/geometry.h"
+#include "kv/plan.h"
+
+#define HKM_MAGIC       0x314d4b48u /* "HKM1" */
+#define HKM_VERSION     1u
+#define HKM_NO_POSITION UINT32_MAX
+#define HKM_NONE        UINT32_MAX
+
+/* A location word: two bits of tag, 30 bits of slot. */
+#define HKM_TAG_SHIFT 30
+#define HKM_SLOT_MASK 0x3fffffffu
+enum hkm_tag { HKM_NOWHERE = 0, HKM_HOT = 1, HKM_COLD = 2 };
+
+static inline uint32_t hkm_word(enum hkm_tag tag, uint32_t slot)
+{
+    return (uint32_t)tag << HKM_TAG_SHIFT | (slot & HKM_SLOT_MASK);
+}
+
+static inline enum hkm_tag hkm_tag(uint32_t word)
+{
+    return (enum hkm_tag)(word >> HKM_TAG_SHIFT);
+}
+
+static inline uint32_t hkm_slot(uint32_t word)
+{
+    return word & HKM_SLOT_MASK;
+}
+
+/* The hot segment's first bytes; written by the scorer at hkm_init, magic last. */
+struct hkm_header {
+    _Atomic uint32_t magic;
+    uint32_t version;
+    uint32_t n_layers, n_kv_heads, head_dim;
+    uint32_t ctx_tokens, n_sequences, gpu_slots;
+    uint32_t n_blocks, reserved;
+    uint64_t words_offset, hit_rates_offset, lists_offset, owners_offset, gpu_offset;
+    uint64_t positions_offset, exponents_offset, mantissas_offset, entries_offset;
+    uint64_t total_bytes;
+    uint64_t pad;
+};
+
+/* The blocks of one (sequence, layer). Writer: the data thread. */
+struct hkm_list {
+    uint32_t first;    /* block, HKM_NONE: empty */
+    uint32_t n_blocks; /* at most limit */
+    uint32_t n_hot;    /* slots in use */
+    uint32_t limit;    /* blocks reserved at SEQ_BEGIN */
+};
+
+/* One block. Writer: the data thread. */
+struct hkm_owner {
+    uint32_t list;       /* sequence * n_layers + layer; HKM_NONE: free */
+    uint32_t next, prev; /* in its list, or (next) in the free list */
+    uint32_t reserved;
+    uint64_t used; /* bit i: slot i holds an entry */
+};
+
+_Static_assert(sizeof(struct hkm_header) == 128, "hot segment layout");
+_Static_assert(sizeof(struct hkm_list) == 16, "hot segment layout");
+_Static_assert(sizeof(struct hkm_owner) == 24, "hot segment layout");
+_Static_assert(KV_HOT_BLOCK_TOKENS == 64, "a block's slots are the bits of one word");
+
+struct hkm_config {
+    struct kv_geometry geometry;
+    uint32_t ctx_tokens, n_sequences;
+    uint32_t gpu_slots; /* per (sequence, layer) */
+    uint32_t n_blocks;  /* at most; fewer when the memory holds fewer */
+};
+
+struct hkm {
+    struct kv_geometry geometry;
+    uint32_t ctx_tokens, n_sequences, n_blocks;
+    uint32_t key_dims, entry_bytes;
+    struct hkm_header *header;
+    _Atomic uint32_t *words; /* [n_sequences][n_layers][ctx_tokens] */
+    struct hkm_list *lists;  /* [n_sequences][n_layers] */
+    struct hkm_owner *owners;
+    void *gpu_table; /* gpu_slots_bytes, see gpu_slots.h */
+    uint32_t *positions;
+    uint8_t *exponents;
+    int8_t *mantissas;
+    uint8_t *entries;
+    uint32_t free_block; /* head of the free list */
+    uint32_t n_free;
+    uint32_t n_unreserved; /* blocks that no list has reserved */
+};
+
+/* Bytes of the tables that precede the blocks, and of one block. */
+uint64_t hkm_tables_bytes(const struct hkm_config *config);
+uint64_t hkm_block_bytes(const struct kv_geometry *g);
+
+/* Lay out `memory` (64-byte aligned) with as many blocks as fit, at most config->n_blocks; all
+ * empty. HILL_E_INVALID when not even one block per layer fits. Owns nothing: no finish is needed.
+ */
+int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
+             struct hill_why *why);
+
+/* Set aside blocks_per_layer blocks for every layer of a sequence that holds none.
+ * HILL_E_NOSPACE when that many are not unreserved; then nothing changes. */
+int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
+
+/* Free everything a sequence holds and its reservation; its words become nowhere. */
+void hkm_release(struct hkm *h, uint32_t sequence);
+
+/* Put n entries (each entry_bytes, at positions first...) into hot slots, digest them and make
+ * their words hot. Returns how many were taken: fewer than n when the list's blocks are full. */
+uint32_t hkm_append(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t first, uint32_t n,
+                    const void *entries);
+
+/* The entry at this position is at cold_slot from now on; a hot slot that it held is freed after
+ * the flip. */
+void hkm_set_cold(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position,
+                  uint32_t cold_slot);
+
+/* Every block of a (sequence, layer) into blocks[max]; returns how many there are (at most max). */
+uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t *blocks,
+                    uint32_t max);
+
+static inline uint32_t hkm_list_index(const struct hkm *h, uint32_t sequence, uint32_t layer)
+{
+    return sequence * h->geometry.n_layers + layer;
+}
+
+static inline uint32_t hkm_location(const struct hkm *h, uint32_t sequence, uint32_t layer,
+                                    uint32_t position)
+{
+    uint64_t at = (uint64_t)hkm_list_index(h, sequence, layer) * h->ctx_tokens + position;
+    /* relaxed: single writer, and it is this thread; release at the store is for a successor
+     * process */
+    return atomic_load_explicit(&h->words[at], memory_order_relaxed);
+}
+
+static inline uint8_t *hkm_entry(const struct hkm *h, uint32_t slot)
+{
+    return h->entries + (uint64_t)slot * h->entry_bytes;
+}
+
+static inline int8_t *hkm_mantissas(const struct hkm *h, uint32_t slot)
+{
+    return h->mantissas + (uint64_t)slot * h->key_dims;
+}
+
+static inline uint8_t *hkm_exponents(const struct hkm *h, uint32_t slot)
+{
+    return h->exponents + (uint64_t)slot * h->geometry.n_kv_heads;
+}
+
+/* Tokens hot in one (sequence, layer). */
+static inline uint32_t hkm_hot_tokens(const struct hkm *h, uint32_t sequence, uint32_t layer)
+{
+    return h->lists[hkm_list_index(h, sequence, layer)].n_hot;
+}
+
+/* Check every invariant of the tables, in O(everything): for tests and audits. */
+int hkm_audit(const struct hkm *h, struct hill_why *why);
+
+#endif

@@ -1,0 +1,162 @@
+/*
+ * hill-cpu-scorer - keeps the KV cache's hot tier and decides which entries each query needs
+ *
+ * SYNOPSIS
+ *     hill-cpu-scorer --run-dir DIR [--log-level LEVEL]
+ * DESCRIPTION
+ *     Started by hill-coordinator. Takes K and V of new tokens from the GPU worker, places them in
+ * the hot pool or sends them to the CSD agent, scores the hot ones itself, merges the agent's
+ * scores, selects, and hands the selected entries to the GPU worker. Everything it needs to know
+ * comes with Configure; a Configure of a higher epoch makes it drop everything and start anew.
+ * DIAGNOSTICS
+ *     Exits 0 on --help, --version and an orderly shutdown, 100 when the configuration is
+ * impossible, 111 when the environment fails (no memory, no segment), 1 when the data plane is
+ * damaged. A request's failure is reported and survived.
+ */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cpu_scorer/epoch.h"
+#include "proto/worker_link.h"
+
+struct scorer {
+    struct worker_link *link;
+    Hill__Message *configure; /* the newest, not yet acted on */
+    uint32_t epoch;
+    struct epoch data;
+};
+
+/* Look at the control plane; true when the current epoch must be left. */
+static bool interrupted(void *context)
+{
+    struct scorer *s = context;
+    Hill__Message *message;
+    while ((message = worker_link_poll(s->link)) != NULL) {
+        if (message->body_case != HILL__MESSAGE__BODY_CONFIGURE ||
+            message->configure->epoch < s->epoch) {
+            proto_free(message);
+            continue;
+        }
+        if (s->configure)
+            proto_free(s->configure);
+        s->configure = message;
+        s->epoch = message->configure->epoch;
+    }
+    return s->configure || worker_link_stopping(s->link);
+}
+
+static double ms(int64_t ns)
+{
+    return (double)ns / 1e6;
+}
+
+static void fill_tier(Hill__TierStats *out, const struct pipeline_tier *tier)
+{
+    hill__tier_stats__init(out);
+    out->tokens = tier->tokens;
+    out->bytes = tier->bytes;
+    out->cap_bytes = tier->cap_bytes;
+    out->hits = tier->hits;
+}
+
+static void send_stats(void *context, const struct pipeline_stats *in)
+{
+    struct scorer *s = context;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__SequenceStats out = HILL__SEQUENCE_STATS__INIT;
+    Hill__TierStats gpu, hot, cold;
+    fill_tier(out.gpu = &gpu, &in->gpu);
+    fill_tier(out.hot = &hot, &in->hot);
+    fill_tier(out.cold = &cold, &in->cold);
+    out.request_id = in->request_id;
+    out.selection_hash = in->selection_hash;
+    out.budget = in->budget;
+    out.beta = in->beta;
+    out.link_key_bytes = in->link_key_bytes;
+    out.link_score_bytes = in->link_score_bytes;
+    out.link_kv_bytes = in->link_kv_bytes;
+    out.flash_read_bytes = in->flash_read_bytes;
+    out.flash_write_bytes = in->flash_write_bytes;
+    out.score_hot_ms = ms(in->score_hot_ns);
+    out.score_cold_ms = ms(in->score_cold_ns);
+    out.merge_ms = ms(in->merge_ns);
+    out.fetch_ms = ms(in->fetch_ns);
+    out.promoted = in->promoted;
+    out.demoted = in->demoted;
+    out.bounced = in->bounced;
+    out.queries = in->queries;
+    out.dropped_records = in->dropped_records;
+    message.body_case = HILL__MESSAGE__BODY_SEQUENCE_STATS;
+    message.sequence_stats = &out;
+    worker_link_send(s->link, &message);
+}
+
+static void tell_failure(void *context, int code, const char *text, uint64_t request_id)
+{
+    worker_link_failure(((struct scorer *)context)->link, code, text, false, request_id);
+}
+
+static void count_work(void *context, uint64_t count)
+{
+    worker_link_work_done(((struct scorer *)context)->link, count);
+}
+
+/* Take up the newest Configure and serve it until it is over: 0, or why this process must end. */
+static int serve_epoch(struct scorer *s)
+{
+    struct pipeline_hooks hooks = {s, interrupted, send_stats, tell_failure, count_work};
+    struct hill_why why = {""};
+    char device[64];
+    Hill__Message *message = s->configure;
+    s->configure = NULL;
+    int rc = epoch_open(&s->data, message->configure, &hooks, &why);
+    if (rc == 0) {
+        snprintf(device, sizeof device, "%u threads, %s", message->configure->threads,
+                 message->configure->simd);
+        worker_link_set_epoch(s->link, s->epoch);
+        worker_link_set_doorbell(s->link, s->data.bell);
+        worker_link_ready(s->link, s->epoch, device, epoch_resident_bytes(&s->data));
+        rc = pipeline_run(s->data.pipeline);
+        worker_link_set_doorbell(s->link, NULL);
+        if (rc != HILL_E_CANCELLED)
+            hill_fail(&why, rc, "a ring of the data plane is damaged");
+    } else if (interrupted(s) && s->configure) {
+        rc = HILL_E_CANCELLED; /* its segments have been replaced in the meantime */
+    }
+    proto_free(message);
+    epoch_close(&s->data);
+    if (rc == HILL_E_CANCELLED)
+        return 0;
+    log_error("serving epoch %u failed: %s; ending", s->epoch, why.text);
+    worker_link_failure(s->link, rc, why.text, true, 0);
+    return rc;
+}
+
+static int serve(struct scorer *s)
+{
+    int rc = 0;
+    while (rc == 0 && !worker_link_stopping(s->link)) {
+        struct shm_doorbell *bell = worker_link_doorbell(s->link);
+        uint32_t seen = shm_doorbell_read(bell);
+        if (!interrupted(s))
+            shm_doorbell_wait(bell, seen, clock_deadline_ms(1000), 0);
+        else if (s->configure && !worker_link_stopping(s->link))
+            rc = serve_epoch(s);
+    }
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct scorer s = {0};
+    int rc = worker_link_open(&s.link, argc, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-cpu-scorer",
+                              "keeps the hot KV tier, scores it, and selects what a query needs");
+    if (rc)
+        return rc > 0 ? 0 : hill_exit_code(rc);
+    rc = serve(&s);
+    if (s.configure)
+        proto_free(s.configure);
+    worker_link_close(s.link);
+    return rc ? hill_exit_code(rc) : 0;
+}

@@ -1,0 +1,255 @@
+/* cpu_scorer/pipeline.c - life of a pipeline, its loop and its waits; see pipeline.h. */
+#include "cpu_scorer/pipeline_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define IDLE_NS CLOCK_MS(1000) /* the longest sleep: a wake-up a second costs nothing */
+#define SPIN_NS 4000
+
+/* ---- life --------------------------------------------------------------------------------- */
+
+static uint32_t blocks_max(const struct pipeline_config *c)
+{
+    return c->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
+}
+
+static int create_sequences(struct pipeline *p)
+{
+    const struct pipeline_config *c = &p->config;
+    p->sequences = calloc(c->n_sequences, sizeof *p->sequences);
+    if (!p->sequences)
+        return HILL_E_NOMEM;
+    for (uint32_t i = 0; i < c->n_sequences; i++) {
+        struct sequence *s = &p->sequences[i];
+        s->index = i;
+        s->layers = calloc(c->geometry.n_layers, sizeof *s->layers);
+        s->staging = calloc(c->gpu_slots, sizeof *s->staging);
+        s->hash = XXH64_createState();
+        if (!s->layers || !s->staging || !s->hash)
+            return HILL_E_NOMEM;
+    }
+    return 0;
+}
+
+static int create_buffers(struct pipeline *p)
+{
+    const struct pipeline_config *c = &p->config;
+    p->positions = calloc(c->gpu_slots, sizeof *p->positions);
+    p->slots = calloc(c->gpu_slots, sizeof *p->slots);
+    p->fetches = calloc(c->gpu_slots, sizeof *p->fetches);
+    p->blocks = calloc(blocks_max(c), sizeof *p->blocks);
+    p->scores = calloc((size_t)blocks_max(c) * KV_HOT_BLOCK_TOKENS, sizeof *p->scores);
+    p->query_mantissas = calloc(kv_key_dims(&c->geometry), 1);
+    p->query_shifts = calloc(c->geometry.n_kv_heads, 1);
+    if (!p->positions || !p->slots || !p->fetches || !p->blocks || !p->scores ||
+        !p->query_mantissas || !p->query_shifts)
+        return HILL_E_NOMEM;
+    int rc = kv_selector_create(&p->selector, c->ctx_tokens);
+    if (rc == 0)
+        rc = create_sequences(p);
+    return rc;
+}
+
+static int create_tables(struct pipeline *p, struct hill_why *why)
+{
+    const struct pipeline_config *c = &p->config;
+    uint32_t n_lists = c->n_sequences * c->geometry.n_layers;
+    struct hkm_config config = {.geometry = c->geometry,
+                                .ctx_tokens = c->ctx_tokens,
+                                .n_sequences = c->n_sequences,
+                                .gpu_slots = c->gpu_slots,
+                                .n_blocks = c->hot_blocks};
+    int rc = hkm_init(&p->hkm, p->io.hot, p->io.hot_bytes, &config, why);
+    if (rc)
+        return rc;
+    gpu_slots_init(&p->gpu, p->hkm.gpu_table, n_lists, c->gpu_slots);
+    rc = cold_map_init(&p->cold, c->csd ? c->stripe_slots : 1, c->csd ? c->n_stripes : 0, n_lists);
+    return rc ? hill_fail(why, rc, "cannot map a cold pool of %u stripes of %u slots: %s",
+                          c->n_stripes, c->stripe_slots, hill_strerror(rc))
+              : 0;
+}
+
+/* A DEMOTE of demote_slots must fit the ring. */
+static int fit_demotes(struct pipeline *p, struct hill_why *why)
+{
+    struct demote_parts parts;
+    if (!p->config.csd)
+        return 0;
+    uint32_t most = shm_ring_payload_max(&p->io.rings[RING_BACKGROUND]);
+    for (uint32_t n = p->config.demote_slots; n > 0; n--) {
+        record_demote_parts(&parts, &p->config.geometry, n);
+        if (parts.total <= most) {
+            p->config.demote_slots = n;
+            return 0;
+        }
+    }
+    return hill_fail(why, HILL_E_INVALID,
+                     "the background ring takes records of %u bytes, too few for one entry", most);
+}
+
+int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
+                    const struct pipeline_io *io, const struct pipeline_hooks *hooks,
+                    struct hill_why *why)
+{
+    *out = NULL;
+    if (!config->ctx_tokens || !config->n_sequences || !config->gpu_slots || !config->score ||
+        !config->block_tokens)
+        return hill_fail(why, HILL_E_INVALID,
+                         "cannot set up scoring: context, sequences, GPU slots or block size is 0");
+    struct pipeline *p = calloc(1, sizeof *p);
+    if (!p)
+        return hill_fail(why, HILL_E_NOMEM, "cannot set up scoring: out of memory");
+    p->config = *config;
+    p->io = *io;
+    p->hooks = *hooks;
+    p->next_tag = 1;
+    p->staging_unreserved = io->staging->slot_count;
+    int rc = fit_demotes(p, why);
+    if (rc == 0)
+        rc = create_tables(p, why);
+    if (rc == 0 && (rc = create_buffers(p)) != 0)
+        hill_fail(why, rc, "cannot set up scoring for a context of %u tokens: %s",
+                  config->ctx_tokens, hill_strerror(rc));
+    if (rc == 0 && (rc = score_pool_create(&p->pool, config->threads, config->score)) != 0)
+        hill_fail(why, rc, "cannot start %u scoring threads: %s", config->threads,
+                  hill_strerror(rc));
+    if (rc) {
+        pipeline_destroy(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void pipeline_destroy(struct pipeline *p)
+{
+    if (!p)
+        return;
+    score_pool_destroy(p->pool); /* first: its threads read the hot pool */
+    for (uint32_t i = 0; p->sequences && i < p->config.n_sequences; i++) {
+        free(p->sequences[i].layers);
+        free(p->sequences[i].staging);
+        XXH64_freeState(p->sequences[i].hash);
+    }
+    free(p->sequences);
+    kv_selector_destroy(p->selector);
+    cold_map_finish(&p->cold);
+    free(p->positions);
+    free(p->slots);
+    free(p->fetches);
+    free(p->blocks);
+    free(p->scores);
+    free(p->query_mantissas);
+    free(p->query_shifts);
+    free(p);
+}
+
+uint64_t pipeline_private_bytes(const struct pipeline *p)
+{
+    const struct pipeline_config *c = &p->config;
+    return kv_selector_bytes(c->ctx_tokens) +
+           (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
+           (uint64_t)c->gpu_slots *
+               ((2 + c->n_sequences) * sizeof(uint32_t) + sizeof(struct fetch_item)) +
+           (uint64_t)blocks_max(c) * (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
+}
+
+uint32_t pipeline_hot_blocks(const struct pipeline *p)
+{
+    return p->hkm.n_blocks;
+}
+
+const struct hkm *pipeline_tables(const struct pipeline *p)
+{
+    return &p->hkm;
+}
+
+/* ---- records ------------------------------------------------------------------------------ */
+
+bool pipeline_accept(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes)
+{
+    struct hill_why why = {""};
+    const struct record_header *header = payload;
+    int rc = record_check(type, payload, bytes, &p->config.geometry, p->config.n_sequences, &why);
+    if (rc == 0 && header->epoch == p->config.epoch)
+        return true;
+    p->dropped_records++;
+    if (rc)
+        log_warn("a record was dropped: %s", why.text);
+    else
+        log_debug("a record of epoch %u was dropped in epoch %u", header->epoch, p->config.epoch);
+    return false;
+}
+
+void pipeline_fail(struct pipeline *p, struct sequence *s, int code, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    if (s->status)
+        return; /* the first reason stands */
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    s->status = code;
+    log_error("request %llu failed: %s (%s)", (unsigned long long)s->request_id, text,
+              hill_strerror(code));
+    p->hooks.failure(p->hooks.context, code, text, s->request_id);
+}
+
+/* ---- the loop ----------------------------------------------------------------------------- */
+
+int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy)
+{
+    if (p->hooks.interrupted(p->hooks.context))
+        return HILL_E_CANCELLED;
+    agent_check_deadline(p);
+    int64_t deadline = clock_now_ns() + IDLE_NS;
+    if (p->commands_open && !p->agent_status) {
+        int64_t agent = p->agent_heard_ns + p->config.agent_deadline_ns;
+        deadline = agent < deadline ? agent : deadline;
+    }
+    /* a timeout is only another look */
+    shm_doorbell_wait(p->io.bell, seen, deadline, busy ? SPIN_NS : 0);
+    return p->hooks.interrupted(p->hooks.context) ? HILL_E_CANCELLED : 0;
+}
+
+/* One turn: everything that can move on now, what frees others first. */
+static int turn(struct pipeline *p)
+{
+    static int (*const pumps[])(struct pipeline *) = {
+        agent_pump,  agent_pump_commits, append_pump_endings,
+        append_pump, query_pump,         agent_pump_moves,
+    };
+    int moved = 0;
+    for (size_t i = 0; i < sizeof pumps / sizeof pumps[0]; i++) {
+        int rc = pumps[i](p);
+        if (rc < 0)
+            return rc;
+        moved |= rc;
+    }
+    return moved;
+}
+
+int pipeline_run(struct pipeline *p)
+{
+    for (;;) {
+        uint32_t seen = shm_doorbell_read(p->io.bell);
+        int rc = turn(p);
+        if (rc < 0)
+            return rc;
+        if (rc > 0) {
+            if (p->hooks.interrupted(p->hooks.context))
+                return HILL_E_CANCELLED;
+            continue;
+        }
+        rc = pipeline_pause(p, seen, false);
+        if (rc)
+            return rc;
+    }
+}

@@ -1,0 +1,99 @@
+/*
+ * cpu_scorer/pipeline.h - the scorer's data loop: records in, selections out (architecture 2 and
+ * 3).
+ *
+ * What: owns the hot pool's tables, the cold map, the GPU slot table and the staging arena of one
+ * epoch of the data plane, and answers the GPU worker from them with the agent's help. One thread;
+ * scoring threads only read digests. A pipeline knows no process and no socket: main.c gives it
+ * opened ring ends, mapped memory and hooks, and so do the tests. Invariants: see README.md.
+ * Failure: a request fails by the status of its SELECTION or SEQ_READY and the failure hook;
+ * pipeline_run returns only when interrupted (HILL_E_CANCELLED) or when a ring is damaged
+ * (HILL_E_DAMAGED).
+ */
+#ifndef HILL_CPU_SCORER_PIPELINE_H
+#define HILL_CPU_SCORER_PIPELINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kv/geometry.h"
+#include "kv/score.h"
+#include "proto/layout.h"
+#include "shm/arena.h"
+#include "shm/doorbell.h"
+#include "shm/ring.h"
+
+struct pipeline_config {
+    struct kv_geometry geometry;
+    uint32_t epoch, ctx_tokens, n_sequences;
+    uint32_t threads;      /* scoring threads */
+    uint32_t block_tokens; /* n of a Score Block */
+    uint32_t gpu_slots;    /* per (sequence, layer) */
+    uint32_t hot_blocks;   /* at most */
+    uint32_t demote_slots; /* at most in one DEMOTE; lowered to what the ring takes */
+    double beta;
+    uint64_t hot_cap_bytes, gpu_cap_bytes,
+        cold_cap_bytes;               /* reported, enforced by the sizes given */
+    bool csd;                         /* an agent with a cold pool is attached */
+    uint32_t stripe_slots, n_stripes; /* of the cold pool */
+    kv_score_fn *score;
+    int64_t agent_deadline_ns; /* for any answer of the agent (and of the GPU worker's draining) */
+};
+
+struct pipeline_tier {
+    uint64_t tokens, bytes, cap_bytes, hits;
+};
+
+/* proto's SequenceStats, without protobuf. */
+struct pipeline_stats {
+    uint64_t request_id, selection_hash;
+    uint32_t budget;
+    double beta;
+    struct pipeline_tier gpu, hot, cold;
+    uint64_t link_key_bytes, link_score_bytes, link_kv_bytes;
+    uint64_t flash_read_bytes, flash_write_bytes;
+    int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
+    uint64_t promoted, demoted, bounced;
+    uint64_t queries, dropped_records;
+};
+
+struct pipeline_hooks {
+    void *context;
+    /* True when the loop must be left: another Configure or the end. Called at every turn of every
+     * wait. */
+    bool (*interrupted)(void *context);
+    void (*stats)(void *context, const struct pipeline_stats *stats);
+    void (*failure)(void *context, int code, const char *text, uint64_t request_id);
+    void (*work_done)(void *context, uint64_t count);
+};
+
+struct pipeline_io {
+    struct shm_ring_end
+        *rings; /* [RING_COUNT], opened; the agent's four are not used without a CSD */
+    struct shm_doorbell *bell; /* the scorer's */
+    struct shm_arena *staging; /* owned */
+    void *hot;                 /* the hot segment's payload */
+    uint64_t hot_bytes;
+};
+
+struct pipeline;
+
+/* HILL_E_INVALID (caps too small, impossible sizes), HILL_E_NOMEM, HILL_E_IO. io's parts outlive
+ * the pipeline. */
+int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
+                    const struct pipeline_io *io, const struct pipeline_hooks *hooks,
+                    struct hill_why *why);
+void pipeline_destroy(struct pipeline *p);
+
+/* Serve until interrupted. */
+int pipeline_run(struct pipeline *p);
+
+/* Bytes of private memory that grow with context and pool (the selector, the cold map, buffers). */
+uint64_t pipeline_private_bytes(const struct pipeline *p);
+uint32_t pipeline_hot_blocks(const struct pipeline *p);
+
+struct hkm;
+/* The tables, for tests. */
+const struct hkm *pipeline_tables(const struct pipeline *p);
+
+#endif

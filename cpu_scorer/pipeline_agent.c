@@ -1,0 +1,494 @@
+/*
+ * cpu_scorer/pipeline_agent.c - the agent's side of the pipeline: what is sent to it, and what
+ * comes back.
+ *
+ * Moving an entry down: DEMOTE on the background ring (a copy of entry and digest), its completion
+ * (the copy is on flash), COMMIT on the command ring and the location word's flip, then the hot
+ * slot is free. The commit precedes every later query on the same ring, and both happen only while
+ * no query is open: agent and scorer cut at the same place. Link accounting: every payload byte of
+ * the agent's two rings is a Score Block's tuples (link_score), a fixed header or a completion
+ * (control), or, being nothing of these, counted as link_key. A raw key that came over would show
+ * there. Failure: a command's error fails its request; an agent that is silent past the deadline
+ * with commands open is given up until the next epoch. A peer seen gone is only silent: the
+ * coordinator brings a new epoch.
+ */
+#include "cpu_scorer/pipeline_internal.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define MOVES_OPEN_MAX                                                                             \
+    4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
+#define MOVE_TOKENS_MIN                                                                            \
+    16u /* over the target before moving: small records cost as much as large ones */
+#define TUPLES_AT_ONCE 512u
+
+/* ---- commands ----------------------------------------------------------------------------- */
+
+void agent_sent(struct pipeline *p)
+{
+    if (p->commands_open++ == 0)
+        p->agent_heard_ns = clock_now_ns();
+}
+
+uint64_t agent_tag(struct pipeline *p)
+{
+    return p->next_tag++ << 8;
+}
+
+int agent_trim(struct pipeline *p, struct sequence *s)
+{
+    struct record_trim trim = {.header = pipeline_header(p, s->index, 0, 0), .tag = agent_tag(p)};
+    int rc = shm_ring_push(&p->io.rings[RING_COMMAND], RECORD_TRIM, &trim, sizeof trim);
+    if (rc)
+        return HILL_E_WOULD_BLOCK; /* gone: silent, see above */
+    s->trim_tag = trim.tag;
+    agent_sent(p);
+    return 0;
+}
+
+static struct demote *free_demote(struct pipeline *p)
+{
+    for (uint32_t i = 0; i < MAX_DEMOTES; i++)
+        if (!p->demotes[i].used)
+            return &p->demotes[i];
+    return NULL;
+}
+
+static void drop_demote(struct pipeline *p, struct demote *d)
+{
+    p->sequences[d->sequence].demotes--;
+    p->n_demotes--;
+    p->n_moves -= d->from_hot;
+    d->used = false;
+}
+
+void agent_forget(struct pipeline *p, struct sequence *s)
+{
+    for (uint32_t i = 0; i < MAX_DEMOTES; i++)
+        if (p->demotes[i].used && p->demotes[i].sequence == s->index)
+            drop_demote(p, &p->demotes[i]);
+}
+
+/* A DEMOTE record reserved in the background ring, its parts to be filled. */
+struct demote_record {
+    struct record_demote *record;
+    struct demote_parts parts;
+    struct demote *demote;
+    uint32_t n;
+};
+
+static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n,
+                          struct demote_record *out)
+{
+    uint32_t room = cold_map_room(&p->cold, pipeline_list(p, s->index, layer));
+    out->n = n < room ? n : room;
+    if (out->n > p->config.demote_slots)
+        out->n = p->config.demote_slots;
+    out->demote = free_demote(p);
+    if (p->agent_status || out->n == 0 || !out->demote)
+        return HILL_E_WOULD_BLOCK;
+    record_demote_parts(&out->parts, &p->config.geometry, out->n);
+    void *payload;
+    int rc = shm_ring_reserve(&p->io.rings[RING_BACKGROUND], (uint32_t)out->parts.total, &payload);
+    if (rc)
+        return rc;
+    out->record = payload;
+    memset(payload, 0, out->parts.entries); /* no padding carries old bytes */
+    return 0;
+}
+
+static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
+                           uint32_t first_position, bool from_hot, struct demote_record *d)
+{
+    uint32_t slot = 0, order = 0;
+    uint32_t *positions = (uint32_t *)((uint8_t *)d->record + d->parts.positions);
+    cold_map_take(&p->cold, pipeline_list(p, s->index, layer), first_position, d->n, &slot, &order);
+    *d->demote = (struct demote){.tag = agent_tag(p) | (uint64_t)(d->demote - p->demotes),
+                                 .sequence = s->index,
+                                 .layer = layer,
+                                 .first_slot = slot,
+                                 .n = d->n,
+                                 .used = true,
+                                 .from_hot = from_hot};
+    *d->record = (struct record_demote){.header = pipeline_header(p, s->index, 0, layer),
+                                        .tag = d->demote->tag,
+                                        .first_slot = slot,
+                                        .n_slots = d->n,
+                                        .stripe_order = order};
+    for (uint32_t i = 0; i < d->n; i++)
+        positions[i] = first_position + i;
+    shm_ring_publish(&p->io.rings[RING_BACKGROUND], RECORD_DEMOTE, (uint32_t)d->parts.total);
+    p->n_demotes++;
+    p->n_moves += from_hot;
+    s->demotes++;
+    s->cold_used = true;
+    agent_sent(p);
+}
+
+uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t layer,
+                              uint32_t first, uint32_t n, const uint8_t *entries)
+{
+    struct demote_record d;
+    if (reserve_demote(p, s, layer, n, &d))
+        return 0;
+    uint8_t *record = (uint8_t *)d.record;
+    uint32_t entry_bytes = p->hkm.entry_bytes;
+    memcpy(record + d.parts.entries, entries, (size_t)d.n * entry_bytes);
+    kv_digest_keys(&p->config.geometry, (const uint16_t *)(const void *)entries, entry_bytes / 2,
+                   d.n, (int8_t *)record + d.parts.mantissas, record + d.parts.exponents);
+    publish_demote(p, s, layer, first, false, &d);
+    return d.n;
+}
+
+/* ---- demotions from hot ------------------------------------------------------------------- */
+
+/* The oldest hot tokens above the sinks that follow one another: *first, and how many (at most
+ * max). */
+static uint32_t oldest_hot(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t max,
+                           uint32_t *first)
+{
+    struct layer_state *l = &s->layers[layer];
+    uint32_t at = l->low > s->settings.sinks ? l->low : s->settings.sinks, n = 0;
+    while (at < l->appended && hkm_tag(hkm_location(&p->hkm, s->index, layer, at)) != HKM_HOT)
+        at++;
+    *first = l->low = at;
+    while (n < max && at + n < l->appended &&
+           hkm_tag(hkm_location(&p->hkm, s->index, layer, at + n)) == HKM_HOT)
+        n++;
+    return n;
+}
+
+static int move_down(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n)
+{
+    uint32_t first;
+    struct demote_record d;
+    n = oldest_hot(p, s, layer, n, &first);
+    if (n == 0 || reserve_demote(p, s, layer, n, &d))
+        return 0;
+    uint8_t *record = (uint8_t *)d.record;
+    uint32_t entry_bytes = p->hkm.entry_bytes, dims = p->hkm.key_dims;
+    uint32_t heads = p->config.geometry.n_kv_heads;
+    for (uint32_t i = 0; i < d.n; i++) {
+        uint32_t slot = hkm_slot(hkm_location(&p->hkm, s->index, layer, first + i));
+        memcpy(record + d.parts.mantissas + (uint64_t)i * dims, hkm_mantissas(&p->hkm, slot), dims);
+        memcpy(record + d.parts.exponents + (uint64_t)i * heads, hkm_exponents(&p->hkm, slot),
+               heads);
+        memcpy(record + d.parts.entries + (uint64_t)i * entry_bytes, hkm_entry(&p->hkm, slot),
+               entry_bytes);
+    }
+    publish_demote(p, s, layer, first, true, &d);
+    s->layers[layer].moving = d.n;
+    return 1;
+}
+
+static int moves_of(struct pipeline *p, struct sequence *s)
+{
+    int moved = 0;
+    bool over = false;
+    for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++) {
+        struct layer_state *l = &s->layers[layer];
+        uint32_t hot = hkm_hot_tokens(&p->hkm, s->index, layer);
+        uint32_t target = placement_hot_target(&s->placement, l->appended);
+        if (hot < target + MOVE_TOKENS_MIN)
+            continue;
+        over = true;
+        if (l->moving == 0 && p->n_moves < MOVES_OPEN_MAX)
+            moved |= move_down(p, s, layer, hot - target);
+    }
+    s->moves_wanted = over;
+    return moved;
+}
+
+int agent_pump_moves(struct pipeline *p)
+{
+    int moved = 0;
+    if (!p->config.csd || p->agent_status)
+        return 0;
+    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
+        struct sequence *s = &p->sequences[i];
+        if (s->state == SEQUENCE_ACTIVE && !s->status && s->moves_wanted &&
+            p->n_moves < MOVES_OPEN_MAX)
+            moved |= moves_of(p, s);
+    }
+    return moved;
+}
+
+/* ---- commits ------------------------------------------------------------------------------ */
+
+static int push_commit(struct pipeline *p, const struct demote *d)
+{
+    uint32_t bytes = (uint32_t)(sizeof(struct record_commit) + (uint64_t)d->n * sizeof(uint32_t));
+    void *payload;
+    int rc = shm_ring_reserve(&p->io.rings[RING_COMMAND], bytes, &payload);
+    if (rc)
+        return rc;
+    struct record_commit *commit = payload;
+    uint32_t *slots = (uint32_t *)(commit + 1);
+    *commit = (struct record_commit){.header = pipeline_header(p, d->sequence, 0, d->layer),
+                                     .tag = agent_tag(p),
+                                     .n_slots = d->n};
+    for (uint32_t i = 0; i < d->n; i++)
+        slots[i] = d->first_slot + i;
+    shm_ring_publish(&p->io.rings[RING_COMMAND], RECORD_COMMIT, bytes);
+    agent_sent(p);
+    return 0;
+}
+
+static void flip(struct pipeline *p, const struct demote *d)
+{
+    struct sequence *s = &p->sequences[d->sequence];
+    struct layer_state *l = &s->layers[d->layer];
+    cold_map_commit(&p->cold, pipeline_list(p, d->sequence, d->layer), d->first_slot, d->n);
+    for (uint32_t i = 0; i < d->n; i++)
+        hkm_set_cold(&p->hkm, d->sequence, d->layer,
+                     cold_map_taken_position(&p->cold, d->first_slot + i), d->first_slot + i);
+    if (d->from_hot) {
+        l->moving = 0;
+        s->stats.demoted += d->n;
+    } else {
+        l->uncommitted -= d->n;
+    }
+}
+
+int agent_pump_commits(struct pipeline *p)
+{
+    int moved = 0;
+    if (p->n_demotes == 0 || p->query.open)
+        return 0;
+    for (uint32_t i = 0; i < MAX_DEMOTES; i++) {
+        struct demote *d = &p->demotes[i];
+        if (!d->used || !d->done)
+            continue;
+        struct sequence *s = &p->sequences[d->sequence];
+        if (s->state == SEQUENCE_ACTIVE && !s->status) {
+            if (push_commit(p, d))
+                break; /* no credits now */
+            flip(p, d);
+        }
+        drop_demote(p, d);
+        moved = 1;
+    }
+    return moved;
+}
+
+/* ---- what comes back ---------------------------------------------------------------------- */
+
+static void complete_query(struct pipeline *p, const struct record_completion *c)
+{
+    struct query_state *q = &p->query;
+    if (!q->open || c->tag != q->query_id || q->cold_done)
+        return;
+    q->cold_done = true;
+    q->cold_done_ns = clock_now_ns();
+    if (c->status)
+        q->status = c->status;
+    else if (c->count != q->cold_expected)
+        q->status = HILL_E_PROTOCOL;
+    if (q->status)
+        pipeline_fail(p, &p->sequences[q->sequence], q->status,
+                      "scoring layer %u on the drive: %u of %u slots, first bad position %u",
+                      q->layer, c->count, q->cold_expected, c->detail);
+}
+
+static void complete_fetch(struct pipeline *p, const struct record_completion *c)
+{
+    struct query_state *q = &p->query;
+    if (q->fetches_open == 0 || c->tag < q->fetch_first_tag || c->tag > q->fetch_last_tag)
+        return;
+    q->fetches_open--;
+    q->fetched += c->count;
+    if (c->status && !q->status) {
+        q->status = c->status;
+        pipeline_fail(p, &p->sequences[q->sequence], q->status,
+                      "the entry of position %u in layer %u cannot be read from the cold pool",
+                      c->detail, q->layer);
+    }
+}
+
+static void complete_demote(struct pipeline *p, const struct record_completion *c)
+{
+    struct demote *d = &p->demotes[c->tag % 256 % MAX_DEMOTES];
+    if (!d->used || d->tag != c->tag || d->done)
+        return;
+    d->done = true;
+    if (!c->status && c->count == d->n)
+        return;
+    struct sequence *s = &p->sequences[d->sequence];
+    if (s->state == SEQUENCE_ACTIVE)
+        pipeline_fail(p, s, c->status ? c->status : HILL_E_PROTOCOL,
+                      "writing %u entries of layer %u to the cold pool", d->n, d->layer);
+    drop_demote(p, d);
+}
+
+static void complete_trim(struct pipeline *p, const struct record_completion *c)
+{
+    struct sequence *s = &p->sequences[c->header.sequence];
+    if (s->state != SEQUENCE_TRIMMING || s->trim_tag != c->tag)
+        return;
+    if (c->status)
+        log_error("freeing the cold stripes of sequence %u failed: %s; they are used again",
+                  s->index, hill_strerror(c->status));
+    append_free(p, s);
+}
+
+static void complete_commit(struct pipeline *p, const struct record_completion *c)
+{
+    struct sequence *s = &p->sequences[c->header.sequence];
+    if (c->status && s->state == SEQUENCE_ACTIVE && c->tag >> 8 >= s->first_tag)
+        pipeline_fail(p, s, c->status, "committing entries of layer %u in the cold pool",
+                      c->header.layer);
+}
+
+static void take_completion(struct pipeline *p, const struct record_completion *c)
+{
+    struct sequence *s = &p->sequences[c->header.sequence];
+    if (p->commands_open)
+        p->commands_open--;
+    if (s->state == SEQUENCE_ACTIVE) {
+        s->stats.flash_read_bytes += c->flash_read_bytes;
+        s->stats.flash_write_bytes += c->flash_write_bytes;
+        s->stats.link_kv_bytes += c->command == RECORD_FETCH ? c->link_kv_bytes : 0;
+    }
+    switch (c->command) {
+    case RECORD_AGENT_QUERY:
+        complete_query(p, c);
+        break;
+    case RECORD_FETCH:
+        complete_fetch(p, c);
+        break;
+    case RECORD_DEMOTE:
+        complete_demote(p, c);
+        break;
+    case RECORD_TRIM:
+        complete_trim(p, c);
+        break;
+    default:
+        complete_commit(p, c);
+        break;
+    }
+}
+
+/* Scores into the selector, by position. A slot that is not ours or not committed is an error,
+ * never a guess. */
+static int add_tuples(struct pipeline *p, const struct record_score_block *b)
+{
+    const struct score_tuple *tuples = (const struct score_tuple *)(b + 1);
+    uint32_t list = pipeline_list(p, p->query.sequence, p->query.layer);
+    uint32_t positions[TUPLES_AT_ONCE];
+    uint16_t scores[TUPLES_AT_ONCE];
+    for (uint32_t done = 0; done < b->n;) {
+        uint32_t n = b->n - done < TUPLES_AT_ONCE ? b->n - done : TUPLES_AT_ONCE;
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t in_stripe = (uint64_t)b->first_slot + tuples[done + i].slot_offset;
+            positions[i] =
+                in_stripe < p->cold.stripe_slots
+                    ? cold_map_position(&p->cold, list,
+                                        (uint64_t)b->stripe * p->cold.stripe_slots + in_stripe)
+                    : COLD_NONE;
+            scores[i] = tuples[done + i].score;
+        }
+        int rc = kv_selector_add(p->selector, positions, scores, n); /* refuses COLD_NONE */
+        if (rc)
+            return rc;
+        done += n;
+    }
+    return 0;
+}
+
+static void take_scores(struct pipeline *p, const struct record_score_block *b)
+{
+    struct query_state *q = &p->query;
+    struct sequence *s = &p->sequences[b->header.sequence];
+    if (s->state == SEQUENCE_ACTIVE)
+        s->stats.link_score_bytes += (uint64_t)b->n * sizeof(struct score_tuple);
+    if (!q->open || b->query_id != q->query_id || b->header.sequence != q->sequence ||
+        b->header.layer != q->layer || q->status) {
+        p->dropped_records++; /* of a query that was given up */
+        return;
+    }
+    int64_t start = clock_now_ns();
+    int rc = add_tuples(p, b);
+    if (rc) {
+        q->status = rc;
+        pipeline_fail(p, s, rc, "a Score Block of stripe %u scores a slot twice or a foreign one",
+                      b->stripe);
+    }
+    q->cold_scored += b->n;
+    s->stats.merge_ns += clock_now_ns() - start;
+}
+
+/* Account for every byte of a record from the agent, whatever it is. */
+static void count_link(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes,
+                       bool accepted)
+{
+    uint64_t known = 0;
+    const struct record_score_block *b = payload;
+    if (accepted && type == RECORD_COMPLETION)
+        known = sizeof(struct record_completion);
+    else if (accepted && type == RECORD_SCORE_BLOCK)
+        known = sizeof *b + (uint64_t)b->n * sizeof(struct score_tuple);
+    p->control_bytes += type == RECORD_SCORE_BLOCK && accepted ? sizeof *b : known;
+    if (bytes <= known)
+        return;
+    /* nobody's in particular: every request under way is told */
+    for (uint32_t i = 0; i < p->config.n_sequences; i++)
+        if (p->sequences[i].state == SEQUENCE_ACTIVE)
+            p->sequences[i].stats.link_key_bytes += bytes - known;
+}
+
+static int drain(struct pipeline *p, enum layout_ring which)
+{
+    struct shm_ring_end *ring = &p->io.rings[which];
+    uint32_t expected = which == RING_SCORE ? RECORD_SCORE_BLOCK : RECORD_COMPLETION;
+    int moved = 0;
+    for (;;) {
+        uint32_t type, bytes;
+        const void *payload;
+        int rc = shm_ring_peek(ring, &type, &payload, &bytes);
+        if (rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE)
+            return moved;
+        if (rc)
+            return rc;
+        bool accepted = pipeline_accept(p, type, payload, bytes) && type == expected;
+        count_link(p, type, payload, bytes, accepted);
+        p->agent_heard_ns = clock_now_ns();
+        if (accepted && which == RING_SCORE)
+            take_scores(p, payload);
+        else if (accepted)
+            take_completion(p, payload);
+        shm_ring_release(ring);
+        moved = 1;
+    }
+}
+
+int agent_pump(struct pipeline *p)
+{
+    if (!p->config.csd)
+        return 0;
+    int completions = drain(p, RING_COMPLETION);
+    /* second: the scores of a query were published before its completion, so they are all there now
+     */
+    int scores = completions < 0 ? 0 : drain(p, RING_SCORE);
+    if (completions < 0 || scores < 0)
+        return completions < 0 ? completions : scores;
+    return completions | scores;
+}
+
+void agent_check_deadline(struct pipeline *p)
+{
+    if (!p->commands_open || p->agent_status ||
+        clock_now_ns() < p->agent_heard_ns + p->config.agent_deadline_ns)
+        return;
+    p->agent_status = HILL_E_TIMEOUT;
+    log_error("the CSD agent left %u commands unanswered for %lld ms; requests that need it fail "
+              "until it is replaced",
+              p->commands_open, (long long)(p->config.agent_deadline_ns / 1000000));
+    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
+        struct sequence *s = &p->sequences[i];
+        if (s->state == SEQUENCE_ACTIVE && p->cold.lists[pipeline_list(p, i, 0)].n_stripes)
+            pipeline_fail(p, s, HILL_E_TIMEOUT, "waiting for the CSD agent");
+    }
+}

@@ -1,0 +1,364 @@
+/*
+ * cpu_scorer/pipeline_append.c - the append ring: sequences begin, grow, step and end.
+ *
+ * A record that cannot be taken yet (no credits, no free slot, a sequence still being trimmed)
+ * stays at the head of the ring and is looked at again at the next turn; the GPU worker then waits
+ * for credits. An APPEND may be taken in parts (append_done). Each token is placed once: hot, or
+ * straight into a DEMOTE record. Concurrency and failure: as pipeline.h says.
+ */
+#include "cpu_scorer/pipeline_internal.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define RECORDS_PER_TURN 16 /* then the agent's rings are looked at again */
+
+/* ---- end ---------------------------------------------------------------------------------- */
+
+void append_give_staging(struct pipeline *p, struct sequence *s)
+{
+    shm_arena_give(p->io.staging, s->n_staging, s->staging);
+    s->n_staging = 0;
+}
+
+void append_close(struct pipeline *p, struct sequence *s)
+{
+    if (s->state != SEQUENCE_ACTIVE)
+        return;
+    append_give_staging(p, s);
+    p->staging_unreserved += s->staging_max;
+    for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
+        gpu_slots_clear(&p->gpu, pipeline_list(p, s->index, layer));
+    hkm_release(&p->hkm, s->index);
+    s->state = SEQUENCE_ENDING;
+}
+
+void append_free(struct pipeline *p, struct sequence *s)
+{
+    for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
+        cold_map_release(&p->cold, pipeline_list(p, s->index, layer));
+    s->state = SEQUENCE_FREE;
+}
+
+/* Nothing more can be asked of a lost agent; its stripes stay taken until the next epoch. */
+static void end_without_agent(struct pipeline *p, struct sequence *s)
+{
+    agent_forget(p, s);
+    if (s->cold_used)
+        s->state = SEQUENCE_FREE;
+    else
+        append_free(p, s);
+}
+
+int append_pump_endings(struct pipeline *p)
+{
+    int moved = 0;
+    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
+        struct sequence *s = &p->sequences[i];
+        if (s->state != SEQUENCE_ENDING && s->state != SEQUENCE_TRIMMING)
+            continue;
+        if (p->agent_status) {
+            end_without_agent(p, s);
+            moved = 1;
+        } else if (s->state == SEQUENCE_ENDING && s->demotes == 0) {
+            if (!s->cold_used) {
+                append_free(p, s);
+                moved = 1;
+            } else if (agent_trim(p, s) == 0) {
+                s->state = SEQUENCE_TRIMMING;
+                moved = 1;
+            }
+        }
+    }
+    return moved;
+}
+
+static void finish_stats(struct pipeline *p, struct sequence *s)
+{
+    struct pipeline_stats *stats = &s->stats;
+    const struct pipeline_config *c = &p->config;
+    uint64_t entry = p->hkm.entry_bytes, hot = 0, cold = 0, gpu = 0;
+    for (uint32_t layer = 0; layer < c->geometry.n_layers; layer++) {
+        uint32_t list = pipeline_list(p, s->index, layer);
+        hot += hkm_hot_tokens(&p->hkm, s->index, layer);
+        cold += p->cold.lists[list].committed;
+        gpu += gpu_slots_resident(&p->gpu, list);
+    }
+    stats->request_id = s->request_id;
+    stats->selection_hash = XXH64_digest(s->hash);
+    stats->beta = cold ? (double)hot / (double)cold : -1;
+    stats->gpu.tokens = gpu;
+    stats->gpu.bytes = gpu * entry;
+    stats->gpu.cap_bytes = c->gpu_cap_bytes;
+    stats->hot.tokens = hot;
+    stats->hot.bytes = hot * (entry + kv_digest_bytes(&c->geometry));
+    stats->hot.cap_bytes = c->hot_cap_bytes;
+    stats->cold.tokens = cold;
+    stats->cold.bytes = cold * (entry + kv_digest_bytes(&c->geometry));
+    stats->cold.cap_bytes = c->csd ? c->cold_cap_bytes : 0;
+    stats->dropped_records = p->dropped_records;
+    log_debug("request %llu: control bytes of the agent's rings so far: %llu",
+              (unsigned long long)s->request_id, (unsigned long long)p->control_bytes);
+}
+
+static bool has_credits(struct pipeline *p, uint32_t bytes)
+{
+    return shm_ring_credits(&p->io.rings[RING_SELECTION]) >= bytes;
+}
+
+/* Stats wait for the demotions under way, so that what they wrote is counted. */
+static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
+{
+    struct sequence *s = &p->sequences[r->header.sequence];
+    struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
+    bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id;
+    if ((ours && s->demotes && !p->agent_status) || !has_credits(p, sizeof answer))
+        return 0;
+    if (ours) {
+        finish_stats(p, s);
+        p->hooks.stats(p->hooks.context, &s->stats);
+        append_close(p, s);
+    }
+    shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_STATS, &answer, sizeof answer);
+    return 1;
+}
+
+/* ---- begin -------------------------------------------------------------------------------- */
+
+static int reserve_tiers(struct pipeline *p, struct sequence *s, uint32_t blocks, uint32_t stripes)
+{
+    if (hkm_reserve(&p->hkm, s->index, blocks))
+        return HILL_E_TOO_LONG;
+    for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
+        if (cold_map_reserve(&p->cold, pipeline_list(p, s->index, layer), stripes))
+            return HILL_E_TOO_LONG; /* placement_plan counted them: cannot be, and is undone by end
+                                     */
+    return 0;
+}
+
+static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_why *why)
+{
+    uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens);
+    if (p->agent_status)
+        return hill_fail(why, p->agent_status, "the CSD agent does not answer");
+    if (s->max_tokens > p->config.ctx_tokens)
+        return hill_fail(why, HILL_E_TOO_LONG, "%u tokens are beyond the context of %u",
+                         s->max_tokens, p->config.ctx_tokens);
+    if (k > p->config.gpu_slots)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "%u selected tokens per layer are beyond the GPU's %u slots; raise "
+                         "--gpu-kv-mb or lower the budget",
+                         k, p->config.gpu_slots);
+    if (k > p->staging_unreserved)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "%u selected tokens are beyond the %u staging slots left; raise --hot-mb "
+                         "or lower the budget",
+                         k, p->staging_unreserved);
+    return 0;
+}
+
+/* Set everything that a request needs aside, or nothing. */
+static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
+{
+    const struct pipeline_config *c = &p->config;
+    struct placement_room room = {.n_layers = c->geometry.n_layers,
+                                  .n_sequences = c->n_sequences,
+                                  .hot_blocks = p->hkm.n_blocks,
+                                  .unreserved = p->hkm.n_unreserved,
+                                  .free_stripes = p->cold.n_free,
+                                  .stripe_slots = p->cold.stripe_slots,
+                                  .cold_pool = c->csd};
+    uint32_t blocks, stripes;
+    s->placement = (struct placement){
+        .beta = c->beta, .sinks = s->settings.sinks, .window = s->settings.window};
+    int rc = check_caps(p, s, why);
+    if (rc == 0)
+        rc = placement_plan(&s->placement, &room, s->max_tokens, &blocks, &stripes, why);
+    if (rc)
+        return rc;
+    rc = reserve_tiers(p, s, blocks, stripes);
+    if (rc) {
+        hkm_release(&p->hkm, s->index);
+        append_free(p, s);
+        return hill_fail(why, rc, "the tiers have no room");
+    }
+    s->staging_max = kv_budget_tokens(&s->settings, s->max_tokens);
+    p->staging_unreserved -= s->staging_max;
+    return 0;
+}
+
+static void start_sequence(struct pipeline *p, struct sequence *s, const struct record_seq_begin *r)
+{
+    s->status = 0;
+    s->request_id = r->request_id;
+    s->prompt_tokens = r->prompt_tokens;
+    s->max_tokens = r->max_tokens;
+    s->settings = (struct kv_selection_settings){.alpha = r->alpha,
+                                                 .budget = r->budget,
+                                                 .sinks = r->sinks,
+                                                 .window = r->window,
+                                                 .policy = r->policy,
+                                                 .importance = r->importance};
+    memset(s->layers, 0, p->config.geometry.n_layers * sizeof *s->layers);
+    memset(&s->stats, 0, sizeof s->stats);
+    XXH64_reset(s->hash, 0);
+    s->cold_used = s->moves_wanted = false;
+    s->first_tag = p->next_tag;
+    s->trim_tag = 0;
+    s->n_staging = s->staging_max = 0;
+}
+
+static void place_prompt(struct sequence *s)
+{
+    placement_cold_range(&s->placement, s->prompt_tokens, &s->cold_from, &s->cold_to);
+    log_info("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
+             (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
+             s->prompt_tokens, s->placement.beta, s->placement.limit);
+}
+
+static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
+{
+    struct sequence *s = &p->sequences[r->header.sequence];
+    struct record_seq_ready answer = {.header = r->header};
+    struct hill_why why = {""};
+    append_close(p, s);
+    if (s->state != SEQUENCE_FREE || !has_credits(p, sizeof answer))
+        return 0;
+    start_sequence(p, s, r);
+    answer.status = admit(p, s, &why);
+    if (answer.status) {
+        pipeline_fail(p, s, answer.status, "%s", why.text);
+    } else {
+        s->state = SEQUENCE_ACTIVE;
+        place_prompt(s);
+    }
+    shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+    return 1;
+}
+
+/* A SEQ_BEGIN that makes no sense is answered all the same, where it says whose it is. */
+static void refuse_begin(struct pipeline *p, const struct record_header *header, uint32_t bytes)
+{
+    struct record_seq_ready answer = {.status = HILL_E_PROTOCOL};
+    if (bytes < sizeof *header || header->epoch != p->config.epoch)
+        return;
+    answer.header = *header;
+    shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+}
+
+/* ---- tokens ------------------------------------------------------------------------------- */
+
+/* Place tokens of one kind from `position` on; returns how many were taken. */
+static uint32_t place_some(struct pipeline *p, struct sequence *s, uint32_t layer,
+                           uint32_t position, uint32_t n, const uint8_t *entries)
+{
+    bool cold = position >= s->cold_from && position < s->cold_to;
+    uint32_t border = cold ? s->cold_to : position < s->cold_from ? s->cold_from : UINT32_MAX;
+    if (border - position < n)
+        n = border - position;
+    if (cold) {
+        n = agent_demote_entries(p, s, layer, position, n, entries);
+        s->layers[layer].uncommitted += n;
+        return n;
+    }
+    uint32_t taken = hkm_append(&p->hkm, s->index, layer, position, n, entries);
+    if (taken < n)
+        s->moves_wanted = true; /* full until something goes down */
+    return taken;
+}
+
+static int take_append(struct pipeline *p, const struct record_append *r)
+{
+    struct sequence *s = &p->sequences[r->header.sequence];
+    struct layer_state *l = &s->layers[r->header.layer];
+    if (s->state != SEQUENCE_ACTIVE || s->status)
+        return 1;
+    if (p->append_done == 0 &&
+        (r->first != l->appended || r->n_tokens > s->max_tokens - l->appended)) {
+        pipeline_fail(p, s, HILL_E_PROTOCOL,
+                      "tokens %u..%u of layer %u were appended after %u of at most %u", r->first,
+                      r->first + r->n_tokens - 1, r->header.layer, l->appended, s->max_tokens);
+        return 1;
+    }
+    const uint8_t *entries = (const uint8_t *)(r + 1);
+    int moved = 0;
+    while (p->append_done < r->n_tokens) {
+        uint32_t taken = place_some(p, s, r->header.layer, r->first + p->append_done,
+                                    r->n_tokens - p->append_done,
+                                    entries + (uint64_t)p->append_done * p->hkm.entry_bytes);
+        if (taken == 0)
+            return moved ? -1 : 0;
+        moved = 1;
+        p->append_done += taken;
+        l->appended += taken;
+    }
+    return 1;
+}
+
+static int take_step_end(struct pipeline *p, const struct record_step_end *r)
+{
+    struct sequence *s = &p->sequences[r->header.sequence];
+    if (s->state != SEQUENCE_ACTIVE || s->status)
+        return 1;
+    for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
+        if (s->layers[layer].appended != r->n_tokens) {
+            pipeline_fail(p, s, HILL_E_PROTOCOL,
+                          "step %u ends with %u tokens, layer %u was given %u", r->header.step,
+                          r->n_tokens, layer, s->layers[layer].appended);
+            return 1;
+        }
+    s->moves_wanted = true;
+    return 1;
+}
+
+/* 1: the record is done, 0: it waits, -1: it moved on and waits. */
+static int take_record(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes)
+{
+    if (!p->append_checked) {
+        if (!pipeline_accept(p, type, payload, bytes)) {
+            if (type == RECORD_SEQ_BEGIN)
+                refuse_begin(p, payload, bytes);
+            return 1;
+        }
+        p->append_checked = true;
+    }
+    switch (type) {
+    case RECORD_SEQ_BEGIN:
+        return take_seq_begin(p, payload);
+    case RECORD_APPEND:
+        return take_append(p, payload);
+    case RECORD_STEP_END:
+        return take_step_end(p, payload);
+    case RECORD_SEQ_END:
+        return take_seq_end(p, payload);
+    default:
+        p->dropped_records++;
+        return 1;
+    }
+}
+
+int append_pump(struct pipeline *p)
+{
+    struct shm_ring_end *ring = &p->io.rings[RING_APPEND];
+    int moved = 0;
+    for (int i = 0; i < RECORDS_PER_TURN; i++) {
+        uint32_t type, bytes;
+        const void *payload;
+        int rc = shm_ring_peek(ring, &type, &payload, &bytes);
+        if (rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE)
+            break; /* a new GPU worker comes with a new epoch */
+        if (rc)
+            return rc;
+        rc = take_record(p, type, payload, bytes);
+        if (rc != 1)
+            return moved || rc < 0;
+        p->append_done = 0;
+        p->append_checked = false;
+        shm_ring_release(ring);
+        p->hooks.work_done(p->hooks.context, 1);
+        moved = 1;
+    }
+    return moved;
+}

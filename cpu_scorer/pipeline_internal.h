@@ -1,0 +1,182 @@
+/*
+ * cpu_scorer/pipeline_internal.h - what the files of the pipeline share; nobody else includes it.
+ *
+ * pipeline.c         life, the loop, waiting
+ * pipeline_append.c  the append ring: sequences begin, grow, end
+ * pipeline_agent.c   the agent: commands, completions, demotions, commits, trims
+ * pipeline_query.c   a query: score, merge, select, gather, answer
+ *
+ * A pump does what can be done now and returns 1 (something moved), 0 (nothing to do, or it must
+ * wait) or a negative code that ends the loop (HILL_E_CANCELLED: interrupted). Nothing but
+ * pipeline_pause ever sleeps.
+ */
+#ifndef HILL_CPU_SCORER_PIPELINE_INTERNAL_H
+#define HILL_CPU_SCORER_PIPELINE_INTERNAL_H
+
+#include <xxhash.h>
+
+#include "cpu_scorer/cold_map.h"
+#include "cpu_scorer/gpu_slots.h"
+#include "cpu_scorer/hkm.h"
+#include "cpu_scorer/pipeline.h"
+#include "cpu_scorer/placement.h"
+#include "cpu_scorer/scoring.h"
+#include "kv/select.h"
+#include "proto/records.h"
+
+#define MAX_DEMOTES 128u /* DEMOTE commands in flight; the index is the low byte of their tag */
+
+enum sequence_state {
+    SEQUENCE_FREE,
+    SEQUENCE_ACTIVE,   /* between SEQ_READY and SEQ_END */
+    SEQUENCE_ENDING,   /* waits for its demotions, then trims */
+    SEQUENCE_TRIMMING, /* waits for the completion of its TRIM: its stripes are not reused before */
+};
+
+struct layer_state {
+    uint32_t appended; /* tokens placed: 0 .. appended-1 */
+    uint32_t
+        uncommitted; /* of them on their way to the cold pool out of the append ring, nowhere yet */
+    uint32_t moving; /* hot tokens on their way down */
+    uint32_t low;    /* no hot token but sinks below this position */
+};
+
+struct sequence {
+    enum sequence_state state;
+    int status; /* negative: the request has failed, and every query is answered with this */
+    uint64_t request_id;
+    uint32_t index;
+    uint32_t prompt_tokens, max_tokens;
+    uint32_t cold_from, cold_to; /* prompt positions that go straight to the cold pool */
+    struct kv_selection_settings settings;
+    struct placement placement;
+    struct layer_state *layers; /* [n_layers] */
+    uint32_t demotes;           /* in flight */
+    bool cold_used;             /* a DEMOTE was sent: the agent holds stripes */
+    bool moves_wanted;
+    uint64_t first_tag, trim_tag;
+    uint32_t staging_max; /* slots set aside: k at max_tokens */
+    uint32_t *staging;    /* [gpu_slots] held by the last selection */
+    uint32_t n_staging;
+    XXH64_state_t *hash;
+    struct pipeline_stats stats;
+};
+
+struct demote {
+    uint64_t tag;
+    uint32_t sequence, layer, first_slot, n;
+    bool used, done, from_hot;
+};
+
+/* The query being answered. */
+struct query_state {
+    bool open; /* relayed and not complete: nothing else of the tables moves */
+    uint32_t query_id, sequence, layer;
+    uint32_t cold_expected, cold_scored;
+    bool cold_done; /* its completion arrived */
+    int status;
+    int64_t relayed_ns, cold_done_ns;
+    uint64_t fetch_first_tag, fetch_last_tag;
+    uint32_t fetches_sent, fetches_open, fetched; /* items, records, items */
+};
+
+struct pipeline {
+    struct pipeline_config config;
+    struct pipeline_io io;
+    struct pipeline_hooks hooks;
+    struct hkm hkm;
+    struct gpu_slots gpu;
+    struct cold_map cold;
+    struct score_pool *pool;
+    struct kv_selector *selector;
+    struct sequence *sequences;
+    uint32_t staging_unreserved;
+
+    uint32_t append_done; /* tokens of the APPEND at the ring's head that are placed */
+    bool append_checked;
+
+    struct demote demotes[MAX_DEMOTES];
+    uint32_t n_demotes, n_moves; /* in use; of them from hot */
+    uint64_t next_tag;
+    uint32_t commands_open; /* commands without a completion */
+    int64_t agent_heard_ns; /* last sign of life while commands are open */
+    int agent_status; /* negative: the agent did not answer in time; no command is sent any more */
+
+    struct query_state query;
+    uint32_t *positions;        /* [gpu_slots] selected */
+    uint32_t *slots;            /* [gpu_slots] their GPU slots, with GPU_SLOTS_UPLOAD */
+    struct fetch_item *fetches; /* [gpu_slots] the cold ones among the uploads */
+    uint32_t n_fetches;
+    uint32_t n_selected, n_uploads; /* of the answer */
+    int answer_status;
+    uint32_t *blocks; /* [blocks of ctx + 1] hot blocks of the query */
+    uint16_t *scores; /* [blocks][64] */
+    int8_t *query_mantissas;
+    uint8_t *query_shifts;
+    uint64_t dropped_records;
+    uint64_t control_bytes; /* completions and Score Block headers */
+};
+
+/* ---- pipeline.c ---- */
+
+/* Sleep until the doorbell moves on from `seen`, at most until the next deadline. 0, or
+ * HILL_E_CANCELLED. */
+int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy);
+
+/* Is this record whole and of this epoch? false: it was counted as dropped. */
+bool pipeline_accept(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes);
+
+/* The request of this sequence fails: log, tell, remember. */
+void pipeline_fail(struct pipeline *p, struct sequence *s, int code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static inline struct record_header pipeline_header(const struct pipeline *p, uint32_t sequence,
+                                                   uint32_t step, uint32_t layer)
+{
+    return (struct record_header){p->config.epoch, sequence, step, layer};
+}
+
+static inline uint32_t pipeline_list(const struct pipeline *p, uint32_t sequence, uint32_t layer)
+{
+    return sequence * p->config.geometry.n_layers + layer;
+}
+
+/* ---- pipeline_append.c ---- */
+
+int append_pump(struct pipeline *p);
+/* ENDING and TRIMMING sequences. */
+int append_pump_endings(struct pipeline *p);
+/* Everything the sequence holds goes back; no stripe is reused before the agent has trimmed. */
+void append_close(struct pipeline *p, struct sequence *s);
+/* The last selection's staging slots are free: see the invariant in README.md. */
+void append_give_staging(struct pipeline *p, struct sequence *s);
+/* The trim is done (or nothing had to be trimmed). */
+void append_free(struct pipeline *p, struct sequence *s);
+
+/* ---- pipeline_agent.c ---- */
+
+/* Take what the agent sent: scores into the selector, completions. */
+int agent_pump(struct pipeline *p);
+/* Flip what has arrived below. Only while no query is open. */
+int agent_pump_commits(struct pipeline *p);
+/* Start demotions of sequences over their hot target. */
+int agent_pump_moves(struct pipeline *p);
+/* Send up to n tokens (entries, from `first`) straight to the cold pool; returns how many, 0: no
+ * room now. */
+uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t layer,
+                              uint32_t first, uint32_t n, const uint8_t *entries);
+/* A record in the command ring was published. */
+void agent_sent(struct pipeline *p);
+uint64_t agent_tag(struct pipeline *p);
+/* 0, or HILL_E_WOULD_BLOCK. */
+int agent_trim(struct pipeline *p, struct sequence *s);
+/* Give the agent up when it has not been heard of for too long. */
+void agent_check_deadline(struct pipeline *p);
+/* Drop the sequence's demotions whose completion will not come any more. */
+void agent_forget(struct pipeline *p, struct sequence *s);
+
+/* ---- pipeline_query.c ---- */
+
+int query_pump(struct pipeline *p);
+
+#endif

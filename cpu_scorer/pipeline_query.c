@@ -1,0 +1,451 @@
+/*
+ * cpu_scorer/pipeline_query.c - one query: score, merge, select, gather, answer.
+ *
+ * Steps: wait until the N tokens are placed and committed; digest the query; relay it to the agent
+ * and score the hot blocks meanwhile; merge what arrives; select; give GPU slots; fetch cold
+ * entries and copy hot ones into staging; answer. From the relay to the last score nothing of the
+ * tables moves: append ring and commits are left alone (architecture 3.1, the consistent cut).
+ * Every wait drains the agent's rings, watches the control plane and has a deadline. Failure: the
+ * answer carries the status; only an interruption leaves a query unanswered (a new epoch asks
+ * again).
+ */
+#include "cpu_scorer/pipeline_internal.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
+ * that has failed ends the wait at once, unless despite_failure says that it must be seen through.
+ */
+typedef int wait_step(struct pipeline *p, struct sequence *s, const struct record_query *q);
+
+static int wait_for(struct pipeline *p, struct sequence *s, const struct record_query *q,
+                    wait_step *step, bool despite_failure)
+{
+    int64_t deadline = clock_now_ns() + p->config.agent_deadline_ns;
+    for (;;) {
+        uint32_t seen = shm_doorbell_read(p->io.bell);
+        int moved = agent_pump(p);
+        if (moved < 0)
+            return moved;
+        int rc = step(p, s, q);
+        if (rc)
+            return rc < 0 ? rc : 0;
+        if (s->status && !despite_failure)
+            return s->status;
+        if (moved)
+            continue;
+        if (clock_now_ns() >= deadline) {
+            pipeline_fail(p, s, HILL_E_TIMEOUT, "answering a query of layer %u", q->header.layer);
+            return HILL_E_TIMEOUT;
+        }
+        rc = pipeline_pause(p, seen, true);
+        if (rc)
+            return rc;
+    }
+}
+
+/* ---- before the relay --------------------------------------------------------------------- */
+
+/* The N tokens are all placed, and what of them goes cold at once is committed. */
+static int tokens_there(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    const struct layer_state *l = &s->layers[q->header.layer];
+    uint64_t request = s->request_id;
+    for (;;) {
+        if (l->appended >= q->n_tokens && l->uncommitted == 0)
+            return 1;
+        int commits = agent_pump_commits(p);
+        int appends = l->appended < q->n_tokens ? append_pump(p) : 0;
+        if (commits < 0 || appends < 0)
+            return commits < 0 ? commits : appends;
+        if (s->state != SEQUENCE_ACTIVE || s->request_id != request)
+            return HILL_E_PROTOCOL; /* it ended while its query was waiting */
+        if (s->status)
+            return s->status;
+        if (!commits && !appends) {
+            /* append may be waiting for room: hot slots free up by moves, ring credits by the agent
+             */
+            agent_pump_moves(p);
+            return 0;
+        }
+    }
+}
+
+static int check_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    if (s->state != SEQUENCE_ACTIVE)
+        return HILL_E_PROTOCOL;
+    if (s->status)
+        return s->status;
+    if (q->n_tokens > s->max_tokens ||
+        kv_budget_tokens(&s->settings, q->n_tokens) > s->staging_max) {
+        pipeline_fail(p, s, HILL_E_PROTOCOL, "a query covers %u tokens of at most %u", q->n_tokens,
+                      s->max_tokens);
+        return HILL_E_PROTOCOL;
+    }
+    return 0;
+}
+
+/* ---- scoring ------------------------------------------------------------------------------ */
+
+static int push_agent_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    const struct kv_geometry *g = &p->config.geometry;
+    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_digest_bytes(g);
+    void *payload;
+    int rc = shm_ring_reserve(&p->io.rings[RING_COMMAND], bytes, &payload);
+    if (rc)
+        return rc == HILL_E_PEER_GONE || rc == HILL_E_WOULD_BLOCK ? 0 : rc;
+    struct record_agent_query *r = payload;
+    *r = (struct record_agent_query){.header = q->header,
+                                     .query_id = q->query_id,
+                                     .importance = s->settings.importance,
+                                     .block_tokens = p->config.block_tokens,
+                                     .expected = p->query.cold_expected};
+    memcpy(r + 1, p->query_mantissas, kv_key_dims(g));
+    memcpy((uint8_t *)(r + 1) + kv_key_dims(g), p->query_shifts, g->n_kv_heads);
+    shm_ring_publish(&p->io.rings[RING_COMMAND], RECORD_AGENT_QUERY, bytes);
+    agent_sent(p);
+    p->query.relayed_ns = clock_now_ns();
+    return 1;
+}
+
+static uint32_t start_hot_scoring(struct pipeline *p, struct sequence *s,
+                                  const struct record_query *q)
+{
+    uint32_t max = p->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
+    struct score_job job = {.geometry = &p->config.geometry,
+                            .query = {p->query_mantissas, p->query_shifts, s->settings.importance},
+                            .mantissas = p->hkm.mantissas,
+                            .exponents = p->hkm.exponents,
+                            .blocks = p->blocks,
+                            .scores = p->scores};
+    job.n_blocks = hkm_blocks(&p->hkm, s->index, q->header.layer, p->blocks, max);
+    score_pool_start(p->pool, &job, p->io.bell);
+    return job.n_blocks;
+}
+
+/* The used slots of the scored blocks, by position, into the selector. Tokens from N on are there
+ * when the append ring was ahead of the query ring; they are not covered. */
+static int add_hot_scores(struct pipeline *p, uint32_t n_blocks, uint32_t n_tokens)
+{
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        const uint32_t *block = &p->hkm.positions[(uint64_t)p->blocks[i] * KV_HOT_BLOCK_TOKENS];
+        uint32_t positions[KV_HOT_BLOCK_TOKENS], n = 0;
+        uint16_t scores[KV_HOT_BLOCK_TOKENS];
+        for (uint32_t j = 0; j < KV_HOT_BLOCK_TOKENS; j++) {
+            if (block[j] >= n_tokens) /* HKM_NO_POSITION too */
+                continue;
+            positions[n] = block[j];
+            scores[n++] = p->scores[(uint64_t)i * KV_HOT_BLOCK_TOKENS + j];
+        }
+        int rc = kv_selector_add(p->selector, positions, scores, n);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int hot_scored(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    (void)s;
+    (void)q;
+    return score_pool_done(p->pool);
+}
+
+static int cold_scored(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    const struct query_state *state = &p->query;
+    if (state->status)
+        return state->status;
+    if (!state->cold_done)
+        return 0;
+    if (state->cold_scored == state->cold_expected)
+        return 1;
+    pipeline_fail(p, s, HILL_E_PROTOCOL, "the drive scored %u of %u slots of layer %u",
+                  state->cold_scored, state->cold_expected, q->header.layer);
+    return HILL_E_PROTOCOL;
+}
+
+/* Relay, score, merge. The query is open only in here. */
+static int score_everything(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    int rc = 0;
+    if (p->query.cold_expected && (rc = wait_for(p, s, q, push_agent_query, false)) != 0)
+        return rc;
+    uint32_t n_blocks = start_hot_scoring(p, s, q);
+    rc = wait_for(p, s, q, hot_scored, false);
+    score_pool_wait(p->pool); /* when interrupted: nobody reads the tables after this */
+    if (rc)
+        return rc;
+    s->stats.score_hot_ns += score_pool_last_ns(p->pool);
+    int64_t start = clock_now_ns();
+    rc = add_hot_scores(p, n_blocks, q->n_tokens);
+    s->stats.merge_ns += clock_now_ns() - start;
+    if (rc) {
+        pipeline_fail(p, s, rc, "the hot pool holds a token of layer %u twice", q->header.layer);
+        return rc;
+    }
+    if (p->query.cold_expected) {
+        rc = wait_for(p, s, q, cold_scored, false);
+        s->stats.score_cold_ns += p->query.cold_done_ns - p->query.relayed_ns;
+    }
+    return rc;
+}
+
+static int score_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    kv_digest_query(&p->config.geometry, (const float *)(const void *)(q + 1), p->query_mantissas,
+                    p->query_shifts);
+    p->query = (struct query_state){
+        .open = true,
+        .query_id = q->query_id,
+        .sequence = s->index,
+        .layer = q->header.layer,
+        .cold_expected = p->cold.lists[pipeline_list(p, s->index, q->header.layer)].committed};
+    p->query.relayed_ns = p->query.cold_done_ns = clock_now_ns();
+    int rc = score_everything(p, s, q);
+    p->query.open = false;
+    return rc;
+}
+
+/* ---- selecting ---------------------------------------------------------------------------- */
+
+static void hash_selection(struct sequence *s, const struct record_query *q,
+                           const uint32_t *positions, uint32_t k)
+{
+    uint32_t head[2] = {q->header.step, q->header.layer};
+    XXH64_update(s->hash, head, sizeof head);
+    XXH64_update(s->hash, positions, (size_t)k * sizeof *positions);
+}
+
+/* Positions of the selection, ascending, in p->positions: k, or an error. */
+static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    int rc = kv_selector_begin(p->selector, &s->settings, q->n_tokens);
+    if (rc == 0 && s->settings.policy != KV_POLICY_FULL)
+        rc = score_query(p, s, q);
+    if (rc)
+        return rc;
+    int64_t start = clock_now_ns();
+    int64_t k = kv_selector_finish(p->selector, p->positions); /* <= staging_max <= gpu_slots */
+    s->stats.merge_ns += clock_now_ns() - start;
+    if (k < 0) {
+        pipeline_fail(p, s, (int)k, "%u of %u tokens of layer %u were scored",
+                      kv_selector_scored(p->selector), q->n_tokens, q->header.layer);
+        return k;
+    }
+    hash_selection(s, q, p->positions, (uint32_t)k);
+    s->stats.budget = (uint32_t)k;
+    s->stats.queries++;
+    return k;
+}
+
+/* ---- gathering ---------------------------------------------------------------------------- */
+
+/* Staging slots for the uploads; the cold ones as fetch items, the hot ones counted. */
+static int plan_uploads(struct pipeline *p, struct sequence *s, const struct record_query *q,
+                        uint32_t k, uint32_t n_uploads)
+{
+    int rc = shm_arena_take(p->io.staging, n_uploads, s->staging);
+    if (rc)
+        return rc;
+    s->n_staging = n_uploads;
+    p->n_fetches = 0;
+    for (uint32_t i = 0, upload = 0; i < k; i++) {
+        if (!(p->slots[i] & GPU_SLOTS_UPLOAD))
+            continue;
+        uint32_t staging = s->staging[upload++], position = p->positions[i];
+        uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, position);
+        if (hkm_tag(word) == HKM_COLD)
+            p->fetches[p->n_fetches++] = (struct fetch_item){
+                hkm_slot(word), position, staging, shm_arena_generation(p->io.staging, staging)};
+        else if (hkm_tag(word) != HKM_HOT)
+            return HILL_E_DAMAGED; /* a selected token is in some tier, always */
+    }
+    s->stats.cold.hits += p->n_fetches;
+    s->stats.hot.hits += n_uploads - p->n_fetches;
+    return 0;
+}
+
+static int push_fetches(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    struct shm_ring_end *ring = &p->io.rings[RING_COMMAND];
+    struct query_state *state = &p->query;
+    uint32_t most = (shm_ring_payload_max(ring) - (uint32_t)sizeof(struct record_fetch)) /
+                    (uint32_t)sizeof(struct fetch_item);
+    (void)s;
+    most = most < LAYOUT_FETCH_ITEMS_MAX ? most : LAYOUT_FETCH_ITEMS_MAX;
+    while (state->fetches_sent < p->n_fetches) {
+        uint32_t n = p->n_fetches - state->fetches_sent;
+        n = n < most ? n : most;
+        uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + n * sizeof(struct fetch_item));
+        void *payload;
+        int rc = shm_ring_reserve(ring, bytes, &payload);
+        if (rc)
+            return rc == HILL_E_PEER_GONE || rc == HILL_E_WOULD_BLOCK ? p->agent_status : rc;
+        struct record_fetch *record = payload;
+        state->fetch_last_tag = agent_tag(p);
+        if (!state->fetch_first_tag)
+            state->fetch_first_tag = state->fetch_last_tag;
+        *record = (struct record_fetch){
+            .header = q->header, .tag = state->fetch_last_tag, .n_entries = n};
+        memcpy(record + 1, p->fetches + state->fetches_sent, n * sizeof(struct fetch_item));
+        shm_ring_publish(ring, RECORD_FETCH, bytes);
+        agent_sent(p);
+        state->fetches_sent += n;
+        state->fetches_open++;
+    }
+    return 1;
+}
+
+static void copy_hot(struct pipeline *p, struct sequence *s, const struct record_query *q,
+                     uint32_t k)
+{
+    for (uint32_t i = 0, upload = 0; i < k; i++) {
+        if (!(p->slots[i] & GPU_SLOTS_UPLOAD))
+            continue;
+        uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, p->positions[i]);
+        uint32_t staging = s->staging[upload++];
+        if (hkm_tag(word) == HKM_HOT)
+            memcpy(shm_arena_slot(p->io.staging, staging), hkm_entry(&p->hkm, hkm_slot(word)),
+                   p->hkm.entry_bytes);
+    }
+}
+
+/* Also after one has failed: a slot that the agent may still write to must not be given to others.
+ */
+static int fetches_back(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    (void)s;
+    (void)q;
+    return p->query.fetches_open == 0 ? 1 : p->agent_status;
+}
+
+static int gather(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t k,
+                  uint32_t n_uploads)
+{
+    int rc = plan_uploads(p, s, q, k, n_uploads);
+    if (rc) {
+        pipeline_fail(p, s, rc, "taking %u staging slots for layer %u", n_uploads, q->header.layer);
+        return rc;
+    }
+    rc = wait_for(p, s, q, push_fetches, true);
+    if (rc == 0)
+        copy_hot(p, s, q, k);
+    if (rc == 0 || p->query.fetches_open)
+        rc = wait_for(p, s, q, fetches_back, true);
+    if (p->query.fetches_open)
+        s->n_staging = 0; /* lost with the agent, until the next epoch */
+    if (rc == 0)
+        rc = p->query.status;
+    if (rc == 0 && p->query.fetched != p->n_fetches) {
+        rc = HILL_E_PROTOCOL;
+        pipeline_fail(p, s, rc, "the drive fetched %u of %u entries", p->query.fetched,
+                      p->n_fetches);
+    }
+    return rc;
+}
+
+/* ---- answering ---------------------------------------------------------------------------- */
+
+static int answer_room(struct pipeline *p, uint32_t bytes, void **payload)
+{
+    int rc = shm_ring_reserve(&p->io.rings[RING_SELECTION], bytes, payload);
+    return rc == HILL_E_WOULD_BLOCK ? 0 : rc ? rc : 1;
+}
+
+static uint32_t answer_bytes(const struct pipeline *p)
+{
+    return (uint32_t)(sizeof(struct record_selection) +
+                      p->n_selected * sizeof(struct selected_item) +
+                      p->n_uploads * sizeof(struct selected_upload));
+}
+
+static int push_answer(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    void *payload;
+    int rc = answer_room(p, answer_bytes(p), &payload);
+    if (rc != 1)
+        return rc;
+    struct record_selection *answer = payload;
+    struct selected_item *items = (struct selected_item *)(answer + 1);
+    struct selected_upload *uploads = (struct selected_upload *)(items + p->n_selected);
+    *answer = (struct record_selection){.header = q->header,
+                                        .query_id = q->query_id,
+                                        .n_selected = p->n_selected,
+                                        .n_uploads = p->n_uploads,
+                                        .status = p->answer_status};
+    for (uint32_t i = 0, u = 0; i < p->n_selected; i++) {
+        uint32_t slot = p->slots[i] & ~GPU_SLOTS_UPLOAD;
+        items[i] = (struct selected_item){p->positions[i], slot};
+        if (p->slots[i] & GPU_SLOTS_UPLOAD) {
+            uint32_t staging = s->staging[u];
+            uploads[u++] = (struct selected_upload){
+                staging, shm_arena_generation(p->io.staging, staging), slot, 0};
+        }
+    }
+    shm_ring_publish(&p->io.rings[RING_SELECTION], RECORD_SELECTION, answer_bytes(p));
+    return 1;
+}
+
+/* Everything between the query and its answer; the numbers of the answer are left in p. */
+static int work_out(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    uint32_t list = pipeline_list(p, s->index, q->header.layer);
+    int rc = check_query(p, s, q);
+    if (rc)
+        return rc;
+    append_give_staging(p, s);
+    rc = wait_for(p, s, q, tokens_there, false);
+    int64_t k = rc ? rc : select_tokens(p, s, q);
+    if (k < 0)
+        return (int)k;
+    int64_t start = clock_now_ns();
+    int64_t n_uploads = gpu_slots_select(&p->gpu, list, p->positions, (uint32_t)k, p->slots);
+    if (n_uploads < 0)
+        return (int)n_uploads; /* admission counted the slots */
+    rc = gather(p, s, q, (uint32_t)k, (uint32_t)n_uploads);
+    if (rc) {
+        gpu_slots_clear(&p->gpu, list); /* what was to be uploaded is not there */
+        return rc;
+    }
+    s->stats.fetch_ns += clock_now_ns() - start;
+    s->stats.gpu.hits += (uint64_t)(k - n_uploads);
+    p->n_selected = (uint32_t)k;
+    p->n_uploads = (uint32_t)n_uploads;
+    return 0;
+}
+
+static int answer_query(struct pipeline *p, const struct record_query *q)
+{
+    struct sequence *s = &p->sequences[q->header.sequence];
+    p->n_selected = p->n_uploads = 0;
+    p->query = (struct query_state){.sequence = s->index, .layer = q->header.layer};
+    p->answer_status = work_out(p, s, q);
+    if (p->answer_status == HILL_E_CANCELLED)
+        return HILL_E_CANCELLED;
+    int rc = wait_for(p, s, q, push_answer, true);
+    return rc == HILL_E_CANCELLED ? rc : 0; /* a GPU worker that is gone needs no answer */
+}
+
+int query_pump(struct pipeline *p)
+{
+    struct shm_ring_end *ring = &p->io.rings[RING_QUERY];
+    uint32_t type, bytes;
+    const void *payload;
+    int rc = shm_ring_peek(ring, &type, &payload, &bytes);
+    if (rc)
+        return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
+    if (pipeline_accept(p, type, payload, bytes) && type == RECORD_QUERY) {
+        rc = answer_query(p, payload);
+        if (rc)
+            return rc;
+    }
+    shm_ring_release(ring);
+    p->hooks.work_done(p->hooks.context, 1);
+    return 1;
+}

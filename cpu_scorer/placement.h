@@ -1,0 +1,46 @@
+/*
+ * cpu_scorer/placement.h - which tokens are hot: by recency under a fixed ratio, for now.
+ *
+ * Rule: of n tokens of a layer, h(n) are hot: the sinks and the newest h(n) - sinks.
+ *     no cold pool, or beta = 0:  h(n) = min(limit, n)
+ *     else:                       h(n) = min(limit, max(ceil(n * beta / (1 + beta)), min(n, sinks +
+ * window))) limit is what M_0 gives this sequence per layer: M_0 wins over beta. beta = M_c / M_s,
+ * hot over cold (paper, 4.3). h grows by at most one per token, so what is cold never has to come
+ * back. Admission (placement_plan) reserves for the whole length ahead, so that nothing is refused
+ * in mid-request. Pure functions.
+ */
+#ifndef HILL_CPU_SCORER_PLACEMENT_H
+#define HILL_CPU_SCORER_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct placement {
+    double beta;
+    uint32_t sinks, window;
+    uint32_t limit; /* hot tokens per layer */
+};
+
+struct placement_room {
+    uint32_t n_layers, n_sequences;
+    uint32_t hot_blocks;   /* all of them */
+    uint32_t unreserved;   /* hot blocks that no sequence has reserved */
+    uint32_t free_stripes; /* 0 without a cold pool */
+    uint32_t stripe_slots;
+    bool cold_pool;
+};
+
+/* h(n). */
+uint32_t placement_hot_target(const struct placement *p, uint32_t n);
+
+/* The positions *from .. *to - 1 of a prompt of `prompt` tokens are placed cold, the others hot. */
+void placement_cold_range(const struct placement *p, uint32_t prompt, uint32_t *from, uint32_t *to);
+
+/* For a sequence that may grow to max_tokens: fill p->limit, the hot blocks and cold stripes to
+ * reserve per layer. HILL_E_TOO_LONG (why says what is missing) when it cannot fit. */
+int placement_plan(struct placement *p, const struct placement_room *room, uint32_t max_tokens,
+                   uint32_t *blocks_per_layer, uint32_t *stripes_per_layer, struct hill_why *why);
+
+#endif

@@ -1,0 +1,692 @@
+/*
+ * tests/cpu_scorer/pipeline_rig.h - a pipeline between a fake GPU worker and a fake agent, over
+ * real rings in one process.
+ *
+ * The pipeline runs in a thread, the fake agent in another, the test is the GPU worker. Rings are
+ * tiny, so that back-pressure and wrap-around happen all the time. The agent keeps its own memory
+ * and scores with kv_score_reference; it takes background records late and answers DEMOTEs out of
+ * order, as a real one may. The GPU worker's oracle scores all tokens from its own copy and sorts.
+ */
+#ifndef HILL_TESTS_CPU_SCORER_PIPELINE_RIG_H
+#define HILL_TESTS_CPU_SCORER_PIPELINE_RIG_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cpu_scorer/hkm.h"
+#include "cpu_scorer/pipeline.h"
+#include "kv/select.h"
+#include "proto/records.h"
+
+enum {
+    RIG_LAYERS = 3,
+    RIG_CTX = 900,
+    RIG_DIMS = 32,
+    RIG_ENTRY = 128,
+    RIG_SEQUENCES = 2,
+    RIG_STRIPE = 256,
+    RIG_STRIPES = 30,
+    RIG_EPOCH = 7,
+    RIG_GPU_SLOTS = RIG_CTX
+};
+
+static const struct kv_geometry rig_geometry = {RIG_LAYERS, 4, 2, 16};
+
+/* ---- the fake agent ----------------------------------------------------------------------- */
+
+struct rig_slot {
+    bool written, committed;
+    uint32_t sequence, layer, position;
+    uint8_t entry[RIG_ENTRY];
+    int8_t mantissas[RIG_DIMS];
+    uint8_t exponents[2];
+};
+
+struct rig_agent {
+    struct shm_ring_end ends[RING_COUNT];
+    struct shm_doorbell *bell;
+    struct shm_arena staging; /* a view */
+    struct rig_slot slots[RIG_STRIPE * RIG_STRIPES];
+    struct record_completion late[8]; /* DEMOTE completions held back */
+    uint32_t n_late;
+    uint64_t random;
+    /* hooks; set before the run or between requests */
+    _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
+    _Atomic bool silent, leak, stop;
+};
+
+static inline uint32_t rig_random(uint64_t *state, uint32_t below)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33) % below;
+}
+
+static bool agent_stopping(struct rig_agent *a)
+{
+    return atomic_load_explicit(&a->stop, memory_order_acquire); /* pairs with rig_stop */
+}
+
+/* Push, waiting for credits. */
+static void agent_push(struct rig_agent *a, enum layout_ring ring, uint32_t type,
+                       const void *record, uint32_t bytes)
+{
+    while (!agent_stopping(a) &&
+           shm_ring_push(&a->ends[ring], type, record, bytes) == HILL_E_WOULD_BLOCK)
+        shm_doorbell_wait(a->bell, shm_doorbell_read(a->bell), clock_deadline_ms(1), 0);
+}
+
+static void agent_complete(struct rig_agent *a, const struct record_header *header, uint64_t tag,
+                           uint32_t command, int32_t status, uint32_t count, uint32_t detail)
+{
+    struct record_completion c = {.header = *header,
+                                  .tag = tag,
+                                  .command = command,
+                                  .status = status,
+                                  .count = count,
+                                  .detail = detail,
+                                  .flash_read_bytes = 1000,
+                                  .flash_write_bytes = 100,
+                                  .link_kv_bytes = 10 * count};
+    if (command == RECORD_DEMOTE && a->n_late < 8 && rig_random(&a->random, 2)) {
+        a->late[a->n_late++] = c;
+        return;
+    }
+    agent_push(a, RING_COMPLETION, RECORD_COMPLETION, &c, sizeof c);
+}
+
+static void agent_send_late(struct rig_agent *a)
+{
+    while (a->n_late) {
+        uint32_t i = rig_random(&a->random, a->n_late);
+        struct record_completion c = a->late[i];
+        a->late[i] = a->late[--a->n_late];
+        agent_push(a, RING_COMPLETION, RECORD_COMPLETION, &c, sizeof c);
+    }
+}
+
+static void agent_demote(struct rig_agent *a, const struct record_demote *r)
+{
+    const uint8_t *at = (const uint8_t *)r;
+    struct demote_parts parts;
+    record_demote_parts(&parts, &rig_geometry, r->n_slots);
+    assert_true(r->first_slot / RIG_STRIPE == (r->first_slot + r->n_slots - 1) / RIG_STRIPE);
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        struct rig_slot *s = &a->slots[r->first_slot + i];
+        assert_false(s->written); /* a slot is written once before it is trimmed */
+        *s = (struct rig_slot){.written = true,
+                               .sequence = r->header.sequence,
+                               .layer = r->header.layer,
+                               .position = ((const uint32_t *)(at + parts.positions))[i]};
+        memcpy(s->entry, at + parts.entries + i * RIG_ENTRY, RIG_ENTRY);
+        memcpy(s->mantissas, at + parts.mantissas + i * RIG_DIMS, RIG_DIMS);
+        memcpy(s->exponents, at + parts.exponents + i * 2, 2);
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_DEMOTE, 0, r->n_slots, 0);
+}
+
+static void agent_commit(struct rig_agent *a, const struct record_commit *r)
+{
+    const uint32_t *slots = (const uint32_t *)(r + 1);
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        assert_true(a->slots[slots[i]].written);
+        assert_false(a->slots[slots[i]].committed);
+        a->slots[slots[i]].committed = true;
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_COMMIT, 0, r->n_slots, 0);
+}
+
+static uint16_t agent_score(struct rig_agent *a, const struct kv_query *query,
+                            const struct rig_slot *s)
+{
+    uint16_t score;
+    kv_score_reference(&rig_geometry, query, s->mantissas, s->exponents, 1, &score);
+    if (s->position == atomic_load_explicit(&a->wrong_score_position, memory_order_relaxed))
+        score = 0xfff0;
+    return score;
+}
+
+static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
+{
+    const int8_t *mantissas = (const int8_t *)(r + 1);
+    struct kv_query query = {mantissas, (const uint8_t *)mantissas + RIG_DIMS, r->importance};
+    uint32_t total = 0;
+    struct {
+        struct record_score_block block;
+        struct score_tuple tuples[RIG_STRIPE];
+    } out;
+    for (uint32_t base = 0; base < RIG_STRIPE * RIG_STRIPES; base += r->block_tokens) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < r->block_tokens; i++) {
+            const struct rig_slot *s = &a->slots[base + i];
+            if (s->committed && s->sequence == r->header.sequence && s->layer == r->header.layer)
+                out.tuples[n++] = (struct score_tuple){(uint16_t)i, agent_score(a, &query, s)};
+        }
+        if (n == 0)
+            continue;
+        out.block = (struct record_score_block){.header = r->header,
+                                                .query_id = r->query_id,
+                                                .stripe = base / RIG_STRIPE,
+                                                .first_slot = base % RIG_STRIPE,
+                                                .n = n,
+                                                .version = SCORE_BLOCK_VERSION,
+                                                .planes = 1};
+        agent_push(a, RING_SCORE, RECORD_SCORE_BLOCK, &out,
+                   (uint32_t)(sizeof out.block + n * sizeof out.tuples[0]));
+        total += n;
+    }
+    assert_int_equal(total, r->expected);
+    agent_complete(a, &r->header, r->query_id, RECORD_AGENT_QUERY, 0, total, 0);
+}
+
+static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
+{
+    const struct fetch_item *items = (const struct fetch_item *)(r + 1);
+    uint32_t damaged = atomic_load_explicit(&a->damaged_position, memory_order_relaxed);
+    int32_t status = 0;
+    for (uint32_t i = 0; i < r->n_entries; i++) {
+        const struct rig_slot *s = &a->slots[items[i].cold_slot];
+        assert_true(s->committed && s->position == items[i].position);
+        assert_int_equal(shm_arena_generation(&a->staging, items[i].staging_slot),
+                         items[i].generation);
+        memcpy(shm_arena_slot(&a->staging, items[i].staging_slot), s->entry, RIG_ENTRY);
+        if (s->position == damaged)
+            status = HILL_E_DAMAGED;
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
+}
+
+static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r)
+{
+    assert_int_equal(a->n_late, 0);
+    for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
+        if (a->slots[i].sequence == r->header.sequence)
+            a->slots[i].written = a->slots[i].committed = false;
+    agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
+}
+
+/* Take one record; false when there is none. */
+static bool agent_take(struct rig_agent *a, enum layout_ring ring)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    if (shm_ring_peek(&a->ends[ring], &type, &payload, &bytes))
+        return false;
+    assert_int_equal(record_check(type, payload, bytes, &rig_geometry, RIG_SEQUENCES, NULL), 0);
+    if (type == RECORD_DEMOTE)
+        agent_demote(a, payload);
+    else if (type == RECORD_COMMIT)
+        agent_commit(a, payload);
+    else if (type == RECORD_AGENT_QUERY)
+        agent_query(a, payload);
+    else if (type == RECORD_FETCH)
+        agent_fetch(a, payload);
+    else
+        agent_trim_sequence(a, payload);
+    shm_ring_release(&a->ends[ring]);
+    return true;
+}
+
+static void *agent_main(void *arg)
+{
+    struct rig_agent *a = arg;
+    static const uint8_t key[100] = "raw key bytes";
+    while (!agent_stopping(a)) {
+        uint32_t seen = shm_doorbell_read(a->bell);
+        bool moved = false;
+        if (!atomic_load_explicit(&a->silent, memory_order_relaxed)) {
+            if (atomic_exchange_explicit(&a->leak, false, memory_order_relaxed))
+                agent_push(a, RING_COMPLETION, 99, key, sizeof key);
+            moved = agent_take(a, RING_COMMAND);
+            if (rig_random(&a->random, 3)) /* bulk waits for urgent work, and sometimes longer */
+                moved |= agent_take(a, RING_BACKGROUND);
+            else
+                moved = true;
+        }
+        if (!rig_random(&a->random, 6) || !moved)
+            agent_send_late(a);
+        if (!moved)
+            shm_doorbell_wait(a->bell, seen, clock_deadline_ms(5), 0);
+    }
+    return NULL;
+}
+
+/* ---- the rig ------------------------------------------------------------------------------ */
+
+struct rig_options {
+    double beta;
+    bool csd;
+    kv_score_fn *score;
+    uint32_t hot_blocks; /* 0: plenty */
+    int64_t agent_deadline_ms;
+};
+
+struct rig {
+    void *ring_memory[RING_COUNT];
+    void *staging_memory, *hot_memory;
+    struct shm_doorbell bells[PARTY_COUNT];
+    struct shm_ring_end scorer[RING_COUNT], gpu[RING_COUNT];
+    struct shm_arena staging, staging_view;
+    struct pipeline *pipeline;
+    struct rig_agent *agent;
+    pthread_t pipeline_thread, agent_thread;
+    int run_result;
+    _Atomic bool interrupt;
+    bool csd;
+    struct pipeline_stats stats; /* of the last request that ended; read after SEQ_STATS */
+    _Atomic uint32_t n_failures;
+};
+
+static const uint32_t rig_capacities[RING_COUNT] = {
+    [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 11,      [RING_SELECTION] = 1u << 16,
+    [RING_COMMAND] = 1u << 12,    [RING_BACKGROUND] = 1u << 13, [RING_SCORE] = 1u << 10,
+    [RING_COMPLETION] = 1u << 10,
+};
+
+static bool rig_interrupted(void *context)
+{
+    return atomic_load_explicit(&((struct rig *)context)->interrupt, memory_order_acquire);
+}
+
+static void rig_stats(void *context, const struct pipeline_stats *stats)
+{
+    ((struct rig *)context)->stats = *stats; /* the SEQ_STATS record publishes it */
+}
+
+static void rig_failure(void *context, int code, const char *text, uint64_t request_id)
+{
+    (void)code;
+    (void)text;
+    (void)request_id;
+    atomic_fetch_add_explicit(&((struct rig *)context)->n_failures, 1, memory_order_relaxed);
+}
+
+static void rig_work_done(void *context, uint64_t count)
+{
+    (void)context;
+    (void)count;
+}
+
+static void *rig_pipeline_main(void *arg)
+{
+    struct rig *r = arg;
+    r->run_result = pipeline_run(r->pipeline);
+    return NULL;
+}
+
+static void *rig_memory(uint64_t bytes)
+{
+    void *memory;
+    assert_int_equal(posix_memalign(&memory, 4096, bytes), 0);
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static void rig_open_ring(struct rig *r, enum layout_ring ring)
+{
+    static const enum layout_party from[RING_COUNT] = {
+        PARTY_GPU, PARTY_GPU, PARTY_SCORER, PARTY_SCORER, PARTY_SCORER, PARTY_AGENT, PARTY_AGENT};
+    static const enum layout_party to[RING_COUNT] = {PARTY_SCORER, PARTY_SCORER, PARTY_GPU,
+                                                     PARTY_AGENT,  PARTY_AGENT,  PARTY_SCORER,
+                                                     PARTY_SCORER};
+    uint64_t bytes = shm_ring_bytes(rig_capacities[ring]);
+    struct shm_ring_end *other = ring < RING_COMMAND ? r->gpu : r->agent->ends;
+    bool produces = from[ring] == PARTY_SCORER;
+    r->ring_memory[ring] = rig_memory(bytes);
+    assert_int_equal(shm_ring_init(r->ring_memory[ring], rig_capacities[ring], UINT32_MAX - 3), 0);
+    if (!r->csd && ring >= RING_COMMAND)
+        return;
+    struct shm_doorbell *own = &r->bells[PARTY_SCORER];
+    struct shm_doorbell *peer = &r->bells[produces ? to[ring] : from[ring]];
+    assert_int_equal(
+        shm_ring_open(&r->scorer[ring], r->ring_memory[ring], bytes, produces, own, peer), 0);
+    assert_int_equal(shm_ring_open(&other[ring], r->ring_memory[ring], bytes, !produces, peer, own),
+                     0);
+}
+
+static struct pipeline_config rig_config(const struct rig_options *o)
+{
+    return (struct pipeline_config){
+        .geometry = rig_geometry,
+        .epoch = RIG_EPOCH,
+        .ctx_tokens = RIG_CTX,
+        .n_sequences = RIG_SEQUENCES,
+        .threads = 2,
+        .block_tokens = 32,
+        .gpu_slots = RIG_GPU_SLOTS,
+        .hot_blocks = o->hot_blocks ? o->hot_blocks : 120,
+        .demote_slots = 1000,
+        .beta = o->beta,
+        .csd = o->csd,
+        .stripe_slots = RIG_STRIPE,
+        .n_stripes = RIG_STRIPES,
+        .score = o->score ? o->score : kv_score_reference,
+        .agent_deadline_ns = CLOCK_MS(o->agent_deadline_ms ? o->agent_deadline_ms : 60000)};
+}
+
+static struct rig *rig_start(const struct rig_options *o)
+{
+    struct rig *r = calloc(1, sizeof *r);
+    struct pipeline_config config = rig_config(o);
+    struct hill_why why = {""};
+    hill_log_init("rig", HILL_LOG_ERROR);
+    r->csd = o->csd;
+    r->agent = calloc(1, sizeof *r->agent);
+    r->agent->bell = &r->bells[PARTY_AGENT];
+    r->agent->random = 99;
+    r->agent->wrong_score_position = r->agent->damaged_position = UINT32_MAX;
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        rig_open_ring(r, (enum layout_ring)ring);
+    uint64_t staging = shm_arena_bytes(2 * RIG_CTX, RIG_ENTRY);
+    r->staging_memory = rig_memory(staging);
+    assert_int_equal(shm_arena_init(r->staging_memory, 2 * RIG_CTX, RIG_ENTRY), 0);
+    assert_int_equal(shm_arena_own(&r->staging, r->staging_memory, staging), 0);
+    assert_int_equal(shm_arena_view(&r->staging_view, r->staging_memory, staging), 0);
+    assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
+    struct hkm_config tables = {rig_geometry, RIG_CTX, RIG_SEQUENCES, RIG_GPU_SLOTS,
+                                config.hot_blocks};
+    struct pipeline_io io = {r->scorer, &r->bells[PARTY_SCORER], &r->staging, NULL, 0};
+    io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
+    io.hot = r->hot_memory = rig_memory(io.hot_bytes);
+    struct pipeline_hooks hooks = {r, rig_interrupted, rig_stats, rig_failure, rig_work_done};
+    if (pipeline_create(&r->pipeline, &config, &io, &hooks, &why))
+        fail_msg("pipeline_create: %s", why.text);
+    assert_int_equal(pthread_create(&r->pipeline_thread, NULL, rig_pipeline_main, r), 0);
+    if (r->csd)
+        assert_int_equal(pthread_create(&r->agent_thread, NULL, agent_main, r->agent), 0);
+    return r;
+}
+
+/* Interrupt the pipeline, as a Configure would; its return code. */
+static int rig_interrupt(struct rig *r)
+{
+    atomic_store_explicit(&r->interrupt, true, memory_order_release);
+    shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+    pthread_join(r->pipeline_thread, NULL);
+    return r->run_result;
+}
+
+static void rig_stop(struct rig *r)
+{
+    struct hill_why why = {""};
+    assert_int_equal(rig_interrupt(r), HILL_E_CANCELLED);
+    if (hkm_audit(pipeline_tables(r->pipeline), &why))
+        fail_msg("audit: %s", why.text);
+    atomic_store_explicit(&r->agent->stop, true, memory_order_release);
+    shm_doorbell_ring(&r->bells[PARTY_AGENT]);
+    if (r->csd)
+        pthread_join(r->agent_thread, NULL);
+    pipeline_destroy(r->pipeline);
+    for (int ring = 0; ring < RING_COUNT; ring++) {
+        shm_ring_close(&r->scorer[ring]);
+        shm_ring_close(&r->gpu[ring]);
+        shm_ring_close(&r->agent->ends[ring]);
+        free(r->ring_memory[ring]);
+    }
+    shm_arena_finish(&r->staging);
+    shm_arena_finish(&r->staging_view);
+    shm_arena_finish(&r->agent->staging);
+    free(r->staging_memory);
+    free(r->hot_memory);
+    free(r->agent);
+    free(r);
+}
+
+/* ---- the fake GPU worker ------------------------------------------------------------------ */
+
+struct rig_request {
+    struct rig *rig;
+    uint32_t sequence, step, n, query_id;
+    uint64_t request_id, random;
+    struct kv_selection_settings settings;
+    uint16_t entries[RIG_LAYERS][RIG_CTX][RIG_ENTRY / 2];
+    uint8_t gpu[RIG_LAYERS][RIG_GPU_SLOTS][RIG_ENTRY];
+    uint32_t appended[RIG_LAYERS];
+    XXH64_state_t *hash; /* the oracle's */
+    uint64_t uploads;
+    bool check; /* against the oracle */
+};
+
+static void gpu_push(struct rig *r, enum layout_ring ring, uint32_t type, const void *record,
+                     uint32_t bytes)
+{
+    int64_t deadline = clock_deadline_ms(60000);
+    int rc;
+    while ((rc = shm_ring_push(&r->gpu[ring], type, record, bytes)) == HILL_E_WOULD_BLOCK &&
+           clock_now_ns() < deadline)
+        shm_ring_wait(&r->gpu[ring], bytes, deadline);
+    assert_int_equal(rc, 0);
+}
+
+/* Wait for the next record of the selection ring, which stays peeked. */
+static const void *gpu_wait(struct rig *r, uint32_t expected)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    assert_int_equal(shm_ring_wait(&r->gpu[RING_SELECTION], 0, clock_deadline_ms(60000)), 0);
+    assert_int_equal(shm_ring_peek(&r->gpu[RING_SELECTION], &type, &payload, &bytes), 0);
+    assert_int_equal(record_check(type, payload, bytes, &rig_geometry, RIG_SEQUENCES, NULL), 0);
+    assert_int_equal(type, expected);
+    return payload;
+}
+
+static struct record_header gpu_header(const struct rig_request *q, uint32_t layer)
+{
+    return (struct record_header){RIG_EPOCH, q->sequence, q->step, layer};
+}
+
+static struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t prompt,
+                                     uint32_t max, const struct kv_selection_settings *settings,
+                                     int expected_status)
+{
+    struct rig_request *q = calloc(1, sizeof *q);
+    q->rig = r;
+    q->sequence = sequence;
+    q->request_id = 1000 + sequence;
+    q->random = 4711 + sequence;
+    q->settings = *settings;
+    q->n = prompt;
+    q->check = true;
+    q->hash = XXH64_createState();
+    XXH64_reset(q->hash, 0);
+    struct record_seq_begin begin = {.header = gpu_header(q, 0),
+                                     .request_id = q->request_id,
+                                     .prompt_tokens = prompt,
+                                     .max_tokens = max,
+                                     .alpha = settings->alpha,
+                                     .budget = settings->budget,
+                                     .sinks = settings->sinks,
+                                     .window = settings->window,
+                                     .policy = settings->policy,
+                                     .importance = settings->importance};
+    gpu_push(r, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
+    const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
+    assert_int_equal(ready->status, expected_status);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    return q;
+}
+
+static uint16_t rig_half(uint64_t *random)
+{
+    return (uint16_t)(rig_random(random, 2) << 15 | (9 + rig_random(random, 9)) << 10 |
+                      rig_random(random, 1024));
+}
+
+static void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
+{
+    struct {
+        struct record_append append;
+        uint8_t entries[24][RIG_ENTRY];
+    } out = {.append = {.header = gpu_header(q, layer), .first = q->appended[layer]}};
+    out.append.n_tokens = n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t *entry = q->entries[layer][q->appended[layer] + i];
+        for (uint32_t j = 0; j < RIG_ENTRY / 2; j++)
+            entry[j] = rig_half(&q->random);
+        memcpy(out.entries[i], entry, RIG_ENTRY);
+    }
+    gpu_push(q->rig, RING_APPEND, RECORD_APPEND, &out,
+             (uint32_t)(sizeof out.append + n * RIG_ENTRY));
+    q->appended[layer] += n;
+}
+
+static void gpu_step_end(struct rig_request *q)
+{
+    struct record_step_end end = {.header = gpu_header(q, 0), .n_tokens = q->n};
+    gpu_push(q->rig, RING_APPEND, RECORD_STEP_END, &end, sizeof end);
+    q->step++;
+}
+
+static void gpu_prefill(struct rig_request *q)
+{
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+        while (q->appended[layer] < q->n) {
+            uint32_t left = q->n - q->appended[layer];
+            gpu_append(q, layer, left < 24 ? left : 24);
+        }
+    gpu_step_end(q);
+}
+
+/* What must be selected: every token scored from our copy, sorted, the best k with the forced ones.
+ */
+struct rig_ranked {
+    uint32_t position;
+    int64_t rank;
+};
+
+static int rank_order(const void *a, const void *b)
+{
+    const struct rig_ranked *x = a, *y = b;
+    return x->rank < y->rank ? 1 : x->rank > y->rank ? -1 : 0;
+}
+
+static int position_order(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+static uint32_t oracle_select(const struct rig_request *q, uint32_t layer, uint32_t n,
+                              const float *query, uint32_t *positions)
+{
+    static struct rig_ranked ranked[RIG_CTX];
+    int8_t mantissas[RIG_DIMS], key[RIG_DIMS];
+    uint8_t shifts[2], exponents[2];
+    struct kv_query digest = {mantissas, shifts, q->settings.importance};
+    kv_digest_query(&rig_geometry, query, mantissas, shifts);
+    for (uint32_t p = 0; p < n; p++) {
+        uint16_t score;
+        kv_digest_keys(&rig_geometry, q->entries[layer][p], RIG_ENTRY / 2, 1, key, exponents);
+        kv_score_reference(&rig_geometry, &digest, key, exponents, 1, &score);
+        bool forced = p < q->settings.sinks || p + q->settings.window >= n;
+        ranked[p] = (struct rig_ranked){p, ((int64_t)forced << 48) | ((int64_t)score << 32) | p};
+    }
+    qsort(ranked, n, sizeof *ranked, rank_order);
+    uint32_t k = kv_budget_tokens(&q->settings, n);
+    for (uint32_t i = 0; i < k; i++)
+        positions[i] = ranked[i].position;
+    qsort(positions, k, sizeof *positions, position_order);
+    return k;
+}
+
+/* Apply the uploads, then look at what attention would read. */
+static void check_answer(struct rig_request *q, uint32_t layer, uint32_t n, const float *query,
+                         const struct record_selection *answer)
+{
+    static uint32_t positions[RIG_CTX];
+    const struct selected_item *items = (const struct selected_item *)(answer + 1);
+    const struct selected_upload *uploads =
+        (const struct selected_upload *)(items + answer->n_selected);
+    for (uint32_t i = 0; i < answer->n_uploads; i++) {
+        const struct selected_upload *u = &uploads[i];
+        assert_int_equal(shm_arena_generation(&q->rig->staging_view, u->staging_slot),
+                         u->generation);
+        memcpy(q->gpu[layer][u->gpu_slot], shm_arena_slot(&q->rig->staging_view, u->staging_slot),
+               RIG_ENTRY);
+    }
+    q->uploads += answer->n_uploads;
+    for (uint32_t i = 0; i < answer->n_selected; i++)
+        assert_memory_equal(q->gpu[layer][items[i].gpu_slot], q->entries[layer][items[i].position],
+                            RIG_ENTRY);
+    if (!q->check)
+        return;
+    uint32_t k = oracle_select(q, layer, n, query, positions);
+    uint32_t head[2] = {q->step, layer};
+    assert_int_equal(answer->n_selected, k);
+    for (uint32_t i = 0; i < k; i++)
+        assert_int_equal(items[i].position, positions[i]);
+    XXH64_update(q->hash, head, sizeof head);
+    XXH64_update(q->hash, positions, k * sizeof *positions);
+}
+
+static int gpu_query(struct rig_request *q, uint32_t layer, uint32_t n, bool append_first)
+{
+    struct {
+        struct record_query query;
+        float q[64];
+    } out = {.query = {.header = gpu_header(q, layer),
+                       .query_id = ++q->query_id * 2 + q->sequence,
+                       .n_heads = 4,
+                       .n_tokens = n}};
+    for (int i = 0; i < 64; i++)
+        out.q[i] = (float)(int)(rig_random(&q->random, 2001)) / 1000.0f - 1.0f;
+    if (append_first)
+        gpu_append(q, layer, 1);
+    gpu_push(q->rig, RING_QUERY, RECORD_QUERY, &out, sizeof out);
+    if (!append_first && q->appended[layer] == n)
+        gpu_append(q, layer, 1);
+    const struct record_selection *answer = gpu_wait(q->rig, RECORD_SELECTION);
+    assert_int_equal(answer->query_id, out.query.query_id);
+    int status = answer->status;
+    if (status == 0)
+        check_answer(q, layer, n, out.q, answer);
+    else
+        assert_int_equal(answer->n_selected, 0);
+    shm_ring_release(&q->rig->gpu[RING_SELECTION]);
+    return status;
+}
+
+/* One decode step: every layer asks for the tokens before this one, and appends it. The first
+ * failure. */
+static int gpu_decode(struct rig_request *q)
+{
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
+        int status = gpu_query(q, layer, q->n, (q->step + layer) % 2);
+        if (status)
+            return status;
+    }
+    q->n++;
+    gpu_step_end(q);
+    return 0;
+}
+
+static void gpu_free(struct rig_request *q)
+{
+    XXH64_freeState(q->hash);
+    free(q);
+}
+
+static struct pipeline_stats gpu_end(struct rig_request *q)
+{
+    struct rig *r = q->rig;
+    struct record_seq_end end = {.header = gpu_header(q, 0), .request_id = q->request_id};
+    gpu_push(r, RING_APPEND, RECORD_SEQ_END, &end, sizeof end);
+    const struct record_seq_stats *stats = gpu_wait(r, RECORD_SEQ_STATS);
+    assert_int_equal(stats->request_id, q->request_id);
+    struct pipeline_stats answer = r->stats;
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    gpu_free(q);
+    return answer;
+}
+
+#endif

@@ -1,0 +1,124 @@
+/* tests/cpu_scorer/test_cold_map.c - the mirror of the cold pool's directory. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_scorer/cold_map.h"
+
+enum { STRIPE = 256, STRIPES = 30, LISTS = 6 };
+
+static uint64_t state = 5;
+static uint32_t next_random(uint32_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+static void test_stripes_of_a_list_are_consecutive(void **unused)
+{
+    (void)unused;
+    struct cold_map map;
+    uint32_t slot, order;
+    assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
+    assert_int_equal(cold_map_reserve(&map, 0, 3), 0);
+    assert_int_equal(cold_map_reserve(&map, 1, 2), 0);
+    cold_map_release(&map, 0);
+    assert_int_equal(cold_map_reserve(&map, 2, 4), 0); /* does not fit in the hole of three */
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(cold_map_take(&map, 2, i * STRIPE, STRIPE, &slot, &order), STRIPE);
+        assert_int_equal(slot, (5 + i) * STRIPE);
+        assert_int_equal(order, i);
+    }
+    cold_map_finish(&map);
+}
+
+static void test_a_fragmented_pool_is_used_up(void **unused)
+{
+    (void)unused;
+    struct cold_map map;
+    assert_int_equal(cold_map_init(&map, STRIPE, 6, LISTS), 0);
+    for (uint32_t l = 0; l < 6; l++)
+        assert_int_equal(cold_map_reserve(&map, l, 1), 0);
+    cold_map_release(&map, 1);
+    cold_map_release(&map, 4);
+    assert_int_equal(cold_map_reserve(&map, 1, 3), HILL_E_NOSPACE);
+    assert_int_equal(cold_map_reserve(&map, 1, 2), 0);
+    assert_int_equal(map.n_free, 0);
+    cold_map_finish(&map);
+}
+
+static void test_takes_never_cross_a_stripe(void **unused)
+{
+    (void)unused;
+    struct cold_map map;
+    uint32_t slot, order;
+    assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
+    assert_int_equal(cold_map_reserve(&map, 0, 2), 0);
+    assert_int_equal(cold_map_take(&map, 0, 0, 200, &slot, &order), 200);
+    assert_int_equal(cold_map_room(&map, 0), 56);
+    assert_int_equal(cold_map_take(&map, 0, 200, 200, &slot, &order), 56);
+    assert_int_equal(cold_map_room(&map, 0), STRIPE);
+    assert_int_equal(cold_map_take(&map, 0, 256, 300, &slot, &order), STRIPE);
+    assert_int_equal(order, 1);
+    assert_int_equal(cold_map_room(&map, 0), 0);
+    assert_int_equal(cold_map_take(&map, 0, 512, 1, &slot, &order), 0);
+    cold_map_finish(&map);
+}
+
+/* Every slot number there is, against what was handed out and committed. */
+static void test_positions_are_those_of_committed_slots_only(void **unused)
+{
+    (void)unused;
+    struct cold_map map;
+    static uint32_t owner[STRIPE * STRIPES], position[STRIPE * STRIPES];
+    print_message("seed %llu\n", (unsigned long long)state);
+    for (uint32_t i = 0; i < STRIPE * STRIPES; i++)
+        owner[i] = COLD_NONE;
+    assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
+    for (uint32_t l = 0; l < LISTS; l++)
+        assert_int_equal(cold_map_reserve(&map, l, 5), 0);
+    for (int round = 0; round < 300; round++) {
+        uint32_t list = next_random(LISTS), slot, order, first = next_random(10000);
+        uint32_t n = cold_map_take(&map, list, first, 1 + next_random(40), &slot, &order);
+        if (n == 0) {
+            cold_map_release(&map, list);
+            for (uint32_t i = 0; i < STRIPE * STRIPES; i++)
+                owner[i] = owner[i] == list ? COLD_NONE : owner[i];
+            assert_int_equal(cold_map_reserve(&map, list, 5), 0);
+        } else if (next_random(4)) { /* else: stays uncommitted */
+            cold_map_commit(&map, list, slot, n);
+            for (uint32_t i = 0; i < n; i++) {
+                owner[slot + i] = list;
+                position[slot + i] = first + i;
+            }
+        }
+    }
+    for (uint32_t list = 0; list < LISTS; list++) {
+        uint32_t committed = 0;
+        for (uint32_t i = 0; i < STRIPE * STRIPES; i++) {
+            assert_int_equal(cold_map_position(&map, list, i),
+                             owner[i] == list ? position[i] : COLD_NONE);
+            committed += owner[i] == list;
+        }
+        assert_int_equal(map.lists[list].committed, committed);
+    }
+    assert_int_equal(cold_map_position(&map, 0, (uint64_t)STRIPE * STRIPES), COLD_NONE);
+    assert_int_equal(cold_map_position(&map, 0, UINT64_MAX), COLD_NONE);
+    cold_map_finish(&map);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stripes_of_a_list_are_consecutive),
+        cmocka_unit_test(test_a_fragmented_pool_is_used_up),
+        cmocka_unit_test(test_takes_never_cross_a_stripe),
+        cmocka_unit_test(test_positions_are_those_of_committed_slots_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,227 @@
+/* tests/cpu_scorer/test_hkm.c - the hot pool and the location words against a plain model, with
+ * random operations. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_scorer/hkm.h"
+#include "kv/score.h"
+
+enum { LAYERS = 3, SEQUENCES = 2, CTX = 700, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40, ROUNDS = 4000 };
+
+static const struct kv_geometry geometry = {LAYERS, 4, 2, 8};
+
+/* What the tables should say: where each token is, and its bytes. */
+struct model_token {
+    enum hkm_tag tag;
+    uint32_t cold_slot;
+    bool moving;
+    uint16_t entry[ENTRY / 2];
+};
+struct model_list {
+    uint32_t n, n_hot;
+    struct model_token tokens[CTX];
+};
+static struct model_list model[SEQUENCES][LAYERS];
+static uint32_t limits[SEQUENCES];
+
+static uint64_t state;
+static uint32_t next_random(uint32_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+static uint16_t random_half(void)
+{
+    return (uint16_t)(next_random(2) << 15 | (8 + next_random(12)) << 10 | next_random(1024));
+}
+
+static void *memory;
+
+static void set_up_tables(struct hkm *h)
+{
+    struct hkm_config config = {.geometry = geometry,
+                                .ctx_tokens = CTX,
+                                .n_sequences = SEQUENCES,
+                                .gpu_slots = 16,
+                                .n_blocks = BLOCKS};
+    uint64_t bytes = hkm_tables_bytes(&config) + BLOCKS * hkm_block_bytes(&geometry);
+    assert_int_equal(posix_memalign(&memory, 64, bytes), 0);
+    memset(memory, 0, bytes);
+    assert_int_equal(hkm_init(h, memory, bytes, &config, NULL), 0);
+    assert_int_equal(h->n_blocks, BLOCKS);
+}
+
+static void check_token(const struct hkm *h, uint32_t s, uint32_t l, uint32_t p)
+{
+    const struct model_token *t = &model[s][l].tokens[p];
+    uint32_t word = hkm_location(h, s, l, p);
+    int8_t mantissas[16];
+    uint8_t exponents[2];
+    if (p >= model[s][l].n) {
+        assert_int_equal(hkm_tag(word), HKM_NOWHERE);
+        return;
+    }
+    assert_int_equal(hkm_tag(word), t->tag);
+    if (t->tag == HKM_COLD) {
+        assert_int_equal(hkm_slot(word), t->cold_slot);
+        return;
+    }
+    assert_int_equal(h->positions[hkm_slot(word)], p);
+    assert_memory_equal(hkm_entry(h, hkm_slot(word)), t->entry, ENTRY);
+    kv_digest_keys(&geometry, t->entry, ENTRY / 2, 1, mantissas, exponents);
+    assert_memory_equal(hkm_mantissas(h, hkm_slot(word)), mantissas, 16);
+    assert_memory_equal(hkm_exponents(h, hkm_slot(word)), exponents, 2);
+}
+
+static void check_all(const struct hkm *h)
+{
+    struct hill_why why = {""};
+    if (hkm_audit(h, &why))
+        fail_msg("audit: %s", why.text);
+    for (uint32_t s = 0; s < SEQUENCES; s++)
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            for (uint32_t p = 0; p < CTX; p++)
+                check_token(h, s, l, p);
+            assert_int_equal(hkm_hot_tokens(h, s, l), model[s][l].n_hot);
+        }
+}
+
+static void op_append(struct hkm *h, uint32_t s, uint32_t l)
+{
+    static uint16_t entries[150][ENTRY / 2];
+    struct model_list *m = &model[s][l];
+    uint32_t n = 1 + next_random(150);
+    if (n > CTX - m->n)
+        n = CTX - m->n;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < ENTRY / 2; j++)
+            entries[i][j] = random_half();
+    uint32_t room = limits[s] * KV_HOT_BLOCK_TOKENS - m->n_hot;
+    uint32_t taken = hkm_append(h, s, l, m->n, n, entries);
+    assert_int_equal(taken, n < room ? n : room); /* holes are used, the cap is never exceeded */
+    for (uint32_t i = 0; i < taken; i++) {
+        struct model_token *t = &m->tokens[m->n + i];
+        *t = (struct model_token){.tag = HKM_HOT};
+        memcpy(t->entry, entries[i], ENTRY);
+    }
+    m->n += taken;
+    m->n_hot += taken;
+}
+
+/* Start: only the model knows; the word stays hot. Complete: the flip. */
+static void op_demote(struct hkm *h, uint32_t s, uint32_t l, bool complete)
+{
+    struct model_list *m = &model[s][l];
+    uint32_t first = m->n ? next_random(m->n) : 0, n = next_random(90);
+    for (uint32_t p = first; p < m->n && p < first + n; p++) {
+        struct model_token *t = &m->tokens[p];
+        if (t->tag != HKM_HOT || t->moving == !complete)
+            continue;
+        t->moving = !complete;
+        if (!complete)
+            continue;
+        t->cold_slot = next_random(HKM_SLOT_MASK);
+        hkm_set_cold(h, s, l, p, t->cold_slot);
+        t->tag = HKM_COLD;
+        m->n_hot--;
+    }
+}
+
+static void op_end(struct hkm *h, uint32_t s)
+{
+    hkm_release(h, s);
+    memset(model[s], 0, sizeof model[s]);
+    uint32_t want = 1 + next_random(9), free_blocks = BLOCKS - limits[1 - s] * LAYERS;
+    int rc = hkm_reserve(h, s, want);
+    assert_int_equal(rc, want * LAYERS <= free_blocks ? 0 : HILL_E_NOSPACE);
+    limits[s] = rc ? 0 : want;
+}
+
+static void test_random_operations_match_the_model(void **unused)
+{
+    (void)unused;
+    struct hkm h;
+    state = 20240611;
+    print_message("seed %llu\n", (unsigned long long)state);
+    set_up_tables(&h);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        uint32_t s = next_random(SEQUENCES), l = next_random(LAYERS), what = next_random(100);
+        if (what < 50)
+            op_append(&h, s, l);
+        else if (what < 70)
+            op_demote(&h, s, l, false);
+        else if (what < 97)
+            op_demote(&h, s, l, true);
+        else
+            op_end(&h, s);
+        if (round % 20 == 0)
+            check_all(&h);
+    }
+    check_all(&h);
+    free(memory);
+}
+
+static void test_blocks_of_a_list_cover_its_tokens_once(void **unused)
+{
+    (void)unused;
+    struct hkm h;
+    static uint16_t entries[200][ENTRY / 2];
+    uint32_t blocks[BLOCKS], seen[200] = {0};
+    set_up_tables(&h);
+    assert_int_equal(hkm_reserve(&h, 0, 4), 0);
+    assert_int_equal(hkm_append(&h, 0, 1, 0, 200, entries), 200);
+    uint32_t n = hkm_blocks(&h, 0, 1, blocks, BLOCKS);
+    assert_int_equal(n, 4);
+    for (uint32_t i = 0; i < n * KV_HOT_BLOCK_TOKENS; i++) {
+        uint32_t p = h.positions[blocks[i / 64] * 64 + i % 64];
+        if (p != HKM_NO_POSITION)
+            seen[p]++;
+    }
+    for (uint32_t p = 0; p < 200; p++)
+        assert_int_equal(seen[p], 1);
+    free(memory);
+}
+
+static void test_memory_too_small_is_refused(void **unused)
+{
+    (void)unused;
+    struct hkm h;
+    struct hkm_config config = {geometry, CTX, SEQUENCES, 16, BLOCKS};
+    uint64_t bytes = hkm_tables_bytes(&config) + (LAYERS - 1) * hkm_block_bytes(&geometry);
+    assert_int_equal(posix_memalign(&memory, 64, bytes), 0);
+    assert_int_equal(hkm_init(&h, memory, bytes, &config, NULL), HILL_E_INVALID);
+    free(memory);
+}
+
+static void test_audit_finds_a_word_that_lies(void **unused)
+{
+    (void)unused;
+    struct hkm h;
+    static uint16_t entries[10][ENTRY / 2];
+    set_up_tables(&h);
+    assert_int_equal(hkm_reserve(&h, 0, 1), 0);
+    assert_int_equal(hkm_append(&h, 0, 0, 0, 10, entries), 10);
+    assert_int_equal(hkm_audit(&h, NULL), 0);
+    atomic_store_explicit(&h.words[3], hkm_word(HKM_COLD, 1), memory_order_relaxed);
+    assert_int_equal(hkm_audit(&h, NULL), HILL_E_DAMAGED);
+    free(memory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_operations_match_the_model),
+        cmocka_unit_test(test_blocks_of_a_list_cover_its_tokens_once),
+        cmocka_unit_test(test_memory_too_small_is_refused),
+        cmocka_unit_test(test_audit_finds_a_word_that_lies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,340 @@
+/* tests/cpu_scorer/test_pipeline.c - the whole pipeline between a fake GPU worker and a fake agent;
+ * see pipeline_rig.h. */
+#include "tests/cpu_scorer/pipeline_rig.h"
+
+static const struct kv_selection_settings settings = {
+    .alpha = 0.1, .sinks = 4, .window = 16, .policy = KV_POLICY_HILLINFER};
+
+enum { PROMPT = 500, STEPS = 60, MAX = PROMPT + STEPS };
+
+/* A whole request checked against the oracle: its statistics. */
+static struct pipeline_stats whole_request(const struct rig_options *options,
+                                           const struct kv_selection_settings *how)
+{
+    struct rig *r = rig_start(options);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, how, 0);
+    gpu_prefill(q);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    uint64_t hash = XXH64_digest(q->hash), uploads = q->uploads;
+    struct pipeline_stats stats = gpu_end(q);
+    assert_int_equal(stats.selection_hash, hash);
+    assert_int_equal(stats.hot.hits + stats.cold.hits, uploads);
+    assert_int_equal(stats.queries, STEPS * RIG_LAYERS);
+    assert_int_equal(stats.link_key_bytes, 0);
+    assert_int_equal(stats.hot.tokens + stats.cold.tokens, MAX * RIG_LAYERS);
+    rig_stop(r);
+    return stats;
+}
+
+static uint64_t hash_of_hot_only(void)
+{
+    static uint64_t hash;
+    struct rig_options o = {.csd = false};
+    if (!hash)
+        hash = whole_request(&o, &settings).selection_hash;
+    return hash;
+}
+
+static void test_hot_only_selects_what_the_oracle_does(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false};
+    struct pipeline_stats s = whole_request(&o, &settings);
+    assert_int_equal(s.cold.tokens, 0);
+    assert_true(s.beta < 0);
+    assert_int_equal(s.link_score_bytes, 0);
+    assert_true(s.gpu.hits > 0);
+    assert_int_equal(s.budget, kv_budget_tokens(&settings, MAX - 1));
+}
+
+static void test_a_fifth_cold_selects_the_same(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 4};
+    struct pipeline_stats s = whole_request(&o, &settings);
+    assert_int_equal(s.selection_hash, hash_of_hot_only());
+    assert_true(s.cold.tokens > MAX * RIG_LAYERS / 6 && s.cold.tokens < MAX * RIG_LAYERS / 4);
+    assert_true(s.beta > 3.5 && s.beta < 5);
+    assert_true(s.cold.hits > 0 && s.hot.hits > 0);
+}
+
+static void test_four_fifths_cold_selects_the_same(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct pipeline_stats s = whole_request(&o, &settings);
+    assert_int_equal(s.selection_hash, hash_of_hot_only());
+    assert_true(s.cold.tokens > MAX * RIG_LAYERS * 3 / 4);
+    assert_true(s.demoted > 0); /* decode moved some down */
+    assert_true(s.flash_read_bytes > 0 && s.flash_write_bytes > 0);
+    assert_int_equal(s.link_kv_bytes, 10 * s.cold.hits); /* as the fake agent reports it */
+    /* four bytes for each cold token of each query, between the first and the last count of cold
+     * ones */
+    assert_true(s.link_score_bytes >= 4ull * STEPS * RIG_LAYERS * (PROMPT * 4 / 5 - 1));
+    assert_true(s.link_score_bytes <= 4ull * STEPS * s.cold.tokens);
+}
+
+static void test_avx2_selects_the_same(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .score = kv_score_avx2};
+    if (!kv_score_has_avx2())
+        skip();
+    assert_int_equal(whole_request(&o, &settings).selection_hash, hash_of_hot_only());
+    o = (struct rig_options){.csd = false, .score = kv_score_avx2};
+    assert_int_equal(whole_request(&o, &settings).selection_hash, hash_of_hot_only());
+}
+
+static void test_policy_full_selects_everything_unscored(void **unused)
+{
+    (void)unused;
+    struct kv_selection_settings full = settings;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    full.policy = KV_POLICY_FULL;
+    struct pipeline_stats s = whole_request(&o, &full);
+    assert_int_equal(s.link_score_bytes, 0);
+    assert_int_equal(s.budget, MAX - 1);
+}
+
+static void test_maximum_importance_selects_what_the_oracle_does(void **unused)
+{
+    (void)unused;
+    struct kv_selection_settings other = settings;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    other.importance = KV_IMPORTANCE_MAX;
+    assert_true(whole_request(&o, &other).selection_hash != hash_of_hot_only());
+}
+
+/* M_0 wins over beta: few hot blocks, everything else goes cold, and the cap holds all the while.
+ */
+static void test_the_hot_cap_wins_over_beta(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 4, .hot_blocks = RIG_LAYERS * 2 * RIG_SEQUENCES};
+    struct pipeline_stats s = whole_request(&o, &settings);
+    assert_int_equal(s.selection_hash, hash_of_hot_only());
+    assert_true(s.hot.tokens <= RIG_LAYERS * 2 * KV_HOT_BLOCK_TOKENS);
+}
+
+static void test_a_wrong_score_changes_the_selection(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    r->agent->wrong_score_position = 77;
+    q->check = false;
+    gpu_prefill(q);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    assert_true(gpu_end(q).selection_hash != hash_of_hot_only());
+    rig_stop(r);
+}
+
+static void test_a_damaged_entry_fails_its_request_only(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct kv_selection_settings full = settings;
+    struct rig_request *other = gpu_begin(r, 1, 200, 300, &settings, 0);
+    gpu_prefill(other);
+    assert_int_equal(gpu_decode(other), 0);
+    full.policy = KV_POLICY_FULL;
+    struct rig_request *q = gpu_begin(r, 0, 300, 310, &full, 0);
+    r->agent->damaged_position = 200; /* hot in the other request */
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), HILL_E_DAMAGED);
+    assert_int_equal(gpu_query(q, 1, 300, false), HILL_E_DAMAGED); /* and stays failed */
+    assert_int_equal(r->n_failures, 1);
+    r->agent->damaged_position = UINT32_MAX;
+    gpu_end(q);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(gpu_decode(other), 0);
+    gpu_end(other);
+    q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0); /* on the same slot */
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_two_sequences_do_not_mix(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.5};
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, 400, 460, &settings, 0);
+    struct rig_request *b = gpu_begin(r, 1, 300, 360, &settings, 0);
+    gpu_prefill(a);
+    gpu_prefill(b);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(gpu_decode(a), 0);
+        assert_int_equal(gpu_decode(b), 0);
+    }
+    uint64_t hash = XXH64_digest(a->hash);
+    assert_int_equal(gpu_end(a).selection_hash, hash);
+    hash = XXH64_digest(b->hash);
+    assert_int_equal(gpu_end(b).selection_hash, hash);
+    rig_stop(r);
+}
+
+/* A request is dropped in mid-prefill by the next SEQ_BEGIN of its slot; many times, so that
+ * stripes must come back. */
+static void test_a_new_sequence_replaces_the_old_one(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    for (int i = 0; i < 12; i++) {
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+        for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+            for (int j = 0; j < 15; j++)
+                gpu_append(q, layer, 24);
+        gpu_free(q);
+    }
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_what_cannot_fit_is_refused_at_the_start(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false, .hot_blocks = 24};
+    struct rig *r = rig_start(&o);
+    gpu_free(gpu_begin(r, 0, PROMPT, PROMPT + 13, &settings, HILL_E_TOO_LONG));
+    gpu_free(gpu_begin(r, 0, PROMPT, RIG_CTX + 1, &settings, HILL_E_TOO_LONG));
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, PROMPT + 12, &settings, 0); /* eight blocks */
+    gpu_prefill(q);
+    for (int i = 0; i < 12; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_tokens_out_of_order_fail_the_request(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_append(q, 0, 10);
+    q->appended[0] = 5;
+    gpu_append(q, 0, 10);
+    assert_int_equal(gpu_query(q, 0, 10, false), HILL_E_PROTOCOL);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_a_silent_agent_is_a_timeout(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .agent_deadline_ms = 1500};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    r->agent->silent = true;
+    assert_int_equal(gpu_decode(q), HILL_E_TIMEOUT);
+    gpu_end(q);
+    gpu_free(gpu_begin(r, 0, PROMPT, MAX, &settings, HILL_E_TIMEOUT)); /* until the next epoch */
+    assert_true(r->n_failures >= 1);
+    rig_stop(r);
+}
+
+static void test_an_interruption_leaves_a_waiting_query(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    r->agent->silent = true;
+    struct {
+        struct record_query query;
+        float q[64];
+    } out = {.query = {.header = gpu_header(q, 0), .query_id = 9, .n_heads = 4, .n_tokens = q->n}};
+    gpu_push(r, RING_QUERY, RECORD_QUERY, &out, sizeof out);
+    struct timespec pause = {.tv_nsec = 100000000};
+    nanosleep(&pause, NULL);
+    int64_t start = clock_now_ns();
+    gpu_free(q);
+    rig_stop(r); /* says HILL_E_CANCELLED */
+    assert_true(clock_now_ns() - start < CLOCK_MS(5000));
+}
+
+/* The counter is a measurement: bytes that are neither scores nor completions show up in it. */
+static void test_foreign_bytes_on_the_link_are_counted_as_keys(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    r->agent->leak = true;
+    assert_int_equal(gpu_decode(q), 0);
+    assert_int_equal(gpu_decode(q), 0);
+    struct pipeline_stats s = gpu_end(q);
+    assert_int_equal(s.link_key_bytes, 100);
+    assert_int_equal(s.dropped_records, 1);
+    rig_stop(r);
+}
+
+static void test_a_record_of_another_epoch_is_dropped(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false};
+    struct rig *r = rig_start(&o);
+    struct record_seq_end stale = {.header = {RIG_EPOCH - 1, 0, 0, 0}, .request_id = 1};
+    gpu_push(r, RING_APPEND, RECORD_SEQ_END, &stale, sizeof stale);
+    struct rig_request *q = gpu_begin(r, 0, 100, 110, &settings, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    assert_int_equal(gpu_end(q).dropped_records, 1);
+    rig_stop(r);
+}
+
+static void test_an_idle_pipeline_sleeps(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false};
+    struct rig *r = rig_start(&o);
+    struct timespec pause = {.tv_sec = 2}, before, after;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    nanosleep(&pause, NULL);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    int64_t used = (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec;
+    assert_true(used < CLOCK_MS(20)); /* 1 % of a core */
+    rig_stop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hot_only_selects_what_the_oracle_does),
+        cmocka_unit_test(test_a_fifth_cold_selects_the_same),
+        cmocka_unit_test(test_four_fifths_cold_selects_the_same),
+        cmocka_unit_test(test_avx2_selects_the_same),
+        cmocka_unit_test(test_policy_full_selects_everything_unscored),
+        cmocka_unit_test(test_maximum_importance_selects_what_the_oracle_does),
+        cmocka_unit_test(test_the_hot_cap_wins_over_beta),
+        cmocka_unit_test(test_a_wrong_score_changes_the_selection),
+        cmocka_unit_test(test_a_damaged_entry_fails_its_request_only),
+        cmocka_unit_test(test_two_sequences_do_not_mix),
+        cmocka_unit_test(test_a_new_sequence_replaces_the_old_one),
+        cmocka_unit_test(test_what_cannot_fit_is_refused_at_the_start),
+        cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
+        cmocka_unit_test(test_a_silent_agent_is_a_timeout),
+        cmocka_unit_test(test_an_interruption_leaves_a_waiting_query),
+        cmocka_unit_test(test_foreign_bytes_on_the_link_are_counted_as_keys),
+        cmocka_unit_test(test_a_record_of_another_epoch_is_dropped),
+        cmocka_unit_test(test_an_idle_pipeline_sleeps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
