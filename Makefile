@@ -32,6 +32,9 @@ FLAGS_debug   := -O0 -g3 -fno-omit-frame-pointer
 FLAGS_asan    := -O1 -g -fno-omit-frame-pointer -fsanitize=address
 FLAGS_ubsan   := -O1 -g -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=all
 FLAGS_tsan    := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+# by tests/fuzz/run with clang, whose own warnings are not a reason not to fuzz
+FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
+                 -fno-sanitize-recover=undefined -Wno-error
 # the sum of a floating-point reduction must not depend on the compiler's mood: no contraction
 override CFLAGS += -std=c11 -D_GNU_SOURCE $(WARNINGS) $(FLAGS_$(CONFIG)) -ffp-contract=off -pthread \
           -DHILL_VERSION='"$(VERSION)"' -DCL_TARGET_OPENCL_VERSION=120
@@ -79,6 +82,16 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS) \
 	$(shell pkg-config --libs cmocka 2>/dev/null)
 
+# a benchmark is bench/bench_<figure>.c with bench/harness.c; only `make bench` builds them
+$(patsubst bench/%.c,$(O)/bench/%,$(wildcard bench/bench_*.c)): $(O)/bench/%: $(O)/bench/%.o $(O)/bench/harness.o $(ARCHIVES)
+	$(LINK)
+
+# tests/fuzz/fuzz_<name>.c is linked with libFuzzer's main: only CONFIG=fuzz with clang can (tests/fuzz/run)
+FUZZERS := $(patsubst tests/%.c,$(O)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(FUZZERS): override LDFLAGS += -fsanitize=fuzzer
+$(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
+	$(LINK)
+
 $(O)/%.o: %.c | $(PROTO_H)
 	@mkdir -p $(@D); echo "  CC    $<"
 	@$(CC) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
@@ -115,8 +128,14 @@ demo: all ## answer a question from a long document with the whole pipeline
 check: deps ## build and run every test that needs no root, network or GPU (CHECK=folder: only those)
 	@tests/run $(CHECK)
 
+bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run)
+	@bench/run $(if $(QUICK),--quick) $(FIGURE)
+
+fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
+	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
+
 lint: ## shellcheck and clang-format in dry-run
-	shellcheck -x scripts/hillinfer scripts/*.sh tests/run tests/integration/*.sh
+	shellcheck -x scripts/hillinfer scripts/*.sh tests/run tests/fuzz/run bench/run tests/integration/*.sh
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
 
 format: ## rewrite the C sources with clang-format

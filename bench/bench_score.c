@@ -1,0 +1,280 @@
+/*
+ * bench/bench_score.c - figure "score": local INT8 scoring beside the read bandwidth of the
+ * machine.
+ *
+ * What: each scoring kernel walks a digest set much larger than the last-level cache, on one and on
+ * two threads, in turn with wide read-and-sum loops (AVX2, AVX-512) and memcpy over the same bytes.
+ * A thread scores its share in calls of one pool stripe's worth of tokens, as the scorer gets them.
+ * GB/s counts digest bytes (mantissas and exponents) once; scores written (2 bytes a token) are not
+ * counted; memcpy counts the bytes it copies, and moves twice as many. The scores of all kernels
+ * are compared. Concurrency: bench_parallel. Failure: status 1 when two kernels differ.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/harness.h"
+#include "kv/score.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define CALL_TOKENS 4096u
+#define SET_BYTES   (256ull << 20)
+#define QUICK_BYTES (8ull << 20)
+#define MAX_METHODS 16u
+#define MAX_THREADS 2u
+
+struct score_set {
+    struct kv_geometry geometry;
+    struct kv_query query;
+    uint32_t n;                 /* tokens */
+    uint64_t bytes;             /* mantissas and exponents, contiguous in that order */
+    uint8_t *digests;           /* [bytes] */
+    uint8_t *copy;              /* [bytes]: memcpy's target */
+    uint16_t *scores;           /* [n] */
+    uint64_t sums[MAX_THREADS]; /* of the read loops */
+    kv_score_fn *kernel;
+};
+
+struct method {
+    const char *name;
+    bench_part *part;
+    kv_score_fn *kernel; /* NULL: a bandwidth loop */
+    struct bench_samples seconds[MAX_THREADS];
+};
+
+/* ---- the loops ------------------------------------------------------------------------------ */
+
+/* Thread t's share of the bytes, whole 512-byte blocks; the last takes the rest. */
+static void share(const struct score_set *set, uint32_t t, uint32_t n_threads, uint64_t *from,
+                  uint64_t *to)
+{
+    uint64_t each = set->bytes / n_threads / 512 * 512;
+    *from = t * each;
+    *to = t + 1 == n_threads ? set->bytes / 512 * 512 : *from + each;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void read_avx2(void *context, uint32_t t, uint32_t n_threads)
+{
+    struct score_set *set = context;
+    uint64_t from, to, lanes[4];
+    __m256i sum[4] = {0};
+    share(set, t, n_threads, &from, &to);
+    for (uint64_t i = from; i < to; i += 128)
+        for (int j = 0; j < 4; j++)
+            sum[j] = _mm256_add_epi64(
+                sum[j], _mm256_load_si256((const void *)(set->digests + i + (uint64_t)j * 32)));
+    _mm256_storeu_si256((void *)lanes, _mm256_add_epi64(_mm256_add_epi64(sum[0], sum[1]),
+                                                        _mm256_add_epi64(sum[2], sum[3])));
+    set->sums[t] = lanes[0] + lanes[1] + lanes[2] + lanes[3]; /* kept: a read that counts */
+}
+
+__attribute__((target("avx512f"))) static void read_avx512(void *context, uint32_t t,
+                                                           uint32_t n_threads)
+{
+    struct score_set *set = context;
+    uint64_t from, to, lanes[8];
+    __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+    share(set, t, n_threads, &from, &to);
+    for (uint64_t i = from; i < to; i += 256) {
+        const uint8_t *at = set->digests + i;
+        a = _mm512_add_epi64(a, _mm512_load_si512(at));
+        b = _mm512_add_epi64(b, _mm512_load_si512(at + 64));
+        c = _mm512_add_epi64(c, _mm512_load_si512(at + 128));
+        d = _mm512_add_epi64(d, _mm512_load_si512(at + 192));
+    }
+    a = _mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d));
+    _mm512_storeu_si512(lanes, a);
+    set->sums[t] = 0;
+    for (int i = 0; i < 8; i++)
+        set->sums[t] += lanes[i];
+}
+#endif
+
+static void copy(void *context, uint32_t t, uint32_t n_threads)
+{
+    struct score_set *set = context;
+    uint64_t from, to;
+    share(set, t, n_threads, &from, &to);
+    memcpy(set->copy + from, set->digests + from, to - from);
+}
+
+static void score(void *context, uint32_t t, uint32_t n_threads)
+{
+    struct score_set *set = context;
+    uint32_t dims = kv_key_dims(&set->geometry), heads = set->geometry.n_kv_heads;
+    const int8_t *mantissas = (const int8_t *)set->digests;
+    const uint8_t *exponents = set->digests + (uint64_t)set->n * dims;
+    uint32_t calls = (set->n + CALL_TOKENS - 1) / CALL_TOKENS;
+    uint32_t last = (uint32_t)((uint64_t)calls * (t + 1) / n_threads);
+    for (uint32_t call = (uint32_t)((uint64_t)calls * t / n_threads); call < last; call++) {
+        uint32_t from = call * CALL_TOKENS;
+        uint32_t n = set->n - from < CALL_TOKENS ? set->n - from : CALL_TOKENS;
+        set->kernel(&set->geometry, &set->query, mantissas + (uint64_t)from * dims,
+                    exponents + (uint64_t)from * heads, n, set->scores + from);
+    }
+}
+
+/* What the kernel says of CPU 0's level-3 cache (sysconf adds up those of a whole socket on some
+ * machines); 0: not stated. */
+static uint64_t cache_bytes(void)
+{
+    unsigned long kib = 0;
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    if (file != NULL) {
+        if (fscanf(file, "%luK", &kib) != 1)
+            kib = 0;
+        fclose(file);
+    }
+    return (uint64_t)kib << 10;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------ */
+
+static uint32_t find_methods(struct method *methods)
+{
+    static const char *const kernels[] = {"reference", "avx2", "avx512", "avx512vnni"};
+    uint32_t n = 0;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        methods[n++] = (struct method){.name = "read and sum, AVX2", .part = read_avx2};
+    if (__builtin_cpu_supports("avx512f"))
+        methods[n++] = (struct method){.name = "read and sum, AVX-512", .part = read_avx512};
+#endif
+    methods[n++] = (struct method){.name = "memcpy", .part = copy};
+    for (uint32_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
+        kv_score_fn *kernel = kv_score_choose(kernels[i]); /* NULL: not in this build or CPU */
+        if (kernel != NULL)
+            methods[n++] = (struct method){.name = kernels[i], .part = score, .kernel = kernel};
+    }
+    return n;
+}
+
+/* Random digests in the ranges that kv/digest.c makes: mantissas -127..127, exponents 0..16. */
+static void fill(struct score_set *set, int8_t *mantissas, uint8_t *shifts)
+{
+    uint64_t state = 20240607, dims = kv_key_dims(&set->geometry);
+    for (uint64_t i = 0; i < set->bytes; i++) {
+        uint64_t r = bench_random(&state) >> 32;
+        set->digests[i] = i < set->n * dims ? (uint8_t)(int8_t)((int64_t)(r % 255) - 127)
+                                            : (uint8_t)(r % (KV_KEY_EXP_MAX + 1));
+    }
+    for (uint64_t i = 0; i < dims; i++)
+        mantissas[i] = (int8_t)((int64_t)(bench_random(&state) % 255) - 127);
+    for (uint32_t h = 0; h < set->geometry.n_kv_heads; h++)
+        shifts[h] = (uint8_t)(bench_random(&state) % (KV_QUERY_SHIFT_MAX + 1));
+}
+
+/* Run a kernel and hold its scores against those of the reference. */
+static double run_method(struct score_set *set, const struct method *m, uint32_t n_threads,
+                         const uint16_t *expected)
+{
+    uint64_t bytes = (uint64_t)set->n * sizeof(*set->scores);
+    set->kernel = m->kernel;
+    if (m->kernel != NULL)
+        memset(set->scores, 0, bytes);
+    double seconds = bench_parallel(n_threads, m->part, set);
+    if (m->kernel != NULL && memcmp(set->scores, expected, bytes) != 0)
+        bench_fail("kernel %s does not give the scores of the reference", m->name);
+    return seconds;
+}
+
+static double rate(const struct score_set *set, const struct method *m, uint32_t threads)
+{
+    return (double)set->bytes / bench_median(&m->seconds[threads - 1]) * 1e-9;
+}
+
+static void print_table(const struct score_set *set, const struct method *methods, uint32_t n,
+                        uint32_t max_threads)
+{
+    const struct kv_geometry *g = &set->geometry;
+    printf("\n%u KV heads x %u: %u tokens, %.1f MiB of digests (%u bytes a token)\n\n",
+           g->n_kv_heads, g->head_dim, set->n, (double)set->bytes / 1048576, kv_digest_bytes(g));
+    printf("| method | threads | GB/s, median | lowest - highest | of the best read |\n");
+    printf("|---|---:|---:|---:|---:|\n");
+    for (uint32_t threads = 1; threads <= max_threads; threads++) {
+        double best = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (methods[i].kernel == NULL && methods[i].part != copy &&
+                rate(set, &methods[i], threads) > best)
+                best = rate(set, &methods[i], threads);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            const struct method *m = &methods[i];
+            const struct bench_samples *s = &m->seconds[threads - 1];
+            printf("| %s%s%s | %u | %.2f | %.2f - %.2f | ", m->kernel ? "kernel `" : "", m->name,
+                   m->kernel ? "`" : "", threads, rate(set, m, threads),
+                   (double)set->bytes / bench_highest(s) * 1e-9,
+                   (double)set->bytes / bench_lowest(s) * 1e-9);
+            if (best > 0)
+                printf("%.0f %% |\n", 100 * rate(set, m, threads) / best);
+            else
+                printf("- |\n");
+        }
+    }
+}
+
+static void measure_shape(const struct bench_options *options, struct kv_geometry g,
+                          uint64_t set_bytes)
+{
+    struct method methods[MAX_METHODS];
+    int8_t mantissas[KV_MAX_HEAD_DIM * 16];
+    uint8_t shifts[KV_MAX_KV_HEADS];
+    uint32_t n = find_methods(methods);
+    uint32_t max_threads = bench_cpus() < MAX_THREADS ? bench_cpus() : MAX_THREADS;
+    struct score_set set = {.geometry = g};
+    set.n = (uint32_t)(set_bytes / kv_digest_bytes(&g)) + 1;
+    set.bytes = (uint64_t)set.n * kv_digest_bytes(&g);
+    set.digests = bench_memory(set.bytes);
+    set.copy = bench_memory(set.bytes);
+    uint64_t score_bytes = (uint64_t)set.n * sizeof(uint16_t);
+    set.scores = bench_memory(score_bytes);
+    uint16_t *expected = bench_memory(score_bytes);
+    set.query = (struct kv_query){mantissas, shifts, KV_IMPORTANCE_SUM};
+    fill(&set, mantissas, shifts);
+    kv_score_reference(&g, &set.query, (const int8_t *)set.digests,
+                       set.digests + (uint64_t)set.n * kv_key_dims(&g), set.n, expected);
+    for (uint32_t round = 1; round <= options->rounds; round++) {
+        for (uint32_t i = 0; i < n; i++) {
+            bench_progress(round, options->rounds, methods[i].name);
+            for (uint32_t threads = 1; threads <= max_threads; threads++)
+                bench_sample(&methods[i].seconds[threads - 1],
+                             run_method(&set, &methods[i], threads, expected));
+        }
+        bench_progress(round, options->rounds, "");
+    }
+    print_table(&set, methods, n, max_threads);
+    bench_memory_free(set.digests, set.bytes);
+    bench_memory_free(set.copy, set.bytes);
+    bench_memory_free(set.scores, score_bytes);
+    bench_memory_free(expected, score_bytes);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct kv_geometry shapes[] = {
+        {.n_layers = 1, .n_heads = 8, .n_kv_heads = 8, .head_dim = 64},
+        {.n_layers = 1, .n_heads = 8, .n_kv_heads = 1, .head_dim = 256},
+        {.n_layers = 1, .n_heads = 12, .n_kv_heads = 12, .head_dim = 64},
+    };
+    struct bench_options options = bench_start("score", argc, argv);
+    uint64_t l3 = cache_bytes(), set_bytes = options.quick ? QUICK_BYTES : SET_BYTES;
+    if (!options.quick && 4 * l3 > set_bytes)
+        set_bytes = 4 * l3;
+    printf("## Local INT8 scoring\n\n");
+    printf("Digest bytes scored per second beside reading the same memory. ");
+    if (l3 > 0)
+        printf("Last-level cache: %llu MiB. ", (unsigned long long)(l3 >> 20));
+    else
+        printf("Last-level cache: not stated by this machine. ");
+    printf("Calls of %u tokens; %u rounds, methods in turn; threads pinned, one a CPU.\n",
+           CALL_TOKENS, options.rounds);
+    printf("memcpy counts the bytes copied and moves twice as many. All kernels gave equal "
+           "scores.\n");
+    for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        measure_shape(&options, shapes[i], set_bytes);
+    return 0;
+}
