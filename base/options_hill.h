@@ -26,8 +26,8 @@ extern const unsigned hill_request_count;
     {                                                                                              \
         .title = "run folder and log", .specs = hill_common_specs, .count = hill_common_count      \
     }
-#define HILL_PATH_BYTES      4096
-#define HILL_RUN_DIR_MAX           79 /* bytes: socket names must fit sun_path, with room to spare */
+#define HILL_PATH_BYTES  4096
+#define HILL_RUN_DIR_MAX 91 /* bytes: with "/heartbeat.sock" it must fit sun_path */
 #define HILL_PREDICT_UNTIL_CONTEXT                                                                 \
     0u /* Generate.predict: as many tokens as the context has room for (-n -1) */
 

@@ -261,11 +261,12 @@ void change_finish(struct pipeline *p, int code, const char *text)
 
 void change_attach_failed(struct pipeline *p, int code, const char *text)
 {
-    char line[512];
-    snprintf(line, sizeof line, "cannot attach %.150s: %.300s", p->settings->csd_url, text);
-    log_warn("%s; going on without a CSD", line);
+    p->change = CHANGE_UNDO;
+    p->change_code = code;
+    snprintf(p->change_text, sizeof p->change_text, "cannot attach %.150s: %.300s",
+             p->settings->csd_url, text);
+    log_warn("%s; going on without a CSD", p->change_text);
     settings_detach(p->settings);
     worker_table_want(&p->workers, WORKER_AGENT, false, clock_now_ns());
     worker_terminate(p, WORKER_AGENT, "because its drive cannot be used");
-    change_finish(p, code, line);
 }

@@ -183,7 +183,9 @@ static void tick(struct pipeline *p)
     } else if (p->epoch_exists && worker_table_ready(&p->workers)) {
         if (!p->announced)
             announce(p);
-        if (p->change != CHANGE_NONE)
+        if (p->change == CHANGE_UNDO)
+            change_finish(p, p->change_code, p->change_text);
+        else
             change_finish(p, 0, p->change == CHANGE_ATTACH ? "attached" : "detached");
         requests_start(p, now);
     }

@@ -17,7 +17,7 @@
 /* Messages handled of one socket before the others get their turn. */
 #define PIPELINE_BURST 256
 
-enum pipeline_change { CHANGE_NONE, CHANGE_ATTACH, CHANGE_DETACH };
+enum pipeline_change { CHANGE_NONE, CHANGE_ATTACH, CHANGE_DETACH, CHANGE_UNDO };
 
 struct pipeline {
     struct settings *settings;
@@ -34,6 +34,8 @@ struct pipeline {
     bool announced;     /* was READY once */
     enum pipeline_change change; /* of the drive, under way */
     struct proto_address change_client;
+    int change_code; /* UNDO: what the client is told when the pipeline is ready again */
+    char change_text[512];
     uint64_t malformed;
     bool ending;
     int end_code;
@@ -57,7 +59,8 @@ void worker_terminate(struct pipeline *p, enum worker w, const char *reason);
 void workers_reap(struct pipeline *p);
 /* The drive: answer the client when an attach or detach is through (code 0) or has failed. */
 void change_finish(struct pipeline *p, int code, const char *text);
-/* A newly attached agent cannot work: detach again and say why. */
+/* A newly attached agent cannot work: detach again; the client is told why when the others are
+ * ready again. */
 void change_attach_failed(struct pipeline *p, int code, const char *text);
 
 /* ---- serve_workers.c, serve_clients.c: take what has arrived ---- */

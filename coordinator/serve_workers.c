@@ -85,9 +85,10 @@ static void take_failure(struct pipeline *p, enum worker w, const Hill__Failure 
         return;
     }
     worker_table_failure(&p->workers, w, failure->code, failure->text);
-    log_warn("%s cannot go on: %s", row->name, failure->text);
-    if (p->ending || row->ever_ready || request_worth_retry(failure->code))
-        return; /* its exit does the rest */
+    if (p->ending || row->ever_ready || request_worth_retry(failure->code)) {
+        log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
+        return;                                                     /* its exit does the rest */
+    }
     if (p->change == CHANGE_ATTACH && w == WORKER_AGENT) {
         change_attach_failed(p, failure->code, failure->text);
     } else {
