@@ -154,8 +154,9 @@ static inline void random_keys(struct writer *w, const struct random_shape *s)
     }
 }
 
-static inline void random_model_make(struct random_model *m, const struct random_shape *s,
-                                     uint64_t seed)
+/* The weights, and the file's bytes (the caller frees them). */
+static inline struct blob random_model_build(struct random_model *m, const struct random_shape *s,
+                                             uint64_t seed)
 {
     static const char *const names[PART_COUNT] = {"attn_q",      "attn_k",    "attn_v",
                                                   "attn_output", "ffn_gate",  "ffn_up",
@@ -166,7 +167,6 @@ static inline void random_model_make(struct random_model *m, const struct random
         {q_dims, s->n_embd},  {s->n_embd, s->n_ff}, {s->n_embd, s->n_ff},
         {s->n_ff, s->n_embd}, {s->n_embd, 1},       {s->n_embd, 1}};
     struct writer w = writer_new();
-    struct hill_why why = {0};
     uint64_t state = seed * 2 + 1;
     memset(m, 0, sizeof *m);
     m->shape = *s;
@@ -189,10 +189,22 @@ static inline void random_model_make(struct random_model *m, const struct random
                                  : random_tensor(&w, &state, name, sizes[p][0], sizes[p][1],
                                                  s->type, 2.0f / sqrtf((float)sizes[p][0]));
         }
-    if (open_writer(&m->file, &w, &why) || model_hparams_read(&m->hp, m->file, &why)) {
+    struct blob bytes = writer_build(&w);
+    writer_free(&w);
+    return bytes;
+}
+
+static inline void random_model_make(struct random_model *m, const struct random_shape *s,
+                                     uint64_t seed)
+{
+    struct hill_why why = {0};
+    struct blob bytes = random_model_build(m, s, seed);
+    if (open_bytes(&m->file, bytes.data, bytes.size, &why) ||
+        model_hparams_read(&m->hp, m->file, &why)) {
         fprintf(stderr, "the random model is refused: %s\n", why.text);
         abort();
     }
+    free(bytes.data);
 }
 
 static inline void random_model_free(struct random_model *m)
