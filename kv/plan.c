@@ -16,29 +16,57 @@ static uint32_t smaller(uint64_t a, uint64_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
-/* Bytes that prefill of n_prompt tokens takes besides the slot table. */
+static uint64_t padded(uint64_t value, uint64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+/* Bytes that prefill of n_prompt tokens takes besides the slot table: an upper bound of the GPU
+ * worker's buffers, whose strides are multiples of 32 floats and whose rows and keys come in tiles.
+ */
 static uint64_t prefill_bytes(const struct kv_plan_input *in, uint32_t n_prompt)
 {
     const struct kv_geometry *g = &in->geometry;
-    uint64_t batch = smaller(in->batch_tokens, n_prompt);
-    uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
-    uint64_t hidden = (uint64_t)n_prompt * in->n_embd * sizeof(float);
-    uint64_t layers_kv = 2 * (uint64_t)n_prompt * kv_entry_bytes(g);
-    /* of a chunk: normalised input, q, k and v, attention output, FFN gate and up */
-    uint64_t row =
-        in->n_embd + heads + 2 * (uint64_t)kv_key_dims(g) + heads + 2 * (uint64_t)in->n_ff;
-    return hidden + layers_kv + (batch * row + in->n_vocab) * sizeof(float);
+    uint64_t rows = padded(smaller(in->batch_tokens, n_prompt), KV_GPU_ROW_TILE);
+    uint64_t keys = padded(n_prompt, KV_GPU_KEY_TILE), heads = (uint64_t)g->n_heads * g->head_dim;
+    /* hidden states, and the rotary angles of a position */
+    uint64_t states = 4 * (uint64_t)n_prompt * (padded(in->n_embd, 32) + g->head_dim);
+    /* the current layer's keys, and its values padded to whole vectors */
+    uint64_t layer = 2 * keys * g->n_kv_heads * (g->head_dim + padded(g->head_dim, 16));
+    /* of a chunk: normalised input, q with k and v, packed q, attention output, FFN activations;
+     * and entries on their way out, twice */
+    uint64_t row = in->n_embd + padded(heads + 2 * (uint64_t)kv_key_dims(g), 32) + 2 * heads +
+                   padded(in->n_ff, 32);
+    return states + layer + rows * (4 * row + 2 * (uint64_t)kv_entry_bytes(g));
 }
 
-static uint64_t slot_bytes(const struct kv_plan_input *in) /* one slot in every layer */
+/* One slot in every layer: the entry, its place in the list, its share of partial attention. */
+static uint64_t slot_bytes(const struct kv_plan_input *in)
 {
-    return (uint64_t)in->geometry.n_layers * kv_entry_bytes(&in->geometry);
+    const struct kv_geometry *g = &in->geometry;
+    uint64_t partial = 4 * (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16);
+    return (uint64_t)g->n_layers * kv_entry_bytes(g) + 4 +
+           padded(partial, KV_GPU_LIST_TILE) / KV_GPU_LIST_TILE;
+}
+
+/* What decoding takes whatever the number of slots. */
+static uint64_t decode_bytes(const struct kv_plan_input *in)
+{
+    const struct kv_geometry *g = &in->geometry;
+    uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
+    uint64_t floats = padded(in->n_embd, 32) + g->head_dim + 2 * (heads + 16) +
+                      padded(in->n_ff, 32) + padded(in->n_vocab, 32) +
+                      (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16);
+    return 4 * floats + KV_GPU_UPLOAD_TILE * ((uint64_t)kv_entry_bytes(g) + 4) +
+           g->n_layers * ((uint64_t)kv_entry_bytes(g) + 96) +
+           4096 /* roundings of single buffers */;
 }
 
 uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, uint32_t n_predict)
 {
     uint32_t total = smaller((uint64_t)n_prompt + n_predict, UINT32_MAX);
-    return prefill_bytes(in, n_prompt) + slot_bytes(in) * kv_budget_tokens(&in->selection, total);
+    return prefill_bytes(in, n_prompt) + decode_bytes(in) +
+           slot_bytes(in) * kv_budget_tokens(&in->selection, total);
 }
 
 static uint32_t forced_tokens(const struct kv_plan_input *in)
@@ -48,10 +76,10 @@ static uint32_t forced_tokens(const struct kv_plan_input *in)
 
 uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_bytes)
 {
-    uint64_t prefill = prefill_bytes(in, in->ctx_tokens);
-    if (gpu_cap_bytes < prefill)
+    uint64_t fixed = prefill_bytes(in, in->ctx_tokens) + decode_bytes(in);
+    if (gpu_cap_bytes < fixed)
         return 0;
-    uint32_t slots = smaller((gpu_cap_bytes - prefill) / slot_bytes(in),
+    uint32_t slots = smaller((gpu_cap_bytes - fixed) / slot_bytes(in),
                              kv_budget_tokens(&in->selection, in->ctx_tokens));
     return slots < forced_tokens(in) ? 0 : slots;
 }

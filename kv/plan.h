@@ -13,6 +13,13 @@
 #include "kv/select.h"
 
 /* Slots of a hot block; a block belongs to one (sequence, layer). */
+/* What the GPU worker may round to, at most: rows of a chunk, keys of a layer, entries of an
+ * upload; at least: entries of a list's tile. */
+#define KV_GPU_ROW_TILE    16u
+#define KV_GPU_KEY_TILE    64u
+#define KV_GPU_UPLOAD_TILE 256u
+#define KV_GPU_LIST_TILE   128u
+
 #define KV_HOT_BLOCK_TOKENS 64u
 
 struct kv_plan_input {
@@ -24,8 +31,9 @@ struct kv_plan_input {
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
- * states, two layers' KV, chunk activations) plus the slot table of n_layers * k entries; k =
- * kv_budget_tokens of the final length. */
+ * states, one layer's KV, chunk activations) and decode (the slot table of n_layers * k entries,
+ * scratch); k = kv_budget_tokens of the final length. An upper bound of what the GPU worker
+ * allocates: its engine test says so. */
 uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, uint32_t n_predict);
 
 /* Entries of the GPU slot table per layer under a cap for the whole context (at most k(ctx)); 0
