@@ -107,6 +107,22 @@ static void a_cancel_ends_one_request(void **state)
     assert_whole();
 }
 
+/* Before the scorer has even answered SEQ_BEGIN: its late answer must not be taken for the next
+ * request's. */
+static void a_cancel_at_once_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        request();
+        stage_cancel(&stage);
+        usleep(3000 * (unsigned)i); /* the worker goes a little further each time */
+        STAGE_UNTIL(&stage, stage.done);
+        assert_int_equal(stage.finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    }
+    request();
+    assert_whole();
+}
+
 static void a_failed_selection_ends_one_request(void **state)
 {
     (void)state;
@@ -184,6 +200,7 @@ int main(void)
         cmocka_unit_test(a_request_gives_the_engines_tokens_and_logits),
         cmocka_unit_test(a_stop_token_ends_it_unsent),
         cmocka_unit_test(a_cancel_ends_one_request),
+        cmocka_unit_test(a_cancel_at_once_leaves_nothing_behind),
         cmocka_unit_test(a_failed_selection_ends_one_request),
         cmocka_unit_test(a_stale_staging_slot_is_not_used),
         cmocka_unit_test(a_request_that_cannot_fit_is_refused),
