@@ -36,6 +36,11 @@ static void fill_restarts(Hill__Restarts *out, const struct worker_table *worker
     out->gpu_worker = workers->rows[WORKER_GPU].restarts;
     out->cpu_scorer = workers->rows[WORKER_SCORER].restarts;
     out->csd_agent = workers->rows[WORKER_AGENT].restarts;
+    /* the supervisor script counts those of the coordinator */
+    const char *own = getenv("HILL_COORDINATOR_RESTARTS");
+    int64_t count;
+    if (own && options_read_integer(own, &count) == 0 && count >= 0 && count <= UINT32_MAX)
+        out->coordinator = (uint32_t)count;
 }
 
 static void send_text(struct pipeline *p, struct request *r, const char *text, uint64_t length,

@@ -128,7 +128,7 @@ static int serve_epoch(struct scorer *s)
     epoch_close(&s->data);
     if (rc == HILL_E_CANCELLED)
         return 0;
-    log_error("serving epoch %u failed: %s; ending", s->epoch, why.text);
+    log_debug("serving epoch %u failed: %s; ending", s->epoch, why.text);
     worker_link_failure(s->link, rc, why.text, true, 0);
     return rc;
 }

@@ -22,7 +22,7 @@
 #define MOVES_OPEN_MAX                                                                             \
     4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
 #define MOVE_TOKENS_MIN                                                                            \
-    16u /* over the target before moving: small records cost as much as large ones */
+    4u /* over the target before moving: one more or less is not worth a record of its own */
 #define TUPLES_AT_ONCE 512u
 
 /* ---- commands ----------------------------------------------------------------------------- */

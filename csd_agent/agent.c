@@ -219,7 +219,7 @@ static int configure(struct agent *agent)
     close_plane(agent);
     if (status == HILL_E_CANCELLED)
         return 0;
-    log_error("%s", why.text);
+    log_debug("%s", why.text); /* the coordinator says it */
     worker_link_failure(agent->link, status, why.text, true, 0);
     return status;
 }
@@ -238,7 +238,7 @@ static int serve(struct agent *agent)
         status = cold_pool_write_directory(agent->plane.pool, &why);
     else if (status < 0) {
         if (status != HILL_E_CANCELLED)
-            log_warn("the rings are of no use any more (%s); waiting to be configured anew",
+            log_info("the rings are of no use any more (%s); waiting to be configured anew",
                      hill_strerror(status));
         close_plane(agent);
         return 0;

@@ -355,7 +355,7 @@ static int map_file(struct gguf_file *file, struct hill_why *why)
     }
     int rc = 0;
     if (!S_ISREG(status.st_mode)) {
-        rc = FAIL(HILL_E_IO, "it is no regular file");
+        rc = FAIL(HILL_E_DAMAGED, "it is no regular file");
     } else if (status.st_size < 24) {
         rc = FAIL(HILL_E_DAMAGED, "it is only %lld bytes long", (long long)status.st_size);
     } else {

@@ -35,7 +35,10 @@ static int free_bytes(int fd, const struct stat *info, uint64_t *bytes, struct h
         return hill_fail(why, hill_from_errno(err),
                          "asking for the free space of the cold pool: %s", strerror(err));
     }
-    *bytes = (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)info->st_blocks * 512;
+    /* no blocks at all: a file system without a limit of its own (memfd, tmpfs with size=0) */
+    *bytes = fs.f_blocks == 0
+                 ? UINT64_MAX
+                 : (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)info->st_blocks * 512;
     return 0;
 }
 

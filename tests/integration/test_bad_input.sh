@@ -38,7 +38,7 @@ sed 's/blk\.1\.attn_k\.weight/blk.1.attn_q.wrong_/' "$work/good.gguf" >"$work/mi
 refused "missing tensor" 1 "attn_k" -m "$work/missing.gguf" -p x
 sed 's/general\.architecture\(.\{12\}\)llama/general.architecture\1mamba/' "$work/good.gguf" >"$work/arch.gguf"
 cmp -s "$work/good.gguf" "$work/arch.gguf" || refused "unsupported architecture" 1 "arch" -m "$work/arch.gguf" -p x
-refused "no such model" 1 "nothere" -m "$work/nothere.gguf" -p x
+refused "no such model" 100 "nothere" -m "$work/nothere.gguf" -p x
 refused "model is a folder" 1 "$work" -m "$work" -p x
 
 head -c 3000 LICENSE >"$work/long"
@@ -49,7 +49,7 @@ for alpha in 0 1.5 -0.1 nan 0.2x ""; do
 done
 refused "M_0 too small" 100 "hot" -m "$work/good.gguf" -c 4096 -p x --hot-mb 64K
 refused "GPU cap too small" 100 "gpu" -m "$work/good.gguf" -c 4096 -p x --gpu-kv-mb 64K
-refused "cold pool larger than the disk" 111 "space" -m "$work/good.gguf" -c 4096 -p x --cold-mb 500T
+refused "cold pool larger than the disk" 111 "no room" -m "$work/good.gguf" -c 4096 -p x --cold-mb 500T
 refused "unknown option" 100 "bogus" -m "$work/good.gguf" -p x --bogus 1
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
 refused "policy of a later version" 100 "h2o" -m "$work/good.gguf" -p x --policy h2o

@@ -132,7 +132,7 @@ static void says_hello_answers_and_ends(void **state)
     assert_int_equal(message->hello->role, HILL__ROLE__ROLE_CPU_SCORER);
     proto_free(message);
     for (int i = 0; i < 50; i++) {
-        char url[16];
+        char url[24];
         snprintf(url, sizeof url, "file:%d", i);
         send_attach(s, &from, url);
         message = expect(s->control, NULL, HILL__MESSAGE__BODY_FAILURE);
