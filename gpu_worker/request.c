@@ -474,7 +474,7 @@ static int conclude(struct request *r, int rc, const struct hill_why *why)
     }
     end_sequence(r);
     if (rc && rc != HILL_E_CANCELLED)
-        log_error("request %llu failed: %s", (unsigned long long)r->prefill->request_id, why->text);
+        log_info("request %llu failed: %s", (unsigned long long)r->prefill->request_id, why->text);
     send_done(r, rc, why->text);
     return 0;
 }

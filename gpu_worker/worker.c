@@ -195,7 +195,7 @@ int worker_configure(struct worker *w)
         log_info("epoch %u is left before it was entered: %s", c->epoch, why.text);
         rc = 0;
     } else {
-        log_error("cannot enter epoch %u: %s", c->epoch, why.text);
+        log_debug("cannot enter epoch %u: %s", c->epoch, why.text);
         worker_link_failure(w->link, rc, why.text, true, 0);
     }
     proto_free(message);
