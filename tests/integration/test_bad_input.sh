@@ -59,6 +59,25 @@ refused "no model" 100 "model" -p x
 refused "impossible pair" 100 "budget" -m "$work/good.gguf" -p x --alpha 0.1 --budget 100
 refused "unknown device" 111 "device" -m "$work/good.gguf" -c 1024 -p x --device no-such-device
 
+# a file system of 12 MiB in a namespace of our own, where the kernel lets us
+small=$work/small
+mkdir "$small"
+cat >"$work/in_small" <<TXT
+mount -t tmpfs -o size=12m none "$small"
+"$hillinfer" run --run-dir "$run_dir" --state-dir "$small/state" -m "$work/good.gguf" -c 4096 -p x -n 2 --cold-mb 20 2>"$work/err"
+code=\$?
+find "$small" -name cold.pool -size +0 >"$work/left_in_small"
+exit \$code
+TXT
+if unshare -rm mount -t tmpfs none "$small" 2>/dev/null; then
+    unshare -rm sh "$work/in_small"
+    expect "full disk under the cold pool: exit" $? 111
+    expect "full disk: one line that says so" "$(grep -c 'no room' "$work/err") of $(wc -l <"$work/err")" "1 of 1"
+    expect "full disk: nothing left on it" "$(cat "$work/left_in_small")" ""
+else
+    echo "without the small file system: no user namespaces here"
+fi
+
 printf 'this is not a cold pool' >"$work/foreign"
 refused "foreign file as cold pool" 1 "foreign" -m "$work/good.gguf" -c 1024 -p x --csd "file:$work/foreign"
 expect "the foreign file is untouched" "$(cat "$work/foreign")" "this is not a cold pool"

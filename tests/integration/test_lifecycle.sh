@@ -57,6 +57,20 @@ done
 "$hillinfer" restart csd_agent --run-dir "$run_dir" || fail "restart csd_agent"
 wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.ready and .workers.csd_agent.restarts == 2' >/dev/null" || fail "csd_agent did not come back"
 
+# --- damaged entries on the drive: that request fails with one line that says so, the next one is right
+"$bin/hillctl" generate -f "$work/prompt" -n 1500 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
+request=$!
+wait_for 20 test -s "$work/out" || fail "no text before the damage"
+pool=$state_dir/cold.pool
+size=$(stat -c %s "$pool")
+dd if=/dev/urandom of="$pool" bs=1M seek=$((size / 2)) oflag=seek_bytes count=$((size / 2 / 1048576)) conv=notrunc,fsync status=none
+wait "$request"
+expect "damaged entries: exit code" $? 1
+expect "damaged entries: lines" "$(wc -l <"$work/err")" 1
+if grep -q damaged "$work/err"; then pass "$(cat "$work/err")"; else fail "damaged entries: $(cat "$work/err")"; fi
+"$hillinfer" generate "${ask[@]}" >"$work/after" || fail "generate after the damage"
+expect "the same answer after the damage" "$(answer "$work/after")" "$first"
+
 # --- Ctrl-C cancels a request, the pipeline stays
 "$bin/hillctl" generate -f "$work/prompt" -n 2000 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
 request=$!
