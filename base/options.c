@@ -273,7 +273,9 @@ static const struct option_spec *find_foreign(const struct options *options, con
 
 static int make_values(struct options *options)
 {
-    unsigned room = sizeof builtin_specs / sizeof builtin_specs[0];
+    unsigned builtin =
+        options->program->arguments_only ? 0 : sizeof builtin_specs / sizeof builtin_specs[0];
+    unsigned room = builtin;
     for (unsigned t = 0; t < options->program->n_tables; t++)
         room += options->program->tables[t].count;
     options->values = calloc(room, sizeof *options->values);
@@ -284,7 +286,7 @@ static int make_values(struct options *options)
         for (unsigned i = 0; !table->foreign && i < table->count; i++)
             options->values[options->n_values++].spec = &table->specs[i];
     }
-    for (unsigned i = 0; i < sizeof builtin_specs / sizeof builtin_specs[0]; i++)
+    for (unsigned i = 0; i < builtin; i++)
         options->values[options->n_values++].spec = &builtin_specs[i];
     return 0;
 }
@@ -494,9 +496,9 @@ int options_parse(struct options **out, const struct option_program *program, in
         code = read_defaults(options, why);
     if (!code)
         code = read_arguments(options, argc, argv, why);
-    if (!code)
+    if (!code && !program->arguments_only)
         code = read_environment(options, why);
-    if (!code)
+    if (!code && !program->arguments_only)
         code = read_file(options, why);
     if (code)
         options_free(options);
@@ -579,7 +581,8 @@ void options_help(FILE *to, const struct option_program *program)
             help_option(to, &table->specs[i]);
     }
     fprintf(to, "\ngeneral:\n");
-    help_option(to, &builtin_specs[0]);
+    if (!program->arguments_only)
+        help_option(to, &builtin_specs[0]);
     fprintf(
         to,
         "  -h, --help\n        print this and exit\n  --version\n        print the version and "
@@ -589,11 +592,14 @@ void options_help(FILE *to, const struct option_program *program)
         "  1    the request failed, or the model file is damaged or unsupported\n"
         "  100  wrong use or configuration\n"
         "  111  the environment failed (no space, memory, device or permission): worth a retry\n"
-        "  130  stopped by Ctrl-C\n"
-        "\nenvironment:\n"
-        "  every option, as HILL_ and its name in capitals: HILL_HOT_MB for --hot-mb\n"
-        "  the command line counts more than the environment, that more than --config, that more "
-        "than the default\n");
+        "  130  stopped by Ctrl-C\n");
+    if (!program->arguments_only)
+        fprintf(
+            to,
+            "\nenvironment:\n"
+            "  every option, as HILL_ and its name in capitals: HILL_HOT_MB for --hot-mb\n"
+            "  the command line counts more than the environment, that more than --config, that "
+            "more than the default\n");
     if (program->notes)
         fprintf(to, "\n%s\n", program->notes);
 }

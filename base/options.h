@@ -63,6 +63,7 @@ struct option_program {
     const struct option_table *tables;
     unsigned n_tables;
     unsigned positional_max; /* arguments that are no options (a URL, a file) */
+    bool arguments_only;     /* a tool: no environment, no --config */
 };
 
 enum option_source {

@@ -39,12 +39,15 @@ int main(int argc, char **argv)
 {
     struct mkmodel_options options;
     struct hill_why why = {.text = ""};
+    enum option_question question = OPTIONS_NONE;
     hill_log_init("hill-mkmodel", HILL_LOG_INFO);
-    int code = command_parse(&options, argc, argv, &why);
-    if (!code && options.help)
-        return fputs(command_help, stdout) < 0 || fflush(stdout) != 0 ? 111 : 0;
-    if (!code && options.version)
-        return printf("hill-mkmodel %s\n", HILL_VERSION) < 0 || fflush(stdout) != 0 ? 111 : 0;
+    int code = command_parse(&options, argc, argv, &question, &why);
+    if (question == OPTIONS_HELP)
+        options_help(stdout, &command_program);
+    else if (question == OPTIONS_VERSION)
+        printf("hill-mkmodel %s\n", HILL_VERSION);
+    if (question != OPTIONS_NONE)
+        return fflush(stdout) != 0 ? 111 : 0;
     uint64_t file_bytes = 0;
     if (!code) {
         install_signals();
