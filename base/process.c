@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Reads state and start time; false when the process is gone. The command name (field 2) may hold
@@ -46,4 +47,19 @@ bool process_alive(int32_t pid, uint64_t start_time)
     char state;
     uint64_t start;
     return read_stat(pid, &state, &start) && start == start_time && state != 'Z' && state != 'X';
+}
+
+void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes)
+{
+    struct rusage used = {0};
+    unsigned long long pages = 0;
+    getrusage(RUSAGE_SELF, &used);
+    *cpu_ms = (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 +
+              (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file && fscanf(file, "%*u %llu", &pages) != 1)
+        pages = 0;
+    if (file)
+        fclose(file);
+    *rss_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }

@@ -1,5 +1,5 @@
 /*
- * base/process.h - is that process still the one we knew?
+ * base/process.h - is that process still the one we knew, and what does this one use?
  * A process is identified by pid and start time (field 22 of /proc/PID/stat), so that a recycled
  * pid is not taken for it. Zombies count as dead. Concurrency: stateless.
  */
@@ -14,5 +14,9 @@ uint64_t process_start_time(int32_t pid);
 
 /* true while pid runs (is no zombie) and has that start time. */
 bool process_alive(int32_t pid, uint64_t start_time);
+
+/* Of this process: CPU time so far (user and system) and resident bytes (shared memory included; 0:
+ * unknown). */
+void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes);
 
 #endif

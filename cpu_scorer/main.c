@@ -20,11 +20,14 @@
 #include "cpu_scorer/epoch.h"
 #include "proto/worker_link.h"
 
+#define LIVE_EVERY_NS CLOCK_MS(200) /* heartbeats carry them twice a second */
+
 struct scorer {
     struct worker_link *link;
     Hill__Message *configure; /* the newest, not yet acted on */
     uint32_t epoch;
     struct epoch data;
+    int64_t live_ns; /* when the live statistics were last handed to the heartbeats */
 };
 
 /* Look at the control plane; true when the current epoch must be left. */
@@ -60,36 +63,47 @@ static void fill_tier(Hill__TierStats *out, const struct pipeline_tier *tier)
     out->hits = tier->hits;
 }
 
+struct wire_stats {
+    Hill__SequenceStats stats;
+    Hill__TierStats gpu, hot, cold;
+};
+
+static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
+{
+    hill__sequence_stats__init(&wire->stats);
+    fill_tier(wire->stats.gpu = &wire->gpu, &in->gpu);
+    fill_tier(wire->stats.hot = &wire->hot, &in->hot);
+    fill_tier(wire->stats.cold = &wire->cold, &in->cold);
+    wire->stats.request_id = in->request_id;
+    wire->stats.selection_hash = in->selection_hash;
+    wire->stats.budget = in->budget;
+    wire->stats.beta = in->beta;
+    wire->stats.link_key_bytes = in->link_key_bytes;
+    wire->stats.link_score_bytes = in->link_score_bytes;
+    wire->stats.link_kv_bytes = in->link_kv_bytes;
+    wire->stats.flash_read_bytes = in->flash_read_bytes;
+    wire->stats.flash_write_bytes = in->flash_write_bytes;
+    wire->stats.score_hot_ms = ms(in->score_hot_ns);
+    wire->stats.score_cold_ms = ms(in->score_cold_ns);
+    wire->stats.merge_ms = ms(in->merge_ns);
+    wire->stats.fetch_ms = ms(in->fetch_ns);
+    wire->stats.promoted = in->promoted;
+    wire->stats.demoted = in->demoted;
+    wire->stats.bounced = in->bounced;
+    wire->stats.queries = in->queries;
+    wire->stats.dropped_records = in->dropped_records;
+}
+
 static void send_stats(void *context, const struct pipeline_stats *in)
 {
     struct scorer *s = context;
+    struct wire_stats wire;
     Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__SequenceStats out = HILL__SEQUENCE_STATS__INIT;
-    Hill__TierStats gpu, hot, cold;
-    fill_tier(out.gpu = &gpu, &in->gpu);
-    fill_tier(out.hot = &hot, &in->hot);
-    fill_tier(out.cold = &cold, &in->cold);
-    out.request_id = in->request_id;
-    out.selection_hash = in->selection_hash;
-    out.budget = in->budget;
-    out.beta = in->beta;
-    out.link_key_bytes = in->link_key_bytes;
-    out.link_score_bytes = in->link_score_bytes;
-    out.link_kv_bytes = in->link_kv_bytes;
-    out.flash_read_bytes = in->flash_read_bytes;
-    out.flash_write_bytes = in->flash_write_bytes;
-    out.score_hot_ms = ms(in->score_hot_ns);
-    out.score_cold_ms = ms(in->score_cold_ns);
-    out.merge_ms = ms(in->merge_ns);
-    out.fetch_ms = ms(in->fetch_ns);
-    out.promoted = in->promoted;
-    out.demoted = in->demoted;
-    out.bounced = in->bounced;
-    out.queries = in->queries;
-    out.dropped_records = in->dropped_records;
+    fill_stats(&wire, in);
     message.body_case = HILL__MESSAGE__BODY_SEQUENCE_STATS;
-    message.sequence_stats = &out;
+    message.sequence_stats = &wire.stats;
     worker_link_send(s->link, &message);
+    worker_link_set_live(s->link, &wire.stats); /* as it ended */
 }
 
 static void tell_failure(void *context, int code, const char *text, uint64_t request_id)
@@ -99,7 +113,16 @@ static void tell_failure(void *context, int code, const char *text, uint64_t req
 
 static void count_work(void *context, uint64_t count)
 {
-    worker_link_work_done(((struct scorer *)context)->link, count);
+    struct scorer *s = context;
+    struct pipeline_stats stats;
+    struct wire_stats wire;
+    int64_t now = clock_now_ns();
+    worker_link_work_done(s->link, count);
+    if (now - s->live_ns < LIVE_EVERY_NS || !pipeline_live_stats(s->data.pipeline, &stats))
+        return;
+    s->live_ns = now;
+    fill_stats(&wire, &stats);
+    worker_link_set_live(s->link, &wire.stats);
 }
 
 /* Take up the newest Configure and serve it until it is over: 0, or why this process must end. */

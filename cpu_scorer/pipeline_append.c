@@ -75,7 +75,8 @@ int append_pump_endings(struct pipeline *p)
     return moved;
 }
 
-static void finish_stats(struct pipeline *p, struct sequence *s)
+/* The tiers as they stand, beside what is counted as it happens. */
+static void fill_stats(struct pipeline *p, struct sequence *s)
 {
     struct pipeline_stats *stats = &s->stats;
     const struct pipeline_config *c = &p->config;
@@ -99,6 +100,23 @@ static void finish_stats(struct pipeline *p, struct sequence *s)
     stats->cold.bytes = cold * (entry + kv_digest_bytes(&c->geometry));
     stats->cold.cap_bytes = c->csd ? c->cold_cap_bytes : 0;
     stats->dropped_records = p->dropped_records;
+}
+
+bool pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out)
+{
+    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
+        if (p->sequences[i].state != SEQUENCE_ACTIVE)
+            continue;
+        fill_stats(p, &p->sequences[i]);
+        *out = p->sequences[i].stats;
+        return true;
+    }
+    return false;
+}
+
+static void finish_stats(struct pipeline *p, struct sequence *s)
+{
+    fill_stats(p, s);
     log_debug("request %llu: control bytes of the agent's rings so far: %llu",
               (unsigned long long)s->request_id, (unsigned long long)p->control_bytes);
 }

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -102,11 +103,15 @@ int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->ended, NULL);
-    for (; pool->n_threads < n_threads; pool->n_threads++)
+    for (; pool->n_threads < n_threads; pool->n_threads++) {
+        char name[16]; /* what ps -L, top -H and perf show */
         if (pthread_create(&pool->threads[pool->n_threads], NULL, thread_main, pool)) {
             score_pool_destroy(pool);
             return HILL_E_IO;
         }
+        snprintf(name, sizeof name, "score/%u", pool->n_threads % 1000);
+        pthread_setname_np(pool->threads[pool->n_threads], name);
+    }
     *out = pool;
     return 0;
 }

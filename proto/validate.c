@@ -159,6 +159,13 @@ static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *w
     return 0;
 }
 
+static int check_heartbeat(const Hill__Heartbeat *m, struct hill_why *why)
+{
+    CHECK("heartbeat", "role", worker_role(m->role));
+    CHECK("heartbeat", "pid", m->pid > 0);
+    return m->live ? check_sequence_stats(m->live, why) : 0;
+}
+
 static int check_generate(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "predict", m->predict <= TOKENS_MAX);
@@ -191,17 +198,37 @@ static int check_summary(const Hill__Summary *m, struct hill_why *why)
     return code;
 }
 
+static int check_worker_status(const Hill__WorkerStatus *m, struct hill_why *why)
+{
+    CHECK("status_reply", "workers.role", role_ok(m->role));
+    CHECK("status_reply", "workers.state", text_ok(m->state));
+    CHECK("status_reply", "workers.device", text_ok(m->device));
+    CHECK("status_reply", "workers.last_heartbeat_ms", isfinite(m->last_heartbeat_ms));
+    return 0;
+}
+
+static int check_running(const Hill__RunningRequest *m, struct hill_why *why)
+{
+    CHECK("status_reply", "running.prefill_tokens_done", not_negative(m->prefill_tokens_done));
+    CHECK("status_reply", "running.elapsed_ms", not_negative(m->elapsed_ms));
+    CHECK("status_reply", "running.prefill_ms", not_negative(m->prefill_ms));
+    CHECK("status_reply", "running.predicted_per_second", not_negative(m->predicted_per_second));
+    return 0;
+}
+
 static int check_status_reply(const Hill__StatusReply *m, struct hill_why *why)
 {
     CHECK("status_reply", "model", text_ok(m->model));
     CHECK("status_reply", "csd_url", text_ok(m->csd_url));
     CHECK("status_reply", "uptime_seconds", not_negative(m->uptime_seconds));
-    for (size_t i = 0; i < m->n_workers; i++) {
-        CHECK("status_reply", "workers.role", role_ok(m->workers[i]->role));
-        CHECK("status_reply", "workers.state", text_ok(m->workers[i]->state));
-        CHECK("status_reply", "workers.device", text_ok(m->workers[i]->device));
-    }
-    return 0;
+    int code = m->coordinator ? check_worker_status(m->coordinator, why) : 0;
+    for (size_t i = 0; code == 0 && i < m->n_workers; i++)
+        code = check_worker_status(m->workers[i], why);
+    if (code == 0 && m->running)
+        code = check_running(m->running, why);
+    if (code == 0 && m->live)
+        code = check_sequence_stats(m->live, why);
+    return code;
 }
 
 int proto_validate(const Hill__Message *message, struct hill_why *why)
@@ -215,9 +242,7 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
         CHECK("ready", "device", text_ok(message->ready->device));
         return 0;
     case HILL__MESSAGE__BODY_HEARTBEAT:
-        CHECK("heartbeat", "role", worker_role(message->heartbeat->role));
-        CHECK("heartbeat", "pid", message->heartbeat->pid > 0);
-        return 0;
+        return check_heartbeat(message->heartbeat, why);
     case HILL__MESSAGE__BODY_FAILURE:
         CHECK("failure", "code", message->failure->code < 0);
         CHECK("failure", "text", text_ok(message->failure->text));

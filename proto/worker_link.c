@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process.h"
 
 #define HEARTBEAT_MS    500
 #define CLOSE_LINGER_MS 1000
@@ -43,6 +44,7 @@ struct worker_link {
     int signal_fd;        /* SIGTERM */
     pthread_mutex_t lock; /* guards the queues and bell */
     struct queue in, out;
+    Hill__SequenceStats *live; /* what heartbeats carry; NULL: nothing yet; guarded by lock */
     struct shm_doorbell own_bell, *bell;
     _Atomic bool stopping, closing;
     _Atomic uint64_t work;
@@ -173,7 +175,11 @@ static void send_heartbeat(struct worker_link *link)
     beat.work_done = atomic_load_explicit(&link->work, memory_order_relaxed);
     message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
     message.heartbeat = &beat;
+    process_usage(&beat.cpu_ms, &beat.rss_bytes);
+    pthread_mutex_lock(&link->lock); /* sending never blocks */
+    beat.live = link->live;
     proto_send(link->heartbeat, NULL, &message); /* a lost heartbeat is what heartbeats are for */
+    pthread_mutex_unlock(&link->lock);
 }
 
 static void check_signals(struct worker_link *link)
@@ -470,6 +476,24 @@ void worker_link_set_epoch(struct worker_link *link, uint32_t epoch)
     atomic_store_explicit(&link->epoch, epoch, memory_order_relaxed); /* statistics */
 }
 
+void worker_link_set_live(struct worker_link *link, const Hill__SequenceStats *stats)
+{
+    /* a deep copy through the wire form, as in worker_link_send */
+    size_t size = hill__sequence_stats__get_packed_size(stats);
+    uint8_t *packed = malloc(size ? size : 1);
+    if (!packed)
+        return; /* statistics: the next ones come in a moment */
+    hill__sequence_stats__pack(stats, packed);
+    Hill__SequenceStats *copy = hill__sequence_stats__unpack(NULL, size, packed);
+    free(packed);
+    pthread_mutex_lock(&link->lock);
+    Hill__SequenceStats *old = link->live;
+    link->live = copy;
+    pthread_mutex_unlock(&link->lock);
+    if (old)
+        hill__sequence_stats__free_unpacked(old, NULL);
+}
+
 void worker_link_close(struct worker_link *link)
 {
     if (!link)
@@ -497,6 +521,8 @@ void worker_link_close(struct worker_link *link)
         close(link->signal_fd);
     queue_clear(&link->in);
     queue_clear(&link->out);
+    if (link->live)
+        hill__sequence_stats__free_unpacked(link->live, NULL);
     pthread_mutex_destroy(&link->lock);
     free(link);
 }

@@ -78,11 +78,25 @@ static Hill__Message *expect(void *socket, struct proto_address *from, Hill__Mes
     return NULL;
 }
 
+/* Statistics that tell how many messages were answered. */
+static void set_live(struct worker_link *link, uint64_t answered)
+{
+    Hill__SequenceStats stats = HILL__SEQUENCE_STATS__INIT;
+    Hill__TierStats gpu = HILL__TIER_STATS__INIT, hot = gpu, cold = gpu;
+    stats.gpu = &gpu;
+    stats.hot = &hot;
+    stats.cold = &cold;
+    hot.tokens = answered;
+    cold.hits = 3;
+    worker_link_set_live(link, &stats);
+}
+
 /* The worker: answers Attach by a Failure that repeats the url, and ends with Shutdown. Runs in a
  * child, as it blocks signals and watches its parent. */
 static int worker(const char *dir)
 {
     struct worker_link *link;
+    uint64_t answered = 0;
     char *argv[] = {(char *)"w", (char *)"--run-dir", (char *)dir, NULL};
     if (worker_link_open(&link, 3, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-test-worker", "test") !=
         0)
@@ -97,6 +111,7 @@ static int worker(const char *dir)
         }
         worker_link_failure(link, HILL_E_IO, message->attach->url, false, 7);
         worker_link_work_done(link, 1);
+        set_live(link, ++answered);
         proto_free(message);
     }
     worker_link_close(link);
@@ -154,6 +169,31 @@ static void says_hello_answers_and_ends(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static void heartbeats_carry_usage_and_the_latest_statistics(void **state)
+{
+    struct stage *s = *state;
+    pid_t pid = start(s);
+    struct proto_address from;
+    proto_free(expect(s->control, &from, HILL__MESSAGE__BODY_HELLO));
+    Hill__Message *message = expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT);
+    assert_null(message->heartbeat->live);
+    assert_true(message->heartbeat->rss_bytes > 65536);
+    proto_free(message);
+    for (unsigned i = 0; i < 5; i++) {
+        send_attach(s, &from, "file:x");
+        proto_free(expect(s->control, NULL, HILL__MESSAGE__BODY_FAILURE));
+    }
+    proto_free(expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT)); /* perhaps an old one */
+    message = expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT);
+    assert_non_null(message->heartbeat->live);
+    assert_int_equal(message->heartbeat->live->hot->tokens, 5);
+    assert_int_equal(message->heartbeat->live->cold->hits, 3);
+    assert_int_equal(message->heartbeat->work_done, 5);
+    proto_free(message);
+    kill(pid, SIGTERM);
+    waitpid(pid, NULL, 0);
+}
+
 static void sigterm_ends_it(void **state)
 {
     struct stage *s = *state;
@@ -169,6 +209,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(says_hello_answers_and_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(heartbeats_carry_usage_and_the_latest_statistics, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_it, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
