@@ -8,6 +8,8 @@
 /* argv[0] is the command's own name. */
 int command_generate(int argc, char **argv);
 int command_status(int argc, char **argv);
+int command_top(int argc, char **argv);
+int command_doctor(int argc, char **argv);
 int command_attach(int argc, char **argv);
 int command_detach(int argc, char **argv);
 int command_stop(int argc, char **argv);

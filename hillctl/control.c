@@ -6,76 +6,50 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/options_hill.h"
-#include "hillctl/client.h"
+#include "hillctl/report.h"
+#include "hillctl/short_command.h"
 #include "kv/score.h"
 #include "kv/select.h"
 
 #define CHANGE_MS                                                                                  \
     120000 /* attach waits for the agent to format its pool and for everybody to be ready */
 
-/* The options of a short command: --run-dir, --log-level and perhaps --json. */
 static const struct option_spec status_specs[] = {
     {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
 };
 
-struct short_command {
-    struct option_program program;
-    struct option_table tables[3];
-    struct options *options;
-    struct client client;
-};
-
-/* 0, or the exit code + 1 to leave with. */
-static int begin(struct short_command *c, int argc, char **argv, bool with_json)
+static json_t *worker_json(const Hill__WorkerStatus *w)
 {
-    c->client.signal_fd = -1;
-    c->tables[0] = (struct option_table)HILL_COMMON_TABLE;
-    c->tables[1] = (struct option_table){
-        .specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true};
-    c->tables[2] = (struct option_table){.title = "output", .specs = status_specs, .count = 1};
-    c->program.tables = c->tables;
-    c->program.n_tables = with_json ? 3 : 2;
-    int started = options_start(&c->options, &c->program, argc, argv);
-    if (started != 0)
-        return 1 + (started == 1 ? 0 : hill_exit_code(started));
-    char run_dir[HILL_PATH_BYTES];
-    struct hill_why why;
-    int code = hill_run_dir(run_dir, c->options, &why);
-    if (code == 0)
-        code = client_open(&c->client, run_dir, &why);
-    if (code != 0) {
-        fprintf(stderr, "hillctl: %s\n", why.text);
-        options_free(c->options);
-        return 1 + hill_exit_code(code);
-    }
-    return 0;
+    return json_pack("{s:s, s:i, s:i, s:s, s:f, s:I, s:I, s:I}", "state", w->state, "pid", w->pid,
+                     "restarts", (int)w->restarts, "device", w->device, "last_heartbeat_ms",
+                     w->last_heartbeat_ms, "cpu_ms", (json_int_t)w->cpu_ms, "rss_bytes",
+                     (json_int_t)w->rss_bytes, "work_done", (json_int_t)w->work_done);
 }
 
-static int end(struct short_command *c, int code, const struct hill_why *why)
+/* null: no request runs. */
+static json_t *running_json(const Hill__RunningRequest *r)
 {
-    if (code != 0)
-        fprintf(stderr, "hillctl: %s\n", why->text);
-    client_close(&c->client);
-    options_free(c->options);
-    return hill_exit_code(code);
+    if (!r)
+        return json_null();
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "request", (json_int_t)r->request_id,
+        "prompt_tokens", (json_int_t)r->prompt_tokens, "predict", (json_int_t)r->predict,
+        "predicted_tokens", (json_int_t)r->predicted_tokens, "prefill_tokens_done",
+        r->prefill_tokens_done, "elapsed_ms", r->elapsed_ms, "prefill_ms", r->prefill_ms,
+        "predicted_per_second", r->predicted_per_second, "attempts", (json_int_t)r->attempts);
 }
 
 static json_t *status_json(const Hill__StatusReply *s)
 {
     json_t *workers = json_object();
-    for (size_t i = 0; i < s->n_workers; i++) {
-        const Hill__WorkerStatus *w = s->workers[i];
-        json_object_set_new(workers, proto_role_name(w->role),
-                            json_pack("{s:s, s:i, s:i, s:s, s:f}", "state", w->state, "pid", w->pid,
-                                      "restarts", (int)w->restarts, "device", w->device,
-                                      "last_heartbeat_ms", w->last_heartbeat_ms));
-    }
+    for (size_t i = 0; i < s->n_workers; i++)
+        json_object_set_new(workers, proto_role_name(s->workers[i]->role),
+                            worker_json(s->workers[i]));
     const char *policy = s->selection ? kv_policy_name(s->selection->policy) : NULL;
     const char *importance = s->selection ? kv_importance_name(s->selection->importance) : NULL;
     return json_pack(
         "{s:b, s:I, s:s, s:b, s:s, s:I, s:s?, s:f, s:I, s:s?, s:f, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:f, s:o}",
+        "s:I, s:f, s:o, s:o, s:o, s:o}",
         "ready", s->ready, "epoch", (json_int_t)s->epoch, "model", s->model, "csd_attached",
         s->csd_attached, "csd_url", s->csd_url, "ctx_size", (json_int_t)s->ctx_tokens, "policy",
         policy, "alpha", s->selection ? s->selection->alpha : 0.0, "budget",
@@ -85,7 +59,9 @@ static json_t *status_json(const Hill__StatusReply *s)
         "requests_running", (json_int_t)s->requests_running, "requests_waiting",
         (json_int_t)s->requests_waiting, "requests_done", (json_int_t)s->requests_done,
         "malformed_messages", (json_int_t)s->malformed_messages, "uptime_seconds",
-        s->uptime_seconds, "workers", workers);
+        s->uptime_seconds, "workers", workers, "coordinator",
+        s->coordinator ? worker_json(s->coordinator) : json_null(), "running",
+        running_json(s->running), "live", report_live_json(s->live));
 }
 
 static void status_print(const Hill__StatusReply *s)
@@ -112,17 +88,14 @@ int command_status(int argc, char **argv)
     struct short_command c = {.program = {.name = "hillctl status",
                                           .usage = "[--json] [--run-dir DIR]",
                                           .summary = "Show the pipeline: workers, caps, requests.",
-                                          .example = "hillctl status --json | jq .workers"}};
-    int left = begin(&c, argc, argv, true);
+                                          .example = "hillctl status --json | jq .workers"},
+                              .own = {.title = "output", .specs = status_specs, .count = 1}};
+    int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *answer;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
+    Hill__Message *answer;
     struct hill_why why;
-    int code = client_call(&c.client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
-                           &answer, &why);
+    int code = short_command_status(&c, &answer, &why);
     if (code == 0) {
         if (options_flag(c.options, "json")) {
             json_t *object = status_json(answer->status_reply);
@@ -136,7 +109,7 @@ int command_status(int argc, char **argv)
         }
         proto_free(answer);
     }
-    return end(&c, code, &why);
+    return short_command_end(&c, code, &why);
 }
 
 /* A request that is answered by Reply. */
@@ -149,7 +122,7 @@ static int change(struct short_command *c, Hill__Message *message)
     if (code == 0 && answer->reply->text[0])
         printf("%s\n", answer->reply->text);
     proto_free(answer);
-    return end(c, code, &why);
+    return short_command_end(c, code, &why);
 }
 
 int command_attach(int argc, char **argv)
@@ -160,7 +133,7 @@ int command_attach(int argc, char **argv)
                     .summary = "Attach the computational storage drive, between requests.",
                     .example = "hillctl attach file:/mnt/nvme/cold.pool",
                     .positional_max = 1}};
-    int left = begin(&c, argc, argv, false);
+    int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
     Hill__Attach attach = HILL__ATTACH__INIT;
@@ -178,7 +151,7 @@ int command_detach(int argc, char **argv)
                                           .usage = "[--run-dir DIR]",
                                           .summary = "Detach the drive, between requests.",
                                           .example = "hillctl detach"}};
-    int left = begin(&c, argc, argv, false);
+    int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
     Hill__Detach detach = HILL__DETACH__INIT;
@@ -195,7 +168,7 @@ int command_stop(int argc, char **argv)
                     .usage = "[--run-dir DIR]",
                     .summary = "End the pipeline in order: the running request is cancelled first.",
                     .example = "hillctl stop"}};
-    int left = begin(&c, argc, argv, false);
+    int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;

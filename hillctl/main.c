@@ -18,6 +18,8 @@ static const struct {
 } commands[] = {
     {"generate", "send one request and stream the answer", command_generate},
     {"status", "show workers, caps and requests", command_status},
+    {"top", "watch tiers, moves, tokens/s and workers, live", command_top},
+    {"doctor", "what this machine has and what is missing", command_doctor},
     {"attach", "attach the drive (between requests)", command_attach},
     {"detach", "detach the drive (between requests)", command_detach},
     {"stop", "end the pipeline in order", command_stop},

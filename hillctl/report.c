@@ -158,6 +158,24 @@ json_t *report_json(const struct report *r)
     return object;
 }
 
+json_t *report_live_json(const Hill__SequenceStats *s)
+{
+    if (!s)
+        return json_null();
+    json_t *object = json_object(), *places = json_object();
+    json_object_set_new(object, "request",
+                        s->request_id ? json_integer((json_int_t)s->request_id) : json_null());
+    json_object_set_new(places, "gpu", tier(s->gpu));
+    json_object_set_new(places, "hot", tier(s->hot));
+    json_object_set_new(places, "cold", tier(s->cold));
+    json_object_set_new(object, "tiers", places);
+    json_object_set_new(object, "moves", moves(s));
+    json_object_set_new(object, "bytes", bytes(NULL, s));
+    json_object_set_new(object, "queries", json_integer((json_int_t)s->queries));
+    json_object_set_new(object, "budget", json_integer((json_int_t)s->budget));
+    return object;
+}
+
 void report_print(FILE *to, const struct report *r)
 {
     const Hill__Summary *m = r->summary;

@@ -25,6 +25,9 @@ struct report {
  * of memory. */
 json_t *report_json(const struct report *report);
 
+/* Tiers, moves and bytes of a sequence that runs (or the last one); null for NULL. */
+json_t *report_live_json(const Hill__SequenceStats *stats);
+
 /* A few lines for a person. */
 void report_print(FILE *to, const struct report *report);
 

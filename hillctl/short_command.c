@@ -1,0 +1,48 @@
+/* hillctl/short_command.c - see short_command.h. */
+#include "hillctl/short_command.h"
+
+#include <stdio.h>
+
+int short_command_begin(struct short_command *c, int argc, char **argv)
+{
+    c->client.signal_fd = -1;
+    c->tables[0] = (struct option_table)HILL_COMMON_TABLE;
+    c->tables[1] = (struct option_table){
+        .specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true};
+    c->tables[2] = c->own;
+    c->program.tables = c->tables;
+    c->program.n_tables = c->own.count ? 3 : 2;
+    int started = options_start(&c->options, &c->program, argc, argv);
+    if (started != 0)
+        return 1 + (started == 1 ? 0 : hill_exit_code(started));
+    char run_dir[HILL_PATH_BYTES];
+    struct hill_why why;
+    int code = hill_run_dir(run_dir, c->options, &why);
+    if (code == 0)
+        code = client_open(&c->client, run_dir, &why);
+    if (code != 0) {
+        fprintf(stderr, "hillctl: %s\n", why.text);
+        options_free(c->options);
+        return 1 + hill_exit_code(code);
+    }
+    return 0;
+}
+
+int short_command_end(struct short_command *c, int code, const struct hill_why *why)
+{
+    if (code != 0)
+        fprintf(stderr, "hillctl: %s\n", why->text);
+    client_close(&c->client);
+    options_free(c->options);
+    return hill_exit_code(code);
+}
+
+int short_command_status(struct short_command *c, Hill__Message **out, struct hill_why *why)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &request;
+    return client_call(&c->client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
+                       out, why);
+}

@@ -1,0 +1,31 @@
+/*
+ * hillctl/short_command.h - what the commands that are no request share: options, connection, end.
+ *
+ * Who calls it: control.c, top.c. Failure: everything is said in one line on stderr here; the
+ * caller returns the exit code. Concurrency: one thread.
+ */
+#ifndef HILL_HILLCTL_SHORT_COMMAND_H
+#define HILL_HILLCTL_SHORT_COMMAND_H
+
+#include <stdbool.h>
+
+#include "base/options_hill.h"
+#include "hillctl/client.h"
+
+struct short_command {
+    struct option_program program; /* the caller fills name, usage, summary, example */
+    struct option_table own;       /* the command's own options; count 0: none */
+    struct option_table tables[3];
+    struct options *options;
+    struct client client;
+};
+
+/* Parse the options and connect: 0, or the exit code + 1 to leave with. */
+int short_command_begin(struct short_command *c, int argc, char **argv);
+/* Say what failed, close, and return the exit code. */
+int short_command_end(struct short_command *c, int code, const struct hill_why *why);
+
+/* Ask for the status; *out is freed by proto_free. */
+int short_command_status(struct short_command *c, Hill__Message **out, struct hill_why *why);
+
+#endif

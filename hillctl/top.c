@@ -1,0 +1,336 @@
+/*
+ * hillctl/top.c - `hillctl top`: the running pipeline, refreshed each second.
+ *
+ * What: asks for the status, prints one screen of it: the request, how full each tier is, who
+ * served the selected entries, moves, bytes, and the processes with their CPU time and memory.
+ * Rates are differences of two answers, divided by the time between the heartbeats that carried
+ * them. On a terminal it redraws with plain ANSI sequences in the alternate screen; q or Ctrl-C
+ * ends it and the terminal is as before. Elsewhere each snapshot is printed once, without
+ * sequences. Concurrency: one thread. Failure: a coordinator that does not answer ends it
+ * (HILL_E_PEER_GONE).
+ */
+#include "hillctl/commands.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "hillctl/short_command.h"
+
+#define MIB       (1024.0 * 1024.0)
+#define BAR_CELLS 24
+#define SHOWN_MAX 8 /* processes */
+
+static const struct option_spec top_specs[] = {
+    {.name = "iterations",
+     .letter = "n",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1000000000,
+     .fallback = "0",
+     .value = "N",
+     .help = "end after N snapshots; 0: on a terminal until q or Ctrl-C, else one"},
+};
+
+struct top {
+    struct short_command command;
+    Hill__Message *now, *before; /* StatusReply; before: NULL at first */
+    bool screen;                 /* stdout is a terminal */
+    bool keys;                   /* stdin is one: q ends it */
+    struct termios saved;
+};
+
+/* ---- screen ------------------------------------------------------------------------------ */
+
+static void screen_begin(struct top *t)
+{
+    t->screen = isatty(STDOUT_FILENO);
+    t->keys = t->screen && isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &t->saved) == 0;
+    if (t->keys) {
+        struct termios raw = t->saved;
+        raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO); /* ISIG stays: Ctrl-C is a signal */
+        tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    }
+    if (t->screen)
+        fputs("\033[?1049h\033[?25l", stdout); /* alternate screen, no cursor */
+}
+
+static void screen_end(struct top *t)
+{
+    if (t->screen)
+        fputs("\033[?25h\033[?1049l", stdout);
+    fflush(stdout);
+    if (t->keys)
+        tcsetattr(STDIN_FILENO, TCSANOW, &t->saved);
+}
+
+static void end_line(const struct top *t)
+{
+    fputs(t->screen ? "\033[K\n" : "\n", stdout);
+}
+
+/* A bar of how much of it is full. */
+static const char *bar(char out[BAR_CELLS + 3], double share)
+{
+    int full = (int)(share * BAR_CELLS + 0.5);
+    if (full < 0)
+        full = 0;
+    if (full > BAR_CELLS)
+        full = BAR_CELLS;
+    out[0] = '[';
+    for (int i = 0; i < BAR_CELLS; i++)
+        out[1 + i] = i < full ? '#' : '.';
+    out[BAR_CELLS + 1] = ']';
+    out[BAR_CELLS + 2] = '\0';
+    return out;
+}
+
+/* ---- what it shows ----------------------------------------------------------------------- */
+
+static double ratio(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
+/* Seconds between the two answers; 0: only one. */
+static double seconds_between(const struct top *t)
+{
+    if (!t->before)
+        return 0;
+    double s = t->now->status_reply->uptime_seconds - t->before->status_reply->uptime_seconds;
+    return s > 0 ? s : 0; /* another coordinator has a younger clock */
+}
+
+static void print_head(const struct top *t)
+{
+    const Hill__StatusReply *s = t->now->status_reply;
+    printf("hillinfer  %s, epoch %" PRIu32 ", up %.0f s, %" PRIu32 " running, %" PRIu32
+           " waiting, %" PRIu64 " done",
+           s->ready ? "ready" : "not ready", s->epoch, s->uptime_seconds, s->requests_running,
+           s->requests_waiting, s->requests_done);
+    end_line(t);
+    printf("model      %s, context %" PRIu32 " tokens; drive %s", s->model, s->ctx_tokens,
+           s->csd_attached ? s->csd_url : "none");
+    end_line(t);
+}
+
+/* Tokens a second since the snapshot before; negative: not known. */
+static double decode_now(const struct top *t)
+{
+    const Hill__RunningRequest *now = t->now->status_reply->running,
+                               *before = t->before ? t->before->status_reply->running : NULL;
+    double seconds = seconds_between(t);
+    if (!before || before->request_id != now->request_id || before->attempts != now->attempts ||
+        !before->predicted_tokens || seconds <= 0)
+        return -1;
+    return (now->predicted_tokens - before->predicted_tokens) / seconds;
+}
+
+static void print_request(const struct top *t)
+{
+    const Hill__RunningRequest *r = t->now->status_reply->running;
+    char cells[BAR_CELLS + 3];
+    if (!r) {
+        printf("request    none");
+    } else if (!r->predicted_tokens) {
+        double share = ratio(r->prefill_tokens_done, r->prompt_tokens);
+        double rate = ratio(r->prefill_tokens_done * 1000, r->prefill_ms);
+        printf("request    %" PRIu64 " prefill %s %.0f / %" PRIu32 " tokens, %.0f tokens/s, %.0f s "
+               "left",
+               r->request_id, bar(cells, share), r->prefill_tokens_done, r->prompt_tokens, rate,
+               ratio(r->prompt_tokens - r->prefill_tokens_done, rate));
+    } else {
+        double now = decode_now(t);
+        printf("request    %" PRIu64 " decode %s %" PRIu32 " / %" PRIu32 " tokens", r->request_id,
+               bar(cells, ratio(r->predicted_tokens, r->predict)), r->predicted_tokens, r->predict);
+        if (now >= 0)
+            printf(", %.1f tokens/s", now);
+        printf(", mean %.1f tokens/s; prompt %" PRIu32 " tokens in %.2f s", r->predicted_per_second,
+               r->prompt_tokens, r->prefill_ms / 1000);
+    }
+    if (r && r->attempts > 1)
+        printf(", attempt %" PRIu32, r->attempts);
+    end_line(t);
+}
+
+static void print_tier(const struct top *t, const char *name, const Hill__TierStats *tier,
+                       double hits)
+{
+    char cells[BAR_CELLS + 3];
+    double share = ratio((double)tier->bytes, (double)tier->cap_bytes);
+    printf("%-8s %12" PRIu64 " %10.1f %10.1f %s %5.1f %% %12" PRIu64 " %6.1f %%", name,
+           tier->tokens, (double)tier->bytes / MIB, (double)tier->cap_bytes / MIB,
+           bar(cells, share), 100 * share, tier->hits, 100 * ratio((double)tier->hits, hits));
+    end_line(t);
+}
+
+static void print_live(const struct top *t)
+{
+    const Hill__SequenceStats *s = t->now->status_reply->live;
+    if (!s) {
+        printf("tiers      nothing has been kept yet");
+        end_line(t);
+        return;
+    }
+    double hits = (double)(s->gpu->hits + s->hot->hits + s->cold->hits);
+    if (!s->request_id) {
+        printf("of the request that ended last:");
+        end_line(t);
+    }
+    printf("%-8s %12s %10s %10s %-*s %7s %12s %8s", "tier", "entries", "MiB", "cap MiB",
+           BAR_CELLS + 2, "", "full", "selected", "share");
+    end_line(t);
+    print_tier(t, "GPU", s->gpu, hits);
+    print_tier(t, "hot", s->hot, hits);
+    print_tier(t, "cold", s->cold, hits);
+    printf("moves      %" PRIu64 " demoted, %" PRIu64 " promoted, %" PRIu64 " bounced", s->demoted,
+           s->promoted, s->bounced);
+    if (s->queries)
+        printf("; %" PRIu64 " queries of %" PRIu32 " tokens", s->queries, s->budget);
+    end_line(t);
+    printf("link       keys %" PRIu64 " B, scores %.2f MiB, selected KV %.2f MiB; flash read %.1f "
+           "MiB, written %.1f MiB",
+           s->link_key_bytes, (double)s->link_score_bytes / MIB, (double)s->link_kv_bytes / MIB,
+           (double)s->flash_read_bytes / MIB, (double)s->flash_write_bytes / MIB);
+    end_line(t);
+}
+
+/* The same process in the answer before; NULL: there is none. */
+static const Hill__WorkerStatus *earlier_of(const struct top *t, const Hill__WorkerStatus *w)
+{
+    if (!t->before)
+        return NULL;
+    const Hill__StatusReply *s = t->before->status_reply;
+    if (s->coordinator && s->coordinator->pid == w->pid)
+        return s->coordinator;
+    for (size_t i = 0; i < s->n_workers; i++)
+        if (s->workers[i]->pid == w->pid)
+            return s->workers[i];
+    return NULL;
+}
+
+/* Percent of one core between the two heartbeats; negative: not known. */
+static double cpu_percent(const struct top *t, const Hill__WorkerStatus *w)
+{
+    const Hill__WorkerStatus *before = w->pid ? earlier_of(t, w) : NULL;
+    if (!before || w->cpu_ms < before->cpu_ms || !before->cpu_ms)
+        return -1;
+    double ms = seconds_between(t) * 1000 - w->last_heartbeat_ms + before->last_heartbeat_ms;
+    return ms > 100 ? 100.0 * (double)(w->cpu_ms - before->cpu_ms) / ms : -1;
+}
+
+static void print_process(const struct top *t, const Hill__WorkerStatus *w)
+{
+    char cpu[16] = "-";
+    double percent = cpu_percent(t, w);
+    if (percent >= 0)
+        snprintf(cpu, sizeof cpu, "%.1f", percent);
+    printf("%-12s %8d %-10s %7s %9.1f %8" PRIu32 "  %s", proto_role_name(w->role), w->pid, w->state,
+           cpu, (double)w->rss_bytes / MIB, w->restarts, w->device);
+    end_line(t);
+}
+
+static void print_snapshot(const struct top *t)
+{
+    const Hill__StatusReply *s = t->now->status_reply;
+    if (t->screen)
+        fputs("\033[H", stdout);
+    print_head(t);
+    print_request(t);
+    end_line(t);
+    print_live(t);
+    end_line(t);
+    printf("%-12s %8s %-10s %7s %9s %8s  %s", "process", "pid", "state", "CPU %", "RSS MiB",
+           "restarts", "device");
+    end_line(t);
+    if (s->coordinator)
+        print_process(t, s->coordinator);
+    for (size_t i = 0; i < s->n_workers && i < SHOWN_MAX; i++)
+        print_process(t, s->workers[i]);
+    if (t->screen)
+        fputs("\033[J", stdout);
+    else
+        putchar('\n');
+    fflush(stdout);
+}
+
+/* ---- the loop ---------------------------------------------------------------------------- */
+
+/* Sleep until the next snapshot. 0; 1: q; HILL_E_CANCELLED. */
+static int pause_for_keys(struct top *t, int64_t until_ns, struct hill_why *why)
+{
+    for (;;) {
+        int64_t left_ns = until_ns - clock_now_ns();
+        if (left_ns <= 0)
+            return 0;
+        struct pollfd items[] = {{t->command.client.signal_fd, POLLIN, 0},
+                                 {t->keys ? STDIN_FILENO : -1, POLLIN, 0}};
+        if (poll(items, 2, (int)(left_ns / 1000000 + 1)) <= 0)
+            continue;
+        char key = 0;
+        if (items[0].revents)
+            return hill_fail(why, HILL_E_CANCELLED, "interrupted");
+        if (items[1].revents && read(STDIN_FILENO, &key, 1) != 1)
+            t->keys = false; /* the terminal is gone or closed */
+        if (key == 'q' || key == 'Q')
+            return 1;
+    }
+}
+
+static int refresh(struct top *t, struct hill_why *why)
+{
+    Hill__Message *answer;
+    int code = short_command_status(&t->command, &answer, why);
+    if (code != 0)
+        return code;
+    proto_free(t->before);
+    t->before = t->now;
+    t->now = answer;
+    return 0;
+}
+
+static int watch(struct top *t, int64_t iterations, struct hill_why *why)
+{
+    int64_t next = clock_now_ns();
+    if (!t->screen && iterations == 0)
+        iterations = 1;
+    int code = refresh(t, why); /* not shown: rates need an answer before the first one */
+    for (int64_t i = 0; code == 0 && (iterations == 0 || i < iterations); i++) {
+        if (i == 0 && t->screen)
+            print_snapshot(t); /* something to look at meanwhile */
+        next += CLOCK_MS(1000);
+        code = pause_for_keys(t, next, why);
+        if (code == 0)
+            code = refresh(t, why);
+        if (code == 0)
+            print_snapshot(t);
+    }
+    return code == 1 ? 0 : code;
+}
+
+int command_top(int argc, char **argv)
+{
+    struct top t = {
+        .command = {
+            .program = {.name = "hillctl top",
+                        .usage = "[-n N] [--run-dir DIR]",
+                        .summary =
+                            "Watch the pipeline: request, tiers, moves, processes; refreshed "
+                            "each second.\nq or Ctrl-C ends it.",
+                        .example = "hillctl top"},
+            .own = {.title = "top", .specs = top_specs, .count = 1}}};
+    int left = short_command_begin(&t.command, argc, argv);
+    if (left != 0)
+        return left - 1;
+    struct hill_why why = {""};
+    screen_begin(&t);
+    int code = watch(&t, options_integer(t.command.options, "iterations"), &why);
+    screen_end(&t);
+    proto_free(t.now);
+    proto_free(t.before);
+    return short_command_end(&t.command, code, &why);
+}
