@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/prctl.h>
 
 #define PLATFORMS_MAX 16u
 #define DEVICES_MAX   64u
@@ -74,12 +75,27 @@ void cldevice_set_threads(uint32_t threads)
     setenv("POCL_MAX_PTHREAD_COUNT", text, 0);
 }
 
+/* PoCL starts its threads at the first question for devices; they take over the name of the thread
+ * that asks, and "pocl" tells them from it in ps -L, top -H and perf. */
+static cl_int ask_platforms(cl_platform_id *platforms, cl_uint *n_platforms)
+{
+    char own[16] = "";
+    cl_uint ignored = 0;
+    prctl(PR_GET_NAME, own);
+    prctl(PR_SET_NAME, "pocl");
+    cl_int status = clGetPlatformIDs(PLATFORMS_MAX, platforms, n_platforms);
+    for (cl_uint p = 0; status == CL_SUCCESS && p < *n_platforms && p < PLATFORMS_MAX; p++)
+        clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, 0, NULL, &ignored);
+    prctl(PR_SET_NAME, own);
+    return status;
+}
+
 /* Fills table (at most DEVICES_MAX); returns the count or a negative code. */
 static int list_candidates(struct candidate *table, struct hill_why *why)
 {
     cl_platform_id platforms[PLATFORMS_MAX];
     cl_uint n_platforms = 0;
-    cl_int status = clGetPlatformIDs(PLATFORMS_MAX, platforms, &n_platforms);
+    cl_int status = ask_platforms(platforms, &n_platforms);
     if (status != CL_SUCCESS || n_platforms == 0)
         return hill_fail(why, HILL_E_NODEV, "no OpenCL platform found: %s",
                          cldevice_strerror(status == CL_SUCCESS ? -1001 : status));

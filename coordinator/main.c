@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -114,6 +115,7 @@ int main(int argc, char **argv)
     if (code)
         return code > 0 ? 0 : hill_exit_code(code);
     hill_log_init("hill-coordinator", hill_log_option(options));
+    prctl(PR_SET_NAME, "hill-coord");     /* the kernel keeps 15 characters and would cut it */
     struct hill_pipeline_options checked; /* impossible pairs, before anything is touched */
     code = hill_pipeline_read(&checked, options, &why);
     if (code) {

@@ -79,6 +79,7 @@ void pipeline_close(struct pipeline *p)
         return;
     epoch_remove_segments(p);
     request_book_finish(&p->book);
+    proto_free(p->live);
     if (p->control_socket)
         zmq_close(p->control_socket);
     if (p->heartbeat_socket)

@@ -37,6 +37,8 @@ struct pipeline {
     int change_code; /* UNDO: what the client is told when the pipeline is ready again */
     char change_text[512];
     uint64_t malformed;
+    Hill__Message *live;   /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
+    uint64_t live_wire_id; /* the request it speaks of */
     bool ending;
     int end_code;
     struct hill_why end_why;
@@ -88,6 +90,8 @@ void request_on_done(struct pipeline *p, struct request *r,
                      Hill__Message *message); /* takes the message */
 /* Send to the request's client; notes when it is gone. */
 void request_send(struct pipeline *p, struct request *r, const Hill__Message *message);
+/* How often the supervisor script started this coordinator again. */
+uint32_t coordinator_restarts(void);
 void selection_to_wire(Hill__Selection *out, const struct kv_selection_settings *selection);
 
 #endif

@@ -131,6 +131,7 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     request->wire_id = book->next_id++;
     request->n_attempt = 0;
     request->prefill_ns = now_ns;
+    request->prefill_share = 0;
     request->progress_ns = 0;
     request->failure_code = 0;
     request->failure_text[0] = '\0';
@@ -153,7 +154,9 @@ int request_take_token(struct request *request, uint32_t index, uint32_t token, 
         return HILL_E_PROTOCOL;
     if (!request->first_token_ns)
         request->first_token_ns = now_ns;
-    request->n_attempt++;
+    request->attempt_last_ns = now_ns;
+    if (!request->n_attempt++)
+        request->attempt_first_ns = now_ns;
     if (index < request->n_tokens)
         return request->tokens[index] == token ? 0 : HILL_E_DAMAGED;
     request->tokens[request->n_tokens++] = token;

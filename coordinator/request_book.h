@@ -55,6 +55,8 @@ struct request {
     uint32_t n_tokens;  /* committed: sent to the client */
     uint32_t n_attempt; /* of this attempt */
     uint32_t attempts;
+    int64_t attempt_first_ns, attempt_last_ns; /* tokens of this attempt */
+    double prefill_share; /* of this attempt, 0 .. 1, as the GPU worker said last */
     struct detokenizer text;
     int64_t accepted_ns, prefill_ns, first_token_ns, progress_ns; /* 0: not yet */
     int64_t deadline_ns;

@@ -31,16 +31,21 @@ void request_send(struct pipeline *p, struct request *r, const Hill__Message *me
 
 /* ---- summary ----------------------------------------------------------------------------- */
 
+uint32_t coordinator_restarts(void)
+{
+    /* the supervisor script counts them */
+    const char *own = getenv("HILL_COORDINATOR_RESTARTS");
+    int64_t count;
+    bool known = own && options_read_integer(own, &count) == 0 && count >= 0 && count <= UINT32_MAX;
+    return known ? (uint32_t)count : 0;
+}
+
 static void fill_restarts(Hill__Restarts *out, const struct worker_table *workers)
 {
     out->gpu_worker = workers->rows[WORKER_GPU].restarts;
     out->cpu_scorer = workers->rows[WORKER_SCORER].restarts;
     out->csd_agent = workers->rows[WORKER_AGENT].restarts;
-    /* the supervisor script counts those of the coordinator */
-    const char *own = getenv("HILL_COORDINATOR_RESTARTS");
-    int64_t count;
-    if (own && options_read_integer(own, &count) == 0 && count >= 0 && count <= UINT32_MAX)
-        out->coordinator = (uint32_t)count;
+    out->coordinator = coordinator_restarts();
 }
 
 static void send_text(struct pipeline *p, struct request *r, const char *text, uint64_t length,
@@ -243,11 +248,13 @@ void request_on_progress(struct pipeline *p, struct request *r, const Hill__Prog
 {
     int64_t now = clock_now_ns();
     bool last = progress->units_done == progress->units_total;
-    if (!r->want_progress || r->state != REQUEST_RUNNING || !progress->units_total || r->n_tokens ||
-        (!last && now - r->progress_ns < PROGRESS_EVERY_NS))
+    if (r->state != REQUEST_RUNNING || !progress->units_total)
+        return;
+    double share = (double)progress->units_done / (double)progress->units_total;
+    r->prefill_share = share;
+    if (!r->want_progress || r->n_tokens || (!last && now - r->progress_ns < PROGRESS_EVERY_NS))
         return;
     r->progress_ns = now;
-    double share = (double)progress->units_done / (double)progress->units_total;
     double seconds = (double)(now - r->prefill_ns) / 1e9;
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__PrefillProgress body = HILL__PREFILL_PROGRESS__INIT;

@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/process.h"
 
 int client_reply(struct pipeline *p, const struct proto_address *to, int code, const char *text)
 {
@@ -138,6 +140,52 @@ static void fill_worker(Hill__WorkerStatus *out, const struct worker_row *row, i
     out->restarts = row->restarts;
     out->device = (char *)row->device;
     out->last_heartbeat_ms = worker_running(row) ? (double)(now_ns - row->heartbeat_ns) / 1e6 : 0;
+    out->cpu_ms = row->cpu_ms;
+    out->rss_bytes = row->rss_bytes;
+    out->work_done = row->work_done;
+}
+
+static void fill_own(Hill__WorkerStatus *out)
+{
+    hill__worker_status__init(out);
+    out->role = HILL__ROLE__ROLE_COORDINATOR;
+    out->state = (char *)worker_state_name(WORKER_READY);
+    out->pid = (int32_t)getpid();
+    out->restarts = coordinator_restarts();
+    process_usage(&out->cpu_ms, &out->rss_bytes);
+}
+
+static void fill_running(Hill__RunningRequest *out, const struct request *r, int64_t now_ns)
+{
+    hill__running_request__init(out);
+    out->request_id = r->id;
+    out->prompt_tokens = r->n_prompt;
+    out->predict = r->predict;
+    out->predicted_tokens = r->n_attempt;
+    out->attempts = r->attempts;
+    if (!r->prefill_ns)
+        return; /* not sent yet */
+    out->elapsed_ms = (double)(now_ns - r->prefill_ns) / 1e6;
+    out->prefill_ms = out->elapsed_ms;
+    out->prefill_tokens_done = r->prefill_share * r->n_prompt;
+    if (!r->n_attempt)
+        return;
+    double decode_s = (double)(r->attempt_last_ns - r->attempt_first_ns) / 1e9;
+    out->prefill_ms = (double)(r->attempt_first_ns - r->prefill_ns) / 1e6;
+    out->prefill_tokens_done = r->n_prompt;
+    out->predicted_per_second = decode_s > 0 ? (r->n_attempt - 1) / decode_s : 0;
+}
+
+/* The scorer's last word on a sequence, under the id that clients know; 0: it is over. */
+static Hill__SequenceStats *live_stats(struct pipeline *p)
+{
+    if (!p->live)
+        return NULL;
+    Hill__SequenceStats *stats = p->live->heartbeat->live;
+    const struct request *r = p->book.running;
+    bool current = r && r->wire_id && r->wire_id == p->live_wire_id;
+    stats->request_id = current ? r->id : 0;
+    return stats;
 }
 
 static void take_status(struct pipeline *p, const struct proto_address *from)
@@ -147,7 +195,8 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__StatusReply reply = HILL__STATUS_REPLY__INIT;
     Hill__Selection selection;
-    Hill__WorkerStatus workers[WORKER_COUNT], *list[WORKER_COUNT];
+    Hill__WorkerStatus workers[WORKER_COUNT], *list[WORKER_COUNT], own;
+    Hill__RunningRequest running;
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         fill_worker(&workers[w], &p->workers.rows[w], now);
         list[w] = &workers[w];
@@ -171,6 +220,13 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     reply.beta = s->options.beta;
     reply.uptime_seconds = (double)(now - p->started_ns) / 1e9;
     reply.ctx_tokens = s->plan.ctx_tokens;
+    fill_own(&own);
+    reply.coordinator = &own;
+    if (p->book.running) {
+        fill_running(&running, p->book.running, now);
+        reply.running = &running;
+    }
+    reply.live = live_stats(p);
     message.body_case = HILL__MESSAGE__BODY_STATUS_REPLY;
     message.status_reply = &reply;
     proto_send(p->control_socket, from, &message);

@@ -171,6 +171,21 @@ void serve_workers(struct pipeline *p)
     }
 }
 
+/* Takes the message. */
+static void take_heartbeat(struct pipeline *p, enum worker w, Hill__Message *message)
+{
+    const Hill__Heartbeat *beat = message->heartbeat;
+    worker_table_heartbeat(&p->workers, w, beat->work_done, clock_now_ns());
+    worker_table_usage(&p->workers, w, beat->cpu_ms, beat->rss_bytes);
+    if (w == WORKER_SCORER && beat->live) {
+        proto_free(p->live);
+        p->live = message;
+        p->live_wire_id = beat->live->request_id;
+    } else {
+        proto_free(message);
+    }
+}
+
 void serve_heartbeats(struct pipeline *p)
 {
     for (unsigned i = 0; i < PIPELINE_BURST; i++) {
@@ -182,10 +197,11 @@ void serve_heartbeats(struct pipeline *p)
         enum worker w = WORKER_COUNT;
         if (!code && message->body_case == HILL__MESSAGE__BODY_HEARTBEAT)
             w = worker_table_by_role(message->heartbeat->role);
-        if (w != WORKER_COUNT && message->heartbeat->pid == p->workers.rows[w].pid)
-            worker_table_heartbeat(&p->workers, w, message->heartbeat->work_done, clock_now_ns());
-        else
-            p->malformed++;
+        if (w != WORKER_COUNT && message->heartbeat->pid == p->workers.rows[w].pid) {
+            take_heartbeat(p, w, message);
+            continue;
+        }
+        p->malformed++;
         if (!code)
             proto_free(message);
     }

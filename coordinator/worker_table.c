@@ -79,7 +79,7 @@ void worker_table_started(struct worker_table *table, enum worker w, int32_t pid
     row->process_ready = row->killed = false;
     row->ready_epoch = 0;
     row->started_ns = row->heartbeat_ns = now_ns;
-    row->work_done = 0;
+    row->work_done = row->cpu_ms = row->rss_bytes = 0;
     row->device[0] = '\0';
     row->failure_code = 0;
     row->failure_text[0] = '\0';
@@ -112,6 +112,13 @@ void worker_table_heartbeat(struct worker_table *table, enum worker w, uint64_t 
 {
     table->rows[w].heartbeat_ns = now_ns;
     table->rows[w].work_done = work_done;
+}
+
+void worker_table_usage(struct worker_table *table, enum worker w, uint64_t cpu_ms,
+                        uint64_t rss_bytes)
+{
+    table->rows[w].cpu_ms = cpu_ms;
+    table->rows[w].rss_bytes = rss_bytes;
 }
 
 void worker_table_failure(struct worker_table *table, enum worker w, int code, const char *text)

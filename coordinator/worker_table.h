@@ -60,6 +60,7 @@ struct worker_row {
     int64_t started_ns, ready_ns, heartbeat_ns, kill_at_ns;
     bool killed;
     uint64_t work_done;
+    uint64_t cpu_ms, rss_bytes; /* as of the last heartbeat */
     char device[128];
     int failure_code; /* of its last Failure; 0: none */
     char failure_text[256];
@@ -87,6 +88,8 @@ void worker_table_ready_at(struct worker_table *table, enum worker w, uint32_t e
                            int64_t now_ns);
 void worker_table_heartbeat(struct worker_table *table, enum worker w, uint64_t work_done,
                             int64_t now_ns);
+void worker_table_usage(struct worker_table *table, enum worker w, uint64_t cpu_ms,
+                        uint64_t rss_bytes);
 void worker_table_failure(struct worker_table *table, enum worker w, int code, const char *text);
 /* SIGTERM and SIGKILL have been sent. */
 void worker_table_terminated(struct worker_table *table, enum worker w, int64_t now_ns);
