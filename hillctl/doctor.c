@@ -70,7 +70,8 @@ static void check_programs(const struct machine *m, struct finding *f)
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", m->programs, names[i]);
         if (access(path, X_OK) != 0) {
-            say(f, LEVEL_MISSING, "build them with make", "%s is not in %.300s", names[i], m->programs);
+            say(f, LEVEL_MISSING, "build them with make", "%s is not in %.300s", names[i],
+                m->programs);
             return;
         }
     }
