@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# The whole pipeline built with ASan (leaks too) and with UBSan: the same hashes as the release build, and no report.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+export HILL_LOG_LEVEL=info
+export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
+export ASAN_OPTIONS=detect_leaks=1
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+head -c 3000 "$text" >"$work/prompt"
+run=(-m "$work/model.gguf" -c 4096 --budget 200 --beta 0.25 -f "$work/prompt" -n 24 --temp 0.7 -s 5)
+
+run_json "$work/release" "${run[@]}" || fail "release: $(tail -n 3 "$work/release.err")"
+wanted=$(field "$work/release" '"\(.selection_hash) \(.tokens | length)"')
+for config in asan ubsan; do
+    [ -x "build/$config/bin/hill-coordinator" ] || skip "build/$config/bin is not there (make $config)"
+    HILL_BIN_DIR=$PWD/build/$config/bin run_json "$work/$config" "${run[@]}" || fail "$config: $(tail -n 3 "$work/$config.err")"
+    expect "$config: selection hash and tokens" "$(field "$work/$config" '"\(.selection_hash) \(.tokens | length)"')" "$wanted"
+    expect "$config: reports" "$(grep -cE 'Sanitizer|runtime error' "$work/$config.err")" 0
+done
+expect_nothing_left
+finish
