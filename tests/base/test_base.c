@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -72,6 +73,24 @@ static void a_failure_says_why(void **state)
 }
 
 /* ---- process ---------------------------------------------------------------------------- */
+
+static void usage_grows_with_work_and_memory(void **state)
+{
+    (void)state;
+    uint64_t cpu_before, cpu_after = 0, rss_before, rss_after;
+    const size_t bytes = (size_t)16 << 20;
+    process_usage(&cpu_before, &rss_before);
+    uint8_t *memory = malloc(bytes);
+    assert_non_null(memory);
+    int64_t end = clock_deadline_ms(10000);
+    for (unsigned i = 1; cpu_after < cpu_before + 50 && clock_now_ns() < end; i++) {
+        memset(memory, (int)i, bytes);
+        process_usage(&cpu_after, &rss_after);
+    }
+    assert_true(cpu_after >= cpu_before + 50);
+    assert_true(rss_after >= rss_before + bytes / 2);
+    free(memory);
+}
 
 static void this_process_is_alive(void **state)
 {
@@ -212,6 +231,7 @@ int main(void)
         cmocka_unit_test(errno_becomes_a_code),
         cmocka_unit_test(a_failure_says_why),
         cmocka_unit_test(this_process_is_alive),
+        cmocka_unit_test(usage_grows_with_work_and_memory),
         cmocka_unit_test(no_process_has_no_start_time),
         cmocka_unit_test(a_zombie_is_dead),
         cmocka_unit_test(brackets_in_a_name_do_not_confuse),

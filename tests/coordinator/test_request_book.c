@@ -158,6 +158,23 @@ static void test_repeated_tokens_are_compared_and_not_sent_again(void **state)
     assert_int_equal(r->first_token_ns, 7);
 }
 
+static void test_an_attempt_has_clocks_and_progress_of_its_own(void **state)
+{
+    (void)state;
+    struct request *r = run_first(4);
+    r->prefill_share = 0.5;
+    request_take_token(r, 0, 11, 7);
+    request_take_token(r, 1, 12, 9);
+    assert_int_equal(r->attempt_first_ns, 7);
+    assert_int_equal(r->attempt_last_ns, 9);
+    request_interrupt(r);
+    request_begin_attempt(&book, r, 20);
+    assert_true(r->prefill_share == 0);
+    request_take_token(r, 0, 11, 30);
+    assert_int_equal(r->attempt_first_ns, 30);
+    assert_int_equal(r->attempt_last_ns, 30);
+}
+
 static void test_a_repeated_token_that_differs_is_damage(void **state)
 {
     (void)state;
@@ -236,6 +253,7 @@ int main(void)
         T(test_a_late_message_of_a_lost_attempt_finds_nothing),
         T(test_attempts_are_bounded),
         T(test_repeated_tokens_are_compared_and_not_sent_again),
+        T(test_an_attempt_has_clocks_and_progress_of_its_own),
         T(test_a_repeated_token_that_differs_is_damage),
         T(test_tokens_out_of_order_or_too_many_are_refused),
         T(test_over_when_done_and_statistics_are_there),

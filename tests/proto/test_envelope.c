@@ -113,6 +113,31 @@ static void names_the_field_out_of_range(void **state)
     }
 }
 
+static void refuses_a_heartbeat_with_half_its_statistics(void **state)
+{
+    (void)state;
+    Hill__TierStats tier = HILL__TIER_STATS__INIT;
+    for (int missing = 0; missing < 5; missing++) {
+        Hill__SequenceStats live = HILL__SEQUENCE_STATS__INIT;
+        Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
+        Hill__Message message = HILL__MESSAGE__INIT, *parsed;
+        uint8_t body[512];
+        struct hill_why why;
+        live.gpu = missing == 1 ? NULL : &tier;
+        live.hot = missing == 2 ? NULL : &tier;
+        live.cold = missing == 3 ? NULL : &tier;
+        live.merge_ms = missing == 4 ? -1 : 1;
+        beat.role = HILL__ROLE__ROLE_CPU_SCORER;
+        beat.pid = 7;
+        beat.live = &live;
+        message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
+        message.heartbeat = &beat;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         missing ? HILL_E_PROTOCOL : 0);
+        proto_free(parsed);
+    }
+}
+
 static void survives_damaged_bytes(void **state)
 {
     (void)state;
@@ -199,6 +224,7 @@ int main(void)
         cmocka_unit_test(refuses_other_envelopes),
         cmocka_unit_test(refuses_an_empty_message),
         cmocka_unit_test(names_the_field_out_of_range),
+        cmocka_unit_test(refuses_a_heartbeat_with_half_its_statistics),
         cmocka_unit_test(survives_damaged_bytes),
         cmocka_unit_test(rubbish_on_a_socket_is_not_fatal),
     };

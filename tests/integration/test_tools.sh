@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Looking into the pipeline: perf by function name, logs, doctor, top, status, progress on a terminal, names of processes and threads.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+both=(--run-dir "$run_dir" --state-dir "$state_dir")
+
+# expect_one_line DESCRIPTION WANTED-CODE COMMAND...: it fails with this code, says why in one line on stderr, nothing on stdout
+expect_one_line() {
+    local description=$1 wanted=$2
+    shift 2
+    "$@" >"$work/out" 2>"$work/err" </dev/null
+    expect "$description: exit code" $? "$wanted"
+    expect "$description: lines" "$(wc -l <"$work/err") $(wc -c <"$work/out")" "1 0"
+}
+
+expect_match() { # DESCRIPTION FILE PATTERN
+    if grep -qE -- "$3" "$2"; then pass "$1"; else fail "$1: no line matches '$3' in: $(head -c 2000 "$2")"; fi
+}
+
+# --- doctor: a line each, an exit code that says whether it can run
+"$hillinfer" doctor "${both[@]}" >"$work/out" 2>"$work/err"
+expect "doctor: exit code" $? 0
+expect "doctor: nothing on stderr" "$(cat "$work/err")" ""
+expect "doctor: lines of another form" "$(grep -vcE '^(ok|warn)  +[A-Za-z/]' "$work/out")" 1
+expect_match "doctor: its verdict" "$work/out" '^the pipeline can run here$'
+"$hillinfer" doctor --json "${both[@]}" >"$work/out" || fail "doctor --json"
+expect "doctor --json" "$(jq -r '[.can_run, .checks.programs.level, .checks.opencl.level, (.checks | length > 10)] | join(" ")' "$work/out")" "true ok ok true"
+expect "doctor leaves no file" "$(find "$state_dir" -type f)" ""
+: >"$work/file"
+"$hillinfer" doctor --run-dir "$run_dir" --state-dir "$work/file/state" >"$work/out"
+expect "doctor without a state folder: exit code" $? 111
+expect_match "doctor without a state folder" "$work/out" '^missing +state folder +.*--state-dir'
+
+# --- wrong use, and nothing to look into
+expect_one_line "logs without a log" 111 "$hillinfer" logs "${both[@]}"
+expect_one_line "perf without a pipeline" 111 "$hillinfer" perf gpu_worker "${both[@]}"
+expect_one_line "top without a pipeline" 111 "$hillinfer" top --run-dir "$run_dir"
+expect_one_line "perf of nothing" 100 "$hillinfer" perf
+expect_one_line "perf of an unknown stage" 100 "$hillinfer" perf gpu "${both[@]}"
+for seconds in 0 -1 1.5 5x "" 99999999999999999999; do
+    expect_one_line "perf --seconds '$seconds'" 100 "$hillinfer" perf gpu_worker --seconds "$seconds" "${both[@]}"
+done
+expect_one_line "perf with an unknown option" 100 "$hillinfer" perf gpu_worker --hz 5
+expect_one_line "logs with an unknown option" 100 "$hillinfer" logs --tail "${both[@]}"
+expect_one_line "top -n x" 100 "$hillinfer" top -n x --run-dir "$run_dir"
+expect_one_line "doctor with a leftover argument" 100 "$hillinfer" doctor now
+
+# --- a running pipeline: names, log, status, top
+"$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
+HILL_LOG_LEVEL=info up -m "$work/model.gguf" -c 32768 --budget 512 -t 2 || fail "up"
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+head -c 12000 "$text" >"$work/prompt"
+names=$(for pid in $(coordinator_pid) $(worker_pid gpu_worker) $(worker_pid cpu_scorer) $(worker_pid csd_agent); do ps -L -o comm= -p "$pid"; done)
+for name in hill-coord hill-gpu-worker hill-cpu-scorer hill-csd-agent control score/0 score/1; do
+    expect "ps -L shows $name" "$(grep -cxF "$name" <<<"$names" | grep -c '[1-9]')" 1
+done
+"$hillinfer" logs "${both[@]}" >"$work/out" || fail "logs"
+expect_match "logs" "$work/out" '^hill-coordinator: info: ready: '
+timeout 2 "$hillinfer" logs -f "${both[@]}" >"$work/out"
+expect "logs -f goes on: exit code" $? 124
+expect_match "logs -f shows what is there" "$work/out" '^hill-coordinator: info: ready: '
+"$hillinfer" top --run-dir "$run_dir" >"$work/out" || fail "top, idle"
+expect_match "top, idle: no request" "$work/out" '^request +none'
+expect_match "top: the scorer's line" "$work/out" '^cpu_scorer +[0-9]+ ready '
+expect "status: nothing runs" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -c '[.running, .live]')" "[null,null]"
+
+# --- progress: on a terminal only
+ask=(-f "$work/prompt" -n 4 --temp 0 --ignore-eos --run-dir "$run_dir")
+if command -v script >/dev/null; then
+    printf -v line '%q ' "$hillinfer" generate "${ask[@]}"
+    script -qec "$line" /dev/null >"$work/out" 2>&1 </dev/null || fail "generate on a terminal"
+    expect_match "prefill progress on a terminal" "$work/out" 'prefill [0-9]+ / 1[0-9]+ tokens, [0-9]+ tokens/s, [0-9]+ s left'
+    (sleep 2 && printf q) | script -qec "$hillinfer top --run-dir $run_dir" /dev/null >"$work/out" 2>&1
+    expect "q ends top on a terminal: exit code" $? 0
+    expect "top gives the screen back" "$(grep -c $'\033\\[?1049l' "$work/out")" 1
+else
+    echo "without script(1): progress and top on a terminal were not tried"
+fi
+"$hillinfer" generate "${ask[@]}" >"$work/out" 2>"$work/err" || fail "generate"
+expect "no progress when stderr is no terminal" "$(cat "$work/err")" ""
+# shellcheck disable=SC2317  # called by wait_for
+ended_live() { # a heartbeat carries them, twice a second
+    "$bin/hillctl" status --json --run-dir "$run_dir" |
+        jq -e '.running == null and .live.request == null and .live.tiers.cold.tokens > 0 and .live.queries > 0' >/dev/null
+}
+if wait_for 5 ended_live; then pass "status: the last request's tiers"; else fail "status: the last request's tiers"; fi
+
+# --- under load
+"$hillinfer" generate -f "$work/prompt" -n 18000 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/text" 2>"$work/generate.err" &
+request=$!
+# shellcheck disable=SC2317  # called by wait_for
+running_decode() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e '.running.predicted_tokens > 20' >/dev/null; }
+wait_for 60 running_decode || fail "the request does not decode"
+"$hillinfer" top -n 2 --run-dir "$run_dir" >"$work/out" || fail "top -n 2"
+expect "top -n 2: snapshots" "$(grep -c '^hillinfer  ready' "$work/out")" 2
+expect "top -n 2: no escape sequences" "$(grep -c $'\033' "$work/out")" 0
+expect_match "top: the request" "$work/out" '^request +[0-9]+ decode .* / 18000 tokens, [0-9.]+ tokens/s'
+expect_match "top: the hot tier" "$work/out" '^hot +[1-9][0-9]* '
+expect_match "top: the cold tier" "$work/out" '^cold +[1-9][0-9]* .* [1-9][0-9]* +[0-9.]+ %$'
+expect_match "top: CPU and memory" "$work/out" '^gpu_worker +[0-9]+ ready +[1-9][0-9.]* +[1-9][0-9.]* '
+status=$("$hillinfer" status --json --run-dir "$run_dir")
+expect "status, live" "$(jq -c '[.running.prompt_tokens > 10000, .running.request == .live.request, .live.tiers.gpu.hits > 0, .workers.cpu_scorer.rss_bytes > 1000000, .coordinator.pid]' <<<"$status")" \
+    "[true,true,true,true,$(coordinator_pid)]"
+
+# --- perf that is missing, or that may not: one line, and how to get it
+mkdir "$work/tools" "$work/broken"
+for tool in bash env readlink dirname id jq mkdir; do ln -s "$(command -v $tool)" "$work/tools/$tool"; done
+expect_one_line "perf that is not installed" 111 env PATH="$work/tools" "$hillinfer" perf gpu_worker "${both[@]}"
+expect_match "perf that is not installed" "$work/err" 'apt install linux-perf'
+printf '#!/bin/sh\necho "Error: no permission to watch" >&2\nexit 255\n' >"$work/broken/perf"
+chmod +x "$work/broken/perf"
+expect_one_line "perf that may not" 111 env PATH="$work/broken:$PATH" "$hillinfer" perf gpu_worker "${both[@]}"
+expect_match "perf that may not says so itself" "$work/err" 'no permission to watch'
+
+# --- perf: each stage's functions by name
+perf_works=""
+if command -v perf >/dev/null && perf record -q -F 99 -o "$work/perf.data" -- true >/dev/null 2>&1; then
+    perf_works=yes
+    for pair in 'gpu_worker:attend_list \(OpenCL kernel\)' 'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer' \
+        'csd_agent:score_keys \(OpenCL kernel\)|(pool|cold_pool)_[a-z_]+ +hill-csd-agent' 'coordinator:\[[k.]\] [a-z_]{3,}'; do
+        stage=${pair%%:*}
+        "$hillinfer" perf "$stage" --seconds 3 "${both[@]}" >"$work/out" 2>"$work/err" || fail "perf $stage: $(cat "$work/err")"
+        expect_match "perf $stage: functions by name" "$work/out" "${pair#*:}"
+    done
+else
+    expect_one_line "perf where it cannot be used" 111 "$hillinfer" perf gpu_worker --seconds 1 "${both[@]}"
+fi
+
+kill -INT "$(pgrep -f "hillctl generate.*--run-dir $run_dir")"
+wait "$request"
+"$hillinfer" detach --run-dir "$run_dir" >/dev/null || fail "detach"
+if [ -n "$perf_works" ]; then
+    expect_one_line "perf of a stage that does not run" 1 "$hillinfer" perf csd_agent --seconds 1 "${both[@]}"
+fi
+down || fail "down"
+expect_nothing_left
+[ "$failures" -gt 0 ] || [ -n "$perf_works" ] || skip "perf cannot be used here; everything else passed"
+finish
