@@ -364,6 +364,7 @@ int command_doctor(int argc, char **argv)
         HILL_COMMON_TABLE,
         {.title = "doctor", .specs = doctor_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
+        {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
     };
     const struct option_program program = {
         .name = "hillctl doctor",
@@ -373,7 +374,7 @@ int command_doctor(int argc, char **argv)
             "warn (it runs, but slower or with less) or missing (it cannot run: exit 111).",
         .example = "hillctl doctor",
         .tables = tables,
-        .n_tables = 3,
+        .n_tables = 4,
     };
     struct options *options;
     int started = options_start(&options, &program, argc, argv);

@@ -9,9 +9,11 @@ int short_command_begin(struct short_command *c, int argc, char **argv)
     c->tables[0] = (struct option_table)HILL_COMMON_TABLE;
     c->tables[1] = (struct option_table){
         .specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true};
-    c->tables[2] = c->own;
+    c->tables[2] = (struct option_table){
+        .specs = hill_request_specs, .count = hill_request_count, .foreign = true};
+    c->tables[3] = c->own;
     c->program.tables = c->tables;
-    c->program.n_tables = c->own.count ? 3 : 2;
+    c->program.n_tables = c->own.count ? 4 : 3;
     int started = options_start(&c->options, &c->program, argc, argv);
     if (started != 0)
         return 1 + (started == 1 ? 0 : hill_exit_code(started));

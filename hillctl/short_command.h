@@ -15,7 +15,7 @@
 struct short_command {
     struct option_program program; /* the caller fills name, usage, summary, example */
     struct option_table own;       /* the command's own options; count 0: none */
-    struct option_table tables[3];
+    struct option_table tables[4];
     struct options *options;
     struct client client;
 };
