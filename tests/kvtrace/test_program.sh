@@ -1,0 +1,40 @@
+#!/bin/sh
+# test_program.sh - hill-kvtrace as a person runs it: help, misuse, damaged and foreign files.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+program=build/bin/hill-kvtrace
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+expect() { # code pattern arguments...
+    code=$1 pattern=$2
+    shift 2
+    "$program" "$@" >"$work/out" 2>&1
+    got=$?
+    if [ "$got" -ne "$code" ] || ! grep -q -e "$pattern" "$work/out"; then
+        echo "hill-kvtrace $*: exit $got (expected $code), expected '$pattern' in:"
+        cat "$work/out"
+        failed=1
+    fi
+}
+
+one_line() {
+    [ "$(wc -l <"$work/out")" -eq 1 ] || { echo "more than one line:"; cat "$work/out"; failed=1; }
+}
+
+expect 0 'hill-kvtrace run.kvt' --help
+expect 0 '[0-9]' --version
+expect 100 'no trace given' && one_line
+expect 100 '.' x --hot 0 && one_line
+expect 100 '.' x --hot 1.5 && one_line
+expect 100 '.' x --frobnicate && one_line
+expect 100 'importance-counts' x --svg y && one_line
+expect 100 'takes one trace' x y --importance-counts && one_line
+expect 111 "$work/none" "$work/none" && one_line
+head -c 1000 /dev/zero >"$work/foreign"
+expect 1 "$work/foreign.*no KV trace" "$work/foreign" && one_line
+: >"$work/empty"
+expect 1 "$work/empty" "$work/empty" && one_line
+expect 1 "no regular file" "$work" && one_line
+exit "$failed"
