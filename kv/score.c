@@ -2,11 +2,13 @@
  * kv/score.c - the plain reference of the integer score, names of the importance functions, choice
  * of code path.
  *
- * This is the definition that AVX2 and the OpenCL kernel are tested against. Shifts and sums are
- * done on unsigned 64-bit numbers, shift counts modulo 64 as in OpenCL: a damaged exponent byte
- * gives a wrong score, never undefined behaviour. For a byte in range nothing wraps (kv/score.h).
- * Who calls it: the scorer's threads, the agent's fallback. Concurrency: pure functions.
+ * This is the definition that AVX2, AVX-512 and the OpenCL kernel are tested against. Shifts and
+ * sums are done on unsigned 64-bit numbers, shift counts modulo 64 as in OpenCL: a damaged exponent
+ * byte gives a wrong score, never undefined behaviour. For a byte in range nothing wraps
+ * (kv/score.h). Who calls it: the scorer's threads, the agent's fallback. Concurrency: pure
+ * functions.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "kv/score.h"
@@ -63,11 +65,19 @@ void kv_score_reference(const struct kv_geometry *g, const struct kv_query *quer
 
 kv_score_fn *kv_score_choose(const char *name)
 {
-    if (name == NULL || strcmp(name, "auto") == 0)
-        return kv_score_has_avx2() ? kv_score_avx2 : kv_score_reference;
-    if (strcmp(name, "reference") == 0)
-        return kv_score_reference;
-    if (strcmp(name, "avx2") == 0 && kv_score_has_avx2())
-        return kv_score_avx2;
+    const struct {
+        const char *name;
+        kv_score_fn *score;
+        int here;
+    } paths[] = {/* the best first */
+                 {"avx512vnni", kv_score_avx512vnni, kv_score_has_avx512vnni()},
+                 {"avx512", kv_score_avx512, kv_score_has_avx512()},
+                 {"avx2", kv_score_avx2, kv_score_has_avx2()},
+                 {"reference", kv_score_reference, 1}};
+    bool any = name == NULL || strcmp(name, "auto") == 0;
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        if (paths[i].here && (any || strcmp(name, paths[i].name) == 0))
+            return paths[i].score;
+    }
     return NULL;
 }

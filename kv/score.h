@@ -11,8 +11,8 @@
  * P_h = sum_j m_q m_k (int32). Its term: P_h << (key byte + query shift), window 24 bits. A token's
  * score combines the terms (kv_importance) into an int64 (|.| < 2^(14 + 16 + 24) = 2^54), and
  * kv_score16 maps it, monotone, to 16 bits. Source: HillInfer paper 4.4 (raw inner product, low
- * precision for scoring only); importance.md for the combinations. CPU reference, AVX2 and the
- * OpenCL kernel agree bit for bit. Concurrency: pure functions.
+ * precision for scoring only); importance.md for the combinations. CPU reference, AVX2, AVX-512 and
+ * the OpenCL kernel agree bit for bit. Concurrency: pure functions.
  */
 #ifndef HILL_KV_SCORE_H
 #define HILL_KV_SCORE_H
@@ -75,11 +75,15 @@ typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *que
                          uint16_t *scores);
 
 kv_score_fn kv_score_reference;
-kv_score_fn kv_score_avx2; /* only where kv_score_has_avx2() */
+kv_score_fn kv_score_avx2;       /* only where kv_score_has_avx2() */
+kv_score_fn kv_score_avx512;     /* only where kv_score_has_avx512() */
+kv_score_fn kv_score_avx512vnni; /* only where kv_score_has_avx512vnni() */
 int kv_score_has_avx2(void);
+int kv_score_has_avx512(void);
+int kv_score_has_avx512vnni(void);
 
-/* By name: "auto" (best for this CPU), "reference", "avx2"; NULL when unknown or not on this CPU;
- * no name is "auto". Processes pass the environment's HILL_SIMD. */
+/* By name: "auto" (best for this CPU), "reference", "avx2", "avx512", "avx512vnni"; NULL when
+ * unknown or not on this CPU; no name is "auto". Processes pass the Configure record's choice. */
 kv_score_fn *kv_score_choose(const char *name);
 
 #endif

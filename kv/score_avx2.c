@@ -4,16 +4,17 @@
  * |q| as unsigned bytes times sign(k, q) as signed bytes is q * k (maddubs): a pair of products is
  * at most 2 * 127 * 127 = 32258, so the 16-bit sums never saturate. A digest holds no -128
  * (kv/digest.c), whose sign could not be flipped. Integer sums have no order, so nothing depends on
- * how lanes are added up. No load goes beyond a head's own bytes: the rest of a head dimension that
- * is no multiple of 32 is taken in steps of 16, 8 and 1. Concurrency: pure functions. On other
- * machines it is the reference.
+ * how lanes are added up: eight heads' lanes by one transposition. No load goes beyond a head's own
+ * bytes: the rest of a head dimension that is no multiple of 32 is taken in steps of 16, 8 and 1.
+ * Concurrency: pure functions. On other machines it is the reference.
  */
 #include "kv/score.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AVX2 __attribute__((target("avx2")))
+#define AVX2  __attribute__((target("avx2")))
+#define GROUP 8u /* tokens whose products are worked out before they are combined */
 
 int kv_score_has_avx2(void)
 {
@@ -32,24 +33,20 @@ AVX2 static inline __m128i products16(__m128i q, __m128i k)
     return _mm_madd_epi16(pairs, _mm_set1_epi16(1));
 }
 
-AVX2 static inline int32_t sum_lanes(__m128i four)
-{
-    __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, _MM_SHUFFLE(1, 0, 3, 2)));
-    __m128i one = _mm_add_epi32(two, _mm_shuffle_epi32(two, _MM_SHUFFLE(2, 3, 0, 1)));
-    return _mm_cvtsi128_si32(one);
-}
-
-AVX2 static inline int32_t head_product(const int8_t *q, const int8_t *k, uint32_t head_dim)
+/* Lanes whose sum is the product of a pair: one head of one token. */
+AVX2 static inline __m256i pair_lanes(const int8_t *q, const int8_t *k, uint32_t head_dim)
 {
     __m256i wide = _mm256_setzero_si256();
     uint32_t i = 0;
     for (; i + 32 <= head_dim; i += 32)
         wide = _mm256_add_epi32(wide, products32(_mm256_loadu_si256((const void *)(q + i)),
                                                  _mm256_loadu_si256((const void *)(k + i))));
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    if (i == head_dim)
+        return wide;
+    __m128i four = _mm_setzero_si128();
     if (i + 16 <= head_dim) {
-        four = _mm_add_epi32(four, products16(_mm_loadu_si128((const void *)(q + i)),
-                                              _mm_loadu_si128((const void *)(k + i))));
+        four = products16(_mm_loadu_si128((const void *)(q + i)),
+                          _mm_loadu_si128((const void *)(k + i)));
         i += 16;
     }
     if (i + 8 <= head_dim) {
@@ -57,30 +54,77 @@ AVX2 static inline int32_t head_product(const int8_t *q, const int8_t *k, uint32
                                               _mm_loadl_epi64((const void *)(k + i))));
         i += 8;
     }
-    int32_t sum = sum_lanes(four);
+    int32_t rest = 0;
     for (; i < head_dim; i++)
-        sum += (int32_t)q[i] * k[i];
-    return sum;
+        rest += (int32_t)q[i] * k[i];
+    four = _mm_add_epi32(four, _mm_cvtsi32_si128(rest));
+    return _mm256_add_epi32(wide, _mm256_zextsi128_si256(four));
+}
+
+AVX2 static inline __m256i add_unpacked32(__m256i a, __m256i b)
+{
+    return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+}
+
+AVX2 static inline __m256i add_unpacked64(__m256i a, __m256i b)
+{
+    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
+
+/* Lane i: the sum of all lanes of v[i]. */
+AVX2 static inline __m256i sums_of_8(const __m256i v[8])
+{
+    __m256i a = add_unpacked64(add_unpacked32(v[0], v[4]), add_unpacked32(v[2], v[6]));
+    __m256i b = add_unpacked64(add_unpacked32(v[1], v[5]), add_unpacked32(v[3], v[7]));
+    __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                   _mm256_permute2x128_si256(a, b, 0x31));
+    return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
+}
+
+/* The products of n pairs that follow one another in memory, the first of them of head 0; writes
+ * up to the next multiple of eight. */
+AVX2 static void multiply(const struct kv_geometry *g, const int8_t *q, const int8_t *k, uint32_t n,
+                          int32_t *products)
+{
+    uint32_t head = 0;
+    for (uint32_t pair = 0; pair < n; pair += 8) {
+        __m256i lanes[8];
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < 8; i++) {
+            lanes[i] = pair + i < n ? pair_lanes(q + head * g->head_dim,
+                                                 k + (pair + i) * g->head_dim, g->head_dim)
+                                    : _mm256_setzero_si256();
+            head = head + 1 == g->n_kv_heads ? 0 : head + 1;
+        }
+        _mm256_storeu_si256((void *)(products + pair), sums_of_8(lanes));
+    }
+}
+
+static uint16_t combine(const struct kv_geometry *g, const struct kv_query *query,
+                        const int32_t *products, const uint8_t *exponents)
+{
+    uint64_t sum = 0;
+    int64_t maximum = INT64_MIN;
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        uint64_t term = (uint64_t)(int64_t)products[h] << ((exponents[h] + query->shifts[h]) & 63u);
+        sum += term;
+        maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
+    }
+    return kv_score16(query->importance == KV_IMPORTANCE_MAX ? maximum : (int64_t)sum);
 }
 
 AVX2 void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *query,
                         const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
                         uint16_t *scores)
 {
-    uint32_t dims = kv_key_dims(g);
-    for (uint32_t t = 0; t < n; t++) {
-        const int8_t *k = mantissas + (uint64_t)t * dims;
-        const uint8_t *e = exponents + (uint64_t)t * g->n_kv_heads;
-        uint64_t sum = 0;
-        int64_t maximum = INT64_MIN;
-        for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-            int32_t product =
-                head_product(query->mantissas + h * g->head_dim, k + h * g->head_dim, g->head_dim);
-            uint64_t term = (uint64_t)(int64_t)product << ((e[h] + query->shifts[h]) & 63u);
-            sum += term;
-            maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
-        }
-        scores[t] = kv_score16(query->importance == KV_IMPORTANCE_MAX ? maximum : (int64_t)sum);
+    int32_t products[GROUP * KV_MAX_KV_HEADS];
+    uint64_t dims = kv_key_dims(g), heads = g->n_kv_heads;
+    for (uint32_t done = 0; done < n; done += GROUP) {
+        uint32_t some = n - done < GROUP ? n - done : GROUP;
+        multiply(g, query->mantissas, mantissas + done * dims, some * g->n_kv_heads, products);
+        for (uint32_t t = 0; t < some; t++)
+            scores[done + t] =
+                combine(g, query, products + t * heads, exponents + (done + t) * heads);
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * The integer score: reference against a 128-bit oracle, AVX2 against the reference, and the 16-bit
- * map.
+ * The integer score: reference against a 128-bit oracle, every other path that this CPU has against
+ * the reference, and the 16-bit map.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +14,12 @@
 
 #include "kv/score.h"
 
-#define SEED   77001u
-#define ROUNDS 400
+#define SEED       77001u
+#define ROUNDS     400
+#define TOKENS_MAX 70u
+
+static const char *const fast_paths[] = {"avx2", "avx512", "avx512vnni"};
+#define N_FAST_PATHS (sizeof(fast_paths) / sizeof(fast_paths[0]))
 
 struct scene {
     struct kv_geometry g;
@@ -39,7 +43,9 @@ static void scene_make(struct scene *s, int round)
     s->g = (struct kv_geometry){1, 64, 1 + (uint32_t)rand() % 64, 1 + (uint32_t)rand() % 512};
     if (round % 5 == 0)
         s->g.head_dim = 32u * (1 + (uint32_t)rand() % 16);
-    s->n = (uint32_t)rand() % 6;
+    if (round % 5 == 1) /* several heads or tokens to a vector */
+        s->g = (struct kv_geometry){1, 64, 1 + (uint32_t)rand() % 9, 1 + (uint32_t)rand() % 64};
+    s->n = (uint32_t)rand() % (round % 3 == 0 ? TOKENS_MAX + 1 : 6);
     uint32_t dims = kv_key_dims(&s->g);
     s->q = malloc(dims);
     s->shifts = malloc(s->g.n_kv_heads);
@@ -104,7 +110,7 @@ static void the_reference_matches_a_128_bit_oracle(void **state)
     srand(SEED);
     for (int round = 0; round < ROUNDS; round++) {
         struct scene s;
-        uint16_t scores[8];
+        uint16_t scores[TOKENS_MAX];
         scene_make(&s, round);
         kv_score_reference(&s.g, &s.query, s.k, s.exponents, s.n, scores);
         for (uint32_t t = 0; t < s.n; t++)
@@ -113,48 +119,80 @@ static void the_reference_matches_a_128_bit_oracle(void **state)
     }
 }
 
-static void avx2_equals_the_reference_bit_for_bit(void **state)
+static void every_path_equals_the_reference_bit_for_bit(void **state)
 {
     (void)state;
-    if (!kv_score_has_avx2())
-        skip();
     print_message("seed %u\n", SEED + 1);
     srand(SEED + 1);
     for (int round = 0; round < 4 * ROUNDS; round++) {
         struct scene s;
-        uint16_t reference[8], fast[8];
+        uint16_t reference[TOKENS_MAX], fast[TOKENS_MAX + 1];
         scene_make(&s, round);
         kv_score_reference(&s.g, &s.query, s.k, s.exponents, s.n, reference);
-        kv_score_avx2(&s.g, &s.query, s.k, s.exponents, s.n, fast);
-        assert_memory_equal(fast, reference, s.n * sizeof(*fast));
+        for (size_t i = 0; i < N_FAST_PATHS; i++) {
+            kv_score_fn *score = kv_score_choose(fast_paths[i]);
+            if (score == NULL)
+                continue;
+            memset(fast, 0xa5, sizeof(fast));
+            score(&s.g, &s.query, s.k, s.exponents, s.n, fast);
+            assert_memory_equal(fast, reference, s.n * sizeof(*fast));
+            assert_int_equal(fast[s.n], 0xa5a5); /* and not one score more */
+        }
         scene_free(&s);
     }
 }
 
-static void every_head_dimension_agrees_on_both_paths(void **state)
+static void compare_paths(uint32_t heads, uint32_t dim, uint32_t n)
 {
-    (void)state;
-    if (!kv_score_has_avx2())
-        skip();
-    for (uint32_t dim = 1; dim <= KV_MAX_HEAD_DIM; dim++) {
-        struct kv_geometry g = {1, 1, 1, dim};
-        int8_t *q = malloc(dim), *k = malloc(dim);
-        uint8_t zero = 0;
-        uint16_t a, b;
-        for (uint32_t i = 0; i < dim; i++) {
-            q[i] = (int8_t)((i * 37 + 11) % 255) == -128 ? 0 : (int8_t)((i * 37 + 11) % 255);
-            k[i] = (int8_t)((i * 91 + dim) % 127);
-        }
-        struct kv_query query = {q, &zero, KV_IMPORTANCE_SUM};
-        kv_score_reference(&g, &query, k, &zero, 1, &a);
-        kv_score_avx2(&g, &query, k, &zero, 1, &b);
-        assert_int_equal(a, b);
-        free(q);
-        free(k);
+    struct kv_geometry g = {1, heads, heads, dim};
+    uint32_t dims = kv_key_dims(&g);
+    int8_t *q = malloc(dims), *k = malloc((size_t)dims * n);
+    uint8_t shifts[KV_MAX_KV_HEADS], *exponents = malloc((size_t)heads * n);
+    uint16_t a[TOKENS_MAX], b[TOKENS_MAX];
+    for (uint32_t i = 0; i < dims; i++)
+        q[i] = random_mantissa(0);
+    for (uint32_t i = 0; i < dims * n; i++)
+        k[i] = random_mantissa(0);
+    for (uint32_t i = 0; i < heads * n; i++)
+        exponents[i] = (uint8_t)(rand() % (KV_KEY_EXP_MAX + 1));
+    for (uint32_t h = 0; h < heads; h++)
+        shifts[h] = (uint8_t)(rand() % (KV_QUERY_SHIFT_MAX + 1));
+    struct kv_query query = {q, shifts, (uint32_t)rand() % KV_IMPORTANCE_COUNT};
+    kv_score_reference(&g, &query, k, exponents, n, a);
+    for (size_t i = 0; i < N_FAST_PATHS; i++) {
+        kv_score_fn *score = kv_score_choose(fast_paths[i]);
+        if (score == NULL)
+            continue;
+        score(&g, &query, k, exponents, n, b);
+        assert_memory_equal(a, b, n * sizeof(*a));
     }
+    free(q);
+    free(k);
+    free(exponents);
 }
 
-/* a damaged exponent byte is a wrong score, not undefined behaviour, and the same one on both paths
+static void every_head_dimension_agrees_on_all_paths(void **state)
+{
+    (void)state;
+    print_message("seed %u\n", SEED + 3);
+    srand(SEED + 3);
+    for (uint32_t dim = 1; dim <= KV_MAX_HEAD_DIM; dim++)
+        compare_paths(1 + dim % 7, dim, 1 + dim % 35);
+}
+
+static void every_number_of_heads_and_tokens_agrees_on_all_paths(void **state)
+{
+    (void)state;
+    print_message("seed %u\n", SEED + 4);
+    srand(SEED + 4);
+    for (uint32_t heads = 1; heads <= KV_MAX_KV_HEADS; heads++)
+        compare_paths(heads, 8 * (1 + heads % 9), 16);
+    for (uint32_t n = 1; n <= TOKENS_MAX; n++)
+        for (uint32_t heads = 1; heads <= 8; heads++)
+            compare_paths(heads, 8 + (n * heads) % 60, n);
+}
+
+/* a damaged exponent byte is a wrong score, not undefined behaviour, and the same one on all paths
  */
 static void exponents_out_of_range_are_harmless(void **state)
 {
@@ -170,8 +208,13 @@ static void exponents_out_of_range_are_harmless(void **state)
         exponents[1] = (uint8_t)(255 - e);
         struct kv_query query = {q, shifts, e % KV_IMPORTANCE_COUNT};
         kv_score_reference(&g, &query, k, exponents, 1, &a);
-        kv_score_choose("auto")(&g, &query, k, exponents, 1, &b);
-        assert_int_equal(a, b);
+        for (size_t i = 0; i < N_FAST_PATHS; i++) {
+            kv_score_fn *score = kv_score_choose(fast_paths[i]);
+            if (score == NULL)
+                continue;
+            score(&g, &query, k, exponents, 1, &b);
+            assert_int_equal(a, b);
+        }
     }
 }
 
@@ -226,6 +269,9 @@ static void paths_and_importances_go_by_name(void **state)
     assert_null(kv_score_choose("AVX2"));
     assert_null(kv_score_choose(""));
     assert_ptr_equal(kv_score_choose("avx2"), kv_score_has_avx2() ? kv_score_avx2 : NULL);
+    assert_ptr_equal(kv_score_choose("avx512"), kv_score_has_avx512() ? kv_score_avx512 : NULL);
+    assert_ptr_equal(kv_score_choose("avx512vnni"),
+                     kv_score_has_avx512vnni() ? kv_score_avx512vnni : NULL);
     for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
         assert_int_equal(kv_importance_parse(kv_importance_name(i), &importance), 0);
         assert_int_equal(importance, i);
@@ -238,8 +284,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_reference_matches_a_128_bit_oracle),
-        cmocka_unit_test(avx2_equals_the_reference_bit_for_bit),
-        cmocka_unit_test(every_head_dimension_agrees_on_both_paths),
+        cmocka_unit_test(every_path_equals_the_reference_bit_for_bit),
+        cmocka_unit_test(every_head_dimension_agrees_on_all_paths),
+        cmocka_unit_test(every_number_of_heads_and_tokens_agrees_on_all_paths),
         cmocka_unit_test(exponents_out_of_range_are_harmless),
         cmocka_unit_test(score16_is_monotone),
         cmocka_unit_test(score16_matches_the_oracle_around_every_power_of_two),

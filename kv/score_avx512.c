@@ -1,0 +1,62 @@
+/*
+ * kv/score_avx512.c - the integer score with AVX-512 (F, BW, VL, CD), bit-equal to
+ * kv_score_reference; see score_lanes512.h.
+ *
+ * |k| as unsigned bytes times q, negated where k is negative, as signed bytes is q * k: a pair of
+ * products is at most 2 * 128 * 127 = 32512, so the 16-bit sums never saturate. A query's digest
+ * holds no -128 (kv/digest.c), which could not be negated. Concurrency: pure functions. On other
+ * machines it is the reference.
+ */
+#include <stdbool.h>
+
+#include "kv/score.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512cd")))
+
+TARGET static inline int32_t surplus(const int8_t *q, uint32_t n)
+{
+    (void)q;
+    (void)n;
+    return 0;
+}
+
+TARGET static inline __attribute__((always_inline)) __m512i step(__m512i sums, __m512i k, __m512i q)
+{
+    __m512i signed_q = _mm512_mask_sub_epi8(q, _mm512_movepi8_mask(k), _mm512_setzero_si512(), q);
+    __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(k), signed_q);
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+
+#include "kv/score_lanes512.h"
+
+int kv_score_has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+
+TARGET void kv_score_avx512(const struct kv_geometry *g, const struct kv_query *query,
+                            const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
+                            uint16_t *scores)
+{
+    score_lanes512(g, query, mantissas, exponents, n, scores);
+}
+
+#else
+
+int kv_score_has_avx512(void)
+{
+    return 0;
+}
+
+void kv_score_avx512(const struct kv_geometry *g, const struct kv_query *query,
+                     const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
+                     uint16_t *scores)
+{
+    kv_score_reference(g, query, mantissas, exponents, n, scores);
+}
+
+#endif
