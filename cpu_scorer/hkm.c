@@ -289,6 +289,11 @@ uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint
     uint32_t block = h->lists[hkm_list_index(h, sequence, layer)].first;
     for (; block != HKM_NONE && n < max; block = h->owners[block].next)
         blocks[n++] = block;
+    for (uint32_t i = 0; i < n / 2; i++) { /* oldest first: as they follow one another in memory */
+        uint32_t swap = blocks[i];
+        blocks[i] = blocks[n - 1 - i];
+        blocks[n - 1 - i] = swap;
+    }
     return n;
 }
 

@@ -138,7 +138,8 @@ uint32_t hkm_append(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t f
 void hkm_set_cold(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position,
                   uint32_t cold_slot);
 
-/* Every block of a (sequence, layer) into blocks[max]; returns how many there are (at most max). */
+/* Every block of a (sequence, layer) into blocks[max], the oldest first; returns how many there are
+ * (at most max; then the newest). */
 uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t *blocks,
                     uint32_t max);
 

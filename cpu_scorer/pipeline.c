@@ -198,7 +198,7 @@ void pipeline_fail(struct pipeline *p, struct sequence *s, int code, const char 
     va_end(args);
     s->status = code;
     log_warn("request %llu failed: %s (%s)", (unsigned long long)s->request_id, text,
-              hill_strerror(code));
+             hill_strerror(code));
     p->hooks.failure(p->hooks.context, code, text, s->request_id);
 }
 

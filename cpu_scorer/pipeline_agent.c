@@ -302,12 +302,13 @@ static void complete_fetch(struct pipeline *p, const struct record_completion *c
     q->fetched += c->count;
     if (c->status && !q->status) {
         q->status = c->status;
-        pipeline_fail(p, &p->sequences[q->sequence], q->status,
-                      c->status == HILL_E_DAMAGED
-                          ? "the entry of position %u in layer %u is damaged in the cold pool (its "
-                            "checksum does not match); ask again, and check the drive"
-                          : "the entry of position %u in layer %u cannot be read from the cold pool",
-                      c->detail, q->layer);
+        pipeline_fail(
+            p, &p->sequences[q->sequence], q->status,
+            c->status == HILL_E_DAMAGED
+                ? "the entry of position %u in layer %u is damaged in the cold pool (its "
+                  "checksum does not match); ask again, and check the drive"
+                : "the entry of position %u in layer %u cannot be read from the cold pool",
+            c->detail, q->layer);
     }
 }
 

@@ -128,25 +128,49 @@ static uint32_t start_hot_scoring(struct pipeline *p, struct sequence *s,
     return job.n_blocks;
 }
 
-/* The used slots of the scored blocks, by position, into the selector. Tokens from N on are there
- * when the append ring was ahead of the query ring; they are not covered. */
-static int add_hot_scores(struct pipeline *p, uint32_t n_blocks, uint32_t n_tokens)
+/* How many of a block's slots, from the first, hold positions that follow one another. */
+static uint32_t leading_run(const uint32_t *block)
 {
-    for (uint32_t i = 0; i < n_blocks; i++) {
-        const uint32_t *block = &p->hkm.positions[(uint64_t)p->blocks[i] * KV_HOT_BLOCK_TOKENS];
-        uint32_t positions[KV_HOT_BLOCK_TOKENS], n = 0;
-        uint16_t scores[KV_HOT_BLOCK_TOKENS];
-        for (uint32_t j = 0; j < KV_HOT_BLOCK_TOKENS; j++) {
-            if (block[j] >= n_tokens) /* HKM_NO_POSITION too */
-                continue;
-            positions[n] = block[j];
-            scores[n++] = p->scores[(uint64_t)i * KV_HOT_BLOCK_TOKENS + j];
-        }
-        int rc = kv_selector_add(p->selector, positions, scores, n);
-        if (rc)
+    uint32_t differences = 0, n = 1;
+    for (uint32_t j = 0; j < KV_HOT_BLOCK_TOKENS; j++) /* without a branch: nearly always all do */
+        differences |= block[j] ^ (block[0] + j);
+    if (differences == 0)
+        return KV_HOT_BLOCK_TOKENS;
+    while (block[n] == block[0] + n)
+        n++;
+    return n;
+}
+
+/* The used slots of one scored block, by position, into the selector. Tokens from N on are there
+ * when the append ring was ahead of the query ring; they are not covered. */
+static int add_block(struct pipeline *p, const uint32_t *block, const uint16_t *scores,
+                     uint32_t n_tokens)
+{
+    uint32_t positions[KV_HOT_BLOCK_TOKENS], n = 0, run = 0;
+    uint16_t others[KV_HOT_BLOCK_TOKENS];
+    if (block[0] < n_tokens) { /* HKM_NO_POSITION is not */
+        run = leading_run(block);
+        uint32_t covered = n_tokens - block[0] < run ? n_tokens - block[0] : run;
+        int rc = kv_selector_add_run(p->selector, block[0], scores, covered);
+        if (rc || run == KV_HOT_BLOCK_TOKENS)
             return rc;
     }
-    return 0;
+    for (uint32_t j = run; j < KV_HOT_BLOCK_TOKENS; j++) {
+        if (block[j] >= n_tokens)
+            continue;
+        positions[n] = block[j];
+        others[n++] = scores[j];
+    }
+    return kv_selector_add(p->selector, positions, others, n);
+}
+
+static int add_hot_scores(struct pipeline *p, uint32_t n_blocks, uint32_t n_tokens)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < n_blocks && rc == 0; i++)
+        rc = add_block(p, &p->hkm.positions[(uint64_t)p->blocks[i] * KV_HOT_BLOCK_TOKENS],
+                       p->scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS, n_tokens);
+    return rc;
 }
 
 static int hot_scored(struct pipeline *p, struct sequence *s, const struct record_query *q)
@@ -154,6 +178,18 @@ static int hot_scored(struct pipeline *p, struct sequence *s, const struct recor
     (void)s;
     (void)q;
     return score_pool_done(p->pool);
+}
+
+/* This thread's part of the job; between chunks it drains the agent's rings, so that the agent
+ * never waits for room while it scores. */
+static int score_own_share(struct pipeline *p)
+{
+    while (score_pool_work(p->pool)) {
+        int rc = agent_pump(p);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
 }
 
 static int cold_scored(struct pipeline *p, struct sequence *s, const struct record_query *q)
@@ -177,7 +213,9 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
     if (p->query.cold_expected && (rc = wait_for(p, s, q, push_agent_query, false)) != 0)
         return rc;
     uint32_t n_blocks = start_hot_scoring(p, s, q);
-    rc = wait_for(p, s, q, hot_scored, false);
+    rc = score_own_share(p);
+    if (rc == 0)
+        rc = wait_for(p, s, q, hot_scored, false);
     score_pool_wait(p->pool); /* when interrupted: nobody reads the tables after this */
     if (rc)
         return rc;

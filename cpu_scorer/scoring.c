@@ -9,83 +9,105 @@
 #include "base/clock.h"
 #include "kv/plan.h"
 
-#define CHUNK_BLOCKS                                                                               \
-    16u /* 1024 tokens: a few microseconds of work, so that threads finish together */
+/* 256 tokens: some microseconds of work, so that threads finish together, and as many as a chunk of
+ * the prefill puts into blocks that follow one another */
+#define CHUNK_BLOCKS 4u
+/* a thread that sleeps needs as long to wake up as one core needs for about this many digest bytes
+ */
+#define BYTES_PER_THREAD (1u << 20)
 
 struct score_pool {
     kv_score_fn *score;
     pthread_mutex_t lock;
     pthread_cond_t work;  /* a job began, or stop */
-    pthread_cond_t ended; /* a job ended */
+    pthread_cond_t ended; /* a helper finished a job */
     /* under lock */
     struct score_job job;
-    uint64_t serial; /* of the job; a thread works on each serial once */
-    uint32_t busy;   /* threads inside the job */
-    bool running, stop;
+    uint32_t serial; /* of the job; a helper looks at each serial once */
+    bool stop;
     struct shm_doorbell *bell;
-    int64_t started_ns, last_ns;
-    /* next block to take; relaxed everywhere: the lock orders the job, this only hands out numbers
-     */
-    _Atomic uint32_t next;
-    uint32_t n_threads;
-    pthread_t threads[];
+    /* the caller's alone */
+    int64_t started_ns;
+    /* serial << 32 | next block to take. A helper that comes late, with a job that is over, sees by
+     * the serial that these are no blocks of its job. Relaxed: it only hands out numbers; what a
+     * helper reads of the job it has from under the lock. */
+    _Atomic uint64_t next;
+    /* Chunks that are not scored yet. Decrements release the chunk's scores, the caller's acquire
+     * load of 0 sees them all. */
+    _Atomic uint32_t left;
+    /* when a chunk was last finished; relaxed: ordered by `left` */
+    _Atomic int64_t ended_ns;
+    uint32_t n_helpers;
+    pthread_t helpers[];
 };
 
+/* Blocks that follow one another in memory are one call: the kernels and the hardware's prefetchers
+ * like long runs. */
 static void score_chunk(kv_score_fn *score, const struct score_job *job, uint32_t first)
 {
     uint64_t dims = kv_key_dims(job->geometry), heads = job->geometry->n_kv_heads;
     uint32_t end = first + CHUNK_BLOCKS < job->n_blocks ? first + CHUNK_BLOCKS : job->n_blocks;
-    for (uint32_t i = first; i < end; i++) {
-        uint64_t slot = (uint64_t)job->blocks[i] * KV_HOT_BLOCK_TOKENS;
+    for (uint32_t run; first < end; first += run) {
+        uint64_t slot = (uint64_t)job->blocks[first] * KV_HOT_BLOCK_TOKENS;
+        for (run = 1; first + run < end && job->blocks[first + run] == job->blocks[first] + run;)
+            run++;
         score(job->geometry, &job->query, job->mantissas + slot * dims,
-              job->exponents + slot * heads, KV_HOT_BLOCK_TOKENS,
-              job->scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS);
+              job->exponents + slot * heads, run * KV_HOT_BLOCK_TOKENS,
+              job->scores + (uint64_t)first * KV_HOT_BLOCK_TOKENS);
     }
 }
 
-static void work_on_job(struct score_pool *pool, const struct score_job *job)
+/* The next chunk of job `serial` in *first; false when there is none. */
+static bool take_chunk(struct score_pool *pool, uint32_t serial, uint32_t n_blocks, uint32_t *first)
 {
-    for (;;) {
-        uint32_t first = atomic_fetch_add_explicit(&pool->next, CHUNK_BLOCKS,
-                                                   memory_order_relaxed /* see the struct */);
-        if (first >= job->n_blocks)
-            return;
-        score_chunk(pool->score, job, first);
-    }
+    uint64_t next = atomic_load_explicit(&pool->next, memory_order_relaxed /* see the struct */);
+    do {
+        *first = (uint32_t)next;
+        if (next >> 32 != serial || *first >= n_blocks)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&pool->next, &next, next + CHUNK_BLOCKS,
+                                                    memory_order_relaxed /* see the struct */,
+                                                    memory_order_relaxed));
+    return true;
 }
 
-/* Under the lock: a thread has no more to do for the job. */
-static void leave_job(struct score_pool *pool)
+/* Score the next chunk: -1 there is none, 0 others are left, 1 it was the job's last. */
+static int work_on(struct score_pool *pool, const struct score_job *job, uint32_t serial)
 {
-    pool->busy--;
-    /* relaxed: see the struct */
-    if (pool->busy || !pool->running ||
-        atomic_load_explicit(&pool->next, memory_order_relaxed) < pool->job.n_blocks)
-        return;
-    pool->running = false;
-    pool->last_ns = clock_now_ns() - pool->started_ns;
-    pthread_cond_broadcast(&pool->ended);
-    if (pool->bell)
-        shm_doorbell_ring(pool->bell);
+    uint32_t first;
+    if (!take_chunk(pool, serial, job->n_blocks, &first))
+        return -1;
+    score_chunk(pool->score, job, first);
+    atomic_store_explicit(&pool->ended_ns, clock_now_ns(),
+                          memory_order_relaxed /* see the struct */);
+    /* release: pairs with the acquire in score_pool_done; acquire: who finishes last has all
+     * others' chunks behind it */
+    return atomic_fetch_sub_explicit(&pool->left, 1, memory_order_acq_rel) == 1;
 }
 
-static void *thread_main(void *arg)
+static void *helper_main(void *arg)
 {
     struct score_pool *pool = arg;
-    uint64_t seen = 0;
+    uint32_t seen = 0;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
-        while (!pool->stop && (!pool->running || pool->serial == seen))
+        while (!pool->stop && pool->serial == seen)
             pthread_cond_wait(&pool->work, &pool->lock);
         if (pool->stop)
             break;
         struct score_job job = pool->job;
+        struct shm_doorbell *bell = pool->bell;
+        int rc;
         seen = pool->serial;
-        pool->busy++;
         pthread_mutex_unlock(&pool->lock);
-        work_on_job(pool, &job);
+        while ((rc = work_on(pool, &job, seen)) == 0)
+            ;
         pthread_mutex_lock(&pool->lock);
-        leave_job(pool);
+        if (rc > 0) {
+            pthread_cond_broadcast(&pool->ended);
+            if (bell)
+                shm_doorbell_ring(bell);
+        }
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -93,9 +115,8 @@ static void *thread_main(void *arg)
 
 int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *score)
 {
-    if (!n_threads)
-        n_threads = 1;
-    struct score_pool *pool = calloc(1, sizeof *pool + n_threads * sizeof pool->threads[0]);
+    uint32_t n_helpers = n_threads ? n_threads - 1 : 0;
+    struct score_pool *pool = calloc(1, sizeof *pool + n_helpers * sizeof pool->helpers[0]);
     *out = NULL;
     if (!pool)
         return HILL_E_NOMEM;
@@ -103,14 +124,14 @@ int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->ended, NULL);
-    for (; pool->n_threads < n_threads; pool->n_threads++) {
+    for (; pool->n_helpers < n_helpers; pool->n_helpers++) {
         char name[16]; /* what ps -L, top -H and perf show */
-        if (pthread_create(&pool->threads[pool->n_threads], NULL, thread_main, pool)) {
+        if (pthread_create(&pool->helpers[pool->n_helpers], NULL, helper_main, pool)) {
             score_pool_destroy(pool);
             return HILL_E_IO;
         }
-        snprintf(name, sizeof name, "score/%u", pool->n_threads % 1000);
-        pthread_setname_np(pool->threads[pool->n_threads], name);
+        snprintf(name, sizeof name, "score/%u", pool->n_helpers % 1000);
+        pthread_setname_np(pool->helpers[pool->n_helpers], name);
     }
     *out = pool;
     return 0;
@@ -125,53 +146,65 @@ void score_pool_destroy(struct score_pool *pool)
     pool->stop = true;
     pthread_cond_broadcast(&pool->work);
     pthread_mutex_unlock(&pool->lock);
-    for (uint32_t i = 0; i < pool->n_threads; i++)
-        pthread_join(pool->threads[i], NULL);
+    for (uint32_t i = 0; i < pool->n_helpers; i++)
+        pthread_join(pool->helpers[i], NULL);
     pthread_cond_destroy(&pool->ended);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
 }
 
+/* Helpers worth waking. */
+static uint32_t helpers_for(const struct score_pool *pool, const struct score_job *job)
+{
+    uint64_t bytes = (uint64_t)job->n_blocks * KV_HOT_BLOCK_TOKENS * kv_digest_bytes(job->geometry);
+    uint64_t threads = bytes / BYTES_PER_THREAD;
+    return threads < pool->n_helpers ? (uint32_t)threads : pool->n_helpers;
+}
+
 void score_pool_start(struct score_pool *pool, const struct score_job *job,
                       struct shm_doorbell *bell)
 {
-    int64_t now = clock_now_ns();
-    if (job->n_blocks <= CHUNK_BLOCKS) {
-        score_chunk(pool->score, job, 0);
-        pool->last_ns = clock_now_ns() - now; /* no job runs: this thread alone touches it */
-        if (bell)
-            shm_doorbell_ring(bell);
-        return;
-    }
+    uint32_t n_chunks = job->n_blocks / CHUNK_BLOCKS + (job->n_blocks % CHUNK_BLOCKS != 0);
+    uint32_t helpers = helpers_for(pool, job);
+    pool->started_ns = clock_now_ns();
     pthread_mutex_lock(&pool->lock);
     pool->job = *job;
     pool->serial++;
-    pool->running = true;
     pool->bell = bell;
-    pool->started_ns = now;
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed /* see the struct */);
-    pthread_cond_broadcast(&pool->work);
+    /* relaxed, all three: helpers get here through the lock */
+    atomic_store_explicit(&pool->ended_ns, pool->started_ns, memory_order_relaxed);
+    atomic_store_explicit(&pool->left, n_chunks, memory_order_relaxed);
+    atomic_store_explicit(&pool->next, (uint64_t)pool->serial << 32, memory_order_relaxed);
+    for (uint32_t i = 0; i < helpers; i++)
+        pthread_cond_signal(&pool->work);
     pthread_mutex_unlock(&pool->lock);
+}
+
+bool score_pool_work(struct score_pool *pool)
+{
+    /* job and serial without the lock: only this thread writes them */
+    return work_on(pool, &pool->job, pool->serial) >= 0;
 }
 
 bool score_pool_done(struct score_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
-    bool done = !pool->running;
-    pthread_mutex_unlock(&pool->lock);
-    return done;
+    /* acquire: pairs with the release of each chunk */
+    return atomic_load_explicit(&pool->left, memory_order_acquire) == 0;
 }
 
 void score_pool_wait(struct score_pool *pool)
 {
+    while (score_pool_work(pool))
+        ;
     pthread_mutex_lock(&pool->lock);
-    while (pool->running)
+    while (!score_pool_done(pool))
         pthread_cond_wait(&pool->ended, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }
 
 int64_t score_pool_last_ns(const struct score_pool *pool)
 {
-    return pool->last_ns;
+    return atomic_load_explicit(&pool->ended_ns, memory_order_relaxed /* see the struct */) -
+           pool->started_ns;
 }

@@ -1,12 +1,14 @@
 /*
  * cpu_scorer/scoring.h - a pool of threads that scores the hot blocks of one query.
  *
- * What: the data thread starts a job (a query and a list of blocks) and goes on draining the
- * agent's rings; the threads take chunks of blocks; the last one rings the data thread's doorbell.
- * Scores land in scores[i * 64 + slot] for blocks[i]. A job of one chunk is scored by the caller at
- * once: waking a thread would cost more. Concurrency: start, done and wait by one thread; between
- * start and done nobody writes the digests. Threads sleep on a condition variable while there is no
- * job. Failure: HILL_E_NOMEM, HILL_E_IO (no threads) at create.
+ * What: the data thread starts a job (a query and a list of blocks) and takes chunks of it itself,
+ * one at a time, so that it can drain the agent's rings in between; helpers, one fewer than the
+ * pool's threads, take chunks beside it. Only as many are woken as the job is worth: a small job is
+ * over before a sleeper is awake. A helper that finishes the last chunk rings the data thread's
+ * doorbell. Scores land in scores[i * 64 + slot] for blocks[i]. Concurrency: start, work, done and
+ * wait by one thread; between start and done nobody writes the digests. Helpers sleep on a
+ * condition variable while there is no job; nobody spins. Failure: HILL_E_NOMEM, HILL_E_IO (no
+ * threads) at create.
  */
 #ifndef HILL_CPU_SCORER_SCORING_H
 #define HILL_CPU_SCORER_SCORING_H
@@ -29,21 +31,26 @@ struct score_job {
     uint16_t *scores; /* [n_blocks][64], written by the threads */
 };
 
+/* n_threads: the caller and its helpers; 0 is 1. */
 int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *score);
 /* Finishes a running job first. NULL allowed. */
 void score_pool_destroy(struct score_pool *pool);
 
-/* Start a job (the former one must be done). bell is rung once when it is done. */
+/* Start a job (the former one must be done). bell (NULL: none) is rung when a helper does its last
+ * chunk. */
 void score_pool_start(struct score_pool *pool, const struct score_job *job,
                       struct shm_doorbell *bell);
+
+/* Score one chunk; false when none is left to take. The job may then still be in helpers' hands. */
+bool score_pool_work(struct score_pool *pool);
 
 /* Is the last job done? Its scores are then visible to the caller. */
 bool score_pool_done(struct score_pool *pool);
 
-/* Block until it is: bounded by the job's own length, for teardown. */
+/* Work and block until it is: bounded by the job's own length. */
 void score_pool_wait(struct score_pool *pool);
 
-/* Wall time of the last job, ns. */
+/* From the last job's start to its last chunk's end, ns. */
 int64_t score_pool_last_ns(const struct score_pool *pool);
 
 #endif

@@ -58,6 +58,10 @@ int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_se
 int kv_selector_add(struct kv_selector *selector, const uint32_t *positions, const uint16_t *scores,
                     uint32_t count);
 
+/* The same for `count` positions that follow one another, first ... first + count - 1: a copy. */
+int kv_selector_add_run(struct kv_selector *selector, uint32_t first, const uint16_t *scores,
+                        uint32_t count);
+
 /* How many of the n have a score. */
 uint32_t kv_selector_scored(const struct kv_selector *selector);
 

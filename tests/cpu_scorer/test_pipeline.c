@@ -75,15 +75,19 @@ static void test_four_fifths_cold_selects_the_same(void **unused)
     assert_true(s.link_score_bytes <= 4ull * STEPS * s.cold.tokens);
 }
 
-static void test_avx2_selects_the_same(void **unused)
+static void test_every_scoring_path_selects_the_same(void **unused)
 {
+    static const char *const paths[] = {"avx2", "avx512", "avx512vnni"};
     (void)unused;
-    struct rig_options o = {.csd = true, .beta = 0.25, .score = kv_score_avx2};
-    if (!kv_score_has_avx2())
-        skip();
-    assert_int_equal(whole_request(&o, &settings).selection_hash, hash_of_hot_only());
-    o = (struct rig_options){.csd = false, .score = kv_score_avx2};
-    assert_int_equal(whole_request(&o, &settings).selection_hash, hash_of_hot_only());
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        struct rig_options o = {.csd = true, .beta = 0.25, .score = kv_score_choose(paths[i])};
+        if (!o.score)
+            continue; /* not on this CPU */
+        assert_int_equal(whole_request(&o, &settings).selection_hash, hash_of_hot_only());
+        o.csd = false;
+        o.beta = 0;
+        assert_int_equal(whole_request(&o, &settings).selection_hash, hash_of_hot_only());
+    }
 }
 
 static void test_policy_full_selects_everything_unscored(void **unused)
@@ -320,7 +324,7 @@ int main(void)
         cmocka_unit_test(test_hot_only_selects_what_the_oracle_does),
         cmocka_unit_test(test_a_fifth_cold_selects_the_same),
         cmocka_unit_test(test_four_fifths_cold_selects_the_same),
-        cmocka_unit_test(test_avx2_selects_the_same),
+        cmocka_unit_test(test_every_scoring_path_selects_the_same),
         cmocka_unit_test(test_policy_full_selects_everything_unscored),
         cmocka_unit_test(test_maximum_importance_selects_what_the_oracle_does),
         cmocka_unit_test(test_the_hot_cap_wins_over_beta),

@@ -156,6 +156,26 @@ static void feed_shuffled(struct kv_selector *selector, const uint16_t *scores, 
     }
 }
 
+/* runs of random length, in random order */
+static void feed_runs(struct kv_selector *selector, const uint16_t *scores, uint32_t n)
+{
+    uint32_t first[MAX], count[MAX], runs = 0, scored = 0;
+    for (uint32_t at = 0; at < n; at += count[runs++]) {
+        uint32_t most = n - at;
+        first[runs] = at;
+        count[runs] = 1 + (uint32_t)rand() % (rand() % 2 || most < 90 ? most : 90);
+    }
+    assert_int_equal(kv_selector_add_run(selector, n, scores, 0), 0);
+    while (runs > 0) {
+        uint32_t i = (uint32_t)rand() % runs--;
+        assert_int_equal(kv_selector_add_run(selector, first[i], scores + first[i], count[i]), 0);
+        scored += count[i];
+        assert_int_equal(kv_selector_scored(selector), scored);
+        first[i] = first[runs];
+        count[i] = count[runs];
+    }
+}
+
 static void selection_equals_a_sort_in_any_order_of_arrival(void **state)
 {
     (void)state;
@@ -174,7 +194,10 @@ static void selection_equals_a_sort_in_any_order_of_arrival(void **state)
         for (uint32_t p = 0; p < n; p++)
             scores[p] = (uint16_t)(65535u - (uint32_t)rand() % spread * (spread == 300 ? 97u : 1u));
         assert_int_equal(kv_selector_begin(selector, &s, n), 0);
-        feed_shuffled(selector, scores, n);
+        if (round % 3)
+            feed_shuffled(selector, scores, n);
+        else
+            feed_runs(selector, scores, n);
         int64_t k = kv_selector_finish(selector, selected);
         assert_int_equal(k, kv_budget_tokens(&s, n));
         check_against_sort(&s, scores, n, selected, k);
@@ -204,6 +227,29 @@ static void missing_and_double_scores_are_errors(void **state)
     assert_int_equal(selected[1], 3);
     kv_selector_destroy(selector);
     kv_selector_destroy(NULL);
+}
+
+static void runs_that_overlap_or_do_not_fit_are_errors(void **state)
+{
+    (void)state;
+    struct kv_selector *selector;
+    struct kv_selection_settings s = settings(0.5, 0, 1, 1);
+    static const uint16_t scores[300];
+    const uint32_t last = 199;
+    assert_int_equal(kv_selector_create(&selector, 200), 0);
+    for (uint32_t from = 0; from < 200; from++) {
+        assert_int_equal(kv_selector_begin(selector, &s, 200), 0);
+        assert_int_equal(kv_selector_add_run(selector, from, scores, 200 - from), 0);
+        assert_int_equal(kv_selector_add(selector, &last, scores, 1), HILL_E_PROTOCOL);
+        assert_int_equal(kv_selector_add_run(selector, from, scores, 1), HILL_E_PROTOCOL);
+        assert_int_equal(kv_selector_add_run(selector, 0, scores, from + 1), HILL_E_PROTOCOL);
+        assert_int_equal(kv_selector_begin(selector, &s, 200), 0);
+        assert_int_equal(kv_selector_add_run(selector, from, scores, 201 - from), HILL_E_PROTOCOL);
+        assert_int_equal(kv_selector_add_run(selector, from, scores, UINT32_MAX), HILL_E_PROTOCOL);
+        assert_int_equal(kv_selector_add_run(selector, 201 + from, scores, 0), HILL_E_PROTOCOL);
+        assert_int_equal(kv_selector_scored(selector), 0);
+    }
+    kv_selector_destroy(selector);
 }
 
 static void policy_full_selects_all_without_scores(void **state)
@@ -240,6 +286,7 @@ int main(void)
         cmocka_unit_test(policies_go_by_name),
         cmocka_unit_test(selection_equals_a_sort_in_any_order_of_arrival),
         cmocka_unit_test(missing_and_double_scores_are_errors),
+        cmocka_unit_test(runs_that_overlap_or_do_not_fit_are_errors),
         cmocka_unit_test(policy_full_selects_all_without_scores),
         cmocka_unit_test(a_selector_of_impossible_size_is_refused),
     };
