@@ -179,6 +179,14 @@ const struct option_spec hill_pipeline_specs[] = {
      .fallback = "auto",
      .value = "PATH",
      .help = "code path that scores on the CPU"},
+    {.name = "trace-kv",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "record which entries each query selected and where they lay, for hill-kvtrace; "
+             "FILE.2 and so on when FILE is there"},
+    {.name = "trace-scores",
+     .type = OPTION_FLAG,
+     .help = "record every token's score too; two bytes for each token of each query"},
 };
 const unsigned hill_pipeline_count = sizeof hill_pipeline_specs / sizeof hill_pipeline_specs[0];
 
@@ -296,6 +304,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         .cold_bytes = size_or_zero(options, "cold-mb"),
         .device = options_text(options, "device"),
         .state_dir = options_text(options, "state-dir"),
+        .trace_kv = options_text(options, "trace-kv"),
+        .trace_scores = options_flag(options, "trace-scores"),
     };
     if (!out->model)
         return hill_fail(why, HILL_E_INVALID, "no model: -m FILE is required");
@@ -309,6 +319,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         return hill_fail(why, HILL_E_INVALID,
                          "--budget %u is less than --sinks %u and --window %u together",
                          out->budget, out->sinks, out->window);
+    if (out->trace_scores && !out->trace_kv)
+        return hill_fail(why, HILL_E_INVALID, "--trace-scores needs --trace-kv FILE");
     return read_csd(out, options, why);
 }
 

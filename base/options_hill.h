@@ -46,6 +46,8 @@ struct hill_pipeline_options {
     bool no_csd;                                  /* --csd none */
     const char *device;                           /* NULL: the first */
     const char *state_dir;                        /* NULL: default */
+    const char *trace_kv;                         /* NULL: no trace */
+    bool trace_scores;
 };
 
 int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *options,

@@ -105,6 +105,21 @@ static int open_model(struct settings *s, struct hill_why *why)
     return 0;
 }
 
+static int choose_trace(struct settings *s, struct hill_why *why)
+{
+    const char *file = s->options.trace_kv;
+    char folder[HILL_PATH_BYTES] = "";
+    if (!file)
+        return 0;
+    if (file[0] != '/' && !getcwd(folder, sizeof folder))
+        return hill_fail(why, hill_from_errno(errno), "--trace-kv: the current folder is unknown");
+    int used = snprintf(s->trace_path, sizeof s->trace_path, "%s%s%s", folder,
+                        file[0] == '/' ? "" : "/", file);
+    if (used >= (int)sizeof s->trace_path)
+        return hill_fail(why, HILL_E_INVALID, "--trace-kv: the name is too long");
+    return 0;
+}
+
 static int choose_selection(struct settings *s, struct hill_why *why)
 {
     struct kv_selection_settings *selection = &s->plan.selection;
@@ -190,6 +205,8 @@ int settings_open(struct settings *s, const struct options *options, struct hill
         code = open_model(s, why);
     if (!code)
         code = choose_selection(s, why);
+    if (!code)
+        code = choose_trace(s, why);
     if (code)
         return code;
     const struct model_hparams *h = &s->hparams;

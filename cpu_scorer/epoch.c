@@ -2,6 +2,7 @@
 #include "cpu_scorer/epoch.h"
 
 #include <numa.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -152,6 +153,28 @@ static int open_rings(struct epoch *e, const Hill__Configure *c, bool csd, struc
     return 0;
 }
 
+/* Each epoch has a file of its own, so that a scorer that is started again does not write over the
+ * trace of the one before. */
+static int open_trace(struct epoch *e, const Hill__Configure *c, struct hill_why *why)
+{
+    char name[TRACE_NAME_BYTES];
+    struct trace_settings settings = {.geometry = layout_of(c).geometry,
+                                      .sinks = c->selection->sinks,
+                                      .window = c->selection->window,
+                                      .budget = c->selection->budget,
+                                      .ctx_tokens = c->ctx_tokens,
+                                      .alpha = c->selection->alpha,
+                                      .beta = c->beta};
+    const char *slash = strrchr(c->model_path, '/');
+    if (!c->trace_path[0])
+        return 0;
+    snprintf(settings.model, sizeof settings.model, "%s", slash ? slash + 1 : c->model_path);
+    int rc = trace_open_new(&e->trace, c->trace_path, &settings, name, why);
+    if (rc == 0)
+        log_info("KV trace: %s", name);
+    return rc;
+}
+
 int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_hooks *hooks,
                struct hill_why *why)
 {
@@ -164,12 +187,16 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_
         rc = open_staging(e, c, kv_entry_bytes(&config.geometry), why);
     if (rc == 0)
         rc = open_rings(e, c, config.csd, why);
+    if (rc == 0)
+        rc = open_trace(e, c, why);
     if (rc == 0) {
         struct pipeline_io io = {.rings = e->ends,
                                  .bell = e->bell,
                                  .staging = &e->arena,
                                  .hot = shm_segment_payload(&e->hot),
-                                 .hot_bytes = shm_segment_payload_bytes(&e->hot)};
+                                 .hot_bytes = shm_segment_payload_bytes(&e->hot),
+                                 .trace = e->trace,
+                                 .trace_scores = c->trace_scores};
         rc = pipeline_create(&e->pipeline, &config, &io, hooks, why);
     }
     if (rc) {
@@ -185,6 +212,9 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_
 void epoch_close(struct epoch *e)
 {
     pipeline_destroy(e->pipeline);
+    int rc = trace_close(e->trace);
+    if (rc)
+        log_error("writing the KV trace failed: %s", hill_strerror(rc));
     for (int ring = 0; ring < RING_COUNT; ring++)
         shm_ring_close(&e->ends[ring]);
     if (e->arena.header)

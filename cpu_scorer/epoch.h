@@ -19,6 +19,7 @@ struct epoch {
     struct shm_ring_end ends[RING_COUNT];
     struct shm_arena arena;
     struct pipeline *pipeline;
+    struct trace_writer *trace; /* NULL: none */
     struct shm_doorbell *bell;
 };
 

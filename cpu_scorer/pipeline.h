@@ -18,6 +18,7 @@
 
 #include "kv/geometry.h"
 #include "kv/score.h"
+#include "policy/trace.h"
 #include "proto/layout.h"
 #include "shm/arena.h"
 #include "shm/doorbell.h"
@@ -74,6 +75,8 @@ struct pipeline_io {
     struct shm_arena *staging; /* owned */
     void *hot;                 /* the hot segment's payload */
     uint64_t hot_bytes;
+    struct trace_writer *trace; /* NULL: no KV trace */
+    bool trace_scores;
 };
 
 struct pipeline;

@@ -137,6 +137,8 @@ static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
     if (ours) {
         finish_stats(p, s);
         p->hooks.stats(p->hooks.context, &s->stats);
+        if (p->io.trace && trace_flush(p->io.trace))
+            log_error("writing the KV trace failed");
         append_close(p, s);
     }
     shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_STATS, &answer, sizeof answer);

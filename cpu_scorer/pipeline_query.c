@@ -458,6 +458,31 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
     return 0;
 }
 
+/* The selection into the KV trace, after the answer: it must not wait for a disk. p->slots becomes
+ * the trace's words. */
+static void trace_answer(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    for (uint32_t i = 0; i < p->n_selected; i++) {
+        uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, p->positions[i]);
+        p->slots[i] = p->positions[i] | (hkm_tag(word) == HKM_COLD ? TRACE_COLD : 0) |
+                      (p->slots[i] & GPU_SLOTS_UPLOAD ? 0 : TRACE_GPU);
+    }
+    bool scored = p->io.trace_scores && s->settings.policy != KV_POLICY_FULL;
+    struct trace_query query = {.request = s->request_id,
+                                .sequence = s->index,
+                                .step = q->header.step,
+                                .layer = q->header.layer,
+                                .n_tokens = q->n_tokens,
+                                .n_selected = p->n_selected,
+                                .words = p->slots,
+                                .scores = scored ? kv_selector_scores(p->selector) : NULL};
+    int rc = trace_query(p->io.trace, &query);
+    if (rc == 0)
+        return;
+    log_error("writing the KV trace failed: %s; going on without one", hill_strerror(rc));
+    p->io.trace = NULL;
+}
+
 static int answer_query(struct pipeline *p, const struct record_query *q)
 {
     struct sequence *s = &p->sequences[q->header.sequence];
@@ -467,6 +492,8 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
     if (p->answer_status == HILL_E_CANCELLED)
         return HILL_E_CANCELLED;
     int rc = wait_for(p, s, q, push_answer, true);
+    if (rc == 0 && p->answer_status == 0 && p->io.trace)
+        trace_answer(p, s, q);
     return rc == HILL_E_CANCELLED ? rc : 0; /* a GPU worker that is gone needs no answer */
 }
 

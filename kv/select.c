@@ -186,6 +186,11 @@ int kv_selector_add_run(struct kv_selector *selector, uint32_t first, const uint
     return 0;
 }
 
+const uint16_t *kv_selector_scores(const struct kv_selector *selector)
+{
+    return selector->scores;
+}
+
 uint32_t kv_selector_scored(const struct kv_selector *selector)
 {
     return selector->scored;

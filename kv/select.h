@@ -65,6 +65,9 @@ int kv_selector_add_run(struct kv_selector *selector, uint32_t first, const uint
 /* How many of the n have a score. */
 uint32_t kv_selector_scored(const struct kv_selector *selector);
 
+/* Scores by position, after a finish with scores and until the next begin: for traces. */
+const uint16_t *kv_selector_scores(const struct kv_selector *selector);
+
 /* The selected positions, ascending, into positions[k]; returns k, or HILL_E_PROTOCOL when a token
  * has no score (policy full needs none). */
 int64_t kv_selector_finish(struct kv_selector *selector, uint32_t *positions);

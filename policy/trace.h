@@ -87,9 +87,19 @@ struct trace_writer;
 int trace_open(struct trace_writer **out, const char *path, const struct trace_settings *settings,
                struct hill_why *why);
 
+/* The same, but nothing that is there is touched: PATH.2, PATH.3 and so on are tried (HILL_E_IO:
+ * up to PATH.9999 all are there). name: what was created. */
+#define TRACE_NAME_BYTES 4160
+int trace_open_new(struct trace_writer **out, const char *path,
+                   const struct trace_settings *settings, char name[TRACE_NAME_BYTES],
+                   struct hill_why *why);
+
 /* HILL_E_INVALID: counts or positions that no reader would take (nothing is written). Otherwise 0
  * or what the first failed write gave. */
 int trace_query(struct trace_writer *writer, const struct trace_query *query);
+
+/* Write what is buffered: 0 or what the first failed write gave. */
+int trace_flush(struct trace_writer *writer);
 
 /* Write what is buffered and close; returns what trace_query would. NULL allowed. */
 int trace_close(struct trace_writer *writer);

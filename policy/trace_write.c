@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,25 +52,18 @@ static void put(struct trace_writer *w, const void *data, uint64_t bytes)
     }
 }
 
-int trace_open(struct trace_writer **out, const char *path, const struct trace_settings *settings,
-               struct hill_why *why)
+/* A writer on a file just opened; the file is closed when it fails. */
+static int start(struct trace_writer **out, int fd, const char *path,
+                 const struct trace_settings *settings, struct hill_why *why)
 {
-    *out = NULL;
-    int rc = kv_geometry_check(&settings->geometry, why);
-    if (rc)
-        return rc;
     struct trace_writer *w = malloc(sizeof *w);
-    if (w == NULL)
+    if (w == NULL) {
+        close(fd);
         return hill_fail(why, HILL_E_NOMEM, "cannot write trace %s: out of memory", path);
+    }
+    w->fd = fd;
     w->failed = 0;
     w->used = 0;
-    w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (w->fd < 0) {
-        int error = errno;
-        free(w);
-        return hill_fail(why, hill_from_errno(error), "cannot write trace %s: %s", path,
-                         strerror(error));
-    }
     struct trace_header header = {.magic = TRACE_MAGIC,
                                   .version = TRACE_VERSION,
                                   .header_bytes = sizeof header,
@@ -79,6 +73,46 @@ int trace_open(struct trace_writer **out, const char *path, const struct trace_s
     put(w, &header, sizeof header);
     *out = w;
     return 0;
+}
+
+static int cannot_open(const char *path, int error, struct hill_why *why)
+{
+    return hill_fail(why, hill_from_errno(error), "cannot write trace %s: %s", path,
+                     strerror(error));
+}
+
+int trace_open(struct trace_writer **out, const char *path, const struct trace_settings *settings,
+               struct hill_why *why)
+{
+    *out = NULL;
+    int rc = kv_geometry_check(&settings->geometry, why);
+    if (rc)
+        return rc;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    return fd < 0 ? cannot_open(path, errno, why) : start(out, fd, path, settings, why);
+}
+
+int trace_open_new(struct trace_writer **out, const char *path,
+                   const struct trace_settings *settings, char name[TRACE_NAME_BYTES],
+                   struct hill_why *why)
+{
+    *out = NULL;
+    int rc = kv_geometry_check(&settings->geometry, why);
+    if (rc)
+        return rc;
+    for (unsigned i = 1; i < 10000; i++) {
+        int used = i == 1 ? snprintf(name, TRACE_NAME_BYTES, "%s", path)
+                          : snprintf(name, TRACE_NAME_BYTES, "%s.%u", path, i);
+        if (used >= TRACE_NAME_BYTES)
+            return hill_fail(why, HILL_E_INVALID, "cannot write a trace: its name is too long");
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+        if (fd >= 0)
+            return start(out, fd, name, settings, why);
+        if (errno != EEXIST)
+            return cannot_open(name, errno, why);
+    }
+    return hill_fail(why, HILL_E_IO, "cannot write trace %s: 9999 files of that name are there",
+                     path);
 }
 
 static bool is_sound(const struct trace_query *q)
@@ -132,12 +166,17 @@ int trace_query(struct trace_writer *writer, const struct trace_query *q)
     return writer->failed;
 }
 
+int trace_flush(struct trace_writer *writer)
+{
+    flush(writer);
+    return writer->failed;
+}
+
 int trace_close(struct trace_writer *writer)
 {
     if (writer == NULL)
         return 0;
-    flush(writer);
-    int rc = writer->failed;
+    int rc = trace_flush(writer);
     if (close(writer->fd) && !rc)
         rc = hill_from_errno(errno);
     free(writer);

@@ -96,6 +96,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "device", text_ok(m->device));
     CHECK("configure", "simd", text_ok(m->simd));
     CHECK("configure", "importance", text_ok(m->importance));
+    CHECK("configure", "trace_path", text_ok(m->trace_path));
     CHECK("configure", "staging_bytes", m->staging_bytes <= CAP_MAX);
     CHECK("configure", "hot_bytes", m->hot_bytes <= CAP_MAX);
     CHECK("configure", "rings_bytes", m->rings_bytes <= CAP_MAX);

@@ -241,6 +241,31 @@ static void a_full_disk_is_reported_and_stays(void **state)
     assert_non_null(strstr(why.text, "/tmp/hill-no-such-folder/x"));
 }
 
+static void a_new_trace_leaves_what_is_there(void **unused)
+{
+    (void)unused;
+    char name[TRACE_NAME_BYTES], wanted[80];
+    struct trace_writer *w;
+    struct trace_file *file;
+    struct hill_why why;
+    write_three();
+    for (unsigned i = 2; i < 4; i++) {
+        assert_int_equal(trace_open_new(&w, path, &settings, name, &why), 0);
+        snprintf(wanted, sizeof wanted, "%s.%u", path, i);
+        assert_string_equal(name, wanted);
+        assert_int_equal(trace_flush(w), 0);
+        assert_int_equal(trace_close(w), 0);
+    }
+    for (unsigned i = 2; i < 4; i++) {
+        snprintf(name, sizeof name, "%s.%u", path, i);
+        assert_int_equal(unlink(name), 0);
+    }
+    assert_int_equal(trace_file_open(&file, path, &why), 0);
+    assert_int_equal(trace_file_count(file), 3);
+    trace_file_close(file);
+    assert_int_equal(trace_open_new(&w, "/nowhere/at/all", &settings, name, &why), HILL_E_IO);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +275,7 @@ int main(void)
         cmocka_unit_test(every_truncation_keeps_the_whole_records),
         cmocka_unit_test(foreign_files_are_named),
         cmocka_unit_test(unsound_queries_are_not_written),
+        cmocka_unit_test(a_new_trace_leaves_what_is_there),
         cmocka_unit_test(a_full_disk_is_reported_and_stays),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);

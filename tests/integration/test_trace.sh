@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# --trace-kv: one record for each step and layer, true placement bits, nothing overwritten, and hill-kvtrace can replay it.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+n=24 layers=3
+"$bin/hill-mkmodel" --random --layers $layers --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
+    -o "$work/random.gguf" || fail "mkmodel"
+head -c 900 LICENSE >"$work/prompt"
+pipeline=(-m "$work/random.gguf" -c 2048 --alpha 0.1 --beta 0.25)
+request=(-f "$work/prompt" -n "$n" --temp 0 --ignore-eos)
+records=$(((n - 1) * layers)) # the first token comes out of the prefill
+
+# replay FILE ARGUMENTS...: what it says about it into $work/replay
+replay() {
+    "$bin/hill-kvtrace" --json "$@" >"$work/replays" 2>"$work/replay.err"
+    expect "hill-kvtrace $(basename "$1")" "$? $(cat "$work/replay.err")" "0 "
+    jq '.[0]' "$work/replays" >"$work/replay"
+}
+
+# --- one run: every query is there, and what it says about placement is what the run's statistics say
+run_json "$work/plain" "${pipeline[@]}" "${request[@]}" || fail "run: $(cat "$work/plain.err")"
+run_json "$work/out" "${pipeline[@]}" "${request[@]}" --trace-kv "$work/run.kvt" --trace-scores || fail "run: $(cat "$work/out.err")"
+expect "a trace changes no selection" "$(field "$work/out" .selection_hash)" "$(field "$work/plain" .selection_hash)"
+replay "$work/run.kvt"
+expect "queries recorded" "$(field "$work/replay" .records)" $records
+expect "each policy saw each step" "$(field "$work/replay" '[.policies[].steps] | unique | join(" ")')" $((n - 1))
+expect "policies" "$(field "$work/replay" '.policies | keys | sort | join(" ")')" "belady bkp lfu lru score"
+expect "entries that came from the cold tier" "$(field "$work/replay" '.recorded.cold <= '"$(field "$work/out" .tiers.cold.hits)"' and .recorded.cold > 0')" true
+
+# --- without scores; nothing is overwritten; a relative name is one of the caller's folder
+sum=$(sha256sum <"$work/run.kvt")
+(cd "$work" && "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" --json "${pipeline[@]}" "${request[@]}" --csd none --trace-kv run.kvt \
+    >"$work/out" 2>"$work/out.err") || fail "run: $(cat "$work/out.err")"
+expect "the first trace is untouched" "$(sha256sum <"$work/run.kvt")" "$sum"
+replay "$work/run.kvt.2" --policy bkp
+expect "queries recorded in the second" "$(field "$work/replay" .records)" $records
+expect "hot only: cold entries recorded" "$(field "$work/replay" .recorded.cold)" 0
+
+# --- a scorer that is killed: the requests before it stay readable, the new one writes a file of its own
+up "${pipeline[@]}" --trace-kv "$work/up.kvt" || fail "up"
+"$bin/hillctl" generate --run-dir "$run_dir" "${request[@]}" >/dev/null 2>"$work/err" || fail "generate: $(cat "$work/err")"
+kill -KILL "$(worker_pid cpu_scorer)"
+"$bin/hillctl" generate --run-dir "$run_dir" "${request[@]}" >/dev/null 2>"$work/err" || fail "generate after a kill: $(cat "$work/err")"
+down || fail "down"
+for file in up.kvt up.kvt.2; do
+    replay "$work/$file" --policy bkp
+    expect "queries recorded in $file" "$(field "$work/replay" .records)" $records
+done
+
+# --- what cannot be
+run_json "$work/out" "${pipeline[@]}" "${request[@]}" --trace-scores
+expect "--trace-scores alone: exit code" $? 100
+run_json "$work/out" "${pipeline[@]}" "${request[@]}" --trace-kv "$work/none/run.kvt"
+expect "a trace in a folder that is not there: exit code" $? 111
+expect_nothing_left
+finish
