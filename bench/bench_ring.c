@@ -202,6 +202,7 @@ struct task {
     uint64_t records; /* a stream's; 0: round trips */
     uint32_t trips;
     int64_t pause_ns; /* before each trip, so that the child is asleep */
+    bool unpinned;    /* the scheduler places both processes, as it does those of a pipeline */
 };
 
 static uint64_t answer_words[TRIP_BYTES / 8];
@@ -227,7 +228,8 @@ static uint64_t receive_answer(struct link *link)
 static void child_part(struct task *task)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    bench_pin(1);
+    if (!task->unpinned)
+        bench_pin(1);
     link_open(&task->link, false);
     answer(&task->link, 1); /* here and open */
     if (task->records > 0) {
@@ -290,6 +292,8 @@ static double run_stream(struct task *task)
 /* Nanoseconds of each round trip into times. */
 static void run_trips(struct task *task, double *times)
 {
+    if (task->unpinned)
+        bench_unpin();
     pid_t child = start_child(task);
     for (uint32_t i = 0; i < task->trips; i++) {
         if (task->pause_ns > 0)
@@ -300,6 +304,7 @@ static void run_trips(struct task *task, double *times)
         times[i] = (double)(clock_now_ns() - start);
     }
     end_child(task, child);
+    bench_pin(0);
 }
 
 static void measure_streams(const struct bench_options *options)
@@ -353,13 +358,21 @@ static void measure_trips(const struct bench_options *options)
         enum wait_kind wait;
         int64_t pause_ns;
         uint32_t trips;
+        bool unpinned;
     } methods[] = {
-        {"ring, both spin", false, WAIT_SPIN, 0, 20000},
-        {"ring, both sleep, one trip after another", false, WAIT_SLEEP, 0, 10000},
-        {"ring, both sleep, 100 us pause before each", false, WAIT_SLEEP, PAUSE_NS, 2000},
-        {"ZeroMQ ipc, both poll without waiting", true, WAIT_SPIN, 0, 10000},
-        {"ZeroMQ ipc, both sleep, one trip after another", true, WAIT_SLEEP, 0, 10000},
-        {"ZeroMQ ipc, both sleep, 100 us pause before each", true, WAIT_SLEEP, PAUSE_NS, 2000},
+        {"ring, both spin, pinned", false, WAIT_SPIN, 0, 20000, false},
+        {"ring, both sleep", false, WAIT_SLEEP, 0, 10000, true},
+        {"ring, both sleep, 100 us pause before each", false, WAIT_SLEEP, PAUSE_NS, 2000, true},
+        {"ring, both sleep, pinned", false, WAIT_SLEEP, 0, 10000, false},
+        {"ring, both sleep, 100 us pause before each, pinned", false, WAIT_SLEEP, PAUSE_NS, 2000,
+         false},
+        {"ZeroMQ ipc, both poll without waiting, pinned", true, WAIT_SPIN, 0, 10000, false},
+        {"ZeroMQ ipc, both sleep", true, WAIT_SLEEP, 0, 10000, true},
+        {"ZeroMQ ipc, both sleep, 100 us pause before each", true, WAIT_SLEEP, PAUSE_NS, 2000,
+         true},
+        {"ZeroMQ ipc, both sleep, pinned", true, WAIT_SLEEP, 0, 10000, false},
+        {"ZeroMQ ipc, both sleep, 100 us pause before each, pinned", true, WAIT_SLEEP, PAUSE_NS,
+         2000, false},
     };
     enum { N = sizeof(methods) / sizeof(methods[0]) };
     static struct bench_samples median[N], tail[N];
@@ -371,7 +384,8 @@ static void measure_trips(const struct bench_options *options)
             struct task task = {.link = {.zmq = methods[m].zmq, .wait = methods[m].wait},
                                 .record_bytes = TRIP_BYTES,
                                 .trips = methods[m].trips / (options->quick ? 10 : 1),
-                                .pause_ns = methods[m].pause_ns};
+                                .pause_ns = methods[m].pause_ns,
+                                .unpinned = methods[m].unpinned};
             bench_progress(round, options->rounds, methods[m].name);
             run_trips(&task, times);
             bench_sample(&median[m], bench_quantile(times, task.trips, 0.5) * 1e-3);
@@ -380,7 +394,8 @@ static void measure_trips(const struct bench_options *options)
         bench_progress(round, options->rounds, "");
     }
     printf("\nRound trip of a 64-byte record, microseconds (the median of the rounds' medians and "
-           "99th percentiles):\n\n");
+           "99th percentiles). Pinned: a CPU each; otherwise the scheduler places both, as it does "
+           "the processes of a pipeline.\n\n");
     printf("| method | median | lowest - highest round | 99 %% |\n|---|---:|---:|---:|\n");
     for (uint32_t m = 0; m < N; m++) {
         if (median[m].count > 0)
@@ -404,7 +419,8 @@ int main(int argc, char **argv)
     bench_pin(0);
     zmq_version(&major, &minor, &patch);
     printf("## Rings between two processes\n\n");
-    printf("Ring of %u KiB beside ZeroMQ %d.%d.%d ipc (PAIR), two processes pinned to %s; %u "
+    printf("Ring of %u KiB beside ZeroMQ %d.%d.%d ipc (PAIR), streams between two processes pinned "
+           "to %s; %u "
            "rounds, methods in turn.\n",
            RING_BYTES >> 10, major, minor, patch, bench_cpus() > 1 ? "a CPU each" : "one CPU",
            options.rounds);

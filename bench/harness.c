@@ -168,6 +168,12 @@ void bench_pin(uint32_t index)
     }
 }
 
+void bench_unpin(void)
+{
+    if (sched_setaffinity(0, sizeof(cpu_set_t), allowed()) != 0)
+        bench_fail("unpinning failed");
+}
+
 struct worker {
     pthread_t thread;
     pthread_barrier_t *barrier;

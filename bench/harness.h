@@ -55,6 +55,8 @@ double bench_parallel(uint32_t n_threads, bench_part *part, void *context);
 /* CPUs this process may use, and pin the caller to the i-th of them (modulo their number). */
 uint32_t bench_cpus(void);
 void bench_pin(uint32_t index);
+/* Let the caller run on all of them again. */
+void bench_unpin(void);
 
 /* xorshift64*: fast, the same everywhere. */
 uint64_t bench_random(uint64_t *state);
