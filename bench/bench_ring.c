@@ -2,20 +2,22 @@
  * bench/bench_ring.c - figure "ring": shared-memory rings beside ZeroMQ ipc, between two processes.
  *
  * What: streams of records of one size from this process to a child (the sender copies each record
- * in, the receiver reads every byte), and round trips of 64-byte records, with both ends spinning
- * or asleep when the record comes. Each method gets a fresh child a round, in turn. A stream's time
- * is from the first record to the receiver's answer to the last. ZeroMQ: PAIR sockets over ipc, the
- * same records, the same reading, no high-water mark changed.
- * Concurrency: two processes pinned to two CPUs (both to one where there is only one). Failure:
- * status 1 when the child fails or a stream's sum is wrong; nothing is left behind (anonymous
- * shared memory, an abstract socket name).
+ * in, the receiver reads every byte), and round trips of 64-byte records, with both ends spinning,
+ * asleep, or waiting as the workers do; bare futexes show what the machine itself takes. Each
+ * method gets a fresh child a round, in turn. A stream's time is from the first record to the
+ * receiver's answer to the last. ZeroMQ: PAIR sockets over ipc, the same records, the same reading,
+ * no high-water mark changed. Concurrency: two processes pinned to two CPUs (both to one where
+ * there is only one). Failure: status 1 when the child fails or a stream's sum is wrong; nothing is
+ * left behind (anonymous shared memory, an abstract socket name).
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <linux/futex.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <signal.h>
 #include <time.h>
@@ -34,14 +36,18 @@
 #define TRIP_BYTES   64u
 #define PATIENCE_MS  30000
 #define PAUSE_NS     100000
+#define WORKER_NS    20000 /* what the workers spin (csd_agent/agent.c, gpu_worker/dataplane.c) */
 #define MAX_TRIPS    20000u
 #define RECORD_BYTES 65536u
 
-enum wait_kind { WAIT_SPIN, WAIT_SLEEP };
+/* worker: spin for a moment, then sleep, as the processes of a pipeline do */
+enum wait_kind { WAIT_SPIN, WAIT_SLEEP, WAIT_WORKER };
 
 /* Shared by the two processes. */
 struct shared {
     struct shm_doorbell parent_bell, child_bell;
+    _Alignas(64) _Atomic uint32_t parent_word; /* bare futexes */
+    _Alignas(64) _Atomic uint32_t child_word;
     _Alignas(64) uint8_t to_child[SHM_RING_HEADER_BYTES + RING_BYTES];
     _Alignas(64) uint8_t to_parent[SHM_RING_HEADER_BYTES + RING_BYTES];
 };
@@ -49,8 +55,10 @@ struct shared {
 /* A way to move records: ring or ZeroMQ. One end of it; private memory of a process. */
 struct link {
     struct shm_ring_end out, in;
-    void *context, *socket; /* ZeroMQ */
-    bool zmq;
+    void *context, *socket;                 /* ZeroMQ */
+    _Atomic uint32_t *own_word, *peer_word; /* bare futexes */
+    uint32_t seen;
+    bool zmq, futex;
     enum wait_kind wait;
     uint32_t batch; /* ring: records shown and released together */
 };
@@ -81,6 +89,8 @@ static void link_open(struct link *link, bool parent)
             bench_fail("ZeroMQ %s: %s", endpoint, zmq_strerror(errno));
         return;
     }
+    link->own_word = parent ? &shared->parent_word : &shared->child_word;
+    link->peer_word = parent ? &shared->child_word : &shared->parent_word;
     struct shm_doorbell *own = parent ? &shared->parent_bell : &shared->child_bell;
     struct shm_doorbell *peer = parent ? &shared->child_bell : &shared->parent_bell;
     void *out = parent ? shared->to_child : shared->to_parent;
@@ -102,7 +112,7 @@ static void link_close(struct link *link)
     shm_ring_close(&link->in);
 }
 
-/* Until the ring end can go on: spinning never sleeps, sleeping never spins. */
+/* Until the ring end can go on: spinning never sleeps, sleeping never spins, workers do both. */
 static void ring_wait(struct link *link, struct shm_ring_end *end, uint32_t bytes)
 {
     if (link->batch > 0) { /* streams wait as the workers do */
@@ -117,7 +127,8 @@ static void ring_wait(struct link *link, struct shm_ring_end *end, uint32_t byte
     uint32_t type, size, seen = shm_doorbell_read(end->own);
     const void *payload;
     if (shm_ring_peek(end, &type, &payload, &size) == HILL_E_WOULD_BLOCK &&
-        shm_doorbell_wait(end->own, seen, clock_deadline_ms(PATIENCE_MS), 0) != 0)
+        shm_doorbell_wait(end->own, seen, clock_deadline_ms(PATIENCE_MS),
+                          link->wait == WAIT_WORKER ? WORKER_NS : 0) != 0)
         bench_fail("the other process is gone");
 }
 
@@ -137,8 +148,27 @@ static void ring_send(struct link *link, const void *record, uint32_t bytes, boo
         shm_ring_stage(&link->out, RECORD_TYPE, bytes);
 }
 
+/* What the kernel asks for two wake-ups, with nothing moved: no order weaker than seq_cst is worth
+ * a thought here. */
+static void futex_send(struct link *link)
+{
+    atomic_fetch_add_explicit(link->peer_word, 1, memory_order_seq_cst);
+    syscall(SYS_futex, link->peer_word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void futex_receive(struct link *link)
+{
+    while (atomic_load_explicit(link->own_word, memory_order_seq_cst) == link->seen)
+        syscall(SYS_futex, link->own_word, FUTEX_WAIT, link->seen, NULL, NULL, 0);
+    link->seen++;
+}
+
 static void link_send(struct link *link, const void *record, uint32_t bytes, bool last)
 {
+    if (link->futex) {
+        futex_send(link);
+        return;
+    }
     if (!link->zmq) {
         ring_send(link, record, bytes, last);
         return;
@@ -181,6 +211,10 @@ static uint64_t ring_receive(struct link *link)
 
 static uint64_t link_receive(struct link *link)
 {
+    if (link->futex) {
+        futex_receive(link);
+        return 1;
+    }
     if (!link->zmq)
         return ring_receive(link);
     zmq_msg_t message;
@@ -249,6 +283,9 @@ static pid_t start_child(struct task *task)
 {
     shm_doorbell_init(&shared->parent_bell);
     shm_doorbell_init(&shared->child_bell);
+    /* relaxed, both: before the fork */
+    atomic_store_explicit(&shared->parent_word, 0, memory_order_relaxed);
+    atomic_store_explicit(&shared->child_word, 0, memory_order_relaxed);
     if (shm_ring_init(shared->to_child, RING_BYTES, 0) != 0 ||
         shm_ring_init(shared->to_parent, RING_BYTES, 0) != 0)
         bench_fail("laying out the rings failed");
@@ -354,25 +391,29 @@ static void measure_trips(const struct bench_options *options)
 {
     static const struct {
         const char *name;
-        bool zmq;
+        enum { RING, FUTEX, ZMQ } kind;
         enum wait_kind wait;
         int64_t pause_ns;
         uint32_t trips;
         bool unpinned;
     } methods[] = {
-        {"ring, both spin, pinned", false, WAIT_SPIN, 0, 20000, false},
-        {"ring, both sleep", false, WAIT_SLEEP, 0, 10000, true},
-        {"ring, both sleep, 100 us pause before each", false, WAIT_SLEEP, PAUSE_NS, 2000, true},
-        {"ring, both sleep, pinned", false, WAIT_SLEEP, 0, 10000, false},
-        {"ring, both sleep, 100 us pause before each, pinned", false, WAIT_SLEEP, PAUSE_NS, 2000,
-         false},
-        {"ZeroMQ ipc, both poll without waiting, pinned", true, WAIT_SPIN, 0, 10000, false},
-        {"ZeroMQ ipc, both sleep", true, WAIT_SLEEP, 0, 10000, true},
-        {"ZeroMQ ipc, both sleep, 100 us pause before each", true, WAIT_SLEEP, PAUSE_NS, 2000,
-         true},
-        {"ZeroMQ ipc, both sleep, pinned", true, WAIT_SLEEP, 0, 10000, false},
-        {"ZeroMQ ipc, both sleep, 100 us pause before each, pinned", true, WAIT_SLEEP, PAUSE_NS,
+        {"ring, both spin, pinned", RING, WAIT_SPIN, 0, 20000, false},
+        {"ring, waiting as the workers do", RING, WAIT_WORKER, 0, 10000, true},
+        {"ring, waiting as the workers do, after a pause", RING, WAIT_WORKER, PAUSE_NS, 2000, true},
+        {"ring, both sleep at once", RING, WAIT_SLEEP, 0, 10000, true},
+        {"ring, both sleep at once, after a pause", RING, WAIT_SLEEP, PAUSE_NS, 2000, true},
+        {"bare futex, both sleep, after a pause", FUTEX, WAIT_SLEEP, PAUSE_NS, 2000, true},
+        {"ZeroMQ ipc, both sleep", ZMQ, WAIT_SLEEP, 0, 10000, true},
+        {"ZeroMQ ipc, both sleep, after a pause", ZMQ, WAIT_SLEEP, PAUSE_NS, 2000, true},
+        {"ring, waiting as the workers do, after a pause, pinned", RING, WAIT_WORKER, PAUSE_NS,
          2000, false},
+        {"ring, both sleep at once, pinned", RING, WAIT_SLEEP, 0, 10000, false},
+        {"ring, both sleep at once, after a pause, pinned", RING, WAIT_SLEEP, PAUSE_NS, 2000,
+         false},
+        {"bare futex, both sleep, after a pause, pinned", FUTEX, WAIT_SLEEP, PAUSE_NS, 2000, false},
+        {"ZeroMQ ipc, both poll without waiting, pinned", ZMQ, WAIT_SPIN, 0, 10000, false},
+        {"ZeroMQ ipc, both sleep, pinned", ZMQ, WAIT_SLEEP, 0, 10000, false},
+        {"ZeroMQ ipc, both sleep, after a pause, pinned", ZMQ, WAIT_SLEEP, PAUSE_NS, 2000, false},
     };
     enum { N = sizeof(methods) / sizeof(methods[0]) };
     static struct bench_samples median[N], tail[N];
@@ -381,7 +422,9 @@ static void measure_trips(const struct bench_options *options)
         for (uint32_t m = 0; m < N; m++) {
             if (methods[m].wait == WAIT_SPIN && bench_cpus() < 2)
                 continue; /* two spinners on one CPU measure the scheduler */
-            struct task task = {.link = {.zmq = methods[m].zmq, .wait = methods[m].wait},
+            struct task task = {.link = {.zmq = methods[m].kind == ZMQ,
+                                         .futex = methods[m].kind == FUTEX,
+                                         .wait = methods[m].wait},
                                 .record_bytes = TRIP_BYTES,
                                 .trips = methods[m].trips / (options->quick ? 10 : 1),
                                 .pause_ns = methods[m].pause_ns,
@@ -393,9 +436,14 @@ static void measure_trips(const struct bench_options *options)
         }
         bench_progress(round, options->rounds, "");
     }
-    printf("\nRound trip of a 64-byte record, microseconds (the median of the rounds' medians and "
-           "99th percentiles). Pinned: a CPU each; otherwise the scheduler places both, as it does "
-           "the processes of a pipeline.\n\n");
+    printf(
+        "\nRound trip of a 64-byte record, microseconds (the median of the rounds' medians and "
+        "99th percentiles). Pinned: a CPU each; otherwise the scheduler places both, as it does "
+        "the processes of a pipeline. After a pause: the sender rests 100 us before each, so that "
+        "the receiver sleeps deeply. As the workers do: both spin for up to %d us, then sleep. "
+        "A bare futex moves nothing: it is what the kernel and the machine take for two "
+        "wake-ups.\n\n",
+        WORKER_NS / 1000);
     printf("| method | median | lowest - highest round | 99 %% |\n|---|---:|---:|---:|\n");
     for (uint32_t m = 0; m < N; m++) {
         if (median[m].count > 0)

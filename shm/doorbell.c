@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/syscall.h>
@@ -14,6 +15,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+
+#define SPIN_LOOKS    16   /* between looks at the clock */
+#define SPIN_ALONE_NS 1000 /* an answer from another CPU's spinner is there by then */
 
 void shm_doorbell_init(struct shm_doorbell *bell)
 {
@@ -49,16 +53,21 @@ static inline void relax(void)
 #endif
 }
 
-/* true when the count changed before the time passed */
-static bool spin(const struct shm_doorbell *bell, uint32_t seen, int64_t until_ns)
+/* true when the count changed before the time passed. After the first microseconds the CPU is
+ * offered around between looks: the scheduler likes to put the one that is to ring us on our CPU,
+ * and spinning there would only hold it up. */
+static bool spin(const struct shm_doorbell *bell, uint32_t seen, int64_t now, int64_t until_ns)
 {
-    do {
-        for (int i = 0; i < 16; i++) {
+    int64_t alone_until = now + SPIN_ALONE_NS;
+    for (; now < until_ns; now = clock_now_ns()) {
+        for (int i = 0; i < SPIN_LOOKS; i++) {
             if (shm_doorbell_read(bell) != seen)
                 return true;
             relax();
         }
-    } while (clock_now_ns() < until_ns);
+        if (now >= alone_until)
+            sched_yield();
+    }
     return false;
 }
 
@@ -87,7 +96,8 @@ int shm_doorbell_wait(struct shm_doorbell *bell, uint32_t seen, int64_t deadline
     int64_t now = clock_now_ns();
     if (deadline_ns <= now)
         return HILL_E_TIMEOUT;
-    if (spin_ns > 0 && spin(bell, seen, deadline_ns - now < spin_ns ? deadline_ns : now + spin_ns))
+    int64_t spin_until = deadline_ns - now < spin_ns ? deadline_ns : now + spin_ns;
+    if (spin(bell, seen, now, spin_until))
         return 0;
     for (;;) {
         if (shm_doorbell_read(bell) != seen)

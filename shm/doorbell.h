@@ -2,7 +2,7 @@
  * shm/doorbell.h - one futex word per consumer process: "something arrived, look again".
  *
  * What: a process that reads several rings sleeps on one doorbell, which the producer of each of
- * those rings rings after publishing (and its consumers ring after releasing space it waits for).
+ * those rings rings after publishing (and its consumers ring after releasing space that it lacked).
  * Pattern:
  *
  *     uint32_t seen = shm_doorbell_read(bell);   // before looking at the inputs
@@ -10,8 +10,9 @@
  *
  * No wake-up is lost: ring() increments before it looks for sleepers, wait() announces itself
  * before it looks at the count (both seq_cst; they pair with each other). Waiting spins for a
- * few microseconds, then sleeps in the kernel. Several threads may wait on one doorbell.
- * A doorbell works between processes (in a segment) and within one (in private memory).
+ * while, offering its CPU to others after the first microsecond, then sleeps in the kernel. Several
+ * threads may wait on one doorbell. A doorbell works between processes (in a segment) and within
+ * one (in private memory).
  */
 #ifndef HILL_SHM_DOORBELL_H
 #define HILL_SHM_DOORBELL_H

@@ -20,7 +20,7 @@
 #define MARK_RECORD   0x44434552u
 #define MARK_FILLER   0x4c4c4946u
 #define LIFE_CHECK_NS CLOCK_MS(100)
-#define WAIT_SPIN_NS  4000
+#define WAIT_SPIN_NS  20000 /* about what a wake-up costs */
 
 /* In front of every payload; the producer writes it. */
 struct record {
@@ -164,8 +164,15 @@ static void give_back(struct shm_ring_end *end)
     if (end->local == end->published)
         return;
     end->published = end->local;
-    /* release: our reads of the records are done; pairs with the acquire in look_at_tail */
-    atomic_store_explicit(&end->ring->tail, end->local, memory_order_release);
+    /* As a release: our reads of the records are done; pairs with the acquire in look_at_tail.
+     * seq_cst, both: free, then look; pairs with want, then look, in want_room: either the
+     * producer sees the bytes, or we see that it wants them. */
+    atomic_store_explicit(&end->ring->tail, end->local, memory_order_seq_cst);
+    if (!atomic_load_explicit(&end->ring->wanted, memory_order_seq_cst))
+        return;
+    /* relaxed: the ring that follows publishes it. A wish that this overwrites was made before that
+     * ring, so that its producer looks again. */
+    atomic_store_explicit(&end->ring->wanted, 0, memory_order_relaxed);
     ring_peer(end);
 }
 
@@ -209,8 +216,9 @@ uint32_t shm_ring_payload_max(const struct shm_ring_end *end)
 
 static int look_at_tail(struct shm_ring_end *end)
 {
-    /* acquire: pairs with give_back; the bytes are free when we write them */
-    uint32_t tail = atomic_load_explicit(&end->ring->tail, memory_order_acquire);
+    /* As an acquire: pairs with give_back; the bytes are free when we write them. seq_cst: after
+     * the store in want_room; elsewhere it costs the same. */
+    uint32_t tail = atomic_load_explicit(&end->ring->tail, memory_order_seq_cst);
     /* never ahead of what is published, never more than a lap behind */
     if (end->local - tail > end->capacity || tail % SHM_RECORD_ALIGN ||
         end->published - tail > end->capacity)
@@ -237,10 +245,24 @@ static int find_room(struct shm_ring_end *end, uint32_t total, uint32_t *filler)
     return *filler + total <= free_bytes(end) ? 0 : HILL_E_WOULD_BLOCK;
 }
 
-uint32_t shm_ring_credits(struct shm_ring_end *end)
+/* From now on a release rings our doorbell. The caller looks at tail once more afterwards, since
+ * room may have come just before. A wish that still stands is not written again (the line would go
+ * back and forth): the consumer that takes it back rings after that. */
+static void want_room(struct shm_ring_end *end)
 {
-    if (look_at_tail(end))
-        return 0;
+    /* seq_cst, both: pair with give_back, see there */
+    if (!atomic_load_explicit(&end->ring->wanted, memory_order_seq_cst))
+        atomic_store_explicit(&end->ring->wanted, 1, memory_order_seq_cst);
+}
+
+static int ask_for_room(struct shm_ring_end *end, uint32_t total, uint32_t *filler)
+{
+    want_room(end);
+    return find_room(end, total, filler);
+}
+
+static uint32_t payload_room(const struct shm_ring_end *end)
+{
     uint32_t space = free_bytes(end);
     uint32_t contiguous = end->capacity - position(end, end->local);
     uint32_t here = space < contiguous ? space : contiguous;
@@ -253,6 +275,17 @@ uint32_t shm_ring_credits(struct shm_ring_end *end)
     return best < max ? best : max;
 }
 
+uint32_t shm_ring_credits(struct shm_ring_end *end)
+{
+    if (look_at_tail(end))
+        return 0;
+    uint32_t best = payload_room(end);
+    if (best == shm_ring_payload_max(end))
+        return best;
+    want_room(end); /* the caller may sleep until there is more */
+    return look_at_tail(end) ? 0 : payload_room(end);
+}
+
 int shm_ring_reserve(struct shm_ring_end *end, uint32_t payload_bytes, void **payload)
 {
     end->reserved = 0;
@@ -262,8 +295,10 @@ int shm_ring_reserve(struct shm_ring_end *end, uint32_t payload_bytes, void **pa
         return HILL_E_PEER_GONE;
     uint32_t total = record_bytes(payload_bytes);
     int rc = find_room(end, total, &end->filler);
-    if (rc == HILL_E_WOULD_BLOCK)
+    if (rc == HILL_E_WOULD_BLOCK) {
         shm_ring_flush(end); /* the consumer could not free what it cannot see */
+        rc = ask_for_room(end, total, &end->filler);
+    }
     if (rc)
         return rc;
     end->reserved = total;
@@ -419,7 +454,10 @@ static int ready(struct shm_ring_end *end, uint32_t payload_bytes)
             give_back(end);
         return rc;
     }
-    return peer_gone(end) ? HILL_E_PEER_GONE : find_room(end, record_bytes(payload_bytes), &filler);
+    if (peer_gone(end))
+        return HILL_E_PEER_GONE;
+    int rc = find_room(end, record_bytes(payload_bytes), &filler);
+    return rc == HILL_E_WOULD_BLOCK ? ask_for_room(end, record_bytes(payload_bytes), &filler) : rc;
 }
 
 int shm_ring_wait(struct shm_ring_end *end, uint32_t payload_bytes, int64_t deadline_ns)

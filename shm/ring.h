@@ -5,7 +5,9 @@
  * counts. A record is a 16-byte header and a payload, padded to 16 bytes, never split at the end of
  * the data (a filler record covers the rest). Credits: the free bytes; a push that does not fit is
  * HILL_E_WOULD_BLOCK and never blocks; waiting is a separate call (the doorbell).
- * Each end knows two doorbells: its own (it sleeps on it) and the peer's (it rings it).
+ * Each end knows two doorbells: its own (it sleeps on it) and the peer's (it rings it). A producer
+ * rings at each publish; a consumer gives bytes back silently unless the producer was refused room
+ * since (`wanted`): most releases wake nobody, and a ring costs a needless wake-up of 10-20 us.
  * Memory order: the producer's store of `head` (release) pairs with the consumer's load (acquire):
  * the record is complete when it is seen. The consumer's store of `tail` (release) pairs with the
  * producer's load (acquire): the bytes are free when they are reused.
@@ -40,12 +42,13 @@ struct shm_ring_holder {
 };
 
 struct shm_ring_header {
-    /* rarely written line: both ends keep it in their caches */
+    /* rarely written line (wanted: when the ring is full): both ends keep it in their caches */
     _Atomic uint32_t magic; /* shm_ring_init, last */
     uint32_t capacity;      /* shm_ring_init: bytes, a power of two, 64 .. 2^30 */
     struct shm_ring_holder producer;
     struct shm_ring_holder consumer;
-    uint8_t pad0[24];
+    _Atomic uint32_t wanted; /* producer: 1, I look for room; consumer: 0, I rang for it */
+    uint8_t pad0[20];
     _Atomic uint32_t head; /* producer: bytes published */
     uint8_t pad1[60];
     _Atomic uint32_t tail; /* consumer: bytes released */
@@ -94,7 +97,7 @@ void shm_ring_close(struct shm_ring_end *end);
 uint32_t shm_ring_payload_max(const struct shm_ring_end *end);
 
 /* Producer: the largest payload that can be reserved right now (0 .. payload_max; 0 also when not
- * even an empty record fits). */
+ * even an empty record fits). Below payload_max the next release rings, as after a refusal. */
 uint32_t shm_ring_credits(struct shm_ring_end *end);
 
 /* Producer: room for a record; *payload is 16-byte aligned. 0, HILL_E_WOULD_BLOCK,
@@ -121,7 +124,7 @@ int shm_ring_push(struct shm_ring_end *end, uint32_t type, const void *payload,
 int shm_ring_peek(struct shm_ring_end *end, uint32_t *type, const void **payload,
                   uint32_t *payload_bytes);
 
-/* Consumer: drop the peeked record and ring the producer's doorbell. */
+/* Consumer: drop the peeked record; ring the producer's doorbell if it was refused room. */
 void shm_ring_release(struct shm_ring_end *end);
 
 /* Consumer, batching: go past the peeked record but keep its bytes; its payload stays valid until

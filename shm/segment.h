@@ -19,7 +19,7 @@
 #include "base/error.h"
 
 #define SHM_SEGMENT_MAGIC  0x4d53484cu /* "LHSM" in memory order */
-#define SHM_LAYOUT_VERSION 1u
+#define SHM_LAYOUT_VERSION 2u
 #define SHM_HEADER_BYTES   4096u
 #define SHM_NAME_BYTES     80
 

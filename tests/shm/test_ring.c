@@ -554,6 +554,42 @@ static void indices_out_of_range_are_damage(void **state)
     pair_finish(&pair);
 }
 
+/* A release that nobody waits for must not wake the producer out of another wait. */
+static void a_release_rings_only_a_producer_that_lacked_room(void **state)
+{
+    (void)state;
+    struct pair pair;
+    void *payload;
+    pair_init(&pair, 256);
+    uint32_t rings = shm_doorbell_read(pair.producer_bell);
+    assert_int_equal(shm_ring_push(&pair.producer, 1, "a", 2), 0);
+    assert_int_equal(peek_any(&pair.consumer), 0);
+    shm_ring_release(&pair.consumer);
+    assert_int_equal(shm_doorbell_read(pair.producer_bell), rings);
+
+    while (shm_ring_push(&pair.producer, 1, "b", 2) == 0)
+        ;
+    for (uint32_t i = 1; i <= 2; i++) { /* refused by reserve: the next release rings, once */
+        assert_int_equal(peek_any(&pair.consumer), 0);
+        shm_ring_release(&pair.consumer);
+        assert_int_equal(shm_doorbell_read(pair.producer_bell), rings + 1);
+    }
+    assert_true(shm_ring_credits(&pair.producer) < shm_ring_payload_max(&pair.producer));
+    assert_int_equal(peek_any(&pair.consumer), 0);
+    shm_ring_release(&pair.consumer);
+    assert_int_equal(shm_doorbell_read(pair.producer_bell), rings + 2);
+
+    while (shm_ring_reserve(&pair.producer, 2, &payload) == 0)
+        shm_ring_publish(&pair.producer, 1, 2);
+    assert_int_equal(shm_ring_wait(&pair.producer, 64, clock_now_ns() + CLOCK_MS(1)),
+                     HILL_E_TIMEOUT);
+    rings = shm_doorbell_read(pair.producer_bell);
+    assert_int_equal(peek_any(&pair.consumer), 0);
+    shm_ring_release(&pair.consumer);
+    assert_int_equal(shm_doorbell_read(pair.producer_bell), rings + 1);
+    pair_finish(&pair);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -566,6 +602,7 @@ int main(void)
         cmocka_unit_test(a_full_ring_flushes_what_is_staged),
         cmocka_unit_test(skipped_records_stay_until_released),
         cmocka_unit_test(room_and_credits_are_exact),
+        cmocka_unit_test(a_release_rings_only_a_producer_that_lacked_room),
         cmocka_unit_test(too_large_a_record_is_invalid),
         cmocka_unit_test(two_threads_stream_records),
         cmocka_unit_test(two_threads_stream_in_batches),
