@@ -4,17 +4,29 @@
  *
  * What: each scoring kernel walks a digest set much larger than the last-level cache, on one and on
  * two threads, in turn with wide read-and-sum loops (AVX2, AVX-512) and memcpy over the same bytes.
- * A thread scores its share in calls of one pool stripe's worth of tokens, as the scorer gets them.
- * GB/s counts digest bytes (mantissas and exponents) once; scores written (2 bytes a token) are not
- * counted; memcpy counts the bytes it copies, and moves twice as many. The scores of all kernels
- * are compared. Concurrency: bench_parallel. Failure: status 1 when two kernels differ.
+ * There a thread scores its share in calls of one pool stripe's worth of tokens. "The scorer" is
+ * what hill-cpu-scorer does: its thread pool over blocks of 64 tokens that lie as the prefill
+ * leaves them (LAYERS lists, four blocks of each in turn), one job a layer; then also with the
+ * scores put by position and the best selected. The same over shared and private memory, on small
+ * and on huge pages, shows what pages matter. GB/s counts digest bytes (mantissas and exponents)
+ * once; scores written (2 bytes a token) are not counted; memcpy counts the bytes it copies, and
+ * moves twice as many. The scores of all kernels are compared. Concurrency: bench_parallel,
+ * score_pool. Failure: status 1 when two kernels differ.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <sys/mman.h>
+
+#include <numa.h>
+
+#include "base/clock.h"
 #include "bench/harness.h"
+#include "cpu_scorer/scoring.h"
+#include "kv/plan.h"
 #include "kv/score.h"
+#include "kv/select.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -25,6 +37,9 @@
 #define QUICK_BYTES (8ull << 20)
 #define MAX_METHODS 16u
 #define MAX_THREADS 2u
+#define LAYERS      8u /* lists of blocks in the scorer's pool; a job scores one */
+#define RUN_BLOCKS  4u /* blocks that follow one another in a scattered list */
+#define SPIN_NS     4000
 
 struct score_set {
     struct kv_geometry geometry;
@@ -34,14 +49,24 @@ struct score_set {
     uint8_t *digests;           /* [bytes] */
     uint8_t *copy;              /* [bytes]: memcpy's target */
     uint16_t *scores;           /* [n] */
+    uint16_t *by_layer;         /* [n]: of a token as the scorer's jobs get to it */
     uint64_t sums[MAX_THREADS]; /* of the read loops */
     kv_score_fn *kernel;
+    /* the scorer's */
+    uint32_t *blocks, *scattered; /* [LAYERS][layer_blocks] */
+    uint32_t layer_blocks;
+    struct score_pool *pools[MAX_THREADS];
+    struct kv_selector *selector;
+    uint32_t *selected; /* [tokens of a layer] */
 };
 
 struct method {
     const char *name;
     bench_part *part;
-    kv_score_fn *kernel; /* NULL: a bandwidth loop */
+    kv_score_fn *kernel;   /* NULL: a bandwidth loop */
+    const uint8_t *memory; /* the scorer over these digests; NULL: part() */
+    bool select;           /* and puts scores in order and selects */
+    bool scattered;
     struct bench_samples seconds[MAX_THREADS];
 };
 
@@ -118,6 +143,95 @@ static void score(void *context, uint32_t t, uint32_t n_threads)
     }
 }
 
+/* ---- the scorer ----------------------------------------------------------------------------- */
+
+/* As the pipeline does it: take chunks, then wait for the helpers. */
+static void score_layer(struct score_pool *pool, const struct score_job *job)
+{
+    struct shm_doorbell bell;
+    shm_doorbell_init(&bell);
+    score_pool_start(pool, job, &bell);
+    while (score_pool_work(pool))
+        continue;
+    for (;;) {
+        uint32_t seen = shm_doorbell_read(&bell);
+        if (score_pool_done(pool))
+            break;
+        shm_doorbell_wait(&bell, seen, clock_deadline_ms(1000), SPIN_NS);
+    }
+    score_pool_wait(
+        pool); /* the helper that rings holds the lock: the bell is done with after it */
+}
+
+static void select_layer(struct score_set *set, const uint16_t *scores)
+{
+    const struct kv_selection_settings settings = {.alpha = 0.05, .sinks = 4, .window = 32};
+    uint32_t n = set->layer_blocks * KV_HOT_BLOCK_TOKENS;
+    if (kv_selector_begin(set->selector, &settings, n) != 0)
+        bench_fail("beginning a selection failed");
+    for (uint32_t at = 0; at < n; at += KV_HOT_BLOCK_TOKENS)
+        if (kv_selector_add_run(set->selector, at, scores + at, KV_HOT_BLOCK_TOKENS) != 0)
+            bench_fail("adding scores to a selection failed");
+    if (kv_selector_finish(set->selector, set->selected) < 0)
+        bench_fail("a selection failed");
+}
+
+static double run_scorer(struct score_set *set, const struct method *m, uint32_t n_threads)
+{
+    uint64_t plane = (uint64_t)set->n * kv_key_dims(&set->geometry);
+    uint32_t tokens = set->layer_blocks * KV_HOT_BLOCK_TOKENS;
+    const uint32_t *blocks = m->scattered ? set->scattered : set->blocks;
+    struct score_job job = {.geometry = &set->geometry,
+                            .query = set->query,
+                            .mantissas = (const int8_t *)m->memory,
+                            .exponents = m->memory + plane,
+                            .n_blocks = set->layer_blocks};
+    int64_t start = clock_now_ns();
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        job.blocks = blocks + (uint64_t)layer * set->layer_blocks;
+        job.scores = set->by_layer + (uint64_t)layer * tokens;
+        score_layer(set->pools[n_threads - 1], &job);
+        if (m->select)
+            select_layer(set, job.scores);
+    }
+    double seconds = (double)(clock_now_ns() - start) * 1e-9;
+    for (uint32_t i = 0; i < set->n / KV_HOT_BLOCK_TOKENS; i++)
+        memcpy(set->scores + (uint64_t)blocks[i] * KV_HOT_BLOCK_TOKENS,
+               set->by_layer + (uint64_t)i * KV_HOT_BLOCK_TOKENS, 2 * KV_HOT_BLOCK_TOKENS);
+    return seconds;
+}
+
+static void prepare_scorer(struct score_set *set, uint32_t max_threads)
+{
+    uint32_t n_blocks = set->n / KV_HOT_BLOCK_TOKENS, tokens = set->n / LAYERS;
+    set->layer_blocks = n_blocks / LAYERS;
+    set->blocks = bench_memory(n_blocks * sizeof(*set->blocks));
+    set->scattered = bench_memory(n_blocks * sizeof(*set->scattered));
+    set->by_layer = bench_memory(set->n * sizeof(*set->by_layer));
+    set->selected = bench_memory(tokens * sizeof(*set->selected));
+    for (uint32_t i = 0; i < n_blocks; i++) {
+        uint32_t layer = i / RUN_BLOCKS % LAYERS, turn = i / RUN_BLOCKS / LAYERS;
+        set->blocks[i] = i;
+        set->scattered[layer * set->layer_blocks + turn * RUN_BLOCKS + i % RUN_BLOCKS] = i;
+    }
+    for (uint32_t threads = 1; threads <= max_threads; threads++)
+        if (score_pool_create(&set->pools[threads - 1], threads, kv_score_choose("auto")) != 0)
+            bench_fail("starting scoring threads failed");
+    if (kv_selector_create(&set->selector, tokens) != 0)
+        bench_fail("creating a selection of %u tokens failed", tokens);
+}
+
+static void finish_scorer(struct score_set *set)
+{
+    for (uint32_t i = 0; i < MAX_THREADS; i++)
+        score_pool_destroy(set->pools[i]);
+    kv_selector_destroy(set->selector);
+    bench_memory_free(set->blocks, set->n / KV_HOT_BLOCK_TOKENS * sizeof(*set->blocks));
+    bench_memory_free(set->scattered, set->n / KV_HOT_BLOCK_TOKENS * sizeof(*set->scattered));
+    bench_memory_free(set->by_layer, set->n * sizeof(*set->by_layer));
+    bench_memory_free(set->selected, set->n / LAYERS * sizeof(*set->selected));
+}
+
 /* What the kernel says of CPU 0's level-3 cache (sysconf adds up those of a whole socket on some
  * machines); 0: not stated. */
 static uint64_t cache_bytes(void)
@@ -134,7 +248,7 @@ static uint64_t cache_bytes(void)
 
 /* ---- measuring ------------------------------------------------------------------------------ */
 
-static uint32_t find_methods(struct method *methods)
+static uint32_t find_methods(const struct score_set *set, struct method *methods)
 {
     static const char *const kernels[] = {"reference", "avx2", "avx512", "avx512vnni"};
     uint32_t n = 0;
@@ -150,6 +264,14 @@ static uint32_t find_methods(struct method *methods)
         if (kernel != NULL)
             methods[n++] = (struct method){.name = kernels[i], .part = score, .kernel = kernel};
     }
+    kv_score_fn *best = kv_score_choose("auto");
+    methods[n++] = (struct method){.name = "the scorer", .kernel = best, .memory = set->digests};
+    methods[n++] = (struct method){
+        .name = "the scorer, selecting", .kernel = best, .memory = set->digests, .select = true};
+    methods[n++] = (struct method){.name = "the scorer, scattered blocks",
+                                   .kernel = best,
+                                   .memory = set->digests,
+                                   .scattered = true};
     return n;
 }
 
@@ -176,7 +298,8 @@ static double run_method(struct score_set *set, const struct method *m, uint32_t
     set->kernel = m->kernel;
     if (m->kernel != NULL)
         memset(set->scores, 0, bytes);
-    double seconds = bench_parallel(n_threads, m->part, set);
+    double seconds =
+        m->memory != NULL ? run_scorer(set, m, n_threads) : bench_parallel(n_threads, m->part, set);
     if (m->kernel != NULL && memcmp(set->scores, expected, bytes) != 0)
         bench_fail("kernel %s does not give the scores of the reference", m->name);
     return seconds;
@@ -205,8 +328,9 @@ static void print_table(const struct score_set *set, const struct method *method
         for (uint32_t i = 0; i < n; i++) {
             const struct method *m = &methods[i];
             const struct bench_samples *s = &m->seconds[threads - 1];
-            printf("| %s%s%s | %u | %.2f | %.2f - %.2f | ", m->kernel ? "kernel `" : "", m->name,
-                   m->kernel ? "`" : "", threads, rate(set, m, threads),
+            bool kernel = m->kernel != NULL && m->memory == NULL;
+            printf("| %s%s%s | %u | %.2f | %.2f - %.2f | ", kernel ? "kernel `" : "", m->name,
+                   kernel ? "`" : "", threads, rate(set, m, threads),
                    (double)set->bytes / bench_highest(s) * 1e-9,
                    (double)set->bytes / bench_lowest(s) * 1e-9);
             if (best > 0)
@@ -217,16 +341,137 @@ static void print_table(const struct score_set *set, const struct method *method
     }
 }
 
+static void measure(const struct bench_options *options, struct score_set *set,
+                    struct method *methods, uint32_t n, uint32_t max_threads,
+                    const uint16_t *expected)
+{
+    for (uint32_t round = 1; round <= options->rounds; round++) {
+        for (uint32_t i = 0; i < n; i++) {
+            bench_progress(round, options->rounds, methods[i].name);
+            for (uint32_t threads = 1; threads <= max_threads; threads++)
+                bench_sample(&methods[i].seconds[threads - 1],
+                             run_method(set, &methods[i], threads, expected));
+        }
+        bench_progress(round, options->rounds, "");
+    }
+}
+
+/* ---- pages ---------------------------------------------------------------------------------- */
+
+struct pages {
+    const char *name;
+    int share, advice; /* of mmap, of madvise */
+};
+
+static const struct pages page_kinds[] = {
+    {"shared memory, small pages", MAP_SHARED, MADV_NOHUGEPAGE},
+    {"shared memory, MADV_HUGEPAGE", MAP_SHARED, MADV_HUGEPAGE},
+    {"private memory, small pages", MAP_PRIVATE, MADV_NOHUGEPAGE},
+    {"private memory, MADV_HUGEPAGE", MAP_PRIVATE, MADV_HUGEPAGE},
+};
+#define N_PAGE_KINDS (sizeof(page_kinds) / sizeof(page_kinds[0]))
+
+/* Bytes of the mapping that starts here which lie in huge pages. */
+static uint64_t huge_bytes(const void *memory)
+{
+    char line[256];
+    unsigned long long start, kib = 0, total = 0;
+    bool here = false;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        char dash;
+        if (sscanf(line, "%llx%c", &start, &dash) == 2 && dash == '-')
+            here = start <= (uintptr_t)memory &&
+                   (uintptr_t)memory < strtoull(strchr(line, '-') + 1, NULL, 16);
+        else if (here && (sscanf(line, "AnonHugePages: %llu", &kib) == 1 ||
+                          sscanf(line, "ShmemPmdMapped: %llu", &kib) == 1))
+            total += kib;
+    }
+    if (file != NULL)
+        fclose(file);
+    return total << 10;
+}
+
+/* A copy of the digests on such pages; a multiple of 2 MiB, so that a huge page can hold its end.
+ */
+static uint8_t *copy_on(const struct pages *kind, const struct score_set *set, uint64_t bytes)
+{
+    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, kind->share | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        bench_fail("mapping %llu bytes failed", (unsigned long long)bytes);
+    madvise(memory, bytes, kind->advice); /* what came of it is printed */
+    memcpy(memory, set->digests, set->bytes);
+    return memory;
+}
+
+static void print_pages(const struct score_set *set, const struct method *methods,
+                        const uint64_t *huge, uint64_t bytes, uint32_t max_threads)
+{
+    const struct method *small = NULL, *large = NULL;
+    printf("\n### Pages under the scorer\n\n| memory | in huge pages | threads | GB/s, median | "
+           "lowest - highest |\n|---|---:|---:|---:|---:|\n");
+    for (uint32_t i = 0; i < N_PAGE_KINDS; i++) {
+        for (uint32_t threads = 1; threads <= max_threads; threads++)
+            printf("| %s | %llu %% | %u | %.2f | %.2f - %.2f |\n", methods[i].name,
+                   (unsigned long long)(100 * huge[i] / bytes), threads,
+                   rate(set, &methods[i], threads),
+                   (double)set->bytes / bench_highest(&methods[i].seconds[threads - 1]) * 1e-9,
+                   (double)set->bytes / bench_lowest(&methods[i].seconds[threads - 1]) * 1e-9);
+        if (huge[i] == 0)
+            small = small == NULL || page_kinds[i].share == MAP_PRIVATE ? &methods[i] : small;
+        else if (huge[i] > bytes / 2)
+            large = &methods[i];
+    }
+    if (huge[1] == 0)
+        printf(
+            "\nThis machine gives shared memory no huge pages "
+            "(/sys/kernel/mm/transparent_hugepage/shmem_enabled): the advice changes nothing.\n");
+    if (small == NULL || large == NULL) {
+        printf("\nNo two kinds of pages to compare.\n");
+        return;
+    }
+    double gain = rate(set, large, max_threads) / rate(set, small, max_threads) - 1;
+    printf("\nHuge pages instead of small ones (%s beside %s) change scoring with %u threads by "
+           "%+.0f %%: they %s.\n",
+           large->name, small->name, max_threads, 100 * gain,
+           gain > 0.1 ? "matter" : "do not matter much");
+}
+
+/* The hot segment is shared memory: what do pages change for the scorer? */
+static void measure_pages(const struct bench_options *options, struct score_set *set,
+                          uint32_t max_threads, const uint16_t *expected)
+{
+    struct method methods[N_PAGE_KINDS];
+    uint64_t huge[N_PAGE_KINDS], bytes = (set->bytes + (2u << 20) - 1) >> 21 << 21;
+    uint8_t *copies[N_PAGE_KINDS];
+    for (uint32_t i = 0; i < N_PAGE_KINDS; i++) {
+        copies[i] = copy_on(&page_kinds[i], set, bytes);
+        huge[i] = huge_bytes(copies[i]);
+        methods[i] = (struct method){
+            .name = page_kinds[i].name, .kernel = kv_score_choose("auto"), .memory = copies[i]};
+    }
+    measure(options, set, methods, N_PAGE_KINDS, max_threads, expected);
+    print_pages(set, methods, huge, bytes, max_threads);
+    int nodes = numa_available() < 0 ? 1 : numa_num_configured_nodes();
+    printf("\nNUMA nodes: %d%s\n", nodes,
+           nodes == 1 ? "; there is nothing to place."
+                      : ". The figures above are with the placement that the system chose.");
+    for (uint32_t i = 0; i < N_PAGE_KINDS; i++)
+        munmap(copies[i], bytes);
+}
+
+/* ---- shapes --------------------------------------------------------------------------------- */
+
 static void measure_shape(const struct bench_options *options, struct kv_geometry g,
-                          uint64_t set_bytes)
+                          uint64_t set_bytes, bool pages)
 {
     struct method methods[MAX_METHODS];
     int8_t mantissas[KV_MAX_HEAD_DIM * 16];
     uint8_t shifts[KV_MAX_KV_HEADS];
-    uint32_t n = find_methods(methods);
     uint32_t max_threads = bench_cpus() < MAX_THREADS ? bench_cpus() : MAX_THREADS;
+    uint32_t unit = LAYERS * RUN_BLOCKS * KV_HOT_BLOCK_TOKENS;
     struct score_set set = {.geometry = g};
-    set.n = (uint32_t)(set_bytes / kv_digest_bytes(&g)) + 1;
+    set.n = ((uint32_t)(set_bytes / kv_digest_bytes(&g)) / unit + 1) * unit;
     set.bytes = (uint64_t)set.n * kv_digest_bytes(&g);
     set.digests = bench_memory(set.bytes);
     set.copy = bench_memory(set.bytes);
@@ -235,18 +480,15 @@ static void measure_shape(const struct bench_options *options, struct kv_geometr
     uint16_t *expected = bench_memory(score_bytes);
     set.query = (struct kv_query){mantissas, shifts, KV_IMPORTANCE_SUM};
     fill(&set, mantissas, shifts);
+    prepare_scorer(&set, max_threads);
     kv_score_reference(&g, &set.query, (const int8_t *)set.digests,
                        set.digests + (uint64_t)set.n * kv_key_dims(&g), set.n, expected);
-    for (uint32_t round = 1; round <= options->rounds; round++) {
-        for (uint32_t i = 0; i < n; i++) {
-            bench_progress(round, options->rounds, methods[i].name);
-            for (uint32_t threads = 1; threads <= max_threads; threads++)
-                bench_sample(&methods[i].seconds[threads - 1],
-                             run_method(&set, &methods[i], threads, expected));
-        }
-        bench_progress(round, options->rounds, "");
-    }
+    uint32_t n = find_methods(&set, methods);
+    measure(options, &set, methods, n, max_threads, expected);
     print_table(&set, methods, n, max_threads);
+    if (pages)
+        measure_pages(options, &set, max_threads, expected);
+    finish_scorer(&set);
     bench_memory_free(set.digests, set.bytes);
     bench_memory_free(set.copy, set.bytes);
     bench_memory_free(set.scores, score_bytes);
@@ -274,7 +516,12 @@ int main(int argc, char **argv)
            CALL_TOKENS, options.rounds);
     printf("memcpy counts the bytes copied and moves twice as many. All kernels gave equal "
            "scores.\n");
+    printf(
+        "The scorer: the thread pool of hill-cpu-scorer with the kernel `auto`, not pinned, over "
+        "%u lists of %u-token blocks, one job a list; selecting: 5 %% of each list are chosen as "
+        "well; scattered: no more than %u blocks of a list follow one another.\n",
+        LAYERS, KV_HOT_BLOCK_TOKENS, RUN_BLOCKS);
     for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        measure_shape(&options, shapes[i], set_bytes);
+        measure_shape(&options, shapes[i], set_bytes, i == 0);
     return 0;
 }

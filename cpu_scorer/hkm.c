@@ -80,8 +80,9 @@ static void empty_tables(struct hkm *h, uint64_t lists)
     for (uint64_t i = 0; i < lists; i++)
         h->lists[i] = (struct hkm_list){.first = HKM_NONE};
     for (uint32_t b = 0; b < h->n_blocks; b++)
-        h->owners[b] = (struct hkm_owner){
-            .list = HKM_NONE, .next = b + 1 < h->n_blocks ? b + 1 : HKM_NONE, .prev = HKM_NONE};
+        h->owners[b] = (struct hkm_owner){.list = HKM_NONE,
+                                          .next = b + 1 < h->n_blocks ? b + 1 : HKM_NONE,
+                                          .prev = b > 0 ? b - 1 : HKM_NONE};
     memset(h->positions, 0xff, (size_t)h->n_blocks * SLOTS * sizeof *h->positions);
     h->free_block = 0;
     h->n_free = h->n_unreserved = h->n_blocks;
@@ -142,17 +143,39 @@ int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
     return 0;
 }
 
+/* The block that would go on where the list's memory ends, so that scoring walks long runs; each
+ * list begins as far from the others as its reservation is long. May be taken, or none. */
+static uint32_t wanted_block(const struct hkm *h, uint32_t list)
+{
+    const struct hkm_list *l = &h->lists[list];
+    uint64_t want = l->first != HKM_NONE ? (uint64_t)l->first + 1 : (uint64_t)list * l->limit;
+    return want < h->n_blocks ? (uint32_t)want : HKM_NONE;
+}
+
+static void unlink_free(struct hkm *h, uint32_t block)
+{
+    const struct hkm_owner *o = &h->owners[block];
+    if (o->prev == HKM_NONE)
+        h->free_block = o->next;
+    else
+        h->owners[o->prev].next = o->next;
+    if (o->next != HKM_NONE)
+        h->owners[o->next].prev = o->prev;
+    h->n_free--;
+}
+
 /* A free block for the list, put at its front; HKM_NONE when the list has all it may have. */
 static uint32_t take_block(struct hkm *h, uint32_t list)
 {
     struct hkm_list *l = &h->lists[list];
     if (l->n_blocks == l->limit)
         return HKM_NONE;
-    uint32_t block = h->free_block;
+    uint32_t block = wanted_block(h, list);
+    if (block == HKM_NONE || h->owners[block].list != HKM_NONE)
+        block = h->free_block;
     if (block == HKM_NONE)
         abort(); /* a bug: reservations cover the blocks */
-    h->free_block = h->owners[block].next;
-    h->n_free--;
+    unlink_free(h, block);
     h->owners[block] = (struct hkm_owner){.list = list, .next = l->first, .prev = HKM_NONE};
     if (l->first != HKM_NONE)
         h->owners[l->first].prev = block;
@@ -173,6 +196,8 @@ static void give_block(struct hkm *h, uint32_t block)
         h->owners[o->next].prev = o->prev;
     l->n_blocks--;
     *o = (struct hkm_owner){.list = HKM_NONE, .next = h->free_block, .prev = HKM_NONE};
+    if (h->free_block != HKM_NONE)
+        h->owners[h->free_block].prev = block;
     h->free_block = block;
     h->n_free++;
 }
@@ -353,8 +378,10 @@ int hkm_audit(const struct hkm *h, struct hill_why *why)
             return rc;
         limits += h->lists[list].limit;
     }
-    for (uint32_t b = h->free_block; b != HKM_NONE && n_free <= h->n_blocks; b = h->owners[b].next)
-        n_free += h->owners[b].list == HKM_NONE;
+    uint32_t prev = HKM_NONE;
+    for (uint32_t b = h->free_block; b != HKM_NONE && n_free <= h->n_blocks;
+         prev = b, b = h->owners[b].next)
+        n_free += h->owners[b].list == HKM_NONE && h->owners[b].prev == prev;
     if (n_free != h->n_free || blocks + n_free != h->n_blocks ||
         limits + h->n_unreserved != h->n_blocks)
         return hill_fail(why, HILL_E_DAMAGED, "hot pool: %llu blocks owned, %llu free, of %u",

@@ -9,9 +9,11 @@
 #include "base/clock.h"
 #include "kv/plan.h"
 
-/* 256 tokens: some microseconds of work, so that threads finish together, and as many as a chunk of
- * the prefill puts into blocks that follow one another */
-#define CHUNK_BLOCKS 4u
+/* A chunk is a share of what is left: long ones first, because memory is read fastest in long runs,
+ * short ones last, so that threads finish together. */
+#define CHUNK_LEAST 4u /* blocks: some microseconds of work */
+#define CHUNK_MOST  64u
+#define CHUNK_SHARE 8u
 /* a thread that sleeps needs as long to wake up as one core needs for about this many digest bytes
  */
 #define BYTES_PER_THREAD (1u << 20)
@@ -32,7 +34,7 @@ struct score_pool {
      * the serial that these are no blocks of its job. Relaxed: it only hands out numbers; what a
      * helper reads of the job it has from under the lock. */
     _Atomic uint64_t next;
-    /* Chunks that are not scored yet. Decrements release the chunk's scores, the caller's acquire
+    /* Blocks that are not scored yet. Decrements release the chunk's scores, the caller's acquire
      * load of 0 sees them all. */
     _Atomic uint32_t left;
     /* when a chunk was last finished; relaxed: ordered by `left` */
@@ -43,10 +45,10 @@ struct score_pool {
 
 /* Blocks that follow one another in memory are one call: the kernels and the hardware's prefetchers
  * like long runs. */
-static void score_chunk(kv_score_fn *score, const struct score_job *job, uint32_t first)
+static void score_chunk(kv_score_fn *score, const struct score_job *job, uint32_t first,
+                        uint32_t end)
 {
     uint64_t dims = kv_key_dims(job->geometry), heads = job->geometry->n_kv_heads;
-    uint32_t end = first + CHUNK_BLOCKS < job->n_blocks ? first + CHUNK_BLOCKS : job->n_blocks;
     for (uint32_t run; first < end; first += run) {
         uint64_t slot = (uint64_t)job->blocks[first] * KV_HOT_BLOCK_TOKENS;
         for (run = 1; first + run < end && job->blocks[first + run] == job->blocks[first] + run;)
@@ -57,32 +59,36 @@ static void score_chunk(kv_score_fn *score, const struct score_job *job, uint32_
     }
 }
 
-/* The next chunk of job `serial` in *first; false when there is none. */
-static bool take_chunk(struct score_pool *pool, uint32_t serial, uint32_t n_blocks, uint32_t *first)
+/* The next chunk of job `serial`, blocks *first to *end; false when there is none. */
+static bool take_chunk(struct score_pool *pool, uint32_t serial, uint32_t n_blocks, uint32_t *first,
+                       uint32_t *end)
 {
     uint64_t next = atomic_load_explicit(&pool->next, memory_order_relaxed /* see the struct */);
     do {
         *first = (uint32_t)next;
         if (next >> 32 != serial || *first >= n_blocks)
             return false;
-    } while (!atomic_compare_exchange_weak_explicit(&pool->next, &next, next + CHUNK_BLOCKS,
-                                                    memory_order_relaxed /* see the struct */,
-                                                    memory_order_relaxed));
+        uint32_t left = n_blocks - *first, n = left / CHUNK_SHARE;
+        n = n > CHUNK_MOST ? CHUNK_MOST : n < CHUNK_LEAST ? CHUNK_LEAST : n;
+        *end = *first + (n < left ? n : left);
+    } while (!atomic_compare_exchange_weak_explicit(
+        &pool->next, &next, (uint64_t)serial << 32 | *end,
+        memory_order_relaxed /* see the struct */, memory_order_relaxed));
     return true;
 }
 
 /* Score the next chunk: -1 there is none, 0 others are left, 1 it was the job's last. */
 static int work_on(struct score_pool *pool, const struct score_job *job, uint32_t serial)
 {
-    uint32_t first;
-    if (!take_chunk(pool, serial, job->n_blocks, &first))
+    uint32_t first, end;
+    if (!take_chunk(pool, serial, job->n_blocks, &first, &end))
         return -1;
-    score_chunk(pool->score, job, first);
+    score_chunk(pool->score, job, first, end);
     atomic_store_explicit(&pool->ended_ns, clock_now_ns(),
                           memory_order_relaxed /* see the struct */);
     /* release: pairs with the acquire in score_pool_done; acquire: who finishes last has all
      * others' chunks behind it */
-    return atomic_fetch_sub_explicit(&pool->left, 1, memory_order_acq_rel) == 1;
+    return atomic_fetch_sub_explicit(&pool->left, end - first, memory_order_acq_rel) == end - first;
 }
 
 static void *helper_main(void *arg)
@@ -165,7 +171,6 @@ static uint32_t helpers_for(const struct score_pool *pool, const struct score_jo
 void score_pool_start(struct score_pool *pool, const struct score_job *job,
                       struct shm_doorbell *bell)
 {
-    uint32_t n_chunks = job->n_blocks / CHUNK_BLOCKS + (job->n_blocks % CHUNK_BLOCKS != 0);
     uint32_t helpers = helpers_for(pool, job);
     pool->started_ns = clock_now_ns();
     pthread_mutex_lock(&pool->lock);
@@ -174,7 +179,7 @@ void score_pool_start(struct score_pool *pool, const struct score_job *job,
     pool->bell = bell;
     /* relaxed, all three: helpers get here through the lock */
     atomic_store_explicit(&pool->ended_ns, pool->started_ns, memory_order_relaxed);
-    atomic_store_explicit(&pool->left, n_chunks, memory_order_relaxed);
+    atomic_store_explicit(&pool->left, job->n_blocks, memory_order_relaxed);
     atomic_store_explicit(&pool->next, (uint64_t)pool->serial << 32, memory_order_relaxed);
     for (uint32_t i = 0; i < helpers; i++)
         pthread_cond_signal(&pool->work);

@@ -17,10 +17,13 @@
 
 TARGET static inline int32_t surplus(const int8_t *q, uint32_t n)
 {
-    int32_t sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += q[i];
-    return 128 * sum;
+    __m512i sums = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < n; i += 64) {
+        __mmask64 mask = n - i < 64 ? ((__mmask64)1 << (n - i)) - 1 : ~(__mmask64)0;
+        sums =
+            _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(-128), _mm512_maskz_loadu_epi8(mask, q + i));
+    }
+    return _mm512_reduce_add_epi32(sums);
 }
 
 TARGET static inline __attribute__((always_inline)) __m512i step(__m512i sums, __m512i k, __m512i q)

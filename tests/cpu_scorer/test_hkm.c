@@ -215,9 +215,36 @@ static void test_audit_finds_a_word_that_lies(void **unused)
     free(memory);
 }
 
+/* Layers grow in turn, as in a prefill; each one's blocks follow one another all the same. */
+static void test_a_list_grows_in_one_run(void **unused)
+{
+    (void)unused;
+    struct hkm h;
+    uint32_t blocks[BLOCKS];
+    static uint8_t entries[50 * ENTRY];
+    set_up_tables(&h);
+    for (int request = 0; request < 3; request++) {
+        assert_int_equal(hkm_reserve(&h, 0, BLOCKS / LAYERS), 0);
+        for (uint32_t at = 0; at + 50 <= CTX; at += 50)
+            for (uint32_t layer = 0; layer < LAYERS; layer++)
+                assert_int_equal(hkm_append(&h, 0, layer, at, 50, entries), 50);
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            uint32_t n = hkm_blocks(&h, 0, layer, blocks, BLOCKS);
+            assert_int_equal(n, (CTX / 50 * 50 + 63) / 64);
+            for (uint32_t i = 1; i < n; i++)
+                assert_int_equal(blocks[i], blocks[0] + i);
+        }
+        assert_int_equal(hkm_audit(&h, NULL), 0);
+        hkm_release(&h, 0);
+        assert_int_equal(hkm_audit(&h, NULL), 0);
+    }
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_list_grows_in_one_run),
         cmocka_unit_test(test_random_operations_match_the_model),
         cmocka_unit_test(test_blocks_of_a_list_cover_its_tokens_once),
         cmocka_unit_test(test_memory_too_small_is_refused),
