@@ -159,9 +159,12 @@ static void read_limits(struct cldevice *d, cl_device_type type)
 {
     cl_ulong value = 0;
     cl_uint units = 1;
+    cl_bool unified = CL_FALSE;
     d->is_cpu = (type & CL_DEVICE_TYPE_CPU) != 0;
     clGetDeviceInfo(d->device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
     d->compute_units = units;
+    clGetDeviceInfo(d->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof unified, &unified, NULL);
+    d->shares_memory = d->is_cpu && unified;
     clGetDeviceInfo(d->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof value, &value, NULL);
     d->global_bytes = value;
     clGetDeviceInfo(d->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof value, &value, NULL);

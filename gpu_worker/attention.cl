@@ -1,11 +1,9 @@
 /*
- * attention.cl - norm, rotary embedding and attention.
+ * attention.cl - norm, rotary embedding and attention of the prefill.
  *
  * Prefill: exact causal attention with an online softmax; keys are walked in tiles of KEYS positions from 0, so that
  * a query's result depends on its position alone. A work item owns SUBS row tiles of ROWS queries of one head:
  * both products keep ROWS x 32 results in registers, as in matmul.cl.
- * Decode: a list of entries, split in tiles of DECODE_TILE by index in the list; the tiles' partial results are put together
- * in order. Slot numbers only say where an entry lies.
  *     q   [N_HEADS][tiles][HEAD_DIM][ROWS]     packed queries of a chunk, F32
  *     kt  [N_KV_HEADS][panels][HEAD_DIM][16]   keys of the layer, FP16, 16 positions side by side
  *     v   [N_KV_HEADS][16 * panels][PADDED_DIM] values of the layer, FP16
@@ -235,84 +233,5 @@ __kernel void attend_chunk(__global const float *q, uint tiles, __global const h
                     to[(j * 16 + c) * ROWS + r] = lanes[c];
             }
         }
-    }
-}
-
-/* entries [slots[i]] = uploads [i]; index 0: i */
-__kernel void scatter_entries(__global const ushort *uploads, __global const uint *slots,
-                              __global ushort *entries)
-{
-    size_t i = get_global_id(0);
-    __global const ushort *from = uploads + i * ENTRY;
-    __global ushort *to = entries + (size_t)slots[i] * ENTRY;
-    for (uint j = 0; j < ENTRY; j++)
-        to[j] = from[j];
-}
-
-/* Partial attention of one head (index 0) over the list's tile (index 1): partial [tiles][N_HEADS][PADDED_DIM + 16],
- * the values, then the maximum and the sum. */
-__kernel void attend_list(__global const float *q, __global const half *entries,
-                          __global const uint *items, uint n_items, __global float *partial)
-{
-    size_t head = get_global_id(0), tile = get_global_id(1), kv_head = head / GROUP;
-    uint start = tile * DECODE_TILE, n = min((uint)DECODE_TILE, n_items - start);
-    __global const float *qh = q + head * HEAD_DIM;
-    float scores[DECODE_TILE], highest = -INFINITY;
-    for (uint i = 0; i < n; i++) {
-        __global const half *key = entries + (size_t)items[start + i] * ENTRY + kv_head * HEAD_DIM;
-        float16 sum = (float16)(0.0f);
-        for (int j = 0; j < HEAD_DIM / 16; j++)
-            sum = fma(vload16(j, qh), vload_half16(j, key), sum);
-        float score = sum16(sum);
-        for (int j = HEAD_DIM / 16 * 16; j < HEAD_DIM; j++)
-            score = fma(qh[j], vload_half(j, key), score);
-        scores[i] = score * SCORE_SCALE;
-        highest = fmax(highest, scores[i]);
-    }
-    float16 o[VECTORS];
-    float total = 0.0f;
-#pragma unroll
-    for (int j = 0; j < VECTORS; j++)
-        o[j] = (float16)(0.0f);
-    for (uint i = 0; i < n; i++) {
-        /* the last vector may run into what follows the head's values; those lanes are dropped below */
-        __global const half *value =
-            entries + (size_t)items[start + i] * ENTRY + (N_KV_HEADS + kv_head) * HEAD_DIM;
-        float p = exp2(scores[i] - highest);
-        total += p;
-#pragma unroll
-        for (int j = 0; j < VECTORS; j++)
-            o[j] = fma((float16)(p), vload_half16(j, value), o[j]);
-    }
-    __global float *to = partial + (tile * N_HEADS + head) * (PADDED_DIM + 16);
-#pragma unroll
-    for (int j = 0; j < VECTORS; j++)
-        vstore16(o[j], j, to);
-    to[PADDED_DIM] = highest;
-    to[PADDED_DIM + 1] = total;
-}
-
-/* out [N_HEADS][HEAD_DIM]: the tiles of a head (index 0) put together, in order. */
-__kernel void attend_combine(__global const float *partial, uint tiles, __global float *out)
-{
-    size_t head = get_global_id(0);
-    float highest = -INFINITY, total = 0.0f;
-    float16 o[VECTORS];
-    for (uint t = 0; t < tiles; t++)
-        highest = fmax(highest, partial[((size_t)t * N_HEADS + head) * (PADDED_DIM + 16) + PADDED_DIM]);
-    for (int j = 0; j < VECTORS; j++)
-        o[j] = (float16)(0.0f);
-    for (uint t = 0; t < tiles; t++) {
-        __global const float *from = partial + ((size_t)t * N_HEADS + head) * (PADDED_DIM + 16);
-        float weight = exp2(from[PADDED_DIM] - highest);
-        total = fma(from[PADDED_DIM + 1], weight, total);
-        for (int j = 0; j < VECTORS; j++)
-            o[j] = fma((float16)(weight), vload16(j, from), o[j]);
-    }
-    for (int j = 0; j < VECTORS; j++) {
-        float lanes[16];
-        vstore16(o[j] / total, 0, lanes);
-        for (int c = 0; c < 16 && j * 16 + c < HEAD_DIM; c++)
-            out[head * HEAD_DIM + j * 16 + c] = lanes[c];
     }
 }

@@ -204,20 +204,20 @@ int dataplane_receive(struct dataplane *plane, uint32_t type, uint32_t query_id,
     }
 }
 
-int dataplane_copy_staged(const struct dataplane *plane, const struct selected_upload *upload,
-                          void *entry, uint32_t entry_bytes, struct hill_why *why)
+int dataplane_check_staged(const struct dataplane *plane, const struct selected_upload *uploads,
+                           uint32_t n, struct hill_why *why)
 {
-    if (upload->staging_slot >= plane->arena.slot_count)
-        return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u of %u", upload->staging_slot,
-                         plane->arena.slot_count);
-    if (shm_arena_generation(&plane->arena, upload->staging_slot) == upload->generation) {
-        memcpy(entry, shm_arena_slot(&plane->arena, upload->staging_slot), entry_bytes);
-        /* the copy must be over before the generation is looked at again (pairs with the release in
-         * give) */
-        atomic_thread_fence(memory_order_acquire);
-        if (shm_arena_generation(&plane->arena, upload->staging_slot) == upload->generation)
-            return 0;
+    /* acquire: what was read of the slots before must have been read before the generations are
+     * looked at (pairs with the release in give) */
+    atomic_thread_fence(memory_order_acquire);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct selected_upload *u = &uploads[i];
+        if (u->staging_slot >= plane->arena.slot_count)
+            return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u of %u", u->staging_slot,
+                             plane->arena.slot_count);
+        if (shm_arena_generation(&plane->arena, u->staging_slot) != u->generation)
+            return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u is not of generation %u",
+                             u->staging_slot, u->generation);
     }
-    return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u is not of generation %u",
-                     upload->staging_slot, upload->generation);
+    return 0;
 }

@@ -55,10 +55,10 @@ int dataplane_push(struct dataplane *plane, struct shm_ring_end *ring, uint32_t 
 int dataplane_receive(struct dataplane *plane, uint32_t type, uint32_t query_id,
                       const void **payload, int64_t deadline_ns, struct hill_why *why);
 
-/* Copy an entry out of staging: HILL_E_PROTOCOL when the slot or its generation is not what the
- * selection said. */
-int dataplane_copy_staged(const struct dataplane *plane, const struct selected_upload *upload,
-                          void *entry, uint32_t entry_bytes, struct hill_why *why);
+/* Are the uploads' staging slots of the generation that the selection said? Asked before they are
+ * read and again afterwards: HILL_E_PROTOCOL when one is not. */
+int dataplane_check_staged(const struct dataplane *plane, const struct selected_upload *uploads,
+                           uint32_t n, struct hill_why *why);
 
 /* Sleep until the bell rings (true) or the deadline, at most 100 ms; spins a little first. seen: of
  * dataplane_seen. */

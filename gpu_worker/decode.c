@@ -2,33 +2,347 @@
  * gpu_worker/decode.c - one token through the layers, attention over selected entries. See
  * engine.h.
  *
- * The slot after the last of a layer's slot buffer takes the new token's entry, so that it is
- * simply the last item of the attention's list.
+ * One launch a layer where launches are dear (devices that share the host's memory): from the
+ * uploads of a layer to the query of the next, or the logits; the host waits once a layer.
+ * Elsewhere the same kernel runs phase by phase. The new token's entry gets the slot after the last
+ * of the layer's table, so that it is simply the last item of the attention's list.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "gpu_worker/engine_internal.h"
 
-static int write_buffer(struct engine *e, cl_mem to, const void *from, uint64_t bytes,
-                        struct hill_why *why)
+#define PAGE 4096u
+
+/* ---- memory that both sides see ---- */
+
+static int shared_reserve(struct engine *e, struct shared_buffer *b, uint64_t bytes,
+                          struct hill_why *why)
 {
-    if (bytes == 0)
+    if (b->device.bytes >= bytes)
+        return 0;
+    engine_release(e, &b->device);
+    free(b->host);
+    bytes = (bytes + 63) / 64 * 64;
+    uint64_t pages = (bytes + PAGE - 1) / PAGE * PAGE;
+    b->host = aligned_alloc(PAGE, pages);
+    if (!b->host)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the device's inputs and outputs");
+    memset(b->host, 0, pages);
+    if (!e->device.shares_memory)
+        return engine_reserve(e, &b->device, bytes, why);
+    cl_int status;
+    b->device.mem = clCreateBuffer(e->device.context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
+                                   bytes, b->host, &status);
+    if (status != CL_SUCCESS) {
+        b->device.mem = NULL;
+        return cldevice_check(status, "cannot share memory with the device", why);
+    }
+    b->device.bytes = bytes;
+    e->kv_bytes += bytes;
+    return 0;
+}
+
+static void shared_release(struct engine *e, struct shared_buffer *b)
+{
+    engine_release(e, &b->device);
+    free(b->host);
+    b->host = NULL;
+}
+
+/* What the host wrote, for the device; the host leaves it alone until the next await(). */
+static int push(struct engine *e, const struct shared_buffer *b, uint64_t bytes,
+                struct hill_why *why)
+{
+    if (e->device.shares_memory || bytes == 0)
         return 0;
     return cldevice_check(
-        clEnqueueWriteBuffer(e->queue, to, CL_TRUE, 0, bytes, from, 0, NULL, NULL),
+        clEnqueueWriteBuffer(e->queue, b->device.mem, CL_FALSE, 0, bytes, b->host, 0, NULL, NULL),
         "cannot write to the device", why);
 }
+
+/* What the device is going to write, for the host: there after the next await(). */
+static int pull(struct engine *e, const struct shared_buffer *b, uint64_t bytes,
+                struct hill_why *why)
+{
+    if (e->device.shares_memory)
+        return 0;
+    return cldevice_check(
+        clEnqueueReadBuffer(e->queue, b->device.mem, CL_FALSE, 0, bytes, b->host, 0, NULL, NULL),
+        "cannot read from the device", why);
+}
+
+static int await(struct engine *e, struct hill_why *why)
+{
+    return cldevice_check(clFinish(e->queue), "the device failed", why);
+}
+
+/* ---- buffers ---- */
+
+static uint64_t q_bytes(const struct engine *e)
+{
+    return 4ull * e->hp.n_heads * e->hp.head_dim;
+}
+
+static int reserve_half(struct engine *e, struct upload_half *h, struct hill_why *why)
+{
+    uint64_t bytes = (uint64_t)UPLOAD_BATCH * (e->entry_bytes + 8);
+    int rc = engine_reserve(e, &h->entries, (uint64_t)UPLOAD_BATCH * e->entry_bytes, why);
+    if (!rc)
+        rc = engine_reserve(e, &h->list, 8ull * UPLOAD_BATCH, why);
+    if (rc || h->host)
+        return rc;
+    cl_int status;
+    h->pinned = clCreateBuffer(e->device.context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, bytes,
+                               NULL, &status);
+    if (status != CL_SUCCESS)
+        h->pinned = NULL;
+    else
+        h->host = clEnqueueMapBuffer(e->read_queue, h->pinned, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE,
+                                     0, bytes, 0, NULL, NULL, &status);
+    return cldevice_check(status, "cannot allocate pinned memory", why);
+}
+
+int decode_reserve(struct engine *e, struct hill_why *why)
+{
+    uint32_t padded = round_up(e->hp.head_dim, 16), tiles = e->gpu_slots / DECODE_TILE + 1;
+    struct {
+        struct device_buffer *buffer;
+        uint64_t bytes;
+    } scratch[] = {
+        {&e->step_attended, q_bytes(e) + 64},
+        {&e->step_activated, 4ull * e->act_stride},
+        {&e->partial, 4ull * tiles * e->hp.n_heads * (padded + 16)},
+        {&e->counters, COUNTER_BYTES},
+    };
+    struct {
+        struct shared_buffer *buffer;
+        uint64_t bytes;
+    } shared[] = {
+        {&e->x, 4ull * e->hidden_stride}, {&e->turn, 4ull * e->hp.rope_dims},
+        {&e->step_q, q_bytes(e) + 64},    {&e->items, 4ull * (e->gpu_slots + 1)},
+        {&e->fresh, e->entry_bytes},      {&e->logits, 4ull * round_up(e->hp.n_vocab, 32)},
+    };
+    int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof scratch / sizeof *scratch; i++)
+        rc = engine_reserve(e, scratch[i].buffer, scratch[i].bytes, why);
+    for (size_t i = 0; !rc && i < sizeof shared / sizeof *shared; i++)
+        rc = shared_reserve(e, shared[i].buffer, shared[i].bytes, why);
+    if (!rc && e->device.shares_memory) {
+        rc = shared_reserve(e, &e->uploads, 8ull * e->gpu_slots, why);
+        e->kv_bytes -=
+            e->uploads.device.bytes; /* a list in host memory is no memory of the GPU's */
+        e->uploads.device.bytes = 0;
+    }
+    for (int i = 0; !rc && i < 2 && !e->device.shares_memory; i++)
+        rc = reserve_half(e, &e->halves[i], why);
+    return rc;
+}
+
+static void release_event(cl_event *event)
+{
+    if (*event)
+        clReleaseEvent(*event);
+    *event = NULL;
+}
+
+static void release_half(struct engine *e, struct upload_half *h)
+{
+    release_event(&h->written);
+    release_event(&h->scattered);
+    engine_release(e, &h->entries);
+    engine_release(e, &h->list);
+    if (h->host) {
+        clEnqueueUnmapMemObject(e->read_queue, h->pinned, h->host, 0, NULL, NULL);
+        clFinish(e->read_queue);
+    }
+    if (h->pinned)
+        clReleaseMemObject(h->pinned);
+    *h = (struct upload_half){0};
+}
+
+void decode_release(struct engine *e)
+{
+    struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->partial,
+                                       &e->counters};
+    struct shared_buffer *shared[] = {&e->x,     &e->turn,   &e->step_q, &e->items,
+                                      &e->fresh, &e->logits, &e->uploads};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        engine_release(e, buffers[i]);
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        shared_release(e, shared[i]);
+    for (int i = 0; i < 2; i++)
+        release_half(e, &e->halves[i]);
+    if (e->staging)
+        clReleaseMemObject(e->staging);
+    e->staging = NULL;
+}
+
+uint64_t decode_bytes(const struct engine *e)
+{
+    return e->step_attended.bytes + e->step_activated.bytes + e->partial.bytes + e->counters.bytes +
+           e->x.device.bytes + e->turn.device.bytes + e->step_q.device.bytes +
+           e->items.device.bytes + e->fresh.device.bytes + e->logits.device.bytes +
+           e->halves[0].entries.bytes + e->halves[0].list.bytes + e->halves[1].entries.bytes +
+           e->halves[1].list.bytes;
+}
+
+int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, uint32_t count,
+                          struct hill_why *why)
+{
+    int rc = engine_finish(e, why);
+    if (e->staging)
+        clReleaseMemObject(e->staging);
+    e->staging = NULL;
+    e->staging_slots = slots;
+    e->staging_stride = stride;
+    e->staging_count = slots ? count : 0;
+    e->n_uploads = 0;
+    if (rc || !slots || !e->device.shares_memory)
+        return rc;
+    cl_int status;
+    /* read only for the kernels; OpenCL takes the pointer without const */
+    e->staging = clCreateBuffer(e->device.context, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR,
+                                stride * count, (void *)(uintptr_t)slots, &status);
+    if (status != CL_SUCCESS)
+        e->staging = NULL;
+    return cldevice_check(status, "cannot share the staging arena with the device", why);
+}
+
+/* ---- launches ---- */
+
+struct step_launch {
+    const struct layer_weights *layer, *next; /* next NULL: the logits */
+    cl_mem slots, staging, uploads;
+    uint32_t n_items, n_uploads, fresh_slot;
+    cl_event *event;
+    const cl_event *after;
+};
+
+static uint32_t count_tasks(const struct engine *e, const struct step_launch *s, enum phase phase)
+{
+    uint32_t tiles = (s->n_items + DECODE_TILE - 1) / DECODE_TILE;
+    /* as decode.cl's HEAD_BLOCKS */
+    uint32_t block = e->hp.head_dim >= 256 ? 1 : 256 / e->hp.head_dim;
+    if (block > e->hp.n_kv_heads)
+        block = e->hp.n_kv_heads;
+    switch (phase) {
+    case PHASE_SCATTER:
+        return s->n_uploads + 1;
+    case PHASE_ATTEND:
+        return tiles * ((e->hp.n_kv_heads + block - 1) / block);
+    case PHASE_COMBINE:
+        return e->hp.n_heads;
+    case PHASE_OUTPUT:
+        return s->layer->output.panels;
+    case PHASE_GATE_UP:
+        return s->layer->gate_up.panels / 2;
+    case PHASE_DOWN:
+        return s->layer->down.panels;
+    case PHASE_QKV:
+        return s->next ? s->next->qkv.panels : 0;
+    default:
+        return s->next ? 0 : e->output.panels;
+    }
+}
+
+#define ARG_WEIGHTS(m, n) ARG_BUFFER((m)->buffer), ARG_U32(n), ARG_U32((m)->k), ARG_U32((m)->f16)
+
+static int launch_phases(struct engine *e, const struct step_launch *s, enum phase first,
+                         enum phase last, size_t size, struct hill_why *why)
+{
+    const struct matrix *qkv = s->next ? &s->next->qkv : &s->layer->qkv;
+    const struct kernel_arg args[] = {
+        ARG_BUFFER(e->x.device.mem),
+        ARG_BUFFER(e->step_q.device.mem),
+        ARG_BUFFER(e->step_attended.mem),
+        ARG_BUFFER(e->step_activated.mem),
+        ARG_BUFFER(e->partial.mem),
+        ARG_BUFFER(e->logits.device.mem),
+        ARG_BUFFER(s->slots),
+        ARG_BUFFER(e->fresh.device.mem),
+        ARG_BUFFER(s->staging),
+        ARG_BUFFER(e->turn.device.mem),
+        ARG_BUFFER(s->layer->ffn_norm),
+        {sizeof(cl_mem), s->next ? &s->next->attn_norm : &e->output_norm},
+        ARG_BUFFER(e->items.device.mem),
+        ARG_BUFFER(s->uploads),
+        ARG_U32(s->n_items),
+        ARG_U32(s->n_uploads),
+        ARG_U32((uint32_t)(e->device.shares_memory ? e->staging_stride : e->entry_bytes) / 2),
+        ARG_U32(s->fresh_slot),
+        ARG_F32(e->hp.rms_eps),
+        ARG_WEIGHTS(&s->layer->output, s->layer->output.panels),
+        ARG_WEIGHTS(&s->layer->gate_up, s->layer->gate_up.panels),
+        ARG_WEIGHTS(&s->layer->down, s->layer->down.panels),
+        ARG_WEIGHTS(qkv, s->next ? qkv->panels : 0),
+        ARG_WEIGHTS(&e->output, s->next ? 0 : e->output.panels),
+        ARG_U32(first),
+        ARG_U32(last),
+        ARG_U32(e->device.shares_memory),
+        ARG_BUFFER(e->counters.mem),
+    };
+    const struct launch launch = {
+        e->kernels[0][KERNEL_STEP], "decode_step", 0, {size, 1}, s->event, s->after};
+    return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
+}
+
+static int launch_step(struct engine *e, const struct step_launch *s, enum phase first,
+                       enum phase last, struct hill_why *why)
+{
+    int rc = 0;
+    if (e->device.shares_memory)
+        return launch_phases(e, s, first, last, e->device.compute_units, why);
+    for (enum phase phase = first; !rc && phase <= last; phase++) {
+        uint32_t n = count_tasks(e, s, phase);
+        if (n)
+            rc = launch_phases(e, s, phase, phase, n, why);
+    }
+    return rc;
+}
+
+/* The query and entry of `layer`, or with n_layers the logits, come next to the host. */
+static int pull_results(struct engine *e, uint32_t layer, struct hill_why *why)
+{
+    if (layer == e->hp.n_layers)
+        return pull(e, &e->logits, 4ull * e->hp.n_vocab, why);
+    int rc = pull(e, &e->step_q, q_bytes(e), why);
+    return rc ? rc : pull(e, &e->fresh, e->entry_bytes, why);
+}
+
+/* A launch of one phase that needs no layer's attention before it. */
+static int launch_alone(struct engine *e, const struct layer_weights *next, enum phase phase,
+                        struct hill_why *why)
+{
+    struct step_launch s = {.layer = &e->layers[0],
+                            .next = next,
+                            .slots = e->slots[0].mem,
+                            .staging = e->fresh.device.mem,
+                            .uploads = e->items.device.mem};
+    int rc = launch_step(e, &s, phase, phase, why);
+    if (!rc)
+        rc = pull_results(e, next ? 0 : e->hp.n_layers, why);
+    return rc ? rc : cldevice_check(clFlush(e->queue), "the device failed", why);
+}
+
+/* ---- a step ---- */
 
 int engine_step_begin(struct engine *e, uint32_t token, uint32_t position, struct hill_why *why)
 {
     e->next_layer = UINT32_MAX;
-    int rc = engine_embedding(e, token, e->host_row, why);
+    e->queried = false;
+    e->n_uploads = 0;
+    int rc = await(e, why);
     if (!rc)
-        rc = write_buffer(e, e->x.mem, e->host_row, 4ull * e->hidden_stride, why);
+        rc = engine_embedding(e, token, e->x.host, why);
     if (rc)
         return rc;
-    engine_turns(e, position, e->host_row);
-    rc = write_buffer(e, e->turn.mem, e->host_row, 4ull * e->hp.rope_dims, why);
+    engine_turns(e, position, e->turn.host);
+    rc = push(e, &e->x, 4ull * e->hidden_stride, why);
+    if (!rc)
+        rc = push(e, &e->turn, 4ull * e->hp.rope_dims, why);
+    if (!rc)
+        rc = launch_alone(e, &e->layers[0], PHASE_QKV, why);
     e->position = position;
     e->next_layer = rc ? UINT32_MAX : 0;
     return rc;
@@ -38,105 +352,133 @@ int engine_step_query(struct engine *e, uint32_t layer, float *q, void *entry, s
 {
     if (layer != e->next_layer || layer >= e->hp.n_layers)
         return hill_fail(why, HILL_E_INVALID, "layer %u is out of order", layer);
-    const struct layer_weights *w = &e->layers[layer];
-    uint64_t at = (uint64_t)e->gpu_slots * e->entry_bytes;
+    int rc = await(e, why);
+    if (rc)
+        return rc;
+    memcpy(q, e->step_q.host, q_bytes(e));
+    memcpy(entry, e->fresh.host, e->entry_bytes);
+    e->queried = true;
+    return 0;
+}
+
+/* A batch goes to the device through pinned memory and the second queue, and is scattered from
+ * there. */
+static int send_batch(struct engine *e, uint32_t layer, uint32_t count,
+                      const struct engine_upload *uploads, struct upload_half *h,
+                      struct hill_why *why)
+{
+    uint32_t *pairs = (uint32_t *)(void *)(h->host + (uint64_t)UPLOAD_BATCH * e->entry_bytes);
     int rc =
-        LAUNCH(e, KERNEL_MATVEC_QKV, w->qkv.f16, 0, w->qkv.panels, 1, NULL, why,
-               ARG_BUFFER(e->x.mem), ARG_BUFFER(w->attn_norm), ARG_F32(e->hp.rms_eps),
-               ARG_BUFFER(w->qkv.buffer), ARG_U32(w->qkv.k), ARG_BUFFER(e->turn.mem),
-               ARG_BUFFER(e->step_q.mem), ARG_BUFFER(e->slots[layer].mem), ARG_U32(e->gpu_slots));
-    if (!rc)
-        rc = cldevice_check(clEnqueueReadBuffer(e->queue, e->step_q.mem, CL_FALSE, 0,
-                                                4ull * e->hp.n_heads * e->hp.head_dim, q, 0, NULL,
-                                                NULL),
-                            "cannot read the query from the device", why);
-    if (!rc)
-        rc = cldevice_check(clEnqueueReadBuffer(e->queue, e->slots[layer].mem, CL_TRUE, at,
-                                                e->entry_bytes, entry, 0, NULL, NULL),
-                            "cannot read the new entry from the device", why);
-    return rc;
-}
-
-int engine_step_upload(struct engine *e, uint32_t layer, uint32_t count, const uint32_t *slots,
-                       const void *entries, struct hill_why *why)
-{
-    int rc = 0;
-    if (layer >= e->hp.n_layers)
-        return hill_fail(why, HILL_E_INVALID, "no layer %u", layer);
-    for (uint32_t i = 0; i < count; i++)
-        if (slots[i] >= e->gpu_slots)
-            return hill_fail(why, HILL_E_INVALID, "GPU slot %u of %u", slots[i], e->gpu_slots);
-    for (uint32_t first = 0; !rc && first < count; first += UPLOAD_BATCH) {
-        uint32_t n = count - first < UPLOAD_BATCH ? count - first : UPLOAD_BATCH;
-        rc = write_buffer(e, e->upload.mem,
-                          (const uint8_t *)entries + (uint64_t)first * e->entry_bytes,
-                          (uint64_t)n * e->entry_bytes, why);
-        if (!rc)
-            rc = write_buffer(e, e->upload_slots.mem, slots + first, 4ull * n, why);
-        if (!rc)
-            rc = LAUNCH(e, KERNEL_SCATTER_ENTRIES, 0, 0, n, 1, NULL, why, ARG_BUFFER(e->upload.mem),
-                        ARG_BUFFER(e->upload_slots.mem), ARG_BUFFER(e->slots[layer].mem));
+        h->written ? cldevice_check(clWaitForEvents(1, &h->written), "the device failed", why) : 0;
+    if (rc)
+        return rc;
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(h->host + (uint64_t)i * e->entry_bytes,
+               e->staging_slots + uploads[i].staging_slot * e->staging_stride, e->entry_bytes);
+        pairs[2 * i] = i;
+        pairs[2 * i + 1] = uploads[i].gpu_slot;
     }
-    return rc;
+    release_event(&h->written);
+    cl_uint n_after = h->scattered ? 1 : 0;
+    const cl_event *after = n_after ? &h->scattered : NULL;
+    rc = cldevice_check(clEnqueueWriteBuffer(e->read_queue, h->entries.mem, CL_FALSE, 0,
+                                             (uint64_t)count * e->entry_bytes, h->host, n_after,
+                                             after, NULL),
+                        "cannot write entries to the device", why);
+    if (!rc)
+        rc = cldevice_check(clEnqueueWriteBuffer(e->read_queue, h->list.mem, CL_FALSE, 0,
+                                                 8ull * count, pairs, n_after, after, &h->written),
+                            "cannot write entries to the device", why);
+    if (!rc)
+        rc = cldevice_check(clFlush(e->read_queue), "the device failed", why);
+    if (rc)
+        return rc;
+    release_event(&h->scattered);
+    struct step_launch s = {.layer = &e->layers[layer],
+                            .next = &e->layers[layer],
+                            .slots = e->slots[layer].mem,
+                            .staging = h->entries.mem,
+                            .uploads = h->list.mem,
+                            .n_uploads = count,
+                            .fresh_slot = e->gpu_slots,
+                            .event = &h->scattered,
+                            .after = &h->written};
+    return launch_phases(e, &s, PHASE_SCATTER, PHASE_SCATTER, count, why);
 }
 
-static int enqueue_attention(struct engine *e, uint32_t layer, uint32_t n_items,
-                             struct hill_why *why)
+int engine_step_upload(struct engine *e, uint32_t layer, uint32_t count,
+                       const struct engine_upload *uploads, struct hill_why *why)
 {
-    uint32_t tiles = (n_items + DECODE_TILE - 1) / DECODE_TILE;
-    int rc = LAUNCH(e, KERNEL_ATTEND_LIST, 0, 0, e->hp.n_heads, tiles, NULL, why,
-                    ARG_BUFFER(e->step_q.mem), ARG_BUFFER(e->slots[layer].mem),
-                    ARG_BUFFER(e->items.mem), ARG_U32(n_items), ARG_BUFFER(e->partial.mem));
-    if (!rc)
-        rc = LAUNCH(e, KERNEL_ATTEND_COMBINE, 0, 0, e->hp.n_heads, 1, NULL, why,
-                    ARG_BUFFER(e->partial.mem), ARG_U32(tiles), ARG_BUFFER(e->step_attended.mem));
+    if (layer != e->next_layer || !e->queried)
+        return hill_fail(why, HILL_E_INVALID, "uploads of layer %u are out of order", layer);
+    for (uint32_t i = 0; i < count; i++)
+        if (uploads[i].gpu_slot >= e->gpu_slots || uploads[i].staging_slot >= e->staging_count)
+            return hill_fail(
+                why, HILL_E_INVALID, "staging slot %u of %u or GPU slot %u of %u is out of range",
+                uploads[i].staging_slot, e->staging_count, uploads[i].gpu_slot, e->gpu_slots);
+    if (e->device.shares_memory) {
+        if (count > e->gpu_slots - e->n_uploads)
+            return hill_fail(why, HILL_E_INVALID, "more uploads than GPU slots in layer %u", layer);
+        uint32_t *pairs = (uint32_t *)e->uploads.host + 2ull * e->n_uploads;
+        for (uint32_t i = 0; i < count; i++) {
+            pairs[2 * i] = uploads[i].staging_slot;
+            pairs[2 * i + 1] = uploads[i].gpu_slot;
+        }
+        e->n_uploads += count;
+        return 0;
+    }
+    int rc = 0;
+    for (uint32_t first = 0, batch = 0; !rc && first < count; first += UPLOAD_BATCH, batch++) {
+        uint32_t n = count - first < UPLOAD_BATCH ? count - first : UPLOAD_BATCH;
+        rc = send_batch(e, layer, n, uploads + first, &e->halves[batch % 2], why);
+    }
     return rc;
 }
 
 int engine_step_attend(struct engine *e, uint32_t layer, uint32_t n_slots, const uint32_t *slots,
                        struct hill_why *why)
 {
-    if (layer != e->next_layer || layer >= e->hp.n_layers || n_slots > e->gpu_slots)
+    if (layer != e->next_layer || !e->queried || n_slots > e->gpu_slots)
         return hill_fail(why, HILL_E_INVALID, "layer %u with %u entries is out of order or range",
                          layer, n_slots);
-    const struct layer_weights *w = &e->layers[layer];
-    for (uint32_t i = 0; i < n_slots; i++)
+    uint32_t *items = e->items.host;
+    for (uint32_t i = 0; i < n_slots; i++) {
         if (slots[i] >= e->gpu_slots)
             return hill_fail(why, HILL_E_INVALID, "GPU slot %u of %u", slots[i], e->gpu_slots);
-    int rc = write_buffer(e, e->items.mem, slots, 4ull * n_slots, why);
+        items[i] = slots[i];
+    }
+    items[n_slots] = e->gpu_slots;
+    bool last = layer + 1 == e->hp.n_layers;
+    struct step_launch s = {.layer = &e->layers[layer],
+                            .next = last ? NULL : &e->layers[layer + 1],
+                            .slots = e->slots[layer].mem,
+                            .staging = e->n_uploads ? e->staging : e->fresh.device.mem,
+                            .uploads = e->n_uploads ? e->uploads.device.mem : e->items.device.mem,
+                            .n_items = n_slots + 1,
+                            .n_uploads = e->n_uploads,
+                            .fresh_slot = e->gpu_slots};
+    e->n_uploads = 0;
+    e->queried = false;
+    int rc = push(e, &e->items, 4ull * (n_slots + 1), why);
     if (!rc)
-        rc = cldevice_check(clEnqueueFillBuffer(e->queue, e->items.mem, &e->gpu_slots, 4,
-                                                4ull * n_slots, 4, 0, NULL, NULL),
-                            "cannot write to the device", why);
+        rc = launch_step(e, &s, PHASE_SCATTER, last ? PHASE_LOGITS : PHASE_QKV, why);
     if (!rc)
-        rc = enqueue_attention(e, layer, n_slots + 1, why);
+        rc = pull_results(e, layer + 1, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_MATVEC_ADD, w->output.f16, 0, w->output.panels, 1, NULL, why,
-                    ARG_BUFFER(e->step_attended.mem), ARG_BUFFER(w->output.buffer),
-                    ARG_U32(w->output.k), ARG_BUFFER(e->x.mem));
-    if (!rc)
-        rc = LAUNCH(e, KERNEL_MATVEC_SWIGLU, w->gate_up.f16, 0, w->gate_up.panels / 2, 1, NULL, why,
-                    ARG_BUFFER(e->x.mem), ARG_BUFFER(w->ffn_norm), ARG_F32(e->hp.rms_eps),
-                    ARG_BUFFER(w->gate_up.buffer), ARG_U32(w->gate_up.k),
-                    ARG_BUFFER(e->step_activated.mem));
-    if (!rc)
-        rc = LAUNCH(e, KERNEL_MATVEC_ADD, w->down.f16, 0, w->down.panels, 1, NULL, why,
-                    ARG_BUFFER(e->step_activated.mem), ARG_BUFFER(w->down.buffer),
-                    ARG_U32(w->down.k), ARG_BUFFER(e->x.mem));
+        rc = cldevice_check(clFlush(e->queue), "the device failed", why);
     e->next_layer += rc ? 0 : 1;
     return rc;
 }
 
+/* x is the last hidden state: its logits. */
 int engine_logits(struct engine *e, float *logits, struct hill_why *why)
 {
-    int rc = LAUNCH(e, KERNEL_MATVEC_NORM, e->output.f16, 0, e->output.panels, 1, NULL, why,
-                    ARG_BUFFER(e->x.mem), ARG_BUFFER(e->output_norm), ARG_F32(e->hp.rms_eps),
-                    ARG_BUFFER(e->output.buffer), ARG_U32(e->output.k), ARG_BUFFER(e->logits.mem));
-    if (rc)
-        return rc;
-    return cldevice_check(clEnqueueReadBuffer(e->queue, e->logits.mem, CL_TRUE, 0,
-                                              4ull * e->hp.n_vocab, logits, 0, NULL, NULL),
-                          "cannot read the logits from the device", why);
+    int rc = launch_alone(e, NULL, PHASE_LOGITS, why);
+    if (!rc)
+        rc = await(e, why);
+    if (!rc)
+        memcpy(logits, e->logits.host, 4ull * e->hp.n_vocab);
+    return rc;
 }
 
 int engine_step_logits(struct engine *e, float *logits, struct hill_why *why)
@@ -144,5 +486,8 @@ int engine_step_logits(struct engine *e, float *logits, struct hill_why *why)
     if (e->next_layer != e->hp.n_layers)
         return hill_fail(why, HILL_E_INVALID, "logits before all layers are done");
     e->next_layer = UINT32_MAX;
-    return engine_logits(e, logits, why);
+    int rc = await(e, why);
+    if (!rc)
+        memcpy(logits, e->logits.host, 4ull * e->hp.n_vocab);
+    return rc;
 }

@@ -6,21 +6,19 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/embed.h"
 
 HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
-HILL_EMBED(gpu_worker_matvec_cl, "gpu_worker/matvec.cl");
+HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 
 static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_GEMM_STORE] = "gemm_store",           [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_SWIGLU] = "gemm_swiglu",         [KERNEL_MATVEC_NORM] = "matvec_norm",
-    [KERNEL_MATVEC_ADD] = "matvec_add",           [KERNEL_MATVEC_SWIGLU] = "matvec_swiglu",
-    [KERNEL_MATVEC_QKV] = "matvec_qkv",           [KERNEL_NORM_ROWS] = "norm_rows",
-    [KERNEL_ROTATE_STORE] = "rotate_store",       [KERNEL_ATTEND_CHUNK] = "attend_chunk",
-    [KERNEL_SCATTER_ENTRIES] = "scatter_entries", [KERNEL_ATTEND_LIST] = "attend_list",
-    [KERNEL_ATTEND_COMBINE] = "attend_combine",
+    [KERNEL_GEMM_STORE] = "gemm_store",     [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_SWIGLU] = "gemm_swiglu",   [KERNEL_NORM_ROWS] = "norm_rows",
+    [KERNEL_ROTATE_STORE] = "rotate_store", [KERNEL_ATTEND_CHUNK] = "attend_chunk",
+    [KERNEL_STEP] = "decode_step",
 };
 
 /* ---- launches and buffers ---- */
@@ -36,14 +34,54 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
             return cldevice_check(status, launch->name, why);
     }
     return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, offset, launch->size,
-                                                 local, 0, NULL, launch->event),
+                                                 local, launch->after ? 1 : 0, launch->after,
+                                                 launch->event),
                           launch->name, why);
+}
+
+#define HUGE_PAGE (2ull << 20)
+#define HUGE_FROM (1ull << 20) /* smaller buffers lie in a page or two whatever its size */
+
+void *engine_map_pages(uint64_t bytes, uint64_t *mapped)
+{
+    bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    uint8_t *all = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED)
+        return NULL;
+    uint64_t before = -(uintptr_t)all % HUGE_PAGE;
+    if (before)
+        munmap(all, before);
+    if (before < HUGE_PAGE)
+        munmap(all + before + bytes, HUGE_PAGE - before);
+    madvise(all + before, bytes, MADV_HUGEPAGE); /* a wish: small pages are right as well */
+    *mapped = bytes;
+    return all + before;
+}
+
+/* Make the memory object, over pages of our own where the device works in them. */
+static cl_int make_buffer(const struct engine *e, struct device_buffer *buffer, uint64_t bytes)
+{
+    cl_int status;
+    cl_mem_flags flags = CL_MEM_READ_WRITE;
+    if (e->device.shares_memory && bytes >= HUGE_FROM) {
+        buffer->pages = engine_map_pages(bytes, &buffer->page_bytes);
+        if (!buffer->pages)
+            return CL_MEM_OBJECT_ALLOCATION_FAILURE;
+        flags |= CL_MEM_USE_HOST_PTR;
+    }
+    buffer->mem = clCreateBuffer(e->device.context, flags, bytes, buffer->pages, &status);
+    if (status != CL_SUCCESS)
+        buffer->mem = NULL;
+    return status;
 }
 
 void engine_release(struct engine *e, struct device_buffer *buffer)
 {
     if (buffer->mem)
         clReleaseMemObject(buffer->mem);
+    if (buffer->pages)
+        munmap(buffer->pages, buffer->page_bytes);
     e->kv_bytes -= buffer->bytes;
     *buffer = (struct device_buffer){0};
 }
@@ -55,17 +93,18 @@ int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t byte
     if (buffer->bytes >= bytes)
         return 0;
     engine_release(e, buffer);
-    cl_int status;
     bytes = (bytes + 63) / 64 * 64;
-    buffer->mem = clCreateBuffer(e->device.context, CL_MEM_READ_WRITE, bytes, NULL, &status);
+    cl_int status = make_buffer(e, buffer, bytes);
     if (status != CL_SUCCESS) {
-        buffer->mem = NULL;
+        engine_release(e, buffer);
         return hill_fail(why, HILL_E_NOMEM, "cannot allocate %llu MiB on the device: %s",
                          (unsigned long long)(bytes >> 20), cldevice_strerror(status));
     }
     buffer->bytes = bytes;
     e->kv_bytes += bytes;
-    /* what is never written is still read as padding: it must be finite */
+    /* what is never written is still read as padding: it must be finite. Fresh pages are zero. */
+    if (buffer->pages)
+        return 0;
     return cldevice_check(
         clEnqueueFillBuffer(e->queue, buffer->mem, &zero, sizeof zero, 0, bytes, 0, NULL, NULL),
         "cannot clear device memory", why);
@@ -135,8 +174,9 @@ static int check_shape(const struct model_hparams *hp, struct hill_why *why)
 static int build_kernels(struct engine *e, struct hill_why *why)
 {
     const struct model_hparams *hp = &e->hp;
-    const char *const sources[3] = {NULL, NULL, gpu_worker_attention_cl};
-    for (int p = 0; p < 3; p++) {
+    const char *const sources[4] = {gpu_worker_matmul_cl, gpu_worker_matmul_cl,
+                                    gpu_worker_attention_cl, gpu_worker_decode_cl};
+    for (int p = 0; p < 4; p++) {
         char options[512];
         snprintf(options, sizeof options,
                  "-cl-std=CL1.2 -DWEIGHT_F16=%d -DROWS=%u -DSUBS=%u -DKEYS=%u -DDECODE_TILE=%u "
@@ -146,26 +186,15 @@ static int build_kernels(struct engine *e, struct hill_why *why)
                  hp->n_heads, hp->n_kv_heads, hp->rope_dims,
                  (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
                  1.4426950408889634 / sqrt(hp->head_dim));
-        char *joined = NULL;
-        if (p < 2) {
-            size_t bytes = (size_t)(gpu_worker_matmul_cl_end - gpu_worker_matmul_cl) +
-                           (size_t)(gpu_worker_matvec_cl_end - gpu_worker_matvec_cl) + 64;
-            joined = malloc(bytes);
-            if (!joined)
-                return hill_fail(why, HILL_E_NOMEM, "no memory for kernel sources");
-            snprintf(joined, bytes, "%s\n%s", gpu_worker_matmul_cl,
-                     gpu_worker_matvec_cl);
-        }
-        e->programs[p] = cldevice_build(&e->device, joined ? joined : sources[p], options, why);
-        free(joined);
+        e->programs[p] = cldevice_build(&e->device, sources[p], options, why);
         if (!e->programs[p])
             return HILL_E_NODEV;
     }
     for (int k = 0; k < KERNEL_COUNT; k++) {
         for (int f16 = 0; f16 < (k < KERNEL_TYPED_COUNT ? 2 : 1); f16++) {
             cl_int status;
-            e->kernels[f16][k] = clCreateKernel(e->programs[k < KERNEL_TYPED_COUNT ? f16 : 2],
-                                                kernel_names[k], &status);
+            int p = k < KERNEL_TYPED_COUNT ? f16 : k == KERNEL_STEP ? 3 : 2;
+            e->kernels[f16][k] = clCreateKernel(e->programs[p], kernel_names[k], &status);
             if (cldevice_check(status, kernel_names[k], why))
                 return HILL_E_NODEV;
         }
@@ -239,27 +268,11 @@ int engine_configure(struct engine *e, uint32_t batch_tokens, uint32_t gpu_slots
         e->slots = calloc(e->hp.n_layers, sizeof *e->slots);
     if (!e->slots)
         return hill_fail(why, HILL_E_NOMEM, "no memory for the slot table");
-    uint32_t padded = round_up(e->hp.head_dim, 16), tiles = gpu_slots / DECODE_TILE + 1;
     /* the last value vector of the last entry may be read 15 values past its end */
     for (uint32_t layer = 0; !rc && layer < e->hp.n_layers; layer++)
         rc = engine_reserve(e, &e->slots[layer], (gpu_slots + 1ull) * e->entry_bytes + 32, why);
-    struct {
-        struct device_buffer *buffer;
-        uint64_t bytes;
-    } scratch[] = {
-        {&e->x, 4ull * e->hidden_stride},
-        {&e->turn, 4ull * e->hp.rope_dims},
-        {&e->step_q, 4ull * (e->hp.n_heads * e->hp.head_dim + 16)},
-        {&e->step_attended, 4ull * (e->hp.n_heads * e->hp.head_dim + 16)},
-        {&e->step_activated, 4ull * e->act_stride},
-        {&e->partial, 4ull * tiles * e->hp.n_heads * (padded + 16)},
-        {&e->items, 4ull * (gpu_slots + 1)},
-        {&e->logits, 4ull * round_up(e->hp.n_vocab, 32)},
-        {&e->upload, (uint64_t)UPLOAD_BATCH * e->entry_bytes},
-        {&e->upload_slots, 4ull * UPLOAD_BATCH},
-    };
-    for (size_t i = 0; !rc && i < sizeof scratch / sizeof *scratch; i++)
-        rc = engine_reserve(e, scratch[i].buffer, scratch[i].bytes, why);
+    if (!rc)
+        rc = decode_reserve(e, why);
     return rc ? rc : engine_finish(e, why);
 }
 
@@ -271,14 +284,12 @@ void engine_destroy(struct engine *e)
         clFinish(e->queue);
     if (e->read_queue)
         clFinish(e->read_queue);
-    struct device_buffer *buffers[] = {
-        &e->hidden,         &e->turns,   &e->kt,    &e->v,      &e->entries[0],
-        &e->entries[1],     &e->normed,  &e->qkv,   &e->q,      &e->attended,
-        &e->activated,      &e->x,       &e->turn,  &e->step_q, &e->step_attended,
-        &e->step_activated, &e->partial, &e->items, &e->logits, &e->upload,
-        &e->upload_slots};
+    struct device_buffer *buffers[] = {&e->hidden,     &e->turns,      &e->kt,       &e->v,
+                                       &e->entries[0], &e->entries[1], &e->normed,   &e->qkv,
+                                       &e->q,          &e->attended,   &e->activated};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
+    decode_release(e);
     release_slots(e);
     for (int i = 0; i < 2; i++)
         if (e->stored[i])
@@ -288,7 +299,7 @@ void engine_destroy(struct engine *e)
         for (int k = 0; k < KERNEL_COUNT; k++)
             if (e->kernels[f16][k])
                 clReleaseKernel(e->kernels[f16][k]);
-    for (int p = 0; p < 3; p++)
+    for (int p = 0; p < 4; p++)
         if (e->programs[p])
             clReleaseProgram(e->programs[p]);
     if (e->read_queue)

@@ -39,6 +39,12 @@ void engine_destroy(struct engine *engine); /* NULL allowed */
 int engine_configure(struct engine *engine, uint32_t batch_tokens, uint32_t gpu_slots,
                      struct hill_why *why);
 
+/* Where uploads come from: count slots, stride bytes apart (a multiple of 64, entries at the start
+ * of each), which stay there until another call; NULL: nothing. Waits until the device has let go
+ * of the old ones. */
+int engine_attach_staging(struct engine *engine, const void *slots, uint64_t stride, uint32_t count,
+                          struct hill_why *why);
+
 const struct model_hparams *engine_hparams(const struct engine *engine);
 uint64_t engine_weight_bytes(const struct engine *engine);
 /* KV and activation bytes that are allocated now, and those that a prompt of n_prompt tokens takes
@@ -77,12 +83,15 @@ int engine_step_begin(struct engine *engine, uint32_t token, uint32_t position,
  */
 int engine_step_query(struct engine *engine, uint32_t layer, float *q, void *entry,
                       struct hill_why *why);
-/* Copy count entries ([count][entry bytes], one after the other) into the layer's slots. entries
- * may be reused at return. */
-int engine_step_upload(struct engine *engine, uint32_t layer, uint32_t count, const uint32_t *slots,
-                       const void *entries, struct hill_why *why);
+/* Copy entries from staging into the layer's slots: done when the layer's attention is, and staging
+ * must not change before the next engine_step_query or engine_step_logits returned. */
+struct engine_upload {
+    uint32_t staging_slot, gpu_slot;
+};
+int engine_step_upload(struct engine *engine, uint32_t layer, uint32_t count,
+                       const struct engine_upload *uploads, struct hill_why *why);
 /* Attention over slots[0 .. n_slots-1] in that order, then the token itself; output projection and
- * FFN. Does not wait. */
+ * FFN, and the next layer's query or the logits. Does not wait. */
 int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t n_slots,
                        const uint32_t *slots, struct hill_why *why);
 /* logits [n_vocab]; after all layers. Waits. */

@@ -12,25 +12,19 @@
 #define ATTEND_SUBTILES 4u  /* row tiles of an attention work item */
 #define ATTEND_KEYS     64u /* keys of an attention tile */
 #define DECODE_TILE     128u
-#define UPLOAD_BATCH    256u /* entries that one scatter launch takes */
+#define UPLOAD_BATCH    127u /* entries of one transfer to a device with memory of its own */
 
 enum kernel {
     /* once for each weight type */
     KERNEL_GEMM_STORE,
     KERNEL_GEMM_ADD,
     KERNEL_GEMM_SWIGLU,
-    KERNEL_MATVEC_NORM,
-    KERNEL_MATVEC_ADD,
-    KERNEL_MATVEC_SWIGLU,
-    KERNEL_MATVEC_QKV,
     KERNEL_TYPED_COUNT,
     /* once */
     KERNEL_NORM_ROWS = KERNEL_TYPED_COUNT,
     KERNEL_ROTATE_STORE,
     KERNEL_ATTEND_CHUNK,
-    KERNEL_SCATTER_ENTRIES,
-    KERNEL_ATTEND_LIST,
-    KERNEL_ATTEND_COMBINE,
+    KERNEL_STEP,
     KERNEL_COUNT
 };
 
@@ -45,9 +39,49 @@ struct layer_weights {
     struct matrix qkv, output, gate_up, down; /* gate_up: panels alternate */
 };
 
+/* Phases of the decode kernel, in its order (decode.cl). */
+enum phase {
+    PHASE_SCATTER,
+    PHASE_ATTEND,
+    PHASE_COMBINE,
+    PHASE_OUTPUT,
+    PHASE_GATE_UP,
+    PHASE_DOWN,
+    PHASE_QKV,
+    PHASE_LOGITS,
+    PHASE_COUNT
+};
+#define COUNTER_BYTES (4u * (32u * PHASE_COUNT + 16u))
+
 struct device_buffer { /* grows, never shrinks; zeroed when made */
     cl_mem mem;
     uint64_t bytes;
+    void *pages; /* shared memory: what lies under a large buffer, or NULL */
+    uint64_t page_bytes;
+};
+
+/* Shared memory: matrices side by side on huge pages. */
+#define WEIGHT_BLOCK_BYTES (64ull << 20)
+struct weight_block {
+    struct weight_block *next;
+    uint8_t *pages;
+    uint64_t bytes, used;
+};
+
+/* Memory that host and device both look at between launches: the same bytes where the device works
+ * in the host's memory, else a buffer and its image, which decode.c keeps equal. */
+struct shared_buffer {
+    struct device_buffer device;
+    void *host;
+};
+
+/* Uploads on their way to a device with memory of its own: while one half's entries are scattered,
+ * the other's are copied. */
+struct upload_half {
+    struct device_buffer entries, list;
+    cl_mem pinned;
+    uint8_t *host; /* pinned, mapped: [UPLOAD_BATCH][entry], then [UPLOAD_BATCH] pairs */
+    cl_event written, scattered;
 };
 
 struct engine {
@@ -58,12 +92,13 @@ struct engine {
     uint32_t entry_bytes, hidden_stride, qkv_stride,
         act_stride;                     /* strides in floats, multiples of 32 */
     cl_command_queue queue, read_queue; /* kernels; prefill's entries */
-    cl_program programs[3];             /* F32 weights, F16 weights, attention */
+    cl_program programs[4]; /* products with F32 weights, with F16 weights; attention; decode */
     cl_kernel kernels[2][KERNEL_COUNT]; /* [weights are F16]; untyped ones in [0] */
 
     struct layer_weights *layers; /* [n_layers] */
     cl_mem output_norm;
     struct matrix output;
+    struct weight_block *blocks;
     uint64_t weight_bytes, kv_bytes;
     double *frequencies; /* [rope_dims / 2]: turns (radians) per position */
 
@@ -80,9 +115,16 @@ struct engine {
     uint32_t n_tokens, n_chunks, panels, units_queued, units_read;
 
     /* decode */
-    struct device_buffer x, turn, step_q, step_attended, step_activated, partial, items, logits;
-    struct device_buffer upload, upload_slots;
+    struct device_buffer step_attended, step_activated, partial, counters;
+    struct shared_buffer x, turn, step_q, fresh, items, logits;
+    struct shared_buffer uploads; /* shared memory only: [gpu_slots] pairs (staging, GPU slot) */
+    struct upload_half halves[2]; /* memory of its own only */
+    cl_mem staging;               /* shared memory only: the arena's slots themselves */
+    const uint8_t *staging_slots;
+    uint64_t staging_stride;
+    uint32_t staging_count, n_uploads;
     uint32_t position, next_layer;
+    bool queried;    /* next_layer's query has been handed out: its inputs may be written */
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
 };
 
@@ -117,7 +159,8 @@ struct launch {
     cl_kernel kernel;
     const char *name;
     size_t offset, size[2];
-    cl_event *event; /* NULL: none wanted */
+    cl_event *event;       /* NULL: none wanted */
+    const cl_event *after; /* NULL: nothing but what is queued before it */
 };
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why);
@@ -128,7 +171,8 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
                          #kernel_id,                                                               \
                          (start),                                                                  \
                          {(size0), (size1)},                                                       \
-                         (event_out)},                                                             \
+                         (event_out),                                                              \
+                         NULL},                                                                    \
         (const struct kernel_arg[]){__VA_ARGS__},                                                  \
         sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
 
@@ -136,6 +180,13 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
 int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
                    struct hill_why *why);
 void engine_release(struct engine *e, struct device_buffer *buffer);
+/* Zeroed pages, huge ones where the system has them: reading memory of 4 KiB pages is up to a third
+ * slower. NULL: no memory. */
+void *engine_map_pages(uint64_t bytes, uint64_t *mapped);
+/* decode.c's buffers for the configured number of slots; those that count as GPU memory, summed. */
+int decode_reserve(struct engine *e, struct hill_why *why);
+void decode_release(struct engine *e);
+uint64_t decode_bytes(const struct engine *e);
 
 /* Cosine and sine of each pair at a position: out [rope_dims]. */
 void engine_turns(const struct engine *e, uint32_t position, float *out);

@@ -45,11 +45,7 @@ uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_prompt)
     compute_sizes(e, n_prompt, &s);
     uint64_t total = s.hidden + s.turns + s.kt + s.v + 2 * s.entries + s.normed + s.qkv + s.q +
                      s.attended + s.activated;
-    const struct device_buffer *fixed[] = {
-        &e->x,       &e->turn,  &e->step_q, &e->step_attended, &e->step_activated,
-        &e->partial, &e->items, &e->logits, &e->upload,        &e->upload_slots};
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        total += fixed[i]->bytes;
+    total += decode_bytes(e);
     for (uint32_t layer = 0; e->slots && layer < e->hp.n_layers; layer++)
         total += e->slots[layer].bytes;
     return total + 11 * 64; /* buffers are rounded up */
@@ -239,7 +235,7 @@ int engine_prefill_logits(struct engine *e, float *logits, struct hill_why *why)
     if (!e->n_tokens || e->units_queued != engine_prefill_units(e))
         return hill_fail(why, HILL_E_INVALID, "logits before the prompt is done");
     uint64_t bytes = 4ull * e->hidden_stride;
-    int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, e->hidden.mem, e->x.mem,
+    int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, e->hidden.mem, e->x.device.mem,
                                                 (e->n_tokens - 1) * bytes, 0, bytes, 0, NULL, NULL),
                             "cannot copy the last hidden state", why);
     return rc ? rc : engine_logits(e, logits, why);

@@ -4,7 +4,8 @@
  *
  * Prefill: unit u + 1 (a chunk of a layer) computes while the entries of unit u are read into
  * APPEND records. Step s >= 1 takes token s - 1 at position p = prompt + s - 1. For each layer:
- * QUERY (N = p), APPEND of the new entry, SELECTION back, its uploads, attention over the selected
+ * QUERY (N = p), APPEND of the new entry, SELECTION back, its uploads (read by the device straight
+ * from staging, which the scorer leaves alone until the next QUERY), attention over the selected
  * entries and the new one. Then STEP_END and the next token. gpu_busy_ms + gpu_idle_ms = the
  * decode's wall time; idle is the time spent waiting for selections. How it ends: stop token,
  * length, cancel, an error (all with SEQ_END and Done), or silently when a new epoch comes: the
@@ -206,6 +207,14 @@ static int run_prefill(struct request *r, struct hill_why *why)
 
 /* ---- decode ---- */
 
+/* The device has read staging: it must have been what the selection said all the time. */
+static int confirm_uploads(struct worker *w, struct hill_why *why)
+{
+    uint32_t n = w->n_uploads_given;
+    w->n_uploads_given = 0;
+    return dataplane_check_staged(&w->plane, w->uploads_given, n, why);
+}
+
 static int push_query(struct request *r, uint32_t layer, uint32_t n_before, uint32_t query_id,
                       struct hill_why *why)
 {
@@ -228,6 +237,8 @@ static int push_query(struct request *r, uint32_t layer, uint32_t n_before, uint
     *append =
         (struct record_append){.header = make_header(r, layer), .first = n_before, .n_tokens = 1};
     rc = engine_step_query(r->w->engine, layer, (float *)(query + 1), append + 1, why);
+    if (!rc)
+        rc = confirm_uploads(r->w, why);
     if (rc)
         return rc;
     shm_ring_publish(&plane->query, RECORD_QUERY, (uint32_t)sizeof *query + q_bytes);
@@ -235,24 +246,21 @@ static int push_query(struct request *r, uint32_t layer, uint32_t n_before, uint
     return 0;
 }
 
+/* The uploads' slots in staging, checked; the device copies them while it works on the layer. */
 static int apply_uploads(struct request *r, uint32_t layer, const struct selected_upload *uploads,
                          uint32_t n, struct hill_why *why)
 {
     struct worker *w = r->w;
-    int rc = 0;
-    for (uint32_t first = 0; !rc && first < n; first += UPLOAD_CHUNK) {
-        uint32_t count = n - first < UPLOAD_CHUNK ? n - first : UPLOAD_CHUNK;
-        for (uint32_t i = 0; !rc && i < count; i++) {
-            rc = dataplane_copy_staged(&w->plane, &uploads[first + i],
-                                       w->upload + (uint64_t)i * entry_bytes(r), entry_bytes(r),
-                                       why);
-            w->upload_slots[i] = uploads[first + i].gpu_slot;
-        }
-        if (!rc)
-            rc = engine_step_upload(w->engine, layer, count, w->upload_slots, w->upload, why);
+    if (n > w->gpu_slots)
+        return hill_fail(why, HILL_E_PROTOCOL, "%u uploads for %u GPU slots", n, w->gpu_slots);
+    int rc = dataplane_check_staged(&w->plane, uploads, n, why);
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        w->uploads[i] = (struct engine_upload){uploads[i].staging_slot, uploads[i].gpu_slot};
+        w->uploads_given[i] = uploads[i];
     }
+    w->n_uploads_given = rc ? 0 : n;
     r->upload_bytes += (uint64_t)n * entry_bytes(r);
-    return rc;
+    return rc ? rc : engine_step_upload(w->engine, layer, n, w->uploads, why);
 }
 
 /* Positions ascend below N and slots lie in the table: what the attention relies on. */
@@ -324,6 +332,8 @@ static int run_step(struct request *r, struct hill_why *why)
         rc = run_layer(r, layer, n_before, why);
     if (!rc)
         rc = engine_step_logits(r->w->engine, r->w->logits, why);
+    if (!rc)
+        rc = confirm_uploads(r->w, why);
     unit_of_work(r);
     return rc ? rc : push_step_end(r, n_before + 1, why);
 }
@@ -484,6 +494,7 @@ int request_run(struct worker *w)
     struct request r;
     struct hill_why why = {.text = ""};
     w->running_request = true;
+    w->n_uploads_given = 0;
     int rc = init_request(&r, w);
     if (rc)
         hill_fail(&why, rc, "no memory for a request of %u tokens", r.prompt);

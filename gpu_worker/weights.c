@@ -8,6 +8,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "gpu_worker/engine_internal.h"
 
@@ -85,6 +86,27 @@ static int pack(const struct matrix *m, const struct row_source *s, void *to)
     return rc;
 }
 
+static void *take_pages(struct engine *e, uint64_t bytes)
+{
+    struct weight_block *b = e->blocks;
+    bytes = (bytes + 4095) / 4096 * 4096;
+    if (!b || b->bytes - b->used < bytes) {
+        b = calloc(1, sizeof *b);
+        if (!b)
+            return NULL;
+        b->pages =
+            engine_map_pages(bytes > WEIGHT_BLOCK_BYTES ? bytes : WEIGHT_BLOCK_BYTES, &b->bytes);
+        if (!b->pages) {
+            free(b);
+            return NULL;
+        }
+        b->next = e->blocks;
+        e->blocks = b;
+    }
+    b->used += bytes;
+    return b->pages + b->used - bytes;
+}
+
 static int load_matrix(struct engine *e, struct matrix *m, const struct row_source *s,
                        struct hill_why *why)
 {
@@ -95,10 +117,21 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
     for (uint32_t i = 0; i < s->n_tensors; i++)
         m->f16 = m->f16 && s->tensors[i]->type == GGUF_TENSOR_F16;
     uint64_t bytes = (uint64_t)m->panels * 16 * m->k * (m->f16 ? 2 : 4);
-    m->buffer = clCreateBuffer(e->device.context, CL_MEM_READ_ONLY, bytes, NULL, &status);
+    void *pages = NULL;
+    if (e->device.shares_memory) {
+        pages = take_pages(e, bytes);
+        if (!pages)
+            return hill_fail(why, HILL_E_NOMEM, "no memory for %llu MiB of weights",
+                             (unsigned long long)(bytes >> 20));
+    }
+    m->buffer =
+        clCreateBuffer(e->device.context, CL_MEM_READ_ONLY | (pages ? CL_MEM_USE_HOST_PTR : 0),
+                       bytes, pages, &status);
     int rc = cldevice_check(status, "cannot allocate weights on the device", why);
-    if (rc)
+    if (rc) {
+        m->buffer = NULL;
         return rc;
+    }
     void *to = clEnqueueMapBuffer(e->queue, m->buffer, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, 0,
                                   bytes, 0, NULL, NULL, &status);
     rc = cldevice_check(status, "cannot write weights to the device", why);
@@ -242,4 +275,10 @@ void weights_free(struct engine *e)
     e->layers = NULL;
     release(&e->output_norm);
     release(&e->output.buffer);
+    while (e->blocks) {
+        struct weight_block *b = e->blocks;
+        e->blocks = b->next;
+        munmap(b->pages, b->bytes);
+        free(b);
+    }
 }

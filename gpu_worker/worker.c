@@ -123,16 +123,34 @@ static int load_model(struct worker *w, const Hill__Configure *c, struct hill_wh
     return 0;
 }
 
+static void free_tables(struct worker *w)
+{
+    free(w->item_slots);
+    free(w->uploads);
+    free(w->uploads_given);
+    w->item_slots = NULL;
+    w->uploads = NULL;
+    w->uploads_given = NULL;
+}
+
+/* Leave the epoch: the device lets go of staging before it is unmapped. */
+static void leave_epoch(struct worker *w)
+{
+    struct hill_why why;
+    worker_link_set_doorbell(w->link, NULL);
+    if (w->engine && engine_attach_staging(w->engine, NULL, 0, 0, &why))
+        log_warn("%s", why.text);
+    dataplane_detach(&w->plane);
+}
+
 /* Tables on the host whose size follows from the configuration. */
 static int make_tables(struct worker *w, const Hill__Configure *c, struct hill_why *why)
 {
-    free(w->upload);
-    free(w->upload_slots);
-    free(w->item_slots);
-    w->upload = calloc(UPLOAD_CHUNK, 4ull * c->n_kv_heads * c->head_dim);
-    w->upload_slots = calloc(UPLOAD_CHUNK, sizeof *w->upload_slots);
+    free_tables(w);
     w->item_slots = calloc(c->gpu_slots, sizeof *w->item_slots);
-    if (w->upload && w->upload_slots && w->item_slots)
+    w->uploads = calloc(c->gpu_slots, sizeof *w->uploads);
+    w->uploads_given = calloc(c->gpu_slots, sizeof *w->uploads_given);
+    if (w->item_slots && w->uploads && w->uploads_given)
         return 0;
     return hill_fail(why, HILL_E_NOMEM, "no memory for a table of %u slots", c->gpu_slots);
 }
@@ -148,8 +166,7 @@ static int attach_epoch(struct worker *w, const Hill__Configure *c, struct hill_
         .interrupted = worker_interrupted,
         .context = w,
     };
-    worker_link_set_doorbell(w->link, NULL);
-    dataplane_detach(&w->plane);
+    leave_epoch(w);
     int rc = dataplane_attach(&w->plane, &settings, why);
     if (rc)
         return rc;
@@ -171,6 +188,9 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
         rc = check_geometry(w, c, why);
     if (!rc)
         rc = engine_configure(w->engine, c->batch_tokens, c->gpu_slots, why);
+    if (!rc)
+        rc = engine_attach_staging(w->engine, w->plane.arena.slots, w->plane.arena.stride,
+                                   w->plane.arena.slot_count, why);
     if (!rc)
         rc = make_tables(w, c, why);
     w->epoch = c->epoch;
@@ -205,12 +225,9 @@ int worker_configure(struct worker *w)
 void worker_finish(struct worker *w)
 {
     if (w->link)
-        worker_link_set_doorbell(w->link, NULL);
-    dataplane_detach(&w->plane);
+        leave_epoch(w);
     unload_model(w);
     proto_free(w->pending);
     proto_free(w->request);
-    free(w->upload);
-    free(w->upload_slots);
-    free(w->item_slots);
+    free_tables(w);
 }

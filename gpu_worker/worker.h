@@ -34,9 +34,11 @@ struct worker {
     struct model_hparams hparams;
     struct engine *engine;
     struct sampler sampler;
-    float *logits;                       /* [n_vocab] */
-    uint8_t *upload;                     /* [UPLOAD entries][entry bytes] */
-    uint32_t *upload_slots, *item_slots; /* [gpu_slots] */
+    float *logits;        /* [n_vocab] */
+    uint32_t *item_slots; /* [gpu_slots], like the two below */
+    struct engine_upload *uploads;
+    struct selected_upload *uploads_given; /* of the layer that the device works on, n of them */
+    uint32_t n_uploads_given;
 };
 
 /* Take what is in the mailbox. True when the current request must be let go: cancelled, a new
@@ -52,7 +54,5 @@ int worker_configure(struct worker *w);
 int request_run(struct worker *w);
 
 void worker_finish(struct worker *w);
-
-#define UPLOAD_CHUNK 256u /* entries copied from staging at a time */
 
 #endif

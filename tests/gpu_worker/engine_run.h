@@ -19,6 +19,9 @@ struct engine_run {
     uint32_t *slot_of;  /* [capacity]: where the entry of a position lies on the GPU */
     uint32_t *uploaded; /* [n_layers]: positions below are in their slots */
     float *q, *logits;
+    uint8_t *staging; /* [capacity], stride bytes each */
+    uint64_t stride;
+    struct engine_upload *uploads; /* [capacity] */
 };
 
 #define RUN_CHECK(call)                                                                            \
@@ -40,6 +43,9 @@ static inline void run_init(struct engine_run *run, struct engine *engine, uint3
     run->capacity = capacity;
     run->entry_bytes = 4 * run->hp.n_kv_heads * run->hp.head_dim;
     run->entries = calloc(run->hp.n_layers, sizeof *run->entries);
+    run->stride = (run->entry_bytes + 63) / 64 * 64;
+    run->staging = aligned_alloc(4096, ((size_t)capacity * run->stride + 4095) / 4096 * 4096);
+    run->uploads = calloc(capacity, sizeof *run->uploads);
     for (uint32_t l = 0; l < run->hp.n_layers; l++)
         run->entries[l] = calloc(capacity, run->entry_bytes);
     run->slot_of = calloc(capacity, sizeof *run->slot_of);
@@ -49,12 +55,17 @@ static inline void run_init(struct engine_run *run, struct engine *engine, uint3
     run->q = calloc((size_t)run->hp.n_heads * run->hp.head_dim, sizeof *run->q);
     run->logits = calloc(run->hp.n_vocab, sizeof *run->logits);
     RUN_CHECK(engine_configure(engine, batch, capacity, &why));
+    RUN_CHECK(engine_attach_staging(engine, run->staging, run->stride, capacity, &why));
 }
 
 static inline void run_finish(struct engine_run *run)
 {
+    struct hill_why why = {0};
+    RUN_CHECK(engine_attach_staging(run->engine, NULL, 0, 0, &why));
     for (uint32_t l = 0; l < run->hp.n_layers; l++)
         free(run->entries[l]);
+    free(run->staging);
+    free(run->uploads);
     free(run->entries);
     free(run->slot_of);
     free(run->uploaded);
@@ -82,6 +93,21 @@ static inline void run_prefill(struct engine_run *run, const uint32_t *tokens, u
     memset(run->uploaded, 0, sizeof *run->uploaded * run->hp.n_layers);
 }
 
+/* Entries first .. first + count - 1 of a layer by way of staging, whose slots come in another
+ * order. */
+static inline void run_upload(struct engine_run *run, uint32_t layer, uint32_t first,
+                              uint32_t count)
+{
+    struct hill_why why = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t from = run->capacity - 1 - i;
+        memcpy(run->staging + (size_t)from * run->stride,
+               run->entries[layer] + (size_t)(first + i) * run->entry_bytes, run->entry_bytes);
+        run->uploads[i] = (struct engine_upload){from, run->slot_of[first + i]};
+    }
+    RUN_CHECK(engine_step_upload(run->engine, layer, count, run->uploads, &why));
+}
+
 static inline void run_step(struct engine_run *run, uint32_t token)
 {
     struct hill_why why = {0};
@@ -90,9 +116,7 @@ static inline void run_step(struct engine_run *run, uint32_t token)
     for (uint32_t l = 0; l < run->hp.n_layers; l++) {
         RUN_CHECK(engine_step_query(run->engine, l, run->q,
                                     run->entries[l] + (size_t)n * run->entry_bytes, &why));
-        RUN_CHECK(engine_step_upload(
-            run->engine, l, n - run->uploaded[l], run->slot_of + run->uploaded[l],
-            run->entries[l] + (size_t)run->uploaded[l] * run->entry_bytes, &why));
+        run_upload(run, l, run->uploaded[l], n - run->uploaded[l]);
         run->uploaded[l] = n;
         RUN_CHECK(engine_step_attend(run->engine, l, n, run->slot_of, &why));
     }

@@ -244,6 +244,43 @@ static void slot_numbers_change_no_bit(void **state)
     random_model_free(&m);
 }
 
+/* Phase by phase, with uploads through pinned memory in several batches, as on a device with memory
+ * of its own. */
+static void memory_of_its_own_changes_no_bit(void **state)
+{
+    enum { N = 300, MORE = 3 };
+    (void)state;
+    uint32_t tokens[N + MORE];
+    struct random_shape shape = base_shape;
+    shape.type = GGUF_TENSOR_F16;
+    struct random_model m;
+    random_model_make(&m, &shape, 17);
+    make_tokens(tokens, N + MORE, m.hp.n_vocab, 17);
+    float *first = calloc(MORE * m.hp.n_vocab, sizeof *first);
+    for (int pass = 0; pass < 2; pass++) {
+        struct hill_why why = {0};
+        struct cldevice other = device;
+        struct engine *engine = NULL;
+        struct engine_run run;
+        other.shares_memory = pass == 0 && device.shares_memory;
+        RUN_CHECK(engine_create(&engine, &other, m.file, &m.hp, &why));
+        run_init(&run, engine, 64, N + MORE);
+        run_prefill(&run, tokens, N);
+        for (uint32_t i = 0; i < MORE; i++) {
+            run_step(&run, tokens[N + i]);
+            float *kept = first + i * m.hp.n_vocab;
+            if (pass == 0)
+                memcpy(kept, run.logits, sizeof *kept * m.hp.n_vocab);
+            else
+                assert_memory_equal(kept, run.logits, sizeof *kept * m.hp.n_vocab);
+        }
+        run_finish(&run);
+        engine_destroy(engine);
+    }
+    free(first);
+    random_model_free(&m);
+}
+
 /* Decoding a token with everything selected is prefilling one token more, up to rounding. */
 static void decode_continues_prefill(void **state)
 {
@@ -297,7 +334,7 @@ static void selection_limits_attention(void **state)
     RUN_CHECK(engine_step_begin(engine, tokens[N], N, &why));
     uint8_t *entry = malloc(run.entry_bytes);
     RUN_CHECK(engine_step_query(engine, 0, run.q, entry, &why));
-    RUN_CHECK(engine_step_upload(engine, 0, N, run.slot_of, run.entries[0], &why));
+    run_upload(&run, 0, 0, N);
     RUN_CHECK(engine_step_attend(engine, 0, n_slots, slots, &why));
     RUN_CHECK(engine_step_logits(engine, run.logits, &why));
     assert_near(run.logits, reference.logits, m.hp.n_vocab, "a third of the entries");
@@ -316,10 +353,12 @@ static void what_is_out_of_range_is_refused(void **state)
     random_model_make(&m, &base_shape, 15);
     struct engine *engine = make_engine(&m);
     uint32_t token = m.hp.n_vocab, slot = 8, good = 1;
+    static _Alignas(4096) uint8_t staging[4096];
     uint8_t entry[1024] = {0};
     float q[64], logits[101];
     assert_int_equal(engine_configure(engine, 0, 8, &why), HILL_E_INVALID);
     assert_int_equal(engine_configure(engine, 16, 8, &why), 0);
+    assert_int_equal(engine_attach_staging(engine, staging, 128, 1, &why), 0);
     assert_int_equal(engine_prefill_begin(engine, &token, 1, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_begin(engine, &good, 0, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_logits(engine, logits, &why), HILL_E_INVALID);
@@ -327,7 +366,10 @@ static void what_is_out_of_range_is_refused(void **state)
     assert_int_equal(engine_step_begin(engine, good, 0, &why), 0);
     assert_int_equal(engine_step_query(engine, 1, q, entry, &why), HILL_E_INVALID);
     assert_int_equal(engine_step_query(engine, 0, q, entry, &why), 0);
-    assert_int_equal(engine_step_upload(engine, 0, 1, &slot, entry, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_upload(engine, 0, 1, &(struct engine_upload){0, slot}, &why),
+                     HILL_E_INVALID);
+    assert_int_equal(engine_step_upload(engine, 0, 1, &(struct engine_upload){1, 0}, &why),
+                     HILL_E_INVALID);
     assert_int_equal(engine_step_attend(engine, 0, 1, &slot, &why), HILL_E_INVALID);
     assert_int_equal(engine_step_logits(engine, logits, &why), HILL_E_INVALID);
     engine_destroy(engine);
@@ -371,6 +413,7 @@ int main(void)
         cmocka_unit_test(random_shapes),
         cmocka_unit_test(chunk_borders_change_no_bit),
         cmocka_unit_test(slot_numbers_change_no_bit),
+        cmocka_unit_test(memory_of_its_own_changes_no_bit),
         cmocka_unit_test(decode_continues_prefill),
         cmocka_unit_test(selection_limits_attention),
         cmocka_unit_test(what_is_out_of_range_is_refused),

@@ -1,0 +1,419 @@
+/*
+ * decode.cl - one token: a layer's uploads, attention, output projection and FFN, then the next layer's projections (or
+ * the logits), as phases of one kernel.
+ *
+ * A phase is a number of independent tasks; each phase reads what the one before it wrote. The kernel runs in two ways:
+ *     fused = 0   one phase, first; the work item's index is its task
+ *     fused = 1   phases first .. last in one launch, for devices where a launch costs as much as a phase: every work item
+ *                 takes tasks off the phase's counter and, when none is left, waits until all of them are done. It waits
+ *                 only for tasks that running work items have taken, so one item alone gets through as well.
+ * Which item computes a task changes nothing, nor does the way it is run. In F16 or F32 weights, packed [panels][k][16];
+ * x and norm weights are padded with zeros to whole vectors. Sums of a product run in four interleaved chains of fixed order; the
+ * norm's factor is linear and is applied to the result.
+ *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16. K and V saturate at the largest FP16: an infinity would
+ *     poison entries that are masked.
+ */
+#define VECTORS    ((HEAD_DIM + 15) / 16)
+#define WHOLE      (HEAD_DIM / 16)
+#define PADDED_DIM (16 * VECTORS)
+#define GROUP      (N_HEADS / N_KV_HEADS)
+#define ENTRY      (2 * N_KV_HEADS * HEAD_DIM)
+#define PARTIAL    (PADDED_DIM + 16)
+/* Of an attention task: KV heads (so that their keys are 512 bytes or more side by side), and value vectors that are summed at a time
+ * for all heads of a group (so that the sums stay in registers). */
+#define BLOCK_HEADS (HEAD_DIM >= 256 ? 1 : (256 / HEAD_DIM < N_KV_HEADS ? 256 / HEAD_DIM : N_KV_HEADS))
+#define HEAD_BLOCKS ((N_KV_HEADS + BLOCK_HEADS - 1) / BLOCK_HEADS)
+#define AT_ONCE     (GROUP >= 16 ? 1 : 16 / GROUP)
+
+enum phase { SCATTER, ATTEND, COMBINE, OUTPUT, GATE_UP, DOWN, QKV, LOGITS };
+
+struct weights {
+    __global const char *panels;
+    uint n_panels, k, f16;
+};
+
+struct step {
+    __global float *x, *q, *attended, *activated, *partial, *logits;
+    __global half *slots, *fresh, *staging;
+    __global const float *turn, *ffn_norm, *next_norm;
+    __global const uint *items, *uploads;
+    uint n_items, n_uploads, staging_stride, fresh_slot;
+    float eps;
+    struct weights output, gate_up, down, qkv, head;
+};
+
+static float add_lanes(float16 v)
+{
+    float8 a = v.lo + v.hi;
+    float4 b = a.lo + a.hi;
+    return (b.x + b.z) + (b.y + b.w);
+}
+
+static float max_lanes(float16 v)
+{
+    float8 a = fmax(v.lo, v.hi);
+    float4 b = fmax(a.lo, a.hi);
+    return fmax(fmax(b.x, b.z), fmax(b.y, b.w));
+}
+
+/* ---- products ---- */
+
+/* 1 / sqrt(mean(x^2) + eps) */
+static float norm_factor(__global const float *x, uint k, float eps)
+{
+    float16 sum = (float16)(0.0f);
+    for (uint i = 0; i < (k + 15) / 16; i++) {
+        float16 v = vload16(i, x);
+        sum = fma(v, v, sum);
+    }
+    return 1.0f / sqrt(add_lanes(sum) / (float)k + eps);
+}
+
+/* One panel of 16 outputs: X(i) . w */
+#define PANEL_PRODUCT(LOAD, X)                                                                     \
+    float16 a = (float16)(0.0f), b = a, c = a, d = a;                                              \
+    size_t i = 0, whole = k & ~3u; /* 64 bits: 32 would cost an addition and a shift for each row */ \
+    for (; i < whole; i += 4) {                                                                    \
+        a = fma((float16)(X(i)), LOAD(i, w), a);                                                   \
+        b = fma((float16)(X(i + 1)), LOAD(i + 1, w), b);                                           \
+        c = fma((float16)(X(i + 2)), LOAD(i + 2, w), c);                                           \
+        d = fma((float16)(X(i + 3)), LOAD(i + 3, w), d);                                           \
+    }                                                                                              \
+    for (; i < k; i++)                                                                             \
+        a = fma((float16)(X(i)), LOAD(i, w), a);                                                   \
+    return (a + b) + (c + d);
+#define PLAIN(i)  x[i]
+#define SCALED(i) x[i] * g[i]
+
+static float16 plain_f16(__global const float *x, __global const half *w, uint k)
+{
+    PANEL_PRODUCT(vload_half16, PLAIN)
+}
+
+static float16 plain_f32(__global const float *x, __global const float *w, uint k)
+{
+    PANEL_PRODUCT(vload16, PLAIN)
+}
+
+static float16 scaled_f16(__global const float *x, __global const float *g, __global const half *w, uint k)
+{
+    PANEL_PRODUCT(vload_half16, SCALED)
+}
+
+static float16 scaled_f32(__global const float *x, __global const float *g, __global const float *w, uint k)
+{
+    PANEL_PRODUCT(vload16, SCALED)
+}
+
+static float16 product(__global const float *x, struct weights w, uint panel)
+{
+    size_t at = (size_t)panel * 16 * w.k;
+    return w.f16 ? plain_f16(x, (__global const half *)w.panels + at, w.k)
+                 : plain_f32(x, (__global const float *)w.panels + at, w.k);
+}
+
+static float16 product_scaled(__global const float *x, __global const float *g, struct weights w, uint panel)
+{
+    size_t at = (size_t)panel * 16 * w.k;
+    return w.f16 ? scaled_f16(x, g, (__global const half *)w.panels + at, w.k)
+                 : scaled_f32(x, g, (__global const float *)w.panels + at, w.k);
+}
+
+/* x += a . w */
+static void add_product(const struct step *s, __global const float *a, struct weights w, uint panel)
+{
+    float16 y = product(a, w, panel);
+    vstore16(vload16(panel, s->x) + y, panel, s->x);
+}
+
+/* activated = silu(gate) * up of norm(x); panels alternate gate, up */
+static void gate_up(const struct step *s, uint pair, float factor)
+{
+    float16 gate = product_scaled(s->x, s->ffn_norm, s->gate_up, 2 * pair) * factor;
+    float16 up = product_scaled(s->x, s->ffn_norm, s->gate_up, 2 * pair + 1) * factor;
+    vstore16(gate / (1.0f + exp(-gate)) * up, pair, s->activated);
+}
+
+/*
+ * The projections of one token: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry. Rotation pairs (2i, 2i + 1) of a head never
+ * straddle two panels: head sizes are even. turn [ROPE_DIMS / 2][2]: cosine and sine at this token's position.
+ */
+static void project(const struct step *s, uint panel, float factor)
+{
+    float lanes[16];
+    vstore16(product_scaled(s->x, s->next_norm, s->qkv, panel) * factor, 0, lanes);
+    for (uint lane = 0; lane < 16; lane += 2) {
+        uint row = panel * 16 + lane;
+        if (row >= QKV_DIMS)
+            break;
+        uint dim = row % HEAD_DIM;
+        float a = lanes[lane], b = lanes[lane + 1];
+        if (row < (N_HEADS + N_KV_HEADS) * HEAD_DIM && dim < ROPE_DIMS) {
+            float c = s->turn[dim], sine = s->turn[dim + 1], t = a;
+            a = a * c - b * sine;
+            b = t * sine + b * c;
+        }
+        if (row < N_HEADS * HEAD_DIM) {
+            s->q[row] = a;
+            s->q[row + 1] = b;
+        } else {
+            vstore_half(clamp(a, -65504.0f, 65504.0f), row - N_HEADS * HEAD_DIM, s->fresh);
+            vstore_half(clamp(b, -65504.0f, 65504.0f), row + 1 - N_HEADS * HEAD_DIM, s->fresh);
+        }
+    }
+}
+
+/* ---- attention ---- */
+
+/* slots [uploads[i][1]] = staging [uploads[i][0]]; the last task: the fresh entry to its slot */
+static void scatter(const struct step *s, uint task)
+{
+    __global const ushort *from = (__global const ushort *)s->fresh;
+    uint slot = s->fresh_slot;
+    if (task < s->n_uploads) {
+        from = (__global const ushort *)s->staging + (size_t)s->uploads[2 * task] * s->staging_stride;
+        slot = s->uploads[2 * task + 1];
+    }
+    __global ushort *to = (__global ushort *)s->slots + (size_t)slot * ENTRY;
+    uint i = 0;
+    for (; i + 16 <= ENTRY; i += 16)
+        vstore16(vload16(0, from + i), 0, to + i);
+    for (; i < ENTRY; i++)
+        to[i] = from[i];
+}
+
+/* Scores of the entries start .. start + n - 1 of the list with all heads of `heads` KV heads from kv0, times
+ * log2(e) / sqrt(HEAD_DIM): scores [heads * GROUP][DECODE_TILE], -infinity from n on. A key is loaded once for its group. */
+static void score_entries(const struct step *s, uint start, uint n, uint kv0, uint heads, float *scores)
+{
+    for (uint i = n; i < DECODE_TILE; i++)
+        for (uint h = 0; h < heads * GROUP; h++)
+            scores[h * DECODE_TILE + i] = -INFINITY;
+    for (uint i = 0; i < n; i++) {
+        __global const half *entry = s->slots + (size_t)s->items[start + i] * ENTRY;
+        for (uint kv = 0; kv < heads; kv++) {
+            __global const half *key = entry + (kv0 + kv) * HEAD_DIM;
+            float16 k[VECTORS];
+#pragma unroll
+            for (int j = 0; j < WHOLE; j++)
+                k[j] = vload_half16(j, key);
+#pragma unroll
+            for (uint g = 0; g < GROUP; g++) {
+                __global const float *q = s->q + ((kv0 + kv) * GROUP + g) * HEAD_DIM;
+                float16 sum = (float16)(0.0f);
+#pragma unroll
+                for (int j = 0; j < WHOLE; j++)
+                    sum = fma(vload16(j, q), k[j], sum);
+                float score = add_lanes(sum);
+                for (int j = WHOLE * 16; j < HEAD_DIM; j++)
+                    score = fma(q[j], vload_half(j, key), score);
+                scores[(kv * GROUP + g) * DECODE_TILE + i] = score * SCORE_SCALE;
+            }
+        }
+    }
+}
+
+/* scores become 2^(score - highest); the highest and their sum go to the partial result. */
+static void soften(float *scores, __global float *to)
+{
+    float16 high = vload16(0, scores), sum = (float16)(0.0f);
+    for (uint v = 1; v < DECODE_TILE / 16; v++)
+        high = fmax(high, vload16(v, scores));
+    float highest = max_lanes(high);
+    for (uint v = 0; v < DECODE_TILE / 16; v++) {
+        float16 p = exp2(vload16(v, scores) - highest);
+        sum += p;
+        vstore16(p, v, scores);
+    }
+    to[PADDED_DIM] = highest;
+    to[PADDED_DIM + 1] = add_lanes(sum);
+}
+
+/* Weighted sums of a KV head's values for all heads of its group: each value is loaded once. */
+static void sum_values(const struct step *s, uint start, uint n, uint kv_head, const float *p, __global float *to)
+{
+    /* the last vector may run into what follows the head's values; those lanes are dropped later */
+    for (int j0 = 0; j0 < VECTORS; j0 += AT_ONCE) {
+        float16 o[GROUP * AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < GROUP * AT_ONCE; j++)
+            o[j] = (float16)(0.0f);
+        for (uint i = 0; i < n; i++) {
+            __global const half *value =
+                s->slots + (size_t)s->items[start + i] * ENTRY + (N_KV_HEADS + kv_head) * HEAD_DIM;
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                if (j0 + j >= VECTORS)
+                    break;
+                float16 v = vload_half16(j0 + j, value);
+#pragma unroll
+                for (int g = 0; g < GROUP; g++)
+                    o[g * AT_ONCE + j] = fma((float16)(p[g * DECODE_TILE + i]), v, o[g * AT_ONCE + j]);
+            }
+        }
+#pragma unroll
+        for (int g = 0; g < GROUP; g++)
+            for (int j = 0; j < AT_ONCE && j0 + j < VECTORS; j++)
+                vstore16(o[g * AT_ONCE + j], j0 + j, to + g * PARTIAL);
+    }
+}
+
+/* Partial attention over a tile of the list: partial [tiles][N_HEADS][PARTIAL], the values, then the highest score and the sum. */
+static void attend(const struct step *s, uint task)
+{
+    uint tile = task / HEAD_BLOCKS, kv0 = task % HEAD_BLOCKS * BLOCK_HEADS;
+    uint start = tile * DECODE_TILE, n = min((uint)DECODE_TILE, s->n_items - start);
+    uint heads = min((uint)BLOCK_HEADS, (uint)N_KV_HEADS - kv0);
+    float scores[BLOCK_HEADS * GROUP * DECODE_TILE];
+    score_entries(s, start, n, kv0, heads, scores);
+    __global float *to = s->partial + ((size_t)tile * N_HEADS + kv0 * GROUP) * PARTIAL;
+    for (uint h = 0; h < heads * GROUP; h++)
+        soften(scores + h * DECODE_TILE, to + h * PARTIAL);
+    for (uint kv = 0; kv < heads; kv++)
+        sum_values(s, start, n, kv0 + kv, scores + kv * GROUP * DECODE_TILE, to + kv * GROUP * PARTIAL);
+}
+
+/* attended [N_HEADS][HEAD_DIM]: the tiles of a head put together, in order. */
+static void combine(const struct step *s, uint head)
+{
+    uint tiles = (s->n_items + DECODE_TILE - 1) / DECODE_TILE;
+    float highest = -INFINITY, total = 0.0f;
+    float16 o[VECTORS];
+    for (uint t = 0; t < tiles; t++)
+        highest = fmax(highest, s->partial[((size_t)t * N_HEADS + head) * PARTIAL + PADDED_DIM]);
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++)
+        o[j] = (float16)(0.0f);
+    for (uint t = 0; t < tiles; t++) {
+        __global const float *from = s->partial + ((size_t)t * N_HEADS + head) * PARTIAL;
+        float weight = exp2(from[PADDED_DIM] - highest);
+        total = fma(from[PADDED_DIM + 1], weight, total);
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++)
+            o[j] = fma((float16)(weight), vload16(j, from), o[j]);
+    }
+    for (int j = 0; j < VECTORS; j++) {
+        float lanes[16];
+        vstore16(o[j] / total, 0, lanes);
+        for (int c = 0; c < 16 && j * 16 + c < HEAD_DIM; c++)
+            s->attended[head * HEAD_DIM + j * 16 + c] = lanes[c];
+    }
+}
+
+/* ---- phases ---- */
+
+static uint count_tasks(const struct step *s, uint phase)
+{
+    switch (phase) {
+    case SCATTER: return s->n_uploads + 1;
+    case ATTEND: return (s->n_items + DECODE_TILE - 1) / DECODE_TILE * HEAD_BLOCKS;
+    case COMBINE: return N_HEADS;
+    case OUTPUT: return s->output.n_panels;
+    case GATE_UP: return s->gate_up.n_panels / 2;
+    case DOWN: return s->down.n_panels;
+    case QKV: return s->qkv.n_panels;
+    default: return s->head.n_panels;
+    }
+}
+
+/* The norm before the phase's products. */
+static float phase_factor(const struct step *s, uint phase)
+{
+    return phase == GATE_UP || phase >= QKV ? norm_factor(s->x, phase == GATE_UP ? s->gate_up.k
+                                                          : phase == QKV         ? s->qkv.k
+                                                                                 : s->head.k, s->eps)
+                                            : 0.0f;
+}
+
+static void run_task(const struct step *s, uint phase, uint task, float factor)
+{
+    switch (phase) {
+    case SCATTER: scatter(s, task); break;
+    case ATTEND: attend(s, task); break;
+    case COMBINE: combine(s, task); break;
+    case OUTPUT: add_product(s, s->attended, s->output, task); break;
+    case GATE_UP: gate_up(s, task, factor); break;
+    case DOWN: add_product(s, s->activated, s->down, task); break;
+    case QKV: project(s, task, factor); break;
+    default:
+        vstore16(product_scaled(s->x, s->next_norm, s->head, task) * factor, task, s->logits);
+    }
+}
+
+/*
+ * counters [16 words each]: of each phase the tasks taken and the tasks done, then the work items that have left; zero before a
+ * launch and, because the last to leave clears them, after it. PoCL's atomics order everything around them; the plain reads in
+ * between only watch.
+ */
+#define TAKEN(phase) (counters + 32 * (phase))
+#define DONE(phase)  (counters + 32 * (phase) + 16)
+#define LEFT         (counters + 32 * (LOGITS + 1))
+
+/* Tasks in a row: weights are read fastest in long stretches. Fewer towards the end, so that nobody waits long for the last.
+ * False when none is left. */
+static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint *end)
+{
+    uint seen = *taken;
+    while (seen < n) {
+        uint count = max((n - seen) / (uint)(2 * get_num_groups(0)), 1u);
+        uint found = atomic_cmpxchg(taken, seen, seen + count);
+        if (found == seen) {
+            *first = seen;
+            *end = seen + count;
+            return true;
+        }
+        seen = found;
+    }
+    return false;
+}
+
+static void run_fused(const struct step *s, uint first, uint last, __global volatile uint *counters)
+{
+    for (uint phase = first; phase <= last; phase++) {
+        uint n = count_tasks(s, phase);
+        if (n == 0)
+            continue;
+        float factor = phase_factor(s, phase);
+        uint task, end;
+        while (take_tasks(TAKEN(phase), n, &task, &end)) {
+            for (uint t = task; t < end; t++)
+                run_task(s, phase, t, factor);
+            atomic_add(DONE(phase), end - task);
+        }
+        if (phase < last) {
+            while (*DONE(phase) < n)
+                ;
+            atomic_add(DONE(phase), 0);
+        }
+    }
+    if (atomic_inc(LEFT) + 1 == get_num_groups(0)) {
+        for (uint phase = 0; phase <= LOGITS; phase++)
+            *TAKEN(phase) = *DONE(phase) = 0;
+        *LEFT = 0;
+    }
+}
+
+#define WEIGHTS(name) __global const char *name, uint name##_panels, uint name##_k, uint name##_f16
+#define AS_WEIGHTS(name)                                                                           \
+    {                                                                                              \
+        name, name##_panels, name##_k, name##_f16                                                  \
+    }
+
+__kernel void decode_step(__global float *x, __global float *q, __global float *attended,
+                   __global float *activated, __global float *partial, __global float *logits,
+                   __global half *slots, __global half *fresh, __global half *staging,
+                   __global const float *turn, __global const float *ffn_norm,
+                   __global const float *next_norm, __global const uint *items,
+                   __global const uint *uploads, uint n_items, uint n_uploads, uint staging_stride,
+                   uint fresh_slot, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
+                   WEIGHTS(qkv), WEIGHTS(head), uint first, uint last, uint fused,
+                   __global volatile uint *counters)
+{
+    struct step s = {x, q, attended, activated, partial, logits, slots, fresh, staging, turn, ffn_norm, next_norm,
+                     items, uploads, n_items, n_uploads, staging_stride, fresh_slot, eps, AS_WEIGHTS(output),
+                     AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(head)};
+    if (fused)
+        run_fused(&s, first, last, counters);
+    else
+        run_task(&s, first, get_global_id(0), phase_factor(&s, first));
+}
