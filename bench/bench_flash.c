@@ -1,12 +1,15 @@
 /*
- * bench/bench_flash.c - figure "flash": reading a file as the agent streams digests, sequentially,
- * O_DIRECT, 1 MiB at a time.
+ * bench/bench_flash.c - figure "flash": streaming digests from a file, O_DIRECT, 1 MiB at a time.
  *
- * What: io_uring at several depths (plain loop over liburing, not the agent's code), pread one
- * block after another, and fio with io_uring where it is installed, in turn on the same file, which
- * is written here with random bytes and removed at the end. What lies below the file system (a
- * hypervisor's cache, a drive's) is not controlled, and the text says so. Concurrency: one thread.
- * Failure: status 77 and one line where O_DIRECT is refused; 1 for every other failure.
+ * What: the agent's own path (its file backend: digests of all stripes read through io_uring while
+ * the batch before is scored by the OpenCL device), beside plain io_uring loops over liburing at
+ * several depths, pread one block after another, and fio with io_uring where it is installed, in
+ * turn on the same bytes of the same file: the digest region of a cold pool, written here with
+ * random digests and removed at the end. Also the same kernel over digests that are in memory. The
+ * sum of the scores is checked against the reference. What lies below the file system (a
+ * hypervisor's cache, a drive's) is not controlled, and the text says so. Concurrency: one thread,
+ * and the OpenCL device's. Failure: status 77 and one line where O_DIRECT is refused; 1 for every
+ * other failure.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,20 +25,37 @@
 
 #include "base/clock.h"
 #include "bench/harness.h"
+#include "csd_agent/backend.h"
+#include "csd_agent/score_device.h"
+#include "kv/score.h"
+#include "pool/pool.h"
 
 #define BLOCK_BYTES (1u << 20)
 #define FILE_BYTES  (2ull << 30)
 #define QUICK_BYTES (64ull << 20)
 #define DEPTH_MAX   32u
 
+#define KV_HEADS   8u
+#define HEAD_DIM   64u
+#define MEMORY_MIB 4u /* of digests a launch of the figure from memory */
+
 struct file {
     char path[4096];
     int fd;
-    uint64_t bytes;
-    uint8_t *buffers; /* [DEPTH_MAX][BLOCK_BYTES] */
+    struct pool_layout layout;
+    uint64_t start, bytes; /* what the plain methods read: whole blocks of the digest region */
+    uint32_t n_stripes;    /* what the agent reads */
+    uint64_t score_sum;    /* of all its slots, by the reference */
+    uint8_t *buffers;      /* [DEPTH_MAX][BLOCK_BYTES] */
 };
 
 static struct file file = {.fd = -1};
+static int8_t query_mantissas[KV_HEADS * HEAD_DIM];
+static uint8_t query_shifts[KV_HEADS];
+static const struct kv_query query = {query_mantissas, query_shifts, KV_IMPORTANCE_SUM};
+static struct csd_backend *backend;
+static struct score_device *device;
+static struct csd_span *spans;
 
 static void remove_file(void)
 {
@@ -43,13 +63,10 @@ static void remove_file(void)
         unlink(file.path);
 }
 
-static void make_file(const struct bench_options *options)
+static void open_file(const struct bench_options *options)
 {
-    uint64_t state = 99;
     snprintf(file.path, sizeof(file.path), "%s/hill-bench-flash-%d", options->folder,
              (int)getpid());
-    file.bytes = options->quick ? QUICK_BYTES : FILE_BYTES;
-    file.buffers = bench_memory((uint64_t)DEPTH_MAX * BLOCK_BYTES);
     file.fd = open(file.path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
     if (file.fd < 0 && errno == EINVAL) {
         unlink(file.path); /* open makes the name before it refuses the flag */
@@ -60,26 +77,85 @@ static void make_file(const struct bench_options *options)
     if (file.fd < 0)
         bench_fail("creating %s: %s", file.path, strerror(errno));
     atexit(remove_file);
-    for (uint64_t at = 0; at < file.bytes; at += BLOCK_BYTES) {
-        for (uint32_t i = 0; i < BLOCK_BYTES; i += 8) {
-            uint64_t r = bench_random(&state);
-            memcpy(file.buffers + i, &r, 8);
-        }
-        if (pwrite(file.fd, file.buffers, BLOCK_BYTES, (off_t)at) != BLOCK_BYTES)
+}
+
+/* A stripe's digests: random mantissas and valid exponents; returns the sum of their scores. */
+static uint64_t make_stripe(uint8_t *stripe, uint16_t *scores, uint64_t *state)
+{
+    const struct pool_layout *l = &file.layout;
+    uint8_t *exponents = stripe + pool_exponents_in_stripe(l);
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < l->digest_stripe_bytes; i += 8) {
+        uint64_t r = bench_random(state);
+        memcpy(stripe + i, &r, 8);
+    }
+    for (uint32_t i = 0; i < l->stripe_slots * KV_HEADS; i++)
+        exponents[i] %= KV_KEY_EXP_MAX + 1;
+    kv_score_reference(&l->geometry, &query, (int8_t *)stripe, exponents, l->stripe_slots, scores);
+    for (uint32_t i = 0; i < l->stripe_slots; i++)
+        sum += scores[i];
+    return sum;
+}
+
+static void make_file(const struct bench_options *options)
+{
+    const struct kv_geometry geometry = {1, 4 * KV_HEADS, KV_HEADS, HEAD_DIM};
+    uint64_t state = 99, bytes = options->quick ? QUICK_BYTES : FILE_BYTES;
+    struct hill_why why = {""};
+    /* digests are about a fifth of a pool; its entries are never touched, and not written */
+    if (pool_layout_for_cap(&file.layout, &geometry, 6 * bytes, &why) != 0)
+        bench_fail("laying out a pool: %s", why.text);
+    uint64_t stripe_bytes = file.layout.digest_stripe_bytes;
+    file.n_stripes = (uint32_t)(bytes / stripe_bytes);
+    file.start = file.layout.digest_offset;
+    file.bytes = file.n_stripes * stripe_bytes / BLOCK_BYTES * BLOCK_BYTES;
+    file.buffers = bench_memory((uint64_t)DEPTH_MAX * BLOCK_BYTES);
+    spans = calloc(file.n_stripes, sizeof(*spans));
+    uint16_t *scores = calloc(file.layout.stripe_slots, sizeof(*scores));
+    if (!spans || !scores || file.n_stripes > file.layout.n_stripes)
+        bench_fail("no memory or a pool too small");
+    for (uint32_t i = 0; i < sizeof(query_mantissas); i++)
+        query_mantissas[i] = (int8_t)((int)(bench_random(&state) % 255) - 127);
+    for (uint32_t i = 0; i < sizeof(query_shifts); i++)
+        query_shifts[i] = (uint8_t)(bench_random(&state) % (KV_QUERY_SHIFT_MAX + 1));
+    open_file(options);
+    for (uint32_t s = 0; s < file.n_stripes; s++) {
+        spans[s] = (struct csd_span){s, file.layout.stripe_slots};
+        file.score_sum += make_stripe(file.buffers, scores, &state);
+        if (pwrite(file.fd, file.buffers, stripe_bytes, (off_t)pool_digest_at(&file.layout, s)) !=
+            (ssize_t)stripe_bytes)
             bench_fail("writing %s: %s", file.path, strerror(errno));
     }
+    free(scores);
     if (fsync(file.fd) != 0)
         bench_fail("flushing %s: %s", file.path, strerror(errno));
 }
 
-/* ---- methods: seconds to read the whole file ------------------------------------------------ */
+/* The agent's drive over the file, and a device of its own for the figure from memory. */
+static void open_agent(void)
+{
+    struct csd_options options = {0};
+    struct hill_why why = {""};
+    char url[4200];
+    snprintf(url, sizeof(url), "file:%s", file.path);
+    int status = csd_backend_open(&backend, url, &options, &why);
+    if (status == 0)
+        status = backend->ops->prepare(backend, &file.layout, &why);
+    if (status == 0)
+        status = score_device_create(&device, "", &file.layout.geometry, (uint64_t)MEMORY_MIB << 20,
+                                     false, &why);
+    if (status != 0)
+        bench_fail("opening the agent's drive: %s", why.text);
+}
+
+/* ---- methods: seconds for file.bytes -------------------------------------------------------- */
 
 static double read_plain(uint32_t depth)
 {
     (void)depth;
     int64_t start = clock_now_ns();
     for (uint64_t at = 0; at < file.bytes; at += BLOCK_BYTES)
-        if (pread(file.fd, file.buffers, BLOCK_BYTES, (off_t)at) != BLOCK_BYTES)
+        if (pread(file.fd, file.buffers, BLOCK_BYTES, (off_t)(file.start + at)) != BLOCK_BYTES)
             bench_fail("reading %s: %s", file.path, strerror(errno));
     return (double)(clock_now_ns() - start) * 1e-9;
 }
@@ -90,7 +166,7 @@ static void submit(struct io_uring *ring, uint32_t buffer, uint64_t at)
     if (sqe == NULL)
         bench_fail("no room in the submission queue");
     io_uring_prep_read_fixed(sqe, file.fd, file.buffers + (uint64_t)buffer * BLOCK_BYTES,
-                             BLOCK_BYTES, at, (int)buffer);
+                             BLOCK_BYTES, file.start + at, (int)buffer);
     io_uring_sqe_set_data64(sqe, buffer);
 }
 
@@ -147,9 +223,9 @@ static double read_fio(uint32_t depth)
 {
     char command[5000];
     snprintf(command, sizeof(command),
-             "fio --name=read --filename='%s' --rw=read --bs=1M --size=%llu --ioengine=io_uring "
-             "--direct=1 --fixedbufs=1 --iodepth=%u --output-format=json",
-             file.path, (unsigned long long)file.bytes, depth);
+             "fio --name=read --filename='%s' --rw=read --bs=1M --offset=%llu --size=%llu "
+             "--ioengine=io_uring --direct=1 --fixedbufs=1 --iodepth=%u --output-format=json",
+             file.path, (unsigned long long)file.start, (unsigned long long)file.bytes, depth);
     FILE *output = popen(command, "r");
     json_t *report = output != NULL ? json_loadf(output, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
     int status = output != NULL ? pclose(output) : -1;
@@ -161,6 +237,65 @@ static double read_fio(uint32_t depth)
     return (double)file.bytes / rate;
 }
 
+static int add_scores(void *context, uint32_t span, uint32_t first_slot, uint32_t n,
+                      const uint16_t *scores)
+{
+    uint64_t *sum = context;
+    (void)span;
+    (void)first_slot;
+    for (uint32_t i = 0; i < n; i++)
+        *sum += scores[i];
+    return 0;
+}
+
+/* A query over all stripes, as the agent runs it. */
+static double read_agent(uint32_t depth)
+{
+    uint64_t sum = 0;
+    struct csd_score_job job = {.query = query,
+                                .spans = spans,
+                                .n_spans = file.n_stripes,
+                                .scored = add_scores,
+                                .context = &sum};
+    struct hill_why why = {""};
+    (void)depth;
+    int64_t start = clock_now_ns();
+    if (backend->ops->score(backend, &job, &why) != 0)
+        bench_fail("the agent's drive: %s", why.text);
+    double seconds = (double)(clock_now_ns() - start) * 1e-9;
+    if (sum != file.score_sum)
+        bench_fail("the agent's scores are not the reference's");
+    return seconds * (double)file.bytes / (double)job.flash_read_bytes;
+}
+
+/* The same kernel over two batches that are in memory (and, with 4 MiB each, out of L2). */
+static double score_memory(uint32_t depth)
+{
+    uint32_t dims = KV_HEADS * HEAD_DIM, n = score_device_slots_max(device);
+    struct score_piece piece = {.n_slots = n, .exponents_at = n * dims};
+    uint64_t launch_bytes = (uint64_t)n * (dims + KV_HEADS), done = 0;
+    struct hill_why why = {""};
+    const uint16_t *scores;
+    uint8_t *memory;
+    (void)depth;
+    int status = score_device_query(device, &query, &why);
+    int64_t start = clock_now_ns();
+    for (uint32_t i = 0; status == 0 && done < file.bytes; i++, done += launch_bytes) {
+        uint32_t b = i % SCORE_BATCHES;
+        if (i >= SCORE_BATCHES)
+            status = score_device_wait(device, b, &scores, &why);
+        if (status == 0)
+            status = score_device_map(device, b, &memory, &why);
+        if (status == 0)
+            status = score_device_launch(device, b, &piece, 1, &why);
+    }
+    for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++)
+        status = score_device_wait(device, b, &scores, &why);
+    if (status != 0)
+        bench_fail("scoring from memory: %s", why.text);
+    return (double)(clock_now_ns() - start) * 1e-9 * (double)file.bytes / (double)done;
+}
+
 /* ---- measuring ------------------------------------------------------------------------------ */
 
 static const struct method {
@@ -168,22 +303,37 @@ static const struct method {
     double (*read)(uint32_t depth);
     uint32_t depth;
 } methods[] = {
-    {"pread, one block after another", read_plain, 1},
-    {"io_uring, depth 2", read_uring, 2},
-    {"io_uring, depth 8", read_uring, 8},
-    {"io_uring, depth 32", read_uring, 32},
-    {"fio, io_uring, depth 8", read_fio, 8},
-    {"fio, io_uring, depth 32", read_fio, 32},
+    {"agent: read and scored", read_agent, 0}, {"pread, one block after another", read_plain, 1},
+    {"io_uring, depth 2", read_uring, 2},      {"io_uring, depth 8", read_uring, 8},
+    {"io_uring, depth 32", read_uring, 32},    {"fio, io_uring, depth 8", read_fio, 8},
+    {"fio, io_uring, depth 32", read_fio, 32}, {"kernel alone, digests in memory", score_memory, 0},
 };
 
 enum { N_METHODS = sizeof(methods) / sizeof(methods[0]) };
+
+static void print_table(const struct bench_samples *seconds)
+{
+    double agent = bench_median(&seconds[0]);
+    printf("| method | GB/s, median | lowest - highest | the agent's share of it |\n"
+           "|---|---:|---:|---:|\n");
+    for (uint32_t m = 0; m < N_METHODS; m++) {
+        if (seconds[m].count > 0)
+            printf("| %s | %.2f | %.2f - %.2f | %.0f %% |\n", methods[m].name,
+                   (double)file.bytes / bench_median(&seconds[m]) * 1e-9,
+                   (double)file.bytes / bench_highest(&seconds[m]) * 1e-9,
+                   (double)file.bytes / bench_lowest(&seconds[m]) * 1e-9,
+                   bench_median(&seconds[m]) / agent * 100);
+    }
+}
 
 int main(int argc, char **argv)
 {
     struct bench_options options = bench_start("flash", argc, argv);
     static struct bench_samples seconds[N_METHODS];
+    char description[300];
     bool fio = fio_there();
     make_file(&options);
+    open_agent();
     for (uint32_t round = 1; round <= options.rounds; round++) {
         for (uint32_t m = 0; m < N_METHODS; m++) {
             if (methods[m].read == read_fio && !fio)
@@ -193,20 +343,19 @@ int main(int argc, char **argv)
         }
         bench_progress(round, options.rounds, "");
     }
-    printf("## Flash, sequential\n\n");
-    printf("A file of %llu MiB of random bytes, read whole with O_DIRECT in blocks of 1 MiB; %u "
-           "rounds, methods in turn. io_uring reads into registered buffers.\n",
-           (unsigned long long)(file.bytes >> 20), options.rounds);
+    backend->ops->describe(backend, description, sizeof(description));
+    printf("## Flash, streaming digests\n\n");
+    printf(
+        "%llu MiB of digests (%u KV heads x %u) of a cold pool's file, O_DIRECT, 1 MiB a read; "
+        "%u rounds, methods in turn. The agent: %s; a query over all of them, scores equal to "
+        "the reference's. The plain io_uring loops read into registered buffers in huge pages.\n",
+        (unsigned long long)(file.bytes >> 20), KV_HEADS, HEAD_DIM, options.rounds, description);
     printf("What lies below the file system (a hypervisor's or a drive's cache) is part of what "
            "was measured.%s\n\n",
            fio ? "" : " fio is not installed here: no figure of it.");
-    printf("| method | GB/s, median | lowest - highest |\n|---|---:|---:|\n");
-    for (uint32_t m = 0; m < N_METHODS; m++) {
-        if (seconds[m].count > 0)
-            printf("| %s | %.2f | %.2f - %.2f |\n", methods[m].name,
-                   (double)file.bytes / bench_median(&seconds[m]) * 1e-9,
-                   (double)file.bytes / bench_highest(&seconds[m]) * 1e-9,
-                   (double)file.bytes / bench_lowest(&seconds[m]) * 1e-9);
-    }
+    print_table(seconds);
+    csd_backend_close(backend);
+    score_device_destroy(device);
+    free(spans);
     return 0;
 }

@@ -2,16 +2,16 @@
  * csd_agent/file_backend.c - "file:PATH": flash is a file or block device, the drive's processor an
  * OpenCL device.
  *
- * Scoring reads the digests of the spans batch by batch and scores a batch while the next is being
- * read:
+ * Scoring reads the digests of the spans batch by batch and scores a batch while those that follow
+ * are being read, so that the drive has work all the time:
  *
- *     read 0 | read 1          | read 2          |
- *            | score 0         | score 1, hand 0 | score 2, hand 1 ...
+ *     read 0, 1, 2 | read 1, 2, 3 | read 2, 3, 4    |
+ *                  | score 0      | score 1, hand 0 | score 2, hand 1 ...
  *
  * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive slots of
- * one stripe with their mantissas and exponents read by covering pages. Invariant: no launch is in
- * flight when score returns. Who calls it: through struct csd_ops (backend.h), which also has
- * concurrency and failure.
+ * one stripe with their mantissas and exponents read by covering pages. Invariant: no read or
+ * launch is in flight when score returns. Who calls it: through struct csd_ops (backend.h), which
+ * also has concurrency and failure.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +42,7 @@ struct file_backend {
     struct pool_layout layout;
     char *device; /* OpenCL device asked for */
     uint64_t batch_bytes, capacity;
+    bool force_copies;
     struct batch_plan plans[SCORE_BATCHES];
 };
 
@@ -67,6 +68,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
         return hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     f->base.ops = &csd_file_ops;
     f->batch_bytes = options->batch_bytes ? options->batch_bytes : CSD_BATCH_BYTES;
+    f->force_copies = options->force_copies;
     f->capacity = (CAPACITY_BATCHES * f->batch_bytes + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
     if (f->capacity < CAPACITY_MIN)
         f->capacity = CAPACITY_MIN;
@@ -92,7 +94,8 @@ static int file_prepare(struct csd_backend *backend, const struct pool_layout *l
     struct file_backend *f = (struct file_backend *)backend;
 
     f->layout = *layout;
-    return score_device_create(&f->score, f->device, &layout->geometry, f->capacity, why);
+    return score_device_create(&f->score, f->device, &layout->geometry, f->capacity,
+                               f->force_copies, why);
 }
 
 static int file_transfer(struct csd_backend *backend, const struct csd_extent *extents,
@@ -207,29 +210,51 @@ static bool plan_batch(const struct file_backend *f, const struct csd_score_job 
     return plan->n_pieces > 0;
 }
 
-/* Plan the next batch and read its digests. 1: filled, 0: nothing left, negative: failed. */
-static int fill_batch(struct file_backend *f, struct csd_score_job *job, struct span_cursor *at,
-                      uint32_t b, struct hill_why *why)
+/* A query on its way through the batches: numbers count batches, b of SCORE_BATCHES is number
+ * modulo that. done <= launched <= started <= done + SCORE_BATCHES. */
+struct stream {
+    struct file_backend *f;
+    struct csd_score_job *job;
+    struct span_cursor at;            /* what is to be read next */
+    uint32_t started, launched, done; /* reads started, scoring launched, scores handed over */
+    bool planned_all;
+};
+
+/* Plan the next batch and start reading its digests, unless nothing is left. */
+static int start_batch(struct stream *s, struct hill_why *why)
 {
-    struct batch_plan *plan = &f->plans[b];
+    uint32_t b = s->started % SCORE_BATCHES;
+    struct batch_plan *plan = &s->f->plans[b];
     uint8_t *memory;
 
-    if (at->span == job->n_spans)
+    if (s->at.span == s->job->n_spans) {
+        s->planned_all = true;
         return 0;
-    int status = score_device_map(f->score, b, &memory, why);
+    }
+    int status = score_device_map(s->f->score, b, &memory, why);
     if (status != 0)
         return status;
-    if (!plan_batch(f, job, at, plan, memory))
+    if (!plan_batch(s->f, s->job, &s->at, plan, memory)) {
+        s->planned_all = true;
         return 0;
-    status = file_io_run(f->io, plan->extents, plan->n_extents, why);
-    if (status == 0)
-        job->flash_read_bytes += plan->bytes;
-    return status == 0 ? 1 : status;
+    }
+    status = file_io_start(s->f->io, b, plan->extents, plan->n_extents, why);
+    s->started += status == 0;
+    return status;
 }
 
-static int launch_batch(struct file_backend *f, uint32_t b, struct hill_why *why)
+/* Score the oldest batch that is being read. */
+static int launch_batch(struct stream *s, struct hill_why *why)
 {
-    return score_device_launch(f->score, b, f->plans[b].pieces, f->plans[b].n_pieces, why);
+    uint32_t b = s->launched % SCORE_BATCHES;
+    struct batch_plan *plan = &s->f->plans[b];
+
+    s->launched++; /* whatever comes of it, its read is over */
+    int status = file_io_finish(s->f->io, b, why);
+    if (status != 0)
+        return status;
+    s->job->flash_read_bytes += plan->bytes;
+    return score_device_launch(s->f->score, b, plan->pieces, plan->n_pieces, why);
 }
 
 static int hand_over(const struct batch_plan *plan, const struct csd_score_job *job,
@@ -245,31 +270,45 @@ static int hand_over(const struct batch_plan *plan, const struct csd_score_job *
     return status;
 }
 
+static int finish_batch(struct stream *s, struct hill_why *why)
+{
+    uint32_t b = s->done++ % SCORE_BATCHES;
+    const uint16_t *scores;
+    int status = score_device_wait(s->f->score, b, &scores, why);
+
+    return status == 0 ? hand_over(&s->f->plans[b], s->job, scores) : status;
+}
+
+/* After a failure: nothing may be in flight when score returns. */
+static void abandon(struct stream *s)
+{
+    const uint16_t *scores;
+
+    for (; s->launched < s->started; s->launched++)
+        file_io_finish(s->f->io, s->launched % SCORE_BATCHES, NULL);
+    for (uint32_t b = 0; b < SCORE_BATCHES; b++)
+        score_device_wait(s->f->score, b, &scores, NULL);
+}
+
 static int file_score(struct csd_backend *backend, struct csd_score_job *job, struct hill_why *why)
 {
     struct file_backend *f = (struct file_backend *)backend;
-    struct span_cursor at = {0, 0};
-    const uint16_t *scores;
-    uint32_t b = 0;
+    struct stream s = {.f = f, .job = job};
 
     job->flash_read_bytes = 0;
     int status = score_device_query(f->score, &job->query, why);
-    int filled = status == 0 ? fill_batch(f, job, &at, b, why) : status;
-    status = filled > 0 ? launch_batch(f, b, why) : filled;
-    while (status == 0 && filled > 0) { /* b is in flight */
-        uint32_t next = b ^ 1u;
-        filled = fill_batch(f, job, &at, next, why);
-        status = score_device_wait(f->score, b, &scores, filled < 0 ? NULL : why);
-        if (filled < 0)
-            return filled;
-        if (status == 0 && filled > 0)
-            status = launch_batch(f, next, why);
-        if (status == 0)
-            status = hand_over(&f->plans[b], job, scores);
-        if (status != 0 && filled > 0)
-            score_device_wait(f->score, next, &scores, NULL);
-        b = next;
+    while (status == 0) {
+        while (status == 0 && !s.planned_all && s.started - s.done < SCORE_BATCHES)
+            status = start_batch(&s, why);
+        if (status == 0 && s.done == s.started)
+            return 0;
+        if (status == 0 && s.launched < s.started)
+            status = launch_batch(&s, why);
+        /* the batch before, so that one is always being scored; at the end, the last one too */
+        if (status == 0 && (s.launched - s.done > 1 || s.launched == s.started))
+            status = finish_batch(&s, why);
     }
+    abandon(&s);
     return status;
 }
 

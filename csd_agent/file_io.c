@@ -21,8 +21,23 @@
 struct piece {
     uint64_t offset;
     uint8_t *memory;
-    uint32_t bytes;
+    uint32_t bytes, job;
     bool write;
+};
+
+/* Iterates over extents in pieces. */
+struct cursor {
+    const struct csd_extent *extents;
+    size_t n, index;
+    uint64_t done; /* of extents[index] */
+};
+
+struct job {
+    struct cursor cursor;
+    uint32_t in_flight; /* pieces */
+    int result;         /* of its first failure */
+    bool started;
+    struct hill_why why;
 };
 
 struct file_io {
@@ -33,6 +48,9 @@ struct file_io {
     struct piece pieces[FILE_IO_DEPTH]; /* by the index that user_data carries */
     uint32_t free_pieces[FILE_IO_DEPTH];
     uint32_t n_free;
+    struct job jobs[FILE_IO_JOBS + 1]; /* the last is file_io_run's */
+    uint32_t order[FILE_IO_JOBS + 1];  /* started jobs, oldest first */
+    uint32_t n_started;
 };
 
 /* Does a read work as the descriptor stands? Some file systems accept the flag and refuse the read.
@@ -207,20 +225,18 @@ static int run_piece_plain(struct file_io *io, struct piece *piece, struct hill_
     return 0;
 }
 
-/* Iterates over extents in pieces. */
-struct cursor {
-    const struct csd_extent *extents;
-    size_t n, index;
-    uint64_t done; /* of extents[index] */
-};
-
-static bool next_piece(struct cursor *cursor, struct piece *out)
+static bool has_more(struct cursor *cursor)
 {
     while (cursor->index < cursor->n && cursor->done == cursor->extents[cursor->index].bytes) {
         cursor->index++;
         cursor->done = 0;
     }
-    if (cursor->index == cursor->n)
+    return cursor->index < cursor->n;
+}
+
+static bool next_piece(struct cursor *cursor, struct piece *out)
+{
+    if (!has_more(cursor))
         return false;
     const struct csd_extent *extent = &cursor->extents[cursor->index];
     uint64_t left = extent->bytes - cursor->done;
@@ -303,59 +319,138 @@ static int submit_and_wait(struct file_io *io, struct io_uring_cqe **cqe, struct
     }
 }
 
-/* Take all completions that are there. Returns the first failure or result as it was. */
-static int reap_all(struct file_io *io, struct io_uring_cqe *cqe, int result, struct hill_why *why)
+/* Take all completions that are there. */
+static void reap_all(struct file_io *io, struct io_uring_cqe *cqe)
 {
     do {
         uint32_t index = (uint32_t)io_uring_cqe_get_data64(cqe);
+        struct job *job = &io->jobs[io->pieces[index].job];
         bool again;
-        int status = reap(io, cqe, &again, result == 0 ? why : NULL);
+        int status = reap(io, cqe, &again, job->result == 0 ? &job->why : NULL);
         io_uring_cqe_seen(&io->ring, cqe);
-        if (result == 0)
-            result = status;
-        if (again && result == 0)
+        if (job->result == 0)
+            job->result = status;
+        if (again && job->result == 0) {
             prepare_piece(io, index);
-        else
+        } else {
             io->free_pieces[io->n_free++] = index;
+            job->in_flight--;
+        }
     } while (io_uring_peek_cqe(&io->ring, &cqe) == 0);
-    return result;
 }
 
-static int run_uring(struct file_io *io, struct cursor *cursor, struct hill_why *why)
+/* Prepare as many pieces as the depth allows, of the oldest jobs first. */
+static void prepare_jobs(struct file_io *io)
 {
-    int result = 0;
-    bool more = true;
-
-    for (;;) {
-        while (more && result == 0 && io->n_free > 0) {
+    for (uint32_t i = 0; i < io->n_started; i++) {
+        uint32_t number = io->order[i];
+        struct job *job = &io->jobs[number];
+        while (io->n_free > 0 && job->result == 0) {
             uint32_t index = io->free_pieces[io->n_free - 1];
-            more = next_piece(cursor, &io->pieces[index]);
-            if (more) {
-                prepare_piece(io, index);
-                io->n_free--;
-            }
+            if (!next_piece(&job->cursor, &io->pieces[index]))
+                break;
+            io->pieces[index].job = number;
+            prepare_piece(io, index);
+            io->n_free--;
+            job->in_flight++;
         }
-        if (io->n_free == FILE_IO_DEPTH)
-            return result;
-        struct io_uring_cqe *cqe;
-        int status = submit_and_wait(io, &cqe, why);
-        if (status != 0)
-            return status;
-        result = reap_all(io, cqe, result, why);
     }
 }
 
-int file_io_run(struct file_io *io, const struct csd_extent *extents, size_t n_extents,
-                struct hill_why *why)
+static int finish_uring(struct file_io *io, struct job *job, struct hill_why *why)
 {
-    struct cursor cursor = {.extents = extents, .n = n_extents};
+    for (;;) {
+        struct io_uring_cqe *cqe;
+        prepare_jobs(io);
+        /* pieces that are left without one in flight wait for those of other jobs */
+        if (job->in_flight == 0 && (job->result != 0 || !has_more(&job->cursor)))
+            return 0;
+        int status = submit_and_wait(io, &cqe, why);
+        if (status != 0)
+            return status;
+        reap_all(io, cqe);
+    }
+}
 
-    if (io->dead)
-        return hill_fail(why, HILL_E_IO, "the cold pool's drive has stopped answering");
+static int check_extents(const struct csd_extent *extents, size_t n_extents, struct hill_why *why)
+{
     for (size_t i = 0; i < n_extents; i++)
         if (((extents[i].offset | extents[i].bytes | (uintptr_t)extents[i].memory) &
              (CSD_ALIGN - 1)) != 0)
             return hill_fail(why, HILL_E_INVALID, "transfer at %llu is not aligned",
                              (unsigned long long)extents[i].offset);
-    return io->uring ? run_uring(io, &cursor, why) : run_plain(io, &cursor, why);
+    return 0;
+}
+
+static int start_job(struct file_io *io, uint32_t number, const struct csd_extent *extents,
+                     size_t n_extents, struct hill_why *why)
+{
+    struct job *job = &io->jobs[number];
+
+    if (job->started)
+        abort(); /* a bug: its extents would be forgotten */
+    if (io->dead)
+        return hill_fail(why, HILL_E_IO, "the cold pool's drive has stopped answering");
+    int status = check_extents(extents, n_extents, why);
+    if (status != 0)
+        return status;
+    *job = (struct job){.cursor = {.extents = extents, .n = n_extents}, .started = true};
+    io->order[io->n_started++] = number;
+    return 0;
+}
+
+static void forget_job(struct file_io *io, uint32_t number)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < io->n_started; i++)
+        if (io->order[i] != number)
+            io->order[kept++] = io->order[i];
+    io->n_started = kept;
+    io->jobs[number].started = false;
+}
+
+static int finish_job(struct file_io *io, uint32_t number, struct hill_why *why)
+{
+    struct job *job = &io->jobs[number];
+    int status;
+
+    if (!job->started)
+        abort(); /* a bug */
+    if (io->dead)
+        status = hill_fail(why, HILL_E_IO, "the cold pool's drive has stopped answering");
+    else
+        status = io->uring ? finish_uring(io, job, why) : run_plain(io, &job->cursor, why);
+    if (status == 0 && job->result != 0)
+        status = hill_fail(why, job->result, "%s", job->why.text);
+    forget_job(io, number);
+    return status;
+}
+
+int file_io_start(struct file_io *io, uint32_t job, const struct csd_extent *extents,
+                  size_t n_extents, struct hill_why *why)
+{
+    if (job >= FILE_IO_JOBS)
+        abort(); /* a bug */
+    int status = start_job(io, job, extents, n_extents, why);
+    if (status == 0 && io->uring) {
+        prepare_jobs(io);
+        io_uring_submit(&io->ring); /* what it does not take now, finish submits */
+    }
+    return status;
+}
+
+int file_io_finish(struct file_io *io, uint32_t job, struct hill_why *why)
+{
+    if (job >= FILE_IO_JOBS)
+        abort(); /* a bug */
+    return finish_job(io, job, why);
+}
+
+int file_io_run(struct file_io *io, const struct csd_extent *extents, size_t n_extents,
+                struct hill_why *why)
+{
+    int status = start_job(io, FILE_IO_JOBS, extents, n_extents, why);
+
+    return status == 0 ? finish_job(io, FILE_IO_JOBS, why) : status;
 }

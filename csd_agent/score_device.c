@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/cldevice.h"
 #include "base/embed.h"
@@ -13,6 +14,7 @@
 
 HILL_EMBED(hill_csd_score_cl, "csd_agent/score.cl");
 
+#define HUGE_BYTES       (2u << 20)
 #define OTHER_LOCAL_SIZE 64u /* work-items of a group on devices other than CPUs */
 
 struct batch {
@@ -38,10 +40,17 @@ struct score_device {
     struct batch batches[SCORE_BATCHES];
 };
 
+/* Over `host` where the device works in the host's memory: then nothing has to be moved, and a
+ * launch is one command. Elsewhere a buffer of the device's own. */
 static int make_buffer(struct score_device *d, cl_mem *out, cl_mem_flags flags, uint64_t bytes,
                        void *host, const char *what, struct hill_why *why)
 {
     cl_int status;
+
+    if (d->device.shares_memory)
+        flags |= CL_MEM_USE_HOST_PTR;
+    else if (!(flags & CL_MEM_USE_HOST_PTR))
+        host = NULL;
 
     *out = clCreateBuffer(d->device.context, flags, bytes, host, &status);
     return cldevice_check(status, what, why);
@@ -64,14 +73,35 @@ static int set_arguments(struct score_device *d, struct batch *batch, struct hil
     return cldevice_check(status, "clSetKernelArg score_keys", why);
 }
 
+static void *page_memory(size_t bytes)
+{
+    return aligned_alloc(POOL_PAGE_BYTES,
+                         (bytes + POOL_PAGE_BYTES - 1) / POOL_PAGE_BYTES * POOL_PAGE_BYTES);
+}
+
+/* Huge pages where they are to be had: a read into scattered 4 KiB pages is a list of 256 segments
+ * a MiB, which drives cut into several transfers. */
+static uint8_t *batch_memory(uint64_t bytes)
+{
+    uint64_t align = bytes >= HUGE_BYTES ? HUGE_BYTES : POOL_PAGE_BYTES;
+    uint64_t rounded = (bytes + align - 1) / align * align;
+    uint8_t *memory = aligned_alloc(align, rounded);
+
+    if (memory && align == HUGE_BYTES)
+        madvise(memory, rounded, MADV_HUGEPAGE); /* refused: slower, nothing else */
+    if (memory)
+        memset(memory, 0, rounded); /* pages are made now, not within the first query */
+    return memory;
+}
+
 static int make_batch(struct score_device *d, struct batch *batch, struct hill_why *why)
 {
     batch->queue = cldevice_queue(&d->device, false, why);
     if (!batch->queue)
         return HILL_E_NODEV;
-    batch->memory = aligned_alloc(POOL_PAGE_BYTES, d->batch_bytes);
-    batch->group_table = calloc(d->groups_max, sizeof *batch->group_table);
-    batch->out = calloc(d->slots_max, sizeof *batch->out);
+    batch->memory = batch_memory(d->batch_bytes);
+    batch->group_table = page_memory(d->groups_max * sizeof *batch->group_table);
+    batch->out = page_memory(d->slots_max * sizeof *batch->out);
     if (!batch->memory || !batch->group_table || !batch->out)
         return hill_fail(why, HILL_E_NOMEM, "no memory for a scoring batch of %llu bytes",
                          (unsigned long long)d->batch_bytes);
@@ -79,11 +109,11 @@ static int make_batch(struct score_device *d, struct batch *batch, struct hill_w
                              d->batch_bytes, batch->memory, "clCreateBuffer digests", why);
     if (status == 0)
         status = make_buffer(d, &batch->groups, CL_MEM_READ_ONLY,
-                             (uint64_t)d->groups_max * sizeof(cl_uint4), NULL,
+                             (uint64_t)d->groups_max * sizeof(cl_uint4), batch->group_table,
                              "clCreateBuffer groups", why);
     if (status == 0)
         status = make_buffer(d, &batch->scores, CL_MEM_WRITE_ONLY,
-                             (uint64_t)d->slots_max * sizeof(uint16_t), NULL,
+                             (uint64_t)d->slots_max * sizeof(uint16_t), batch->out,
                              "clCreateBuffer scores", why);
     return status == 0 ? set_arguments(d, batch, why) : status;
 }
@@ -98,18 +128,21 @@ static int build(struct score_device *d, struct hill_why *why)
     return d->program ? 0 : HILL_E_NODEV;
 }
 
-static int create_parts(struct score_device *d, const char *device, struct hill_why *why)
+static int create_parts(struct score_device *d, const char *device, bool force_copies,
+                        struct hill_why *why)
 {
     uint32_t query_bytes = kv_digest_bytes(&d->geometry);
     int status = cldevice_open(&d->device, device, why);
 
+    if (force_copies)
+        d->device.shares_memory = false;
     if (status == 0)
         status = build(d, why);
     if (status == 0) {
-        d->query_bytes = malloc(query_bytes);
+        d->query_bytes = page_memory(query_bytes);
         if (!d->query_bytes)
             return hill_fail(why, HILL_E_NOMEM, "no memory for a query");
-        status = make_buffer(d, &d->query, CL_MEM_READ_ONLY, query_bytes, NULL,
+        status = make_buffer(d, &d->query, CL_MEM_READ_ONLY, query_bytes, d->query_bytes,
                              "clCreateBuffer query", why);
     }
     for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++)
@@ -139,7 +172,7 @@ static int warm_up(struct score_device *d, struct hill_why *why)
 }
 
 int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
-                        uint64_t batch_bytes, struct hill_why *why)
+                        uint64_t batch_bytes, bool force_copies, struct hill_why *why)
 {
     *out = NULL;
     uint64_t slots = batch_bytes / kv_digest_bytes(g);
@@ -153,7 +186,7 @@ int score_device_create(struct score_device **out, const char *device, const str
     d->batch_bytes = batch_bytes;
     d->slots_max = (uint32_t)slots;
     d->groups_max = d->slots_max / SCORE_GROUP_SLOTS + SCORE_BATCH_PIECES;
-    int status = create_parts(d, device, why);
+    int status = create_parts(d, device, force_copies, why);
     if (status == 0)
         status = warm_up(d, why);
     if (status != 0) {
@@ -220,6 +253,8 @@ int score_device_query(struct score_device *d, const struct kv_query *query, str
     memcpy(d->query_bytes, query->mantissas, dims);
     memcpy(d->query_bytes + dims, query->shifts, d->geometry.n_kv_heads);
     d->importance = query->importance;
+    if (d->device.shares_memory)
+        return 0;
     return cldevice_check(clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0,
                                                kv_digest_bytes(&d->geometry), d->query_bytes, 0,
                                                NULL, NULL),
@@ -231,11 +266,15 @@ int score_device_map(struct score_device *d, uint32_t b, uint8_t **memory, struc
     struct batch *batch = &d->batches[b];
     cl_int status = CL_SUCCESS;
 
+    *memory = batch->memory;
+    if (d->device.shares_memory)
+        return 0;
     if (!batch->mapped)
         batch->mapped = clEnqueueMapBuffer(batch->queue, batch->digests, CL_TRUE,
                                            CL_MAP_WRITE_INVALIDATE_REGION, 0, d->batch_bytes, 0,
                                            NULL, NULL, &status);
-    *memory = batch->mapped;
+    if (batch->mapped)
+        *memory = batch->mapped;
     return cldevice_check(status, "clEnqueueMapBuffer digests", why);
 }
 
@@ -266,29 +305,38 @@ static uint32_t fill_groups(struct score_device *d, struct batch *batch,
     return n_groups;
 }
 
+/* Hand the filled batch and its groups over to a device with memory of its own. */
+static cl_int send_batch(struct batch *batch, uint32_t n_groups)
+{
+    cl_int status =
+        clEnqueueUnmapMemObject(batch->queue, batch->digests, batch->mapped, 0, NULL, NULL);
+
+    batch->mapped = NULL;
+    if (status == CL_SUCCESS)
+        status =
+            clEnqueueWriteBuffer(batch->queue, batch->groups, CL_FALSE, 0,
+                                 n_groups * sizeof(cl_uint4), batch->group_table, 0, NULL, NULL);
+    return status;
+}
+
 int score_device_launch(struct score_device *d, uint32_t b, const struct score_piece *pieces,
                         uint32_t n_pieces, struct hill_why *why)
 {
     struct batch *batch = &d->batches[b];
     uint32_t n_groups = fill_groups(d, batch, pieces, n_pieces);
     size_t local = d->device.is_cpu ? 1 : OTHER_LOCAL_SIZE, global = n_groups * local;
+    bool shared = d->device.shares_memory;
     cl_uint importance = d->importance;
 
     if (n_groups == 0)
         return hill_fail(why, HILL_E_INVALID, "scoring batch does not fit its buffer");
-    cl_int status =
-        clEnqueueUnmapMemObject(batch->queue, batch->digests, batch->mapped, 0, NULL, NULL);
-    batch->mapped = NULL;
-    if (status == CL_SUCCESS)
-        status =
-            clEnqueueWriteBuffer(batch->queue, batch->groups, CL_FALSE, 0,
-                                 n_groups * sizeof(cl_uint4), batch->group_table, 0, NULL, NULL);
+    cl_int status = shared ? CL_SUCCESS : send_batch(batch, n_groups);
     if (status == CL_SUCCESS)
         status = clSetKernelArg(batch->kernel, 3, sizeof importance, &importance);
     if (status == CL_SUCCESS)
         status = clEnqueueNDRangeKernel(batch->queue, batch->kernel, 1, NULL, &global, &local, 0,
                                         NULL, NULL);
-    if (status == CL_SUCCESS)
+    if (status == CL_SUCCESS && !shared)
         status = clEnqueueReadBuffer(batch->queue, batch->scores, CL_FALSE, 0,
                                      batch->n_slots * sizeof(uint16_t), batch->out, 0, NULL, NULL);
     if (status == CL_SUCCESS)

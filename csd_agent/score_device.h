@@ -1,9 +1,9 @@
 /*
  * csd_agent/score_device.h - the OpenCL device that scores digests next to the flash.
  *
- * What: two batches, each a page-aligned host buffer that flash is read into (the device's own
+ * What: batches, each a page-aligned host buffer that flash is read into (the device's own
  * memory where it shares the host's, copied by map and unmap where it does not), a table of what
- * lies where in it, and scores. While one batch is scored (its own queue) the other is being
+ * lies where in it, and scores. While one batch is scored (its own queue) others are being
  * filled: memory = map(b); read digests into memory; launch(b, pieces); ... wait(b, &scores) Who
  * calls it: file_backend.c. Concurrency: one thread. Failure: HILL_E_NODEV and HILL_E_NOMEM from
  * base/cldevice.h, with the call's name in why.
@@ -11,13 +11,14 @@
 #ifndef HILL_CSD_AGENT_SCORE_DEVICE_H
 #define HILL_CSD_AGENT_SCORE_DEVICE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
 #include "kv/geometry.h"
 #include "kv/score.h"
 
-#define SCORE_BATCHES      2u
+#define SCORE_BATCHES      4u
 #define SCORE_GROUP_SLOTS  64u /* slots of one work-group */
 #define SCORE_BATCH_PIECES 1024u
 
@@ -29,9 +30,10 @@ struct score_piece {
 
 struct score_device;
 
-/* device: as in base/cldevice.h; batch_bytes: capacity of a batch, a multiple of 4096. */
+/* device: as in base/cldevice.h; batch_bytes: capacity of a batch, a multiple of 4096;
+ * force_copies: act as if the device did not work in the host's memory (tests). */
 int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
-                        uint64_t batch_bytes, struct hill_why *why);
+                        uint64_t batch_bytes, bool force_copies, struct hill_why *why);
 /* NULL allowed. Launches must have been waited for. */
 void score_device_destroy(struct score_device *d);
 

@@ -147,9 +147,86 @@ static void test_a_file_has_one_user(void **state)
     assert_int_equal(file_io_open(&second, folder, &options, &why), HILL_E_IO);
 }
 
+/* Jobs of many small reads (more than the depth together), finished in another order than started,
+ * with a plain run in between. */
+static void read_jobs(const struct csd_options *options)
+{
+    enum { PAGES = 64 };
+    static const uint32_t order[FILE_IO_JOBS] = {2, 0, 3, 1};
+    uint8_t *content = malloc(FILE_PAGES * CSD_ALIGN);
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, (FILE_IO_JOBS * PAGES + 1) * CSD_ALIGN);
+    struct csd_extent extents[FILE_IO_JOBS][PAGES];
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    assert_true(content && memory);
+    fill_file(pool_path(), content);
+    assert_int_equal(file_io_open(&io, pool_path(), options, &why), 0);
+    for (uint32_t j = 0; j < FILE_IO_JOBS; j++) {
+        for (uint32_t i = 0; i < PAGES; i++)
+            extents[j][i] =
+                (struct csd_extent){.offset = (uint64_t)random_below(FILE_PAGES) * CSD_ALIGN,
+                                    .memory = memory + (j * PAGES + i) * CSD_ALIGN,
+                                    .bytes = CSD_ALIGN};
+        assert_int_equal(file_io_start(io, j, extents[j], PAGES, &why), 0);
+    }
+    struct csd_extent between = {.offset = 3 * CSD_ALIGN,
+                                 .memory = memory + FILE_IO_JOBS * PAGES * CSD_ALIGN,
+                                 .bytes = CSD_ALIGN};
+    assert_int_equal(file_io_run(io, &between, 1, &why), 0);
+    assert_memory_equal(between.memory, content + between.offset, CSD_ALIGN);
+    for (uint32_t j = 0; j < FILE_IO_JOBS; j++) {
+        assert_int_equal(file_io_finish(io, order[j], &why), 0);
+        for (uint32_t i = 0; i < PAGES; i++)
+            assert_memory_equal(extents[order[j]][i].memory, content + extents[order[j]][i].offset,
+                                CSD_ALIGN);
+    }
+    file_io_close(io);
+    free(content);
+    free(memory);
+}
+
+static void jobs_go_on_beside_each_other(void **state)
+{
+    (void)state;
+    read_jobs(&(struct csd_options){.create = true});
+    read_jobs(&(struct csd_options){.create = true, .force_pread = true});
+}
+
+/* The first failure of one job is that job's alone. */
+static void a_failed_job_spoils_no_other(void **state)
+{
+    (void)state;
+    uint8_t *content = malloc(FILE_PAGES * CSD_ALIGN);
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, 2 * CSD_ALIGN);
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    assert_true(content && memory);
+    fill_file(pool_path(), content);
+    assert_int_equal(file_io_open(&io, pool_path(), &(struct csd_options){0}, &why), 0);
+    struct csd_extent beyond = {
+        .offset = (uint64_t)2 * FILE_PAGES * CSD_ALIGN, .memory = memory, .bytes = CSD_ALIGN};
+    struct csd_extent good = {.memory = memory + CSD_ALIGN, .bytes = CSD_ALIGN};
+    struct csd_extent odd = {.offset = 1, .memory = memory, .bytes = CSD_ALIGN};
+    assert_int_equal(file_io_start(io, 0, &beyond, 1, &why), 0);
+    assert_int_equal(file_io_start(io, 1, &good, 1, &why), 0);
+    assert_int_equal(file_io_start(io, 2, &odd, 1, &why), HILL_E_INVALID);
+    assert_int_equal(file_io_finish(io, 1, &why), 0);
+    assert_memory_equal(good.memory, content, CSD_ALIGN);
+    assert_int_equal(file_io_finish(io, 0, &why), HILL_E_IO);
+    assert_int_equal(file_io_start(io, 0, &good, 1, &why), 0);
+    assert_int_equal(file_io_finish(io, 0, &why), 0);
+    file_io_close(io);
+    free(content);
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(jobs_go_on_beside_each_other),
+        cmocka_unit_test(a_failed_job_spoils_no_other),
         cmocka_unit_test_setup_teardown(test_round_trip_as_the_machine_can, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_without_io_uring, make_folder,

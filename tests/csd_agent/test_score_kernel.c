@@ -58,7 +58,7 @@ static void compare_batch(struct score_device *d, uint32_t b, const struct kv_ge
     free(copy);
 }
 
-static void check_geometry(const struct kv_geometry *g)
+static void check_geometry_on(const struct kv_geometry *g, bool force_copies)
 {
     struct score_device *d = NULL;
     struct hill_why why = {""};
@@ -66,7 +66,7 @@ static void check_geometry(const struct kv_geometry *g)
     uint8_t *shifts = malloc(g->n_kv_heads);
 
     print_message("%u KV heads of %u\n", g->n_kv_heads, g->head_dim);
-    assert_int_equal(score_device_create(&d, "", g, BATCH, &why), 0);
+    assert_int_equal(score_device_create(&d, "", g, BATCH, force_copies, &why), 0);
     for (uint32_t round = 0; round < 8; round++) {
         struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
         random_mantissas(mantissas, kv_key_dims(g));
@@ -78,6 +78,13 @@ static void check_geometry(const struct kv_geometry *g)
     score_device_destroy(d);
     free(mantissas);
     free(shifts);
+}
+
+/* In the host's memory where the device can, and through memory of the device's own. */
+static void check_geometry(const struct kv_geometry *g)
+{
+    check_geometry_on(g, false);
+    check_geometry_on(g, true);
 }
 
 static void test_equals_the_reference_for_shapes_of_models(void **state)
@@ -112,7 +119,7 @@ static void test_refuses_pieces_outside_the_batch(void **state)
     uint8_t *memory;
 
     (void)state;
-    assert_int_equal(score_device_create(&d, "", &g, BATCH, &why), 0);
+    assert_int_equal(score_device_create(&d, "", &g, BATCH, false, &why), 0);
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
         assert_int_equal(score_device_launch(d, 0, &outside[i], 1, &why), HILL_E_INVALID);
