@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <zmq.h>
@@ -22,6 +23,7 @@
 
 #define HEARTBEAT_MS    500
 #define CLOSE_LINGER_MS 1000
+#define HELLO_MS        30000 /* the coordinator answers within milliseconds, or it is not there */
 
 /* A packed message on its way out, or a parsed one on its way in. */
 struct item {
@@ -353,6 +355,56 @@ static int connect_and_start(struct worker_link *link)
     return 0;
 }
 
+/* Sockets connect to what is not there yet and wait: without the folder that would be for ever. */
+static int check_run_dir(const struct worker_link *link)
+{
+    struct stat status;
+    int reason = stat(link->run_dir, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? 0 : ENOTDIR;
+    if (reason == 0)
+        return 0;
+    log_error("joining the pipeline in %s failed: %s", link->run_dir, strerror(reason));
+    return HILL_E_IO;
+}
+
+/* HILL_TEST_HELLO_MS: tests do not want to wait half a minute. */
+static int64_t hello_ms(void)
+{
+    const char *text = getenv("HILL_TEST_HELLO_MS");
+    long value = text ? strtol(text, NULL, 10) : 0;
+    return value > 0 && value < HELLO_MS ? value : HELLO_MS;
+}
+
+static Hill__Message *first_incoming(struct worker_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    Hill__Message *message = link->in.first ? link->in.first->message : NULL;
+    pthread_mutex_unlock(&link->lock);
+    return message;
+}
+
+/* Until the coordinator answers Hello (the message stays in the mailbox) or the process is to stop.
+ * The one that started this process answers at once; one that did not start it refuses. */
+static int await_answer(struct worker_link *link)
+{
+    int64_t deadline = clock_deadline_ms(hello_ms());
+    for (;;) {
+        uint32_t seen = shm_doorbell_read(link->bell);
+        const Hill__Message *message = first_incoming(link);
+        if (message && message->body_case == HILL__MESSAGE__BODY_REPLY) {
+            log_error("the coordinator in %s refused this process: %s", link->run_dir,
+                      message->reply->text);
+            return HILL_E_PEER_GONE;
+        }
+        if (message || worker_link_stopping(link))
+            return 0;
+        if (shm_doorbell_wait(link->bell, seen, deadline, 0) == HILL_E_TIMEOUT) {
+            log_error("no coordinator has answered in %s for %lld s", link->run_dir,
+                      (long long)(hello_ms() + 999) / 1000);
+            return HILL_E_PEER_GONE;
+        }
+    }
+}
+
 int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role,
                      const char *name, const char *summary)
 {
@@ -370,12 +422,16 @@ int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role
     link->bell = &link->own_bell;
     int code = parse_arguments(link, argc, argv, summary);
     if (code == 0)
+        code = check_run_dir(link);
+    if (code == 0)
         code = set_signals(link);
     if (code == 0) {
         code = connect_and_start(link);
         if (code != 0)
             log_error("joining the pipeline in %s failed: %s", link->run_dir, hill_strerror(code));
     }
+    if (code == 0)
+        code = await_answer(link);
     if (code != 0) {
         worker_link_close(link);
         return code;

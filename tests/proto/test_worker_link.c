@@ -205,6 +205,61 @@ static void sigterm_ends_it(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* What a worker in a child ends with; the coordinator's part is up to the caller. */
+static pid_t start_alone(const char *dir, const char *hello_ms)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct worker_link *link;
+        char *argv[] = {(char *)"w", (char *)"--run-dir", (char *)dir, NULL};
+        setenv("HILL_TEST_HELLO_MS", hello_ms, 1);
+        _exit(-worker_link_open(&link, 3, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-test-worker",
+                                "test"));
+    }
+    return pid;
+}
+
+static int result_of(pid_t pid)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return -WEXITSTATUS(status);
+}
+
+static void without_a_run_folder_it_fails_at_once(void **state)
+{
+    struct stage *s = *state;
+    char dir[sizeof s->dir + 16];
+    snprintf(dir, sizeof dir, "%s/nosuch", s->dir);
+    assert_int_equal(result_of(start_alone(dir, "30000")), HILL_E_IO);
+    open_stage(s); /* teardown closes it */
+}
+
+static void without_an_answer_it_gives_up(void **state)
+{
+    struct stage *s = *state;
+    assert_int_equal(result_of(start_alone(s->dir, "100")), HILL_E_PEER_GONE);
+    open_stage(s);
+}
+
+static void a_refusal_ends_it(void **state)
+{
+    struct stage *s = *state;
+    pid_t pid = start_alone(s->dir, "30000");
+    struct proto_address from;
+    Hill__Reply reply = HILL__REPLY__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    open_stage(s);
+    proto_free(expect(s->control, &from, HILL__MESSAGE__BODY_HELLO));
+    reply.code = HILL_E_PROTOCOL;
+    reply.text = (char *)"a stranger";
+    message.body_case = HILL__MESSAGE__BODY_REPLY;
+    message.reply = &reply;
+    assert_int_equal(proto_send(s->control, &from, &message), 0);
+    assert_int_equal(result_of(pid), HILL_E_PEER_GONE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +267,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(heartbeats_carry_usage_and_the_latest_statistics, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(without_a_run_folder_it_fails_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(without_an_answer_it_gives_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_refusal_ends_it, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
