@@ -3,9 +3,10 @@
  * engine.h.
  *
  * One launch a layer where launches are dear (devices that share the host's memory): from the
- * uploads of a layer to the query of the next, or the logits; the host waits once a layer.
- * Elsewhere the same kernel runs phase by phase. The new token's entry gets the slot after the last
- * of the layer's table, so that it is simply the last item of the attention's list.
+ * uploads of a layer to the query of the next, or the logits; the host waits once a layer, and
+ * uploads that are attended to are read from staging and written to their slots in one go.
+ * Elsewhere the same kernel runs phase by phase, after uploads have been scattered. The new token's
+ * entry is the last item of the attention's list.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -119,9 +120,9 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         struct shared_buffer *buffer;
         uint64_t bytes;
     } shared[] = {
-        {&e->x, 4ull * e->hidden_stride}, {&e->turn, 4ull * e->hp.rope_dims},
-        {&e->step_q, q_bytes(e) + 64},    {&e->items, 4ull * (e->gpu_slots + 1)},
-        {&e->fresh, e->entry_bytes},      {&e->logits, 4ull * round_up(e->hp.n_vocab, 32)},
+        {&e->x, 4ull * e->hidden_stride},    {&e->turn, 4ull * e->hp.rope_dims},
+        {&e->step_q, q_bytes(e) + 64},       {&e->items, 4ull * (e->gpu_slots + 1)},
+        {&e->fresh, e->entry_bytes + 32ull}, {&e->logits, 4ull * round_up(e->hp.n_vocab, 32)},
     };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof scratch / sizeof *scratch; i++)
@@ -133,6 +134,10 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         e->kv_bytes -=
             e->uploads.device.bytes; /* a list in host memory is no memory of the GPU's */
         e->uploads.device.bytes = 0;
+        free(e->upload_of);
+        e->upload_of = calloc(e->gpu_slots, sizeof *e->upload_of);
+        if (!rc && !e->upload_of)
+            rc = hill_fail(why, HILL_E_NOMEM, "no memory for a table of %u slots", e->gpu_slots);
     }
     for (int i = 0; !rc && i < 2 && !e->device.shares_memory; i++)
         rc = reserve_half(e, &e->halves[i], why);
@@ -173,6 +178,8 @@ void decode_release(struct engine *e)
         shared_release(e, shared[i]);
     for (int i = 0; i < 2; i++)
         release_half(e, &e->halves[i]);
+    free(e->upload_of);
+    e->upload_of = NULL;
     if (e->staging)
         clReleaseMemObject(e->staging);
     e->staging = NULL;
@@ -214,7 +221,7 @@ int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, 
 struct step_launch {
     const struct layer_weights *layer, *next; /* next NULL: the logits */
     cl_mem slots, staging, uploads;
-    uint32_t n_items, n_uploads, fresh_slot;
+    uint32_t n_items, n_uploads;
     cl_event *event;
     const cl_event *after;
 };
@@ -228,7 +235,7 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
         block = e->hp.n_kv_heads;
     switch (phase) {
     case PHASE_SCATTER:
-        return s->n_uploads + 1;
+        return s->n_uploads;
     case PHASE_ATTEND:
         return tiles * ((e->hp.n_kv_heads + block - 1) / block);
     case PHASE_COMBINE:
@@ -270,7 +277,6 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_U32(s->n_items),
         ARG_U32(s->n_uploads),
         ARG_U32((uint32_t)(e->device.shares_memory ? e->staging_stride : e->entry_bytes) / 2),
-        ARG_U32(s->fresh_slot),
         ARG_F32(e->hp.rms_eps),
         ARG_WEIGHTS(&s->layer->output, s->layer->output.panels),
         ARG_WEIGHTS(&s->layer->gate_up, s->layer->gate_up.panels),
@@ -400,7 +406,6 @@ static int send_batch(struct engine *e, uint32_t layer, uint32_t count,
                             .staging = h->entries.mem,
                             .uploads = h->list.mem,
                             .n_uploads = count,
-                            .fresh_slot = e->gpu_slots,
                             .event = &h->scattered,
                             .after = &h->written};
     return launch_phases(e, &s, PHASE_SCATTER, PHASE_SCATTER, count, why);
@@ -435,19 +440,39 @@ int engine_step_upload(struct engine *e, uint32_t layer, uint32_t count,
     return rc;
 }
 
+/* The list of the attention. Returns how many uploads are left to the scatter phase: all or none.
+ */
+static uint32_t list_items(struct engine *e, uint32_t n, const uint32_t *slots)
+{
+    uint32_t *items = e->items.host, *pairs = e->uploads.host, attended = 0;
+    /* the attention may read past the last value of an entry, but not past staging */
+    bool direct = e->n_uploads && e->hp.head_dim % 16 == 0;
+    for (uint32_t u = 0; direct && u < e->n_uploads; u++)
+        e->upload_of[pairs[2 * u + 1]] = u + 1;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t u = direct ? e->upload_of[slots[i]] : 0;
+        items[i] = u ? ITEM_STAGED | (u - 1) : slots[i];
+        if (u && !(pairs[2 * (u - 1)] & UPLOAD_ATTENDED)) {
+            pairs[2 * (u - 1)] |= UPLOAD_ATTENDED;
+            attended++;
+        }
+    }
+    items[n] = ITEM_FRESH;
+    for (uint32_t u = 0; direct && u < e->n_uploads; u++)
+        e->upload_of[pairs[2 * u + 1]] = 0;
+    return attended == e->n_uploads ? 0 : e->n_uploads;
+}
+
 int engine_step_attend(struct engine *e, uint32_t layer, uint32_t n_slots, const uint32_t *slots,
                        struct hill_why *why)
 {
     if (layer != e->next_layer || !e->queried || n_slots > e->gpu_slots)
         return hill_fail(why, HILL_E_INVALID, "layer %u with %u entries is out of order or range",
                          layer, n_slots);
-    uint32_t *items = e->items.host;
-    for (uint32_t i = 0; i < n_slots; i++) {
+    for (uint32_t i = 0; i < n_slots; i++)
         if (slots[i] >= e->gpu_slots)
             return hill_fail(why, HILL_E_INVALID, "GPU slot %u of %u", slots[i], e->gpu_slots);
-        items[i] = slots[i];
-    }
-    items[n_slots] = e->gpu_slots;
+    uint32_t n_scattered = list_items(e, n_slots, slots);
     bool last = layer + 1 == e->hp.n_layers;
     struct step_launch s = {.layer = &e->layers[layer],
                             .next = last ? NULL : &e->layers[layer + 1],
@@ -455,8 +480,7 @@ int engine_step_attend(struct engine *e, uint32_t layer, uint32_t n_slots, const
                             .staging = e->n_uploads ? e->staging : e->fresh.device.mem,
                             .uploads = e->n_uploads ? e->uploads.device.mem : e->items.device.mem,
                             .n_items = n_slots + 1,
-                            .n_uploads = e->n_uploads,
-                            .fresh_slot = e->gpu_slots};
+                            .n_uploads = n_scattered};
     e->n_uploads = 0;
     e->queried = false;
     int rc = push(e, &e->items, 4ull * (n_slots + 1), why);

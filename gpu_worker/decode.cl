@@ -25,6 +25,27 @@
 #define HEAD_BLOCKS ((N_KV_HEADS + BLOCK_HEADS - 1) / BLOCK_HEADS)
 #define AT_ONCE     (GROUP >= 16 ? 1 : 16 / GROUP)
 
+/* Where an item of the list lies: a slot; or an upload's place in staging, from where its task copies it to its slot too; or it is
+ * the fresh entry. */
+#define STAGED   0x80000000u /* | index of the upload */
+#define FRESH    0xffffffffu
+#define ATTENDED 0x80000000u /* in an upload's staging slot: an item says STAGED */
+
+#ifndef __has_builtin
+#define __has_builtin(name) 0
+#endif
+#if __has_builtin(__builtin_prefetch)
+#define PREFETCH(p) __builtin_prefetch((p), 0, 3)
+#else
+#define PREFETCH(p)
+#endif
+#if __has_builtin(__builtin_nontemporal_store)
+#define STREAM(value, p) __builtin_nontemporal_store((value), (p))
+#else
+#define STREAM(value, p) (*(p) = (value))
+#endif
+#define AHEAD 4 /* entries that are on their way to the cache while one is scored */
+
 enum phase { SCATTER, ATTEND, COMBINE, OUTPUT, GATE_UP, DOWN, QKV, LOGITS };
 
 struct weights {
@@ -37,7 +58,7 @@ struct step {
     __global half *slots, *fresh, *staging;
     __global const float *turn, *ffn_norm, *next_norm;
     __global const uint *items, *uploads;
-    uint n_items, n_uploads, staging_stride, fresh_slot;
+    uint n_items, n_uploads, staging_stride;
     float eps;
     struct weights output, gate_up, down, qkv, head;
 };
@@ -165,16 +186,23 @@ static void project(const struct step *s, uint panel, float factor)
 
 /* ---- attention ---- */
 
-/* slots [uploads[i][1]] = staging [uploads[i][0]]; the last task: the fresh entry to its slot */
-static void scatter(const struct step *s, uint task)
+static __global const half *staged(const struct step *s, uint upload)
 {
-    __global const ushort *from = (__global const ushort *)s->fresh;
-    uint slot = s->fresh_slot;
-    if (task < s->n_uploads) {
-        from = (__global const ushort *)s->staging + (size_t)s->uploads[2 * task] * s->staging_stride;
-        slot = s->uploads[2 * task + 1];
-    }
-    __global ushort *to = (__global ushort *)s->slots + (size_t)slot * ENTRY;
+    return s->staging + (size_t)(s->uploads[2 * upload] & ~ATTENDED) * s->staging_stride;
+}
+
+static __global half *slot_of_upload(const struct step *s, uint upload)
+{
+    return s->slots + (size_t)s->uploads[2 * upload + 1] * ENTRY;
+}
+
+/* slots [uploads[i][1]] = staging [uploads[i][0]], unless the attention does that */
+static void scatter(const struct step *s, uint upload)
+{
+    if (s->uploads[2 * upload] & ATTENDED)
+        return;
+    __global const ushort *from = (__global const ushort *)staged(s, upload);
+    __global ushort *to = (__global ushort *)slot_of_upload(s, upload);
     uint i = 0;
     for (; i + 16 <= ENTRY; i += 16)
         vstore16(vload16(0, from + i), 0, to + i);
@@ -182,17 +210,37 @@ static void scatter(const struct step *s, uint task)
         to[i] = from[i];
 }
 
-/* Scores of the entries start .. start + n - 1 of the list with all heads of `heads` KV heads from kv0, times
- * log2(e) / sqrt(HEAD_DIM): scores [heads * GROUP][DECODE_TILE], -infinity from n on. A key is loaded once for its group. */
-static void score_entries(const struct step *s, uint start, uint n, uint kv0, uint heads, float *scores)
+static __global const half *entry_of_item(const struct step *s, uint item)
+{
+    if (item == FRESH)
+        return s->fresh;
+    return item & STAGED ? staged(s, item & ~STAGED) : s->slots + (size_t)item * ENTRY;
+}
+
+static void prefetch_heads(__global const half *entry, uint kv0, uint heads)
+{
+    __global const half *k = entry + kv0 * HEAD_DIM, *v = k + N_KV_HEADS * HEAD_DIM;
+    for (uint i = 0; i < heads * HEAD_DIM; i += 32) {
+        PREFETCH(k + i);
+        PREFETCH(v + i);
+    }
+}
+
+/* Scores of n entries with all heads of `heads` KV heads from kv0, times log2(e) / sqrt(HEAD_DIM):
+ * scores [heads * GROUP][DECODE_TILE], -infinity from n on. A key is loaded once for its group. */
+static void score_entries(const struct step *s, __global const half *const *entries, uint n, uint kv0, uint heads,
+                          float *scores)
 {
     for (uint i = n; i < DECODE_TILE; i++)
         for (uint h = 0; h < heads * GROUP; h++)
             scores[h * DECODE_TILE + i] = -INFINITY;
+    for (uint i = 0; i < min(n, (uint)AHEAD); i++)
+        prefetch_heads(entries[i], kv0, heads);
     for (uint i = 0; i < n; i++) {
-        __global const half *entry = s->slots + (size_t)s->items[start + i] * ENTRY;
+        if (i + AHEAD < n)
+            prefetch_heads(entries[i + AHEAD], kv0, heads);
         for (uint kv = 0; kv < heads; kv++) {
-            __global const half *key = entry + (kv0 + kv) * HEAD_DIM;
+            __global const half *key = entries[i] + (kv0 + kv) * HEAD_DIM;
             float16 k[VECTORS];
 #pragma unroll
             for (int j = 0; j < WHOLE; j++)
@@ -230,7 +278,7 @@ static void soften(float *scores, __global float *to)
 }
 
 /* Weighted sums of a KV head's values for all heads of its group: each value is loaded once. */
-static void sum_values(const struct step *s, uint start, uint n, uint kv_head, const float *p, __global float *to)
+static void sum_values(__global const half *const *entries, uint n, uint kv_head, const float *p, __global float *to)
 {
     /* the last vector may run into what follows the head's values; those lanes are dropped later */
     for (int j0 = 0; j0 < VECTORS; j0 += AT_ONCE) {
@@ -239,8 +287,7 @@ static void sum_values(const struct step *s, uint start, uint n, uint kv_head, c
         for (int j = 0; j < GROUP * AT_ONCE; j++)
             o[j] = (float16)(0.0f);
         for (uint i = 0; i < n; i++) {
-            __global const half *value =
-                s->slots + (size_t)s->items[start + i] * ENTRY + (N_KV_HEADS + kv_head) * HEAD_DIM;
+            __global const half *value = entries[i] + (N_KV_HEADS + kv_head) * HEAD_DIM;
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) {
                 if (j0 + j >= VECTORS)
@@ -258,19 +305,39 @@ static void sum_values(const struct step *s, uint start, uint n, uint kv_head, c
     }
 }
 
+/* The task's heads of an entry that came from staging: to its slot, past the caches, which it would not stay in. */
+static void keep_heads(const struct step *s, __global const half *entry, uint upload, uint kv0, uint heads)
+{
+    __global half *slot = slot_of_upload(s, upload);
+    for (uint part = 0; part < 2; part++) {
+        size_t at = (part * N_KV_HEADS + kv0) * HEAD_DIM;
+        __global const ushort16 *from = (__global const ushort16 *)(entry + at);
+        __global ushort16 *to = (__global ushort16 *)(slot + at);
+        for (uint i = 0; i < heads * WHOLE; i++)
+            STREAM(from[i], to + i);
+    }
+}
+
 /* Partial attention over a tile of the list: partial [tiles][N_HEADS][PARTIAL], the values, then the highest score and the sum. */
 static void attend(const struct step *s, uint task)
 {
     uint tile = task / HEAD_BLOCKS, kv0 = task % HEAD_BLOCKS * BLOCK_HEADS;
-    uint start = tile * DECODE_TILE, n = min((uint)DECODE_TILE, s->n_items - start);
+    uint n = min((uint)DECODE_TILE, s->n_items - tile * DECODE_TILE);
     uint heads = min((uint)BLOCK_HEADS, (uint)N_KV_HEADS - kv0);
+    __global const uint *items = s->items + tile * DECODE_TILE;
+    __global const half *entries[DECODE_TILE];
     float scores[BLOCK_HEADS * GROUP * DECODE_TILE];
-    score_entries(s, start, n, kv0, heads, scores);
+    for (uint i = 0; i < n; i++)
+        entries[i] = entry_of_item(s, items[i]);
+    score_entries(s, entries, n, kv0, heads, scores);
     __global float *to = s->partial + ((size_t)tile * N_HEADS + kv0 * GROUP) * PARTIAL;
     for (uint h = 0; h < heads * GROUP; h++)
         soften(scores + h * DECODE_TILE, to + h * PARTIAL);
     for (uint kv = 0; kv < heads; kv++)
-        sum_values(s, start, n, kv0 + kv, scores + kv * GROUP * DECODE_TILE, to + kv * GROUP * PARTIAL);
+        sum_values(entries, n, kv0 + kv, scores + kv * GROUP * DECODE_TILE, to + kv * GROUP * PARTIAL);
+    for (uint i = 0; i < n; i++)
+        if (items[i] & STAGED && items[i] != FRESH)
+            keep_heads(s, entries[i], items[i] & ~STAGED, kv0, heads);
 }
 
 /* attended [N_HEADS][HEAD_DIM]: the tiles of a head put together, in order. */
@@ -305,7 +372,7 @@ static void combine(const struct step *s, uint head)
 static uint count_tasks(const struct step *s, uint phase)
 {
     switch (phase) {
-    case SCATTER: return s->n_uploads + 1;
+    case SCATTER: return s->n_uploads;
     case ATTEND: return (s->n_items + DECODE_TILE - 1) / DECODE_TILE * HEAD_BLOCKS;
     case COMBINE: return N_HEADS;
     case OUTPUT: return s->output.n_panels;
@@ -355,7 +422,7 @@ static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint 
 {
     uint seen = *taken;
     while (seen < n) {
-        uint count = max((n - seen) / (uint)(2 * get_num_groups(0)), 1u);
+        uint count = clamp((n - seen) / (uint)(2 * get_num_groups(0)), 1u, 64u);
         uint found = atomic_cmpxchg(taken, seen, seen + count);
         if (found == seen) {
             *first = seen;
@@ -404,13 +471,12 @@ __kernel void decode_step(__global float *x, __global float *q, __global float *
                    __global half *slots, __global half *fresh, __global half *staging,
                    __global const float *turn, __global const float *ffn_norm,
                    __global const float *next_norm, __global const uint *items,
-                   __global const uint *uploads, uint n_items, uint n_uploads, uint staging_stride,
-                   uint fresh_slot, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
+                   __global const uint *uploads, uint n_items, uint n_uploads, uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
                    WEIGHTS(qkv), WEIGHTS(head), uint first, uint last, uint fused,
                    __global volatile uint *counters)
 {
     struct step s = {x, q, attended, activated, partial, logits, slots, fresh, staging, turn, ffn_norm, next_norm,
-                     items, uploads, n_items, n_uploads, staging_stride, fresh_slot, eps, AS_WEIGHTS(output),
+                     items, uploads, n_items, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
                      AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(head)};
     if (fused)
         run_fused(&s, first, last, counters);

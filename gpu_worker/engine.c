@@ -270,7 +270,7 @@ int engine_configure(struct engine *e, uint32_t batch_tokens, uint32_t gpu_slots
         return hill_fail(why, HILL_E_NOMEM, "no memory for the slot table");
     /* the last value vector of the last entry may be read 15 values past its end */
     for (uint32_t layer = 0; !rc && layer < e->hp.n_layers; layer++)
-        rc = engine_reserve(e, &e->slots[layer], (gpu_slots + 1ull) * e->entry_bytes + 32, why);
+        rc = engine_reserve(e, &e->slots[layer], (uint64_t)gpu_slots * e->entry_bytes + 32, why);
     if (!rc)
         rc = decode_reserve(e, why);
     return rc ? rc : engine_finish(e, why);

@@ -51,6 +51,11 @@ enum phase {
     PHASE_LOGITS,
     PHASE_COUNT
 };
+/* Flags of the lists, as decode.cl says. */
+#define ITEM_STAGED     0x80000000u
+#define ITEM_FRESH      0xffffffffu
+#define UPLOAD_ATTENDED 0x80000000u
+
 #define COUNTER_BYTES (4u * (32u * PHASE_COUNT + 16u))
 
 struct device_buffer { /* grows, never shrinks; zeroed when made */
@@ -103,8 +108,7 @@ struct engine {
     double *frequencies; /* [rope_dims / 2]: turns (radians) per position */
 
     uint32_t batch_tokens, gpu_slots;
-    struct device_buffer
-        *slots; /* [n_layers]: [gpu_slots + 1][entry]; the last is the new token's */
+    struct device_buffer *slots; /* [n_layers]: [gpu_slots][entry] */
 
     /* prefill */
     struct device_buffer hidden, turns, kt,
@@ -123,6 +127,8 @@ struct engine {
     const uint8_t *staging_slots;
     uint64_t staging_stride;
     uint32_t staging_count, n_uploads;
+    uint32_t *upload_of; /* shared memory only: [gpu_slots], 1 + the index of the upload to that
+                            slot, or 0 */
     uint32_t position, next_layer;
     bool queried;    /* next_layer's query has been handed out: its inputs may be written */
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
