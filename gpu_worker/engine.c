@@ -40,11 +40,11 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
 }
 
 #define HUGE_PAGE (2ull << 20)
-#define HUGE_FROM (1ull << 20) /* smaller buffers lie in a page or two whatever its size */
+#define HUGE_FROM HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
 
 void *engine_map_pages(uint64_t bytes, uint64_t *mapped)
 {
-    bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    bytes = (bytes + 4095) / 4096 * 4096;
     uint8_t *all = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED)
@@ -54,7 +54,9 @@ void *engine_map_pages(uint64_t bytes, uint64_t *mapped)
         munmap(all, before);
     if (before < HUGE_PAGE)
         munmap(all + before + bytes, HUGE_PAGE - before);
-    madvise(all + before, bytes, MADV_HUGEPAGE); /* a wish: small pages are right as well */
+    /* a wish: small pages are right as well. Not for the rest of the last one: memory is counted */
+    if (bytes >= HUGE_PAGE)
+        madvise(all + before, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     *mapped = bytes;
     return all + before;
 }

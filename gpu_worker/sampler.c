@@ -79,6 +79,42 @@ static int compare(const void *a, const void *b)
     return x->token < y->token ? -1 : x->token > y->token;
 }
 
+static void sift_down(struct sampler_candidate *heap, uint32_t n, uint32_t at)
+{
+    for (;;) {
+        uint32_t worst = at, left = 2 * at + 1;
+        for (uint32_t child = left; child < n && child <= left + 1; child++)
+            if (compare(&heap[child], &heap[worst]) > 0)
+                worst = child;
+        if (worst == at)
+            return;
+        struct sampler_candidate moved = heap[at];
+        heap[at] = heap[worst];
+        heap[worst] = moved;
+        at = worst;
+    }
+}
+
+/* The k best tokens, sorted, as sorting all of them would give: a heap with the worst of the k best
+ * at its root takes one look at most tokens, where sorting a vocabulary takes longer than a decode
+ * step. */
+static void take_best(struct sampler_candidate *c, const float *logits, uint32_t n, uint32_t k)
+{
+    for (uint32_t i = 0; i < k; i++)
+        c[i] = (struct sampler_candidate){i, logits[i], 0};
+    if (k < n)
+        for (uint32_t i = k / 2; i-- > 0;)
+            sift_down(c, k, i);
+    for (uint32_t i = k; i < n; i++) {
+        struct sampler_candidate next = {i, logits[i], 0};
+        if (compare(&next, &c[0]) < 0) {
+            c[0] = next;
+            sift_down(c, k, 0);
+        }
+    }
+    qsort(c, k, sizeof *c, compare);
+}
+
 /* Probabilities of the first n candidates (sorted) at a temperature. */
 static void soften(struct sampler_candidate *c, uint32_t n, float temperature)
 {
@@ -126,10 +162,8 @@ uint32_t sampler_pick(struct sampler *s, const float *logits, const uint32_t *hi
     if (set->temperature <= 0.0f)
         return pick_greedy(logits, s->n_vocab);
     struct sampler_candidate *c = s->candidates;
-    for (uint32_t i = 0; i < s->n_vocab; i++)
-        c[i] = (struct sampler_candidate){i, logits[i], 0};
-    qsort(c, s->n_vocab, sizeof *c, compare);
     uint32_t n = set->top_k && set->top_k < s->n_vocab ? set->top_k : s->n_vocab;
+    take_best(c, logits, s->n_vocab, n);
     n = cut_top_p(c, n, set->top_p);
     n = cut_min_p(c, n, set->min_p);
     soften(c, n, set->temperature);

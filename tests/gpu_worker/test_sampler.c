@@ -87,6 +87,34 @@ static void top_k_keeps_the_likeliest(void **state)
     sampler_finish(&s);
 }
 
+/* Of many tokens with few different logits exactly those come that fewer than k precede; equal ones
+ * rank by id. */
+static void top_k_of_many(void **state)
+{
+    enum { MANY = 1000, K = 37 };
+    (void)state;
+    static float logits[MANY];
+    static uint32_t counts[MANY];
+    struct sampler s;
+    uint64_t random = 99;
+    for (uint32_t i = 0; i < MANY; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        logits[i] = (float)(random >> 60);
+    }
+    logits[500] = NAN;
+    assert_int_equal(sampler_init(&s, MANY), 0);
+    s.settings = (struct sampler_settings){1000, K, 1, 0, 1, 48};
+    for (uint64_t position = 0; position < 20000; position++)
+        counts[sampler_pick(&s, logits, NULL, 0, position)]++;
+    for (uint32_t i = 0; i < MANY; i++) {
+        uint32_t before = 0;
+        for (uint32_t j = 0; j < MANY; j++)
+            before += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
+        assert_int_equal(counts[i] > 0, i != 500 && before < K);
+    }
+    sampler_finish(&s);
+}
+
 /* 0.5 + 0.25 reach 0.7 with the second, 0.8 needs the third. */
 static void top_p_keeps_the_smallest_head_that_reaches_p(void **state)
 {
@@ -172,6 +200,7 @@ int main(void)
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(temperature_sharpens),
         cmocka_unit_test(top_k_keeps_the_likeliest),
+        cmocka_unit_test(top_k_of_many),
         cmocka_unit_test(top_p_keeps_the_smallest_head_that_reaches_p),
         cmocka_unit_test(min_p_is_relative_and_before_temperature),
         cmocka_unit_test(penalty_lowers_what_was_said),
