@@ -79,8 +79,17 @@ list_segments() {
     find /dev/shm -maxdepth 1 -name 'hill-*' -printf '%f\n' 2>/dev/null | sort
 }
 segments_before=$(list_segments)
+# A segment whose living creator (int32 at byte 32 of the header, shm/segment.h) serves another run folder is not ours.
+foreign_segment() {
+    local pid
+    pid=$(od -An -td4 -j32 -N4 "/dev/shm/$1" 2>/dev/null | tr -d ' ')
+    [ -n "$pid" ] && [ -r "/proc/$pid/cmdline" ] && ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF -- "$run_dir"
+}
 segments() {
-    comm -13 <(echo "$segments_before") <(list_segments) | tr '\n' ' ' | sed 's/ *$//'
+    local name
+    comm -13 <(echo "$segments_before") <(list_segments) | while read -r name; do
+        foreign_segment "$name" || echo "$name"
+    done | tr '\n' ' ' | sed 's/ *$//'
 }
 
 wait_for() { # SECONDS COMMAND...

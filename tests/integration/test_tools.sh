@@ -53,7 +53,7 @@ text=/usr/share/common-licenses/GPL-3
 [ -r "$text" ] || text=LICENSE
 head -c 12000 "$text" >"$work/prompt"
 names=$(for pid in $(coordinator_pid) $(worker_pid gpu_worker) $(worker_pid cpu_scorer) $(worker_pid csd_agent); do ps -L -o comm= -p "$pid"; done)
-for name in hill-coord hill-gpu-worker hill-cpu-scorer hill-csd-agent control score/0 score/1; do
+for name in hill-coord hill-gpu-worker hill-cpu-scorer hill-csd-agent control score/0; do
     expect "ps -L shows $name" "$(grep -cxF "$name" <<<"$names" | grep -c '[1-9]')" 1
 done
 "$hillinfer" logs "${both[@]}" >"$work/out" || fail "logs"
@@ -118,7 +118,7 @@ expect_match "perf that may not says so itself" "$work/err" 'no permission to wa
 perf_works=""
 if command -v perf >/dev/null && perf record -q -F 99 -o "$work/perf.data" -- true >/dev/null 2>&1; then
     perf_works=yes
-    for pair in 'gpu_worker:attend_list \(OpenCL kernel\)' 'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer' \
+    for pair in 'gpu_worker:(decode_step|add_product|attend)[a-z_]* .*(OpenCL kernel|decode_step)' 'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer' \
         'csd_agent:score_keys \(OpenCL kernel\)|(pool|cold_pool)_[a-z_]+ +hill-csd-agent' 'coordinator:\[[k.]\] [a-z_]{3,}'; do
         stage=${pair%%:*}
         "$hillinfer" perf "$stage" --seconds 3 "${both[@]}" >"$work/out" 2>"$work/err" || fail "perf $stage: $(cat "$work/err")"
