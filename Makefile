@@ -111,7 +111,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check check-sanitizers bench fuzz lint format \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check bench fuzz lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
