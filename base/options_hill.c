@@ -94,6 +94,23 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "RATIO",
      .help =
          "hot entries for each cold one; auto is 0.25 in this version: a fifth of the entries hot"},
+    {.name = "placement",
+     .type = OPTION_CHOICE,
+     .choices = "bkp|recency",
+     .fallback = "bkp",
+     .value = "NAME",
+     .help = "which entries are hot: those that are selected often, and the newest (bkp), or the "
+             "newest alone"},
+    {.name = "pin",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .choices = "auto",
+     .fallback = "auto",
+     .value = "SHARE",
+     .help =
+         "bkp: the newest share of the entries that stays hot, at most a quarter of the hot ones; "
+         "auto is --alpha"},
     {.name = "sinks",
      .type = OPTION_INTEGER,
      .min = 0,
@@ -299,6 +316,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         .sinks = (uint32_t)options_integer(options, "sinks"),
         .window = (uint32_t)options_integer(options, "window"),
         .beta = options_is_word(options, "beta") ? 0.25 : options_real(options, "beta"),
+        .placement = options_text(options, "placement"),
+        .pin = options_is_word(options, "pin") ? -1 : options_real(options, "pin"),
         .hot_bytes = size_or_zero(options, "hot-mb"),
         .gpu_kv_bytes = size_or_zero(options, "gpu-kv-mb"),
         .cold_bytes = size_or_zero(options, "cold-mb"),

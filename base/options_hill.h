@@ -41,6 +41,8 @@ struct hill_pipeline_options {
     uint32_t budget; /* 0: alpha */
     uint32_t sinks, window;
     double beta; /* ratio M_c / M_s; auto is 0.25 in this version */
+    const char *placement;
+    double pin;                                   /* negative: alpha */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
     const char *csd_url;                          /* NULL: file: in the state folder */
     bool no_csd;                                  /* --csd none */

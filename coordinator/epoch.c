@@ -126,6 +126,8 @@ void epoch_configure(struct pipeline *p, enum worker w)
     configure.device = (char *)(s->options.device ? s->options.device : "");
     configure.simd = (char *)s->options.simd;
     configure.importance = (char *)s->options.importance;
+    configure.placement = (char *)s->options.placement;
+    configure.pin = s->options.pin;
     configure.trace_path = (char *)s->trace_path;
     configure.trace_scores = s->options.trace_scores;
     message.body_case = HILL__MESSAGE__BODY_CONFIGURE;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kv/score.h"
+#include "policy/policy.h"
 #include "pool/pool.h"
 
 #define CTX_DEFAULT_MAX 131072u
@@ -165,8 +166,11 @@ static int size_hot(struct settings *s, struct hill_why *why)
     if (code)
         return code;
     s->staging_bytes = s->hot.staging_bytes;
-    uint64_t planned = s->hot.tables_bytes + (uint64_t)s->hot.n_blocks * s->hot.block_bytes;
-    s->hot_bytes = smaller(s->hot_cap_bytes - s->staging_bytes, planned + planned / 64 + 65536);
+    /* what placement keeps is the scorer's own memory, not the segment's */
+    uint64_t own = s->plan.placement_bytes;
+    uint64_t planned = s->hot.tables_bytes - own + (uint64_t)s->hot.n_blocks * s->hot.block_bytes;
+    s->hot_bytes =
+        smaller(s->hot_cap_bytes - s->staging_bytes - own, planned + planned / 64 + 65536);
     return 0;
 }
 
@@ -216,6 +220,8 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     s->plan.n_vocab = h->n_vocab;
     s->plan.batch_tokens = s->options.batch_tokens;
     choose_context(s);
+    if (strcmp(s->options.placement, "bkp") == 0)
+        s->plan.placement_bytes = policy_live_bytes(h->n_layers, s->plan.ctx_tokens);
     s->threads = s->options.threads ? s->options.threads : cpu_count();
     snprintf(
         s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",

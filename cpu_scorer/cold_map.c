@@ -93,8 +93,9 @@ uint32_t cold_map_room(const struct cold_map *map, uint32_t list)
     return map->stripes[l->current].next == COLD_NONE ? 0 : map->stripe_slots;
 }
 
-uint32_t cold_map_take(struct cold_map *map, uint32_t list, uint32_t first_position, uint32_t n,
-                       uint32_t *slot, uint32_t *order)
+/* n consecutive slots, their positions to be filled. */
+static uint32_t take_slots(struct cold_map *map, uint32_t list, uint32_t n, uint32_t *slot,
+                           uint32_t *order)
 {
     struct cold_list *l = &map->lists[list];
     uint32_t room = cold_map_room(map, list);
@@ -108,9 +109,25 @@ uint32_t cold_map_take(struct cold_map *map, uint32_t list, uint32_t first_posit
     }
     *slot = l->current * map->stripe_slots + l->used;
     *order = map->stripes[l->current].order;
+    l->used += n;
+    return n;
+}
+
+uint32_t cold_map_take(struct cold_map *map, uint32_t list, uint32_t first_position, uint32_t n,
+                       uint32_t *slot, uint32_t *order)
+{
+    n = take_slots(map, list, n, slot, order);
     for (uint32_t i = 0; i < n; i++)
         map->positions[*slot + i] = (first_position + i) | UNCOMMITTED;
-    l->used += n;
+    return n;
+}
+
+uint32_t cold_map_take_positions(struct cold_map *map, uint32_t list, const uint32_t *positions,
+                                 uint32_t n, uint32_t *slot, uint32_t *order)
+{
+    n = take_slots(map, list, n, slot, order);
+    for (uint32_t i = 0; i < n; i++)
+        map->positions[*slot + i] = positions[i] | UNCOMMITTED;
     return n;
 }
 
@@ -119,6 +136,12 @@ void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_
     for (uint32_t i = 0; i < n; i++)
         map->positions[slot + i] &= ~UNCOMMITTED;
     map->lists[list].committed += n;
+}
+
+void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot)
+{
+    map->positions[slot] |= UNCOMMITTED;
+    map->lists[list].committed--;
 }
 
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot)

@@ -6,9 +6,10 @@
  * begins, all the stripes that it can ever need; the run is consecutive where there is one, so that
  * a layer's digests stream. Slots of a (sequence, layer) are handed out in order and never reused
  * before the whole sequence is trimmed. A slot is handed out uncommitted; only committed slots
- * count (may be scored). Memory: 4 bytes per cold slot, private (with the selector the scorer's
- * only large private memory). Who calls it: the scorer's data thread alone. The pool's file is
- * never opened here.
+ * count (may be scored). A slot whose entry has moved up keeps its copy, uncommitted, and is
+ * committed again when the entry goes down again. Memory: 4 bytes per cold slot, private (with the
+ * selector the scorer's only large private memory). Who calls it: the scorer's data thread alone.
+ * The pool's file is never opened here.
  */
 #ifndef HILL_CPU_SCORER_COLD_MAP_H
 #define HILL_CPU_SCORER_COLD_MAP_H
@@ -54,11 +55,18 @@ void cold_map_release(struct cold_map *map, uint32_t list);
 uint32_t cold_map_take(struct cold_map *map, uint32_t list, uint32_t first_position, uint32_t n,
                        uint32_t *slot, uint32_t *order);
 
+/* The same for any positions, which need not follow one another. */
+uint32_t cold_map_take_positions(struct cold_map *map, uint32_t list, const uint32_t *positions,
+                                 uint32_t n, uint32_t *slot, uint32_t *order);
+
 /* How many slots the next cold_map_take can give at most. */
 uint32_t cold_map_room(const struct cold_map *map, uint32_t list);
 
 /* These slots count from now on. */
 void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n);
+
+/* This committed slot does not count any more. */
+void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
 
 /* The position at a committed slot of the list, COLD_NONE otherwise. slot may be anything. */
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);

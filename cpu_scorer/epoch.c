@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cpu_scorer/hkm.h"
 #include "kv/plan.h"
+#include "policy/policy.h"
 #include "pool/pool.h"
 #include "proto/records.h"
 
@@ -44,6 +45,8 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
         .policy = c->selection->policy,
         .importance = c->selection->importance,
     };
+    if (out->placement == PIPELINE_BKP)
+        in.placement_bytes = policy_live_bytes(out->geometry.n_layers, c->ctx_tokens);
     int rc = kv_plan_hot(&plan, &in, c->hot_cap_bytes, why);
     if (rc)
         return rc;
@@ -83,6 +86,8 @@ static int make_config(struct pipeline_config *out, const Hill__Configure *c, st
     out->block_tokens = c->block_tokens;
     out->gpu_slots = c->gpu_slots;
     out->beta = c->beta;
+    out->placement = strcmp(c->placement, "bkp") == 0 ? PIPELINE_BKP : PIPELINE_RECENCY;
+    out->pin = c->pin;
     out->hot_cap_bytes = c->hot_cap_bytes;
     out->gpu_cap_bytes = c->gpu_kv_cap_bytes;
     out->cold_cap_bytes = c->cold_cap_bytes;

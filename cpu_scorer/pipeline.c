@@ -133,6 +133,8 @@ void pipeline_destroy(struct pipeline *p)
         return;
     score_pool_destroy(p->pool); /* first: its threads read the hot pool */
     for (uint32_t i = 0; p->sequences && i < p->config.n_sequences; i++) {
+        if (p->sequences[i].layers)
+            moves_end(p, &p->sequences[i]);
         free(p->sequences[i].layers);
         free(p->sequences[i].staging);
         XXH64_freeState(p->sequences[i].hash);
@@ -153,7 +155,11 @@ void pipeline_destroy(struct pipeline *p)
 uint64_t pipeline_private_bytes(const struct pipeline *p)
 {
     const struct pipeline_config *c = &p->config;
-    return kv_selector_bytes(c->ctx_tokens) +
+    uint64_t placement =
+        c->placement == PIPELINE_BKP && c->csd
+            ? c->n_sequences * policy_live_bytes(c->geometry.n_layers, c->ctx_tokens)
+            : 0;
+    return placement + kv_selector_bytes(c->ctx_tokens) +
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
            (uint64_t)c->gpu_slots *
                ((2 + c->n_sequences) * sizeof(uint32_t) + sizeof(struct fetch_item)) +

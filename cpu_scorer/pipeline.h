@@ -24,6 +24,11 @@
 #include "shm/doorbell.h"
 #include "shm/ring.h"
 
+enum pipeline_placement {
+    PIPELINE_RECENCY, /* the newest are hot */
+    PIPELINE_BKP,     /* policy/policy_bkp.c */
+};
+
 struct pipeline_config {
     struct kv_geometry geometry;
     uint32_t epoch, ctx_tokens, n_sequences;
@@ -33,6 +38,8 @@ struct pipeline_config {
     uint32_t hot_blocks;   /* at most */
     uint32_t demote_slots; /* at most in one DEMOTE; lowered to what the ring takes */
     double beta;
+    enum pipeline_placement placement;
+    double pin; /* bkp; negative: alpha */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
         cold_cap_bytes;               /* reported, enforced by the sizes given */
     bool csd;                         /* an agent with a cold pool is attached */

@@ -5,7 +5,9 @@
  * Moving an entry down: DEMOTE on the background ring (a copy of entry and digest), its completion
  * (the copy is on flash), COMMIT on the command ring and the location word's flip, then the hot
  * slot is free. The commit precedes every later query on the same ring, and both happen only while
- * no query is open: agent and scorer cut at the same place. Link accounting: every payload byte of
+ * no query is open: agent and scorer cut at the same place. An entry that has moved
+ * up (pipeline_moves.c) leaves its copy where it was; to go down again it needs the COMMIT alone.
+ * Link accounting: every payload byte of
  * the agent's two rings is a Score Block's tuples (link_score), a fixed header or a completion
  * (control), or, being nothing of these, counted as link_key. A raw key that came over would show
  * there. Failure: a command's error fails its request; an agent that is silent past the deadline
@@ -19,10 +21,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define MOVES_OPEN_MAX                                                                             \
-    4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
-#define MOVE_TOKENS_MIN                                                                            \
-    4u /* over the target before moving: one more or less is not worth a record of its own */
 #define TUPLES_AT_ONCE 512u
 
 /* ---- commands ----------------------------------------------------------------------------- */
@@ -70,6 +68,7 @@ void agent_forget(struct pipeline *p, struct sequence *s)
     for (uint32_t i = 0; i < MAX_DEMOTES; i++)
         if (p->demotes[i].used && p->demotes[i].sequence == s->index)
             drop_demote(p, &p->demotes[i]);
+    moves_forget(p, s);
 }
 
 /* A DEMOTE record reserved in the background ring, its parts to be filled. */
@@ -100,29 +99,35 @@ static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer
     return 0;
 }
 
+/* hot: the positions, moved down; NULL: they are first_position and those after it, on their way
+ * in.
+ */
 static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
-                           uint32_t first_position, bool from_hot, struct demote_record *d)
+                           uint32_t first_position, const uint32_t *hot, struct demote_record *d)
 {
-    uint32_t slot = 0, order = 0;
+    uint32_t slot = 0, order = 0, list = pipeline_list(p, s->index, layer);
     uint32_t *positions = (uint32_t *)((uint8_t *)d->record + d->parts.positions);
-    cold_map_take(&p->cold, pipeline_list(p, s->index, layer), first_position, d->n, &slot, &order);
+    for (uint32_t i = 0; i < d->n; i++)
+        positions[i] = hot ? hot[i] : first_position + i;
+    if (hot)
+        cold_map_take_positions(&p->cold, list, hot, d->n, &slot, &order);
+    else
+        cold_map_take(&p->cold, list, first_position, d->n, &slot, &order);
     *d->demote = (struct demote){.tag = agent_tag(p) | (uint64_t)(d->demote - p->demotes),
                                  .sequence = s->index,
                                  .layer = layer,
                                  .first_slot = slot,
                                  .n = d->n,
                                  .used = true,
-                                 .from_hot = from_hot};
+                                 .from_hot = hot != NULL};
     *d->record = (struct record_demote){.header = pipeline_header(p, s->index, 0, layer),
                                         .tag = d->demote->tag,
                                         .first_slot = slot,
                                         .n_slots = d->n,
                                         .stripe_order = order};
-    for (uint32_t i = 0; i < d->n; i++)
-        positions[i] = first_position + i;
     shm_ring_publish(&p->io.rings[RING_BACKGROUND], RECORD_DEMOTE, (uint32_t)d->parts.total);
     p->n_demotes++;
-    p->n_moves += from_hot;
+    p->n_moves += hot != NULL;
     s->demotes++;
     s->cold_used = true;
     agent_sent(p);
@@ -139,7 +144,7 @@ uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t l
     memcpy(record + d.parts.entries, entries, (size_t)d.n * entry_bytes);
     kv_digest_keys(&p->config.geometry, (const uint16_t *)(const void *)entries, entry_bytes / 2,
                    d.n, (int8_t *)record + d.parts.mantissas, record + d.parts.exponents);
-    publish_demote(p, s, layer, first, false, &d);
+    publish_demote(p, s, layer, first, NULL, &d);
     return d.n;
 }
 
@@ -161,27 +166,35 @@ static uint32_t oldest_hot(struct pipeline *p, struct sequence *s, uint32_t laye
     return n;
 }
 
-static int move_down(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n)
+uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer,
+                          const uint32_t *positions, uint32_t n)
 {
-    uint32_t first;
     struct demote_record d;
-    n = oldest_hot(p, s, layer, n, &first);
-    if (n == 0 || reserve_demote(p, s, layer, n, &d))
+    if (n == 0 || p->n_moves >= MOVES_OPEN_MAX || reserve_demote(p, s, layer, n, &d))
         return 0;
     uint8_t *record = (uint8_t *)d.record;
     uint32_t entry_bytes = p->hkm.entry_bytes, dims = p->hkm.key_dims;
     uint32_t heads = p->config.geometry.n_kv_heads;
     for (uint32_t i = 0; i < d.n; i++) {
-        uint32_t slot = hkm_slot(hkm_location(&p->hkm, s->index, layer, first + i));
+        uint32_t slot = hkm_slot(hkm_location(&p->hkm, s->index, layer, positions[i]));
         memcpy(record + d.parts.mantissas + (uint64_t)i * dims, hkm_mantissas(&p->hkm, slot), dims);
         memcpy(record + d.parts.exponents + (uint64_t)i * heads, hkm_exponents(&p->hkm, slot),
                heads);
         memcpy(record + d.parts.entries + (uint64_t)i * entry_bytes, hkm_entry(&p->hkm, slot),
                entry_bytes);
     }
-    publish_demote(p, s, layer, first, true, &d);
+    publish_demote(p, s, layer, 0, positions, &d);
     s->layers[layer].moving = d.n;
-    return 1;
+    return d.n;
+}
+
+static int move_down(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n)
+{
+    uint32_t first, positions[MOVES_DOWN];
+    n = oldest_hot(p, s, layer, n < MOVES_DOWN ? n : MOVES_DOWN, &first);
+    for (uint32_t i = 0; i < n; i++)
+        positions[i] = first + i;
+    return agent_demote_hot(p, s, layer, positions, n) > 0;
 }
 
 static int moves_of(struct pipeline *p, struct sequence *s)
@@ -210,31 +223,43 @@ int agent_pump_moves(struct pipeline *p)
     for (uint32_t i = 0; i < p->config.n_sequences; i++) {
         struct sequence *s = &p->sequences[i];
         if (s->state == SEQUENCE_ACTIVE && !s->status && s->moves_wanted &&
-            p->n_moves < MOVES_OPEN_MAX)
+            p->n_moves < MOVES_OPEN_MAX && !s->kept)
             moved |= moves_of(p, s);
+        else if (s->state == SEQUENCE_ACTIVE && !s->status && s->kept)
+            moved |= moves_pump(p, s);
     }
     return moved;
 }
 
 /* ---- commits ------------------------------------------------------------------------------ */
 
-static int push_commit(struct pipeline *p, const struct demote *d)
+int agent_push_slots(struct pipeline *p, uint32_t type, uint32_t sequence, uint32_t layer,
+                     const uint32_t *slots, uint32_t n)
 {
-    uint32_t bytes = (uint32_t)(sizeof(struct record_commit) + (uint64_t)d->n * sizeof(uint32_t));
+    uint32_t bytes = (uint32_t)(sizeof(struct record_commit) + (uint64_t)n * sizeof(uint32_t));
     void *payload;
     int rc = shm_ring_reserve(&p->io.rings[RING_COMMAND], bytes, &payload);
     if (rc)
         return rc;
-    struct record_commit *commit = payload;
-    uint32_t *slots = (uint32_t *)(commit + 1);
-    *commit = (struct record_commit){.header = pipeline_header(p, d->sequence, 0, d->layer),
-                                     .tag = agent_tag(p),
-                                     .n_slots = d->n};
-    for (uint32_t i = 0; i < d->n; i++)
-        slots[i] = d->first_slot + i;
-    shm_ring_publish(&p->io.rings[RING_COMMAND], RECORD_COMMIT, bytes);
+    struct record_header header = pipeline_header(p, sequence, 0, layer);
+    if (type == RECORD_COMMIT)
+        *(struct record_commit *)payload =
+            (struct record_commit){.header = header, .tag = agent_tag(p), .n_slots = n};
+    else
+        *(struct record_release *)payload =
+            (struct record_release){.header = header, .tag = agent_tag(p), .n_slots = n};
+    memcpy((uint8_t *)payload + sizeof(struct record_commit), slots, n * sizeof *slots);
+    shm_ring_publish(&p->io.rings[RING_COMMAND], type, bytes);
     agent_sent(p);
     return 0;
+}
+
+static int push_commit(struct pipeline *p, const struct demote *d)
+{
+    uint32_t slots[LAYOUT_COMMIT_SLOTS_MAX];
+    for (uint32_t i = 0; i < d->n; i++)
+        slots[i] = d->first_slot + i;
+    return agent_push_slots(p, RECORD_COMMIT, d->sequence, d->layer, slots, d->n);
 }
 
 static void flip(struct pipeline *p, const struct demote *d)
@@ -296,6 +321,8 @@ static void complete_query(struct pipeline *p, const struct record_completion *c
 static void complete_fetch(struct pipeline *p, const struct record_completion *c)
 {
     struct query_state *q = &p->query;
+    if (moves_complete(p, c))
+        return;
     if (q->fetches_open == 0 || c->tag < q->fetch_first_tag || c->tag > q->fetch_last_tag)
         return;
     q->fetches_open--;

@@ -31,6 +31,7 @@ void append_close(struct pipeline *p, struct sequence *s)
     p->staging_unreserved += s->staging_max;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
         gpu_slots_clear(&p->gpu, pipeline_list(p, s->index, layer));
+    moves_end(p, s);
     hkm_release(&p->hkm, s->index);
     s->state = SEQUENCE_ENDING;
 }
@@ -39,6 +40,7 @@ void append_free(struct pipeline *p, struct sequence *s)
 {
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
         cold_map_release(&p->cold, pipeline_list(p, s->index, layer));
+    moves_unreserve(p, s);
     s->state = SEQUENCE_FREE;
 }
 
@@ -62,7 +64,7 @@ int append_pump_endings(struct pipeline *p)
         if (p->agent_status) {
             end_without_agent(p, s);
             moved = 1;
-        } else if (s->state == SEQUENCE_ENDING && s->demotes == 0) {
+        } else if (s->state == SEQUENCE_ENDING && s->demotes + s->promotes == 0) {
             if (!s->cold_used) {
                 append_free(p, s);
                 moved = 1;
@@ -100,6 +102,7 @@ static void fill_stats(struct pipeline *p, struct sequence *s)
     stats->cold.bytes = cold * (entry + kv_digest_bytes(&c->geometry));
     stats->cold.cap_bytes = c->csd ? c->cold_cap_bytes : 0;
     stats->dropped_records = p->dropped_records;
+    stats->bounced = moves_bounced(p, s);
 }
 
 bool pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out)
@@ -132,7 +135,7 @@ static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
     struct sequence *s = &p->sequences[r->header.sequence];
     struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
     bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id;
-    if ((ours && s->demotes && !p->agent_status) || !has_credits(p, sizeof answer))
+    if ((ours && s->demotes + s->promotes && !p->agent_status) || !has_credits(p, sizeof answer))
         return 0;
     if (ours) {
         finish_stats(p, s);
@@ -179,6 +182,13 @@ static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_
     return 0;
 }
 
+/* Where something is cold and queries choose, what they choose decides what is hot. */
+static bool wants_policy(const struct pipeline *p, const struct sequence *s)
+{
+    return p->config.placement == PIPELINE_BKP && p->config.csd && s->placement.beta > 0 &&
+           s->settings.policy != KV_POLICY_FULL;
+}
+
 /* Set everything that a request needs aside, or nothing. */
 static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
 {
@@ -194,18 +204,31 @@ static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
     s->placement = (struct placement){
         .beta = c->beta, .sinks = s->settings.sinks, .window = s->settings.window};
     int rc = check_caps(p, s, why);
+    room.keep_copies = wants_policy(p, s);
     if (rc == 0)
         rc = placement_plan(&s->placement, &room, s->max_tokens, &blocks, &stripes, why);
+    if (rc == HILL_E_TOO_LONG && room.keep_copies) {
+        room.keep_copies = false;
+        rc = placement_plan(&s->placement, &room, s->max_tokens, &blocks, &stripes, why);
+        if (rc == 0)
+            log_info("request %llu: placed by recency: the cold pool has no room for copies of "
+                     "what moves up",
+                     (unsigned long long)s->request_id);
+    }
+    if (rc == 0 && room.keep_copies && (rc = moves_begin(p, s)) != 0)
+        hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
     if (rc)
         return rc;
     rc = reserve_tiers(p, s, blocks, stripes);
     if (rc) {
+        moves_end(p, s);
         hkm_release(&p->hkm, s->index);
         append_free(p, s);
         return hill_fail(why, rc, "the tiers have no room");
     }
     s->staging_max = kv_budget_tokens(&s->settings, s->max_tokens);
     p->staging_unreserved -= s->staging_max;
+    moves_reserve(p, s);
     return 0;
 }
 

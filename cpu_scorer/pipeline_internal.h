@@ -4,6 +4,7 @@
  * pipeline.c         life, the loop, waiting
  * pipeline_append.c  the append ring: sequences begin, grow, end
  * pipeline_agent.c   the agent: commands, completions, demotions, commits, trims
+ * pipeline_moves.c   placement by a policy: what a query's answer moves up and down
  * pipeline_query.c   a query: score, merge, select, gather, answer
  *
  * A pump does what can be done now and returns 1 (something moved), 0 (nothing to do, or it must
@@ -22,9 +23,18 @@
 #include "cpu_scorer/placement.h"
 #include "cpu_scorer/scoring.h"
 #include "kv/select.h"
+#include "policy/policy.h"
 #include "proto/records.h"
 
 #define MAX_DEMOTES 128u /* DEMOTE commands in flight; the index is the low byte of their tag */
+
+#define MOVES_OPEN_MAX                                                                             \
+    4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
+#define MOVE_TOKENS_MIN                                                                            \
+    4u /* over the target before moving: one more or less is not worth a record of its own */
+#define MOVES_UP     16u /* entries of one promotion: the drive reads them between two queries */
+#define MOVES_DOWN   64u /* entries of one batch on their way down */
+#define PROMOTES_MAX 4u  /* promotions in flight */
 
 enum sequence_state {
     SEQUENCE_FREE,
@@ -39,6 +49,22 @@ struct layer_state {
         uncommitted; /* of them on their way to the cold pool out of the append ring, nowhere yet */
     uint32_t moving; /* hot tokens on their way down */
     uint32_t low;    /* no hot token but sinks below this position */
+    /* placement by a policy; nothing new is ordered before these moves are over */
+    struct policy *policy; /* NULL: by recency */
+    uint32_t *kept; /* [max_tokens]: cold slot that holds a copy of a hot token, or COLD_NONE */
+    uint32_t up[MOVES_UP], down[MOVES_DOWN]; /* positions */
+    uint32_t n_up, n_down;
+    struct promote *promote; /* the fetch of up, or NULL */
+    bool up_stopped;         /* an entry could not be read: its query will say so */
+};
+
+/* A FETCH of entries that move up; its staging slots are its own. */
+struct promote {
+    uint64_t tag;
+    uint32_t sequence, layer, n;
+    uint32_t staging[MOVES_UP];
+    bool used, done;
+    int status;
 };
 
 struct sequence {
@@ -58,6 +84,11 @@ struct sequence {
     uint32_t staging_max; /* slots set aside: k at max_tokens */
     uint32_t *staging;    /* [gpu_slots] held by the last selection */
     uint32_t n_staging;
+    uint32_t move_staging; /* slots set aside for promotions */
+    uint32_t move_taken;   /* of them */
+    uint32_t promotes;     /* FETCHes of promotions without a completion */
+    uint32_t move_layer;   /* whose turn it is */
+    uint32_t *kept;        /* [n_layers][max_tokens], NULL: by recency */
     XXH64_state_t *hash;
     struct pipeline_stats stats;
 };
@@ -97,6 +128,7 @@ struct pipeline {
 
     struct demote demotes[MAX_DEMOTES];
     uint32_t n_demotes, n_moves; /* in use; of them from hot */
+    struct promote promotes[PROMOTES_MAX];
     uint64_t next_tag;
     uint32_t commands_open; /* commands without a completion */
     int64_t agent_heard_ns; /* last sign of life while commands are open */
@@ -165,6 +197,12 @@ int agent_pump_moves(struct pipeline *p);
  * room now. */
 uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t layer,
                               uint32_t first, uint32_t n, const uint8_t *entries);
+/* The same from the hot pool, for any hot positions, counted as a move of the layer. */
+uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer,
+                          const uint32_t *positions, uint32_t n);
+/* A COMMIT or RELEASE of these slots. */
+int agent_push_slots(struct pipeline *p, uint32_t type, uint32_t sequence, uint32_t layer,
+                     const uint32_t *slots, uint32_t n);
 /* A record in the command ring was published. */
 void agent_sent(struct pipeline *p);
 uint64_t agent_tag(struct pipeline *p);
@@ -174,6 +212,26 @@ int agent_trim(struct pipeline *p, struct sequence *s);
 void agent_check_deadline(struct pipeline *p);
 /* Drop the sequence's demotions whose completion will not come any more. */
 void agent_forget(struct pipeline *p, struct sequence *s);
+
+/* ---- pipeline_moves.c ---- */
+
+/* A sequence begins: its policies and tables, when it is placed by one. HILL_E_NOMEM. */
+int moves_begin(struct pipeline *p, struct sequence *s);
+/* It is over: everything but what is in flight. */
+void moves_end(struct pipeline *p, struct sequence *s);
+/* Set staging slots aside for promotions; give them back when nothing is in flight any more. */
+void moves_reserve(struct pipeline *p, struct sequence *s);
+void moves_unreserve(struct pipeline *p, struct sequence *s);
+/* A query has been answered with these positions. */
+void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *positions,
+                uint32_t k);
+/* Go on with a sequence's moves. Only while no query is open. */
+int moves_pump(struct pipeline *p, struct sequence *s);
+/* A FETCH is complete: false when it is no promotion's. */
+bool moves_complete(struct pipeline *p, const struct record_completion *c);
+/* What will not be completed any more; its staging slots stay taken until the next epoch. */
+void moves_forget(struct pipeline *p, struct sequence *s);
+uint64_t moves_bounced(const struct pipeline *p, const struct sequence *s);
 
 /* ---- pipeline_query.c ---- */
 

@@ -492,8 +492,11 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
     if (p->answer_status == HILL_E_CANCELLED)
         return HILL_E_CANCELLED;
     int rc = wait_for(p, s, q, push_answer, true);
-    if (rc == 0 && p->answer_status == 0 && p->io.trace)
-        trace_answer(p, s, q);
+    if (rc == 0 && p->answer_status == 0) {
+        if (p->io.trace)
+            trace_answer(p, s, q);
+        moves_note(p, s, q->header.layer, p->positions, p->n_selected);
+    }
     return rc == HILL_E_CANCELLED ? rc : 0; /* a GPU worker that is gone needs no answer */
 }
 

@@ -75,7 +75,8 @@ int placement_plan(struct placement *p, const struct placement_room *room, uint3
     int rc = plan_with_cold(p, room, max_tokens, blocks_per_layer, why);
     if (rc)
         return rc;
-    uint32_t cold = max_tokens - placement_hot_target(p, max_tokens);
+    uint32_t cold =
+        room->keep_copies ? max_tokens : max_tokens - placement_hot_target(p, max_tokens);
     *stripes_per_layer = cold / room->stripe_slots + (cold % room->stripe_slots != 0);
     if ((uint64_t)*stripes_per_layer * room->n_layers > room->free_stripes)
         return hill_fail(why, HILL_E_TOO_LONG,

@@ -30,6 +30,7 @@ struct placement_room {
     uint32_t free_stripes; /* 0 without a cold pool */
     uint32_t stripe_slots;
     bool cold_pool;
+    bool keep_copies; /* of what moves up: then every token may need a cold slot of its own */
 };
 
 /* h(n). */

@@ -118,7 +118,7 @@ int cold_stripe_claim(struct cold_pool *pool, uint32_t stripe, uint32_t sequence
     return 0;
 }
 
-/* ---- commit, trim ---- */
+/* ---- commit, release, trim ---- */
 
 /* Take a slot out of those that wait for their commit; a slot named twice is not there any more. */
 static int take_written(struct cold_pool *pool, uint32_t sequence, uint32_t layer, uint32_t slot,
@@ -167,6 +167,47 @@ int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
     }
     for (uint32_t i = 0; i < n_slots; i++)
         commit_slot(pool, cold_owner(pool, sequence, layer), slots[i]);
+    return 0;
+}
+
+/* Take a slot out of those that count; its owner's count is the caller's to change. */
+static int take_committed(struct cold_pool *pool, uint32_t sequence, uint32_t layer, uint32_t slot,
+                          struct hill_why *why)
+{
+    uint32_t stripe = slot / pool->layout.stripe_slots;
+
+    if (cold_pool_position(pool, slot) == COLD_NO_POSITION)
+        return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be released is not committed", slot);
+    const struct pool_stripe *record = &pool->directory->stripes[stripe];
+    if (record->sequence != sequence || record->layer != layer)
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "slot %u to be released belongs to sequence %u, layer %u", slot,
+                         record->sequence, record->layer);
+    pool_slot_clear(pool->directory, slot);
+    return 0;
+}
+
+int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
+                      const uint32_t *slots, uint32_t n_slots, struct hill_why *why)
+{
+    uint32_t per_stripe = pool->layout.stripe_slots;
+
+    for (uint32_t i = 0; i < n_slots; i++) {
+        int status = take_committed(pool, sequence, layer, slots[i], why);
+        if (status == 0)
+            continue;
+        while (i-- > 0) {
+            const struct cold_stripe *state = pool->stripes[slots[i] / per_stripe];
+            pool_slot_set(pool->directory, slots[i], state->positions[slots[i] % per_stripe],
+                          state->checksums[slots[i] % per_stripe]);
+        }
+        return status;
+    }
+    for (uint32_t i = 0; i < n_slots; i++) {
+        bit_set(pool->stripes[slots[i] / per_stripe]->written, slots[i] % per_stripe);
+        cold_mark_dirty(pool, slots[i] / per_stripe);
+    }
+    cold_owner(pool, sequence, layer)->committed -= n_slots;
     return 0;
 }
 

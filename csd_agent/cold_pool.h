@@ -70,6 +70,11 @@ int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
 int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
                      const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
 
+/* Committed slots are written ones again: they do not count, and can be committed or written anew.
+ * All slots or none. */
+int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
+                      const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
+
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
 
 /* Copy entries into staging slots. *bad_position: of the entry at fault when not 0 is returned for

@@ -167,6 +167,19 @@ static int run_commit(struct data_plane *plane, const void *payload,
     return status;
 }
 
+static int run_release(struct data_plane *plane, const void *payload,
+                       struct record_completion *completion, struct cold_cost *cost,
+                       struct hill_why *why)
+{
+    const struct record_release *record = payload;
+
+    (void)cost;
+    int status = cold_pool_release(plane->pool, record->header.sequence, record->header.layer,
+                                   (const uint32_t *)(record + 1), record->n_slots, why);
+    completion->count = status == 0 ? record->n_slots : 0;
+    return status;
+}
+
 static int run_fetch(struct data_plane *plane, const void *payload,
                      struct record_completion *completion, struct cold_cost *cost,
                      struct hill_why *why)
@@ -225,18 +238,21 @@ static int run_trim(struct data_plane *plane, const void *payload,
 
 /* ---- dispatch ---- */
 
+enum { ON_COMMAND = 1, ON_BACKGROUND = 2 };
+
 static const struct command {
     uint32_t type;
-    bool background; /* the ring that it belongs on */
+    unsigned rings; /* that it may come on */
     uint32_t fixed_bytes;
     int (*run)(struct data_plane *plane, const void *payload, struct record_completion *completion,
                struct cold_cost *cost, struct hill_why *why);
 } commands[] = {
-    {RECORD_AGENT_QUERY, false, sizeof(struct record_agent_query), run_query},
-    {RECORD_COMMIT, false, sizeof(struct record_commit), run_commit},
-    {RECORD_FETCH, false, sizeof(struct record_fetch), run_fetch},
-    {RECORD_TRIM, false, sizeof(struct record_trim), run_trim},
-    {RECORD_DEMOTE, true, sizeof(struct record_demote), run_demote},
+    {RECORD_AGENT_QUERY, ON_COMMAND, sizeof(struct record_agent_query), run_query},
+    {RECORD_COMMIT, ON_COMMAND, sizeof(struct record_commit), run_commit},
+    {RECORD_RELEASE, ON_COMMAND, sizeof(struct record_release), run_release},
+    {RECORD_FETCH, ON_COMMAND | ON_BACKGROUND, sizeof(struct record_fetch), run_fetch},
+    {RECORD_TRIM, ON_COMMAND, sizeof(struct record_trim), run_trim},
+    {RECORD_DEMOTE, ON_BACKGROUND, sizeof(struct record_demote), run_demote},
 };
 
 static const struct command *find_command(uint32_t type)
@@ -255,6 +271,7 @@ static uint64_t tag_of(const struct command *command, const void *payload)
     if (command->type == RECORD_AGENT_QUERY)
         return ((const struct record_agent_query *)payload)->query_id;
     _Static_assert(offsetof(struct record_commit, tag) == sizeof(struct record_header), "tag");
+    _Static_assert(offsetof(struct record_release, tag) == sizeof(struct record_header), "tag");
     _Static_assert(offsetof(struct record_fetch, tag) == sizeof(struct record_header), "tag");
     _Static_assert(offsetof(struct record_trim, tag) == sizeof(struct record_header), "tag");
     _Static_assert(offsetof(struct record_demote, tag) == sizeof(struct record_header), "tag");
@@ -266,7 +283,7 @@ static uint64_t tag_of(const struct command *command, const void *payload)
 static int check(const struct data_plane *plane, const struct command *command, bool background,
                  const void *payload, uint32_t bytes, struct hill_why *why)
 {
-    if (command->background != background)
+    if (!(command->rings & (background ? ON_BACKGROUND : ON_COMMAND)))
         return hill_fail(why, HILL_E_PROTOCOL, "%s record on the %s ring",
                          record_name(command->type), background ? "background" : "command");
     return record_check(command->type, payload, bytes, &plane->geometry, plane->n_sequences, why);

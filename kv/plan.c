@@ -103,7 +103,8 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
 
     out->staging_slots = 2 * k + smaller(in->selection.window, in->ctx_tokens);
     out->staging_bytes = shm_arena_bytes(out->staging_slots, kv_entry_bytes(g));
-    out->tables_bytes = location + gpu_slot_of + gpu_owners + kv_selector_bytes(in->ctx_tokens);
+    out->tables_bytes = location + gpu_slot_of + gpu_owners + kv_selector_bytes(in->ctx_tokens) +
+                        in->placement_bytes;
     out->block_bytes = (uint64_t)KV_HOT_BLOCK_TOKENS * per_token; /* a multiple of 64 */
     *min_blocks = g->n_layers * (blocks_of(forced_tokens(in)) + 1);
     *full_blocks = g->n_layers * (blocks_of(in->ctx_tokens) + 1);

@@ -28,6 +28,8 @@ struct kv_plan_input {
     uint32_t ctx_tokens;   /* -c */
     uint32_t batch_tokens; /* -b: prefill chunk */
     struct kv_selection_settings selection;
+    uint64_t
+        placement_bytes; /* what placement keeps of one sequence (policy_live_bytes); 0: none */
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
@@ -43,7 +45,7 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
 /* M_0 = staging + tables + hot blocks. */
 struct kv_hot_plan {
     uint64_t staging_bytes; /* the staging arena: two queries' worth of slots */
-    uint64_t tables_bytes;  /* location words, GPU slot tables (both ways), selector */
+    uint64_t tables_bytes;  /* location words, GPU slot tables (both ways), selector, placement */
     uint64_t block_bytes;   /* of one hot block: entries, digests, owners */
     uint32_t staging_slots;
     uint32_t n_blocks; /* hot blocks that fit under the cap, at most what the whole context needs */

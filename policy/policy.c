@@ -113,6 +113,14 @@ uint64_t policy_bytes(enum policy_kind kind, const struct policy_settings *setti
            all_ops[kind]->bytes(settings);
 }
 
+uint64_t policy_live_bytes(uint32_t n_layers, uint32_t max_tokens)
+{
+    struct policy_settings settings = policy_defaults();
+    settings.max_tokens = max_tokens;
+    return n_layers *
+           (policy_bytes(POLICY_BKP, &settings) + (uint64_t)max_tokens * sizeof(uint32_t));
+}
+
 /* ---- moves -------------------------------------------------------------------------------- */
 
 static int note(struct policy_list *list, uint32_t position)

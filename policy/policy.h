@@ -47,8 +47,8 @@ struct policy_settings {
     /* bkp alone */
     double alpha;        /* (0, 1]: the fraction with the highest counts is never demoted, as far as
                             it fits in half of what is not pinned */
-    double pin;          /* [0, 1]: the newest fraction that is locked hot, at most half of the
-                            capacity */
+    double pin;          /* [0, 1]: the newest fraction that is locked hot, at most a quarter of
+                            the capacity */
     uint32_t half_life;  /* steps in which a count loses half its weight, 1 .. 256 */
     double margin;       /* selections by which a token must beat its victim */
     uint32_t rest_steps; /* a token that has been moved stays at least so long */
@@ -84,6 +84,10 @@ void policy_destroy(struct policy *policy); /* NULL allowed */
 
 /* Bytes that a policy takes for its tables (part of M_0's tables). */
 uint64_t policy_bytes(enum policy_kind kind, const struct policy_settings *settings);
+
+/* What the live scorer keeps for one sequence placed by bkp: in each layer a policy and, for every
+ * position, the cold slot that still holds a copy (u32). Part of M_0's tables. */
+uint64_t policy_live_bytes(uint32_t n_layers, uint32_t max_tokens);
 
 /* `count` new tokens, hot; from now on at most `capacity` are (raised to the forced ones' number).
  * moves: what goes down for it. The first append of a sequence is its prompt: sinks and

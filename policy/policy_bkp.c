@@ -1,21 +1,20 @@
 /*
  * policy/policy_bkp.c - bidirectional KV pools (paper, 4.2), with what keeps tokens from bouncing.
  *
- * (1) Temporal-aware pinning: the newest `pin` of the tokens, at most half of the capacity, stay
- *     hot, and so do the forced ones.
- * (2) Hit-rate table: a u16 per token (2N bytes). A selection adds `weight`; instead of every count
- *     decaying at each step, the weight grows by a factor of 2^(1/half_life) and once it has
- *     doubled, it and all counts are halved. So counts are exponentially aged at O(1) a step,
- *     amortised, and an old favourite loses. A count cannot overflow: it saturates.
- * (3) Promotion and demotion: a selected cold token comes up when its count exceeds that of the
- *     lowest-ranked token in play by `margin` selections of today and it has rested since its last
- *     move; the highest counts first, `rate` at most; the lowest-ranked goes down for it, unless it
- *     is resting or among the top alpha fraction by count.
- * Lowest-ranked tokens come from a queue that one pass over the table fills with the lowest
- * N / QUEUE_SHARE; it is filled again when it is used up or QUEUE_STEPS old, at most once a step.
- * What was selected meanwhile is passed over. Cost of a step: O(selected + moves) and two passes
- * over 3N bytes every QUEUE_STEPS, one over 2N bytes every half-life.
- * Without a rate in the settings it is N / RATE_SHARE, at least RATE_LEAST.
+ * (1) Temporal-aware pinning: the newest `pin` of the tokens, at most a quarter of the capacity,
+ * stay hot, and so do the forced ones. (2) Hit-rate table: a u16 per token (2N bytes). A selection
+ * adds `weight`; instead of every count decaying at each step, the weight grows by a factor of
+ * 2^(1/half_life) and once it has doubled, it and all counts are halved. So counts are
+ * exponentially aged at O(1) a step, amortised, and an old favourite loses. A count cannot
+ * overflow: it saturates. (3) Promotion and demotion: a selected cold token comes up when its count
+ * exceeds that of the lowest-ranked token in play by `margin` selections of today and it has rested
+ * since its last move; the highest counts first, `rate` at most; the lowest-ranked goes down for
+ * it, unless it is resting or among the top alpha fraction by count. Lowest-ranked tokens come from
+ * a queue that one pass over the table fills with the lowest N / QUEUE_SHARE; it is filled again
+ * when it is used up or QUEUE_STEPS old, at most once a step. What was selected meanwhile is passed
+ * over. Cost of a step: O(selected + moves) and two passes over 3N bytes every QUEUE_STEPS, one
+ * over 2N bytes every half-life. Without a rate in the settings it is N / RATE_SHARE, at least
+ * RATE_LEAST.
  */
 #include "policy/policy_internal.h"
 
@@ -28,6 +27,7 @@
 #define QUEUE_STEPS 16u
 #define RATE_LEAST  16u
 #define RATE_SHARE  64u
+#define PIN_SHARE   4u
 #define BUCKETS     1024u /* of a count's upper 10 bits */
 #define SHIFT       6
 
@@ -130,13 +130,13 @@ static void watch(struct policy *p, const uint32_t *selected, uint32_t n)
 
 /* ---- the lowest-ranked tokens ------------------------------------------------------------- */
 
-/* Positions from here on are pinned; at most half of the capacity, and never more than fits
- * beside the sinks. */
+/* Positions from here on are pinned; at most a quarter of the capacity (README.md says why), and
+ * never more than fits beside the sinks. */
 static uint32_t pinned_from(const struct policy *p)
 {
     uint32_t pin = (uint32_t)ceil(p->settings.pin * p->n_tokens), from;
-    if (pin > p->capacity / 2)
-        pin = p->capacity / 2;
+    if (pin > p->capacity / PIN_SHARE)
+        pin = p->capacity / PIN_SHARE;
     if (p->settings.sinks < p->capacity && pin > p->capacity - p->settings.sinks)
         pin = p->capacity - p->settings.sinks;
     from = p->n_tokens - (pin < p->n_tokens ? pin : p->n_tokens);

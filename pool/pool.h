@@ -101,6 +101,8 @@ void pool_stripe_claim(struct pool_directory *d, uint32_t stripe, uint32_t seque
 void pool_stripe_free(struct pool_directory *d, uint32_t stripe);
 bool pool_slot_valid(const struct pool_directory *d, uint32_t slot);
 void pool_slot_set(struct pool_directory *d, uint32_t slot, uint32_t position, uint32_t checksum);
+/* A slot that is not set stays so. */
+void pool_slot_clear(struct pool_directory *d, uint32_t slot);
 
 /* Serialise a stripe's record into `pages`, a 4 KiB-aligned buffer of pool_directory_page_bytes
  * bytes (for the agent's asynchronous write at *offset; returns the bytes to write), or write it

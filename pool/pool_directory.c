@@ -264,6 +264,14 @@ void pool_slot_set(struct pool_directory *d, uint32_t slot, uint32_t position, u
     s->checksums[within] = checksum;
 }
 
+void pool_slot_clear(struct pool_directory *d, uint32_t slot)
+{
+    uint32_t within = slot % d->layout.stripe_slots;
+    struct pool_stripe *s = stripe_at(d, slot / d->layout.stripe_slots);
+    s->n_valid -= pool_slot_valid(d, slot) ? 1 : 0;
+    s->valid[within / 64] &= ~((uint64_t)1 << (within % 64));
+}
+
 /* ---- writing back ------------------------------------------------------------------------- */
 
 uint64_t pool_directory_page_bytes(const struct pool_layout *layout)

@@ -156,6 +156,13 @@ static int check_commit(const struct checked *c)
     return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(uint32_t));
 }
 
+static int check_release(const struct checked *c)
+{
+    const struct record_release *r = c->payload;
+    int rc = check_range(c, "n_slots", r->n_slots, 1, LAYOUT_COMMIT_SLOTS_MAX);
+    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(uint32_t));
+}
+
 static int check_fetch(const struct checked *c)
 {
     const struct record_fetch *r = c->payload;
@@ -213,7 +220,7 @@ static int check_completion(const struct checked *c)
     const struct record_completion *r = c->payload;
     int rc = check_status(c, r->status);
     if (rc == 0)
-        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_DEMOTE);
+        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_RELEASE);
     if (rc == 0)
         rc = check_range(c, "count", r->count, 0, KV_MAX_TOKENS);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
@@ -237,6 +244,7 @@ static const struct {
     {RECORD_FETCH, sizeof(struct record_fetch), "FETCH", check_fetch},
     {RECORD_TRIM, sizeof(struct record_trim), "TRIM", check_trim},
     {RECORD_DEMOTE, sizeof(struct record_demote), "DEMOTE", check_demote},
+    {RECORD_RELEASE, sizeof(struct record_release), "RELEASE", check_release},
     {RECORD_SCORE_BLOCK, sizeof(struct record_score_block), "SCORE_BLOCK", check_score_block},
     {RECORD_COMPLETION, sizeof(struct record_completion), "COMPLETION", check_completion},
 };

@@ -7,9 +7,9 @@
  * worker -> scorer  SEQ_BEGIN, APPEND, STEP_END, SEQ_END: in order query       GPU worker -> scorer
  * QUERY (refers to appended tokens by N; the scorer drains append up to N first) selection   scorer
  * -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END) command
- * scorer -> agent       AGENT_QUERY, COMMIT, FETCH, TRIM: urgent, ordered background  scorer ->
- * agent       DEMOTE score       agent -> scorer       SCORE_BLOCK completion  agent -> scorer
- * COMPLETION, one for every command
+ * scorer -> agent       AGENT_QUERY, COMMIT, RELEASE, FETCH, TRIM: urgent, ordered background
+ * scorer -> agent       DEMOTE, FETCH (of a promotion) score       agent -> scorer SCORE_BLOCK
+ * completion  agent -> scorer COMPLETION, one for every command
  */
 #ifndef HILL_PROTO_RECORDS_H
 #define HILL_PROTO_RECORDS_H
@@ -34,6 +34,7 @@ enum record_type {
     RECORD_FETCH = 34,
     RECORD_TRIM = 35,
     RECORD_DEMOTE = 36,
+    RECORD_RELEASE = 37,
     RECORD_SCORE_BLOCK = 48,
     RECORD_COMPLETION = 49,
 };
@@ -145,6 +146,17 @@ struct record_commit {
     /* then uint32_t slots[n_slots] (cold slot ids) */
 };
 
+/* These slots of (sequence, layer), which count, do not count any more: their entries have moved
+ * up. What is written in them stays, so that a COMMIT can make them count again; a DEMOTE may also
+ * write over them. */
+struct record_release {
+    struct record_header header;
+    uint64_t tag;
+    uint32_t n_slots;
+    uint32_t reserved;
+    /* then uint32_t slots[n_slots] (cold slot ids) */
+};
+
 struct record_fetch {
     struct record_header header;
     uint64_t tag;
@@ -218,6 +230,7 @@ _Static_assert(sizeof(struct record_seq_ready) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_stats) == 32, "layout");
 _Static_assert(sizeof(struct record_agent_query) == 32, "layout");
 _Static_assert(sizeof(struct record_commit) == 32, "layout");
+_Static_assert(sizeof(struct record_release) == 32, "layout");
 _Static_assert(sizeof(struct record_fetch) == 32, "layout");
 _Static_assert(sizeof(struct fetch_item) == 16, "layout");
 _Static_assert(sizeof(struct record_trim) == 32, "layout");

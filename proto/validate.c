@@ -97,6 +97,8 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "simd", text_ok(m->simd));
     CHECK("configure", "importance", text_ok(m->importance));
     CHECK("configure", "trace_path", text_ok(m->trace_path));
+    CHECK("configure", "placement", text_ok(m->placement));
+    CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "staging_bytes", m->staging_bytes <= CAP_MAX);
     CHECK("configure", "hot_bytes", m->hot_bytes <= CAP_MAX);
     CHECK("configure", "rings_bytes", m->rings_bytes <= CAP_MAX);

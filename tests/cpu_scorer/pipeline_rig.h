@@ -64,6 +64,7 @@ struct rig_agent {
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
+    _Atomic bool damaged_moves; /* what is fetched to move up is damaged */
 };
 
 static inline uint32_t rig_random(uint64_t *state, uint32_t below)
@@ -146,6 +147,18 @@ static void agent_commit(struct rig_agent *a, const struct record_commit *r)
     agent_complete(a, &r->header, r->tag, RECORD_COMMIT, 0, r->n_slots, 0);
 }
 
+static void agent_release(struct rig_agent *a, const struct record_release *r)
+{
+    const uint32_t *slots = (const uint32_t *)(r + 1);
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        struct rig_slot *s = &a->slots[slots[i]];
+        assert_true(s->committed && s->sequence == r->header.sequence &&
+                    s->layer == r->header.layer);
+        s->committed = false;
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_RELEASE, 0, r->n_slots, 0);
+}
+
 static uint16_t agent_score(struct rig_agent *a, const struct kv_query *query,
                             const struct rig_slot *s)
 {
@@ -189,8 +202,9 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
     agent_complete(a, &r->header, r->query_id, RECORD_AGENT_QUERY, 0, total, 0);
 }
 
-static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
+static void agent_fetch(struct rig_agent *a, const struct record_fetch *r, enum layout_ring ring)
 {
+    bool move = ring == RING_BACKGROUND;
     const struct fetch_item *items = (const struct fetch_item *)(r + 1);
     uint32_t damaged = atomic_load_explicit(&a->damaged_position, memory_order_relaxed);
     int32_t status = 0;
@@ -203,12 +217,15 @@ static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
         if (s->position == damaged)
             status = HILL_E_DAMAGED;
     }
+    if (move && atomic_load_explicit(&a->damaged_moves, memory_order_relaxed))
+        status = HILL_E_DAMAGED;
     agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
 }
 
 static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r)
 {
-    assert_int_equal(a->n_late, 0);
+    for (uint32_t i = 0; i < a->n_late; i++) /* its own demotions are over by then */
+        assert_true(a->late[i].header.sequence != r->header.sequence);
     for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
         if (a->slots[i].sequence == r->header.sequence)
             a->slots[i].written = a->slots[i].committed = false;
@@ -227,10 +244,12 @@ static bool agent_take(struct rig_agent *a, enum layout_ring ring)
         agent_demote(a, payload);
     else if (type == RECORD_COMMIT)
         agent_commit(a, payload);
+    else if (type == RECORD_RELEASE)
+        agent_release(a, payload);
     else if (type == RECORD_AGENT_QUERY)
         agent_query(a, payload);
     else if (type == RECORD_FETCH)
-        agent_fetch(a, payload);
+        agent_fetch(a, payload, ring);
     else
         agent_trim_sequence(a, payload);
     shm_ring_release(&a->ends[ring]);
@@ -265,9 +284,12 @@ static void *agent_main(void *arg)
 
 struct rig_options {
     double beta;
+    enum pipeline_placement placement;
+    double pin; /* of bkp */
     bool csd;
     kv_score_fn *score;
     uint32_t hot_blocks; /* 0: plenty */
+    uint32_t n_stripes;  /* 0: plenty */
     int64_t agent_deadline_ms;
 };
 
@@ -367,9 +389,11 @@ static struct pipeline_config rig_config(const struct rig_options *o)
         .hot_blocks = o->hot_blocks ? o->hot_blocks : 120,
         .demote_slots = 1000,
         .beta = o->beta,
+        .placement = o->placement,
+        .pin = o->pin,
         .csd = o->csd,
         .stripe_slots = RIG_STRIPE,
-        .n_stripes = RIG_STRIPES,
+        .n_stripes = o->n_stripes ? o->n_stripes : RIG_STRIPES,
         .score = o->score ? o->score : kv_score_reference,
         .agent_deadline_ns = CLOCK_MS(o->agent_deadline_ms ? o->agent_deadline_ms : 60000)};
 }

@@ -112,12 +112,35 @@ static void test_positions_are_those_of_committed_slots_only(void **unused)
     cold_map_finish(&map);
 }
 
+static void test_a_slot_stops_counting_and_counts_again(void **unused)
+{
+    (void)unused;
+    struct cold_map map;
+    static const uint32_t positions[] = {70, 3, 500};
+    uint32_t slot, order;
+    assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
+    assert_int_equal(cold_map_reserve(&map, 0, 1), 0);
+    assert_int_equal(cold_map_take_positions(&map, 0, positions, 3, &slot, &order), 3);
+    cold_map_commit(&map, 0, slot, 3);
+    cold_map_uncommit(&map, 0, slot + 1);
+    assert_int_equal(map.lists[0].committed, 2);
+    assert_int_equal(cold_map_position(&map, 0, slot), 70);
+    assert_int_equal(cold_map_position(&map, 0, slot + 1), COLD_NONE);
+    assert_int_equal(cold_map_taken_position(&map, slot + 1), 3);
+    assert_int_equal(cold_map_room(&map, 0), STRIPE - 3); /* it is not given to others */
+    cold_map_commit(&map, 0, slot + 1, 1);
+    assert_int_equal(cold_map_position(&map, 0, slot + 1), 3);
+    assert_int_equal(map.lists[0].committed, 3);
+    cold_map_finish(&map);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stripes_of_a_list_are_consecutive),
         cmocka_unit_test(test_a_fragmented_pool_is_used_up),
         cmocka_unit_test(test_takes_never_cross_a_stripe),
+        cmocka_unit_test(test_a_slot_stops_counting_and_counts_again),
         cmocka_unit_test(test_positions_are_those_of_committed_slots_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* tests/cpu_scorer/test_hkm.c - the hot pool and the location words against a plain model, with
- * random operations. */
+/* tests/cpu_scorer/test_hkm.c - the hot pool, the location words and the cold map against a plain
+ * model, with random operations (HILL_TEST_OPERATIONS, HILL_TEST_SEED). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,27 +10,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu_scorer/cold_map.h"
 #include "cpu_scorer/hkm.h"
 #include "kv/score.h"
 
-enum { LAYERS = 3, SEQUENCES = 2, CTX = 700, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40, ROUNDS = 4000 };
+enum { LAYERS = 3, SEQUENCES = 2, CTX = 700, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40 };
+enum { STRIPE = 256, STRIPES = 3 * LAYERS * SEQUENCES, LISTS = LAYERS * SEQUENCES };
+
+#ifdef __SANITIZE_ADDRESS__
+#define OPERATIONS 100000ull
+#else
+#define OPERATIONS 1000000ull
+#endif
+#define CHECK_EVERY 2000
 
 static const struct kv_geometry geometry = {LAYERS, 4, 2, 8};
 
 /* What the tables should say: where each token is, and its bytes. */
 struct model_token {
     enum hkm_tag tag;
-    uint32_t cold_slot;
+    uint32_t cold_slot; /* also of a hot token that was cold: COLD_NONE when it never was */
     bool moving;
     uint16_t entry[ENTRY / 2];
 };
 struct model_list {
-    uint32_t n, n_hot;
+    uint32_t n, n_hot, n_cold;
     struct model_token tokens[CTX];
 };
 static struct model_list model[SEQUENCES][LAYERS];
 static uint32_t limits[SEQUENCES];
 
+static struct cold_map cold;
 static uint64_t state;
 static uint32_t next_random(uint32_t below)
 {
@@ -70,6 +80,10 @@ static void check_token(const struct hkm *h, uint32_t s, uint32_t l, uint32_t p)
         return;
     }
     assert_int_equal(hkm_tag(word), t->tag);
+    /* one place: what is hot is not committed in the cold pool, even where its copy is */
+    if (t->cold_slot != COLD_NONE)
+        assert_int_equal(cold_map_position(&cold, s * LAYERS + l, t->cold_slot),
+                         t->tag == HKM_COLD ? p : COLD_NONE);
     if (t->tag == HKM_COLD) {
         assert_int_equal(hkm_slot(word), t->cold_slot);
         return;
@@ -91,6 +105,9 @@ static void check_all(const struct hkm *h)
             for (uint32_t p = 0; p < CTX; p++)
                 check_token(h, s, l, p);
             assert_int_equal(hkm_hot_tokens(h, s, l), model[s][l].n_hot);
+            assert_int_equal(cold.lists[s * LAYERS + l].committed, model[s][l].n_cold);
+            assert_int_equal(model[s][l].n_hot + model[s][l].n_cold, model[s][l].n);
+            assert_true(model[s][l].n_hot <= limits[s] * KV_HOT_BLOCK_TOKENS);
         }
 }
 
@@ -109,29 +126,58 @@ static void op_append(struct hkm *h, uint32_t s, uint32_t l)
     assert_int_equal(taken, n < room ? n : room); /* holes are used, the cap is never exceeded */
     for (uint32_t i = 0; i < taken; i++) {
         struct model_token *t = &m->tokens[m->n + i];
-        *t = (struct model_token){.tag = HKM_HOT};
+        *t = (struct model_token){.tag = HKM_HOT, .cold_slot = COLD_NONE};
         memcpy(t->entry, entries[i], ENTRY);
     }
     m->n += taken;
     m->n_hot += taken;
 }
 
+static void flip_down(struct hkm *h, uint32_t s, uint32_t l, uint32_t p)
+{
+    struct model_list *m = &model[s][l];
+    struct model_token *t = &m->tokens[p];
+    uint32_t list = s * LAYERS + l, order;
+    if (t->cold_slot == COLD_NONE)
+        assert_int_equal(cold_map_take_positions(&cold, list, &p, 1, &t->cold_slot, &order), 1);
+    cold_map_commit(&cold, list, t->cold_slot, 1);
+    hkm_set_cold(h, s, l, p, t->cold_slot);
+    t->tag = HKM_COLD;
+    m->n_hot--;
+    m->n_cold++;
+}
+
 /* Start: only the model knows; the word stays hot. Complete: the flip. */
 static void op_demote(struct hkm *h, uint32_t s, uint32_t l, bool complete)
 {
     struct model_list *m = &model[s][l];
-    uint32_t first = m->n ? next_random(m->n) : 0, n = next_random(90);
+    uint32_t first = m->n ? next_random(m->n) : 0, n = next_random(30);
     for (uint32_t p = first; p < m->n && p < first + n; p++) {
         struct model_token *t = &m->tokens[p];
         if (t->tag != HKM_HOT || t->moving == !complete)
             continue;
         t->moving = !complete;
-        if (!complete)
+        if (complete)
+            flip_down(h, s, l, p);
+    }
+}
+
+/* Cold tokens here and there come up as long as there is room. */
+static void op_promote(struct hkm *h, uint32_t s, uint32_t l)
+{
+    struct model_list *m = &model[s][l];
+    for (uint32_t i = next_random(16), p; i > 0 && m->n; i--) {
+        struct model_token *t = &m->tokens[p = next_random(m->n)];
+        if (t->tag != HKM_COLD)
             continue;
-        t->cold_slot = next_random(HKM_SLOT_MASK);
-        hkm_set_cold(h, s, l, p, t->cold_slot);
-        t->tag = HKM_COLD;
-        m->n_hot--;
+        uint32_t room = limits[s] * KV_HOT_BLOCK_TOKENS - m->n_hot;
+        assert_int_equal(hkm_append(h, s, l, p, 1, t->entry), room ? 1 : 0);
+        if (room == 0)
+            return;
+        cold_map_uncommit(&cold, s * LAYERS + l, t->cold_slot);
+        t->tag = HKM_HOT;
+        m->n_hot++;
+        m->n_cold--;
     }
 }
 
@@ -143,29 +189,47 @@ static void op_end(struct hkm *h, uint32_t s)
     int rc = hkm_reserve(h, s, want);
     assert_int_equal(rc, want * LAYERS <= free_blocks ? 0 : HILL_E_NOSPACE);
     limits[s] = rc ? 0 : want;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        cold_map_release(&cold, s * LAYERS + l);
+        assert_int_equal(cold_map_reserve(&cold, s * LAYERS + l, 3), 0);
+    }
+}
+
+static uint64_t from_environment(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
 static void test_random_operations_match_the_model(void **unused)
 {
     (void)unused;
     struct hkm h;
-    state = 20240611;
-    print_message("seed %llu\n", (unsigned long long)state);
+    uint64_t operations = from_environment("HILL_TEST_OPERATIONS", OPERATIONS);
+    state = from_environment("HILL_TEST_SEED", 20240611);
+    print_message("seed %llu, %llu operations\n", (unsigned long long)state,
+                  (unsigned long long)operations);
     set_up_tables(&h);
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        uint32_t s = next_random(SEQUENCES), l = next_random(LAYERS), what = next_random(100);
-        if (what < 50)
+    assert_int_equal(cold_map_init(&cold, STRIPE, STRIPES, LISTS), 0);
+    op_end(&h, 0);
+    op_end(&h, 1);
+    for (uint64_t round = 0; round < operations; round++) {
+        uint32_t s = next_random(SEQUENCES), l = next_random(LAYERS), what = next_random(1000);
+        if (what < 200)
             op_append(&h, s, l);
-        else if (what < 70)
+        else if (what < 450)
             op_demote(&h, s, l, false);
-        else if (what < 97)
+        else if (what < 700)
             op_demote(&h, s, l, true);
+        else if (what < 997)
+            op_promote(&h, s, l);
         else
             op_end(&h, s);
-        if (round % 20 == 0)
+        if (round % CHECK_EVERY == 0)
             check_all(&h);
     }
     check_all(&h);
+    cold_map_finish(&cold);
     free(memory);
 }
 

@@ -110,6 +110,97 @@ static void test_maximum_importance_selects_what_the_oracle_does(void **unused)
     assert_true(whole_request(&o, &other).selection_hash != hash_of_hot_only());
 }
 
+/* The selection is the same while entries move both ways, at every ratio. */
+static void test_bkp_selects_the_same_while_it_moves(void **unused)
+{
+    static const double betas[] = {4, 1.5, 0.66, 0.25};
+    (void)unused;
+    for (size_t i = 0; i < sizeof betas / sizeof betas[0]; i++) {
+        struct rig_options o = {
+            .csd = true, .beta = betas[i], .placement = PIPELINE_BKP, .pin = 0.05};
+        struct pipeline_stats s = whole_request(&o, &settings);
+        print_message("beta %g: %llu promoted, %llu demoted, %llu bounced; %llu hot, %llu cold\n",
+                      betas[i], (unsigned long long)s.promoted, (unsigned long long)s.demoted,
+                      (unsigned long long)s.bounced, (unsigned long long)s.hot.tokens,
+                      (unsigned long long)s.cold.tokens);
+        assert_int_equal(s.selection_hash, hash_of_hot_only());
+        assert_true(s.promoted > 0 && s.demoted > s.promoted);
+        double ratio = (double)s.hot.tokens / (double)s.cold.tokens;
+        assert_true(ratio > betas[i] * 0.9 && ratio < betas[i] * 1.15 + 0.1);
+    }
+}
+
+static void test_what_cannot_be_read_does_not_move_up(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.66, .placement = PIPELINE_BKP};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    r->agent->damaged_moves = true;
+    gpu_prefill(q);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    struct pipeline_stats s = gpu_end(q);
+    assert_int_equal(s.selection_hash, hash_of_hot_only());
+    assert_int_equal(s.promoted, 0);
+    assert_int_equal(r->n_failures, 0);
+    rig_stop(r);
+}
+
+/* Two at a time, the one replaced again and again while its entries are on their way. */
+static void test_bkp_survives_sequences_that_are_dropped(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {
+        .csd = true, .beta = 0.66, .placement = PIPELINE_BKP, .hot_blocks = 2 * 3 * RIG_LAYERS};
+    struct rig *r = rig_start(&o);
+    struct rig_request *b = gpu_begin(r, 1, 300, 420, &settings, 0);
+    gpu_prefill(b);
+    for (int i = 0; i < 10; i++) {
+        struct rig_request *a = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+        gpu_prefill(a);
+        for (int j = 0; j < 3 + i; j++) {
+            assert_int_equal(gpu_decode(a), 0);
+            assert_int_equal(gpu_decode(b), 0);
+        }
+        gpu_free(a);
+    }
+    uint64_t hash = XXH64_digest(b->hash);
+    struct pipeline_stats s = gpu_end(b);
+    assert_int_equal(s.selection_hash, hash);
+    assert_true(s.promoted > 0);
+    assert_true(s.hot.tokens <= 3 * KV_HOT_BLOCK_TOKENS * RIG_LAYERS);
+    assert_int_equal(r->n_failures, 0);
+    rig_stop(r);
+}
+
+/* A cold pool that has no room for copies of what moves up: placed by recency, as before. */
+static void test_bkp_needs_room_for_copies(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 4, .placement = PIPELINE_BKP};
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, 600, 800, &settings, 0); /* 4 stripes a layer of 10 */
+    struct rig_request *b = gpu_begin(r, 1, 600, 800, &settings, 0); /* 4 */
+    gpu_prefill(a);
+    gpu_prefill(b);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(gpu_decode(a), 0);
+        assert_int_equal(gpu_decode(b), 0);
+    }
+    assert_true(gpu_end(a).promoted > 0);
+    assert_true(gpu_end(b).promoted > 0);
+    rig_stop(r);
+    o.n_stripes = 6; /* two for each layer: enough for what is cold, not for all */
+    r = rig_start(&o);
+    a = gpu_begin(r, 0, 600, 800, &settings, 0);
+    gpu_prefill(a);
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(gpu_decode(a), 0);
+    assert_int_equal(gpu_end(a).promoted, 0);
+    rig_stop(r);
+}
+
 /* M_0 wins over beta: few hot blocks, everything else goes cold, and the cap holds all the while.
  */
 static void test_the_hot_cap_wins_over_beta(void **unused)
@@ -327,6 +418,10 @@ int main(void)
         cmocka_unit_test(test_every_scoring_path_selects_the_same),
         cmocka_unit_test(test_policy_full_selects_everything_unscored),
         cmocka_unit_test(test_maximum_importance_selects_what_the_oracle_does),
+        cmocka_unit_test(test_bkp_selects_the_same_while_it_moves),
+        cmocka_unit_test(test_what_cannot_be_read_does_not_move_up),
+        cmocka_unit_test(test_bkp_survives_sequences_that_are_dropped),
+        cmocka_unit_test(test_bkp_needs_room_for_copies),
         cmocka_unit_test(test_the_hot_cap_wins_over_beta),
         cmocka_unit_test(test_a_wrong_score_changes_the_selection),
         cmocka_unit_test(test_a_damaged_entry_fails_its_request_only),

@@ -150,6 +150,26 @@ static void random_commit(struct scene *s, uint32_t sequence, uint32_t layer)
         s->m.slots[slots[i]].state = SLOT_COMMITTED;
 }
 
+/* Some of what is committed moves up: it is written, not committed, and can be committed again. */
+static void random_release(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t slots[MAX_COMMAND_SLOTS] = {0}, n = 0;
+    struct hill_why why = {""};
+
+    for (uint32_t i = 0; i < s->m.n_stripes * s->m.stripe_slots && n < MAX_COMMAND_SLOTS; i++) {
+        const struct model_stripe *stripe = &s->m.stripes[i / s->m.stripe_slots];
+        if (s->m.slots[i].state == SLOT_COMMITTED && stripe->sequence == sequence &&
+            stripe->layer == layer && random_below(5) == 0)
+            slots[n++] = i;
+    }
+    assert_int_equal(cold_pool_release(s->pool, sequence, layer, slots, n, &why), 0);
+    for (uint32_t i = 0; i < n; i++)
+        s->m.slots[slots[i]].state = SLOT_WRITTEN;
+    if (n > 0)
+        assert_int_equal(cold_pool_release(s->pool, sequence, layer, slots, 1, &why),
+                         HILL_E_PROTOCOL);
+}
+
 struct seen {
     struct scene *s;
     const struct kv_query *query;
@@ -268,8 +288,10 @@ static void random_operations(const struct cold_pool_config *config, uint32_t n)
         uint32_t what = random_below(100);
         if (what < 45)
             random_demote(&s, sequence, layer);
-        else if (what < 65)
+        else if (what < 60)
             random_commit(&s, sequence, layer);
+        else if (what < 67)
+            random_release(&s, sequence, layer);
         else if (what < 80)
             random_query(&s, sequence, layer);
         else if (what < 97)
@@ -370,6 +392,16 @@ static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
     assert_int_equal(cold_pool_commit(s.pool, 0, 1, &base, 1, &why), 0);
     assert_int_equal(cold_pool_commit(s.pool, 0, 1, &base, 1, &why), HILL_E_PROTOCOL);
     assert_int_equal(cold_pool_committed(s.pool, 0, 1), 1);
+    /* a release names a slot twice, one of another layer, one not committed, one outside */
+    uint32_t released[] = {base, base};
+    assert_int_equal(cold_pool_release(s.pool, 0, 1, released, 2, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_release(s.pool, 0, 0, &base, 1, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_release(s.pool, 0, 1, unwritten + 1, 1, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_release(s.pool, 0, 1, outside, 1, &why), HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_committed(s.pool, 0, 1), 1);
+    assert_int_equal(cold_pool_release(s.pool, 0, 1, &base, 1, &why), 0);
+    assert_int_equal(cold_pool_committed(s.pool, 0, 1), 0);
+    assert_int_equal(cold_pool_commit(s.pool, 0, 1, &base, 1, &why), 0);
     /* a demote over a committed slot, over a stripe's end, into another's stripe */
     assert_int_equal(write_slots(&s, base, 1, &cost), HILL_E_PROTOCOL);
     assert_int_equal(write_slots(&s, 2 * base - 1, 2, &cost), HILL_E_PROTOCOL);

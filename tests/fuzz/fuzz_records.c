@@ -53,6 +53,9 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
     } else if (type == RECORD_COMMIT) {
         const struct record_commit *r = (const void *)payload;
         touch(payload, sizeof(*r), (uint64_t)r->n_slots * sizeof(uint32_t));
+    } else if (type == RECORD_RELEASE) {
+        const struct record_release *r = (const void *)payload;
+        touch(payload, sizeof(*r), (uint64_t)r->n_slots * sizeof(uint32_t));
     } else if (type == RECORD_AGENT_QUERY) {
         touch(payload, sizeof(struct record_agent_query), kv_digest_bytes(g));
     }

@@ -219,6 +219,10 @@ static void record_of_kind(uint8_t kind)
     case RECORD_COMMIT:
         write_record(kind, &(struct record_commit){.n_slots = 3}, sizeof(struct record_commit), 12);
         break;
+    case RECORD_RELEASE:
+        write_record(kind, &(struct record_release){.n_slots = 3}, sizeof(struct record_release),
+                     12);
+        break;
     case RECORD_AGENT_QUERY:
         write_record(kind, &(struct record_agent_query){.block_tokens = 64},
                      sizeof(struct record_agent_query), kv_digest_bytes(g));

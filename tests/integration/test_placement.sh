@@ -16,11 +16,11 @@ text=/usr/share/common-licenses/GPL-3
     printf 'She loved to play outside in the park with her dog. One day, she saw a big, red ball. %.0s' 1 2 3 4 5
 } >"$work/story"
 
-# check NAME PROMPT N ARGUMENTS...: five runs, equal hashes; a sixth with a wrong score for a cold entry differs
+# check NAME PROMPT N ARGUMENTS...: six runs, equal hashes; a seventh with a wrong score for a cold entry differs
 check() {
     local name=$1 prompt=$2 n=$3 first="" hashes placement entries cold
     shift 3
-    for placement in "--csd none" "--beta 4" "--beta 0.25" "--beta 0.25 --simd reference" "--csd none --simd reference"; do
+    for placement in "--csd none" "--beta 4" "--beta 0.25" "--beta 0.25 --placement recency" "--beta 0.25 --pin 0.02 --simd reference" "--csd none --simd reference"; do
         # shellcheck disable=SC2086  # words on purpose
         run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/out.err")"
         hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')

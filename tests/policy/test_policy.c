@@ -139,13 +139,13 @@ static void bkp_pins_the_newest(void **state)
     s.window = 1;
     s.pin = 0.2;
     assert_int_equal(policy_create(&p, POLICY_BKP, &s, &why), 0);
-    append(p, 20, 8); /* pinned: 0, and 16 .. 19 */
+    append(p, 20, 8); /* pinned: 0, and of a fifth no more than a quarter of 8: 18, 19 */
     assert_hot(p, "H............HHHHHHH");
     for (unsigned i = 0; i < 10; i++)
         STEP(p, 1, 2, 3, 4, 5, 6);
-    for (uint32_t i = 16; i < 20; i++)
+    for (uint32_t i = 18; i < 20; i++)
         assert_true(policy_is_hot(p, i));
-    assert_int_equal(policy_stats(p)->promoted, 3);
+    assert_int_equal(policy_stats(p)->promoted, 5);
     assert_int_equal(policy_hot_tokens(p), 8);
     policy_destroy(p);
 }
@@ -155,7 +155,7 @@ static void bkp_forgets_an_old_favourite(void **state)
 {
     (void)state;
     struct policy *p = make(POLICY_BKP, 0, 1);
-    append(p, 10, 3); /* 7 8 9 hot; the pin is capped at half of 3: 9 */
+    append(p, 10, 3); /* 7 8 9 hot; the pin is capped at a quarter of 3, and 9 is forced */
     for (unsigned i = 0; i < 200; i++)
         STEP(p, 7, 8);
     assert_hot(p, ".......HHH");

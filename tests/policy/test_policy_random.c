@@ -226,7 +226,7 @@ static void check_bkp_step(const struct rig *r, const struct policy_moves *moves
     const struct model *m = &r->model;
     const struct policy_settings *s = &r->settings;
     uint32_t pin = (uint32_t)ceil(s->pin * m->n);
-    pin = pin < m->capacity / 2 ? pin : m->capacity / 2;
+    pin = pin < m->capacity / 4 ? pin : m->capacity / 4;
     if (was_full)
         assert_int_equal(moves->n_promoted, moves->n_demoted);
     for (uint32_t i = 0; i < moves->n_demoted; i++) {

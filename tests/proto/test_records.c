@@ -25,9 +25,10 @@
 static const struct kv_geometry geometry = {5, 8, 4, 8}; /* entry 128, digest 36 bytes */
 
 static const uint32_t all_types[] = {
-    RECORD_SEQ_BEGIN, RECORD_APPEND,    RECORD_STEP_END,  RECORD_SEQ_END,     RECORD_QUERY,
-    RECORD_SELECTION, RECORD_SEQ_READY, RECORD_SEQ_STATS, RECORD_AGENT_QUERY, RECORD_COMMIT,
-    RECORD_FETCH,     RECORD_TRIM,      RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
+    RECORD_SEQ_BEGIN,   RECORD_APPEND,      RECORD_STEP_END,   RECORD_SEQ_END,
+    RECORD_QUERY,       RECORD_SELECTION,   RECORD_SEQ_READY,  RECORD_SEQ_STATS,
+    RECORD_AGENT_QUERY, RECORD_COMMIT,      RECORD_FETCH,      RECORD_TRIM,
+    RECORD_DEMOTE,      RECORD_SCORE_BLOCK, RECORD_COMPLETION, RECORD_RELEASE,
 };
 #define N_TYPES (sizeof(all_types) / sizeof(all_types[0]))
 
@@ -72,6 +73,9 @@ static uint32_t good_record(uint32_t type, void *room)
     case RECORD_COMMIT:
         ((struct record_commit *)room)->n_slots = 9;
         return 32 + 9 * 4;
+    case RECORD_RELEASE:
+        ((struct record_release *)room)->n_slots = 7;
+        return 32 + 7 * 4;
     case RECORD_FETCH:
         ((struct record_fetch *)room)->n_entries = 4;
         return 32 + 4 * 16;
@@ -159,6 +163,7 @@ static const struct field fields[] = {
     {RECORD_AGENT_QUERY, FIELD(agent_query, block_tokens), {0, 65537, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, expected), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
     {RECORD_COMMIT, FIELD(commit, n_slots), {0, 8, 10, 9 + (1u << 30), UINT32_MAX, END}},
+    {RECORD_RELEASE, FIELD(release, n_slots), {0, 6, 8, 7 + (1u << 30), UINT32_MAX, END}},
     {RECORD_FETCH, FIELD(fetch, n_entries), {0, 3, 5, 4 + (1u << 28), UINT32_MAX, END}},
     {RECORD_DEMOTE, FIELD(demote, n_slots), {0, 4, 6, 4097, 5 + (1u << 25), UINT32_MAX}},
     {RECORD_DEMOTE, FIELD(demote, first_slot), {UINT32_MAX - 4, UINT32_MAX, END}},
@@ -166,7 +171,7 @@ static const struct field fields[] = {
     {RECORD_SCORE_BLOCK, FIELD(score_block, first_slot), {4091, 4096, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, version), {0, 2, 65535, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, planes), {0, 2, 65535, END}},
-    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 37, UINT32_MAX, END}},
+    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 38, UINT32_MAX, END}},
     {RECORD_COMPLETION, FIELD(completion, status), {1, U32(-16), END}},
     {RECORD_COMPLETION, FIELD(completion, count), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
 };
