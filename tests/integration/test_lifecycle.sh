@@ -58,6 +58,7 @@ done
 wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.ready and .workers.csd_agent.restarts == 2' >/dev/null" || fail "csd_agent did not come back"
 
 # --- damaged entries on the drive: that request fails with one line that says so, the next one is right
+rm -f "$work/out" # what the next lines wait for must not be an earlier one's
 "$bin/hillctl" generate -f "$work/prompt" -n 1500 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
 request=$!
 wait_for 20 test -s "$work/out" || fail "no text before the damage"
@@ -72,6 +73,7 @@ if grep -q damaged "$work/err"; then pass "$(cat "$work/err")"; else fail "damag
 expect "the same answer after the damage" "$(answer "$work/after")" "$first"
 
 # --- Ctrl-C cancels a request, the pipeline stays
+rm -f "$work/out"
 "$bin/hillctl" generate -f "$work/prompt" -n 2000 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
 request=$!
 sleep 2
@@ -85,6 +87,7 @@ down || fail "down"
 expect_nothing_left
 
 # --- Ctrl-C on a whole run: the request is cancelled first, the pipeline stopped second
+rm -f "$work/out"
 setsid --wait "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 2000 --temp 0 --ignore-eos \
     >"$work/out" 2>"$work/err" &
 waiter=$!
@@ -96,6 +99,7 @@ expect "Ctrl-C on run: exit code" $? 130
 expect_nothing_left
 
 # --- kill -9 of the coordinator in mid-request; the next start cleans up
+rm -f "$work/out"
 "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 2000 --temp 0 --ignore-eos >"$work/out" 2>"$work/err" &
 request=$!
 wait_for 20 test -s "$work/out" || fail "no text before kill -9"

@@ -20,7 +20,7 @@ text=/usr/share/common-licenses/GPL-3
 check() {
     local name=$1 prompt=$2 n=$3 first="" hashes placement entries cold
     shift 3
-    for placement in "--csd none" "--beta 4" "--beta 0.25" "--beta 0.25 --placement recency" "--beta 0.25 --pin 0.02 --simd reference" "--csd none --simd reference"; do
+    for placement in "--csd none" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp --pin 0.02 --simd reference" "--csd none --simd reference"; do
         # shellcheck disable=SC2086  # words on purpose
         run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/out.err")"
         hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
