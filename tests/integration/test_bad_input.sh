@@ -59,6 +59,10 @@ refused "no model" 100 "model" -p x
 refused "impossible pair" 100 "budget" -m "$work/good.gguf" -p x --alpha 0.1 --budget 100
 refused "unknown device" 111 "device" -m "$work/good.gguf" -c 1024 -p x --device no-such-device
 
+"$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/good.gguf" --budget 3 2>"$work/err"
+expect "up --detach refuses: exit" $? 100
+expect "up --detach refuses: one line that says why" "$(grep -c 'budget 3' "$work/err") of $(wc -l <"$work/err")" "1 of 1"
+
 # a file system of 12 MiB in a namespace of our own, where the kernel lets us
 small=$work/small
 mkdir "$small"
