@@ -97,7 +97,7 @@ const struct option_spec hill_pipeline_specs[] = {
     {.name = "placement",
      .type = OPTION_CHOICE,
      .choices = "bkp|recency",
-     .fallback = "recency",
+     .fallback = "bkp",
      .value = "NAME",
      .help = "which entries are hot: those that are selected often, and the newest (bkp), or the "
              "newest alone"},

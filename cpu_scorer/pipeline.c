@@ -42,12 +42,13 @@ static int create_buffers(struct pipeline *p)
     const struct pipeline_config *c = &p->config;
     p->positions = calloc(c->gpu_slots, sizeof *p->positions);
     p->slots = calloc(c->gpu_slots, sizeof *p->slots);
+    p->missed = calloc(c->gpu_slots, sizeof *p->missed);
     p->fetches = calloc(c->gpu_slots, sizeof *p->fetches);
     p->blocks = calloc(blocks_max(c), sizeof *p->blocks);
     p->scores = calloc((size_t)blocks_max(c) * KV_HOT_BLOCK_TOKENS, sizeof *p->scores);
     p->query_mantissas = calloc(kv_key_dims(&c->geometry), 1);
     p->query_shifts = calloc(c->geometry.n_kv_heads, 1);
-    if (!p->positions || !p->slots || !p->fetches || !p->blocks || !p->scores ||
+    if (!p->positions || !p->slots || !p->missed || !p->fetches || !p->blocks || !p->scores ||
         !p->query_mantissas || !p->query_shifts)
         return HILL_E_NOMEM;
     int rc = kv_selector_create(&p->selector, c->ctx_tokens);
@@ -144,6 +145,7 @@ void pipeline_destroy(struct pipeline *p)
     cold_map_finish(&p->cold);
     free(p->positions);
     free(p->slots);
+    free(p->missed);
     free(p->fetches);
     free(p->blocks);
     free(p->scores);
@@ -162,7 +164,7 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
     return placement + kv_selector_bytes(c->ctx_tokens) +
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
            (uint64_t)c->gpu_slots *
-               ((2 + c->n_sequences) * sizeof(uint32_t) + sizeof(struct fetch_item)) +
+               ((3 + c->n_sequences) * sizeof(uint32_t) + sizeof(struct fetch_item)) +
            (uint64_t)blocks_max(c) * (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
 }
 

@@ -39,7 +39,8 @@ struct pipeline_config {
     uint32_t demote_slots; /* at most in one DEMOTE; lowered to what the ring takes */
     double beta;
     enum pipeline_placement placement;
-    double pin; /* bkp; negative: alpha */
+    double pin;    /* bkp; negative: alpha */
+    double margin; /* bkp: of misses, for moving up; 0: as measured best, pipeline_moves.c */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
         cold_cap_bytes;               /* reported, enforced by the sizes given */
     bool csd;                         /* an agent with a cold pool is attached */

@@ -68,7 +68,6 @@ void agent_forget(struct pipeline *p, struct sequence *s)
     for (uint32_t i = 0; i < MAX_DEMOTES; i++)
         if (p->demotes[i].used && p->demotes[i].sequence == s->index)
             drop_demote(p, &p->demotes[i]);
-    moves_forget(p, s);
 }
 
 /* A DEMOTE record reserved in the background ring, its parts to be filled. */
@@ -321,8 +320,6 @@ static void complete_query(struct pipeline *p, const struct record_completion *c
 static void complete_fetch(struct pipeline *p, const struct record_completion *c)
 {
     struct query_state *q = &p->query;
-    if (moves_complete(p, c))
-        return;
     if (q->fetches_open == 0 || c->tag < q->fetch_first_tag || c->tag > q->fetch_last_tag)
         return;
     q->fetches_open--;

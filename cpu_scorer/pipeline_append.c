@@ -40,7 +40,6 @@ void append_free(struct pipeline *p, struct sequence *s)
 {
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
         cold_map_release(&p->cold, pipeline_list(p, s->index, layer));
-    moves_unreserve(p, s);
     s->state = SEQUENCE_FREE;
 }
 
@@ -64,7 +63,7 @@ int append_pump_endings(struct pipeline *p)
         if (p->agent_status) {
             end_without_agent(p, s);
             moved = 1;
-        } else if (s->state == SEQUENCE_ENDING && s->demotes + s->promotes == 0) {
+        } else if (s->state == SEQUENCE_ENDING && s->demotes == 0) {
             if (!s->cold_used) {
                 append_free(p, s);
                 moved = 1;
@@ -135,7 +134,7 @@ static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
     struct sequence *s = &p->sequences[r->header.sequence];
     struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
     bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id;
-    if ((ours && s->demotes + s->promotes && !p->agent_status) || !has_credits(p, sizeof answer))
+    if ((ours && s->demotes && !p->agent_status) || !has_credits(p, sizeof answer))
         return 0;
     if (ours) {
         finish_stats(p, s);
@@ -228,7 +227,6 @@ static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
     }
     s->staging_max = kv_budget_tokens(&s->settings, s->max_tokens);
     p->staging_unreserved -= s->staging_max;
-    moves_reserve(p, s);
     return 0;
 }
 

@@ -32,9 +32,8 @@
     4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
 #define MOVE_TOKENS_MIN                                                                            \
     4u /* over the target before moving: one more or less is not worth a record of its own */
-#define MOVES_UP     16u /* entries of one promotion: the drive reads them between two queries */
-#define MOVES_DOWN   64u /* entries of one batch on their way down */
-#define PROMOTES_MAX 4u  /* promotions in flight */
+#define MOVES_UP   16u /* entries that one answer moves up */
+#define MOVES_DOWN 64u /* entries of one batch on their way down */
 
 enum sequence_state {
     SEQUENCE_FREE,
@@ -52,19 +51,8 @@ struct layer_state {
     /* placement by a policy; nothing new is ordered before these moves are over */
     struct policy *policy; /* NULL: by recency */
     uint32_t *kept; /* [max_tokens]: cold slot that holds a copy of a hot token, or COLD_NONE */
-    uint32_t up[MOVES_UP], down[MOVES_DOWN]; /* positions */
-    uint32_t n_up, n_down;
-    struct promote *promote; /* the fetch of up, or NULL */
-    bool up_stopped;         /* an entry could not be read: its query will say so */
-};
-
-/* A FETCH of entries that move up; its staging slots are its own. */
-struct promote {
-    uint64_t tag;
-    uint32_t sequence, layer, n;
-    uint32_t staging[MOVES_UP];
-    bool used, done;
-    int status;
+    uint32_t down[MOVES_DOWN]; /* positions */
+    uint32_t n_down;
 };
 
 struct sequence {
@@ -84,11 +72,8 @@ struct sequence {
     uint32_t staging_max; /* slots set aside: k at max_tokens */
     uint32_t *staging;    /* [gpu_slots] held by the last selection */
     uint32_t n_staging;
-    uint32_t move_staging; /* slots set aside for promotions */
-    uint32_t move_taken;   /* of them */
-    uint32_t promotes;     /* FETCHes of promotions without a completion */
-    uint32_t move_layer;   /* whose turn it is */
-    uint32_t *kept;        /* [n_layers][max_tokens], NULL: by recency */
+    uint32_t move_layer; /* whose turn it is */
+    uint32_t *kept;      /* [n_layers][max_tokens], NULL: by recency */
     XXH64_state_t *hash;
     struct pipeline_stats stats;
 };
@@ -128,7 +113,6 @@ struct pipeline {
 
     struct demote demotes[MAX_DEMOTES];
     uint32_t n_demotes, n_moves; /* in use; of them from hot */
-    struct promote promotes[PROMOTES_MAX];
     uint64_t next_tag;
     uint32_t commands_open; /* commands without a completion */
     int64_t agent_heard_ns; /* last sign of life while commands are open */
@@ -137,6 +121,7 @@ struct pipeline {
     struct query_state query;
     uint32_t *positions;        /* [gpu_slots] selected */
     uint32_t *slots;            /* [gpu_slots] their GPU slots, with GPU_SLOTS_UPLOAD */
+    uint32_t *missed;           /* [gpu_slots] those that the GPU lacked; a staging slot each */
     struct fetch_item *fetches; /* [gpu_slots] the cold ones among the uploads */
     uint32_t n_fetches;
     uint32_t n_selected, n_uploads; /* of the answer */
@@ -219,18 +204,12 @@ void agent_forget(struct pipeline *p, struct sequence *s);
 int moves_begin(struct pipeline *p, struct sequence *s);
 /* It is over: everything but what is in flight. */
 void moves_end(struct pipeline *p, struct sequence *s);
-/* Set staging slots aside for promotions; give them back when nothing is in flight any more. */
-void moves_reserve(struct pipeline *p, struct sequence *s);
-void moves_unreserve(struct pipeline *p, struct sequence *s);
-/* A query has been answered with these positions. */
-void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *positions,
-                uint32_t k);
+/* A query has been answered, and the GPU lacked these entries: missed[i] is in the staging slot
+ * s->staging[i]. What pays moves up out of there. */
+void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *missed,
+                uint32_t n);
 /* Go on with a sequence's moves. Only while no query is open. */
 int moves_pump(struct pipeline *p, struct sequence *s);
-/* A FETCH is complete: false when it is no promotion's. */
-bool moves_complete(struct pipeline *p, const struct record_completion *c);
-/* What will not be completed any more; its staging slots stay taken until the next epoch. */
-void moves_forget(struct pipeline *p, struct sequence *s);
 uint64_t moves_bounced(const struct pipeline *p, const struct sequence *s);
 
 /* ---- pipeline_query.c ---- */

@@ -483,6 +483,16 @@ static void trace_answer(struct pipeline *p, struct sequence *s, const struct re
     p->io.trace = NULL;
 }
 
+/* What the answer uploads, in the order of its staging slots. */
+static uint32_t list_missed(struct pipeline *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_selected; i++)
+        if (p->slots[i] & GPU_SLOTS_UPLOAD)
+            p->missed[n++] = p->positions[i];
+    return n;
+}
+
 static int answer_query(struct pipeline *p, const struct record_query *q)
 {
     struct sequence *s = &p->sequences[q->header.sequence];
@@ -493,9 +503,10 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
         return HILL_E_CANCELLED;
     int rc = wait_for(p, s, q, push_answer, true);
     if (rc == 0 && p->answer_status == 0) {
-        if (p->io.trace)
+        uint32_t n_missed = list_missed(p);
+        if (p->io.trace) /* where entries were, not where they go */
             trace_answer(p, s, q);
-        moves_note(p, s, q->header.layer, p->positions, p->n_selected);
+        moves_note(p, s, q->header.layer, p->missed, n_missed);
     }
     return rc == HILL_E_CANCELLED ? rc : 0; /* a GPU worker that is gone needs no answer */
 }

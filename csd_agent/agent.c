@@ -16,6 +16,7 @@
 #define LAYOUT_DEADLINE_MS 30000 /* for the scorer to lay out rings and arena */
 #define LAYOUT_RETRY_MS    10
 #define IDLE_MS            500
+#define REST_MS            20 /* without a command: the directory is written then, not between queries */
 #define SPIN_NS            20000 /* a following command comes within some 10 us */
 
 struct agent {
@@ -24,7 +25,9 @@ struct agent {
     Hill__Message *newer;     /* arrived meanwhile, to be put in force next */
     struct shm_segment rings, staging;
     struct data_plane plane;
-    bool serving; /* rings are open */
+    bool serving;    /* rings are open */
+    bool behind;     /* a command may have changed the directory since it was written */
+    int64_t rest_ns; /* from then on the agent is at rest */
 };
 
 static bool stopping(void *context)
@@ -226,7 +229,8 @@ static int configure(struct agent *agent)
 
 /* ---- loop ---- */
 
-/* One command, or a page of the directory when there is none. 1: did something, 0: idle. */
+/* One command, or a page of the directory when there was none for a while: a query that comes must
+ * not find the drive busy with it. 1: did something, 0: idle. */
 static int serve(struct agent *agent)
 {
     struct hill_why why = {""};
@@ -234,9 +238,13 @@ static int serve(struct agent *agent)
     int status = data_plane_turn(&agent->plane);
 
     worker_link_work_done(agent->link, agent->plane.commands - before);
-    if (status == 0)
+    if (status > 0) {
+        agent->behind = true;
+        agent->rest_ns = clock_deadline_ms(REST_MS);
+    } else if (status == 0 && agent->behind && clock_now_ns() >= agent->rest_ns) {
         status = cold_pool_write_directory(agent->plane.pool, &why);
-    else if (status < 0) {
+        agent->behind = status > 0;
+    } else if (status < 0) {
         if (status != HILL_E_CANCELLED)
             log_info("the rings are of no use any more (%s); waiting to be configured anew",
                      hill_strerror(status));
@@ -268,8 +276,8 @@ int agent_run(struct worker_link *link)
             continue;
         if (bell != worker_link_doorbell(link))
             continue; /* it went away with the segments */
-        if (shm_doorbell_wait(bell, seen, clock_deadline_ms(IDLE_MS), SPIN_NS) == HILL_E_TIMEOUT &&
-            agent.serving)
+        int64_t until = agent.serving && agent.behind ? agent.rest_ns : clock_deadline_ms(IDLE_MS);
+        if (shm_doorbell_wait(bell, seen, until, SPIN_NS) == HILL_E_TIMEOUT && agent.serving)
             shm_ring_peer_alive(&agent.plane.command); /* a dead scorer: the next peek says so */
     }
     close_plane(&agent);

@@ -250,7 +250,7 @@ static const struct command {
     {RECORD_AGENT_QUERY, ON_COMMAND, sizeof(struct record_agent_query), run_query},
     {RECORD_COMMIT, ON_COMMAND, sizeof(struct record_commit), run_commit},
     {RECORD_RELEASE, ON_COMMAND, sizeof(struct record_release), run_release},
-    {RECORD_FETCH, ON_COMMAND | ON_BACKGROUND, sizeof(struct record_fetch), run_fetch},
+    {RECORD_FETCH, ON_COMMAND, sizeof(struct record_fetch), run_fetch},
     {RECORD_TRIM, ON_COMMAND, sizeof(struct record_trim), run_trim},
     {RECORD_DEMOTE, ON_BACKGROUND, sizeof(struct record_demote), run_demote},
 };

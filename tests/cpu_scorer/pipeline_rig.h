@@ -64,7 +64,6 @@ struct rig_agent {
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
-    _Atomic bool damaged_moves; /* what is fetched to move up is damaged */
 };
 
 static inline uint32_t rig_random(uint64_t *state, uint32_t below)
@@ -202,9 +201,8 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
     agent_complete(a, &r->header, r->query_id, RECORD_AGENT_QUERY, 0, total, 0);
 }
 
-static void agent_fetch(struct rig_agent *a, const struct record_fetch *r, enum layout_ring ring)
+static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
 {
-    bool move = ring == RING_BACKGROUND;
     const struct fetch_item *items = (const struct fetch_item *)(r + 1);
     uint32_t damaged = atomic_load_explicit(&a->damaged_position, memory_order_relaxed);
     int32_t status = 0;
@@ -217,8 +215,6 @@ static void agent_fetch(struct rig_agent *a, const struct record_fetch *r, enum 
         if (s->position == damaged)
             status = HILL_E_DAMAGED;
     }
-    if (move && atomic_load_explicit(&a->damaged_moves, memory_order_relaxed))
-        status = HILL_E_DAMAGED;
     agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
 }
 
@@ -249,7 +245,7 @@ static bool agent_take(struct rig_agent *a, enum layout_ring ring)
     else if (type == RECORD_AGENT_QUERY)
         agent_query(a, payload);
     else if (type == RECORD_FETCH)
-        agent_fetch(a, payload, ring);
+        agent_fetch(a, payload);
     else
         agent_trim_sequence(a, payload);
     shm_ring_release(&a->ends[ring]);
@@ -391,6 +387,7 @@ static struct pipeline_config rig_config(const struct rig_options *o)
         .beta = o->beta,
         .placement = o->placement,
         .pin = o->pin,
+        .margin = 0.5, /* so that much moves */
         .csd = o->csd,
         .stripe_slots = RIG_STRIPE,
         .n_stripes = o->n_stripes ? o->n_stripes : RIG_STRIPES,

@@ -130,23 +130,6 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
     }
 }
 
-static void test_what_cannot_be_read_does_not_move_up(void **unused)
-{
-    (void)unused;
-    struct rig_options o = {.csd = true, .beta = 0.66, .placement = PIPELINE_BKP};
-    struct rig *r = rig_start(&o);
-    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
-    r->agent->damaged_moves = true;
-    gpu_prefill(q);
-    for (int i = 0; i < STEPS; i++)
-        assert_int_equal(gpu_decode(q), 0);
-    struct pipeline_stats s = gpu_end(q);
-    assert_int_equal(s.selection_hash, hash_of_hot_only());
-    assert_int_equal(s.promoted, 0);
-    assert_int_equal(r->n_failures, 0);
-    rig_stop(r);
-}
-
 /* Two at a time, the one replaced again and again while its entries are on their way. */
 static void test_bkp_survives_sequences_that_are_dropped(void **unused)
 {
@@ -419,7 +402,6 @@ int main(void)
         cmocka_unit_test(test_policy_full_selects_everything_unscored),
         cmocka_unit_test(test_maximum_importance_selects_what_the_oracle_does),
         cmocka_unit_test(test_bkp_selects_the_same_while_it_moves),
-        cmocka_unit_test(test_what_cannot_be_read_does_not_move_up),
         cmocka_unit_test(test_bkp_survives_sequences_that_are_dropped),
         cmocka_unit_test(test_bkp_needs_room_for_copies),
         cmocka_unit_test(test_the_hot_cap_wins_over_beta),
