@@ -40,7 +40,13 @@ static uint64_t prefill_bytes(const struct kv_plan_input *in, uint32_t n_prompt)
     return states + layer + rows * (4 * row + 2 * (uint64_t)kv_entry_bytes(g));
 }
 
-/* One slot in every layer: the entry, its place in the list, its share of partial attention. */
+static uint64_t sequences(const struct kv_plan_input *in)
+{
+    return in->n_sequences ? in->n_sequences : 1;
+}
+
+/* One slot of a sequence in every layer: the entry, its place in the list, its share of partial
+ * attention. */
 static uint64_t slot_bytes(const struct kv_plan_input *in)
 {
     const struct kv_geometry *g = &in->geometry;
@@ -49,7 +55,8 @@ static uint64_t slot_bytes(const struct kv_plan_input *in)
            padded(partial, KV_GPU_LIST_TILE) / KV_GPU_LIST_TILE;
 }
 
-/* What decoding takes whatever the number of slots. */
+/* What decoding takes whatever the number of slots: a row of scratch for each sequence, and what
+ * they share. */
 static uint64_t decode_bytes(const struct kv_plan_input *in)
 {
     const struct kv_geometry *g = &in->geometry;
@@ -57,7 +64,9 @@ static uint64_t decode_bytes(const struct kv_plan_input *in)
     uint64_t floats = padded(in->n_embd, 32) + g->head_dim + 2 * (heads + 16) +
                       padded(in->n_ff, 32) + padded(in->n_vocab, 32) +
                       (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16);
-    return 4 * floats + KV_GPU_UPLOAD_TILE * ((uint64_t)kv_entry_bytes(g) + 4) +
+    uint64_t further = (sequences(in) - 1) * ((uint64_t)kv_entry_bytes(g) + 256);
+    return 4 * floats * sequences(in) + further +
+           KV_GPU_UPLOAD_TILE * ((uint64_t)kv_entry_bytes(g) + 4) +
            g->n_layers * ((uint64_t)kv_entry_bytes(g) + 96) +
            4096 /* roundings of single buffers */;
 }
@@ -66,7 +75,7 @@ uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, ui
 {
     uint32_t total = smaller((uint64_t)n_prompt + n_predict, UINT32_MAX);
     return prefill_bytes(in, n_prompt) + decode_bytes(in) +
-           slot_bytes(in) * kv_budget_tokens(&in->selection, total);
+           slot_bytes(in) * sequences(in) * kv_budget_tokens(&in->selection, total);
 }
 
 static uint32_t forced_tokens(const struct kv_plan_input *in)
@@ -79,7 +88,7 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
     uint64_t fixed = prefill_bytes(in, in->ctx_tokens) + decode_bytes(in);
     if (gpu_cap_bytes < fixed)
         return 0;
-    uint32_t slots = smaller((gpu_cap_bytes - fixed) / slot_bytes(in),
+    uint32_t slots = smaller((gpu_cap_bytes - fixed) / (slot_bytes(in) * sequences(in)),
                              kv_budget_tokens(&in->selection, in->ctx_tokens));
     return slots < forced_tokens(in) ? 0 : slots;
 }

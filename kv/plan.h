@@ -27,19 +27,20 @@ struct kv_plan_input {
     uint32_t n_embd, n_ff, n_vocab;
     uint32_t ctx_tokens;   /* -c */
     uint32_t batch_tokens; /* -b: prefill chunk */
+    uint32_t n_sequences;  /* -np: sequences at once; 0 means 1 */
     struct kv_selection_settings selection;
     uint64_t
         placement_bytes; /* what placement keeps of one sequence (policy_live_bytes); 0: none */
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
- * states, one layer's KV, chunk activations) and decode (the slot table of n_layers * k entries,
- * scratch); k = kv_budget_tokens of the final length. An upper bound of what the GPU worker
- * allocates: its engine test says so. */
+ * states, one layer's KV, chunk activations; one prompt at a time) and decode (for each of
+ * n_sequences a slot table of n_layers * k entries and a row of scratch); k = kv_budget_tokens of
+ * the final length. An upper bound of what the GPU worker allocates: its engine test says so. */
 uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, uint32_t n_predict);
 
-/* Entries of the GPU slot table per layer under a cap for the whole context (at most k(ctx)); 0
- * when not even sinks + window fit. */
+/* Entries of a sequence's GPU slot table per layer under a cap for the whole context of all
+ * n_sequences (at most k(ctx)); 0 when not even sinks + window fit. */
 uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_bytes);
 
 /* M_0 = staging + tables + hot blocks. */

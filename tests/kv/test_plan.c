@@ -62,6 +62,12 @@ static void gpu_bytes_worked_by_hand(void **state)
     uint64_t expected = 288000 + 2 * 1024 * 4 * 24 + 112 * (4 * 512 + 256) + 4 * (936 + 256) +
                         256 * 132 + 5 * 224 + 4096 + 120 * 652;
     assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200), expected);
+    /* each further sequence: slots, a row of scratch with its fresh entry and roundings */
+    in.n_sequences = 1;
+    assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200), expected);
+    in.n_sequences = 3;
+    expected += 2 * (4 * (936 + 256) + 128 + 256 + 120 * 652);
+    assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200), expected);
 }
 
 static void gpu_slots_and_bytes_agree(void **state)
@@ -75,6 +81,12 @@ static void gpu_slots_and_bytes_agree(void **state)
     assert_int_equal(kv_plan_gpu_slots(&in, whole - 164 * layer_slot), 36);
     assert_int_equal(kv_plan_gpu_slots(&in, whole - 164 * layer_slot - 1), 0);
     assert_int_equal(kv_plan_gpu_slots(&in, 0), 0);
+    in.n_sequences = 8; /* all get one slot less at once */
+    whole = kv_plan_gpu_bytes(&in, 2000, 0);
+    assert_int_equal(kv_plan_gpu_slots(&in, whole), 200);
+    assert_int_equal(kv_plan_gpu_slots(&in, whole - 1), 199);
+    assert_int_equal(kv_plan_gpu_slots(&in, whole - 8 * layer_slot), 199);
+    assert_int_equal(kv_plan_gpu_slots(&in, whole - 8 * layer_slot - 1), 198);
 }
 
 static void hot_plan_worked_by_hand(void **state)
