@@ -1,12 +1,14 @@
 /*
- * gpu_worker/decode.c - one token through the layers, attention over selected entries. See
- * engine.h.
+ * gpu_worker/decode.c - a step: the tokens of some sequences through the layers, attention over
+ * selected entries. See engine.h.
  *
  * One launch a layer where launches are dear (devices that share the host's memory): from the
  * uploads of a layer to the query of the next, or the logits; the host waits once a layer, and
  * uploads that are attended to are read from staging and written to their slots in one go.
- * Elsewhere the same kernel runs phase by phase, after uploads have been scattered. The new token's
- * entry is the last item of the attention's list.
+ * Elsewhere the same kernel runs phase by phase, after uploads have been scattered. A new token's
+ * entry is the last item of its row's list. A query of layer i + 1 made of layer i's input (a
+ * guess, to ask the scorer early) would be one more PHASE_QKV on x before the attention of layer i,
+ * with buffers of its own for q.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,14 +54,20 @@ static void shared_release(struct engine *e, struct shared_buffer *b)
 }
 
 /* What the host wrote, for the device; the host leaves it alone until the next await(). */
-static int push(struct engine *e, const struct shared_buffer *b, uint64_t bytes,
-                struct hill_why *why)
+static int push_part(struct engine *e, const struct shared_buffer *b, uint64_t offset,
+                     uint64_t bytes, struct hill_why *why)
 {
     if (e->device.shares_memory || bytes == 0)
         return 0;
-    return cldevice_check(
-        clEnqueueWriteBuffer(e->queue, b->device.mem, CL_FALSE, 0, bytes, b->host, 0, NULL, NULL),
-        "cannot write to the device", why);
+    return cldevice_check(clEnqueueWriteBuffer(e->queue, b->device.mem, CL_FALSE, offset, bytes,
+                                               (const uint8_t *)b->host + offset, 0, NULL, NULL),
+                          "cannot write to the device", why);
+}
+
+static int push(struct engine *e, const struct shared_buffer *b, uint64_t bytes,
+                struct hill_why *why)
+{
+    return push_part(e, b, 0, bytes, why);
 }
 
 /* What the device is going to write, for the host: there after the next await(). */
@@ -79,11 +87,6 @@ static int await(struct engine *e, struct hill_why *why)
 }
 
 /* ---- buffers ---- */
-
-static uint64_t q_bytes(const struct engine *e)
-{
-    return 4ull * e->hp.n_heads * e->hp.head_dim;
-}
 
 static int reserve_half(struct engine *e, struct upload_half *h, struct hill_why *why)
 {
@@ -107,22 +110,27 @@ static int reserve_half(struct engine *e, struct upload_half *h, struct hill_why
 int decode_reserve(struct engine *e, struct hill_why *why)
 {
     uint32_t padded = round_up(e->hp.head_dim, 16), tiles = e->gpu_slots / DECODE_TILE + 1;
+    uint64_t rows = e->n_sequences, slots = rows * e->gpu_slots;
     struct {
         struct device_buffer *buffer;
         uint64_t bytes;
     } scratch[] = {
-        {&e->step_attended, q_bytes(e) + 64},
-        {&e->step_activated, 4ull * e->act_stride},
-        {&e->partial, 4ull * tiles * e->hp.n_heads * (padded + 16)},
+        {&e->step_attended, 4 * rows * q_stride(e)},
+        {&e->step_activated, 4 * rows * e->act_stride},
+        {&e->partial, 4 * rows * tiles * e->hp.n_heads * (padded + 16)},
         {&e->counters, COUNTER_BYTES},
     };
     struct {
         struct shared_buffer *buffer;
         uint64_t bytes;
     } shared[] = {
-        {&e->x, 4ull * e->hidden_stride},    {&e->turn, 4ull * e->hp.rope_dims},
-        {&e->step_q, q_bytes(e) + 64},       {&e->items, 4ull * (e->gpu_slots + 1)},
-        {&e->fresh, e->entry_bytes + 32ull}, {&e->logits, 4ull * round_up(e->hp.n_vocab, 32)},
+        {&e->x, 4 * rows * e->hidden_stride},
+        {&e->turn, 4 * rows * e->hp.rope_dims},
+        {&e->step_q, 4 * rows * q_stride(e)},
+        {&e->items, 4 * rows * (e->gpu_slots + 1)},
+        {&e->lists, 8 * rows},
+        {&e->fresh, 2 * rows * fresh_stride(e)},
+        {&e->logits, 4 * rows * logits_stride(e)},
     };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof scratch / sizeof *scratch; i++)
@@ -130,7 +138,7 @@ int decode_reserve(struct engine *e, struct hill_why *why)
     for (size_t i = 0; !rc && i < sizeof shared / sizeof *shared; i++)
         rc = shared_reserve(e, shared[i].buffer, shared[i].bytes, why);
     if (!rc && e->device.shares_memory) {
-        rc = shared_reserve(e, &e->uploads, 8ull * e->gpu_slots, why);
+        rc = shared_reserve(e, &e->uploads, 8 * slots, why);
         e->kv_bytes -=
             e->uploads.device.bytes; /* a list in host memory is no memory of the GPU's */
         e->uploads.device.bytes = 0;
@@ -170,8 +178,8 @@ void decode_release(struct engine *e)
 {
     struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->partial,
                                        &e->counters};
-    struct shared_buffer *shared[] = {&e->x,     &e->turn,   &e->step_q, &e->items,
-                                      &e->fresh, &e->logits, &e->uploads};
+    struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->items,
+                                      &e->lists, &e->fresh, &e->logits, &e->uploads};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
@@ -189,9 +197,9 @@ uint64_t decode_bytes(const struct engine *e)
 {
     return e->step_attended.bytes + e->step_activated.bytes + e->partial.bytes + e->counters.bytes +
            e->x.device.bytes + e->turn.device.bytes + e->step_q.device.bytes +
-           e->items.device.bytes + e->fresh.device.bytes + e->logits.device.bytes +
-           e->halves[0].entries.bytes + e->halves[0].list.bytes + e->halves[1].entries.bytes +
-           e->halves[1].list.bytes;
+           e->items.device.bytes + e->lists.device.bytes + e->fresh.device.bytes +
+           e->logits.device.bytes + e->halves[0].entries.bytes + e->halves[0].list.bytes +
+           e->halves[1].entries.bytes + e->halves[1].list.bytes;
 }
 
 int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, uint32_t count,
@@ -205,6 +213,7 @@ int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, 
     e->staging_stride = stride;
     e->staging_count = slots ? count : 0;
     e->n_uploads = 0;
+    e->next_layer = UINT32_MAX;
     if (rc || !slots || !e->device.shares_memory)
         return rc;
     cl_int status;
@@ -221,14 +230,13 @@ int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, 
 struct step_launch {
     const struct layer_weights *layer, *next; /* next NULL: the logits */
     cl_mem slots, staging, uploads;
-    uint32_t n_items, n_uploads;
+    uint32_t n_rows, n_tiles, n_uploads;
     cl_event *event;
     const cl_event *after;
 };
 
 static uint32_t count_tasks(const struct engine *e, const struct step_launch *s, enum phase phase)
 {
-    uint32_t tiles = (s->n_items + DECODE_TILE - 1) / DECODE_TILE;
     /* as decode.cl's HEAD_BLOCKS */
     uint32_t block = e->hp.head_dim >= 256 ? 1 : 256 / e->hp.head_dim;
     if (block > e->hp.n_kv_heads)
@@ -237,9 +245,9 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
     case PHASE_SCATTER:
         return s->n_uploads;
     case PHASE_ATTEND:
-        return tiles * ((e->hp.n_kv_heads + block - 1) / block);
+        return s->n_tiles * ((e->hp.n_kv_heads + block - 1) / block);
     case PHASE_COMBINE:
-        return e->hp.n_heads;
+        return s->n_rows * e->hp.n_heads;
     case PHASE_OUTPUT:
         return s->layer->output.panels;
     case PHASE_GATE_UP:
@@ -274,7 +282,10 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         {sizeof(cl_mem), s->next ? &s->next->attn_norm : &e->output_norm},
         ARG_BUFFER(e->items.device.mem),
         ARG_BUFFER(s->uploads),
-        ARG_U32(s->n_items),
+        ARG_BUFFER(e->lists.device.mem),
+        ARG_U32(s->n_rows),
+        ARG_U32(e->gpu_slots + 1),
+        ARG_U32(s->n_tiles),
         ARG_U32(s->n_uploads),
         ARG_U32((uint32_t)(e->device.shares_memory ? e->staging_stride : e->entry_bytes) / 2),
         ARG_F32(e->hp.rms_eps),
@@ -307,72 +318,109 @@ static int launch_step(struct engine *e, const struct step_launch *s, enum phase
     return rc;
 }
 
-/* The query and entry of `layer`, or with n_layers the logits, come next to the host. */
-static int pull_results(struct engine *e, uint32_t layer, struct hill_why *why)
+/* The queries and entries of `layer`, or with n_layers the logits, come next to the host. */
+static int pull_results(struct engine *e, uint32_t layer, uint32_t n_rows, struct hill_why *why)
 {
     if (layer == e->hp.n_layers)
-        return pull(e, &e->logits, 4ull * e->hp.n_vocab, why);
-    int rc = pull(e, &e->step_q, q_bytes(e), why);
-    return rc ? rc : pull(e, &e->fresh, e->entry_bytes, why);
+        return pull(e, &e->logits, 4ull * n_rows * logits_stride(e), why);
+    int rc = pull(e, &e->step_q, 4ull * n_rows * q_stride(e), why);
+    return rc ? rc : pull(e, &e->fresh, 2ull * n_rows * fresh_stride(e), why);
 }
 
 /* A launch of one phase that needs no layer's attention before it. */
 static int launch_alone(struct engine *e, const struct layer_weights *next, enum phase phase,
-                        struct hill_why *why)
+                        uint32_t n_rows, struct hill_why *why)
 {
     struct step_launch s = {.layer = &e->layers[0],
                             .next = next,
                             .slots = e->slots[0].mem,
                             .staging = e->fresh.device.mem,
-                            .uploads = e->items.device.mem};
+                            .uploads = e->items.device.mem,
+                            .n_rows = n_rows};
     int rc = launch_step(e, &s, phase, phase, why);
     if (!rc)
-        rc = pull_results(e, next ? 0 : e->hp.n_layers, why);
+        rc = pull_results(e, next ? 0 : e->hp.n_layers, n_rows, why);
     return rc ? rc : cldevice_check(clFlush(e->queue), "the device failed", why);
 }
 
 /* ---- a step ---- */
 
-int engine_step_begin(struct engine *e, uint32_t token, uint32_t position, struct hill_why *why)
+/* Before a layer's lists are made. */
+static void expect_layer(struct engine *e, uint32_t layer)
+{
+    e->next_layer = layer;
+    e->awaited = false;
+    e->n_uploads = e->n_attended = 0;
+    for (uint32_t r = 0; r < e->n_rows; r++)
+        e->rows[r] = (struct step_row){.sequence = e->rows[r].sequence};
+}
+
+static int take_rows(struct engine *e, uint32_t n_rows, const struct engine_row *rows,
+                     struct hill_why *why)
+{
+    uint32_t seen = 0;
+    if (n_rows == 0 || n_rows > e->n_sequences)
+        return hill_fail(why, HILL_E_INVALID, "%u rows for %u sequences", n_rows, e->n_sequences);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        uint32_t sequence = rows[r].sequence;
+        if (sequence >= e->n_sequences || seen & 1u << sequence)
+            return hill_fail(why, HILL_E_INVALID, "sequence %u is twice in a step or not there",
+                             sequence);
+        seen |= 1u << sequence;
+        int rc = engine_embedding(e, rows[r].token, (float *)e->x.host + r * e->hidden_stride, why);
+        if (rc)
+            return rc;
+        engine_turns(e, rows[r].position, (float *)e->turn.host + r * e->hp.rope_dims);
+        e->rows[r].sequence = sequence;
+    }
+    e->n_rows = n_rows;
+    return 0;
+}
+
+int engine_step_begin(struct engine *e, uint32_t n_rows, const struct engine_row *rows,
+                      struct hill_why *why)
 {
     e->next_layer = UINT32_MAX;
-    e->queried = false;
-    e->n_uploads = 0;
     int rc = await(e, why);
     if (!rc)
-        rc = engine_embedding(e, token, e->x.host, why);
-    if (rc)
-        return rc;
-    engine_turns(e, position, e->turn.host);
-    rc = push(e, &e->x, 4ull * e->hidden_stride, why);
+        rc = take_rows(e, n_rows, rows, why);
     if (!rc)
-        rc = push(e, &e->turn, 4ull * e->hp.rope_dims, why);
+        rc = push(e, &e->x, 4ull * n_rows * e->hidden_stride, why);
     if (!rc)
-        rc = launch_alone(e, &e->layers[0], PHASE_QKV, why);
-    e->position = position;
-    e->next_layer = rc ? UINT32_MAX : 0;
+        rc = push(e, &e->turn, 4ull * n_rows * e->hp.rope_dims, why);
+    if (!rc)
+        rc = launch_alone(e, &e->layers[0], PHASE_QKV, n_rows, why);
+    if (!rc)
+        expect_layer(e, 0);
     return rc;
 }
 
-int engine_step_query(struct engine *e, uint32_t layer, float *q, void *entry, struct hill_why *why)
+int engine_step_query(struct engine *e, uint32_t layer, uint32_t row, float *q, void *entry,
+                      struct hill_why *why)
 {
-    if (layer != e->next_layer || layer >= e->hp.n_layers)
-        return hill_fail(why, HILL_E_INVALID, "layer %u is out of order", layer);
-    int rc = await(e, why);
+    if (layer != e->next_layer || layer >= e->hp.n_layers || row >= e->n_rows)
+        return hill_fail(why, HILL_E_INVALID, "row %u of layer %u is out of order", row, layer);
+    int rc = e->awaited ? 0 : await(e, why);
     if (rc)
         return rc;
-    memcpy(q, e->step_q.host, q_bytes(e));
-    memcpy(entry, e->fresh.host, e->entry_bytes);
-    e->queried = true;
+    e->awaited = true;
+    memcpy(q, (const float *)e->step_q.host + (size_t)row * q_stride(e),
+           4ull * e->hp.n_heads * e->hp.head_dim);
+    memcpy(entry, (const uint16_t *)e->fresh.host + (size_t)row * fresh_stride(e), e->entry_bytes);
     return 0;
+}
+
+static uint32_t first_slot(const struct engine *e, uint32_t row)
+{
+    return e->rows[row].sequence * e->gpu_slots;
 }
 
 /* A batch goes to the device through pinned memory and the second queue, and is scattered from
  * there. */
-static int send_batch(struct engine *e, uint32_t layer, uint32_t count,
-                      const struct engine_upload *uploads, struct upload_half *h,
-                      struct hill_why *why)
+static int send_batch(struct engine *e, uint32_t layer, uint32_t table, uint32_t count,
+                      const struct engine_upload *uploads, struct hill_why *why)
 {
+    struct upload_half *h = &e->halves[e->next_half++ % 2];
     uint32_t *pairs = (uint32_t *)(void *)(h->host + (uint64_t)UPLOAD_BATCH * e->entry_bytes);
     int rc =
         h->written ? cldevice_check(clWaitForEvents(1, &h->written), "the device failed", why) : 0;
@@ -382,7 +430,7 @@ static int send_batch(struct engine *e, uint32_t layer, uint32_t count,
         memcpy(h->host + (uint64_t)i * e->entry_bytes,
                e->staging_slots + uploads[i].staging_slot * e->staging_stride, e->entry_bytes);
         pairs[2 * i] = i;
-        pairs[2 * i + 1] = uploads[i].gpu_slot;
+        pairs[2 * i + 1] = table + uploads[i].gpu_slot;
     }
     release_event(&h->written);
     cl_uint n_after = h->scattered ? 1 : 0;
@@ -405,99 +453,139 @@ static int send_batch(struct engine *e, uint32_t layer, uint32_t count,
                             .slots = e->slots[layer].mem,
                             .staging = h->entries.mem,
                             .uploads = h->list.mem,
+                            .n_rows = e->n_rows,
                             .n_uploads = count,
                             .event = &h->scattered,
                             .after = &h->written};
     return launch_phases(e, &s, PHASE_SCATTER, PHASE_SCATTER, count, why);
 }
 
-int engine_step_upload(struct engine *e, uint32_t layer, uint32_t count,
+/* Noted until engine_step_run: the kernel reads staging itself. A row's uploads lie side by side.
+ */
+static int note_uploads(struct engine *e, uint32_t row, uint32_t count,
+                        const struct engine_upload *uploads, struct hill_why *why)
+{
+    struct step_row *r = &e->rows[row];
+    uint32_t *pairs = (uint32_t *)e->uploads.host + 2ull * e->n_uploads;
+    if (r->n_uploads || count > e->gpu_slots)
+        return hill_fail(why, HILL_E_INVALID, "row %u has more uploads than GPU slots", row);
+    for (uint32_t i = 0; i < count; i++) {
+        pairs[2 * i] = uploads[i].staging_slot;
+        pairs[2 * i + 1] = first_slot(e, row) + uploads[i].gpu_slot;
+    }
+    r->first_upload = e->n_uploads;
+    r->n_uploads = count;
+    e->n_uploads += count;
+    return 0;
+}
+
+int engine_step_upload(struct engine *e, uint32_t layer, uint32_t row, uint32_t count,
                        const struct engine_upload *uploads, struct hill_why *why)
 {
-    if (layer != e->next_layer || !e->queried)
-        return hill_fail(why, HILL_E_INVALID, "uploads of layer %u are out of order", layer);
+    if (layer != e->next_layer || !e->awaited || row >= e->n_rows || e->rows[row].n_items)
+        return hill_fail(why, HILL_E_INVALID, "uploads of row %u, layer %u are out of order", row,
+                         layer);
     for (uint32_t i = 0; i < count; i++)
         if (uploads[i].gpu_slot >= e->gpu_slots || uploads[i].staging_slot >= e->staging_count)
             return hill_fail(
                 why, HILL_E_INVALID, "staging slot %u of %u or GPU slot %u of %u is out of range",
                 uploads[i].staging_slot, e->staging_count, uploads[i].gpu_slot, e->gpu_slots);
-    if (e->device.shares_memory) {
-        if (count > e->gpu_slots - e->n_uploads)
-            return hill_fail(why, HILL_E_INVALID, "more uploads than GPU slots in layer %u", layer);
-        uint32_t *pairs = (uint32_t *)e->uploads.host + 2ull * e->n_uploads;
-        for (uint32_t i = 0; i < count; i++) {
-            pairs[2 * i] = uploads[i].staging_slot;
-            pairs[2 * i + 1] = uploads[i].gpu_slot;
-        }
-        e->n_uploads += count;
-        return 0;
-    }
+    if (e->device.shares_memory)
+        return note_uploads(e, row, count, uploads, why);
     int rc = 0;
-    for (uint32_t first = 0, batch = 0; !rc && first < count; first += UPLOAD_BATCH, batch++) {
+    for (uint32_t first = 0; !rc && first < count; first += UPLOAD_BATCH) {
         uint32_t n = count - first < UPLOAD_BATCH ? count - first : UPLOAD_BATCH;
-        rc = send_batch(e, layer, n, uploads + first, &e->halves[batch % 2], why);
+        rc = send_batch(e, layer, first_slot(e, row), n, uploads + first, why);
     }
     return rc;
 }
 
-/* The list of the attention. Returns how many uploads are left to the scatter phase: all or none.
- */
-static uint32_t list_items(struct engine *e, uint32_t n, const uint32_t *slots)
+/* The list of a row's attention: entries that are uploaded now are read from staging. */
+static void list_items(struct engine *e, uint32_t row, uint32_t n, const uint32_t *slots)
 {
-    uint32_t *items = e->items.host, *pairs = e->uploads.host, attended = 0;
+    struct step_row *r = &e->rows[row];
+    uint32_t *items = (uint32_t *)e->items.host + (size_t)row * (e->gpu_slots + 1);
+    uint32_t table = first_slot(e, row), *pairs = e->uploads.host;
+    uint32_t end = r->first_upload + r->n_uploads;
     /* the attention may read past the last value of an entry, but not past staging */
-    bool direct = e->n_uploads && e->hp.head_dim % 16 == 0;
-    for (uint32_t u = 0; direct && u < e->n_uploads; u++)
-        e->upload_of[pairs[2 * u + 1]] = u + 1;
+    bool direct = r->n_uploads && e->hp.head_dim % 16 == 0;
+    for (uint32_t u = r->first_upload; direct && u < end; u++)
+        e->upload_of[pairs[2 * u + 1] - table] = u + 1;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t u = direct ? e->upload_of[slots[i]] : 0;
-        items[i] = u ? ITEM_STAGED | (u - 1) : slots[i];
+        items[i] = u ? ITEM_STAGED | (u - 1) : table + slots[i];
         if (u && !(pairs[2 * (u - 1)] & UPLOAD_ATTENDED)) {
             pairs[2 * (u - 1)] |= UPLOAD_ATTENDED;
-            attended++;
+            e->n_attended++;
         }
     }
     items[n] = ITEM_FRESH;
-    for (uint32_t u = 0; direct && u < e->n_uploads; u++)
-        e->upload_of[pairs[2 * u + 1]] = 0;
-    return attended == e->n_uploads ? 0 : e->n_uploads;
+    for (uint32_t u = r->first_upload; direct && u < end; u++)
+        e->upload_of[pairs[2 * u + 1] - table] = 0;
+    r->n_items = n + 1;
 }
 
-int engine_step_attend(struct engine *e, uint32_t layer, uint32_t n_slots, const uint32_t *slots,
-                       struct hill_why *why)
+int engine_step_attend(struct engine *e, uint32_t layer, uint32_t row, uint32_t n_slots,
+                       const uint32_t *slots, struct hill_why *why)
 {
-    if (layer != e->next_layer || !e->queried || n_slots > e->gpu_slots)
-        return hill_fail(why, HILL_E_INVALID, "layer %u with %u entries is out of order or range",
-                         layer, n_slots);
+    if (layer != e->next_layer || !e->awaited || row >= e->n_rows || e->rows[row].n_items ||
+        n_slots > e->gpu_slots)
+        return hill_fail(why, HILL_E_INVALID,
+                         "row %u of layer %u with %u entries is out of order or range", row, layer,
+                         n_slots);
     for (uint32_t i = 0; i < n_slots; i++)
         if (slots[i] >= e->gpu_slots)
             return hill_fail(why, HILL_E_INVALID, "GPU slot %u of %u", slots[i], e->gpu_slots);
-    uint32_t n_scattered = list_items(e, n_slots, slots);
+    list_items(e, row, n_slots, slots);
+    return push_part(e, &e->items, 4ull * row * (e->gpu_slots + 1), 4ull * (n_slots + 1), why);
+}
+
+/* Where each row's tiles of its list begin; all tiles together, or 0 when a row has no list. */
+static uint32_t count_tiles(struct engine *e)
+{
+    uint32_t *lists = e->lists.host, tiles = 0;
+    for (uint32_t r = 0; r < e->n_rows; r++) {
+        if (!e->rows[r].n_items)
+            return 0;
+        lists[2 * r] = e->rows[r].n_items;
+        lists[2 * r + 1] = tiles;
+        tiles += (e->rows[r].n_items + DECODE_TILE - 1) / DECODE_TILE;
+    }
+    return tiles;
+}
+
+int engine_step_run(struct engine *e, uint32_t layer, struct hill_why *why)
+{
+    if (layer != e->next_layer || !e->awaited)
+        return hill_fail(why, HILL_E_INVALID, "layer %u is out of order", layer);
+    uint32_t n_tiles = count_tiles(e);
+    if (!n_tiles)
+        return hill_fail(why, HILL_E_INVALID, "layer %u has a row without a list", layer);
     bool last = layer + 1 == e->hp.n_layers;
     struct step_launch s = {.layer = &e->layers[layer],
                             .next = last ? NULL : &e->layers[layer + 1],
                             .slots = e->slots[layer].mem,
                             .staging = e->n_uploads ? e->staging : e->fresh.device.mem,
                             .uploads = e->n_uploads ? e->uploads.device.mem : e->items.device.mem,
-                            .n_items = n_slots + 1,
-                            .n_uploads = n_scattered};
-    e->n_uploads = 0;
-    e->queried = false;
-    int rc = push(e, &e->items, 4ull * (n_slots + 1), why);
+                            .n_rows = e->n_rows,
+                            .n_tiles = n_tiles,
+                            /* the scatter has all of them to look through, or nothing to do */
+                            .n_uploads = e->n_attended == e->n_uploads ? 0 : e->n_uploads};
+    int rc = push(e, &e->lists, 8ull * e->n_rows, why);
     if (!rc)
         rc = launch_step(e, &s, PHASE_SCATTER, last ? PHASE_LOGITS : PHASE_QKV, why);
     if (!rc)
-        rc = pull_results(e, layer + 1, why);
+        rc = pull_results(e, layer + 1, e->n_rows, why);
     if (!rc)
         rc = cldevice_check(clFlush(e->queue), "the device failed", why);
-    e->next_layer += rc ? 0 : 1;
+    expect_layer(e, rc ? UINT32_MAX : layer + 1);
     return rc;
 }
 
 /* x is the last hidden state: its logits. */
 int engine_logits(struct engine *e, float *logits, struct hill_why *why)
 {
-    int rc = launch_alone(e, NULL, PHASE_LOGITS, why);
+    int rc = launch_alone(e, NULL, PHASE_LOGITS, 1, why);
     if (!rc)
         rc = await(e, why);
     if (!rc)
@@ -505,13 +593,15 @@ int engine_logits(struct engine *e, float *logits, struct hill_why *why)
     return rc;
 }
 
-int engine_step_logits(struct engine *e, float *logits, struct hill_why *why)
+int engine_step_logits(struct engine *e, uint32_t row, float *logits, struct hill_why *why)
 {
-    if (e->next_layer != e->hp.n_layers)
+    if (e->next_layer != e->hp.n_layers || row >= e->n_rows)
         return hill_fail(why, HILL_E_INVALID, "logits before all layers are done");
-    e->next_layer = UINT32_MAX;
-    int rc = await(e, why);
-    if (!rc)
-        memcpy(logits, e->logits.host, 4ull * e->hp.n_vocab);
-    return rc;
+    int rc = e->awaited ? 0 : await(e, why);
+    if (rc)
+        return rc;
+    e->awaited = true;
+    memcpy(logits, (const float *)e->logits.host + (size_t)row * logits_stride(e),
+           4ull * e->hp.n_vocab);
+    return 0;
 }

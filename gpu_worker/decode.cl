@@ -1,6 +1,6 @@
 /*
- * decode.cl - one token: a layer's uploads, attention, output projection and FFN, then the next layer's projections (or
- * the logits), as phases of one kernel.
+ * decode.cl - a step of n rows, each a token of a sequence of its own: a layer's uploads, attention, output projection and FFN, then
+ * the next layer's projections (or the logits), as phases of one kernel.
  *
  * A phase is a number of independent tasks; each phase reads what the one before it wrote. The kernel runs in two ways:
  *     fused = 0   one phase, first; the work item's index is its task
@@ -9,7 +9,8 @@
  *                 only for tasks that running work items have taken, so one item alone gets through as well.
  * Which item computes a task changes nothing, nor does the way it is run. In F16 or F32 weights, packed [panels][k][16];
  * x and norm weights are padded with zeros to whole vectors. Sums of a product run in four interleaved chains of fixed order; the
- * norm's factor is linear and is applied to the result.
+ * norm's factor is linear and is applied to the result. A task of a product takes its panel times all rows, so that a step reads the
+ * weights once; each row has its own chains, whose order does not depend on how many rows there are, nor on which one it is.
  *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16. K and V saturate at the largest FP16: an infinity would
  *     poison entries that are masked.
  */
@@ -44,6 +45,10 @@
 #else
 #define STREAM(value, p) (*(p) = (value))
 #endif
+/* A row's part of the buffers, in their elements; as engine_internal.h says. */
+#define Q_STRIDE     ((N_HEADS * HEAD_DIM + 15) / 16 * 16 + 16)
+#define FRESH_STRIDE ((ENTRY + 16 + 15) / 16 * 16)
+
 #define AHEAD 4 /* entries that are on their way to the cache while one is scored */
 
 enum phase { SCATTER, ATTEND, COMBINE, OUTPUT, GATE_UP, DOWN, QKV, LOGITS };
@@ -53,12 +58,18 @@ struct weights {
     uint n_panels, k, f16;
 };
 
+/*
+ * Buffers of rows: x [n][X_STRIDE], q and attended [n][Q_STRIDE], activated [n][ACT_STRIDE], logits [n][LOGITS_STRIDE], fresh
+ * [n][FRESH_STRIDE], turn [n][ROPE_DIMS], items [n][item_stride]; lists [n]: items of the row's list and its first tile among all
+ * rows' tiles. slots: of all sequences; items and uploads say where.
+ */
 struct step {
     __global float *x, *q, *attended, *activated, *partial, *logits;
     __global half *slots, *fresh, *staging;
     __global const float *turn, *ffn_norm, *next_norm;
     __global const uint *items, *uploads;
-    uint n_items, n_uploads, staging_stride;
+    __global const uint2 *lists;
+    uint n_rows, item_stride, n_tiles, n_uploads, staging_stride;
     float eps;
     struct weights output, gate_up, down, qkv, head;
 };
@@ -126,43 +137,132 @@ static float16 scaled_f32(__global const float *x, __global const float *g, __gl
     PANEL_PRODUCT(vload16, SCALED)
 }
 
-static float16 product(__global const float *x, struct weights w, uint panel)
+/*
+ * The same of several rows of x, `stride` apart: a weight is loaded and widened once for them. x times g is computed for 16 places at
+ * a time; x and g are padded.
+ */
+#define ROW_CHAINS(r) float16 a##r = (float16)(0.0f), b##r = a##r, c##r = a##r, d##r = a##r;
+#define ROW_FOUR(r, X, i)                                                                          \
+    a##r = fma((float16)(X(r, i)), w0, a##r);                                                      \
+    b##r = fma((float16)(X(r, i + 1)), w1, b##r);                                                  \
+    c##r = fma((float16)(X(r, i + 2)), w2, c##r);                                                  \
+    d##r = fma((float16)(X(r, i + 3)), w3, d##r);
+#define ROW_END(r)            y[r] = (a##r + b##r) + (c##r + d##r);
+#define PLAIN_ROW(r, i)       x[(r) * stride + (i)]
+#define SCALED_ROW(r, i)      xs[r][(i) - base]
+#define SCALED_ROW_TAIL(r, i) x[(r) * stride + (i)] * g[i]
+#define SCALE_ROW(r)          vstore16(vload16(0, x + (r) * stride + base) * vload16(0, g + base), 0, xs[r]);
+#define ROW_TAIL(r, X)        a##r = fma((float16)(X(r, i)), w0, a##r);
+
+#define EACH_OF_2(DO, ...) DO(0, ##__VA_ARGS__) DO(1, ##__VA_ARGS__)
+#define EACH_OF_4(DO, ...) EACH_OF_2(DO, ##__VA_ARGS__) DO(2, ##__VA_ARGS__) DO(3, ##__VA_ARGS__)
+
+#define DEFINE_ROWS(N, NAME, TYPE, LOAD)                                                           \
+    static void plain_##NAME##_##N(__global const float *x, size_t stride, __global const TYPE *w, uint k, float16 *y) \
+    {                                                                                              \
+        EACH_OF_##N(ROW_CHAINS)                                                                    \
+        size_t i = 0, whole = k & ~3u;                                                             \
+        for (; i < whole; i += 4) {                                                                \
+            float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w), w3 = LOAD(i + 3, w); \
+            EACH_OF_##N(ROW_FOUR, PLAIN_ROW, i)                                                    \
+        }                                                                                          \
+        for (; i < k; i++) {                                                                       \
+            float16 w0 = LOAD(i, w);                                                               \
+            EACH_OF_##N(ROW_TAIL, PLAIN_ROW)                                                       \
+        }                                                                                          \
+        EACH_OF_##N(ROW_END)                                                                       \
+    }                                                                                              \
+    static void scaled_##NAME##_##N(__global const float *x, size_t stride, __global const float *g, \
+                                    __global const TYPE *w, uint k, float16 *y)                    \
+    {                                                                                              \
+        EACH_OF_##N(ROW_CHAINS)                                                                    \
+        size_t i = 0, whole = k & ~3u;                                                             \
+        for (size_t base = 0; base < whole; base += 16) {                                          \
+            float xs[N][16];                                                                       \
+            EACH_OF_##N(SCALE_ROW)                                                                 \
+            size_t end = min(base + 16, whole);                                                    \
+            for (; i < end; i += 4) {                                                              \
+                float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w), w3 = LOAD(i + 3, w); \
+                EACH_OF_##N(ROW_FOUR, SCALED_ROW, i)                                               \
+            }                                                                                      \
+        }                                                                                          \
+        for (; i < k; i++) {                                                                       \
+            float16 w0 = LOAD(i, w);                                                               \
+            EACH_OF_##N(ROW_TAIL, SCALED_ROW_TAIL)                                                 \
+        }                                                                                          \
+        EACH_OF_##N(ROW_END)                                                                       \
+    }
+DEFINE_ROWS(2, f16, half, vload_half16)
+DEFINE_ROWS(4, f16, half, vload_half16)
+DEFINE_ROWS(2, f32, float, vload16)
+DEFINE_ROWS(4, f32, float, vload16)
+
+/* y [n_rows]: a panel of w times every row of x; four rows at a time, for which the panel comes from memory once and then from the cache. */
+static void product(const struct step *s, __global const float *x, size_t stride, struct weights w, uint panel, float16 *y)
 {
     size_t at = (size_t)panel * 16 * w.k;
-    return w.f16 ? plain_f16(x, (__global const half *)w.panels + at, w.k)
-                 : plain_f32(x, (__global const float *)w.panels + at, w.k);
+    __global const half *h = (__global const half *)w.panels + at;
+    __global const float *f = (__global const float *)w.panels + at;
+    uint r = 0;
+    for (; r + 4 <= s->n_rows; r += 4)
+        w.f16 ? plain_f16_4(x + r * stride, stride, h, w.k, y + r) : plain_f32_4(x + r * stride, stride, f, w.k, y + r);
+    for (; r + 2 <= s->n_rows; r += 2)
+        w.f16 ? plain_f16_2(x + r * stride, stride, h, w.k, y + r) : plain_f32_2(x + r * stride, stride, f, w.k, y + r);
+    if (r < s->n_rows)
+        y[r] = w.f16 ? plain_f16(x + r * stride, h, w.k) : plain_f32(x + r * stride, f, w.k);
 }
 
-static float16 product_scaled(__global const float *x, __global const float *g, struct weights w, uint panel)
+/* y [n_rows]: a panel of w times every row of x and the norm's weights g. */
+static void product_scaled(const struct step *s, __global const float *g, struct weights w, uint panel, float16 *y)
 {
     size_t at = (size_t)panel * 16 * w.k;
-    return w.f16 ? scaled_f16(x, g, (__global const half *)w.panels + at, w.k)
-                 : scaled_f32(x, g, (__global const float *)w.panels + at, w.k);
+    __global const half *h = (__global const half *)w.panels + at;
+    __global const float *f = (__global const float *)w.panels + at, *x = s->x;
+    uint r = 0;
+    for (; r + 4 <= s->n_rows; r += 4)
+        w.f16 ? scaled_f16_4(x + r * X_STRIDE, X_STRIDE, g, h, w.k, y + r)
+              : scaled_f32_4(x + r * X_STRIDE, X_STRIDE, g, f, w.k, y + r);
+    for (; r + 2 <= s->n_rows; r += 2)
+        w.f16 ? scaled_f16_2(x + r * X_STRIDE, X_STRIDE, g, h, w.k, y + r)
+              : scaled_f32_2(x + r * X_STRIDE, X_STRIDE, g, f, w.k, y + r);
+    if (r < s->n_rows)
+        y[r] = w.f16 ? scaled_f16(x + r * X_STRIDE, g, h, w.k) : scaled_f32(x + r * X_STRIDE, g, f, w.k);
 }
 
 /* x += a . w */
-static void add_product(const struct step *s, __global const float *a, struct weights w, uint panel)
+static void add_product(const struct step *s, __global const float *a, size_t stride, struct weights w, uint panel)
 {
-    float16 y = product(a, w, panel);
-    vstore16(vload16(panel, s->x) + y, panel, s->x);
+    float16 y[MAX_ROWS];
+    product(s, a, stride, w, panel, y);
+    for (uint r = 0; r < s->n_rows; r++) {
+        __global float *x = s->x + r * X_STRIDE;
+        vstore16(vload16(panel, x) + y[r], panel, x);
+    }
 }
 
 /* activated = silu(gate) * up of norm(x); panels alternate gate, up */
-static void gate_up(const struct step *s, uint pair, float factor)
+static void gate_up(const struct step *s, uint pair, const float *factors)
 {
-    float16 gate = product_scaled(s->x, s->ffn_norm, s->gate_up, 2 * pair) * factor;
-    float16 up = product_scaled(s->x, s->ffn_norm, s->gate_up, 2 * pair + 1) * factor;
-    vstore16(gate / (1.0f + exp(-gate)) * up, pair, s->activated);
+    float16 gates[MAX_ROWS], ups[MAX_ROWS];
+    product_scaled(s, s->ffn_norm, s->gate_up, 2 * pair, gates);
+    product_scaled(s, s->ffn_norm, s->gate_up, 2 * pair + 1, ups);
+    for (uint r = 0; r < s->n_rows; r++) {
+        float16 gate = gates[r] * factors[r], up = ups[r] * factors[r];
+        vstore16(gate / (1.0f + exp(-gate)) * up, pair, s->activated + r * ACT_STRIDE);
+    }
 }
 
 /*
- * The projections of one token: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry. Rotation pairs (2i, 2i + 1) of a head never
- * straddle two panels: head sizes are even. turn [ROPE_DIMS / 2][2]: cosine and sine at this token's position.
+ * A row's 16 outputs of the projections: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry. Rotation pairs (2i, 2i + 1) of a head
+ * never straddle two panels: head sizes are even. turn [ROPE_DIMS / 2][2]: cosine and sine at this token's position.
  */
-static void project(const struct step *s, uint panel, float factor)
+static void keep_projection(const struct step *s, uint r, uint panel, float16 y)
 {
+    __global const float *turn = s->turn + r * ROPE_DIMS;
+    __global float *q = s->q + r * Q_STRIDE;
+    __global half *fresh = s->fresh + r * FRESH_STRIDE;
     float lanes[16];
-    vstore16(product_scaled(s->x, s->next_norm, s->qkv, panel) * factor, 0, lanes);
+    vstore16(y, 0, lanes);
     for (uint lane = 0; lane < 16; lane += 2) {
         uint row = panel * 16 + lane;
         if (row >= QKV_DIMS)
@@ -170,18 +270,34 @@ static void project(const struct step *s, uint panel, float factor)
         uint dim = row % HEAD_DIM;
         float a = lanes[lane], b = lanes[lane + 1];
         if (row < (N_HEADS + N_KV_HEADS) * HEAD_DIM && dim < ROPE_DIMS) {
-            float c = s->turn[dim], sine = s->turn[dim + 1], t = a;
+            float c = turn[dim], sine = turn[dim + 1], t = a;
             a = a * c - b * sine;
             b = t * sine + b * c;
         }
         if (row < N_HEADS * HEAD_DIM) {
-            s->q[row] = a;
-            s->q[row + 1] = b;
+            q[row] = a;
+            q[row + 1] = b;
         } else {
-            vstore_half(clamp(a, -65504.0f, 65504.0f), row - N_HEADS * HEAD_DIM, s->fresh);
-            vstore_half(clamp(b, -65504.0f, 65504.0f), row + 1 - N_HEADS * HEAD_DIM, s->fresh);
+            vstore_half(clamp(a, -65504.0f, 65504.0f), row - N_HEADS * HEAD_DIM, fresh);
+            vstore_half(clamp(b, -65504.0f, 65504.0f), row + 1 - N_HEADS * HEAD_DIM, fresh);
         }
     }
+}
+
+static void project(const struct step *s, uint panel, const float *factors)
+{
+    float16 y[MAX_ROWS];
+    product_scaled(s, s->next_norm, s->qkv, panel, y);
+    for (uint r = 0; r < s->n_rows; r++)
+        keep_projection(s, r, panel, y[r] * factors[r]);
+}
+
+static void give_logits(const struct step *s, uint panel, const float *factors)
+{
+    float16 y[MAX_ROWS];
+    product_scaled(s, s->next_norm, s->head, panel, y);
+    for (uint r = 0; r < s->n_rows; r++)
+        vstore16(y[r] * factors[r], panel, s->logits + r * LOGITS_STRIDE);
 }
 
 /* ---- attention ---- */
@@ -210,10 +326,10 @@ static void scatter(const struct step *s, uint upload)
         to[i] = from[i];
 }
 
-static __global const half *entry_of_item(const struct step *s, uint item)
+static __global const half *entry_of_item(const struct step *s, uint r, uint item)
 {
     if (item == FRESH)
-        return s->fresh;
+        return s->fresh + r * FRESH_STRIDE;
     return item & STAGED ? staged(s, item & ~STAGED) : s->slots + (size_t)item * ENTRY;
 }
 
@@ -228,7 +344,7 @@ static void prefetch_heads(__global const half *entry, uint kv0, uint heads)
 
 /* Scores of n entries with all heads of `heads` KV heads from kv0, times log2(e) / sqrt(HEAD_DIM):
  * scores [heads * GROUP][DECODE_TILE], -infinity from n on. A key is loaded once for its group. */
-static void score_entries(const struct step *s, __global const half *const *entries, uint n, uint kv0, uint heads,
+static void score_entries(__global const float *row_q, __global const half *const *entries, uint n, uint kv0, uint heads,
                           float *scores)
 {
     for (uint i = n; i < DECODE_TILE; i++)
@@ -247,7 +363,7 @@ static void score_entries(const struct step *s, __global const half *const *entr
                 k[j] = vload_half16(j, key);
 #pragma unroll
             for (uint g = 0; g < GROUP; g++) {
-                __global const float *q = s->q + ((kv0 + kv) * GROUP + g) * HEAD_DIM;
+                __global const float *q = row_q + ((kv0 + kv) * GROUP + g) * HEAD_DIM;
                 float16 sum = (float16)(0.0f);
 #pragma unroll
                 for (int j = 0; j < WHOLE; j++)
@@ -318,18 +434,21 @@ static void keep_heads(const struct step *s, __global const half *entry, uint up
     }
 }
 
-/* Partial attention over a tile of the list: partial [tiles][N_HEADS][PARTIAL], the values, then the highest score and the sum. */
+/* Partial attention over a tile of a row's list: partial [tiles][N_HEADS][PARTIAL], the values, then the highest score and the sum. */
 static void attend(const struct step *s, uint task)
 {
     uint tile = task / HEAD_BLOCKS, kv0 = task % HEAD_BLOCKS * BLOCK_HEADS;
-    uint n = min((uint)DECODE_TILE, s->n_items - tile * DECODE_TILE);
+    uint r = 0;
+    while (r + 1 < s->n_rows && s->lists[r + 1].y <= tile)
+        r++;
+    uint start = (tile - s->lists[r].y) * DECODE_TILE, n = min((uint)DECODE_TILE, s->lists[r].x - start);
     uint heads = min((uint)BLOCK_HEADS, (uint)N_KV_HEADS - kv0);
-    __global const uint *items = s->items + tile * DECODE_TILE;
+    __global const uint *items = s->items + (size_t)r * s->item_stride + start;
     __global const half *entries[DECODE_TILE];
     float scores[BLOCK_HEADS * GROUP * DECODE_TILE];
     for (uint i = 0; i < n; i++)
-        entries[i] = entry_of_item(s, items[i]);
-    score_entries(s, entries, n, kv0, heads, scores);
+        entries[i] = entry_of_item(s, r, items[i]);
+    score_entries(s->q + r * Q_STRIDE, entries, n, kv0, heads, scores);
     __global float *to = s->partial + ((size_t)tile * N_HEADS + kv0 * GROUP) * PARTIAL;
     for (uint h = 0; h < heads * GROUP; h++)
         soften(scores + h * DECODE_TILE, to + h * PARTIAL);
@@ -340,19 +459,21 @@ static void attend(const struct step *s, uint task)
             keep_heads(s, entries[i], items[i] & ~STAGED, kv0, heads);
 }
 
-/* attended [N_HEADS][HEAD_DIM]: the tiles of a head put together, in order. */
-static void combine(const struct step *s, uint head)
+/* attended [N_HEADS][HEAD_DIM] of a row: the tiles of a head put together, in order. */
+static void combine(const struct step *s, uint task)
 {
-    uint tiles = (s->n_items + DECODE_TILE - 1) / DECODE_TILE;
+    uint r = task / N_HEADS, head = task % N_HEADS, tiles = (s->lists[r].x + DECODE_TILE - 1) / DECODE_TILE;
+    __global const float *partial = s->partial + (size_t)s->lists[r].y * N_HEADS * PARTIAL;
+    __global float *attended = s->attended + r * Q_STRIDE;
     float highest = -INFINITY, total = 0.0f;
     float16 o[VECTORS];
     for (uint t = 0; t < tiles; t++)
-        highest = fmax(highest, s->partial[((size_t)t * N_HEADS + head) * PARTIAL + PADDED_DIM]);
+        highest = fmax(highest, partial[((size_t)t * N_HEADS + head) * PARTIAL + PADDED_DIM]);
 #pragma unroll
     for (int j = 0; j < VECTORS; j++)
         o[j] = (float16)(0.0f);
     for (uint t = 0; t < tiles; t++) {
-        __global const float *from = s->partial + ((size_t)t * N_HEADS + head) * PARTIAL;
+        __global const float *from = partial + ((size_t)t * N_HEADS + head) * PARTIAL;
         float weight = exp2(from[PADDED_DIM] - highest);
         total = fma(from[PADDED_DIM + 1], weight, total);
 #pragma unroll
@@ -363,7 +484,7 @@ static void combine(const struct step *s, uint head)
         float lanes[16];
         vstore16(o[j] / total, 0, lanes);
         for (int c = 0; c < 16 && j * 16 + c < HEAD_DIM; c++)
-            s->attended[head * HEAD_DIM + j * 16 + c] = lanes[c];
+            attended[head * HEAD_DIM + j * 16 + c] = lanes[c];
     }
 }
 
@@ -373,8 +494,8 @@ static uint count_tasks(const struct step *s, uint phase)
 {
     switch (phase) {
     case SCATTER: return s->n_uploads;
-    case ATTEND: return (s->n_items + DECODE_TILE - 1) / DECODE_TILE * HEAD_BLOCKS;
-    case COMBINE: return N_HEADS;
+    case ATTEND: return s->n_tiles * HEAD_BLOCKS;
+    case COMBINE: return s->n_rows * N_HEADS;
     case OUTPUT: return s->output.n_panels;
     case GATE_UP: return s->gate_up.n_panels / 2;
     case DOWN: return s->down.n_panels;
@@ -383,27 +504,27 @@ static uint count_tasks(const struct step *s, uint phase)
     }
 }
 
-/* The norm before the phase's products. */
-static float phase_factor(const struct step *s, uint phase)
+/* The norm before the phase's products: factors [n_rows]. */
+static void phase_factors(const struct step *s, uint phase, float *factors)
 {
-    return phase == GATE_UP || phase >= QKV ? norm_factor(s->x, phase == GATE_UP ? s->gate_up.k
-                                                          : phase == QKV         ? s->qkv.k
-                                                                                 : s->head.k, s->eps)
-                                            : 0.0f;
+    if (phase != GATE_UP && phase < QKV)
+        return;
+    uint k = phase == GATE_UP ? s->gate_up.k : phase == QKV ? s->qkv.k : s->head.k;
+    for (uint r = 0; r < s->n_rows; r++)
+        factors[r] = norm_factor(s->x + r * X_STRIDE, k, s->eps);
 }
 
-static void run_task(const struct step *s, uint phase, uint task, float factor)
+static void run_task(const struct step *s, uint phase, uint task, const float *factors)
 {
     switch (phase) {
     case SCATTER: scatter(s, task); break;
     case ATTEND: attend(s, task); break;
     case COMBINE: combine(s, task); break;
-    case OUTPUT: add_product(s, s->attended, s->output, task); break;
-    case GATE_UP: gate_up(s, task, factor); break;
-    case DOWN: add_product(s, s->activated, s->down, task); break;
-    case QKV: project(s, task, factor); break;
-    default:
-        vstore16(product_scaled(s->x, s->next_norm, s->head, task) * factor, task, s->logits);
+    case OUTPUT: add_product(s, s->attended, Q_STRIDE, s->output, task); break;
+    case GATE_UP: gate_up(s, task, factors); break;
+    case DOWN: add_product(s, s->activated, ACT_STRIDE, s->down, task); break;
+    case QKV: project(s, task, factors); break;
+    default: give_logits(s, task, factors);
     }
 }
 
@@ -436,15 +557,16 @@ static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint 
 
 static void run_fused(const struct step *s, uint first, uint last, __global volatile uint *counters)
 {
+    float factors[MAX_ROWS];
     for (uint phase = first; phase <= last; phase++) {
         uint n = count_tasks(s, phase);
         if (n == 0)
             continue;
-        float factor = phase_factor(s, phase);
+        phase_factors(s, phase, factors);
         uint task, end;
         while (take_tasks(TAKEN(phase), n, &task, &end)) {
             for (uint t = task; t < end; t++)
-                run_task(s, phase, t, factor);
+                run_task(s, phase, t, factors);
             atomic_add(DONE(phase), end - task);
         }
         if (phase < last) {
@@ -471,15 +593,19 @@ __kernel void decode_step(__global float *x, __global float *q, __global float *
                    __global half *slots, __global half *fresh, __global half *staging,
                    __global const float *turn, __global const float *ffn_norm,
                    __global const float *next_norm, __global const uint *items,
-                   __global const uint *uploads, uint n_items, uint n_uploads, uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
+                   __global const uint *uploads, __global const uint2 *lists, uint n_rows, uint item_stride, uint n_tiles,
+                   uint n_uploads, uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
                    WEIGHTS(qkv), WEIGHTS(head), uint first, uint last, uint fused,
                    __global volatile uint *counters)
 {
     struct step s = {x, q, attended, activated, partial, logits, slots, fresh, staging, turn, ffn_norm, next_norm,
-                     items, uploads, n_items, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
+                     items, uploads, lists, n_rows, item_stride, n_tiles, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
                      AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(head)};
-    if (fused)
+    if (fused) {
         run_fused(&s, first, last, counters);
-    else
-        run_task(&s, first, get_global_id(0), phase_factor(&s, first));
+    } else {
+        float factors[MAX_ROWS];
+        phase_factors(&s, first, factors);
+        run_task(&s, first, get_global_id(0), factors);
+    }
 }

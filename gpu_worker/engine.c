@@ -179,15 +179,17 @@ static int build_kernels(struct engine *e, struct hill_why *why)
     const char *const sources[4] = {gpu_worker_matmul_cl, gpu_worker_matmul_cl,
                                     gpu_worker_attention_cl, gpu_worker_decode_cl};
     for (int p = 0; p < 4; p++) {
-        char options[512];
+        char options[1024];
         snprintf(options, sizeof options,
                  "-cl-std=CL1.2 -DWEIGHT_F16=%d -DROWS=%u -DSUBS=%u -DKEYS=%u -DDECODE_TILE=%u "
                  "-DHEAD_DIM=%u "
-                 "-DN_HEADS=%u -DN_KV_HEADS=%u -DROPE_DIMS=%u -DQKV_DIMS=%u -DSCORE_SCALE=%.9ef",
+                 "-DN_HEADS=%u -DN_KV_HEADS=%u -DROPE_DIMS=%u -DQKV_DIMS=%u -DSCORE_SCALE=%.9ef "
+                 "-DMAX_ROWS=%u -DX_STRIDE=%u -DACT_STRIDE=%u -DLOGITS_STRIDE=%u",
                  p == 1, TILE_ROWS, ATTEND_SUBTILES, ATTEND_KEYS, DECODE_TILE, hp->head_dim,
                  hp->n_heads, hp->n_kv_heads, hp->rope_dims,
                  (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
-                 1.4426950408889634 / sqrt(hp->head_dim));
+                 1.4426950408889634 / sqrt(hp->head_dim), ENGINE_SEQUENCES_MAX, e->hidden_stride,
+                 e->act_stride, logits_stride(e));
         e->programs[p] = cldevice_build(&e->device, sources[p], options, why);
         if (!e->programs[p])
             return HILL_E_NODEV;
@@ -252,19 +254,24 @@ static void release_slots(struct engine *e)
 }
 
 int engine_configure(struct engine *e, uint32_t batch_tokens, uint32_t gpu_slots,
-                     struct hill_why *why)
+                     uint32_t n_sequences, struct hill_why *why)
 {
-    if (batch_tokens == 0 || batch_tokens > 1u << 24 || gpu_slots == 0 || gpu_slots > 1u << 24)
-        return hill_fail(why, HILL_E_INVALID, "batch of %u tokens or %u GPU slots is out of range",
-                         batch_tokens, gpu_slots);
+    /* a slot's number in a layer's table has 31 bits: 2^24 * 32 */
+    if (batch_tokens == 0 || batch_tokens > 1u << 24 || gpu_slots == 0 || gpu_slots > 1u << 24 ||
+        n_sequences == 0 || n_sequences > ENGINE_SEQUENCES_MAX)
+        return hill_fail(why, HILL_E_INVALID,
+                         "batch of %u tokens, %u GPU slots or %u sequences (at most %u) is out of "
+                         "range",
+                         batch_tokens, gpu_slots, n_sequences, ENGINE_SEQUENCES_MAX);
     int rc = engine_finish(e, why);
     if (rc)
         return rc;
-    if (gpu_slots != e->gpu_slots)
+    if (gpu_slots != e->gpu_slots || n_sequences != e->n_sequences)
         release_slots(e);
     e->batch_tokens = batch_tokens;
     e->gpu_slots = gpu_slots;
-    e->n_tokens = e->units_queued = e->units_read = 0;
+    e->n_sequences = n_sequences;
+    e->n_tokens = e->tokens_given = e->units_queued = e->units_read = 0;
     e->next_layer = UINT32_MAX;
     if (!e->slots)
         e->slots = calloc(e->hp.n_layers, sizeof *e->slots);
@@ -272,7 +279,8 @@ int engine_configure(struct engine *e, uint32_t batch_tokens, uint32_t gpu_slots
         return hill_fail(why, HILL_E_NOMEM, "no memory for the slot table");
     /* the last value vector of the last entry may be read 15 values past its end */
     for (uint32_t layer = 0; !rc && layer < e->hp.n_layers; layer++)
-        rc = engine_reserve(e, &e->slots[layer], (uint64_t)gpu_slots * e->entry_bytes + 32, why);
+        rc = engine_reserve(e, &e->slots[layer],
+                            (uint64_t)n_sequences * gpu_slots * e->entry_bytes + 32, why);
     if (!rc)
         rc = decode_reserve(e, why);
     return rc ? rc : engine_finish(e, why);
@@ -296,6 +304,8 @@ void engine_destroy(struct engine *e)
     for (int i = 0; i < 2; i++)
         if (e->stored[i])
             clReleaseEvent(e->stored[i]);
+    if (e->settled)
+        clReleaseEvent(e->settled);
     weights_free(e);
     for (int f16 = 0; f16 < 2; f16++)
         for (int k = 0; k < KERNEL_COUNT; k++)

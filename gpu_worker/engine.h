@@ -4,17 +4,22 @@
  *
  * What: weights, activations and the GPU's KV memory. The prompt is taken layer by layer in chunks;
  * after each (layer, chunk) unit its KV entries can be read. A decode step goes layer by layer:
- * query and new entry out, selected entries in, attend. Who selects is not known here: request.c
- * speaks to the scorer, tests select by hand. Order of calls: create, configure, then any number of
- *     prefill_begin, { prefill_enqueue(u), prefill_read(u) } for all units in order,
- * prefill_logits, { step_begin, { step_query, step_upload*, step_attend } for each layer in order,
- * step_logits }* A request is abandoned by beginning the next one. Exactness: F32, BF16 and Q8_0
- * weights are computed in F32 (exact conversions), F16 weights stay F16 and are widened when loaded
- * into registers; sums are F32. The order of every sum depends on shapes and list length only,
- * never on slot numbers, chunk rows or timing: the same input gives the same bits on one device.
+ * queries and new entries out, selected entries in, attend. Who selects is not known here: step.c
+ * speaks to the scorer, tests select by hand. A step has rows: tokens of as many sequences, for
+ * which the weights are read once. Order of calls: create, configure, then any number of
+ *     prompt: prefill_begin, prefill_tokens*, { prefill_enqueue(u), prefill_read(u) } for all units
+ *             in order, prefill_logits
+ *     step:   step_begin, { { step_query, step_upload*, step_attend } for each row, step_run } for
+ *             each layer in order, step_logits for each row
+ * One prompt and one step at a time; steps may be run between the calls of a prompt. Either is
+ * abandoned by beginning the next one. Exactness: F32, BF16 and Q8_0 weights are computed in F32
+ * (exact conversions), F16 weights stay F16 and are widened when loaded into registers; sums are
+ * F32. The order of every sum depends on shapes and list length only, never on slot numbers, chunk
+ * rows, the other rows of a step or timing: the same input gives the same bits on one device.
  * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
  * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
- * order or out of range). why names it. Who calls it: request.c and tests. Concurrency: one thread.
+ * order or out of range). why names it. Who calls it: request.c, step.c and tests. Concurrency: one
+ * thread.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_H
 #define HILL_GPU_WORKER_ENGINE_H
@@ -34,10 +39,12 @@ int engine_create(struct engine **out, const struct cldevice *device, const stru
                   const struct model_hparams *hparams, struct hill_why *why);
 void engine_destroy(struct engine *engine); /* NULL allowed */
 
-/* Prefill chunk in tokens and entries of the slot table per layer; contents of the slot table are
- * lost. */
+#define ENGINE_SEQUENCES_MAX 32u
+
+/* Prefill chunk in tokens, entries of a sequence's slot table per layer, and sequences (at most
+ * ENGINE_SEQUENCES_MAX); contents of the slot tables are lost. */
 int engine_configure(struct engine *engine, uint32_t batch_tokens, uint32_t gpu_slots,
-                     struct hill_why *why);
+                     uint32_t n_sequences, struct hill_why *why);
 
 /* Where uploads come from: count slots, stride bytes apart (a multiple of 64, entries at the start
  * of each), which stay there until another call; NULL: nothing. Waits until the device has let go
@@ -58,9 +65,11 @@ struct engine_unit {
     uint32_t layer, first, count; /* tokens first .. first + count - 1 of one layer */
 };
 
-/* Token ids must be below n_vocab. */
-int engine_prefill_begin(struct engine *engine, const uint32_t *tokens, uint32_t n_tokens,
-                         struct hill_why *why);
+int engine_prefill_begin(struct engine *engine, uint32_t n_tokens, struct hill_why *why);
+/* The prompt's next tokens (ids below n_vocab), in as many calls as the caller likes: a long prompt
+ * takes a while. Units can be queued when all are there. */
+int engine_prefill_tokens(struct engine *engine, const uint32_t *tokens, uint32_t count,
+                          struct hill_why *why);
 uint32_t engine_prefill_units(const struct engine *engine); /* of the current prompt */
 struct engine_unit engine_prefill_unit(const struct engine *engine, uint32_t unit);
 
@@ -68,6 +77,8 @@ struct engine_unit engine_prefill_unit(const struct engine *engine, uint32_t uni
 int engine_prefill_enqueue(struct engine *engine, uint32_t unit, struct hill_why *why);
 /* Are the unit's entries computed? 1, 0, or an error. */
 int engine_prefill_done(struct engine *engine, uint32_t unit, struct hill_why *why);
+/* Is all computed that was queued? 1, 0, or an error. A step begun before waits for it. */
+int engine_prefill_settled(struct engine *engine, struct hill_why *why);
 /* Entries [count][entry bytes] of the unit's tokens from `first` (counted within the unit); waits
  * for them. The unit counts as read once its last entry was. */
 int engine_prefill_read(struct engine *engine, uint32_t unit, uint32_t first, uint32_t count,
@@ -77,25 +88,33 @@ int engine_prefill_logits(struct engine *engine, float *logits, struct hill_why 
 
 /* ---- decode ---- */
 
-int engine_step_begin(struct engine *engine, uint32_t token, uint32_t position,
+struct engine_row {
+    uint32_t sequence, token, position;
+};
+
+/* Rows of different sequences, at most as many as were configured; by their index from here on. */
+int engine_step_begin(struct engine *engine, uint32_t n_rows, const struct engine_row *rows,
                       struct hill_why *why);
-/* q [n_heads][head_dim] after rotary embedding, entry [entry bytes] of the token; waits for both.
- */
-int engine_step_query(struct engine *engine, uint32_t layer, float *q, void *entry,
+/* q [n_heads][head_dim] after rotary embedding, entry [entry bytes] of the row's token; waits. */
+int engine_step_query(struct engine *engine, uint32_t layer, uint32_t row, float *q, void *entry,
                       struct hill_why *why);
-/* Copy entries from staging into the layer's slots: done when the layer's attention is, and staging
- * must not change before the next engine_step_query or engine_step_logits returned. */
+/* Copy entries from staging into the layer's slots of the row's sequence: done when the layer's
+ * attention is, and staging must not change before the next engine_step_query or engine_step_logits
+ * returned. */
 struct engine_upload {
     uint32_t staging_slot, gpu_slot;
 };
-int engine_step_upload(struct engine *engine, uint32_t layer, uint32_t count,
+int engine_step_upload(struct engine *engine, uint32_t layer, uint32_t row, uint32_t count,
                        const struct engine_upload *uploads, struct hill_why *why);
-/* Attention over slots[0 .. n_slots-1] in that order, then the token itself; output projection and
- * FFN, and the next layer's query or the logits. Does not wait. */
-int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t n_slots,
+/* The row will attend to slots[0 .. n_slots-1] of its sequence in that order, then to the token
+ * itself. With no slots a row whose request has failed goes along without harm. */
+int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t row, uint32_t n_slots,
                        const uint32_t *slots, struct hill_why *why);
-/* logits [n_vocab]; after all layers. Waits. */
-int engine_step_logits(struct engine *engine, float *logits, struct hill_why *why);
+/* When each row has its list: attention, output projection and FFN, and the next layer's queries or
+ * the logits, for all rows. Does not wait. */
+int engine_step_run(struct engine *engine, uint32_t layer, struct hill_why *why);
+/* logits [n_vocab] of a row; after all layers. Waits. */
+int engine_step_logits(struct engine *engine, uint32_t row, float *logits, struct hill_why *why);
 
 /* Wait until the device is idle. */
 int engine_finish(struct engine *engine, struct hill_why *why);

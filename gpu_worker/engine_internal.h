@@ -80,6 +80,12 @@ struct shared_buffer {
     void *host;
 };
 
+/* A row of a step; of its layer: its uploads' place among all, the items of its list (0: none yet).
+ */
+struct step_row {
+    uint32_t sequence, first_upload, n_uploads, n_items;
+};
+
 /* Uploads on their way to a device with memory of its own: while one half's entries are scattered,
  * the other's are copied. */
 struct upload_half {
@@ -107,8 +113,8 @@ struct engine {
     uint64_t weight_bytes, kv_bytes;
     double *frequencies; /* [rope_dims / 2]: turns (radians) per position */
 
-    uint32_t batch_tokens, gpu_slots;
-    struct device_buffer *slots; /* [n_layers]: [gpu_slots][entry] */
+    uint32_t batch_tokens, gpu_slots, n_sequences;
+    struct device_buffer *slots; /* [n_layers]: [n_sequences][gpu_slots][entry] */
 
     /* prefill */
     struct device_buffer hidden, turns, kt,
@@ -116,21 +122,26 @@ struct engine {
     struct device_buffer entries[2]; /* [batch][entry], of the unit u in u % 2 */
     struct device_buffer normed, qkv, q, attended, activated; /* of a chunk */
     cl_event stored[2];                                       /* entries[u % 2] are computed */
-    uint32_t n_tokens, n_chunks, panels, units_queued, units_read;
+    cl_event settled;                                         /* all that was queued is computed */
+    uint32_t n_tokens, tokens_given, n_chunks, panels, units_queued, units_read;
 
-    /* decode */
+    /* decode; buffers of rows are laid out as decode.cl says, for n_sequences rows */
     struct device_buffer step_attended, step_activated, partial, counters;
-    struct shared_buffer x, turn, step_q, fresh, items, logits;
-    struct shared_buffer uploads; /* shared memory only: [gpu_slots] pairs (staging, GPU slot) */
+    struct shared_buffer x, turn, step_q, fresh, items, lists, logits;
+    struct shared_buffer uploads; /* shared memory only: [n_sequences * gpu_slots] pairs (staging,
+                                     slot in the layer's table) */
     struct upload_half halves[2]; /* memory of its own only */
-    cl_mem staging;               /* shared memory only: the arena's slots themselves */
+    uint32_t next_half;
+    cl_mem staging; /* shared memory only: the arena's slots themselves */
     const uint8_t *staging_slots;
     uint64_t staging_stride;
-    uint32_t staging_count, n_uploads;
-    uint32_t *upload_of; /* shared memory only: [gpu_slots], 1 + the index of the upload to that
+    uint32_t staging_count, n_uploads, n_attended; /* of the layer: uploads, those of them that the
+                                                      attention copies */
+    uint32_t *upload_of; /* shared memory only: [gpu_slots], 1 + the index of a row's upload to that
                             slot, or 0 */
-    uint32_t position, next_layer;
-    bool queried;    /* next_layer's query has been handed out: its inputs may be written */
+    uint32_t n_rows, next_layer;
+    bool awaited; /* next_layer's queries are there: its inputs may be written */
+    struct step_row rows[ENGINE_SEQUENCES_MAX];
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
 };
 
@@ -207,6 +218,23 @@ void weights_free(struct engine *e);
 static inline uint32_t round_up(uint32_t value, uint32_t multiple)
 {
     return (value + multiple - 1) / multiple * multiple;
+}
+
+/* Strides of a step's rows, as in decode.cl: floats of logits, of q and attended; halfs of fresh
+ * entries, whose last vector may be read past its end. */
+static inline uint32_t logits_stride(const struct engine *e)
+{
+    return round_up(e->hp.n_vocab, 32);
+}
+
+static inline uint32_t q_stride(const struct engine *e)
+{
+    return round_up(e->hp.n_heads * e->hp.head_dim, 16) + 16;
+}
+
+static inline uint32_t fresh_stride(const struct engine *e)
+{
+    return round_up(e->entry_bytes / 2 + 16, 16);
 }
 
 #endif

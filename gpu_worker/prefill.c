@@ -85,32 +85,44 @@ static int write_rows(struct engine *e, cl_mem to, uint32_t first, uint32_t coun
                           "cannot write the prompt to the device", why);
 }
 
-int engine_prefill_begin(struct engine *e, const uint32_t *tokens, uint32_t n_tokens,
-                         struct hill_why *why)
+int engine_prefill_begin(struct engine *e, uint32_t n_tokens, struct hill_why *why)
 {
     if (n_tokens == 0 || !e->batch_tokens)
         return hill_fail(why, HILL_E_INVALID, "an empty prompt");
     int rc = engine_finish(e, why);
     if (!rc)
         rc = reserve_prefill(e, n_tokens, why);
-    for (uint32_t first = 0; !rc && first < n_tokens; first += HOST_ROWS) {
-        uint32_t count = n_tokens - first < HOST_ROWS ? n_tokens - first : HOST_ROWS;
-        for (uint32_t i = 0; !rc && i < count; i++)
-            rc = engine_embedding(e, tokens[first + i], e->host_row + (size_t)i * e->hidden_stride,
-                                  why);
-        if (!rc)
-            rc = write_rows(e, e->hidden.mem, first, count, e->hidden_stride, why);
-        for (uint32_t i = 0; !rc && i < count; i++)
-            engine_turns(e, first + i, e->host_row + (size_t)i * e->hp.rope_dims);
-        if (!rc)
-            rc = write_rows(e, e->turns.mem, first, count, e->hp.rope_dims, why);
-    }
     e->n_tokens = rc ? 0 : n_tokens;
+    e->tokens_given = 0;
     e->n_chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens;
     e->panels = round_up(n_tokens, ATTEND_KEYS) / 16;
     e->units_queued = e->units_read = 0;
-    e->next_layer = UINT32_MAX;
     return rc;
+}
+
+int engine_prefill_tokens(struct engine *e, const uint32_t *tokens, uint32_t count,
+                          struct hill_why *why)
+{
+    if (count > e->n_tokens - e->tokens_given)
+        return hill_fail(why, HILL_E_INVALID, "more tokens than the prompt's %u", e->n_tokens);
+    for (uint32_t done = 0; done < count;) {
+        uint32_t n = count - done < HOST_ROWS ? count - done : HOST_ROWS, first = e->tokens_given;
+        int rc = 0;
+        for (uint32_t i = 0; !rc && i < n; i++)
+            rc = engine_embedding(e, tokens[done + i], e->host_row + (size_t)i * e->hidden_stride,
+                                  why);
+        if (!rc)
+            rc = write_rows(e, e->hidden.mem, first, n, e->hidden_stride, why);
+        for (uint32_t i = 0; !rc && i < n; i++)
+            engine_turns(e, first + i, e->host_row + (size_t)i * e->hp.rope_dims);
+        if (!rc)
+            rc = write_rows(e, e->turns.mem, first, n, e->hp.rope_dims, why);
+        if (rc)
+            return rc;
+        e->tokens_given += n;
+        done += n;
+    }
+    return 0;
 }
 
 uint32_t engine_prefill_units(const struct engine *e)
@@ -150,6 +162,14 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
     return rc;
 }
 
+/* The last of what was queued tells when all is computed. */
+static void keep_settled(struct engine *e, cl_event event)
+{
+    if (e->settled)
+        clReleaseEvent(e->settled);
+    e->settled = event;
+}
+
 /* Attention and FFN of the unit's row tiles from block_start * ATTEND_SUBTILES on. */
 static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t block_start,
                         struct hill_why *why)
@@ -158,6 +178,7 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
     uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u->count);
     uint32_t blocks = (tiles + ATTEND_SUBTILES - 1) / ATTEND_SUBTILES;
     uint32_t start = block_start * ATTEND_SUBTILES, rest = tiles - start;
+    cl_event settled = NULL;
     int rc = LAUNCH(e, KERNEL_ATTEND_CHUNK, 0, block_start, blocks - block_start, e->hp.n_heads,
                     NULL, why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
                     ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(u->first), ARG_U32(u->count),
@@ -178,16 +199,19 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
                     ARG_BUFFER(w->gate_up.buffer), ARG_U32(w->gate_up.k),
                     ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride));
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_ADD, w->down.f16, start, rest, w->down.panels / 2, NULL, why,
+        rc = LAUNCH(e, KERNEL_GEMM_ADD, w->down.f16, start, rest, w->down.panels / 2, &settled, why,
                     ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride),
                     ARG_BUFFER(w->down.buffer), ARG_U32(w->down.k), ARG_U32(u->count),
                     ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
+    if (settled)
+        keep_settled(e, settled);
     return rc;
 }
 
 int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why)
 {
-    if (unit != e->units_queued || unit >= engine_prefill_units(e) || unit >= e->units_read + 2)
+    if (unit != e->units_queued || unit >= engine_prefill_units(e) || unit >= e->units_read + 2 ||
+        e->tokens_given != e->n_tokens)
         return hill_fail(why, HILL_E_INVALID, "prefill unit %u is out of order", unit);
     struct engine_unit u = engine_prefill_unit(e, unit);
     bool last_layer = u.layer + 1 == e->hp.n_layers, last_chunk = u.first + u.count == e->n_tokens;
@@ -200,17 +224,26 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
     return rc;
 }
 
-int engine_prefill_done(struct engine *e, uint32_t unit, struct hill_why *why)
+/* 1: complete, 0: not yet. */
+static int ask_event(cl_event event, struct hill_why *why)
 {
     cl_int state = CL_COMPLETE;
-    if (unit >= e->units_queued || !e->stored[unit % 2])
-        return 0;
-    cl_int status = clGetEventInfo(e->stored[unit % 2], CL_EVENT_COMMAND_EXECUTION_STATUS,
-                                   sizeof state, &state, NULL);
+    cl_int status =
+        clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
     if (status == CL_SUCCESS && state < 0)
         status = state;
     int rc = cldevice_check(status, "the device failed", why);
     return rc ? rc : state == CL_COMPLETE;
+}
+
+int engine_prefill_done(struct engine *e, uint32_t unit, struct hill_why *why)
+{
+    return unit < e->units_queued && e->stored[unit % 2] ? ask_event(e->stored[unit % 2], why) : 0;
+}
+
+int engine_prefill_settled(struct engine *e, struct hill_why *why)
+{
+    return e->units_queued && e->settled ? ask_event(e->settled, why) : 1;
 }
 
 int engine_prefill_read(struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
@@ -238,5 +271,6 @@ int engine_prefill_logits(struct engine *e, float *logits, struct hill_why *why)
     int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, e->hidden.mem, e->x.device.mem,
                                                 (e->n_tokens - 1) * bytes, 0, bytes, 0, NULL, NULL),
                             "cannot copy the last hidden state", why);
+    e->next_layer = UINT32_MAX; /* x and the logits were a step's */
     return rc ? rc : engine_logits(e, logits, why);
 }

@@ -54,7 +54,7 @@ static inline void run_init(struct engine_run *run, struct engine *engine, uint3
     run->uploaded = calloc(run->hp.n_layers, sizeof *run->uploaded);
     run->q = calloc((size_t)run->hp.n_heads * run->hp.head_dim, sizeof *run->q);
     run->logits = calloc(run->hp.n_vocab, sizeof *run->logits);
-    RUN_CHECK(engine_configure(engine, batch, capacity, &why));
+    RUN_CHECK(engine_configure(engine, batch, capacity, 1, &why));
     RUN_CHECK(engine_attach_staging(engine, run->staging, run->stride, capacity, &why));
 }
 
@@ -77,7 +77,9 @@ static inline void run_finish(struct engine_run *run)
 static inline void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n)
 {
     struct hill_why why = {0};
-    RUN_CHECK(engine_prefill_begin(run->engine, tokens, n, &why));
+    RUN_CHECK(engine_prefill_begin(run->engine, n, &why));
+    RUN_CHECK(engine_prefill_tokens(run->engine, tokens, n / 2, &why));
+    RUN_CHECK(engine_prefill_tokens(run->engine, tokens + n / 2, n - n / 2, &why));
     uint32_t units = engine_prefill_units(run->engine);
     RUN_CHECK(engine_prefill_enqueue(run->engine, 0, &why));
     for (uint32_t u = 0; u < units; u++) {
@@ -105,22 +107,23 @@ static inline void run_upload(struct engine_run *run, uint32_t layer, uint32_t f
                run->entries[layer] + (size_t)(first + i) * run->entry_bytes, run->entry_bytes);
         run->uploads[i] = (struct engine_upload){from, run->slot_of[first + i]};
     }
-    RUN_CHECK(engine_step_upload(run->engine, layer, count, run->uploads, &why));
+    RUN_CHECK(engine_step_upload(run->engine, layer, 0, count, run->uploads, &why));
 }
 
 static inline void run_step(struct engine_run *run, uint32_t token)
 {
     struct hill_why why = {0};
     uint32_t n = run->n_tokens;
-    RUN_CHECK(engine_step_begin(run->engine, token, n, &why));
+    RUN_CHECK(engine_step_begin(run->engine, 1, &(struct engine_row){0, token, n}, &why));
     for (uint32_t l = 0; l < run->hp.n_layers; l++) {
-        RUN_CHECK(engine_step_query(run->engine, l, run->q,
+        RUN_CHECK(engine_step_query(run->engine, l, 0, run->q,
                                     run->entries[l] + (size_t)n * run->entry_bytes, &why));
         run_upload(run, l, run->uploaded[l], n - run->uploaded[l]);
         run->uploaded[l] = n;
-        RUN_CHECK(engine_step_attend(run->engine, l, n, run->slot_of, &why));
+        RUN_CHECK(engine_step_attend(run->engine, l, 0, n, run->slot_of, &why));
+        RUN_CHECK(engine_step_run(run->engine, l, &why));
     }
-    RUN_CHECK(engine_step_logits(run->engine, run->logits, &why));
+    RUN_CHECK(engine_step_logits(run->engine, 0, run->logits, &why));
     run->n_tokens = n + 1;
 }
 

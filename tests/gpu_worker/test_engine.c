@@ -331,12 +331,13 @@ static void selection_limits_attention(void **state)
             slots[n_slots++] = i;
     }
     reference_token(&reference, tokens[N], seen);
-    RUN_CHECK(engine_step_begin(engine, tokens[N], N, &why));
+    RUN_CHECK(engine_step_begin(engine, 1, &(struct engine_row){0, tokens[N], N}, &why));
     uint8_t *entry = malloc(run.entry_bytes);
-    RUN_CHECK(engine_step_query(engine, 0, run.q, entry, &why));
+    RUN_CHECK(engine_step_query(engine, 0, 0, run.q, entry, &why));
     run_upload(&run, 0, 0, N);
-    RUN_CHECK(engine_step_attend(engine, 0, n_slots, slots, &why));
-    RUN_CHECK(engine_step_logits(engine, run.logits, &why));
+    RUN_CHECK(engine_step_attend(engine, 0, 0, n_slots, slots, &why));
+    RUN_CHECK(engine_step_run(engine, 0, &why));
+    RUN_CHECK(engine_step_logits(engine, 0, run.logits, &why));
     assert_near(run.logits, reference.logits, m.hp.n_vocab, "a third of the entries");
     free(entry);
     reference_free(&reference);
@@ -356,22 +357,39 @@ static void what_is_out_of_range_is_refused(void **state)
     static _Alignas(4096) uint8_t staging[4096];
     uint8_t entry[1024] = {0};
     float q[64], logits[101];
-    assert_int_equal(engine_configure(engine, 0, 8, &why), HILL_E_INVALID);
-    assert_int_equal(engine_configure(engine, 16, 8, &why), 0);
+    struct engine_row rows[2] = {{0, good, 0}, {0, good, 0}};
+    assert_int_equal(engine_configure(engine, 0, 8, 1, &why), HILL_E_INVALID);
+    assert_int_equal(engine_configure(engine, 16, 8, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_configure(engine, 16, 8, ENGINE_SEQUENCES_MAX + 1, &why),
+                     HILL_E_INVALID);
+    assert_int_equal(engine_configure(engine, 16, 8, 2, &why), 0);
     assert_int_equal(engine_attach_staging(engine, staging, 128, 1, &why), 0);
-    assert_int_equal(engine_prefill_begin(engine, &token, 1, &why), HILL_E_INVALID);
-    assert_int_equal(engine_prefill_begin(engine, &good, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_begin(engine, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_begin(engine, 1, &why), 0);
+    assert_int_equal(engine_prefill_tokens(engine, &token, 1, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID); /* no tokens yet */
+    assert_int_equal(engine_prefill_tokens(engine, &good, 2, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_logits(engine, logits, &why), HILL_E_INVALID);
-    assert_int_equal(engine_step_begin(engine, token, 0, &why), HILL_E_INVALID);
-    assert_int_equal(engine_step_begin(engine, good, 0, &why), 0);
-    assert_int_equal(engine_step_query(engine, 1, q, entry, &why), HILL_E_INVALID);
-    assert_int_equal(engine_step_query(engine, 0, q, entry, &why), 0);
-    assert_int_equal(engine_step_upload(engine, 0, 1, &(struct engine_upload){0, slot}, &why),
+    assert_int_equal(engine_step_begin(engine, 2, rows, &why), HILL_E_INVALID); /* twice */
+    rows[1].sequence = 2;
+    assert_int_equal(engine_step_begin(engine, 2, rows, &why), HILL_E_INVALID);
+    rows[1] = (struct engine_row){1, token, 0};
+    assert_int_equal(engine_step_begin(engine, 2, rows, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_begin(engine, 3, rows, &why), HILL_E_INVALID);
+    rows[1].token = good;
+    assert_int_equal(engine_step_begin(engine, 2, rows, &why), 0);
+    assert_int_equal(engine_step_query(engine, 1, 0, q, entry, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_query(engine, 0, 2, q, entry, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_attend(engine, 0, 0, 0, NULL, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_query(engine, 0, 0, q, entry, &why), 0);
+    assert_int_equal(engine_step_upload(engine, 0, 0, 1, &(struct engine_upload){0, slot}, &why),
                      HILL_E_INVALID);
-    assert_int_equal(engine_step_upload(engine, 0, 1, &(struct engine_upload){1, 0}, &why),
+    assert_int_equal(engine_step_upload(engine, 0, 1, 1, &(struct engine_upload){1, 0}, &why),
                      HILL_E_INVALID);
-    assert_int_equal(engine_step_attend(engine, 0, 1, &slot, &why), HILL_E_INVALID);
-    assert_int_equal(engine_step_logits(engine, logits, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_attend(engine, 0, 0, 1, &slot, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_attend(engine, 0, 0, 0, NULL, &why), 0);
+    assert_int_equal(engine_step_run(engine, 0, &why), HILL_E_INVALID); /* row 1 has no list */
+    assert_int_equal(engine_step_logits(engine, 0, logits, &why), HILL_E_INVALID);
     engine_destroy(engine);
     random_model_free(&m);
 }
