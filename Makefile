@@ -86,6 +86,7 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 # a benchmark is bench/bench_<figure>.c with bench/harness.c; only `make bench` builds them
 $(O)/bench/bench_score: $(O)/cpu_scorer/scoring.o
 $(O)/bench/bench_flash: $(csd_agent_parts)
+$(O)/bench/bench_batch: $(gpu_worker_parts)
 $(patsubst bench/%.c,$(O)/bench/%,$(wildcard bench/bench_*.c)): $(O)/bench/%: $(O)/bench/%.o $(O)/bench/harness.o $(ARCHIVES)
 	$(LINK)
 

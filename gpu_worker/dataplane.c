@@ -21,9 +21,9 @@ bool dataplane_sleep(const struct dataplane *plane, uint32_t seen, int64_t deadl
                              SPIN_NS) == 0;
 }
 
-static bool is_interrupted(const struct dataplane *plane)
+static int call_waiting(const struct dataplane *plane, struct hill_why *why)
 {
-    return plane->settings.interrupted && plane->settings.interrupted(plane->settings.context);
+    return plane->settings.waiting ? plane->settings.waiting(plane->settings.context, why) : 0;
 }
 
 int dataplane_attach(struct dataplane *plane, const struct dataplane_settings *settings,
@@ -87,8 +87,9 @@ int dataplane_open(struct dataplane *plane, int64_t deadline_ns, struct hill_why
         if (rc != HILL_E_WOULD_BLOCK && rc != HILL_E_BUSY)
             return hill_fail(why, rc, "cannot open the rings in %s: %s", plane->rings.name,
                              hill_strerror(rc));
-        if (is_interrupted(plane))
-            return hill_fail(why, HILL_E_CANCELLED, "interrupted while waiting for the scorer");
+        rc = call_waiting(plane, why);
+        if (rc)
+            return rc;
         if (clock_now_ns() >= deadline_ns)
             return hill_fail(why, HILL_E_TIMEOUT, "the scorer has not laid out the rings in %s",
                              plane->rings.name);
@@ -125,8 +126,9 @@ int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32
         if (rc != HILL_E_WOULD_BLOCK)
             return hill_fail(why, rc, "cannot write %u bytes to the scorer's ring: %s", bytes,
                              hill_strerror(rc));
-        if (is_interrupted(plane))
-            return hill_fail(why, HILL_E_CANCELLED, "interrupted while waiting for room in a ring");
+        rc = call_waiting(plane, why);
+        if (rc)
+            return rc;
         if (clock_now_ns() >= deadline_ns)
             return hill_fail(why, HILL_E_TIMEOUT, "the scorer makes no room in its ring");
         if (!dataplane_sleep(plane, seen, deadline_ns))
@@ -146,61 +148,26 @@ int dataplane_push(struct dataplane *plane, struct shm_ring_end *ring, uint32_t 
     return 0;
 }
 
-/* Is the peeked record the one that is waited for? 1, 0 (drop it) or HILL_E_PROTOCOL. */
-static int examine(struct dataplane *plane, uint32_t type, const void *payload, uint32_t bytes,
-                   uint32_t wanted, uint32_t query_id, struct hill_why *why)
+int dataplane_next(struct dataplane *plane, uint32_t *type, const void **payload,
+                   struct hill_why *why)
 {
     const struct layout_input *in = &plane->settings.layout;
-    int rc = record_check(type, payload, bytes, &in->geometry, in->n_sequences, why);
-    if (rc) {
-        log_error("a record from the scorer is refused: %s", why ? why->text : "malformed");
-        return rc;
-    }
-    const struct record_header *header = payload;
-    if (header->epoch != plane->settings.epoch || type != wanted)
-        return 0;
-    return type != RECORD_SELECTION ||
-           ((const struct record_selection *)payload)->query_id == query_id;
-}
-
-/* Take records until the wanted one or none: 0, HILL_E_WOULD_BLOCK, or a failure. */
-static int take_records(struct dataplane *plane, uint32_t wanted, uint32_t query_id,
-                        const void **payload, struct hill_why *why)
-{
     for (;;) {
-        uint32_t type, bytes;
-        int rc = shm_ring_peek(&plane->selection, &type, payload, &bytes);
+        uint32_t bytes;
+        int rc = shm_ring_peek(&plane->selection, type, payload, &bytes);
         if (rc == HILL_E_WOULD_BLOCK)
             return rc;
         if (rc)
             return hill_fail(why, rc, "cannot read the selection ring: %s", hill_strerror(rc));
-        rc = examine(plane, type, *payload, bytes, wanted, query_id, why);
-        if (rc == 1)
+        rc = record_check(*type, *payload, bytes, &in->geometry, in->n_sequences, why);
+        if (rc == 0 && ((const struct record_header *)*payload)->epoch == plane->settings.epoch)
             return 0;
-        plane->dropped += type != RECORD_SEQ_STATS;
+        if (rc)
+            log_error("a record from the scorer is refused: %s", why ? why->text : "malformed");
+        plane->dropped++;
         shm_ring_release(&plane->selection);
-        if (rc < 0)
+        if (rc)
             return rc;
-    }
-}
-
-int dataplane_receive(struct dataplane *plane, uint32_t type, uint32_t query_id,
-                      const void **payload, int64_t deadline_ns, struct hill_why *why)
-{
-    for (;;) {
-        uint32_t seen = dataplane_seen(plane);
-        int rc = take_records(plane, type, query_id, payload, why);
-        if (rc != HILL_E_WOULD_BLOCK)
-            return rc;
-        if (is_interrupted(plane))
-            return hill_fail(why, HILL_E_CANCELLED, "interrupted while waiting for %s",
-                             record_name(type));
-        if (clock_now_ns() >= deadline_ns)
-            return hill_fail(why, HILL_E_TIMEOUT, "the scorer sent no %s in time",
-                             record_name(type));
-        if (!dataplane_sleep(plane, seen, deadline_ns))
-            (void)shm_ring_peer_alive(
-                &plane->selection); /* when it is dead the ring says so once empty */
     }
 }
 

@@ -4,9 +4,10 @@
  *
  * Writes: append and query ring. Reads: selection ring, staging arena. Sleeps on the GPU doorbell.
  * What comes in is checked before it is returned: whole (record_check), of this epoch (others are
- * dropped), within tables. Every wait has a deadline and calls `interrupted`, so that control
- * messages end it: HILL_E_CANCELLED then. Failure: HILL_E_PEER_GONE (the scorer died: a new epoch
- * will come), HILL_E_TIMEOUT, HILL_E_PROTOCOL, HILL_E_DAMAGED. Who calls it: main.c, request.c.
+ * dropped), within tables. Every wait has a deadline and calls `waiting`, which empties what comes
+ * in meanwhile and whose error ends the wait. Failure: HILL_E_PEER_GONE (the scorer died: a new
+ * epoch will come), HILL_E_TIMEOUT, HILL_E_PROTOCOL (a malformed record, which is dropped),
+ * HILL_E_DAMAGED, or what `waiting` said. Who calls it: worker.c, schedule.c, step.c, request.c.
  * Concurrency: one thread.
  */
 #ifndef HILL_GPU_WORKER_DATAPLANE_H
@@ -23,7 +24,7 @@ struct dataplane_settings {
     uint64_t run_id;
     uint32_t epoch;
     struct layout_input layout;
-    bool (*interrupted)(void *context);
+    int (*waiting)(void *context, struct hill_why *why);
     void *context;
 };
 
@@ -50,10 +51,10 @@ int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32
 int dataplane_push(struct dataplane *plane, struct shm_ring_end *ring, uint32_t type,
                    const void *record, uint32_t bytes, int64_t deadline_ns, struct hill_why *why);
 
-/* The next record of `type` (SEQ_READY, or the SELECTION with that query id); others are dropped.
- * The payload is valid until shm_ring_release of the selection ring, which the caller owes. */
-int dataplane_receive(struct dataplane *plane, uint32_t type, uint32_t query_id,
-                      const void **payload, int64_t deadline_ns, struct hill_why *why);
+/* The next record of this epoch in the selection ring, or HILL_E_WOULD_BLOCK. The payload is valid
+ * until shm_ring_release of the ring, which the caller owes. */
+int dataplane_next(struct dataplane *plane, uint32_t *type, const void **payload,
+                   struct hill_why *why);
 
 /* Are the uploads' staging slots of the generation that the selection said? Asked before they are
  * read and again afterwards: HILL_E_PROTOCOL when one is not. */

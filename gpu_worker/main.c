@@ -5,12 +5,12 @@
  *     hill-gpu-worker --run-dir DIR [--log-level LEVEL]     (started by hill-coordinator)
  *     hill-gpu-worker --list-devices
  *
- * What: waits for Configure (model, epoch, device), loads the weights, says Ready, runs one request
- * at a time. A later Configure with a new epoch may come at any time; the weights stay.
- * DIAGNOSTICS: one line on stderr for each failure. A request that fails is answered with Done;
- * what the worker cannot survive (no device, no memory for the weights, a damaged model) with
- * Failure, and the process ends with the contract's code. It ends with 0 on SIGTERM, Shutdown, or
- * when the coordinator is gone.
+ * What: waits for Configure (model, epoch, device), loads the weights, says Ready, runs up to
+ * n_sequences requests at once. A later Configure with a new epoch may come at any time; the
+ * weights stay. DIAGNOSTICS: one line on stderr for each failure. A request that fails is answered
+ * with Done; what the worker cannot survive (no device, no memory for the weights, a damaged model)
+ * with Failure, and the process ends with the contract's code. It ends with 0 on SIGTERM, Shutdown,
+ * or when the coordinator is gone.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void sleep_idle(struct worker *w)
 {
     struct shm_doorbell *bell = worker_link_doorbell(w->link);
     uint32_t seen = shm_doorbell_read(bell);
-    if (worker_interrupted(w) || (w->request && w->plane.bell))
+    if (worker_poll(w) || w->n_requests)
         return;
     shm_doorbell_wait(bell, seen, clock_deadline_ms(IDLE_SLICE_MS), 0);
 }
@@ -36,8 +36,8 @@ static int run_loop(struct worker *w)
     while (rc == 0 && !worker_link_stopping(w->link)) {
         if (w->pending)
             rc = worker_configure(w);
-        else if (w->request && w->plane.bell)
-            rc = request_run(w);
+        else if (w->n_requests)
+            rc = schedule_run(w);
         else
             sleep_idle(w);
     }

@@ -4,7 +4,7 @@
  * The weights stay over epochs as long as the model is the same; the slot table's contents and the
  * rings do not.
  */
-#include "gpu_worker/worker.h"
+#include "gpu_worker/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,43 +14,18 @@
 
 #define OPEN_DEADLINE_MS 30000
 
-/* A request that comes while one runs is a mistake of the sender: answered, not queued. */
-static void refuse_request(struct worker *w, const Hill__Prefill *prefill)
-{
-    Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__Done done = HILL__DONE__INIT;
-    done.request_id = prefill->request_id;
-    done.finish = HILL__FINISH_REASON__FINISH_ERROR;
-    done.code = HILL_E_BUSY;
-    done.text = (char *)"the gpu worker runs another request";
-    message.body_case = HILL__MESSAGE__BODY_DONE;
-    message.done = &done;
-    worker_link_send(w->link, &message);
-}
-
 static void take_message(struct worker *w, Hill__Message *message)
 {
     switch (message->body_case) {
     case HILL__MESSAGE__BODY_CONFIGURE:
         proto_free(w->pending);
         w->pending = message;
-        if (!w->running_request) { /* what was asked of the old epoch is asked again in the new one
-                                    */
-            proto_free(w->request);
-            w->request = NULL;
-        }
         return;
     case HILL__MESSAGE__BODY_PREFILL:
-        if (!w->request) {
-            w->request = message;
-            w->cancelled = false;
-            return;
-        }
-        refuse_request(w, message->prefill);
-        break;
+        request_arrive(w, message);
+        return;
     case HILL__MESSAGE__BODY_CANCEL:
-        if (w->request && message->cancel->request_id == w->request->prefill->request_id)
-            w->cancelled = true;
+        request_cancel(w, message->cancel->request_id);
         break;
     case HILL__MESSAGE__BODY_REPLY:
         log_debug("the coordinator says: %s", message->reply->text);
@@ -62,13 +37,22 @@ static void take_message(struct worker *w, Hill__Message *message)
     proto_free(message);
 }
 
-bool worker_interrupted(void *context)
+bool worker_poll(struct worker *w)
 {
-    struct worker *w = context;
     Hill__Message *message;
     while ((message = worker_link_poll(w->link)))
         take_message(w, message);
-    return w->cancelled || w->pending || worker_link_stopping(w->link);
+    return w->pending || worker_link_stopping(w->link);
+}
+
+int worker_waiting(void *context, struct hill_why *why)
+{
+    struct worker *w = context;
+    if (worker_poll(w))
+        return hill_fail(why, HILL_E_CANCELLED, "interrupted: the epoch ends");
+    if (w->waiting && request_cancelled(w->waiting))
+        return hill_fail(why, HILL_E_CANCELLED, "cancelled");
+    return w->ready ? schedule_take_records(w, why) : 0;
 }
 
 static void unload_model(struct worker *w)
@@ -123,16 +107,6 @@ static int load_model(struct worker *w, const Hill__Configure *c, struct hill_wh
     return 0;
 }
 
-static void free_tables(struct worker *w)
-{
-    free(w->item_slots);
-    free(w->uploads);
-    free(w->uploads_given);
-    w->item_slots = NULL;
-    w->uploads = NULL;
-    w->uploads_given = NULL;
-}
-
 /* Leave the epoch: the device lets go of staging before it is unmapped. */
 static void leave_epoch(struct worker *w)
 {
@@ -143,18 +117,6 @@ static void leave_epoch(struct worker *w)
     dataplane_detach(&w->plane);
 }
 
-/* Tables on the host whose size follows from the configuration. */
-static int make_tables(struct worker *w, const Hill__Configure *c, struct hill_why *why)
-{
-    free_tables(w);
-    w->item_slots = calloc(c->gpu_slots, sizeof *w->item_slots);
-    w->uploads = calloc(c->gpu_slots, sizeof *w->uploads);
-    w->uploads_given = calloc(c->gpu_slots, sizeof *w->uploads_given);
-    if (w->item_slots && w->uploads && w->uploads_given)
-        return 0;
-    return hill_fail(why, HILL_E_NOMEM, "no memory for a table of %u slots", c->gpu_slots);
-}
-
 static int attach_epoch(struct worker *w, const Hill__Configure *c, struct hill_why *why)
 {
     struct dataplane_settings settings = {
@@ -163,7 +125,7 @@ static int attach_epoch(struct worker *w, const Hill__Configure *c, struct hill_
         .layout = {.geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim},
                    .ctx_tokens = c->ctx_tokens,
                    .n_sequences = c->n_sequences},
-        .interrupted = worker_interrupted,
+        .waiting = worker_waiting,
         .context = w,
     };
     leave_epoch(w);
@@ -187,15 +149,16 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
     if (!rc)
         rc = check_geometry(w, c, why);
     if (!rc)
-        rc = engine_configure(w->engine, c->batch_tokens, c->gpu_slots, why);
+        rc = engine_configure(w->engine, c->batch_tokens, c->gpu_slots, c->n_sequences, why);
     if (!rc)
         rc = engine_attach_staging(w->engine, w->plane.arena.slots, w->plane.arena.stride,
                                    w->plane.arena.slot_count, why);
     if (!rc)
-        rc = make_tables(w, c, why);
+        rc = step_make_tables(&w->step, c->gpu_slots, c->n_sequences, why);
     w->epoch = c->epoch;
     w->ctx_tokens = c->ctx_tokens;
     w->gpu_slots = c->gpu_slots;
+    w->n_sequences = rc ? 0 : c->n_sequences;
     w->gpu_kv_cap_bytes = c->gpu_kv_cap_bytes;
     return rc;
 }
@@ -205,10 +168,13 @@ int worker_configure(struct worker *w)
     Hill__Message *message = w->pending;
     struct hill_why why = {.text = ""};
     w->pending = NULL;
-    w->ready_owed = 0;
+    w->ready = false;
+    w->peer_gone_ns = 0;
+    memset(w->ready_owed, 0, sizeof w->ready_owed);
     const Hill__Configure *c = message->configure;
     int rc = carry_out(w, c, &why);
     if (rc == 0) {
+        w->ready = true;
         worker_link_set_epoch(w->link, c->epoch);
         worker_link_ready(w->link, c->epoch, w->device.name, engine_weight_bytes(w->engine));
     } else if (w->pending || worker_link_stopping(w->link)) {
@@ -228,6 +194,5 @@ void worker_finish(struct worker *w)
         leave_epoch(w);
     unload_model(w);
     proto_free(w->pending);
-    proto_free(w->request);
-    free_tables(w);
+    step_free_tables(&w->step);
 }

@@ -1,32 +1,42 @@
 /*
- * gpu_worker/worker.h - what the GPU worker's process holds, shared by main.c, worker.c and
- * request.c.
+ * gpu_worker/worker.h - what the GPU worker's process holds, shared by main.c, worker.c,
+ * schedule.c, step.c and request.c.
  *
- * Control: messages are read here and there while a request runs (worker_interrupted); a newer
- * Configure is kept until the request has let go of the old epoch. Concurrency: the data loop's
- * thread only.
+ * Control: messages are read between units of work and in every wait (worker_waiting). A Prefill
+ * joins at once and waits for its turn; a newer Configure is kept until the requests have let go of
+ * the old epoch. Concurrency: the data loop's thread only.
  */
 #ifndef HILL_GPU_WORKER_WORKER_H
 #define HILL_GPU_WORKER_WORKER_H
 
+#include "base/clock.h"
 #include "gpu_worker/dataplane.h"
 #include "gpu_worker/engine.h"
 #include "gpu_worker/sampler.h"
+#include "gpu_worker/step.h"
 #include "proto/worker_link.h"
+
+#define WORKER_WAIT_MS 60000 /* for anything that another process owes */
+
+struct request;
 
 struct worker {
     struct worker_link *link;
     Hill__Message *pending; /* a Configure that is not carried out yet, or NULL */
-    Hill__Message *request; /* the Prefill to run or that runs, or NULL */
-    bool running_request;   /* request has been started */
-    bool cancelled;         /* request is to end */
-    uint32_t ready_owed;    /* SEQ_READYs that a cancelled request did not wait for */
     uint64_t work_done;
 
     struct dataplane plane; /* of the current epoch; plane.bell is NULL when there is none */
-    uint32_t epoch, ctx_tokens, gpu_slots;
+    bool ready;             /* Ready has been said for this epoch */
+    uint32_t epoch, ctx_tokens, gpu_slots, n_sequences;
     uint64_t gpu_kv_cap_bytes;
     uint32_t next_query_id;
+
+    struct request *requests[ENGINE_SEQUENCES_MAX]; /* by sequence, or NULL */
+    uint32_t n_requests;
+    uint64_t n_arrived;
+    uint32_t ready_owed[ENGINE_SEQUENCES_MAX]; /* SEQ_READYs that are still to come */
+    int64_t peer_gone_ns;                      /* when a dead scorer was noticed, or 0 */
+    struct request *waiting; /* whose cancel ends the wait that is going on, or NULL */
 
     char *model_path; /* of the loaded model, or NULL */
     struct cldevice device;
@@ -34,25 +44,43 @@ struct worker {
     struct model_hparams hparams;
     struct engine *engine;
     struct sampler sampler;
-    float *logits;        /* [n_vocab] */
-    uint32_t *item_slots; /* [gpu_slots], like the two below */
-    struct engine_upload *uploads;
-    struct selected_upload *uploads_given; /* of the layer that the device works on, n of them */
-    uint32_t n_uploads_given;
+    float *logits; /* [n_vocab] */
+    struct step step;
 };
 
-/* Take what is in the mailbox. True when the current request must be let go: cancelled, a new
- * epoch, or stopping. */
-bool worker_interrupted(void *worker);
+/* Take what is in the mailbox. True when the epoch must be left: a new one, or stopping. */
+bool worker_poll(struct worker *w);
+/* Called in every wait: mailbox and selection ring are emptied, so that nobody waits for us. Not 0
+ * when the wait must end: HILL_E_CANCELLED (the epoch is to be left, or w->waiting was cancelled),
+ * or what the ring said. */
+int worker_waiting(void *worker, struct hill_why *why);
 
 /* Carry out w->pending: attach its epoch, load the model unless it is loaded, say Ready (or
  * Failure). 0, or an error after which the process ends (already said). */
 int worker_configure(struct worker *w);
 
-/* Run w->request to its end: Done has been sent, unless the epoch is to be left. 0, or an error
- * after which the process ends (the device is gone; Failure has been said). */
-int request_run(struct worker *w);
+/* schedule.c: run the requests until there are none or the epoch is to be left (they are let go
+ * then). 0, or an error after which the process ends (the device is gone; Failure has been said).
+ */
+int schedule_run(struct worker *w);
+/* Take the records of the selection ring to whom they are for. 0, or what the ring said. */
+int schedule_take_records(struct worker *w, struct hill_why *why);
 
 void worker_finish(struct worker *w);
+
+static inline int64_t worker_deadline(void)
+{
+    return clock_deadline_ms(WORKER_WAIT_MS);
+}
+
+static inline uint32_t worker_entry_bytes(const struct worker *w)
+{
+    return kv_entry_bytes(&w->plane.settings.layout.geometry);
+}
+
+static inline void worker_unit_of_work(struct worker *w)
+{
+    worker_link_work_done(w->link, ++w->work_done);
+}
 
 #endif

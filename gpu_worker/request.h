@@ -1,0 +1,78 @@
+/*
+ * gpu_worker/request.h - one request's life: it arrives, waits for its turn to prefill, has its
+ * prompt computed unit by unit, joins the decode steps, ends.
+ *
+ * Every function does a bounded piece and returns; schedule.c calls them in turn. Ends: stop token,
+ * length, cancel, error (all with SEQ_END, once SEQ_BEGIN is out, and Done), or silently with its
+ * epoch (request_free): the coordinator sends it again. Functions that return int give an error
+ * that ends the request, with the reason in why. Concurrency: one thread.
+ */
+#ifndef HILL_GPU_WORKER_REQUEST_H
+#define HILL_GPU_WORKER_REQUEST_H
+
+#include <xxhash.h>
+
+#include "gpu_worker/worker.h"
+
+enum request_state {
+    REQUEST_WAITING,   /* for the engine's prefill to be free */
+    REQUEST_BEGINNING, /* SEQ_BEGIN is out, the scorer's answer is not here */
+    REQUEST_LOADING,   /* the prompt's tokens go to the device */
+    REQUEST_PREFILL,   /* (layer, chunk) units */
+    REQUEST_DECODE,
+};
+
+struct request {
+    struct worker *w;
+    Hill__Message *message; /* the Prefill, owned */
+    const Hill__Prefill *prefill;
+    enum request_state state;
+    uint64_t arrival; /* requests prefill in this order */
+    uint32_t sequence, step, prompt, predict;
+    uint32_t *tokens; /* [prompt + predict]: the sequence so far */
+    uint32_t n_tokens, predicted;
+    bool cancelled;
+    bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
+    bool ready; /* the scorer has answered, with ready_status */
+    int ready_status;
+    uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
+    struct sampler_settings sampling;
+    XXH64_state_t *hash;
+    int64_t started_ns, begun_ns, prompt_done_ns, token_ns, idle_ns, longest_gap_ns, progress_ns;
+    uint64_t upload_bytes;
+    Hill__FinishReason finish;
+};
+
+/* A Prefill: takes a place, or is answered with Done. Owns the message. */
+void request_arrive(struct worker *w, Hill__Message *message);
+/* Marks it; schedule.c ends it. */
+void request_cancel(struct worker *w, uint64_t request_id);
+bool request_cancelled(const struct request *r);
+
+/* Is it within limits? SEQ_BEGIN to the scorer. */
+int request_begin(struct request *r, struct hill_why *why);
+/* A SEQ_READY of the sequence. */
+void request_take_ready(struct worker *w, const struct record_seq_ready *record);
+/* A record was malformed: whoever waits for SEQ_READY gets that for an answer. */
+void request_spoil_ready(struct worker *w, int code);
+/* When the scorer has answered: on to REQUEST_LOADING. */
+int request_check_ready(struct request *r, struct hill_why *why);
+/* Some of the prompt's tokens; after the last on to REQUEST_PREFILL. */
+int request_load(struct request *r, struct hill_why *why);
+/* Until the current unit is computed. alone: the next one may be queued before, so that the device
+ * never pauses; else decode steps run in between. */
+int request_await_unit(struct request *r, bool alone, struct hill_why *why);
+/* The current unit's entries to the scorer while the next one computes; after the last one the
+ * logits are in w->logits and the request is in REQUEST_DECODE. */
+int request_append_unit(struct request *r, struct hill_why *why);
+
+struct record_header request_header(const struct request *r, uint32_t layer);
+int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
+/* A token from the logits in w->logits. True when the request is at its end. */
+bool request_take_token(struct request *r);
+
+/* SEQ_END, Done with rc's reason, freed. */
+void request_end(struct request *r, int rc, const char *text);
+void request_free(struct request *r);
+
+#endif

@@ -1,0 +1,218 @@
+/*
+ * gpu_worker/schedule.c - who runs when: one prompt at a time, in the order of arrival, and between
+ * its (layer, chunk) units a decode step of all sequences that decode.
+ *
+ * A turn: end what was cancelled; a piece of the prompt; a step; the prompt's unit goes to the
+ * scorer. So a sequence waits between two tokens for one unit of someone else's prompt at most, and
+ * requests join and leave between steps. What goes wrong with one request ends that one. A dead
+ * scorer and a new epoch end all: silently, since the coordinator sends them again; a scorer that
+ * died is waited for (a new epoch will tell) before requests fail. Called by main.c. Concurrency:
+ * one thread.
+ */
+#include "base/log.h"
+#include "gpu_worker/request.h"
+
+static bool leaving(const struct worker *w)
+{
+    return w->pending || worker_link_stopping(w->link);
+}
+
+/* ---- records in ---- */
+
+int schedule_take_records(struct worker *w, struct hill_why *why)
+{
+    struct dataplane *plane = &w->plane;
+    const void *payload;
+    uint32_t type;
+    for (;;) {
+        int rc = dataplane_next(plane, &type, &payload, why);
+        if (rc == HILL_E_PROTOCOL) { /* whose it was cannot be known */
+            step_fail_waiting(w, rc, "a record from the scorer is malformed");
+            request_spoil_ready(w, rc);
+            continue;
+        }
+        if (rc)
+            return rc == HILL_E_WOULD_BLOCK ? 0 : rc;
+        if (type == RECORD_SEQ_READY)
+            request_take_ready(w, payload);
+        else if (type == RECORD_SELECTION && !step_take_selection(w, payload))
+            plane->dropped++;
+        shm_ring_release(&plane->selection);
+    }
+}
+
+/* ---- failures ---- */
+
+/* A dead scorer means a new epoch: wait for it, once for all requests. True when it came. */
+static bool await_new_epoch(struct worker *w)
+{
+    if (!w->peer_gone_ns)
+        w->peer_gone_ns = clock_now_ns();
+    int64_t deadline = w->peer_gone_ns + WORKER_WAIT_MS * 1000000ll;
+    while (!worker_poll(w) && clock_now_ns() < deadline)
+        dataplane_sleep(&w->plane, dataplane_seen(&w->plane), deadline);
+    return leaving(w);
+}
+
+static int device_failed(struct worker *w, const struct request *r, const struct hill_why *why)
+{
+    unsigned long long id = r->prefill->request_id;
+    log_error("the device failed in request %llu: %s", id, why->text);
+    worker_link_failure(w->link, HILL_E_NODEV, why->text, true, id);
+    return HILL_E_NODEV;
+}
+
+/* A request's outcome: it ends, unless all are to be let go. Not 0 when the process must end. */
+static int conclude(struct worker *w, struct request *r, int rc, const struct hill_why *why)
+{
+    if (rc == HILL_E_NODEV)
+        return device_failed(w, r, why);
+    if (leaving(w) || (rc == HILL_E_PEER_GONE && await_new_epoch(w)))
+        return 0;
+    request_end(r, rc, why->text);
+    return 0;
+}
+
+static void let_all_go(struct worker *w)
+{
+    for (uint32_t i = 0; i < w->n_sequences; i++) {
+        if (!w->requests[i])
+            continue;
+        log_info("request %llu is let go", (unsigned long long)w->requests[i]->prefill->request_id);
+        request_free(w->requests[i]);
+    }
+}
+
+/* ---- a turn ---- */
+
+static int end_cancelled(struct worker *w)
+{
+    struct hill_why why = {.text = "cancelled"};
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < w->n_sequences; i++)
+        if (w->requests[i] && w->requests[i]->cancelled)
+            rc = conclude(w, w->requests[i], HILL_E_CANCELLED, &why);
+    return rc;
+}
+
+/* The request whose prompt is computed, or whose turn it is. NULL: none. */
+static struct request *next_prompt(struct worker *w)
+{
+    struct request *oldest = NULL;
+    for (uint32_t i = 0; i < w->n_sequences; i++) {
+        struct request *r = w->requests[i];
+        if (!r || r->state == REQUEST_DECODE)
+            continue;
+        if (r->state != REQUEST_WAITING)
+            return r;
+        if (!oldest || r->arrival < oldest->arrival)
+            oldest = r;
+    }
+    return oldest;
+}
+
+/* A bounded piece of the prompt's way to its units. */
+static int advance(struct request *r, bool alone, struct hill_why *why)
+{
+    switch (r->state) {
+    case REQUEST_WAITING:
+        return request_begin(r, why);
+    case REQUEST_BEGINNING:
+        return request_check_ready(r, why);
+    case REQUEST_LOADING:
+        return request_load(r, why);
+    case REQUEST_PREFILL:
+        return request_await_unit(r, alone, why);
+    default:
+        return 0;
+    }
+}
+
+/* The first token comes out of the prompt itself. */
+static int append_unit(struct worker *w, struct request *r)
+{
+    struct hill_why why = {.text = ""};
+    int rc = request_append_unit(r, &why);
+    if (rc || (r->state == REQUEST_DECODE && request_take_token(r)))
+        return conclude(w, r, rc, &why);
+    return 0;
+}
+
+static uint32_t gather_rows(struct worker *w)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->n_sequences; i++)
+        if (w->requests[i] && w->requests[i]->state == REQUEST_DECODE)
+            w->step.members[n++].request = w->requests[i];
+    w->step.n_members = n;
+    return n;
+}
+
+/* A member after the step: its token, or its end. */
+static int take_row(struct worker *w, uint32_t row)
+{
+    struct step_member *m = &w->step.members[row];
+    if (!m->rc)
+        m->rc = engine_step_logits(w->engine, row, w->logits, &m->why);
+    if (m->rc || request_take_token(m->request))
+        return conclude(w, m->request, m->rc, &m->why);
+    return 0;
+}
+
+static int run_step(struct worker *w)
+{
+    struct hill_why why = {.text = ""};
+    uint32_t n = w->step.n_members;
+    int rc = step_run(w, &why), end = 0;
+    for (uint32_t i = 0; !end && i < n; i++)
+        end = rc ? conclude(w, w->step.members[i].request, rc, &why) : take_row(w, i);
+    w->step.n_members = 0;
+    return end;
+}
+
+/* Nothing to compute: the scorer's answer to SEQ_BEGIN is awaited, or a message. */
+static int sleep_once(struct worker *w, struct request *r, uint32_t seen, struct hill_why *why)
+{
+    w->waiting = r;
+    int rc = worker_waiting(w, why);
+    w->waiting = NULL;
+    if (!rc && !r->ready && !dataplane_sleep(&w->plane, seen, worker_deadline()))
+        (void)shm_ring_peer_alive(&w->plane.selection); /* dead: the ring says so once empty */
+    return rc;
+}
+
+static int run_turn(struct worker *w)
+{
+    struct hill_why why = {.text = ""};
+    uint32_t seen = dataplane_seen(&w->plane);
+    int rc = schedule_take_records(w, &why);
+    int end = rc ? 0 : end_cancelled(w);
+    struct request *r = next_prompt(w);
+    bool in_prefill = r && r->state == REQUEST_PREFILL;
+    uint32_t n_rows = gather_rows(w);
+    if (!rc && !end && r)
+        rc = advance(r, n_rows == 0, &why);
+    if (!rc && !end && r && r->state == REQUEST_BEGINNING && !n_rows)
+        rc = sleep_once(w, r, seen, &why);
+    if (rc) { /* of the prompt, or of the ring with nobody else to hear it */
+        if (!r)
+            r = w->step.members[0].request;
+        w->step.n_members = 0;
+        return conclude(w, r, rc, &why);
+    }
+    if (!end && n_rows)
+        end = run_step(w);
+    if (!end && !leaving(w) && in_prefill)
+        end = append_unit(w, r);
+    return end;
+}
+
+int schedule_run(struct worker *w)
+{
+    int end = 0;
+    while (!end && w->n_requests && !worker_poll(w))
+        end = run_turn(w);
+    if (!end && leaving(w))
+        let_all_go(w);
+    return end;
+}

@@ -1,0 +1,307 @@
+/* gpu_worker/step.c - see step.h. */
+#include "gpu_worker/step.h"
+
+#include <stdlib.h>
+
+#include "gpu_worker/request.h"
+
+int step_make_tables(struct step *step, uint32_t gpu_slots, uint32_t n_sequences,
+                     struct hill_why *why)
+{
+    step_free_tables(step);
+    step->slots = calloc(gpu_slots, sizeof *step->slots);
+    step->uploads = calloc(gpu_slots, sizeof *step->uploads);
+    step->given = calloc((size_t)n_sequences * gpu_slots, sizeof *step->given);
+    if (step->slots && step->uploads && step->given)
+        return 0;
+    return hill_fail(why, HILL_E_NOMEM, "no memory for tables of %u slots", gpu_slots);
+}
+
+void step_free_tables(struct step *step)
+{
+    free(step->slots);
+    free(step->uploads);
+    free(step->given);
+    *step = (struct step){0};
+}
+
+/* Errors that are not about one row. */
+static bool concerns_all(const struct worker *w, int rc)
+{
+    return rc == HILL_E_NODEV || rc == HILL_E_PEER_GONE || w->pending ||
+           worker_link_stopping(w->link);
+}
+
+/* Keep a row's failure for the end of the step; what concerns all is returned. */
+static int row_failed(const struct worker *w, struct step_member *m, int rc,
+                      const struct hill_why *why)
+{
+    if (concerns_all(w, rc))
+        return rc;
+    m->rc = rc;
+    m->why = *why;
+    m->waiting = false;
+    return 0;
+}
+
+static struct selected_upload *given_to(const struct worker *w, const struct step_member *m)
+{
+    return w->step.given + (size_t)(m - w->step.members) * w->gpu_slots;
+}
+
+/* The device has read staging: it must have been what the selection said all the time. */
+static int confirm_uploads(struct worker *w, struct step_member *m, struct hill_why *why)
+{
+    uint32_t n = m->n_given;
+    m->n_given = 0;
+    return dataplane_check_staged(&w->plane, given_to(w, m), n, why);
+}
+
+/* ---- queries out ---- */
+
+static int push_query(struct worker *w, struct step_member *m, struct hill_why *why)
+{
+    struct dataplane *plane = &w->plane;
+    const struct model_hparams *hp = &w->hparams;
+    struct request *r = m->request;
+    uint32_t layer = w->step.layer, entry = worker_entry_bytes(w), n_before = r->n_tokens - 1;
+    uint32_t query_bytes = (uint32_t)sizeof(struct record_query) + 4 * hp->n_heads * hp->head_dim;
+    uint32_t append_bytes = (uint32_t)sizeof(struct record_append) + entry;
+    void *to_query, *to_append;
+    int rc =
+        dataplane_reserve(plane, &plane->query, query_bytes, &to_query, worker_deadline(), why);
+    if (!rc)
+        rc = dataplane_reserve(plane, &plane->append, append_bytes, &to_append, worker_deadline(),
+                               why);
+    if (rc)
+        return rc;
+    struct record_query *query = to_query;
+    struct record_append *append = to_append;
+    m->query_id = w->next_query_id++;
+    *query = (struct record_query){request_header(r, layer), m->query_id, QUERY_EXACT, hp->n_heads,
+                                   n_before};
+    *append = (struct record_append){
+        .header = request_header(r, layer), .first = n_before, .n_tokens = 1};
+    rc = engine_step_query(w->engine, layer, (uint32_t)(m - w->step.members), (float *)(query + 1),
+                           append + 1, why);
+    if (!rc)
+        rc = confirm_uploads(w, m, why);
+    if (rc)
+        return rc;
+    m->waiting = true; /* before the answer can come */
+    shm_ring_publish(&plane->query, RECORD_QUERY, query_bytes);
+    shm_ring_publish(&plane->append, RECORD_APPEND, append_bytes);
+    return 0;
+}
+
+static int push_queries(struct worker *w, struct hill_why *why)
+{
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
+        struct step_member *m = &w->step.members[i];
+        m->listed = false;
+        if (m->rc)
+            continue;
+        w->waiting = m->request;
+        rc = push_query(w, m, why);
+        w->waiting = NULL;
+        if (rc)
+            rc = row_failed(w, m, rc, why);
+    }
+    return rc;
+}
+
+/* ---- selections in ---- */
+
+/* The uploads' slots in staging, checked; the device copies them while it works on the layer. */
+static int apply_uploads(struct worker *w, struct step_member *m,
+                         const struct selected_upload *uploads, uint32_t n, struct hill_why *why)
+{
+    if (n > w->gpu_slots)
+        return hill_fail(why, HILL_E_PROTOCOL, "%u uploads for %u GPU slots", n, w->gpu_slots);
+    int rc = dataplane_check_staged(&w->plane, uploads, n, why);
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        w->step.uploads[i] = (struct engine_upload){uploads[i].staging_slot, uploads[i].gpu_slot};
+        given_to(w, m)[i] = uploads[i];
+    }
+    m->n_given = rc ? 0 : n;
+    m->request->upload_bytes += (uint64_t)n * worker_entry_bytes(w);
+    return rc ? rc
+              : engine_step_upload(w->engine, w->step.layer, (uint32_t)(m - w->step.members), n,
+                                   w->step.uploads, why);
+}
+
+/* Positions ascend below N and slots lie in the table: what the attention relies on. */
+static int check_items(const struct worker *w, const struct selected_item *items, uint32_t n,
+                       uint32_t n_before, struct hill_why *why)
+{
+    if (n > w->gpu_slots || n > n_before)
+        return hill_fail(why, HILL_E_PROTOCOL, "a selection of %u entries of %u with %u GPU slots",
+                         n, n_before, w->gpu_slots);
+    for (uint32_t i = 0; i < n; i++)
+        if (items[i].gpu_slot >= w->gpu_slots || items[i].position >= n_before ||
+            (i && items[i].position <= items[i - 1].position))
+            return hill_fail(
+                why, HILL_E_PROTOCOL,
+                "item %u of a selection (position %u, slot %u) is out of range or order", i,
+                items[i].position, items[i].gpu_slot);
+    return 0;
+}
+
+static int use_selection(struct worker *w, struct step_member *m, const struct record_selection *s,
+                         struct hill_why *why)
+{
+    const struct selected_item *items = (const struct selected_item *)(s + 1);
+    struct request *r = m->request;
+    uint32_t layer = w->step.layer;
+    if (s->status)
+        return hill_fail(why, s->status < 0 ? s->status : HILL_E_PROTOCOL,
+                         "the scorer cannot select for layer %u: %s", layer,
+                         hill_strerror(s->status));
+    if (s->header.layer != layer || s->header.sequence != r->sequence)
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "a selection of sequence %u, layer %u answers a query of %u, %u",
+                         s->header.sequence, s->header.layer, r->sequence, layer);
+    int rc = check_items(w, items, s->n_selected, r->n_tokens - 1, why);
+    if (!rc)
+        rc = apply_uploads(w, m, (const struct selected_upload *)(items + s->n_selected),
+                           s->n_uploads, why);
+    for (uint32_t i = 0; !rc && i < s->n_selected; i++)
+        w->step.slots[i] = items[i].gpu_slot;
+    if (!rc)
+        rc = engine_step_attend(w->engine, layer, (uint32_t)(m - w->step.members), s->n_selected,
+                                w->step.slots, why);
+    m->listed = rc == 0;
+    return rc;
+}
+
+bool step_take_selection(struct worker *w, const struct record_selection *selection)
+{
+    for (uint32_t i = 0; i < w->step.n_members; i++) {
+        struct step_member *m = &w->step.members[i];
+        if (!m->waiting || m->query_id != selection->query_id)
+            continue;
+        m->waiting = false;
+        m->rc = use_selection(w, m, selection, &m->why);
+        return true;
+    }
+    return false;
+}
+
+/* How many rows still wait; those whose request was cancelled do not. */
+static uint32_t count_waiting(struct worker *w)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->step.n_members; i++) {
+        struct step_member *m = &w->step.members[i];
+        if (m->waiting && m->request->cancelled) {
+            m->waiting = false;
+            m->rc = hill_fail(&m->why, HILL_E_CANCELLED, "cancelled during decode");
+        }
+        n += m->waiting ? 1 : 0;
+    }
+    return n;
+}
+
+void step_fail_waiting(struct worker *w, int code, const char *text)
+{
+    for (uint32_t i = 0; i < w->step.n_members; i++) {
+        struct step_member *m = &w->step.members[i];
+        if (m->waiting)
+            m->rc = hill_fail(&m->why, code, "%s", text);
+        m->waiting = false;
+    }
+}
+
+static int await_selections(struct worker *w, struct hill_why *why)
+{
+    int64_t deadline = worker_deadline();
+    for (;;) {
+        uint32_t seen = dataplane_seen(&w->plane);
+        int rc = schedule_take_records(w, why);
+        if (rc || !count_waiting(w))
+            return rc;
+        rc = worker_waiting(w, why);
+        if (rc || !count_waiting(w))
+            return rc;
+        if (clock_now_ns() >= deadline)
+            step_fail_waiting(w, HILL_E_TIMEOUT, "the scorer sent no SELECTION in time");
+        else if (!dataplane_sleep(&w->plane, seen, deadline))
+            (void)shm_ring_peer_alive(&w->plane.selection); /* dead: the ring says so once empty */
+    }
+}
+
+/* ---- a step ---- */
+
+/* The rows that have failed go along with nothing to attend to. False: no other is left. */
+static bool fill_failed(struct worker *w, int *rc, struct hill_why *why)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < w->step.n_members; i++)
+        alive += w->step.members[i].rc ? 0 : 1;
+    for (uint32_t i = 0; alive && !*rc && i < w->step.n_members; i++)
+        if (!w->step.members[i].listed)
+            *rc = engine_step_attend(w->engine, w->step.layer, i, 0, NULL, why);
+    return alive > 0;
+}
+
+/* True when some row goes on to the next layer. */
+static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
+{
+    *rc = push_queries(w, why);
+    if (*rc)
+        return false;
+    int64_t start = clock_now_ns();
+    *rc = await_selections(w, why);
+    int64_t waited = clock_now_ns() - start;
+    for (uint32_t i = 0; i < w->step.n_members; i++)
+        w->step.members[i].request->idle_ns += waited;
+    if (*rc || !fill_failed(w, rc, why))
+        return false;
+    if (!*rc)
+        *rc = engine_step_run(w->engine, w->step.layer, why);
+    return !*rc;
+}
+
+static int begin(struct worker *w, struct hill_why *why)
+{
+    struct engine_row rows[ENGINE_SEQUENCES_MAX];
+    for (uint32_t i = 0; i < w->step.n_members; i++) {
+        struct request *r = w->step.members[i].request;
+        w->step.members[i] = (struct step_member){.request = r};
+        rows[i] = (struct engine_row){r->sequence, r->tokens[r->n_tokens - 1], r->n_tokens - 1};
+        r->step++;
+    }
+    return engine_step_begin(w->engine, w->step.n_members, rows, why);
+}
+
+/* The device is done when the first logits are there. */
+static int finish(struct worker *w, struct hill_why *why)
+{
+    int rc = engine_step_logits(w->engine, 0, w->logits, why);
+    for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
+        struct step_member *m = &w->step.members[i];
+        if (m->rc)
+            continue;
+        int failed = confirm_uploads(w, m, why);
+        if (!failed)
+            failed = request_push_step_end(m->request, m->request->n_tokens, why);
+        if (failed)
+            rc = row_failed(w, m, failed, why);
+    }
+    return rc;
+}
+
+int step_run(struct worker *w, struct hill_why *why)
+{
+    int rc = begin(w, why);
+    bool on = !rc;
+    for (w->step.layer = 0; on && w->step.layer < w->hparams.n_layers; w->step.layer++)
+        on = run_layer(w, &rc, why);
+    if (on)
+        rc = finish(w, why);
+    for (uint32_t i = 0; i < w->step.n_members; i++)
+        w->step.members[i].waiting = false; /* late answers are nobody's */
+    worker_unit_of_work(w);
+    return rc;
+}
