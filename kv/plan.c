@@ -27,7 +27,8 @@ static uint64_t padded(uint64_t value, uint64_t to)
 static uint64_t prefill_bytes(const struct kv_plan_input *in, uint32_t n_prompt)
 {
     const struct kv_geometry *g = &in->geometry;
-    uint64_t rows = padded(smaller(in->batch_tokens, n_prompt), KV_GPU_ROW_TILE);
+    /* rounded up to a multiple of whatever tile up to that */
+    uint64_t rows = (uint64_t)smaller(in->batch_tokens, n_prompt) + KV_GPU_ROW_TILE - 1;
     uint64_t keys = padded(n_prompt, KV_GPU_KEY_TILE), heads = (uint64_t)g->n_heads * g->head_dim;
     /* hidden states, and the rotary angles of a position */
     uint64_t states = 4 * (uint64_t)n_prompt * (padded(in->n_embd, 32) + g->head_dim);

@@ -1,0 +1,400 @@
+/*
+ * tests/gpu_worker/test_batch.c - decode steps of many rows: each row's logits and entries have the
+ * bits of the row run alone, whichever rows go along, on any device path; and they are right. What
+ * the engine allocates is what the plan counts.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "kv/plan.h"
+#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/reference.h"
+
+enum { LANES = 8, STEPS = 4, CAPACITY = 200 };
+
+static struct cldevice device;
+
+static const struct random_shape base_shape = {.n_layers = 2,
+                                               .n_embd = 48,
+                                               .n_heads = 4,
+                                               .n_kv_heads = 2,
+                                               .head_dim = 16,
+                                               .rope_dims = 16,
+                                               .n_ff = 72,
+                                               .n_vocab = 101,
+                                               .rope_base = 10000,
+                                               .rope_scale = 1,
+                                               .type = GGUF_TENSOR_F32};
+
+/* A sequence: its entries are kept on the host, some of them in its GPU slots as well. */
+struct lane {
+    uint32_t id, prompt, n_tokens, tokens[CAPACITY];
+    uint8_t *entries[4];           /* [layer][CAPACITY][entry bytes] */
+    uint8_t resident[4][CAPACITY]; /* in slot slot_of(position) */
+    float *logits[STEPS];          /* alone */
+};
+
+struct bed {
+    struct random_model m;
+    struct engine *engine;
+    struct lane lanes[LANES];
+    uint32_t entry_bytes, stride;
+    uint8_t *staging; /* [LANES][CAPACITY] */
+    bool everything;  /* lists hold all positions, not a random part */
+    uint64_t seed;
+};
+
+static uint32_t slot_of(uint32_t position)
+{
+    return (position * 7 + 3) % CAPACITY; /* 7 and 200 share no factor */
+}
+
+static uint64_t mix(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e)
+{
+    uint64_t state = (((a * 31 + b) * 1009 + c) * 8191 + d) * 65537 + e;
+    next_random(&state);
+    return next_random(&state) >> 7;
+}
+
+static bool is_selected(const struct bed *b, const struct lane *l, uint32_t layer,
+                        uint32_t position)
+{
+    return b->everything || mix(b->seed, l->id, l->n_tokens, layer, position) % 3;
+}
+
+/* Uploads what the row's list lacks and now and then something it does not list; then the list. */
+static void attend(struct bed *b, struct lane *l, uint32_t layer, uint32_t row)
+{
+    struct hill_why why = {0};
+    struct engine_upload uploads[CAPACITY];
+    uint32_t slots[CAPACITY], n_slots = 0, n_uploads = 0;
+    for (uint32_t p = 0; p < l->n_tokens; p++) {
+        bool listed = is_selected(b, l, layer, p);
+        bool wanted = listed || mix(b->seed, l->id, layer, p, 5) % 50 == 0;
+        if (wanted && !l->resident[layer][p]) {
+            uint32_t staging = l->id * CAPACITY + CAPACITY - 1 - n_uploads;
+            memcpy(b->staging + (size_t)staging * b->stride,
+                   l->entries[layer] + (size_t)p * b->entry_bytes, b->entry_bytes);
+            uploads[n_uploads++] = (struct engine_upload){staging, slot_of(p)};
+            l->resident[layer][p] = 1;
+        }
+        if (listed)
+            slots[n_slots++] = slot_of(p);
+    }
+    RUN_CHECK(engine_step_upload(b->engine, layer, row, n_uploads, uploads, &why));
+    RUN_CHECK(engine_step_attend(b->engine, layer, row, n_slots, slots, &why));
+}
+
+/* One step of n lanes; keep: logits are remembered, else compared with those of the lane alone. */
+static void step(struct bed *b, struct lane *const *lanes, uint32_t n, bool alone)
+{
+    struct hill_why why = {0};
+    struct engine_row rows[LANES];
+    float q[512], *logits = calloc(b->m.hp.n_vocab, sizeof *logits);
+    uint8_t *entry = malloc(b->entry_bytes);
+    for (uint32_t r = 0; r < n; r++)
+        rows[r] = (struct engine_row){alone ? 0 : lanes[r]->id,
+                                      lanes[r]->tokens[lanes[r]->n_tokens], lanes[r]->n_tokens};
+    RUN_CHECK(engine_step_begin(b->engine, n, rows, &why));
+    for (uint32_t layer = 0; layer < b->m.hp.n_layers; layer++) {
+        for (uint32_t i = 0; i < n; i++) { /* in another order than the lists */
+            struct lane *l = lanes[n - 1 - i];
+            uint8_t *kept = l->entries[layer] + (size_t)l->n_tokens * b->entry_bytes;
+            RUN_CHECK(engine_step_query(b->engine, layer, n - 1 - i, q, entry, &why));
+            if (alone)
+                memcpy(kept, entry, b->entry_bytes);
+            else
+                assert_memory_equal(kept, entry, b->entry_bytes);
+        }
+        for (uint32_t r = 0; r < n; r++)
+            attend(b, lanes[r], layer, r);
+        RUN_CHECK(engine_step_run(b->engine, layer, &why));
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        struct lane *l = lanes[r];
+        float *kept = l->logits[l->n_tokens++ - l->prompt];
+        RUN_CHECK(engine_step_logits(b->engine, r, alone ? kept : logits, &why));
+        if (!alone)
+            assert_memory_equal(logits, kept, sizeof *logits * b->m.hp.n_vocab);
+    }
+    free(entry);
+    free(logits);
+}
+
+static void rewind_lane(struct lane *l)
+{
+    l->n_tokens = l->prompt;
+    memset(l->resident, 0, sizeof l->resident);
+}
+
+static void configure(struct bed *b, uint32_t n_sequences)
+{
+    struct hill_why why = {0};
+    RUN_CHECK(engine_configure(b->engine, 32, CAPACITY, n_sequences, &why));
+    RUN_CHECK(engine_attach_staging(b->engine, b->staging, b->stride, LANES * CAPACITY, &why));
+}
+
+static void prefill(struct bed *b, struct lane *l)
+{
+    struct hill_why why = {0};
+    RUN_CHECK(engine_prefill_begin(b->engine, l->prompt, &why));
+    RUN_CHECK(engine_prefill_tokens(b->engine, l->tokens, l->prompt, &why));
+    for (uint32_t u = 0; u < engine_prefill_units(b->engine); u++) {
+        struct engine_unit unit = engine_prefill_unit(b->engine, u);
+        RUN_CHECK(engine_prefill_enqueue(b->engine, u, &why));
+        RUN_CHECK(engine_prefill_read(b->engine, u, 0, unit.count,
+                                      l->entries[unit.layer] + (size_t)unit.first * b->entry_bytes,
+                                      &why));
+    }
+}
+
+/* Lanes of 1 .. 1 + span prompt tokens, each decoded alone. */
+static void open_bed(struct bed *b, const struct random_shape *shape, uint32_t span, uint64_t seed,
+                     bool own_memory)
+{
+    struct hill_why why = {0};
+    struct cldevice other = device;
+    random_model_make(&b->m, shape, seed);
+    other.shares_memory = device.shares_memory && !own_memory;
+    RUN_CHECK(engine_create(&b->engine, &other, b->m.file, &b->m.hp, &why));
+    b->seed = seed;
+    b->entry_bytes = 4 * shape->n_kv_heads * shape->head_dim;
+    b->stride = (b->entry_bytes + 63) / 64 * 64;
+    b->staging = aligned_alloc(4096, ((size_t)LANES * CAPACITY * b->stride + 4095) / 4096 * 4096);
+    memset(b->staging, 0, (size_t)LANES * CAPACITY * b->stride);
+    configure(b, 1);
+    for (uint32_t i = 0; i < LANES; i++) {
+        struct lane *l = &b->lanes[i];
+        l->id = i;
+        l->prompt = l->n_tokens = 1 + (uint32_t)(mix(seed, i, 1, 2, 3) % (span + 1));
+        for (uint32_t t = 0; t < CAPACITY; t++)
+            l->tokens[t] = (uint32_t)(mix(seed, i, t, 4, 5) % shape->n_vocab);
+        for (uint32_t layer = 0; layer < shape->n_layers; layer++)
+            l->entries[layer] = calloc(CAPACITY, b->entry_bytes);
+        for (uint32_t s = 0; s < STEPS; s++)
+            l->logits[s] = calloc(shape->n_vocab, sizeof(float));
+        prefill(b, l);
+        rewind_lane(l);
+        for (uint32_t s = 0; s < STEPS; s++)
+            step(b, &l, 1, true);
+        rewind_lane(l);
+    }
+}
+
+static void close_bed(struct bed *b)
+{
+    engine_destroy(b->engine);
+    for (uint32_t i = 0; i < LANES; i++) {
+        for (uint32_t layer = 0; layer < b->m.shape.n_layers; layer++)
+            free(b->lanes[i].entries[layer]);
+        for (uint32_t s = 0; s < STEPS; s++)
+            free(b->lanes[i].logits[s]);
+    }
+    free(b->staging);
+    random_model_free(&b->m);
+}
+
+/* Any of the lanes that have steps left, in any order, until none has. */
+static void run_together(struct bed *b)
+{
+    uint64_t state = b->seed + 1;
+    configure(b, LANES);
+    for (;;) {
+        struct lane *rows[LANES];
+        uint32_t n = 0, left = 0;
+        for (uint32_t i = 0; i < LANES; i++) {
+            struct lane *l = &b->lanes[(i * 5 + b->seed) % LANES];
+            if (l->n_tokens == l->prompt + STEPS)
+                continue;
+            left++;
+            if (next_random(&state) >> 33 & 3)
+                rows[n++] = l;
+        }
+        if (!left)
+            return;
+        if (n)
+            step(b, rows, n, false);
+    }
+}
+
+static void compare_with_alone(const struct random_shape *shape, uint32_t span, uint64_t seed,
+                               bool own_memory)
+{
+    static struct bed b;
+    memset(&b, 0, sizeof b);
+    open_bed(&b, shape, span, seed, own_memory);
+    run_together(&b);
+    close_bed(&b);
+}
+
+static void rows_give_the_bits_they_give_alone(void **state)
+{
+    (void)state;
+    compare_with_alone(&base_shape, 60, 1, false);
+}
+
+static void with_half_precision_weights_too(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_F16;
+    s.n_embd = 50; /* neither fours nor sixteens */
+    s.n_ff = 71;
+    compare_with_alone(&s, 60, 2, false);
+}
+
+static void with_odd_heads_and_one_kv_head(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.n_kv_heads = 1;
+    s.head_dim = 10;
+    s.rope_dims = 6;
+    s.n_embd = 37;
+    compare_with_alone(&s, 40, 3, false);
+}
+
+static void with_lists_of_more_than_a_tile(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_F16;
+    s.n_heads = 6;
+    s.head_dim = s.rope_dims = 32;
+    compare_with_alone(&s, CAPACITY - STEPS - 1, 4, false);
+}
+
+static void on_a_device_with_memory_of_its_own(void **state)
+{
+    (void)state;
+    compare_with_alone(&base_shape, CAPACITY - STEPS - 1, 5, true);
+}
+
+/* Not only alike but right: with everything listed, logits are those of a forward pass in double.
+ */
+static void rows_agree_with_the_oracle(void **state)
+{
+    (void)state;
+    static struct bed b;
+    memset(&b, 0, sizeof b);
+    b.everything = true;
+    open_bed(&b, &base_shape, 50, 6, false);
+    run_together(&b);
+    for (uint32_t i = 0; i < LANES; i++) {
+        const struct lane *l = &b.lanes[i];
+        struct reference reference;
+        reference_init(&reference, &b.m, l->prompt + STEPS);
+        for (uint32_t t = 0; t < l->prompt + STEPS; t++) {
+            reference_token(&reference, l->tokens[t], NULL);
+            for (uint32_t v = 0; t >= l->prompt && v < b.m.shape.n_vocab; v++) {
+                double want = reference.logits[v], got = l->logits[t - l->prompt][v];
+                if (!(fabs(got - want) <= 3e-4 * (1 + fabs(want))))
+                    fail_msg("lane %u, step %u: %g, not %g", i, t - l->prompt, got, want);
+            }
+        }
+        reference_free(&reference);
+    }
+    close_bed(&b);
+}
+
+/* A row that has failed attends to nothing for the rest of the step; the others do not notice. */
+static void a_row_without_a_list_harms_nobody(void **state)
+{
+    (void)state;
+    static struct bed b;
+    struct hill_why why = {0};
+    memset(&b, 0, sizeof b);
+    open_bed(&b, &base_shape, 60, 7, false);
+    configure(&b, LANES);
+    struct engine_row rows[3];
+    float q[512], logits[101];
+    uint8_t entry[4096];
+    for (uint32_t r = 0; r < 3; r++)
+        rows[r] =
+            (struct engine_row){r, b.lanes[r].tokens[b.lanes[r].n_tokens], b.lanes[r].n_tokens};
+    RUN_CHECK(engine_step_begin(b.engine, 3, rows, &why));
+    for (uint32_t layer = 0; layer < b.m.hp.n_layers; layer++) {
+        RUN_CHECK(engine_step_query(b.engine, layer, 0, q, entry, &why));
+        attend(&b, &b.lanes[0], layer, 0);
+        RUN_CHECK(engine_step_attend(b.engine, layer, 1, 0, NULL, &why));
+        attend(&b, &b.lanes[2], layer, 2);
+        RUN_CHECK(engine_step_run(b.engine, layer, &why));
+    }
+    for (uint32_t r = 0; r < 3; r += 2) {
+        RUN_CHECK(engine_step_logits(b.engine, r, logits, &why));
+        assert_memory_equal(logits, b.lanes[r].logits[0], sizeof logits);
+    }
+    close_bed(&b);
+}
+
+/* kv_plan_gpu_bytes bounds what is allocated, and not by far: admission relies on it. */
+static void check_plan(const struct random_shape *shape, uint32_t n_sequences, bool own_memory)
+{
+    enum { PROMPT = 300, PREDICT = 40, BATCH = 64 };
+    struct hill_why why = {0};
+    struct random_model m;
+    struct engine *engine;
+    struct cldevice other = device;
+    other.shares_memory = device.shares_memory && !own_memory;
+    random_model_make(&m, shape, 9);
+    struct kv_plan_input in = {
+        .geometry = {shape->n_layers, shape->n_heads, shape->n_kv_heads, shape->head_dim},
+        .n_embd = shape->n_embd,
+        .n_ff = shape->n_ff,
+        .n_vocab = shape->n_vocab,
+        .ctx_tokens = PROMPT + PREDICT,
+        .batch_tokens = BATCH,
+        .n_sequences = n_sequences,
+        .selection = {.alpha = 1}};
+    RUN_CHECK(engine_create(&engine, &other, m.file, &m.hp, &why));
+    RUN_CHECK(engine_configure(engine, BATCH, PROMPT + PREDICT, n_sequences, &why));
+    uint64_t planned = kv_plan_gpu_bytes(&in, PROMPT, PREDICT);
+    RUN_CHECK(engine_prefill_begin(engine, PROMPT, &why));
+    uint64_t needed = engine_kv_bytes_needed(engine, PROMPT), taken = engine_kv_bytes(engine);
+    if (needed > planned || taken > needed)
+        fail_msg("%u sequences%s: %llu bytes taken, %llu needed, %llu planned", n_sequences,
+                 own_memory ? ", memory of its own" : "", (unsigned long long)taken,
+                 (unsigned long long)needed, (unsigned long long)planned);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+static void the_plan_bounds_what_is_allocated(void **state)
+{
+    (void)state;
+    struct random_shape odd = base_shape;
+    odd.n_kv_heads = 1;
+    odd.head_dim = 10;
+    odd.rope_dims = 10;
+    odd.n_embd = 37;
+    odd.n_ff = 61;
+    for (int own = 0; own < 2; own++) {
+        for (uint32_t n = 1; n <= 8; n += 7) {
+            check_plan(&base_shape, n, own);
+            check_plan(&odd, n, own);
+        }
+    }
+}
+
+int main(void)
+{
+    struct hill_why why = {0};
+    cldevice_set_threads(2);
+    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_give_the_bits_they_give_alone),
+        cmocka_unit_test(with_half_precision_weights_too),
+        cmocka_unit_test(with_odd_heads_and_one_kv_head),
+        cmocka_unit_test(with_lists_of_more_than_a_tile),
+        cmocka_unit_test(on_a_device_with_memory_of_its_own),
+        cmocka_unit_test(rows_agree_with_the_oracle),
+        cmocka_unit_test(a_row_without_a_list_harms_nobody),
+        cmocka_unit_test(the_plan_bounds_what_is_allocated),
+    };
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    cldevice_close(&device);
+    return rc;
+}
