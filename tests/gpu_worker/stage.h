@@ -2,9 +2,10 @@
  * tests/gpu_worker/stage.h - coordinator and scorer played by a test, around a real hill-gpu-worker
  * process.
  *
- * The played scorer keeps every entry and selects all of them, staging what is not resident, in GPU
- * slots that are a permutation of the positions. It checks the order of what it is sent.
- * Single-threaded: stage_pump does what is to be done.
+ * The played scorer keeps every entry of STAGE_LANES sequences and selects all of them, staging
+ * what is not resident, in GPU slots that are a permutation of the positions. It checks the order
+ * of what it is sent. A lane is a sequence and the request that runs on it. Single-threaded:
+ * stage_pump does what is to be done.
  */
 #ifndef TESTS_GPU_WORKER_STAGE_H
 #define TESTS_GPU_WORKER_STAGE_H
@@ -21,7 +22,25 @@
 #include "shm/arena.h"
 #include "tests/gpu_worker/random_model.h"
 
-enum { STAGE_CTX = 192, STAGE_TOKENS = 64 };
+enum { STAGE_CTX = 192, STAGE_TOKENS = 64, STAGE_LANES = 3 };
+
+struct stage_lane {
+    /* the scorer's */
+    uint32_t appended[8], resident[8], taken[STAGE_CTX], n_taken;
+    uint8_t *entries[8];
+    /* what was seen */
+    uint32_t n_begins, n_ends, n_steps, n_queries;
+    /* what is to go wrong, at the query with this number (counted from 1; 0: never) */
+    uint32_t stall_at, refuse_at, old_generation_at, cancel_at;
+    uint64_t request_id;
+    /* what came back */
+    uint32_t tokens[STAGE_TOKENS], n_tokens;
+    bool done;
+    Hill__FinishReason finish;
+    int code;
+    uint64_t logits_hash;
+    double busy_ms, idle_ms, decode_ms, gap_ms;
+};
 
 struct stage {
     char dir[64], model[96];
@@ -32,24 +51,15 @@ struct stage {
     uint32_t epoch;
     struct random_model m;
     struct layout_input layout;
-    /* the scorer */
     struct shm_segment rings, staging;
     struct shm_ring_end append, query, selection;
     struct shm_arena arena;
-    uint32_t entry_bytes, appended[8], resident[8], taken[STAGE_CTX], n_taken;
-    uint8_t *entries[8];
-    /* what was seen */
-    uint32_t n_begins, n_ends, n_steps, n_queries;
-    /* what is to go wrong, at the query with this number (counted from 1; 0: never) */
-    uint32_t stall_at, refuse_at, old_generation_at, cancel_at;
-    uint64_t request_id;
-    /* what came back */
-    uint32_t tokens[STAGE_TOKENS], n_tokens, n_ready, n_failures;
-    bool done;
-    Hill__FinishReason finish;
-    int code;
-    uint64_t logits_hash;
-    double busy_ms, idle_ms;
+    uint32_t entry_bytes;
+    struct stage_lane lanes[STAGE_LANES];
+    uint64_t n_requests;
+    uint32_t n_ready, n_failures, n_refused; /* refused: Done of a request that is on no lane */
+    int refused_code;
+    uint32_t most_at_once; /* queries that were there together */
 };
 
 static inline void *stage_bind(struct stage *s, const char *file)
@@ -81,7 +91,8 @@ static inline void stage_leave_epoch(struct stage *s)
     memset(&s->query, 0, sizeof s->query);
     memset(&s->selection, 0, sizeof s->selection);
     memset(&s->arena, 0, sizeof s->arena);
-    s->n_taken = 0;
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        s->lanes[i].n_taken = 0;
 }
 
 static inline void stage_enter_epoch(struct stage *s)
@@ -97,12 +108,12 @@ static inline void stage_enter_epoch(struct stage *s)
                      0);
     shm_segment_name(name, s->run_id, s->epoch, "staging");
     assert_int_equal(shm_segment_create(&s->staging, name,
-                                        shm_arena_bytes(STAGE_CTX, s->entry_bytes), fingerprint,
-                                        s->epoch, &why),
+                                        shm_arena_bytes(STAGE_LANES * STAGE_CTX, s->entry_bytes),
+                                        fingerprint, s->epoch, &why),
                      0);
     void *rings = shm_segment_payload(&s->rings), *staging = shm_segment_payload(&s->staging);
     assert_int_equal(layout_init(rings, rings_bytes, &s->layout), 0);
-    assert_int_equal(shm_arena_init(staging, STAGE_CTX, s->entry_bytes), 0);
+    assert_int_equal(shm_arena_init(staging, STAGE_LANES * STAGE_CTX, s->entry_bytes), 0);
     assert_int_equal(shm_arena_own(&s->arena, staging, shm_segment_payload_bytes(&s->staging)), 0);
     assert_int_equal(
         layout_open(&s->append, rings, rings_bytes, &s->layout, RING_APPEND, PARTY_SCORER), 0);
@@ -116,28 +127,30 @@ static inline void stage_enter_epoch(struct stage *s)
 static inline void stage_take_append(struct stage *s, uint32_t type, const void *payload)
 {
     const struct record_header *header = payload;
+    struct stage_lane *lane = &s->lanes[header->sequence];
     assert_int_equal(header->epoch, s->epoch);
     if (type == RECORD_SEQ_BEGIN) {
         struct record_seq_ready ready = {.header = *header};
-        s->n_begins++;
-        s->n_steps = s->n_queries = 0;
-        memset(s->appended, 0, sizeof s->appended);
-        memset(s->resident, 0, sizeof s->resident);
+        lane->n_begins++;
+        lane->n_steps = lane->n_queries = 0;
+        memset(lane->appended, 0, sizeof lane->appended);
+        memset(lane->resident, 0, sizeof lane->resident);
         assert_int_equal(shm_ring_push(&s->selection, RECORD_SEQ_READY, &ready, sizeof ready), 0);
     } else if (type == RECORD_APPEND) {
         const struct record_append *a = payload;
-        assert_int_equal(a->first, s->appended[header->layer]); /* in order, each once */
+        assert_int_equal(a->first, lane->appended[header->layer]); /* in order, each once */
         assert_true(a->first + a->n_tokens <= STAGE_CTX);
-        memcpy(s->entries[header->layer] + (size_t)a->first * s->entry_bytes, a + 1,
+        memcpy(lane->entries[header->layer] + (size_t)a->first * s->entry_bytes, a + 1,
                (size_t)a->n_tokens * s->entry_bytes);
-        s->appended[header->layer] += a->n_tokens;
+        lane->appended[header->layer] += a->n_tokens;
     } else if (type == RECORD_STEP_END) {
         for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
-            assert_int_equal(s->appended[l], ((const struct record_step_end *)payload)->n_tokens);
-        assert_int_equal(header->step, s->n_steps++);
+            assert_int_equal(lane->appended[l],
+                             ((const struct record_step_end *)payload)->n_tokens);
+        assert_int_equal(header->step, lane->n_steps++);
     } else {
         assert_int_equal(type, RECORD_SEQ_END);
-        s->n_ends++;
+        lane->n_ends++;
     }
 }
 
@@ -148,14 +161,15 @@ static inline uint32_t stage_slot(uint32_t position)
 
 static inline void stage_answer(struct stage *s, const struct record_query *q)
 {
-    uint32_t layer = q->header.layer, n = q->n_tokens, n_uploads = n - s->resident[layer],
-             number = ++s->n_queries;
-    if (number == s->stall_at)
+    struct stage_lane *lane = &s->lanes[q->header.sequence];
+    uint32_t layer = q->header.layer, n = q->n_tokens, n_uploads = n - lane->resident[layer],
+             number = ++lane->n_queries;
+    if (number == lane->stall_at)
         return;
-    if (s->n_taken)
-        shm_arena_give(&s->arena, s->n_taken, s->taken);
-    assert_int_equal(shm_arena_take(&s->arena, n_uploads, s->taken), 0);
-    s->n_taken = n_uploads;
+    if (lane->n_taken)
+        shm_arena_give(&s->arena, lane->n_taken, lane->taken);
+    assert_int_equal(shm_arena_take(&s->arena, n_uploads, lane->taken), 0);
+    lane->n_taken = n_uploads;
     uint32_t bytes = (uint32_t)(sizeof(struct record_selection) + n * sizeof(struct selected_item) +
                                 n_uploads * sizeof(struct selected_upload));
     void *payload;
@@ -164,18 +178,18 @@ static inline void stage_answer(struct stage *s, const struct record_query *q)
     struct selected_item *items = (struct selected_item *)(out + 1);
     struct selected_upload *uploads = (struct selected_upload *)(items + n);
     *out = (struct record_selection){q->header, q->query_id, n, n_uploads,
-                                     number == s->refuse_at ? HILL_E_DAMAGED : 0};
+                                     number == lane->refuse_at ? HILL_E_DAMAGED : 0};
     for (uint32_t i = 0; i < n; i++)
         items[i] = (struct selected_item){i, stage_slot(i)};
     for (uint32_t i = 0; i < n_uploads; i++) {
-        uint32_t position = s->resident[layer] + i, slot = s->taken[i];
+        uint32_t position = lane->resident[layer] + i, slot = lane->taken[i];
         memcpy(shm_arena_slot(&s->arena, slot),
-               s->entries[layer] + (size_t)position * s->entry_bytes, s->entry_bytes);
+               lane->entries[layer] + (size_t)position * s->entry_bytes, s->entry_bytes);
         uploads[i] = (struct selected_upload){slot, shm_arena_generation(&s->arena, slot),
                                               stage_slot(position), 0};
-        uploads[i].generation -= number == s->old_generation_at;
+        uploads[i].generation -= number == lane->old_generation_at;
     }
-    s->resident[layer] = n;
+    lane->resident[layer] = n;
     shm_ring_publish(&s->selection, RECORD_SELECTION, bytes);
 }
 
@@ -184,45 +198,91 @@ static inline void stage_send(struct stage *s, Hill__Message *message)
     assert_int_equal(proto_send(s->control, &s->worker, message), 0);
 }
 
-static inline void stage_cancel(struct stage *s)
+static inline void stage_cancel(struct stage *s, const struct stage_lane *lane)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Cancel cancel = HILL__CANCEL__INIT;
-    cancel.request_id = s->request_id;
+    cancel.request_id = lane->request_id;
     message.body_case = HILL__MESSAGE__BODY_CANCEL;
     message.cancel = &cancel;
     stage_send(s, &message);
 }
 
+static inline void stage_take_query(struct stage *s, const struct record_query *q)
+{
+    struct stage_lane *lane = &s->lanes[q->header.sequence];
+    assert_true(lane->appended[q->header.layer] >= q->n_tokens); /* N is appended before */
+    if (lane->n_queries + 1 == lane->cancel_at) {
+        lane->cancel_at = 0;
+        lane->n_queries++;
+        stage_cancel(s, lane);
+    } else {
+        stage_answer(s, q);
+    }
+}
+
 static inline void stage_pump_rings(struct stage *s)
 {
     struct hill_why why = {0};
-    uint32_t type, bytes;
+    uint32_t type, bytes, n_queries = 0;
     const void *payload;
     while (s->append.ring && shm_ring_peek(&s->append, &type, &payload, &bytes) == 0) {
-        if (record_check(type, payload, bytes, &s->layout.geometry, 1, &why))
+        if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
             fail_msg("%s", why.text);
         stage_take_append(s, type, payload);
         shm_ring_release(&s->append);
     }
     while (s->query.ring && shm_ring_peek(&s->query, &type, &payload, &bytes) == 0) {
-        if (record_check(type, payload, bytes, &s->layout.geometry, 1, &why))
+        if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
             fail_msg("%s", why.text);
-        const struct record_query *q = payload;
         assert_int_equal(type, RECORD_QUERY);
-        assert_true(s->appended[q->header.layer] >= q->n_tokens); /* N is appended before */
-        if (s->n_queries + 1 == s->cancel_at) {
-            s->cancel_at = 0;
-            s->n_queries++;
-            stage_cancel(s);
-        } else {
-            stage_answer(s, q);
-        }
+        stage_take_query(s, payload);
+        n_queries++;
         shm_ring_release(&s->query);
     }
+    if (n_queries > s->most_at_once)
+        s->most_at_once = n_queries;
 }
 
 /* ---- the coordinator ---- */
+
+/* NULL: of a request that was sent to no lane. */
+static inline struct stage_lane *stage_lane_of(struct stage *s, uint64_t request_id)
+{
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        if (s->lanes[i].request_id == request_id)
+            return &s->lanes[i];
+    return NULL;
+}
+
+static inline void stage_take_token(struct stage *s, const Hill__Token *token)
+{
+    struct stage_lane *lane = stage_lane_of(s, token->request_id);
+    assert_non_null(lane);
+    assert_false(lane->done);
+    assert_int_equal(token->index, lane->n_tokens);
+    assert_true(lane->n_tokens < STAGE_TOKENS);
+    lane->tokens[lane->n_tokens++] = token->token;
+}
+
+static inline void stage_take_done(struct stage *s, const Hill__Done *done)
+{
+    struct stage_lane *lane = stage_lane_of(s, done->request_id);
+    if (!lane) {
+        s->n_refused++;
+        s->refused_code = done->code;
+        return;
+    }
+    assert_false(lane->done); /* once */
+    lane->done = true;
+    lane->finish = done->finish;
+    lane->code = done->code;
+    lane->logits_hash = done->logits_hash;
+    lane->busy_ms = done->gpu_busy_ms;
+    lane->idle_ms = done->gpu_idle_ms;
+    lane->decode_ms = done->predicted_ms;
+    lane->gap_ms = done->longest_gap_ms;
+}
 
 static inline void stage_take_message(struct stage *s, const Hill__Message *message)
 {
@@ -232,17 +292,10 @@ static inline void stage_take_message(struct stage *s, const Hill__Message *mess
         s->n_ready++;
         break;
     case HILL__MESSAGE__BODY_TOKEN:
-        assert_int_equal(message->token->index, s->n_tokens);
-        assert_true(s->n_tokens < STAGE_TOKENS);
-        s->tokens[s->n_tokens++] = message->token->token;
+        stage_take_token(s, message->token);
         break;
     case HILL__MESSAGE__BODY_DONE:
-        s->done = true;
-        s->finish = message->done->finish;
-        s->code = message->done->code;
-        s->logits_hash = message->done->logits_hash;
-        s->busy_ms = message->done->gpu_busy_ms;
-        s->idle_ms = message->done->gpu_idle_ms;
+        stage_take_done(s, message->done);
         break;
     case HILL__MESSAGE__BODY_FAILURE:
         print_message("failure: %s\n", message->failure->text);
@@ -296,12 +349,12 @@ static inline void stage_configure(struct stage *s)
     c.n_kv_heads = m->n_kv_heads;
     c.head_dim = m->head_dim;
     c.ctx_tokens = c.gpu_slots = STAGE_CTX;
-    c.n_sequences = 1;
+    c.n_sequences = STAGE_LANES;
     c.batch_tokens = 32;
     c.threads = 1;
     c.block_tokens = 256;
     c.selection = &selection;
-    c.staging_slots = STAGE_CTX;
+    c.staging_slots = STAGE_LANES * STAGE_CTX;
     c.gpu_kv_cap_bytes = 64 << 20;
     c.csd_url = c.device = c.simd = c.importance = (char *)"";
     c.n_embd = m->n_embd;
@@ -312,8 +365,10 @@ static inline void stage_configure(struct stage *s)
     stage_send(s, &message);
 }
 
-static inline void stage_request(struct stage *s, const uint32_t *tokens, uint32_t n,
-                                 uint32_t predict, uint32_t stop)
+/* Returns the request's id; on which lane it is, the caller says. */
+static inline uint64_t stage_send_request(struct stage *s, uint32_t sequence,
+                                          const uint32_t *tokens, uint32_t n, uint32_t predict,
+                                          uint32_t stop)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Prefill p = HILL__PREFILL__INIT;
@@ -321,7 +376,8 @@ static inline void stage_request(struct stage *s, const uint32_t *tokens, uint32
     Hill__Selection selection = HILL__SELECTION__INIT;
     selection.alpha = 1;
     sampling.top_p = sampling.repeat_penalty = 1;
-    p.request_id = ++s->request_id;
+    p.request_id = ++s->n_requests;
+    p.sequence = sequence;
     p.tokens = (uint32_t *)tokens;
     p.n_tokens = n;
     p.predict = predict;
@@ -331,9 +387,17 @@ static inline void stage_request(struct stage *s, const uint32_t *tokens, uint32
     p.n_stop_tokens = stop != UINT32_MAX;
     message.body_case = HILL__MESSAGE__BODY_PREFILL;
     message.prefill = &p;
-    s->n_tokens = 0;
-    s->done = false;
     stage_send(s, &message);
+    return p.request_id;
+}
+
+static inline void stage_request(struct stage *s, uint32_t sequence, const uint32_t *tokens,
+                                 uint32_t n, uint32_t predict, uint32_t stop)
+{
+    struct stage_lane *lane = &s->lanes[sequence];
+    lane->n_tokens = 0;
+    lane->done = false;
+    lane->request_id = stage_send_request(s, sequence, tokens, n, predict, stop);
 }
 
 static inline void stage_open(struct stage *s, const struct random_shape *shape,
@@ -351,11 +415,14 @@ static inline void stage_open(struct stage *s, const struct random_shape *shape,
     free(bytes.data);
     assert_int_equal(gguf_open(&s->m.file, s->model, &why), 0);
     assert_int_equal(model_hparams_read(&s->m.hp, s->m.file, &why), 0);
-    s->layout = (struct layout_input){
-        {shape->n_layers, shape->n_heads, shape->n_kv_heads, shape->head_dim}, STAGE_CTX, 1};
+    s->layout =
+        (struct layout_input){{shape->n_layers, shape->n_heads, shape->n_kv_heads, shape->head_dim},
+                              STAGE_CTX,
+                              STAGE_LANES};
     s->entry_bytes = kv_entry_bytes(&s->layout.geometry);
-    for (uint32_t l = 0; l < shape->n_layers; l++)
-        s->entries[l] = calloc(STAGE_CTX, s->entry_bytes);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        for (uint32_t l = 0; l < shape->n_layers; l++)
+            s->lanes[i].entries[l] = calloc(STAGE_CTX, s->entry_bytes);
     s->run_id = UINT64_C(0x7e57000000000000) + (uint64_t)getpid();
     s->context = zmq_ctx_new();
     s->control = stage_bind(s, "worker.sock");
@@ -379,8 +446,9 @@ static inline int stage_close(struct stage *s)
     zmq_close(s->control);
     zmq_close(s->heartbeat);
     zmq_ctx_term(s->context);
-    for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
-        free(s->entries[l]);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
+            free(s->lanes[i].entries[l]);
     random_model_free(&s->m);
     static const char *const files[] = {"model.gguf", "worker.sock", "heartbeat.sock"};
     for (int i = 0; i < 3; i++) {

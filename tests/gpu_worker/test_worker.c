@@ -28,49 +28,68 @@ static const struct random_shape shape = {.n_layers = 3,
                                           .rope_scale = 1,
                                           .type = GGUF_TENSOR_F32};
 static struct stage stage;
+static struct stage_lane *const first = &stage.lanes[0];
 static uint32_t prompt[PROMPT], expected[PREDICT];
 static uint64_t expected_hash;
 
+/* What runs at the same time: part of the prompt, and what comes of it alone. Each goes on long
+ * enough for the next ones to be prefilled meanwhile. */
+static struct story {
+    uint32_t first, n, predict, tokens[STAGE_TOKENS];
+    uint64_t hash;
+} stories[STAGE_LANES] = {{0, PROMPT, 45, {0}, 0}, {5, 40, 25, {0}, 0}, {11, 64, 12, {0}, 0}};
+
 /* What the engine says without any process around it. */
+static uint64_t run_alone(struct engine *engine, const uint32_t *from, uint32_t n, uint32_t predict,
+                          uint32_t *tokens)
+{
+    struct engine_run run;
+    run_init(&run, engine, 32, STAGE_CTX);
+    run_prefill(&run, from, n);
+    XXH64_state_t *hash = XXH64_createState();
+    XXH64_reset(hash, 0);
+    for (uint32_t i = 0; i < predict; i++) {
+        if (i)
+            run_step(&run, tokens[i - 1]);
+        XXH64_update(hash, run.logits, sizeof(float) * shape.n_vocab);
+        tokens[i] = run_greedy(&run);
+    }
+    uint64_t digest = XXH64_digest(hash);
+    XXH64_freeState(hash);
+    run_finish(&run);
+    return digest;
+}
+
 static void run_engine_alone(void)
 {
     struct hill_why why = {0};
     struct cldevice device;
     struct engine *engine;
-    struct engine_run run;
     RUN_CHECK(cldevice_open(&device, NULL, &why));
     RUN_CHECK(engine_create(&engine, &device, stage.m.file, &stage.m.hp, &why));
-    run_init(&run, engine, 32, STAGE_CTX);
-    run_prefill(&run, prompt, PROMPT);
-    XXH64_state_t *hash = XXH64_createState();
-    XXH64_reset(hash, 0);
-    for (uint32_t i = 0; i < PREDICT; i++) {
-        if (i)
-            run_step(&run, expected[i - 1]);
-        XXH64_update(hash, run.logits, sizeof(float) * shape.n_vocab);
-        expected[i] = run_greedy(&run);
+    expected_hash = run_alone(engine, prompt, PROMPT, PREDICT, expected);
+    for (uint32_t i = 0; i < STAGE_LANES; i++) {
+        struct story *s = &stories[i];
+        s->hash = run_alone(engine, prompt + s->first, s->n, s->predict, s->tokens);
     }
-    expected_hash = XXH64_digest(hash);
-    XXH64_freeState(hash);
-    run_finish(&run);
     engine_destroy(engine);
     cldevice_close(&device);
 }
 
 static void request(void)
 {
-    stage.stall_at = stage.refuse_at = stage.old_generation_at = stage.cancel_at = 0;
-    stage_request(&stage, prompt, PROMPT, PREDICT, UINT32_MAX);
+    first->stall_at = first->refuse_at = first->old_generation_at = first->cancel_at = 0;
+    stage_request(&stage, 0, prompt, PROMPT, PREDICT, UINT32_MAX);
 }
 
 static void assert_whole(void)
 {
-    STAGE_UNTIL(&stage, stage.done);
-    assert_int_equal(stage.finish, HILL__FINISH_REASON__FINISH_LENGTH);
-    assert_int_equal(stage.n_tokens, PREDICT);
-    assert_memory_equal(stage.tokens, expected, sizeof expected);
-    assert_true(stage.logits_hash == expected_hash);
-    STAGE_UNTIL(&stage, stage.n_ends == stage.n_begins);
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_LENGTH);
+    assert_int_equal(first->n_tokens, PREDICT);
+    assert_memory_equal(first->tokens, expected, sizeof expected);
+    assert_true(first->logits_hash == expected_hash);
+    STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
 }
 
 static void a_request_gives_the_engines_tokens_and_logits(void **state)
@@ -78,8 +97,8 @@ static void a_request_gives_the_engines_tokens_and_logits(void **state)
     (void)state;
     request();
     assert_whole();
-    assert_int_equal(stage.n_steps, PREDICT); /* prefill and one per token but the last */
-    assert_true(stage.busy_ms > 0 && stage.idle_ms > 0);
+    assert_int_equal(first->n_steps, PREDICT); /* prefill and one per token but the last */
+    assert_true(first->busy_ms > 0 && first->idle_ms > 0);
 }
 
 static void a_stop_token_ends_it_unsent(void **state)
@@ -88,21 +107,21 @@ static void a_stop_token_ends_it_unsent(void **state)
     uint32_t at = 1;
     while (at + 1 < PREDICT && expected[at] == expected[0])
         at++;
-    stage_request(&stage, prompt, PROMPT, PREDICT, expected[at]);
-    STAGE_UNTIL(&stage, stage.done);
-    assert_int_equal(stage.finish, HILL__FINISH_REASON__FINISH_STOP);
-    assert_int_equal(stage.n_tokens, at);
+    stage_request(&stage, 0, prompt, PROMPT, PREDICT, expected[at]);
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_STOP);
+    assert_int_equal(first->n_tokens, at);
 }
 
 static void a_cancel_ends_one_request(void **state)
 {
     (void)state;
     request();
-    stage.cancel_at = 8;
-    STAGE_UNTIL(&stage, stage.done);
-    assert_int_equal(stage.finish, HILL__FINISH_REASON__FINISH_CANCEL);
-    assert_true(stage.n_tokens < PREDICT);
-    STAGE_UNTIL(&stage, stage.n_ends == stage.n_begins);
+    first->cancel_at = 8;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    assert_true(first->n_tokens < PREDICT);
+    STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
     request();
     assert_whole();
 }
@@ -114,10 +133,10 @@ static void a_cancel_at_once_leaves_nothing_behind(void **state)
     (void)state;
     for (int i = 0; i < 5; i++) {
         request();
-        stage_cancel(&stage);
+        stage_cancel(&stage, first);
         usleep(3000 * (unsigned)i); /* the worker goes a little further each time */
-        STAGE_UNTIL(&stage, stage.done);
-        assert_int_equal(stage.finish, HILL__FINISH_REASON__FINISH_CANCEL);
+        STAGE_UNTIL(&stage, first->done);
+        assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
     }
     request();
     assert_whole();
@@ -127,10 +146,10 @@ static void a_failed_selection_ends_one_request(void **state)
 {
     (void)state;
     request();
-    stage.refuse_at = 5;
-    STAGE_UNTIL(&stage, stage.done);
-    assert_int_equal(stage.finish, HILL__FINISH_REASON__FINISH_ERROR);
-    assert_int_equal(stage.code, HILL_E_DAMAGED);
+    first->refuse_at = 5;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_ERROR);
+    assert_int_equal(first->code, HILL_E_DAMAGED);
     request();
     assert_whole();
 }
@@ -139,9 +158,9 @@ static void a_stale_staging_slot_is_not_used(void **state)
 {
     (void)state;
     request();
-    stage.old_generation_at = 4;
-    STAGE_UNTIL(&stage, stage.done);
-    assert_int_equal(stage.code, HILL_E_PROTOCOL);
+    first->old_generation_at = 4;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->code, HILL_E_PROTOCOL);
     request();
     assert_whole();
 }
@@ -149,11 +168,11 @@ static void a_stale_staging_slot_is_not_used(void **state)
 static void a_request_that_cannot_fit_is_refused(void **state)
 {
     (void)state;
-    uint32_t begins = stage.n_begins;
-    stage_request(&stage, prompt, PROMPT, STAGE_CTX, UINT32_MAX);
-    STAGE_UNTIL(&stage, stage.done);
-    assert_int_equal(stage.code, HILL_E_TOO_LONG);
-    assert_int_equal(stage.n_begins, begins);
+    uint32_t begins = first->n_begins;
+    stage_request(&stage, 0, prompt, PROMPT, STAGE_CTX, UINT32_MAX);
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->code, HILL_E_TOO_LONG);
+    assert_int_equal(first->n_begins, begins);
 }
 
 /* In mid-request, while a selection is waited for: the request is dropped without a word and can be
@@ -162,16 +181,146 @@ static void a_new_epoch_takes_the_worker_along(void **state)
 {
     (void)state;
     request();
-    stage.stall_at = 7;
-    STAGE_UNTIL(&stage, stage.n_queries == 7);
+    first->stall_at = 7;
+    STAGE_UNTIL(&stage, first->n_queries == 7);
     uint32_t ready = stage.n_ready;
     stage_enter_epoch(&stage);
     stage_configure(&stage);
     STAGE_UNTIL(&stage, stage.n_ready == ready + 1);
-    assert_false(stage.done);
-    stage.n_ends = stage.n_begins = 0;
+    assert_false(first->done);
+    first->n_ends = first->n_begins = 0;
     request();
     assert_whole();
+}
+
+/* ---- several at once ---- */
+
+static void start_story(uint32_t i)
+{
+    struct stage_lane *lane = &stage.lanes[i];
+    lane->stall_at = lane->refuse_at = lane->old_generation_at = lane->cancel_at = 0;
+    stage_request(&stage, i, prompt + stories[i].first, stories[i].n, stories[i].predict,
+                  UINT32_MAX);
+}
+
+/* The second joins when the first has three tokens, the third when the second has two. */
+static void start_stories(void)
+{
+    stage.most_at_once = 0;
+    start_story(0);
+    STAGE_UNTIL(&stage, stage.lanes[0].n_tokens >= 3);
+    start_story(1);
+    STAGE_UNTIL(&stage, stage.lanes[1].n_tokens >= 2);
+    start_story(2);
+}
+
+static void assert_story(uint32_t i)
+{
+    const struct stage_lane *lane = &stage.lanes[i];
+    STAGE_UNTIL(&stage, lane->done);
+    assert_int_equal(lane->finish, HILL__FINISH_REASON__FINISH_LENGTH);
+    assert_int_equal(lane->n_tokens, stories[i].predict);
+    assert_memory_equal(lane->tokens, stories[i].tokens, sizeof *lane->tokens * stories[i].predict);
+    assert_true(lane->logits_hash == stories[i].hash);
+    STAGE_UNTIL(&stage, lane->n_ends == lane->n_begins);
+}
+
+static void three_join_and_leave_with_their_own_bits(void **state)
+{
+    (void)state;
+    start_stories();
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        assert_story(i);
+    assert_int_equal(stage.most_at_once, 3);
+    for (uint32_t i = 0; i < STAGE_LANES; i++) {
+        const struct stage_lane *lane = &stage.lanes[i];
+        double sum = lane->busy_ms + lane->idle_ms;
+        assert_true(lane->idle_ms > 0 && fabs(sum - lane->decode_ms) <= 1e-6 * sum);
+        assert_true(lane->gap_ms > 0 && lane->gap_ms <= lane->decode_ms);
+    }
+}
+
+/* All at once: prompts one after another, then steps together. */
+static void three_at_once_with_their_own_bits(void **state)
+{
+    (void)state;
+    for (uint32_t i = STAGE_LANES; i-- > 0;)
+        start_story(i);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        assert_story(i);
+}
+
+static void a_cancel_ends_one_of_three(void **state)
+{
+    (void)state;
+    start_stories();
+    STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
+    stage.lanes[1].cancel_at = stage.lanes[1].n_queries + 2; /* in mid-step, never answered */
+    STAGE_UNTIL(&stage, stage.lanes[1].done);
+    assert_int_equal(stage.lanes[1].finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    assert_true(stage.lanes[1].n_tokens < stories[1].predict);
+    assert_story(0);
+    assert_story(2);
+    start_story(1); /* its place is free again */
+    assert_story(1);
+}
+
+static void a_cancel_in_the_queue_ends_one_of_three(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        start_story(i);
+    stage_cancel(&stage, &stage.lanes[2]);
+    STAGE_UNTIL(&stage, stage.lanes[2].done);
+    assert_int_equal(stage.lanes[2].finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    assert_story(0);
+    assert_story(1);
+}
+
+static void a_failure_ends_one_of_three(void **state)
+{
+    (void)state;
+    start_stories();
+    STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
+    stage.lanes[0].refuse_at = stage.lanes[0].n_queries + 2;
+    stage.lanes[2].old_generation_at = stage.lanes[2].n_queries + 4;
+    assert_story(1);
+    STAGE_UNTIL(&stage, stage.lanes[0].done && stage.lanes[2].done);
+    assert_int_equal(stage.lanes[0].code, HILL_E_DAMAGED);
+    assert_int_equal(stage.lanes[2].code, HILL_E_PROTOCOL);
+}
+
+static void a_place_that_is_taken_or_not_there_is_refused(void **state)
+{
+    (void)state;
+    uint32_t refused = stage.n_refused;
+    start_story(0);
+    stage_send_request(&stage, 0, prompt, PROMPT, PREDICT, UINT32_MAX);
+    STAGE_UNTIL(&stage, stage.n_refused == refused + 1);
+    assert_int_equal(stage.refused_code, HILL_E_BUSY);
+    stage_send_request(&stage, STAGE_LANES, prompt, PROMPT, PREDICT, UINT32_MAX);
+    STAGE_UNTIL(&stage, stage.n_refused == refused + 2);
+    assert_int_equal(stage.refused_code, HILL_E_INVALID);
+    assert_story(0);
+}
+
+static void a_new_epoch_lets_all_go(void **state)
+{
+    (void)state;
+    start_stories();
+    stage.lanes[1].stall_at = stage.lanes[1].n_queries + 5;
+    STAGE_UNTIL(&stage, stage.lanes[1].n_queries == stage.lanes[1].stall_at);
+    uint32_t ready = stage.n_ready;
+    stage_enter_epoch(&stage);
+    stage_configure(&stage);
+    STAGE_UNTIL(&stage, stage.n_ready == ready + 1);
+    for (uint32_t i = 0; i < STAGE_LANES; i++) {
+        assert_false(stage.lanes[i].done);
+        stage.lanes[i].n_begins = stage.lanes[i].n_ends = 0;
+    }
+    start_stories();
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        assert_story(i);
 }
 
 static const char *find_program(void)
@@ -205,6 +354,13 @@ int main(void)
         cmocka_unit_test(a_stale_staging_slot_is_not_used),
         cmocka_unit_test(a_request_that_cannot_fit_is_refused),
         cmocka_unit_test(a_new_epoch_takes_the_worker_along),
+        cmocka_unit_test(three_join_and_leave_with_their_own_bits),
+        cmocka_unit_test(three_at_once_with_their_own_bits),
+        cmocka_unit_test(a_cancel_ends_one_of_three),
+        cmocka_unit_test(a_cancel_in_the_queue_ends_one_of_three),
+        cmocka_unit_test(a_failure_ends_one_of_three),
+        cmocka_unit_test(a_place_that_is_taken_or_not_there_is_refused),
+        cmocka_unit_test(a_new_epoch_lets_all_go),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     int status = stage_close(&stage);
