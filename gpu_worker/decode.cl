@@ -139,8 +139,11 @@ static float16 scaled_f32(__global const float *x, __global const float *g, __gl
 
 /*
  * The same of several rows of x, `stride` apart: a weight is loaded and widened once for them. x times g is computed for 16 places at
- * a time; x and g are padded.
+ * a time; x and g are padded. Weights `ahead` of these are called to the cache: the next panel's, while this one's are there already.
  */
+#define PREFETCH_WEIGHTS(p)                                                                        \
+    PREFETCH(p);                                                                                   \
+    PREFETCH((p) + 32);
 #define ROW_CHAINS(r) float16 a##r = (float16)(0.0f), b##r = a##r, c##r = a##r, d##r = a##r;
 #define ROW_FOUR(r, X, i)                                                                          \
     a##r = fma((float16)(X(r, i)), w0, a##r);                                                      \
@@ -158,12 +161,14 @@ static float16 scaled_f32(__global const float *x, __global const float *g, __gl
 #define EACH_OF_4(DO, ...) EACH_OF_2(DO, ##__VA_ARGS__) DO(2, ##__VA_ARGS__) DO(3, ##__VA_ARGS__)
 
 #define DEFINE_ROWS(N, NAME, TYPE, LOAD)                                                           \
-    static void plain_##NAME##_##N(__global const float *x, size_t stride, __global const TYPE *w, uint k, float16 *y) \
+    static void plain_##NAME##_##N(__global const float *x, size_t stride, __global const TYPE *w, uint k, size_t ahead, \
+                                   float16 *y)                                                     \
     {                                                                                              \
         EACH_OF_##N(ROW_CHAINS)                                                                    \
         size_t i = 0, whole = k & ~3u;                                                             \
         for (; i < whole; i += 4) {                                                                \
             float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w), w3 = LOAD(i + 3, w); \
+            PREFETCH_WEIGHTS(w + ahead + i * 16)                                                   \
             EACH_OF_##N(ROW_FOUR, PLAIN_ROW, i)                                                    \
         }                                                                                          \
         for (; i < k; i++) {                                                                       \
@@ -173,7 +178,7 @@ static float16 scaled_f32(__global const float *x, __global const float *g, __gl
         EACH_OF_##N(ROW_END)                                                                       \
     }                                                                                              \
     static void scaled_##NAME##_##N(__global const float *x, size_t stride, __global const float *g, \
-                                    __global const TYPE *w, uint k, float16 *y)                    \
+                                    __global const TYPE *w, uint k, size_t ahead, float16 *y)      \
     {                                                                                              \
         EACH_OF_##N(ROW_CHAINS)                                                                    \
         size_t i = 0, whole = k & ~3u;                                                             \
@@ -183,6 +188,7 @@ static float16 scaled_f32(__global const float *x, __global const float *g, __gl
             size_t end = min(base + 16, whole);                                                    \
             for (; i < end; i += 4) {                                                              \
                 float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w), w3 = LOAD(i + 3, w); \
+                PREFETCH_WEIGHTS(w + ahead + i * 16)                                               \
                 EACH_OF_##N(ROW_FOUR, SCALED_ROW, i)                                               \
             }                                                                                      \
         }                                                                                          \
@@ -197,7 +203,10 @@ DEFINE_ROWS(4, f16, half, vload_half16)
 DEFINE_ROWS(2, f32, float, vload16)
 DEFINE_ROWS(4, f32, float, vload16)
 
-/* y [n_rows]: a panel of w times every row of x; four rows at a time, for which the panel comes from memory once and then from the cache. */
+/* y [n_rows]: a panel of w times every row of x; four rows at a time, for which the panel comes from memory once and then from the
+ * cache, while memory gives the next one. */
+#define AHEAD_OF(r, w) ((r) == 4 ? (size_t)16 * (w).k : 0)
+
 static void product(const struct step *s, __global const float *x, size_t stride, struct weights w, uint panel, float16 *y)
 {
     size_t at = (size_t)panel * 16 * w.k;
@@ -205,9 +214,9 @@ static void product(const struct step *s, __global const float *x, size_t stride
     __global const float *f = (__global const float *)w.panels + at;
     uint r = 0;
     for (; r + 4 <= s->n_rows; r += 4)
-        w.f16 ? plain_f16_4(x + r * stride, stride, h, w.k, y + r) : plain_f32_4(x + r * stride, stride, f, w.k, y + r);
+        w.f16 ? plain_f16_4(x + r * stride, stride, h, w.k, AHEAD_OF(r, w), y + r) : plain_f32_4(x + r * stride, stride, f, w.k, AHEAD_OF(r, w), y + r);
     for (; r + 2 <= s->n_rows; r += 2)
-        w.f16 ? plain_f16_2(x + r * stride, stride, h, w.k, y + r) : plain_f32_2(x + r * stride, stride, f, w.k, y + r);
+        w.f16 ? plain_f16_2(x + r * stride, stride, h, w.k, AHEAD_OF(r, w), y + r) : plain_f32_2(x + r * stride, stride, f, w.k, AHEAD_OF(r, w), y + r);
     if (r < s->n_rows)
         y[r] = w.f16 ? plain_f16(x + r * stride, h, w.k) : plain_f32(x + r * stride, f, w.k);
 }
@@ -220,11 +229,11 @@ static void product_scaled(const struct step *s, __global const float *g, struct
     __global const float *f = (__global const float *)w.panels + at, *x = s->x;
     uint r = 0;
     for (; r + 4 <= s->n_rows; r += 4)
-        w.f16 ? scaled_f16_4(x + r * X_STRIDE, X_STRIDE, g, h, w.k, y + r)
-              : scaled_f32_4(x + r * X_STRIDE, X_STRIDE, g, f, w.k, y + r);
+        w.f16 ? scaled_f16_4(x + r * X_STRIDE, X_STRIDE, g, h, w.k, AHEAD_OF(r, w), y + r)
+              : scaled_f32_4(x + r * X_STRIDE, X_STRIDE, g, f, w.k, AHEAD_OF(r, w), y + r);
     for (; r + 2 <= s->n_rows; r += 2)
-        w.f16 ? scaled_f16_2(x + r * X_STRIDE, X_STRIDE, g, h, w.k, y + r)
-              : scaled_f32_2(x + r * X_STRIDE, X_STRIDE, g, f, w.k, y + r);
+        w.f16 ? scaled_f16_2(x + r * X_STRIDE, X_STRIDE, g, h, w.k, AHEAD_OF(r, w), y + r)
+              : scaled_f32_2(x + r * X_STRIDE, X_STRIDE, g, f, w.k, AHEAD_OF(r, w), y + r);
     if (r < s->n_rows)
         y[r] = w.f16 ? scaled_f16(x + r * X_STRIDE, g, h, w.k) : scaled_f32(x + r * X_STRIDE, g, f, w.k);
 }
