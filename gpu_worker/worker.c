@@ -192,6 +192,9 @@ void worker_finish(struct worker *w)
 {
     if (w->link)
         leave_epoch(w);
+    for (uint32_t i = 0; i < ENGINE_SEQUENCES_MAX; i++)
+        if (w->requests[i])
+            request_free(w->requests[i]);
     unload_model(w);
     proto_free(w->pending);
     step_free_tables(&w->step);
