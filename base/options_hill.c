@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #define MAX_TOKENS    16777216 /* of a context: KV_MAX_TOKENS */
+#define MAX_PARALLEL  64
 #define MAX_MIB       1073741824
 #define SMALLEST_SIZE 0.0009765625 /* 1 KiB */
 
@@ -59,11 +60,10 @@ const struct option_spec hill_pipeline_specs[] = {
      .letter = "np",
      .type = OPTION_INTEGER,
      .min = 1,
-     .max = 1,
+     .max = MAX_PARALLEL,
      .fallback = "1",
      .value = "N",
-     .note = "this version runs one sequence at a time",
-     .help = "sequences that run at the same time"},
+     .help = "requests that run at the same time, each with the whole context; others wait"},
     {.name = "policy",
      .type = OPTION_CHOICE,
      .choices = "full|hillinfer",
@@ -306,6 +306,7 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         .ctx_tokens = (uint32_t)options_integer(options, "ctx-size"),
         .threads = (uint32_t)options_integer(options, "threads"),
         .batch_tokens = (uint32_t)options_integer(options, "batch-size"),
+        .parallel = (uint32_t)options_integer(options, "parallel"),
         .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
         .policy = options_text(options, "policy"),
         .importance = options_text(options, "importance"),

@@ -36,6 +36,7 @@ struct hill_pipeline_options {
     uint32_t ctx_tokens; /* 0: the model's */
     uint32_t threads;    /* 0: one for each CPU this process may run on */
     uint32_t batch_tokens, block_tokens;
+    uint32_t parallel; /* requests at the same time */
     const char *policy, *importance, *simd;
     double alpha;
     uint32_t budget; /* 0: alpha */

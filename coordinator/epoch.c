@@ -100,7 +100,7 @@ static void fill_model(Hill__Configure *c, const struct settings *s)
     c->n_ff = plan->n_ff;
     c->n_vocab = plan->n_vocab;
     c->ctx_tokens = plan->ctx_tokens;
-    c->n_sequences = 1;
+    c->n_sequences = plan->n_sequences;
     c->batch_tokens = plan->batch_tokens;
 }
 

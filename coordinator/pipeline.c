@@ -56,7 +56,7 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
     p->ready_fd = ready_fd;
     p->started_ns = clock_now_ns();
     p->reap_at_ns = CLOCK_NEVER;
-    request_book_init(&p->book);
+    request_book_init(&p->book, settings->options.parallel);
     worker_table_init(&p->workers, settings->csd_attached);
     p->context = zmq_ctx_new();
     if (p->context && (p->worker_socket = bind_socket(p, "worker.sock", 0, why)) &&

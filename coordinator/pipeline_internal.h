@@ -37,8 +37,7 @@ struct pipeline {
     int change_code; /* UNDO: what the client is told when the pipeline is ready again */
     char change_text[512];
     uint64_t malformed;
-    Hill__Message *live;   /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
-    uint64_t live_wire_id; /* the request it speaks of */
+    Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
     bool ending;
     int end_code;
     struct hill_why end_why;
@@ -51,7 +50,7 @@ void pipeline_end(struct pipeline *p, int code, const char *text);
 
 /* ---- epoch.c ---- */
 /* Remove the epoch's segments and create the next one's; survivors are told. Interrupts the running
- * request (which may remove it). A failure ends the pipeline. */
+ * requests (which may remove them). A failure ends the pipeline. */
 void epoch_begin(struct pipeline *p, const char *reason);
 void epoch_remove_segments(struct pipeline *p);
 void epoch_configure(struct pipeline *p, enum worker w);
@@ -74,12 +73,13 @@ int client_reply(struct pipeline *p, const struct proto_address *to, int code, c
 int worker_send(struct pipeline *p, enum worker w, const Hill__Message *message);
 
 /* ---- requests.c ---- */
-/* When all workers are ready: send the running request, or the next one (may remove it). */
+/* When all workers are ready: send again what was interrupted, and what waits, in order (may remove
+ * requests). */
 void requests_start(struct pipeline *p, int64_t now_ns);
 /* Deadlines (may remove requests); when the next one falls due. */
 void requests_tick(struct pipeline *p, int64_t now_ns);
 int64_t requests_next_ns(const struct pipeline *p);
-/* The epoch ends under the running request (may remove it). */
+/* The epoch ends under the running requests (may remove them). */
 void requests_interrupt(struct pipeline *p);
 void requests_end_all(struct pipeline *p, Hill__FinishReason finish, int code, const char *text);
 /* Each may remove the request. */

@@ -4,17 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-void request_book_init(struct request_book *book)
+void request_book_init(struct request_book *book, uint32_t parallel)
 {
-    *book = (struct request_book){.next_id = 1};
-    book->last = &book->first;
+    *book = (struct request_book){.next_id = 1, .parallel = parallel};
 }
 
 void request_book_finish(struct request_book *book)
 {
     while (book->first)
         request_book_remove(book, book->first);
-    if (book->running)
+    while (book->running)
         request_book_remove(book, book->running);
 }
 
@@ -49,50 +48,114 @@ void request_destroy(struct request *request)
     free(request);
 }
 
-/* ---- the queue --------------------------------------------------------------------------- */
+/* ---- the queue and those that run ---------------------------------------------------------- */
+
+/* Lists are in the order of ids, which is that of arrival. */
+static void link_by_id(struct request **at, struct request *request)
+{
+    while (*at && (*at)->id < request->id)
+        at = &(*at)->next;
+    request->next = *at;
+    *at = request;
+}
+
+static bool unlink_from(struct request **at, const struct request *request)
+{
+    while (*at && *at != request)
+        at = &(*at)->next;
+    if (!*at)
+        return false;
+    *at = request->next;
+    return true;
+}
 
 int request_book_add(struct request_book *book, struct request *request)
 {
     if (book->n_waiting >= REQUEST_WAITING_MAX)
         return HILL_E_BUSY;
     request->state = REQUEST_WAITING;
-    request->next = NULL;
-    *book->last = request;
-    book->last = &request->next;
+    link_by_id(&book->first, request);
     book->n_waiting++;
     return 0;
 }
 
-static void unlink_waiting(struct request_book *book, struct request *request)
+/* The slot that has been free for longest: the scorer may still be clearing up what the others
+ * held. */
+static uint32_t oldest_free_slot(const struct request_book *book)
 {
-    struct request **at = &book->first;
-    while (*at && *at != request)
-        at = &(*at)->next;
-    if (!*at)
-        return;
-    *at = request->next;
-    if (book->last == &request->next)
-        book->last = at;
-    book->n_waiting--;
+    uint32_t best = book->parallel;
+    for (uint32_t i = 0; i < book->parallel; i++)
+        if (!book->slot_taken[i] &&
+            (best == book->parallel || book->slot_freed[i] < book->slot_freed[best]))
+            best = i;
+    return best;
+}
+
+static bool may_start(const struct request_book *book, const struct request *request)
+{
+    if (book->n_running >= book->parallel)
+        return false;
+    for (const struct request *r = book->running; r; r = r->next)
+        if (r->refused && r->id < request->id)
+            return false; /* the room that the next one takes may be what it was refused for */
+    return !request->refused || !book->n_running || book->n_freed != request->freed_seen;
 }
 
 struct request *request_book_advance(struct request_book *book)
 {
     struct request *request = book->first;
-    if (book->running || !request)
+    if (!request || !may_start(book, request))
         return NULL;
-    unlink_waiting(book, request);
+    unlink_from(&book->first, request);
+    book->n_waiting--;
     request->state = REQUEST_INTERRUPTED;
-    book->running = request;
+    request->sequence = oldest_free_slot(book);
+    book->slot_taken[request->sequence] = true;
+    link_by_id(&book->running, request);
+    book->n_running++;
     return request;
+}
+
+/* True: it was running and its slot is free again. */
+static bool leave_slot(struct request_book *book, struct request *request)
+{
+    if (!unlink_from(&book->running, request))
+        return false;
+    book->n_running--;
+    book->slot_taken[request->sequence] = false;
+    book->slot_freed[request->sequence] = ++book->n_freed;
+    return true;
+}
+
+int request_book_refused(struct request_book *book, struct request *request)
+{
+    bool alone = book->n_running == 1;
+    if (alone && request->refused_alone >= REQUEST_ALONE_MAX)
+        return HILL_E_TIMEOUT;
+    request->refused_alone = alone ? request->refused_alone + 1 : 0;
+    request->attempts--;
+    request_interrupt(request);
+    uint64_t freed_by_others = book->n_freed - request->freed_seen;
+    leave_slot(book, request);
+    /* its own slot tells nothing; what the others gave back meanwhile does */
+    request->freed_seen = book->n_freed - freed_by_others;
+    request->refused = true;
+    request->state = REQUEST_WAITING;
+    link_by_id(&book->first, request);
+    book->n_waiting++;
+    return 0;
+}
+
+void request_taken_up(struct request *request)
+{
+    request->refused = false;
+    request->refused_alone = 0;
 }
 
 void request_book_remove(struct request_book *book, struct request *request)
 {
-    if (book->running == request)
-        book->running = NULL;
-    else
-        unlink_waiting(book, request);
+    if (!leave_slot(book, request) && unlink_from(&book->first, request))
+        book->n_waiting--;
     book->n_done++;
     request_destroy(request);
 }
@@ -103,22 +166,40 @@ bool request_same_client(const struct request *request, const struct proto_addre
            memcmp(request->client.bytes, client->bytes, client->length) == 0;
 }
 
+static struct request *find_in(struct request *list, const struct proto_address *client,
+                               uint64_t id)
+{
+    for (struct request *r = list; r; r = r->next)
+        if (request_same_client(r, client) && (!id || r->id == id))
+            return r;
+    return NULL;
+}
+
 struct request *request_book_find(const struct request_book *book,
                                   const struct proto_address *client, uint64_t id)
 {
-    struct request *running = book->running;
-    if (running && request_same_client(running, client) && (!id || running->id == id))
-        return running;
-    for (struct request *request = book->first; request; request = request->next)
-        if (request_same_client(request, client) && (!id || request->id == id))
-            return request;
-    return NULL;
+    struct request *request = find_in(book->running, client, id);
+    return request ? request : find_in(book->first, client, id);
+}
+
+void request_book_heard(struct request_book *book, const struct proto_address *client, bool asks,
+                        int64_t now_ns)
+{
+    struct request *lists[] = {book->running, book->first};
+    for (unsigned i = 0; i < 2; i++)
+        for (struct request *r = lists[i]; r; r = r->next)
+            if (request_same_client(r, client)) {
+                r->client_heard_ns = now_ns;
+                r->client_asks |= asks;
+            }
 }
 
 struct request *request_book_by_wire(const struct request_book *book, uint64_t wire_id)
 {
-    struct request *running = book->running;
-    return running && running->wire_id && running->wire_id == wire_id ? running : NULL;
+    struct request *r = book->running;
+    while (r && (!r->wire_id || r->wire_id != wire_id))
+        r = r->next;
+    return r;
 }
 
 /* ---- attempts ---------------------------------------------------------------------------- */
@@ -128,6 +209,7 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     if (request->attempts >= REQUEST_ATTEMPTS_MAX)
         return HILL_E_PEER_GONE;
     request->attempts++;
+    request->freed_seen = book->n_freed;
     request->wire_id = book->next_id++;
     request->n_attempt = 0;
     request->prefill_ns = now_ns;

@@ -1,14 +1,17 @@
 /*
- * coordinator/request_book.h - the requests: a queue, the running one, its attempts and its tokens
+ * coordinator/request_book.h - the requests: a queue, those that run, their attempts and tokens
  * (bookkeeping only).
  *
- * What: first come, first served; one runs, at most REQUEST_WAITING_MAX wait. Each attempt has a
- * wire id of its own, so that a late message of an attempt that was given up is told from one of
- * the current attempt. Tokens that were sent to the client stay: a later attempt must make the same
- * ones and they are not sent again. Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done
- * seen, statistics awaited) -> removed; RUNNING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING
- * -> CANCELLING -> FINISHING. Who calls it: pipeline.c and its parts. Concurrency: one thread.
- * Failure: codes as documented; sends nothing itself.
+ * What: first come, first served; at most `parallel` run, each on a sequence slot of its own, and
+ * at most REQUEST_WAITING_MAX wait. Each attempt has a wire id of its own, so that a late message
+ * of an attempt that was given up is told from one of the current attempt. Tokens that were sent to
+ * the client stay: a later attempt must make the same ones and they are not sent again. A request
+ * that the scorer has no room for beside the others goes back to its place in the queue; nobody
+ * behind it is started before it has been taken up.
+ * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
+ * RUNNING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room beside the
+ * others); RUNNING -> CANCELLING -> FINISHING. Who calls it: pipeline.c and its parts. Concurrency:
+ * one thread. Failure: codes as documented; sends nothing itself.
  */
 #ifndef HILL_COORDINATOR_REQUEST_BOOK_H
 #define HILL_COORDINATOR_REQUEST_BOOK_H
@@ -16,12 +19,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kv/plan.h"
 #include "kv/select.h"
 #include "model/tokenizer.h"
 #include "proto/envelope.h"
 
 #define REQUEST_WAITING_MAX  64u
 #define REQUEST_ATTEMPTS_MAX 5u
+#define REQUEST_PARALLEL_MAX KV_MAX_SEQUENCES
+#define REQUEST_ALONE_MAX    3u /* "no room beside others" in a row with nobody beside it: a bug */
 #define REQUEST_CANCEL_NS    INT64_C(10000000000)
 #define REQUEST_STATS_NS     INT64_C(10000000000) /* after Done */
 #define REQUEST_STATS_ERR_NS                                                                       \
@@ -38,8 +44,9 @@ enum request_state {
 };
 
 struct request {
-    struct request *next; /* in the queue */
+    struct request *next; /* in the queue, or among those that run */
     enum request_state state;
+    uint32_t sequence;    /* its slot while it runs */
     uint64_t id, wire_id; /* the client's; this attempt's (0: none) */
     struct proto_address client;
     bool client_gone, client_asks; /* no longer reachable; has asked for the status since */
@@ -55,6 +62,9 @@ struct request {
     uint32_t n_tokens;  /* committed: sent to the client */
     uint32_t n_attempt; /* of this attempt */
     uint32_t attempts;
+    bool refused;           /* for want of room beside the others, and not taken up since */
+    uint32_t refused_alone; /* times in a row that nobody was beside it */
+    uint64_t freed_seen;    /* book.n_freed when the attempt began */
     int64_t attempt_first_ns, attempt_last_ns; /* tokens of this attempt */
     double prefill_share; /* of this attempt, 0 .. 1, as the GPU worker said last */
     struct detokenizer text;
@@ -66,13 +76,19 @@ struct request {
 };
 
 struct request_book {
-    struct request *running; /* not WAITING */
-    struct request *first, **last;
+    uint32_t parallel;
+    struct request *running; /* not WAITING; in the order in which they came */
+    uint32_t n_running;
+    struct request *first; /* the queue, in the order in which they came */
     uint32_t n_waiting;
     uint64_t n_done, next_id;
+    uint64_t n_freed;                          /* slots given back so far */
+    bool slot_taken[REQUEST_PARALLEL_MAX];     /* by sequence */
+    uint64_t slot_freed[REQUEST_PARALLEL_MAX]; /* n_freed when it was given back */
 };
 
-void request_book_init(struct request_book *book);
+/* parallel: 1 .. REQUEST_PARALLEL_MAX */
+void request_book_init(struct request_book *book, uint32_t parallel);
 void request_book_finish(struct request_book *book);
 
 /* A new request with its id and room for its tokens, not yet in the queue. prompt is taken over,
@@ -83,9 +99,16 @@ void request_destroy(struct request *request);
 
 /* To the end of the queue; HILL_E_BUSY when it is full. */
 int request_book_add(struct request_book *book, struct request *request);
-/* Nothing runs and someone waits: the first one becomes running (INTERRUPTED: to be sent). NULL
- * otherwise. */
+/* The first that waits gets a slot, the one that has been free for longest, and is to be sent
+ * (INTERRUPTED). NULL: nobody waits, no slot is free, the first one was refused and nobody has
+ * ended since, or a refused one has been sent again and not taken up yet. */
 struct request *request_book_advance(struct request_book *book);
+/* No room beside the others: the attempt does not count, and the request waits again, before all
+ * that came later. HILL_E_TIMEOUT, and nothing changed, when nobody was beside it
+ * REQUEST_ALONE_MAX times in a row. */
+int request_book_refused(struct request_book *book, struct request *request);
+/* The workers have taken the attempt up. */
+void request_taken_up(struct request *request);
 /* Take it out, wherever it is, count it, and destroy it. */
 void request_book_remove(struct request_book *book, struct request *request);
 
@@ -93,7 +116,10 @@ void request_book_remove(struct request_book *book, struct request *request);
 struct request *request_book_find(const struct request_book *book,
                                   const struct proto_address *client, uint64_t id);
 bool request_same_client(const struct request *request, const struct proto_address *client);
-/* The running request when wire_id is that of its current attempt. */
+/* The client lives: of all its requests. asks: it has asked for the status. */
+void request_book_heard(struct request_book *book, const struct proto_address *client, bool asks,
+                        int64_t now_ns);
+/* The running request whose current attempt has this wire_id. */
 struct request *request_book_by_wire(const struct request_book *book, uint64_t wire_id);
 
 /* Begin an attempt: a new wire id, RUNNING. HILL_E_PEER_GONE after REQUEST_ATTEMPTS_MAX. */

@@ -1,5 +1,5 @@
 /*
- * coordinator/requests.c - the running request: attempts, streamed text, summaries.
+ * coordinator/requests.c - the running requests: attempts, streamed text, summaries.
  *
  * Who calls it: the other parts of the pipeline. Concurrency: one thread. Failure: a request that
  * fails gets a Summary with FINISH_ERROR, a code and one line; the pipeline goes on.
@@ -140,7 +140,7 @@ static void finish_done(struct pipeline *p, struct request *r)
 
 void requests_end_all(struct pipeline *p, Hill__FinishReason reason, int code, const char *text)
 {
-    if (p->book.running)
+    while (p->book.running)
         finish(p, p->book.running, reason, code, text);
     while (p->book.first)
         finish(p, p->book.first, reason, code, text);
@@ -155,6 +155,7 @@ static int send_prefill(struct pipeline *p, struct request *r)
     Hill__Selection selection;
     selection_to_wire(&selection, &r->selection);
     prefill.request_id = r->wire_id;
+    prefill.sequence = r->sequence;
     prefill.tokens = r->prompt;
     prefill.n_tokens = r->n_prompt;
     prefill.predict = r->predict;
@@ -167,12 +168,9 @@ static int send_prefill(struct pipeline *p, struct request *r)
     return worker_send(p, WORKER_GPU, &message);
 }
 
-void requests_start(struct pipeline *p, int64_t now_ns)
+/* Send it, for the first time or again; may remove it. */
+static void start(struct pipeline *p, struct request *r, int64_t now_ns)
 {
-    request_book_advance(&p->book);
-    struct request *r = p->book.running;
-    if (!r || r->state != REQUEST_INTERRUPTED)
-        return;
     if (request_begin_attempt(&p->book, r, now_ns)) {
         fail(p, r, HILL_E_TIMEOUT,
              "gave up after starting the request 5 times: a worker died each time");
@@ -180,6 +178,7 @@ void requests_start(struct pipeline *p, int64_t now_ns)
     }
     if (r->attempts > 1)
         log_info("request %" PRIu64 ": starting it again (attempt %u)", r->id, r->attempts);
+    log_debug("request %" PRIu64 ": starting on sequence %u", r->id, r->sequence);
     int code = send_prefill(p, r);
     if (code == HILL_E_TOO_LONG)
         fail(p, r, code, "the prompt is larger than a control message can be");
@@ -187,17 +186,28 @@ void requests_start(struct pipeline *p, int64_t now_ns)
         request_interrupt(r);
 }
 
+void requests_start(struct pipeline *p, int64_t now_ns)
+{
+    for (struct request *r = p->book.running, *next; r; r = next) {
+        next = r->next;
+        if (r->state == REQUEST_INTERRUPTED)
+            start(p, r, now_ns);
+    }
+    for (struct request *r; (r = request_book_advance(&p->book));)
+        start(p, r, now_ns);
+}
+
 void requests_interrupt(struct pipeline *p)
 {
-    struct request *r = p->book.running;
-    if (!r)
-        return;
-    if (r->state == REQUEST_CANCELLING)
-        finish(p, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
-    else if (r->state == REQUEST_FINISHING)
-        finish_done(p, r); /* all tokens are out; only statistics may be missing */
-    else
-        request_interrupt(r);
+    for (struct request *r = p->book.running, *next; r; r = next) {
+        next = r->next;
+        if (r->state == REQUEST_CANCELLING)
+            finish(p, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
+        else if (r->state == REQUEST_FINISHING)
+            finish_done(p, r); /* all tokens are out; only statistics may be missing */
+        else
+            request_interrupt(r);
+    }
 }
 
 void request_cancel(struct pipeline *p, struct request *r)
@@ -222,6 +232,7 @@ void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *
 {
     if (r->state != REQUEST_RUNNING)
         return;
+    request_taken_up(r);
     int fresh = request_take_token(r, token->index, token->token, clock_now_ns());
     if (fresh < 0) {
         fail(p, r, fresh,
@@ -250,6 +261,7 @@ void request_on_progress(struct pipeline *p, struct request *r, const Hill__Prog
     bool last = progress->units_done == progress->units_total;
     if (r->state != REQUEST_RUNNING || !progress->units_total)
         return;
+    request_taken_up(r);
     double share = (double)progress->units_done / (double)progress->units_total;
     r->prefill_share = share;
     if (!r->want_progress || r->n_tokens || (!last && now - r->progress_ns < PROGRESS_EVERY_NS))
@@ -268,10 +280,25 @@ void request_on_progress(struct pipeline *p, struct request *r, const Hill__Prog
     request_send(p, r, &message);
 }
 
+/* The scorer has no room for it beside the others: it waits until one of them has ended. False: it
+ * cannot be that. */
+static bool wait_for_room(struct pipeline *p, struct request *r)
+{
+    if (request_book_refused(&p->book, r))
+        return false;
+    log_info("request %" PRIu64 ": no room beside the others; it waits", r->id);
+    return true;
+}
+
 void request_on_done(struct pipeline *p, struct request *r, Hill__Message *message)
 {
     const Hill__Done *done = message->done;
     bool cancelled = r->state == REQUEST_CANCELLING;
+    bool busy = done->finish == HILL__FINISH_REASON__FINISH_ERROR && done->code == HILL_E_BUSY;
+    if (busy && r->state == REQUEST_RUNNING && wait_for_room(p, r)) {
+        proto_free(message);
+        return;
+    }
     bool lost =
         done->finish == HILL__FINISH_REASON__FINISH_ERROR && request_worth_retry(done->code);
     if (lost && !cancelled) {
@@ -298,11 +325,9 @@ static bool client_is_gone(const struct request *r, int64_t now_ns)
     return r->client_gone || (r->client_asks && now_ns - r->client_heard_ns > REQUEST_SILENCE_NS);
 }
 
-static void drop_gone_clients(struct pipeline *p, int64_t now_ns)
+static void drop_gone_clients(struct pipeline *p, struct request *list, int64_t now_ns)
 {
-    if (p->book.running && client_is_gone(p->book.running, now_ns))
-        request_cancel(p, p->book.running);
-    for (struct request *r = p->book.first, *next; r; r = next) {
+    for (struct request *r = list, *next; r; r = next) {
         next = r->next;
         if (client_is_gone(r, now_ns))
             request_cancel(p, r);
@@ -311,24 +336,29 @@ static void drop_gone_clients(struct pipeline *p, int64_t now_ns)
 
 void requests_tick(struct pipeline *p, int64_t now_ns)
 {
-    drop_gone_clients(p, now_ns);
-    struct request *r = p->book.running;
-    if (!r)
-        return;
-    if (request_is_over(r, now_ns)) {
-        finish_done(p, r);
-    } else if (r->state == REQUEST_CANCELLING && now_ns >= r->deadline_ns) {
-        log_warn("request %" PRIu64 ": the GPU worker did not cancel it in time", r->id);
-        epoch_begin(p, "a cancelled request goes on"); /* ends it */
+    drop_gone_clients(p, p->book.running, now_ns);
+    drop_gone_clients(p, p->book.first, now_ns);
+    for (struct request *r = p->book.running, *next; r; r = next) {
+        next = r->next;
+        if (request_is_over(r, now_ns)) {
+            finish_done(p, r);
+        } else if (r->state == REQUEST_CANCELLING && now_ns >= r->deadline_ns) {
+            log_warn("request %" PRIu64 ": the GPU worker did not cancel it in time", r->id);
+            epoch_begin(p, "a cancelled request goes on"); /* ends it, and changes the list */
+            return;
+        }
     }
 }
 
 int64_t requests_next_ns(const struct pipeline *p)
 {
-    const struct request *r = p->book.running;
-    if (!r && !p->book.first)
+    if (!p->book.running && !p->book.first)
         return CLOCK_NEVER;
-    int64_t look = clock_now_ns() + CLOCK_MS(1000); /* for clients that are gone */
-    bool waits = r && (r->state == REQUEST_CANCELLING || r->state == REQUEST_FINISHING);
-    return waits && r->deadline_ns < look ? r->deadline_ns : look;
+    int64_t next = clock_now_ns() + CLOCK_MS(1000); /* for clients that are gone */
+    for (const struct request *r = p->book.running; r; r = r->next) {
+        bool waits = r->state == REQUEST_CANCELLING || r->state == REQUEST_FINISHING;
+        if (waits && r->deadline_ns < next)
+            next = r->deadline_ns;
+    }
+    return next;
 }

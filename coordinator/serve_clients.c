@@ -163,6 +163,7 @@ static void fill_running(Hill__RunningRequest *out, const struct request *r, int
     out->predict = r->predict;
     out->predicted_tokens = r->n_attempt;
     out->attempts = r->attempts;
+    out->sequence = r->sequence;
     if (!r->prefill_ns)
         return; /* not sent yet */
     out->elapsed_ms = (double)(now_ns - r->prefill_ns) / 1e6;
@@ -176,16 +177,62 @@ static void fill_running(Hill__RunningRequest *out, const struct request *r, int
     out->predicted_per_second = decode_s > 0 ? (r->n_attempt - 1) / decode_s : 0;
 }
 
-/* The scorer's last word on a sequence, under the id that clients know; 0: it is over. */
-static Hill__SequenceStats *live_stats(struct pipeline *p)
+/* What the scorer said of a request's current attempt; NULL: nothing yet. */
+static const Hill__SequenceStats *stats_of(const struct pipeline *p, const struct request *r)
 {
-    if (!p->live)
+    const Hill__Heartbeat *beat = p->live->heartbeat;
+    if (!r->wire_id)
         return NULL;
-    Hill__SequenceStats *stats = p->live->heartbeat->live;
-    const struct request *r = p->book.running;
-    bool current = r && r->wire_id && r->wire_id == p->live_wire_id;
-    stats->request_id = current ? r->id : 0;
-    return stats;
+    if (beat->live->request_id == r->wire_id)
+        return beat->live;
+    for (size_t i = 0; i < beat->n_live_others; i++)
+        if (beat->live_others[i]->request_id == r->wire_id)
+            return beat->live_others[i];
+    return NULL;
+}
+
+/* All that runs, under the ids that clients know. */
+struct running_status {
+    Hill__RunningRequest requests[REQUEST_PARALLEL_MAX];
+    Hill__SequenceStats stats[REQUEST_PARALLEL_MAX], last;
+    Hill__RunningRequest *request_list[REQUEST_PARALLEL_MAX];
+    Hill__SequenceStats *stats_list[REQUEST_PARALLEL_MAX];
+    size_t n_requests, n_stats;
+};
+
+static void collect_running(struct running_status *out, const struct pipeline *p, int64_t now_ns)
+{
+    out->n_requests = out->n_stats = 0;
+    for (const struct request *r = p->book.running; r; r = r->next) {
+        size_t i = out->n_requests++, j = out->n_stats;
+        fill_running(&out->requests[i], r, now_ns);
+        out->request_list[i] = &out->requests[i];
+        const Hill__SequenceStats *stats = p->live ? stats_of(p, r) : NULL;
+        if (!stats)
+            continue;
+        out->stats[j] = *stats; /* its tiers stay the heartbeat's */
+        out->stats[j].request_id = r->id;
+        out->stats_list[j] = &out->stats[j];
+        out->n_stats++;
+    }
+}
+
+static void fill_status_running(Hill__StatusReply *reply, const struct pipeline *p,
+                                struct running_status *all)
+{
+    reply->requests_running = p->book.n_running;
+    reply->requests = all->request_list;
+    reply->n_requests = all->n_requests;
+    reply->sequences = all->stats_list;
+    reply->n_sequences = all->n_stats;
+    reply->running = all->n_requests ? all->request_list[0] : NULL;
+    if (all->n_stats) {
+        reply->live = all->stats_list[0];
+    } else if (p->live) { /* the last word on a sequence that is over */
+        all->last = *p->live->heartbeat->live;
+        all->last.request_id = 0;
+        reply->live = &all->last;
+    }
 }
 
 static void take_status(struct pipeline *p, const struct proto_address *from)
@@ -196,7 +243,7 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     Hill__StatusReply reply = HILL__STATUS_REPLY__INIT;
     Hill__Selection selection;
     Hill__WorkerStatus workers[WORKER_COUNT], *list[WORKER_COUNT], own;
-    Hill__RunningRequest running;
+    struct running_status all;
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         fill_worker(&workers[w], &p->workers.rows[w], now);
         list[w] = &workers[w];
@@ -209,7 +256,6 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     reply.csd_url = (char *)(s->csd_attached ? s->csd_url : "");
     reply.workers = list;
     reply.n_workers = WORKER_COUNT;
-    reply.requests_running = p->book.running != NULL;
     reply.requests_waiting = p->book.n_waiting;
     reply.requests_done = p->book.n_done;
     reply.hot_cap_bytes = s->hot_cap_bytes;
@@ -222,17 +268,13 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     reply.ctx_tokens = s->plan.ctx_tokens;
     fill_own(&own);
     reply.coordinator = &own;
-    if (p->book.running) {
-        fill_running(&running, p->book.running, now);
-        reply.running = &running;
-    }
-    reply.live = live_stats(p);
+    reply.parallel = s->options.parallel;
+    collect_running(&all, p, now);
+    fill_status_running(&reply, p, &all);
     message.body_case = HILL__MESSAGE__BODY_STATUS_REPLY;
     message.status_reply = &reply;
     proto_send(p->control_socket, from, &message);
-    struct request *r = request_book_find(&p->book, from, 0);
-    if (r)
-        r->client_asks = true;
+    request_book_heard(&p->book, from, true, now);
 }
 
 /* ---- the drive, the end ------------------------------------------------------------------ */
@@ -299,9 +341,7 @@ static void take_detach(struct pipeline *p, const struct proto_address *from)
 static void take_message(struct pipeline *p, const struct proto_address *from,
                          const Hill__Message *message)
 {
-    struct request *r = request_book_find(&p->book, from, 0);
-    if (r)
-        r->client_heard_ns = clock_now_ns();
+    request_book_heard(&p->book, from, false, clock_now_ns());
     switch (message->body_case) {
     case HILL__MESSAGE__BODY_GENERATE:
         take_generate(p, from, message->generate);

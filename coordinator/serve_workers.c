@@ -180,7 +180,6 @@ static void take_heartbeat(struct pipeline *p, enum worker w, Hill__Message *mes
     if (w == WORKER_SCORER && beat->live) {
         proto_free(p->live);
         p->live = message;
-        p->live_wire_id = beat->live->request_id;
     } else {
         proto_free(message);
     }

@@ -158,19 +158,13 @@ static int size_hot(struct settings *s, struct hill_why *why)
      * others */
     uint64_t room = disk_free("/dev/shm");
     room = room == UINT64_MAX ? room : room / 10 * 9;
-    /* the scorer's own tables take a little of what the plan gives to blocks */
-    uint64_t need = full + full / 64 + 65536;
     s->hot_cap_bytes =
-        s->options.hot_bytes ? s->options.hot_bytes : smaller(need, smaller(quarter, room));
+        s->options.hot_bytes ? s->options.hot_bytes : smaller(full, smaller(quarter, room));
     int code = kv_plan_hot(&s->hot, &s->plan, s->hot_cap_bytes, why);
     if (code)
         return code;
     s->staging_bytes = s->hot.staging_bytes;
-    /* what placement keeps is the scorer's own memory, not the segment's */
-    uint64_t own = s->plan.placement_bytes;
-    uint64_t planned = s->hot.tables_bytes - own + (uint64_t)s->hot.n_blocks * s->hot.block_bytes;
-    s->hot_bytes =
-        smaller(s->hot_cap_bytes - s->staging_bytes - own, planned + planned / 64 + 65536);
+    s->hot_bytes = s->hot.tables_bytes + (uint64_t)s->hot.n_blocks * s->hot.block_bytes;
     return 0;
 }
 
@@ -182,17 +176,19 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     s->gpu_slots = kv_plan_gpu_slots(&s->plan, s->gpu_cap_bytes);
     if (!s->gpu_slots)
         return hill_fail(why, HILL_E_INVALID,
-                         "--gpu-kv-mb: %.3f MiB do not hold the prefill of %u tokens and their "
-                         "sinks and window; "
+                         "--gpu-kv-mb: %.3f MiB do not hold the prefill of %u tokens and the "
+                         "sinks and windows of --parallel %u; "
                          "%.3f MiB hold all that the budget selects",
-                         (double)s->gpu_cap_bytes / MIB, s->plan.ctx_tokens, (double)need / MIB);
+                         (double)s->gpu_cap_bytes / MIB, s->plan.ctx_tokens, s->plan.n_sequences,
+                         (double)need / MIB);
     return 0;
 }
 
 static void size_segments(struct settings *s)
 {
-    struct layout_input layout = {
-        .geometry = s->plan.geometry, .ctx_tokens = s->plan.ctx_tokens, .n_sequences = 1};
+    struct layout_input layout = {.geometry = s->plan.geometry,
+                                  .ctx_tokens = s->plan.ctx_tokens,
+                                  .n_sequences = s->plan.n_sequences};
     s->rings_bytes = layout_rings_bytes(&layout);
     s->fingerprint = layout_fingerprint(&layout);
 }
@@ -219,6 +215,7 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     s->plan.n_ff = h->n_ff;
     s->plan.n_vocab = h->n_vocab;
     s->plan.batch_tokens = s->options.batch_tokens;
+    s->plan.n_sequences = s->options.parallel;
     choose_context(s);
     if (strcmp(s->options.placement, "bkp") == 0)
         s->plan.placement_bytes = policy_live_bytes(h->n_layers, s->plan.ctx_tokens);
@@ -228,8 +225,12 @@ int settings_open(struct settings *s, const struct options *options, struct hill
         s->options.csd_url ? "" : "file:", s->options.csd_url ? s->options.csd_url : s->state_dir,
         s->options.csd_url ? "" : "/cold.pool");
     code = kv_geometry_check(&s->plan.geometry, why);
-    if (!code)
+    if (!code) {
+        /* counted also without a drive: one may be attached later */
+        s->plan.cold_slots =
+            pool_slots_for_tokens(&s->plan.geometry, s->plan.n_sequences, s->plan.ctx_tokens);
         code = size_hot(s, why);
+    }
     if (!code)
         code = size_gpu(s, why);
     if (!code && !s->options.no_csd)
@@ -270,7 +271,8 @@ int settings_attach(struct settings *s, const char *url, struct hill_why *why)
     if (strncmp(wanted, "file:", 5) != 0 || !wanted[5] || strlen(wanted) >= HILL_PATH_BYTES)
         return hill_fail(why, HILL_E_INVALID, "'%.200s' is no drive of this version: file:PATH is",
                          wanted);
-    uint64_t need = pool_bytes_for_tokens(&s->plan.geometry, 1, s->plan.ctx_tokens);
+    uint64_t need =
+        pool_bytes_for_tokens(&s->plan.geometry, s->plan.n_sequences, s->plan.ctx_tokens);
     uint64_t cap =
         s->options.cold_bytes ? s->options.cold_bytes : smaller(pool_room(wanted + 5) / 4, need);
     struct pool_layout layout;
@@ -331,8 +333,8 @@ void settings_log(const struct settings *s)
              s->plan.geometry.n_layers, s->plan.geometry.n_heads, s->plan.geometry.n_kv_heads,
              s->plan.geometry.head_dim, s->plan.ctx_tokens);
     log_info("caps: --hot-mb %.3f (M_0), --gpu-kv-mb %.3f (%u entries a layer), --cold-mb "
-             "%.3f%s%s; beta %g",
+             "%.3f%s%s; beta %g; --parallel %u",
              (double)s->hot_cap_bytes / MIB, (double)s->gpu_cap_bytes / MIB, s->gpu_slots,
              (double)s->cold_cap_bytes / MIB, s->csd_attached ? " at " : " (no CSD)",
-             s->csd_attached ? s->csd_url : "", s->options.beta);
+             s->csd_attached ? s->csd_url : "", s->options.beta, s->plan.n_sequences);
 }

@@ -42,7 +42,7 @@ struct settings {
     char csd_url[HILL_PATH_BYTES + 32];         /* of the attached one */
     char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
     uint64_t cold_cap_bytes;                    /* 0 when none is attached */
-    uint64_t cold_tokens; /* of one sequence, each layer, that the cold pool holds */
+    uint64_t cold_tokens; /* of one sequence alone, each layer, that the cold pool holds */
 };
 
 int settings_open(struct settings *settings, const struct options *options, struct hill_why *why);

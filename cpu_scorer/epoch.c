@@ -33,7 +33,8 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
                                .n_ff = c->n_ff,
                                .n_vocab = c->n_vocab,
                                .ctx_tokens = c->ctx_tokens,
-                               .batch_tokens = c->batch_tokens};
+                               .batch_tokens = c->batch_tokens,
+                               .n_sequences = c->n_sequences};
     struct kv_hot_plan plan;
     if (!c->selection)
         return hill_fail(why, HILL_E_PROTOCOL, "the configuration has no selection settings");
@@ -47,6 +48,7 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
     };
     if (out->placement == PIPELINE_BKP)
         in.placement_bytes = policy_live_bytes(out->geometry.n_layers, c->ctx_tokens);
+    in.cold_slots = pool_slots_for_tokens(&out->geometry, c->n_sequences, c->ctx_tokens);
     int rc = kv_plan_hot(&plan, &in, c->hot_cap_bytes, why);
     if (rc)
         return rc;
@@ -58,7 +60,9 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
         if (rc)
             return rc;
         out->stripe_slots = pool.stripe_slots;
-        out->n_stripes = pool.n_stripes;
+        /* no more than all sequences together can use: what maps them is counted in M_0 */
+        uint64_t usable = in.cold_slots / pool.stripe_slots;
+        out->n_stripes = pool.n_stripes < usable ? pool.n_stripes : (uint32_t)usable;
     }
     return 0;
 }

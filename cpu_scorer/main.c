@@ -18,9 +18,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu_scorer/epoch.h"
+#include "kv/plan.h"
 #include "proto/worker_link.h"
 
 #define LIVE_EVERY_NS CLOCK_MS(200) /* heartbeats carry them twice a second */
+
+struct wire_stats {
+    Hill__SequenceStats stats;
+    Hill__TierStats gpu, hot, cold;
+};
 
 struct scorer {
     struct worker_link *link;
@@ -28,6 +34,8 @@ struct scorer {
     uint32_t epoch;
     struct epoch data;
     int64_t live_ns; /* when the live statistics were last handed to the heartbeats */
+    struct pipeline_stats live[KV_MAX_SEQUENCES];
+    struct wire_stats wire[KV_MAX_SEQUENCES];
 };
 
 /* Look at the control plane; true when the current epoch must be left. */
@@ -63,11 +71,6 @@ static void fill_tier(Hill__TierStats *out, const struct pipeline_tier *tier)
     out->hits = tier->hits;
 }
 
-struct wire_stats {
-    Hill__SequenceStats stats;
-    Hill__TierStats gpu, hot, cold;
-};
-
 static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
 {
     hill__sequence_stats__init(&wire->stats);
@@ -94,6 +97,19 @@ static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
     wire->stats.dropped_records = in->dropped_records;
 }
 
+/* Heartbeats carry the running sequences' statistics from now on; returns of how many. */
+static uint32_t set_live(struct scorer *s)
+{
+    Hill__SequenceStats *list[KV_MAX_SEQUENCES];
+    uint32_t n = pipeline_live_stats(s->data.pipeline, s->live, KV_MAX_SEQUENCES);
+    for (uint32_t i = 0; i < n; i++) {
+        fill_stats(&s->wire[i], &s->live[i]);
+        list[i] = &s->wire[i].stats;
+    }
+    worker_link_set_live(s->link, list, n);
+    return n;
+}
+
 static void send_stats(void *context, const struct pipeline_stats *in)
 {
     struct scorer *s = context;
@@ -103,7 +119,7 @@ static void send_stats(void *context, const struct pipeline_stats *in)
     message.body_case = HILL__MESSAGE__BODY_SEQUENCE_STATS;
     message.sequence_stats = &wire.stats;
     worker_link_send(s->link, &message);
-    worker_link_set_live(s->link, &wire.stats); /* as it ended */
+    set_live(s); /* it is still among them, as it ended: the last one's stay */
 }
 
 static void tell_failure(void *context, int code, const char *text, uint64_t request_id)
@@ -114,15 +130,10 @@ static void tell_failure(void *context, int code, const char *text, uint64_t req
 static void count_work(void *context, uint64_t count)
 {
     struct scorer *s = context;
-    struct pipeline_stats stats;
-    struct wire_stats wire;
     int64_t now = clock_now_ns();
     worker_link_work_done(s->link, count);
-    if (now - s->live_ns < LIVE_EVERY_NS || !pipeline_live_stats(s->data.pipeline, &stats))
-        return;
-    s->live_ns = now;
-    fill_stats(&wire, &stats);
-    worker_link_set_live(s->link, &wire.stats);
+    if (now - s->live_ns >= LIVE_EVERY_NS && set_live(s))
+        s->live_ns = now;
 }
 
 /* Take up the newest Configure and serve it until it is over: 0, or why this process must end. */
@@ -172,7 +183,7 @@ static int serve(struct scorer *s)
 
 int main(int argc, char **argv)
 {
-    struct scorer s = {0};
+    static struct scorer s; /* zeroed; large for a stack */
     int rc = worker_link_open(&s.link, argc, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-cpu-scorer",
                               "keeps the hot KV tier, scores it, and selects what a query needs");
     if (rc)

@@ -163,6 +163,8 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
             : 0;
     return placement + kv_selector_bytes(c->ctx_tokens) +
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
+           p->cold.n_stripes * sizeof(struct cold_stripe) +
+           (uint64_t)p->cold.n_lists * (sizeof(struct cold_list) + sizeof(struct layer_state)) +
            (uint64_t)c->gpu_slots *
                ((3 + c->n_sequences) * sizeof(uint32_t) + sizeof(struct fetch_item)) +
            (uint64_t)blocks_max(c) * (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));

@@ -102,8 +102,8 @@ int pipeline_run(struct pipeline *p);
 /* Bytes of private memory that grow with context and pool (the selector, the cold map, buffers). */
 uint64_t pipeline_private_bytes(const struct pipeline *p);
 uint32_t pipeline_hot_blocks(const struct pipeline *p);
-/* Of the running sequence as it stands; false when none runs. The data thread alone. */
-bool pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out);
+/* Of the running sequences as they stand, at most max; returns how many. The data thread alone. */
+uint32_t pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out, uint32_t max);
 
 struct hkm;
 /* The tables, for tests. */

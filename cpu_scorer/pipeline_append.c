@@ -104,16 +104,16 @@ static void fill_stats(struct pipeline *p, struct sequence *s)
     stats->bounced = moves_bounced(p, s);
 }
 
-bool pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out)
+uint32_t pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out, uint32_t max)
 {
-    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->config.n_sequences && n < max; i++) {
         if (p->sequences[i].state != SEQUENCE_ACTIVE)
             continue;
         fill_stats(p, &p->sequences[i]);
-        *out = p->sequences[i].stats;
-        return true;
+        out[n++] = p->sequences[i].stats;
     }
-    return false;
+    return n;
 }
 
 static void finish_stats(struct pipeline *p, struct sequence *s)
@@ -174,7 +174,7 @@ static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_
                          "--gpu-kv-mb or lower the budget",
                          k, p->config.gpu_slots);
     if (k > p->staging_unreserved)
-        return hill_fail(why, HILL_E_TOO_LONG,
+        return hill_fail(why, k > p->io.staging->slot_count ? HILL_E_TOO_LONG : HILL_E_BUSY,
                          "%u selected tokens are beyond the %u staging slots left; raise --hot-mb "
                          "or lower the budget",
                          k, p->staging_unreserved);
@@ -188,33 +188,37 @@ static bool wants_policy(const struct pipeline *p, const struct sequence *s)
            s->settings.policy != KV_POLICY_FULL;
 }
 
-/* Set everything that a request needs aside, or nothing. */
-static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
+static int plan_tiers(struct pipeline *p, struct sequence *s, uint32_t *blocks, uint32_t *stripes,
+                      struct hill_why *why)
 {
     const struct pipeline_config *c = &p->config;
     struct placement_room room = {.n_layers = c->geometry.n_layers,
                                   .n_sequences = c->n_sequences,
                                   .hot_blocks = p->hkm.n_blocks,
                                   .unreserved = p->hkm.n_unreserved,
+                                  .stripes = p->cold.n_stripes,
                                   .free_stripes = p->cold.n_free,
                                   .stripe_slots = p->cold.stripe_slots,
                                   .cold_pool = c->csd};
-    uint32_t blocks, stripes;
     s->placement = (struct placement){
         .beta = c->beta, .sinks = s->settings.sinks, .window = s->settings.window};
+    room.wants_copies = wants_policy(p, s);
+    int rc = placement_plan(&s->placement, &room, s->max_tokens, blocks, stripes, why);
+    if (rc == 0 && room.wants_copies && !s->placement.copies)
+        log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
+                 "moves up",
+                 (unsigned long long)s->request_id);
+    return rc;
+}
+
+/* Set everything that a request needs aside, or nothing. */
+static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
+{
+    uint32_t blocks, stripes;
     int rc = check_caps(p, s, why);
-    room.keep_copies = wants_policy(p, s);
     if (rc == 0)
-        rc = placement_plan(&s->placement, &room, s->max_tokens, &blocks, &stripes, why);
-    if (rc == HILL_E_TOO_LONG && room.keep_copies) {
-        room.keep_copies = false;
-        rc = placement_plan(&s->placement, &room, s->max_tokens, &blocks, &stripes, why);
-        if (rc == 0)
-            log_info("request %llu: placed by recency: the cold pool has no room for copies of "
-                     "what moves up",
-                     (unsigned long long)s->request_id);
-    }
-    if (rc == 0 && room.keep_copies && (rc = moves_begin(p, s)) != 0)
+        rc = plan_tiers(p, s, &blocks, &stripes, why);
+    if (rc == 0 && s->placement.copies && (rc = moves_begin(p, s)) != 0)
         hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
     if (rc)
         return rc;
@@ -259,17 +263,35 @@ static void place_prompt(struct sequence *s)
              s->prompt_tokens, s->placement.beta, s->placement.limit);
 }
 
+/* Does one still give back what it held? */
+static bool any_ending(const struct pipeline *p)
+{
+    for (uint32_t i = 0; i < p->config.n_sequences; i++)
+        if (p->sequences[i].state == SEQUENCE_ENDING || p->sequences[i].state == SEQUENCE_TRIMMING)
+            return true;
+    return false;
+}
+
+/* HILL_E_BUSY says that others have to end first: none of them is ending already. */
 static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     struct record_seq_ready answer = {.header = r->header};
     struct hill_why why = {""};
     append_close(p, s);
+    if (s->state != SEQUENCE_FREE)
+        append_pump_endings(p); /* a query may be waiting for what is behind this record */
     if (s->state != SEQUENCE_FREE || !has_credits(p, sizeof answer))
         return 0;
     start_sequence(p, s, r);
     answer.status = admit(p, s, &why);
-    if (answer.status) {
+    if (answer.status == HILL_E_BUSY && any_ending(p)) {
+        append_pump_endings(p);
+        return 0;
+    }
+    if (answer.status == HILL_E_BUSY) {
+        log_debug("request %llu waits: %s", (unsigned long long)s->request_id, why.text);
+    } else if (answer.status) {
         pipeline_fail(p, s, answer.status, "%s", why.text);
     } else {
         s->state = SEQUENCE_ACTIVE;

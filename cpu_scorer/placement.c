@@ -2,6 +2,7 @@
 #include "cpu_scorer/placement.h"
 
 #include <math.h>
+#include <stddef.h>
 
 #include "kv/plan.h"
 
@@ -33,55 +34,85 @@ void placement_cold_range(const struct placement *p, uint32_t prompt, uint32_t *
     *to = prompt - (hot - sinks);
 }
 
-/* One block above the target lets entries wait for their way down while new ones come. */
-static int plan_with_cold(struct placement *p, const struct placement_room *room,
-                          uint32_t max_tokens, uint32_t *blocks, struct hill_why *why)
+/* What one sequence may take of each layer's share. */
+struct allowance {
+    uint32_t blocks, stripes;
+};
+
+static int plan_hot_alone(struct placement *p, uint32_t blocks_allowed, uint32_t max_tokens,
+                          uint32_t *blocks, struct hill_why *why)
 {
-    uint32_t free_each = room->unreserved / room->n_layers;
-    uint32_t share = room->hot_blocks / room->n_layers / room->n_sequences;
+    *blocks = blocks_of(max_tokens);
+    p->limit = max_tokens;
+    if (*blocks > blocks_allowed)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "cannot take a request of %u tokens without a CSD: %u hot blocks per "
+                         "layer needed, there are %u; raise --hot-mb or attach a CSD",
+                         max_tokens, *blocks, blocks_allowed);
+    return 0;
+}
+
+/* One block above the target lets entries wait for their way down while new ones come. */
+static int plan_hot_of_two(struct placement *p, uint32_t blocks_allowed, uint32_t max_tokens,
+                           uint32_t *blocks, struct hill_why *why)
+{
     uint32_t forced = (uint32_t)fmin((double)p->sinks + p->window, max_tokens);
-    uint32_t least = blocks_of(forced) + 1, all = blocks_of(max_tokens);
-    if (all < least)
-        least = all;
-    if (free_each < least)
+    uint32_t all = blocks_of(max_tokens), least = smaller(blocks_of(forced) + 1, all);
+    if (blocks_allowed < least)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "cannot take the request: its sinks and window need %u hot blocks per "
-                         "layer and %u are free; raise --hot-mb",
-                         least, free_each);
+                         "layer, there are %u; raise --hot-mb",
+                         least, blocks_allowed);
     p->limit = max_tokens;
-    uint32_t want = blocks_of(placement_hot_target(p, max_tokens)) + 1;
-    want = smaller(want, all);
-    uint32_t most = smaller(free_each, share > least ? share : least);
-    *blocks = smaller(want, most);
+    uint32_t want = smaller(blocks_of(placement_hot_target(p, max_tokens)) + 1, all);
+    *blocks = smaller(want, blocks_allowed);
     p->limit = *blocks == all ? max_tokens : (*blocks - 1) * KV_HOT_BLOCK_TOKENS;
+    return 0;
+}
+
+/* Within an allowance, with copies or without. */
+static int plan_within(struct placement *p, const struct placement_room *room,
+                       struct allowance allowed, bool copies, uint32_t max_tokens, uint32_t *blocks,
+                       uint32_t *stripes, struct hill_why *why)
+{
+    *stripes = 0;
+    p->copies = copies;
+    if (!room->cold_pool)
+        return plan_hot_alone(p, allowed.blocks, max_tokens, blocks, why);
+    int rc = plan_hot_of_two(p, allowed.blocks, max_tokens, blocks, why);
+    if (rc)
+        return rc;
+    uint32_t cold = copies ? max_tokens : max_tokens - placement_hot_target(p, max_tokens);
+    *stripes = cold / room->stripe_slots + (cold % room->stripe_slots != 0);
+    if (*stripes > allowed.stripes)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "cannot take a request of %u tokens: %u cold tokens per layer need %u "
+                         "stripes, there are %u; raise --cold-mb",
+                         max_tokens, cold, *stripes, allowed.stripes);
     return 0;
 }
 
 int placement_plan(struct placement *p, const struct placement_room *room, uint32_t max_tokens,
                    uint32_t *blocks_per_layer, uint32_t *stripes_per_layer, struct hill_why *why)
 {
-    *stripes_per_layer = 0;
-    if (!room->cold_pool) {
-        *blocks_per_layer = blocks_of(max_tokens);
-        p->limit = max_tokens;
+    uint32_t layers = room->n_layers, each = layers * room->n_sequences;
+    const struct allowance free_now = {room->unreserved / layers, room->free_stripes / layers};
+    const struct allowance quota = {smaller(room->hot_blocks / each, free_now.blocks),
+                                    smaller(room->stripes / each, free_now.stripes)};
+    const struct allowance whole = {room->hot_blocks / layers, room->stripes / layers};
+    const struct {
+        struct allowance allowed;
+        bool copies;
+    } tries[] = {{quota, true}, {quota, false}, {free_now, false}};
+    if (!room->cold_pool)
         p->beta = 0;
-        if ((uint64_t)*blocks_per_layer * room->n_layers > room->unreserved)
-            return hill_fail(why, HILL_E_TOO_LONG,
-                             "cannot take a request of %u tokens without a CSD: %u hot blocks per "
-                             "layer needed, %u free; raise --hot-mb or attach a CSD",
-                             max_tokens, *blocks_per_layer, room->unreserved / room->n_layers);
-        return 0;
-    }
-    int rc = plan_with_cold(p, room, max_tokens, blocks_per_layer, why);
-    if (rc)
-        return rc;
-    uint32_t cold =
-        room->keep_copies ? max_tokens : max_tokens - placement_hot_target(p, max_tokens);
-    *stripes_per_layer = cold / room->stripe_slots + (cold % room->stripe_slots != 0);
-    if ((uint64_t)*stripes_per_layer * room->n_layers > room->free_stripes)
-        return hill_fail(why, HILL_E_TOO_LONG,
-                         "cannot take a request of %u tokens: %u cold tokens per layer need %u "
-                         "stripes each, %u are free for %u layers; raise --cold-mb",
-                         max_tokens, cold, *stripes_per_layer, room->free_stripes, room->n_layers);
-    return 0;
+    for (unsigned i = room->wants_copies ? 0 : 1; i < sizeof tries / sizeof tries[0]; i++)
+        if (plan_within(p, room, tries[i].allowed, tries[i].copies, max_tokens, blocks_per_layer,
+                        stripes_per_layer, NULL) == 0)
+            return 0;
+    int rc =
+        plan_within(p, room, whole, false, max_tokens, blocks_per_layer, stripes_per_layer, why);
+    return rc ? rc
+              : hill_fail(why, HILL_E_BUSY,
+                          "a request of %u tokens has no room beside those that run", max_tokens);
 }

@@ -31,12 +31,29 @@ static json_t *running_json(const Hill__RunningRequest *r)
 {
     if (!r)
         return json_null();
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "request", (json_int_t)r->request_id,
-        "prompt_tokens", (json_int_t)r->prompt_tokens, "predict", (json_int_t)r->predict,
-        "predicted_tokens", (json_int_t)r->predicted_tokens, "prefill_tokens_done",
-        r->prefill_tokens_done, "elapsed_ms", r->elapsed_ms, "prefill_ms", r->prefill_ms,
-        "predicted_per_second", r->predicted_per_second, "attempts", (json_int_t)r->attempts);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "request",
+                     (json_int_t)r->request_id, "sequence", (json_int_t)r->sequence,
+                     "prompt_tokens", (json_int_t)r->prompt_tokens, "predict",
+                     (json_int_t)r->predict, "predicted_tokens", (json_int_t)r->predicted_tokens,
+                     "prefill_tokens_done", r->prefill_tokens_done, "elapsed_ms", r->elapsed_ms,
+                     "prefill_ms", r->prefill_ms, "predicted_per_second", r->predicted_per_second,
+                     "attempts", (json_int_t)r->attempts);
+}
+
+static json_t *requests_json(const Hill__StatusReply *s)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < s->n_requests; i++)
+        json_array_append_new(list, running_json(s->requests[i]));
+    return list;
+}
+
+static json_t *sequences_json(const Hill__StatusReply *s)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < s->n_sequences; i++)
+        json_array_append_new(list, report_live_json(s->sequences[i]));
+    return list;
 }
 
 static json_t *status_json(const Hill__StatusReply *s)
@@ -49,7 +66,7 @@ static json_t *status_json(const Hill__StatusReply *s)
     const char *importance = s->selection ? kv_importance_name(s->selection->importance) : NULL;
     return json_pack(
         "{s:b, s:I, s:s, s:b, s:s, s:I, s:s?, s:f, s:I, s:s?, s:f, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:f, s:o, s:o, s:o, s:o}",
+        "s:I, s:f, s:o, s:o, s:o, s:o, s:I, s:o, s:o}",
         "ready", s->ready, "epoch", (json_int_t)s->epoch, "model", s->model, "csd_attached",
         s->csd_attached, "csd_url", s->csd_url, "ctx_size", (json_int_t)s->ctx_tokens, "policy",
         policy, "alpha", s->selection ? s->selection->alpha : 0.0, "budget",
@@ -61,7 +78,28 @@ static json_t *status_json(const Hill__StatusReply *s)
         "malformed_messages", (json_int_t)s->malformed_messages, "uptime_seconds",
         s->uptime_seconds, "workers", workers, "coordinator",
         s->coordinator ? worker_json(s->coordinator) : json_null(), "running",
-        running_json(s->running), "live", report_live_json(s->live));
+        running_json(s->running), "live", report_live_json(s->live), "parallel",
+        (json_int_t)s->parallel, "requests", requests_json(s), "sequences", sequences_json(s));
+}
+
+/* A line for each request that runs, with what it holds in the tiers. */
+static void print_running(const Hill__StatusReply *s)
+{
+    const double mib = 1024.0 * 1024.0;
+    for (size_t i = 0; i < s->n_requests; i++) {
+        const Hill__RunningRequest *r = s->requests[i];
+        printf("request    %" PRIu64 ": prompt %.0f of %" PRIu32 " tokens, %" PRIu32 " of %" PRIu32
+               " made, %.1f tokens/s",
+               r->request_id, r->prefill_tokens_done, r->prompt_tokens, r->predicted_tokens,
+               r->predict, r->predicted_per_second);
+        for (size_t j = 0; j < s->n_sequences; j++) {
+            const Hill__SequenceStats *q = s->sequences[j];
+            if (q->request_id == r->request_id)
+                printf("; GPU %.1f, hot %.1f, cold %.1f MiB", (double)q->gpu->bytes / mib,
+                       (double)q->hot->bytes / mib, (double)q->cold->bytes / mib);
+        }
+        putchar('\n');
+    }
 }
 
 static void status_print(const Hill__StatusReply *s)
@@ -74,8 +112,9 @@ static void status_print(const Hill__StatusReply *s)
     printf("caps       GPU %.1f MiB, hot %.1f MiB, cold %.1f MiB\n",
            (double)s->gpu_kv_cap_bytes / mib, (double)s->hot_cap_bytes / mib,
            (double)s->cold_cap_bytes / mib);
-    printf("requests   %" PRIu32 " running, %" PRIu32 " waiting, %" PRIu64 " done\n",
-           s->requests_running, s->requests_waiting, s->requests_done);
+    printf("requests   %" PRIu32 " running of %" PRIu32 ", %" PRIu32 " waiting, %" PRIu64 " done\n",
+           s->requests_running, s->parallel, s->requests_waiting, s->requests_done);
+    print_running(s);
     for (size_t i = 0; i < s->n_workers; i++) {
         const Hill__WorkerStatus *w = s->workers[i];
         printf("%-10s %-10s pid %-8d restarts %-3" PRIu32 " %s\n", proto_role_name(w->role),

@@ -1,13 +1,13 @@
 /*
  * hillctl/top.c - `hillctl top`: the running pipeline, refreshed each second.
  *
- * What: asks for the status, prints one screen of it: the request, how full each tier is, who
- * served the selected entries, moves, bytes, and the processes with their CPU time and memory.
- * Rates are differences of two answers, divided by the time between the heartbeats that carried
- * them. On a terminal it redraws with plain ANSI sequences in the alternate screen; q or Ctrl-C
- * ends it and the terminal is as before. Elsewhere each snapshot is printed once, without
- * sequences. Concurrency: one thread. Failure: a coordinator that does not answer ends it
- * (HILL_E_PEER_GONE).
+ * What: asks for the status, prints one screen of it: the requests that run, how full each tier is,
+ * who served the selected entries (summed over the requests), moves, bytes, and the processes with
+ * their CPU time and memory. Rates are differences of two answers, divided by the time between the
+ * heartbeats that carried them. On a terminal it redraws with plain ANSI sequences in the alternate
+ * screen; q or Ctrl-C ends it and the terminal is as before. Elsewhere each snapshot is printed
+ * once, without sequences. Concurrency: one thread. Failure: a coordinator that does not answer
+ * ends it (HILL_E_PEER_GONE).
  */
 #include "hillctl/commands.h"
 
@@ -23,7 +23,8 @@
 
 #define MIB       (1024.0 * 1024.0)
 #define BAR_CELLS 24
-#define SHOWN_MAX 8 /* processes */
+#define SHOWN_MAX 8  /* processes */
+#define LINES_MAX 16 /* requests */
 
 static const struct option_spec top_specs[] = {
     {.name = "iterations",
@@ -118,25 +119,31 @@ static void print_head(const struct top *t)
     end_line(t);
 }
 
-/* Tokens a second since the snapshot before; negative: not known. */
-static double decode_now(const struct top *t)
+/* The same attempt of a request in the answer before; NULL: there is none. */
+static const Hill__RunningRequest *request_before(const struct top *t,
+                                                  const Hill__RunningRequest *r)
 {
-    const Hill__RunningRequest *now = t->now->status_reply->running,
-                               *before = t->before ? t->before->status_reply->running : NULL;
+    const Hill__StatusReply *s = t->before ? t->before->status_reply : NULL;
+    for (size_t i = 0; s && i < s->n_requests; i++)
+        if (s->requests[i]->request_id == r->request_id && s->requests[i]->attempts == r->attempts)
+            return s->requests[i];
+    return NULL;
+}
+
+/* Tokens a second since the snapshot before; negative: not known. */
+static double decode_now(const struct top *t, const Hill__RunningRequest *now)
+{
+    const Hill__RunningRequest *before = request_before(t, now);
     double seconds = seconds_between(t);
-    if (!before || before->request_id != now->request_id || before->attempts != now->attempts ||
-        !before->predicted_tokens || seconds <= 0)
+    if (!before || !before->predicted_tokens || seconds <= 0)
         return -1;
     return (now->predicted_tokens - before->predicted_tokens) / seconds;
 }
 
-static void print_request(const struct top *t)
+static void print_request(const struct top *t, const Hill__RunningRequest *r)
 {
-    const Hill__RunningRequest *r = t->now->status_reply->running;
     char cells[BAR_CELLS + 3];
-    if (!r) {
-        printf("request    none");
-    } else if (!r->predicted_tokens) {
+    if (!r->predicted_tokens) {
         double share = ratio(r->prefill_tokens_done, r->prompt_tokens);
         double rate = ratio(r->prefill_tokens_done * 1000, r->prefill_ms);
         printf("request    %" PRIu64 " prefill %s %.0f / %" PRIu32 " tokens, %.0f tokens/s, %.0f s "
@@ -144,7 +151,7 @@ static void print_request(const struct top *t)
                r->request_id, bar(cells, share), r->prefill_tokens_done, r->prompt_tokens, rate,
                ratio(r->prompt_tokens - r->prefill_tokens_done, rate));
     } else {
-        double now = decode_now(t);
+        double now = decode_now(t, r);
         printf("request    %" PRIu64 " decode %s %" PRIu32 " / %" PRIu32 " tokens", r->request_id,
                bar(cells, ratio(r->predicted_tokens, r->predict)), r->predicted_tokens, r->predict);
         if (now >= 0)
@@ -152,8 +159,29 @@ static void print_request(const struct top *t)
         printf(", mean %.1f tokens/s; prompt %" PRIu32 " tokens in %.2f s", r->predicted_per_second,
                r->prompt_tokens, r->prefill_ms / 1000);
     }
-    if (r && r->attempts > 1)
+    if (r->attempts > 1)
         printf(", attempt %" PRIu32, r->attempts);
+    end_line(t);
+}
+
+static void print_requests(const struct top *t)
+{
+    const Hill__StatusReply *s = t->now->status_reply;
+    double sum = 0;
+    for (size_t i = 0; i < s->n_requests && i < LINES_MAX; i++)
+        print_request(t, s->requests[i]);
+    for (size_t i = 0; i < s->n_requests; i++) {
+        double now = decode_now(t, s->requests[i]);
+        sum += now > 0 ? now : 0;
+    }
+    if (!s->n_requests)
+        printf("request    none");
+    else if (s->n_requests > LINES_MAX)
+        printf("           and %zu more; together %.1f tokens/s", s->n_requests - LINES_MAX, sum);
+    else if (s->n_requests > 1)
+        printf("           together %.1f tokens/s", sum);
+    else
+        return;
     end_line(t);
 }
 
@@ -168,9 +196,54 @@ static void print_tier(const struct top *t, const char *name, const Hill__TierSt
     end_line(t);
 }
 
+static void add_tier(Hill__TierStats *sum, const Hill__TierStats *one)
+{
+    sum->tokens += one->tokens;
+    sum->bytes += one->bytes;
+    sum->hits += one->hits;
+    sum->cap_bytes = one->cap_bytes; /* of all together */
+}
+
+struct sums {
+    Hill__SequenceStats stats;
+    Hill__TierStats gpu, hot, cold;
+};
+
+/* What runs, summed; with nothing running, the last one. NULL: there was none yet. */
+static const Hill__SequenceStats *sum_live(struct sums *out, const Hill__StatusReply *s)
+{
+    if (s->n_sequences < 2)
+        return s->live;
+    hill__sequence_stats__init(&out->stats);
+    hill__tier_stats__init(&out->gpu);
+    out->hot = out->cold = out->gpu;
+    out->stats.gpu = &out->gpu;
+    out->stats.hot = &out->hot;
+    out->stats.cold = &out->cold;
+    for (size_t i = 0; i < s->n_sequences; i++) {
+        const Hill__SequenceStats *one = s->sequences[i];
+        out->stats.request_id = one->request_id;
+        add_tier(&out->gpu, one->gpu);
+        add_tier(&out->hot, one->hot);
+        add_tier(&out->cold, one->cold);
+        out->stats.demoted += one->demoted;
+        out->stats.promoted += one->promoted;
+        out->stats.bounced += one->bounced;
+        out->stats.queries += one->queries;
+        out->stats.budget = one->budget > out->stats.budget ? one->budget : out->stats.budget;
+        out->stats.link_key_bytes += one->link_key_bytes;
+        out->stats.link_score_bytes += one->link_score_bytes;
+        out->stats.link_kv_bytes += one->link_kv_bytes;
+        out->stats.flash_read_bytes += one->flash_read_bytes;
+        out->stats.flash_write_bytes += one->flash_write_bytes;
+    }
+    return &out->stats;
+}
+
 static void print_live(const struct top *t)
 {
-    const Hill__SequenceStats *s = t->now->status_reply->live;
+    struct sums sums;
+    const Hill__SequenceStats *s = sum_live(&sums, t->now->status_reply);
     if (!s) {
         printf("tiers      nothing has been kept yet");
         end_line(t);
@@ -240,7 +313,7 @@ static void print_snapshot(const struct top *t)
     if (t->screen)
         fputs("\033[H", stdout);
     print_head(t);
-    print_request(t);
+    print_requests(t);
     end_line(t);
     print_live(t);
     end_line(t);

@@ -1,9 +1,9 @@
 /*
  * kv/plan.c - what a context costs in each tier (kv/plan.h).
  *
- * Counts are below 2^24 tokens, 2^10 layers and 2^18 bytes an entry (kv/geometry.h), so that no
- * product here leaves 64 bits. Who calls it: coordinator, scorer, GPU worker. Concurrency: pure
- * functions.
+ * Counts are below 2^24 tokens, 2^10 layers, 2^6 sequences and 2^18 bytes an entry (kv/geometry.h),
+ * so that no product here leaves 64 bits. Who calls it: coordinator, scorer, GPU worker.
+ * Concurrency: pure functions.
  */
 #include "kv/plan.h"
 
@@ -99,30 +99,49 @@ static uint64_t blocks_of(uint32_t tokens)
     return ((uint64_t)tokens + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
 }
 
+/* The hot segment but its blocks, as cpu_scorer/hkm.c lays it out (its test compares): header,
+ * location words, lists, GPU slot tables with one list of scratch, and the alignment of planes. */
+static uint64_t segment_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
+{
+    return 128 + padded(lists * in->ctx_tokens * 4, 64) + padded(lists * 16, 64) +
+           padded(padded(lists * 4, 8) + (lists + 1) * k * 8, 64) + 5 * 64;
+}
+
+/* What the scorer keeps besides the segments: the selector, the cold map (which position a cold
+ * slot holds, and its stripes of at least 256 slots), one query's blocks and scores, selected slots
+ * and fetches, what was staged for each sequence, a list's state, and placement. */
+static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
+{
+    uint64_t blocks = in->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
+    return kv_selector_bytes(in->ctx_tokens) + in->cold_slots * 4 + in->cold_slots / 256 * 12 +
+           blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16) + sequences(in) * k * 4 +
+           lists * 512 + sequences(in) * in->placement_bytes;
+}
+
 /* Everything but n_blocks. One block above the tokens' own lets a layer open its next block before
  * one is given back. */
 static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
                        uint64_t *min_blocks, uint64_t *full_blocks)
 {
     const struct kv_geometry *g = &in->geometry;
-    uint64_t words = (uint64_t)g->n_layers * in->ctx_tokens; /* one per (layer, position) */
+    uint64_t n = sequences(in), lists = n * g->n_layers;
     uint32_t k = kv_budget_tokens(&in->selection, in->ctx_tokens);
-    uint32_t per_token = kv_entry_bytes(g) + kv_digest_bytes(g) + (uint32_t)sizeof(uint32_t);
-    uint64_t location = words * sizeof(uint32_t), gpu_slot_of = words * sizeof(uint32_t);
-    uint64_t gpu_owners = (uint64_t)g->n_layers * k * sizeof(uint32_t);
 
-    out->staging_slots = 2 * k + smaller(in->selection.window, in->ctx_tokens);
+    out->staging_slots =
+        smaller((n + 1) * k + n * smaller(in->selection.window, in->ctx_tokens), UINT32_MAX);
     out->staging_bytes = shm_arena_bytes(out->staging_slots, kv_entry_bytes(g));
-    out->tables_bytes = location + gpu_slot_of + gpu_owners + kv_selector_bytes(in->ctx_tokens) +
-                        in->placement_bytes;
-    out->block_bytes = (uint64_t)KV_HOT_BLOCK_TOKENS * per_token; /* a multiple of 64 */
-    *min_blocks = g->n_layers * (blocks_of(forced_tokens(in)) + 1);
-    *full_blocks = g->n_layers * (blocks_of(in->ctx_tokens) + 1);
+    out->tables_bytes = segment_tables(in, lists, k);
+    out->private_bytes = private_tables(in, lists, k);
+    out->block_bytes =
+        24 + KV_HOT_BLOCK_TOKENS * (uint64_t)(kv_entry_bytes(g) + kv_digest_bytes(g) + 4);
+    *min_blocks = lists * (blocks_of(forced_tokens(in)) + 1);
+    *full_blocks = lists * (blocks_of(in->ctx_tokens) + 1);
 }
 
 static uint64_t hot_bytes(const struct kv_hot_plan *plan, uint64_t blocks)
 {
-    return plan->staging_bytes + plan->tables_bytes + blocks * plan->block_bytes;
+    return plan->staging_bytes + plan->tables_bytes + plan->private_bytes +
+           blocks * plan->block_bytes;
 }
 
 uint64_t kv_plan_hot_min_bytes(const struct kv_plan_input *in)
@@ -149,6 +168,9 @@ static int check_input(const struct kv_plan_input *in, struct hill_why *why)
     if (rc == 0 && (in->ctx_tokens == 0 || in->ctx_tokens > KV_MAX_TOKENS))
         rc = hill_fail(why, HILL_E_INVALID, "context is %u tokens, not 1..%u", in->ctx_tokens,
                        KV_MAX_TOKENS);
+    if (rc == 0 && in->n_sequences > KV_MAX_SEQUENCES)
+        rc = hill_fail(why, HILL_E_INVALID, "%u sequences are more than %u", in->n_sequences,
+                       KV_MAX_SEQUENCES);
     return rc;
 }
 
@@ -162,13 +184,14 @@ int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_
     plan_fixed(out, in, &min_blocks, &full_blocks);
     if (out->staging_bytes == 0 || min_blocks > KV_MAX_HOT_BLOCKS)
         return hill_fail(why, HILL_E_INVALID,
-                         "a context of %u tokens is beyond what a hot pool can address",
-                         in->ctx_tokens);
+                         "%u sequences of %u tokens are beyond what a hot pool can address",
+                         (uint32_t)sequences(in), in->ctx_tokens);
     if (hot_cap_bytes < hot_bytes(out, min_blocks))
         return hill_fail(why, HILL_E_INVALID,
-                         "hot cap too small for %u layers' sinks and window: %.2f MiB needed, %.2f "
-                         "MiB given",
-                         in->geometry.n_layers, (double)hot_bytes(out, min_blocks) / 1048576.0,
+                         "hot cap too small for the sinks and windows of --parallel %u in %u "
+                         "layers: %.2f MiB needed, %.2f MiB given",
+                         (uint32_t)sequences(in), in->geometry.n_layers,
+                         (double)hot_bytes(out, min_blocks) / 1048576.0,
                          (double)hot_cap_bytes / 1048576.0);
     uint64_t fit = (hot_cap_bytes - hot_bytes(out, 0)) / out->block_bytes;
     out->n_blocks = smaller(fit < full_blocks ? fit : full_blocks, KV_MAX_HOT_BLOCKS);

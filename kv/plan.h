@@ -31,6 +31,7 @@ struct kv_plan_input {
     struct kv_selection_settings selection;
     uint64_t
         placement_bytes; /* what placement keeps of one sequence (policy_live_bytes); 0: none */
+    uint64_t cold_slots; /* of the cold pool that all sequences together can use; 0: none */
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
@@ -43,21 +44,25 @@ uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, ui
  * n_sequences (at most k(ctx)); 0 when not even sinks + window fit. */
 uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_bytes);
 
-/* M_0 = staging + tables + hot blocks. */
+#define KV_MAX_SEQUENCES 64u
+
+/* M_0 = staging + tables + hot blocks + the scorer's private tables. */
 struct kv_hot_plan {
-    uint64_t staging_bytes; /* the staging arena: two queries' worth of slots */
-    uint64_t tables_bytes;  /* location words, GPU slot tables (both ways), selector, placement */
-    uint64_t block_bytes;   /* of one hot block: entries, digests, owners */
+    uint64_t staging_bytes; /* the staging arena: n + 1 queries' worth of slots, and n windows */
+    uint64_t tables_bytes;  /* in the hot segment: location words, lists, GPU slot tables */
+    uint64_t block_bytes;   /* of one hot block: entries, digests, owner */
+    uint64_t private_bytes; /* the scorer's own: selector, cold map, placement, buffers */
     uint32_t staging_slots;
-    uint32_t n_blocks; /* hot blocks that fit under the cap, at most what the whole context needs */
+    uint32_t n_blocks; /* hot blocks that fit under the cap, at most what all contexts need */
 };
 
 /* HILL_E_INVALID (why: needed and given MiB) when the cap cannot hold staging, tables and, for
- * every layer, sinks + window tokens (rounded up to blocks) plus one block. */
+ * every layer of every sequence, sinks + window tokens (rounded up to blocks) plus one block. */
 int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_t hot_cap_bytes,
                 struct hill_why *why);
 
-/* The smallest cap that kv_plan_hot accepts, and the cap at which ctx_tokens tokens are all hot. */
+/* The smallest cap that kv_plan_hot accepts, and the cap at which ctx_tokens tokens of every
+ * sequence are all hot. */
 uint64_t kv_plan_hot_min_bytes(const struct kv_plan_input *in);
 uint64_t kv_plan_hot_full_bytes(const struct kv_plan_input *in);
 

@@ -43,6 +43,10 @@ struct pool_layout {
 int pool_layout_for_cap(struct pool_layout *out, const struct kv_geometry *g, uint64_t cap_bytes,
                         struct hill_why *why);
 
+/* Slots that n_sequences sequences of n_tokens tokens can use: whole stripes, every layer. */
+uint64_t pool_slots_for_tokens(const struct kv_geometry *g, uint32_t n_sequences,
+                               uint32_t n_tokens);
+
 /* The cap that holds n_sequences sequences of n_tokens tokens, every layer. */
 uint64_t pool_bytes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences,
                                uint32_t n_tokens);

@@ -70,12 +70,23 @@ int pool_layout_for_cap(struct pool_layout *out, const struct kv_geometry *g, ui
     return 0;
 }
 
+static uint64_t stripes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences,
+                                   uint32_t n_tokens)
+{
+    uint64_t slots = stripe_slots(g), stripes = ((uint64_t)n_tokens + slots - 1) / slots;
+    return stripes * n_sequences * g->n_layers;
+}
+
+uint64_t pool_slots_for_tokens(const struct kv_geometry *g, uint32_t n_sequences, uint32_t n_tokens)
+{
+    return stripes_for_tokens(g, n_sequences, n_tokens) * stripe_slots(g);
+}
+
 uint64_t pool_bytes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences, uint32_t n_tokens)
 {
     struct pool_layout one;
     pool_layout_fill(&one, g, 1);
-    uint64_t stripes = ((uint64_t)n_tokens + one.stripe_slots - 1) / one.stripe_slots;
-    stripes *= (uint64_t)n_sequences * g->n_layers;
+    uint64_t stripes = stripes_for_tokens(g, n_sequences, n_tokens);
     if (stripes < g->n_layers)
         stripes = g->n_layers;
     return one.directory_offset + stripes * stripe_bytes(&one);

@@ -13,10 +13,11 @@
 
 #include <xxhash.h>
 
+#include "kv/plan.h"
 #include "proto/envelope.h"
 #include "proto/records.h"
 
-#define LAYOUT_VERSION     1u
+#define LAYOUT_VERSION     2u
 #define RING_ALIGN         64u
 #define BULK_RECORD_TARGET (1u << 20) /* APPEND and DEMOTE aim at a record of 1 MiB */
 #define BULK_RECORD_TOKENS 1024u
@@ -104,14 +105,34 @@ static uint64_t record_bytes_max(const struct layout_input *in, enum layout_ring
     return sizeof(struct record_completion);
 }
 
+/* Room of one record in a ring. */
+static uint64_t in_ring(uint64_t bytes)
+{
+    return record_pad16(bytes) + SHM_RECORD_ALIGN;
+}
+
+/* What sequences that run at the same time put into a ring beside two of its largest records: a
+ * query each, an entry each with the end of its step, the answers of a usual selection (a wait for
+ * room is no error there: the GPU worker drains that ring whatever it waits for). */
+static uint64_t parallel_bytes(const struct layout_input *in, enum layout_ring ring)
+{
+    uint64_t n = in->n_sequences;
+    if (ring == RING_QUERY)
+        return n * in_ring(record_bytes_max(in, RING_QUERY));
+    if (ring == RING_APPEND)
+        return n * (in_ring(sizeof(struct record_append) + kv_entry_bytes(&in->geometry)) +
+                    in_ring(sizeof(struct record_step_end)));
+    return ring == RING_SELECTION ? (n - 1) * links[RING_SELECTION].capacity_min : 0;
+}
+
 /* A ring takes payloads up to half its capacity less a record header (shm_ring_payload_max). */
 static uint32_t ring_capacity(const struct layout_input *in, enum layout_ring ring)
 {
-    uint64_t needed = 2 * (record_pad16(record_bytes_max(in, ring)) + SHM_RECORD_ALIGN);
+    uint64_t needed = 2 * in_ring(record_bytes_max(in, ring)) + parallel_bytes(in, ring);
     uint64_t capacity = links[ring].capacity_min;
     while (capacity < needed)
         capacity *= 2;
-    return (uint32_t)capacity; /* at most 2^30: KV_MAX_TOKENS * 24 bytes, twice */
+    return (uint32_t)capacity; /* at most 2^30: KV_MAX_TOKENS * 24 bytes, twice, and 2^22 */
 }
 
 static uint64_t ring_bytes(const struct layout_input *in, enum layout_ring ring)
@@ -136,7 +157,8 @@ uint64_t layout_rings_bytes(const struct layout_input *in)
 static bool input_valid(const struct layout_input *in)
 {
     return kv_geometry_check(&in->geometry, NULL) == 0 && in->ctx_tokens > 0 &&
-           in->ctx_tokens <= KV_MAX_TOKENS && in->n_sequences > 0;
+           in->ctx_tokens <= KV_MAX_TOKENS && in->n_sequences > 0 &&
+           in->n_sequences <= KV_MAX_SEQUENCES;
 }
 
 int layout_init(void *payload, uint64_t bytes, const struct layout_input *in)

@@ -40,7 +40,8 @@ struct layout_input {
  * refused. */
 uint64_t layout_fingerprint(const struct layout_input *in);
 
-/* Payload bytes of the "rings" segment. Rings are sized so that the largest record fits twice. */
+/* Payload bytes of the "rings" segment. Rings are sized so that the largest record fits twice, and
+ * beside them a query of each sequence and an entry of each. */
 uint64_t layout_rings_bytes(const struct layout_input *in);
 
 /* Tokens that one APPEND record may carry, slots that one DEMOTE may carry, items that one FETCH

@@ -13,11 +13,12 @@
 #include <string.h>
 
 #include "kv/geometry.h"
+#include "kv/plan.h"
 #include "kv/score.h"
 #include "kv/select.h"
 
 #define TEXT_MAX      4096u
-#define SEQUENCES_MAX 64u
+#define SEQUENCES_MAX KV_MAX_SEQUENCES
 #define TOKENS_MAX    KV_MAX_TOKENS
 #define CAP_MAX       (UINT64_C(1) << 50) /* 1 PiB */
 
@@ -167,7 +168,12 @@ static int check_heartbeat(const Hill__Heartbeat *m, struct hill_why *why)
 {
     CHECK("heartbeat", "role", worker_role(m->role));
     CHECK("heartbeat", "pid", m->pid > 0);
-    return m->live ? check_sequence_stats(m->live, why) : 0;
+    CHECK("heartbeat", "live_others", m->n_live_others < SEQUENCES_MAX);
+    CHECK("heartbeat", "live", m->live || !m->n_live_others);
+    int code = m->live ? check_sequence_stats(m->live, why) : 0;
+    for (size_t i = 0; code == 0 && i < m->n_live_others; i++)
+        code = check_sequence_stats(m->live_others[i], why);
+    return code;
 }
 
 static int check_generate(const Hill__Generate *m, struct hill_why *why)
@@ -232,6 +238,12 @@ static int check_status_reply(const Hill__StatusReply *m, struct hill_why *why)
         code = check_running(m->running, why);
     if (code == 0 && m->live)
         code = check_sequence_stats(m->live, why);
+    CHECK("status_reply", "requests", m->n_requests <= SEQUENCES_MAX);
+    CHECK("status_reply", "sequences", m->n_sequences <= SEQUENCES_MAX);
+    for (size_t i = 0; code == 0 && i < m->n_requests; i++)
+        code = check_running(m->requests[i], why);
+    for (size_t i = 0; code == 0 && i < m->n_sequences; i++)
+        code = check_sequence_stats(m->sequences[i], why);
     return code;
 }
 

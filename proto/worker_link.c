@@ -46,7 +46,7 @@ struct worker_link {
     int signal_fd;        /* SIGTERM */
     pthread_mutex_t lock; /* guards the queues and bell */
     struct queue in, out;
-    Hill__SequenceStats *live; /* what heartbeats carry; NULL: nothing yet; guarded by lock */
+    Hill__Heartbeat *live; /* the statistics that heartbeats carry; NULL: none; guarded by lock */
     struct shm_doorbell own_bell, *bell;
     _Atomic bool stopping, closing;
     _Atomic uint64_t work;
@@ -179,7 +179,11 @@ static void send_heartbeat(struct worker_link *link)
     message.heartbeat = &beat;
     process_usage(&beat.cpu_ms, &beat.rss_bytes);
     pthread_mutex_lock(&link->lock); /* sending never blocks */
-    beat.live = link->live;
+    if (link->live) {
+        beat.live = link->live->live;
+        beat.live_others = link->live->live_others;
+        beat.n_live_others = link->live->n_live_others;
+    }
     proto_send(link->heartbeat, NULL, &message); /* a lost heartbeat is what heartbeats are for */
     pthread_mutex_unlock(&link->lock);
 }
@@ -532,22 +536,28 @@ void worker_link_set_epoch(struct worker_link *link, uint32_t epoch)
     atomic_store_explicit(&link->epoch, epoch, memory_order_relaxed); /* statistics */
 }
 
-void worker_link_set_live(struct worker_link *link, const Hill__SequenceStats *stats)
+void worker_link_set_live(struct worker_link *link, Hill__SequenceStats *const *stats, size_t n)
 {
+    Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
+    if (n == 0)
+        return;
+    beat.live = stats[0];
+    beat.live_others = (Hill__SequenceStats **)(stats + 1);
+    beat.n_live_others = n - 1;
     /* a deep copy through the wire form, as in worker_link_send */
-    size_t size = hill__sequence_stats__get_packed_size(stats);
+    size_t size = hill__heartbeat__get_packed_size(&beat);
     uint8_t *packed = malloc(size ? size : 1);
     if (!packed)
         return; /* statistics: the next ones come in a moment */
-    hill__sequence_stats__pack(stats, packed);
-    Hill__SequenceStats *copy = hill__sequence_stats__unpack(NULL, size, packed);
+    hill__heartbeat__pack(&beat, packed);
+    Hill__Heartbeat *copy = hill__heartbeat__unpack(NULL, size, packed);
     free(packed);
     pthread_mutex_lock(&link->lock);
-    Hill__SequenceStats *old = link->live;
+    Hill__Heartbeat *old = link->live;
     link->live = copy;
     pthread_mutex_unlock(&link->lock);
     if (old)
-        hill__sequence_stats__free_unpacked(old, NULL);
+        hill__heartbeat__free_unpacked(old, NULL);
 }
 
 void worker_link_close(struct worker_link *link)
@@ -578,7 +588,7 @@ void worker_link_close(struct worker_link *link)
     queue_clear(&link->in);
     queue_clear(&link->out);
     if (link->live)
-        hill__sequence_stats__free_unpacked(link->live, NULL);
+        hill__heartbeat__free_unpacked(link->live, NULL);
     pthread_mutex_destroy(&link->lock);
     free(link);
 }

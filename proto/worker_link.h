@@ -52,9 +52,9 @@ bool worker_link_stopping(const struct worker_link *link);
 /* Heartbeats carry this counter; the data loop bumps it. */
 void worker_link_work_done(struct worker_link *link, uint64_t count);
 void worker_link_set_epoch(struct worker_link *link, uint32_t epoch);
-/* Heartbeats carry these from now on (copied); packs and allocates: a few times a second is enough.
- */
-void worker_link_set_live(struct worker_link *link, const Hill__SequenceStats *stats);
+/* Heartbeats carry these n from now on (copied; 0: no change); packs and allocates: a few times a
+ * second is enough. */
+void worker_link_set_live(struct worker_link *link, Hill__SequenceStats *const *stats, size_t n);
 
 /* Sends what is queued (up to a second), stops the thread, closes. NULL allowed. */
 void worker_link_close(struct worker_link *link);

@@ -16,7 +16,14 @@ static struct request_book book;
 static int setup(void **state)
 {
     (void)state;
-    request_book_init(&book);
+    request_book_init(&book, 1);
+    return 0;
+}
+
+static int setup_three(void **state)
+{
+    (void)state;
+    request_book_init(&book, 3);
     return 0;
 }
 
@@ -241,7 +248,158 @@ static void test_a_second_done_is_refused(void **state)
     assert_int_equal(request_take_token(r, 0, 1, 1), HILL_E_PROTOCOL); /* after Done */
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+/* ---- several at a time ------------------------------------------------------------------- */
+
+/* Everything that may start, in one go, as the coordinator does it. */
+static unsigned start_all(void)
+{
+    unsigned n = 0;
+    for (struct request *r; (r = request_book_advance(&book)); n++)
+        assert_int_equal(request_begin_attempt(&book, r, 5), 0);
+    return n;
+}
+
+static void test_as_many_run_as_there_are_slots_in_order(void **state)
+{
+    (void)state;
+    struct request *r[5];
+    for (uint8_t i = 0; i < 5; i++)
+        r[i] = add(i, 1);
+    assert_int_equal(start_all(), 3);
+    assert_int_equal(book.n_running, 3);
+    assert_int_equal(book.n_waiting, 2);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(r[i]->sequence, i);
+        assert_ptr_equal(request_book_by_wire(&book, r[i]->wire_id), r[i]);
+    }
+    assert_ptr_equal(book.running, r[0]);
+    assert_ptr_equal(r[0]->next, r[1]);
+    assert_ptr_equal(r[1]->next, r[2]);
+    request_book_remove(&book, r[1]);
+    assert_ptr_equal(request_book_advance(&book), r[3]);
+    assert_int_equal(r[3]->sequence, 1); /* the free one */
+    assert_null(request_book_advance(&book));
+    assert_ptr_equal(r[2]->next, r[3]);
+}
+
+static void test_the_slot_that_was_free_for_longest_is_taken(void **state)
+{
+    (void)state;
+    struct request *a = add(1, 1), *b = add(2, 1), *c = add(3, 1);
+    start_all();
+    request_book_remove(&book, c);
+    request_book_remove(&book, a);
+    request_book_remove(&book, b);
+    struct request *d = add(4, 1), *e = add(5, 1), *f = add(6, 1);
+    start_all();
+    assert_int_equal(d->sequence, 2);
+    assert_int_equal(e->sequence, 0);
+    assert_int_equal(f->sequence, 1);
+}
+
+static void test_interrupted_ones_keep_their_order_and_count_attempts(void **state)
+{
+    (void)state;
+    struct request *a = add(1, 4), *b = add(2, 4), *c = add(3, 4);
+    start_all();
+    uint64_t wire = b->wire_id;
+    request_take_token(b, 0, 11, 7);
+    for (struct request *r = book.running; r; r = r->next)
+        request_interrupt(r);
+    assert_null(request_book_by_wire(&book, wire));
+    assert_null(request_book_advance(&book)); /* they run still: nobody new comes in */
+    assert_ptr_equal(book.running, a);
+    assert_ptr_equal(a->next, b);
+    assert_ptr_equal(b->next, c);
+    request_begin_attempt(&book, b, 9);
+    assert_int_equal(request_take_token(b, 0, 11, 10), 0);
+    assert_int_equal(b->attempts, 2);
+}
+
+static void test_without_room_a_request_waits_at_its_place_until_another_ends(void **state)
+{
+    (void)state;
+    struct request *a = add(1, 1), *b = add(2, 1), *c = add(3, 1), *d = add(4, 1);
+    start_all();
+    assert_int_equal(request_book_refused(&book, b), 0);
+    assert_int_equal(b->state, REQUEST_WAITING);
+    assert_int_equal(b->attempts, 0);
+    assert_ptr_equal(book.first, b);
+    assert_ptr_equal(b->next, d);
+    assert_int_equal(book.n_running, 2);
+    assert_null(request_book_advance(&book)); /* a slot is free, but d does not overtake b */
+    request_book_remove(&book, c);
+    assert_ptr_equal(request_book_advance(&book), b);
+    request_begin_attempt(&book, b, 6);
+    assert_null(request_book_advance(&book)); /* until b has been taken up */
+    request_taken_up(b);
+    assert_ptr_equal(request_book_advance(&book), d);
+    assert_ptr_equal(book.running, a);
+}
+
+static void test_room_that_came_free_meanwhile_is_tried_at_once(void **state)
+{
+    (void)state;
+    struct request *a = add(1, 1), *b = add(2, 1), *c = add(3, 1);
+    start_all();
+    request_book_remove(&book, a); /* ends while b's refusal is on its way */
+    assert_int_equal(request_book_refused(&book, b), 0);
+    assert_ptr_equal(request_book_advance(&book), b);
+    request_begin_attempt(&book, b, 6);
+    assert_int_equal(request_book_refused(&book, b), 0);
+    assert_null(request_book_advance(&book));
+    assert_ptr_equal(book.running, c);
+}
+
+static void test_two_refused_ones_come_back_in_order(void **state)
+{
+    (void)state;
+    struct request *a = add(1, 1), *b = add(2, 1), *c = add(3, 1);
+    start_all();
+    request_book_refused(&book, c);
+    request_book_refused(&book, b);
+    assert_ptr_equal(book.first, b);
+    assert_ptr_equal(b->next, c);
+    request_book_remove(&book, a);
+    assert_ptr_equal(request_book_advance(&book), b);
+    assert_null(request_book_advance(&book));
+}
+
+static void test_refused_with_nobody_beside_it_is_tried_a_few_times(void **state)
+{
+    (void)state;
+    struct request *r = add(1, 1);
+    for (unsigned i = 0; i < REQUEST_ALONE_MAX; i++) {
+        assert_ptr_equal(request_book_advance(&book), r);
+        request_begin_attempt(&book, r, 5);
+        assert_int_equal(request_book_refused(&book, r), 0);
+    }
+    assert_ptr_equal(request_book_advance(&book), r);
+    request_begin_attempt(&book, r, 5);
+    assert_int_equal(request_book_refused(&book, r), HILL_E_TIMEOUT);
+    assert_int_equal(r->state, REQUEST_RUNNING);
+    assert_int_equal(book.n_running, 1);
+}
+
+static void test_a_sign_of_life_counts_for_all_of_a_client(void **state)
+{
+    (void)state;
+    struct request *a = add(1, 1), *b = add(2, 1), *c = add(2, 1), *d = add(2, 1);
+    struct proto_address two = {.bytes = {2}, .length = 1};
+    start_all();
+    request_book_heard(&book, &two, true, 77);
+    assert_int_equal(a->client_heard_ns, 0);
+    assert_false(a->client_asks);
+    assert_int_equal(b->client_heard_ns, 77);
+    assert_int_equal(c->client_heard_ns, 77);
+    assert_true(d->client_asks); /* it waits */
+    assert_int_equal(d->state, REQUEST_WAITING);
+    request_book_heard(&book, &two, false, 78);
+    assert_true(d->client_asks);
+}
+
+#define T3(test) cmocka_unit_test_setup_teardown(test, setup_three, teardown)
+#define T(test)  cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
 {
@@ -259,6 +417,14 @@ int main(void)
         T(test_over_when_done_and_statistics_are_there),
         T(test_statistics_may_come_first_and_errors_wait_less),
         T(test_a_second_done_is_refused),
+        T3(test_as_many_run_as_there_are_slots_in_order),
+        T3(test_the_slot_that_was_free_for_longest_is_taken),
+        T3(test_interrupted_ones_keep_their_order_and_count_attempts),
+        T3(test_without_room_a_request_waits_at_its_place_until_another_ends),
+        T3(test_room_that_came_free_meanwhile_is_tried_at_once),
+        T3(test_two_refused_ones_come_back_in_order),
+        T3(test_refused_with_nobody_beside_it_is_tried_a_few_times),
+        T3(test_a_sign_of_life_counts_for_all_of_a_client),
     };
     return cmocka_run_group_tests_name("request_book", tests, NULL, NULL);
 }

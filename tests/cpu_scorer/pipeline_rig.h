@@ -38,7 +38,8 @@ enum {
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,
     RIG_EPOCH = 7,
-    RIG_GPU_SLOTS = RIG_CTX
+    RIG_GPU_SLOTS = RIG_CTX,
+    RIG_STAGING = RIG_SEQUENCES * (RIG_CTX + 64) /* a selection and moves of each */
 };
 
 static const struct kv_geometry rig_geometry = {RIG_LAYERS, 4, 2, 16};
@@ -303,6 +304,7 @@ struct rig {
     bool csd;
     struct pipeline_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;
+    _Atomic uint32_t live_most; /* sequences with live statistics at the same time, at most */
 };
 
 static const uint32_t rig_capacities[RING_COUNT] = {
@@ -331,8 +333,14 @@ static void rig_failure(void *context, int code, const char *text, uint64_t requ
 
 static void rig_work_done(void *context, uint64_t count)
 {
-    (void)context;
+    struct rig *r = context;
+    struct pipeline_stats live[RIG_SEQUENCES];
     (void)count;
+    uint32_t n = pipeline_live_stats(r->pipeline, live, RIG_SEQUENCES);
+    if (n == RIG_SEQUENCES)
+        assert_true(live[0].request_id != live[1].request_id);
+    if (n > atomic_load_explicit(&r->live_most, memory_order_relaxed)) /* single writer */
+        atomic_store_explicit(&r->live_most, n, memory_order_relaxed);
 }
 
 static void *rig_pipeline_main(void *arg)
@@ -408,9 +416,9 @@ static struct rig *rig_start(const struct rig_options *o)
     r->agent->wrong_score_position = r->agent->damaged_position = UINT32_MAX;
     for (int ring = 0; ring < RING_COUNT; ring++)
         rig_open_ring(r, (enum layout_ring)ring);
-    uint64_t staging = shm_arena_bytes(2 * RIG_CTX, RIG_ENTRY);
+    uint64_t staging = shm_arena_bytes(RIG_STAGING, RIG_ENTRY);
     r->staging_memory = rig_memory(staging);
-    assert_int_equal(shm_arena_init(r->staging_memory, 2 * RIG_CTX, RIG_ENTRY), 0);
+    assert_int_equal(shm_arena_init(r->staging_memory, RIG_STAGING, RIG_ENTRY), 0);
     assert_int_equal(shm_arena_own(&r->staging, r->staging_memory, staging), 0);
     assert_int_equal(shm_arena_view(&r->staging_view, r->staging_memory, staging), 0);
     assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
@@ -506,6 +514,22 @@ static struct record_header gpu_header(const struct rig_request *q, uint32_t lay
     return (struct record_header){RIG_EPOCH, q->sequence, q->step, layer};
 }
 
+static void gpu_push_begin(const struct rig_request *q, uint32_t max)
+{
+    const struct kv_selection_settings *settings = &q->settings;
+    struct record_seq_begin begin = {.header = gpu_header(q, 0),
+                                     .request_id = q->request_id,
+                                     .prompt_tokens = q->n,
+                                     .max_tokens = max,
+                                     .alpha = settings->alpha,
+                                     .budget = settings->budget,
+                                     .sinks = settings->sinks,
+                                     .window = settings->window,
+                                     .policy = settings->policy,
+                                     .importance = settings->importance};
+    gpu_push(q->rig, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
+}
+
 static struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t prompt,
                                      uint32_t max, const struct kv_selection_settings *settings,
                                      int expected_status)
@@ -520,17 +544,7 @@ static struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t 
     q->check = true;
     q->hash = XXH64_createState();
     XXH64_reset(q->hash, 0);
-    struct record_seq_begin begin = {.header = gpu_header(q, 0),
-                                     .request_id = q->request_id,
-                                     .prompt_tokens = prompt,
-                                     .max_tokens = max,
-                                     .alpha = settings->alpha,
-                                     .budget = settings->budget,
-                                     .sinks = settings->sinks,
-                                     .window = settings->window,
-                                     .policy = settings->policy,
-                                     .importance = settings->importance};
-    gpu_push(r, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
+    gpu_push_begin(q, max);
     const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
     assert_int_equal(ready->status, expected_status);
     shm_ring_release(&r->gpu[RING_SELECTION]);
@@ -650,31 +664,47 @@ static void check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
     XXH64_update(q->hash, positions, k * sizeof *positions);
 }
 
-static int gpu_query(struct rig_request *q, uint32_t layer, uint32_t n, bool append_first)
+struct rig_question {
+    struct record_query query;
+    float q[64];
+};
+
+/* Ask, and append the next token before or after. */
+static void gpu_ask(struct rig_request *q, uint32_t layer, uint32_t n, bool append_first,
+                    struct rig_question *out)
 {
-    struct {
-        struct record_query query;
-        float q[64];
-    } out = {.query = {.header = gpu_header(q, layer),
-                       .query_id = ++q->query_id * 2 + q->sequence,
-                       .n_heads = 4,
-                       .n_tokens = n}};
+    *out = (struct rig_question){.query = {.header = gpu_header(q, layer),
+                                           .query_id = ++q->query_id * 2 + q->sequence,
+                                           .n_heads = 4,
+                                           .n_tokens = n}};
     for (int i = 0; i < 64; i++)
-        out.q[i] = (float)(int)(rig_random(&q->random, 2001)) / 1000.0f - 1.0f;
+        out->q[i] = (float)(int)(rig_random(&q->random, 2001)) / 1000.0f - 1.0f;
     if (append_first)
         gpu_append(q, layer, 1);
-    gpu_push(q->rig, RING_QUERY, RECORD_QUERY, &out, sizeof out);
+    gpu_push(q->rig, RING_QUERY, RECORD_QUERY, out, sizeof *out);
     if (!append_first && q->appended[layer] == n)
         gpu_append(q, layer, 1);
+}
+
+static int gpu_answer(struct rig_request *q, uint32_t layer, uint32_t n,
+                      const struct rig_question *asked)
+{
     const struct record_selection *answer = gpu_wait(q->rig, RECORD_SELECTION);
-    assert_int_equal(answer->query_id, out.query.query_id);
+    assert_int_equal(answer->query_id, asked->query.query_id);
     int status = answer->status;
     if (status == 0)
-        check_answer(q, layer, n, out.q, answer);
+        check_answer(q, layer, n, asked->q, answer);
     else
         assert_int_equal(answer->n_selected, 0);
     shm_ring_release(&q->rig->gpu[RING_SELECTION]);
     return status;
+}
+
+static int gpu_query(struct rig_request *q, uint32_t layer, uint32_t n, bool append_first)
+{
+    struct rig_question asked;
+    gpu_ask(q, layer, n, append_first, &asked);
+    return gpu_answer(q, layer, n, &asked);
 }
 
 /* One decode step: every layer asks for the tokens before this one, and appends it. The first

@@ -305,9 +305,27 @@ static void test_a_list_grows_in_one_run(void **unused)
     free(memory);
 }
 
+/* kv/plan.c does not know the layout here, but counts it to the byte: M_0 is a hard cap. */
+static void test_the_plan_counts_what_is_laid_out(void **unused)
+{
+    (void)unused;
+    for (uint32_t n = 1; n <= KV_MAX_SEQUENCES; n = n * 3 + 1) {
+        struct kv_plan_input in = {.geometry = geometry,
+                                   .ctx_tokens = CTX,
+                                   .n_sequences = n,
+                                   .selection = {.alpha = 0.3, .sinks = 4, .window = 32}};
+        struct hkm_config config = {geometry, CTX, n, kv_budget_tokens(&in.selection, CTX), 0};
+        struct kv_hot_plan plan;
+        assert_int_equal(kv_plan_hot(&plan, &in, kv_plan_hot_full_bytes(&in), NULL), 0);
+        assert_int_equal(plan.tables_bytes, hkm_tables_bytes(&config));
+        assert_int_equal(plan.block_bytes, hkm_block_bytes(&geometry));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_plan_counts_what_is_laid_out),
         cmocka_unit_test(test_a_list_grows_in_one_run),
         cmocka_unit_test(test_random_operations_match_the_model),
         cmocka_unit_test(test_blocks_of_a_list_cover_its_tokens_once),

@@ -251,6 +251,7 @@ static void test_two_sequences_do_not_mix(void **unused)
         assert_int_equal(gpu_decode(a), 0);
         assert_int_equal(gpu_decode(b), 0);
     }
+    assert_int_equal(r->live_most, 2); /* both have statistics while they run */
     uint64_t hash = XXH64_digest(a->hash);
     assert_int_equal(gpu_end(a).selection_hash, hash);
     hash = XXH64_digest(b->hash);
@@ -292,6 +293,86 @@ static void test_what_cannot_fit_is_refused_at_the_start(void **unused)
     for (int i = 0; i < 12; i++)
         assert_int_equal(gpu_decode(q), 0);
     gpu_end(q);
+    rig_stop(r);
+}
+
+/* What fits once the other has ended waits: no failure, and the same request is taken then. */
+static void test_no_room_beside_another_is_busy_and_no_failure(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false, .hot_blocks = 24}; /* eight blocks a layer, four each */
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, 256, 320, &settings, 0); /* five */
+    gpu_prefill(a);
+    gpu_free(gpu_begin(r, 1, 150, 193, &settings, HILL_E_BUSY)); /* four */
+    gpu_free(gpu_begin(r, 1, 400, 513, &settings, HILL_E_TOO_LONG));
+    struct rig_request *b = gpu_begin(r, 1, 150, 192, &settings, 0); /* three */
+    gpu_prefill(b);
+    assert_int_equal(gpu_decode(b), 0);
+    assert_int_equal(gpu_decode(a), 0);
+    gpu_end(a);
+    struct rig_request *c = gpu_begin(r, 0, 256, 320, &settings, 0);
+    assert_int_equal(r->n_failures, 1); /* the long one */
+    gpu_prefill(c);
+    assert_int_equal(gpu_decode(c), 0);
+    gpu_end(c);
+    gpu_end(b);
+    rig_stop(r);
+}
+
+/* The cold pool's half is too small for one, its whole is not: nothing is lost while it is cleared
+ * up. */
+static void test_room_that_is_being_cleared_up_is_waited_for(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_stripes = RIG_LAYERS * 2};
+    struct rig *r = rig_start(&o);
+    for (int i = 0; i < 8; i++) {
+        struct rig_request *q = gpu_begin(r, (uint32_t)i % 2, 500, 600, &settings, 0);
+        gpu_prefill(q);
+        assert_int_equal(gpu_decode(q), 0);
+        gpu_end(q); /* its stripes are trimmed while the next one begins on the other slot */
+    }
+    assert_int_equal(r->n_failures, 0);
+    rig_stop(r);
+}
+
+static void *wake_agent(void *arg)
+{
+    struct rig *r = arg;
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){.tv_nsec = 50000000}, NULL);
+    atomic_store_explicit(&r->agent->silent, false, memory_order_relaxed);
+    shm_doorbell_ring(&r->bells[PARTY_AGENT]);
+    return NULL;
+}
+
+/* A SEQ_BEGIN that must wait for its slot lies before tokens that another sequence's query waits
+ * for. */
+static void test_a_query_is_answered_behind_a_slot_that_is_cleared_up(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .agent_deadline_ms = 20000};
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, 400, 460, &settings, 0);
+    struct rig_request *b = gpu_begin(r, 1, 300, 360, &settings, 0);
+    struct rig_question asked;
+    pthread_t waker;
+    gpu_prefill(a);
+    gpu_prefill(b);
+    assert_int_equal(gpu_decode(a), 0);
+    assert_int_equal(gpu_decode(b), 0);
+    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    gpu_push_begin(a, 460); /* a is dropped; it is trimmed when the agent answers */
+    gpu_ask(b, 0, b->n + 1, true, &asked);
+    assert_int_equal(pthread_create(&waker, NULL, wake_agent, r), 0);
+    const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
+    assert_int_equal(ready->status, 0);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    assert_int_equal(gpu_answer(b, 0, b->n + 1, &asked), 0);
+    pthread_join(waker, NULL);
+    assert_int_equal(r->n_failures, 0);
+    gpu_end(b);
+    gpu_free(a);
     rig_stop(r);
 }
 
@@ -410,6 +491,9 @@ int main(void)
         cmocka_unit_test(test_two_sequences_do_not_mix),
         cmocka_unit_test(test_a_new_sequence_replaces_the_old_one),
         cmocka_unit_test(test_what_cannot_fit_is_refused_at_the_start),
+        cmocka_unit_test(test_no_room_beside_another_is_busy_and_no_failure),
+        cmocka_unit_test(test_room_that_is_being_cleared_up_is_waited_for),
+        cmocka_unit_test(test_a_query_is_answered_behind_a_slot_that_is_cleared_up),
         cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
         cmocka_unit_test(test_a_silent_agent_is_a_timeout),
         cmocka_unit_test(test_an_interruption_leaves_a_waiting_query),

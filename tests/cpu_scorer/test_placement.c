@@ -64,17 +64,23 @@ static void test_without_a_csd_everything_must_fit(void **unused)
     assert_int_equal(placement_plan(&p, &room, 321, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
 }
 
+static struct placement_room two_tiers(uint32_t n_sequences, uint32_t blocks, uint32_t stripes)
+{
+    return (struct placement_room){.n_layers = 2,
+                                   .n_sequences = n_sequences,
+                                   .hot_blocks = blocks,
+                                   .unreserved = blocks,
+                                   .stripes = stripes,
+                                   .free_stripes = stripes,
+                                   .stripe_slots = 256,
+                                   .cold_pool = true};
+}
+
 static void test_the_cold_pool_takes_what_is_beyond(void **unused)
 {
     (void)unused;
     struct placement p = {.beta = 0, .sinks = 4, .window = 32};
-    struct placement_room room = {.n_layers = 2,
-                                  .n_sequences = 1,
-                                  .hot_blocks = 10,
-                                  .unreserved = 10,
-                                  .free_stripes = 8,
-                                  .stripe_slots = 256,
-                                  .cold_pool = true};
+    struct placement_room room = two_tiers(1, 10, 8);
     uint32_t blocks, stripes;
     /* five blocks each: four to fill (256 tokens), one to move through */
     assert_int_equal(placement_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
@@ -83,8 +89,85 @@ static void test_the_cold_pool_takes_what_is_beyond(void **unused)
     assert_int_equal(stripes, 3); /* 744 tokens */
     assert_int_equal(placement_plan(&p, &room, 256 + 1024 + 1, &blocks, &stripes, NULL),
                      HILL_E_TOO_LONG);
-    room.unreserved = 2; /* one block each: sinks and window need two */
+    room = two_tiers(1, 2, 8); /* one block each: sinks and window need two */
     assert_int_equal(placement_plan(&p, &room, 1000, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+}
+
+static void test_copies_where_there_is_room_for_them(void **unused)
+{
+    (void)unused;
+    struct placement p = {.beta = 0.25, .sinks = 4, .window = 32};
+    struct placement_room room = two_tiers(1, 40, 8);
+    uint32_t blocks, stripes;
+    room.wants_copies = true;
+    assert_int_equal(placement_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_true(p.copies);
+    assert_int_equal(stripes, 4); /* 1000 */
+    assert_int_equal(placement_plan(&p, &room, 1200, &blocks, &stripes, NULL), 0);
+    assert_false(p.copies);
+    assert_int_equal(stripes, 4); /* 960 */
+    room.wants_copies = false;
+    assert_int_equal(placement_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_false(p.copies);
+}
+
+/* Whatever a sequence within its share reserves, all others get theirs. */
+static void test_shares_do_not_depend_on_the_others(void **unused)
+{
+    (void)unused;
+    static const uint32_t lengths[4] = {1000, 64, 1500, 700};
+    for (int copies = 0; copies < 2; copies++) {
+        struct placement_room room = two_tiers(4, 4 * 2 * 6, 4 * 2 * 6);
+        room.wants_copies = copies;
+        for (uint32_t i = 0; i < 4; i++) {
+            struct placement p = {.beta = 0.25, .sinks = 4, .window = 32}, alone = p;
+            struct placement_room empty = two_tiers(4, 4 * 2 * 6, 4 * 2 * 6);
+            uint32_t blocks, stripes, blocks_alone, stripes_alone;
+            empty.wants_copies = copies;
+            assert_int_equal(placement_plan(&p, &room, lengths[i], &blocks, &stripes, NULL), 0);
+            assert_int_equal(
+                placement_plan(&alone, &empty, lengths[i], &blocks_alone, &stripes_alone, NULL), 0);
+            assert_int_equal(blocks, blocks_alone);
+            assert_int_equal(stripes, stripes_alone);
+            assert_int_equal(p.limit, alone.limit);
+            assert_true(blocks <= 6 && stripes <= 6);
+            room.unreserved -= 2 * blocks;
+            room.free_stripes -= 2 * stripes;
+        }
+    }
+}
+
+static void test_beyond_its_share_a_sequence_takes_what_is_free_or_waits(void **unused)
+{
+    (void)unused;
+    struct placement p = {.beta = 0.25, .sinks = 4, .window = 32};
+    struct placement_room room = {
+        .n_layers = 2, .n_sequences = 4, .hot_blocks = 40, .unreserved = 40};
+    uint32_t blocks, stripes;
+    /* without a cold pool: a share is five blocks a layer, 320 tokens */
+    assert_int_equal(placement_plan(&p, &room, 1280, &blocks, &stripes, NULL), 0);
+    assert_int_equal(blocks, 20);
+    assert_int_equal(placement_plan(&p, &room, 1281, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+    room.unreserved = 38;
+    assert_int_equal(placement_plan(&p, &room, 1280, &blocks, &stripes, NULL), HILL_E_BUSY);
+    room.unreserved = 10;
+    assert_int_equal(placement_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(placement_plan(&p, &room, 321, &blocks, &stripes, NULL), HILL_E_BUSY);
+    /* with one: a share is three blocks and one stripe a layer */
+    room = two_tiers(2, 12, 4);
+    p = (struct placement){.beta = 0.25, .sinks = 4, .window = 32};
+    assert_int_equal(placement_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(stripes, 1);
+    assert_int_equal(placement_plan(&p, &room, 640, &blocks, &stripes, NULL), 0);
+    assert_int_equal(stripes, 2); /* the other's too */
+    room.free_stripes = 2;
+    assert_int_equal(placement_plan(&p, &room, 640, &blocks, &stripes, NULL), HILL_E_BUSY);
+    room.free_stripes = 4;
+    room.unreserved = 2; /* sinks and window need two blocks a layer */
+    assert_int_equal(placement_plan(&p, &room, 320, &blocks, &stripes, NULL), HILL_E_BUSY);
+    room.unreserved = 4;
+    assert_int_equal(placement_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(blocks, 2);
 }
 
 int main(void)
@@ -95,6 +178,9 @@ int main(void)
         cmocka_unit_test(test_the_target_grows_by_at_most_one),
         cmocka_unit_test(test_without_a_csd_everything_must_fit),
         cmocka_unit_test(test_the_cold_pool_takes_what_is_beyond),
+        cmocka_unit_test(test_copies_where_there_is_room_for_them),
+        cmocka_unit_test(test_shares_do_not_depend_on_the_others),
+        cmocka_unit_test(test_beyond_its_share_a_sequence_takes_what_is_free_or_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

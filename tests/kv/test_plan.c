@@ -98,10 +98,39 @@ static void hot_plan_worked_by_hand(void **state)
     assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
     assert_int_equal(plan.staging_slots, 2 * 200 + 32);
     assert_int_equal(plan.staging_bytes, shm_arena_bytes(432, 128));
-    assert_int_equal(plan.tables_bytes, 2 * 4 * 5 * 2000 + 4 * 5 * 200 + kv_selector_bytes(2000));
-    assert_int_equal(plan.block_bytes, 64 * (128 + 36 + 4));
+    /* header, words, 5 lists, 6 GPU lists of 200 with 5 counts, planes: each at 64 bytes */
+    assert_int_equal(plan.tables_bytes, 128 + 40000 + 128 + 9664 + 320);
+    assert_int_equal(plan.private_bytes, kv_selector_bytes(2000) + 33 * 132 + 200 * 32 + 5 * 512);
+    assert_int_equal(plan.block_bytes, 24 + 64 * (128 + 36 + 4));
     assert_int_equal(plan.n_blocks, 5 * 2); /* 36 tokens: one block, and one more, a layer */
-    assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + 10 * plan.block_bytes);
+    assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + plan.private_bytes +
+                              10 * plan.block_bytes);
+    in.placement_bytes = 1000;
+    in.cold_slots = 2560;
+    assert_int_equal(kv_plan_hot_min_bytes(&in), min + 1000 + 2560 * 4 + 10 * 12);
+}
+
+static void each_sequence_has_its_share_of_the_hot_plan(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan one, plan;
+    uint64_t min_one = kv_plan_hot_min_bytes(&in);
+    in.placement_bytes = 1000;
+    assert_int_equal(kv_plan_hot(&one, &in, min_one + 1000, NULL), 0);
+    in.n_sequences = 8;
+    uint64_t min = kv_plan_hot_min_bytes(&in), full = kv_plan_hot_full_bytes(&in);
+    assert_int_equal(kv_plan_hot(&plan, &in, min - 1, NULL), HILL_E_INVALID);
+    assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
+    assert_int_equal(plan.n_blocks, 8 * 5 * 2);
+    assert_int_equal(plan.staging_slots, 9 * 200 + 8 * 32); /* a selection each, and one more */
+    assert_int_equal(plan.tables_bytes, 128 + 8 * 40000 + 640 + (160 + 41 * 1600 + 32) + 320);
+    /* the selector and a query's buffers are for one at a time */
+    assert_int_equal(plan.private_bytes - one.private_bytes, 7 * (200 * 4 + 5 * 512 + 1000));
+    assert_int_equal(kv_plan_hot(&plan, &in, full, NULL), 0);
+    assert_int_equal(plan.n_blocks, 8 * 5 * 33);
+    in.n_sequences = KV_MAX_SEQUENCES + 1;
+    assert_int_equal(kv_plan_hot(&plan, &in, UINT64_MAX, NULL), HILL_E_INVALID);
 }
 
 static void the_hot_cap_is_never_exceeded(void **state)
@@ -112,7 +141,8 @@ static void the_hot_cap_is_never_exceeded(void **state)
     uint64_t min = kv_plan_hot_min_bytes(&in), full = kv_plan_hot_full_bytes(&in);
     for (uint64_t cap = min; cap < full + 100000; cap += 4099) {
         assert_int_equal(kv_plan_hot(&plan, &in, cap, NULL), 0);
-        uint64_t used = plan.staging_bytes + plan.tables_bytes + plan.n_blocks * plan.block_bytes;
+        uint64_t used = plan.staging_bytes + plan.tables_bytes + plan.private_bytes +
+                        plan.n_blocks * plan.block_bytes;
         assert_true(used <= cap);
         assert_true(used + plan.block_bytes > cap || plan.n_blocks == 5 * 33);
     }
@@ -167,6 +197,7 @@ int main(void)
         cmocka_unit_test(gpu_bytes_worked_by_hand),
         cmocka_unit_test(gpu_slots_and_bytes_agree),
         cmocka_unit_test(hot_plan_worked_by_hand),
+        cmocka_unit_test(each_sequence_has_its_share_of_the_hot_plan),
         cmocka_unit_test(the_hot_cap_is_never_exceeded),
         cmocka_unit_test(too_small_a_hot_cap_is_refused_with_both_sizes),
         cmocka_unit_test(bad_input_is_refused_before_it_is_computed_with),

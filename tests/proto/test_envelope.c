@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include <zmq.h>
 
+#include "kv/plan.h"
 #include "proto/envelope.h"
 
 static const uint8_t good_frame[8] = {'H', 'I', 'L', 'L', PROTO_VERSION, 0, 0, 0};
@@ -138,6 +139,35 @@ static void refuses_a_heartbeat_with_half_its_statistics(void **state)
     }
 }
 
+static void refuses_a_heartbeat_with_others_that_make_no_sense(void **state)
+{
+    (void)state;
+    Hill__TierStats tier = HILL__TIER_STATS__INIT;
+    for (int wrong = 0; wrong < 4; wrong++) {
+        Hill__SequenceStats live = HILL__SEQUENCE_STATS__INIT, other,
+                            *others[KV_MAX_SEQUENCES] = {0};
+        Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
+        Hill__Message message = HILL__MESSAGE__INIT, *parsed;
+        static uint8_t body[8192];
+        struct hill_why why;
+        live.gpu = live.hot = live.cold = &tier;
+        other = live;
+        other.fetch_ms = wrong == 1 ? -1 : 1;
+        for (uint32_t i = 0; i < KV_MAX_SEQUENCES; i++)
+            others[i] = &other;
+        beat.role = HILL__ROLE__ROLE_CPU_SCORER;
+        beat.pid = 7;
+        beat.live = wrong == 2 ? NULL : &live;
+        beat.live_others = others;
+        beat.n_live_others = wrong == 3 ? KV_MAX_SEQUENCES : KV_MAX_SEQUENCES - 1;
+        message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
+        message.heartbeat = &beat;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         wrong ? HILL_E_PROTOCOL : 0);
+        proto_free(parsed);
+    }
+}
+
 static void survives_damaged_bytes(void **state)
 {
     (void)state;
@@ -225,6 +255,7 @@ int main(void)
         cmocka_unit_test(refuses_an_empty_message),
         cmocka_unit_test(names_the_field_out_of_range),
         cmocka_unit_test(refuses_a_heartbeat_with_half_its_statistics),
+        cmocka_unit_test(refuses_a_heartbeat_with_others_that_make_no_sense),
         cmocka_unit_test(survives_damaged_bytes),
         cmocka_unit_test(rubbish_on_a_socket_is_not_fatal),
     };

@@ -88,7 +88,10 @@ static void set_live(struct worker_link *link, uint64_t answered)
     stats.cold = &cold;
     hot.tokens = answered;
     cold.hits = 3;
-    worker_link_set_live(link, &stats);
+    Hill__SequenceStats other = stats, *list[] = {&stats, &other};
+    other.request_id = 9;
+    worker_link_set_live(link, list, 2);
+    worker_link_set_live(link, NULL, 0); /* no change */
 }
 
 /* The worker: answers Attach by a Failure that repeats the url, and ends with Shutdown. Runs in a
@@ -188,6 +191,9 @@ static void heartbeats_carry_usage_and_the_latest_statistics(void **state)
     assert_non_null(message->heartbeat->live);
     assert_int_equal(message->heartbeat->live->hot->tokens, 5);
     assert_int_equal(message->heartbeat->live->cold->hits, 3);
+    assert_int_equal(message->heartbeat->n_live_others, 1);
+    assert_int_equal(message->heartbeat->live_others[0]->request_id, 9);
+    assert_int_equal(message->heartbeat->live_others[0]->cold->hits, 3);
     assert_int_equal(message->heartbeat->work_done, 5);
     proto_free(message);
     kill(pid, SIGTERM);
