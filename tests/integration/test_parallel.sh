@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# -np: eight requests at once each give what they give alone; one that is cancelled, a worker that dies, more requests
+# than slots, and requests that have no room beside one another change nothing for the others.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+# bytes of the prompt, tokens to make, temperature
+lengths=(300 1200 60 2500 700 3400 150 1800)
+predicts=(96 80 128 48 112 64 120 56)
+temperatures=(0 0.8 0.8 0 0.7 0 0.9 0.8)
+for i in 0 1 2 3 4 5 6 7; do
+    tail -c +$((1 + 500 * i)) "$text" | head -c "${lengths[i]}" >"$work/prompt$i"
+    printf '\nThis License' >>"$work/prompt$i"
+done
+options=(-m "$work/model.gguf" -c 4096 --budget 200)
+
+# ask I OUTPUT [ARGUMENTS...]: in the foreground
+ask() {
+    local i=$1 out=$2
+    shift 2
+    "$bin/hillctl" generate -f "$work/prompt$i" -n "${predicts[i]}" --temp "${temperatures[i]}" -s $((100 + i)) --ignore-eos \
+        --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
+}
+answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
+status() { "$bin/hillctl" status --json --run-dir "$run_dir"; }
+# running N: at least N requests run
+# shellcheck disable=SC2317  # through wait_for
+running() { status | jq -e ".requests_running >= $1" >/dev/null; }
+# shellcheck disable=SC2317
+decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 0)] | length >= $1" >/dev/null; }
+# shellcheck disable=SC2317
+idle() { status | jq -e '.ready and .requests_running + .requests_waiting == 0' >/dev/null; }
+
+# all_equal NAME I...: these answered as they did alone
+all_equal() {
+    local name=$1 i
+    shift
+    for i; do
+        [ "$(answer "$work/out$i")" = "${alone[i]}" ] ||
+            fail "$name: request $i differs: $(head -c 300 "$work/out$i.err") $(answer "$work/out$i" | head -c 300), alone ${alone[i]:0:300}"
+    done
+    pass "$name: $# requests answer as alone"
+}
+
+# at_once I...: ask for all of them; their processes in pids[]
+at_once() {
+    local i
+    pids=()
+    for i; do
+        ask "$i" "$work/out$i" &
+        pids[i]=$!
+    done
+}
+wait_all() { # NAME I...
+    local name=$1 i
+    shift
+    for i; do
+        wait "${pids[i]}" || fail "$name: request $i ended with $?: $(cat "$work/out$i.err")"
+    done
+}
+
+# --- refused
+for n in 0 65; do
+    "$hillinfer" up --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" -np $n >"$work/out" 2>"$work/err"
+    expect "-np $n: exit code" $? 100
+done
+"$hillinfer" up --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" -np 64 --hot-mb 8 >"$work/out" 2>"$work/err"
+expect "a hot cap too small for -np 64: exit code" $? 100
+grep -q 'parallel 64.*MiB needed' "$work/err" || fail "the refusal does not say what is needed: $(cat "$work/err")"
+
+# --- alone
+alone=()
+up "${options[@]}" || fail "up -np 1"
+for i in 0 1 2 3 4 5 6 7; do
+    ask "$i" "$work/out$i" || fail "alone $i: $(cat "$work/out$i.err")"
+    alone[i]=$(answer "$work/out$i")
+done
+expect "different prompts answer differently" "$(printf '%s\n' "${alone[@]}" | sort -u | wc -l)" 8
+at_once 0 1 2
+wait_all "-np 1, three at once" 0 1 2
+all_equal "-np 1, three at once" 0 1 2
+down || fail "down"
+
+# --- eight at once
+up "${options[@]}" -np 8 --log-level debug || fail "up -np 8"
+for i in 0 1 2 3 4 5 6 7; do
+    ask "$i" "$work/out$i" || fail "alone on -np 8: $i: $(cat "$work/out$i.err")"
+done
+all_equal "-np 8, one after the other" 0 1 2 3 4 5 6 7
+at_once 0 1 2 3 4 5 6 7
+wait_for 30 running 8 || fail "eight do not run at once"
+status >"$work/status"
+expect "a line for each" "$(field "$work/status" '.requests | length')" 8
+expect "each on a sequence of its own" "$(field "$work/status" '[.requests[].sequence] | unique | length')" 8
+wait_all "eight at once" 0 1 2 3 4 5 6 7
+all_equal "eight at once" 0 1 2 3 4 5 6 7
+
+# --- one is cancelled while the others go on
+at_once 0 1 2 3 4 5 6 7
+wait_for 60 decoding 3 || fail "nothing decodes"
+kill -INT "$(pgrep -P "${pids[5]}")" # hillctl, below the shell of the job
+wait "${pids[5]}"
+expect "the cancelled one: exit code" $? 130
+wait_all "one cancelled" 0 1 2 3 4 6 7
+all_equal "one cancelled" 0 1 2 3 4 6 7
+wait_for 20 idle || fail "not idle after a cancel"
+
+# --- workers die while eight run: all are computed again
+for worker in cpu_scorer gpu_worker; do
+    at_once 0 1 2 3 4 5 6 7
+    wait_for 60 decoding 2 || fail "nothing decodes"
+    kill -KILL "$(worker_pid $worker)"
+    wait_all "$worker killed" 0 1 2 3 4 5 6 7
+    all_equal "$worker killed" 0 1 2 3 4 5 6 7
+    expect "restarts of $worker" "$(cat "$work"/out[0-7] | jq -s "map(.restarts.$worker) | max")" 1
+done
+
+# --- more than eight wait and are served in the order in which they came
+log=$state_dir/hillinfer.log
+lines=$(wc -l <"$log")
+at_once 0 1 2 3 4 5 6 7
+wait_for 30 running 8 || fail "eight do not run at once"
+more=()
+for i in 0 1 2 3; do
+    ask $i "$work/more$i" &
+    more[i]=$!
+done
+wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests_waiting >= 1' >/dev/null" || fail "nobody waits"
+wait_all "twelve" 0 1 2 3 4 5 6 7
+for i in 0 1 2 3; do
+    wait "${more[i]}" || fail "the one that waited: $(cat "$work/more$i.err")"
+    expect "the one that waited, $i" "$(answer "$work/more$i" | md5sum)" "$(echo "${alone[i]}" | md5sum)"
+done
+started=$(tail -n +$((lines + 1)) "$log" | sed -n 's/.*request \([0-9]*\): starting on sequence .*/\1/p' | tr '\n' ' ')
+expect "twelve were started" "$(wc -w <<<"$started")" 12
+expect "in order" "$started" "$(tr ' ' '\n' <<<"$started" | sort -n | sed '/^$/d' | tr '\n' ' ')"
+down || fail "down"
+
+# --- without a drive and with little memory, a long one has no room beside others: it waits, and nobody fails
+up "${options[@]}" -np 4 --csd none --hot-mb 11 --log-level debug || fail "up --csd none"
+at_once 0 1 2 3 4 5 6 7
+wait_all "no room beside the others" 0 1 2 3 4 5 6 7
+all_equal "no room beside the others" 0 1 2 3 4 5 6 7
+grep -q 'no room beside the others' "$log" || fail "everything had room: this checks nothing"
+down || fail "down"
+expect_nothing_left
+finish
