@@ -160,6 +160,14 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "URL",
      .unset_help = "file:STATE/cold.pool",
      .help = "the computational storage drive: file:PATH, or none"},
+    {.name = "csd-model",
+     .type = OPTION_STRING,
+     .choices = "off",
+     .fallback = "off",
+     .value = "KEY=VALUE,...",
+     .help =
+         "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "
+         "score in GB/s (score: of FP16 KV) and latency_us; what is not named is a SmartSSD's"},
     {.name = "score-bits",
      .type = OPTION_CHOICE,
      .choices = "8",
@@ -295,7 +303,9 @@ static int read_csd(struct hill_pipeline_options *out, const struct options *opt
         return hill_fail(
             why, HILL_E_INVALID,
             "--cold-mb and --csd none exclude each other: there is no drive to hold a cold pool");
-    return 0;
+    struct hill_why detail = {""};
+    int code = csd_model_parse(&out->csd_model, options_text(options, "csd-model"), &detail);
+    return code ? hill_fail(why, code, "--csd-model: %s", detail.text) : 0;
 }
 
 int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *options,

@@ -11,6 +11,7 @@
 #ifndef HILL_BASE_OPTIONS_HILL_H
 #define HILL_BASE_OPTIONS_HILL_H
 
+#include "base/csd_model.h"
 #include "base/log.h"
 #include "base/options.h"
 
@@ -47,9 +48,10 @@ struct hill_pipeline_options {
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
     const char *csd_url;                          /* NULL: file: in the state folder */
     bool no_csd;                                  /* --csd none */
-    const char *device;                           /* NULL: the first */
-    const char *state_dir;                        /* NULL: default */
-    const char *trace_kv;                         /* NULL: no trace */
+    struct csd_model csd_model;
+    const char *device;    /* NULL: the first */
+    const char *state_dir; /* NULL: default */
+    const char *trace_kv;  /* NULL: no trace */
     bool trace_scores;
 };
 

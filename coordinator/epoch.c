@@ -110,6 +110,7 @@ void epoch_configure(struct pipeline *p, enum worker w)
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Configure configure = HILL__CONFIGURE__INIT;
     Hill__Selection selection;
+    Hill__CsdModel model;
     if (!p->epoch_exists)
         return; /* epoch_begin tells everyone who is there when it has created one */
     selection_to_wire(&selection, &s->plan.selection);
@@ -130,6 +131,8 @@ void epoch_configure(struct pipeline *p, enum worker w)
     configure.pin = s->options.pin;
     configure.trace_path = (char *)s->trace_path;
     configure.trace_scores = s->options.trace_scores;
+    proto_set_csd_model(&model, &s->options.csd_model);
+    configure.csd_model = &model;
     message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
     message.configure = &configure;
     worker_table_configured(&p->workers, w);

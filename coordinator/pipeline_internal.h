@@ -37,6 +37,10 @@ struct pipeline {
     int change_code; /* UNDO: what the client is told when the pipeline is ready again */
     char change_text[512];
     uint64_t malformed;
+    struct {
+        struct csd_model_use before, last; /* of the agents that are gone; as this one said last */
+        uint32_t changes;                  /* of the model by clients */
+    } csd_model;
     Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
     bool ending;
     int end_code;
@@ -71,6 +75,16 @@ void serve_clients(struct pipeline *p);
 /* Send to a client; a Reply with code and text. */
 int client_reply(struct pipeline *p, const struct proto_address *to, int code, const char *text);
 int worker_send(struct pipeline *p, enum worker w, const Hill__Message *message);
+
+/* ---- serve_csd_model.c ---- */
+void csd_model_take_change(struct pipeline *p, const struct proto_address *from,
+                           const Hill__CsdModelChange *change);
+void csd_model_take_counters(struct pipeline *p, const Hill__CsdModelCounters *counters);
+/* Of the modelled drive since the pipeline started. */
+struct csd_model_use csd_model_used(const struct pipeline *p);
+/* The model in force, and what was counted since then. */
+void csd_model_show(const struct pipeline *p, const struct csd_model_use *since,
+                    Hill__CsdModel *model, Hill__CsdModelCounters *counters);
 
 /* ---- requests.c ---- */
 /* When all workers are ready: send again what was interrupted, and what waits, in order (may remove

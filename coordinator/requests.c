@@ -78,6 +78,8 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     Hill__Summary summary = HILL__SUMMARY__INIT;
     Hill__Restarts restarts = HILL__RESTARTS__INIT;
     Hill__Selection selection;
+    Hill__CsdModel model;
+    Hill__CsdModelCounters counters;
     char rest[16];
     uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
     if (rest_bytes)
@@ -91,6 +93,9 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     summary.prompt_tokens = r->n_prompt;
     summary.predicted_tokens = r->n_tokens;
     summary.ttft_ms = r->first_token_ns ? (double)(r->first_token_ns - r->accepted_ns) / 1e6 : 0;
+    csd_model_show(p, &r->csd_before, &model, &counters);
+    summary.csd_model = &model;
+    summary.csd_model_counters = &counters;
     summary.restarts = &restarts;
     summary.selection = &selection;
     summary.attempts = r->attempts;
@@ -153,6 +158,7 @@ static int send_prefill(struct pipeline *p, struct request *r)
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Prefill prefill = HILL__PREFILL__INIT;
     Hill__Selection selection;
+    r->csd_before = csd_model_used(p);
     selection_to_wire(&selection, &r->selection);
     prefill.request_id = r->wire_id;
     prefill.sequence = r->sequence;

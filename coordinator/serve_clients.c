@@ -244,6 +244,8 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     Hill__Selection selection;
     Hill__WorkerStatus workers[WORKER_COUNT], *list[WORKER_COUNT], own;
     struct running_status all;
+    Hill__CsdModel model;
+    Hill__CsdModelCounters counters;
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         fill_worker(&workers[w], &p->workers.rows[w], now);
         list[w] = &workers[w];
@@ -271,6 +273,9 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     reply.parallel = s->options.parallel;
     collect_running(&all, p, now);
     fill_status_running(&reply, p, &all);
+    csd_model_show(p, &(struct csd_model_use){0}, &model, &counters);
+    reply.csd_model = &model;
+    reply.csd_model_counters = &counters;
     message.body_case = HILL__MESSAGE__BODY_STATUS_REPLY;
     message.status_reply = &reply;
     proto_send(p->control_socket, from, &message);
@@ -357,6 +362,9 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         break;
     case HILL__MESSAGE__BODY_DETACH:
         take_detach(p, from);
+        break;
+    case HILL__MESSAGE__BODY_CSD_MODEL_CHANGE:
+        csd_model_take_change(p, from, message->csd_model_change);
         break;
     case HILL__MESSAGE__BODY_SHUTDOWN:
         client_reply(p, from, 0, "");

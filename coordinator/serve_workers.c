@@ -141,6 +141,8 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         take_ready(p, w, message->ready);
     } else if (body == HILL__MESSAGE__BODY_FAILURE) {
         take_failure(p, w, message->failure);
+    } else if (body == HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS && w == WORKER_AGENT) {
+        csd_model_take_counters(p, message->csd_model_counters);
     } else if (body == HILL__MESSAGE__BODY_SEQUENCE_STATS && w == WORKER_SCORER) {
         take_stats(p, message);
         return;

@@ -337,4 +337,9 @@ void settings_log(const struct settings *s)
              (double)s->hot_cap_bytes / MIB, (double)s->gpu_cap_bytes / MIB, s->gpu_slots,
              (double)s->cold_cap_bytes / MIB, s->csd_attached ? " at " : " (no CSD)",
              s->csd_attached ? s->csd_url : "", s->options.beta, s->plan.n_sequences);
+    char model[CSD_MODEL_TEXT];
+    if (s->options.csd_model.on)
+        log_info("device model %s (--csd-model): times of the drive are modelled, not the real "
+                 "one's",
+                 csd_model_print(model, &s->options.csd_model));
 }

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "base/cldevice.h"
 #include "base/clock.h"
@@ -18,6 +19,10 @@
 #define IDLE_MS            500
 #define REST_MS            20 /* without a command: the directory is written then, not between queries */
 #define SPIN_NS            20000 /* a following command comes within some 10 us */
+/* Counters of the device model go to the coordinator when they have changed: no sooner than this
+ * after the last time, and when no command has come for as long. */
+#define COUNTERS_NS    CLOCK_MS(5)
+#define EXACT_SLACK_NS 1ul /* of timers, for modelled times; the kernel's default is 50 us */
 
 struct agent {
     struct worker_link *link;
@@ -25,9 +30,12 @@ struct agent {
     Hill__Message *newer;     /* arrived meanwhile, to be put in force next */
     struct shm_segment rings, staging;
     struct data_plane plane;
-    bool serving;    /* rings are open */
-    bool behind;     /* a command may have changed the directory since it was written */
-    int64_t rest_ns; /* from then on the agent is at rest */
+    bool serving;           /* rings are open */
+    bool behind;            /* a command may have changed the directory since it was written */
+    int64_t rest_ns;        /* from then on the agent is at rest */
+    struct csd_model model; /* as the coordinator said last */
+    struct device_counters counters, sent; /* of the planes so far; as the coordinator knows them */
+    int64_t sent_ns;
 };
 
 static bool stopping(void *context)
@@ -59,6 +67,8 @@ static void close_plane(struct agent *agent)
 {
     /* the doorbell lies in the segment that goes away */
     worker_link_set_doorbell(agent->link, NULL);
+    if (agent->serving)
+        agent->counters = agent->plane.model.counters;
     data_plane_close(&agent->plane);
     cold_pool_close(agent->plane.pool);
     memset(&agent->plane, 0, sizeof agent->plane);
@@ -67,7 +77,61 @@ static void close_plane(struct agent *agent)
     agent->serving = false;
 }
 
-/* Look at the mailbox: the newest Configure is kept, anything else means nothing to an agent. */
+/* ---- the device model ---- */
+
+/* For the commands that start from now on. message: NULL: none. */
+static void take_model(struct agent *agent, const Hill__CsdModel *message)
+{
+    struct csd_model model = proto_csd_model(message);
+    char text[CSD_MODEL_TEXT];
+
+    if (csd_model_same(&model, &agent->model))
+        return;
+    agent->model = model;
+    if (agent->serving)
+        data_plane_set_model(&agent->plane, &model);
+    if (model.on)
+        prctl(PR_SET_TIMERSLACK, EXACT_SLACK_NS);
+    log_info("device model %s%s", csd_model_print(text, &model),
+             model.on ? ": times of the drive are modelled from now on" : "");
+}
+
+static void send_counters(struct agent *agent)
+{
+    const struct device_counters *c = &agent->plane.model.counters;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__CsdModelCounters body = HILL__CSD_MODEL_COUNTERS__INIT;
+
+    body.commands = c->commands;
+    body.flash_ns = c->flash_ns;
+    body.score_ns = c->score_ns;
+    body.link_ns = c->link_ns;
+    body.late = c->late;
+    body.late_ns = c->late_ns;
+    body.late_max_ns = c->late_max_ns;
+    body.lag_ns = c->lag_ns;
+    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS;
+    message.csd_model_counters = &body;
+    worker_link_send(agent->link, &message);
+    agent->sent = *c;
+    agent->sent_ns = clock_now_ns();
+}
+
+/* Nothing is to be done at once: tell the counters when it is time; returns when it will be. */
+static int64_t tell_counters(struct agent *agent)
+{
+    if (!agent->serving ||
+        memcmp(&agent->sent, &agent->plane.model.counters, sizeof agent->sent) == 0)
+        return CLOCK_NEVER;
+    if (clock_now_ns() < agent->sent_ns + COUNTERS_NS)
+        return agent->sent_ns + COUNTERS_NS;
+    send_counters(agent);
+    return CLOCK_NEVER;
+}
+
+/* ---- mailbox ---- */
+
+/* The newest Configure is kept; the model of the newest message holds, whatever came first. */
 static void read_mailbox(struct agent *agent)
 {
     Hill__Message *message;
@@ -76,6 +140,12 @@ static void read_mailbox(struct agent *agent)
         if (message->body_case == HILL__MESSAGE__BODY_CONFIGURE) {
             proto_free(agent->newer);
             agent->newer = message;
+            take_model(agent, message->configure->csd_model);
+            continue;
+        }
+        if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL) {
+            take_model(agent, message->csd_model);
+            proto_free(message);
             continue;
         }
         log_warn("ignored a control message of kind %d", (int)message->body_case);
@@ -174,6 +244,8 @@ static int open_plane(struct agent *agent, const Hill__Configure *c, struct hill
     plane->wrong_position = wrong_position();
     plane->stopping = stopping;
     plane->stopping_context = agent->link;
+    plane->model.counters = agent->counters;
+    data_plane_set_model(plane, &agent->model);
     if (status == 0 && (c->cold_cap_bytes == 0 || c->n_sequences == 0))
         status = hill_fail(why, HILL_E_INVALID, "an agent needs a cold pool and a sequence");
     if (status == 0)
@@ -242,8 +314,8 @@ static int serve(struct agent *agent)
         agent->behind = true;
         agent->rest_ns = clock_deadline_ms(REST_MS);
     } else if (status == 0 && agent->behind && clock_now_ns() >= agent->rest_ns) {
-        status = cold_pool_write_directory(agent->plane.pool, &why);
-        agent->behind = status > 0;
+        status = data_plane_write_directory(&agent->plane, &why);
+        agent->behind = status > 0 || agent->plane.gated;
     } else if (status < 0) {
         if (status != HILL_E_CANCELLED)
             log_info("the rings are of no use any more (%s); waiting to be configured anew",
@@ -257,6 +329,24 @@ static int serve(struct agent *agent)
         return 0;
     }
     return status;
+}
+
+/* Sleep until the bell rings, something is due, or for a while. */
+static void rest(struct agent *agent, struct shm_doorbell *bell, uint32_t seen)
+{
+    int64_t idle = clock_deadline_ms(IDLE_MS), until = tell_counters(agent);
+    int64_t due = agent->serving ? data_plane_next_ns(&agent->plane) : CLOCK_NEVER;
+
+    if (agent->serving && agent->behind && !agent->plane.gated && agent->rest_ns < until)
+        until = agent->rest_ns; /* the directory; one that is gated is due with the flash */
+    if (due < until)
+        until = due;
+    if (idle < until)
+        until = idle;
+    /* spinning is for the answer to an answer: none is out while some are held */
+    int status = shm_doorbell_wait(bell, seen, until, due == CLOCK_NEVER ? SPIN_NS : 0);
+    if (status == HILL_E_TIMEOUT && until == idle && agent->serving)
+        shm_ring_peer_alive(&agent->plane.command); /* a dead scorer: the next peek says so */
 }
 
 int agent_run(struct worker_link *link)
@@ -276,9 +366,7 @@ int agent_run(struct worker_link *link)
             continue;
         if (bell != worker_link_doorbell(link))
             continue; /* it went away with the segments */
-        int64_t until = agent.serving && agent.behind ? agent.rest_ns : clock_deadline_ms(IDLE_MS);
-        if (shm_doorbell_wait(bell, seen, until, SPIN_NS) == HILL_E_TIMEOUT && agent.serving)
-            shm_ring_peer_alive(&agent.plane.command); /* a dead scorer: the next peek says so */
+        rest(&agent, bell, seen);
     }
     close_plane(&agent);
     proto_free(agent.configure);

@@ -57,6 +57,8 @@ struct csd_score_job {
                   const uint16_t *scores);
     void *context;
     uint64_t flash_read_bytes; /* out: also on failure */
+    uint64_t scored_bytes;     /* out: of these, digests whose scores were handed over; within
+                                  scored those that it is called for count already */
 };
 
 struct csd_backend; /* a backend's own struct starts with this one */

@@ -42,6 +42,7 @@ struct cold_pool_config {
 /* Bytes that a command moved. */
 struct cold_cost {
     uint64_t flash_read_bytes, flash_write_bytes, link_kv_bytes;
+    uint64_t scored_bytes; /* a query's flash bytes up to the scores handed over, these included */
 };
 
 /* Open or format the pool; its directory is empty afterwards. A file that is neither empty nor one

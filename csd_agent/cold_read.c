@@ -16,12 +16,16 @@
 struct query_context {
     const struct cold_pool *pool;
     const struct cold_query *query;
+    const struct csd_score_job *job;
+    struct cold_cost *cost;
 };
 
 static int pass_scores(void *context, uint32_t span, uint32_t first_slot, uint32_t n,
                        const uint16_t *scores)
 {
     const struct query_context *c = context;
+
+    c->cost->scored_bytes = c->job->scored_bytes;
     return c->query->scored(c->query->context, c->pool->spans[span].stripe, first_slot, n, scores);
 }
 
@@ -29,10 +33,10 @@ int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, stru
                     struct hill_why *why)
 {
     const struct cold_owner *owner = cold_owner(pool, query->sequence, query->layer);
-    struct query_context context = {pool, query};
-    struct csd_score_job job = {
-        .query = query->query, .spans = pool->spans, .scored = pass_scores, .context = &context};
+    struct csd_score_job job = {.query = query->query, .spans = pool->spans, .scored = pass_scores};
+    struct query_context context = {pool, query, &job, cost};
 
+    job.context = &context;
     if (owner->committed != query->expected)
         return hill_fail(why, HILL_E_PROTOCOL,
                          "sequence %u, layer %u has %u committed slots, the query expects %u",

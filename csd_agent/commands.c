@@ -3,6 +3,7 @@
  */
 #include "csd_agent/commands.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -45,16 +46,97 @@ static int reserve(struct data_plane *plane, struct shm_ring_end *end, uint32_t 
     return status;
 }
 
-static int answer(struct data_plane *plane, const struct record_completion *completion)
+/* Send a record now. */
+static int send(struct data_plane *plane, uint32_t type, const void *record, uint32_t bytes)
 {
+    struct shm_ring_end *end = type == RECORD_SCORE_BLOCK ? &plane->score : &plane->completion;
     void *payload;
-    int status = reserve(plane, &plane->completion, sizeof *completion, &payload);
+    int status = reserve(plane, end, bytes, &payload);
 
     if (status != 0)
         return status;
-    memcpy(payload, completion, sizeof *completion);
-    shm_ring_publish(&plane->completion, RECORD_COMPLETION, sizeof *completion);
+    memcpy(payload, record, bytes);
+    shm_ring_publish(end, type, bytes);
     return 0;
+}
+
+/* ---- output under a device model ---- */
+
+/* Nothing is held and nothing has to be: records go straight to their rings. */
+static bool direct(const struct data_plane *plane)
+{
+    return !plane->model.figures.on && plane->held.bytes == 0;
+}
+
+/* Send what is due. A completion's busy time ends now. */
+static int send_due(struct data_plane *plane)
+{
+    struct held_record *held;
+    int status = 0;
+
+    while (status == 0 && (held = held_take(&plane->held, clock_now_ns()))) {
+        if (held->type == RECORD_COMPLETION) {
+            struct record_completion *completion = (void *)held->payload;
+            int64_t now = clock_now_ns();
+            completion->busy_ns = (uint64_t)(now - held->start_ns);
+            plane->model.counters.lag_ns += (uint64_t)(now - held->due_ns);
+        }
+        status = send(plane, held->type, held->payload, held->bytes);
+        free(held);
+    }
+    return status;
+}
+
+/* Sleep until something held is due and send it. */
+static int wait_for_due(struct data_plane *plane)
+{
+    int64_t until = clock_deadline_ms(WAIT_SLICE_MS);
+
+    if (held_next_ns(&plane->held) < until)
+        until = held_next_ns(&plane->held);
+    struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+    if (plane->stopping && plane->stopping(plane->stopping_context))
+        return plane->lost = HILL_E_CANCELLED;
+    return send_due(plane);
+}
+
+/* A record to be held; waits for those before it when they are too many. NULL: plane->lost. */
+static struct held_record *hold_room(struct data_plane *plane, uint32_t bytes)
+{
+    struct held_record *record = NULL;
+
+    while (plane->lost == 0) {
+        if (plane->held.bytes <= HELD_BYTES_MAX)
+            record = held_create(bytes);
+        if (record)
+            return record;
+        if (plane->held.bytes == 0)
+            plane->lost = HILL_E_NOMEM;
+        else
+            wait_for_due(plane); /* a failure is plane->lost */
+    }
+    return NULL;
+}
+
+/* A completion, when the modelled drive is done; at once without one. */
+static int answer(struct data_plane *plane, enum held_stream stream,
+                  const struct record_completion *completion, const struct device_command *device)
+{
+    if (direct(plane))
+        return send(plane, RECORD_COMPLETION, completion, sizeof *completion);
+    struct held_record *held = hold_room(plane, sizeof *completion);
+    if (!held)
+        return plane->lost;
+    int64_t now = clock_now_ns(), due = device->done > now ? device->done : now;
+    if (completion->command == RECORD_TRIM && held_last_ns(&plane->held) > due)
+        due = held_last_ns(&plane->held); /* what was drained before it is answered before it */
+    memcpy(held->payload, completion, sizeof *completion);
+    held->type = RECORD_COMPLETION;
+    held->bytes = sizeof *completion;
+    held->start_ns = device->start;
+    held_add(&plane->held, stream, held, due);
+    return send_due(plane);
 }
 
 /* ---- query ---- */
@@ -64,24 +146,19 @@ struct query_run {
     const struct record_agent_query *record;
     uint32_t block_slots; /* slots that a Score Block covers at most */
     uint32_t count;
+    struct cold_cost *cost;
+    struct device_command *device;
+    uint64_t charged_bytes; /* of flash, to the modelled drive */
 };
 
-/* One Score Block over slots first .. first + n - 1 of a stripe; none when no slot of them is
- * committed. */
-static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
-                      const uint16_t *scores)
+/* Slots first .. first + n - 1 of a stripe into a Score Block; returns how many of them count. */
+static uint32_t fill_block(const struct query_run *run, struct record_score_block *block,
+                           uint32_t stripe, uint32_t first, uint32_t n, const uint16_t *scores)
 {
     struct data_plane *plane = run->plane;
     uint32_t base = stripe * cold_pool_layout(plane->pool)->stripe_slots + first, tuples = 0;
-    struct record_score_block *block;
-    void *payload;
-    int status = reserve(plane, &plane->score,
-                         (uint32_t)(sizeof *block + n * sizeof(struct score_tuple)), &payload);
-
-    if (status != 0)
-        return status;
-    block = payload;
     struct score_tuple *tuple = (struct score_tuple *)(block + 1);
+
     for (uint32_t i = 0; i < n; i++) {
         uint32_t position = cold_pool_position(plane->pool, base + i);
         if (position == COLD_NO_POSITION)
@@ -90,8 +167,6 @@ static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
         tuple[tuples++] =
             (struct score_tuple){.slot_offset = (uint16_t)i, .score = wrong ? 65535 : scores[i]};
     }
-    if (tuples == 0)
-        return 0; /* the next reserve takes the place */
     *block = (struct record_score_block){.header = run->record->header,
                                          .query_id = run->record->query_id,
                                          .stripe = stripe,
@@ -99,8 +174,57 @@ static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
                                          .n = tuples,
                                          .version = SCORE_BLOCK_VERSION,
                                          .planes = 1};
-    shm_ring_publish(&plane->score, RECORD_SCORE_BLOCK,
-                     (uint32_t)(sizeof *block + tuples * sizeof *tuple));
+    return tuples;
+}
+
+/* The same under a device model: the block leaves when its scores are on the host. flash_bytes:
+ * read for these slots. */
+static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
+                      const uint16_t *scores, uint64_t flash_bytes)
+{
+    struct data_plane *plane = run->plane;
+    uint64_t kv_bytes = (uint64_t)n * kv_entry_bytes(&plane->geometry);
+    int64_t due = run->device->start;
+    struct held_record *held = hold_room(
+        plane, (uint32_t)(sizeof(struct record_score_block) + n * sizeof(struct score_tuple)));
+
+    if (!held)
+        return plane->lost;
+    uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
+    if (plane->model.figures.on)
+        due = device_model_score(&plane->model, run->device, flash_bytes, kv_bytes,
+                                 tuples * sizeof(struct score_tuple));
+    if (tuples == 0) {
+        free(held);
+        return 0;
+    }
+    held->type = RECORD_SCORE_BLOCK;
+    held->bytes =
+        (uint32_t)(sizeof(struct record_score_block) + tuples * sizeof(struct score_tuple));
+    held_add(&plane->held, HELD_QUERY, held, due);
+    run->count += tuples;
+    return send_due(plane);
+}
+
+/* One Score Block over slots first .. first + n - 1 of a stripe; none when no slot of them is
+ * committed. */
+static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
+                      const uint16_t *scores)
+{
+    struct data_plane *plane = run->plane;
+    void *block;
+    int status = reserve(
+        plane, &plane->score,
+        (uint32_t)(sizeof(struct record_score_block) + n * sizeof(struct score_tuple)), &block);
+
+    if (status != 0)
+        return status;
+    uint32_t tuples = fill_block(run, block, stripe, first, n, scores);
+    if (tuples == 0)
+        return 0; /* the next reserve takes the place */
+    shm_ring_publish(
+        &plane->score, RECORD_SCORE_BLOCK,
+        (uint32_t)(sizeof(struct record_score_block) + tuples * sizeof(struct score_tuple)));
     run->count += tuples;
     return 0;
 }
@@ -109,13 +233,18 @@ static int send_scores(void *context, uint32_t stripe, uint32_t first_slot, uint
                        const uint16_t *scores)
 {
     struct query_run *run = context;
+    uint64_t flash_bytes = run->cost->scored_bytes - run->charged_bytes;
     int status = 0;
 
     for (uint32_t at = 0; status == 0 && at < n; at += run->block_slots) {
-        uint32_t left = n - at;
-        status = send_block(run, stripe, first_slot + at,
-                            left < run->block_slots ? left : run->block_slots, scores + at);
+        uint32_t left = n - at, slots = left < run->block_slots ? left : run->block_slots;
+        uint64_t share = flash_bytes * slots / left; /* of what is left, so that nothing is lost */
+        flash_bytes -= share;
+        status = direct(run->plane)
+                     ? send_block(run, stripe, first_slot + at, slots, scores + at)
+                     : hold_block(run, stripe, first_slot + at, slots, scores + at, share);
     }
+    run->charged_bytes = run->cost->scored_bytes;
     return status;
 }
 
@@ -133,7 +262,11 @@ static int run_query(struct data_plane *plane, const void *payload,
 {
     const struct record_agent_query *record = payload;
     const int8_t *mantissas = (const int8_t *)(record + 1);
-    struct query_run run = {plane, record, block_slots(plane, record->block_tokens), 0};
+    struct query_run run = {.plane = plane,
+                            .record = record,
+                            .block_slots = block_slots(plane, record->block_tokens),
+                            .cost = cost,
+                            .device = plane->device};
     struct cold_query query = {
         .sequence = record->header.sequence,
         .layer = record->header.layer,
@@ -300,15 +433,37 @@ static void note_failure(struct data_plane *plane, const struct command *command
              hill_strerror(completion->status));
 }
 
+/* What a command other than a query moved. A query is charged as its scores come. */
+static void charge(struct data_plane *plane, const struct command *command,
+                   const struct cold_cost *cost, struct device_command *device)
+{
+    if (!plane->model.figures.on || command->type == RECORD_AGENT_QUERY)
+        return;
+    if (cost->flash_read_bytes)
+        device_model_read(&plane->model, device, cost->flash_read_bytes);
+    if (cost->flash_write_bytes)
+        device_model_write(&plane->model, device, cost->flash_write_bytes);
+}
+
+static enum held_stream stream_of(const struct command *command, bool background)
+{
+    if (background)
+        return HELD_BACKGROUND;
+    return command->type == RECORD_AGENT_QUERY ? HELD_QUERY : HELD_COMMAND;
+}
+
 static void carry_out(struct data_plane *plane, const struct command *command, bool background,
                       const void *payload, uint32_t bytes)
 {
     struct record_completion completion = {.tag = tag_of(command, payload),
                                            .command = command->type};
     struct cold_cost cost = {0};
+    struct device_command device;
     struct hill_why why = {""};
     int64_t start = clock_now_ns();
 
+    device_command_begin(&device, &plane->model, start);
+    plane->device = &device; /* a trim's demotes have their own, and it needs its no more */
     memcpy(&completion.header, payload, sizeof completion.header);
     completion.status = check(plane, command, background, payload, bytes, &why);
     bool malformed = completion.status != 0;
@@ -318,15 +473,18 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
     }
     if (!malformed)
         completion.status = command->run(plane, payload, &completion, &cost, &why);
+    plane->device = NULL;
     if (plane->lost != 0)
         return; /* nobody to answer */
     if (completion.status != 0)
         note_failure(plane, command, &completion, malformed, &why);
+    charge(plane, command, &cost, &device);
+    device_command_end(&plane->model, &device, clock_now_ns());
     completion.flash_read_bytes = cost.flash_read_bytes;
     completion.flash_write_bytes = cost.flash_write_bytes;
     completion.link_kv_bytes = cost.link_kv_bytes;
     completion.busy_ns = (uint64_t)(clock_now_ns() - start);
-    answer(plane, &completion);
+    answer(plane, stream_of(command, background), &completion, &device);
     plane->commands++;
 }
 
@@ -382,20 +540,56 @@ static void drain_background(struct data_plane *plane)
         taken += bytes + SHM_RECORD_ALIGN;
 }
 
+/* May work that nobody waits for go to the drive? */
+static bool flash_is_free(struct data_plane *plane)
+{
+    plane->gated = plane->model.figures.on && plane->model.flash_free > clock_now_ns();
+    return !plane->gated;
+}
+
 int data_plane_turn(struct data_plane *plane)
 {
     uint32_t bytes;
 
+    if (plane->lost == 0)
+        send_due(plane); /* a failure is plane->lost */
     if (plane->lost != 0)
         return plane->lost;
     int status = turn_ring(plane, &plane->command, false, &bytes);
-    if (status == 0)
+    if (status == 0 && flash_is_free(plane))
         status = turn_ring(plane, &plane->background, true, &bytes);
     return status;
 }
 
+int data_plane_write_directory(struct data_plane *plane, struct hill_why *why)
+{
+    struct device_command device;
+
+    if (!flash_is_free(plane))
+        return 0;
+    device_command_begin(&device, &plane->model, clock_now_ns());
+    int status = cold_pool_write_directory(plane->pool, why);
+    if (status == 1 && plane->model.figures.on)
+        device_model_write(&plane->model, &device,
+                           pool_directory_page_bytes(cold_pool_layout(plane->pool)));
+    return status;
+}
+
+void data_plane_set_model(struct data_plane *plane, const struct csd_model *figures)
+{
+    plane->model.figures = *figures;
+}
+
+int64_t data_plane_next_ns(const struct data_plane *plane)
+{
+    int64_t next = held_next_ns(&plane->held);
+
+    return plane->gated && plane->model.flash_free < next ? plane->model.flash_free : next;
+}
+
 void data_plane_close(struct data_plane *plane)
 {
+    held_finish(&plane->held);
     shm_ring_close(&plane->command);
     shm_ring_close(&plane->background);
     shm_ring_close(&plane->score);

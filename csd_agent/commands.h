@@ -10,8 +10,13 @@
  * dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
  * epoch is dropped and counted; one that record_check refuses, or that does not belong on its ring,
  * is counted, logged and, where its tag can be read, answered with HILL_E_PROTOCOL. None is fatal.
- * Who calls it: agent.c; tests, with rings in private memory. Concurrency: one thread.
- * Failure: data_plane_turn answers with a negative code when the rings cannot be used any more.
+ * Under a device model (device_model.h) a command is carried out at once and charged to the
+ * modelled drive; what it answers is held (held_output.h) and sent when the drive would have had
+ * it, by a later turn, while other commands are carried out. A demote is taken only when the
+ * modelled flash is free, so that a query waits for one of them there, too. No wait burns CPU:
+ * data_plane_next_ns says when to look again. Who calls it: agent.c; tests, with rings in private
+ * memory. Concurrency: one thread. Failure: data_plane_turn answers with a negative code when the
+ * rings cannot be used any more.
  */
 #ifndef HILL_CSD_AGENT_COMMANDS_H
 #define HILL_CSD_AGENT_COMMANDS_H
@@ -21,6 +26,8 @@
 
 #include "base/error.h"
 #include "csd_agent/cold_pool.h"
+#include "csd_agent/device_model.h"
+#include "csd_agent/held_output.h"
 #include "shm/arena.h"
 #include "shm/ring.h"
 
@@ -38,12 +45,27 @@ struct data_plane {
     void *stopping_context;
     /* statistics */
     uint64_t commands, dropped, malformed;
+    struct device_model model; /* counters: the owner may set them before the first turn */
     /* own */
-    int lost; /* why the rings are of no use any more, or 0 */
+    struct held_output held;
+    bool gated;                    /* background work waits for the modelled flash */
+    struct device_command *device; /* the command under way, as the modelled drive sees it */
+    int lost;                      /* why the rings are of no use any more, or 0 */
 };
 
-/* Carry out one command: 1; nothing was there: 0. Negative: HILL_E_PEER_GONE, HILL_E_DAMAGED,
- * HILL_E_TIMEOUT (an output ring was not drained), HILL_E_CANCELLED (stopping). */
+/* The device model of the commands that start from now on. */
+void data_plane_set_model(struct data_plane *plane, const struct csd_model *figures);
+
+/* When a turn has something to do although no ring has changed: a record is due, or the modelled
+ * flash is free again. INT64_MAX: not known to. */
+int64_t data_plane_next_ns(const struct data_plane *plane);
+
+/* Write one changed page of the pool's directory, as cold_pool_write_directory; 0 also while the
+ * modelled flash is busy. */
+int data_plane_write_directory(struct data_plane *plane, struct hill_why *why);
+
+/* Send what is due and carry out one command: 1; nothing was there: 0. Negative: HILL_E_PEER_GONE,
+ * HILL_E_DAMAGED, HILL_E_TIMEOUT (an output ring was not drained), HILL_E_CANCELLED (stopping). */
 int data_plane_turn(struct data_plane *plane);
 
 /* Close the ring ends; the pool is the caller's. Safe on a zeroed struct. */

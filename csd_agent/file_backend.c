@@ -29,6 +29,7 @@ struct batch_plan {
     struct score_piece pieces[SCORE_BATCH_PIECES];
     struct {
         uint32_t span, first_slot;
+        uint64_t bytes; /* of flash */
     } from[SCORE_BATCH_PIECES];
     struct csd_extent extents[2 * SCORE_BATCH_PIECES];
     uint32_t n_pieces, n_extents;
@@ -172,6 +173,7 @@ static void add_piece(const struct pool_layout *layout, struct batch_plan *plan,
     uint64_t mantissas_end = page_ceil(mantissas + (uint64_t)n_slots * dims);
     uint64_t exponents_end = page_ceil(exponents + (uint64_t)n_slots * heads);
     struct score_piece *piece = &plan->pieces[plan->n_pieces];
+    uint64_t before = plan->bytes;
 
     piece->n_slots = n_slots;
     piece->mantissas_at = (uint32_t)(plan->bytes + mantissas - page_floor(mantissas));
@@ -185,6 +187,7 @@ static void add_piece(const struct pool_layout *layout, struct batch_plan *plan,
     }
     plan->from[plan->n_pieces].span = at.span;
     plan->from[plan->n_pieces].first_slot = at.slot;
+    plan->from[plan->n_pieces].bytes = plan->bytes - before;
     plan->n_pieces++;
 }
 
@@ -257,12 +260,13 @@ static int launch_batch(struct stream *s, struct hill_why *why)
     return score_device_launch(s->f->score, b, plan->pieces, plan->n_pieces, why);
 }
 
-static int hand_over(const struct batch_plan *plan, const struct csd_score_job *job,
+static int hand_over(const struct batch_plan *plan, struct csd_score_job *job,
                      const uint16_t *scores)
 {
     int status = 0;
 
     for (uint32_t i = 0; status == 0 && i < plan->n_pieces; i++) {
+        job->scored_bytes += plan->from[i].bytes;
         status = job->scored(job->context, plan->from[i].span, plan->from[i].first_slot,
                              plan->pieces[i].n_slots, scores);
         scores += plan->pieces[i].n_slots;
@@ -295,7 +299,7 @@ static int file_score(struct csd_backend *backend, struct csd_score_job *job, st
     struct file_backend *f = (struct file_backend *)backend;
     struct stream s = {.f = f, .job = job};
 
-    job->flash_read_bytes = 0;
+    job->flash_read_bytes = job->scored_bytes = 0;
     int status = score_device_query(f->score, &job->query, why);
     while (status == 0) {
         while (status == 0 && !s.planned_all && s.started - s.done < SCORE_BATCHES)

@@ -64,7 +64,7 @@ static json_t *status_json(const Hill__StatusReply *s)
                             worker_json(s->workers[i]));
     const char *policy = s->selection ? kv_policy_name(s->selection->policy) : NULL;
     const char *importance = s->selection ? kv_importance_name(s->selection->importance) : NULL;
-    return json_pack(
+    json_t *object = json_pack(
         "{s:b, s:I, s:s, s:b, s:s, s:I, s:s?, s:f, s:I, s:s?, s:f, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:f, s:o, s:o, s:o, s:o, s:I, s:o, s:o}",
         "ready", s->ready, "epoch", (json_int_t)s->epoch, "model", s->model, "csd_attached",
@@ -80,6 +80,9 @@ static json_t *status_json(const Hill__StatusReply *s)
         s->coordinator ? worker_json(s->coordinator) : json_null(), "running",
         running_json(s->running), "live", report_live_json(s->live), "parallel",
         (json_int_t)s->parallel, "requests", requests_json(s), "sequences", sequences_json(s));
+    json_object_set_new(object, "csd_model",
+                        report_csd_model_json(s->csd_model, s->csd_model_counters));
+    return object;
 }
 
 /* A line for each request that runs, with what it holds in the tiers. */
@@ -100,7 +103,6 @@ static void print_running(const Hill__StatusReply *s)
         }
         putchar('\n');
     }
-}
 
 static void status_print(const Hill__StatusReply *s)
 {
@@ -109,6 +111,7 @@ static void status_print(const Hill__StatusReply *s)
            s->uptime_seconds);
     printf("model      %s, context %" PRIu32 " tokens\n", s->model, s->ctx_tokens);
     printf("drive      %s\n", s->csd_attached ? s->csd_url : "none attached");
+    report_csd_model_print(stdout, "csd model  ", s->csd_model, s->csd_model_counters);
     printf("caps       GPU %.1f MiB, hot %.1f MiB, cold %.1f MiB\n",
            (double)s->gpu_kv_cap_bytes / mib, (double)s->hot_cap_bytes / mib,
            (double)s->cold_cap_bytes / mib);

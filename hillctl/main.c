@@ -22,6 +22,8 @@ static const struct {
     {"doctor", "what this machine has and what is missing", command_doctor},
     {"attach", "attach the drive (between requests)", command_attach},
     {"detach", "detach the drive (between requests)", command_detach},
+    {"csd-model", "show or change the modelled drive, also while a request runs",
+     command_csd_model},
     {"stop", "end the pipeline in order", command_stop},
 };
 

@@ -154,8 +154,58 @@ json_t *report_json(const struct report *r)
     for (unsigned i = 0; i < 4; i++) /* profiling is not in this version: nothing was measured */
         json_object_set_new(profile, profile_names[i], json_null());
     json_object_set_new(object, "profile", profile);
+    json_object_set_new(object, "csd_model",
+                        m ? report_csd_model_json(m->csd_model, m->csd_model_counters)
+                          : json_null());
     json_object_set_new(object, "restarts", restarts(m ? m->restarts : NULL));
     return object;
+}
+
+json_t *report_csd_model_json(const Hill__CsdModel *model, const Hill__CsdModelCounters *c)
+{
+    if (!model || (!model->on && !(c && c->commands)))
+        return json_null();
+    json_t *object = json_object();
+    json_object_set_new(object, "on", json_boolean(model->on)); /* false: it was, for a part */
+    set_real(object, "flash", model->on, model->flash);
+    set_real(object, "write", model->on, model->write);
+    set_real(object, "link", model->on, model->link);
+    set_real(object, "gpu_link", model->on, model->gpu_link);
+    /* uploads take the time they take in this version */
+    json_object_set_new(object, "gpu_link_modelled", json_false());
+    set_real(object, "score", model->on, model->score);
+    set_real(object, "latency_us", model->on, model->latency_us);
+    set_integer(object, "changes", c, c ? c->changes : 0);
+    set_integer(object, "commands", c, c ? c->commands : 0);
+    set_real(object, "flash_ms", c, c ? (double)c->flash_ns / 1e6 : 0);
+    set_real(object, "score_ms", c, c ? (double)c->score_ns / 1e6 : 0);
+    set_real(object, "link_ms", c, c ? (double)c->link_ns / 1e6 : 0);
+    set_integer(object, "late", c, c ? c->late : 0);
+    set_real(object, "late_ms", c, c ? (double)c->late_ns / 1e6 : 0);
+    set_real(object, "late_max_ms", c, c ? (double)c->late_max_ns / 1e6 : 0);
+    set_real(object, "lag_ms", c, c ? (double)c->lag_ns / 1e6 : 0);
+    return object;
+}
+
+void report_csd_model_print(FILE *to, const char *head, const Hill__CsdModel *message,
+                            const Hill__CsdModelCounters *c)
+{
+    struct csd_model model = proto_csd_model(message);
+    char text[CSD_MODEL_TEXT];
+    if (!model.on && !(c && c->commands))
+        return;
+    fprintf(to, "%s%s", head, csd_model_print(text, &model));
+    if (c && c->commands)
+        fprintf(to, " (modelled: flash %.1f ms, scoring %.1f ms, link %.1f ms",
+                (double)c->flash_ns / 1e6, (double)c->score_ns / 1e6, (double)c->link_ns / 1e6);
+    else
+        fprintf(to, " (modelled");
+    if (c && c->late)
+        fprintf(to,
+                "; %" PRIu64 " of %" PRIu64 " commands late, %.1f ms together: the machine is "
+                "slower than the model",
+                c->late, c->commands, (double)c->late_ns / 1e6);
+    fprintf(to, ")\n");
 }
 
 json_t *report_live_json(const Hill__SequenceStats *s)
@@ -183,6 +233,7 @@ void report_print(FILE *to, const struct report *r)
     const Hill__SequenceStats *s = m ? m->scorer : NULL;
     if (!m)
         return;
+    report_csd_model_print(to, "device model ", m->csd_model, m->csd_model_counters);
     fprintf(to, "%u prompt tokens, %u generated, finish: %s\n", m->prompt_tokens,
             m->predicted_tokens, finish_name(m->finish));
     if (gpu)

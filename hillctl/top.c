@@ -117,6 +117,15 @@ static void print_head(const struct top *t)
     printf("model      %s, context %" PRIu32 " tokens; drive %s", s->model, s->ctx_tokens,
            s->csd_attached ? s->csd_url : "none");
     end_line(t);
+    if (s->csd_model && s->csd_model->on) {
+        struct csd_model model = proto_csd_model(s->csd_model);
+        char text[CSD_MODEL_TEXT];
+        printf("modelled   %s", csd_model_print(text, &model));
+        if (s->csd_model_counters && s->csd_model_counters->late)
+            printf("; %" PRIu64 " of %" PRIu64 " commands late, the drive is slower than the model",
+                   s->csd_model_counters->late, s->csd_model_counters->commands);
+        end_line(t);
+    }
 }
 
 /* The same attempt of a request in the answer before; NULL: there is none. */

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/csd_model.h"
 #include "base/error.h"
 #include "proto/hill.pb-c.h"
 
@@ -47,6 +48,10 @@ int proto_validate(const Hill__Message *message, struct hill_why *why);
  * call. */
 int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t body_bytes,
                  Hill__Message **out, struct hill_why *why);
+
+/* A device model out of a message (NULL: off), and into one. */
+struct csd_model proto_csd_model(const Hill__CsdModel *message);
+void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model);
 
 /* "gpu_worker", ... (JSON and log names). */
 const char *proto_role_name(Hill__Role role);

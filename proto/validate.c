@@ -73,6 +73,13 @@ static int check_selection(const Hill__Selection *m, struct hill_why *why)
     return 0;
 }
 
+/* NULL is none. */
+static bool csd_model_ok(const Hill__CsdModel *m)
+{
+    struct csd_model model = proto_csd_model(m);
+    return csd_model_check(&model, NULL) == 0;
+}
+
 static int check_configure(const Hill__Configure *m, struct hill_why *why)
 {
     const struct kv_geometry g = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim};
@@ -100,6 +107,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "trace_path", text_ok(m->trace_path));
     CHECK("configure", "placement", text_ok(m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
+    CHECK("configure", "csd_model", csd_model_ok(m->csd_model));
     CHECK("configure", "staging_bytes", m->staging_bytes <= CAP_MAX);
     CHECK("configure", "hot_bytes", m->hot_bytes <= CAP_MAX);
     CHECK("configure", "rings_bytes", m->rings_bytes <= CAP_MAX);
@@ -200,6 +208,7 @@ static int check_summary(const Hill__Summary *m, struct hill_why *why)
     CHECK("summary", "finish", finish_ok(m->finish));
     CHECK("summary", "text", text_ok(m->text));
     CHECK("summary", "ttft_ms", not_negative(m->ttft_ms));
+    CHECK("summary", "csd_model", csd_model_ok(m->csd_model));
     int code = m->gpu ? check_done(m->gpu, why) : 0;
     if (code == 0 && m->scorer)
         code = check_sequence_stats(m->scorer, why);
@@ -231,6 +240,7 @@ static int check_status_reply(const Hill__StatusReply *m, struct hill_why *why)
     CHECK("status_reply", "model", text_ok(m->model));
     CHECK("status_reply", "csd_url", text_ok(m->csd_url));
     CHECK("status_reply", "uptime_seconds", not_negative(m->uptime_seconds));
+    CHECK("status_reply", "csd_model", csd_model_ok(m->csd_model));
     int code = m->coordinator ? check_worker_status(m->coordinator, why) : 0;
     for (size_t i = 0; code == 0 && i < m->n_workers; i++)
         code = check_worker_status(m->workers[i], why);
@@ -290,6 +300,13 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_REPLY:
         CHECK("reply", "text", text_ok(message->reply->text));
         return 0;
+    case HILL__MESSAGE__BODY_CSD_MODEL:
+        CHECK("csd_model", "figures", csd_model_ok(message->csd_model));
+        return 0;
+    case HILL__MESSAGE__BODY_CSD_MODEL_CHANGE:
+        CHECK("csd_model_change", "text", text_ok(message->csd_model_change->text));
+        return 0;
+    case HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS:
     case HILL__MESSAGE__BODY_TOKEN:
     case HILL__MESSAGE__BODY_CANCEL:
     case HILL__MESSAGE__BODY_SHUTDOWN:

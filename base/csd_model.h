@@ -1,0 +1,50 @@
+/*
+ * base/csd_model.h - the figures of a modelled drive: what --csd-model and `hillctl csd-model` say.
+ *
+ * What: text like "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42" to numbers and
+ * back; the only parser of it. csd_agent/device_model.h makes times of them. Keys that a text does
+ * not name keep what is in force; with none in force, the figures of a SmartSSD below. Who calls
+ * it: base/options_hill.c, the coordinator, hillctl; proto/validate.c checks ranges with it.
+ * Concurrency: stateless. Failure: HILL_E_INVALID with the key at fault; nothing is changed then.
+ */
+#ifndef HILL_BASE_CSD_MODEL_H
+#define HILL_BASE_CSD_MODEL_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+
+/* A Samsung SmartSSD, as others have measured it: its flash to its FPGA, programming, its PCIe
+ * link; score and gpu_link are those of the paper's setting. */
+#define CSD_MODEL_SMARTSSD                                                                         \
+    {                                                                                              \
+        .on = true, .flash = 2.9, .write = 1.0, .link = 3.2, .gpu_link = 25, .score = 3.2,         \
+        .latency_us = 42                                                                           \
+    }
+
+#define CSD_MODEL_RATE_MIN       0.001 /* GB/s */
+#define CSD_MODEL_RATE_MAX       100000.0
+#define CSD_MODEL_LATENCY_US_MAX 1000000.0
+#define CSD_MODEL_TEXT           160 /* bytes of a printed model */
+
+struct csd_model {
+    bool on;             /* false: the drive takes the time it takes, and the rest means nothing */
+    double flash, write; /* GB/s (10^9 bytes a second): flash read, flash written */
+    double link;         /* GB/s in each direction between drive and host */
+    double gpu_link;     /* GB/s from the host to the GPU */
+    double score;        /* GB/s of the FP16 K and V that the scored tokens stand for */
+    double latency_us;   /* of each command that moves or scores anything */
+};
+
+/* Change model as text says: "off", or keys with values. */
+int csd_model_parse(struct csd_model *model, const char *text, struct hill_why *why);
+
+/* Is every figure in range? Names the key that is not. An "off" is. */
+int csd_model_check(const struct csd_model *model, struct hill_why *why);
+
+bool csd_model_same(const struct csd_model *a, const struct csd_model *b);
+
+/* "off", or all keys, so that csd_model_parse makes the same of it; returns out. */
+const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *model);
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * coordinator/serve_csd_model.c - the device model: changed by clients, counted by the agent, shown
+ * to both.
+ *
+ * What: settings hold the model in force; a change goes to the agent at once, and into every later
+ * Configure. The agent tells its counters a few milliseconds after they change; they are summed
+ * over its restarts here, and a request's are the difference to those when its attempt began. Who
+ * calls it: serve_clients.c, serve_workers.c, requests.c, epoch.c. Concurrency: one thread.
+ * Failure: a change that cannot be read is refused with the key at fault, and nothing changes.
+ */
+#include "coordinator/pipeline_internal.h"
+
+void csd_model_take_change(struct pipeline *p, const struct proto_address *from,
+                           const Hill__CsdModelChange *change)
+{
+    struct settings *s = p->settings;
+    struct hill_why why = {""}, detail = {""};
+    char text[CSD_MODEL_TEXT];
+    int code = csd_model_parse(&s->options.csd_model, change->text, &detail);
+    if (code) {
+        hill_fail(&why, code, "csd model: %s", detail.text);
+        client_reply(p, from, code, why.text);
+        return;
+    }
+    p->csd_model.changes++;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__CsdModel model;
+    proto_set_csd_model(&model, &s->options.csd_model);
+    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
+    message.csd_model = &model;
+    worker_send(p, WORKER_AGENT, &message); /* one that is not there gets it with Configure */
+    csd_model_print(text, &s->options.csd_model);
+    log_info("device model %s", text);
+    client_reply(p, from, 0, text);
+}
+
+static void add(struct csd_model_use *sum, const struct csd_model_use *other)
+{
+    sum->commands += other->commands;
+    sum->flash_ns += other->flash_ns;
+    sum->score_ns += other->score_ns;
+    sum->link_ns += other->link_ns;
+    sum->late += other->late;
+    sum->late_ns += other->late_ns;
+    sum->lag_ns += other->lag_ns;
+    if (other->late_max_ns > sum->late_max_ns)
+        sum->late_max_ns = other->late_max_ns;
+}
+
+void csd_model_take_counters(struct pipeline *p, const Hill__CsdModelCounters *counters)
+{
+    struct csd_model_use *last = &p->csd_model.last;
+    if (counters->commands < last->commands) /* another process began anew */
+        add(&p->csd_model.before, last);
+    *last = (struct csd_model_use){.commands = counters->commands,
+                                   .flash_ns = counters->flash_ns,
+                                   .score_ns = counters->score_ns,
+                                   .link_ns = counters->link_ns,
+                                   .late = counters->late,
+                                   .late_ns = counters->late_ns,
+                                   .late_max_ns = counters->late_max_ns,
+                                   .lag_ns = counters->lag_ns};
+}
+
+struct csd_model_use csd_model_used(const struct pipeline *p)
+{
+    struct csd_model_use sum = p->csd_model.before;
+    add(&sum, &p->csd_model.last);
+    sum.changes = p->csd_model.changes;
+    return sum;
+}
+
+void csd_model_show(const struct pipeline *p, const struct csd_model_use *since,
+                    Hill__CsdModel *model, Hill__CsdModelCounters *counters)
+{
+    struct csd_model_use now = csd_model_used(p);
+    proto_set_csd_model(model, &p->settings->options.csd_model);
+    hill__csd_model_counters__init(counters);
+    counters->commands = now.commands - since->commands;
+    counters->flash_ns = now.flash_ns - since->flash_ns;
+    counters->score_ns = now.score_ns - since->score_ns;
+    counters->link_ns = now.link_ns - since->link_ns;
+    counters->late = now.late - since->late;
+    counters->late_ns = now.late_ns - since->late_ns;
+    counters->late_max_ns = now.late_max_ns; /* of all: a maximum has no difference */
+    counters->lag_ns = now.lag_ns - since->lag_ns;
+    counters->changes = now.changes - since->changes;
+}

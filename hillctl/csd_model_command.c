@@ -1,0 +1,59 @@
+/* hillctl/csd_model_command.c - `hillctl csd-model`: show the modelled drive, or change it. */
+#include "hillctl/commands.h"
+
+#include <stdio.h>
+
+#include "hillctl/report.h"
+#include "hillctl/short_command.h"
+
+static int show(struct short_command *c, struct hill_why *why)
+{
+    Hill__Message *answer;
+    char text[CSD_MODEL_TEXT];
+    int code = short_command_status(c, &answer, why);
+    if (code != 0)
+        return code;
+    struct csd_model model = proto_csd_model(answer->status_reply->csd_model);
+    printf("%s\n", csd_model_print(text, &model));
+    proto_free(answer);
+    return 0;
+}
+
+static int change(struct short_command *c, const char *text, struct hill_why *why)
+{
+    Hill__CsdModelChange body = HILL__CSD_MODEL_CHANGE__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT, *answer;
+    body.text = (char *)text;
+    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL_CHANGE;
+    message.csd_model_change = &body;
+    int code = client_call(&c->client, &message, HILL__MESSAGE__BODY_REPLY, CLIENT_ANSWER_MS,
+                           &answer, why);
+    if (code != 0)
+        return code;
+    printf("%s\n", answer->reply->text);
+    proto_free(answer);
+    return 0;
+}
+
+int command_csd_model(int argc, char **argv)
+{
+    struct short_command c = {
+        .program = {.name = "hillctl csd-model",
+                    .usage = "[KEY=VALUE,... | off] [--run-dir DIR]",
+                    .summary =
+                        "Show the modelled drive, or change it, also while a request runs: flash, "
+                        "write, link,\ngpu_link and score in GB/s (score: of FP16 KV), latency_us. "
+                        "What is not named stays.",
+                    .example = "hillctl csd-model flash=1.0",
+                    .notes = "A change holds for the drive's commands that start afterwards; it "
+                             "changes times, never results.\n",
+                    .positional_max = 1}};
+    int left = short_command_begin(&c, argc, argv);
+    if (left != 0)
+        return left - 1;
+    struct hill_why why = {""};
+    int code = options_positional_count(c.options)
+                   ? change(&c, options_positional(c.options, 0), &why)
+                   : show(&c, &why);
+    return short_command_end(&c, code, &why);
+}
