@@ -104,10 +104,11 @@ static int wait_for_due(struct data_plane *plane)
 /* A record to be held; waits for those before it when they are too many. NULL: plane->lost. */
 static struct held_record *hold_room(struct data_plane *plane, uint32_t bytes)
 {
+    uint64_t most = plane->held_max ? plane->held_max : HELD_BYTES_MAX;
     struct held_record *record = NULL;
 
     while (plane->lost == 0) {
-        if (plane->held.bytes <= HELD_BYTES_MAX)
+        if (plane->held.bytes <= most)
             record = held_create(bytes);
         if (record)
             return record;

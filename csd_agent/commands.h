@@ -47,6 +47,7 @@ struct data_plane {
     uint64_t commands, dropped, malformed;
     struct device_model model; /* counters: the owner may set them before the first turn */
     /* own */
+    uint64_t held_max; /* payload bytes that may be held; 0: HELD_BYTES_MAX (tests: few) */
     struct held_output held;
     bool gated;                    /* background work waits for the modelled flash */
     struct device_command *device; /* the command under way, as the modelled drive sees it */

@@ -116,7 +116,9 @@ static void drop_segments(struct scene *s)
     shm_segment_detach(&s->staging);
 }
 
-static void configure(struct scene *s, uint32_t epoch, uint64_t cold_cap_bytes)
+/* model: of the drive; NULL: none. */
+static void configure_modelled(struct scene *s, uint32_t epoch, uint64_t cold_cap_bytes,
+                               Hill__CsdModel *model)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Configure c = HILL__CONFIGURE__INIT;
@@ -150,9 +152,15 @@ static void configure(struct scene *s, uint32_t epoch, uint64_t cold_cap_bytes)
     c.n_embd = 64;
     c.n_ff = 64;
     c.n_vocab = 64;
+    c.csd_model = model;
     message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
     message.configure = &c;
     send_message(s, &message);
+}
+
+static void configure(struct scene *s, uint32_t epoch, uint64_t cold_cap_bytes)
+{
+    configure_modelled(s, epoch, cold_cap_bytes, NULL);
 }
 
 static void expect_ready(struct scene *s, uint32_t epoch)
@@ -229,6 +237,107 @@ static void test_serves_epoch_after_epoch_and_stops_in_order(void **state)
     scene_close(&s, 0);
 }
 
+/* ---- under a device model ---- */
+
+/* The scorer's rings of a scene that is configured. */
+struct rings {
+    struct shm_ring_end command, background, completion;
+};
+
+static void open_scorer(struct scene *s, struct rings *r, uint32_t epoch)
+{
+    void *memory = shm_segment_payload(&s->rings);
+    uint64_t bytes = shm_segment_payload_bytes(&s->rings);
+
+    assert_int_equal(layout_init(memory, bytes, &shape), 0);
+    assert_int_equal(
+        shm_arena_init(shm_segment_payload(&s->staging), 16, kv_entry_bytes(&shape.geometry)), 0);
+    expect_ready(s, epoch);
+    assert_int_equal(layout_open(&r->command, memory, bytes, &shape, RING_COMMAND, PARTY_SCORER),
+                     0);
+    assert_int_equal(
+        layout_open(&r->background, memory, bytes, &shape, RING_BACKGROUND, PARTY_SCORER), 0);
+    assert_int_equal(
+        layout_open(&r->completion, memory, bytes, &shape, RING_COMPLETION, PARTY_SCORER), 0);
+}
+
+/* Write eight slots; the completion. */
+static struct record_completion demote(struct rings *r, uint32_t epoch, uint32_t first)
+{
+    struct record_completion out;
+    struct demote_parts parts;
+    const void *payload;
+    uint32_t type, size;
+
+    record_demote_parts(&parts, &shape.geometry, 8);
+    uint8_t *bytes = calloc(1, parts.total);
+    assert_non_null(bytes);
+    *(struct record_demote *)(void *)bytes = (struct record_demote){
+        .header = {.epoch = epoch}, .tag = 7 + first, .first_slot = first, .n_slots = 8};
+    assert_int_equal(shm_ring_push(&r->background, RECORD_DEMOTE, bytes, (uint32_t)parts.total), 0);
+    free(bytes);
+    assert_int_equal(shm_ring_wait(&r->completion, 0, clock_deadline_ms(20000)), 0);
+    assert_int_equal(shm_ring_peek(&r->completion, &type, &payload, &size), 0);
+    assert_int_equal(size, sizeof out);
+    memcpy(&out, payload, sizeof out);
+    shm_ring_release(&r->completion);
+    assert_int_equal(out.tag, 7 + first);
+    assert_int_equal(out.status, 0);
+    return out;
+}
+
+static void test_a_modelled_drive_takes_its_time_and_is_counted(void **state)
+{
+    struct csd_model slow = {.on = true,
+                             .flash = 1,
+                             .write = 0.125,
+                             .link = 0.25,
+                             .gpu_link = 1,
+                             .score = 1,
+                             .latency_us = 30000};
+    Hill__Message message = HILL__MESSAGE__INIT, *counters;
+    Hill__CsdModel model;
+    struct record_completion c;
+    struct rings r = {0};
+    struct scene s;
+    uint64_t commands = 0;
+
+    (void)state;
+    scene_open(&s);
+    make_segments(&s, 1);
+    proto_set_csd_model(&model, &slow);
+    configure_modelled(&s, 1, 8u << 20, &model);
+    open_scorer(&s, &r, 1);
+    c = demote(&r, 1, 0);
+    assert_int_equal(c.flash_read_bytes, 0);
+    assert_true(c.busy_ns >= 30000000 + c.flash_write_bytes * 8);
+    while (commands == 0) { /* what it says may be of its directory alone */
+        counters = receive(&s, HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS);
+        commands = counters->csd_model_counters->commands;
+        assert_true(commands == 0 ||
+                    counters->csd_model_counters->flash_ns >= c.flash_write_bytes * 8);
+        assert_true(commands == 0 ||
+                    counters->csd_model_counters->link_ns >= c.flash_write_bytes * 4);
+        proto_free(counters);
+    }
+    assert_int_equal(commands, 1);
+    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
+    message.csd_model = &model;
+    model.latency_us = 60000; /* changed while it serves */
+    send_message(&s, &message);
+    for (uint32_t first = 8; c.busy_ns < 60000000; first += 8)
+        c = demote(&r, 1, first); /* it is told over another way: soon, not at once */
+    Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
+    message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
+    message.shutdown = &shutdown;
+    send_message(&s, &message);
+    scene_close(&s, 0);
+    shm_ring_close(&r.command);
+    shm_ring_close(&r.background);
+    shm_ring_close(&r.completion);
+    drop_segments(&s);
+}
+
 static void test_a_pool_without_space_is_a_fatal_failure(void **state)
 {
     struct scene s;
@@ -252,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_serves_epoch_after_epoch_and_stops_in_order),
+        TEST(test_a_modelled_drive_takes_its_time_and_is_counted),
         TEST(test_a_pool_without_space_is_a_fatal_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# A modelled drive changes times, never results: the same selection and logits without a model, under a slow and a fast one,
+# and when it is changed while a request runs; what was obtained under a model says so; bad figures are refused.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+{
+    head -c 2500 "$text"
+    printf '\nThe pass key is 7302941. Remember it.\n'
+    head -c 5000 "$text" | tail -c 2500
+    printf '\nThe pass key is'
+} >"$work/prompt"
+"$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
+model=(-m "$work/wired.gguf" -c 8192 --budget 256 --beta 0.25)
+request=(-f "$work/prompt" --temp 0 --ignore-eos)
+slow="flash=0.5,write=1,link=0.5,score=2,latency_us=1500"
+hillctl() {
+    "$bin/hillctl" "$@" --run-dir "$run_dir"
+}
+hashes() {
+    field "$1" '"\(.selection_hash) \(.logits_hash)"'
+}
+
+# ---- one run each ----
+run_json "$work/native" "${model[@]}" "${request[@]}" -n 12 || fail "native: $(cat "$work/native.err")"
+expect "without a model" "$(field "$work/native" .csd_model)" null
+first=$(hashes "$work/native")
+for m in "$slow" "latency_us=42" "flash=100,write=100,link=100,score=100,latency_us=0"; do
+    run_json "$work/out" "${model[@]}" "${request[@]}" -n 12 --csd-model "$m" --log-level info || fail "$m: $(cat "$work/out.err")"
+    expect "$m: hashes" "$(hashes "$work/out")" "$first"
+    expect "$m: JSON says so" "$(field "$work/out" '.csd_model.on and .csd_model.commands > 0 and .csd_model.flash_ms > 0
+        and .csd_model.score_ms > 0 and .csd_model.link_ms > 0')" true
+    expect "$m: the log says so" "$(grep -c 'device model flash=.*modelled, not the real' "$work/out.err")" 1
+    [ "$m" != "$slow" ] || cp "$work/out" "$work/slow"
+done
+expect "the default figures" "$(run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-model link=5 &&
+    field "$work/out" '.csd_model | "\(.flash) \(.write) \(.link) \(.gpu_link) \(.score) \(.latency_us)"')" "2.9 1.0 5.0 25.0 3.2 42.0"
+# every query of the decode waits for its latency: 12 steps less the first, each layer
+expect "a slow drive is slow" "$(jq -n --slurpfile s "$work/slow" '$s[0].stages.score_cold_ms >= 11 * 1.5')" true
+
+# ---- changed while a request runs ----
+up "${model[@]}" || fail "up"
+expect "no model at first" "$(hillctl csd-model)" off
+expect "status without a model" "$(hillctl status --json | jq -c .csd_model)" null
+hillctl generate "${request[@]}" -n 150 --json >"$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"
+expect "set between requests" "$(hillctl csd-model "$slow")" "flash=0.5,write=1,link=0.5,gpu_link=25,score=2,latency_us=1500"
+hillctl generate "${request[@]}" -n 150 --json >"$work/changed" 2>"$work/changed.err" &
+client=$!
+decoding() {
+    [ "$(hillctl status --json | jq '.running.predicted_tokens // 0')" -ge "$1" ]
+}
+wait_for 60 decoding 3 || fail "the request does not decode"
+expect "changed while it decodes" "$(hillctl csd-model flash=0.25,latency_us=1000)" \
+    "flash=0.25,write=1,link=0.5,gpu_link=25,score=2,latency_us=1000"
+hillctl top -n 1 | grep -q 'modelled   flash=0.25,' || fail "top does not say that the drive is modelled"
+hillctl status | grep -q 'csd model  flash=0.25,' || fail "status does not say that the drive is modelled"
+for bad in flash=0 flash=fast speed=3 "" on flash=1,flash=2 latency_us=-1; do
+    hillctl csd-model "$bad" >"$work/out" 2>"$work/err"
+    expect "csd-model '$bad': exit code" $? 100
+    expect "csd-model '$bad': one line" "$(wc -l <"$work/err")" 1
+done
+expect "nothing of it was taken" "$(hillctl csd-model)" "flash=0.25,write=1,link=0.5,gpu_link=25,score=2,latency_us=1000"
+expect "off" "$(hillctl csd-model off)" off
+wait "$client" || fail "changed: $(cat "$work/changed.err")"
+expect "changed in mid-request: hashes" "$(hashes "$work/changed")" "$(hashes "$work/long")"
+expect "changed in mid-request: tokens" "$(field "$work/changed" '.tokens | @csv')" "$(field "$work/long" '.tokens | @csv')"
+expect "changed in mid-request: the JSON says so" "$(field "$work/changed" '.csd_model | "\(.on) \(.changes) \(.commands > 0)"')" "false 2 true"
+down || fail "down"
+
+# ---- refused at the start ----
+for bad in flash=0 flash=fast speed=3 flash latency_us=1e9; do
+    run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-model "$bad"
+    expect "--csd-model $bad: exit code" $? 100
+    expect "--csd-model $bad: the line names it" "$(grep -c -- "--csd-model: " "$work/out.err")" 1
+done
+expect_nothing_left
+finish
