@@ -15,7 +15,8 @@ text=/usr/share/common-licenses/GPL-3
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 model=(-m "$work/wired.gguf" -c 8192 --budget 256 --beta 0.25)
 request=(-f "$work/prompt" --temp 0 --ignore-eos)
-slow="flash=0.5,write=1,link=0.5,score=2,latency_us=1500"
+# 20 ms a command: what is to happen while a request runs has seconds to happen
+slow="flash=0.5,write=1,link=0.5,score=2,latency_us=20000"
 hillctl() {
     "$bin/hillctl" "$@" --run-dir "$run_dir"
 }
@@ -36,37 +37,42 @@ for m in "$slow" "latency_us=42" "flash=100,write=100,link=100,score=100,latency
     [ "$m" != "$slow" ] || cp "$work/out" "$work/slow"
 done
 expect "the default figures" "$(run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-model link=5 &&
-    field "$work/out" '.csd_model | "\(.flash) \(.write) \(.link) \(.gpu_link) \(.score) \(.latency_us)"')" "2.9 1.0 5.0 25.0 3.2 42.0"
+    field "$work/out" '.csd_model | [.flash, .write, .link, .gpu_link, .score, .latency_us] == [2.9, 1, 5, 25, 3.2, 42]')" true
 # every query of the decode waits for its latency: 12 steps less the first, each layer
-expect "a slow drive is slow" "$(jq -n --slurpfile s "$work/slow" '$s[0].stages.score_cold_ms >= 11 * 1.5')" true
+expect "a slow drive is slow" "$(jq -n --slurpfile s "$work/slow" '$s[0].stages.score_cold_ms >= 11 * 20')" true
 
 # ---- changed while a request runs ----
 up "${model[@]}" || fail "up"
 expect "no model at first" "$(hillctl csd-model)" off
 expect "status without a model" "$(hillctl status --json | jq -c .csd_model)" null
 hillctl generate "${request[@]}" -n 150 --json >"$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"
-expect "set between requests" "$(hillctl csd-model "$slow")" "flash=0.5,write=1,link=0.5,gpu_link=25,score=2,latency_us=1500"
+expect "set between requests" "$(hillctl csd-model "$slow")" "flash=0.5,write=1,link=0.5,gpu_link=25,score=2,latency_us=20000"
 hillctl generate "${request[@]}" -n 150 --json >"$work/changed" 2>"$work/changed.err" &
 client=$!
+# shellcheck disable=SC2317  # called by wait_for
 decoding() {
     [ "$(hillctl status --json | jq '.running.predicted_tokens // 0')" -ge "$1" ]
 }
 wait_for 60 decoding 3 || fail "the request does not decode"
-expect "changed while it decodes" "$(hillctl csd-model flash=0.25,latency_us=1000)" \
-    "flash=0.25,write=1,link=0.5,gpu_link=25,score=2,latency_us=1000"
-hillctl top -n 1 | grep -q 'modelled   flash=0.25,' || fail "top does not say that the drive is modelled"
-hillctl status | grep -q 'csd model  flash=0.25,' || fail "status does not say that the drive is modelled"
-for bad in flash=0 flash=fast speed=3 "" on flash=1,flash=2 latency_us=-1; do
-    hillctl csd-model "$bad" >"$work/out" 2>"$work/err"
-    expect "csd-model '$bad': exit code" $? 100
-    expect "csd-model '$bad': one line" "$(wc -l <"$work/err")" 1
-done
-expect "nothing of it was taken" "$(hillctl csd-model)" "flash=0.25,write=1,link=0.5,gpu_link=25,score=2,latency_us=1000"
-expect "off" "$(hillctl csd-model off)" off
+expect "changed while it decodes" "$(hillctl csd-model flash=0.25)" "flash=0.25,write=1,link=0.5,gpu_link=25,score=2,latency_us=20000"
+expect "off while it decodes" "$(hillctl csd-model off)" off
 wait "$client" || fail "changed: $(cat "$work/changed.err")"
 expect "changed in mid-request: hashes" "$(hashes "$work/changed")" "$(hashes "$work/long")"
 expect "changed in mid-request: tokens" "$(field "$work/changed" '.tokens | @csv')" "$(field "$work/long" '.tokens | @csv')"
 expect "changed in mid-request: the JSON says so" "$(field "$work/changed" '.csd_model | "\(.on) \(.changes) \(.commands > 0)"')" "false 2 true"
+
+# ---- what is shown, and what is refused ----
+figures="flash=0.25,write=1,link=3.2,gpu_link=25,score=3.2,latency_us=42"
+expect "on again" "$(hillctl csd-model flash=0.25)" "$figures"
+for bad in flash=0 flash=fast speed=3 "" on flash=1,flash=2 latency_us=-1; do
+    hillctl csd-model "$bad" >"$work/out" 2>"$work/err"
+    expect "csd-model '$bad': exit code" $? 100
+    expect "csd-model '$bad': one line" "$(grep -c '^hillctl: csd model: ' "$work/err") $(wc -l <"$work/err")" "1 1"
+done
+expect "nothing of it was taken" "$(hillctl csd-model)" "$figures"
+hillctl top -n 1 | grep -q 'modelled   flash=0.25,' || fail "top does not say that the drive is modelled"
+hillctl status | grep -q 'csd model  flash=0.25,' || fail "status does not say that the drive is modelled"
+expect "status JSON" "$(hillctl status --json | jq '.csd_model | .on and .flash == 0.25 and .commands > 0')" true
 down || fail "down"
 
 # ---- refused at the start ----
