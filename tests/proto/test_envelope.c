@@ -114,6 +114,34 @@ static void names_the_field_out_of_range(void **state)
     }
 }
 
+static void refuses_a_device_model_out_of_range(void **state)
+{
+    (void)state;
+    for (int bad = 0; bad < 8; bad++) {
+        struct csd_model model = CSD_MODEL_SMARTSSD;
+        double *figures[] = {&model.flash, &model.write,      &model.link, &model.gpu_link,
+                             &model.score, &model.latency_us, &model.flash};
+        Hill__CsdModel wire;
+        Hill__Message message = HILL__MESSAGE__INIT, *parsed = NULL;
+        uint8_t body[512];
+        struct hill_why why;
+        if (bad < 7)
+            *figures[bad] = bad == 6 ? NAN : -1;
+        proto_set_csd_model(&wire, &model);
+        message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
+        message.csd_model = &wire;
+        int code = proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why);
+        assert_int_equal(code, bad < 7 ? HILL_E_PROTOCOL : 0);
+        if (bad < 7) {
+            assert_non_null(strstr(why.text, "csd_model"));
+            continue;
+        }
+        struct csd_model back = proto_csd_model(parsed->csd_model);
+        assert_true(csd_model_same(&back, &model));
+        proto_free(parsed);
+    }
+}
+
 static void refuses_a_heartbeat_with_half_its_statistics(void **state)
 {
     (void)state;
@@ -256,6 +284,7 @@ int main(void)
         cmocka_unit_test(names_the_field_out_of_range),
         cmocka_unit_test(refuses_a_heartbeat_with_half_its_statistics),
         cmocka_unit_test(refuses_a_heartbeat_with_others_that_make_no_sense),
+        cmocka_unit_test(refuses_a_device_model_out_of_range),
         cmocka_unit_test(survives_damaged_bytes),
         cmocka_unit_test(rubbish_on_a_socket_is_not_fatal),
     };
