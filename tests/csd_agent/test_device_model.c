@@ -330,8 +330,13 @@ static void test_held_records_leave_in_order_of_their_times(void **state)
             left--;
             free(record);
         }
-        for (uint32_t i = 0; i < n; i++)
+        int64_t last = INT64_MIN;
+        for (uint32_t i = 0; i < n; i++) {
             assert_true(e[i].gone || e[i].due > now);
+            if (!e[i].gone && e[i].due > last)
+                last = e[i].due;
+        }
+        assert_int_equal(held_last_ns(&held), last);
     }
     assert_int_equal(held.bytes, 0);
     held_add(&held, HELD_QUERY, held_create(8), 5);
