@@ -39,7 +39,7 @@ int engine_create(struct engine **out, const struct cldevice *device, const stru
                   const struct model_hparams *hparams, struct hill_why *why);
 void engine_destroy(struct engine *engine); /* NULL allowed */
 
-#define ENGINE_SEQUENCES_MAX 32u
+#define ENGINE_SEQUENCES_MAX 64u
 
 /* Prefill chunk in tokens, entries of a sequence's slot table per layer, and sequences (at most
  * ENGINE_SEQUENCES_MAX); contents of the slot tables are lost. */

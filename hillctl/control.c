@@ -103,6 +103,7 @@ static void print_running(const Hill__StatusReply *s)
         }
         putchar('\n');
     }
+}
 
 static void status_print(const Hill__StatusReply *s)
 {
