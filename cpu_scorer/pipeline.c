@@ -10,7 +10,7 @@
 #include "base/log.h"
 
 #define IDLE_NS CLOCK_MS(1000) /* the longest sleep: a wake-up a second costs nothing */
-#define SPIN_NS 4000
+#define SPIN_NS 30000
 
 /* ---- life --------------------------------------------------------------------------------- */
 
@@ -44,12 +44,13 @@ static int create_buffers(struct pipeline *p)
     p->slots = calloc(c->gpu_slots, sizeof *p->slots);
     p->missed = calloc(c->gpu_slots, sizeof *p->missed);
     p->fetches = calloc(c->gpu_slots, sizeof *p->fetches);
+    p->copies = calloc(c->gpu_slots, sizeof *p->copies);
     p->blocks = calloc(blocks_max(c), sizeof *p->blocks);
     p->scores = calloc((size_t)blocks_max(c) * KV_HOT_BLOCK_TOKENS, sizeof *p->scores);
     p->query_mantissas = calloc(kv_key_dims(&c->geometry), 1);
     p->query_shifts = calloc(c->geometry.n_kv_heads, 1);
-    if (!p->positions || !p->slots || !p->missed || !p->fetches || !p->blocks || !p->scores ||
-        !p->query_mantissas || !p->query_shifts)
+    if (!p->positions || !p->slots || !p->missed || !p->fetches || !p->copies || !p->blocks ||
+        !p->scores || !p->query_mantissas || !p->query_shifts)
         return HILL_E_NOMEM;
     int rc = kv_selector_create(&p->selector, c->ctx_tokens);
     if (rc == 0)
@@ -147,6 +148,7 @@ void pipeline_destroy(struct pipeline *p)
     free(p->slots);
     free(p->missed);
     free(p->fetches);
+    free(p->copies);
     free(p->blocks);
     free(p->scores);
     free(p->query_mantissas);
@@ -165,8 +167,8 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
            p->cold.n_stripes * sizeof(struct cold_stripe) +
            (uint64_t)p->cold.n_lists * (sizeof(struct cold_list) + sizeof(struct layer_state)) +
-           (uint64_t)c->gpu_slots *
-               ((3 + c->n_sequences) * sizeof(uint32_t) + sizeof(struct fetch_item)) +
+           (uint64_t)c->gpu_slots * ((3 + c->n_sequences) * sizeof(uint32_t) +
+                                     sizeof(struct fetch_item) + sizeof(struct copy_item)) +
            (uint64_t)blocks_max(c) * (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
 }
 

@@ -123,6 +123,7 @@ struct pipeline {
     uint32_t *slots;            /* [gpu_slots] their GPU slots, with GPU_SLOTS_UPLOAD */
     uint32_t *missed;           /* [gpu_slots] those that the GPU lacked; a staging slot each */
     struct fetch_item *fetches; /* [gpu_slots] the cold ones among the uploads */
+    struct copy_item *copies;   /* [gpu_slots] the hot ones among them */
     uint32_t n_fetches;
     uint32_t n_selected, n_uploads; /* of the answer */
     int answer_status;

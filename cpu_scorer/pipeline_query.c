@@ -340,18 +340,23 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
     return 1;
 }
 
+/* The hot ones into their staging slots, on all scoring threads: they are read from all over the
+ * hot pool. */
 static void copy_hot(struct pipeline *p, struct sequence *s, const struct record_query *q,
                      uint32_t k)
 {
+    struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes};
     for (uint32_t i = 0, upload = 0; i < k; i++) {
         if (!(p->slots[i] & GPU_SLOTS_UPLOAD))
             continue;
         uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, p->positions[i]);
         uint32_t staging = s->staging[upload++];
         if (hkm_tag(word) == HKM_HOT)
-            memcpy(shm_arena_slot(p->io.staging, staging), hkm_entry(&p->hkm, hkm_slot(word)),
-                   p->hkm.entry_bytes);
+            p->copies[job.n++] = (struct copy_item){shm_arena_slot(p->io.staging, staging),
+                                                    hkm_entry(&p->hkm, hkm_slot(word))};
     }
+    score_pool_start_copy(p->pool, &job, NULL);
+    score_pool_wait(p->pool);
 }
 
 /* Also after one has failed: a slot that the agent may still write to must not be given to others.

@@ -2,21 +2,34 @@
 #include "cpu_scorer/scoring.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "kv/plan.h"
 
 /* A chunk is a share of what is left: long ones first, because memory is read fastest in long runs,
  * short ones last, so that threads finish together. */
-#define CHUNK_LEAST 4u /* blocks: some microseconds of work */
+#define CHUNK_LEAST 4u /* blocks or entries: some microseconds of work */
 #define CHUNK_MOST  64u
 #define CHUNK_SHARE 8u
-/* a thread that sleeps needs as long to wake up as one core needs for about this many digest bytes
- */
-#define BYTES_PER_THREAD (1u << 20)
+/* What a helper is woken for: a thread that sleeps needs as long to wake up as one core needs for
+ * about this many digest bytes, or for copying so many */
+#define SCORE_PER_THREAD (1u << 20)
+#define COPY_PER_THREAD  (1u << 18)
+#define LINGER_NS        100000 /* from the scores of a query to its copies it is less */
+#define WATCH_NS         30000  /* a chunk takes some microseconds */
+#define LINGER_LOOKS     16     /* between looks at the clock */
+
+struct pool_job {
+    bool copies;
+    uint32_t n; /* blocks or copies */
+    struct score_job score;
+    struct copy_job copy;
+};
 
 struct score_pool {
     kv_score_fn *score;
@@ -24,18 +37,18 @@ struct score_pool {
     pthread_cond_t work;  /* a job began, or stop */
     pthread_cond_t ended; /* a helper finished a job */
     /* under lock */
-    struct score_job job;
+    struct pool_job job;
     uint32_t serial; /* of the job; a helper looks at each serial once */
     bool stop;
     struct shm_doorbell *bell;
     /* the caller's alone */
     int64_t started_ns;
-    /* serial << 32 | next block to take. A helper that comes late, with a job that is over, sees by
-     * the serial that these are no blocks of its job. Relaxed: it only hands out numbers; what a
+    /* serial << 32 | next item to take. A helper that comes late, with a job that is over, sees by
+     * the serial that these are no items of its job. Relaxed: it only hands out numbers; what a
      * helper reads of the job it has from under the lock. */
     _Atomic uint64_t next;
-    /* Blocks that are not scored yet. Decrements release the chunk's scores, the caller's acquire
-     * load of 0 sees them all. */
+    /* Items that are not done yet. Decrements release what the chunk wrote, the caller's acquire
+     * load of 0 sees it all. */
     _Atomic uint32_t left;
     /* when a chunk was last finished; relaxed: ordered by `left` */
     _Atomic int64_t ended_ns;
@@ -59,16 +72,27 @@ static void score_chunk(kv_score_fn *score, const struct score_job *job, uint32_
     }
 }
 
-/* The next chunk of job `serial`, blocks *first to *end; false when there is none. */
-static bool take_chunk(struct score_pool *pool, uint32_t serial, uint32_t n_blocks, uint32_t *first,
+/* An entry lies by itself: while one is copied, the next is on its way to the cache. */
+static void copy_chunk(const struct copy_job *job, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        const uint8_t *next = i + 1 < end ? job->items[i + 1].from : NULL;
+        for (uint32_t at = 0; next && at < job->bytes; at += 64)
+            __builtin_prefetch(next + at);
+        memcpy(job->items[i].to, job->items[i].from, job->bytes);
+    }
+}
+
+/* The next chunk of job `serial`, items *first to *end; false when there is none. */
+static bool take_chunk(struct score_pool *pool, uint32_t serial, uint32_t n_items, uint32_t *first,
                        uint32_t *end)
 {
     uint64_t next = atomic_load_explicit(&pool->next, memory_order_relaxed /* see the struct */);
     do {
         *first = (uint32_t)next;
-        if (next >> 32 != serial || *first >= n_blocks)
+        if (next >> 32 != serial || *first >= n_items)
             return false;
-        uint32_t left = n_blocks - *first, n = left / CHUNK_SHARE;
+        uint32_t left = n_items - *first, n = left / CHUNK_SHARE;
         n = n > CHUNK_MOST ? CHUNK_MOST : n < CHUNK_LEAST ? CHUNK_LEAST : n;
         *end = *first + (n < left ? n : left);
     } while (!atomic_compare_exchange_weak_explicit(
@@ -77,18 +101,55 @@ static bool take_chunk(struct score_pool *pool, uint32_t serial, uint32_t n_bloc
     return true;
 }
 
-/* Score the next chunk: -1 there is none, 0 others are left, 1 it was the job's last. */
-static int work_on(struct score_pool *pool, const struct score_job *job, uint32_t serial)
+/* Do the next chunk: -1 there is none, 0 others are left, 1 it was the job's last. */
+static int work_on(struct score_pool *pool, const struct pool_job *job, uint32_t serial)
 {
     uint32_t first, end;
-    if (!take_chunk(pool, serial, job->n_blocks, &first, &end))
+    if (!take_chunk(pool, serial, job->n, &first, &end))
         return -1;
-    score_chunk(pool->score, job, first, end);
+    if (job->copies)
+        copy_chunk(&job->copy, first, end);
+    else
+        score_chunk(pool->score, &job->score, first, end);
     atomic_store_explicit(&pool->ended_ns, clock_now_ns(),
                           memory_order_relaxed /* see the struct */);
     /* release: pairs with the acquire in score_pool_done; acquire: who finishes last has all
      * others' chunks behind it */
     return atomic_fetch_sub_explicit(&pool->left, end - first, memory_order_acq_rel) == end - first;
+}
+
+/* The job is done, and its caller may be asleep. */
+static void tell_end(struct score_pool *pool, struct shm_doorbell *bell)
+{
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->ended);
+    pthread_mutex_unlock(&pool->lock);
+    if (bell)
+        shm_doorbell_ring(bell);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Look out for a job after job `seen`, for a short time. Others that want this CPU get it. */
+static void linger(struct score_pool *pool, uint32_t seen)
+{
+    int64_t until = clock_now_ns() + LINGER_NS;
+    do {
+        for (int i = 0; i < LINGER_LOOKS; i++) {
+            /* relaxed: the job itself is read under the lock */
+            if (atomic_load_explicit(&pool->next, memory_order_relaxed) >> 32 != seen)
+                return;
+            relax();
+        }
+        sched_yield();
+    } while (clock_now_ns() < until);
 }
 
 static void *helper_main(void *arg)
@@ -101,19 +162,18 @@ static void *helper_main(void *arg)
             pthread_cond_wait(&pool->work, &pool->lock);
         if (pool->stop)
             break;
-        struct score_job job = pool->job;
+        struct pool_job job = pool->job;
         struct shm_doorbell *bell = pool->bell;
         int rc;
         seen = pool->serial;
         pthread_mutex_unlock(&pool->lock);
         while ((rc = work_on(pool, &job, seen)) == 0)
             ;
+        if (rc > 0)
+            tell_end(pool, bell);
+        if (!job.copies)
+            linger(pool, seen);
         pthread_mutex_lock(&pool->lock);
-        if (rc > 0) {
-            pthread_cond_broadcast(&pool->ended);
-            if (bell)
-                shm_doorbell_ring(bell);
-        }
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -160,18 +220,9 @@ void score_pool_destroy(struct score_pool *pool)
     free(pool);
 }
 
-/* Helpers worth waking. */
-static uint32_t helpers_for(const struct score_pool *pool, const struct score_job *job)
+static void start(struct score_pool *pool, const struct pool_job *job, uint64_t helpers,
+                  struct shm_doorbell *bell)
 {
-    uint64_t bytes = (uint64_t)job->n_blocks * KV_HOT_BLOCK_TOKENS * kv_digest_bytes(job->geometry);
-    uint64_t threads = bytes / BYTES_PER_THREAD;
-    return threads < pool->n_helpers ? (uint32_t)threads : pool->n_helpers;
-}
-
-void score_pool_start(struct score_pool *pool, const struct score_job *job,
-                      struct shm_doorbell *bell)
-{
-    uint32_t helpers = helpers_for(pool, job);
     pool->started_ns = clock_now_ns();
     pthread_mutex_lock(&pool->lock);
     pool->job = *job;
@@ -179,11 +230,26 @@ void score_pool_start(struct score_pool *pool, const struct score_job *job,
     pool->bell = bell;
     /* relaxed, all three: helpers get here through the lock */
     atomic_store_explicit(&pool->ended_ns, pool->started_ns, memory_order_relaxed);
-    atomic_store_explicit(&pool->left, job->n_blocks, memory_order_relaxed);
+    atomic_store_explicit(&pool->left, job->n, memory_order_relaxed);
     atomic_store_explicit(&pool->next, (uint64_t)pool->serial << 32, memory_order_relaxed);
-    for (uint32_t i = 0; i < helpers; i++)
+    for (uint32_t i = 0; i < pool->n_helpers && i < helpers; i++)
         pthread_cond_signal(&pool->work);
     pthread_mutex_unlock(&pool->lock);
+}
+
+void score_pool_start(struct score_pool *pool, const struct score_job *job,
+                      struct shm_doorbell *bell)
+{
+    struct pool_job all = {.n = job->n_blocks, .score = *job};
+    uint64_t tokens = (uint64_t)job->n_blocks * KV_HOT_BLOCK_TOKENS;
+    start(pool, &all, tokens * kv_digest_bytes(job->geometry) / SCORE_PER_THREAD, bell);
+}
+
+void score_pool_start_copy(struct score_pool *pool, const struct copy_job *job,
+                           struct shm_doorbell *bell)
+{
+    struct pool_job all = {.copies = true, .n = job->n, .copy = *job};
+    start(pool, &all, (uint64_t)job->n * job->bytes / COPY_PER_THREAD, bell);
 }
 
 bool score_pool_work(struct score_pool *pool)
@@ -198,10 +264,24 @@ bool score_pool_done(struct score_pool *pool)
     return atomic_load_explicit(&pool->left, memory_order_acquire) == 0;
 }
 
+/* Helpers' last chunks take less than going to sleep and being woken does. */
+static void watch_end(struct score_pool *pool)
+{
+    int64_t until = clock_now_ns() + WATCH_NS;
+    do {
+        for (int i = 0; i < LINGER_LOOKS; i++) {
+            if (score_pool_done(pool))
+                return;
+            relax();
+        }
+    } while (clock_now_ns() < until);
+}
+
 void score_pool_wait(struct score_pool *pool)
 {
     while (score_pool_work(pool))
         ;
+    watch_end(pool);
     pthread_mutex_lock(&pool->lock);
     while (!score_pool_done(pool))
         pthread_cond_wait(&pool->ended, &pool->lock);

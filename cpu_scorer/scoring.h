@@ -1,14 +1,16 @@
 /*
- * cpu_scorer/scoring.h - a pool of threads that scores the hot blocks of one query.
+ * cpu_scorer/scoring.h - a pool of threads for the two long parts of a query: scoring the hot
+ * blocks, and copying the chosen entries into staging.
  *
- * What: the data thread starts a job (a query and a list of blocks) and takes chunks of it itself,
- * one at a time, so that it can drain the agent's rings in between; helpers, one fewer than the
- * pool's threads, take chunks beside it. Only as many are woken as the job is worth: a small job is
- * over before a sleeper is awake. A helper that finishes the last chunk rings the data thread's
- * doorbell. Scores land in scores[i * 64 + slot] for blocks[i]. Concurrency: start, work, done and
- * wait by one thread; between start and done nobody writes the digests. Helpers sleep on a
- * condition variable while there is no job; nobody spins. Failure: HILL_E_NOMEM, HILL_E_IO (no
- * threads) at create.
+ * What: the data thread starts a job (a query and a list of blocks; or a list of copies) and takes
+ * chunks of it itself, one at a time, so that it can drain the agent's rings in between; helpers,
+ * one fewer than the pool's threads, take chunks beside it. Only as many are woken as the job is
+ * worth: a small job is over before a sleeper is awake. A helper that finishes the last chunk rings
+ * the data thread's doorbell. Scores land in scores[i * 64 + slot] for blocks[i]. Concurrency:
+ * start, work, done and wait by one thread; between start and done nobody writes what the job
+ * reads. Helpers sleep on a condition variable while there is no job; after a scoring job, which
+ * copies nearly always follow within some ten microseconds, they look out for those so long before
+ * they sleep. Failure: HILL_E_NOMEM, HILL_E_IO (no threads) at create.
  */
 #ifndef HILL_CPU_SCORER_SCORING_H
 #define HILL_CPU_SCORER_SCORING_H
@@ -31,6 +33,16 @@ struct score_job {
     uint16_t *scores; /* [n_blocks][64], written by the threads */
 };
 
+struct copy_item {
+    void *to;
+    const void *from;
+};
+
+struct copy_job {
+    const struct copy_item *items; /* [n], valid until the job is done; no two overlap */
+    uint32_t n, bytes;             /* of each item */
+};
+
 /* n_threads: the caller and its helpers; 0 is 1. */
 int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *score);
 /* Finishes a running job first. NULL allowed. */
@@ -41,10 +53,14 @@ void score_pool_destroy(struct score_pool *pool);
 void score_pool_start(struct score_pool *pool, const struct score_job *job,
                       struct shm_doorbell *bell);
 
-/* Score one chunk; false when none is left to take. The job may then still be in helpers' hands. */
+/* The same for copies. */
+void score_pool_start_copy(struct score_pool *pool, const struct copy_job *job,
+                           struct shm_doorbell *bell);
+
+/* Do one chunk; false when none is left to take. The job may then still be in helpers' hands. */
 bool score_pool_work(struct score_pool *pool);
 
-/* Is the last job done? Its scores are then visible to the caller. */
+/* Is the last job done? What its threads wrote is then visible to the caller. */
 bool score_pool_done(struct score_pool *pool);
 
 /* Work and block until it is: bounded by the job's own length. */
