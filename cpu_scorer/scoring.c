@@ -20,7 +20,7 @@
  * about this many digest bytes, or for copying so many */
 #define SCORE_PER_THREAD (1u << 20)
 #define COPY_PER_THREAD  (1u << 18)
-#define LINGER_NS        100000 /* from the scores of a query to its copies it is less */
+#define LINGER_NS        200000 /* from the scores of a query to its copies it is less */
 #define WATCH_NS         30000  /* a chunk takes some microseconds */
 #define LINGER_LOOKS     16     /* between looks at the clock */
 
@@ -72,15 +72,10 @@ static void score_chunk(kv_score_fn *score, const struct score_job *job, uint32_
     }
 }
 
-/* An entry lies by itself: while one is copied, the next is on its way to the cache. */
 static void copy_chunk(const struct copy_job *job, uint32_t first, uint32_t end)
 {
-    for (uint32_t i = first; i < end; i++) {
-        const uint8_t *next = i + 1 < end ? job->items[i + 1].from : NULL;
-        for (uint32_t at = 0; next && at < job->bytes; at += 64)
-            __builtin_prefetch(next + at);
+    for (uint32_t i = first; i < end; i++)
         memcpy(job->items[i].to, job->items[i].from, job->bytes);
-    }
 }
 
 /* The next chunk of job `serial`, items *first to *end; false when there is none. */
@@ -179,6 +174,16 @@ static void *helper_main(void *arg)
     return NULL;
 }
 
+/* It is held for some ten instructions at a time: worth spinning for. */
+static void init_lock(pthread_mutex_t *lock)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
 int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *score)
 {
     uint32_t n_helpers = n_threads ? n_threads - 1 : 0;
@@ -187,7 +192,7 @@ int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *
     if (!pool)
         return HILL_E_NOMEM;
     pool->score = score;
-    pthread_mutex_init(&pool->lock, NULL);
+    init_lock(&pool->lock);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->ended, NULL);
     for (; pool->n_helpers < n_helpers; pool->n_helpers++) {
@@ -232,9 +237,9 @@ static void start(struct score_pool *pool, const struct pool_job *job, uint64_t 
     atomic_store_explicit(&pool->ended_ns, pool->started_ns, memory_order_relaxed);
     atomic_store_explicit(&pool->left, job->n, memory_order_relaxed);
     atomic_store_explicit(&pool->next, (uint64_t)pool->serial << 32, memory_order_relaxed);
-    for (uint32_t i = 0; i < pool->n_helpers && i < helpers; i++)
-        pthread_cond_signal(&pool->work);
     pthread_mutex_unlock(&pool->lock);
+    for (uint32_t i = 0; i < pool->n_helpers && i < helpers; i++)
+        pthread_cond_signal(&pool->work); /* unlocked: who wakes up wants the lock */
 }
 
 void score_pool_start(struct score_pool *pool, const struct score_job *job,
