@@ -45,6 +45,8 @@ uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n);
 struct kv_selector;
 
 int kv_selector_create(struct kv_selector **out, uint32_t max_tokens);
+/* No vector instructions from now on: the same selection, more slowly. For tests. */
+void kv_selector_plain(struct kv_selector *selector);
 void kv_selector_destroy(struct kv_selector *selector);
 
 /* Bytes that a selector for max_tokens takes (part of M_0's tables). */

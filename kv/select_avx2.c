@@ -1,0 +1,51 @@
+/*
+ * kv/select_avx2.c - counting and listing scores from a threshold on, sixteen at a time.
+ *
+ * Called by select.c, where the CPU has AVX2. Pure functions.
+ */
+#include "kv/select_lanes.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx2,popcnt")))
+#define LANES  16u
+
+/* All bits of the lanes whose score is `least` or more. */
+TARGET static inline __m256i from_least(const uint16_t *scores, __m256i least)
+{
+    __m256i v = _mm256_loadu_si256((const void *)scores);
+    return _mm256_cmpeq_epi16(_mm256_max_epu16(v, least), v);
+}
+
+TARGET uint32_t kv_select_count_avx2(const uint16_t *scores, uint32_t n, uint16_t least)
+{
+    const __m256i lanes = _mm256_set1_epi16((short)least);
+    uint32_t i = 0, count = 0;
+    for (; n - i >= 2 * LANES; i += 2 * LANES) {
+        __m256i both = _mm256_packs_epi16(from_least(scores + i, lanes),
+                                          from_least(scores + i + LANES, lanes));
+        count += (uint32_t)__builtin_popcount((uint32_t)_mm256_movemask_epi8(both));
+    }
+    for (; i < n; i++)
+        count += scores[i] >= least;
+    return count;
+}
+
+TARGET uint32_t kv_select_list_avx2(const uint16_t *scores, uint32_t first, uint32_t end,
+                                    uint16_t least, uint32_t *positions)
+{
+    const __m256i lanes = _mm256_set1_epi16((short)least);
+    uint32_t p = first, n = 0;
+    for (; end - p >= LANES; p += LANES) {
+        uint32_t bits = (uint32_t)_mm256_movemask_epi8(from_least(scores + p, lanes));
+        for (bits &= 0x55555555u; bits; bits &= bits - 1) /* two a lane */
+            positions[n++] = p + (uint32_t)__builtin_ctz(bits) / 2;
+    }
+    for (; p < end; p++)
+        if (scores[p] >= least)
+            positions[n++] = p;
+    return n;
+}
+
+#endif
