@@ -451,6 +451,20 @@ static void measure_trips(const struct bench_options *options)
                    bench_median(&median[m]), bench_lowest(&median[m]), bench_highest(&median[m]),
                    bench_median(&tail[m]));
     }
+    printf("\nBoth asleep, the same way for both, medians in microseconds:\n\n"
+           "| | ring | ZeroMQ ipc |\n|---|---:|---:|\n");
+    for (uint32_t m = 0; m < N; m++) {
+        if (methods[m].kind != RING || methods[m].wait != WAIT_SLEEP)
+            continue;
+        for (uint32_t z = 0; z < N; z++)
+            if (methods[z].kind == ZMQ && methods[z].wait == WAIT_SLEEP &&
+                methods[z].pause_ns == methods[m].pause_ns &&
+                methods[z].unpinned == methods[m].unpinned)
+                printf("| %s, %s | %.2f | %.2f |\n",
+                       methods[m].unpinned ? "placed by the scheduler" : "pinned to a CPU each",
+                       methods[m].pause_ns ? "after a pause" : "back to back",
+                       bench_median(&median[m]), bench_median(&median[z]));
+    }
 }
 
 int main(int argc, char **argv)

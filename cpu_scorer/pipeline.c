@@ -10,7 +10,8 @@
 #include "base/log.h"
 
 #define IDLE_NS CLOCK_MS(1000) /* the longest sleep: a wake-up a second costs nothing */
-#define SPIN_NS 30000
+#define SPIN_NS                                                                                    \
+    30000 /* in a query: a helper's last chunk is done by then, a wake-up would take longer */
 
 /* ---- life --------------------------------------------------------------------------------- */
 
