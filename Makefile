@@ -19,7 +19,8 @@ hill-coordinator := coordinator
 hillctl          := hillctl
 hill-mkmodel     := mkmodel
 hill-kvtrace     := kvtrace
-PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace
+hill-eval        := eval
+PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval
 
 PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8
 

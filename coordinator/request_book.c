@@ -234,6 +234,8 @@ int request_take_token(struct request *request, uint32_t index, uint32_t token, 
 {
     if (index != request->n_attempt || index >= request->predict || request->done)
         return HILL_E_PROTOCOL;
+    if (request->n_forced && token != request->prompt[request->n_prompt + index])
+        return HILL_E_UNSUPPORTED;
     if (!request->first_token_ns)
         request->first_token_ns = now_ns;
     request->attempt_last_ns = now_ns;

@@ -58,8 +58,9 @@ struct request {
     bool client_gone, client_asks; /* no longer reachable; has asked for the status since */
     int64_t client_heard_ns;
     /* the order */
-    uint32_t *prompt; /* [n_prompt], owned */
+    uint32_t *prompt; /* [n_prompt + n_forced], owned */
     uint32_t n_prompt, predict;
+    uint32_t n_forced; /* 0, or predict: the answer is prompt[n_prompt ...], to be scored */
     bool ignore_eos, want_progress;
     Hill__Sampling sampling;
     struct kv_selection_settings selection;
@@ -136,7 +137,7 @@ void request_interrupt(struct request *request);
 
 /* A token of the current attempt: 1 (new: send it), 0 (the client has it), HILL_E_PROTOCOL (not the
  * next index, or more than were asked for), HILL_E_DAMAGED (differs from the one that the client
- * has). */
+ * has), HILL_E_UNSUPPORTED (is not the forced one). */
 int request_take_token(struct request *request, uint32_t index, uint32_t token, int64_t now_ns);
 
 /* Take over a Done or SequenceStats message; the second of a kind is HILL_E_PROTOCOL and not taken.

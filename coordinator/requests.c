@@ -49,7 +49,7 @@ static void fill_restarts(Hill__Restarts *out, const struct worker_table *worker
 }
 
 static void send_text(struct pipeline *p, struct request *r, const char *text, uint64_t length,
-                      uint32_t token)
+                      uint32_t token, double logprob)
 {
     do {
         uint64_t piece = length < TEXT_PIECE_MAX ? length : TEXT_PIECE_MAX;
@@ -61,6 +61,7 @@ static void send_text(struct pipeline *p, struct request *r, const char *text, u
         body.text.data = (uint8_t *)text;
         body.text.len = piece;
         body.token = token;
+        body.logprob = token == NO_TOKEN ? 0 : logprob;
         message.body_case = HILL__MESSAGE__BODY_TEXT;
         message.text = &body;
         request_send(p, r, &message);
@@ -83,7 +84,7 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     char rest[16];
     uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
     if (rest_bytes)
-        send_text(p, r, rest, rest_bytes, NO_TOKEN);
+        send_text(p, r, rest, rest_bytes, NO_TOKEN, 0);
     selection_to_wire(&selection, &r->selection);
     fill_restarts(&restarts, &p->workers);
     summary.request_id = r->id;
@@ -165,6 +166,8 @@ static int send_prefill(struct pipeline *p, struct request *r)
     prefill.tokens = r->prompt;
     prefill.n_tokens = r->n_prompt;
     prefill.predict = r->predict;
+    prefill.forced = r->prompt + r->n_prompt;
+    prefill.n_forced = r->n_forced;
     prefill.sampling = &r->sampling;
     prefill.selection = &selection;
     prefill.stop_tokens = p->settings->stop_tokens;
@@ -244,6 +247,8 @@ void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *
         fail(p, r, fresh,
              fresh == HILL_E_DAMAGED
                  ? "internal error: the repeated request made other tokens than were already sent"
+             : fresh == HILL_E_UNSUPPORTED
+                 ? "this GPU worker does not score given tokens"
                  : "internal error: the GPU worker sent a token out of order");
         epoch_begin(p, "the GPU worker is out of step");
         return;
@@ -257,7 +262,8 @@ void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *
         epoch_begin(p, "a request was dropped");
         return;
     }
-    send_text(p, r, text, detokenizer_push(&r->text, token->token, text), token->token);
+    send_text(p, r, text, detokenizer_push(&r->text, token->token, text), token->token,
+              token->logprob);
     free(text);
 }
 

@@ -66,6 +66,17 @@ static int make_request(struct pipeline *p, const Hill__Generate *generate, stru
     uint32_t predict = generate->predict;
     if (predict == HILL_PREDICT_UNTIL_CONTEXT)
         predict = n_prompt < ctx ? ctx - n_prompt : 1;
+    if (generate->score_from >= n_prompt && n_prompt) {
+        free(tokens);
+        return hill_fail(why, HILL_E_INVALID,
+                         "nothing to score: the prompt has %u tokens, scoring begins at %u",
+                         n_prompt, generate->score_from);
+    }
+    uint32_t n_forced = generate->score_from ? n_prompt - generate->score_from : 0;
+    if (n_forced) {
+        n_prompt = generate->score_from;
+        predict = n_forced;
+    }
     code = n_prompt ? settings_admit(s, &selection, n_prompt, predict, why)
                     : hill_fail(why, HILL_E_INVALID, "the prompt is empty");
     if (code) {
@@ -76,7 +87,8 @@ static int make_request(struct pipeline *p, const Hill__Generate *generate, stru
     if (!r)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens", n_prompt);
     r->selection = selection;
-    r->ignore_eos = generate->ignore_eos;
+    r->n_forced = n_forced;
+    r->ignore_eos = generate->ignore_eos || n_forced;
     r->want_progress = generate->want_progress;
     r->sampling = *generate->sampling; /* numbers alone */
     r->sampling.base.n_unknown_fields = 0;

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/options_hill.h"
-#include "hillctl/client.h"
+#include "proto/client.h"
 #include "hillctl/report.h"
 
 #define PROMPT_BYTES_MAX (60u << 20) /* fits PROTO_MESSAGE_MAX */

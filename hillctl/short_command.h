@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 #include "base/options_hill.h"
-#include "hillctl/client.h"
+#include "proto/client.h"
 
 struct short_command {
     struct option_program program; /* the caller fills name, usage, summary, example */

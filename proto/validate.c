@@ -44,6 +44,11 @@ static bool not_negative(double value)
     return isfinite(value) && value >= 0;
 }
 
+static bool logprob_ok(double value)
+{
+    return isfinite(value) && value <= 0;
+}
+
 static bool role_ok(Hill__Role role)
 {
     return role >= HILL__ROLE__ROLE_COORDINATOR && role <= HILL__ROLE__ROLE_CLIENT;
@@ -134,6 +139,7 @@ static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
     CHECK("prefill", "tokens", m->n_tokens > 0 && m->n_tokens <= TOKENS_MAX);
     CHECK("prefill", "predict", m->predict > 0 && m->predict <= TOKENS_MAX);
     CHECK("prefill", "stop_tokens", m->n_stop_tokens <= 64);
+    CHECK("prefill", "forced", m->n_forced == 0 || m->n_forced == m->predict);
     CHECK("prefill", "sampling", m->sampling != NULL);
     CHECK("prefill", "selection", m->selection != NULL);
     int code = check_sampling(m->sampling, why);
@@ -187,6 +193,7 @@ static int check_heartbeat(const Hill__Heartbeat *m, struct hill_why *why)
 static int check_generate(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "predict", m->predict <= TOKENS_MAX);
+    CHECK("generate", "score_from", m->score_from <= TOKENS_MAX);
     CHECK("generate", "sampling", m->sampling != NULL);
     int code = check_sampling(m->sampling, why);
     if (code == 0 && m->selection)
@@ -290,6 +297,10 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
         return 0;
     case HILL__MESSAGE__BODY_TEXT:
         CHECK("text", "text", message->text->text.len <= TEXT_MAX);
+        CHECK("text", "logprob", logprob_ok(message->text->logprob));
+        return 0;
+    case HILL__MESSAGE__BODY_TOKEN:
+        CHECK("token", "logprob", logprob_ok(message->token->logprob));
         return 0;
     case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
         return check_prefill_progress(message->prefill_progress, why);
@@ -307,7 +318,6 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
         CHECK("csd_model_change", "text", text_ok(message->csd_model_change->text));
         return 0;
     case HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS:
-    case HILL__MESSAGE__BODY_TOKEN:
     case HILL__MESSAGE__BODY_CANCEL:
     case HILL__MESSAGE__BODY_SHUTDOWN:
     case HILL__MESSAGE__BODY_STATUS_REQUEST:

@@ -1,5 +1,5 @@
-/* hillctl/client.c - see client.h. */
-#include "hillctl/client.h"
+/* proto/client.c - see client.h. */
+#include "proto/client.h"
 
 #include <errno.h>
 #include <signal.h>

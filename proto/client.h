@@ -1,12 +1,12 @@
 /*
- * hillctl/client.h - a connection to the coordinator of a run folder.
+ * proto/client.h - a connection to the coordinator of a run folder.
  *
  * What: a DEALER socket on <run folder>/control.sock, calls with a deadline, and SIGINT/SIGTERM as
  * a file descriptor. Failure: HILL_E_PEER_GONE when no pipeline runs in the folder or it stopped
  * answering; why says which. Concurrency: one thread.
  */
-#ifndef HILL_HILLCTL_CLIENT_H
-#define HILL_HILLCTL_CLIENT_H
+#ifndef HILL_PROTO_CLIENT_H
+#define HILL_PROTO_CLIENT_H
 
 #include <stdbool.h>
 

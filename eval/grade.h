@@ -1,0 +1,17 @@
+/*
+ * eval/grade.h - is an answer right?
+ *
+ * contains: one of the answers stands somewhere in the generated text. start: the text begins with
+ * one of them, after white space. all: every one of them stands in it, in any order. An answer
+ * stands only as a whole word: where it begins or ends with a letter or digit, none may touch it
+ * there (51 is not in 5123). Letters are compared as they are. Who calls it: results.c.
+ * Concurrency: stateless.
+ */
+#ifndef HILL_EVAL_GRADE_H
+#define HILL_EVAL_GRADE_H
+
+#include "eval/items.h"
+
+bool grade_answer(const struct item *item, const char *text, size_t bytes);
+
+#endif
