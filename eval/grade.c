@@ -19,28 +19,54 @@ static bool stands_at(const char *text, size_t bytes, size_t at, const char *ans
     return !cut_before && !cut_after;
 }
 
-static bool contains(const char *text, size_t bytes, const char *answer)
+/* Where the answer ends, looked for from `from` on; 0: it does not stand there. */
+static size_t find(const char *text, size_t bytes, size_t from, const char *answer)
 {
     size_t n = strlen(answer);
-    for (size_t at = 0; at + n <= bytes; at++)
+    for (size_t at = from; at + n <= bytes; at++)
         if (stands_at(text, bytes, at, answer, n))
+            return at + n;
+    return 0;
+}
+
+static bool line_holds(const struct item *item, const char *text, size_t bytes)
+{
+    const char *newline = memchr(text, '\n', bytes);
+    size_t at = 0, end = newline ? (size_t)(newline - text) : bytes;
+    for (uint32_t i = 0; i < item->n_answers; i++)
+        if (!(at = find(text, end, at, item->answers[i])))
+            return false;
+    return true;
+}
+
+static uint32_t count_found(const struct item *item, const char *text, size_t bytes)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < item->n_answers; i++)
+        found += find(text, bytes, 0, item->answers[i]) > 0;
+    return found;
+}
+
+static bool starts(const struct item *item, const char *text, size_t bytes)
+{
+    for (uint32_t i = 0; i < item->n_answers; i++)
+        if (stands_at(text, bytes, 0, item->answers[i], strlen(item->answers[i])))
             return true;
     return false;
 }
 
-static bool starts(const char *text, size_t bytes, const char *answer)
-{
-    size_t at = 0;
-    while (at < bytes && isspace((unsigned char)text[at]))
-        at++;
-    return stands_at(text, bytes, at, answer, strlen(answer));
-}
-
 bool grade_answer(const struct item *item, const char *text, size_t bytes)
 {
-    uint32_t right = 0;
-    for (uint32_t i = 0; i < item->n_answers; i++)
-        right += item->rule == ITEM_START ? starts(text, bytes, item->answers[i])
-                                          : contains(text, bytes, item->answers[i]);
-    return item->rule == ITEM_ALL ? right == item->n_answers : right > 0;
+    while (bytes > 0 && isspace((unsigned char)*text))
+        text++, bytes--;
+    switch (item->rule) {
+    case ITEM_LINE:
+        return line_holds(item, text, bytes);
+    case ITEM_START:
+        return starts(item, text, bytes);
+    case ITEM_ALL:
+        return count_found(item, text, bytes) == item->n_answers;
+    default:
+        return count_found(item, text, bytes) > 0;
+    }
 }

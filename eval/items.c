@@ -12,7 +12,7 @@
 #include <jansson.h>
 #include <xxhash.h>
 
-static const char *const rule_names[ITEM_RULE_COUNT] = {"contains", "start", "all"};
+static const char *const rule_names[ITEM_RULE_COUNT] = {"line", "contains", "start", "all"};
 
 const char *item_rule_name(enum item_rule rule)
 {
@@ -119,13 +119,13 @@ static const char *read_answers(struct item *item, const json_t *answers)
 
 static const char *read_rule(struct item *item, const json_t *match)
 {
-    const char *name = match ? json_string_value(match) : rule_names[ITEM_CONTAINS];
+    const char *name = match ? json_string_value(match) : rule_names[ITEM_LINE];
     for (unsigned i = 0; name && i < ITEM_RULE_COUNT; i++)
         if (strcmp(name, rule_names[i]) == 0) {
             item->rule = (enum item_rule)i;
             return NULL;
         }
-    return "\"match\" is none of contains, start, all";
+    return "\"match\" is none of line, contains, start, all";
 }
 
 /* NULL, or what is wrong with the object. */
@@ -297,7 +297,8 @@ static int count_answers(struct item *item, const struct subject *subject, struc
         longest = n > longest ? n : longest;
         sum += n + 2; /* with a separator */
     }
-    item->predict = (item->rule == ITEM_ALL ? sum : longest) + ITEM_SPARE_TOKENS;
+    bool every = item->rule == ITEM_LINE || item->rule == ITEM_ALL;
+    item->predict = (every ? sum : longest) + ITEM_SPARE_TOKENS;
     return 0;
 }
 

@@ -39,12 +39,13 @@ struct lists {
     struct matrix_words policies, alphas, budgets, importances, score_bits, speculate;
 };
 
-/* "full|hillinfer|...|window": what the pipeline knows, in the order of its numbers. */
+/* "full|hillinfer|...|window": what the pipeline knows. */
 static void all_policies(char *out, size_t room)
 {
-    size_t used = 0;
+    size_t used = (size_t)snprintf(out, room, "%s|", kv_policy_name(KV_POLICY_FULL));
     for (uint32_t i = 0; i < KV_POLICY_COUNT; i++)
-        used += (size_t)snprintf(out + used, room - used, "%s|", kv_policy_name(i));
+        if (i != KV_POLICY_FULL)
+            used += (size_t)snprintf(out + used, room - used, "%s|", kv_policy_name(i));
     snprintf(out + used, room - used, WINDOW_NAME);
 }
 

@@ -52,11 +52,11 @@ static unsigned print_points(const struct table *t, const struct setting *line, 
     unsigned n = 0;
     for (uint32_t i = 0; i < t->matrix->n_rows; i++) {
         const struct table_row *row = &t->rows[i];
-        double y = value_of(row, perplexity);
-        if (!same_line(row->setting, line) || isnan(y) || !(row->selected > 0))
+        double x = perplexity ? row->selected_text : row->selected, y = value_of(row, perplexity);
+        if (!same_line(row->setting, line) || isnan(y) || !(x > 0))
             continue;
         if (to)
-            fprintf(to, "%.6g %.6g\n", row->selected, y);
+            fprintf(to, "%.6g %.6g\n", x, y);
         n++;
     }
     return n;

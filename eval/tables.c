@@ -40,8 +40,8 @@ static int make_columns(struct table *t, const struct item_list *items)
 static void count_row(struct table *t, struct table_row *row, const struct subject *subject,
                       const struct item_list *items, struct results *results)
 {
-    double selected = 0;
-    uint64_t n = 0;
+    double selected[2] = {0, 0}; /* tasks, texts */
+    uint64_t n[2] = {0, 0};
     for (size_t i = 0; i < items->count; i++) {
         struct job job = {&items->items[i], row->setting};
         const struct result *result = results_find(results, results_key(subject, &job));
@@ -52,10 +52,11 @@ static void count_row(struct table *t, struct table_row *row, const struct subje
         cell->right += result->right;
         cell->logprob += result->logprob;
         cell->n_scored += result->n_scored;
-        selected += result->selected;
-        n++;
+        selected[job.item->is_text] += result->selected;
+        n[job.item->is_text]++;
     }
-    row->selected = n ? selected / (double)n : NAN;
+    row->selected_text = n[1] ? selected[1] / (double)n[1] : NAN;
+    row->selected = n[0] ? selected[0] / (double)n[0] : t->n_tasks ? NAN : row->selected_text;
 }
 
 static double accuracy_of(const struct table_cell *cell)

@@ -31,7 +31,9 @@ struct table_row {
     struct table_cell *cells; /* [n_columns] */
     double accuracy;          /* mean over the tasks; NAN: one has no result */
     double perplexity;        /* over all texts; NAN */
-    double selected;          /* mean of the tokens a query attended to at the end */
+    double selected;          /* mean of the tokens a query attended to at the end, over tasks
+                                 (texts where there is no task); NAN */
+    double selected_text;     /* the same over texts */
     double worst;             /* points against full; NAN */
 };
 

@@ -108,6 +108,21 @@ static void test_removing_from_the_middle_and_the_end_keeps_the_queue(void **sta
     assert_null(book.first);
 }
 
+static void test_a_forced_token_must_be_the_one_that_was_given(void **state)
+{
+    (void)state;
+    struct request *r = run_first(2);
+    r->n_prompt = 1;
+    r->n_forced = 2;
+    r->prompt[1] = 7;
+    r->prompt[2] = 9;
+    assert_int_equal(request_take_token(r, 0, 7, 1), 1);
+    assert_int_equal(request_take_token(r, 1, 8, 2), HILL_E_UNSUPPORTED);
+    assert_int_equal(request_take_token(r, 1, 9, 3), 1);
+    assert_int_equal(request_take_token(r, 2, 9, 4), HILL_E_PROTOCOL);
+    assert_int_equal(r->n_tokens, 2);
+}
+
 static void test_find_is_by_client_and_id(void **state)
 {
     (void)state;
@@ -407,6 +422,7 @@ int main(void)
         T(test_first_come_first_served_one_at_a_time),
         T(test_queue_is_bounded),
         T(test_removing_from_the_middle_and_the_end_keeps_the_queue),
+        T(test_a_forced_token_must_be_the_one_that_was_given),
         T(test_find_is_by_client_and_id),
         T(test_a_late_message_of_a_lost_attempt_finds_nothing),
         T(test_attempts_are_bounded),

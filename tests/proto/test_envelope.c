@@ -142,6 +142,46 @@ static void refuses_a_device_model_out_of_range(void **state)
     }
 }
 
+/* Forced tokens are none or as many as are predicted; a log-probability is a number up to 0. */
+static void refuses_half_of_what_is_to_be_scored(void **state)
+{
+    (void)state;
+    static const double logprobs[] = {0.5, NAN, -INFINITY, -700, 0};
+    uint32_t tokens[3] = {1, 2, 3};
+    Hill__Message *parsed;
+    uint8_t body[512];
+    struct hill_why why;
+    for (size_t n_forced = 0; n_forced <= 3; n_forced++) {
+        Hill__Sampling sampling = HILL__SAMPLING__INIT;
+        Hill__Selection selection = HILL__SELECTION__INIT;
+        Hill__Prefill prefill = HILL__PREFILL__INIT;
+        Hill__Message message = HILL__MESSAGE__INIT;
+        sampling.repeat_penalty = 1;
+        selection.alpha = 0.5;
+        prefill.tokens = prefill.forced = tokens;
+        prefill.n_tokens = 3;
+        prefill.n_forced = n_forced;
+        prefill.predict = 2;
+        prefill.sampling = &sampling;
+        prefill.selection = &selection;
+        message.body_case = HILL__MESSAGE__BODY_PREFILL;
+        message.prefill = &prefill;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         n_forced == 0 || n_forced == 2 ? 0 : HILL_E_PROTOCOL);
+        proto_free(parsed);
+    }
+    for (unsigned i = 0; i < sizeof logprobs / sizeof logprobs[0]; i++) {
+        Hill__Token token = HILL__TOKEN__INIT;
+        Hill__Message message = HILL__MESSAGE__INIT;
+        token.logprob = logprobs[i];
+        message.body_case = HILL__MESSAGE__BODY_TOKEN;
+        message.token = &token;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         i < 3 ? HILL_E_PROTOCOL : 0);
+        proto_free(parsed);
+    }
+}
+
 static void refuses_a_heartbeat_with_half_its_statistics(void **state)
 {
     (void)state;
@@ -282,6 +322,7 @@ int main(void)
         cmocka_unit_test(refuses_other_envelopes),
         cmocka_unit_test(refuses_an_empty_message),
         cmocka_unit_test(names_the_field_out_of_range),
+        cmocka_unit_test(refuses_half_of_what_is_to_be_scored),
         cmocka_unit_test(refuses_a_heartbeat_with_half_its_statistics),
         cmocka_unit_test(refuses_a_heartbeat_with_others_that_make_no_sense),
         cmocka_unit_test(refuses_a_device_model_out_of_range),

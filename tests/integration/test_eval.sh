@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# hill-eval on the real pipeline: pass keys under each way to select, resuming after kill -9, Ctrl-C, a running pipeline, perplexity.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+export XDG_RUNTIME_DIR=$work # where hill-eval puts its own pipelines' run folders
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+eval_program=$bin/hill-eval
+
+# tasks FILE COUNT BYTES: documents with a key each, the key at another place in each
+tasks() {
+    local i key
+    for i in $(seq "$2"); do
+        key=$((7300000 + i * 7919))
+        { head -c $(($3 * i / ($2 + 2))) "$text"; printf '\nThe pass key is %s. Remember it.\n' "$key"
+          head -c "$3" "$text" | tail -c +$(($3 * i / ($2 + 2) + 1)); printf '\nThe pass key is'; } |
+            jq -Rsc --arg key "$key" '{task: "passkey", prompt: ., answers: [$key]}'
+    done >"$1"
+}
+
+left() { # processes and folders of hill-eval's pipelines
+    pgrep -af "$work/hill-eval" | grep -v "$$" | grep 'hill-\(coord\|gpu\|cpu\|csd\)'
+    find "$work" -maxdepth 1 -name 'hill-eval-*' -o -maxdepth 1 -name '*.pipeline'
+}
+# shellcheck disable=SC2317  # called by wait_for
+nothing_left() { [ -z "$(left)" ]; }
+
+"$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
+tasks "$work/few.jsonl" 4 2500
+tasks "$work/many.jsonl" 30 1500
+
+# --- the wired model finds its keys through hillinfer's selection, and cannot without it
+"$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/few.results" --alpha 0.1 --budget - --markdown "$work/few.md" 2>"$work/err"
+expect "exit code" $? 0
+expect "full" "$(grep -c '^| full | all | - | - | - | 100.0 | 100.0 | - |' "$work/few.md")" 1
+expect "hillinfer, alpha 0.1" "$(grep -c '^| hillinfer | 10 % | sum | 8 | off | 100.0 | 100.0 | +0.0 |' "$work/few.md")" 1
+expect "window, alpha 0.1" "$(grep -c '^| window | 10 % | - | - | - | 0.0 | 0.0 | -100.0 |' "$work/few.md")" 1
+expect "results" "$(jq -r .key "$work/few.results" | sort -u | wc -l)" 12
+expect "attended to by hillinfer" "$(jq -r 'select(.policy == "hillinfer") | (.selected - (.prompt_tokens + .predicted_tokens) * 0.1 | fabs < 2)' "$work/few.results" | sort -u)" true
+expect "left" "$(left)" ""
+
+# --- nothing is asked twice, and another table of the same results costs nothing
+"$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/few.results" --alpha 0.1 --budget - --policy hillinfer >"$work/out" 2>"$work/err"
+expect "again: exit code" $? 0
+expect "again" "$(cat "$work/err")" "hill-eval: 4 of 4 results are there already"
+expect "again: results" "$(wc -l <"$work/few.results")" 12
+
+# --- kill -9 in the middle: its pipeline ends by itself, the same command goes on
+many=("$work/many.jsonl" -m "$work/wired.gguf" -o "$work/many.results" --policy hillinfer --alpha 0.1 --budget -)
+"$eval_program" "${many[@]}" >/dev/null 2>&1 &
+killed=$!
+# shellcheck disable=SC2317  # called by wait_for
+has_some() { [ -f "$work/many.results" ] && [ "$(wc -l <"$work/many.results")" -ge 5 ]; }
+wait_for 60 has_some || fail "no results within 60 s"
+kill -KILL "$killed"
+wait "$killed" 2>/dev/null
+had=$(wc -l <"$work/many.results")
+expect "killed before its end" "$([ "$had" -lt 30 ] && echo yes)" yes
+"$eval_program" "${many[@]}" >"$work/out" 2>"$work/err" # at once: the other pipeline may still be ending
+expect "after kill -9: exit code" $? 0
+expect "after kill -9: goes on" "$(head -n 1 "$work/err")" "hill-eval: $had of 30 results are there already"
+expect "after kill -9: results" "$(jq -r .key "$work/many.results" | sort -u | wc -l) $(wc -l <"$work/many.results")" "30 30"
+expect "after kill -9: right" "$(grep -c '| hillinfer | 10 % | sum | 8 | off | 100.0 |' "$work/out")" 1
+if wait_for 20 nothing_left; then pass "nothing is left"; else fail "left: $(left)"; fi
+
+# --- Ctrl-C
+rm "$work/many.results"
+"$eval_program" "${many[@]}" >/dev/null 2>"$work/err" &
+interrupted=$!
+wait_for 60 has_some || fail "no results within 60 s"
+kill -TERM "$interrupted"
+wait "$interrupted"
+expect "interrupted: exit code" $? 130
+expect "interrupted: says so" "$(tail -n 1 "$work/err")" "hill-eval: interrupted"
+expect "interrupted: left" "$(left)" ""
+
+# --- a pipeline that refuses its options: its own words, in one line
+"$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/refused.results" --score-bits 5 >"$work/out" 2>"$work/err"
+expect "refused options: exit code" $? 100
+expect "refused options: lines" "$(wc -l <"$work/err") $(grep -c 'the pipeline did not start: .*score-bits' "$work/err")" "1 1"
+expect "refused options: left" "$(left)" ""
+
+# --- a running pipeline, several requests under way; it stays
+up -m "$work/wired.gguf" -c 4096 --policy full || fail "up"
+"$eval_program" "$work/few.jsonl" --run-dir "$run_dir" -o "$work/few.results" --alpha 0.1 --budget 64 -np 5 >"$work/out" 2>"$work/err"
+expect "running pipeline: exit code" $? 0
+expect "running pipeline: what is known" "$(head -n 1 "$work/err")" "hill-eval: 12 of 20 results are there already"
+expect "running pipeline: budget 64" "$(grep -c '^| hillinfer | 64 | sum | 8 | off | 100.0 |' "$work/out")" 1
+
+# --- a request that does not fit fails alone
+tasks "$work/long.jsonl" 1 6000
+"$eval_program" "$work/few.jsonl" "$work/long.jsonl" --run-dir "$run_dir" -o "$work/few.results" --alpha 0.1 --budget - --policy full >"$work/out" 2>"$work/err"
+expect "too long: exit code" $? 1
+expect "too long: named" "$(grep -c 'long.jsonl:1, full: .* exceed the context' "$work/err")" 1
+expect "too long: the others are in the table" "$(grep -c '^| full | all | - | - | - | 100.0 (4 of 5) |' "$work/out")" 1
+down || fail "down"
+
+# --- perplexity: attending to everything is the same under any policy; given tokens go through the decode path
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
+"$eval_program" "$text" -m "$work/random.gguf" -o "$work/text.results" --policy full,hillinfer --alpha 1,0.1 --budget - --text-bytes 1500 --text-pieces 2 \
+    --text-scored 16 >"$work/out" 2>"$work/err"
+code=$?
+if grep -q 'does not score given tokens' "$work/err"; then
+    echo "without perplexity: this GPU worker does not score given tokens"
+else
+    expect "perplexity: exit code" $code 0
+    full=$(jq -c 'select(.setting == "full") | [.item, .logprob]' "$work/text.results")
+    expect "perplexity: alpha 1 is full" "$(jq -c 'select(.amount == "100 %") | [.item, .logprob]' "$work/text.results")" "$full"
+    expect "perplexity: alpha 0.1 is not" "$([ "$(jq -c 'select(.amount == "10 %") | [.item, .logprob]' "$work/text.results")" != "$full" ] && echo differs)" differs
+    expect "perplexity: scored tokens" "$(jq -s -c 'map(.scored) | unique' "$work/text.results")" "[16]"
+fi
+expect "left" "$(left)" ""
+expect_nothing_left
+finish
