@@ -66,7 +66,7 @@ static void write_panel(const struct table *t, bool perplexity, FILE *to)
 {
     const char *before = "plot ";
     fprintf(to, "set ylabel '%s'\n%s\n", perplexity ? "perplexity" : "right answers, %",
-            perplexity ? "set yrange [*:*]" : "set yrange [0:105]");
+            perplexity ? "set yrange [*:*]" : "set yrange [-5:105]");
     for (uint32_t i = 0; i < t->matrix->n_rows; i++)
         if (first_of_line(t, i) && print_points(t, t->rows[i].setting, perplexity, NULL)) {
             fprintf(to, "%s'-' smooth unique with linespoints pointtype 7 title '", before);
@@ -107,7 +107,7 @@ void table_write_plot(const struct table *t, const char *title, const char *path
     fprintf(to, "set terminal svg noenhanced size %u,480 background 'white'\nset output ",
             panels > 1 ? 1280 : 720);
     print_quoted(path, to);
-    fprintf(to, "\nset logscale x 2\nset grid\nset key bottom right\n"
+    fprintf(to, "\nset logscale x 2\nset grid\nset key below\n"
                 "set xlabel 'tokens a query attends to (mean)'\n");
     if (panels > 1) {
         fputs("set multiplot layout 1,2 title ", to);
@@ -119,10 +119,8 @@ void table_write_plot(const struct table *t, const char *title, const char *path
     fputc('\n', to);
     if (accuracy)
         write_panel(t, false, to);
-    if (perplexity) {
-        fputs("set key top right\n", to);
+    if (perplexity)
         write_panel(t, true, to);
-    }
     fputs(panels > 1 ? "unset multiplot\n" : "", to);
 }
 
