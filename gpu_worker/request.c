@@ -125,6 +125,9 @@ static int admit(const struct request *r, struct hill_why *why)
         if (r->tokens[i] >= w->hparams.n_vocab)
             return hill_fail(why, HILL_E_INVALID,
                              "token %u of the prompt is outside the vocabulary", i);
+    for (size_t i = 0; i < r->prefill->n_forced; i++)
+        if (r->prefill->forced[i] >= w->hparams.n_vocab)
+            return hill_fail(why, HILL_E_INVALID, "forced token %zu is outside the vocabulary", i);
     uint64_t needed = engine_kv_bytes_needed(w->engine, r->prompt);
     if (w->gpu_kv_cap_bytes && needed > w->gpu_kv_cap_bytes)
         return hill_fail(
@@ -327,7 +330,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
 
 /* ---- tokens ---- */
 
-static void send_token(struct request *r, uint32_t token)
+static void send_token(struct request *r, uint32_t token, double logprob)
 {
     int64_t now = clock_now_ns();
     if (r->predicted && now - r->token_ns > r->longest_gap_ns)
@@ -338,6 +341,7 @@ static void send_token(struct request *r, uint32_t token)
     body.request_id = r->prefill->request_id;
     body.index = r->predicted;
     body.token = token;
+    body.logprob = logprob;
     message.body_case = HILL__MESSAGE__BODY_TOKEN;
     message.token = &body;
     worker_link_send(r->w->link, &message);
@@ -351,17 +355,26 @@ static bool is_stop(const struct request *r, uint32_t token)
     return false;
 }
 
-bool request_take_token(struct request *r)
+int request_take_token(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
+    uint32_t token;
+    double logprob = 0;
     XXH64_update(r->hash, w->logits, sizeof *w->logits * w->hparams.n_vocab);
-    w->sampler.settings = r->sampling;
-    uint32_t token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
-    if (is_stop(r, token)) {
-        r->finish = HILL__FINISH_REASON__FINISH_STOP;
-        return true;
+    if (r->prefill->n_forced) { /* as many as predict */
+        token = r->prefill->forced[r->predicted];
+        if (sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
+            return hill_fail(why, HILL_E_DAMAGED, "the logits of step %u are not all numbers",
+                             r->step);
+    } else {
+        w->sampler.settings = r->sampling;
+        token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
+        if (is_stop(r, token)) {
+            r->finish = HILL__FINISH_REASON__FINISH_STOP;
+            return 1;
+        }
     }
-    send_token(r, token);
+    send_token(r, token, logprob);
     r->tokens[r->n_tokens++] = token;
     r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
     return ++r->predicted == r->predict;

@@ -68,8 +68,9 @@ int request_append_unit(struct request *r, struct hill_why *why);
 
 struct record_header request_header(const struct request *r, uint32_t layer);
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
-/* A token from the logits in w->logits. True when the request is at its end. */
-bool request_take_token(struct request *r);
+/* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the
+ * request is at its end. */
+int request_take_token(struct request *r, struct hill_why *why);
 
 /* SEQ_END, Done with rc's reason, freed. */
 void request_end(struct request *r, int rc, const char *text);

@@ -175,3 +175,15 @@ uint32_t sampler_pick(struct sampler *s, const float *logits, const uint32_t *hi
     }
     return c[n - 1].token; /* the sum fell short of 1 by rounding */
 }
+
+int sampler_logprob(const float *logits, uint32_t n_vocab, uint32_t token, double *out)
+{
+    double highest = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        if (logits[i] > highest)
+            highest = logits[i];
+    for (uint32_t i = 0; i < n_vocab; i++)
+        sum += exp(logits[i] - highest);
+    *out = logits[token] - highest - log(sum);
+    return isfinite(*out) ? 0 : HILL_E_DAMAGED;
+}

@@ -46,6 +46,10 @@ void sampler_finish(struct sampler *sampler);
 uint32_t sampler_pick(struct sampler *sampler, const float *logits, const uint32_t *history,
                       uint64_t n_history, uint64_t position);
 
+/* Natural logarithm of token's probability in the plain softmax of the logits: no temperature, no
+ * penalty. HILL_E_DAMAGED: it is no finite number, because a logit is none. */
+int sampler_logprob(const float *logits, uint32_t n_vocab, uint32_t token, double *out);
+
 /* In [0, 1): 53 bits of a mix of seed and position. */
 double sampler_random(uint64_t seed, uint64_t position);
 

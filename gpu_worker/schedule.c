@@ -133,9 +133,9 @@ static int append_unit(struct worker *w, struct request *r)
 {
     struct hill_why why = {.text = ""};
     int rc = request_append_unit(r, &why);
-    if (rc || (r->state == REQUEST_DECODE && request_take_token(r)))
-        return conclude(w, r, rc, &why);
-    return 0;
+    if (!rc && r->state == REQUEST_DECODE)
+        rc = request_take_token(r, &why);
+    return rc ? conclude(w, r, rc > 0 ? 0 : rc, &why) : 0;
 }
 
 static uint32_t gather_rows(struct worker *w)
@@ -154,9 +154,8 @@ static int take_row(struct worker *w, uint32_t row)
     struct step_member *m = &w->step.members[row];
     if (!m->rc)
         m->rc = engine_step_logits(w->engine, row, w->logits, &m->why);
-    if (m->rc || request_take_token(m->request))
-        return conclude(w, m->request, m->rc, &m->why);
-    return 0;
+    int rc = m->rc ? m->rc : request_take_token(m->request, &m->why);
+    return rc ? conclude(w, m->request, rc > 0 ? 0 : rc, &m->why) : 0;
 }
 
 static int run_step(struct worker *w)

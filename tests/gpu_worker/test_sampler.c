@@ -193,6 +193,24 @@ static void a_draw_depends_on_seed_and_position_only(void **state)
     sampler_finish(&other);
 }
 
+static void log_probabilities_worked_by_hand(void **state)
+{
+    (void)state;
+    double p;
+    const float two[] = {1, 1}, odds[] = {0, logf(3), 1000 * -1.f}, far[] = {0, 1000};
+    assert_int_equal(sampler_logprob(two, 2, 1, &p), 0);
+    assert_float_equal(p, -0.693147180559945, 1e-12);
+    assert_int_equal(sampler_logprob(odds, 3, 1, &p), 0);
+    assert_float_equal(p, log(0.75), 1e-7);
+    assert_int_equal(sampler_logprob(far, 2, 0, &p), 0); /* exp(-1000) is no double */
+    assert_float_equal(p, -1000, 1e-9);
+    assert_int_equal(sampler_logprob(far, 2, 1, &p), 0);
+    assert_true(p == 0);
+    const float wrong[] = {0, NAN, INFINITY};
+    assert_int_equal(sampler_logprob(wrong, 2, 0, &p), HILL_E_DAMAGED);
+    assert_int_equal(sampler_logprob(wrong + 1, 2, 1, &p), HILL_E_DAMAGED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +224,7 @@ int main(void)
         cmocka_unit_test(penalty_lowers_what_was_said),
         cmocka_unit_test(penalty_forgets_after_64_tokens),
         cmocka_unit_test(a_draw_depends_on_seed_and_position_only),
+        cmocka_unit_test(log_probabilities_worked_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
