@@ -42,6 +42,8 @@ struct pipeline {
         uint32_t changes;                  /* of the model by clients */
     } csd_model;
     Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
+    struct proto_address trace_client; /* who watches the stages */
+    int64_t trace_until_ns; /* it has the watch to itself so long after it last asked */
     bool ending;
     int end_code;
     struct hill_why end_why;
@@ -85,6 +87,11 @@ struct csd_model_use csd_model_used(const struct pipeline *p);
 /* The model in force, and what was counted since then. */
 void csd_model_show(const struct pipeline *p, const struct csd_model_use *since,
                     Hill__CsdModel *model, Hill__CsdModelCounters *counters);
+
+/* ---- serve_trace.c: stage events, from the workers to the client that watches ---- */
+void trace_ask(struct pipeline *p, const struct proto_address *from,
+               const Hill__TraceRequest *request);
+void trace_pass_on(struct pipeline *p, const Hill__Message *message);
 
 /* ---- requests.c ---- */
 /* When all workers are ready: send again what was interrupted, and what waits, in order (may remove

@@ -378,6 +378,9 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
     case HILL__MESSAGE__BODY_CSD_MODEL_CHANGE:
         csd_model_take_change(p, from, message->csd_model_change);
         break;
+    case HILL__MESSAGE__BODY_TRACE_REQUEST:
+        trace_ask(p, from, message->trace_request);
+        break;
     case HILL__MESSAGE__BODY_SHUTDOWN:
         client_reply(p, from, 0, "");
         pipeline_end(p, 0, "hillctl asked for it");

@@ -139,6 +139,8 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         p->malformed++; /* late words of a worker that is gone, or a stranger's */
     } else if (body == HILL__MESSAGE__BODY_READY) {
         take_ready(p, w, message->ready);
+    } else if (body == HILL__MESSAGE__BODY_TRACE_ANSWER) {
+        trace_pass_on(p, message);
     } else if (body == HILL__MESSAGE__BODY_FAILURE) {
         take_failure(p, w, message->failure);
     } else if (body == HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS && w == WORKER_AGENT) {

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/stage_trace.h"
 
 /* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
  * that has failed ends the wait at once, unless despite_failure says that it must be seen through.
@@ -212,6 +213,7 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
     int rc = 0;
     if (p->query.cold_expected && (rc = wait_for(p, s, q, push_agent_query, false)) != 0)
         return rc;
+    STAGE_BEGIN_AT(score_hot, &q->header);
     uint32_t n_blocks = start_hot_scoring(p, s, q);
     rc = score_own_share(p);
     if (rc == 0)
@@ -219,16 +221,22 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
     score_pool_wait(p->pool); /* when interrupted: nobody reads the tables after this */
     if (rc)
         return rc;
+    STAGE_END(score_hot,
+              (uint64_t)n_blocks * KV_HOT_BLOCK_TOKENS * kv_digest_bytes(&p->config.geometry));
     s->stats.score_hot_ns += score_pool_last_ns(p->pool);
     int64_t start = clock_now_ns();
+    STAGE_BEGIN_AT(merge, &q->header);
     rc = add_hot_scores(p, n_blocks, q->n_tokens);
+    STAGE_END(merge, (uint64_t)n_blocks * KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
     s->stats.merge_ns += clock_now_ns() - start;
     if (rc) {
         pipeline_fail(p, s, rc, "the hot pool holds a token of layer %u twice", q->header.layer);
         return rc;
     }
     if (p->query.cold_expected) {
+        STAGE_BEGIN_AT(score_cold, &q->header);
         rc = wait_for(p, s, q, cold_scored, false);
+        STAGE_END(score_cold, (uint64_t)p->query.cold_scored * sizeof(struct score_tuple));
         s->stats.score_cold_ns += p->query.cold_done_ns - p->query.relayed_ns;
     }
     return rc;
@@ -269,7 +277,9 @@ static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struc
     if (rc)
         return rc;
     int64_t start = clock_now_ns();
+    STAGE_BEGIN_AT(select, &q->header);
     int64_t k = kv_selector_finish(p->selector, p->positions); /* <= staging_max <= gpu_slots */
+    STAGE_END(select, k < 0 ? 0 : (uint64_t)k * sizeof *p->positions);
     s->stats.merge_ns += clock_now_ns() - start;
     if (k < 0) {
         pipeline_fail(p, s, (int)k, "%u of %u tokens of layer %u were scored",
@@ -451,7 +461,9 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
     int64_t n_uploads = gpu_slots_select(&p->gpu, list, p->positions, (uint32_t)k, p->slots);
     if (n_uploads < 0)
         return (int)n_uploads; /* admission counted the slots */
+    STAGE_BEGIN_AT(gather, &q->header);
     rc = gather(p, s, q, (uint32_t)k, (uint32_t)n_uploads);
+    STAGE_END(gather, (uint64_t)n_uploads * p->hkm.entry_bytes);
     if (rc) {
         gpu_slots_clear(&p->gpu, list); /* what was to be uploaded is not there */
         return rc;
@@ -501,12 +513,14 @@ static uint32_t list_missed(struct pipeline *p)
 static int answer_query(struct pipeline *p, const struct record_query *q)
 {
     struct sequence *s = &p->sequences[q->header.sequence];
+    STAGE_BEGIN_AT(answer, &q->header);
     p->n_selected = p->n_uploads = 0;
     p->query = (struct query_state){.sequence = s->index, .layer = q->header.layer};
     p->answer_status = work_out(p, s, q);
     if (p->answer_status == HILL_E_CANCELLED)
         return HILL_E_CANCELLED;
     int rc = wait_for(p, s, q, push_answer, true);
+    STAGE_END(answer, answer_bytes(p));
     if (rc == 0 && p->answer_status == 0) {
         uint32_t n_missed = list_missed(p);
         if (p->io.trace) /* where entries were, not where they go */

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/stage_trace.h"
 #include "proto/records.h"
 
 #define WAIT_SLICE_MS 100 /* how soon a stop is noticed while an output ring is full */
@@ -277,7 +278,9 @@ static int run_query(struct data_plane *plane, const void *payload,
         .scored = send_scores,
         .context = &run,
     };
+    STAGE_BEGIN_AT(agent_score, &record->header);
     int status = cold_pool_query(plane->pool, &query, cost, why);
+    STAGE_END(agent_score, cost->flash_read_bytes);
 
     completion->count = run.count;
     if (status == 0 && run.count != record->expected)
@@ -295,8 +298,10 @@ static int run_commit(struct data_plane *plane, const void *payload,
     const struct record_commit *record = payload;
 
     (void)cost;
+    STAGE_BEGIN_AT(agent_commit, &record->header);
     int status = cold_pool_commit(plane->pool, record->header.sequence, record->header.layer,
                                   (const uint32_t *)(record + 1), record->n_slots, why);
+    STAGE_END(agent_commit, record->n_slots * sizeof(uint32_t));
     completion->count = status == 0 ? record->n_slots : 0;
     return status;
 }
@@ -308,8 +313,10 @@ static int run_release(struct data_plane *plane, const void *payload,
     const struct record_release *record = payload;
 
     (void)cost;
+    STAGE_BEGIN_AT(agent_release, &record->header);
     int status = cold_pool_release(plane->pool, record->header.sequence, record->header.layer,
                                    (const uint32_t *)(record + 1), record->n_slots, why);
+    STAGE_END(agent_release, record->n_slots * sizeof(uint32_t));
     completion->count = status == 0 ? record->n_slots : 0;
     return status;
 }
@@ -319,9 +326,11 @@ static int run_fetch(struct data_plane *plane, const void *payload,
                      struct hill_why *why)
 {
     const struct record_fetch *record = payload;
+    STAGE_BEGIN_AT(agent_fetch, &record->header);
     int status = cold_pool_fetch(plane->pool, record->header.sequence, record->header.layer,
                                  (const struct fetch_item *)(record + 1), record->n_entries,
                                  &plane->staging, cost, &completion->detail, why);
+    STAGE_END(agent_fetch, cost->flash_read_bytes);
 
     completion->count = status == 0 ? record->n_entries : 0;
     return status;
@@ -347,7 +356,9 @@ static int run_demote(struct data_plane *plane, const void *payload,
         .exponents = bytes + parts.exponents,
         .entries = bytes + parts.entries,
     };
+    STAGE_BEGIN_AT(agent_demote, &record->header);
     int status = cold_pool_demote(plane->pool, &demote, cost, why);
+    STAGE_END(agent_demote, cost->flash_write_bytes);
     completion->count = status == 0 ? record->n_slots : 0;
     return status;
 }
@@ -366,7 +377,9 @@ static int run_trim(struct data_plane *plane, const void *payload,
     (void)cost;
     (void)why;
     drain_background(plane);
+    STAGE_BEGIN_AT(agent_trim, &record->header);
     cold_pool_trim(plane->pool, record->header.sequence);
+    STAGE_END(agent_trim, 0);
     return plane->lost;
 }
 

@@ -24,6 +24,7 @@ static const struct {
     {"detach", "detach the drive (between requests)", command_detach},
     {"csd-model", "show or change the modelled drive, also while a request runs",
      command_csd_model},
+    {"trace", "what each stage does when, as a Chrome/Perfetto trace", command_trace},
     {"stop", "end the pipeline in order", command_stop},
 };
 

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/stage_trace.h"
 #include "kv/geometry.h"
 #include "kv/plan.h"
 #include "kv/score.h"
@@ -264,6 +265,22 @@ static int check_status_reply(const Hill__StatusReply *m, struct hill_why *why)
     return code;
 }
 
+static int check_trace_answer(const Hill__TraceAnswer *m, struct hill_why *why)
+{
+    CHECK("trace_answer", "role", role_ok(m->role));
+    CHECK("trace_answer", "pid", m->pid > 0);
+    CHECK("trace_answer", "events", m->events.len % sizeof(struct stage_event) == 0);
+    CHECK("trace_answer", "code", m->code <= 0);
+    CHECK("trace_answer", "expected", m->expected <= 64);
+    for (size_t at = 0; at < m->events.len; at += sizeof(struct stage_event)) {
+        struct stage_event event;
+        memcpy(&event, m->events.data + at, sizeof event);
+        CHECK("trace_answer", "events.stage", event.stage < STAGE_COUNT);
+        CHECK("trace_answer", "events.time", event.start_ns >= 0 && event.end_ns >= event.start_ns);
+    }
+    return 0;
+}
+
 int proto_validate(const Hill__Message *message, struct hill_why *why)
 {
     switch (message->body_case) {
@@ -317,6 +334,9 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_CSD_MODEL_CHANGE:
         CHECK("csd_model_change", "text", text_ok(message->csd_model_change->text));
         return 0;
+    case HILL__MESSAGE__BODY_TRACE_ANSWER:
+        return check_trace_answer(message->trace_answer, why);
+    case HILL__MESSAGE__BODY_TRACE_REQUEST:
     case HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS:
     case HILL__MESSAGE__BODY_CANCEL:
     case HILL__MESSAGE__BODY_SHUTDOWN:

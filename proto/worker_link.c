@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "proto/worker_trace.h"
 
 #define HEARTBEAT_MS    500
 #define CLOSE_LINGER_MS 1000
@@ -123,6 +124,8 @@ static void take_incoming(struct worker_link *link)
             stop(link, "coordinator asked for it");
             continue;
         }
+        if (worker_trace_take(link, link->role, message))
+            continue;
         struct item *item = malloc(sizeof *item);
         if (!item) {
             proto_free(message);
@@ -208,6 +211,7 @@ static void *control_main(void *argument)
         int64_t now = clock_now_ns();
         if (now >= next_beat) {
             send_heartbeat(link);
+            worker_trace_tick(now);
             next_beat = now + CLOCK_MS(HEARTBEAT_MS);
         }
         send_outgoing(link);
