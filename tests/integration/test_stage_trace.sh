@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# hillctl trace: Chrome/Perfetto JSON of the stages of a running pipeline, while it decodes; the USDT probes of the same stages.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# expect_one_line DESCRIPTION WANTED-CODE COMMAND...: it fails with this code and says why in one line on stderr
+expect_one_line() {
+    local description=$1 wanted=$2
+    shift 2
+    "$@" >"$work/out" 2>"$work/err" </dev/null
+    expect "$description: exit code" $? "$wanted"
+    expect "$description: lines" "$(wc -l <"$work/err") $(wc -c <"$work/out")" "1 0"
+}
+
+# check DESCRIPTION FILE JQ-EXPRESSION: it is true of the trace
+check() { expect "$1" "$(jq "$3" "$2")" true; }
+
+# --- probes: provider and names are in the binaries, begin and end of every stage
+probes() { readelf -n "$bin/$1" | awk '/Provider: hillinfer$/ { getline; print $2 }' | sort -u; }
+declare -A stages=([hill-gpu-worker]="query await_selection upload attend logits" [hill-cpu-scorer]="answer score_hot score_cold merge select gather"
+    [hill-csd-agent]="agent_score agent_fetch agent_demote agent_commit agent_release agent_trim")
+if command -v readelf >/dev/null; then
+    for program in "${!stages[@]}"; do
+        wanted=$(for stage in ${stages[$program]}; do printf '%s_begin\n%s_end\n' "$stage" "$stage"; done | sort -u)
+        expect "probes of $program" "$(probes "$program" | tr '\n' ' ')" "$(tr '\n' ' ' <<<"$wanted")"
+    done
+else
+    echo "without readelf: the probes were not looked for"
+fi
+
+# --- what cannot be
+expect_one_line "trace without a pipeline" 111 "$bin/hillctl" trace "$work/trace.json" --run-dir "$run_dir"
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
+    -o "$work/random.gguf" || fail "mkmodel"
+up -m "$work/random.gguf" -c 16384 --alpha 0.1 --beta 0.25 || fail "up"
+expect_one_line "trace into a folder that is not there" 111 "$bin/hillctl" trace "$work/none/trace.json" --run-dir "$run_dir"
+expect_one_line "trace without a file" 100 "$bin/hillctl" trace --run-dir "$run_dir"
+expect_one_line "trace for no time" 100 "$bin/hillctl" trace "$work/trace.json" --seconds 0 --run-dir "$run_dir"
+expect "no file of a trace that failed" "$(find "$work" -name 'trace.json*')" ""
+
+# --- an idle pipeline: a whole file without spans
+"$bin/hillctl" trace "$work/idle.json" --seconds 0.3 --run-dir "$run_dir" 2>"$work/err" || fail "trace of an idle pipeline: $(cat "$work/err")"
+check "idle: nothing but names" "$work/idle.json" '[.traceEvents[] | select(.ph != "M")] | length == 0'
+check "idle: nobody is missing" "$work/idle.json" '.otherData | .answers_missing == 0 and (.processes | length == 3)'
+
+# --- while a request decodes: it goes on, with the same result
+head -c 4000 LICENSE >"$work/prompt"
+request=(-f "$work/prompt" -n 400 --temp 0 --ignore-eos --json --run-dir "$run_dir")
+"$bin/hillctl" generate "${request[@]}" >"$work/plain" 2>"$work/err" || fail "generate: $(cat "$work/err")"
+# shellcheck disable=SC2317  # called by wait_for
+running_decode() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e '.running.predicted_tokens > 5' >/dev/null; }
+request[3]=6000
+"$bin/hillctl" generate "${request[@]}" >"$work/traced" 2>"$work/err" &
+generate=$!
+wait_for 60 running_decode || fail "the request does not decode"
+trace=$work/trace.json
+"$bin/hillctl" trace "$trace" --seconds 1.5 --run-dir "$run_dir" 2>"$work/trace.err" || fail "trace: $(cat "$work/trace.err")"
+expect "it says what it wrote" "$(grep -cE '^hillctl: [1-9][0-9]* spans of [0-9.]+ s in ' "$work/trace.err")" 1
+(sleep 0.7 && kill -INT "$(pgrep -f "hillctl trace.*--run-dir $run_dir")") &
+"$bin/hillctl" trace "$work/cut.json" --seconds 600 --run-dir "$run_dir" 2>"$work/err"
+expect "Ctrl-C ends a trace: exit code" $? 130
+check "Ctrl-C: the file is whole" "$work/cut.json" '[.traceEvents[] | select(.ph == "X")] | length > 100'
+"$bin/hillctl" trace "$work/first.json" --seconds 2 --run-dir "$run_dir" 2>/dev/null &
+first=$!
+sleep 0.5
+expect_one_line "a second trace beside the first" 100 "$bin/hillctl" trace "$work/second.json" --seconds 1 --run-dir "$run_dir"
+wait "$first" || fail "the first trace"
+kill -0 "$generate" 2>/dev/null || fail "the request was over before it could be traced"
+kill -INT "$generate"
+wait "$generate"
+"$bin/hillctl" generate "${request[@]:0:3}" 400 "${request[@]:4}" >"$work/after" 2>"$work/err" || fail "generate: $(cat "$work/err")"
+expect "tracing changes no result" "$(field "$work/after" '[.selection_hash, .logits_hash] | join(" ")')" "$(field "$work/plain" '[.selection_hash, .logits_hash] | join(" ")')"
+
+# --- the file: every track is named, spans are whole and in order, flows are balanced, nothing is lost silently
+check "spans: start, duration, arguments" "$trace" '[.traceEvents[] | select(.ph == "X") | (.ts > 0 and .dur >= 0 and (.args | [.sequence, .step, .layer, .bytes] | all(type == "number")))] | all and length > 1000'
+check "spans: in order of their starts" "$trace" '[.traceEvents[] | select(.ph == "X") | .ts] | . == sort'
+check "no other events" "$trace" '[.traceEvents[].ph] | unique == ["M", "X", "f", "s", "t"]'
+check "processes are named" "$trace" '[.traceEvents[] | select(.name == "process_name") | .args.name] | sort == ["cpu_scorer", "csd_agent", "gpu_worker"]'
+check "tracks are named as their spans" "$trace" '([.traceEvents[] | select(.name == "thread_name") | {key: "\(.pid) \(.tid)", value: .args.name}] | from_entries) as $names
+    | [.traceEvents[] | select(.ph == "X") | $names["\(.pid) \(.tid)"] == .name] | all'
+for stage in query await_selection upload attend logits answer score_hot score_cold merge select gather agent_score agent_fetch; do
+    check "stage $stage is there" "$trace" "[.traceEvents[] | select(.ph == \"X\" and .name == \"$stage\")] | length > 10"
+done
+check "spans of a track do not overlap" "$trace" '[.traceEvents[] | select(.ph == "X")] | group_by(.tid)
+    | map([.[:-1], .[1:]] | transpose | map(.[0].ts + .[0].dur <= .[1].ts + 0.01) | all) | all'
+check "flows: one start, one end, each" "$trace" '[.traceEvents[] | select(.cat == "flow")] | group_by(.id)
+    | map((map(select(.ph == "s")) | length) == 1 and (map(select(.ph == "f")) | length) == 1 and .[0].ph == "s" and .[-1].ph == "f") | all and length > 100'
+check "flows: across processes" "$trace" '[.traceEvents[] | select(.cat == "flow")] | group_by(.id) | map([.[].pid] | unique | length) | max == 3'
+check "a query is within its answer" "$trace" '[.traceEvents[] | select(.ph == "X" and (.name == "answer" or .name == "select")) | {n: .name, k: "\(.args.sequence) \(.args.step) \(.args.layer)", ts, end: (.ts + .dur)}]
+    | group_by(.k) | map(select(length == 2) | sort_by(.n) | .[0].ts <= .[1].ts and .[0].end + 0.01 >= .[1].end) | all and length > 100'
+check "counts" "$trace" '(.otherData.events == ([.traceEvents[] | select(.ph == "X")] | length)) and .otherData.events == ([.otherData.processes[].events] | add)
+    and .otherData.events_lost == 0 and .otherData.events_dropped == 0 and .otherData.answers_missing == 0'
+
+# --- a worker that is started again meanwhile is another process of the same trace
+"$bin/hillctl" trace "$work/restart.json" --seconds 4 --run-dir "$run_dir" 2>"$work/err" &
+first=$!
+sleep 0.5
+kill -KILL "$(worker_pid cpu_scorer)"
+wait "$first" || fail "trace over the death of a worker: $(cat "$work/err")"
+check "a worker died: the file is whole" "$work/restart.json" '.otherData.rounds > 5 and ([.otherData.processes[].role] | unique == ["cpu_scorer", "csd_agent", "gpu_worker"])'
+down || fail "down"
+expect_nothing_left
+finish
