@@ -204,6 +204,11 @@ const struct option_spec hill_pipeline_specs[] = {
      .fallback = "auto",
      .value = "PATH",
      .help = "code path that scores on the CPU"},
+    {.name = "record",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "record the ring traffic, at most 2 GiB, for hillinfer replay; FILE.2 and so on when "
+             "FILE is there"},
     {.name = "trace-kv",
      .type = OPTION_PATH,
      .value = "FILE",
@@ -334,6 +339,7 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         .cold_bytes = size_or_zero(options, "cold-mb"),
         .device = options_text(options, "device"),
         .state_dir = options_text(options, "state-dir"),
+        .record = options_text(options, "record"),
         .trace_kv = options_text(options, "trace-kv"),
         .trace_scores = options_flag(options, "trace-scores"),
     };

@@ -51,6 +51,7 @@ struct hill_pipeline_options {
     struct csd_model csd_model;
     const char *device;    /* NULL: the first */
     const char *state_dir; /* NULL: default */
+    const char *record;    /* NULL: rings are not recorded */
     const char *trace_kv;  /* NULL: no trace */
     bool trace_scores;
 };

@@ -130,6 +130,7 @@ void epoch_configure(struct pipeline *p, enum worker w)
     configure.placement = (char *)s->options.placement;
     configure.pin = s->options.pin;
     configure.trace_path = (char *)s->trace_path;
+    configure.record_path = (char *)s->record_path;
     configure.trace_scores = s->options.trace_scores;
     proto_set_csd_model(&model, &s->options.csd_model);
     configure.csd_model = &model;

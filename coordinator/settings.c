@@ -106,19 +106,26 @@ static int open_model(struct settings *s, struct hill_why *why)
     return 0;
 }
 
-static int choose_trace(struct settings *s, struct hill_why *why)
+/* An absolute name of an output file; without one, empty. */
+static int absolute(char out[HILL_PATH_BYTES], const char *file, const char *option,
+                    struct hill_why *why)
 {
-    const char *file = s->options.trace_kv;
     char folder[HILL_PATH_BYTES] = "";
+    out[0] = '\0';
     if (!file)
         return 0;
     if (file[0] != '/' && !getcwd(folder, sizeof folder))
-        return hill_fail(why, hill_from_errno(errno), "--trace-kv: the current folder is unknown");
-    int used = snprintf(s->trace_path, sizeof s->trace_path, "%s%s%s", folder,
-                        file[0] == '/' ? "" : "/", file);
-    if (used >= (int)sizeof s->trace_path)
-        return hill_fail(why, HILL_E_INVALID, "--trace-kv: the name is too long");
+        return hill_fail(why, hill_from_errno(errno), "%s: the current folder is unknown", option);
+    int used = snprintf(out, HILL_PATH_BYTES, "%s%s%s", folder, file[0] == '/' ? "" : "/", file);
+    if (used >= HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID, "%s: the name is too long", option);
     return 0;
+}
+
+static int choose_trace(struct settings *s, struct hill_why *why)
+{
+    int code = absolute(s->trace_path, s->options.trace_kv, "--trace-kv", why);
+    return code ? code : absolute(s->record_path, s->options.record, "--record", why);
 }
 
 static int choose_selection(struct settings *s, struct hill_why *why)

@@ -23,7 +23,8 @@ struct settings {
     struct hill_pipeline_options options; /* its texts belong to the options they were read from */
     const char *log_level;
     char model_path[HILL_PATH_BYTES], state_dir[HILL_PATH_BYTES];
-    char trace_path[HILL_PATH_BYTES]; /* absolute: workers have another folder; empty: no trace */
+    char record_path[HILL_PATH_BYTES]; /* likewise; empty: no recording of the rings */
+    char trace_path[HILL_PATH_BYTES];  /* absolute: workers have another folder; empty: no trace */
     struct gguf_file *model;
     struct model_hparams hparams;
     struct tokenizer *tokenizer;

@@ -67,7 +67,7 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
     return 0;
 }
 
-static int make_config(struct pipeline_config *out, const Hill__Configure *c, struct hill_why *why)
+int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct hill_why *why)
 {
     struct layout_input in = layout_of(c);
     memset(out, 0, sizeof *out);
@@ -184,12 +184,26 @@ static int open_trace(struct epoch *e, const Hill__Configure *c, struct hill_why
     return rc;
 }
 
+/* From before the first record on: what a replay starts from is an empty pipeline. */
+static int open_recording(struct epoch *e, const Hill__Configure *c, struct hill_why *why)
+{
+    char name[RECORDING_NAME_BYTES];
+    if (!c->record_path[0])
+        return 0;
+    int rc = recording_create(&e->recording, c->record_path, c, name, why);
+    if (rc == 0) {
+        recording_tap(e->recording, e->ends, &e->arena);
+        log_info("recording the rings: %s", name);
+    }
+    return rc;
+}
+
 int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_hooks *hooks,
                struct hill_why *why)
 {
     struct pipeline_config config;
     memset(e, 0, sizeof *e);
-    int rc = make_config(&config, c, why);
+    int rc = epoch_config(&config, c, why);
     if (rc == 0)
         rc = attach_segments(e, c, why);
     if (rc == 0)
@@ -198,6 +212,8 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_
         rc = open_rings(e, c, config.csd, why);
     if (rc == 0)
         rc = open_trace(e, c, why);
+    if (rc == 0)
+        rc = open_recording(e, c, why);
     if (rc == 0) {
         struct pipeline_io io = {.rings = e->ends,
                                  .bell = e->bell,
@@ -224,6 +240,9 @@ void epoch_close(struct epoch *e)
     int rc = trace_close(e->trace);
     if (rc)
         log_error("writing the KV trace failed: %s", hill_strerror(rc));
+    rc = recording_close(e->recording);
+    if (rc)
+        log_error("the recording of the rings is of no use: %s", hill_strerror(rc));
     for (int ring = 0; ring < RING_COUNT; ring++)
         shm_ring_close(&e->ends[ring]);
     if (e->arena.header)

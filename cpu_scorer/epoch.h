@@ -12,6 +12,7 @@
 
 #include "cpu_scorer/pipeline.h"
 #include "proto/hill.pb-c.h"
+#include "proto/recording.h"
 #include "shm/segment.h"
 
 struct epoch {
@@ -19,9 +20,13 @@ struct epoch {
     struct shm_ring_end ends[RING_COUNT];
     struct shm_arena arena;
     struct pipeline *pipeline;
-    struct trace_writer *trace; /* NULL: none */
+    struct trace_writer *trace;  /* NULL: none */
+    struct recording *recording; /* of the rings; NULL: none */
     struct shm_doorbell *bell;
 };
+
+/* The pipeline's part of a Configure, checked. */
+int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct hill_why *why);
 
 int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_hooks *hooks,
                struct hill_why *why);

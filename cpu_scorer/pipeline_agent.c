@@ -38,11 +38,14 @@ uint64_t agent_tag(struct pipeline *p)
 
 int agent_trim(struct pipeline *p, struct sequence *s)
 {
-    struct record_trim trim = {.header = pipeline_header(p, s->index, 0, 0), .tag = agent_tag(p)};
-    int rc = shm_ring_push(&p->io.rings[RING_COMMAND], RECORD_TRIM, &trim, sizeof trim);
-    if (rc)
+    struct shm_ring_end *ring = &p->io.rings[RING_COMMAND];
+    void *payload;
+    if (shm_ring_reserve(ring, sizeof(struct record_trim), &payload))
         return HILL_E_WOULD_BLOCK; /* gone: silent, see above */
-    s->trim_tag = trim.tag;
+    s->trim_tag = agent_tag(p);
+    *(struct record_trim *)payload =
+        (struct record_trim){.header = pipeline_header(p, s->index, 0, 0), .tag = s->trim_tag};
+    shm_ring_publish(ring, RECORD_TRIM, sizeof(struct record_trim));
     agent_sent(p);
     return 0;
 }

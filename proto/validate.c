@@ -111,6 +111,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "simd", text_ok(m->simd));
     CHECK("configure", "importance", text_ok(m->importance));
     CHECK("configure", "trace_path", text_ok(m->trace_path));
+    CHECK("configure", "record_path", text_ok(m->record_path));
     CHECK("configure", "placement", text_ok(m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "csd_model", csd_model_ok(m->csd_model));

@@ -212,6 +212,12 @@ uint32_t shm_ring_payload_max(const struct shm_ring_end *end)
     return end->capacity / 2 - (uint32_t)sizeof(struct record);
 }
 
+static uint32_t tell_tap(const struct shm_ring_end *end, enum shm_ring_moment moment, uint32_t type,
+                         const void *payload, uint32_t bytes)
+{
+    return end->tap->at(end->tap->context, moment, type, payload, bytes);
+}
+
 /* ---- producer --------------------------------------------------------------------------- */
 
 static int look_at_tail(struct shm_ring_end *end)
@@ -275,7 +281,7 @@ static uint32_t payload_room(const struct shm_ring_end *end)
     return best < max ? best : max;
 }
 
-uint32_t shm_ring_credits(struct shm_ring_end *end)
+static uint32_t credits(struct shm_ring_end *end)
 {
     if (look_at_tail(end))
         return 0;
@@ -284,6 +290,12 @@ uint32_t shm_ring_credits(struct shm_ring_end *end)
         return best;
     want_room(end); /* the caller may sleep until there is more */
     return look_at_tail(end) ? 0 : payload_room(end);
+}
+
+uint32_t shm_ring_credits(struct shm_ring_end *end)
+{
+    uint32_t bytes = credits(end);
+    return end->tap ? tell_tap(end, SHM_RING_CREDITS, 0, NULL, bytes) : bytes;
 }
 
 int shm_ring_reserve(struct shm_ring_end *end, uint32_t payload_bytes, void **payload)
@@ -301,6 +313,8 @@ int shm_ring_reserve(struct shm_ring_end *end, uint32_t payload_bytes, void **pa
     }
     if (rc)
         return rc;
+    if (end->tap && !tell_tap(end, SHM_RING_RESERVED, 0, NULL, payload_bytes))
+        return HILL_E_WOULD_BLOCK;
     end->reserved = total;
     *payload = end->data + position(end, end->local + end->filler) + sizeof(struct record);
     return 0;
@@ -316,6 +330,10 @@ void shm_ring_stage(struct shm_ring_end *end, uint32_t type, uint32_t payload_by
 {
     if (!end->reserved || payload_bytes > end->reserved - sizeof(struct record))
         abort(); /* a bug: the payload was written over what follows */
+    if (end->tap)
+        tell_tap(end, SHM_RING_PUBLISHED, type,
+                 end->data + position(end, end->local + end->filler) + sizeof(struct record),
+                 payload_bytes);
     if (end->filler) {
         write_header(end, MARK_FILLER, 0, end->filler - (uint32_t)sizeof(struct record));
         end->local += end->filler;
@@ -411,7 +429,11 @@ static int find_record(struct shm_ring_end *end)
         if (rc)
             return rc;
     }
-    return read_header(end);
+    int rc = read_header(end);
+    if (rc == 0 && end->tap)
+        tell_tap(end, SHM_RING_PEEKED, end->type,
+                 end->data + position(end, end->local) + sizeof(struct record), end->payload_bytes);
+    return rc;
 }
 
 int shm_ring_peek(struct shm_ring_end *end, uint32_t *type, const void **payload,

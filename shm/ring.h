@@ -59,6 +59,21 @@ _Static_assert(sizeof(struct shm_ring_header) == SHM_RING_HEADER_BYTES, "ring he
 _Static_assert(offsetof(struct shm_ring_header, head) == 64, "head owns its cache line");
 _Static_assert(offsetof(struct shm_ring_header, tail) == 128, "tail owns its cache line");
 
+/* Watches one end, in its thread, and may refuse it room: for recordings and replays of a ring's
+ * traffic (proto/recording.h). */
+enum shm_ring_moment {
+    SHM_RING_PEEKED,    /* a record was seen for the first time; `bytes` of payload, of `type` */
+    SHM_RING_PUBLISHED, /* a record is about to be published or was staged */
+    SHM_RING_RESERVED,  /* room for `bytes` is there; answer 0 to refuse it, else 1 */
+    SHM_RING_CREDITS,   /* the credits are `bytes`; the answer is what the caller is told */
+};
+
+struct shm_ring_tap {
+    void *context;
+    uint32_t (*at)(void *context, enum shm_ring_moment moment, uint32_t type, const void *payload,
+                   uint32_t bytes);
+};
+
 /* One end of a ring; private memory. */
 struct shm_ring_end {
     struct shm_ring_header *ring; /* NULL when not open */
@@ -73,7 +88,8 @@ struct shm_ring_end {
     uint32_t type, payload_bytes; /* consumer: of the peeked record, checked */
     int64_t next_life_check_ns;
     bool producer;
-    bool gone; /* the peer was seen closed or dead */
+    bool gone;                      /* the peer was seen closed or dead */
+    const struct shm_ring_tap *tap; /* NULL: none; the owner sets it after opening */
 };
 
 /* Bytes of memory a ring of that capacity takes (header and data). */

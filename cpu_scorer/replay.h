@@ -1,0 +1,20 @@
+/*
+ * cpu_scorer/replay.h - the scorer alone, driven by a recording of its rings (proto/recording.h).
+ *
+ * What: `hill-cpu-scorer --replay FILE` runs the pipeline of that epoch at full speed, with nobody
+ * at the other ends, and checks that all it publishes is what it published then, byte for byte; so
+ * that perf sees the scorer and nothing else. How it stays exact: the pipeline's thread is the only
+ * one; whatever it does with a ring is compared with the next event of the recording. A record
+ * becomes visible when its turn comes, room and credits are granted when they were granted then,
+ * else refused, as full rings would have.
+ * Who calls it: main.c. Failure: a damaged recording, a settings that this machine cannot have
+ * (memory, a scoring path): refused; an output that differs or does not come: HILL_E_DAMAGED with
+ * the event's number, exit code 1.
+ */
+#ifndef HILL_CPU_SCORER_REPLAY_H
+#define HILL_CPU_SCORER_REPLAY_H
+
+/* argv[1] is "--replay". Returns the process's exit code. */
+int replay_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,111 @@
+/*
+ * proto/recording.h - the ring traffic of an epoch in a file, as the scorer sees it; and reading it
+ * back.
+ *
+ * What: the scorer takes part in every ring, so one tap on its seven ends (shm/ring.h) sees all
+ * traffic, in the one order in which the scorer's thread saw it: records it peeked first, room it
+ * was granted, credits it was told, records it published, and the staging slots that a background
+ * FETCH filled. That order is what makes a replay exact: the scorer's output is a function of it.
+ * File: struct recording_header, the Configure of the epoch packed as in the control plane, frames,
+ * an END frame. Everything little endian, parts padded to 8 bytes with zeros; each frame's checksum
+ * covers its fields, its payload and its number. An epoch has a file of its own: FILE, then FILE.2
+ * and so on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what comes later is not recorded
+ * and END says so.
+ * Who calls it: cpu_scorer writes (one thread, its data thread), cpu_scorer and csd_agent replay.
+ * Failure: writing: a warning, and the recording ends there, without END when the disk is full;
+ * reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything
+ * of it is used.
+ */
+#ifndef HILL_PROTO_RECORDING_H
+#define HILL_PROTO_RECORDING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/envelope.h"
+#include "proto/layout.h"
+#include "shm/arena.h"
+
+#define RECORDING_MAGIC      "HILLRING"
+#define RECORDING_VERSION    1u
+#define RECORDING_BYTES_MAX  (UINT64_C(2) << 30)
+#define RECORDING_NAME_BYTES 4200u
+
+struct recording_header {
+    char magic[8];
+    uint32_t version, header_bytes;
+    uint32_t records_version; /* PROTO_RECORDS_VERSION */
+    uint32_t configure_bytes; /* of the packed Message that follows, without padding */
+    uint64_t fingerprint; /* layout_fingerprint: geometry, context, record and layout versions */
+    uint64_t configure_check; /* XXH64 over the packed Message */
+    uint64_t header_check;    /* XXH64 over the fields before this one */
+};
+
+enum recording_kind {
+    RECORDING_IN = 1,  /* a record that the scorer saw first now */
+    RECORDING_OUT,     /* a record that it published */
+    RECORDING_ROOM,    /* it was granted room for `bytes`; no payload */
+    RECORDING_CREDITS, /* it was told `bytes` of credits; no payload */
+    RECORDING_STAGING, /* `type` is a staging slot, the payload its entry, before the completion */
+    RECORDING_END,     /* payload: struct recording_end */
+};
+
+struct recording_frame {
+    uint8_t kind, ring;
+    uint16_t zero;
+    uint32_t type; /* enum record_type */
+    uint32_t bytes;
+    uint32_t zero_too;
+    uint64_t check; /* XXH64 over the fields before and the padded payload, seed: frame's number */
+    /* then the payload, padded */
+};
+
+struct recording_end {
+    uint64_t frames; /* before this one */
+    uint64_t cut;    /* 1: the traffic went on after this */
+};
+
+_Static_assert(sizeof(struct recording_header) == 48, "recording header layout");
+_Static_assert(sizeof(struct recording_frame) == 24, "recording frame layout");
+
+/* ---- writing ---- */
+
+struct recording;
+
+/* Open the first free name of path, path.2, ... (it is in name), write the header. */
+int recording_create(struct recording **out, const char *path, const Hill__Configure *configure,
+                     char name[RECORDING_NAME_BYTES], struct hill_why *why);
+/* Tap the scorer's ends, [RING_COUNT] (those that are not open are left alone). Ends, arena and
+ * recording live until recording_close. */
+void recording_tap(struct recording *r, struct shm_ring_end *ends, const struct shm_arena *staging);
+/* Writes END and closes. NULL allowed. 0, or why the file is of no use. Close before the rings. */
+int recording_close(struct recording *r);
+
+/* ---- reading ---- */
+
+struct recording_event {
+    enum recording_kind kind;
+    enum layout_ring ring;
+    uint32_t type, bytes;
+    const uint8_t *payload; /* in the mapped file, 8-byte aligned */
+    uint64_t number;        /* from 0 */
+};
+
+struct recording_file {
+    const uint8_t *map;
+    uint64_t bytes, at, frames; /* at: where the next frame lies */
+    uint64_t next;
+    bool cut;
+    Hill__Message *message; /* its configure is valid */
+    struct layout_input layout;
+};
+
+/* Maps the file and checks all of it. */
+int recording_open(struct recording_file *f, const char *path, struct hill_why *why);
+/* The next event but END; false at the end. */
+bool recording_next(struct recording_file *f, struct recording_event *event);
+void recording_rewind(struct recording_file *f);
+/* Safe on a zeroed struct. */
+void recording_finish(struct recording_file *f);
+
+#endif

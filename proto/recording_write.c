@@ -1,0 +1,295 @@
+/*
+ * proto/recording_write.c - the writing side of recording.h.
+ *
+ * Frames are put together in a buffer of fixed size that is written when full. Of a background
+ * FETCH its staging slots are remembered until its completion comes: the scorer copies what they
+ * hold then, so the recording needs it. Failure: as recording.h says; the data loop never hears of
+ * one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "base/log.h"
+#include "proto/recording_internal.h"
+#include "proto/records.h"
+
+#define BUFFER_BYTES (1u << 20)
+#define FETCHES_MAX  256u /* background FETCHes in flight */
+
+struct open_fetch {
+    uint64_t tag;
+    uint32_t n, *slots; /* NULL: free */
+};
+
+struct ring_context {
+    struct recording *recording;
+    enum layout_ring ring;
+    bool producer;
+};
+
+struct recording {
+    int fd, failed; /* what the first failed write gave */
+    bool cut;
+    uint32_t entry_bytes, used;
+    uint64_t frames, written;
+    struct recording_frame last; /* to leave out what only repeats it */
+    const struct shm_arena *staging;
+    struct ring_context contexts[RING_COUNT];
+    struct shm_ring_tap taps[RING_COUNT];
+    struct shm_ring_end *ends;
+    struct open_fetch fetches[FETCHES_MAX];
+    _Alignas(8) uint8_t buffer[BUFFER_BYTES];
+};
+
+/* ---- bytes -------------------------------------------------------------------------------- */
+
+static void write_out(struct recording *r, const uint8_t *from, uint64_t bytes)
+{
+    while (bytes && !r->failed) {
+        ssize_t n = write(r->fd, from, bytes);
+        if (n >= 0) {
+            from += n;
+            bytes -= (uint64_t)n;
+        } else if (errno != EINTR) {
+            r->failed = hill_from_errno(errno);
+            log_error("recording the rings failed: %s; it ends here", strerror(errno));
+        }
+    }
+}
+
+static void flush(struct recording *r)
+{
+    write_out(r, r->buffer, r->used);
+    r->used = 0;
+}
+
+static void put(struct recording *r, const void *data, uint64_t bytes)
+{
+    if (bytes > BUFFER_BYTES - r->used)
+        flush(r);
+    r->written += bytes;
+    if (bytes > BUFFER_BYTES) {
+        write_out(r, data, bytes);
+        return;
+    }
+    memcpy(r->buffer + r->used, data, bytes);
+    r->used += (uint32_t)bytes;
+}
+
+static void put_padding(struct recording *r, uint64_t bytes)
+{
+    static const uint8_t zeros[8];
+    put(r, zeros, recording_pad(bytes) - bytes);
+}
+
+/* ---- frames ------------------------------------------------------------------------------- */
+
+/* Payloads lie in rings and slots that are 16-byte aligned and have room for their padding, but its
+ * bytes are anything: the checksum is over zeros there. */
+static uint64_t check_of(const struct recording_frame *frame, const void *payload, uint64_t bytes,
+                         uint64_t number)
+{
+    uint64_t padded = recording_pad(bytes);
+    if (padded == bytes)
+        return recording_frame_check(frame, payload, bytes, number);
+    static const uint8_t zeros[8];
+    uint64_t fields = recording_frame_check(frame, NULL, 0, number);
+    XXH64_state_t *state = XXH64_createState();
+    if (!state)
+        return 0; /* the frame is refused when it is read */
+    XXH64_reset(state, fields);
+    XXH64_update(state, payload, bytes);
+    XXH64_update(state, zeros, padded - bytes);
+    uint64_t check = XXH64_digest(state);
+    XXH64_freeState(state);
+    return check;
+}
+
+static void put_frame(struct recording *r, struct recording_frame frame, const void *payload,
+                      uint64_t payload_bytes)
+{
+    if (r->failed || r->cut)
+        return;
+    if (frame.kind != RECORDING_END && r->written + payload_bytes > RECORDING_BYTES_MAX) {
+        r->cut = true;
+        log_warn("the recording has reached its bound of %llu MiB and ends here",
+                 (unsigned long long)(RECORDING_BYTES_MAX >> 20));
+        return;
+    }
+    r->last = frame;
+    frame.check = check_of(&frame, payload, payload_bytes, r->frames++);
+    put(r, &frame, sizeof frame);
+    if (payload_bytes)
+        put(r, payload, payload_bytes);
+    put_padding(r, payload_bytes);
+}
+
+/* ---- background fetches ------------------------------------------------------------------- */
+
+static void note_fetch(struct recording *r, const struct record_fetch *fetch)
+{
+    const struct fetch_item *items = (const struct fetch_item *)(fetch + 1);
+    uint32_t i = 0;
+    while (i < FETCHES_MAX && r->fetches[i].slots)
+        i++;
+    uint32_t *slots = i < FETCHES_MAX ? malloc((fetch->n_entries + 1) * sizeof *slots) : NULL;
+    if (!slots) {
+        r->cut = true;
+        log_warn("the recording ends here: no room to follow a background fetch");
+        return;
+    }
+    for (uint32_t k = 0; k < fetch->n_entries; k++)
+        slots[k] = items[k].staging_slot;
+    r->fetches[i] = (struct open_fetch){fetch->tag, fetch->n_entries, slots};
+}
+
+static void record_fetched(struct recording *r, const struct record_completion *completion)
+{
+    for (uint32_t i = 0; i < FETCHES_MAX; i++) {
+        struct open_fetch *open = &r->fetches[i];
+        if (!open->slots || open->tag != completion->tag)
+            continue;
+        for (uint32_t k = 0; k < open->n && completion->status == 0; k++) {
+            struct recording_frame frame = {.kind = RECORDING_STAGING,
+                                            .ring = RING_COMPLETION,
+                                            .type = open->slots[k],
+                                            .bytes = r->entry_bytes};
+            put_frame(r, frame, shm_arena_slot(r->staging, open->slots[k]), r->entry_bytes);
+        }
+        free(open->slots);
+        open->slots = NULL;
+        return;
+    }
+}
+
+/* ---- the tap ------------------------------------------------------------------------------ */
+
+static uint32_t see(void *context, enum shm_ring_moment moment, uint32_t type, const void *payload,
+                    uint32_t bytes)
+{
+    static const uint8_t kinds[] = {[SHM_RING_PEEKED] = RECORDING_IN,
+                                    [SHM_RING_PUBLISHED] = RECORDING_OUT,
+                                    [SHM_RING_RESERVED] = RECORDING_ROOM,
+                                    [SHM_RING_CREDITS] = RECORDING_CREDITS};
+    const struct ring_context *c = context;
+    struct recording *r = c->recording;
+    struct recording_frame frame = {
+        .kind = kinds[moment], .ring = (uint8_t)c->ring, .type = type, .bytes = bytes};
+    if (moment == SHM_RING_CREDITS && memcmp(&frame, &r->last, sizeof frame) == 0)
+        return bytes; /* asked again and again while it waits */
+    if (moment == SHM_RING_PEEKED && c->ring == RING_COMPLETION && type == RECORD_COMPLETION &&
+        bytes == sizeof(struct record_completion))
+        record_fetched(r, payload);
+    put_frame(r, frame, payload, payload ? bytes : 0);
+    if (moment == SHM_RING_PUBLISHED && c->ring == RING_BACKGROUND && type == RECORD_FETCH)
+        note_fetch(r, payload);
+    return moment == SHM_RING_CREDITS ? bytes : 1;
+}
+
+void recording_tap(struct recording *r, struct shm_ring_end *ends, const struct shm_arena *staging)
+{
+    r->staging = staging;
+    r->ends = ends;
+    for (int ring = 0; ring < RING_COUNT; ring++) {
+        r->contexts[ring] = (struct ring_context){r, (enum layout_ring)ring, ends[ring].producer};
+        r->taps[ring] = (struct shm_ring_tap){&r->contexts[ring], see};
+        if (ends[ring].ring)
+            ends[ring].tap = &r->taps[ring];
+    }
+}
+
+/* ---- life --------------------------------------------------------------------------------- */
+
+static int open_new(const char *path, char name[RECORDING_NAME_BYTES], struct hill_why *why)
+{
+    for (unsigned i = 1; i < 10000; i++) {
+        int used = i == 1 ? snprintf(name, RECORDING_NAME_BYTES, "%s", path)
+                          : snprintf(name, RECORDING_NAME_BYTES, "%s.%u", path, i);
+        if (used >= (int)RECORDING_NAME_BYTES)
+            return hill_fail(why, HILL_E_INVALID, "cannot record: the file's name is too long");
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd >= 0)
+            return fd;
+        if (errno != EEXIST)
+            return hill_fail(why, hill_from_errno(errno), "cannot record to %.300s: %s", name,
+                             strerror(errno));
+    }
+    return hill_fail(why, HILL_E_IO, "cannot record to %.300s: 9999 files of that name are there",
+                     path);
+}
+
+static int put_header(struct recording *r, const Hill__Configure *configure)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    struct layout_input in = {.geometry = {configure->n_layers, configure->n_heads,
+                                           configure->n_kv_heads, configure->head_dim},
+                              .ctx_tokens = configure->ctx_tokens,
+                              .n_sequences = configure->n_sequences};
+    message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
+    message.configure = (Hill__Configure *)(uintptr_t)configure;
+    size_t bytes = hill__message__get_packed_size(&message);
+    uint8_t *packed = malloc(bytes ? bytes : 1);
+    if (!packed)
+        return HILL_E_NOMEM;
+    hill__message__pack(&message, packed);
+    struct recording_header h = {.version = RECORDING_VERSION,
+                                 .header_bytes = sizeof h,
+                                 .records_version = PROTO_RECORDS_VERSION,
+                                 .configure_bytes = (uint32_t)bytes,
+                                 .fingerprint = layout_fingerprint(&in),
+                                 .configure_check = XXH64(packed, bytes, 0)};
+    memcpy(h.magic, RECORDING_MAGIC, sizeof h.magic);
+    h.header_check = XXH64(&h, offsetof(struct recording_header, header_check), 0);
+    put(r, &h, sizeof h);
+    put(r, packed, bytes);
+    put_padding(r, bytes);
+    free(packed);
+    r->entry_bytes = kv_entry_bytes(&in.geometry);
+    return 0;
+}
+
+int recording_create(struct recording **out, const char *path, const Hill__Configure *configure,
+                     char name[RECORDING_NAME_BYTES], struct hill_why *why)
+{
+    *out = NULL;
+    int fd = open_new(path, name, why);
+    if (fd < 0)
+        return fd;
+    struct recording *r = calloc(1, sizeof *r);
+    if (r)
+        r->fd = fd;
+    if (!r || put_header(r, configure)) {
+        close(fd);
+        free(r);
+        return hill_fail(why, HILL_E_NOMEM, "cannot record: out of memory");
+    }
+    *out = r;
+    return 0;
+}
+
+int recording_close(struct recording *r)
+{
+    if (!r)
+        return 0;
+    for (int ring = 0; r->ends && ring < RING_COUNT; ring++)
+        r->ends[ring].tap = NULL;
+    struct recording_end end = {.frames = r->frames, .cut = r->cut};
+    r->cut = false;
+    put_frame(r, (struct recording_frame){.kind = RECORDING_END, .bytes = sizeof end}, &end,
+              sizeof end);
+    flush(r);
+    int rc = r->failed;
+    if (close(r->fd) != 0 && rc == 0)
+        rc = hill_from_errno(errno);
+    for (uint32_t i = 0; i < FETCHES_MAX; i++)
+        free(r->fetches[i].slots);
+    free(r);
+    return rc;
+}
