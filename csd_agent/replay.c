@@ -1,0 +1,317 @@
+/* csd_agent/replay.c - see replay.h. */
+#include "csd_agent/replay.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "base/cldevice.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "csd_agent/commands.h"
+#include "proto/recording.h"
+#include "proto/records.h"
+
+/* An answer as it was recorded. */
+struct recorded {
+    struct recording_event event;
+    uint64_t tag;
+    uint32_t command;
+};
+
+struct replay {
+    struct recording_file file;
+    struct data_plane plane;
+    void *rings, *staging;
+    uint64_t staging_bytes;
+    struct shm_ring_end command, background, score, completion; /* the scorer's */
+    struct recorded *completions, *blocks; /* completions sorted by command and tag */
+    uint64_t n_completions, n_blocks, next_block;
+    uint64_t in, out;
+    int64_t busy_ns;
+    XXH64_state_t *hash;
+    const struct recording_event *current; /* the command under way */
+    int status;
+    struct hill_why why;
+};
+
+/* ---- what was answered then --------------------------------------------------------------- */
+
+static int by_tag(const void *a, const void *b)
+{
+    const struct recorded *x = a, *y = b;
+    if (x->command != y->command)
+        return x->command < y->command ? -1 : 1;
+    return (x->tag > y->tag) - (x->tag < y->tag);
+}
+
+static int list_answers(struct replay *r)
+{
+    struct recording_event event;
+    r->completions = calloc(r->file.frames + 1, sizeof *r->completions);
+    r->blocks = calloc(r->file.frames + 1, sizeof *r->blocks);
+    if (!r->completions || !r->blocks)
+        return HILL_E_NOMEM;
+    while (recording_next(&r->file, &event)) {
+        if (event.kind != RECORDING_IN)
+            continue;
+        if (event.ring == RING_SCORE && event.type == RECORD_SCORE_BLOCK) {
+            r->blocks[r->n_blocks++].event = event;
+        } else if (event.ring == RING_COMPLETION && event.type == RECORD_COMPLETION) {
+            struct record_completion c;
+            memcpy(&c, event.payload, sizeof c);
+            r->completions[r->n_completions++] = (struct recorded){event, c.tag, c.command};
+        }
+    }
+    qsort(r->completions, r->n_completions, sizeof *r->completions, by_tag);
+    recording_rewind(&r->file);
+    return 0;
+}
+
+static void differs(struct replay *r, const char *what)
+{
+    if (r->status)
+        return;
+    r->status = hill_fail(&r->why, HILL_E_DAMAGED,
+                          "the replay differs from the recording: %s of the %s at event %" PRIu64,
+                          what, record_name(r->current->type), r->current->number);
+}
+
+/* Blocks come in the order of the queries, as then. What the scorer had not read when the recording
+ * ended has nothing to be compared with. */
+static void compare_block(struct replay *r, const void *payload, uint32_t bytes)
+{
+    if (r->next_block == r->n_blocks)
+        return;
+    const struct recording_event *then = &r->blocks[r->next_block++].event;
+    if (then->bytes != bytes || memcmp(then->payload, payload, bytes) != 0)
+        differs(r, "a Score Block");
+}
+
+static void compare_completion(struct replay *r, const struct record_completion *now)
+{
+    struct recorded key = {.tag = now->tag, .command = now->command};
+    const struct recorded *found =
+        bsearch(&key, r->completions, r->n_completions, sizeof key, by_tag);
+    struct record_completion then;
+    if (!found)
+        return; /* it was not read before the recording ended */
+    memcpy(&then, found->event.payload, sizeof then);
+    /* a query may overtake a demote: how many pages it then reads is not always the same */
+    then.flash_read_bytes = now->flash_read_bytes;
+    then.flash_write_bytes = now->flash_write_bytes;
+    then.busy_ns = now->busy_ns;
+    if (memcmp(&then, now, sizeof then) != 0)
+        differs(r, "the completion");
+}
+
+static void take_output(struct replay *r, struct shm_ring_end *end)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    while (shm_ring_peek(end, &type, &payload, &bytes) == 0) {
+        struct record_completion completion;
+        if (type == RECORD_COMPLETION && bytes == sizeof completion) {
+            memcpy(&completion, payload, sizeof completion);
+            r->busy_ns += (int64_t)completion.busy_ns;
+            completion.busy_ns = 0;
+            compare_completion(r, &completion);
+            XXH64_update(r->hash, &completion, sizeof completion);
+        } else {
+            compare_block(r, payload, bytes);
+            XXH64_update(r->hash, payload, bytes);
+        }
+        r->out++;
+        shm_ring_release(end);
+    }
+}
+
+/* Asked while the agent waits for room in its output: here is some. */
+static bool make_room(void *context)
+{
+    struct replay *r = context;
+    take_output(r, &r->score);
+    take_output(r, &r->completion);
+    return r->status != 0;
+}
+
+/* ---- commands ----------------------------------------------------------------------------- */
+
+/* The scorer took these slots; a wrong slot is left to the agent to refuse. */
+static void stage_slots(struct replay *r, const struct recording_event *e)
+{
+    const struct record_fetch *fetch = (const void *)e->payload;
+    const struct fetch_item *items = (const struct fetch_item *)(fetch + 1);
+    for (uint32_t i = 0; i < fetch->n_entries; i++)
+        if (items[i].staging_slot < r->plane.staging.slot_count)
+            /* relaxed: this thread is the only one */
+            atomic_store_explicit(&r->plane.staging.generations[items[i].staging_slot],
+                                  items[i].generation, memory_order_relaxed);
+}
+
+static void hash_fetched(struct replay *r, const struct recording_event *e)
+{
+    const struct record_fetch *fetch = (const void *)e->payload;
+    const struct fetch_item *items = (const struct fetch_item *)(fetch + 1);
+    for (uint32_t i = 0; i < fetch->n_entries; i++)
+        if (items[i].staging_slot < r->plane.staging.slot_count)
+            XXH64_update(r->hash, shm_arena_slot(&r->plane.staging, items[i].staging_slot),
+                         kv_entry_bytes(&r->plane.geometry));
+}
+
+static int carry_out(struct replay *r, const struct recording_event *e)
+{
+    struct shm_ring_end *end = e->ring == RING_COMMAND ? &r->command : &r->background;
+    int rc = 1;
+    r->current = e;
+    if (e->type == RECORD_FETCH)
+        stage_slots(r, e);
+    if (shm_ring_push(end, e->type, e->payload, e->bytes))
+        return hill_fail(&r->why, HILL_E_DAMAGED, "event %" PRIu64 " does not fit its ring",
+                         e->number);
+    while (rc == 1 && r->status == 0) {
+        rc = data_plane_turn(&r->plane);
+        make_room(r);
+    }
+    if (r->status == 0 && rc < 0)
+        return hill_fail(&r->why, rc, "the agent gave the rings up at event %" PRIu64 ": %s",
+                         e->number, hill_strerror(rc));
+    if (e->type == RECORD_FETCH)
+        hash_fetched(r, e);
+    r->in++;
+    return r->status;
+}
+
+static int run(struct replay *r)
+{
+    struct recording_event event;
+    int rc = 0;
+    int64_t start = clock_now_ns();
+    while (rc == 0 && recording_next(&r->file, &event))
+        if (event.kind == RECORDING_OUT &&
+            (event.ring == RING_COMMAND || event.ring == RING_BACKGROUND))
+            rc = carry_out(r, &event);
+    if (rc)
+        return rc;
+    if (r->next_block != r->n_blocks)
+        return hill_fail(&r->why, HILL_E_DAMAGED,
+                         "the replay differs from the recording: %" PRIu64 " of %" PRIu64
+                         " Score Blocks came",
+                         r->next_block, r->n_blocks);
+    printf("csd_agent: %" PRIu64 " commands, %" PRIu64 " records out, as recorded; %.3f s, busy "
+           "%.3f s; xxhash64 %016" PRIx64 "\n",
+           r->in, r->out, (double)(clock_now_ns() - start) / 1e9, (double)r->busy_ns / 1e9,
+           (uint64_t)XXH64_digest(r->hash));
+    if (r->file.cut)
+        log_warn("the recording reached its bound: the run went on after it");
+    return 0;
+}
+
+/* ---- life --------------------------------------------------------------------------------- */
+
+static int open_rings(struct replay *r)
+{
+    static const enum layout_ring rings[] = {RING_COMMAND, RING_BACKGROUND, RING_SCORE,
+                                             RING_COMPLETION};
+    struct shm_ring_end *own[] = {&r->plane.command, &r->plane.background, &r->plane.score,
+                                  &r->plane.completion};
+    struct shm_ring_end *others[] = {&r->command, &r->background, &r->score, &r->completion};
+    const struct layout_input *in = &r->file.layout;
+    uint64_t bytes = layout_rings_bytes(in);
+    r->rings = aligned_alloc(64, (bytes + 63) & ~UINT64_C(63));
+    if (!r->rings)
+        return HILL_E_NOMEM;
+    memset(r->rings, 0, bytes);
+    int rc = layout_init(r->rings, bytes, in);
+    for (int i = 0; rc == 0 && i < 4; i++) {
+        rc = layout_open(own[i], r->rings, bytes, in, rings[i], PARTY_AGENT);
+        if (rc == 0)
+            rc = layout_open(others[i], r->rings, bytes, in, rings[i], PARTY_SCORER);
+    }
+    return rc;
+}
+
+static int open_staging(struct replay *r)
+{
+    uint32_t slots = r->file.message->configure->staging_slots;
+    uint32_t entry_bytes = kv_entry_bytes(&r->file.layout.geometry);
+    r->staging_bytes = shm_arena_bytes(slots, entry_bytes);
+    r->staging =
+        r->staging_bytes ? aligned_alloc(4096, (r->staging_bytes + 4095) & ~UINT64_C(4095)) : NULL;
+    if (!r->staging)
+        return HILL_E_NOMEM;
+    memset(r->staging, 0, r->staging_bytes);
+    int rc = shm_arena_init(r->staging, slots, entry_bytes);
+    return rc ? rc : shm_arena_view(&r->plane.staging, r->staging, r->staging_bytes);
+}
+
+static int open_plane(struct replay *r, const char *url)
+{
+    const Hill__Configure *c = r->file.message->configure;
+    struct cold_pool_config config = {
+        .url = url,
+        .options = {.device = c->device, .create = true},
+        .geometry = r->file.layout.geometry,
+        .n_sequences = c->n_sequences,
+        .cap_bytes = c->cold_cap_bytes,
+        .fingerprint = layout_fingerprint(&r->file.layout),
+    };
+    if (!c->csd_attached || !c->cold_cap_bytes)
+        return hill_fail(&r->why, HILL_E_INVALID, "no drive was attached when this was recorded");
+    r->plane.geometry = config.geometry;
+    r->plane.n_sequences = c->n_sequences;
+    r->plane.epoch = c->epoch;
+    r->plane.wrong_position = COLD_NO_POSITION;
+    r->plane.stopping = make_room;
+    r->plane.stopping_context = r;
+    cldevice_set_threads(c->threads);
+    int rc = cold_pool_open(&r->plane.pool, &config, &r->why);
+    if (rc)
+        return rc;
+    rc = open_rings(r);
+    if (rc == 0)
+        rc = open_staging(r);
+    if (rc == 0)
+        rc = list_answers(r);
+    return rc ? hill_fail(&r->why, rc, "cannot set up the recording's rings: %s", hill_strerror(rc))
+              : 0;
+}
+
+static void finish(struct replay *r)
+{
+    data_plane_close(&r->plane);
+    cold_pool_close(r->plane.pool);
+    shm_ring_close(&r->command);
+    shm_ring_close(&r->background);
+    shm_ring_close(&r->score);
+    shm_ring_close(&r->completion);
+    free(r->rings);
+    free(r->staging);
+    free(r->completions);
+    free(r->blocks);
+    recording_finish(&r->file);
+    XXH64_freeState(r->hash);
+}
+
+int replay_main(int argc, char **argv)
+{
+    struct replay r = {.hash = XXH64_createState()};
+    hill_log_init("hill-csd-agent", HILL_LOG_WARN);
+    int rc = argc != 4 ? hill_fail(&r.why, HILL_E_INVALID,
+                                   "--replay needs FILE and the URL of a pool; try --help")
+             : r.hash  ? recording_open(&r.file, argv[2], &r.why)
+                       : hill_fail(&r.why, HILL_E_NOMEM, "out of memory");
+    if (rc == 0) {
+        XXH64_reset(r.hash, 0);
+        rc = open_plane(&r, argv[3]);
+    }
+    if (rc == 0)
+        rc = run(&r);
+    if (rc)
+        log_error("%s", r.why.text);
+    finish(&r);
+    return hill_exit_code(rc);
+}

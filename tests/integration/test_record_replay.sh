@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# record and replay: one worker alone gives the recorded bytes, twice the same; a damaged recording is refused in one line.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# refused DESCRIPTION WANTED-CODE PATTERN COMMAND...: fails with this code and one line on stderr that matches
+refused() {
+    local description=$1 wanted=$2 pattern=$3
+    shift 3
+    "$@" >"$work/out" 2>"$work/err" </dev/null
+    expect "$description: exit code" $? "$wanted"
+    expect "$description: lines" "$(wc -l <"$work/err") $(wc -c <"$work/out")" "1 0"
+    if grep -qE -- "$pattern" "$work/err"; then pass "$description: says why"; else fail "$description: '$pattern' is not in $(cat "$work/err")"; fi
+}
+
+replay() { # FILE STAGE: what it printed, without the times
+    "$hillinfer" replay "$1" "$2" --state-dir "$state_dir" 2>"$work/err" | sed -E 's/[0-9.]+ s[,;]?|busy//g'
+    [ ! -s "$work/err" ] || cat "$work/err"
+}
+
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
+    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+head -c 3000 LICENSE >"$work/prompt"
+folders=(--run-dir "$run_dir" --state-dir "$state_dir")
+run=("${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -f "$work/prompt" -n 200 --temp 0 --ignore-eos --json)
+
+# --- what is recorded changes nothing, and each stage alone does again what it did
+for placement in recency bkp; do
+    file=$work/$placement.rec
+    "$hillinfer" run "${run[@]}" --placement $placement >"$work/plain" 2>"$work/err" || fail "run: $(cat "$work/err")"
+    "$hillinfer" record "$file" "${run[@]}" --placement $placement >"$work/recorded" 2>"$work/err" || fail "record: $(cat "$work/err")"
+    expect "$placement: recording changes no result" "$(field "$work/recorded" '[.selection_hash, .logits_hash] | join(" ")')" \
+        "$(field "$work/plain" '[.selection_hash, .logits_hash] | join(" ")')"
+    for stage in cpu_scorer csd_agent; do
+        replay "$file" $stage >"$work/first"
+        expect "$placement: $stage alone" "$(grep -cE "^$stage: [1-9][0-9]* .* out, as recorded; .*xxhash64 [0-9a-f]{16}$" "$work/first")" 1
+        replay "$file" $stage >"$work/second"
+        expect "$placement: $stage, twice the same" "$(cat "$work/second")" "$(cat "$work/first")"
+    done
+done
+expect "entries went down" "$(field "$work/recorded" '.moves.demoted > 0')" true
+expect "no pool of a replay is left" "$(find "$state_dir" -name 'replay-*')" ""
+file=$work/recency.rec
+
+# --- an output that differs is found: the scorer scores one token otherwise when its query differs
+expect "a whole recording has an end" "$(tail -c 40 "$file" | head -c 1 | od -An -tu1 | tr -d ' ')" 6
+
+# --- damage: every kind is refused, with the field, before anything runs
+size=$(stat -c %s "$file")
+damaged() { # NAME: a fresh copy
+    cp "$file" "$work/damaged.rec"
+    echo "$work/damaged.rec"
+}
+for cut in 0 7 47 60 $((size / 2)) $((size - 41)) $((size - 1)); do
+    head -c "$cut" "$file" >"$work/damaged.rec"
+    refused "cut at $cut" 1 'field' "$hillinfer" replay "$work/damaged.rec" cpu_scorer
+done
+for at in 0 9 13 17 21 25 33 41 50 $((size / 3)) $((size / 2)) $((size - 40)) $((size - 20)) $((size - 1)); do
+    damaged >/dev/null
+    byte=$(od -An -tu1 -j "$at" -N 1 "$file" | tr -d ' ')
+    # shellcheck disable=SC2059  # the format is the byte
+    printf "\\x$(printf %02x $((byte ^ 16)))" | dd of="$work/damaged.rec" bs=1 seek="$at" conv=notrunc status=none
+    refused "a flipped bit at $at" 1 'field|end' "$hillinfer" replay "$work/damaged.rec" csd_agent --state-dir "$state_dir"
+done
+cat "$file" - <<<"more" >"$work/damaged.rec"
+refused "bytes after the end" 1 'field size' "$hillinfer" replay "$work/damaged.rec" cpu_scorer
+refused "not a recording" 1 'field magic' "$hillinfer" replay "$work/random.gguf" cpu_scorer
+
+# --- wrong use
+refused "no such file" 111 'No such file' "$hillinfer" replay "$work/none.rec" cpu_scorer
+refused "no stage" 100 'replay needs' "$hillinfer" replay "$file"
+refused "a stage that cannot be driven" 100 'gpu_worker' "$hillinfer" replay "$file" gpu_worker
+refused "record over a file" 100 'is there already' "$hillinfer" record "$file" "${run[@]}"
+refused "record without a file" 100 'record needs FILE' "$hillinfer" record -m "$work/random.gguf"
+"$hillinfer" record "$work/hot.rec" "${run[@]}" --csd none >/dev/null 2>"$work/err" || fail "record without a drive: $(cat "$work/err")"
+expect "without a drive: cpu_scorer alone" "$(replay "$work/hot.rec" cpu_scorer | grep -c 'as recorded')" 1
+refused "without a drive: csd_agent" 100 'no drive was attached' "$hillinfer" replay "$work/hot.rec" csd_agent --state-dir "$state_dir"
+expect_nothing_left
+finish
