@@ -69,6 +69,21 @@ static void feed(struct replay *r)
     }
 }
 
+/* Entries come up between the first grant of room in the command ring and the RELEASE that tells
+ * which they were: what their staging slots held is recorded after a second grant, and needed now.
+ */
+static void fill_staging_ahead(struct replay *r)
+{
+    struct recording_file ahead = r->file; /* the mapping is shared; only the place is another */
+    struct recording_event e;
+    while (recording_next(&ahead, &e)) {
+        if (e.kind == RECORDING_STAGING)
+            memcpy(shm_arena_slot(&r->arena, e.type), e.payload, e.bytes);
+        else if (e.kind != RECORDING_ROOM || e.ring != RING_COMMAND)
+            return;
+    }
+}
+
 static void advance(struct replay *r)
 {
     r->fed = false;
@@ -133,6 +148,8 @@ static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t typ
     case SHM_RING_RESERVED:
         if (!is_next(r, RECORDING_ROOM, c->ring) || r->event.bytes != bytes)
             return 0;
+        if (c->ring == RING_COMMAND)
+            fill_staging_ahead(r);
         advance(r);
         return 1;
     default: {

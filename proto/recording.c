@@ -70,11 +70,14 @@ static int check_header(struct recording_file *f, const char *path, struct hill_
                          "reads %u and %u",
                          path, h.version, h.records_version, RECORDING_VERSION,
                          PROTO_RECORDS_VERSION);
-    if (h.configure_bytes > f->bytes - sizeof h)
+    if (recording_pad(h.configure_bytes) > f->bytes - sizeof h)
         return damaged(why, path, "configure_bytes");
     if (h.configure_check != XXH64(f->map + sizeof h, h.configure_bytes, 0))
         return damaged(why, path, "configure_check");
     f->at = sizeof h + recording_pad(h.configure_bytes);
+    for (uint64_t i = sizeof h + h.configure_bytes; i < f->at; i++)
+        if (f->map[i])
+            return damaged(why, path, "configure padding");
     f->message = hill__message__unpack(NULL, h.configure_bytes, f->map + sizeof h);
     if (!f->message || f->message->body_case != HILL__MESSAGE__BODY_CONFIGURE)
         return damaged(why, path, "configure");

@@ -4,17 +4,16 @@
  *
  * What: the scorer takes part in every ring, so one tap on its seven ends (shm/ring.h) sees all
  * traffic, in the one order in which the scorer's thread saw it: records it peeked first, room it
- * was granted, credits it was told, records it published, and the staging slots that a background
- * FETCH filled. That order is what makes a replay exact: the scorer's output is a function of it.
- * File: struct recording_header, the Configure of the epoch packed as in the control plane, frames,
- * an END frame. Everything little endian, parts padded to 8 bytes with zeros; each frame's checksum
- * covers its fields, its payload and its number. An epoch has a file of its own: FILE, then FILE.2
- * and so on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what comes later is not recorded
- * and END says so.
- * Who calls it: cpu_scorer writes (one thread, its data thread), cpu_scorer and csd_agent replay.
- * Failure: writing: a warning, and the recording ends there, without END when the disk is full;
- * reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything
- * of it is used.
+ * was granted, credits it was told, records it published, and the staging slots out of which
+ * entries came up. That order is what makes a replay exact: the scorer's output is a function of
+ * it. File: struct recording_header, the Configure of the epoch packed as in the control plane,
+ * frames, an END frame. Everything little endian, parts padded to 8 bytes with zeros; each frame's
+ * checksum covers its fields, its payload and its number. An epoch has a file of its own: FILE,
+ * then FILE.2 and so on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what comes later is
+ * not recorded and END says so. Who calls it: cpu_scorer writes (one thread, its data thread),
+ * cpu_scorer and csd_agent replay. Failure: writing: a warning, and the recording ends there,
+ * without END when the disk is full; reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file
+ * and the field in why, before anything of it is used.
  */
 #ifndef HILL_PROTO_RECORDING_H
 #define HILL_PROTO_RECORDING_H
@@ -46,7 +45,7 @@ enum recording_kind {
     RECORDING_OUT,     /* a record that it published */
     RECORDING_ROOM,    /* it was granted room for `bytes`; no payload */
     RECORDING_CREDITS, /* it was told `bytes` of credits; no payload */
-    RECORDING_STAGING, /* `type` is a staging slot, the payload its entry, before the completion */
+    RECORDING_STAGING, /* `type` is a staging slot, the payload its entry; before a RELEASE */
     RECORDING_END,     /* payload: struct recording_end */
 };
 

@@ -1,10 +1,11 @@
 /*
  * proto/recording_write.c - the writing side of recording.h.
  *
- * Frames are put together in a buffer of fixed size that is written when full. Of a background
- * FETCH its staging slots are remembered until its completion comes: the scorer copies what they
- * hold then, so the recording needs it. Failure: as recording.h says; the data loop never hears of
- * one.
+ * Frames are put together in a buffer of fixed size that is written when full. Entries that come up
+ * are copied out of staging, which the agent filled: a RELEASE tells which they are, and what their
+ * slots hold is recorded before it, with nothing but grants of room between the first grant for it
+ * and this, so that a replay can look ahead. Failure: as recording.h says; the data loop never
+ * hears of one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,12 +22,6 @@
 #include "proto/records.h"
 
 #define BUFFER_BYTES (1u << 20)
-#define FETCHES_MAX  256u /* background FETCHes in flight */
-
-struct open_fetch {
-    uint64_t tag;
-    uint32_t n, *slots; /* NULL: free */
-};
 
 struct ring_context {
     struct recording *recording;
@@ -44,7 +39,8 @@ struct recording {
     struct ring_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
     struct shm_ring_end *ends;
-    struct open_fetch fetches[FETCHES_MAX];
+    struct fetch_item *fetched; /* since the query under way was seen */
+    uint32_t n_fetched, fetched_room;
     _Alignas(8) uint8_t buffer[BUFFER_BYTES];
 };
 
@@ -131,42 +127,42 @@ static void put_frame(struct recording *r, struct recording_frame frame, const v
     put_padding(r, payload_bytes);
 }
 
-/* ---- background fetches ------------------------------------------------------------------- */
+/* ---- staging ------------------------------------------------------------------------------ */
 
 static void note_fetch(struct recording *r, const struct record_fetch *fetch)
 {
-    const struct fetch_item *items = (const struct fetch_item *)(fetch + 1);
-    uint32_t i = 0;
-    while (i < FETCHES_MAX && r->fetches[i].slots)
-        i++;
-    uint32_t *slots = i < FETCHES_MAX ? malloc((fetch->n_entries + 1) * sizeof *slots) : NULL;
-    if (!slots) {
-        r->cut = true;
-        log_warn("the recording ends here: no room to follow a background fetch");
-        return;
+    uint32_t n = r->n_fetched + fetch->n_entries;
+    if (n > r->fetched_room) {
+        struct fetch_item *more = realloc(r->fetched, 2 * (size_t)n * sizeof *more);
+        if (!more) {
+            r->cut = true;
+            log_warn("the recording ends here: out of memory");
+            return;
+        }
+        r->fetched = more;
+        r->fetched_room = 2 * n;
     }
-    for (uint32_t k = 0; k < fetch->n_entries; k++)
-        slots[k] = items[k].staging_slot;
-    r->fetches[i] = (struct open_fetch){fetch->tag, fetch->n_entries, slots};
+    memcpy(r->fetched + r->n_fetched, fetch + 1, fetch->n_entries * sizeof *r->fetched);
+    r->n_fetched = n;
 }
 
-static void record_fetched(struct recording *r, const struct record_completion *completion)
+/* Entries that come up were copied out of the staging slots into which the query had them fetched.
+ */
+static void record_staging(struct recording *r, const struct record_release *release)
 {
-    for (uint32_t i = 0; i < FETCHES_MAX; i++) {
-        struct open_fetch *open = &r->fetches[i];
-        if (!open->slots || open->tag != completion->tag)
-            continue;
-        for (uint32_t k = 0; k < open->n && completion->status == 0; k++) {
-            struct recording_frame frame = {.kind = RECORDING_STAGING,
-                                            .ring = RING_COMPLETION,
-                                            .type = open->slots[k],
-                                            .bytes = r->entry_bytes};
-            put_frame(r, frame, shm_arena_slot(r->staging, open->slots[k]), r->entry_bytes);
+    const uint32_t *slots = (const uint32_t *)(release + 1);
+    for (uint32_t i = 0; i < release->n_slots; i++)
+        for (uint32_t k = 0; k < r->n_fetched; k++) {
+            uint32_t staging = r->fetched[k].staging_slot;
+            if (r->fetched[k].cold_slot != slots[i])
+                continue;
+            put_frame(r,
+                      (struct recording_frame){.kind = RECORDING_STAGING,
+                                               .ring = RING_COMMAND,
+                                               .type = staging,
+                                               .bytes = r->entry_bytes},
+                      shm_arena_slot(r->staging, staging), r->entry_bytes);
         }
-        free(open->slots);
-        open->slots = NULL;
-        return;
-    }
 }
 
 /* ---- the tap ------------------------------------------------------------------------------ */
@@ -184,11 +180,12 @@ static uint32_t see(void *context, enum shm_ring_moment moment, uint32_t type, c
         .kind = kinds[moment], .ring = (uint8_t)c->ring, .type = type, .bytes = bytes};
     if (moment == SHM_RING_CREDITS && memcmp(&frame, &r->last, sizeof frame) == 0)
         return bytes; /* asked again and again while it waits */
-    if (moment == SHM_RING_PEEKED && c->ring == RING_COMPLETION && type == RECORD_COMPLETION &&
-        bytes == sizeof(struct record_completion))
-        record_fetched(r, payload);
+    if (moment == SHM_RING_PEEKED && c->ring == RING_QUERY)
+        r->n_fetched = 0;
+    if (moment == SHM_RING_PUBLISHED && type == RECORD_RELEASE)
+        record_staging(r, payload);
     put_frame(r, frame, payload, payload ? bytes : 0);
-    if (moment == SHM_RING_PUBLISHED && c->ring == RING_BACKGROUND && type == RECORD_FETCH)
+    if (moment == SHM_RING_PUBLISHED && type == RECORD_FETCH)
         note_fetch(r, payload);
     return moment == SHM_RING_CREDITS ? bytes : 1;
 }
@@ -288,8 +285,7 @@ int recording_close(struct recording *r)
     int rc = r->failed;
     if (close(r->fd) != 0 && rc == 0)
         rc = hill_from_errno(errno);
-    for (uint32_t i = 0; i < FETCHES_MAX; i++)
-        free(r->fetches[i].slots);
+    free(r->fetched);
     free(r);
     return rc;
 }

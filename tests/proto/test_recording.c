@@ -1,0 +1,311 @@
+/*
+ * tests/proto/test_recording.c - recordings of the rings: what is written is read back in order;
+ * every flipped bit and every cut is refused with a field; random bytes are survived.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/recording.h"
+#include "proto/records.h"
+
+enum { SEED = 20261121 };
+
+static const struct layout_input layout = {
+    .geometry = {2, 4, 2, 16}, .ctx_tokens = 64, .n_sequences = 1};
+
+static char folder[] = "/tmp/hill-recording-XXXXXX";
+static char path[64], copy[64];
+
+static void fill_configure(Hill__Configure *c, Hill__Selection *s)
+{
+    hill__configure__init(c);
+    hill__selection__init(s);
+    s->alpha = 0.2;
+    c->selection = s;
+    c->run_id = 1;
+    c->epoch = 3;
+    c->model_path = (char *)"model.gguf";
+    c->n_layers = layout.geometry.n_layers;
+    c->n_heads = layout.geometry.n_heads;
+    c->n_kv_heads = layout.geometry.n_kv_heads;
+    c->head_dim = layout.geometry.head_dim;
+    c->ctx_tokens = layout.ctx_tokens;
+    c->n_sequences = layout.n_sequences;
+    c->batch_tokens = 8;
+    c->threads = 1;
+    c->block_tokens = 16;
+    c->gpu_slots = 64;
+    c->staging_slots = 64;
+    c->n_embd = 64;
+    c->n_ff = 64;
+    c->n_vocab = 32;
+}
+
+/* The scorer's ends, and the others', in private memory. */
+struct rig {
+    void *rings, *staging;
+    struct shm_ring_end ends[RING_COUNT], others[RING_COUNT];
+    struct shm_arena arena;
+};
+
+static void rig_open(struct rig *rig)
+{
+    uint64_t bytes = layout_rings_bytes(&layout), staging = shm_arena_bytes(64, 128);
+    memset(rig, 0, sizeof *rig);
+    rig->rings = aligned_alloc(64, (bytes + 63) & ~UINT64_C(63));
+    rig->staging = aligned_alloc(4096, (staging + 4095) & ~UINT64_C(4095));
+    assert_non_null(rig->rings);
+    assert_non_null(rig->staging);
+    memset(rig->rings, 0, bytes);
+    memset(rig->staging, 0, staging);
+    assert_int_equal(layout_init(rig->rings, bytes, &layout), 0);
+    for (int ring = 0; ring < RING_COUNT; ring++) {
+        assert_int_equal(
+            layout_open(&rig->ends[ring], rig->rings, bytes, &layout, ring, PARTY_SCORER), 0);
+        assert_int_equal(layout_open(&rig->others[ring], rig->rings, bytes, &layout, ring,
+                                     ring < RING_COMMAND ? PARTY_GPU : PARTY_AGENT),
+                         0);
+    }
+    assert_int_equal(shm_arena_init(rig->staging, 64, 128), 0);
+    assert_int_equal(shm_arena_own(&rig->arena, rig->staging, staging), 0);
+}
+
+static void rig_close(struct rig *rig)
+{
+    for (int ring = 0; ring < RING_COUNT; ring++) {
+        shm_ring_close(&rig->ends[ring]);
+        shm_ring_close(&rig->others[ring]);
+    }
+    shm_arena_finish(&rig->arena);
+    free(rig->rings);
+    free(rig->staging);
+}
+
+/* A step end arrives (looked at twice), a fetch goes out, its slot 5 comes up. */
+static void make_traffic(struct rig *rig)
+{
+    struct record_step_end step = {.header = {3, 0, 1, 0}, .n_tokens = 9};
+    struct {
+        struct record_fetch record;
+        struct fetch_item items[2];
+    } fetch = {.record = {.header = {3, 0, 1, 1}, .tag = 256, .n_entries = 2},
+               .items = {{4, 4, 6, 0}, {7, 7, 5, 0}}};
+    struct {
+        struct record_release record;
+        uint32_t slots[1];
+    } release = {.record = {.header = {3, 0, 0, 1}, .tag = 512, .n_slots = 1}, .slots = {7}};
+    uint32_t type, bytes;
+    const void *payload;
+    assert_int_equal(shm_ring_push(&rig->others[RING_APPEND], RECORD_STEP_END, &step, sizeof step),
+                     0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(shm_ring_peek(&rig->ends[RING_APPEND], &type, &payload, &bytes), 0);
+    shm_ring_release(&rig->ends[RING_APPEND]);
+    assert_int_equal(shm_ring_push(&rig->ends[RING_COMMAND], RECORD_FETCH, &fetch, sizeof fetch),
+                     0);
+    memset(shm_arena_slot(&rig->arena, 5), 0xab, 128);
+    assert_int_equal(shm_ring_push(&rig->ends[RING_COMMAND], RECORD_RELEASE, &release,
+                                   (uint32_t)(sizeof release.record + sizeof(uint32_t))),
+                     0);
+    uint32_t credits = shm_ring_credits(&rig->ends[RING_SELECTION]);
+    assert_int_equal(shm_ring_credits(&rig->ends[RING_SELECTION]), credits);
+}
+
+static void record_traffic(void)
+{
+    struct rig rig;
+    Hill__Configure configure;
+    Hill__Selection selection;
+    struct recording *recording;
+    struct hill_why why;
+    char name[RECORDING_NAME_BYTES];
+    unlink(path);
+    fill_configure(&configure, &selection);
+    rig_open(&rig);
+    assert_int_equal(recording_create(&recording, path, &configure, name, &why), 0);
+    assert_string_equal(name, path);
+    recording_tap(recording, rig.ends, &rig.arena);
+    make_traffic(&rig);
+    assert_int_equal(recording_close(recording), 0);
+    assert_null(rig.ends[RING_APPEND].tap);
+    rig_close(&rig);
+}
+
+static void what_happened_is_read_back_in_order(void **state)
+{
+    (void)state;
+    static const struct {
+        enum recording_kind kind;
+        enum layout_ring ring;
+        uint32_t type;
+    } expected[] = {
+        {RECORDING_IN, RING_APPEND, RECORD_STEP_END}, {RECORDING_ROOM, RING_COMMAND, 0},
+        {RECORDING_OUT, RING_COMMAND, RECORD_FETCH},  {RECORDING_ROOM, RING_COMMAND, 0},
+        {RECORDING_STAGING, RING_COMMAND, 5},         {RECORDING_OUT, RING_COMMAND, RECORD_RELEASE},
+        {RECORDING_CREDITS, RING_SELECTION, 0},
+    };
+    struct recording_file file;
+    struct recording_event event;
+    struct hill_why why;
+    record_traffic();
+    assert_int_equal(recording_open(&file, path, &why), 0);
+    assert_int_equal(file.message->configure->epoch, 3);
+    assert_false(file.cut);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+            assert_true(recording_next(&file, &event));
+            assert_int_equal(event.kind, expected[i].kind);
+            assert_int_equal(event.ring, expected[i].ring);
+            assert_int_equal(event.type, expected[i].type);
+            assert_int_equal(event.number, i);
+            if (event.kind == RECORDING_STAGING)
+                assert_true(event.bytes == 128 && event.payload[0] == 0xab &&
+                            event.payload[127] == 0xab);
+        }
+        assert_false(recording_next(&file, &event));
+        recording_rewind(&file);
+    }
+    recording_finish(&file);
+}
+
+static void nothing_is_overwritten(void **state)
+{
+    (void)state;
+    Hill__Configure configure;
+    Hill__Selection selection;
+    struct recording *recording;
+    struct hill_why why;
+    char name[RECORDING_NAME_BYTES], wanted[80];
+    record_traffic();
+    fill_configure(&configure, &selection);
+    assert_int_equal(recording_create(&recording, path, &configure, name, &why), 0);
+    snprintf(wanted, sizeof wanted, "%s.2", path);
+    assert_string_equal(name, wanted);
+    assert_int_equal(recording_close(recording), 0);
+    unlink(wanted);
+    assert_true(recording_create(&recording, "/tmp/hill-not-there/x", &configure, name, &why) < 0);
+}
+
+/* ---- damage ------------------------------------------------------------------------------- */
+
+static uint8_t *read_whole(size_t *bytes)
+{
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    uint8_t *data = malloc(1 << 16);
+    assert_non_null(data);
+    *bytes = fread(data, 1, 1 << 16, in);
+    assert_true(*bytes > 0 && *bytes < 1 << 16);
+    fclose(in);
+    return data;
+}
+
+static int open_bytes(const uint8_t *data, size_t bytes, struct hill_why *why)
+{
+    struct recording_file file;
+    FILE *out = fopen(copy, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, bytes, out), bytes);
+    fclose(out);
+    why->text[0] = '\0';
+    int rc = recording_open(&file, copy, why);
+    if (rc == 0)
+        recording_finish(&file);
+    return rc;
+}
+
+static void every_flipped_byte_is_refused_by_field(void **state)
+{
+    (void)state;
+    size_t bytes;
+    struct hill_why why;
+    record_traffic();
+    uint8_t *data = read_whole(&bytes);
+    assert_int_equal(open_bytes(data, bytes, &why), 0);
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] ^= (uint8_t)(1u << i % 8);
+        assert_int_equal(open_bytes(data, bytes, &why), HILL_E_DAMAGED);
+        assert_non_null(strstr(why.text, "field"));
+        data[i] ^= (uint8_t)(1u << i % 8);
+    }
+    free(data);
+}
+
+static void every_cut_is_refused(void **state)
+{
+    (void)state;
+    size_t bytes;
+    struct hill_why why;
+    record_traffic();
+    uint8_t *data = read_whole(&bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        assert_int_equal(open_bytes(data, i, &why), HILL_E_DAMAGED);
+        assert_non_null(strstr(why.text, "field"));
+    }
+    free(data);
+}
+
+/* Random bytes, and random bytes over a good file, at random places. */
+static void random_damage_is_survived(void **state)
+{
+    (void)state;
+    size_t bytes;
+    struct hill_why why;
+    record_traffic();
+    uint8_t *data = read_whole(&bytes), *bad = malloc(bytes);
+    assert_non_null(bad);
+    print_message("seed %d\n", SEED);
+    srandom(SEED);
+    for (int round = 0; round < 500; round++) {
+        memcpy(bad, data, bytes);
+        size_t n = 1 + (size_t)random() % 40, at = (size_t)random() % bytes;
+        for (size_t i = at; i < at + n && i < bytes; i++)
+            bad[i] = (uint8_t)random();
+        if (memcmp(bad, data, bytes) != 0)
+            assert_int_not_equal(open_bytes(bad, bytes, &why), 0);
+        for (size_t i = 0; i < bytes && round % 5 == 0; i++)
+            bad[i] = (uint8_t)random();
+        if (round % 5 == 0)
+            assert_int_not_equal(open_bytes(bad, bytes, &why), 0);
+    }
+    free(bad);
+    free(data);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(path, sizeof path, "%s/rings", folder);
+    snprintf(copy, sizeof copy, "%s/copy", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    unlink(path);
+    unlink(copy);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_happened_is_read_back_in_order),
+        cmocka_unit_test(nothing_is_overwritten),
+        cmocka_unit_test(every_flipped_byte_is_refused_by_field),
+        cmocka_unit_test(every_cut_is_refused),
+        cmocka_unit_test(random_damage_is_survived),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
