@@ -43,6 +43,11 @@ expect "no pool of a replay is left" "$(find "$state_dir" -name 'replay-*')" ""
 file=$work/recency.rec
 
 
+# --- an answer that is not the recorded one is found: this drive scored a token otherwise
+HILL_TEST_WRONG_SCORE=300 "$hillinfer" record "$work/wrong.rec" "${run[@]}" >/dev/null 2>"$work/err" || fail "record: $(cat "$work/err")"
+refused "a drive that scored otherwise" 1 'differs from the recording: a Score Block' "$hillinfer" replay "$work/wrong.rec" csd_agent --state-dir "$state_dir"
+expect "its scorer did what it did" "$(replay "$work/wrong.rec" cpu_scorer | grep -c 'as recorded')" 1
+
 # --- damage: every kind is refused, with the field, before anything runs
 size=$(stat -c %s "$file")
 damaged() { # NAME: a fresh copy

@@ -76,6 +76,7 @@ check "spans: start, duration, arguments" "$trace" '[.traceEvents[] | select(.ph
 check "spans: in order of their starts" "$trace" '[.traceEvents[] | select(.ph == "X") | .ts] | . == sort'
 check "no other events" "$trace" '[.traceEvents[].ph] | unique == ["M", "X", "f", "s", "t"]'
 check "processes are named" "$trace" '[.traceEvents[] | select(.name == "process_name") | .args.name] | sort == ["cpu_scorer", "csd_agent", "gpu_worker"]'
+# shellcheck disable=SC2016  # jq's variable
 check "tracks are named as their spans" "$trace" '([.traceEvents[] | select(.name == "thread_name") | {key: "\(.pid) \(.tid)", value: .args.name}] | from_entries) as $names
     | [.traceEvents[] | select(.ph == "X") | $names["\(.pid) \(.tid)"] == .name] | all'
 for stage in query await_selection upload attend logits answer score_hot score_cold merge select gather agent_score agent_fetch; do
