@@ -28,7 +28,7 @@
 /* Every stage, in the order of the tracks of a trace. A stage's probes carry its name. */
 #define STAGE_LIST(STAGE)                                                                          \
     STAGE(query)           /* GPU worker: the device makes query and entry; both are sent */       \
-    STAGE(await_selection) /* GPU worker: until the scorer's answer is there */                    \
+    STAGE(await_selection) /* GPU worker: until the scorer has answered all rows */                \
     STAGE(upload)          /* GPU worker: uploads of the selection given to the device */          \
     STAGE(attend)          /* GPU worker: attention and the rest of the layer launched */          \
     STAGE(logits)          /* GPU worker: waits for the last layer and its logits */               \

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/stage_trace.h"
 #include "gpu_worker/request.h"
 
 int step_make_tables(struct step *step, uint32_t gpu_slots, uint32_t n_sequences,
@@ -82,6 +83,7 @@ static int push_query(struct worker *w, struct step_member *m, struct hill_why *
                                    n_before};
     *append = (struct record_append){
         .header = request_header(r, layer), .first = n_before, .n_tokens = 1};
+    STAGE_BEGIN(query, r->sequence, r->step, layer);
     rc = engine_step_query(w->engine, layer, (uint32_t)(m - w->step.members), (float *)(query + 1),
                            append + 1, why);
     if (!rc)
@@ -91,6 +93,7 @@ static int push_query(struct worker *w, struct step_member *m, struct hill_why *
     m->waiting = true; /* before the answer can come */
     shm_ring_publish(&plane->query, RECORD_QUERY, query_bytes);
     shm_ring_publish(&plane->append, RECORD_APPEND, append_bytes);
+    STAGE_END(query, query_bytes + append_bytes);
     return 0;
 }
 
@@ -163,14 +166,18 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
                          "a selection of sequence %u, layer %u answers a query of %u, %u",
                          s->header.sequence, s->header.layer, r->sequence, layer);
     int rc = check_items(w, items, s->n_selected, r->n_tokens - 1, why);
+    STAGE_BEGIN(upload, r->sequence, r->step, layer);
     if (!rc)
         rc = apply_uploads(w, m, (const struct selected_upload *)(items + s->n_selected),
                            s->n_uploads, why);
+    STAGE_END(upload, (uint64_t)s->n_uploads * worker_entry_bytes(w));
     for (uint32_t i = 0; !rc && i < s->n_selected; i++)
         w->step.slots[i] = items[i].gpu_slot;
+    STAGE_BEGIN(attend, r->sequence, r->step, layer);
     if (!rc)
         rc = engine_step_attend(w->engine, layer, (uint32_t)(m - w->step.members), s->n_selected,
                                 w->step.slots, why);
+    STAGE_END(attend, (uint64_t)(s->n_selected + 1) * worker_entry_bytes(w));
     m->listed = rc == 0;
     return rc;
 }
@@ -252,7 +259,10 @@ static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
     if (*rc)
         return false;
     int64_t start = clock_now_ns();
+    const struct request *first = w->step.members[0].request; /* of all rows: they wait together */
+    STAGE_BEGIN(await_selection, first->sequence, first->step, w->step.layer);
     *rc = await_selections(w, why);
+    STAGE_END(await_selection, 0);
     int64_t waited = clock_now_ns() - start;
     for (uint32_t i = 0; i < w->step.n_members; i++)
         w->step.members[i].request->idle_ns += waited;
@@ -278,7 +288,10 @@ static int begin(struct worker *w, struct hill_why *why)
 /* The device is done when the first logits are there. */
 static int finish(struct worker *w, struct hill_why *why)
 {
+    const struct request *first = w->step.members[0].request;
+    STAGE_BEGIN(logits, first->sequence, first->step, w->hparams.n_layers);
     int rc = engine_step_logits(w->engine, 0, w->logits, why);
+    STAGE_END(logits, sizeof *w->logits * w->hparams.n_vocab);
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
         if (m->rc)
