@@ -43,7 +43,7 @@ struct pipeline {
     } csd_model;
     Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
     struct proto_address trace_client; /* who watches the stages */
-    int64_t trace_until_ns; /* it has the watch to itself so long after it last asked */
+    int64_t trace_until_ns;            /* it has the watch to itself so long after it last asked */
     bool ending;
     int end_code;
     struct hill_why end_why;
