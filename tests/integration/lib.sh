@@ -88,7 +88,8 @@ foreign_segment() {
 segments() {
     local name
     comm -13 <(echo "$segments_before") <(list_segments) | while read -r name; do
-        foreign_segment "$name" || echo "$name"
+        # one that others are making, or removing, says so a moment later
+        foreign_segment "$name" || { sleep 1 && [ -e "/dev/shm/$name" ] && ! foreign_segment "$name" && echo "$name"; }
     done | tr '\n' ' ' | sed 's/ *$//'
 }
 
