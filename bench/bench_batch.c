@@ -2,11 +2,13 @@
  * bench/bench_batch.c - figure "batch": tokens a second of the GPU worker's engine when a step
  * takes 1, 2, 4 or 8 sequences.
  *
- * What: the engine alone, without scorer and rings: a model of random weights (the shape of the
- * figures decode and prefill), each sequence with a list of CONTEXT entries in its slots. The
+ * What: first the engine alone, without scorer and rings: a model of random weights (the shape of
+ * the figures decode and prefill), each sequence with a list of CONTEXT entries in its slots. The
  * weights are read once a step, so a further row costs its arithmetic and its own entries only.
- * Every row must give the logits it gives alone, bit by bit. Who calls it: bench/run. Concurrency:
- * one thread and the device's.
+ * Every row must give the logits it gives alone, bit by bit. Then the running pipeline: as many
+ * clients at once, each with a prompt of CONTEXT tokens; together they have the sum of their
+ * speeds, from the first token of each to its last. Who calls it: bench/run. Concurrency: one
+ * thread and the device's; the clients are processes.
  */
 #include "bench/bench_decode_pipeline.h"
 #include "base/clock.h"
@@ -15,6 +17,7 @@
 #define STEPS   16u
 #define CONTEXT 256u
 #define ROWS    8u
+#define PREDICT 129u /* of a client */
 
 enum { SIZES = 4 };
 static const uint32_t sizes[SIZES] = {1, 2, 4, ROWS};
@@ -136,10 +139,47 @@ static double tokens_per_second(struct bed *b, uint32_t n, uint32_t steps)
     return n * steps * 1e9 / (double)(clock_now_ns() - start);
 }
 
+/* Tokens a second of n clients at once. */
+static double clients_per_second(uint32_t n, uint32_t predict)
+{
+    struct pipeline_answer answers[ROWS];
+    double sum = 0;
+    pipeline_ask_at_once("short", predict, n, answers);
+    for (uint32_t i = 0; i < n; i++)
+        sum += decode_speed(&answers[i]);
+    return sum;
+}
+
+static void measure_pipeline(const struct bench_options *o, struct bench_samples *samples)
+{
+    uint32_t predict = o->quick ? 9 : PREDICT;
+    char options[64];
+    snprintf(options, sizeof options, "-c %u -np %u --alpha 1", 2 * CONTEXT, ROWS);
+    pipeline_prompt("short", CONTEXT);
+    pipeline_start(options);
+    clients_per_second(ROWS, 9); /* memory is touched for the first time */
+    for (uint32_t round = 0; round < o->rounds; round++) {
+        bench_progress(round + 1, o->rounds, "batch, the pipeline");
+        for (uint32_t i = 0; i < SIZES; i++)
+            bench_sample(&samples[i], clients_per_second(sizes[i], predict));
+    }
+    pipeline_stop();
+}
+
+static void print_table(const char *head, const struct bench_samples *samples)
+{
+    printf("| %s | tokens/s, median | lowest - highest | of one |\n|---|---:|---:|---:|\n", head);
+    for (uint32_t i = 0; i < SIZES; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%u", sizes[i]);
+        print_samples(name, &samples[i], &samples[0]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct bench_options o = bench_start("batch", argc, argv);
-    struct bench_samples samples[SIZES] = {0};
+    struct bench_samples samples[SIZES] = {0}, clients[SIZES] = {0};
     struct bed bed;
     open_bed(&bed, &o);
     for (uint32_t r = 0; r < ROWS; r++) {
@@ -155,17 +195,17 @@ int main(int argc, char **argv)
             bench_sample(&samples[i], tokens_per_second(&bed, sizes[i], o.quick ? 2 : STEPS));
     }
     close_bed(&bed);
+    measure_pipeline(&o, clients);
     printf(
         "## Batch\n\nTokens a second of the GPU worker's engine, all sequences together, over %u "
         "steps; 134 M parameters in F16 (random weights), %u threads, %u entries attended by "
         "each, %u rounds, sizes in turn. Every row gave the bits that it gives alone.\n\n",
         o.quick ? 2 : STEPS, THREADS, CONTEXT, o.rounds);
-    printf("| sequences in a step | tokens/s, median | lowest - highest | of one |\n"
-           "|---|---:|---:|---:|\n");
-    for (uint32_t i = 0; i < SIZES; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%u", sizes[i]);
-        print_samples(name, &samples[i], &samples[0]);
-    }
+    print_table("sequences in a step", samples);
+    printf("\nThe running pipeline (`-np %u`): %u tokens of each client after a prompt of %u, all "
+           "attended to (`--alpha 1`); the clients' speeds, from the first token of each to its "
+           "last, added up.\n\n",
+           ROWS, (o.quick ? 9 : PREDICT) - 1, CONTEXT);
+    print_table("clients at once", clients);
     return 0;
 }

@@ -148,13 +148,10 @@ static inline double json_at(json_t *root, const char *a, const char *b, const c
     return json_number_value(v);
 }
 
-static inline struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict)
+/* What the pipeline answered; frees text. */
+static inline struct pipeline_answer pipeline_read(char *text, const char *prompt, uint32_t predict)
 {
     json_error_t error;
-    char *text =
-        capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/%s.txt -n %u --temp 0 "
-                "--ignore-eos --json",
-                pipeline_folder, pipeline_folder, prompt, predict);
     json_t *root = text ? json_loads(text, 0, &error) : NULL;
     if (!root)
         bench_fail("the pipeline gave no answer to prompt %s", prompt);
@@ -173,6 +170,28 @@ static inline struct pipeline_answer pipeline_ask(const char *prompt, uint32_t p
     if (a.predicted != predict)
         bench_fail("%u of %u tokens came", a.predicted, predict);
     return a;
+}
+
+static inline struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict)
+{
+    return pipeline_read(
+        capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/%s.txt -n %u --temp 0 "
+                "--ignore-eos --json",
+                pipeline_folder, pipeline_folder, prompt, predict),
+        prompt, predict);
+}
+
+/* The same of n clients at once: answers [n]. */
+static inline void pipeline_ask_at_once(const char *prompt, uint32_t predict, uint32_t n,
+                                        struct pipeline_answer *answers)
+{
+    run_or_fail("hillinfer generate",
+                capture("for i in $(seq %u); do HILL_RUN_DIR=%s/run scripts/hillinfer generate -f "
+                        "%s/%s.txt -n %u --temp 0 --ignore-eos --json >%s/answer.$i & done; wait",
+                        n, pipeline_folder, pipeline_folder, prompt, predict, pipeline_folder));
+    for (uint32_t i = 0; i < n; i++)
+        answers[i] =
+            pipeline_read(capture("cat %s/answer.%u", pipeline_folder, i + 1), prompt, predict);
 }
 
 /* Steps a second: the first token comes out of the prompt, each further one out of a step. */
