@@ -358,15 +358,16 @@ static void expect_layer(struct engine *e, uint32_t layer)
 static int take_rows(struct engine *e, uint32_t n_rows, const struct engine_row *rows,
                      struct hill_why *why)
 {
-    uint32_t seen = 0;
+    uint64_t seen = 0; /* a bit a sequence */
+    _Static_assert(ENGINE_SEQUENCES_MAX <= 64, "a bit a sequence");
     if (n_rows == 0 || n_rows > e->n_sequences)
         return hill_fail(why, HILL_E_INVALID, "%u rows for %u sequences", n_rows, e->n_sequences);
     for (uint32_t r = 0; r < n_rows; r++) {
         uint32_t sequence = rows[r].sequence;
-        if (sequence >= e->n_sequences || seen & 1u << sequence)
+        if (sequence >= e->n_sequences || seen >> sequence & 1)
             return hill_fail(why, HILL_E_INVALID, "sequence %u is twice in a step or not there",
                              sequence);
-        seen |= 1u << sequence;
+        seen |= UINT64_C(1) << sequence;
         int rc = engine_embedding(e, rows[r].token, (float *)e->x.host + r * e->hidden_stride, why);
         if (rc)
             return rc;

@@ -256,7 +256,7 @@ static void release_slots(struct engine *e)
 int engine_configure(struct engine *e, uint32_t batch_tokens, uint32_t gpu_slots,
                      uint32_t n_sequences, struct hill_why *why)
 {
-    /* a slot's number in a layer's table has 31 bits: 2^24 * 32 */
+    /* a slot's number in a layer's table has 31 bits: 2^24 * 64 fit */
     if (batch_tokens == 0 || batch_tokens > 1u << 24 || gpu_slots == 0 || gpu_slots > 1u << 24 ||
         n_sequences == 0 || n_sequences > ENGINE_SEQUENCES_MAX)
         return hill_fail(why, HILL_E_INVALID,

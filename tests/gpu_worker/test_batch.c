@@ -31,7 +31,7 @@ static const struct random_shape base_shape = {.n_layers = 2,
 
 /* A sequence: its entries are kept on the host, some of them in its GPU slots as well. */
 struct lane {
-    uint32_t id, prompt, n_tokens, tokens[CAPACITY];
+    uint32_t id, sequence, prompt, n_tokens, tokens[CAPACITY];
     uint8_t *entries[4];           /* [layer][CAPACITY][entry bytes] */
     uint8_t resident[4][CAPACITY]; /* in slot slot_of(position) */
     float *logits[STEPS];          /* alone */
@@ -96,7 +96,7 @@ static void step(struct bed *b, struct lane *const *lanes, uint32_t n, bool alon
     float q[512], *logits = calloc(b->m.hp.n_vocab, sizeof *logits);
     uint8_t *entry = malloc(b->entry_bytes);
     for (uint32_t r = 0; r < n; r++)
-        rows[r] = (struct engine_row){alone ? 0 : lanes[r]->id,
+        rows[r] = (struct engine_row){alone ? 0 : lanes[r]->sequence,
                                       lanes[r]->tokens[lanes[r]->n_tokens], lanes[r]->n_tokens};
     RUN_CHECK(engine_step_begin(b->engine, n, rows, &why));
     for (uint32_t layer = 0; layer < b->m.hp.n_layers; layer++) {
@@ -168,7 +168,7 @@ static void open_bed(struct bed *b, const struct random_shape *shape, uint32_t s
     configure(b, 1);
     for (uint32_t i = 0; i < LANES; i++) {
         struct lane *l = &b->lanes[i];
-        l->id = i;
+        l->id = l->sequence = i;
         l->prompt = l->n_tokens = 1 + (uint32_t)(mix(seed, i, 1, 2, 3) % (span + 1));
         for (uint32_t t = 0; t < CAPACITY; t++)
             l->tokens[t] = (uint32_t)(mix(seed, i, t, 4, 5) % shape->n_vocab);
@@ -198,10 +198,10 @@ static void close_bed(struct bed *b)
 }
 
 /* Any of the lanes that have steps left, in any order, until none has. */
-static void run_together(struct bed *b)
+static void run_together(struct bed *b, uint32_t n_sequences)
 {
     uint64_t state = b->seed + 1;
-    configure(b, LANES);
+    configure(b, n_sequences);
     for (;;) {
         struct lane *rows[LANES];
         uint32_t n = 0, left = 0;
@@ -226,7 +226,7 @@ static void compare_with_alone(const struct random_shape *shape, uint32_t span, 
     static struct bed b;
     memset(&b, 0, sizeof b);
     open_bed(&b, shape, span, seed, own_memory);
-    run_together(&b);
+    run_together(&b, LANES);
     close_bed(&b);
 }
 
@@ -273,6 +273,20 @@ static void on_a_device_with_memory_of_its_own(void **state)
     compare_with_alone(&base_shape, CAPACITY - STEPS - 1, 5, true);
 }
 
+/* Sequences that differ by 32 among them. */
+static void in_any_of_the_most_sequences(void **state)
+{
+    (void)state;
+    static struct bed b;
+    memset(&b, 0, sizeof b);
+    open_bed(&b, &base_shape, 20, 8, false);
+    for (uint32_t i = 0; i < LANES; i++)
+        b.lanes[i].sequence = i < 4 ? 1 + 10 * i : 33 + 10 * (i - 4);
+    assert_int_equal(b.lanes[LANES - 1].sequence, ENGINE_SEQUENCES_MAX - 1);
+    run_together(&b, ENGINE_SEQUENCES_MAX);
+    close_bed(&b);
+}
+
 /* Not only alike but right: with everything listed, logits are those of a forward pass in double.
  */
 static void rows_agree_with_the_oracle(void **state)
@@ -282,7 +296,7 @@ static void rows_agree_with_the_oracle(void **state)
     memset(&b, 0, sizeof b);
     b.everything = true;
     open_bed(&b, &base_shape, 50, 6, false);
-    run_together(&b);
+    run_together(&b, LANES);
     for (uint32_t i = 0; i < LANES; i++) {
         const struct lane *l = &b.lanes[i];
         struct reference reference;
@@ -390,6 +404,7 @@ int main(void)
         cmocka_unit_test(with_odd_heads_and_one_kv_head),
         cmocka_unit_test(with_lists_of_more_than_a_tile),
         cmocka_unit_test(on_a_device_with_memory_of_its_own),
+        cmocka_unit_test(in_any_of_the_most_sequences),
         cmocka_unit_test(rows_agree_with_the_oracle),
         cmocka_unit_test(a_row_without_a_list_harms_nobody),
         cmocka_unit_test(the_plan_bounds_what_is_allocated),
