@@ -230,6 +230,12 @@ void request_interrupt(struct request *request)
     request->state = REQUEST_INTERRUPTED;
 }
 
+void request_not_sent(struct request *request)
+{
+    request->attempts--;
+    request_interrupt(request);
+}
+
 int request_take_token(struct request *request, uint32_t index, uint32_t token, int64_t now_ns)
 {
     if (index != request->n_attempt || index >= request->predict || request->done)

@@ -134,6 +134,8 @@ struct request *request_book_by_wire(const struct request_book *book, uint64_t w
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns);
 /* The attempt is lost: its messages count no more. */
 void request_interrupt(struct request *request);
+/* It could not even be sent: the same, and it counts as no attempt. */
+void request_not_sent(struct request *request);
 
 /* A token of the current attempt: 1 (new: send it), 0 (the client has it), HILL_E_PROTOCOL (not the
  * next index, or more than were asked for), HILL_E_DAMAGED (differs from the one that the client

@@ -191,8 +191,9 @@ static void start(struct pipeline *p, struct request *r, int64_t now_ns)
     int code = send_prefill(p, r);
     if (code == HILL_E_TOO_LONG)
         fail(p, r, code, "the prompt is larger than a control message can be");
-    else if (code) /* the GPU worker is gone; its exit brings the next epoch */
-        request_interrupt(r);
+    else if (code) /* the GPU worker is gone; until its exit brings the next epoch this may be tried
+                      again, by whatever wakes the loop */
+        request_not_sent(r);
 }
 
 void requests_start(struct pipeline *p, int64_t now_ns)

@@ -164,6 +164,19 @@ static void test_attempts_are_bounded(void **state)
     assert_int_equal(r->attempts, REQUEST_ATTEMPTS_MAX);
 }
 
+static void test_what_could_not_be_sent_is_no_attempt(void **state)
+{
+    (void)state;
+    struct request *r = run_first(4);
+    for (unsigned i = 0; i < 2 * REQUEST_ATTEMPTS_MAX; i++) {
+        request_not_sent(r);
+        assert_int_equal(r->state, REQUEST_INTERRUPTED);
+        assert_int_equal(r->attempts, 0);
+        assert_int_equal(request_begin_attempt(&book, r, 6), 0);
+    }
+    assert_int_equal(r->attempts, 1);
+}
+
 static void test_repeated_tokens_are_compared_and_not_sent_again(void **state)
 {
     (void)state;
@@ -426,6 +439,7 @@ int main(void)
         T(test_find_is_by_client_and_id),
         T(test_a_late_message_of_a_lost_attempt_finds_nothing),
         T(test_attempts_are_bounded),
+        T(test_what_could_not_be_sent_is_no_attempt),
         T(test_repeated_tokens_are_compared_and_not_sent_again),
         T(test_an_attempt_has_clocks_and_progress_of_its_own),
         T(test_a_repeated_token_that_differs_is_damage),
