@@ -47,10 +47,19 @@ static int name_folders(struct own_pipeline *own, const char *results, struct hi
         return hill_fail(why, HILL_E_INVALID, "the path of %s is too long for folders beside it",
                          results);
     snprintf(own->log, sizeof own->log, "%s/log", own->state_dir);
-    if (mkdir(own->state_dir, 0700) != 0 && errno != EEXIST)
+    if (mkdir(own->state_dir, 0700) == 0)
+        return 0;
+    if (errno != EEXIST)
         return hill_fail(why, hill_from_errno(errno), "making the folder %s failed: %s",
                          own->state_dir, strerror(errno));
-    return 0;
+    /* left by an earlier run, which made a log in it at once; an empty one does no harm either: all
+     * of it is removed at the end */
+    if (access(own->log, F_OK) == 0 ||
+        (rmdir(own->state_dir) == 0 && mkdir(own->state_dir, 0700) == 0))
+        return 0;
+    hill_fail(why, HILL_E_INVALID, "%s is in the way: hill-eval did not make it", own->state_dir);
+    own->state_dir[0] = '\0'; /* not ours to remove */
+    return HILL_E_INVALID;
 }
 
 /* The launcher lies beside this program (installed) or in scripts/ of the checkout. */

@@ -46,6 +46,14 @@ expect "again: exit code" $? 0
 expect "again" "$(cat "$work/err")" "hill-eval: 4 of 4 results are there already"
 expect "again: results" "$(wc -l <"$work/few.results")" 12
 
+# --- a folder that is somebody else's is left alone
+mkdir "$work/other.results.pipeline" && echo mine >"$work/other.results.pipeline/letter"
+"$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/other.results" --alpha 0.1 --budget - >"$work/out" 2>"$work/err"
+expect "somebody else's folder: exit code" $? 100
+expect "somebody else's folder: one line" "$(grep -c 'other.results.pipeline is in the way' "$work/err") of $(wc -l <"$work/err")" "1 of 1"
+expect "somebody else's folder: its file" "$(cat "$work/other.results.pipeline/letter")" mine
+rm -r "$work/other.results.pipeline"
+
 # --- kill -9 in the middle: its pipeline ends by itself, the same command goes on
 many=("$work/many.jsonl" -m "$work/wired.gguf" -o "$work/many.results" --policy hillinfer --alpha 0.1 --budget -)
 "$eval_program" "${many[@]}" >/dev/null 2>&1 &
