@@ -4,7 +4,8 @@
  * What: for each (sequence, layer) the GPU has `capacity` slots. The table is an inclusive cache of
  * the tiers below: an entry that is selected again keeps its slot and is not uploaded again;
  * entries that are not in the current selection give way, oldest position first, when slots are
- * needed. The GPU worker follows the table blindly. Memory: 8 bytes per slot, and a count per list,
+ * needed. Where the GPU reads hot entries in place, they are not asked for here.
+ * The GPU worker follows the table blindly. Memory: 8 bytes per slot, and a count per list,
  * in memory of the caller (the hot segment). Invariant: the entries of a list are sorted by
  * position, and their slots are a permutation of 0 .. count-1. Who calls it: the scorer's data
  * thread alone.

@@ -291,6 +291,8 @@ int agent_pump_commits(struct pipeline *p)
             continue;
         struct sequence *s = &p->sequences[d->sequence];
         if (s->state == SEQUENCE_ACTIVE && !s->status) {
+            if (d->from_hot && pipeline_reading(s, d->layer))
+                continue; /* the hot slots would be free */
             if (push_commit(p, d))
                 break; /* no credits now */
             flip(p, d);

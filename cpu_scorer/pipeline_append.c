@@ -28,6 +28,7 @@ void append_close(struct pipeline *p, struct sequence *s)
     if (s->state != SEQUENCE_ACTIVE)
         return;
     append_give_staging(p, s);
+    s->reading = false;
     p->staging_unreserved += s->staging_max;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
         gpu_slots_clear(&p->gpu, pipeline_list(p, s->index, layer));
@@ -134,6 +135,8 @@ static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
     struct sequence *s = &p->sequences[r->header.sequence];
     struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
     bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id;
+    if (ours)
+        s->reading = false; /* so that its demotions come to an end */
     if ((ours && s->demotes && !p->agent_status) || !has_credits(p, sizeof answer))
         return 0;
     if (ours) {
@@ -249,7 +252,8 @@ static void start_sequence(struct pipeline *p, struct sequence *s, const struct 
     memset(s->layers, 0, p->config.geometry.n_layers * sizeof *s->layers);
     memset(&s->stats, 0, sizeof s->stats);
     XXH64_reset(s->hash, 0);
-    s->cold_used = s->moves_wanted = false;
+    s->cold_used = s->moves_wanted = s->reading = false;
+    s->reads_hot = r->reads_hot;
     s->first_tag = p->next_tag;
     s->trim_tag = 0;
     s->n_staging = s->staging_max = 0;
@@ -270,6 +274,15 @@ static bool any_ending(const struct pipeline *p)
         if (p->sequences[i].state == SEQUENCE_ENDING || p->sequences[i].state == SEQUENCE_TRIMMING)
             return true;
     return false;
+}
+
+static void say_where_hot(const struct pipeline *p, const struct sequence *s,
+                          struct record_seq_ready *answer)
+{
+    if (!s->reads_hot)
+        return;
+    answer->hot_offset = (uint32_t)(p->hkm.header->entries_offset / 64); /* a multiple of it */
+    answer->hot_entries = p->hkm.n_blocks * KV_HOT_BLOCK_TOKENS;
 }
 
 /* HILL_E_BUSY says that others have to end first: none of them is ending already. */
@@ -296,6 +309,7 @@ static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
     } else {
         s->state = SEQUENCE_ACTIVE;
         place_prompt(s);
+        say_where_hot(p, s, &answer);
     }
     shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
     return 1;

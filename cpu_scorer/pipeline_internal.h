@@ -68,6 +68,9 @@ struct sequence {
     uint32_t demotes;           /* in flight */
     bool cold_used;             /* a DEMOTE was sent: the agent holds stripes */
     bool moves_wanted;
+    bool reads_hot; /* the GPU worker reads hot entries where they lie */
+    bool reading;   /* the last selection named hot slots of reading_layer: none of them is freed */
+    uint32_t reading_layer;
     uint64_t first_tag, trim_tag;
     uint32_t staging_max; /* slots set aside: k at max_tokens */
     uint32_t *staging;    /* [gpu_slots] held by the last selection */
@@ -120,12 +123,14 @@ struct pipeline {
 
     struct query_state query;
     uint32_t *positions;        /* [gpu_slots] selected */
-    uint32_t *slots;            /* [gpu_slots] their GPU slots, with GPU_SLOTS_UPLOAD */
-    uint32_t *missed;           /* [gpu_slots] those that the GPU lacked; a staging slot each */
+    uint32_t *slots;            /* [gpu_slots] their GPU slots, with GPU_SLOTS_UPLOAD, or
+                                   SELECTED_HOT and their hot slots */
+    uint32_t *missed;           /* [gpu_slots] those that the GPU lacked */
     struct fetch_item *fetches; /* [gpu_slots] the cold ones among the uploads */
     struct copy_item *copies;   /* [gpu_slots] the hot ones among them */
     uint32_t n_fetches;
     uint32_t n_selected, n_uploads; /* of the answer */
+    uint32_t n_in_place;            /* of the selected: named by their hot slots */
     int answer_status;
     uint32_t *blocks; /* [blocks of ctx + 1] hot blocks of the query */
     uint16_t *scores; /* [blocks][64] */
@@ -152,6 +157,12 @@ static inline struct record_header pipeline_header(const struct pipeline *p, uin
                                                    uint32_t step, uint32_t layer)
 {
     return (struct record_header){p->config.epoch, sequence, step, layer};
+}
+
+/* May hot slots of this layer be freed? See the invariant in README.md. */
+static inline bool pipeline_reading(const struct sequence *s, uint32_t layer)
+{
+    return s->reading && s->reading_layer == layer;
 }
 
 static inline uint32_t pipeline_list(const struct pipeline *p, uint32_t sequence, uint32_t layer)
@@ -205,8 +216,8 @@ void agent_forget(struct pipeline *p, struct sequence *s);
 int moves_begin(struct pipeline *p, struct sequence *s);
 /* It is over: everything but what is in flight. */
 void moves_end(struct pipeline *p, struct sequence *s);
-/* A query has been answered, and the GPU lacked these entries: missed[i] is in the staging slot
- * s->staging[i]. What pays moves up out of there. */
+/* A query has been answered, and the GPU lacked these entries: the cold ones among them are in the
+ * staging slots that p->fetches says. What pays moves up out of there. */
 void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *missed,
                 uint32_t n);
 /* Go on with a sequence's moves. Only while no query is open. */

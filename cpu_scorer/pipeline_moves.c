@@ -2,9 +2,9 @@
  * cpu_scorer/pipeline_moves.c - placement by a policy: what moves up and down between queries.
  *
  * What: each layer of a sequence that is placed by a policy (policy/policy_bkp.c) has one of its
- * own. It is told which entries each answered query had to upload, since what the GPU has kept
- * costs nothing wherever else it lies, and orders a batch of moves; nothing new is ordered before
- * that batch is over, the policy only counts meanwhile.
+ * own. It is told which entries each answered query had to upload or named in the hot pool, since
+ * what the GPU has kept costs nothing wherever else it lies, and orders a batch of moves; nothing
+ * new is ordered before that batch is over, the policy only counts meanwhile.
  *
  * Moving up is done right after the answer: what the query has just fetched (the agent has checked
  * it) lies in staging until the sequence's next query. It is copied from there into hot slots and
@@ -165,23 +165,24 @@ static int go_down(struct pipeline *p, struct sequence *s, uint32_t layer)
 
 /* ---- up ----------------------------------------------------------------------------------- */
 
-/* The staging slot of a position among the missed ones. */
-static const void *staged(const struct pipeline *p, const struct sequence *s,
-                          const uint32_t *missed, uint32_t n, uint32_t position)
+/* The entry of a position that was fetched for the query. NULL: it was not. */
+static const void *staged(const struct pipeline *p, uint32_t position)
 {
-    uint32_t low = 0;
+    uint32_t low = 0, n = p->n_fetches;
     while (n > 1) {
         uint32_t half = n / 2;
-        low += missed[low + half] <= position ? half : 0;
+        low += p->fetches[low + half].position <= position ? half : 0;
         n -= half;
     }
-    return shm_arena_slot(p->io.staging, s->staging[low]);
+    return n && p->fetches[low].position == position
+               ? shm_arena_slot(p->io.staging, p->fetches[low].staging_slot)
+               : NULL;
 }
 
 /* What the query has just fetched becomes hot: copy and digest, flip, and the cold slots stop
  * counting. */
-static void come_up(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *missed,
-                    uint32_t n_missed, const struct policy_moves *moves)
+static void come_up(struct pipeline *p, struct sequence *s, uint32_t layer,
+                    const struct policy_moves *moves)
 {
     struct layer_state *l = &s->layers[layer];
     uint32_t slots[MOVES_UP], n = 0, list = pipeline_list(p, s->index, layer);
@@ -194,9 +195,9 @@ static void come_up(struct pipeline *p, struct sequence *s, uint32_t layer, cons
         uint32_t word = hkm_location(&p->hkm, s->index, layer, position);
         if (hkm_tag(word) == HKM_HOT)
             continue;
-        if (full || n == MOVES_UP || hkm_tag(word) != HKM_COLD ||
-            hkm_append(&p->hkm, s->index, layer, position, 1,
-                       staged(p, s, missed, n_missed, position)) == 0) {
+        const void *entry = staged(p, position);
+        if (full || n == MOVES_UP || hkm_tag(word) != HKM_COLD || !entry ||
+            hkm_append(&p->hkm, s->index, layer, position, 1, entry) == 0) {
             policy_place(l->policy, position, false); /* new tokens have taken the room */
             continue;
         }
@@ -226,7 +227,7 @@ void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const ui
     if (policy_step(l->policy, missed, n_known, NULL, MOVES_UP, &moves))
         return;
     take_demoted(p, s, layer, &moves);
-    come_up(p, s, layer, missed, n, &moves);
+    come_up(p, s, layer, &moves);
 }
 
 /* ---- the pump ----------------------------------------------------------------------------- */
@@ -237,7 +238,7 @@ static int pump_layer(struct pipeline *p, struct sequence *s, uint32_t layer)
     int moved = 0;
     if (is_idle(l) && l->appended >= policy_tokens(l->policy) + MOVE_TOKENS_MIN)
         grow(p, s, layer, l->appended);
-    if (l->n_down && l->moving == 0)
+    if (l->n_down && l->moving == 0 && !pipeline_reading(s, layer))
         moved |= go_down(p, s, layer);
     return moved;
 }

@@ -3,11 +3,11 @@
  *
  * Steps: wait until the N tokens are placed and committed; digest the query; relay it to the agent
  * and score the hot blocks meanwhile; merge what arrives; select; give GPU slots; fetch cold
- * entries and copy hot ones into staging; answer. From the relay to the last score nothing of the
- * tables moves: append ring and commits are left alone (architecture 3.1, the consistent cut).
- * Every wait drains the agent's rings, watches the control plane and has a deadline. Failure: the
- * answer carries the status; only an interruption leaves a query unanswered (a new epoch asks
- * again).
+ * entries and copy hot ones into staging, or name them where they lie; answer. From the relay to
+ * the last score nothing of the tables moves: append ring and commits are left alone
+ * (architecture 3.1, the consistent cut). Every wait drains the agent's rings, watches the control
+ * plane and has a deadline. Failure: the answer carries the status; only an interruption leaves a
+ * query unanswered (a new epoch asks again).
  */
 #include "cpu_scorer/pipeline_internal.h"
 
@@ -123,7 +123,8 @@ static uint32_t start_hot_scoring(struct pipeline *p, struct sequence *s,
                             .mantissas = p->hkm.mantissas,
                             .exponents = p->hkm.exponents,
                             .blocks = p->blocks,
-                            .scores = p->scores};
+                            .scores = p->scores,
+                            .copies_follow = !s->reads_hot};
     job.n_blocks = hkm_blocks(&p->hkm, s->index, q->header.layer, p->blocks, max);
     score_pool_start(p->pool, &job, p->io.bell);
     return job.n_blocks;
@@ -292,6 +293,28 @@ static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struc
     return k;
 }
 
+/* ---- places --------------------------------------------------------------------------------- */
+
+/* What is hot is read where it lies, when the GPU worker can; the rest takes GPU slots. Returns the
+ * number of uploads. What the GPU keeps of an entry that has moved up since gives way in time. */
+static int64_t give_places(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t k)
+{
+    uint32_t list = pipeline_list(p, s->index, layer), n = 0;
+    if (!s->reads_hot)
+        return gpu_slots_select(&p->gpu, list, p->positions, k, p->slots);
+    uint32_t *others = p->missed; /* told anew after the answer */
+    for (uint32_t i = 0; i < k; i++)
+        if (hkm_tag(hkm_location(&p->hkm, s->index, layer, p->positions[i])) != HKM_HOT)
+            others[n++] = p->positions[i];
+    int64_t n_uploads = gpu_slots_select(&p->gpu, list, others, n, p->slots);
+    p->n_in_place = k - n;
+    for (uint32_t i = k; n_uploads >= 0 && i-- > 0;) { /* from behind: the others move up */
+        uint32_t word = hkm_location(&p->hkm, s->index, layer, p->positions[i]);
+        p->slots[i] = hkm_tag(word) == HKM_HOT ? SELECTED_HOT | hkm_slot(word) : p->slots[--n];
+    }
+    return n_uploads;
+}
+
 /* ---- gathering ---------------------------------------------------------------------------- */
 
 /* Staging slots for the uploads; the cold ones as fetch items, the hot ones counted. */
@@ -315,7 +338,7 @@ static int plan_uploads(struct pipeline *p, struct sequence *s, const struct rec
             return HILL_E_DAMAGED; /* a selected token is in some tier, always */
     }
     s->stats.cold.hits += p->n_fetches;
-    s->stats.hot.hits += n_uploads - p->n_fetches;
+    s->stats.hot.hits += n_uploads - p->n_fetches + p->n_in_place;
     return 0;
 }
 
@@ -356,6 +379,8 @@ static void copy_hot(struct pipeline *p, struct sequence *s, const struct record
                      uint32_t k)
 {
     struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes};
+    if (s->reads_hot)
+        return; /* none is to be copied */
     for (uint32_t i = 0, upload = 0; i < k; i++) {
         if (!(p->slots[i] & GPU_SLOTS_UPLOAD))
             continue;
@@ -453,12 +478,13 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
     if (rc)
         return rc;
     append_give_staging(p, s);
+    s->reading = false; /* the attention of its last query is over */
     rc = wait_for(p, s, q, tokens_there, false);
     int64_t k = rc ? rc : select_tokens(p, s, q);
     if (k < 0)
         return (int)k;
     int64_t start = clock_now_ns();
-    int64_t n_uploads = gpu_slots_select(&p->gpu, list, p->positions, (uint32_t)k, p->slots);
+    int64_t n_uploads = give_places(p, s, q->header.layer, (uint32_t)k);
     if (n_uploads < 0)
         return (int)n_uploads; /* admission counted the slots */
     STAGE_BEGIN_AT(gather, &q->header);
@@ -469,7 +495,9 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
         return rc;
     }
     s->stats.fetch_ns += clock_now_ns() - start;
-    s->stats.gpu.hits += (uint64_t)(k - n_uploads);
+    s->stats.gpu.hits += (uint64_t)(k - n_uploads) - p->n_in_place;
+    s->reading = p->n_in_place > 0; /* no word has flipped since they were looked up */
+    s->reading_layer = q->header.layer;
     p->n_selected = (uint32_t)k;
     p->n_uploads = (uint32_t)n_uploads;
     return 0;
@@ -482,7 +510,7 @@ static void trace_answer(struct pipeline *p, struct sequence *s, const struct re
     for (uint32_t i = 0; i < p->n_selected; i++) {
         uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, p->positions[i]);
         p->slots[i] = p->positions[i] | (hkm_tag(word) == HKM_COLD ? TRACE_COLD : 0) |
-                      (p->slots[i] & GPU_SLOTS_UPLOAD ? 0 : TRACE_GPU);
+                      (p->slots[i] & (GPU_SLOTS_UPLOAD | SELECTED_HOT) ? 0 : TRACE_GPU);
     }
     bool scored = p->io.trace_scores && s->settings.policy != KV_POLICY_FULL;
     struct trace_query query = {.request = s->request_id,
@@ -500,12 +528,12 @@ static void trace_answer(struct pipeline *p, struct sequence *s, const struct re
     p->io.trace = NULL;
 }
 
-/* What the answer uploads, in the order of its staging slots. */
+/* What the answer uploads or names in the hot pool. */
 static uint32_t list_missed(struct pipeline *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_selected; i++)
-        if (p->slots[i] & GPU_SLOTS_UPLOAD)
+        if (p->slots[i] & (GPU_SLOTS_UPLOAD | SELECTED_HOT))
             p->missed[n++] = p->positions[i];
     return n;
 }
@@ -514,7 +542,7 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
 {
     struct sequence *s = &p->sequences[q->header.sequence];
     STAGE_BEGIN_AT(answer, &q->header);
-    p->n_selected = p->n_uploads = 0;
+    p->n_selected = p->n_uploads = p->n_in_place = p->n_fetches = 0;
     p->query = (struct query_state){.sequence = s->index, .layer = q->header.layer};
     p->answer_status = work_out(p, s, q);
     if (p->answer_status == HILL_E_CANCELLED)
@@ -530,6 +558,12 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
     return rc == HILL_E_CANCELLED ? rc : 0; /* a GPU worker that is gone needs no answer */
 }
 
+/* The GPU worker has read what the sequence's last selection named. */
+static void take_reads_done(struct pipeline *p, const struct record_reads_done *r)
+{
+    p->sequences[r->header.sequence].reading = false;
+}
+
 int query_pump(struct pipeline *p)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_QUERY];
@@ -538,11 +572,13 @@ int query_pump(struct pipeline *p)
     int rc = shm_ring_peek(ring, &type, &payload, &bytes);
     if (rc)
         return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
-    if (pipeline_accept(p, type, payload, bytes) && type == RECORD_QUERY) {
+    bool accepted = pipeline_accept(p, type, payload, bytes);
+    if (accepted && type == RECORD_QUERY)
         rc = answer_query(p, payload);
-        if (rc)
-            return rc;
-    }
+    else if (accepted && type == RECORD_READS_DONE)
+        take_reads_done(p, payload);
+    if (rc)
+        return rc;
     shm_ring_release(ring);
     p->hooks.work_done(p->hooks.context, 1);
     return 1;

@@ -8,9 +8,9 @@
  * worth: a small job is over before a sleeper is awake. A helper that finishes the last chunk rings
  * the data thread's doorbell. Scores land in scores[i * 64 + slot] for blocks[i]. Concurrency:
  * start, work, done and wait by one thread; between start and done nobody writes what the job
- * reads. Helpers sleep on a condition variable while there is no job; after a scoring job, which
- * copies nearly always follow within some ten microseconds, they look out for those so long before
- * they sleep. Failure: HILL_E_NOMEM, HILL_E_IO (no threads) at create.
+ * reads. Helpers sleep on a condition variable while there is no job; after a scoring job that
+ * copies follow, within some ten microseconds, they look out for those so long before they sleep.
+ * Failure: HILL_E_NOMEM, HILL_E_IO (no threads) at create.
  */
 #ifndef HILL_CPU_SCORER_SCORING_H
 #define HILL_CPU_SCORER_SCORING_H
@@ -30,7 +30,8 @@ struct score_job {
     const uint8_t *exponents; /* plane of all blocks [blocks][64][n_kv_heads] */
     const uint32_t *blocks;   /* [n_blocks], valid until the job is done */
     uint32_t n_blocks;
-    uint16_t *scores; /* [n_blocks][64], written by the threads */
+    uint16_t *scores;   /* [n_blocks][64], written by the threads */
+    bool copies_follow; /* soon: helpers look out for them before they sleep */
 };
 
 struct copy_item {

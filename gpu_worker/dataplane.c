@@ -50,6 +50,15 @@ int dataplane_attach(struct dataplane *plane, const struct dataplane_settings *s
     return 0;
 }
 
+int dataplane_attach_hot(struct dataplane *plane, struct hill_why *why)
+{
+    const struct dataplane_settings *s = &plane->settings;
+    char name[SHM_NAME_BYTES];
+    shm_segment_name(name, s->run_id, s->epoch, "hot");
+    return shm_segment_attach_to_read(&plane->hot, name, layout_fingerprint(&s->layout), s->epoch,
+                                      why);
+}
+
 static int open_ring(struct dataplane *plane, struct shm_ring_end *end, enum layout_ring ring)
 {
     if (end->ring)
@@ -112,6 +121,7 @@ void dataplane_detach(struct dataplane *plane)
         shm_arena_finish(&plane->arena);
     shm_segment_detach(&plane->rings);
     shm_segment_detach(&plane->staging);
+    shm_segment_detach(&plane->hot);
     memset(plane, 0, sizeof *plane);
 }
 

@@ -2,13 +2,13 @@
  * gpu_worker/dataplane.h - this worker's ends of the rings and its view of the staging arena, for
  * one epoch.
  *
- * Writes: append and query ring. Reads: selection ring, staging arena. Sleeps on the GPU doorbell.
- * What comes in is checked before it is returned: whole (record_check), of this epoch (others are
- * dropped), within tables. Every wait has a deadline and calls `waiting`, which empties what comes
- * in meanwhile and whose error ends the wait. Failure: HILL_E_PEER_GONE (the scorer died: a new
- * epoch will come), HILL_E_TIMEOUT, HILL_E_PROTOCOL (a malformed record, which is dropped),
- * HILL_E_DAMAGED, or what `waiting` said. Who calls it: worker.c, schedule.c, step.c, request.c.
- * Concurrency: one thread.
+ * Writes: append and query ring. Reads: selection ring, staging arena, hot pool. Sleeps on the GPU
+ * doorbell. What comes in is checked before it is returned: whole (record_check), of this epoch
+ * (others are dropped), within tables. Every wait has a deadline and calls `waiting`, which empties
+ * what comes in meanwhile and whose error ends the wait. Failure: HILL_E_PEER_GONE (the scorer
+ * died: a new epoch will come), HILL_E_TIMEOUT, HILL_E_PROTOCOL (a malformed record, which is
+ * dropped), HILL_E_DAMAGED, or what `waiting` said. Who calls it: worker.c, schedule.c, step.c,
+ * request.c. Concurrency: one thread.
  */
 #ifndef HILL_GPU_WORKER_DATAPLANE_H
 #define HILL_GPU_WORKER_DATAPLANE_H
@@ -30,7 +30,7 @@ struct dataplane_settings {
 
 struct dataplane {
     struct dataplane_settings settings;
-    struct shm_segment rings, staging;
+    struct shm_segment rings, staging, hot;
     struct shm_ring_end append, query, selection;
     struct shm_arena arena;
     struct shm_doorbell *bell;
@@ -40,6 +40,8 @@ struct dataplane {
 /* Map the epoch's segments; bell is valid from here on, so that control messages can ring it. */
 int dataplane_attach(struct dataplane *plane, const struct dataplane_settings *settings,
                      struct hill_why *why);
+/* Map the hot pool too, to read from; it goes with the rest. */
+int dataplane_attach_hot(struct dataplane *plane, struct hill_why *why);
 /* Open the rings and the arena, waiting for the scorer to lay them out. */
 int dataplane_open(struct dataplane *plane, int64_t deadline_ns, struct hill_why *why);
 /* Safe on a zeroed struct. */

@@ -3,8 +3,9 @@
  * selected entries. See engine.h.
  *
  * One launch a layer where launches are dear (devices that share the host's memory): from the
- * uploads of a layer to the query of the next, or the logits; the host waits once a layer, and
- * uploads that are attended to are read from staging and written to their slots in one go.
+ * uploads of a layer to the query of the next, or the logits; the host waits once a layer,
+ * uploads that are attended to are read from staging and written to their slots in one go, and hot
+ * entries are read where they lie.
  * Elsewhere the same kernel runs phase by phase, after uploads have been scattered. A new token's
  * entry is the last item of its row's list. A query of layer i + 1 made of layer i's input (a
  * guess, to ask the scorer early) would be one more PHASE_QKV on x before the attention of layer i,
@@ -174,6 +175,14 @@ static void release_half(struct engine *e, struct upload_half *h)
     *h = (struct upload_half){0};
 }
 
+static void release_hot(struct engine *e)
+{
+    if (e->hot)
+        clReleaseMemObject(e->hot);
+    e->hot = NULL;
+    e->hot_bytes = e->hot_offset = e->hot_entries = 0;
+}
+
 void decode_release(struct engine *e)
 {
     struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->partial,
@@ -191,6 +200,7 @@ void decode_release(struct engine *e)
     if (e->staging)
         clReleaseMemObject(e->staging);
     e->staging = NULL;
+    release_hot(e);
 }
 
 uint64_t decode_bytes(const struct engine *e)
@@ -223,6 +233,49 @@ int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, 
     if (status != CL_SUCCESS)
         e->staging = NULL;
     return cldevice_check(status, "cannot share the staging arena with the device", why);
+}
+
+int engine_attach_hot(struct engine *e, const void *memory, uint64_t bytes, struct hill_why *why)
+{
+    int rc = engine_finish(e, why);
+    release_hot(e);
+    e->next_layer = UINT32_MAX;
+    if (rc || !memory)
+        return rc;
+    /* the attention may read past the last value of an entry else, and past the memory's end */
+    if (!e->device.shares_memory || e->hp.head_dim % 16)
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "%s with heads of %u values cannot read the hot pool", e->device.name,
+                         e->hp.head_dim);
+    cl_int status;
+    e->hot = clCreateBuffer(e->device.context, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, bytes,
+                            (void *)(uintptr_t)memory, &status);
+    if (status != CL_SUCCESS) {
+        e->hot = NULL;
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "%s does not take a hot pool of %.1f MiB (OpenCL error %d)",
+                         e->device.name, bytes / 1048576.0, status);
+    }
+    e->hot_bytes = bytes;
+    return 0;
+}
+
+int engine_place_hot(struct engine *e, uint64_t offset, uint32_t n_entries, struct hill_why *why)
+{
+    if (!e->hot || offset % 64 || offset > e->hot_bytes ||
+        n_entries > (e->hot_bytes - offset) / e->entry_bytes || n_entries > ENGINE_HOT ||
+        (e->hot_entries && (e->hot_entries != n_entries || e->hot_offset != offset)))
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "%u hot entries at %llu are not in the pool of %llu bytes, or have moved",
+                         n_entries, (unsigned long long)offset, (unsigned long long)e->hot_bytes);
+    e->hot_offset = offset;
+    e->hot_entries = n_entries;
+    return 0;
+}
+
+uint32_t engine_hot_entries(const struct engine *e)
+{
+    return e->hot_entries;
 }
 
 /* ---- launches ---- */
@@ -277,6 +330,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(s->slots),
         ARG_BUFFER(e->fresh.device.mem),
         ARG_BUFFER(s->staging),
+        {sizeof(cl_mem), e->hot ? &e->hot : &e->fresh.device.mem},
         ARG_BUFFER(e->turn.device.mem),
         ARG_BUFFER(s->layer->ffn_norm),
         {sizeof(cl_mem), s->next ? &s->next->attn_norm : &e->output_norm},
@@ -288,6 +342,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_U32(s->n_tiles),
         ARG_U32(s->n_uploads),
         ARG_U32((uint32_t)(e->device.shares_memory ? e->staging_stride : e->entry_bytes) / 2),
+        ARG_U32((uint32_t)(e->hot_offset / 64)),
         ARG_F32(e->hp.rms_eps),
         ARG_WEIGHTS(&s->layer->output, s->layer->output.panels),
         ARG_WEIGHTS(&s->layer->gate_up, s->layer->gate_up.panels),
@@ -513,6 +568,10 @@ static void list_items(struct engine *e, uint32_t row, uint32_t n, const uint32_
     for (uint32_t u = r->first_upload; direct && u < end; u++)
         e->upload_of[pairs[2 * u + 1] - table] = u + 1;
     for (uint32_t i = 0; i < n; i++) {
+        if (slots[i] & ENGINE_HOT) {
+            items[i] = ITEM_HOT | (slots[i] & ~ENGINE_HOT);
+            continue;
+        }
         uint32_t u = direct ? e->upload_of[slots[i]] : 0;
         items[i] = u ? ITEM_STAGED | (u - 1) : table + slots[i];
         if (u && !(pairs[2 * (u - 1)] & UPLOAD_ATTENDED)) {
@@ -534,9 +593,11 @@ int engine_step_attend(struct engine *e, uint32_t layer, uint32_t row, uint32_t 
         return hill_fail(why, HILL_E_INVALID,
                          "row %u of layer %u with %u entries is out of order or range", row, layer,
                          n_slots);
-    for (uint32_t i = 0; i < n_slots; i++)
-        if (slots[i] >= e->gpu_slots)
-            return hill_fail(why, HILL_E_INVALID, "GPU slot %u of %u", slots[i], e->gpu_slots);
+    for (uint32_t i = 0; i < n_slots; i++) {
+        uint32_t most = slots[i] & ENGINE_HOT ? e->hot_entries : e->gpu_slots;
+        if ((slots[i] & ~ENGINE_HOT) >= most)
+            return hill_fail(why, HILL_E_INVALID, "slot %x of %u", slots[i], most);
+    }
     list_items(e, row, n_slots, slots);
     return push_part(e, &e->items, 4ull * row * (e->gpu_slots + 1), 4ull * (n_slots + 1), why);
 }

@@ -26,9 +26,10 @@
 #define HEAD_BLOCKS ((N_KV_HEADS + BLOCK_HEADS - 1) / BLOCK_HEADS)
 #define AT_ONCE     (GROUP >= 16 ? 1 : 16 / GROUP)
 
-/* Where an item of the list lies: a slot; or an upload's place in staging, from where its task copies it to its slot too; or it is
- * the fresh entry. */
+/* Where an item of the list lies: a slot; or an upload's place in staging, from where its task copies it to its slot too; or in the
+ * hot pool, where it stays; or it is the fresh entry. */
 #define STAGED   0x80000000u /* | index of the upload */
+#define HOT      0x40000000u /* | index of the entry in the hot pool */
 #define FRESH    0xffffffffu
 #define ATTENDED 0x80000000u /* in an upload's staging slot: an item says STAGED */
 
@@ -66,6 +67,7 @@ struct weights {
 struct step {
     __global float *x, *q, *attended, *activated, *partial, *logits;
     __global half *slots, *fresh, *staging;
+    __global const half *hot; /* its first entry */
     __global const float *turn, *ffn_norm, *next_norm;
     __global const uint *items, *uploads;
     __global const uint2 *lists;
@@ -339,7 +341,9 @@ static __global const half *entry_of_item(const struct step *s, uint r, uint ite
 {
     if (item == FRESH)
         return s->fresh + r * FRESH_STRIDE;
-    return item & STAGED ? staged(s, item & ~STAGED) : s->slots + (size_t)item * ENTRY;
+    if (item & STAGED)
+        return staged(s, item & ~STAGED);
+    return item & HOT ? s->hot + (size_t)(item & ~HOT) * ENTRY : s->slots + (size_t)item * ENTRY;
 }
 
 static void prefetch_heads(__global const half *entry, uint kv0, uint heads)
@@ -599,15 +603,15 @@ static void run_fused(const struct step *s, uint first, uint last, __global vola
 
 __kernel void decode_step(__global float *x, __global float *q, __global float *attended,
                    __global float *activated, __global float *partial, __global float *logits,
-                   __global half *slots, __global half *fresh, __global half *staging,
+                   __global half *slots, __global half *fresh, __global half *staging, __global const half *hot,
                    __global const float *turn, __global const float *ffn_norm,
                    __global const float *next_norm, __global const uint *items,
                    __global const uint *uploads, __global const uint2 *lists, uint n_rows, uint item_stride, uint n_tiles,
-                   uint n_uploads, uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
+                   uint n_uploads, uint staging_stride, uint hot_start, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
                    WEIGHTS(qkv), WEIGHTS(head), uint first, uint last, uint fused,
                    __global volatile uint *counters)
 {
-    struct step s = {x, q, attended, activated, partial, logits, slots, fresh, staging, turn, ffn_norm, next_norm,
+    struct step s = {x, q, attended, activated, partial, logits, slots, fresh, staging, hot + (size_t)hot_start * 32, turn, ffn_norm, next_norm,
                      items, uploads, lists, n_rows, item_stride, n_tiles, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
                      AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(head)};
     if (fused) {

@@ -52,6 +52,17 @@ int engine_configure(struct engine *engine, uint32_t batch_tokens, uint32_t gpu_
 int engine_attach_staging(struct engine *engine, const void *slots, uint64_t stride, uint32_t count,
                           struct hill_why *why);
 
+/* Memory in which the attention reads entries where they lie: `bytes` at a page boundary, which
+ * stay there until another call; NULL: none. Waits until the device has let go of the old one.
+ * HILL_E_UNSUPPORTED: this device cannot, or not so much of it, or not this head size. */
+int engine_attach_hot(struct engine *engine, const void *memory, uint64_t bytes,
+                      struct hill_why *why);
+/* The entries lie one after the other from offset on, a multiple of 64. HILL_E_PROTOCOL: not within
+ * the memory, or they lay elsewhere a moment ago. */
+int engine_place_hot(struct engine *engine, uint64_t offset, uint32_t n_entries,
+                     struct hill_why *why);
+uint32_t engine_hot_entries(const struct engine *engine);
+
 const struct model_hparams *engine_hparams(const struct engine *engine);
 uint64_t engine_weight_bytes(const struct engine *engine);
 /* KV and activation bytes that are allocated now, and those that a prompt of n_prompt tokens takes
@@ -107,7 +118,10 @@ struct engine_upload {
 int engine_step_upload(struct engine *engine, uint32_t layer, uint32_t row, uint32_t count,
                        const struct engine_upload *uploads, struct hill_why *why);
 /* The row will attend to slots[0 .. n_slots-1] of its sequence in that order, then to the token
- * itself. With no slots a row whose request has failed goes along without harm. */
+ * itself. A slot with ENGINE_HOT is a hot entry, which must not change before the next
+ * engine_step_query or engine_step_logits returned. With no slots a row whose request has failed
+ * goes along without harm. */
+#define ENGINE_HOT 0x40000000u /* | index of the entry */
 int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t row, uint32_t n_slots,
                        const uint32_t *slots, struct hill_why *why);
 /* When each row has its list: attention, output projection and FFN, and the next layer's queries or

@@ -53,6 +53,7 @@ enum phase {
 };
 /* Flags of the lists, as decode.cl says. */
 #define ITEM_STAGED     0x80000000u
+#define ITEM_HOT        ENGINE_HOT /* | index of the entry */
 #define ITEM_FRESH      0xffffffffu
 #define UPLOAD_ATTENDED 0x80000000u
 
@@ -133,6 +134,9 @@ struct engine {
     struct upload_half halves[2]; /* memory of its own only */
     uint32_t next_half;
     cl_mem staging; /* shared memory only: the arena's slots themselves */
+    cl_mem hot;     /* the same of the memory in which hot entries lie, or NULL */
+    uint64_t hot_bytes, hot_offset;
+    uint32_t hot_entries;
     const uint8_t *staging_slots;
     uint64_t staging_stride;
     uint32_t staging_count, n_uploads, n_attended; /* of the layer: uploads, those of them that the

@@ -163,6 +163,7 @@ int request_begin(struct request *r, struct hill_why *why)
         .window = s->window,
         .policy = s->policy,
         .importance = s->importance,
+        .reads_hot = r->w->reads_hot,
     };
     int rc = admit(r, why);
     if (!rc)
@@ -186,6 +187,8 @@ void request_take_ready(struct worker *w, const struct record_seq_ready *record)
         return;
     r->ready = true;
     r->ready_status = record->status;
+    r->hot_offset = record->hot_offset;
+    r->hot_entries = record->hot_entries;
 }
 
 void request_spoil_ready(struct worker *w, int code)
@@ -211,7 +214,11 @@ int request_check_ready(struct request *r, struct hill_why *why)
     if (status)
         return hill_fail(why, status < 0 ? status : HILL_E_PROTOCOL,
                          "the scorer refuses the sequence: %s", hill_strerror(status));
-    int rc = engine_prefill_begin(r->w->engine, r->prompt, why);
+    int rc = r->w->reads_hot
+                 ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
+                 : 0;
+    if (!rc)
+        rc = engine_prefill_begin(r->w->engine, r->prompt, why);
     r->units = engine_prefill_units(r->w->engine);
     r->state = REQUEST_LOADING;
     return rc;

@@ -35,6 +35,7 @@ struct request {
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
     int ready_status;
+    uint32_t hot_offset, hot_entries;     /* as it said */
     uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
     struct sampler_settings sampling;
     XXH64_state_t *hash;

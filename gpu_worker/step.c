@@ -141,13 +141,16 @@ static int check_items(const struct worker *w, const struct selected_item *items
     if (n > w->gpu_slots || n > n_before)
         return hill_fail(why, HILL_E_PROTOCOL, "a selection of %u entries of %u with %u GPU slots",
                          n, n_before, w->gpu_slots);
-    for (uint32_t i = 0; i < n; i++)
-        if (items[i].gpu_slot >= w->gpu_slots || items[i].position >= n_before ||
+    uint32_t hot_entries = engine_hot_entries(w->engine);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = items[i].gpu_slot, most = slot & SELECTED_HOT ? hot_entries : w->gpu_slots;
+        if ((slot & ~SELECTED_HOT) >= most || items[i].position >= n_before ||
             (i && items[i].position <= items[i - 1].position))
             return hill_fail(
                 why, HILL_E_PROTOCOL,
-                "item %u of a selection (position %u, slot %u) is out of range or order", i,
-                items[i].position, items[i].gpu_slot);
+                "item %u of a selection (position %u, slot %x) is out of range or order", i,
+                items[i].position, slot);
+    }
     return 0;
 }
 
@@ -171,6 +174,7 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
         rc = apply_uploads(w, m, (const struct selected_upload *)(items + s->n_selected),
                            s->n_uploads, why);
     STAGE_END(upload, (uint64_t)s->n_uploads * worker_entry_bytes(w));
+    _Static_assert(SELECTED_HOT == ENGINE_HOT, "a slot is handed on as it is");
     for (uint32_t i = 0; !rc && i < s->n_selected; i++)
         w->step.slots[i] = items[i].gpu_slot;
     STAGE_BEGIN(attend, r->sequence, r->step, layer);
@@ -285,6 +289,19 @@ static int begin(struct worker *w, struct hill_why *why)
     return engine_step_begin(w->engine, w->step.n_members, rows, why);
 }
 
+/* Nothing reads the hot pool any more, also for rows that have failed: the scorer may be waiting
+ * for that with room for what it was sent before their end. */
+static int say_reads_done(struct worker *w, struct hill_why *why)
+{
+    int rc = 0;
+    for (uint32_t i = 0; !rc && w->reads_hot && i < w->step.n_members; i++) {
+        struct record_reads_done done = {.header = request_header(w->step.members[i].request, 0)};
+        rc = dataplane_push(&w->plane, &w->plane.query, RECORD_READS_DONE, &done, sizeof done,
+                            worker_deadline(), why);
+    }
+    return rc;
+}
+
 /* The device is done when the first logits are there. */
 static int finish(struct worker *w, struct hill_why *why)
 {
@@ -292,6 +309,8 @@ static int finish(struct worker *w, struct hill_why *why)
     STAGE_BEGIN(logits, first->sequence, first->step, w->hparams.n_layers);
     int rc = engine_step_logits(w->engine, 0, w->logits, why);
     STAGE_END(logits, sizeof *w->logits * w->hparams.n_vocab);
+    if (!rc)
+        rc = say_reads_done(w, why);
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
         if (m->rc)
@@ -313,6 +332,8 @@ int step_run(struct worker *w, struct hill_why *why)
         on = run_layer(w, &rc, why);
     if (on)
         rc = finish(w, why);
+    else if (!rc && !(rc = engine_finish(w->engine, why))) /* every row has failed */
+        rc = say_reads_done(w, why);
     for (uint32_t i = 0; i < w->step.n_members; i++)
         w->step.members[i].waiting = false; /* late answers are nobody's */
     worker_unit_of_work(w);

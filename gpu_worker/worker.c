@@ -107,13 +107,15 @@ static int load_model(struct worker *w, const Hill__Configure *c, struct hill_wh
     return 0;
 }
 
-/* Leave the epoch: the device lets go of staging before it is unmapped. */
+/* Leave the epoch: the device lets go of shared memory before it is unmapped. */
 static void leave_epoch(struct worker *w)
 {
     struct hill_why why;
     worker_link_set_doorbell(w->link, NULL);
-    if (w->engine && engine_attach_staging(w->engine, NULL, 0, 0, &why))
+    if (w->engine && (engine_attach_staging(w->engine, NULL, 0, 0, &why) ||
+                      engine_attach_hot(w->engine, NULL, 0, &why)))
         log_warn("%s", why.text);
+    w->reads_hot = false;
     dataplane_detach(&w->plane);
 }
 
@@ -141,6 +143,23 @@ static int attach_epoch(struct worker *w, const Hill__Configure *c, struct hill_
     return rc;
 }
 
+/* Where it cannot be, hot entries come by way of staging, as on a device with memory of its own. */
+static void attach_hot(struct worker *w)
+{
+    struct hill_why why = {.text = "HILL_TEST_COPY_HOT"};
+    if (!w->device.shares_memory)
+        return;
+    int rc = getenv("HILL_TEST_COPY_HOT") ? HILL_E_UNSUPPORTED : 0;
+    if (!rc)
+        rc = dataplane_attach_hot(&w->plane, &why);
+    if (!rc)
+        rc = engine_attach_hot(w->engine, shm_segment_payload(&w->plane.hot),
+                               shm_segment_payload_bytes(&w->plane.hot), &why);
+    w->reads_hot = rc == 0;
+    if (rc)
+        log_info("hot entries are copied before they are read: %s", why.text);
+}
+
 static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why *why)
 {
     int rc = attach_epoch(w, c, why);
@@ -153,6 +172,8 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
     if (!rc)
         rc = engine_attach_staging(w->engine, w->plane.arena.slots, w->plane.arena.stride,
                                    w->plane.arena.slot_count, why);
+    if (!rc)
+        attach_hot(w);
     if (!rc)
         rc = step_make_tables(&w->step, c->gpu_slots, c->n_sequences, why);
     w->epoch = c->epoch;

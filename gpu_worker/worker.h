@@ -28,6 +28,7 @@ struct worker {
     struct dataplane plane; /* of the current epoch; plane.bell is NULL when there is none */
     bool ready;             /* Ready has been said for this epoch */
     uint32_t epoch, ctx_tokens, gpu_slots, n_sequences;
+    bool reads_hot; /* the device reads hot entries where they lie */
     uint64_t gpu_kv_cap_bytes;
     uint32_t next_query_id;
 

@@ -20,7 +20,7 @@
 
 #define PROTO_VERSION         1u
 #define PROTO_MESSAGE_MAX     (64u << 20) /* bytes: a prompt of 16 M tokens */
-#define PROTO_RECORDS_VERSION 2u
+#define PROTO_RECORDS_VERSION 3u
 
 /* A ZeroMQ routing id (ROUTER sockets). */
 struct proto_address {

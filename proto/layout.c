@@ -112,15 +112,18 @@ static uint64_t in_ring(uint64_t bytes)
 }
 
 /* What sequences that run at the same time put into a ring beside two of its largest records: a
- * query each, an entry each with the end of its step, the answers of a usual selection (a wait for
- * room is no error there: the GPU worker drains that ring whatever it waits for). */
+ * query each and what says that a step's reads are done, an entry each of a layer and of the next
+ * with the end of its step (that of a layer may wait until the next one's query), the answers of a
+ * usual selection (a wait for room is no error there: the GPU worker drains that ring whatever it
+ * waits for). */
 static uint64_t parallel_bytes(const struct layout_input *in, enum layout_ring ring)
 {
     uint64_t n = in->n_sequences;
     if (ring == RING_QUERY)
-        return n * in_ring(record_bytes_max(in, RING_QUERY));
+        return n * (in_ring(record_bytes_max(in, RING_QUERY)) +
+                    in_ring(sizeof(struct record_reads_done)));
     if (ring == RING_APPEND)
-        return n * (in_ring(sizeof(struct record_append) + kv_entry_bytes(&in->geometry)) +
+        return n * (2 * in_ring(sizeof(struct record_append) + kv_entry_bytes(&in->geometry)) +
                     in_ring(sizeof(struct record_step_end)));
     return ring == RING_SELECTION ? (n - 1) * links[RING_SELECTION].capacity_min : 0;
 }

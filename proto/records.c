@@ -61,6 +61,8 @@ static int check_seq_begin(const struct checked *c)
         rc = check_range(c, "max_tokens", r->max_tokens, 1, KV_MAX_TOKENS);
     if (rc == 0)
         rc = check_range(c, "prompt_tokens", r->prompt_tokens, 1, r->max_tokens);
+    if (rc == 0)
+        rc = check_range(c, "reads_hot", r->reads_hot, 0, 1);
     if (rc == 0 && kv_selection_check(&settings, &detail) != 0)
         rc = FAIL(c->why, "%s record: %s", c->name, detail.text);
     return rc;
@@ -102,6 +104,20 @@ static int check_query(const struct checked *c)
                    : check_size(c, sizeof(*r) + (uint64_t)r->n_heads * g->head_dim * sizeof(float));
 }
 
+static int check_reads_done(const struct checked *c)
+{
+    return check_size(c, sizeof(struct record_reads_done));
+}
+
+static int check_item(const struct checked *c, const struct selected_item *items, uint32_t i)
+{
+    int rc = check_range(c, "position", items[i].position,
+                         i == 0 ? 0 : (uint64_t)items[i - 1].position + 1, KV_MAX_TOKENS - 1);
+    if (rc == 0)
+        rc = check_range(c, "slot", items[i].gpu_slot, 0, 2 * (uint64_t)SELECTED_HOT - 1);
+    return rc;
+}
+
 static int check_selection(const struct checked *c)
 {
     const struct record_selection *r = c->payload;
@@ -115,8 +131,7 @@ static int check_selection(const struct checked *c)
         rc = check_size(c, sizeof(*r) + (uint64_t)r->n_selected * sizeof(struct selected_item) +
                                (uint64_t)r->n_uploads * sizeof(struct selected_upload));
     for (uint32_t i = 0; rc == 0 && i < r->n_selected; i++)
-        rc = check_range(c, "position", items[i].position,
-                         i == 0 ? 0 : (uint64_t)items[i - 1].position + 1, KV_MAX_TOKENS - 1);
+        rc = check_item(c, items, i);
     return rc;
 }
 
@@ -124,6 +139,8 @@ static int check_seq_ready(const struct checked *c)
 {
     const struct record_seq_ready *r = c->payload;
     int rc = check_status(c, r->status);
+    if (rc == 0)
+        rc = check_range(c, "hot_entries", r->hot_entries, 0, SELECTED_HOT);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
 }
 
@@ -236,6 +253,7 @@ static const struct {
     {RECORD_STEP_END, sizeof(struct record_step_end), "STEP_END", check_step_end},
     {RECORD_SEQ_END, sizeof(struct record_seq_end), "SEQ_END", check_seq_end},
     {RECORD_QUERY, sizeof(struct record_query), "QUERY", check_query},
+    {RECORD_READS_DONE, sizeof(struct record_reads_done), "READS_DONE", check_reads_done},
     {RECORD_SELECTION, sizeof(struct record_selection), "SELECTION", check_selection},
     {RECORD_SEQ_READY, sizeof(struct record_seq_ready), "SEQ_READY", check_seq_ready},
     {RECORD_SEQ_STATS, sizeof(struct record_seq_stats), "SEQ_STATS", check_seq_stats},

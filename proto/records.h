@@ -5,7 +5,8 @@
  * follow the struct at the offsets named. A receiver checks epoch, ids and every count against the
  * record's size before use (records.c). Rings (proto/layout.h says where they lie): append      GPU
  * worker -> scorer  SEQ_BEGIN, APPEND, STEP_END, SEQ_END: in order query       GPU worker -> scorer
- * QUERY (refers to appended tokens by N; the scorer drains append up to N first) selection   scorer
+ * QUERY (refers to appended tokens by N; the scorer drains append up to N first), READS_DONE
+ * selection   scorer
  * -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END) command
  * scorer -> agent       AGENT_QUERY, COMMIT, RELEASE, FETCH, TRIM: urgent, ordered background
  * scorer -> agent       DEMOTE, FETCH (of a promotion) score       agent -> scorer SCORE_BLOCK
@@ -26,6 +27,7 @@ enum record_type {
     RECORD_STEP_END = 3,
     RECORD_SEQ_END = 4,
     RECORD_QUERY = 5,
+    RECORD_READS_DONE = 6,
     RECORD_SELECTION = 16,
     RECORD_SEQ_READY = 17,
     RECORD_SEQ_STATS = 18,
@@ -54,7 +56,7 @@ struct record_seq_begin {
     uint32_t max_tokens;    /* prompt + predict */
     double alpha;
     uint32_t budget, sinks, window, policy, importance;
-    uint32_t reserved;
+    uint32_t reads_hot; /* 1: the attention can read entries in the hot pool, where they lie; 0 */
 };
 
 /* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an
@@ -92,9 +94,18 @@ struct record_query {
     /* then float q[n_heads][head_dim], after rotary embedding */
 };
 
-/* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot; the
- * n_uploads entries listed after the items must be copied staging -> GPU slot first. The scorer
- * owns the GPU slot table: a slot in an upload is free to overwrite. */
+/* The attention of the sequence's last query has read what its selection named in place. Sent after
+ * the last layer of a step; between layers the next QUERY says so. */
+struct record_reads_done {
+    struct record_header header;
+    uint64_t reserved[2];
+};
+
+/* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot, or
+ * with SELECTED_HOT an entry of the hot pool (only where SEQ_BEGIN said reads_hot), which keeps its
+ * bytes until the sequence's next record in the query ring, or its SEQ_END. The n_uploads entries
+ * listed after the items must be copied staging -> GPU slot first. The scorer owns the GPU slot
+ * table: a slot in an upload is free to overwrite. */
 struct record_selection {
     struct record_header header;
     uint32_t query_id;
@@ -104,6 +115,7 @@ struct record_selection {
      */
 };
 
+#define SELECTED_HOT 0x40000000u /* | entry of the hot pool, below 2^30 */
 struct selected_item {
     uint32_t position, gpu_slot;
 };
@@ -112,10 +124,14 @@ struct selected_upload {
     uint32_t staging_slot, generation, gpu_slot, reserved;
 };
 
+/* Where SEQ_BEGIN said reads_hot: the entries lie one after the other in the payload of the "hot"
+ * segment; the same for all sequences of an epoch. Else 0. */
 struct record_seq_ready {
     struct record_header header;
     int32_t status;
-    uint32_t reserved[3];
+    uint32_t hot_offset; /* in units of 64 bytes */
+    uint32_t hot_entries;
+    uint32_t reserved;
 };
 
 /* Answer to SEQ_END: the sequence is closed and its SequenceStats has gone to the coordinator over
@@ -224,6 +240,7 @@ _Static_assert(sizeof(struct record_append) == 32, "layout");
 _Static_assert(sizeof(struct record_step_end) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_end) == 32, "layout");
 _Static_assert(sizeof(struct record_query) == 32, "layout");
+_Static_assert(sizeof(struct record_reads_done) == 32, "layout");
 _Static_assert(sizeof(struct record_selection) == 32, "layout");
 _Static_assert(sizeof(struct selected_upload) == 16, "layout");
 _Static_assert(sizeof(struct record_seq_ready) == 32, "layout");

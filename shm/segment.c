@@ -59,9 +59,9 @@ static int allocate(int fd, const char *name, uint64_t total_bytes, struct hill_
 }
 
 static int map(struct shm_segment *segment, int fd, const char *name, uint64_t total_bytes,
-               struct hill_why *why)
+               int protection, struct hill_why *why)
 {
-    void *base = mmap(NULL, total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *base = mmap(NULL, total_bytes, protection, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return fail_errno(why, "map", name, errno);
     segment->base = base;
@@ -101,7 +101,7 @@ int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t p
         return fail_errno(why, "create", name, errno);
     rc = allocate(fd, name, payload_bytes + SHM_HEADER_BYTES, why);
     if (!rc)
-        rc = map(segment, fd, name, payload_bytes + SHM_HEADER_BYTES, why);
+        rc = map(segment, fd, name, payload_bytes + SHM_HEADER_BYTES, PROT_READ | PROT_WRITE, why);
     close(fd);
     if (rc)
         shm_unlink(name);
@@ -144,33 +144,46 @@ static int check_header(const struct shm_segment *segment, uint64_t fingerprint,
     return 0;
 }
 
-static int map_existing(struct shm_segment *segment, int fd, const char *name, struct hill_why *why)
+static int map_existing(struct shm_segment *segment, int fd, const char *name, int protection,
+                        struct hill_why *why)
 {
     struct stat st;
     if (fstat(fd, &st))
         return fail_errno(why, "examine", name, errno);
     if (!S_ISREG(st.st_mode) || st.st_size < (off_t)SHM_HEADER_BYTES)
         return hill_fail(why, HILL_E_DAMAGED, "attach segment %s: too short for a header", name);
-    return map(segment, fd, name, (uint64_t)st.st_size, why);
+    return map(segment, fd, name, (uint64_t)st.st_size, protection, why);
 }
 
-int shm_segment_attach(struct shm_segment *segment, const char *name, uint64_t fingerprint,
-                       uint32_t epoch, struct hill_why *why)
+static int attach(struct shm_segment *segment, const char *name, uint64_t fingerprint,
+                  uint32_t epoch, int protection, struct hill_why *why)
 {
     memset(segment, 0, sizeof *segment);
     int rc = check_name(name, why);
     if (rc)
         return rc;
-    int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
+    int fd = shm_open(name, (protection & PROT_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC, 0);
     if (fd < 0)
         return fail_errno(why, "attach", name, errno);
-    rc = map_existing(segment, fd, name, why);
+    rc = map_existing(segment, fd, name, protection, why);
     close(fd);
     if (!rc)
         rc = check_header(segment, fingerprint, epoch, why);
     if (rc)
         shm_segment_detach(segment);
     return rc;
+}
+
+int shm_segment_attach(struct shm_segment *segment, const char *name, uint64_t fingerprint,
+                       uint32_t epoch, struct hill_why *why)
+{
+    return attach(segment, name, fingerprint, epoch, PROT_READ | PROT_WRITE, why);
+}
+
+int shm_segment_attach_to_read(struct shm_segment *segment, const char *name, uint64_t fingerprint,
+                               uint32_t epoch, struct hill_why *why)
+{
+    return attach(segment, name, fingerprint, epoch, PROT_READ, why);
 }
 
 void *shm_segment_payload(const struct shm_segment *segment)

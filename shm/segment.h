@@ -57,6 +57,10 @@ int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t p
 int shm_segment_attach(struct shm_segment *segment, const char *name, uint64_t fingerprint,
                        uint32_t epoch, struct hill_why *why);
 
+/* The same, to be read only: it is mapped without the right to write. */
+int shm_segment_attach_to_read(struct shm_segment *segment, const char *name, uint64_t fingerprint,
+                               uint32_t epoch, struct hill_why *why);
+
 /* The first payload byte and the payload's size. */
 void *shm_segment_payload(const struct shm_segment *segment);
 uint64_t shm_segment_payload_bytes(const struct shm_segment *segment);

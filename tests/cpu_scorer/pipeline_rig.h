@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <unistd.h>
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,6 +290,7 @@ struct rig_options {
     uint32_t hot_blocks; /* 0: plenty */
     uint32_t n_stripes;  /* 0: plenty */
     int64_t agent_deadline_ms;
+    bool reads_hot; /* the GPU worker reads hot entries where they lie */
 };
 
 struct rig {
@@ -301,7 +304,7 @@ struct rig {
     pthread_t pipeline_thread, agent_thread;
     int run_result;
     _Atomic bool interrupt;
-    bool csd;
+    bool csd, reads_hot;
     struct pipeline_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;
     _Atomic uint32_t live_most; /* sequences with live statistics at the same time, at most */
@@ -410,6 +413,7 @@ static struct rig *rig_start(const struct rig_options *o)
     struct hill_why why = {""};
     hill_log_init("rig", HILL_LOG_ERROR);
     r->csd = o->csd;
+    r->reads_hot = o->reads_hot;
     r->agent = calloc(1, sizeof *r->agent);
     r->agent->bell = &r->bells[PARTY_AGENT];
     r->agent->random = 99;
@@ -482,8 +486,11 @@ struct rig_request {
     uint8_t gpu[RIG_LAYERS][RIG_GPU_SLOTS][RIG_ENTRY];
     uint32_t appended[RIG_LAYERS];
     XXH64_state_t *hash; /* the oracle's */
-    uint64_t uploads;
+    uint64_t uploads, in_place;
     bool check; /* against the oracle */
+    /* of the last selection: what the attention still reads in the hot pool */
+    uint32_t reading[RIG_GPU_SLOTS][2], n_reading, reading_layer; /* hot slot, position */
+    uint32_t linger_us;                                           /* of each attention */
 };
 
 static void gpu_push(struct rig *r, enum layout_ring ring, uint32_t type, const void *record,
@@ -526,7 +533,8 @@ static void gpu_push_begin(const struct rig_request *q, uint32_t max)
                                      .sinks = settings->sinks,
                                      .window = settings->window,
                                      .policy = settings->policy,
-                                     .importance = settings->importance};
+                                     .importance = settings->importance,
+                                     .reads_hot = q->rig->reads_hot};
     gpu_push(q->rig, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
 }
 
@@ -547,6 +555,13 @@ static struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t 
     gpu_push_begin(q, max);
     const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
     assert_int_equal(ready->status, expected_status);
+    if (r->reads_hot && !expected_status) {
+        const struct hkm *tables = pipeline_tables(r->pipeline);
+        assert_ptr_equal((uint8_t *)r->hot_memory + 64ull * ready->hot_offset, tables->entries);
+        assert_int_equal(ready->hot_entries, tables->n_blocks * KV_HOT_BLOCK_TOKENS);
+    } else {
+        assert_int_equal(ready->hot_entries, 0);
+    }
     shm_ring_release(&r->gpu[RING_SELECTION]);
     return q;
 }
@@ -575,8 +590,39 @@ static void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
     q->appended[layer] += n;
 }
 
+/* What the attention reads in the hot pool is there still. */
+static void gpu_check_reading(const struct rig_request *q)
+{
+    const struct hkm *tables = pipeline_tables(q->rig->pipeline);
+    const uint8_t *entries = tables->entries;
+    for (uint32_t i = 0; i < q->n_reading; i++) /* not given to another, nor free for one */
+        assert_int_equal(tables->positions[q->reading[i][0]], q->reading[i][1]);
+    for (uint32_t i = 0; i < q->n_reading; i++)
+        assert_memory_equal(entries + (size_t)q->reading[i][0] * RIG_ENTRY,
+                            q->entries[q->reading_layer][q->reading[i][1]], RIG_ENTRY);
+}
+
+/* The attention of the last query is over: the record that says so may follow. */
+static void gpu_finish_reading(struct rig_request *q)
+{
+    if (q->n_reading && q->linger_us)
+        usleep(q->linger_us);
+    gpu_check_reading(q);
+    q->n_reading = 0;
+}
+
+static void gpu_reads_done(struct rig_request *q)
+{
+    struct record_reads_done done = {.header = gpu_header(q, 0)};
+    gpu_finish_reading(q);
+    if (q->rig->reads_hot)
+        gpu_push(q->rig, RING_QUERY, RECORD_READS_DONE, &done, sizeof done);
+}
+
 static void gpu_step_end(struct rig_request *q)
 {
+    gpu_reads_done(q);
+
     struct record_step_end end = {.header = gpu_header(q, 0), .n_tokens = q->n};
     gpu_push(q->rig, RING_APPEND, RECORD_STEP_END, &end, sizeof end);
     q->step++;
@@ -650,9 +696,20 @@ static void check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
                RIG_ENTRY);
     }
     q->uploads += answer->n_uploads;
+    q->reading_layer = layer;
+    for (uint32_t i = 0; i < answer->n_selected; i++) {
+        if (!(items[i].gpu_slot & SELECTED_HOT))
+            continue;
+        assert_true(q->rig->reads_hot);
+        q->reading[q->n_reading][0] = items[i].gpu_slot & ~SELECTED_HOT;
+        q->reading[q->n_reading++][1] = items[i].position;
+        q->in_place++;
+    }
+    gpu_check_reading(q);
     for (uint32_t i = 0; i < answer->n_selected; i++)
-        assert_memory_equal(q->gpu[layer][items[i].gpu_slot], q->entries[layer][items[i].position],
-                            RIG_ENTRY);
+        if (!(items[i].gpu_slot & SELECTED_HOT))
+            assert_memory_equal(q->gpu[layer][items[i].gpu_slot],
+                                q->entries[layer][items[i].position], RIG_ENTRY);
     if (!q->check)
         return;
     uint32_t k = oracle_select(q, layer, n, query, positions);
@@ -677,6 +734,7 @@ static void gpu_ask(struct rig_request *q, uint32_t layer, uint32_t n, bool appe
                                            .query_id = ++q->query_id * 2 + q->sequence,
                                            .n_heads = 4,
                                            .n_tokens = n}};
+    gpu_finish_reading(q);
     for (int i = 0; i < 64; i++)
         out->q[i] = (float)(int)(rig_random(&q->random, 2001)) / 1000.0f - 1.0f;
     if (append_first)

@@ -16,10 +16,12 @@ static struct pipeline_stats whole_request(const struct rig_options *options,
     gpu_prefill(q);
     for (int i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
-    uint64_t hash = XXH64_digest(q->hash), uploads = q->uploads;
+    uint64_t hash = XXH64_digest(q->hash), uploads = q->uploads, in_place = q->in_place;
     struct pipeline_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
-    assert_int_equal(stats.hot.hits + stats.cold.hits, uploads);
+    assert_int_equal(stats.hot.hits + stats.cold.hits, uploads + in_place);
+    if (options->reads_hot) /* no hot entry is copied */
+        assert_true(stats.hot.hits == in_place && stats.cold.hits == uploads && in_place > 0);
     assert_int_equal(stats.queries, STEPS * RIG_LAYERS);
     assert_int_equal(stats.link_key_bytes, 0);
     assert_int_equal(stats.hot.tokens + stats.cold.tokens, MAX * RIG_LAYERS);
@@ -155,6 +157,66 @@ static void test_bkp_survives_sequences_that_are_dropped(void **unused)
     assert_true(s.hot.tokens <= 3 * KV_HOT_BLOCK_TOKENS * RIG_LAYERS);
     assert_int_equal(r->n_failures, 0);
     rig_stop(r);
+}
+
+/* Nothing of the selection, nor of what moves, depends on how hot entries are read; what is read is
+ * checked after it has been read. */
+static void test_hot_entries_are_read_where_they_lie(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false, .reads_hot = true};
+    struct pipeline_stats s = whole_request(&o, &settings);
+    assert_int_equal(s.selection_hash, hash_of_hot_only());
+    assert_int_equal(s.gpu.hits, 0);
+    assert_int_equal(s.gpu.tokens, 0); /* they take no GPU slots */
+    static const double betas[] = {4, 0.66, 0.25};
+    for (size_t i = 0; i < 6; i++) {
+        o = (struct rig_options){.csd = true,
+                                 .beta = betas[i % 3],
+                                 .placement = i < 3 ? PIPELINE_BKP : PIPELINE_RECENCY,
+                                 .pin = 0.05,
+                                 .reads_hot = true};
+        s = whole_request(&o, &settings);
+        print_message("beta %g: %llu promoted, %llu demoted; hits gpu %llu, hot %llu, cold %llu\n",
+                      o.beta, (unsigned long long)s.promoted, (unsigned long long)s.demoted,
+                      (unsigned long long)s.gpu.hits, (unsigned long long)s.hot.hits,
+                      (unsigned long long)s.cold.hits);
+        assert_int_equal(s.selection_hash, hash_of_hot_only());
+        assert_true(s.demoted > 0 && (i >= 3 || s.promoted > 0));
+    }
+}
+
+/* While the attention of one sequence reads, nothing that it reads gives way: its own entries that
+ * have gone down meanwhile, with hot tiers so small that their slots are wanted at once, by it and
+ * by another sequence. */
+static void test_what_is_read_in_place_keeps_its_bytes(void **unused)
+{
+    (void)unused;
+    for (int placement = 0; placement < 2; placement++) {
+        struct rig_options o = {.csd = true,
+                                .beta = 0.25,
+                                .placement = placement ? PIPELINE_BKP : PIPELINE_RECENCY,
+                                .hot_blocks = 2 * 2 * RIG_LAYERS,
+                                .reads_hot = true};
+        struct rig *r = rig_start(&o);
+        struct rig_request *a = gpu_begin(r, 0, 300, 420, &settings, 0);
+        struct rig_request *b = gpu_begin(r, 1, 200, 320, &settings, 0);
+        a->linger_us = 300;
+        gpu_prefill(a);
+        gpu_prefill(b);
+        for (int i = 0; i < 110; i++) {
+            assert_int_equal(gpu_decode(a), 0);
+            assert_int_equal(gpu_decode(b), 0);
+        }
+        assert_true(a->in_place > 0 && b->in_place > 0);
+        uint64_t hash = XXH64_digest(a->hash);
+        struct pipeline_stats s = gpu_end(a);
+        assert_int_equal(s.selection_hash, hash);
+        assert_true(s.demoted > 0);
+        gpu_end(b);
+        assert_int_equal(r->n_failures, 0);
+        rig_stop(r);
+    }
 }
 
 /* A cold pool that has no room for copies of what moves up: placed by recency, as before. */
@@ -484,6 +546,8 @@ int main(void)
         cmocka_unit_test(test_maximum_importance_selects_what_the_oracle_does),
         cmocka_unit_test(test_bkp_selects_the_same_while_it_moves),
         cmocka_unit_test(test_bkp_survives_sequences_that_are_dropped),
+        cmocka_unit_test(test_hot_entries_are_read_where_they_lie),
+        cmocka_unit_test(test_what_is_read_in_place_keeps_its_bytes),
         cmocka_unit_test(test_bkp_needs_room_for_copies),
         cmocka_unit_test(test_the_hot_cap_wins_over_beta),
         cmocka_unit_test(test_a_wrong_score_changes_the_selection),

@@ -25,10 +25,10 @@
 static const struct kv_geometry geometry = {5, 8, 4, 8}; /* entry 128, digest 36 bytes */
 
 static const uint32_t all_types[] = {
-    RECORD_SEQ_BEGIN,   RECORD_APPEND,      RECORD_STEP_END,   RECORD_SEQ_END,
-    RECORD_QUERY,       RECORD_SELECTION,   RECORD_SEQ_READY,  RECORD_SEQ_STATS,
-    RECORD_AGENT_QUERY, RECORD_COMMIT,      RECORD_FETCH,      RECORD_TRIM,
-    RECORD_DEMOTE,      RECORD_SCORE_BLOCK, RECORD_COMPLETION, RECORD_RELEASE,
+    RECORD_SEQ_BEGIN, RECORD_APPEND,     RECORD_STEP_END,  RECORD_SEQ_END,     RECORD_QUERY,
+    RECORD_SELECTION, RECORD_SEQ_READY,  RECORD_SEQ_STATS, RECORD_AGENT_QUERY, RECORD_COMMIT,
+    RECORD_FETCH,     RECORD_TRIM,       RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
+    RECORD_RELEASE,   RECORD_READS_DONE,
 };
 #define N_TYPES (sizeof(all_types) / sizeof(all_types[0]))
 
@@ -93,7 +93,7 @@ static uint32_t good_record(uint32_t type, void *room)
         ((struct record_completion *)room)->command = RECORD_FETCH;
         return 72;
     default:
-        return 32; /* SEQ_END, SEQ_READY, SEQ_STATS, TRIM */
+        return 32; /* SEQ_END, READS_DONE, SEQ_READY, SEQ_STATS, TRIM */
     }
 }
 
@@ -149,6 +149,7 @@ static const struct field fields[] = {
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, window), {UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, policy), {KV_POLICY_COUNT, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, importance), {KV_IMPORTANCE_COUNT, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, reads_hot), {2, UINT32_MAX, END}},
     {RECORD_APPEND, FIELD(append, n_tokens), {0, 2, 4, 3 + (1u << 25), UINT32_MAX, END}},
     {RECORD_APPEND, FIELD(append, first), {KV_MAX_TOKENS - 2, UINT32_MAX, END}},
     {RECORD_STEP_END, FIELD(step_end, n_tokens), {0, KV_MAX_TOKENS + 1, UINT32_MAX, END}},
@@ -159,6 +160,7 @@ static const struct field fields[] = {
     {RECORD_SELECTION, FIELD(selection, n_uploads), {0, 1, 3, 2 + (1u << 28), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, status), {1, U32(HILL_E_PROTOCOL - 1), 0x80000000, END}},
     {RECORD_SEQ_READY, FIELD(seq_ready, status), {1, U32(-100), END}},
+    {RECORD_SEQ_READY, FIELD(seq_ready, hot_entries), {SELECTED_HOT + 1, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, importance), {KV_IMPORTANCE_COUNT, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, block_tokens), {0, 65537, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, expected), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
@@ -217,6 +219,11 @@ static void values_in_arrays_are_checked(void **state)
     uint8_t *room = malloc(ROOM);
     uint32_t bytes = good_record(RECORD_SELECTION, room);
     ((struct selected_item *)(room + 32))[1].position = 10; /* not ascending */
+    assert_int_equal(check(RECORD_SELECTION, room, bytes), HILL_E_PROTOCOL);
+    good_record(RECORD_SELECTION, room);
+    ((struct selected_item *)(room + 32))[2].gpu_slot = 2 * SELECTED_HOT - 1; /* the last hot one */
+    assert_int_equal(check(RECORD_SELECTION, room, bytes), 0);
+    ((struct selected_item *)(room + 32))[2].gpu_slot = 2 * SELECTED_HOT;
     assert_int_equal(check(RECORD_SELECTION, room, bytes), HILL_E_PROTOCOL);
     good_record(RECORD_SELECTION, room);
     ((struct record_selection *)room)->n_selected =
