@@ -22,7 +22,12 @@ struct engine_run {
     uint8_t *staging; /* [capacity], stride bytes each */
     uint64_t stride;
     struct engine_upload *uploads; /* [capacity] */
+    uint8_t *hot; /* NULL, or where every other entry is read in place: [n_layers][capacity], from
+                     RUN_HOT_OFFSET on */
+    uint32_t *slots; /* [capacity] of a layer's list */
 };
+
+#define RUN_HOT_OFFSET 192u
 
 #define RUN_CHECK(call)                                                                            \
     do {                                                                                           \
@@ -62,8 +67,11 @@ static inline void run_finish(struct engine_run *run)
 {
     struct hill_why why = {0};
     RUN_CHECK(engine_attach_staging(run->engine, NULL, 0, 0, &why));
+    RUN_CHECK(engine_attach_hot(run->engine, NULL, 0, &why));
     for (uint32_t l = 0; l < run->hp.n_layers; l++)
         free(run->entries[l]);
+    free(run->hot);
+    free(run->slots);
     free(run->staging);
     free(run->uploads);
     free(run->entries);
@@ -110,6 +118,32 @@ static inline void run_upload(struct engine_run *run, uint32_t layer, uint32_t f
     RUN_CHECK(engine_step_upload(run->engine, layer, 0, count, run->uploads, &why));
 }
 
+/* From now on every other entry is read in place. */
+static inline void run_read_in_place(struct engine_run *run)
+{
+    struct hill_why why = {0};
+    uint32_t n = run->hp.n_layers * run->capacity;
+    uint64_t bytes = RUN_HOT_OFFSET + (uint64_t)n * run->entry_bytes;
+    run->hot = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    run->slots = calloc(run->capacity, sizeof *run->slots);
+    RUN_CHECK(engine_attach_hot(run->engine, run->hot, bytes, &why));
+    RUN_CHECK(engine_place_hot(run->engine, RUN_HOT_OFFSET, n, &why));
+}
+
+/* Where the first n entries of a layer are read. */
+static inline const uint32_t *run_list(struct engine_run *run, uint32_t layer, uint32_t n)
+{
+    if (!run->hot)
+        return run->slot_of;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = layer * run->capacity + run->capacity - 1 - i;
+        run->slots[i] = i % 2 ? run->slot_of[i] : ENGINE_HOT | at;
+        memcpy(run->hot + RUN_HOT_OFFSET + (size_t)at * run->entry_bytes,
+               run->entries[layer] + (size_t)i * run->entry_bytes, run->entry_bytes);
+    }
+    return run->slots;
+}
+
 static inline void run_step(struct engine_run *run, uint32_t token)
 {
     struct hill_why why = {0};
@@ -120,7 +154,7 @@ static inline void run_step(struct engine_run *run, uint32_t token)
                                     run->entries[l] + (size_t)n * run->entry_bytes, &why));
         run_upload(run, l, run->uploaded[l], n - run->uploaded[l]);
         run->uploaded[l] = n;
-        RUN_CHECK(engine_step_attend(run->engine, l, 0, n, run->slot_of, &why));
+        RUN_CHECK(engine_step_attend(run->engine, l, 0, n, run_list(run, l, n), &why));
         RUN_CHECK(engine_step_run(run->engine, l, &why));
     }
     RUN_CHECK(engine_step_logits(run->engine, 0, run->logits, &why));

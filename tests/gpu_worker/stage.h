@@ -3,8 +3,9 @@
  * process.
  *
  * The played scorer keeps every entry of STAGE_LANES sequences and selects all of them, staging
- * what is not resident, in GPU slots that are a permutation of the positions. It checks the order
- * of what it is sent. A lane is a sequence and the request that runs on it. Single-threaded:
+ * what is not resident, in GPU slots that are a permutation of the positions. In epochs of odd
+ * number there is a hot pool, and those at even positions are named there in place. It checks the
+ * order of what it is sent. A lane is a sequence and the request that runs on it. Single-threaded:
  * stage_pump does what is to be done.
  */
 #ifndef TESTS_GPU_WORKER_STAGE_H
@@ -22,16 +23,17 @@
 #include "shm/arena.h"
 #include "tests/gpu_worker/random_model.h"
 
-enum { STAGE_CTX = 192, STAGE_TOKENS = 64, STAGE_LANES = 3 };
+enum { STAGE_CTX = 192, STAGE_TOKENS = 64, STAGE_LANES = 3, STAGE_HOT_OFFSET = 320 };
 
 struct stage_lane {
     /* the scorer's */
     uint32_t appended[8], resident[8], taken[STAGE_CTX], n_taken;
     uint8_t *entries[8];
     /* what was seen */
-    uint32_t n_begins, n_ends, n_steps, n_queries;
+    uint32_t n_begins, n_ends, n_steps, n_queries, n_reads_done, n_in_place;
+    bool reads_hot;
     /* what is to go wrong, at the query with this number (counted from 1; 0: never) */
-    uint32_t stall_at, refuse_at, old_generation_at, cancel_at;
+    uint32_t stall_at, refuse_at, old_generation_at, cancel_at, wild_at;
     uint64_t request_id;
     /* what came back */
     uint32_t tokens[STAGE_TOKENS], n_tokens;
@@ -51,7 +53,7 @@ struct stage {
     uint32_t epoch;
     struct random_model m;
     struct layout_input layout;
-    struct shm_segment rings, staging;
+    struct shm_segment rings, staging, hot;
     struct shm_ring_end append, query, selection;
     struct shm_arena arena;
     uint32_t entry_bytes;
@@ -80,8 +82,8 @@ static inline void stage_leave_epoch(struct stage *s)
     shm_ring_close(&s->selection);
     if (s->arena.header)
         shm_arena_finish(&s->arena);
-    for (int i = 0; i < 2; i++) {
-        struct shm_segment *segment = i ? &s->staging : &s->rings;
+    for (int i = 0; i < 3; i++) {
+        struct shm_segment *segment = i == 0 ? &s->rings : i == 1 ? &s->staging : &s->hot;
         if (segment->base) {
             shm_segment_unlink(segment->name);
             shm_segment_detach(segment);
@@ -111,6 +113,14 @@ static inline void stage_enter_epoch(struct stage *s)
                                         shm_arena_bytes(STAGE_LANES * STAGE_CTX, s->entry_bytes),
                                         fingerprint, s->epoch, &why),
                      0);
+    if (s->epoch % 2) {
+        uint64_t entries = (uint64_t)STAGE_LANES * s->m.shape.n_layers * STAGE_CTX;
+        shm_segment_name(name, s->run_id, s->epoch, "hot");
+        assert_int_equal(shm_segment_create(&s->hot, name,
+                                            STAGE_HOT_OFFSET + entries * s->entry_bytes,
+                                            fingerprint, s->epoch, &why),
+                         0);
+    }
     void *rings = shm_segment_payload(&s->rings), *staging = shm_segment_payload(&s->staging);
     assert_int_equal(layout_init(rings, rings_bytes, &s->layout), 0);
     assert_int_equal(shm_arena_init(staging, STAGE_LANES * STAGE_CTX, s->entry_bytes), 0);
@@ -124,6 +134,12 @@ static inline void stage_enter_epoch(struct stage *s)
         0);
 }
 
+static inline uint32_t stage_hot_slot(const struct stage *s, uint32_t sequence, uint32_t layer,
+                                      uint32_t position)
+{
+    return (sequence * s->m.shape.n_layers + layer) * STAGE_CTX + position;
+}
+
 static inline void stage_take_append(struct stage *s, uint32_t type, const void *payload)
 {
     const struct record_header *header = payload;
@@ -131,6 +147,13 @@ static inline void stage_take_append(struct stage *s, uint32_t type, const void 
     assert_int_equal(header->epoch, s->epoch);
     if (type == RECORD_SEQ_BEGIN) {
         struct record_seq_ready ready = {.header = *header};
+        lane->reads_hot = ((const struct record_seq_begin *)payload)->reads_hot;
+        assert_true(!lane->reads_hot || s->hot.base);
+        if (lane->reads_hot) {
+            ready.hot_offset = STAGE_HOT_OFFSET / 64;
+            ready.hot_entries = stage_hot_slot(s, STAGE_LANES, 0, 0);
+        }
+        lane->n_reads_done = 0;
         lane->n_begins++;
         lane->n_steps = lane->n_queries = 0;
         memset(lane->appended, 0, sizeof lane->appended);
@@ -143,6 +166,11 @@ static inline void stage_take_append(struct stage *s, uint32_t type, const void 
         memcpy(lane->entries[header->layer] + (size_t)a->first * s->entry_bytes, a + 1,
                (size_t)a->n_tokens * s->entry_bytes);
         lane->appended[header->layer] += a->n_tokens;
+        for (uint32_t i = 0; s->hot.base && i < a->n_tokens; i++)
+            memcpy((uint8_t *)shm_segment_payload(&s->hot) + STAGE_HOT_OFFSET +
+                       (size_t)stage_hot_slot(s, header->sequence, header->layer, a->first + i) *
+                           s->entry_bytes,
+                   (const uint8_t *)(a + 1) + (size_t)i * s->entry_bytes, s->entry_bytes);
     } else if (type == RECORD_STEP_END) {
         for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
             assert_int_equal(lane->appended[l],
@@ -159,13 +187,19 @@ static inline uint32_t stage_slot(uint32_t position)
     return (position * 5 + 11) % STAGE_CTX; /* a permutation: 5 and 192 share no factor */
 }
 
+static inline bool stage_in_place(const struct stage_lane *lane, uint32_t position)
+{
+    return lane->reads_hot && position % 2 == 0;
+}
+
 static inline void stage_answer(struct stage *s, const struct record_query *q)
 {
     struct stage_lane *lane = &s->lanes[q->header.sequence];
-    uint32_t layer = q->header.layer, n = q->n_tokens, n_uploads = n - lane->resident[layer],
-             number = ++lane->n_queries;
+    uint32_t layer = q->header.layer, n = q->n_tokens, n_uploads = 0, number = ++lane->n_queries;
     if (number == lane->stall_at)
         return;
+    for (uint32_t i = lane->resident[layer]; i < n; i++)
+        n_uploads += !stage_in_place(lane, i);
     if (lane->n_taken)
         shm_arena_give(&s->arena, lane->n_taken, lane->taken);
     assert_int_equal(shm_arena_take(&s->arena, n_uploads, lane->taken), 0);
@@ -180,9 +214,16 @@ static inline void stage_answer(struct stage *s, const struct record_query *q)
     *out = (struct record_selection){q->header, q->query_id, n, n_uploads,
                                      number == lane->refuse_at ? HILL_E_DAMAGED : 0};
     for (uint32_t i = 0; i < n; i++)
-        items[i] = (struct selected_item){i, stage_slot(i)};
-    for (uint32_t i = 0; i < n_uploads; i++) {
-        uint32_t position = lane->resident[layer] + i, slot = lane->taken[i];
+        items[i] = (struct selected_item){
+            i, stage_in_place(lane, i)
+                   ? SELECTED_HOT | stage_hot_slot(s, q->header.sequence, layer, i)
+                   : stage_slot(i)};
+    if (number == lane->wild_at)
+        items[0].gpu_slot = SELECTED_HOT | stage_hot_slot(s, STAGE_LANES, 0, 0);
+    lane->n_in_place += lane->reads_hot ? (n + 1) / 2 : 0;
+    for (uint32_t i = 0, position = lane->resident[layer]; i < n_uploads; i++, position++) {
+        uint32_t slot = lane->taken[i];
+        position += stage_in_place(lane, position);
         memcpy(shm_arena_slot(&s->arena, slot),
                lane->entries[layer] + (size_t)position * s->entry_bytes, s->entry_bytes);
         uploads[i] = (struct selected_upload){slot, shm_arena_generation(&s->arena, slot),
@@ -235,9 +276,15 @@ static inline void stage_pump_rings(struct stage *s)
     while (s->query.ring && shm_ring_peek(&s->query, &type, &payload, &bytes) == 0) {
         if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
             fail_msg("%s", why.text);
-        assert_int_equal(type, RECORD_QUERY);
-        stage_take_query(s, payload);
-        n_queries++;
+        if (type == RECORD_READS_DONE) {
+            struct stage_lane *lane = &s->lanes[((const struct record_header *)payload)->sequence];
+            assert_true(lane->reads_hot);
+            lane->n_reads_done++;
+        } else {
+            assert_int_equal(type, RECORD_QUERY);
+            stage_take_query(s, payload);
+            n_queries++;
+        }
         shm_ring_release(&s->query);
     }
     if (n_queries > s->most_at_once)

@@ -281,6 +281,56 @@ static void memory_of_its_own_changes_no_bit(void **state)
     random_model_free(&m);
 }
 
+/* Entries that are read where they lie give the same bits; what does not lie there is refused. */
+static void entries_read_in_place_change_no_bit(void **state)
+{
+    enum { N = 150, MORE = 3 };
+    (void)state;
+    uint32_t tokens[N + MORE];
+    struct random_model m;
+    struct hill_why why = {0};
+    if (!device.shares_memory)
+        return;
+    random_model_make(&m, &base_shape, 18);
+    make_tokens(tokens, N + MORE, m.hp.n_vocab, 18);
+    float *first = calloc(MORE * m.hp.n_vocab, sizeof *first);
+    struct engine *engine = NULL;
+    RUN_CHECK(engine_create(&engine, &device, m.file, &m.hp, &why));
+    for (int pass = 0; pass < 2; pass++) {
+        struct engine_run run;
+        run_init(&run, engine, 64, N + MORE);
+        if (pass)
+            run_read_in_place(&run);
+        run_prefill(&run, tokens, N);
+        for (uint32_t i = 0; i < MORE; i++) {
+            run_step(&run, tokens[N + i]);
+            float *kept = first + i * m.hp.n_vocab;
+            if (pass == 0)
+                memcpy(kept, run.logits, sizeof *kept * m.hp.n_vocab);
+            else
+                assert_memory_equal(kept, run.logits, sizeof *kept * m.hp.n_vocab);
+        }
+        if (pass) {
+            uint32_t n = engine_hot_entries(engine), wild = ENGINE_HOT | n;
+            RUN_CHECK(engine_step_begin(engine, 1, &(struct engine_row){0, 1, run.n_tokens}, &why));
+            RUN_CHECK(engine_step_query(engine, 0, 0, run.q, run.staging, &why));
+            assert_int_equal(engine_step_attend(engine, 0, 0, 1, &wild, &why), HILL_E_INVALID);
+            assert_int_equal(engine_place_hot(engine, RUN_HOT_OFFSET, n - 1, &why),
+                             HILL_E_PROTOCOL);
+            RUN_CHECK(
+                engine_attach_hot(engine, run.hot, RUN_HOT_OFFSET + n * run.entry_bytes, &why));
+            assert_int_equal(engine_place_hot(engine, 32, 1, &why), HILL_E_PROTOCOL);
+            assert_int_equal(engine_place_hot(engine, RUN_HOT_OFFSET, n + 1, &why),
+                             HILL_E_PROTOCOL);
+            assert_int_equal(engine_place_hot(engine, 64ull << 32, 0, &why), HILL_E_PROTOCOL);
+        }
+        run_finish(&run);
+    }
+    engine_destroy(engine);
+    free(first);
+    random_model_free(&m);
+}
+
 /* Decoding a token with everything selected is prefilling one token more, up to rounding. */
 static void decode_continues_prefill(void **state)
 {
@@ -432,6 +482,7 @@ int main(void)
         cmocka_unit_test(chunk_borders_change_no_bit),
         cmocka_unit_test(slot_numbers_change_no_bit),
         cmocka_unit_test(memory_of_its_own_changes_no_bit),
+        cmocka_unit_test(entries_read_in_place_change_no_bit),
         cmocka_unit_test(decode_continues_prefill),
         cmocka_unit_test(selection_limits_attention),
         cmocka_unit_test(what_is_out_of_range_is_refused),

@@ -78,7 +78,8 @@ static void run_engine_alone(void)
 
 static void request(void)
 {
-    first->stall_at = first->refuse_at = first->old_generation_at = first->cancel_at = 0;
+    first->stall_at = first->refuse_at = first->old_generation_at = first->cancel_at =
+        first->wild_at = 0;
     stage_request(&stage, 0, prompt, PROMPT, PREDICT, UINT32_MAX);
 }
 
@@ -165,6 +166,31 @@ static void a_stale_staging_slot_is_not_used(void **state)
     assert_whole();
 }
 
+/* Of what lies in the hot pool nothing is copied; the scorer is told after each step that it was
+ * read. */
+static void hot_entries_are_read_in_place(void **state)
+{
+    (void)state;
+    first->n_in_place = 0;
+    request();
+    assert_whole();
+    if (!first->reads_hot)
+        skip(); /* a device with memory of its own */
+    assert_int_equal(first->n_reads_done, PREDICT - 1);
+    assert_true(first->n_in_place > 0);
+}
+
+static void an_entry_outside_the_hot_pool_is_not_used(void **state)
+{
+    (void)state;
+    request();
+    first->wild_at = 4;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->code, HILL_E_PROTOCOL);
+    request();
+    assert_whole();
+}
+
 static void a_request_that_cannot_fit_is_refused(void **state)
 {
     (void)state;
@@ -198,7 +224,8 @@ static void a_new_epoch_takes_the_worker_along(void **state)
 static void start_story(uint32_t i)
 {
     struct stage_lane *lane = &stage.lanes[i];
-    lane->stall_at = lane->refuse_at = lane->old_generation_at = lane->cancel_at = 0;
+    lane->stall_at = lane->refuse_at = lane->old_generation_at = lane->cancel_at = lane->wild_at =
+        0;
     stage_request(&stage, i, prompt + stories[i].first, stories[i].n, stories[i].predict,
                   UINT32_MAX);
 }
@@ -352,6 +379,8 @@ int main(void)
         cmocka_unit_test(a_cancel_at_once_leaves_nothing_behind),
         cmocka_unit_test(a_failed_selection_ends_one_request),
         cmocka_unit_test(a_stale_staging_slot_is_not_used),
+        cmocka_unit_test(hot_entries_are_read_in_place),
+        cmocka_unit_test(an_entry_outside_the_hot_pool_is_not_used),
         cmocka_unit_test(a_request_that_cannot_fit_is_refused),
         cmocka_unit_test(a_new_epoch_takes_the_worker_along),
         cmocka_unit_test(three_join_and_leave_with_their_own_bits),
