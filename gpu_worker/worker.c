@@ -149,7 +149,8 @@ static void attach_hot(struct worker *w)
     struct hill_why why = {.text = "HILL_TEST_COPY_HOT"};
     if (!w->device.shares_memory)
         return;
-    int rc = getenv("HILL_TEST_COPY_HOT") ? HILL_E_UNSUPPORTED : 0;
+    const char *copy = getenv("HILL_TEST_COPY_HOT");
+    int rc = copy && *copy ? HILL_E_UNSUPPORTED : 0;
     if (!rc)
         rc = dataplane_attach_hot(&w->plane, &why);
     if (!rc)

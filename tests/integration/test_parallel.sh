@@ -118,6 +118,25 @@ for worker in cpu_scorer gpu_worker; do
     expect "restarts of $worker" "$(cat "$work"/out[0-7] | jq -s "map(.restarts.$worker) | max")" 1
 done
 
+# --- little memory and a drive: entries move while the attention reads hot ones in place, or copies of them; a scorer dies
+down || fail "down"
+for copy in "" 1; do
+    for placement in bkp recency; do
+        HILL_TEST_COPY_HOT=$copy up "${options[@]}" -np 3 --beta 0.25 --hot-mb 12 --placement $placement || fail "up -np 3, $placement"
+        at_once 0 1 3
+        wait_all "-np 3, $placement, copy '$copy'" 0 1 3
+        all_equal "-np 3, $placement, copy '$copy'" 0 1 3
+        expect "$placement, copy '$copy': something went down" "$(cat "$work"/out[013] | jq -s 'map(.. | .demoted? // empty) | add > 0')" true
+        at_once 0 1 3
+        wait_for 60 decoding 2 || fail "nothing decodes"
+        kill -KILL "$(worker_pid cpu_scorer)"
+        wait_all "-np 3, $placement, copy '$copy', scorer killed" 0 1 3
+        all_equal "-np 3, $placement, copy '$copy', scorer killed" 0 1 3
+        down || fail "down"
+    done
+done
+up "${options[@]}" -np 8 --log-level debug || fail "up -np 8"
+
 # --- more than eight wait and are served in the order in which they came
 log=$state_dir/hillinfer.log
 lines=$(wc -l <"$log")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The selection and the logits do not depend on where the entries lie, nor on the code path that scores them; a wrong score shows.
+# The selection and the logits do not depend on where the entries lie, nor on the code path that scores them, nor on whether the
+# attention reads hot entries in place or copies of them; a wrong score shows.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -16,9 +17,9 @@ text=/usr/share/common-licenses/GPL-3
     printf 'She loved to play outside in the park with her dog. One day, she saw a big, red ball. %.0s' 1 2 3 4 5
 } >"$work/story"
 
-# check NAME PROMPT N ARGUMENTS...: six runs, equal hashes; a seventh with a wrong score for a cold entry differs
+# check NAME PROMPT N ARGUMENTS...: six runs, equal hashes; with copies of hot entries too; one with a wrong score for a cold entry differs
 check() {
-    local name=$1 prompt=$2 n=$3 first="" hashes placement entries cold
+    local name=$1 prompt=$2 n=$3 first="" hashes placement entries cold uploads
     shift 3
     for placement in "--csd none" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp --pin 0.02 --simd reference" "--csd none --simd reference"; do
         # shellcheck disable=SC2086  # words on purpose
@@ -38,6 +39,17 @@ check() {
         *) [ $((cold * 100)) -ge $((entries * 75)) ] || fail "$name, $placement: $cold of $entries entries cold, wanted about 80 %" ;;
         esac
         expect "$name, $placement: keys over the link" "$(field "$work/out" .bytes.link_key)" 0
+    done
+    for placement in "--csd none" "--beta 0.25 --placement bkp"; do
+        # shellcheck disable=SC2086  # words on purpose
+        HILL_TEST_COPY_HOT=1 run_json "$work/copied" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/copied.err")"
+        expect "$name, $placement, copied: hashes" "$(field "$work/copied" '"\(.selection_hash) \(.logits_hash)"')" "$first"
+        [ "$(field "$work/copied" '.bytes.gpu_upload >= .tiers.hot.hits')" = true ] || fail "$name, $placement, copied: nothing was uploaded"
+        [ "$placement" = "--csd none" ] || continue
+        # shellcheck disable=SC2086
+        run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/out.err")"
+        uploads=$(field "$work/out" .bytes.gpu_upload)
+        [ "$name" = stories ] || expect "$name, $placement, in place: uploaded bytes" "$uploads" 0 # its heads of 8 values are copied
     done
     HILL_TEST_WRONG_SCORE=100 run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --beta 0.25 || fail "$name: $(cat "$work/out.err")"
     [ "$(field "$work/out" .selection_hash)" != "${first% *}" ] || fail "$name: a wrong score for a cold entry did not change the selection"
