@@ -77,8 +77,8 @@ static int tokens_there(struct pipeline *p, struct sequence *s, const struct rec
 
 static int check_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
-    if (s->state != SEQUENCE_ACTIVE)
-        return HILL_E_PROTOCOL;
+    if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id)
+        return HILL_E_PROTOCOL; /* of a request that is over; its slot may be another's by now */
     if (s->status)
         return s->status;
     if (q->n_tokens > s->max_tokens ||
@@ -561,7 +561,9 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
 /* The GPU worker has read what the sequence's last selection named. */
 static void take_reads_done(struct pipeline *p, const struct record_reads_done *r)
 {
-    p->sequences[r->header.sequence].reading = false;
+    struct sequence *s = &p->sequences[r->header.sequence];
+    if (s->request_id == r->request_id)
+        s->reading = false;
 }
 
 int query_pump(struct pipeline *p)

@@ -79,8 +79,13 @@ static int push_query(struct worker *w, struct step_member *m, struct hill_why *
     struct record_query *query = to_query;
     struct record_append *append = to_append;
     m->query_id = w->next_query_id++;
-    *query = (struct record_query){request_header(r, layer), m->query_id, QUERY_EXACT, hp->n_heads,
-                                   n_before};
+    *query = (struct record_query){request_header(r, layer),
+                                   m->query_id,
+                                   QUERY_EXACT,
+                                   hp->n_heads,
+                                   n_before,
+                                   r->prefill->request_id,
+                                   0};
     *append = (struct record_append){
         .header = request_header(r, layer), .first = n_before, .n_tokens = 1};
     STAGE_BEGIN(query, r->sequence, r->step, layer);
@@ -295,7 +300,9 @@ static int say_reads_done(struct worker *w, struct hill_why *why)
 {
     int rc = 0;
     for (uint32_t i = 0; !rc && w->reads_hot && i < w->step.n_members; i++) {
-        struct record_reads_done done = {.header = request_header(w->step.members[i].request, 0)};
+        const struct request *r = w->step.members[i].request;
+        struct record_reads_done done = {.header = request_header(r, 0),
+                                         .request_id = r->prefill->request_id};
         rc = dataplane_push(&w->plane, &w->plane.query, RECORD_READS_DONE, &done, sizeof done,
                             worker_deadline(), why);
     }

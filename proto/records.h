@@ -91,6 +91,8 @@ struct record_query {
     uint32_t n_heads;  /* query vectors in the record */
     uint32_t
         n_tokens; /* N: tokens appended before this query; it covers exactly positions 0 .. N-1 */
+    uint64_t request_id; /* whose: the slot may have gone to another request meanwhile */
+    uint64_t reserved;
     /* then float q[n_heads][head_dim], after rotary embedding */
 };
 
@@ -98,7 +100,8 @@ struct record_query {
  * the last layer of a step; between layers the next QUERY says so. */
 struct record_reads_done {
     struct record_header header;
-    uint64_t reserved[2];
+    uint64_t request_id;
+    uint64_t reserved;
 };
 
 /* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot, or
@@ -239,7 +242,7 @@ _Static_assert(sizeof(struct record_seq_begin) == 64, "layout");
 _Static_assert(sizeof(struct record_append) == 32, "layout");
 _Static_assert(sizeof(struct record_step_end) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_end) == 32, "layout");
-_Static_assert(sizeof(struct record_query) == 32, "layout");
+_Static_assert(sizeof(struct record_query) == 48, "layout");
 _Static_assert(sizeof(struct record_reads_done) == 32, "layout");
 _Static_assert(sizeof(struct record_selection) == 32, "layout");
 _Static_assert(sizeof(struct selected_upload) == 16, "layout");

@@ -613,7 +613,7 @@ static void gpu_finish_reading(struct rig_request *q)
 
 static void gpu_reads_done(struct rig_request *q)
 {
-    struct record_reads_done done = {.header = gpu_header(q, 0)};
+    struct record_reads_done done = {.header = gpu_header(q, 0), .request_id = q->request_id};
     gpu_finish_reading(q);
     if (q->rig->reads_hot)
         gpu_push(q->rig, RING_QUERY, RECORD_READS_DONE, &done, sizeof done);
@@ -733,7 +733,8 @@ static void gpu_ask(struct rig_request *q, uint32_t layer, uint32_t n, bool appe
     *out = (struct rig_question){.query = {.header = gpu_header(q, layer),
                                            .query_id = ++q->query_id * 2 + q->sequence,
                                            .n_heads = 4,
-                                           .n_tokens = n}};
+                                           .n_tokens = n,
+                                           .request_id = q->request_id}};
     gpu_finish_reading(q);
     for (int i = 0; i < 64; i++)
         out->q[i] = (float)(int)(rig_random(&q->random, 2001)) / 1000.0f - 1.0f;

@@ -480,7 +480,11 @@ static void test_an_interruption_leaves_a_waiting_query(void **unused)
     struct {
         struct record_query query;
         float q[64];
-    } out = {.query = {.header = gpu_header(q, 0), .query_id = 9, .n_heads = 4, .n_tokens = q->n}};
+    } out = {.query = {.header = gpu_header(q, 0),
+                       .query_id = 9,
+                       .n_heads = 4,
+                       .n_tokens = q->n,
+                       .request_id = q->request_id}};
     gpu_push(r, RING_QUERY, RECORD_QUERY, &out, sizeof out);
     struct timespec pause = {.tv_nsec = 100000000};
     nanosleep(&pause, NULL);
@@ -488,6 +492,36 @@ static void test_an_interruption_leaves_a_waiting_query(void **unused)
     gpu_free(q);
     rig_stop(r); /* says HILL_E_CANCELLED */
     assert_true(clock_now_ns() - start < CLOCK_MS(5000));
+}
+
+/* A cancelled request's query may come when its slot is another's already. */
+static void test_a_query_of_a_request_that_is_over_is_refused(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    struct {
+        struct record_query query;
+        float q[64];
+    } out = {.query = {.header = gpu_header(q, 0),
+                       .query_id = 77,
+                       .n_heads = 4,
+                       .n_tokens = q->n,
+                       .request_id = q->request_id + 1}};
+    gpu_push(r, RING_QUERY, RECORD_QUERY, &out, sizeof out);
+    const struct record_selection *answer = gpu_wait(r, RECORD_SELECTION);
+    assert_int_equal(answer->query_id, 77);
+    assert_int_equal(answer->status, HILL_E_PROTOCOL);
+    assert_int_equal(answer->n_selected, 0);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    for (int i = 0; i < 3;
+         i++) /* the running one does not notice: its hash is checked at its end */
+        assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
 }
 
 /* The counter is a measurement: bytes that are neither scores nor completions show up in it. */
@@ -561,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
         cmocka_unit_test(test_a_silent_agent_is_a_timeout),
         cmocka_unit_test(test_an_interruption_leaves_a_waiting_query),
+        cmocka_unit_test(test_a_query_of_a_request_that_is_over_is_refused),
         cmocka_unit_test(test_foreign_bytes_on_the_link_are_counted_as_keys),
         cmocka_unit_test(test_a_record_of_another_epoch_is_dropped),
         cmocka_unit_test(test_an_idle_pipeline_sleeps),

@@ -58,7 +58,7 @@ static uint32_t good_record(uint32_t type, void *room)
     case RECORD_QUERY:
         ((struct record_query *)room)->n_heads = 8;
         ((struct record_query *)room)->n_tokens = 55;
-        return 32 + 8 * 8 * 4;
+        return 48 + 8 * 8 * 4;
     case RECORD_SELECTION: {
         struct record_selection *r = room;
         r->n_selected = 3;
