@@ -17,7 +17,7 @@
 #include <xxhash.h>
 
 #include "cpu_scorer/cold_map.h"
-#include "cpu_scorer/gpu_slots.h"
+#include "policy/gpu_slots.h"
 #include "cpu_scorer/hkm.h"
 #include "cpu_scorer/pipeline.h"
 #include "cpu_scorer/placement.h"
@@ -32,8 +32,8 @@
     4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
 #define MOVE_TOKENS_MIN                                                                            \
     4u /* over the target before moving: one more or less is not worth a record of its own */
-#define MOVES_UP   16u /* entries that one answer moves up */
-#define MOVES_DOWN 64u /* entries of one batch on their way down */
+#define MOVES_UP   POLICY_LIVE_RATE /* entries that one answer moves up */
+#define MOVES_DOWN 64u              /* entries of one batch on their way down */
 
 enum sequence_state {
     SEQUENCE_FREE,

@@ -25,11 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Misses above the lowest-ranked hot entry's that bring an entry up: more than one, so that it
- * takes a second miss soon after the first. With half a one, four times as many moves gave fewer
- * hits. */
-#define MARGIN 1.25
-
 /* ---- life --------------------------------------------------------------------------------- */
 
 static struct policy_settings settings_of(const struct pipeline *p, const struct sequence *s)
@@ -40,7 +35,8 @@ static struct policy_settings settings_of(const struct pipeline *p, const struct
     out.sinks = s->settings.sinks;
     out.window = s->settings.window;
     out.alpha = s->settings.budget ? k / s->max_tokens : s->settings.alpha;
-    out.margin = p->config.margin > 0 ? p->config.margin : MARGIN;
+    if (p->config.margin > 0)
+        out.margin = p->config.margin;
     out.pin = p->config.pin < 0 ? out.alpha : p->config.pin;
     return out;
 }

@@ -3,12 +3,11 @@
  *
  * SYNOPSIS     hill-kvtrace FILE... [OPTIONS]        (hill-kvtrace --help)
  * DESCRIPTION  Reads the traces that --trace-kv wrote and reports, for each policy, how many of the
- * selected entries that were not forced (sinks, window) it would have had in the hot tier, and what
- * it would have moved for that. --importance-counts counts instead how often each token was
- * important (the paper's Figure 8).
- * DIAGNOSTICS  One line on stderr; a trace that ends inside a record is used up to there, and a
- * line says so. Exit codes: 0 done; 1 a trace is damaged; 100 wrong use; 111 the environment
- * failed.
+ * selected entries that were not forced (sinks, window) and that the GPU lacked it would have had
+ * in the hot tier, and what it would have moved for that. --importance-counts counts instead how
+ * often each token was important (the paper's Figure 8). DIAGNOSTICS  One line on stderr; a trace
+ * that ends inside a record is used up to there, and a line says so. Exit codes: 0 done; 1 a trace
+ * is damaged; 100 wrong use; 111 the environment failed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +32,13 @@ static const struct option_spec specs[] = {
      .fallback = "0.6",
      .value = "SHARE",
      .help = "share of a sequence's tokens that may be hot"},
+    {.name = "gpu-slots",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = KV_MAX_TOKENS,
+     .unset_help = "the budget of the trace's whole context",
+     .value = "N",
+     .help = "entries that the GPU holds of a sequence and layer; what it has is no miss; 0: none"},
     {.name = "layer",
      .type = OPTION_INTEGER,
      .min = 0,
@@ -59,7 +65,7 @@ static const struct option_spec specs[] = {
      .type = OPTION_INTEGER,
      .min = 1,
      .max = KV_MAX_TOKENS,
-     .unset_help = "1/64 of the tokens, at least 16",
+     .unset_help = "16, as live",
      .value = "N",
      .help = "bkp: promotions per step and layer"},
     {.name = "half-life",
@@ -73,9 +79,9 @@ static const struct option_spec specs[] = {
      .type = OPTION_REAL,
      .min = 0,
      .max = 64,
-     .unset_help = "0.5",
+     .unset_help = "1.25, as live",
      .value = "COUNT",
-     .help = "bkp: selections by which a token must beat the one that goes down"},
+     .help = "bkp: misses by which a token must beat the one that goes down"},
     {.name = "rest",
      .type = OPTION_INTEGER,
      .min = 0,
@@ -101,8 +107,10 @@ static const struct option_program program = {
     .usage = "FILE... [OPTIONS]",
     .summary = "Replays KV traces (--trace-kv) through placement policies and compares them.",
     .example = "hill-kvtrace run.kvt --policy score,bkp,belady --hot 0.4",
-    .notes = "Hits count selected entries that were not forced (sinks, window). belady knows the\n"
-             "future: no policy that brings up only what was just selected has more hits.\n",
+    .notes =
+        "Hits count selected entries that were not forced (sinks, window). A policy hears only\n"
+        "of what the GPU lacked, as the live scorer's does. belady knows the future: no policy\n"
+        "that brings up only what the GPU has just lacked has more hits.\n",
     .tables = &table,
     .n_tables = 1,
     .positional_max = FILES_MAX,
@@ -111,6 +119,8 @@ static const struct option_program program = {
 static void read_settings(struct replay_settings *s, const struct options *o)
 {
     s->hot = options_real(o, "hot");
+    if (options_is_set(o, "gpu-slots"))
+        s->gpu_slots = (uint32_t)options_integer(o, "gpu-slots");
     if (options_is_set(o, "layer"))
         s->layer = options_integer(o, "layer");
     if (options_is_set(o, "alpha"))

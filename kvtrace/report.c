@@ -82,17 +82,18 @@ void report_print(const struct report *report, FILE *to)
     fprintf(to, "unforced selected entries as recorded: %llu on the GPU, %llu hot, %llu cold\n",
             (unsigned long long)report->gpu, (unsigned long long)report->hot,
             (unsigned long long)report->cold);
-    fprintf(to, "hot share %g; per decode step over %s:\n", s->hot,
+    fprintf(to, "hot share %g, %u GPU slots; per decode step over %s:\n", s->hot, s->gpu_slots,
             s->layer < 0 ? "all layers" : "one layer");
-    fprintf(to, "  %-8s %9s %11s %11s %11s %11s\n", "policy", "hot hits", "promoted", "demoted",
-            "KiB moved", "bounces");
+    fprintf(to, "  %-8s %9s %9s %11s %11s %11s %11s\n", "policy", "hot hits", "near", "promoted",
+            "demoted", "KiB moved", "bounces");
     for (unsigned kind = 0; kind < POLICY_COUNT; kind++) {
         const struct replay_result *r = &report->results[kind];
         const struct policy_stats *p = &r->stats;
         if (report->wanted[kind])
-            fprintf(to, "  %-8s %8.2f%% %11.2f %11.2f %11.2f %11.2f\n",
+            fprintf(to, "  %-8s %8.2f%% %8.2f%% %11.2f %11.2f %11.2f %11.2f\n",
                     policy_name((enum policy_kind)kind), 100 * replay_hit_rate(r),
-                    per(p->promoted, r->steps), per(p->demoted, r->steps),
+                    100 * replay_near_rate(r), per(p->promoted, r->steps),
+                    per(p->demoted, r->steps),
                     per((p->promoted + p->demoted) * entry, r->steps) / 1024,
                     per(p->bounced, r->steps));
     }
@@ -104,10 +105,11 @@ static json_t *policy_json(const struct replay_result *r, uint64_t entry)
 {
     const struct policy_stats *p = &r->stats;
     json_t *rate = p->hits_hot + p->hits_cold ? json_real(replay_hit_rate(r)) : json_null();
-    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "hit_rate", rate, "hits_hot",
-                     (json_int_t)p->hits_hot, "hits_cold", (json_int_t)p->hits_cold, "promoted",
-                     (json_int_t)p->promoted, "demoted", (json_int_t)p->demoted, "bounced",
-                     (json_int_t)p->bounced, "placed_cold", (json_int_t)p->placed_cold,
+    return json_pack("{s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "hit_rate", rate,
+                     "near_rate", replay_near_rate(r), "hits_gpu", (json_int_t)r->gpu_hits,
+                     "hits_hot", (json_int_t)p->hits_hot, "hits_cold", (json_int_t)p->hits_cold,
+                     "promoted", (json_int_t)p->promoted, "demoted", (json_int_t)p->demoted,
+                     "bounced", (json_int_t)p->bounced, "placed_cold", (json_int_t)p->placed_cold,
                      "moved_bytes", (json_int_t)((p->promoted + p->demoted) * entry), "steps",
                      (json_int_t)r->steps);
 }
@@ -122,11 +124,12 @@ json_t *report_json(const struct report *report)
         if (report->wanted[kind])
             json_object_set_new(policies, policy_name((enum policy_kind)kind),
                                 policy_json(&report->results[kind], entry));
-    return json_pack("{s:s%, s:s%, s:I, s:I, s:f, s:b, s:{s:I, s:I, s:I}, s:o}", "file",
+    return json_pack("{s:s%, s:s%, s:I, s:I, s:f, s:I, s:b, s:{s:I, s:I, s:I}, s:o}", "file",
                      trace_file_path(report->file), strlen(trace_file_path(report->file)), "model",
                      t->model, strlen(t->model), "records",
                      (json_int_t)trace_file_count(report->file), "entry_bytes", (json_int_t)entry,
-                     "hot_share", report->settings.hot, "cut_short", tail != NULL, "recorded",
+                     "hot_share", report->settings.hot, "gpu_slots",
+                     (json_int_t)report->settings.gpu_slots, "cut_short", tail != NULL, "recorded",
                      "gpu", (json_int_t)report->gpu, "hot", (json_int_t)report->hot, "cold",
                      (json_int_t)report->cold, "policies", policies);
 }

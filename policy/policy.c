@@ -37,7 +37,7 @@ struct policy_settings policy_defaults(void)
                                     .alpha = 0.2,
                                     .pin = 0.2,
                                     .half_life = 5,
-                                    .margin = 0.5,
+                                    .margin = 1.25,
                                     .rest_steps = 2};
 }
 

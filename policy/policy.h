@@ -31,6 +31,7 @@ enum policy_kind { POLICY_SCORE, POLICY_LRU, POLICY_LFU, POLICY_BKP, POLICY_BELA
 
 #define POLICY_BOUNCE_STEPS 16u /* up again within that many steps after going down: a bounce */
 #define POLICY_NEVER        UINT32_MAX
+#define POLICY_LIVE_RATE    16u /* promotions that the live scorer takes after one query */
 
 /* What Belady knows: the selections of the steps to come, in order. */
 struct policy_future {
@@ -50,7 +51,7 @@ struct policy_settings {
     double pin;          /* [0, 1]: the newest fraction that is locked hot, at most a quarter of
                             the capacity */
     uint32_t half_life;  /* steps in which a count loses half its weight, 1 .. 256 */
-    double margin;       /* selections by which a token must beat its victim */
+    double margin;       /* misses by which a token must beat its victim */
     uint32_t rest_steps; /* a token that has been moved stays at least so long */
     const struct policy_future *future; /* belady; read by policy_create only */
 };

@@ -1,4 +1,4 @@
-/* tests/cpu_scorer/test_gpu_slots.c - the GPU slot table against a simulated GPU that only does as
+/* tests/policy/test_gpu_slots.c - the GPU slot table against a simulated GPU that only does as
  * it is told. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu_scorer/gpu_slots.h"
+#include "policy/gpu_slots.h"
 
 enum { LISTS = 3, CAPACITY = 40, POSITIONS = 90, EMPTY = 0xffff };
 

@@ -1,5 +1,5 @@
-/* cpu_scorer/gpu_slots.c - see gpu_slots.h. */
-#include "cpu_scorer/gpu_slots.h"
+/* policy/gpu_slots.c - see gpu_slots.h. */
+#include "policy/gpu_slots.h"
 
 #include <string.h>
 

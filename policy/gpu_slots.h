@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/gpu_slots.h - the GPU's slot table: which KV entries the GPU holds, and where.
+ * policy/gpu_slots.h - the GPU's slot table: which KV entries the GPU holds, and where.
  *
  * What: for each (sequence, layer) the GPU has `capacity` slots. The table is an inclusive cache of
  * the tiers below: an entry that is selected again keeps its slot and is not uploaded again;
@@ -8,10 +8,11 @@
  * The GPU worker follows the table blindly. Memory: 8 bytes per slot, and a count per list,
  * in memory of the caller (the hot segment). Invariant: the entries of a list are sorted by
  * position, and their slots are a permutation of 0 .. count-1. Who calls it: the scorer's data
- * thread alone.
+ * thread, and policy/replay.c, which puts the same table in front of a policy offline. Concurrency:
+ * one thread per table. Failure: HILL_E_NOSPACE.
  */
-#ifndef HILL_CPU_SCORER_GPU_SLOTS_H
-#define HILL_CPU_SCORER_GPU_SLOTS_H
+#ifndef HILL_POLICY_GPU_SLOTS_H
+#define HILL_POLICY_GPU_SLOTS_H
 
 #include <stdint.h>
 
