@@ -108,9 +108,9 @@ const struct option_spec hill_pipeline_specs[] = {
      .choices = "auto",
      .fallback = "auto",
      .value = "SHARE",
-     .help =
-         "bkp: the newest share of the entries that stays hot, at most a quarter of the hot ones; "
-         "auto is --alpha"},
+     .help = "bkp: the newest share of the entries that stays hot, at most a sixteenth of the hot "
+             "ones; "
+             "auto is --alpha"},
     {.name = "sinks",
      .type = OPTION_INTEGER,
      .min = 0,

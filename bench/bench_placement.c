@@ -1,11 +1,16 @@
 /*
  * bench/bench_placement.c - figure "placement": hit rate, moved KV and bounces of the placement
- * policies over KV traces.
+ * policies over KV traces, and what the GPU's cache saves.
  *
- * What: replays every *.kvt of the folder $BENCH_TRACES (made with --trace-kv) at three hot shares
- * through score, lru, lfu, bkp and belady, and times a step of bkp. Replays are deterministic, so
- * there is one round. Skipped (status 77) where no trace is. Concurrency: none. Failure: status 1
- * when a trace cannot be replayed.
+ * What: runs the pipeline on each of its models over the licence text with --trace-kv, and replays
+ * the traces at three hot shares through score, lru, lfu, bkp and belady, with the GPU's slot table
+ * in front as in the live scorer. Beside it the live runs' own numbers: uploads against the entries
+ * selected, hits and moves. Times a step of bkp. With $BENCH_TRACES set, every *.kvt of that folder
+ * is replayed instead and nothing runs. Replays are deterministic, so there is one round. Models:
+ * the embedded wired one, a random-weight one of 134 M parameters, stories260K.gguf of $HILL_MODELS
+ * (default ../shared/models), and models/hill-ref.gguf or $BENCH_MODEL; a file that is not there is
+ * left out and said so. Concurrency: none. Failure: status 1 when a run fails or a trace cannot be
+ * replayed; 77: $BENCH_TRACES has none.
  */
 #include <glob.h>
 #include <stdio.h>
@@ -13,55 +18,245 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "bench/harness.h"
+#include "bench/bench_decode_pipeline.h"
 #include "policy/replay.h"
 
-static const double shares[] = {0.6, 0.4, 0.2};
+#define SHARES 3u
 
-static double per_step(uint64_t sum, const struct replay_result *r)
+static const double shares[SHARES] = {0.6, 0.4, 0.2};
+
+/* A trace and what came of it. */
+struct figure_trace {
+    char name[128];
+    uint64_t entry; /* bytes */
+    struct replay_result results[SHARES][POLICY_COUNT];
+    bool live; /* it was made here, and these are the run's own numbers */
+    double prompt_tokens, gpu_hits, hot_hits, cold_hits, upload_bytes, promoted, demoted, bounced;
+    uint64_t live_hot, live_cold; /* of the trace: without the forced */
+};
+
+static struct figure_trace traces[64];
+static unsigned n_traces;
+
+static double per(double sum, double count)
 {
-    return r->steps ? (double)sum / (double)r->steps : 0;
+    return count > 0 ? sum / count : 0;
 }
 
-static void print_row(const struct trace_file *file, enum policy_kind kind, double share,
-                      const struct replay_result *results)
+/* ---- replay ------------------------------------------------------------------------------- */
+
+static void print_row(const struct figure_trace *t, unsigned share, enum policy_kind kind)
 {
-    const struct replay_result *r = &results[kind];
-    const struct policy_stats *s = &r->stats, *score = &results[POLICY_SCORE].stats;
-    uint64_t entry = kv_entry_bytes(&trace_file_settings(file)->geometry);
-    double hit = 100 * replay_hit_rate(r), moved = (double)(s->promoted + s->demoted);
-    double naive = (double)(score->promoted + score->demoted);
-    printf("| %.0f %% | %s | %.2f %% | %+.2f | %+.2f | %.1f | %.1f | %.3f | %.2f |\n", 100 * share,
-           policy_name(kind), hit, hit - 100 * replay_hit_rate(&results[POLICY_SCORE]),
-           hit - 100 * replay_hit_rate(&results[POLICY_BELADY]), per_step(s->promoted, r),
-           per_step((s->promoted + s->demoted) * entry, r) / 1024, naive > 0 ? moved / naive : 0,
-           per_step(s->bounced, r));
+    const struct replay_result *r = &t->results[share][kind];
+    const struct replay_result *score = &t->results[share][POLICY_SCORE];
+    const struct policy_stats *s = &r->stats;
+    double moved = (double)(s->promoted + s->demoted), steps = (double)r->steps;
+    printf("| %.0f %% | %s | %.2f %% | %.2f %% | %.1f | %.1f | %.3f | %.2f |\n",
+           100 * shares[share], policy_name(kind), 100 * replay_hit_rate(r),
+           100 * replay_near_rate(r), per((double)s->promoted, steps),
+           per(moved * (double)t->entry, steps) / 1024,
+           per(moved, (double)(score->stats.promoted + score->stats.demoted)),
+           per((double)s->bounced, steps));
 }
 
-static void compare(struct trace_file *file)
+/* Where the selected entries lay that were not forced and that the GPU lacked. */
+static void count_recorded(struct figure_trace *t, struct trace_file *file)
 {
-    const struct trace_settings *t = trace_file_settings(file);
-    struct hill_why why;
-    printf("\n**%s**: %u layers, %u records, alpha %g\n\n", t->model, t->geometry.n_layers,
-           trace_file_count(file), t->alpha);
-    printf(
-        "| hot | policy | hot hits | against score | against belady | promoted/step | KiB "
-        "moved/step | moves / score's | bounces/step |\n|---|---|---|---|---|---|---|---|---|\n");
-    for (unsigned i = 0; i < sizeof shares / sizeof shares[0]; i++) {
-        struct replay_settings settings = replay_defaults(file);
-        struct replay_result results[POLICY_COUNT];
-        settings.hot = shares[i];
-        for (unsigned kind = 0; kind < POLICY_COUNT; kind++) {
-            bench_progress(i + 1, 3, policy_name((enum policy_kind)kind));
-            if (replay_run(&results[kind], file, (enum policy_kind)kind, &settings, &why))
-                bench_fail("%s", why.text);
+    const struct trace_settings *s = trace_file_settings(file);
+    for (uint32_t i = 0; i < trace_file_count(file); i++) {
+        const struct trace_record *r = trace_file_record(file, i);
+        uint32_t from = r->n_tokens > s->window ? r->n_tokens - s->window : 0;
+        const uint32_t *words;
+        const uint16_t *scores;
+        struct hill_why why;
+        if (trace_file_read(file, i, &words, &scores, &why))
+            bench_fail("%s", why.text);
+        for (uint32_t j = 0; j < r->n_selected; j++) {
+            uint32_t position = words[j] & TRACE_POSITION_MASK;
+            if (position < s->sinks || position >= from || (words[j] & TRACE_GPU))
+                continue;
+            t->live_hot += (words[j] & TRACE_COLD) == 0;
+            t->live_cold += (words[j] & TRACE_COLD) != 0;
         }
-        for (unsigned kind = 0; kind < POLICY_COUNT; kind++)
-            print_row(file, (enum policy_kind)kind, shares[i], results);
     }
 }
 
-/* One step of bkp over n tokens, a fifth of them selected at random with favourites. */
+static void replay(struct figure_trace *t, const char *path)
+{
+    struct trace_file *file;
+    struct hill_why why;
+    if (trace_file_open(&file, path, &why))
+        bench_fail("%s", why.text);
+    const struct trace_settings *settings = trace_file_settings(file);
+    struct replay_settings s = replay_defaults(file);
+    if (!*t->name)
+        snprintf(t->name, sizeof t->name, "%s", settings->model);
+    t->entry = kv_entry_bytes(&settings->geometry);
+    count_recorded(t, file);
+    printf(
+        "\n**%s**: %u layers, %u queries, %llu bytes an entry, alpha %g, %u GPU slots a layer\n\n",
+        t->name, settings->geometry.n_layers, trace_file_count(file), (unsigned long long)t->entry,
+        settings->alpha, s.gpu_slots);
+    printf("| hot | policy | hits | near | promoted/step | KiB moved/step | moves / score's | "
+           "bounces/step |\n|---|---|---|---|---|---|---|---|\n");
+    for (unsigned share = 0; share < SHARES; share++) {
+        s.hot = shares[share];
+        for (unsigned kind = 0; kind < POLICY_COUNT; kind++) {
+            bench_progress(share + 1, SHARES, policy_name((enum policy_kind)kind));
+            if (replay_run(&t->results[share][kind], file, (enum policy_kind)kind, &s, &why))
+                bench_fail("%s", why.text);
+        }
+        for (unsigned kind = 0; kind < POLICY_COUNT; kind++)
+            print_row(t, share, (enum policy_kind)kind);
+    }
+    trace_file_close(file);
+}
+
+/* ---- the bars, and what a step asks for --------------------------------------------------- */
+
+static const char *met(bool is)
+{
+    return is ? "met" : "missed";
+}
+
+static void print_bars(void)
+{
+    printf("\nbkp against the bars: hits at least score's - 2 points with at most a fifth of its "
+           "moves, and within 5 points of belady. Beside it, per step and layer: the entries that "
+           "the GPU lacked (window and sinks left out), what score brings up - mostly entries that "
+           "no query has fetched, so each is a read of its own - and what belady does.\n\n"
+           "| model | hot | hits - score's | near - score's | moves / score's | hits - belady's | "
+           "near - belady's | lacked | score brings up | belady brings up |\n"
+           "|---|---|---|---|---|---|---|---|---|---|\n");
+    for (unsigned i = 0; i < n_traces; i++)
+        for (unsigned share = 0; share < SHARES; share++) {
+            const struct figure_trace *t = &traces[i];
+            const struct replay_result *bkp = &t->results[share][POLICY_BKP],
+                                       *score = &t->results[share][POLICY_SCORE],
+                                       *best = &t->results[share][POLICY_BELADY];
+            double hits = 100 * (replay_hit_rate(bkp) - replay_hit_rate(score));
+            double near = 100 * (replay_near_rate(bkp) - replay_near_rate(score));
+            double hits_best = 100 * (replay_hit_rate(bkp) - replay_hit_rate(best));
+            double near_best = 100 * (replay_near_rate(bkp) - replay_near_rate(best));
+            double moves = per((double)(bkp->stats.promoted + bkp->stats.demoted),
+                               (double)(score->stats.promoted + score->stats.demoted));
+            double queries = (double)bkp->queries;
+            printf("| %s | %.0f %% | %+.1f %s | %+.1f %s | %.3f %s | %+.1f %s | %+.1f %s | %.1f | "
+                   "%.1f | %.1f |\n",
+                   t->name, 100 * shares[share], hits, met(hits >= -2), near, met(near >= -2),
+                   moves, met(moves <= 0.2), hits_best, met(hits_best >= -5), near_best,
+                   met(near_best >= -5),
+                   per((double)(bkp->stats.hits_hot + bkp->stats.hits_cold), queries),
+                   per((double)score->stats.promoted, queries),
+                   per((double)best->stats.promoted, queries));
+        }
+}
+
+/* ---- live runs ---------------------------------------------------------------------------- */
+
+static void read_answer(struct figure_trace *t, json_t *root)
+{
+    t->live = true;
+    t->prompt_tokens = json_at(root, "prompt_tokens", NULL, NULL);
+    t->gpu_hits = json_at(root, "tiers", "gpu", "hits");
+    t->hot_hits = json_at(root, "tiers", "hot", "hits");
+    t->cold_hits = json_at(root, "tiers", "cold", "hits");
+    t->upload_bytes = json_at(root, "bytes", "gpu_upload", NULL);
+    t->promoted = json_at(root, "moves", "promoted", NULL);
+    t->demoted = json_at(root, "moves", "demoted", NULL);
+    t->bounced = json_at(root, "moves", "bounced", NULL);
+}
+
+/* Continue the first `bytes` of the licence by n tokens, 60 % hot; then replay its trace. The
+ * context is no longer than needed, so that the GPU has slots for one selection. */
+static void run_model(const char *name, const char *model, uint32_t bytes, uint32_t n)
+{
+    struct figure_trace *t = &traces[n_traces++];
+    char path[4200];
+    json_error_t error;
+    snprintf(t->name, sizeof t->name, "%s", name);
+    snprintf(path, sizeof path, "%s/trace%u.kvt", pipeline_folder, n_traces);
+    bench_progress(n_traces, 4, name);
+    run_or_fail("head", capture("head -c %u LICENSE >%s/prompt.txt", bytes, pipeline_folder));
+    char *text = capture("scripts/hillinfer run --run-dir %s/run --state-dir %s/state --json -m %s "
+                         "-f %s/prompt.txt -n %u --temp 0 --ignore-eos -t %u -c %u --alpha 0.2 "
+                         "--beta 1.5 --log-level error --trace-kv %s --trace-scores",
+                         pipeline_folder, pipeline_folder, model, pipeline_folder, n, THREADS,
+                         bytes + n + 8, path);
+    json_t *root = text ? json_loads(text, 0, &error) : NULL;
+    if (!root)
+        bench_fail("the pipeline gave no answer with %s", model);
+    read_answer(t, root);
+    json_decref(root);
+    free(text);
+    replay(t, path);
+    remove(path);
+}
+
+static void run_file(const char *name, const char *model, uint32_t bytes, uint32_t n)
+{
+    if (access(model, R_OK) == 0)
+        run_model(name, model, bytes, n);
+    else
+        printf("\n**%s** is left out: there is no such file here.\n", name);
+}
+
+static void run_models(const struct bench_options *o)
+{
+    const char *folder = getenv("HILL_MODELS"), *trained = getenv("BENCH_MODEL");
+    char wired[4200], random[4200], stories[4200];
+    snprintf(pipeline_folder, sizeof pipeline_folder, "%s/%s.XXXXXX", o->folder, o->figure);
+    if (!mkdtemp(pipeline_folder))
+        bench_fail("cannot make a folder in %s", o->folder);
+    atexit(pipeline_clean);
+    run_or_fail("make programs", capture("make --no-print-directory -s programs >&2"));
+    snprintf(wired, sizeof wired, "%s/wired.gguf", pipeline_folder);
+    run_or_fail("hill-mkmodel", capture("build/bin/hill-mkmodel -o %s >&2", wired));
+    if (o->quick) {
+        run_model("wired", wired, 500, 16);
+        return;
+    }
+    run_model("wired", wired, 4000, 256);
+    trained = trained && *trained ? trained : "models/hill-ref.gguf";
+    const char *slash = strrchr(trained, '/');
+    run_file(slash ? slash + 1 : trained, trained, 4000, 256);
+    snprintf(stories, sizeof stories, "%s/stories260K.gguf",
+             folder && *folder ? folder : "../shared/models");
+    run_file("stories260K", stories, 1200, 256);
+    snprintf(random, sizeof random, "%s/random.gguf", pipeline_folder);
+    run_or_fail("hill-mkmodel",
+                capture("build/bin/hill-mkmodel -o %s --random --layers %u --width %u --heads %u "
+                        "--kv-heads %u --head-dim %u --ffn %u --vocab %u --type f16 >&2",
+                        random, MODEL_LAYERS, MODEL_WIDTH, MODEL_HEADS, MODEL_HEADS,
+                        MODEL_WIDTH / MODEL_HEADS, MODEL_FFN, MODEL_VOCAB));
+    run_model("random 134 M", random, 2000, 48);
+}
+
+static void print_live(void)
+{
+    printf("\nThe same runs live, at 60 %% hot. Without residency a step uploads all that it "
+           "selects. Hits as above, live and as replayed.\n\n"
+           "| model | prompt | selected, KiB/step | uploaded, KiB/step | uploaded / selected | "
+           "hits live | hits replayed | promoted/step | demoted/step | bounces/step |\n"
+           "|---|---|---|---|---|---|---|---|---|---|\n");
+    for (unsigned i = 0; i < n_traces; i++) {
+        const struct figure_trace *t = &traces[i];
+        double steps = (double)t->results[0][POLICY_BKP].steps;
+        double selected = (t->gpu_hits + t->hot_hits + t->cold_hits) * (double)t->entry;
+        if (!t->live)
+            continue;
+        printf("| %s | %.0f | %.1f | %.1f | %.3f | %.2f %% | %.2f %% | %.1f | %.1f | %.2f |\n",
+               t->name, t->prompt_tokens, per(selected, steps) / 1024,
+               per(t->upload_bytes, steps) / 1024, per(t->upload_bytes, selected),
+               100 * per((double)t->live_hot, (double)(t->live_hot + t->live_cold)),
+               100 * replay_hit_rate(&t->results[0][POLICY_BKP]), per(t->promoted, steps),
+               per(t->demoted, steps), per(t->bounced, steps));
+    }
+}
+
+/* ---- the time of a step ------------------------------------------------------------------- */
+
+/* One step of bkp over n tokens, a fifth of them told at random with favourites. */
 static double step_us(uint32_t n, uint32_t steps)
 {
     struct policy_settings settings = policy_defaults();
@@ -84,7 +279,7 @@ static double step_us(uint32_t n, uint32_t steps)
         }
         int64_t start = clock_now_ns();
         if (policy_append(policy, 1, (n + step) * 6 / 10, &moves) ||
-            policy_step(policy, selected, count, NULL, 0, &moves))
+            policy_step(policy, selected, count, NULL, POLICY_LIVE_RATE, &moves))
             bench_fail("a step of the policy failed");
         ns += clock_now_ns() - start;
     }
@@ -93,30 +288,44 @@ static double step_us(uint32_t n, uint32_t steps)
     return (double)ns / steps / 1000;
 }
 
-int main(int argc, char **argv)
+static int replay_folder(const char *folder)
 {
-    struct bench_options options = bench_start("placement", argc, argv);
-    const char *folder = getenv("BENCH_TRACES");
     char pattern[4200];
     glob_t found;
-    snprintf(pattern, sizeof pattern, "%s/*.kvt", folder ? folder : options.folder);
+    snprintf(pattern, sizeof pattern, "%s/*.kvt", folder);
     if (glob(pattern, 0, NULL, &found) || found.gl_pathc == 0) {
         fprintf(stderr, "bench: no traces match %s; make some with --trace-kv\n", pattern);
         return 77;
     }
-    printf("## Placement policies\n\nHits: selected entries that were not forced (sinks, window) "
-           "and lay in the hot tier, over KV traces; moves are promotions and demotions of all "
-           "layers. belady knows the future.\n");
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        struct trace_file *file;
-        struct hill_why why;
-        if (trace_file_open(&file, found.gl_pathv[i], &why))
-            bench_fail("%s", why.text);
-        compare(file);
-        trace_file_close(file);
-    }
+    for (size_t i = 0; i < found.gl_pathc && i < sizeof traces / sizeof traces[0]; i++)
+        replay(&traces[n_traces++], found.gl_pathv[i]);
     globfree(&found);
-    printf("\n| tokens | bkp, µs per step and layer (a fifth selected) |\n|---|---|\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench_options options = bench_start("placement", argc, argv);
+    const char *folder = getenv("BENCH_TRACES");
+    printf("## Placement policies\n\nKV traces replayed: the GPU's slot table stands in front, and "
+           "the policies hear only of what it lacks. Hits: the share of the entries that the GPU "
+           "lacked and that were not forced (sinks, window) that lay in the hot tier. Near: the "
+           "share of all selected entries, without the forced, that the GPU held or that were hot. "
+           "Moves are promotions and demotions of all layers; a bounce is a promotion within 16 "
+           "steps of a demotion. belady knows the future, and like all but score it brings up "
+           "only what the GPU has just lacked.\n");
+    if (folder && *folder) {
+        int rc = replay_folder(folder);
+        if (rc)
+            return rc;
+    } else {
+        printf("\nEach model continues the start of the licence text, greedily.\n");
+        run_models(&options);
+    }
+    print_bars();
+    if (!folder || !*folder)
+        print_live();
+    printf("\n| tokens | bkp, µs per step and layer (told of a fifth) |\n|---|---|\n");
     for (uint32_t n = 4096; n <= (options.quick ? 4096u : 65536u); n *= 4)
         printf("| %u | %.1f |\n", n, step_us(n, options.quick ? 20 : 200));
     return 0;

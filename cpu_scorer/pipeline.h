@@ -40,7 +40,7 @@ struct pipeline_config {
     double beta;
     enum pipeline_placement placement;
     double pin;    /* bkp; negative: alpha */
-    double margin; /* bkp: of misses, for moving up; 0: as measured best, pipeline_moves.c */
+    double margin; /* bkp: of misses, for moving up; 0: the policy's default */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
         cold_cap_bytes;               /* reported, enforced by the sizes given */
     bool csd;                         /* an agent with a cold pool is attached */

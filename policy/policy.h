@@ -48,8 +48,8 @@ struct policy_settings {
     /* bkp alone */
     double alpha;        /* (0, 1]: the fraction with the highest counts is never demoted, as far as
                             it fits in half of what is not pinned */
-    double pin;          /* [0, 1]: the newest fraction that is locked hot, at most a quarter of
-                            the capacity */
+    double pin;          /* [0, 1]: the newest fraction that is locked hot, at most a sixteenth
+                            of the capacity */
     uint32_t half_life;  /* steps in which a count loses half its weight, 1 .. 256 */
     double margin;       /* misses by which a token must beat its victim */
     uint32_t rest_steps; /* a token that has been moved stays at least so long */

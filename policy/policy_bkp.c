@@ -1,7 +1,7 @@
 /*
  * policy/policy_bkp.c - bidirectional KV pools (paper, 4.2), with what keeps tokens from bouncing.
  *
- * (1) Temporal-aware pinning: the newest `pin` of the tokens, at most a quarter of the capacity,
+ * (1) Temporal-aware pinning: the newest `pin` of the tokens, at most a sixteenth of the capacity,
  * stay hot, and so do the forced ones. (2) Hit-rate table: a u16 per token (2N bytes). A selection
  * adds `weight`; instead of every count decaying at each step, the weight grows by a factor of
  * 2^(1/half_life) and once it has doubled, it and all counts are halved. So counts are
@@ -27,7 +27,7 @@
 #define QUEUE_STEPS 16u
 #define RATE_LEAST  16u
 #define RATE_SHARE  64u
-#define PIN_SHARE   4u
+#define PIN_SHARE   16u
 #define BUCKETS     1024u /* of a count's upper 10 bits */
 #define SHIFT       6
 
@@ -130,7 +130,7 @@ static void watch(struct policy *p, const uint32_t *selected, uint32_t n)
 
 /* ---- the lowest-ranked tokens ------------------------------------------------------------- */
 
-/* Positions from here on are pinned; at most a quarter of the capacity (README.md says why), and
+/* Positions from here on are pinned; at most a sixteenth of the capacity (README.md says why), and
  * never more than fits beside the sinks. */
 static uint32_t pinned_from(const struct policy *p)
 {

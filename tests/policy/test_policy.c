@@ -20,6 +20,7 @@ static struct policy *make(enum policy_kind kind, uint32_t sinks, uint32_t windo
     s.max_tokens = 1000;
     s.sinks = sinks;
     s.window = window;
+    s.margin = 0.5; /* one selection is enough to come up */
     assert_int_equal(policy_create(&p, kind, &s, &why), 0);
     return p;
 }
@@ -134,19 +135,21 @@ static void bkp_pins_the_newest(void **state)
     struct policy_settings s = policy_defaults();
     struct policy *p;
     struct hill_why why;
+    uint32_t old[40];
     s.max_tokens = 1000;
     s.sinks = 1;
     s.window = 1;
     s.pin = 0.2;
     assert_int_equal(policy_create(&p, POLICY_BKP, &s, &why), 0);
-    append(p, 20, 8); /* pinned: 0, and of a fifth no more than a quarter of 8: 18, 19 */
-    assert_hot(p, "H............HHHHHHH");
-    for (unsigned i = 0; i < 10; i++)
-        STEP(p, 1, 2, 3, 4, 5, 6);
-    for (uint32_t i = 18; i < 20; i++)
-        assert_true(policy_is_hot(p, i));
-    assert_int_equal(policy_stats(p)->promoted, 5);
-    assert_int_equal(policy_hot_tokens(p), 8);
+    for (uint32_t i = 0; i < 40; i++)
+        old[i] = 1 + i;
+    append(p, 100, 32); /* 69 .. 99 hot; pinned: 0, and of a fifth a sixteenth of 32: 98, 99 */
+    assert_false(policy_is_hot(p, 68));
+    for (unsigned i = 0; i < 20; i++)
+        step(p, 40, old);
+    assert_true(policy_is_hot(p, 0) && policy_is_hot(p, 98) && policy_is_hot(p, 99));
+    assert_int_equal(policy_stats(p)->promoted, 29); /* for 69 .. 97 */
+    assert_int_equal(policy_hot_tokens(p), 32);
     policy_destroy(p);
 }
 
@@ -155,7 +158,7 @@ static void bkp_forgets_an_old_favourite(void **state)
 {
     (void)state;
     struct policy *p = make(POLICY_BKP, 0, 1);
-    append(p, 10, 3); /* 7 8 9 hot; the pin is capped at a quarter of 3, and 9 is forced */
+    append(p, 10, 3); /* 7 8 9 hot; the pin is a sixteenth of 3: none; 9 is forced */
     for (unsigned i = 0; i < 200; i++)
         STEP(p, 7, 8);
     assert_hot(p, ".......HHH");

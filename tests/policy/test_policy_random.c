@@ -226,7 +226,7 @@ static void check_bkp_step(const struct rig *r, const struct policy_moves *moves
     const struct model *m = &r->model;
     const struct policy_settings *s = &r->settings;
     uint32_t pin = (uint32_t)ceil(s->pin * m->n);
-    pin = pin < m->capacity / 4 ? pin : m->capacity / 4;
+    pin = pin < m->capacity / 16 ? pin : m->capacity / 16;
     if (was_full)
         assert_int_equal(moves->n_promoted, moves->n_demoted);
     for (uint32_t i = 0; i < moves->n_demoted; i++) {
@@ -349,6 +349,7 @@ static void run(enum policy_kind kind, uint32_t sinks, uint32_t window, uint32_t
     r.settings.sinks = sinks;
     r.settings.window = window;
     r.settings.rate = rate;
+    r.settings.margin = 0.5; /* so that much moves */
     r.model =
         (struct model){.kind = kind, .sinks = sinks, .window = window, .rate = rate, .capacity = 9};
     assert_int_equal(policy_create(&r.policy, kind, &r.settings, &why), 0);

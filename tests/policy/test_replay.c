@@ -1,6 +1,6 @@
 /*
  * Replay: a trace whose best placement is known, streams that must not mix, traces that lack
- * something.
+ * something, and the GPU's slots in front.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,8 @@ static struct replay_result run(struct trace_file *file, enum policy_kind kind, 
     struct replay_result r;
     struct hill_why why;
     s.hot = hot;
+    s.gpu_slots = 0; /* the policies hear of every selection */
+    s.policy.margin = 0.5;
     assert_int_equal(s.policy.sinks, 2);
     assert_int_equal(s.policy.window, 4);
     assert_true(s.policy.alpha == 0.1);
@@ -177,6 +180,117 @@ static void the_score_policy_needs_scores(void **state)
     trace_file_close(file);
 }
 
+/* What the GPU keeps is no miss: the policies hear of a steady set once. */
+static void the_gpu_keeps_what_it_has(void **state)
+{
+    (void)state;
+    struct replay_settings s;
+    struct replay_result r;
+    struct hill_why why;
+    open_writer();
+    for (uint32_t i = 0; i < STEPS; i++)
+        put(1, i, 0, PROMPT + i, 10, 20, NULL);
+    struct trace_file *file = reopen();
+    s = replay_defaults(file);
+    assert_int_equal(s.gpu_slots, 20); /* no context is known: the longest selection */
+    for (unsigned kind = POLICY_LRU; kind < POLICY_COUNT; kind++) {
+        assert_int_equal(replay_run(&r, file, (enum policy_kind)kind, &s, &why), 0);
+        assert_int_equal(r.stats.hits_hot + r.stats.hits_cold, 20);
+        assert_int_equal(r.gpu_hits, 20 * (STEPS - 1));
+        assert_int_equal(r.uploads, 20);
+        assert_int_equal(r.selected, 20 * STEPS);
+        assert_true(replay_near_rate(&r) == (double)(r.gpu_hits + r.stats.hits_hot) / (20 * STEPS));
+    }
+    s.gpu_slots = 19;
+    assert_int_equal(replay_run(&r, file, POLICY_LRU, &s, &why), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, "19 slots"));
+    trace_file_close(file);
+}
+
+/* A scorer that starts again has an empty GPU. */
+static void the_gpu_forgets_when_a_sequence_is_trimmed(void **state)
+{
+    (void)state;
+    struct replay_settings s;
+    struct replay_result r;
+    struct hill_why why;
+    open_writer();
+    for (uint32_t i = 0; i < 10; i++)
+        put(1, i, 0, PROMPT + i, 10, 5, NULL);
+    for (uint32_t i = 7; i < 20; i++)
+        put(1, i, 0, PROMPT + i, 10, 5, NULL);
+    struct trace_file *file = reopen();
+    s = replay_defaults(file);
+    assert_int_equal(replay_run(&r, file, POLICY_BKP, &s, &why), 0);
+    assert_int_equal(r.uploads, 10);
+    assert_int_equal(r.gpu_hits, 5 * 21);
+    trace_file_close(file);
+}
+
+/* The scorer's slots: the budget of the whole context. */
+static void the_slots_are_those_of_the_context(void **state)
+{
+    (void)state;
+    const struct trace_settings settings = {
+        .geometry = {2, 2, 1, 4}, .sinks = 2, .window = 4, .alpha = 0.1, .ctx_tokens = 500};
+    struct hill_why why;
+    assert_int_equal(trace_open(&writer, path, &settings, &why), 0);
+    put(1, 0, 0, PROMPT, 10, 20, NULL);
+    struct trace_file *file = reopen();
+    assert_int_equal(replay_defaults(file).gpu_slots, 50);
+    trace_file_close(file);
+}
+
+/* One stream of random selections against a table kept the plain way: of the entries that are not
+ * selected now, the lowest positions make room. lru hears of what is lacked and of nothing else. */
+static void the_gpu_against_a_plain_model(void **state)
+{
+    enum { N = 150, SLOTS = 40, ROUNDS = 400, SINKS = 2, WINDOW = 4 };
+    (void)state;
+    static bool held[N];
+    uint32_t n_held = 0;
+    uint64_t random = 4711, kept = 0, lacked = 0, uploads = 0;
+    memset(held, 0, sizeof held);
+    open_writer();
+    for (uint32_t step = 0; step < ROUNDS; step++) {
+        bool chosen[N] = {0};
+        uint32_t words[SLOTS], n = 0;
+        for (uint32_t i = 0; i < N && n < SLOTS; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            chosen[i] = (random >> 33) % (i % 3 ? 12 : 4) == 0;
+            if (chosen[i])
+                words[n++] = i;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            bool counts = words[i] >= SINKS && words[i] < N - WINDOW;
+            kept += counts && held[words[i]];
+            lacked += counts && !held[words[i]];
+            uploads += !held[words[i]];
+            n_held += !held[words[i]];
+            held[words[i]] = true;
+        }
+        for (uint32_t i = 0; i < N && n_held > SLOTS; i++)
+            if (held[i] && !chosen[i]) {
+                held[i] = false;
+                n_held--;
+            }
+        struct trace_query q = {
+            .request = 1, .step = step, .n_tokens = N, .n_selected = n, .words = words};
+        assert_int_equal(trace_query(writer, &q), 0);
+    }
+    struct trace_file *file = reopen();
+    struct replay_settings s = replay_defaults(file);
+    struct replay_result r;
+    struct hill_why why;
+    s.gpu_slots = SLOTS;
+    assert_int_equal(replay_run(&r, file, POLICY_LRU, &s, &why), 0);
+    assert_int_equal(r.gpu_hits, kept);
+    assert_int_equal(r.uploads, uploads);
+    assert_int_equal(r.stats.hits_hot + r.stats.hits_cold, lacked);
+    assert_true(kept > 1000 && lacked > 1000);
+    trace_file_close(file);
+}
+
 static void an_empty_trace_is_nothing(void **state)
 {
     (void)state;
@@ -235,6 +349,10 @@ int main(void)
         cmocka_unit_test(requests_do_not_mix),
         cmocka_unit_test(a_trimmed_sequence_goes_on),
         cmocka_unit_test(the_score_policy_needs_scores),
+        cmocka_unit_test(the_gpu_keeps_what_it_has),
+        cmocka_unit_test(the_gpu_forgets_when_a_sequence_is_trimmed),
+        cmocka_unit_test(the_slots_are_those_of_the_context),
+        cmocka_unit_test(the_gpu_against_a_plain_model),
         cmocka_unit_test(an_empty_trace_is_nothing),
         cmocka_unit_test(bkp_on_a_drifting_set_with_noise),
     };
