@@ -122,12 +122,9 @@ static const char *met(bool is)
 static void print_bars(void)
 {
     printf("\nbkp against the bars: hits at least score's - 2 points with at most a fifth of its "
-           "moves, and within 5 points of belady. Beside it, per step and layer: the entries that "
-           "the GPU lacked (window and sinks left out), what score brings up - mostly entries that "
-           "no query has fetched, so each is a read of its own - and what belady does.\n\n"
+           "moves, and within 5 points of belady.\n\n"
            "| model | hot | hits - score's | near - score's | moves / score's | hits - belady's | "
-           "near - belady's | lacked | score brings up | belady brings up |\n"
-           "|---|---|---|---|---|---|---|---|---|---|\n");
+           "near - belady's |\n|---|---|---|---|---|---|---|\n");
     for (unsigned i = 0; i < n_traces; i++)
         for (unsigned share = 0; share < SHARES; share++) {
             const struct figure_trace *t = &traces[i];
@@ -140,15 +137,42 @@ static void print_bars(void)
             double near_best = 100 * (replay_near_rate(bkp) - replay_near_rate(best));
             double moves = per((double)(bkp->stats.promoted + bkp->stats.demoted),
                                (double)(score->stats.promoted + score->stats.demoted));
-            double queries = (double)bkp->queries;
-            printf("| %s | %.0f %% | %+.1f %s | %+.1f %s | %.3f %s | %+.1f %s | %+.1f %s | %.1f | "
-                   "%.1f | %.1f |\n",
+            printf("| %s | %.0f %% | %+.1f %s | %+.1f %s | %.3f %s | %+.1f %s | %+.1f %s |\n",
                    t->name, 100 * shares[share], hits, met(hits >= -2), near, met(near >= -2),
                    moves, met(moves <= 0.2), hits_best, met(hits_best >= -5), near_best,
-                   met(near_best >= -5),
+                   met(near_best >= -5));
+        }
+}
+
+/* Promotions of entries that no query had fetched, at least: score brings up others too. */
+static double unfetched(const struct replay_result *r)
+{
+    uint64_t fetched = r->stats.hits_cold;
+    return r->stats.promoted > fetched ? (double)(r->stats.promoted - fetched) : 0;
+}
+
+/* What score pays for its hits. */
+static void print_price(void)
+{
+    printf("\nWhat score's hits cost, per step and layer: the entries that the GPU lacked (without "
+           "the forced), those of them that came from the drive with bkp, with score and with "
+           "belady, and what score brings up without a query having fetched it, which the drive "
+           "must read besides (at least: its promotions less its misses).\n\n"
+           "| model | hot | lacked | cold, bkp | cold, score | cold, belady | score reads besides "
+           "|\n|---|---|---|---|---|---|---|\n");
+    for (unsigned i = 0; i < n_traces; i++)
+        for (unsigned share = 0; share < SHARES; share++) {
+            const struct figure_trace *t = &traces[i];
+            const struct replay_result *bkp = &t->results[share][POLICY_BKP],
+                                       *score = &t->results[share][POLICY_SCORE],
+                                       *best = &t->results[share][POLICY_BELADY];
+            double queries = (double)bkp->queries;
+            printf("| %s | %.0f %% | %.1f | %.1f | %.1f | %.1f | %.1f |\n", t->name,
+                   100 * shares[share],
                    per((double)(bkp->stats.hits_hot + bkp->stats.hits_cold), queries),
-                   per((double)score->stats.promoted, queries),
-                   per((double)best->stats.promoted, queries));
+                   per((double)bkp->stats.hits_cold, queries),
+                   per((double)score->stats.hits_cold, queries),
+                   per((double)best->stats.hits_cold, queries), per(unfetched(score), queries));
         }
 }
 
@@ -323,6 +347,7 @@ int main(int argc, char **argv)
         run_models(&options);
     }
     print_bars();
+    print_price();
     if (!folder || !*folder)
         print_live();
     printf("\n| tokens | bkp, µs per step and layer (told of a fifth) |\n|---|---|\n");

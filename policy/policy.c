@@ -36,8 +36,8 @@ struct policy_settings policy_defaults(void)
                                     .window = 32,
                                     .alpha = 0.2,
                                     .pin = 0.2,
-                                    .half_life = 5,
-                                    .margin = 1.25,
+                                    .half_life = 16,
+                                    .margin = 0.5,
                                     .rest_steps = 2};
 }
 

@@ -25,6 +25,7 @@ expect "a trace changes no selection" "$(field "$work/out" .selection_hash)" "$(
 replay "$work/run.kvt"
 expect "queries recorded" "$(field "$work/replay" .records)" $records
 expect "each policy saw each step" "$(field "$work/replay" '[.policies[].steps] | unique | join(" ")')" $((n - 1))
+expect "what the GPU kept, as replayed" "$(field "$work/replay" '.policies.bkp.hits_gpu == .recorded.gpu and .recorded.gpu > 0')" true
 expect "policies" "$(field "$work/replay" '.policies | keys | sort | join(" ")')" "belady bkp lfu lru score"
 expect "entries that came from the cold tier" "$(field "$work/replay" '.recorded.cold <= '"$(field "$work/out" .tiers.cold.hits)"' and .recorded.cold > 0')" true
 

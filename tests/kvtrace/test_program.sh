@@ -28,6 +28,7 @@ expect 0 '[0-9]' --version
 expect 100 'no trace given' && one_line
 expect 100 '.' x --hot 0 && one_line
 expect 100 '.' x --hot 1.5 && one_line
+expect 100 'gpu-slots' x --gpu-slots -1 && one_line
 expect 100 '.' x --frobnicate && one_line
 expect 100 'importance-counts' x --svg y && one_line
 expect 100 'takes one trace' x y --importance-counts && one_line

@@ -20,7 +20,6 @@ static struct policy *make(enum policy_kind kind, uint32_t sinks, uint32_t windo
     s.max_tokens = 1000;
     s.sinks = sinks;
     s.window = window;
-    s.margin = 0.5; /* one selection is enough to come up */
     assert_int_equal(policy_create(&p, kind, &s, &why), 0);
     return p;
 }

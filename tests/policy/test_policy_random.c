@@ -349,7 +349,6 @@ static void run(enum policy_kind kind, uint32_t sinks, uint32_t window, uint32_t
     r.settings.sinks = sinks;
     r.settings.window = window;
     r.settings.rate = rate;
-    r.settings.margin = 0.5; /* so that much moves */
     r.model =
         (struct model){.kind = kind, .sinks = sinks, .window = window, .rate = rate, .capacity = 9};
     assert_int_equal(policy_create(&r.policy, kind, &r.settings, &why), 0);

@@ -76,7 +76,6 @@ static struct replay_result run(struct trace_file *file, enum policy_kind kind, 
     struct hill_why why;
     s.hot = hot;
     s.gpu_slots = 0; /* the policies hear of every selection */
-    s.policy.margin = 0.5;
     assert_int_equal(s.policy.sinks, 2);
     assert_int_equal(s.policy.window, 4);
     assert_true(s.policy.alpha == 0.1);
