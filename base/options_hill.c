@@ -177,10 +177,11 @@ const struct option_spec hill_pipeline_specs[] = {
      .help = "bits of a key's digest"},
     {.name = "importance",
      .type = OPTION_CHOICE,
-     .choices = "sum|max",
+     .choices = "sum|max|norm",
      .fallback = "sum",
      .value = "NAME",
-     .help = "how the KV heads' scores become one"},
+     .help = "how the KV heads' scores become one: sum, the paper's; max; norm, max of queries of "
+             "length 1"},
     {.name = "speculate",
      .type = OPTION_CHOICE,
      .choices = "off",

@@ -245,8 +245,8 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
 
 static int score_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
-    kv_digest_query(&p->config.geometry, (const float *)(const void *)(q + 1), p->query_mantissas,
-                    p->query_shifts);
+    kv_digest_query(&p->config.geometry, s->settings.importance,
+                    (const float *)(const void *)(q + 1), p->query_mantissas, p->query_shifts);
     p->query = (struct query_state){
         .open = true,
         .query_id = q->query_id,

@@ -45,7 +45,7 @@ ushort score16(long value)
  * groups      x: byte where the group's mantissas [n][KEY_DIMS] start, y: its exponents [n][KV_HEADS],
  *             z: n slots, w: index of the first score
  * query       mantissas [KEY_DIMS], then shifts [KV_HEADS]
- * importance  enum kv_importance
+ * importance  enum kv_importance: 0 the sum over heads, else the maximum
  * scores      [slots of the batch]
  */
 kernel void score_keys(const global uchar *digests, const global uint4 *groups,
@@ -69,6 +69,6 @@ kernel void score_keys(const global uchar *digests, const global uint4 *groups,
             sum += term;
             maximum = max(maximum, (long)term);
         }
-        scores[group.w + s] = score16(importance == 1 ? maximum : (long)sum);
+        scores[group.w + s] = score16(importance == 0 ? (long)sum : maximum);
     }
 }

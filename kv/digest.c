@@ -11,10 +11,12 @@
 
 #include "kv/score.h"
 
-#define FP16_UNIT_EXP     24u /* an FP16 magnitude counts units of 2^-24 */
-#define FP16_MAX_BITS     0x7bffu
-#define FP16_INFINITY     0x7c00u
-#define MANTISSA_MAX      127
+#define FP16_UNIT_EXP 24u /* an FP16 magnitude counts units of 2^-24 */
+#define FP16_MAX_BITS 0x7bffu
+#define FP16_INFINITY 0x7c00u
+#define MANTISSA_MAX  127
+#define SHORTEST_DIRECTION                                                                         \
+    0x1p-20 /* of a sum of directions; what is left of opposite ones is noise */
 #define KEY_EXP_UNIT_BITS (FP16_UNIT_EXP - KV_KEY_EXP_BIAS) /* bits below a mantissa at byte 0 */
 
 /* Magnitude bits as they count: NaN 0, infinity the largest finite. Still ordered like magnitudes.
@@ -81,16 +83,57 @@ void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t str
     }
 }
 
-/* Element i of the summed query of a KV head: FP32 additions in head order. An overflowing sum
- * counts as 0 like any other non-finite value. */
-static float group_sum(const float *q, uint32_t group, uint32_t head_dim, uint32_t i)
+/* FP32 additions in head order. An overflowing sum counts as 0 like any other non-finite value. */
+static void sum_group(const float *q, uint32_t group, uint32_t head_dim, float *sums)
 {
-    float sum = 0.0f;
-    for (uint32_t h = 0; h < group; h++) {
-        float value = q[(uint64_t)h * head_dim + i];
-        sum += isfinite(value) ? value : 0.0f;
+    for (uint32_t i = 0; i < head_dim; i++) {
+        float sum = 0.0f;
+        for (uint32_t h = 0; h < group; h++) {
+            float value = q[(uint64_t)h * head_dim + i];
+            sum += isfinite(value) ? value : 0.0f;
+        }
+        sums[i] = isfinite(sum) ? sum : 0.0f;
     }
-    return isfinite(sum) ? sum : 0.0f;
+}
+
+/* 1 / length; 0 for what is shorter than `least`. Squares of FP32 neither overflow nor vanish in
+ * FP64. */
+static double unit_scale(double squares, double least)
+{
+    double length = sqrt(squares);
+    return length > least ? 1.0 / length : 0.0;
+}
+
+/* The direction of the sum of the heads' directions, length 1: neither a head of the group nor a KV
+ * head is heard better because its queries are longer. */
+static void direction_of_group(const float *q, uint32_t group, uint32_t head_dim, float *out)
+{
+    double sums[KV_MAX_HEAD_DIM] = {0}, squares = 0.0;
+    for (uint32_t h = 0; h < group; h++, q += head_dim) {
+        double head_squares = 0.0;
+        for (uint32_t i = 0; i < head_dim; i++)
+            head_squares += isfinite(q[i]) ? (double)q[i] * (double)q[i] : 0.0;
+        double scale = unit_scale(head_squares, 0.0);
+        for (uint32_t i = 0; i < head_dim; i++)
+            sums[i] += isfinite(q[i]) ? (double)q[i] * scale : 0.0;
+    }
+    for (uint32_t i = 0; i < head_dim; i++)
+        squares += sums[i] * sums[i];
+    double scale = unit_scale(squares, SHORTEST_DIRECTION);
+    for (uint32_t i = 0; i < head_dim; i++)
+        out[i] = (float)(sums[i] * scale);
+}
+
+/* What a KV head's keys are multiplied with, before it is quantised. */
+static void head_query(const struct kv_geometry *g, uint32_t importance, const float *q, uint32_t h,
+                       float *out)
+{
+    uint32_t group = g->n_heads / g->n_kv_heads;
+    q += (uint64_t)h * group * g->head_dim;
+    if (importance == KV_IMPORTANCE_NORM)
+        direction_of_group(q, group, g->head_dim, out);
+    else
+        sum_group(q, group, g->head_dim, out);
 }
 
 #define EXP_OF_ZERO INT32_MIN
@@ -106,41 +149,42 @@ static int32_t query_exponent(float largest)
     return fraction <= 127.0 / 128.0 ? exponent - 7 : exponent - 6;
 }
 
-static int32_t query_head_exponent(const float *q, uint32_t group, uint32_t head_dim)
+static int32_t query_head_exponent(const float *head, uint32_t head_dim)
 {
     float largest = 0.0f;
     for (uint32_t i = 0; i < head_dim; i++) {
-        float magnitude = fabsf(group_sum(q, group, head_dim, i));
+        float magnitude = fabsf(head[i]);
         largest = magnitude > largest ? magnitude : largest;
     }
     return query_exponent(largest);
 }
 
-static void quantise_query_head(const float *q, uint32_t group, uint32_t head_dim, int32_t exponent,
+static void quantise_query_head(const float *head, uint32_t head_dim, int32_t exponent,
                                 int8_t *mantissas)
 {
     for (uint32_t i = 0; i < head_dim; i++) {
         /* scaling by a power of two is exact in FP64, and so is the rounding to an integer */
-        double m = rint(ldexp((double)group_sum(q, group, head_dim, i), -exponent));
+        double m = rint(ldexp((double)head[i], -exponent));
         mantissas[i] =
             (int8_t)(m > MANTISSA_MAX ? MANTISSA_MAX : (m < -MANTISSA_MAX ? -MANTISSA_MAX : m));
     }
 }
 
-void kv_digest_query(const struct kv_geometry *g, const float *q, int8_t *mantissas,
-                     uint8_t *shifts)
+void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
+                     int8_t *mantissas, uint8_t *shifts)
 {
-    uint32_t group = g->n_heads / g->n_kv_heads;
-    uint64_t group_floats = (uint64_t)group * g->head_dim;
     int32_t exponents[KV_MAX_KV_HEADS], largest = EXP_OF_ZERO;
+    float head[KV_MAX_HEAD_DIM];
     for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        exponents[h] = query_head_exponent(q + h * group_floats, group, g->head_dim);
+        head_query(g, importance, q, h, head);
+        exponents[h] = query_head_exponent(head, g->head_dim);
         largest = exponents[h] > largest ? exponents[h] : largest;
     }
     int32_t base = largest == EXP_OF_ZERO ? 0 : largest - KV_QUERY_SHIFT_MAX;
     for (uint32_t h = 0; h < g->n_kv_heads; h++) {
         shifts[h] = (uint8_t)(exponents[h] > base ? exponents[h] - base : 0);
-        quantise_query_head(q + h * group_floats, group, g->head_dim, base + shifts[h],
+        head_query(g, importance, q, h, head);
+        quantise_query_head(head, g->head_dim, base + shifts[h],
                             mantissas + (uint64_t)h * g->head_dim);
     }
 }

@@ -16,6 +16,7 @@
 static const char *const importance_names[KV_IMPORTANCE_COUNT] = {
     [KV_IMPORTANCE_SUM] = "sum",
     [KV_IMPORTANCE_MAX] = "max",
+    [KV_IMPORTANCE_NORM] = "norm",
 };
 
 const char *kv_importance_name(uint32_t importance)
@@ -59,7 +60,7 @@ void kv_score_reference(const struct kv_geometry *g, const struct kv_query *quer
             sum += term;
             maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
         }
-        scores[t] = kv_score16(query->importance == KV_IMPORTANCE_MAX ? maximum : (int64_t)sum);
+        scores[t] = kv_score16(query->importance == KV_IMPORTANCE_SUM ? (int64_t)sum : maximum);
     }
 }
 

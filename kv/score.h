@@ -5,8 +5,9 @@
  * mantissas m = clamp(round_half_even(k / 2^e), -127, 127); stored exponent byte e + 10 (0..16).
  * Smaller keys underflow gradually, larger ones saturate; NaN counts as 0, infinity as +-65504. An
  * all-zero head is all zero with byte 0. Query digest: per KV head the FP32 queries of its group
- * are summed in head order (GQA: a sum of inner products is the inner product with the sum), then
- * quantised likewise, with e not clamped to -10..6 but relative to the largest head: shift byte =
+ * are summed in head order (GQA: a sum of inner products is the inner product with the sum; for
+ * KV_IMPORTANCE_NORM they are made unit vectors, summed, and the sum made one), then quantised
+ * likewise, with e not clamped to -10..6 but relative to the largest head: shift byte =
  * clamp(e_head - (e_max - 8), 0, 8), mantissas at exponent e_max - 8 + shift. Product of head h:
  * P_h = sum_j m_q m_k (int32). Its term: P_h << (key byte + query shift), window 24 bits. A token's
  * score combines the terms (kv_importance) into an int64 (|.| < 2^(14 + 16 + 24) = 2^54), and
@@ -29,10 +30,12 @@ enum kv_importance { /* how the KV heads' terms become one score; numbers are pa
                         format */
                      KV_IMPORTANCE_SUM = 0, /* the paper's: sum over heads */
                      KV_IMPORTANCE_MAX = 1, /* maximum over KV heads */
+                     KV_IMPORTANCE_NORM =
+                         2, /* the same of queries of length 1: only the digest differs */
                      KV_IMPORTANCE_COUNT
 };
 
-/* "sum", "max"; NULL / HILL_E_INVALID when unknown. */
+/* "sum", "max", "norm"; NULL / HILL_E_INVALID when unknown. */
 const char *kv_importance_name(uint32_t importance);
 int kv_importance_parse(const char *name, uint32_t *out);
 
@@ -43,9 +46,10 @@ void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t str
 
 /* Digest a query: q is FP32 [n_heads][head_dim], after rotary embedding. mantissas
  * [n_kv_heads*head_dim], shifts [n_kv_heads]. Non-finite values and sums count as 0; an all-zero
- * head has shift 0. */
-void kv_digest_query(const struct kv_geometry *g, const float *q, int8_t *mantissas,
-                     uint8_t *shifts);
+ * head has shift 0. The lengths of KV_IMPORTANCE_NORM are the query's alone, so a score still knows
+ * nothing of the other keys, nor of where they lie. */
+void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
+                     int8_t *mantissas, uint8_t *shifts);
 
 /* Monotone map int64 -> u16: magnitude a (15 bits): a < 512: a itself; else e = floor(log2 a), ((e
  * - 8) << 9) | ((a >> (e - 9)) & 511); result 0x8000 + magnitude for values >= 0, 0x7fff -

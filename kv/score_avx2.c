@@ -110,7 +110,7 @@ static uint16_t combine(const struct kv_geometry *g, const struct kv_query *quer
         sum += term;
         maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
     }
-    return kv_score16(query->importance == KV_IMPORTANCE_MAX ? maximum : (int64_t)sum);
+    return kv_score16(query->importance == KV_IMPORTANCE_SUM ? (int64_t)sum : maximum);
 }
 
 AVX2 void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *query,

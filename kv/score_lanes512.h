@@ -274,7 +274,7 @@ INLINE void combine_group(const struct call *c, const uint8_t *exponents, uint32
                           uint16_t *scores)
 {
     uint32_t n_heads = c->geometry->n_kv_heads, first;
-    bool largest = c->query->importance == KV_IMPORTANCE_MAX;
+    bool largest = c->query->importance != KV_IMPORTANCE_SUM;
     __m512i none = largest ? _mm512_set1_epi64(INT64_MIN) : _mm512_setzero_si512();
     struct terms all = {none, none};
     for (uint32_t h = 0; h < n_heads; h += 4) {

@@ -364,7 +364,7 @@ def load(path):
 
 
 def text_samples(text, count, size):
-    stride = (len(text.bytes) - size) // count
+    stride = (len(text.bytes) - size) // max(1, count)
     return [[BOS] + text.bytes[i * stride:i * stride + size - 1].tolist() for i in range(count)]
 
 

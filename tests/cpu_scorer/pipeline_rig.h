@@ -664,7 +664,7 @@ static uint32_t oracle_select(const struct rig_request *q, uint32_t layer, uint3
     int8_t mantissas[RIG_DIMS], key[RIG_DIMS];
     uint8_t shifts[2], exponents[2];
     struct kv_query digest = {mantissas, shifts, q->settings.importance};
-    kv_digest_query(&rig_geometry, query, mantissas, shifts);
+    kv_digest_query(&rig_geometry, q->settings.importance, query, mantissas, shifts);
     for (uint32_t p = 0; p < n; p++) {
         uint16_t score;
         kv_digest_keys(&rig_geometry, q->entries[layer][p], RIG_ENTRY / 2, 1, key, exponents);

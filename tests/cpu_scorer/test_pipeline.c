@@ -103,13 +103,28 @@ static void test_policy_full_selects_everything_unscored(void **unused)
     assert_int_equal(s.budget, MAX - 1);
 }
 
-static void test_maximum_importance_selects_what_the_oracle_does(void **unused)
+/* whole_request compares every selection with the oracle's; the hash shows that it is a different
+ * selection for each importance, and the same one wherever the entries lie. */
+static void test_every_importance_selects_the_same_at_every_place(void **unused)
 {
+    uint64_t hashes[KV_IMPORTANCE_COUNT];
     (void)unused;
-    struct kv_selection_settings other = settings;
-    struct rig_options o = {.csd = true, .beta = 0.25};
-    other.importance = KV_IMPORTANCE_MAX;
-    assert_true(whole_request(&o, &other).selection_hash != hash_of_hot_only());
+    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
+        struct kv_selection_settings other = settings;
+        struct rig_options hot = {.csd = false}, cold = {.csd = true, .beta = 0.25},
+                           moving = {.csd = true,
+                                     .beta = 0.66,
+                                     .placement = PIPELINE_BKP,
+                                     .pin = 0.05,
+                                     .score = kv_score_reference};
+        other.importance = i;
+        hashes[i] = whole_request(&hot, &other).selection_hash;
+        assert_int_equal(whole_request(&cold, &other).selection_hash, hashes[i]);
+        assert_int_equal(whole_request(&moving, &other).selection_hash, hashes[i]);
+        for (uint32_t j = 0; j < i; j++)
+            assert_true(hashes[i] != hashes[j]);
+    }
+    assert_int_equal(hashes[KV_IMPORTANCE_SUM], hash_of_hot_only());
 }
 
 /* The selection is the same while entries move both ways, at every ratio. */
@@ -577,7 +592,7 @@ int main(void)
         cmocka_unit_test(test_four_fifths_cold_selects_the_same),
         cmocka_unit_test(test_every_scoring_path_selects_the_same),
         cmocka_unit_test(test_policy_full_selects_everything_unscored),
-        cmocka_unit_test(test_maximum_importance_selects_what_the_oracle_does),
+        cmocka_unit_test(test_every_importance_selects_the_same_at_every_place),
         cmocka_unit_test(test_bkp_selects_the_same_while_it_moves),
         cmocka_unit_test(test_bkp_survives_sequences_that_are_dropped),
         cmocka_unit_test(test_hot_entries_are_read_where_they_lie),

@@ -129,22 +129,62 @@ static void a_zero_head_is_all_zero(void **state)
     assert_int_equal(m[3], 64);
 }
 
-static void oracle_query(const struct kv_geometry *g, const float *q, int8_t *m, uint8_t *shifts)
+/* An element of the summed query of a KV head, FP32 after every addition. */
+static float oracle_sum(const float *q, uint32_t group, uint32_t head_dim, uint32_t i)
+{
+    volatile float sum = 0;
+    for (uint32_t j = 0; j < group; j++) {
+        float v = q[j * head_dim + i];
+        sum = sum + (isnan(v) || isinf(v) ? 0.0f : v);
+    }
+    return isinf(sum) ? 0.0f : sum;
+}
+
+static long double length_of(const long double *v, uint32_t n)
+{
+    long double squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        squares += v[i] * v[i];
+    return sqrtl(squares);
+}
+
+/* The unit vector of the sum of unit vectors, 64 bits of precision. */
+static void oracle_direction(const float *q, uint32_t group, uint32_t head_dim, float *out)
+{
+    long double *head = malloc(head_dim * sizeof *head);
+    long double *sum = calloc(head_dim, sizeof *sum);
+    for (uint32_t j = 0; j < group; j++) {
+        for (uint32_t i = 0; i < head_dim; i++) {
+            float v = q[j * head_dim + i];
+            head[i] = isnan(v) || isinf(v) ? 0 : (long double)v;
+        }
+        long double length = length_of(head, head_dim);
+        for (uint32_t i = 0; i < head_dim && length > 0; i++)
+            sum[i] += head[i] / length;
+    }
+    long double length = length_of(sum, head_dim);
+    for (uint32_t i = 0; i < head_dim; i++)
+        out[i] = length > 1e-6L ? (float)(sum[i] / length) : 0.0f;
+    free(head);
+    free(sum);
+}
+
+static void oracle_query(const struct kv_geometry *g, uint32_t importance, const float *q,
+                         int8_t *m, uint8_t *shifts)
 {
     uint32_t group = g->n_heads / g->n_kv_heads, dims = kv_key_dims(g);
     float *sums = malloc(dims * sizeof(*sums));
     int e_of[KV_MAX_KV_HEADS], e_max = -100000;
     for (uint32_t h = 0; h < g->n_kv_heads; h++) {
         double largest = 0;
-        for (uint32_t i = 0; i < g->head_dim; i++) {
-            volatile float sum = 0; /* FP32 after every addition */
-            for (uint32_t j = 0; j < group; j++) {
-                float v = q[(h * group + j) * g->head_dim + i];
-                sum = sum + (isnan(v) || isinf(v) ? 0.0f : v);
-            }
-            sums[h * g->head_dim + i] = isinf(sum) ? 0.0f : sum;
-            largest = fmax(largest, fabs((double)sums[h * g->head_dim + i]));
-        }
+        const float *heads = q + h * group * g->head_dim;
+        float *of = sums + h * g->head_dim;
+        for (uint32_t i = 0; i < g->head_dim; i++)
+            of[i] = oracle_sum(heads, group, g->head_dim, i);
+        if (importance == KV_IMPORTANCE_NORM)
+            oracle_direction(heads, group, g->head_dim, of);
+        for (uint32_t i = 0; i < g->head_dim; i++)
+            largest = fmax(largest, fabs((double)of[i]));
         e_of[h] = -100000;
         if (largest > 0) {
             e_of[h] = -200;
@@ -186,19 +226,20 @@ static void random_queries_match_the_oracle(void **state)
     (void)state;
     print_message("seed %u\n", SEED + 1);
     srand(SEED + 1);
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 6000; round++) {
         uint32_t kv_heads = 1u << (rand() % 4);
         struct kv_geometry g = {1, kv_heads * (1 + (uint32_t)rand() % 4), kv_heads,
                                 1 + (uint32_t)rand() % 20};
         uint32_t n = g.n_heads * g.head_dim;
         float *q = malloc(n * sizeof(*q));
-        int spread = round % 3 == 0 ? 140 : round % 3 == 1 ? 10 : 1;
+        int spread = round / 3 % 3 == 0 ? 140 : round / 3 % 3 == 1 ? 10 : 1;
         for (uint32_t i = 0; i < n; i++)
             q[i] = round % 50 == 49 ? 0.0f : random_float(spread);
         int8_t *m = malloc(kv_key_dims(&g)), *om = malloc(kv_key_dims(&g));
         uint8_t s[8], os[8];
-        kv_digest_query(&g, q, m, s);
-        oracle_query(&g, q, om, os);
+        uint32_t importance = (uint32_t)round % KV_IMPORTANCE_COUNT;
+        kv_digest_query(&g, importance, q, m, s);
+        oracle_query(&g, importance, q, om, os);
         assert_memory_equal(s, os, kv_heads);
         assert_memory_equal(m, om, kv_key_dims(&g));
         free(q);
@@ -215,7 +256,7 @@ static void the_query_exponent_is_the_smallest_that_holds(void **state)
     float q[6] = {127.0f, 0.5f, nextafterf(127.0f, 200.0f), 3.0f, 0x1p-20f, 0.0f};
     int8_t m[6];
     uint8_t s[3];
-    kv_digest_query(&g, q, m, s); /* e: 0, 1, -26; e_max 1, base -7 */
+    kv_digest_query(&g, KV_IMPORTANCE_SUM, q, m, s); /* e: 0, 1, -26; e_max 1, base -7 */
     assert_int_equal(s[0], 7);
     assert_int_equal(s[1], 8);
     assert_int_equal(s[2], 0);
@@ -224,6 +265,41 @@ static void the_query_exponent_is_the_smallest_that_holds(void **state)
     assert_int_equal(m[2], 64);
     assert_int_equal(m[3], 2);
     assert_int_equal(m[4], 0);
+}
+
+/* maximum takes the sum's digest; how long a head's query is does not count for norm */
+static void only_norm_looks_at_directions(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 4, 2, 3};
+    float q[12] = {3, -1, 0.5f, 0.25f, 2, -7, 1, 1, -2, 0.125f, 0, 5}, longer[12];
+    int8_t sum[6], other[6];
+    uint8_t sum_shifts[2], shifts[2];
+    for (int i = 0; i < 12; i++)
+        longer[i] = ldexpf(q[i], 7 * (i / 3) - 9);
+    kv_digest_query(&g, KV_IMPORTANCE_SUM, q, sum, sum_shifts);
+    kv_digest_query(&g, KV_IMPORTANCE_MAX, q, other, shifts);
+    assert_memory_equal(other, sum, 6);
+    assert_memory_equal(shifts, sum_shifts, 2);
+    kv_digest_query(&g, KV_IMPORTANCE_NORM, q, sum, sum_shifts);
+    assert_memory_not_equal(other, sum, 6);
+    kv_digest_query(&g, KV_IMPORTANCE_NORM, longer, other, shifts);
+    assert_memory_equal(other, sum, 6);
+    assert_memory_equal(shifts, sum_shifts, 2);
+}
+
+/* what rounding leaves of two opposite directions must not become a direction */
+static void opposite_directions_are_none(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {1, 4, 2, 3};
+    float q[12] = {0.1f, 0.7f, -0.3f, 0.3f * -0.1f, 0.3f * -0.7f, 0.3f * 0.3f, 1, 2, 3, 1, 2, 3};
+    int8_t m[6];
+    uint8_t shifts[2];
+    kv_digest_query(&g, KV_IMPORTANCE_NORM, q, m, shifts);
+    assert_int_equal(m[0] | m[1] | m[2] | shifts[0], 0);
+    assert_int_equal(shifts[1], KV_QUERY_SHIFT_MAX);
+    assert_int_equal(m[5], 103); /* 3 / sqrt(14) = 0.8018 = 102.6 * 2^-7 */
 }
 
 int main(void)
@@ -235,6 +311,8 @@ int main(void)
         cmocka_unit_test(a_zero_head_is_all_zero),
         cmocka_unit_test(random_queries_match_the_oracle),
         cmocka_unit_test(the_query_exponent_is_the_smallest_that_holds),
+        cmocka_unit_test(only_norm_looks_at_directions),
+        cmocka_unit_test(opposite_directions_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

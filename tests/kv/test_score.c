@@ -100,7 +100,7 @@ static uint16_t oracle_score(const struct scene *s, uint32_t t)
         largest = h == 0 || term > largest ? term : largest;
     }
     assert_true(sum < (__int128)1 << 54 && sum > -((__int128)1 << 54));
-    return oracle_score16(s->query.importance == KV_IMPORTANCE_MAX ? largest : sum);
+    return oracle_score16(s->query.importance == KV_IMPORTANCE_SUM ? sum : largest);
 }
 
 static void the_reference_matches_a_128_bit_oracle(void **state)
