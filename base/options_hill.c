@@ -180,8 +180,9 @@ const struct option_spec hill_pipeline_specs[] = {
      .choices = "sum|max|norm",
      .fallback = "sum",
      .value = "NAME",
-     .help = "how the KV heads' scores become one: sum, the paper's; max; norm, max of queries of "
-             "length 1"},
+     .help =
+         "how the KV heads' scores become one: sum, the paper's; max; norm, max with queries of "
+         "equal length"},
     {.name = "speculate",
      .type = OPTION_CHOICE,
      .choices = "off",

@@ -11,12 +11,10 @@
 
 #include "kv/score.h"
 
-#define FP16_UNIT_EXP 24u /* an FP16 magnitude counts units of 2^-24 */
-#define FP16_MAX_BITS 0x7bffu
-#define FP16_INFINITY 0x7c00u
-#define MANTISSA_MAX  127
-#define SHORTEST_DIRECTION                                                                         \
-    0x1p-20 /* of a sum of directions; what is left of opposite ones is noise */
+#define FP16_UNIT_EXP     24u /* an FP16 magnitude counts units of 2^-24 */
+#define FP16_MAX_BITS     0x7bffu
+#define FP16_INFINITY     0x7c00u
+#define MANTISSA_MAX      127
 #define KEY_EXP_UNIT_BITS (FP16_UNIT_EXP - KV_KEY_EXP_BIAS) /* bits below a mantissa at byte 0 */
 
 /* Magnitude bits as they count: NaN 0, infinity the largest finite. Still ordered like magnitudes.
@@ -96,44 +94,28 @@ static void sum_group(const float *q, uint32_t group, uint32_t head_dim, float *
     }
 }
 
-/* 1 / length; 0 for what is shorter than `least`. Squares of FP32 neither overflow nor vanish in
- * FP64. */
-static double unit_scale(double squares, double least)
+/* Length 1, so that no KV head is heard better because its query is longer; zero stays zero. The
+ * squares of FP32 numbers neither overflow nor vanish in FP64. */
+static void make_unit(float *head, uint32_t head_dim)
 {
+    double squares = 0.0;
+    for (uint32_t i = 0; i < head_dim; i++)
+        squares += (double)head[i] * (double)head[i];
+    if (squares == 0.0)
+        return;
     double length = sqrt(squares);
-    return length > least ? 1.0 / length : 0.0;
-}
-
-/* The direction of the sum of the heads' directions, length 1: neither a head of the group nor a KV
- * head is heard better because its queries are longer. */
-static void direction_of_group(const float *q, uint32_t group, uint32_t head_dim, float *out)
-{
-    double sums[KV_MAX_HEAD_DIM] = {0}, squares = 0.0;
-    for (uint32_t h = 0; h < group; h++, q += head_dim) {
-        double head_squares = 0.0;
-        for (uint32_t i = 0; i < head_dim; i++)
-            head_squares += isfinite(q[i]) ? (double)q[i] * (double)q[i] : 0.0;
-        double scale = unit_scale(head_squares, 0.0);
-        for (uint32_t i = 0; i < head_dim; i++)
-            sums[i] += isfinite(q[i]) ? (double)q[i] * scale : 0.0;
-    }
     for (uint32_t i = 0; i < head_dim; i++)
-        squares += sums[i] * sums[i];
-    double scale = unit_scale(squares, SHORTEST_DIRECTION);
-    for (uint32_t i = 0; i < head_dim; i++)
-        out[i] = (float)(sums[i] * scale);
+        head[i] = (float)((double)head[i] / length);
 }
 
 /* What a KV head's keys are multiplied with, before it is quantised. */
 static void head_query(const struct kv_geometry *g, uint32_t importance, const float *q, uint32_t h,
-                       float *out)
+                       float *head)
 {
     uint32_t group = g->n_heads / g->n_kv_heads;
-    q += (uint64_t)h * group * g->head_dim;
+    sum_group(q + (uint64_t)h * group * g->head_dim, group, g->head_dim, head);
     if (importance == KV_IMPORTANCE_NORM)
-        direction_of_group(q, group, g->head_dim, out);
-    else
-        sum_group(q, group, g->head_dim, out);
+        make_unit(head, g->head_dim);
 }
 
 #define EXP_OF_ZERO INT32_MIN

@@ -6,7 +6,7 @@
  * Smaller keys underflow gradually, larger ones saturate; NaN counts as 0, infinity as +-65504. An
  * all-zero head is all zero with byte 0. Query digest: per KV head the FP32 queries of its group
  * are summed in head order (GQA: a sum of inner products is the inner product with the sum; for
- * KV_IMPORTANCE_NORM they are made unit vectors, summed, and the sum made one), then quantised
+ * KV_IMPORTANCE_NORM each sum is divided by its length), then quantised
  * likewise, with e not clamped to -10..6 but relative to the largest head: shift byte =
  * clamp(e_head - (e_max - 8), 0, 8), mantissas at exponent e_max - 8 + shift. Product of head h:
  * P_h = sum_j m_q m_k (int32). Its term: P_h << (key byte + query shift), window 24 bits. A token's
@@ -28,10 +28,10 @@
 
 enum kv_importance { /* how the KV heads' terms become one score; numbers are part of the record
                         format */
-                     KV_IMPORTANCE_SUM = 0, /* the paper's: sum over heads */
-                     KV_IMPORTANCE_MAX = 1, /* maximum over KV heads */
-                     KV_IMPORTANCE_NORM =
-                         2, /* the same of queries of length 1: only the digest differs */
+                     KV_IMPORTANCE_SUM = 0,  /* the paper's: sum over heads */
+                     KV_IMPORTANCE_MAX = 1,  /* maximum over KV heads */
+                     KV_IMPORTANCE_NORM = 2, /* the same, each KV head's query divided by its
+                                                length: only the digest differs */
                      KV_IMPORTANCE_COUNT
 };
 
@@ -46,8 +46,8 @@ void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t str
 
 /* Digest a query: q is FP32 [n_heads][head_dim], after rotary embedding. mantissas
  * [n_kv_heads*head_dim], shifts [n_kv_heads]. Non-finite values and sums count as 0; an all-zero
- * head has shift 0. The lengths of KV_IMPORTANCE_NORM are the query's alone, so a score still knows
- * nothing of the other keys, nor of where they lie. */
+ * head has shift 0. The length that KV_IMPORTANCE_NORM divides by is the query's alone, so a score
+ * still knows nothing of the other keys, nor of where they lie. */
 void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
                      int8_t *mantissas, uint8_t *shifts);
 

@@ -106,7 +106,7 @@ def score16(value):
 
 def integer_score(view, top, scale=lambda q: q, how="sum"):
     m, byte = digest_keys(view.k, top)
-    q, shift = digest_query(scale(view.summed(scale(view.q))))
+    q, shift = digest_query(scale(view.summed(view.q)))
     terms = (q @ m.mT).long() << (byte[:, None, :] + shift[..., None]).long()
     return score16(terms.sum(0) if how == "sum" else terms.amax(0)).double()
 
@@ -166,14 +166,19 @@ def running(view):
     return (view.products() / view.past["highest"][..., None].clamp(min=1e-3)).sum(0)
 
 
-def unit_sums(view):
+def norm_sums(view, q=None):
     """Products with the summed queries, each sum divided by its length."""
-    return unit(view.summed(view.q)) @ view.k.mT
+    return unit(view.summed(view.q if q is None else q)) @ view.k.mT
 
 
-def norm_groups(view, q=None):
-    """The same, every head's query divided by its own length first: no head drowns the others of its group."""
-    return unit(view.summed(unit(view.q if q is None else q))) @ view.k.mT
+def root_sums(view):
+    q = view.summed(view.q)
+    return (q / length(q).sqrt()) @ view.k.mT
+
+
+def unit_groups(view):
+    """As norm_sums, every head's query divided by its own length before the sum: none drowns the others of its group."""
+    return unit(view.summed(unit(view.q))) @ view.k.mT
 
 
 def unit_each(view):
@@ -188,15 +193,16 @@ RULES = {  # name: (rule, what it is); a rule gives [R, T], or [kv heads, R, T] 
     "oracle": (lambda v: v.mass().sum(0), "exact attention mass, one list for all heads"),
     "sum": (lambda v: v.products().sum(0), "sum over heads of the raw product (the paper)"),
     "max": (lambda v: v.products().amax(0), "maximum over KV heads"),
-    "norm": (lambda v: norm_groups(v).amax(0), "maximum over KV heads; each head's query divided by its length, and so is the group's sum"),
-    "norm-once": (lambda v: (v.summed(unit(v.q)) @ v.k.mT).amax(0), "the same, the group's sum left as it is"),
-    "norm-sum": (lambda v: norm_groups(v).sum(0), "sum over KV heads; lengths as in `norm`"),
-    "kv-norm": (lambda v: unit_sums(v).amax(0), "maximum over KV heads; only the group's sum divided by its length"),
-    "kv-norm-sum": (lambda v: unit_sums(v).sum(0), "sum over KV heads; only the group's sum divided by its length"),
+    "norm": (lambda v: norm_sums(v).amax(0), "maximum over KV heads, each KV head's (summed) query divided by its length ‖q_h‖"),
+    "norm-sum": (lambda v: norm_sums(v).sum(0), "sum over KV heads of the same"),
+    "unit": (lambda v: unit_groups(v).amax(0), "as `norm`, each head's query divided by its length before the group's sum too"),
+    "unit-once": (lambda v: (v.summed(unit(v.q)) @ v.k.mT).amax(0), "the same, the group's sum left as it is"),
+    "unit-sum": (lambda v: unit_groups(v).sum(0), "sum over KV heads; lengths as in `unit`"),
+    "root": (lambda v: root_sums(v).amax(0), "as `norm`, divided by the square root of ‖q_h‖"),
     "each-max": (lambda v: v.each().amax(0), "maximum over query heads"),
     "each-norm": (lambda v: unit_each(v).amax(0), "maximum over query heads, each query divided by its length"),
     "power": (own_power, "sum over KV heads, each query at its own power of two"),
-    "norm-key": (lambda v: (norm_groups(v) / key_norm(v)).amax(0), "`norm`, divided by the longest key so far as well"),
+    "norm-key": (lambda v: (norm_sums(v) / key_norm(v)).amax(0), "`norm`, divided by the longest key so far as well"),
     "running": (running, "sum over KV heads, divided by the head's largest product of earlier steps"),
     "below-bound": (lambda v: (v.products() - length(v.summed(v.q)) * key_norm(v)).amax(0),
                     "maximum of (product − ‖q_h‖ · longest key so far)"),
@@ -213,10 +219,11 @@ RULES = {  # name: (rule, what it is); a rule gives [R, T], or [kv heads, R, T] 
     "sum-int4": (lambda v: integer_score(v, 7), "sum, INT4 keys"),
     "norm-int4": (lambda v: integer_score(v, 7, unit, "max"), "norm, INT4 keys"),
     "sum-spec": (lambda v: v.products(v.spec).sum(0), "sum, speculative query"),
-    "norm-spec": (lambda v: norm_groups(v, v.spec).amax(0), "norm, speculative query"),
+    "norm-spec": (lambda v: norm_sums(v, v.spec).amax(0), "norm, speculative query"),
     "h2o": (lambda v: v.past["heavy"], "H2O: attention summed over earlier steps (nothing evicted)"),
     "window": (lambda v: torch.zeros_like(v.hidden, dtype=torch.float32), "sinks + the newest"),
 }
+LOOKS_BACK = ("running", "below-last", "h2o")
 
 
 # ---- selection (kv/select.c) ---------------------------------------------------------------------------------------
@@ -281,6 +288,21 @@ def measure_recall(model, samples, step, rules):
 
 # ---- (b), (c) what the model makes of it ---------------------------------------------------------------------------
 
+def add_past(seen, first):
+    """What the rows before `first` leave behind for rules that look back."""
+    for layer in seen:
+        view = View(layer["q"][:, :first], layer["k"], torch.arange(first))
+        layer["top"] = view.top(view.products())[..., 0]
+        layer["heavy"] = view.mass().sum((0, 1))
+
+
+def past_while_restricted(view, was):
+    first = view.rows[0]
+    top = torch.cat((was["top"], view.top(view.products())[..., 0]), 1)
+    heavy = was["heavy"] + F.pad(view.mass().sum(0).cumsum(0)[:-1], (0, 0, 1, 0))
+    return {"highest": top.cummax(1)[0][:, first - 1:-1], "latest": top[:, first - 1:-1], "heavy": heavy}
+
+
 def run_restricted(model, seen, tokens, first, rule, alpha, dense):
     """Rows from `first` on again, each seeing only what the rule selects; layers below `dense` see everything."""
     rows = torch.arange(first, len(tokens))
@@ -291,6 +313,8 @@ def run_restricted(model, seen, tokens, first, rule, alpha, dense):
         q, k, v = project(layer, x, cos, sin)
         k, v = torch.cat((was["k"][:, :first], k), 1), torch.cat((was["v"][:, :first], v), 1)
         view = View(q, k, rows, speculate(layer, before, cos, sin) if number else q)
+        if rule in LOOKS_BACK:
+            view.past = past_while_restricted(view, was)
         mask = ~view.hidden if number < dense or rule == "full" else selected(view, rule, alpha)
         if mask.dim() == 3:
             mask = mask.repeat_interleave(len(q) // len(k), 0)
@@ -314,15 +338,19 @@ def text_loss(model, seen, tokens, *how):
 def measure_use(model, texts, tasks, rules):
     """-> {(rule, dense, alpha): {column: mean}}"""
     ways = [("full", 0, 1.0)] + [(r, d, a) for r, d in rules for a in ALPHAS]
-    out = {w: {} for w in ways}
+    out, back = {w: {} for w in ways}, any(r in LOOKS_BACK for r, _ in rules)
     for name, examples in tasks.items():
         for tokens, first in examples:
             seen = run_full(model, tokens)[0]
+            if back:
+                add_past(seen, first - 1)
             for w in ways:
                 right = answered(model, seen, tokens, first, w[0], w[2], w[1])
                 out[w][name] = out[w].get(name, 0) + right / len(examples)
     for tokens in texts:
         seen = run_full(model, tokens)[0]
+        if back:
+            add_past(seen, len(tokens) // 2)
         for w in ways:
             out[w]["loss"] = out[w].get("loss", 0) + text_loss(model, seen, tokens, w[0], w[2], w[1]) / len(texts)
     return out
@@ -375,6 +403,7 @@ def main():
     parser.add_argument("--length", type=int, default=1536, help="tokens of a sample (default 1536)")
     parser.add_argument("--texts", type=int, default=4, help="held-out texts (default 4)")
     parser.add_argument("--each", type=int, default=2, help="held-out examples of a task (default 2)")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first SKIP held-out examples: fresh ones")
     parser.add_argument("--task", action="append", choices=list(data.TASK_WEIGHTS), help="default: passkey, keys, variables, copy")
     parser.add_argument("--rule", action="append", choices=list(RULES), help="default: all; with --accuracy: a few")
     parser.add_argument("--step", type=int, default=4, help="measure each STEP-th row of the second half (default 4)")
@@ -385,7 +414,7 @@ def main():
     torch.set_num_threads(args.threads)
     model, text = load(args.checkpoint), data.Text(args.data / "heldout.txt")
     texts = text_samples(text, args.texts, args.length)
-    tasks = {t: data.held_out(t, args.length, args.each, text) for t in args.task or ("passkey", "keys", "variables", "copy")}
+    tasks = {t: data.held_out(t, args.length, args.skip + args.each, text)[args.skip:] for t in args.task or ("passkey", "keys", "variables", "copy")}
     print(f"{args.texts} texts and {args.each} examples of each of {', '.join(tasks)}; {args.length} tokens.")
     with torch.no_grad():
         if args.accuracy:

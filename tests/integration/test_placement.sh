@@ -55,11 +55,29 @@ check() {
     [ "$(field "$work/out" .selection_hash)" != "${first% *}" ] || fail "$name: a wrong score for a cold entry did not change the selection"
 }
 
+# importances PROMPT N ARGUMENTS...: each selects differently, and the same with most entries on the drive
+importances() {
+    local prompt=$1 n=$2 importance placement hash seen=""
+    shift 2
+    for importance in sum max norm; do
+        hash=""
+        for placement in "--csd none --simd reference" "--beta 0.25 --placement bkp"; do
+            # shellcheck disable=SC2086  # words on purpose
+            run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --importance "$importance" $placement || fail "$importance $placement: $(cat "$work/out.err")"
+            [ -n "$hash" ] || hash=$(field "$work/out" .selection_hash)
+            expect "$importance, $placement: hash" "$(field "$work/out" .selection_hash)" "$hash"
+        done
+        case $seen in *"$hash"*) fail "$importance selects what another one does" ;; esac
+        seen="$seen $hash"
+    done
+}
+
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 check wired "$work/licence" 12 -m "$work/wired.gguf" -c 8192 --budget 256
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
 head -c 900 "$text" >"$work/short"
 check random "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
+importances "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
 if [ -r "$models/stories260K.gguf" ]; then
     check stories "$work/story" 40 -m "$models/stories260K.gguf" -c 512 --alpha 0.1 --sinks 2 --window 8
 else

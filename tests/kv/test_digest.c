@@ -140,33 +140,14 @@ static float oracle_sum(const float *q, uint32_t group, uint32_t head_dim, uint3
     return isinf(sum) ? 0.0f : sum;
 }
 
-static long double length_of(const long double *v, uint32_t n)
+/* Divided by their length, worked out with 64 bits of precision. */
+static void oracle_unit(float *v, uint32_t n)
 {
     long double squares = 0;
     for (uint32_t i = 0; i < n; i++)
-        squares += v[i] * v[i];
-    return sqrtl(squares);
-}
-
-/* The unit vector of the sum of unit vectors, 64 bits of precision. */
-static void oracle_direction(const float *q, uint32_t group, uint32_t head_dim, float *out)
-{
-    long double *head = malloc(head_dim * sizeof *head);
-    long double *sum = calloc(head_dim, sizeof *sum);
-    for (uint32_t j = 0; j < group; j++) {
-        for (uint32_t i = 0; i < head_dim; i++) {
-            float v = q[j * head_dim + i];
-            head[i] = isnan(v) || isinf(v) ? 0 : (long double)v;
-        }
-        long double length = length_of(head, head_dim);
-        for (uint32_t i = 0; i < head_dim && length > 0; i++)
-            sum[i] += head[i] / length;
-    }
-    long double length = length_of(sum, head_dim);
-    for (uint32_t i = 0; i < head_dim; i++)
-        out[i] = length > 1e-6L ? (float)(sum[i] / length) : 0.0f;
-    free(head);
-    free(sum);
+        squares += (long double)v[i] * v[i];
+    for (uint32_t i = 0; i < n && squares > 0; i++)
+        v[i] = (float)(v[i] / sqrtl(squares));
 }
 
 static void oracle_query(const struct kv_geometry *g, uint32_t importance, const float *q,
@@ -182,7 +163,7 @@ static void oracle_query(const struct kv_geometry *g, uint32_t importance, const
         for (uint32_t i = 0; i < g->head_dim; i++)
             of[i] = oracle_sum(heads, group, g->head_dim, i);
         if (importance == KV_IMPORTANCE_NORM)
-            oracle_direction(heads, group, g->head_dim, of);
+            oracle_unit(of, g->head_dim);
         for (uint32_t i = 0; i < g->head_dim; i++)
             largest = fmax(largest, fabs((double)of[i]));
         e_of[h] = -100000;
@@ -267,8 +248,8 @@ static void the_query_exponent_is_the_smallest_that_holds(void **state)
     assert_int_equal(m[4], 0);
 }
 
-/* maximum takes the sum's digest; how long a head's query is does not count for norm */
-static void only_norm_looks_at_directions(void **state)
+/* maximum takes the sum's digest; how long a KV head's query is does not count for norm */
+static void only_norm_makes_queries_equally_long(void **state)
 {
     (void)state;
     struct kv_geometry g = {1, 4, 2, 3};
@@ -276,11 +257,13 @@ static void only_norm_looks_at_directions(void **state)
     int8_t sum[6], other[6];
     uint8_t sum_shifts[2], shifts[2];
     for (int i = 0; i < 12; i++)
-        longer[i] = ldexpf(q[i], 7 * (i / 3) - 9);
+        longer[i] = ldexpf(q[i], 7 * (i / 6) - 9);
     kv_digest_query(&g, KV_IMPORTANCE_SUM, q, sum, sum_shifts);
     kv_digest_query(&g, KV_IMPORTANCE_MAX, q, other, shifts);
     assert_memory_equal(other, sum, 6);
     assert_memory_equal(shifts, sum_shifts, 2);
+    kv_digest_query(&g, KV_IMPORTANCE_SUM, longer, other, shifts);
+    assert_memory_not_equal(shifts, sum_shifts, 2);
     kv_digest_query(&g, KV_IMPORTANCE_NORM, q, sum, sum_shifts);
     assert_memory_not_equal(other, sum, 6);
     kv_digest_query(&g, KV_IMPORTANCE_NORM, longer, other, shifts);
@@ -288,18 +271,23 @@ static void only_norm_looks_at_directions(void **state)
     assert_memory_equal(shifts, sum_shifts, 2);
 }
 
-/* what rounding leaves of two opposite directions must not become a direction */
-static void opposite_directions_are_none(void **state)
+/* the smallest and the largest FP32 numbers have a length; a zero head has none and stays zero */
+static void norm_takes_any_length(void **state)
 {
     (void)state;
-    struct kv_geometry g = {1, 4, 2, 3};
-    float q[12] = {0.1f, 0.7f, -0.3f, 0.3f * -0.1f, 0.3f * -0.7f, 0.3f * 0.3f, 1, 2, 3, 1, 2, 3};
+    struct kv_geometry g = {1, 3, 3, 2};
+    float q[6] = {0x1p-149f, 0, 3.0e38f, -3.0e38f, 0, -0.0f};
     int8_t m[6];
-    uint8_t shifts[2];
-    kv_digest_query(&g, KV_IMPORTANCE_NORM, q, m, shifts);
-    assert_int_equal(m[0] | m[1] | m[2] | shifts[0], 0);
-    assert_int_equal(shifts[1], KV_QUERY_SHIFT_MAX);
-    assert_int_equal(m[5], 103); /* 3 / sqrt(14) = 0.8018 = 102.6 * 2^-7 */
+    uint8_t shifts[3];
+    kv_digest_query(&g, KV_IMPORTANCE_NORM, q, m, shifts); /* 1, 0; .7071, -.7071; e: -6, -7 */
+    assert_int_equal(shifts[0], 8);
+    assert_int_equal(m[0], 64);
+    assert_int_equal(m[1], 0);
+    assert_int_equal(shifts[1], 7);
+    assert_int_equal(m[2], 91); /* 90.51 */
+    assert_int_equal(m[3], -91);
+    assert_int_equal(shifts[2], 0);
+    assert_int_equal(m[4] | m[5], 0);
 }
 
 int main(void)
@@ -311,8 +299,8 @@ int main(void)
         cmocka_unit_test(a_zero_head_is_all_zero),
         cmocka_unit_test(random_queries_match_the_oracle),
         cmocka_unit_test(the_query_exponent_is_the_smallest_that_holds),
-        cmocka_unit_test(only_norm_looks_at_directions),
-        cmocka_unit_test(opposite_directions_are_none),
+        cmocka_unit_test(only_norm_makes_queries_equally_long),
+        cmocka_unit_test(norm_takes_any_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
