@@ -414,7 +414,8 @@ def main():
     torch.set_num_threads(args.threads)
     model, text = load(args.checkpoint), data.Text(args.data / "heldout.txt")
     texts = text_samples(text, args.texts, args.length)
-    tasks = {t: data.held_out(t, args.length, args.skip + args.each, text)[args.skip:] for t in args.task or ("passkey", "keys", "variables", "copy")}
+    tasks = {t: data.held_out(t, args.length, args.skip + args.each, text)[args.skip:]
+             for t in args.task or ("passkey", "keys", "variables", "copy")}
     print(f"{args.texts} texts and {args.each} examples of each of {', '.join(tasks)}; {args.length} tokens.")
     with torch.no_grad():
         if args.accuracy:
