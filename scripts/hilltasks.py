@@ -90,7 +90,7 @@ def copy(rng, room):
 
 
 def frequent(rng, room):
-    pool = list({word(rng) for _ in range(max(3, min(12, room // 100)))})
+    pool = list(dict.fromkeys(word(rng) for _ in range(max(3, min(12, room // 100)))))
     most = pool[0]
     listed = [most] * max(6, min(40, room // 40)) + [w for w in pool[1:] for _ in range(rng.randint(1, 3))]
     rng.shuffle(listed)
