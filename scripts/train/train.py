@@ -4,7 +4,7 @@
 What:   DATA (from gather.py) -> RUN/checkpoint.pt (weights, optimiser, progress; written every few minutes and at the
         end) and RUN/log.jsonl (loss, held-out loss, accuracy of held-out tasks by length).
 How:    starts from wire.py's weights. Row length grows with progress; progress is training time over --minutes, so
-        the plan fits whatever machine it runs on (pauses of the process beyond a minute do not count).
+        the plan fits whatever machine it runs on (of a step ten seconds at most: pauses do not count).
         Muon for the matrices that start plain, Adam for the wired ones, the embedding and the output.
 Restart: run the same command again; it goes on from the checkpoint. SIGTERM, SIGINT: checkpoint, then exit 0.
 """
@@ -141,6 +141,9 @@ class Run:
             self.load()
         else:
             wire.wire(self.model, data.batch(args.seed, -1, self.text, 4, 512, 0)[0], args.seed)
+        if args.rewire:
+            wire.wire_positions(self.model, data.batch(args.seed, -1, self.text, 4, 512, 0)[0])
+        self.pins = wire.Pins(self.model)
         for layer in self.model.blk if args.compile else ():
             layer.compile(dynamic=False)
 
@@ -177,6 +180,7 @@ class Run:
                 group["lr"] = group["base"] * rate(progress, self.step)
             opt.step()
             opt.zero_grad(set_to_none=True)
+        self.pins.restore()
         self.step += 1
         self.tokens += rows * length
         return length, loss.item(), text_loss
@@ -188,7 +192,7 @@ class Run:
             start = time.monotonic()
             length, *losses = self.one_step(self.elapsed / (self.args.minutes * 60))
             took = time.monotonic() - start
-            self.elapsed += min(took, 60)
+            self.elapsed += min(took, 10)
             sums, count = [s + x for s, x in zip(sums, losses)], count + 1
             if count == 20 or self.step < 4:
                 self.log(length=length, loss=round(sums[0] / count, 4), text_loss=round(sums[1] / count, 4),
@@ -219,6 +223,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--eval-every", type=float, default=5, help="minutes (default 5)")
     parser.add_argument("--compile", action="store_true", help="torch.compile the layers")
+    parser.add_argument("--rewire", action="store_true", help="set the position heads anew, to the norms as they are now")
     parser.add_argument("--evaluate", action="store_true", help="only evaluate the checkpoint, or the starting weights")
     args = parser.parse_args()
     args.run.mkdir(parents=True, exist_ok=True)
