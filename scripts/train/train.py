@@ -142,7 +142,7 @@ class Run:
         else:
             wire.wire(self.model, data.batch(args.seed, -1, self.text, 4, 512, 0)[0], args.seed)
         if args.rewire:
-            wire.wire_positions(self.model, data.batch(args.seed, -1, self.text, 4, 512, 0)[0])
+            wire.wire_anew(self.model, data.batch(args.seed, -1, self.text, 4, 512, 0)[0])
         self.pins = wire.Pins(self.model)
         for layer in self.model.blk if args.compile else ():
             layer.compile(dynamic=False)
@@ -223,7 +223,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--eval-every", type=float, default=5, help="minutes (default 5)")
     parser.add_argument("--compile", action="store_true", help="torch.compile the layers")
-    parser.add_argument("--rewire", action="store_true", help="set the position heads anew, to the norms as they are now")
+    parser.add_argument("--rewire", action="store_true", help="set the position heads and the match of eight bytes anew")
     parser.add_argument("--evaluate", action="store_true", help="only evaluate the checkpoint, or the starting weights")
     args = parser.parse_args()
     args.run.mkdir(parents=True, exist_ok=True)

@@ -115,29 +115,64 @@ def wire_position_head(model, layer, head, kv_head, offset, const):
     k[0:2 * POSITION_PAIRS:2, CONST] = 1 / const
 
 
-@torch.no_grad()
-def wire_positions(model, text):
-    """The five position heads, to the norms as they are now."""
-    model.token_embd.weight[:, CONST] = CONST_VALUE
-    model.blk[0].attn_output.weight[CONST] = 0
-    model.blk[0].ffn_down.weight[CONST] = 0
+def code_rows():
+    """The dimensions of the residual stream that hold D4 codes: of the token itself and of the eight before it."""
+    return [code4(n) + i for n in range(9) for i in range(4)]
+
+
+def wire_codes(model, rms):
+    """The way of the D4 codes: only the position heads write where they lie, and those write nothing else there."""
+    for layer in model.blk[:2]:
+        layer.attn_output.weight[code_rows()] = 0
+        layer.ffn_down.weight[code_rows()] = 0
     for head in range(4):
-        wire_position_head(model, 0, head, head // 2, head + 1, const_at(model, 0, text)[0])
-    wire_position_head(model, 1, 0, 0, 4, const_at(model, 1, text)[0])
+        v = rows(model.blk[0].attn_v.weight, head // 2, model.shape)
+        v[8:12] = 0
+        v[range(8, 12), range(CUR + 8, CUR + 12)] = rms[0]
+        model.blk[0].attn_output.weight[range(code4(head + 1), code4(head + 1) + 4), range(head * 64 + 8, head * 64 + 12)] = 1
+        v = rows(model.blk[1].attn_v.weight, 0, model.shape)
+        v[4 * head:4 * head + 4] = 0
+        v[range(4 * head, 4 * head + 4), range(code4(head + 1), code4(head + 1) + 4)] = rms[1]
+        model.blk[1].attn_output.weight[range(code4(head + 5), code4(head + 5) + 4), range(4 * head, 4 * head + 4)] = 1
+
+
+@torch.no_grad()
+def wire_anew(model, text):
+    """Position heads, the way of the codes and the match of eight bytes, to the norms as they are now."""
+    for norm in (model.blk[0].attn_norm, model.blk[1].attn_norm, model.blk[2].attn_norm):
+        norm[[CONST, BOSMARK] + code_rows()] = 1
+    model.token_embd.weight[:, CONST] = CONST_VALUE
+    for n in range(2):
+        model.blk[n].attn_output.weight[[CONST, BOSMARK]] = 0
+        model.blk[n].ffn_down.weight[[CONST, BOSMARK]] = 0
+    wire_codes(model, [1, 1])
+    for _ in range(2):  # the norms depend on what is wired
+        wire_codes(model, [rms_at(model, 0, text), rms_at(model, 1, text)])
+        for head in range(4):
+            wire_position_head(model, 0, head, head // 2, head + 1, const_at(model, 0, text)[0])
+        wire_position_head(model, 1, 0, 0, 4, const_at(model, 1, text)[0])
+    wire_eight(model, rms_at(model, 2, text))
 
 
 class Pins:
     """Weights that stay as they are. Position heads add up large products to tell places apart: a step of an optimiser
     along them shifts a head to another place long before its gradient says so (seen: the head four places back ended at three
-    and a half). What they read, the constant, must not vary from token to token either."""
+    and a half). What they read, the constant, must not vary from token to token either. And the codes eight places back are
+    needed clean by few questions and are in the way of many small gains: text alone buries them (seen as well)."""
 
     def __init__(self, model):
         d, self.held = model.shape.head_dim, []
-        for p, where in ((model.token_embd.weight, (slice(None), CONST)), (model.blk[0].attn_output.weight, CONST),
-                         (model.blk[0].ffn_down.weight, CONST), (model.blk[0].attn_q.weight, slice(None)),
-                         (model.blk[0].attn_k.weight, slice(None)), (model.blk[1].attn_q.weight, slice(0, d)),
-                         (model.blk[1].attn_k.weight, slice(0, d)), (model.blk[0].attn_norm, CONST),
-                         (model.blk[1].attn_norm, CONST)):
+        fixed = [CONST, BOSMARK] + code_rows()
+        one, two, three = model.blk[0], model.blk[1], model.blk[2]
+        for p, where in ((model.token_embd.weight, (slice(None), [CONST, BOSMARK] + fixed[2:6])),
+                         (one.attn_output.weight, fixed), (one.ffn_down.weight, fixed),
+                         (two.attn_output.weight, fixed), (two.ffn_down.weight, fixed),
+                         (one.attn_q.weight, slice(None)), (one.attn_k.weight, slice(None)),
+                         (one.attn_v.weight, [*range(8, 12), *range(d + 8, d + 12)]),
+                         (two.attn_q.weight, slice(0, d)), (two.attn_k.weight, slice(0, d)),
+                         (two.attn_v.weight, slice(0, 16)),
+                         (three.attn_q.weight, slice(0, d)), (three.attn_k.weight, slice(0, d)),
+                         (one.attn_norm, fixed), (two.attn_norm, fixed), (three.attn_norm, fixed)):
             self.held.append((p, where, p.detach()[where].clone()))
 
     @torch.no_grad()
@@ -159,7 +194,7 @@ def wire_layer0(model, rms):
 
 
 def wire_match(layer, shape, head, kv_head, places, weights, norm2, sink, strength, rms):
-    """places: list of (first dim of the query's code, of the key's code, dims). strength: how loud it copies."""
+    """places: list of (first dim of the query's code, of the key's code, dims). strength: how loud it copies; 0: leave that as it is."""
     q, k = rows(layer.attn_q.weight, head, shape), rows(layer.attn_k.weight, kv_head, shape)
     v = rows(layer.attn_v.weight, kv_head, shape)
     q.zero_(), k.zero_()
@@ -172,6 +207,8 @@ def wire_match(layer, shape, head, kv_head, places, weights, norm2, sink, streng
             at += 1
     q[2 * SINK_PAIR, CONST] = sink * root * rms / CONST_VALUE
     k[2 * SINK_PAIR, BOSMARK] = rms / math.sqrt(44)
+    if not strength:
+        return
     v[:32] = 0
     v[range(32), range(CODE, CODE + 32)] = rms
     o = layer.attn_output.weight
@@ -201,9 +238,9 @@ def wire_layer1(model, rms):
     wire_match(layer, shape, 2, 1, four, (12, 10, 8, 7), 8, 26, 1.0, rms)
 
 
-def wire_layer2(model, rms):
+def wire_eight(model, rms, strength=0.0):
     eight = [(code4(n), code4(n + 1), 4) for n in range(8)]
-    wire_match(model.blk[2], model.shape, 0, 0, eight, [7 * 0.9 ** n for n in range(8)], 4, 28, 1.5, rms)
+    wire_match(model.blk[2], model.shape, 0, 0, eight, [10 * 0.9 ** n for n in range(8)], 4, 40, strength, rms)
 
 
 @torch.no_grad()
@@ -220,7 +257,7 @@ def wire(model, text, seed):
     e = wire_embedding(model, rng)
     wire_layer0(model, rms_at(model, 0, text))
     wire_layer1(model, rms_at(model, 1, text))
-    wire_layer2(model, rms_at(model, 2, text))
+    wire_eight(model, rms_at(model, 2, text), 1.5)
     last = rms_at(model, shape.layers - 1, text)
     model.output.weight.normal_(0, 0.002, generator=rng)
     model.output.weight[:, OUT:OUT + 32] = e[:, CODE:CODE + 32] * last * 10 / 96
