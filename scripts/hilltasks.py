@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """hilltasks.py - generated tasks whose answers stand far back in a long text (the families of RULER).
 
-What:   writes JSON lines {"task", "prompt", "answers", "context_bytes", "seed"}; a model is right when what it goes on
-        with, up to the end of the line, holds every answer in order (exact: starts with " " + ", ".join(answers) + ".").
+What:   writes JSON lines {"task", "prompt", "answers", "predict", "context_bytes", "seed"}; a model is right when the line it
+        goes on with holds every answer in order. predict: bytes of the right answer and two more, as many tokens as a
+        model of bytes needs.
 Why:    whether selection or eviction harms a model shows in such answers, and they can be made in any number and length.
 Who:    a person, before hill-eval; scripts/train imports make() for training. Standard library only.
 Seeds:  the same options give the same bytes. Seeds >= HELD_OUT are never used in training.
@@ -64,10 +65,12 @@ def keys(rng, room):
 def values(rng, room):
     name = rng.choice(NOUNS)
     found = [number(rng) for _ in range(rng.randint(2, 4))]
-    facts = [f"One of the codes of {name} is {v}." for v in found]
-    for other in rng.sample([n for n in NOUNS if n != name], max(0, min(8, room // 300))):
-        facts.insert(rng.randrange(len(facts) + 1), f"One of the codes of {other} is {number(rng)}.")
-    return facts, [(f"List all codes of {name} in order. The codes of {name} are", found)]
+    facts = [f"Note: {name}{i}={v}." for i, v in enumerate(found, 1)]
+    for other in rng.sample([n for n in NOUNS if n != name], max(1, min(8, room // 300))):
+        facts.insert(rng.randrange(len(facts) + 1), f"Note: {other}{rng.randint(1, 4)}={number(rng)}.")
+    # The answer names each value's place itself: several look-ups in one line.
+    text = ", ".join(v if i == 1 else f"{name}{i}={v}" for i, v in enumerate(found, 1)) + "."
+    return facts, [(f"List the {len(found)} values of {name}: {name}1=", found, text)]
 
 
 def variables(rng, room):
@@ -101,7 +104,9 @@ def frequent(rng, room):
 def question(rng, room):
     count = max(2, min(20, room // 160))
     people, cities = rng.sample(NAMES, count), [rng.choice(CITIES) for _ in range(count)]
-    facts = [rng.choice((f"{p} lives in {c}.", f"The home of {p} is {c}.")) for p, c in zip(people, cities)]
+    facts = [f"The home of {p} is {c}." for p, c in zip(people, cities)]
+    for p in people[:count // 2]:
+        facts.insert(rng.randrange(len(facts) + 1), f"{p} once saw {rng.choice(CITIES)}.")  # a city that is not the answer
     asked = rng.sample(range(count), min(count, 3))
     return facts, [(f"Where does {people[i]} live? The home of {people[i]} is", [cities[i]]) for i in asked]
 
@@ -122,12 +127,12 @@ def spread(rng, facts, hay):
 
 
 def make(task, seed, size, haystack=None, questions=99):
-    """-> list of (text, kind), kind one of hay, fact, ask, answer; `size` bytes or a little less in all.
+    """-> list of (text, kind), kind one of hay, fact, ask, answer, and the answers; `size` bytes or a little less in all.
     haystack: None for repeated sentences, or a function (rng, bytes) -> str."""
     rng = random.Random(f"{task}/{seed}")
     facts, asked = TASKS[task](rng, size)
-    asked = asked[:questions]
-    fixed = sum(len(f) + 2 for f in facts) + sum(len(q) + 2 + len(", ".join(a)) + 2 for q, a in asked) + 2
+    asked = [(ask, answers, text[0] if text else " " + ", ".join(answers) + ".") for ask, answers, *text in asked[:questions]]
+    fixed = sum(len(f) + 2 for f in facts) + sum(len(ask) + 1 + len(text) for ask, _, text in asked) + 1
     room = max(0, size - fixed)
     if haystack:
         hay = haystack(rng, room)
@@ -135,15 +140,15 @@ def make(task, seed, size, haystack=None, questions=99):
         noise = rng.choice(NOISE)
         hay = (noise * (room // len(noise) + 1))[:room]
     parts = [(text, "fact" if fact else "hay") for text, fact in spread(rng, facts, hay)]
-    for ask, answers in asked:
-        parts += [("\n" + ask, "ask"), (" " + ", ".join(answers) + ".", "answer")]
-    return parts
+    for ask, _, text in asked:
+        parts += [("\n" + ask, "ask"), (text, "answer")]
+    return parts, [answers for _, answers, _ in asked]
 
 
-def prompt_of(parts):
-    """The prompt for the first question: everything before its answer. -> prompt, answer text"""
-    last = next(i for i, (_, kind) in enumerate(parts) if kind == "answer")
-    return "".join(text for text, _ in parts[:last]), parts[last][0]
+def one(task, seed, size, haystack=None):
+    """-> prompt, answers, the whole text of the right answer; one question"""
+    parts, answers = make(task, seed, size, haystack, 1)
+    return "".join(text for text, _ in parts[:-1]), answers[0], parts[-1][0]
 
 
 def text_haystack(path):
@@ -171,8 +176,8 @@ def main():
         parser.error(f"cannot read {args.text}: {e}")
     for task in args.task or TASKS:
         for seed in range(args.seed, args.seed + args.count):
-            prompt, answer = prompt_of(make(task, seed, args.bytes, hay, 1))
-            print(json.dumps({"task": task, "prompt": prompt, "answers": answer[1:-1].split(", "),
+            prompt, answers, text = one(task, seed, args.bytes, hay)
+            print(json.dumps({"task": task, "prompt": prompt, "answers": answers, "predict": len(text) + 2,
                               "context_bytes": len(prompt), "seed": seed}))
 
 

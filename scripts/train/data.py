@@ -61,7 +61,7 @@ def text_row(rng, text, length):
 def task_row(rng, text, length):
     task = rng.choices(list(TASK_WEIGHTS), TASK_WEIGHTS.values())[0]
     hay = text.haystack if rng.random() < 0.75 else None
-    tokens, weights = encode(hilltasks.make(task, rng.randrange(hilltasks.HELD_OUT), length - 1, hay))
+    tokens, weights = encode(hilltasks.make(task, rng.randrange(hilltasks.HELD_OUT), length - 1, hay)[0])
     if len(tokens) > length:
         tokens, weights = [BOS] + tokens[-length + 1:], [0.0] + weights[-length + 1:]
     fill = length - len(tokens)
@@ -81,7 +81,7 @@ def held_out(task, size, count, text):
     """-> list of (tokens, index of the first answer token): one question each, the answer at the end."""
     out = []
     for seed in range(hilltasks.HELD_OUT, hilltasks.HELD_OUT + count):
-        prompt, answer = hilltasks.prompt_of(hilltasks.make(task, seed, size, text and text.haystack, 1))
+        prompt, _, answer = hilltasks.one(task, seed, size, text and text.haystack)
         tokens = [BOS] + list(prompt.encode("latin-1"))
         out.append((tokens + list(answer.encode("latin-1")), len(tokens)))
     return out
