@@ -65,12 +65,14 @@ def keys(rng, room):
 def values(rng, room):
     name = rng.choice(NOUNS)
     found = [number(rng) for _ in range(rng.randint(2, 4))]
-    facts = [f"Note: {name}{i}={v}." for i, v in enumerate(found, 1)]
+    after = [f"then {name}{i}" for i in range(2, len(found) + 1)] + ["the end"]
+    facts = [f"Note: {name}{i}={v}, {then}." for i, (v, then) in enumerate(zip(found, after), 1)]
     for other in rng.sample([n for n in NOUNS if n != name], max(1, min(8, room // 300))):
-        facts.insert(rng.randrange(len(facts) + 1), f"Note: {other}{rng.randint(1, 4)}={number(rng)}.")
+        i = rng.randint(1, 4)
+        facts.insert(rng.randrange(len(facts) + 1), f"Note: {other}{i}={number(rng)}, then {other}{i + 1}.")
     # The answer names each value's place itself: several look-ups in one line.
-    text = ", ".join(v if i == 1 else f"{name}{i}={v}" for i, v in enumerate(found, 1)) + "."
-    return facts, [(f"List the {len(found)} values of {name}: {name}1=", found, text)]
+    text = ", then ".join(v if i == 1 else f"{name}{i}={v}" for i, v in enumerate(found, 1)) + ", the end."
+    return facts, [(f"List the values of {name}: {name}1=", found, text)]
 
 
 def variables(rng, room):

@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import hilltasks  # noqa: E402
 from model import BOS  # noqa: E402
 
-TASK_WEIGHTS = {"passkey": 2, "keys": 3, "values": 2, "variables": 2, "copy": 2, "frequent": 1, "question": 2}
+TASK_WEIGHTS = {"passkey": 2, "keys": 3, "values": 3, "variables": 2, "copy": 2, "frequent": 1, "question": 2}
 LOSS_WEIGHT = {"hay": 1.0, "fact": 0.1, "ask": 0.2, "answer": 4.0}
 SEPARATOR = 0x1e
 

@@ -171,6 +171,8 @@ class Run:
 
     def one_step(self, progress):
         _, length, rows, share = [s for s in STAGES if s[0] <= progress][-1]
+        if self.args.length:
+            length, rows, share = self.args.length, max(1, 6144 // self.args.length), self.args.task_share
         tokens, weights, positions = data.batch(self.args.seed, self.step, self.text, rows, length + 1, share)
         loss, text_loss = loss_of(self.model, tokens, weights, positions)
         loss.backward()
@@ -223,6 +225,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--eval-every", type=float, default=5, help="minutes (default 5)")
     parser.add_argument("--compile", action="store_true", help="torch.compile the layers")
+    parser.add_argument("--length", type=int, help="rows of this length whatever the progress")
+    parser.add_argument("--task-share", type=float, default=0.5, help="of such rows (default 0.5)")
     parser.add_argument("--rewire", action="store_true", help="set the position heads and the match of eight bytes anew")
     parser.add_argument("--evaluate", action="store_true", help="only evaluate the checkpoint, or the starting weights")
     args = parser.parse_args()
