@@ -178,7 +178,7 @@ const struct option_spec hill_pipeline_specs[] = {
     {.name = "importance",
      .type = OPTION_CHOICE,
      .choices = "sum|max|norm",
-     .fallback = "sum",
+     .fallback = "norm",
      .value = "NAME",
      .help =
          "how the KV heads' scores become one: sum, the paper's; max; norm, max with queries of "

@@ -34,7 +34,7 @@ tasks "$work/many.jsonl" 30 1500
 "$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/few.results" --alpha 0.1 --budget - --markdown "$work/few.md" 2>"$work/err"
 expect "exit code" $? 0
 expect "full" "$(grep -c '^| full | all | - | - | - | 100.0 | 100.0 | - |' "$work/few.md")" 1
-expect "hillinfer, alpha 0.1" "$(grep -c '^| hillinfer | 10 % | sum | 8 | off | 100.0 | 100.0 | +0.0 |' "$work/few.md")" 1
+expect "hillinfer, alpha 0.1" "$(grep -c '^| hillinfer | 10 % | norm | 8 | off | 100.0 | 100.0 | +0.0 |' "$work/few.md")" 1
 expect "window, alpha 0.1" "$(grep -c '^| window | 10 % | - | - | - | 0.0 | 0.0 | -100.0 |' "$work/few.md")" 1
 expect "results" "$(jq -r .key "$work/few.results" | sort -u | wc -l)" 12
 expect "attended to by hillinfer" "$(jq -r 'select(.policy == "hillinfer") | (.selected - (.prompt_tokens + .predicted_tokens) * 0.1 | fabs < 2)' "$work/few.results" | sort -u)" true
