@@ -193,7 +193,9 @@ static void read_answer(struct figure_trace *t, json_t *root)
 }
 
 /* Continue the first `bytes` of the licence by n tokens, 60 % hot; then replay its trace. The
- * context is no longer than needed, so that the GPU has slots for one selection. */
+ * context is no longer than needed, so that the GPU has slots for one selection. The GPU is treated
+ * as one with memory of its own, as the replay has it: where memory is shared, hot entries are read
+ * in place and nothing of them is uploaded. */
 static void run_model(const char *name, const char *model, uint32_t bytes, uint32_t n)
 {
     struct figure_trace *t = &traces[n_traces++];
@@ -203,7 +205,8 @@ static void run_model(const char *name, const char *model, uint32_t bytes, uint3
     snprintf(path, sizeof path, "%s/trace%u.kvt", pipeline_folder, n_traces);
     bench_progress(n_traces, 4, name);
     run_or_fail("head", capture("head -c %u LICENSE >%s/prompt.txt", bytes, pipeline_folder));
-    char *text = capture("scripts/hillinfer run --run-dir %s/run --state-dir %s/state --json -m %s "
+    char *text = capture("HILL_TEST_COPY_HOT=1 scripts/hillinfer run --run-dir %s/run --state-dir "
+                         "%s/state --json -m %s "
                          "-f %s/prompt.txt -n %u --temp 0 --ignore-eos -t %u -c %u --alpha 0.2 "
                          "--beta 1.5 --log-level error --trace-kv %s --trace-scores",
                          pipeline_folder, pipeline_folder, model, pipeline_folder, n, THREADS,
@@ -332,7 +335,8 @@ int main(int argc, char **argv)
 {
     struct bench_options options = bench_start("placement", argc, argv);
     const char *folder = getenv("BENCH_TRACES");
-    printf("## Placement policies\n\nKV traces replayed: the GPU's slot table stands in front, and "
+    printf("## Placement policies\n\nKV traces replayed, of a GPU with memory of its own "
+           "(`HILL_TEST_COPY_HOT=1`): the GPU's slot table stands in front, and "
            "the policies hear only of what it lacks. Hits: the share of the entries that the GPU "
            "lacked and that were not forced (sinks, window) that lay in the hot tier. Near: the "
            "share of all selected entries, without the forced, that the GPU held or that were hot. "

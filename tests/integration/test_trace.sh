@@ -18,6 +18,9 @@ replay() {
     jq '.[0]' "$work/replays" >"$work/replay"
 }
 
+# the replay's GPU has memory of its own; one that shares the host's reads hot entries in place and keeps only cold ones
+export HILL_TEST_COPY_HOT=1
+
 # --- one run: every query is there, and what it says about placement is what the run's statistics say
 run_json "$work/plain" "${pipeline[@]}" "${request[@]}" || fail "run: $(cat "$work/plain.err")"
 run_json "$work/out" "${pipeline[@]}" "${request[@]}" --trace-kv "$work/run.kvt" --trace-scores || fail "run: $(cat "$work/out.err")"
