@@ -162,8 +162,7 @@ void request_book_remove(struct request_book *book, struct request *request)
 
 bool request_same_client(const struct request *request, const struct proto_address *client)
 {
-    return request->client.length == client->length &&
-           memcmp(request->client.bytes, client->bytes, client->length) == 0;
+    return proto_same_address(&request->client, client);
 }
 
 static struct request *find_in(struct request *list, const struct proto_address *client,

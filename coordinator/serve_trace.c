@@ -10,17 +10,11 @@
  */
 #include "coordinator/pipeline_internal.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 
 #define TRACE_LEASE_MS 5000
-
-static bool same_address(const struct proto_address *a, const struct proto_address *b)
-{
-    return a->length == b->length && memcmp(a->bytes, b->bytes, a->length) == 0;
-}
 
 static uint32_t ask_workers(struct pipeline *p, const Hill__TraceRequest *request)
 {
@@ -43,7 +37,7 @@ void trace_ask(struct pipeline *p, const struct proto_address *from,
         client_reply(p, from, HILL_E_PEER_GONE, "the pipeline is ending");
         return;
     }
-    if (now < p->trace_until_ns && !same_address(from, &p->trace_client)) {
+    if (now < p->trace_until_ns && !proto_same_address(from, &p->trace_client)) {
         client_reply(p, from, HILL_E_BUSY, "another hillctl trace is under way");
         return;
     }

@@ -31,6 +31,11 @@ static int from_zmq_errno(void)
     }
 }
 
+bool proto_same_address(const struct proto_address *a, const struct proto_address *b)
+{
+    return a->length == b->length && memcmp(a->bytes, b->bytes, a->length) == 0;
+}
+
 int proto_send(void *socket, const struct proto_address *to, const Hill__Message *message)
 {
     size_t size = hill__message__get_packed_size(message);

@@ -12,6 +12,7 @@
 #define HILL_PROTO_ENVELOPE_H
 
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/csd_model.h"
@@ -27,6 +28,8 @@ struct proto_address {
     uint8_t bytes[256];
     size_t length; /* 0: none (DEALER) */
 };
+
+bool proto_same_address(const struct proto_address *a, const struct proto_address *b);
 
 /* Send body as one message; to may be NULL. Never blocks: HILL_E_WOULD_BLOCK when the queue is
  * full, HILL_E_PEER_GONE when a ROUTER knows no such peer. */

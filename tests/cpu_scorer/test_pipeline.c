@@ -492,14 +492,11 @@ static void test_an_interruption_leaves_a_waiting_query(void **unused)
     gpu_prefill(q);
     assert_int_equal(gpu_decode(q), 0);
     r->agent->silent = true;
-    struct {
-        struct record_query query;
-        float q[64];
-    } out = {.query = {.header = gpu_header(q, 0),
-                       .query_id = 9,
-                       .n_heads = 4,
-                       .n_tokens = q->n,
-                       .request_id = q->request_id}};
+    struct rig_question out = {.query = {.header = gpu_header(q, 0),
+                                         .query_id = 9,
+                                         .n_heads = 4,
+                                         .n_tokens = q->n,
+                                         .request_id = q->request_id}};
     gpu_push(r, RING_QUERY, RECORD_QUERY, &out, sizeof out);
     struct timespec pause = {.tv_nsec = 100000000};
     nanosleep(&pause, NULL);
@@ -518,14 +515,11 @@ static void test_a_query_of_a_request_that_is_over_is_refused(void **unused)
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
     gpu_prefill(q);
     assert_int_equal(gpu_decode(q), 0);
-    struct {
-        struct record_query query;
-        float q[64];
-    } out = {.query = {.header = gpu_header(q, 0),
-                       .query_id = 77,
-                       .n_heads = 4,
-                       .n_tokens = q->n,
-                       .request_id = q->request_id + 1}};
+    struct rig_question out = {.query = {.header = gpu_header(q, 0),
+                                         .query_id = 77,
+                                         .n_heads = 4,
+                                         .n_tokens = q->n,
+                                         .request_id = q->request_id + 1}};
     gpu_push(r, RING_QUERY, RECORD_QUERY, &out, sizeof out);
     const struct record_selection *answer = gpu_wait(r, RECORD_SELECTION);
     assert_int_equal(answer->query_id, 77);
