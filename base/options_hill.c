@@ -93,7 +93,8 @@ const struct option_spec hill_pipeline_specs[] = {
      .fallback = "auto",
      .value = "RATIO",
      .help =
-         "hot entries for each cold one; auto is 0.25 in this version: a fifth of the entries hot"},
+         "hot entries for each cold one; auto: from the speeds of both sides (hillctl profile), "
+         "0.25 until they are known"},
     {.name = "placement",
      .type = OPTION_CHOICE,
      .choices = "bkp|recency",
@@ -333,7 +334,9 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
             options_is_set(options, "budget") ? (uint32_t)options_integer(options, "budget") : 0,
         .sinks = (uint32_t)options_integer(options, "sinks"),
         .window = (uint32_t)options_integer(options, "window"),
-        .beta = options_is_word(options, "beta") ? 0.25 : options_real(options, "beta"),
+        .beta_auto = options_is_word(options, "beta"),
+        .beta =
+            options_is_word(options, "beta") ? HILL_BETA_UNMEASURED : options_real(options, "beta"),
         .placement = options_text(options, "placement"),
         .pin = options_is_word(options, "pin") ? -1 : options_real(options, "pin"),
         .hot_bytes = size_or_zero(options, "hot-mb"),

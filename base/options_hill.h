@@ -32,6 +32,9 @@ extern const unsigned hill_request_count;
 #define HILL_PREDICT_UNTIL_CONTEXT                                                                 \
     0u /* Generate.predict: as many tokens as the context has room for (-n -1) */
 
+#define HILL_BETA_UNMEASURED                                                                       \
+    0.25 /* --beta auto before the two sides' speeds are known: a fifth of the entries hot */
+
 struct hill_pipeline_options {
     const char *model;
     uint32_t ctx_tokens; /* 0: the model's */
@@ -42,7 +45,8 @@ struct hill_pipeline_options {
     double alpha;
     uint32_t budget; /* 0: alpha */
     uint32_t sinks, window;
-    double beta; /* ratio M_c / M_s; auto is 0.25 in this version */
+    double beta; /* ratio M_c / M_s; auto: HILL_BETA_UNMEASURED */
+    bool beta_auto;
     const char *placement;
     double pin;                                   /* negative: alpha */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */

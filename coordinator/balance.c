@@ -75,19 +75,36 @@ int balance_beta(double *beta, const struct balance_rates *r, struct hill_why *w
     return finish(beta, numerator / denominator, why);
 }
 
-int balance_beta_bounded(double *beta, const struct balance_rates *r, double M, double M_0,
-                         struct hill_why *why)
+int balance_beta_shares(double *beta, const struct balance_rates *r, double alpha_c, double alpha_s,
+                        struct hill_why *why)
 {
-    double free_beta;
-    int code = balance_beta(&free_beta, r, why);
+    int code = balance_check(r, why);
     if (code)
         return code;
+    if (!(alpha_c >= 0 && alpha_c <= 1 && alpha_s >= 0 && alpha_s <= 1))
+        return hill_fail(why, HILL_E_INVALID, "balance: shares %g and %g are outside [0, 1]",
+                         alpha_c, alpha_s);
+    return finish(beta, (1 / r->f_s + alpha_s / r->B_s) / (1 / r->f_c + alpha_c / r->B_c), why);
+}
+
+int balance_bound(double *beta, double free_beta, double M, double M_0, struct hill_why *why)
+{
+    if (!is_rate(free_beta))
+        return hill_fail(why, HILL_E_INVALID, "balance: beta %g must be above 0", free_beta);
     if (!isfinite(M) || M < 0 || !isfinite(M_0) || M_0 < 0)
         return hill_fail(why, HILL_E_INVALID, "balance: M %g and M_0 %g must not be negative", M,
                          M_0);
     double M_c = M * free_beta / (1 + free_beta);
     *beta = M_c > M_0 ? M_0 / (M - M_0) : free_beta;
     return 0;
+}
+
+int balance_beta_bounded(double *beta, const struct balance_rates *r, double M, double M_0,
+                         struct hill_why *why)
+{
+    double free_beta;
+    int code = balance_beta(&free_beta, r, why);
+    return code ? code : balance_bound(beta, free_beta, M, M_0, why);
 }
 
 int balance_beta_two_links(double *beta, const struct balance_rates *r, struct hill_why *why)
@@ -99,4 +116,34 @@ int balance_beta_two_links(double *beta, const struct balance_rates *r, struct h
         r->f_c * (r->B_s * r->B_c + r->alpha * r->B_c * r->f_s + r->alpha * r->B_s * r->f_s);
     double denominator = r->B_s * r->f_s * (r->B_c + r->alpha * r->f_c);
     return finish(beta, numerator / denominator, why);
+}
+
+/* ---- following --------------------------------------------------------------------------- */
+
+void balance_window_add(struct balance_window *w, double sample)
+{
+    if (isfinite(sample) && sample >= 0)
+        w->samples[w->n++ % BALANCE_WINDOW] = sample;
+}
+
+double balance_window_median(const struct balance_window *w, double fallback)
+{
+    double sorted[BALANCE_WINDOW];
+    if (w->n < BALANCE_WINDOW)
+        return fallback;
+    for (unsigned i = 0; i < BALANCE_WINDOW; i++) {
+        unsigned j = i;
+        for (; j > 0 && sorted[j - 1] > w->samples[i]; j--)
+            sorted[j] = sorted[j - 1];
+        sorted[j] = w->samples[i];
+    }
+    return sorted[BALANCE_WINDOW / 2];
+}
+
+double balance_follow(double beta, double target)
+{
+    double way = log(target / beta), most = log(BALANCE_STEP_MAX);
+    if (!isfinite(way) || fabs(way) < log(1 + BALANCE_DEAD_BAND))
+        return beta;
+    return beta * exp(fmax(-most, fmin(most, way / 2)));
 }

@@ -121,7 +121,8 @@ void epoch_configure(struct pipeline *p, enum worker w)
     configure.threads = s->threads;
     configure.block_tokens = s->options.block_tokens;
     configure.selection = &selection;
-    configure.beta = s->options.beta;
+    configure.beta = profile_beta(p);
+    configure.beta_auto = s->options.beta_auto;
     configure.csd_attached = s->csd_attached;
     configure.csd_url = (char *)(s->csd_attached ? s->csd_url : "");
     configure.device = (char *)(s->options.device ? s->options.device : "");
@@ -156,6 +157,7 @@ void epoch_begin(struct pipeline *p, const char *reason)
 {
     struct hill_why why = {{0}};
     requests_interrupt(p);
+    profile_interrupt(p);
     if (p->ending)
         return;
     epoch_remove_segments(p);

@@ -109,6 +109,7 @@ void pipeline_end(struct pipeline *p, int code, const char *text)
         p, asked_for ? HILL__FINISH_REASON__FINISH_CANCEL : HILL__FINISH_REASON__FINISH_ERROR,
         asked_for ? 0 : code, asked_for ? "the pipeline is ending" : text);
     change_finish(p, HILL_E_PEER_GONE, "the pipeline is ending");
+    profile_interrupt(p);
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         worker_table_want(&p->workers, w, false, clock_now_ns());
 }
@@ -181,7 +182,7 @@ static void tick(struct pipeline *p)
         enum worker w = worker_table_stop_next(&p->workers);
         if (w != WORKER_COUNT)
             worker_terminate(p, w, "in order");
-    } else if (p->epoch_exists && worker_table_ready(&p->workers)) {
+    } else if (p->epoch_exists && worker_table_ready(&p->workers) && profile_tick(p, now)) {
         if (!p->announced)
             announce(p);
         if (p->change == CHANGE_UNDO)
@@ -202,6 +203,7 @@ static long wait_ms(const struct pipeline *p)
     int64_t now = clock_now_ns();
     int64_t next =
         earlier(p->reap_at_ns, earlier(worker_table_next_ns(&p->workers), requests_next_ns(p)));
+    next = earlier(next, profile_next_ns(p));
     if (next == CLOCK_NEVER)
         return -1;
     return next <= now ? 0 : (long)((next - now + 999999) / 1000000);

@@ -3,14 +3,15 @@
  * alone.
  *
  * Parts: pipeline.c (sockets, loop, timers, end), epoch.c (segments, Configure, starting and ending
- * workers), serve_workers.c and serve_clients.c (messages), requests.c (attempts, streaming,
- * summaries). Rule: a function that may remove a request says so; its caller does not touch the
- * request afterwards.
+ * workers), serve_workers.c and serve_clients.c (messages), serve_profile.c (beta), requests.c
+ * (attempts, streaming, summaries). Rule: a function that may remove a request says so; its caller
+ * does not touch the request afterwards.
  */
 #ifndef HILL_COORDINATOR_PIPELINE_INTERNAL_H
 #define HILL_COORDINATOR_PIPELINE_INTERNAL_H
 
 #include "coordinator/pipeline.h"
+#include "coordinator/profile.h"
 #include "coordinator/request_book.h"
 #include "coordinator/worker_table.h"
 
@@ -41,6 +42,21 @@ struct pipeline {
         struct csd_model_use before, last; /* of the agents that are gone; as this one said last */
         uint32_t changes;                  /* of the model by clients */
     } csd_model;
+    struct {
+        bool have;                   /* measured, now or at an earlier start */
+        bool asked, late;            /* the scorer is at it; for longer than the pipeline waits */
+        int64_t deadline_ns;         /* of what was asked */
+        uint32_t tries;              /* without an answer */
+        struct proto_address client; /* that asked; none: it was the start */
+        char cpu[256];               /* its name; empty: not asked for yet */
+        char asked_for[PROFILE_FINGERPRINT_BYTES]; /* measured, looked up or tried last */
+        struct profile values;
+        double alpha_c, alpha_s; /* share of each tier that a query uploads */
+        /* as the last queries had it: seconds a byte, and shares; empty: as measured */
+        struct balance_window score_hot, score_cold, fetch_cold, share_hot, share_cold;
+        double beta_measured;      /* Eq. 4 of the values */
+        double beta, beta_bounded; /* in force, without and with M_c <= M_0 */
+    } profile;
     Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
     struct proto_address trace_client; /* who watches the stages */
     int64_t trace_until_ns;            /* it has the watch to itself so long after it last asked */
@@ -92,6 +108,28 @@ void csd_model_show(const struct pipeline *p, const struct csd_model_use *since,
 void trace_ask(struct pipeline *p, const struct proto_address *from,
                const Hill__TraceRequest *request);
 void trace_pass_on(struct pipeline *p, const Hill__Message *message);
+
+/* ---- serve_profile.c ---- */
+struct profile_wire {
+    Hill__Profile profile;
+    Hill__Rates rates, spread;
+};
+/* With all workers ready: measures, when --beta auto wants to know and no request runs. False: not
+ * yet, nothing is to be started. */
+bool profile_tick(struct pipeline *p, int64_t now_ns);
+int64_t profile_next_ns(const struct pipeline *p);
+void profile_take_request(struct pipeline *p, const struct proto_address *from);
+void profile_take_result(struct pipeline *p, const Hill__ProfileResult *result);
+/* How long the stages of the last queries took, and what they uploaded: beta follows. */
+void profile_take_stages(struct pipeline *p, const Hill__StageTimes *times);
+/* The epoch ends: what was asked will not be answered. */
+void profile_interrupt(struct pipeline *p);
+/* What is told to the scorer; M_0 bounds it there. */
+double profile_beta(const struct pipeline *p);
+/* The same within M_0, of a full context. */
+double profile_beta_effective(const struct pipeline *p);
+/* NULL: nothing is measured. */
+Hill__Profile *profile_show(const struct pipeline *p, struct profile_wire *wire);
 
 /* ---- requests.c ---- */
 /* When all workers are ready: send again what was interrupted, and what waits, in order (may remove

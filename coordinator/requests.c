@@ -81,6 +81,7 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     Hill__Selection selection;
     Hill__CsdModel model;
     Hill__CsdModelCounters counters;
+    struct profile_wire profile;
     char rest[16];
     uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
     if (rest_bytes)
@@ -100,7 +101,8 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     summary.restarts = &restarts;
     summary.selection = &selection;
     summary.attempts = r->attempts;
-    summary.beta = p->settings->options.beta;
+    summary.beta = profile_beta_effective(p);
+    summary.profile = profile_show(p, &profile);
     if (r->done) {
         summary.gpu = r->done->done;
         summary.gpu->request_id = r->id;

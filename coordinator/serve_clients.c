@@ -258,6 +258,7 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     struct running_status all;
     Hill__CsdModel model;
     Hill__CsdModelCounters counters;
+    struct profile_wire profile;
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         fill_worker(&workers[w], &p->workers.rows[w], now);
         list[w] = &workers[w];
@@ -277,7 +278,9 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
     reply.cold_cap_bytes = s->cold_cap_bytes;
     reply.malformed_messages = p->malformed;
     reply.selection = &selection;
-    reply.beta = s->options.beta;
+    reply.beta = profile_beta_effective(p);
+    reply.beta_auto = s->options.beta_auto;
+    reply.profile = profile_show(p, &profile);
     reply.uptime_seconds = (double)(now - p->started_ns) / 1e9;
     reply.ctx_tokens = s->plan.ctx_tokens;
     fill_own(&own);
@@ -380,6 +383,9 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         break;
     case HILL__MESSAGE__BODY_TRACE_REQUEST:
         trace_ask(p, from, message->trace_request);
+        break;
+    case HILL__MESSAGE__BODY_PROFILE_REQUEST:
+        profile_take_request(p, from);
         break;
     case HILL__MESSAGE__BODY_SHUTDOWN:
         client_reply(p, from, 0, "");

@@ -145,6 +145,10 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         take_failure(p, w, message->failure);
     } else if (body == HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS && w == WORKER_AGENT) {
         csd_model_take_counters(p, message->csd_model_counters);
+    } else if (body == HILL__MESSAGE__BODY_PROFILE_RESULT && w == WORKER_SCORER) {
+        profile_take_result(p, message->profile_result);
+    } else if (body == HILL__MESSAGE__BODY_STAGE_TIMES && w == WORKER_SCORER) {
+        profile_take_stages(p, message->stage_times);
     } else if (body == HILL__MESSAGE__BODY_SEQUENCE_STATS && w == WORKER_SCORER) {
         take_stats(p, message);
         return;

@@ -125,6 +125,8 @@ static int absolute(char out[HILL_PATH_BYTES], const char *file, const char *opt
 static int choose_trace(struct settings *s, struct hill_why *why)
 {
     int code = absolute(s->trace_path, s->options.trace_kv, "--trace-kv", why);
+    if (s->options.record) /* a scorer that is replayed hears of no other beta */
+        s->options.beta_auto = false;
     return code ? code : absolute(s->record_path, s->options.record, "--record", why);
 }
 
@@ -339,11 +341,14 @@ void settings_log(const struct settings *s)
     log_info("model %s: %u layers, %u heads, %u KV heads of %u, context %u tokens", s->model_path,
              s->plan.geometry.n_layers, s->plan.geometry.n_heads, s->plan.geometry.n_kv_heads,
              s->plan.geometry.head_dim, s->plan.ctx_tokens);
+    char beta[32] = "auto";
+    if (!s->options.beta_auto)
+        snprintf(beta, sizeof beta, "%g", s->options.beta);
     log_info("caps: --hot-mb %.3f (M_0), --gpu-kv-mb %.3f (%u entries a layer), --cold-mb "
-             "%.3f%s%s; beta %g; --parallel %u",
+             "%.3f%s%s; beta %s; --parallel %u",
              (double)s->hot_cap_bytes / MIB, (double)s->gpu_cap_bytes / MIB, s->gpu_slots,
              (double)s->cold_cap_bytes / MIB, s->csd_attached ? " at " : " (no CSD)",
-             s->csd_attached ? s->csd_url : "", s->options.beta, s->plan.n_sequences);
+             s->csd_attached ? s->csd_url : "", beta, s->plan.n_sequences);
     char model[CSD_MODEL_TEXT];
     if (s->options.csd_model.on)
         log_info("device model %s (--csd-model): times of the drive are modelled, not the real "

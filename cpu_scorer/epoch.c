@@ -90,6 +90,7 @@ int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct h
     out->block_tokens = c->block_tokens;
     out->gpu_slots = c->gpu_slots;
     out->beta = c->beta;
+    out->adapts = c->beta_auto;
     out->placement = strcmp(c->placement, "bkp") == 0 ? PIPELINE_BKP : PIPELINE_RECENCY;
     out->pin = c->pin;
     out->hot_cap_bytes = c->hot_cap_bytes;

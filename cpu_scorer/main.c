@@ -24,11 +24,18 @@
 #include "kv/plan.h"
 #include "proto/worker_link.h"
 
+#define STAGES_STEPS  4u            /* decode steps between two StageTimes */
 #define LIVE_EVERY_NS CLOCK_MS(200) /* heartbeats carry them twice a second */
 
 struct wire_stats {
     Hill__SequenceStats stats;
     Hill__TierStats gpu, hot, cold;
+};
+
+/* What of a sequence has been told in StageTimes. */
+struct told {
+    uint64_t request_id, queries, hot_hits, cold_hits;
+    int64_t score_hot_ns, score_cold_ns, fetch_cold_ns;
 };
 
 struct scorer {
@@ -38,8 +45,23 @@ struct scorer {
     struct epoch data;
     int64_t live_ns; /* when the live statistics were last handed to the heartbeats */
     struct pipeline_stats live[KV_MAX_SEQUENCES];
+    struct told told[KV_MAX_SEQUENCES];
+    uint32_t n_told, n_layers;
+    uint64_t stages_work;  /* done since the last StageTimes */
+    uint64_t stages_every; /* 0: nobody wants them */
     struct wire_stats wire[KV_MAX_SEQUENCES];
 };
+
+/* What is neither a Configure nor the end; without an epoch there is nothing to do it with. */
+static void take_message(struct scorer *s, const Hill__Message *message)
+{
+    if (!s->data.pipeline)
+        return;
+    if (message->body_case == HILL__MESSAGE__BODY_PROFILE_REQUEST)
+        pipeline_ask_profile(s->data.pipeline, CLOCK_MS(message->profile_request->limit_ms));
+    else if (message->body_case == HILL__MESSAGE__BODY_BALANCE)
+        pipeline_set_beta(s->data.pipeline, message->balance->beta);
+}
 
 /* Look at the control plane; true when the current epoch must be left. */
 static bool interrupted(void *context)
@@ -49,6 +71,7 @@ static bool interrupted(void *context)
     while ((message = worker_link_poll(s->link)) != NULL) {
         if (message->body_case != HILL__MESSAGE__BODY_CONFIGURE ||
             message->configure->epoch < s->epoch) {
+            take_message(s, message);
             proto_free(message);
             continue;
         }
@@ -130,9 +153,86 @@ static void tell_failure(void *context, int code, const char *text, uint64_t req
     worker_link_failure(((struct scorer *)context)->link, code, text, false, request_id);
 }
 
+static void fill_rates(Hill__Rates *out, const struct pipeline_rates *in)
+{
+    hill__rates__init(out);
+    out->f_c = in->f_c;
+    out->f_s = in->f_s;
+    out->b_c = in->B_c;
+    out->b_s = in->B_s;
+}
+
+static void send_profile(void *context, const struct pipeline_profile *in)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__ProfileResult result = HILL__PROFILE_RESULT__INIT;
+    Hill__Profile profile = HILL__PROFILE__INIT;
+    Hill__Rates rates, spread;
+    fill_rates(profile.rates = &rates, &in->median);
+    fill_rates(profile.spread = &spread, &in->spread);
+    profile.rounds = in->rounds;
+    profile.hot_tokens = in->hot_tokens;
+    profile.cold_tokens = in->cold_tokens;
+    profile.fetch_tokens = in->fetch_tokens;
+    profile.took_ms = ms(in->took_ns);
+    result.code = in->status;
+    result.text = (char *)(in->status ? in->text : "");
+    result.profile = in->status ? NULL : &profile;
+    message.body_case = HILL__MESSAGE__BODY_PROFILE_RESULT;
+    message.profile_result = &result;
+    worker_link_send(((struct scorer *)context)->link, &message);
+}
+
+/* What was told of this sequence last; all zero: nothing yet. */
+static struct told told_of(const struct scorer *s, uint64_t request_id)
+{
+    for (uint32_t i = 0; i < s->n_told; i++)
+        if (s->told[i].request_id == request_id)
+            return s->told[i];
+    return (struct told){.request_id = request_id};
+}
+
+static struct told add_stages(const struct scorer *s, Hill__StageTimes *sum,
+                              const struct pipeline_stats *now)
+{
+    struct told last = told_of(s, now->request_id);
+    uint64_t queries = now->queries - last.queries;
+    sum->queries += queries;
+    sum->hot_tokens += queries * now->hot.tokens / s->n_layers; /* they change slowly */
+    sum->cold_tokens += queries * now->cold.tokens / s->n_layers;
+    sum->hot_hits += now->hot.hits - last.hot_hits;
+    sum->cold_hits += now->cold.hits - last.cold_hits;
+    sum->score_hot_ns += (uint64_t)(now->score_hot_ns - last.score_hot_ns);
+    sum->score_cold_ns += (uint64_t)(now->score_cold_ns - last.score_cold_ns);
+    sum->fetch_cold_ns += (uint64_t)(now->fetch_cold_ns - last.fetch_cold_ns);
+    return (struct told){now->request_id,   now->queries,       now->hot.hits,     now->cold.hits,
+                         now->score_hot_ns, now->score_cold_ns, now->fetch_cold_ns};
+}
+
+static void tell_stages(struct scorer *s)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__StageTimes times = HILL__STAGE_TIMES__INIT;
+    struct told told[KV_MAX_SEQUENCES];
+    uint32_t n = pipeline_live_stats(s->data.pipeline, s->live, KV_MAX_SEQUENCES);
+    for (uint32_t i = 0; i < n; i++)
+        told[i] = add_stages(s, &times, &s->live[i]);
+    memcpy(s->told, told, n * sizeof *told);
+    s->n_told = n;
+    message.body_case = HILL__MESSAGE__BODY_STAGE_TIMES;
+    message.stage_times = &times;
+    if (times.queries)
+        worker_link_send(s->link, &message);
+}
+
 static void count_work(void *context, uint64_t count)
 {
     struct scorer *s = context;
+    s->stages_work += count;
+    if (s->stages_every && s->stages_work >= s->stages_every) {
+        s->stages_work = 0;
+        tell_stages(s);
+    }
     int64_t now = clock_now_ns();
     worker_link_work_done(s->link, count);
     if (now - s->live_ns >= LIVE_EVERY_NS && set_live(s))
@@ -142,13 +242,18 @@ static void count_work(void *context, uint64_t count)
 /* Take up the newest Configure and serve it until it is over: 0, or why this process must end. */
 static int serve_epoch(struct scorer *s)
 {
-    struct pipeline_hooks hooks = {s, interrupted, send_stats, tell_failure, count_work};
+    struct pipeline_hooks hooks = {s,          interrupted, send_stats, tell_failure,
+                                   count_work, send_profile};
     struct hill_why why = {""};
     char device[64];
     Hill__Message *message = s->configure;
     s->configure = NULL;
     int rc = epoch_open(&s->data, message->configure, &hooks, &why);
     if (rc == 0) {
+        s->n_layers = message->configure->n_layers;
+        /* a step is a query and an append of each layer, and its end */
+        s->stages_every = message->configure->beta_auto ? STAGES_STEPS * (2 * s->n_layers + 1) : 0;
+        s->n_told = 0;
         snprintf(device, sizeof device, "%u threads, %s", message->configure->threads,
                  message->configure->simd);
         worker_link_set_epoch(s->link, s->epoch);

@@ -178,6 +178,14 @@ uint32_t pipeline_hot_blocks(const struct pipeline *p)
     return p->hkm.n_blocks;
 }
 
+void pipeline_set_beta(struct pipeline *p, double beta)
+{
+    p->config.beta = beta;
+    for (uint32_t i = 0; p->config.adapts && beta > 0 && i < p->config.n_sequences; i++)
+        if (p->sequences[i].state == SEQUENCE_ACTIVE && p->sequences[i].kept)
+            p->sequences[i].placement.beta = beta;
+}
+
 const struct hkm *pipeline_tables(const struct pipeline *p)
 {
     return &p->hkm;
@@ -236,8 +244,8 @@ int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy)
 static int turn(struct pipeline *p)
 {
     static int (*const pumps[])(struct pipeline *) = {
-        agent_pump,  agent_pump_commits, append_pump_endings,
-        append_pump, query_pump,         agent_pump_moves,
+        agent_pump, agent_pump_commits, append_pump_endings, append_pump,
+        query_pump, agent_pump_moves,   profile_pump,
     };
     int moved = 0;
     for (size_t i = 0; i < sizeof pumps / sizeof pumps[0]; i++) {

@@ -38,6 +38,7 @@ struct pipeline_config {
     uint32_t hot_blocks;   /* at most */
     uint32_t demote_slots; /* at most in one DEMOTE; lowered to what the ring takes */
     double beta;
+    bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
     enum pipeline_placement placement;
     double pin;    /* bkp; negative: alpha */
     double margin; /* bkp: of misses, for moving up; 0: the policy's default */
@@ -62,8 +63,25 @@ struct pipeline_stats {
     uint64_t link_key_bytes, link_score_bytes, link_kv_bytes;
     uint64_t flash_read_bytes, flash_write_bytes;
     int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
+    int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
     uint64_t promoted, demoted, bounced;
     uint64_t queries, dropped_records;
+};
+
+/* The two sides of a query: bytes of FP16 KV per second, each with the other one running. */
+struct pipeline_rates {
+    double f_c, f_s; /* scored by the CPU, by the drive */
+    double B_c, B_s; /* copied from the hot pool into staging, brought there from the drive */
+};
+
+#define PIPELINE_PROFILE_NS INT64_C(500000000) /* how long a measurement takes, about */
+
+struct pipeline_profile {
+    int status; /* 0, or why nothing was measured; then text says it */
+    char text[240];
+    struct pipeline_rates median, spread; /* spread: between the quartiles, as a share */
+    uint32_t rounds, hot_tokens, cold_tokens, fetch_tokens;
+    int64_t took_ns;
 };
 
 struct pipeline_hooks {
@@ -74,6 +92,7 @@ struct pipeline_hooks {
     void (*stats)(void *context, const struct pipeline_stats *stats);
     void (*failure)(void *context, int code, const char *text, uint64_t request_id);
     void (*work_done)(void *context, uint64_t count);
+    void (*profiled)(void *context, const struct pipeline_profile *profile); /* NULL: nobody asks */
 };
 
 struct pipeline_io {
@@ -95,6 +114,15 @@ int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
                     const struct pipeline_io *io, const struct pipeline_hooks *hooks,
                     struct hill_why *why);
 void pipeline_destroy(struct pipeline *p);
+
+/* Measure both sides when the sequences that are being cleared up are gone, for about limit_ns (0:
+ * PIPELINE_PROFILE_NS); the hook `profiled` is told. HILL_E_BUSY there: a request runs. The data
+ * thread alone (from a hook). */
+void pipeline_ask_profile(struct pipeline *p, int64_t limit_ns);
+/* Hot entries for each cold one: for sequences that begin from now on, and for those that run and
+ * are placed by a policy: more stays hot or comes up as it is missed, or goes down a batch at a
+ * time. The data thread alone. */
+void pipeline_set_beta(struct pipeline *p, double beta);
 
 /* Serve until interrupted. */
 int pipeline_run(struct pipeline *p);

@@ -384,6 +384,7 @@ static void take_completion(struct pipeline *p, const struct record_completion *
         s->stats.flash_read_bytes += c->flash_read_bytes;
         s->stats.flash_write_bytes += c->flash_write_bytes;
         s->stats.link_kv_bytes += c->command == RECORD_FETCH ? c->link_kv_bytes : 0;
+        s->stats.fetch_cold_ns += c->command == RECORD_FETCH ? (int64_t)c->busy_ns : 0;
     }
     switch (c->command) {
     case RECORD_AGENT_QUERY:

@@ -203,8 +203,10 @@ static int plan_tiers(struct pipeline *p, struct sequence *s, uint32_t *blocks, 
                                   .free_stripes = p->cold.n_free,
                                   .stripe_slots = p->cold.stripe_slots,
                                   .cold_pool = c->csd};
-    s->placement = (struct placement){
-        .beta = c->beta, .sinks = s->settings.sinks, .window = s->settings.window};
+    s->placement = (struct placement){.beta = c->beta,
+                                      .adapts = c->adapts,
+                                      .sinks = s->settings.sinks,
+                                      .window = s->settings.window};
     room.wants_copies = wants_policy(p, s);
     int rc = placement_plan(&s->placement, &room, s->max_tokens, blocks, stripes, why);
     if (rc == 0 && room.wants_copies && !s->placement.copies)

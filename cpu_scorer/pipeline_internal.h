@@ -6,6 +6,7 @@
  * pipeline_agent.c   the agent: commands, completions, demotions, commits, trims
  * pipeline_moves.c   placement by a policy: what a query's answer moves up and down
  * pipeline_query.c   a query: score, merge, select, gather, answer
+ * pipeline_profile.c how fast both sides are, measured between requests
  *
  * A pump does what can be done now and returns 1 (something moved), 0 (nothing to do, or it must
  * wait) or a negative code that ends the loop (HILL_E_CANCELLED: interrupted). Nothing but
@@ -137,7 +138,8 @@ struct pipeline {
     int8_t *query_mantissas;
     uint8_t *query_shifts;
     uint64_t dropped_records;
-    uint64_t control_bytes; /* completions and Score Block headers */
+    uint64_t control_bytes;   /* completions and Score Block headers */
+    int64_t profile_limit_ns; /* 0: no profile is asked for */
 };
 
 /* ---- pipeline.c ---- */
@@ -227,5 +229,10 @@ uint64_t moves_bounced(const struct pipeline *p, const struct sequence *s);
 /* ---- pipeline_query.c ---- */
 
 int query_pump(struct pipeline *p);
+
+/* ---- pipeline_profile.c ---- */
+
+/* The profile that was asked for, if any. */
+int profile_pump(struct pipeline *p);
 
 #endif

@@ -100,6 +100,16 @@ static void take_demoted(struct pipeline *p, struct sequence *s, uint32_t layer,
     }
 }
 
+/* How many of `n` tokens may be hot. A beta that has fallen is followed a batch at a time. */
+static uint32_t hot_target(struct sequence *s, const struct layer_state *l, uint32_t n)
+{
+    uint32_t target = placement_hot_target(&s->placement, n), hot = policy_hot_tokens(l->policy);
+    uint32_t least = hot > MOVES_DOWN / 2 ? hot - MOVES_DOWN / 2 : 0;
+    if (!s->placement.adapts || policy_tokens(l->policy) == 0 || target > least)
+        return target;
+    return least < s->placement.limit ? least : s->placement.limit;
+}
+
 /* Tell the policy of tokens up to `n` that it does not know yet. */
 static void grow(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n)
 {
@@ -109,8 +119,7 @@ static void grow(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_
         return; /* the first that it hears of is the whole prompt */
     while (policy_tokens(l->policy) < n) {
         uint32_t known = policy_tokens(l->policy), to = known ? n : s->prompt_tokens;
-        int rc =
-            policy_append(l->policy, to - known, placement_hot_target(&s->placement, to), &moves);
+        int rc = policy_append(l->policy, to - known, hot_target(s, l, to), &moves);
         take_demoted(p, s, layer, &moves);
         if (rc)
             return; /* out of memory: what was ordered stands, and it is tried again */

@@ -65,6 +65,8 @@ static int plan_hot_of_two(struct placement *p, uint32_t blocks_allowed, uint32_
                          least, blocks_allowed);
     p->limit = max_tokens;
     uint32_t want = smaller(blocks_of(placement_hot_target(p, max_tokens)) + 1, all);
+    if (p->adapts && p->copies)
+        want = all;
     *blocks = smaller(want, blocks_allowed);
     p->limit = *blocks == all ? max_tokens : (*blocks - 1) * KV_HOT_BLOCK_TOKENS;
     return 0;

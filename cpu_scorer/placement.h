@@ -5,7 +5,8 @@
  *     no cold pool, or beta = 0:  h(n) = min(limit, n)
  *     else:                       h(n) = min(limit, max(ceil(n * beta / (1 + beta)), min(n, sinks +
  * window))) limit is what M_0 gives this sequence per layer: M_0 wins over beta. beta = M_c / M_s,
- * hot over cold (paper, 4.3). h grows by at most one per token, so what is cold never has to come
+ * hot over cold (paper, 4.3). A sequence whose beta may change reserves what it may have at most.
+ * With a fixed beta h grows by at most one per token, so what is cold never has to come
  * back. Admission (placement_plan) reserves for the whole length ahead, so that nothing is refused
  * in mid-request. Each of n sequences may have 1/n of the hot blocks and of the cold stripes
  * whatever the others do; one that needs more gets what nobody has reserved, or is told to wait.
@@ -23,6 +24,7 @@ struct placement {
     double beta;
     uint32_t sinks, window;
     uint32_t limit; /* hot tokens per layer */
+    bool adapts;    /* beta may change meanwhile; only with copies */
     bool copies;    /* every token has a cold slot of its own set aside */
 };
 

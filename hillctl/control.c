@@ -80,6 +80,8 @@ static json_t *status_json(const Hill__StatusReply *s)
         s->coordinator ? worker_json(s->coordinator) : json_null(), "running",
         running_json(s->running), "live", report_live_json(s->live), "parallel",
         (json_int_t)s->parallel, "requests", requests_json(s), "sequences", sequences_json(s));
+    json_object_set_new(object, "beta_auto", json_boolean(s->beta_auto));
+    json_object_set_new(object, "profile", report_profile_json(s->profile));
     json_object_set_new(object, "csd_model",
                         report_csd_model_json(s->csd_model, s->csd_model_counters));
     return object;
@@ -116,6 +118,11 @@ static void status_print(const Hill__StatusReply *s)
     printf("caps       GPU %.1f MiB, hot %.1f MiB, cold %.1f MiB\n",
            (double)s->gpu_kv_cap_bytes / mib, (double)s->hot_cap_bytes / mib,
            (double)s->cold_cap_bytes / mib);
+    if (s->csd_attached)
+        printf("beta       %.4g%s\n", s->beta,
+               !s->beta_auto ? ""
+               : s->profile  ? " (measured)"
+                             : " (auto, not measured)");
     printf("requests   %" PRIu32 " running of %" PRIu32 ", %" PRIu32 " waiting, %" PRIu64 " done\n",
            s->requests_running, s->parallel, s->requests_waiting, s->requests_done);
     print_running(s);

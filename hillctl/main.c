@@ -25,6 +25,7 @@ static const struct {
     {"csd-model", "show or change the modelled drive, also while a request runs",
      command_csd_model},
     {"trace", "what each stage does when, as a Chrome/Perfetto trace", command_trace},
+    {"profile", "measure how fast CPU and drive are (between requests)", command_profile},
     {"stop", "end the pipeline in order", command_stop},
 };
 

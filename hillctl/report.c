@@ -122,12 +122,39 @@ static double tokens_per_second(const Hill__Done *gpu)
     return gpu->predicted_ms > 0 ? gpu->predicted_tokens * 1000.0 / gpu->predicted_ms : NAN;
 }
 
+static void set_rates(json_t *object, const Hill__Rates *r)
+{
+    set_real(object, "f_c", r, r ? r->f_c : 0);
+    set_real(object, "f_s", r, r ? r->f_s : 0);
+    set_real(object, "B_c", r, r ? r->b_c : 0);
+    set_real(object, "B_s", r, r ? r->b_s : 0);
+}
+
+json_t *report_profile_json(const Hill__Profile *m)
+{
+    json_t *object = json_object(), *spread = json_object();
+    set_rates(object, m ? m->rates : NULL);
+    set_rates(spread, m ? m->spread : NULL);
+    json_object_set_new(object, "spread", spread);
+    set_real(object, "alpha_c", m, m ? m->alpha_c : 0);
+    set_real(object, "alpha_s", m, m ? m->alpha_s : 0);
+    set_real(object, "beta", m, m ? m->beta : 0);
+    set_real(object, "beta_bounded", m, m ? m->beta_bounded : 0);
+    json_object_set_new(object, "cached", m ? json_boolean(m->cached) : json_null());
+    set_real(object, "took_ms", m, m ? m->took_ms : 0);
+    set_integer(object, "rounds", m, m ? m->rounds : 0);
+    set_integer(object, "hot_tokens", m, m ? m->hot_tokens : 0);
+    set_integer(object, "cold_tokens", m, m ? m->cold_tokens : 0);
+    set_integer(object, "fetch_tokens", m, m ? m->fetch_tokens : 0);
+    return object;
+}
+
 json_t *report_json(const struct report *r)
 {
     const Hill__Summary *m = r->summary;
     const Hill__Done *gpu = m ? m->gpu : NULL;
     const Hill__SequenceStats *s = m ? m->scorer : NULL;
-    json_t *object = json_object(), *tokens = json_array(), *profile = json_object();
+    json_t *object = json_object(), *tokens = json_array();
     for (size_t i = 0; i < r->n_tokens; i++)
         json_array_append_new(tokens, json_integer(r->tokens[i]));
     json_object_set_new(object, "text", json_stringn(r->text ? r->text : "", r->text_bytes));
@@ -150,10 +177,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(object, "bytes", bytes(gpu, s));
     json_object_set_new(object, "stages", stages(gpu, s));
     json_object_set_new(object, "moves", moves(s));
-    static const char *const profile_names[] = {"f_c", "f_s", "B_c", "B_s"};
-    for (unsigned i = 0; i < 4; i++) /* profiling is not in this version: nothing was measured */
-        json_object_set_new(profile, profile_names[i], json_null());
-    json_object_set_new(object, "profile", profile);
+    json_object_set_new(object, "profile", report_profile_json(m ? m->profile : NULL));
     json_object_set_new(object, "csd_model",
                         m ? report_csd_model_json(m->csd_model, m->csd_model_counters)
                           : json_null());

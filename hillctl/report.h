@@ -25,6 +25,9 @@ struct report {
  * of memory. */
 json_t *report_json(const struct report *report);
 
+/* Rates and what follows from them; NULL: nothing was measured, all null. */
+json_t *report_profile_json(const Hill__Profile *profile);
+
 /* The modelled drive, for status and requests: null when there is none. */
 json_t *report_csd_model_json(const Hill__CsdModel *model, const Hill__CsdModelCounters *counters);
 /* One line that begins with `head` and says that the times are modelled; nothing without a model.

@@ -86,6 +86,40 @@ static bool csd_model_ok(const Hill__CsdModel *m)
     return csd_model_check(&model, NULL) == 0;
 }
 
+static bool rate_ok(double value)
+{
+    return isfinite(value) && value > 0;
+}
+
+static bool share_ok(double value)
+{
+    return not_negative(value) && value <= 1;
+}
+
+static int check_profile(const Hill__Profile *m, struct hill_why *why)
+{
+    const Hill__Rates *r = m->rates, *s = m->spread;
+    CHECK("profile", "rates",
+          r && rate_ok(r->f_c) && rate_ok(r->f_s) && rate_ok(r->b_c) && rate_ok(r->b_s));
+    CHECK("profile", "spread",
+          s && not_negative(s->f_c) && not_negative(s->f_s) && not_negative(s->b_c) &&
+              not_negative(s->b_s));
+    CHECK("profile", "took_ms", not_negative(m->took_ms));
+    CHECK("profile", "alpha_c", share_ok(m->alpha_c));
+    CHECK("profile", "alpha_s", share_ok(m->alpha_s));
+    CHECK("profile", "beta", not_negative(m->beta));
+    CHECK("profile", "beta_bounded", not_negative(m->beta_bounded));
+    return 0;
+}
+
+static int check_profile_result(const Hill__ProfileResult *m, struct hill_why *why)
+{
+    CHECK("profile_result", "code", m->code <= 0);
+    CHECK("profile_result", "text", text_ok(m->text));
+    CHECK("profile_result", "profile", m->code || m->profile);
+    return m->code ? 0 : check_profile(m->profile, why);
+}
+
 static int check_configure(const Hill__Configure *m, struct hill_why *why)
 {
     const struct kv_geometry g = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim};
@@ -223,6 +257,8 @@ static int check_summary(const Hill__Summary *m, struct hill_why *why)
         code = check_sequence_stats(m->scorer, why);
     if (code == 0 && m->selection)
         code = check_selection(m->selection, why);
+    if (code == 0 && m->profile)
+        code = check_profile(m->profile, why);
     return code;
 }
 
@@ -263,6 +299,8 @@ static int check_status_reply(const Hill__StatusReply *m, struct hill_why *why)
         code = check_running(m->requests[i], why);
     for (size_t i = 0; code == 0 && i < m->n_sequences; i++)
         code = check_sequence_stats(m->sequences[i], why);
+    if (code == 0 && m->profile)
+        code = check_profile(m->profile, why);
     return code;
 }
 
@@ -335,9 +373,18 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_CSD_MODEL_CHANGE:
         CHECK("csd_model_change", "text", text_ok(message->csd_model_change->text));
         return 0;
+    case HILL__MESSAGE__BODY_PROFILE_REQUEST:
+        CHECK("profile_request", "limit_ms", message->profile_request->limit_ms <= 60000);
+        return 0;
+    case HILL__MESSAGE__BODY_PROFILE_RESULT:
+        return check_profile_result(message->profile_result, why);
+    case HILL__MESSAGE__BODY_BALANCE:
+        CHECK("balance", "beta", not_negative(message->balance->beta));
+        return 0;
     case HILL__MESSAGE__BODY_TRACE_ANSWER:
         return check_trace_answer(message->trace_answer, why);
     case HILL__MESSAGE__BODY_TRACE_REQUEST:
+    case HILL__MESSAGE__BODY_STAGE_TIMES:
     case HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS:
     case HILL__MESSAGE__BODY_CANCEL:
     case HILL__MESSAGE__BODY_SHUTDOWN:

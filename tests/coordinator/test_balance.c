@@ -140,6 +140,119 @@ static void test_rates_whose_products_overflow_are_refused(void **state)
     assert_int_equal(balance_beta(&out, &r, NULL), HILL_E_INVALID);
 }
 
+/* Rates A, of the hot bytes 1/2 sent, of the cold ones 1/8: CSD path 1/4 + (1/8)/2 = 5/16, CPU path
+ * 1/8 + (1/2)/16 = 5/32: beta 2. Nothing sent: f_c / f_s = 2. The same share: Eq. 4. */
+static void test_each_side_has_a_share_of_its_own(void **state)
+{
+    (void)state;
+    double beta, eq4;
+    assert_int_equal(balance_beta_shares(&beta, &A, 0.5, 0.125, NULL), 0);
+    assert_true(beta == 2);
+    assert_int_equal(balance_beta_shares(&beta, &A, 0, 0, NULL), 0);
+    assert_true(beta == 2);
+    assert_int_equal(balance_beta_shares(&beta, &A, A.alpha, A.alpha, NULL), 0);
+    assert_int_equal(balance_beta(&eq4, &A, NULL), 0);
+    assert_true(fabs(beta / eq4 - 1) < 1e-12);
+    assert_int_equal(balance_beta_shares(&beta, &A, 1.5, 0, NULL), HILL_E_INVALID);
+    assert_int_equal(balance_beta_shares(&beta, &A, 0, -0.1, NULL), HILL_E_INVALID);
+    assert_int_equal(balance_beta_shares(&beta, &A, NAN, 0, NULL), HILL_E_INVALID);
+}
+
+/* beta 3 of 100 bytes: 75 hot; 60 may be: 60 / 40. */
+static void test_any_beta_is_bound(void **state)
+{
+    (void)state;
+    double beta;
+    assert_int_equal(balance_bound(&beta, 3, 100, 60, NULL), 0);
+    assert_true(beta == 1.5);
+    assert_int_equal(balance_bound(&beta, 3, 100, 75, NULL), 0);
+    assert_true(beta == 3);
+    assert_int_equal(balance_bound(&beta, 0, 100, 75, NULL), HILL_E_INVALID);
+}
+
+static void test_a_window_gives_the_median_of_its_last_samples(void **state)
+{
+    (void)state;
+    struct balance_window w = {0};
+    const double first[] = {3, 1, 1000, 2};
+    for (int i = 0; i < 4; i++)
+        balance_window_add(&w, first[i]);
+    assert_true(balance_window_median(&w, 7) == 7); /* not full */
+    balance_window_add(&w, NAN);
+    balance_window_add(&w, -1);
+    assert_true(balance_window_median(&w, 7) == 7); /* these do not count */
+    balance_window_add(&w, 4);
+    assert_true(balance_window_median(&w, 7) == 3); /* of 1 2 3 4 1000 */
+    balance_window_add(&w, 2000);
+    assert_true(balance_window_median(&w, 7) == 4); /* of 1 2 4 1000 2000: the 3 is gone */
+    balance_window_add(&w, 0);
+    assert_true(balance_window_median(&w, 7) == 4); /* of 0 2 4 1000 2000 */
+}
+
+/* Half the way as a ratio: from 1 to 1.44 it is 1.2. From 1 to 4 half the way is 2: bounded
+ * to 1.25; down as well. Within a twentieth: none. */
+static void test_a_step_is_half_the_way_and_bounded(void **state)
+{
+    (void)state;
+    assert_true(fabs(balance_follow(1, 1.44) - 1.2) < 1e-12);
+    assert_true(fabs(balance_follow(1.44, 1) - 1.2) < 1e-12);
+    assert_true(fabs(balance_follow(1, 4) - 1.25) < 1e-12);
+    assert_true(fabs(balance_follow(4, 1) - 3.2) < 1e-12);
+    assert_true(balance_follow(1, 1.049) == 1);
+    assert_true(balance_follow(1, 0.96) == 1);
+    assert_true(balance_follow(1, INFINITY) == 1 && balance_follow(1, NAN) == 1);
+}
+
+/* The drive's flash goes from 2.9 to 1.0 GB/s and back, as rates B say; samples are taken every
+ * fourth of 64 steps, with noise of +-4 % and every seventh wild. beta must get within 10 % of the
+ * new Eq. 4 in time, never turn back while it is on its way, and never pass it by more than 10 %.
+ */
+static void follow_a_change(double from, double to, uint64_t *random)
+{
+    struct balance_rates before = {.f_c = 20, .f_s = from, .B_c = 25, .B_s = from, .alpha = 0.2};
+    struct balance_rates after = before;
+    struct balance_window f_s = {0}, B_s = {0};
+    double beta, goal, last;
+    after.f_s = after.B_s = to;
+    assert_int_equal(balance_beta(&beta, &before, NULL), 0);
+    assert_int_equal(balance_beta(&goal, &after, NULL), 0);
+    double direction = goal > beta ? 1 : -1;
+    for (unsigned i = 0; i < BALANCE_WINDOW; i++) {
+        balance_window_add(&f_s, from);
+        balance_window_add(&B_s, from);
+    }
+    last = beta;
+    for (unsigned i = 0; i < 64 / 4; i++) {
+        *random = *random * 6364136223846793005u + 1442695040888963407u;
+        double noise = 1 + 0.04 * ((double)(*random >> 40) / (1 << 23) - 1);
+        balance_window_add(&f_s, i % 7 == 3 ? to * 20 : to * noise);
+        balance_window_add(&B_s, i % 7 == 5 ? to / 20 : to * noise);
+        struct balance_rates now = before;
+        double target;
+        now.f_s = balance_window_median(&f_s, from);
+        now.B_s = balance_window_median(&B_s, from);
+        assert_int_equal(balance_beta(&target, &now, NULL), 0);
+        beta = balance_follow(beta, target);
+        if (fabs(last / goal - 1) > 0.1)
+            assert_true((beta - last) * direction >= 0);
+        assert_true(beta / last <= BALANCE_STEP_MAX * 1.000001 &&
+                    last / beta <= BALANCE_STEP_MAX * 1.000001);
+        assert_true(direction > 0 ? beta <= goal * 1.1 : beta >= goal / 1.1);
+        last = beta;
+    }
+    assert_true(fabs(beta / goal - 1) < 0.1);
+}
+
+static void test_beta_follows_a_step_change_without_oscillation(void **state)
+{
+    (void)state;
+    uint64_t random = 1;
+    for (int i = 0; i < 100; i++) {
+        follow_a_change(2.9, 1.0, &random);
+        follow_a_change(1.0, 2.9, &random);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +261,11 @@ int main(void)
         cmocka_unit_test(test_beta_makes_both_paths_take_equally_long),
         cmocka_unit_test(test_beta_of_section_5_4_is_eq_4_with_both_links),
         cmocka_unit_test(test_bound_of_eq_3),
+        cmocka_unit_test(test_each_side_has_a_share_of_its_own),
+        cmocka_unit_test(test_any_beta_is_bound),
+        cmocka_unit_test(test_a_window_gives_the_median_of_its_last_samples),
+        cmocka_unit_test(test_a_step_is_half_the_way_and_bounded),
+        cmocka_unit_test(test_beta_follows_a_step_change_without_oscillation),
         cmocka_unit_test(test_invalid_rates_are_refused),
         cmocka_unit_test(test_alpha_above_one_and_negative_bytes_are_refused),
         cmocka_unit_test(test_rates_whose_products_overflow_are_refused),

@@ -285,6 +285,7 @@ struct rig_options {
     double beta;
     enum pipeline_placement placement;
     double pin; /* of bkp */
+    bool adapts;
     bool csd;
     kv_score_fn *score;
     uint32_t hot_blocks; /* 0: plenty */
@@ -307,6 +308,10 @@ struct rig {
     bool csd, reads_hot;
     struct pipeline_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;
+    _Atomic bool ask_profile, profiled; /* asked for; profile is there */
+    struct pipeline_profile profile;
+    _Atomic uint64_t hot_now;   /* entries of a running sequence, as live statistics say */
+    _Atomic uint32_t set_beta;  /* in hundredths; 0: as it is */
     _Atomic uint32_t live_most; /* sequences with live statistics at the same time, at most */
 };
 
@@ -318,7 +323,21 @@ static const uint32_t rig_capacities[RING_COUNT] = {
 
 static bool rig_interrupted(void *context)
 {
-    return atomic_load_explicit(&((struct rig *)context)->interrupt, memory_order_acquire);
+    struct rig *r = context;
+    if (atomic_exchange_explicit(&r->ask_profile, false, memory_order_acquire))
+        pipeline_ask_profile(r->pipeline, CLOCK_MS(50));
+    uint32_t beta = atomic_exchange_explicit(&r->set_beta, 0, memory_order_relaxed);
+    if (beta)
+        pipeline_set_beta(r->pipeline, beta / 100.0);
+    return atomic_load_explicit(&r->interrupt, memory_order_acquire);
+}
+
+static void rig_profiled(void *context, const struct pipeline_profile *profile)
+{
+    struct rig *r = context;
+    r->profile = *profile;
+    /* release: pairs with the acquire in rig_profile */
+    atomic_store_explicit(&r->profiled, true, memory_order_release);
 }
 
 static void rig_stats(void *context, const struct pipeline_stats *stats)
@@ -342,6 +361,8 @@ static void rig_work_done(void *context, uint64_t count)
     uint32_t n = pipeline_live_stats(r->pipeline, live, RIG_SEQUENCES);
     if (n == RIG_SEQUENCES)
         assert_true(live[0].request_id != live[1].request_id);
+    if (n)
+        atomic_store_explicit(&r->hot_now, live[0].hot.tokens, memory_order_relaxed);
     if (n > atomic_load_explicit(&r->live_most, memory_order_relaxed)) /* single writer */
         atomic_store_explicit(&r->live_most, n, memory_order_relaxed);
 }
@@ -398,6 +419,7 @@ static struct pipeline_config rig_config(const struct rig_options *o)
         .beta = o->beta,
         .placement = o->placement,
         .pin = o->pin,
+        .adapts = o->adapts,
         .margin = 0.5, /* so that much moves */
         .csd = o->csd,
         .stripe_slots = RIG_STRIPE,
@@ -431,13 +453,28 @@ static struct rig *rig_start(const struct rig_options *o)
     struct pipeline_io io = {r->scorer, &r->bells[PARTY_SCORER], &r->staging, NULL, 0};
     io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
     io.hot = r->hot_memory = rig_memory(io.hot_bytes);
-    struct pipeline_hooks hooks = {r, rig_interrupted, rig_stats, rig_failure, rig_work_done};
+    struct pipeline_hooks hooks = {r,           rig_interrupted, rig_stats,
+                                   rig_failure, rig_work_done,   rig_profiled};
     if (pipeline_create(&r->pipeline, &config, &io, &hooks, &why))
         fail_msg("pipeline_create: %s", why.text);
     assert_int_equal(pthread_create(&r->pipeline_thread, NULL, rig_pipeline_main, r), 0);
     if (r->csd)
         assert_int_equal(pthread_create(&r->agent_thread, NULL, agent_main, r->agent), 0);
     return r;
+}
+
+/* Ask for a profile and wait for it. */
+static inline const struct pipeline_profile *rig_profile(struct rig *r)
+{
+    int64_t deadline = clock_deadline_ms(60000);
+    atomic_store_explicit(&r->profiled, false, memory_order_relaxed);
+    atomic_store_explicit(&r->ask_profile, true, memory_order_release);
+    shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+    while (!atomic_load_explicit(&r->profiled, memory_order_acquire) && clock_now_ns() < deadline)
+        shm_doorbell_wait(&r->bells[PARTY_GPU], shm_doorbell_read(&r->bells[PARTY_GPU]),
+                          clock_deadline_ms(1), 0);
+    assert_true(atomic_load_explicit(&r->profiled, memory_order_acquire));
+    return &r->profile;
 }
 
 /* Interrupt the pipeline, as a Configure would; its return code. */

@@ -8,7 +8,7 @@ text=/usr/share/common-licenses/GPL-3
 [ -r "$text" ] || text=LICENSE
 head -c 6000 "$text" >"$work/prompt"
 printf '\nThis License' >>"$work/prompt"
-options=(-m "$work/model.gguf" -c 8192 --budget 256)
+options=(-m "$work/model.gguf" -c 8192 --budget 256 --beta 0.25)
 ask=(-f "$work/prompt" -n 24 --temp 0 --ignore-eos --json --run-dir "$run_dir")
 
 answer() { jq -r '"\(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }

@@ -41,7 +41,7 @@ measure() {
 check() {
     local name=$1 cap=$(($2 * 1048576)) prompts=$3 most=0 most_own=0 samples=0 pid prompt need jobs=()
     shift 3
-    up -m "$work/model.gguf" -c 10240 --budget 256 --hot-mb "$((cap >> 20))" "$@" || {
+    up -m "$work/model.gguf" -c 10240 --budget 256 --beta 0.25 --hot-mb "$((cap >> 20))" "$@" || {
         fail "$name: up"
         return
     }

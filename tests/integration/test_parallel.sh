@@ -15,7 +15,7 @@ for i in 0 1 2 3 4 5 6 7; do
     tail -c +$((1 + 500 * i)) "$text" | head -c "${lengths[i]}" >"$work/prompt$i"
     printf '\nThis License' >>"$work/prompt$i"
 done
-options=(-m "$work/model.gguf" -c 4096 --budget 200)
+options=(-m "$work/model.gguf" -c 4096 --budget 200 --beta 0.25)
 
 # ask I OUTPUT [ARGUMENTS...]: in the foreground
 ask() {

@@ -48,7 +48,7 @@ expect_one_line "doctor with a leftover argument" 100 "$hillinfer" doctor now
 
 # --- a running pipeline: names, log, status, top
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
-HILL_LOG_LEVEL=info up -m "$work/model.gguf" -c 32768 --budget 512 -t 2 || fail "up"
+HILL_LOG_LEVEL=info up -m "$work/model.gguf" -c 32768 --budget 512 --beta 0.25 -t 2 || fail "up"
 text=/usr/share/common-licenses/GPL-3
 [ -r "$text" ] || text=LICENSE
 head -c 12000 "$text" >"$work/prompt"

@@ -1,0 +1,52 @@
+/*
+ * coordinator/profile.h - what was measured of the two sides of a query, and where it is kept.
+ *
+ * What: the rates of coordinator/balance.h with their spread, and a cache of them: a JSON file in
+ * the state folder with one entry for each fingerprint, which names everything that the rates
+ * depend on: CPU, shape of the KV entries, context, threads, scoring path, drive and its model. Who
+ * calls it: serve_profile.c. Failure: HILL_E_DAMAGED with the file and the field; a file that is
+ * damaged is as good as none and is written anew. Concurrency: one thread; a file is replaced as a
+ * whole.
+ */
+#ifndef HILL_COORDINATOR_PROFILE_H
+#define HILL_COORDINATOR_PROFILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "coordinator/balance.h"
+#include "coordinator/settings.h"
+
+#define PROFILE_FINGERPRINT_BYTES (HILL_PATH_BYTES + 1024)
+#define PROFILE_ENTRIES_MAX       64u
+
+struct profile_rates {
+    double f_c, f_s, B_c, B_s; /* as in struct balance_rates */
+};
+
+struct profile {
+    struct profile_rates rates,
+        spread; /* spread: between the quartiles, as a share of the median */
+    uint32_t rounds, hot_tokens, cold_tokens, fetch_tokens;
+    double took_ms;
+    bool cached; /* not measured by this process */
+};
+
+/* Are all rates numbers above 0, and the spreads none below it? */
+bool profile_is_sound(const struct profile *profile);
+
+/* Everything that rates depend on, in one line; cpu: its name. */
+void profile_fingerprint(char out[PROFILE_FINGERPRINT_BYTES], const struct settings *settings,
+                         const char *cpu);
+/* The name of this machine's CPU; "unknown" where the system does not say. */
+void profile_cpu_name(char *out, uint32_t bytes);
+
+/* 0; HILL_E_WOULD_BLOCK: there is none of this fingerprint; HILL_E_DAMAGED: the file is damaged. */
+int profile_cache_find(struct profile *out, const char *path, const char *fingerprint,
+                       struct hill_why *why);
+/* Add it, or replace that of the same fingerprint; with PROFILE_ENTRIES_MAX others there, one of
+ * them goes. */
+int profile_cache_store(const char *path, const char *fingerprint, const struct profile *profile,
+                        struct hill_why *why);
+
+#endif

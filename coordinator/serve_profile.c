@@ -1,0 +1,353 @@
+/*
+ * coordinator/serve_profile.c - when the two sides are measured, and the beta that follows.
+ *
+ * What: with a drive and --beta auto, the rates of coordinator/balance.h are looked up in the state
+ * folder's cache; when it has none for this machine, model and drive, the scorer measures them
+ * before the pipeline is said to be ready, or before the next request when the drive has changed.
+ * A client may ask for it between requests, whatever --beta says. beta is Eq. 4 of the rates, with
+ * the share of each tier that queries upload in place of alpha; while requests run, medians of what
+ * the last queries' stages took and uploaded take the place of what was measured, and beta follows
+ * them, damped (balance_follow). The scorer is told beta; M_0 bounds it there for each sequence,
+ * and here for what is shown. Who calls it: the other parts of the pipeline. Concurrency: one
+ * thread. Failure: nothing is held up for more than a second; what cannot be measured leaves beta
+ * as it was, with one warning.
+ */
+#include "coordinator/pipeline_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define WAIT_MS   1000 /* for a measurement, at most, before going on without it */
+#define TRIES_MAX 2u   /* of one that is interrupted by a worker's death */
+/* And its inverse: beyond, one side has next to nothing, and its times say little. */
+#define BETA_MOST 64.0
+
+static void cache_path(char out[HILL_PATH_BYTES + 32], const struct pipeline *p)
+{
+    snprintf(out, HILL_PATH_BYTES + 32, "%s/profile.json", p->settings->state_dir);
+}
+
+static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct pipeline *p)
+{
+    if (!p->profile.cpu[0])
+        profile_cpu_name(p->profile.cpu, sizeof p->profile.cpu);
+    profile_fingerprint(out, p->settings, p->profile.cpu);
+}
+
+/* ---- beta -------------------------------------------------------------------------------- */
+
+double profile_beta(const struct pipeline *p)
+{
+    bool use = p->settings->options.beta_auto && p->profile.have;
+    return use ? p->profile.beta : p->settings->options.beta;
+}
+
+double profile_beta_effective(const struct pipeline *p)
+{
+    bool use = p->settings->options.beta_auto && p->profile.have;
+    return use ? p->profile.beta_bounded : p->settings->options.beta;
+}
+
+/* Of all contexts when they are full: bytes of entries, and what M_0 holds of them. */
+static void volumes(const struct settings *s, double *M, double *M_0)
+{
+    double entry = kv_entry_bytes(&s->plan.geometry);
+    *M = entry * s->plan.geometry.n_layers * s->plan.ctx_tokens * s->plan.n_sequences;
+    *M_0 = entry * s->hot.n_blocks * KV_HOT_BLOCK_TOKENS;
+}
+
+static int work_out(struct pipeline *p, struct hill_why *why)
+{
+    const struct profile_rates *r = &p->profile.values.rates;
+    const struct balance_rates rates = {r->f_c, r->f_s, r->B_c, r->B_s, 1};
+    double M, M_0;
+    volumes(p->settings, &M, &M_0);
+    int code =
+        balance_beta_shares(&p->profile.beta, &rates, p->profile.alpha_c, p->profile.alpha_s, why);
+    return code ? code : balance_bound(&p->profile.beta_bounded, p->profile.beta, M, M_0, why);
+}
+
+static void tell_scorer(struct pipeline *p)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Balance balance = HILL__BALANCE__INIT;
+    if (!p->settings->options.beta_auto)
+        return;
+    balance.beta = profile_beta(p);
+    message.body_case = HILL__MESSAGE__BODY_BALANCE;
+    message.balance = &balance;
+    worker_send(p, WORKER_SCORER, &message); /* one that is not there gets it with Configure */
+}
+
+static void forget_stages(struct pipeline *p)
+{
+    p->profile.score_hot = p->profile.score_cold = p->profile.fetch_cold = p->profile.share_hot =
+        p->profile.share_cold = (struct balance_window){.n = 0};
+}
+
+/* Take up rates, and say what they are. */
+static void adopt(struct pipeline *p, const struct profile *values)
+{
+    const struct settings *s = p->settings;
+    struct hill_why why = {""};
+    const struct profile_rates *r = &values->rates, *d = &values->spread;
+    char source[64] = "measured before";
+    p->profile.values = *values;
+    forget_stages(p);
+    p->profile.alpha_c = p->profile.alpha_s =
+        (double)kv_budget_tokens(&s->plan.selection, s->plan.ctx_tokens) / s->plan.ctx_tokens;
+    int code = work_out(p, &why);
+    p->profile.have = code == 0;
+    p->profile.beta_measured = p->profile.beta;
+    if (code) {
+        log_warn("%s; beta stays %g", why.text, s->options.beta);
+        return;
+    }
+    if (!values->cached)
+        snprintf(source, sizeof source, "measured in %.0f ms", values->took_ms);
+    log_info("profile: f_c %.3f, f_s %.3f, B_c %.3f, B_s %.3f GB/s (quartiles apart by %.0f, %.0f, "
+             "%.0f, %.0f %%), %s; Eq. 4 gives beta %.4g, within M_0 %.4g%s",
+             r->f_c / 1e9, r->f_s / 1e9, r->B_c / 1e9, r->B_s / 1e9, d->f_c * 100, d->f_s * 100,
+             d->B_c * 100, d->B_s * 100, source, p->profile.beta, p->profile.beta_bounded,
+             s->options.beta_auto ? "" : "; --beta is fixed and stays");
+    tell_scorer(p);
+}
+
+/* A sample of seconds a byte: none where nothing was done. */
+static void sample_cost(struct balance_window *window, uint64_t ns, double bytes)
+{
+    if (ns && bytes > 0)
+        balance_window_add(window, (double)ns / 1e9 / bytes);
+}
+
+static void sample_share(struct balance_window *window, uint64_t part, uint64_t whole)
+{
+    if (whole)
+        balance_window_add(window, fmin((double)part / (double)whole, 1));
+}
+
+/* Where beta would be if all stayed as it was lately. */
+static int target_of(struct pipeline *p, double *target)
+{
+    const struct profile_rates *r = &p->profile.values.rates;
+    const struct balance_rates now = {
+        1 / balance_window_median(&p->profile.score_hot, 1 / r->f_c),
+        1 / balance_window_median(&p->profile.score_cold, 1 / r->f_s), r->B_c,
+        1 / balance_window_median(&p->profile.fetch_cold, 1 / r->B_s), 1};
+    p->profile.alpha_c = balance_window_median(&p->profile.share_hot, p->profile.alpha_c);
+    p->profile.alpha_s = balance_window_median(&p->profile.share_cold, p->profile.alpha_s);
+    int code = balance_beta_shares(target, &now, p->profile.alpha_c, p->profile.alpha_s, NULL);
+    double most = fmax(BETA_MOST, p->profile.beta_measured);
+    *target = code ? 1 : fmax(1 / BETA_MOST, fmin(most, *target));
+    return code;
+}
+
+void profile_take_stages(struct pipeline *p, const Hill__StageTimes *m)
+{
+    const struct settings *s = p->settings;
+    double entry = kv_entry_bytes(&s->plan.geometry), target = 0, M, M_0;
+    if (!p->profile.have || !s->options.beta_auto)
+        return;
+    sample_cost(&p->profile.score_hot, m->score_hot_ns, entry * (double)m->hot_tokens);
+    sample_cost(&p->profile.score_cold, m->score_cold_ns, entry * (double)m->cold_tokens);
+    sample_cost(&p->profile.fetch_cold, m->fetch_cold_ns, entry * (double)m->cold_hits);
+    sample_share(&p->profile.share_hot, m->hot_hits, m->hot_tokens);
+    sample_share(&p->profile.share_cold, m->cold_hits, m->cold_tokens);
+    if (target_of(p, &target))
+        return;
+    double beta = balance_follow(p->profile.beta, target);
+    volumes(s, &M, &M_0);
+    if (beta == p->profile.beta || balance_bound(&p->profile.beta_bounded, beta, M, M_0, NULL))
+        return;
+    log_debug("beta %.4g, was %.4g: on its way to %.4g", beta, p->profile.beta, target);
+    p->profile.beta = beta;
+    tell_scorer(p);
+}
+
+/* ---- measuring --------------------------------------------------------------------------- */
+
+static void ask(struct pipeline *p, const struct proto_address *client, int64_t now_ns)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__ProfileRequest request = HILL__PROFILE_REQUEST__INIT;
+    message.body_case = HILL__MESSAGE__BODY_PROFILE_REQUEST;
+    message.profile_request = &request;
+    p->profile.client = client ? *client : (struct proto_address){0};
+    p->profile.asked = true;
+    p->profile.late = false;
+    p->profile.deadline_ns = now_ns + CLOCK_MS(WAIT_MS);
+    p->profile.tries++;
+    worker_send(p, WORKER_SCORER, &message); /* one that is gone brings a new epoch */
+}
+
+/* The drive, or what else rates depend on, is not what it was: true when they must be measured. */
+static bool look_up(struct pipeline *p)
+{
+    char path[HILL_PATH_BYTES + 32];
+    struct hill_why why = {""};
+    struct profile found;
+    p->profile.have = false;
+    p->profile.tries = 0;
+    cache_path(path, p);
+    int code = profile_cache_find(&found, path, p->profile.asked_for, &why);
+    if (code == HILL_E_DAMAGED)
+        log_warn("%s; measuring anew", why.text);
+    if (code == 0)
+        adopt(p, &found);
+    return code != 0;
+}
+
+bool profile_tick(struct pipeline *p, int64_t now_ns)
+{
+    char wanted[PROFILE_FINGERPRINT_BYTES];
+    if (p->profile.asked && now_ns < p->profile.deadline_ns)
+        return false;
+    if (p->profile.asked && !p->profile.late) {
+        p->profile.late = true;
+        log_warn("measuring the two sides takes more than %d ms; going on with beta %g meanwhile",
+                 WAIT_MS, profile_beta(p));
+    }
+    if (p->profile.asked || !p->settings->options.beta_auto || !p->settings->csd_attached ||
+        p->book.running)
+        return true;
+    fingerprint(wanted, p);
+    if (strcmp(wanted, p->profile.asked_for) != 0) {
+        memcpy(p->profile.asked_for, wanted, sizeof wanted);
+        if (!look_up(p))
+            return true;
+    } else if (p->profile.have || p->profile.tries == 0 || p->profile.tries >= TRIES_MAX) {
+        return true;
+    }
+    ask(p, NULL, now_ns);
+    return false;
+}
+
+int64_t profile_next_ns(const struct pipeline *p)
+{
+    return p->profile.asked && !p->profile.late ? p->profile.deadline_ns : CLOCK_NEVER;
+}
+
+void profile_interrupt(struct pipeline *p)
+{
+    if (!p->profile.asked)
+        return;
+    p->profile.asked = false;
+    client_reply(p, &p->profile.client, HILL_E_PEER_GONE,
+                 "a worker ended while the two sides were being measured");
+}
+
+/* ---- messages ---------------------------------------------------------------------------- */
+
+void profile_take_request(struct pipeline *p, const struct proto_address *from)
+{
+    const char *text = NULL;
+    int code = HILL_E_BUSY;
+    if (p->ending)
+        text = "the pipeline is ending";
+    else if (!p->settings->csd_attached)
+        text = "no CSD is attached: there is nothing to balance", code = HILL_E_INVALID;
+    else if (p->settings->record_path[0])
+        text = "the rings are being recorded: what they carry must be requests' alone",
+        code = HILL_E_INVALID;
+    else if (p->book.running || p->book.first)
+        text = "a request runs or waits: speeds are measured between requests";
+    else if (p->profile.asked)
+        text = "they are being measured already";
+    else if (p->change != CHANGE_NONE || !p->epoch_exists || !worker_table_ready(&p->workers))
+        text = "the pipeline is not ready yet";
+    if (text) {
+        client_reply(p, from, code, text);
+        return;
+    }
+    fingerprint(p->profile.asked_for, p);
+    ask(p, from, clock_now_ns());
+}
+
+static struct profile_rates rates_from_wire(const Hill__Rates *in)
+{
+    return (struct profile_rates){in->f_c, in->f_s, in->b_c, in->b_s};
+}
+
+static void keep(struct pipeline *p, const struct profile *values)
+{
+    char path[HILL_PATH_BYTES + 32];
+    struct hill_why why = {""};
+    cache_path(path, p);
+    if (profile_cache_store(path, p->profile.asked_for, values, &why))
+        log_warn("%s; the next start measures again", why.text);
+}
+
+/* The client that asked gets what was measured. */
+static void answer(struct pipeline *p)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__ProfileResult result = HILL__PROFILE_RESULT__INIT;
+    struct profile_wire wire;
+    result.text = (char *)"";
+    result.profile = profile_show(p, &wire);
+    message.body_case = HILL__MESSAGE__BODY_PROFILE_RESULT;
+    message.profile_result = &result;
+    if (!result.profile)
+        client_reply(p, &p->profile.client, HILL_E_INVALID, "the rates give no finite beta");
+    else if (p->profile.client.length)
+        proto_send(p->control_socket, &p->profile.client, &message);
+}
+
+void profile_take_result(struct pipeline *p, const Hill__ProfileResult *result)
+{
+    if (!p->profile.asked)
+        return;
+    p->profile.asked = false;
+    p->profile.tries = TRIES_MAX; /* answered: not asked again on our own */
+    if (result->code) {
+        if (p->profile.client.length)
+            client_reply(p, &p->profile.client, result->code, result->text);
+        else
+            log_warn("%s; beta stays %g", result->text, profile_beta(p));
+        return;
+    }
+    const Hill__Profile *in = result->profile;
+    struct profile values = {.rates = rates_from_wire(in->rates),
+                             .spread = rates_from_wire(in->spread),
+                             .rounds = in->rounds,
+                             .hot_tokens = in->hot_tokens,
+                             .cold_tokens = in->cold_tokens,
+                             .fetch_tokens = in->fetch_tokens,
+                             .took_ms = in->took_ms};
+    adopt(p, &values);
+    keep(p, &values);
+    answer(p);
+}
+
+static void rates_to_wire(Hill__Rates *out, const struct profile_rates *in)
+{
+    hill__rates__init(out);
+    out->f_c = in->f_c;
+    out->f_s = in->f_s;
+    out->b_c = in->B_c;
+    out->b_s = in->B_s;
+}
+
+Hill__Profile *profile_show(const struct pipeline *p, struct profile_wire *wire)
+{
+    const struct profile *values = &p->profile.values;
+    Hill__Profile *out = &wire->profile;
+    if (!p->profile.have)
+        return NULL;
+    hill__profile__init(out);
+    rates_to_wire(out->rates = &wire->rates, &values->rates);
+    rates_to_wire(out->spread = &wire->spread, &values->spread);
+    out->rounds = values->rounds;
+    out->hot_tokens = values->hot_tokens;
+    out->cold_tokens = values->cold_tokens;
+    out->fetch_tokens = values->fetch_tokens;
+    out->took_ms = values->took_ms;
+    out->cached = values->cached;
+    out->alpha_c = p->profile.alpha_c;
+    out->alpha_s = p->profile.alpha_s;
+    out->beta = p->profile.beta;
+    out->beta_bounded = p->profile.beta_bounded;
+    return out;
+}

@@ -1,0 +1,157 @@
+/* tests/cpu_scorer/test_profile.c - both sides measured between requests, and nothing of it left.
+ */
+#include <math.h>
+
+#include "tests/cpu_scorer/pipeline_rig.h"
+
+static const struct kv_selection_settings settings = {
+    .alpha = 0.1, .sinks = 4, .window = 16, .policy = KV_POLICY_HILLINFER};
+
+enum { PROMPT = 300, STEPS = 20, MAX = PROMPT + STEPS };
+
+static uint64_t request(struct rig *r)
+{
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    uint64_t hash = XXH64_digest(q->hash);
+    struct pipeline_stats stats = gpu_end(q);
+    assert_int_equal(stats.selection_hash, hash);
+    return hash;
+}
+
+static bool sound(const struct pipeline_rates *rates, double least)
+{
+    const double all[] = {rates->f_c, rates->f_s, rates->B_c, rates->B_s};
+    for (int i = 0; i < 4; i++)
+        if (!isfinite(all[i]) || all[i] < least)
+            return false;
+    return true;
+}
+
+static void test_four_rates_with_their_spread(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
+    const struct pipeline_profile *m = rig_profile(r);
+    if (m->status)
+        fail_msg("%s", m->text);
+    assert_true(sound(&m->median, 1) && sound(&m->spread, 0));
+    assert_true(m->rounds > 0 && m->took_ns > 0);
+    /* layer 0 has half of the context hot, the others all that the blocks allow; the rest of layer
+     * 0 is cold */
+    assert_int_equal(m->hot_tokens, RIG_CTX / 2 + (RIG_LAYERS - 1) * RIG_CTX);
+    assert_int_equal(m->cold_tokens, RIG_CTX - RIG_CTX / 2);
+    assert_int_equal(m->fetch_tokens, (RIG_CTX - RIG_CTX / 2) / 5 + 1);
+    rig_stop(r);
+}
+
+static void test_a_request_after_it_finds_everything_free(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    uint64_t before = request(r);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(rig_profile(r)->status, 0);
+    assert_int_equal(request(r), before);
+    assert_int_equal(r->staging.free_count, RIG_STAGING);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
+}
+
+static void test_tiers_of_few_blocks_and_stripes_are_measured_too(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {
+        .csd = true, .beta = 0.25, .hot_blocks = 2 * RIG_LAYERS, .n_stripes = RIG_LAYERS};
+    struct rig *r = rig_start(&o);
+    const struct pipeline_profile *m = rig_profile(r);
+    if (m->status)
+        fail_msg("%s", m->text);
+    assert_true(sound(&m->median, 1));
+    assert_int_equal(m->hot_tokens, 2 * RIG_LAYERS * KV_HOT_BLOCK_TOKENS);
+    assert_true(m->cold_tokens <= RIG_LAYERS * RIG_STRIPE && m->cold_tokens > 0);
+    rig_stop(r);
+}
+
+static void test_refused_while_a_request_runs(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
+    struct rig_request *q = gpu_begin(r, 1, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    const struct pipeline_profile *m = rig_profile(r);
+    assert_int_equal(m->status, HILL_E_BUSY);
+    assert_true(m->text[0]);
+    assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    assert_int_equal(rig_profile(r)->status, 0);
+    rig_stop(r);
+}
+
+static void test_refused_without_a_drive(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = false});
+    assert_int_equal(rig_profile(r)->status, HILL_E_INVALID);
+    rig_stop(r);
+}
+
+static void test_a_silent_agent_ends_it(void **unused)
+{
+    (void)unused;
+    struct rig *r =
+        rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .agent_deadline_ms = 300});
+    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    assert_int_equal(rig_profile(r)->status, HILL_E_TIMEOUT);
+    rig_stop(r);
+}
+
+/* Decode with another beta from now on; how many tokens are hot at the end. */
+static uint64_t decode_with(struct rig_request *q, uint32_t hundredths, uint32_t steps)
+{
+    struct rig *r = q->rig;
+    atomic_store_explicit(&r->set_beta, hundredths, memory_order_relaxed);
+    while (atomic_load_explicit(&r->set_beta, memory_order_relaxed))
+        shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+    for (uint32_t i = 0; i < steps; i++)
+        assert_int_equal(gpu_decode(q), 0); /* checked against the oracle */
+    return atomic_load_explicit(&r->hot_now, memory_order_relaxed);
+}
+
+static void test_beta_changes_while_a_request_runs(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {
+        .csd = true, .beta = 1, .placement = PIPELINE_BKP, .pin = 0.05, .adapts = true};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, RIG_CTX, &settings, 0);
+    gpu_prefill(q);
+    uint64_t first = decode_with(q, 100, 40);
+    uint64_t less = decode_with(q, 10, 120);
+    uint64_t more = decode_with(q, 1000, 120);
+    assert_true(less < first);
+    assert_true(more > less);
+    uint64_t hash = XXH64_digest(q->hash);
+    struct pipeline_stats stats = gpu_end(q);
+    assert_int_equal(stats.selection_hash, hash);
+    assert_true(stats.promoted > 0 && stats.demoted > 0);
+    rig_stop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_four_rates_with_their_spread),
+        cmocka_unit_test(test_a_request_after_it_finds_everything_free),
+        cmocka_unit_test(test_tiers_of_few_blocks_and_stripes_are_measured_too),
+        cmocka_unit_test(test_refused_while_a_request_runs),
+        cmocka_unit_test(test_refused_without_a_drive),
+        cmocka_unit_test(test_beta_changes_while_a_request_runs),
+        cmocka_unit_test(test_a_silent_agent_ends_it),
+    };
+    return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
+}
