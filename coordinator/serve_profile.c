@@ -334,7 +334,7 @@ Hill__Profile *profile_show(const struct pipeline *p, struct profile_wire *wire)
 {
     const struct profile *values = &p->profile.values;
     Hill__Profile *out = &wire->profile;
-    if (!p->profile.have)
+    if (!p->profile.have || !p->settings->csd_attached) /* else of a drive that is gone */
         return NULL;
     hill__profile__init(out);
     rates_to_wire(out->rates = &wire->rates, &values->rates);

@@ -34,7 +34,7 @@ struct wire_stats {
 
 /* What of a sequence has been told in StageTimes. */
 struct told {
-    uint64_t request_id, queries, hot_hits, cold_hits;
+    uint64_t request_id, queries, hot_copied, cold_hits;
     int64_t score_hot_ns, score_cold_ns, fetch_cold_ns;
 };
 
@@ -200,12 +200,12 @@ static struct told add_stages(const struct scorer *s, Hill__StageTimes *sum,
     sum->queries += queries;
     sum->hot_tokens += queries * now->hot.tokens / s->n_layers; /* they change slowly */
     sum->cold_tokens += queries * now->cold.tokens / s->n_layers;
-    sum->hot_hits += now->hot.hits - last.hot_hits;
+    sum->hot_hits += now->hot_copied - last.hot_copied;
     sum->cold_hits += now->cold.hits - last.cold_hits;
     sum->score_hot_ns += (uint64_t)(now->score_hot_ns - last.score_hot_ns);
     sum->score_cold_ns += (uint64_t)(now->score_cold_ns - last.score_cold_ns);
     sum->fetch_cold_ns += (uint64_t)(now->fetch_cold_ns - last.fetch_cold_ns);
-    return (struct told){now->request_id,   now->queries,       now->hot.hits,     now->cold.hits,
+    return (struct told){now->request_id,   now->queries,       now->hot_copied,   now->cold.hits,
                          now->score_hot_ns, now->score_cold_ns, now->fetch_cold_ns};
 }
 

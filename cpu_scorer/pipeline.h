@@ -64,6 +64,7 @@ struct pipeline_stats {
     uint64_t flash_read_bytes, flash_write_bytes;
     int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
     int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
+    uint64_t hot_copied;   /* of the hot hits: not read where they lie, but sent to the GPU */
     uint64_t promoted, demoted, bounced;
     uint64_t queries, dropped_records;
 };

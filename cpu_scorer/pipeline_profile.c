@@ -205,7 +205,7 @@ static int open_sequence(struct profile_run *r)
     s->request_id = 0; /* nobody's */
     s->max_tokens = s->prompt_tokens = p->config.ctx_tokens;
     s->settings = (struct kv_selection_settings){.alpha = 1};
-    s->cold_used = s->moves_wanted = false;
+    s->cold_used = s->moves_wanted = s->reading = s->reads_hot = false;
     s->first_tag = p->next_tag;
     s->n_staging = s->staging_max = 0;
     if (hkm_reserve(&p->hkm, s->index, blocks_each) ||
@@ -280,7 +280,7 @@ static int relay_query(struct profile_run *r)
         return rc;
     for (uint32_t i = 0; i < g->n_heads * g->head_dim; i++)
         r->query[i] = (float)(int)(next_random(r) % 2001) / 1000.0f - 1.0f;
-    kv_digest_query(g, r->query, p->query_mantissas, p->query_shifts);
+    kv_digest_query(g, r->s->settings.importance, r->query, p->query_mantissas, p->query_shifts);
     p->query = (struct query_state){.open = true,
                                     .query_id = r->n_rounds + 1,
                                     .sequence = r->s->index,

@@ -338,6 +338,7 @@ static int plan_uploads(struct pipeline *p, struct sequence *s, const struct rec
             return HILL_E_DAMAGED; /* a selected token is in some tier, always */
     }
     s->stats.cold.hits += p->n_fetches;
+    s->stats.hot_copied += n_uploads - p->n_fetches;
     s->stats.hot.hits += n_uploads - p->n_fetches + p->n_in_place;
     return 0;
 }

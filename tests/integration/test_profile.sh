@@ -62,6 +62,13 @@ expect "again: in the cache" "$(jq -r '.profiles[].rates.f_s' "$cache")" "$(fiel
 hillctl profile >"$work/out" || fail "hillctl profile"
 expect "for people: both sides and beta" "$(grep -cE '^(CPU|drive) +scores|^beta ' "$work/out")" 3
 
+# ---- a drive that is taken away takes its profile along, and brings it back ----
+rate=$(hillctl status --json | jq .profile.f_s)
+hillctl detach >"$work/out" || fail "detach"
+expect "detached: null" "$(hillctl status --json | jq -c '.profile | [.f_c, .f_s, .B_c, .B_s]')" "[null,null,null,null]"
+hillctl attach >"$work/out" || fail "attach"
+expect "attached again: the same rates" "$(hillctl status --json | jq .profile.f_s)" "$rate"
+
 # ---- not while a request runs ----
 hillctl csd-model "latency_us=20000" >"$work/out" || fail "csd-model"
 hillctl generate "${request[@]}" -n 60 --json >"$work/long" 2>"$work/long.err" &
