@@ -7,9 +7,9 @@
  * uploads that are attended to are read from staging and written to their slots in one go, and hot
  * entries are read where they lie.
  * Elsewhere the same kernel runs phase by phase, after uploads have been scattered. A new token's
- * entry is the last item of its row's list. A query of layer i + 1 made of layer i's input (a
- * guess, to ask the scorer early) would be one more PHASE_QKV on x before the attention of layer i,
- * with buffers of its own for q.
+ * entry is the last item of its row's list. The guessed query of layer i + 1 is made of layer i's
+ * input by the same phase that makes layer i's own query, so it takes no launch of its own and is
+ * there before the attention of layer i.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +128,7 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         {&e->x, 4 * rows * e->hidden_stride},
         {&e->turn, 4 * rows * e->hp.rope_dims},
         {&e->step_q, 4 * rows * q_stride(e)},
+        {&e->step_guess, e->guess_from ? 4 * rows * q_stride(e) : 0},
         {&e->items, 4 * rows * (e->gpu_slots + 1)},
         {&e->lists, 8 * rows},
         {&e->fresh, 2 * rows * fresh_stride(e)},
@@ -187,7 +188,7 @@ void decode_release(struct engine *e)
 {
     struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->partial,
                                        &e->counters};
-    struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->items,
+    struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->step_guess, &e->items,
                                       &e->lists, &e->fresh, &e->logits, &e->uploads};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
@@ -207,9 +208,9 @@ uint64_t decode_bytes(const struct engine *e)
 {
     return e->step_attended.bytes + e->step_activated.bytes + e->partial.bytes + e->counters.bytes +
            e->x.device.bytes + e->turn.device.bytes + e->step_q.device.bytes +
-           e->items.device.bytes + e->lists.device.bytes + e->fresh.device.bytes +
-           e->logits.device.bytes + e->halves[0].entries.bytes + e->halves[0].list.bytes +
-           e->halves[1].entries.bytes + e->halves[1].list.bytes;
+           e->step_guess.device.bytes + e->items.device.bytes + e->lists.device.bytes +
+           e->fresh.device.bytes + e->logits.device.bytes + e->halves[0].entries.bytes +
+           e->halves[0].list.bytes + e->halves[1].entries.bytes + e->halves[1].list.bytes;
 }
 
 int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, uint32_t count,
@@ -282,11 +283,18 @@ uint32_t engine_hot_entries(const struct engine *e)
 
 struct step_launch {
     const struct layer_weights *layer, *next; /* next NULL: the logits */
+    const struct layer_weights *guess;        /* whose query is guessed beside next's, or NULL */
     cl_mem slots, staging, uploads;
     uint32_t n_rows, n_tiles, n_uploads;
     cl_event *event;
     const cl_event *after;
 };
+
+/* q comes first in the projections. */
+static uint32_t guess_panels(const struct engine *e, const struct step_launch *s)
+{
+    return s->guess ? (e->hp.n_heads * e->hp.head_dim + 15) / 16 : 0;
+}
 
 static uint32_t count_tasks(const struct engine *e, const struct step_launch *s, enum phase phase)
 {
@@ -308,7 +316,7 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
     case PHASE_DOWN:
         return s->layer->down.panels;
     case PHASE_QKV:
-        return s->next ? s->next->qkv.panels : 0;
+        return (s->next ? s->next->qkv.panels : 0) + guess_panels(e, s);
     default:
         return s->next ? 0 : e->output.panels;
     }
@@ -320,9 +328,11 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
                          enum phase last, size_t size, struct hill_why *why)
 {
     const struct matrix *qkv = s->next ? &s->next->qkv : &s->layer->qkv;
+    const struct layer_weights *guess = s->guess ? s->guess : s->layer;
     const struct kernel_arg args[] = {
         ARG_BUFFER(e->x.device.mem),
         ARG_BUFFER(e->step_q.device.mem),
+        {sizeof(cl_mem), s->guess ? &e->step_guess.device.mem : &e->step_q.device.mem},
         ARG_BUFFER(e->step_attended.mem),
         ARG_BUFFER(e->step_activated.mem),
         ARG_BUFFER(e->partial.mem),
@@ -334,6 +344,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(e->turn.device.mem),
         ARG_BUFFER(s->layer->ffn_norm),
         {sizeof(cl_mem), s->next ? &s->next->attn_norm : &e->output_norm},
+        ARG_BUFFER(guess->attn_norm),
         ARG_BUFFER(e->items.device.mem),
         ARG_BUFFER(s->uploads),
         ARG_BUFFER(e->lists.device.mem),
@@ -348,6 +359,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_WEIGHTS(&s->layer->gate_up, s->layer->gate_up.panels),
         ARG_WEIGHTS(&s->layer->down, s->layer->down.panels),
         ARG_WEIGHTS(qkv, s->next ? qkv->panels : 0),
+        ARG_WEIGHTS(&guess->qkv, guess_panels(e, s)),
         ARG_WEIGHTS(&e->output, s->next ? 0 : e->output.panels),
         ARG_U32(first),
         ARG_U32(last),
@@ -373,12 +385,15 @@ static int launch_step(struct engine *e, const struct step_launch *s, enum phase
     return rc;
 }
 
-/* The queries and entries of `layer`, or with n_layers the logits, come next to the host. */
+/* The queries and entries of `layer` and the guess of the one after it, or with n_layers the
+ * logits, come next to the host. */
 static int pull_results(struct engine *e, uint32_t layer, uint32_t n_rows, struct hill_why *why)
 {
     if (layer == e->hp.n_layers)
         return pull(e, &e->logits, 4ull * n_rows * logits_stride(e), why);
     int rc = pull(e, &e->step_q, 4ull * n_rows * q_stride(e), why);
+    if (!rc && engine_guesses(e, layer + 1))
+        rc = pull(e, &e->step_guess, 4ull * n_rows * q_stride(e), why);
     return rc ? rc : pull(e, &e->fresh, 2ull * n_rows * fresh_stride(e), why);
 }
 
@@ -388,6 +403,7 @@ static int launch_alone(struct engine *e, const struct layer_weights *next, enum
 {
     struct step_launch s = {.layer = &e->layers[0],
                             .next = next,
+                            .guess = next && engine_guesses(e, 1) ? &e->layers[1] : NULL,
                             .slots = e->slots[0].mem,
                             .staging = e->fresh.device.mem,
                             .uploads = e->items.device.mem,
@@ -460,9 +476,36 @@ int engine_step_query(struct engine *e, uint32_t layer, uint32_t row, float *q, 
     if (rc)
         return rc;
     e->awaited = true;
-    memcpy(q, (const float *)e->step_q.host + (size_t)row * q_stride(e),
-           4ull * e->hp.n_heads * e->hp.head_dim);
+    if (q)
+        memcpy(q, (const float *)e->step_q.host + (size_t)row * q_stride(e),
+               4ull * e->hp.n_heads * e->hp.head_dim);
     memcpy(entry, (const uint16_t *)e->fresh.host + (size_t)row * fresh_stride(e), e->entry_bytes);
+    return 0;
+}
+
+int engine_guess_from(struct engine *e, uint32_t first, struct hill_why *why)
+{
+    int rc = await(e, why);
+    e->next_layer = UINT32_MAX;
+    e->guess_from = first;
+    return rc || !first || !e->n_sequences
+               ? rc
+               : shared_reserve(e, &e->step_guess, 4ull * e->n_sequences * q_stride(e), why);
+}
+
+bool engine_guesses(const struct engine *e, uint32_t layer)
+{
+    return e->guess_from && layer >= e->guess_from && layer < e->hp.n_layers;
+}
+
+int engine_step_guess(struct engine *e, uint32_t layer, uint32_t row, float *q,
+                      struct hill_why *why)
+{
+    if (!engine_guesses(e, layer) || layer != e->next_layer + 1 || !e->awaited || row >= e->n_rows)
+        return hill_fail(why, HILL_E_INVALID, "the guess of row %u, layer %u is out of order", row,
+                         layer);
+    memcpy(q, (const float *)e->step_guess.host + (size_t)row * q_stride(e),
+           4ull * e->hp.n_heads * e->hp.head_dim);
     return 0;
 }
 
@@ -626,6 +669,7 @@ int engine_step_run(struct engine *e, uint32_t layer, struct hill_why *why)
     bool last = layer + 1 == e->hp.n_layers;
     struct step_launch s = {.layer = &e->layers[layer],
                             .next = last ? NULL : &e->layers[layer + 1],
+                            .guess = engine_guesses(e, layer + 2) ? &e->layers[layer + 2] : NULL,
                             .slots = e->slots[layer].mem,
                             .staging = e->n_uploads ? e->staging : e->fresh.device.mem,
                             .uploads = e->n_uploads ? e->uploads.device.mem : e->items.device.mem,

@@ -1,6 +1,7 @@
 /*
  * decode.cl - a step of n rows, each a token of a sequence of its own: a layer's uploads, attention, output projection and FFN, then
- * the next layer's projections (or the logits), as phases of one kernel.
+ * the next layer's projections (or the logits), as phases of one kernel. With them, on the same input, the query of the layer after
+ * the next may be guessed.
  *
  * A phase is a number of independent tasks; each phase reads what the one before it wrote. The kernel runs in two ways:
  *     fused = 0   one phase, first; the work item's index is its task
@@ -60,20 +61,20 @@ struct weights {
 };
 
 /*
- * Buffers of rows: x [n][X_STRIDE], q and attended [n][Q_STRIDE], activated [n][ACT_STRIDE], logits [n][LOGITS_STRIDE], fresh
+ * Buffers of rows: x [n][X_STRIDE], q, guess and attended [n][Q_STRIDE], activated [n][ACT_STRIDE], logits [n][LOGITS_STRIDE], fresh
  * [n][FRESH_STRIDE], turn [n][ROPE_DIMS], items [n][item_stride]; lists [n]: items of the row's list and its first tile among all
  * rows' tiles. slots: of all sequences; items and uploads say where.
  */
 struct step {
-    __global float *x, *q, *attended, *activated, *partial, *logits;
+    __global float *x, *q, *guess, *attended, *activated, *partial, *logits;
     __global half *slots, *fresh, *staging;
     __global const half *hot; /* its first entry */
-    __global const float *turn, *ffn_norm, *next_norm;
+    __global const float *turn, *ffn_norm, *next_norm, *guess_norm;
     __global const uint *items, *uploads;
     __global const uint2 *lists;
     uint n_rows, item_stride, n_tiles, n_uploads, staging_stride;
     float eps;
-    struct weights output, gate_up, down, qkv, head;
+    struct weights output, gate_up, down, qkv, guesser, head; /* guesser: the projections of the layer after, to where q ends */
 };
 
 static float add_lanes(float16 v)
@@ -265,18 +266,18 @@ static void gate_up(const struct step *s, uint pair, const float *factors)
 
 /*
  * A row's 16 outputs of the projections: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry. Rotation pairs (2i, 2i + 1) of a head
- * never straddle two panels: head sizes are even. turn [ROPE_DIMS / 2][2]: cosine and sine at this token's position.
+ * never straddle two panels: head sizes are even. turn [ROPE_DIMS / 2][2]: cosine and sine at this token's position. Nothing is kept
+ * from dims on.
  */
-static void keep_projection(const struct step *s, uint r, uint panel, float16 y)
+static void keep_projection(const struct step *s, uint r, uint panel, float16 y, __global float *q, uint dims)
 {
     __global const float *turn = s->turn + r * ROPE_DIMS;
-    __global float *q = s->q + r * Q_STRIDE;
     __global half *fresh = s->fresh + r * FRESH_STRIDE;
     float lanes[16];
     vstore16(y, 0, lanes);
     for (uint lane = 0; lane < 16; lane += 2) {
         uint row = panel * 16 + lane;
-        if (row >= QKV_DIMS)
+        if (row >= dims)
             break;
         uint dim = row % HEAD_DIM;
         float a = lanes[lane], b = lanes[lane + 1];
@@ -295,12 +296,16 @@ static void keep_projection(const struct step *s, uint r, uint panel, float16 y)
     }
 }
 
-static void project(const struct step *s, uint panel, const float *factors)
+/* The next layer's panels, then those of the guess. */
+static void project(const struct step *s, uint task, const float *factors)
 {
     float16 y[MAX_ROWS];
-    product_scaled(s, s->next_norm, s->qkv, panel, y);
+    bool guess = task >= s->qkv.n_panels;
+    uint panel = guess ? task - s->qkv.n_panels : task, dims = guess ? N_HEADS * HEAD_DIM : QKV_DIMS;
+    __global float *q = guess ? s->guess : s->q;
+    product_scaled(s, guess ? s->guess_norm : s->next_norm, guess ? s->guesser : s->qkv, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
-        keep_projection(s, r, panel, y[r] * factors[r]);
+        keep_projection(s, r, panel, y[r] * factors[r], q + r * Q_STRIDE, dims);
 }
 
 static void give_logits(const struct step *s, uint panel, const float *factors)
@@ -512,7 +517,7 @@ static uint count_tasks(const struct step *s, uint phase)
     case OUTPUT: return s->output.n_panels;
     case GATE_UP: return s->gate_up.n_panels / 2;
     case DOWN: return s->down.n_panels;
-    case QKV: return s->qkv.n_panels;
+    case QKV: return s->qkv.n_panels + s->guesser.n_panels;
     default: return s->head.n_panels;
     }
 }
@@ -601,19 +606,19 @@ static void run_fused(const struct step *s, uint first, uint last, __global vola
         name, name##_panels, name##_k, name##_f16                                                  \
     }
 
-__kernel void decode_step(__global float *x, __global float *q, __global float *attended,
+__kernel void decode_step(__global float *x, __global float *q, __global float *guess, __global float *attended,
                    __global float *activated, __global float *partial, __global float *logits,
                    __global half *slots, __global half *fresh, __global half *staging, __global const half *hot,
                    __global const float *turn, __global const float *ffn_norm,
-                   __global const float *next_norm, __global const uint *items,
+                   __global const float *next_norm, __global const float *guess_norm, __global const uint *items,
                    __global const uint *uploads, __global const uint2 *lists, uint n_rows, uint item_stride, uint n_tiles,
                    uint n_uploads, uint staging_stride, uint hot_start, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
-                   WEIGHTS(qkv), WEIGHTS(head), uint first, uint last, uint fused,
+                   WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head), uint first, uint last, uint fused,
                    __global volatile uint *counters)
 {
-    struct step s = {x, q, attended, activated, partial, logits, slots, fresh, staging, hot + (size_t)hot_start * 32, turn, ffn_norm, next_norm,
-                     items, uploads, lists, n_rows, item_stride, n_tiles, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
-                     AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(head)};
+    struct step s = {x, q, guess, attended, activated, partial, logits, slots, fresh, staging, hot + (size_t)hot_start * 32, turn, ffn_norm,
+                     next_norm, guess_norm, items, uploads, lists, n_rows, item_stride, n_tiles, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
+                     AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head)};
     if (fused) {
         run_fused(&s, first, last, counters);
     } else {

@@ -9,8 +9,8 @@
  * which the weights are read once. Order of calls: create, configure, then any number of
  *     prompt: prefill_begin, prefill_tokens*, { prefill_enqueue(u), prefill_read(u) } for all units
  *             in order, prefill_logits
- *     step:   step_begin, { { step_query, step_upload*, step_attend } for each row, step_run } for
- *             each layer in order, step_logits for each row
+ *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
+ *             step_run } for each layer in order, step_logits for each row
  * One prompt and one step at a time; steps may be run between the calls of a prompt. Either is
  * abandoned by beginning the next one. Exactness: F32, BF16 and Q8_0 weights are computed in F32
  * (exact conversions), F16 weights stay F16 and are widened when loaded into registers; sums are
@@ -106,8 +106,18 @@ struct engine_row {
 /* Rows of different sequences, at most as many as were configured; by their index from here on. */
 int engine_step_begin(struct engine *engine, uint32_t n_rows, const struct engine_row *rows,
                       struct hill_why *why);
-/* q [n_heads][head_dim] after rotary embedding, entry [entry bytes] of the row's token; waits. */
+/* q [n_heads][head_dim] after rotary embedding (NULL: not wanted), entry [entry bytes] of the row's
+ * token; waits. */
 int engine_step_query(struct engine *engine, uint32_t layer, uint32_t row, float *q, void *entry,
+                      struct hill_why *why);
+/* From layer `first` (at least 1) on queries are guessed too, one layer ahead: what a layer's
+ * weights make of the input of the layer before it, since attention and FFN change that little
+ * (InfiniGen). 0, as at first: none. Between steps. */
+int engine_guess_from(struct engine *engine, uint32_t first, struct hill_why *why);
+bool engine_guesses(const struct engine *engine, uint32_t layer);
+/* The guessed q of `layer`, when engine_step_query of the row in layer - 1 has returned, until
+ * engine_step_run of layer - 1. */
+int engine_step_guess(struct engine *engine, uint32_t layer, uint32_t row, float *q,
                       struct hill_why *why);
 /* Copy entries from staging into the layer's slots of the row's sequence: done when the layer's
  * attention is, and staging must not change before the next engine_step_query or engine_step_logits

@@ -128,7 +128,7 @@ struct engine {
 
     /* decode; buffers of rows are laid out as decode.cl says, for n_sequences rows */
     struct device_buffer step_attended, step_activated, partial, counters;
-    struct shared_buffer x, turn, step_q, fresh, items, lists, logits;
+    struct shared_buffer x, turn, step_q, step_guess, fresh, items, lists, logits;
     struct shared_buffer uploads; /* shared memory only: [n_sequences * gpu_slots] pairs (staging,
                                      slot in the layer's table) */
     struct upload_half halves[2]; /* memory of its own only */
@@ -144,7 +144,8 @@ struct engine {
     uint32_t *upload_of; /* shared memory only: [gpu_slots], 1 + the index of a row's upload to that
                             slot, or 0 */
     uint32_t n_rows, next_layer;
-    bool awaited; /* next_layer's queries are there: its inputs may be written */
+    uint32_t guess_from; /* the first layer whose query is guessed, or 0 */
+    bool awaited;        /* next_layer's queries are there: its inputs may be written */
     struct step_row rows[ENGINE_SEQUENCES_MAX];
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
 };

@@ -13,6 +13,8 @@ struct reference {
     uint32_t n_tokens, capacity;
     double *k, *v; /* [n_layers][capacity][n_kv_heads][head_dim] */
     double *logits;
+    double *guesses; /* NULL, or [n_layers][n_heads][head_dim] of the last token: what a layer's
+                        weights make of the input of the layer before */
 };
 
 static inline void reference_init(struct reference *r, const struct random_model *m,
@@ -30,6 +32,7 @@ static inline void reference_free(struct reference *r)
     free(r->k);
     free(r->v);
     free(r->logits);
+    free(r->guesses);
 }
 
 static inline void reference_norm(const double *x, const float *g, uint32_t n, double *out)
@@ -96,6 +99,18 @@ static inline void reference_attend(const struct reference *r, uint32_t layer, c
     free(p);
 }
 
+static inline void reference_guess(struct reference *r, uint32_t layer, const double *x)
+{
+    const struct random_shape *s = &r->m->shape;
+    uint32_t q_dims = s->n_heads * s->head_dim;
+    double *a = calloc(s->n_embd, 8), *q = r->guesses + (size_t)layer * q_dims;
+    reference_norm(x, r->m->parts[layer][PART_ATTN_NORM], s->n_embd, a);
+    reference_product(r->m->parts[layer][PART_Q], q_dims, s->n_embd, a, q);
+    for (uint32_t h = 0; h < s->n_heads; h++)
+        reference_rotate(r->m, q + h * s->head_dim, r->n_tokens);
+    free(a);
+}
+
 static inline void reference_layer(struct reference *r, uint32_t layer, double *x,
                                    const uint8_t *seen)
 {
@@ -145,8 +160,11 @@ static inline void reference_token(struct reference *r, uint32_t token, const ui
     double *x = calloc(s->n_embd, 8), *a = calloc(s->n_embd, 8);
     for (uint32_t i = 0; i < s->n_embd; i++)
         x[i] = r->m->embedding[(size_t)token * s->n_embd + i];
-    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+    for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+        if (r->guesses && layer + 1 < s->n_layers)
+            reference_guess(r, layer + 1, x);
         reference_layer(r, layer, x, seen);
+    }
     reference_norm(x, r->m->output_norm, s->n_embd, a);
     reference_product(r->m->output, s->n_vocab, s->n_embd, a, r->logits);
     r->n_tokens++;
