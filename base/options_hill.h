@@ -48,6 +48,8 @@ struct hill_pipeline_options {
     double beta; /* ratio M_c / M_s; auto: HILL_BETA_UNMEASURED */
     bool beta_auto;
     const char *placement;
+    const char *speculate; /* off, on, verify */
+    uint32_t exact_layers;
     double pin;                                   /* negative: alpha */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
     const char *csd_url;                          /* NULL: file: in the state folder */

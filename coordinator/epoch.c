@@ -130,6 +130,8 @@ void epoch_configure(struct pipeline *p, enum worker w)
     configure.importance = (char *)s->options.importance;
     configure.placement = (char *)s->options.placement;
     configure.pin = s->options.pin;
+    configure.speculate = (char *)s->options.speculate;
+    configure.exact_layers = s->options.exact_layers;
     configure.trace_path = (char *)s->trace_path;
     configure.record_path = (char *)s->record_path;
     configure.trace_scores = s->options.trace_scores;

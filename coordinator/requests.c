@@ -100,6 +100,8 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     summary.csd_model_counters = &counters;
     summary.restarts = &restarts;
     summary.selection = &selection;
+    summary.speculate = (char *)p->settings->options.speculate;
+    summary.exact_layers = p->settings->options.exact_layers;
     summary.attempts = r->attempts;
     summary.beta = profile_beta_effective(p);
     summary.profile = profile_show(p, &profile);

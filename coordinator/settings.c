@@ -225,6 +225,7 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     s->plan.n_vocab = h->n_vocab;
     s->plan.batch_tokens = s->options.batch_tokens;
     s->plan.n_sequences = s->options.parallel;
+    s->plan.speculates = strcmp(s->options.speculate, "off") != 0;
     choose_context(s);
     if (strcmp(s->options.placement, "bkp") == 0)
         s->plan.placement_bytes = policy_live_bytes(h->n_layers, s->plan.ctx_tokens);

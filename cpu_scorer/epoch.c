@@ -34,7 +34,8 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
                                .n_vocab = c->n_vocab,
                                .ctx_tokens = c->ctx_tokens,
                                .batch_tokens = c->batch_tokens,
-                               .n_sequences = c->n_sequences};
+                               .n_sequences = c->n_sequences,
+                               .speculates = out->speculates};
     struct kv_hot_plan plan;
     if (!c->selection)
         return hill_fail(why, HILL_E_PROTOCOL, "the configuration has no selection settings");
@@ -93,6 +94,7 @@ int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct h
     out->adapts = c->beta_auto;
     out->placement = strcmp(c->placement, "bkp") == 0 ? PIPELINE_BKP : PIPELINE_RECENCY;
     out->pin = c->pin;
+    out->speculates = c->speculate[0] && strcmp(c->speculate, "off") != 0;
     out->hot_cap_bytes = c->hot_cap_bytes;
     out->gpu_cap_bytes = c->gpu_kv_cap_bytes;
     out->cold_cap_bytes = c->cold_cap_bytes;

@@ -121,6 +121,11 @@ static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
     wire->stats.bounced = in->bounced;
     wire->stats.queries = in->queries;
     wire->stats.dropped_records = in->dropped_records;
+    wire->stats.guess_queries = in->guess_queries;
+    wire->stats.late_fetches = in->late_fetches;
+    wire->stats.n_guess_chosen = wire->stats.n_guess_found = in->guess_chosen ? in->n_layers : 0;
+    wire->stats.guess_chosen = (uint64_t *)in->guess_chosen; /* read only */
+    wire->stats.guess_found = (uint64_t *)in->guess_found;
 }
 
 /* Heartbeats carry the running sequences' statistics from now on; returns of how many. */

@@ -30,9 +30,8 @@ static int create_sequences(struct pipeline *p)
         struct sequence *s = &p->sequences[i];
         s->index = i;
         s->layers = calloc(c->geometry.n_layers, sizeof *s->layers);
-        s->staging = calloc(c->gpu_slots, sizeof *s->staging);
         s->hash = XXH64_createState();
-        if (!s->layers || !s->staging || !s->hash)
+        if (!s->layers || !s->hash || ahead_create(p, s))
             return HILL_E_NOMEM;
     }
     return 0;
@@ -46,12 +45,15 @@ static int create_buffers(struct pipeline *p)
     p->missed = calloc(c->gpu_slots, sizeof *p->missed);
     p->fetches = calloc(c->gpu_slots, sizeof *p->fetches);
     p->copies = calloc(c->gpu_slots, sizeof *p->copies);
+    p->late = c->speculates ? calloc(c->gpu_slots, sizeof *p->late) : p->fetches;
+    p->filled = c->speculates ? calloc(c->gpu_slots, 1) : NULL;
     p->blocks = calloc(blocks_max(c), sizeof *p->blocks);
     p->scores = calloc((size_t)blocks_max(c) * KV_HOT_BLOCK_TOKENS, sizeof *p->scores);
     p->query_mantissas = calloc(kv_key_dims(&c->geometry), 1);
     p->query_shifts = calloc(c->geometry.n_kv_heads, 1);
     if (!p->positions || !p->slots || !p->missed || !p->fetches || !p->copies || !p->blocks ||
-        !p->scores || !p->query_mantissas || !p->query_shifts)
+        !p->late || (c->speculates && !p->filled) || !p->scores || !p->query_mantissas ||
+        !p->query_shifts)
         return HILL_E_NOMEM;
     int rc = kv_selector_create(&p->selector, c->ctx_tokens);
     if (rc == 0)
@@ -139,7 +141,7 @@ void pipeline_destroy(struct pipeline *p)
         if (p->sequences[i].layers)
             moves_end(p, &p->sequences[i]);
         free(p->sequences[i].layers);
-        free(p->sequences[i].staging);
+        ahead_destroy(&p->sequences[i]);
         XXH64_freeState(p->sequences[i].hash);
     }
     free(p->sequences);
@@ -148,6 +150,9 @@ void pipeline_destroy(struct pipeline *p)
     free(p->positions);
     free(p->slots);
     free(p->missed);
+    if (p->late != p->fetches)
+        free(p->late);
+    free(p->filled);
     free(p->fetches);
     free(p->copies);
     free(p->blocks);
@@ -164,7 +169,12 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
         c->placement == PIPELINE_BKP && c->csd
             ? c->n_sequences * policy_live_bytes(c->geometry.n_layers, c->ctx_tokens)
             : 0;
-    return placement + kv_selector_bytes(c->ctx_tokens) +
+    uint64_t guesses = c->speculates
+                           ? (uint64_t)c->gpu_slots * (c->n_sequences * 3 * sizeof(uint32_t) +
+                                                       sizeof(struct fetch_item) + 1) +
+                                 (uint64_t)p->cold.n_lists * 2 * sizeof(uint64_t)
+                           : 0;
+    return placement + guesses + kv_selector_bytes(c->ctx_tokens) +
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
            p->cold.n_stripes * sizeof(struct cold_stripe) +
            (uint64_t)p->cold.n_lists * (sizeof(struct cold_list) + sizeof(struct layer_state)) +

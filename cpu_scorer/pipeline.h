@@ -40,8 +40,9 @@ struct pipeline_config {
     double beta;
     bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
     enum pipeline_placement placement;
-    double pin;    /* bkp; negative: alpha */
-    double margin; /* bkp: of misses, for moving up; 0: the policy's default */
+    bool speculates; /* queries may be guesses */
+    double pin;      /* bkp; negative: alpha */
+    double margin;   /* bkp: of misses, for moving up; 0: the policy's default */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
         cold_cap_bytes;               /* reported, enforced by the sizes given */
     bool csd;                         /* an agent with a cold pool is attached */
@@ -67,6 +68,11 @@ struct pipeline_stats {
     uint64_t hot_copied;   /* of the hot hits: not read where they lie, but sent to the GPU */
     uint64_t promoted, demoted, bounced;
     uint64_t queries, dropped_records;
+    /* of guesses; the counts of each layer, NULL: none, are the pipeline's (see pipeline_ahead.c)
+     */
+    uint64_t guess_queries, late_fetches;
+    const uint64_t *guess_chosen, *guess_found;
+    uint32_t n_layers;
 };
 
 /* The two sides of a query: bytes of FP16 KV per second, each with the other one running. */

@@ -17,18 +17,11 @@
 
 /* ---- end ---------------------------------------------------------------------------------- */
 
-void append_give_staging(struct pipeline *p, struct sequence *s)
-{
-    shm_arena_give(p->io.staging, s->n_staging, s->staging);
-    s->n_staging = 0;
-}
-
 void append_close(struct pipeline *p, struct sequence *s)
 {
     if (s->state != SEQUENCE_ACTIVE)
         return;
-    append_give_staging(p, s);
-    s->reading = false;
+    ahead_release_all(p, s);
     p->staging_unreserved += s->staging_max;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
         gpu_slots_clear(&p->gpu, pipeline_list(p, s->index, layer));
@@ -136,7 +129,7 @@ static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
     struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
     bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id;
     if (ours)
-        s->reading = false; /* so that its demotions come to an end */
+        ahead_reads_done(s); /* so that its demotions come to an end */
     if ((ours && s->demotes && !p->agent_status) || !has_credits(p, sizeof answer))
         return 0;
     if (ours) {
@@ -163,9 +156,15 @@ static int reserve_tiers(struct pipeline *p, struct sequence *s, uint32_t blocks
     return 0;
 }
 
+/* For a selection of k tokens; where queries are guessed two of them are alive at a time. */
+static uint32_t staging_of(const struct pipeline *p, uint32_t k)
+{
+    return p->config.speculates ? 2 * k : k;
+}
+
 static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_why *why)
 {
-    uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens);
+    uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens), staged = staging_of(p, k);
     if (p->agent_status)
         return hill_fail(why, p->agent_status, "the CSD agent does not answer");
     if (s->max_tokens > p->config.ctx_tokens)
@@ -176,11 +175,11 @@ static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_
                          "%u selected tokens per layer are beyond the GPU's %u slots; raise "
                          "--gpu-kv-mb or lower the budget",
                          k, p->config.gpu_slots);
-    if (k > p->staging_unreserved)
-        return hill_fail(why, k > p->io.staging->slot_count ? HILL_E_TOO_LONG : HILL_E_BUSY,
+    if (staged > p->staging_unreserved)
+        return hill_fail(why, staged > p->io.staging->slot_count ? HILL_E_TOO_LONG : HILL_E_BUSY,
                          "%u selected tokens are beyond the %u staging slots left; raise --hot-mb "
                          "or lower the budget",
-                         k, p->staging_unreserved);
+                         staged, p->staging_unreserved);
     return 0;
 }
 
@@ -234,7 +233,8 @@ static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
         append_free(p, s);
         return hill_fail(why, rc, "the tiers have no room");
     }
-    s->staging_max = kv_budget_tokens(&s->settings, s->max_tokens);
+    s->k_max = kv_budget_tokens(&s->settings, s->max_tokens);
+    s->staging_max = staging_of(p, s->k_max);
     p->staging_unreserved -= s->staging_max;
     return 0;
 }
@@ -254,11 +254,12 @@ static void start_sequence(struct pipeline *p, struct sequence *s, const struct 
     memset(s->layers, 0, p->config.geometry.n_layers * sizeof *s->layers);
     memset(&s->stats, 0, sizeof s->stats);
     XXH64_reset(s->hash, 0);
-    s->cold_used = s->moves_wanted = s->reading = false;
+    s->cold_used = s->moves_wanted = false;
+    ahead_begin(p, s);
     s->reads_hot = r->reads_hot;
     s->first_tag = p->next_tag;
     s->trim_tag = 0;
-    s->n_staging = s->staging_max = 0;
+    s->staging_max = s->k_max = 0;
 }
 
 static void place_prompt(struct sequence *s)

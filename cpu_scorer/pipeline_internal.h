@@ -7,6 +7,7 @@
  * pipeline_moves.c   placement by a policy: what a query's answer moves up and down
  * pipeline_query.c   a query: score, merge, select, gather, answer
  * pipeline_profile.c how fast both sides are, measured between requests
+ * pipeline_ahead.c   what selections hold until they are read, and what guesses bring ahead
  *
  * A pump does what can be done now and returns 1 (something moved), 0 (nothing to do, or it must
  * wait) or a negative code that ends the loop (HILL_E_CANCELLED: interrupted). Nothing but
@@ -56,6 +57,24 @@ struct layer_state {
     uint32_t n_down;
 };
 
+/* What an answer names, until the GPU worker has read it. */
+struct holding {
+    uint32_t *staging; /* [gpu_slots] */
+    uint32_t n_staging;
+    bool reading; /* it names hot slots of `layer`: none of them is freed */
+    uint32_t layer;
+};
+
+/* What a guessed query has brought for the exact one of its (step, layer). */
+struct guess {
+    bool there;
+    uint32_t step, layer, n;
+    uint32_t *positions; /* [gpu_slots], ascending */
+    uint32_t
+        *staging; /* [gpu_slots]: where the entry lies, or GUESS_NONE: the GPU will not need it */
+};
+#define GUESS_NONE UINT32_MAX
+
 struct sequence {
     enum sequence_state state;
     int status; /* negative: the request has failed, and every query is answered with this */
@@ -70,14 +89,14 @@ struct sequence {
     bool cold_used;             /* a DEMOTE was sent: the agent holds stripes */
     bool moves_wanted;
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
-    bool reading;   /* the last selection named hot slots of reading_layer: none of them is freed */
-    uint32_t reading_layer;
     uint64_t first_tag, trim_tag;
-    uint32_t staging_max; /* slots set aside: k at max_tokens */
-    uint32_t *staging;    /* [gpu_slots] held by the last selection */
-    uint32_t n_staging;
-    uint32_t move_layer; /* whose turn it is */
-    uint32_t *kept;      /* [n_layers][max_tokens], NULL: by recency */
+    uint32_t k_max;         /* of a selection: k at max_tokens */
+    uint32_t staging_max;   /* slots set aside: those of a selection, or of two */
+    struct holding held[2]; /* of the newest selection, and of the one before it */
+    struct guess guess;
+    uint64_t *guess_chosen, *guess_found; /* [n_layers]; NULL: queries are not guessed */
+    uint32_t move_layer;                  /* whose turn it is */
+    uint32_t *kept;                       /* [n_layers][max_tokens], NULL: by recency */
     XXH64_state_t *hash;
     struct pipeline_stats stats;
 };
@@ -127,9 +146,13 @@ struct pipeline {
     uint32_t *slots;            /* [gpu_slots] their GPU slots, with GPU_SLOTS_UPLOAD, or
                                    SELECTED_HOT and their hot slots */
     uint32_t *missed;           /* [gpu_slots] those that the GPU lacked */
-    struct fetch_item *fetches; /* [gpu_slots] the cold ones among the uploads */
-    struct copy_item *copies;   /* [gpu_slots] the hot ones among them */
-    uint32_t n_fetches;
+    struct fetch_item *fetches; /* [gpu_slots] the cold ones among the answer's uploads */
+    struct copy_item *copies;   /* [gpu_slots] the hot ones, still to be made */
+    struct fetch_item
+        *late; /* [gpu_slots] fetches still to be made: those of the answer that no
+                  guess has made, or a guess's; the same array where none are guessed */
+    uint32_t n_fetches, n_late, n_copies;
+    uint8_t *filled; /* [gpu_slots] of the answer's uploads: a guess has brought it; NULL: none */
     uint32_t n_selected, n_uploads; /* of the answer */
     uint32_t n_in_place;            /* of the selected: named by their hot slots */
     int answer_status;
@@ -164,7 +187,8 @@ static inline struct record_header pipeline_header(const struct pipeline *p, uin
 /* May hot slots of this layer be freed? See the invariant in README.md. */
 static inline bool pipeline_reading(const struct sequence *s, uint32_t layer)
 {
-    return s->reading && s->reading_layer == layer;
+    return (s->held[0].reading && s->held[0].layer == layer) ||
+           (s->held[1].reading && s->held[1].layer == layer);
 }
 
 static inline uint32_t pipeline_list(const struct pipeline *p, uint32_t sequence, uint32_t layer)
@@ -179,8 +203,6 @@ int append_pump(struct pipeline *p);
 int append_pump_endings(struct pipeline *p);
 /* Everything the sequence holds goes back; no stripe is reused before the agent has trimmed. */
 void append_close(struct pipeline *p, struct sequence *s);
-/* The last selection's staging slots are free: see the invariant in README.md. */
-void append_give_staging(struct pipeline *p, struct sequence *s);
 /* The trim is done (or nothing had to be trimmed). */
 void append_free(struct pipeline *p, struct sequence *s);
 
@@ -226,9 +248,39 @@ void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const ui
 int moves_pump(struct pipeline *p, struct sequence *s);
 uint64_t moves_bounced(const struct pipeline *p, const struct sequence *s);
 
+/* ---- pipeline_ahead.c ---- */
+
+int ahead_create(struct pipeline *p, struct sequence *s); /* HILL_E_NOMEM */
+void ahead_destroy(struct sequence *s);
+/* A sequence begins. */
+void ahead_begin(struct pipeline *p, struct sequence *s);
+/* A query says what has been read: that is free, and so is a guess that it has no use for. */
+void ahead_release(struct pipeline *p, struct sequence *s, const struct record_query *q);
+/* Nothing is read in place any more. */
+void ahead_reads_done(struct sequence *s);
+/* Everything that is held is free. */
+void ahead_release_all(struct pipeline *p, struct sequence *s);
+/* A guess has selected p->positions[0 .. k-1]: note them, and what of them the exact query will
+ * need in staging (pipeline_bring). 0, or an error. */
+int ahead_plan(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t k);
+/* It is there. */
+void ahead_keep(struct sequence *s, const struct record_query *q);
+/* It has failed. */
+void ahead_lose(struct pipeline *p, struct sequence *s);
+/* An exact query has selected these: how much of that its guess had found is counted. */
+void ahead_compare(struct sequence *s, const struct record_query *q, const uint32_t *positions,
+                   uint32_t k);
+/* Staging slots for the answer's uploads, which p->slots [k] says: s->held[0].staging. What the
+ * guess has filled of them keeps its slot, and p->filled is set; its other slots are free. */
+int ahead_take_staging(struct pipeline *p, struct sequence *s, uint32_t k, uint32_t n_uploads);
+
 /* ---- pipeline_query.c ---- */
 
 int query_pump(struct pipeline *p);
+/* Note that the entry of a position is to be brought to a staging slot: p->late, or p->copies. 0,
+ * or HILL_E_DAMAGED. */
+int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer, uint32_t position,
+                   uint32_t staging);
 
 /* ---- pipeline_profile.c ---- */
 

@@ -205,9 +205,10 @@ static int open_sequence(struct profile_run *r)
     s->request_id = 0; /* nobody's */
     s->max_tokens = s->prompt_tokens = p->config.ctx_tokens;
     s->settings = (struct kv_selection_settings){.alpha = 1};
-    s->cold_used = s->moves_wanted = s->reading = s->reads_hot = false;
+    s->cold_used = s->moves_wanted = s->reads_hot = false;
+    ahead_begin(p, s);
     s->first_tag = p->next_tag;
-    s->n_staging = s->staging_max = 0;
+    s->staging_max = s->k_max = 0;
     if (hkm_reserve(&p->hkm, s->index, blocks_each) ||
         cold_map_reserve(&p->cold, pipeline_list(p, s->index, 0), stripes))
         return give_up(r, HILL_E_NOSPACE, "the tiers have no room");

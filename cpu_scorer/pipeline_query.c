@@ -81,10 +81,13 @@ static int check_query(struct pipeline *p, struct sequence *s, const struct reco
         return HILL_E_PROTOCOL; /* of a request that is over; its slot may be another's by now */
     if (s->status)
         return s->status;
-    if (q->n_tokens > s->max_tokens ||
-        kv_budget_tokens(&s->settings, q->n_tokens) > s->staging_max) {
+    if (q->n_tokens > s->max_tokens || kv_budget_tokens(&s->settings, q->n_tokens) > s->k_max) {
         pipeline_fail(p, s, HILL_E_PROTOCOL, "a query covers %u tokens of at most %u", q->n_tokens,
                       s->max_tokens);
+        return HILL_E_PROTOCOL;
+    }
+    if (q->kind != QUERY_EXACT && !p->config.speculates) {
+        pipeline_fail(p, s, HILL_E_PROTOCOL, "a query of layer %u is a guess", q->header.layer);
         return HILL_E_PROTOCOL;
     }
     return 0;
@@ -269,7 +272,8 @@ static void hash_selection(struct sequence *s, const struct record_query *q,
     XXH64_update(s->hash, positions, (size_t)k * sizeof *positions);
 }
 
-/* Positions of the selection, ascending, in p->positions: k, or an error. */
+/* Positions of the selection, ascending, in p->positions: k, or an error. What is attended to is
+ * hashed. */
 static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
     int rc = kv_selector_begin(p->selector, &s->settings, q->n_tokens);
@@ -279,7 +283,7 @@ static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struc
         return rc;
     int64_t start = clock_now_ns();
     STAGE_BEGIN_AT(select, &q->header);
-    int64_t k = kv_selector_finish(p->selector, p->positions); /* <= staging_max <= gpu_slots */
+    int64_t k = kv_selector_finish(p->selector, p->positions); /* <= k_max <= gpu_slots */
     STAGE_END(select, k < 0 ? 0 : (uint64_t)k * sizeof *p->positions);
     s->stats.merge_ns += clock_now_ns() - start;
     if (k < 0) {
@@ -287,6 +291,9 @@ static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struc
                       kv_selector_scored(p->selector), q->n_tokens, q->header.layer);
         return k;
     }
+    s->stats.guess_queries += q->kind != QUERY_EXACT;
+    if (q->kind == QUERY_AHEAD)
+        return k;
     hash_selection(s, q, p->positions, (uint32_t)k);
     s->stats.budget = (uint32_t)k;
     s->stats.queries++;
@@ -317,26 +324,45 @@ static int64_t give_places(struct pipeline *p, struct sequence *s, uint32_t laye
 
 /* ---- gathering ---------------------------------------------------------------------------- */
 
-/* Staging slots for the uploads; the cold ones as fetch items, the hot ones counted. */
+int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer, uint32_t position,
+                   uint32_t staging)
+{
+    uint32_t word = hkm_location(&p->hkm, s->index, layer, position);
+    if (hkm_tag(word) == HKM_COLD)
+        p->late[p->n_late++] = (struct fetch_item){hkm_slot(word), position, staging,
+                                                   shm_arena_generation(p->io.staging, staging)};
+    else if (hkm_tag(word) == HKM_HOT)
+        p->copies[p->n_copies++] = (struct copy_item){shm_arena_slot(p->io.staging, staging),
+                                                      hkm_entry(&p->hkm, hkm_slot(word))};
+    else
+        return HILL_E_DAMAGED; /* a selected token is in some tier, always */
+    return 0;
+}
+
+/* Staging slots for the uploads; the cold ones as fetch items, the hot ones counted; what no guess
+ * has brought is to be brought. */
 static int plan_uploads(struct pipeline *p, struct sequence *s, const struct record_query *q,
                         uint32_t k, uint32_t n_uploads)
 {
-    int rc = shm_arena_take(p->io.staging, n_uploads, s->staging);
-    if (rc)
-        return rc;
-    s->n_staging = n_uploads;
-    p->n_fetches = 0;
-    for (uint32_t i = 0, upload = 0; i < k; i++) {
+    bool verified = s->guess.there;
+    int rc = ahead_take_staging(p, s, k, n_uploads);
+    for (uint32_t i = 0, upload = 0; rc == 0 && i < k; i++) {
         if (!(p->slots[i] & GPU_SLOTS_UPLOAD))
             continue;
-        uint32_t staging = s->staging[upload++], position = p->positions[i];
+        uint32_t staging = s->held[0].staging[upload], position = p->positions[i];
         uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, position);
-        if (hkm_tag(word) == HKM_COLD)
+        if (!p->filled || !p->filled[upload])
+            rc = pipeline_bring(p, s, q->header.layer, position, staging);
+        if (p->filled && hkm_tag(word) == HKM_COLD)
             p->fetches[p->n_fetches++] = (struct fetch_item){
                 hkm_slot(word), position, staging, shm_arena_generation(p->io.staging, staging)};
-        else if (hkm_tag(word) != HKM_HOT)
-            return HILL_E_DAMAGED; /* a selected token is in some tier, always */
+        upload++;
     }
+    if (rc)
+        return rc;
+    if (!p->filled)
+        p->n_fetches = p->n_late; /* the same array */
+    s->stats.late_fetches += verified ? p->n_late : 0;
     s->stats.cold.hits += p->n_fetches;
     s->stats.hot_copied += n_uploads - p->n_fetches;
     s->stats.hot.hits += n_uploads - p->n_fetches + p->n_in_place;
@@ -351,8 +377,8 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
                     (uint32_t)sizeof(struct fetch_item);
     (void)s;
     most = most < LAYOUT_FETCH_ITEMS_MAX ? most : LAYOUT_FETCH_ITEMS_MAX;
-    while (state->fetches_sent < p->n_fetches) {
-        uint32_t n = p->n_fetches - state->fetches_sent;
+    while (state->fetches_sent < p->n_late) {
+        uint32_t n = p->n_late - state->fetches_sent;
         n = n < most ? n : most;
         uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + n * sizeof(struct fetch_item));
         void *payload;
@@ -365,7 +391,7 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
             state->fetch_first_tag = state->fetch_last_tag;
         *record = (struct record_fetch){
             .header = q->header, .tag = state->fetch_last_tag, .n_entries = n};
-        memcpy(record + 1, p->fetches + state->fetches_sent, n * sizeof(struct fetch_item));
+        memcpy(record + 1, p->late + state->fetches_sent, n * sizeof(struct fetch_item));
         shm_ring_publish(ring, RECORD_FETCH, bytes);
         agent_sent(p);
         state->fetches_sent += n;
@@ -376,21 +402,11 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
 
 /* The hot ones into their staging slots, on all scoring threads: they are read from all over the
  * hot pool. */
-static void copy_hot(struct pipeline *p, struct sequence *s, const struct record_query *q,
-                     uint32_t k)
+static void copy_hot(struct pipeline *p, const struct sequence *s)
 {
-    struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes};
+    struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes, .n = p->n_copies};
     if (s->reads_hot)
         return; /* none is to be copied */
-    for (uint32_t i = 0, upload = 0; i < k; i++) {
-        if (!(p->slots[i] & GPU_SLOTS_UPLOAD))
-            continue;
-        uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, p->positions[i]);
-        uint32_t staging = s->staging[upload++];
-        if (hkm_tag(word) == HKM_HOT)
-            p->copies[job.n++] = (struct copy_item){shm_arena_slot(p->io.staging, staging),
-                                                    hkm_entry(&p->hkm, hkm_slot(word))};
-    }
     score_pool_start_copy(p->pool, &job, NULL);
     score_pool_wait(p->pool);
 }
@@ -404,6 +420,23 @@ static int fetches_back(struct pipeline *p, struct sequence *s, const struct rec
     return p->query.fetches_open == 0 ? 1 : p->agent_status;
 }
 
+/* What was noted, into staging. */
+static int bring(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    int rc = wait_for(p, s, q, push_fetches, true);
+    if (rc == 0)
+        copy_hot(p, s);
+    if (rc == 0 || p->query.fetches_open)
+        rc = wait_for(p, s, q, fetches_back, true);
+    if (rc == 0)
+        rc = p->query.status;
+    if (rc == 0 && p->query.fetched != p->n_late) {
+        rc = HILL_E_PROTOCOL;
+        pipeline_fail(p, s, rc, "the drive fetched %u of %u entries", p->query.fetched, p->n_late);
+    }
+    return rc;
+}
+
 static int gather(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t k,
                   uint32_t n_uploads)
 {
@@ -412,20 +445,27 @@ static int gather(struct pipeline *p, struct sequence *s, const struct record_qu
         pipeline_fail(p, s, rc, "taking %u staging slots for layer %u", n_uploads, q->header.layer);
         return rc;
     }
-    rc = wait_for(p, s, q, push_fetches, true);
-    if (rc == 0)
-        copy_hot(p, s, q, k);
-    if (rc == 0 || p->query.fetches_open)
-        rc = wait_for(p, s, q, fetches_back, true);
+    rc = bring(p, s, q);
     if (p->query.fetches_open)
-        s->n_staging = 0; /* lost with the agent, until the next epoch */
-    if (rc == 0)
-        rc = p->query.status;
-    if (rc == 0 && p->query.fetched != p->n_fetches) {
-        rc = HILL_E_PROTOCOL;
-        pipeline_fail(p, s, rc, "the drive fetched %u of %u entries", p->query.fetched,
-                      p->n_fetches);
-    }
+        s->held[0].n_staging = 0; /* lost with the agent, until the next epoch */
+    return rc;
+}
+
+/* A guess that is to be verified: everything but an answer. */
+static int gather_ahead(struct pipeline *p, struct sequence *s, const struct record_query *q,
+                        uint32_t k)
+{
+    int64_t start = clock_now_ns();
+    int rc = ahead_plan(p, s, q, k);
+    if (rc)
+        pipeline_fail(p, s, rc, "taking staging slots for a guess of layer %u", q->header.layer);
+    else
+        rc = bring(p, s, q);
+    if (rc)
+        ahead_lose(p, s);
+    else
+        ahead_keep(s, q);
+    s->stats.fetch_ns += clock_now_ns() - start;
     return rc;
 }
 
@@ -462,7 +502,7 @@ static int push_answer(struct pipeline *p, struct sequence *s, const struct reco
         uint32_t slot = p->slots[i] & ~GPU_SLOTS_UPLOAD;
         items[i] = (struct selected_item){p->positions[i], slot};
         if (p->slots[i] & GPU_SLOTS_UPLOAD) {
-            uint32_t staging = s->staging[u];
+            uint32_t staging = s->held[0].staging[u];
             uploads[u++] = (struct selected_upload){
                 staging, shm_arena_generation(p->io.staging, staging), slot, 0};
         }
@@ -478,13 +518,15 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
     int rc = check_query(p, s, q);
     if (rc)
         return rc;
-    append_give_staging(p, s);
-    s->reading = false; /* the attention of its last query is over */
+    ahead_release(p, s, q);
     rc = wait_for(p, s, q, tokens_there, false);
     int64_t k = rc ? rc : select_tokens(p, s, q);
     if (k < 0)
         return (int)k;
     int64_t start = clock_now_ns();
+    if (q->kind == QUERY_AHEAD)
+        return gather_ahead(p, s, q, (uint32_t)k);
+    ahead_compare(s, q, p->positions, (uint32_t)k);
     int64_t n_uploads = give_places(p, s, q->header.layer, (uint32_t)k);
     if (n_uploads < 0)
         return (int)n_uploads; /* admission counted the slots */
@@ -497,8 +539,8 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
     }
     s->stats.fetch_ns += clock_now_ns() - start;
     s->stats.gpu.hits += (uint64_t)(k - n_uploads) - p->n_in_place;
-    s->reading = p->n_in_place > 0; /* no word has flipped since they were looked up */
-    s->reading_layer = q->header.layer;
+    s->held[0].reading = p->n_in_place > 0; /* no word has flipped since they were looked up */
+    s->held[0].layer = q->header.layer;
     p->n_selected = (uint32_t)k;
     p->n_uploads = (uint32_t)n_uploads;
     return 0;
@@ -543,11 +585,15 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
 {
     struct sequence *s = &p->sequences[q->header.sequence];
     STAGE_BEGIN_AT(answer, &q->header);
-    p->n_selected = p->n_uploads = p->n_in_place = p->n_fetches = 0;
+    p->n_selected = p->n_uploads = p->n_in_place = p->n_fetches = p->n_late = p->n_copies = 0;
     p->query = (struct query_state){.sequence = s->index, .layer = q->header.layer};
     p->answer_status = work_out(p, s, q);
     if (p->answer_status == HILL_E_CANCELLED)
         return HILL_E_CANCELLED;
+    if (q->kind == QUERY_AHEAD) {
+        STAGE_END(answer, 0);
+        return 0; /* if it has failed, the exact query's answer will say so */
+    }
     int rc = wait_for(p, s, q, push_answer, true);
     STAGE_END(answer, answer_bytes(p));
     if (rc == 0 && p->answer_status == 0) {
@@ -564,7 +610,7 @@ static void take_reads_done(struct pipeline *p, const struct record_reads_done *
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     if (s->request_id == r->request_id)
-        s->reading = false;
+        ahead_reads_done(s);
 }
 
 int query_pump(struct pipeline *p)

@@ -2,6 +2,7 @@
 #include "gpu_worker/step.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/stage_trace.h"
 #include "gpu_worker/request.h"
@@ -60,62 +61,130 @@ static int confirm_uploads(struct worker *w, struct step_member *m, struct hill_
 
 /* ---- queries out ---- */
 
-static int push_query(struct worker *w, struct step_member *m, struct hill_why *why)
+static uint32_t query_bytes(const struct worker *w)
+{
+    return (uint32_t)sizeof(struct record_query) + 4 * w->hparams.n_heads * w->hparams.head_dim;
+}
+
+/* Room for a QUERY of a layer, all but its q filled in. */
+static int reserve_query(struct worker *w, const struct step_member *m, uint32_t layer,
+                         enum query_kind kind, struct record_query **out, struct hill_why *why)
+{
+    const struct request *r = m->request;
+    void *payload = NULL;
+    int rc = dataplane_reserve(&w->plane, &w->plane.query, query_bytes(w), &payload,
+                               worker_deadline(), why);
+    if (rc)
+        return rc;
+    *out = payload;
+    **out = (struct record_query){
+        request_header(r, layer), w->next_query_id++,     kind, w->hparams.n_heads,
+        r->n_tokens - 1,          r->prefill->request_id, 0};
+    return 0;
+}
+
+/* The layer's query is not sent when its guess is attended to. */
+static bool is_exact(const struct worker *w)
+{
+    return w->speculate != SPECULATE_ON || !engine_guesses(w->engine, w->step.layer);
+}
+
+static int use_selection(struct worker *w, struct step_member *m, const struct record_selection *s,
+                         struct hill_why *why);
+
+/* The answer to what was asked a layer ago is due now. */
+static int turn_to_guess(struct worker *w, struct step_member *m, struct hill_why *why)
+{
+    struct record_selection *early = m->early;
+    m->query_id = m->ahead_id;
+    m->waiting = !early;
+    m->ahead = false;
+    m->early = NULL;
+    int rc = early ? use_selection(w, m, early, why) : 0;
+    free(early);
+    return rc;
+}
+
+/* The row's entry, and its query unless it has been guessed. */
+static int push_own(struct worker *w, struct step_member *m, struct hill_why *why)
 {
     struct dataplane *plane = &w->plane;
-    const struct model_hparams *hp = &w->hparams;
     struct request *r = m->request;
-    uint32_t layer = w->step.layer, entry = worker_entry_bytes(w), n_before = r->n_tokens - 1;
-    uint32_t query_bytes = (uint32_t)sizeof(struct record_query) + 4 * hp->n_heads * hp->head_dim;
-    uint32_t append_bytes = (uint32_t)sizeof(struct record_append) + entry;
-    void *to_query, *to_append;
-    int rc =
-        dataplane_reserve(plane, &plane->query, query_bytes, &to_query, worker_deadline(), why);
+    uint32_t layer = w->step.layer, row = (uint32_t)(m - w->step.members);
+    uint32_t append_bytes = (uint32_t)sizeof(struct record_append) + worker_entry_bytes(w);
+    bool exact = is_exact(w);
+    struct record_query *query = NULL;
+    void *to_append;
+    int rc = exact ? reserve_query(w, m, layer, QUERY_EXACT, &query, why) : 0;
     if (!rc)
         rc = dataplane_reserve(plane, &plane->append, append_bytes, &to_append, worker_deadline(),
                                why);
     if (rc)
         return rc;
-    struct record_query *query = to_query;
     struct record_append *append = to_append;
-    m->query_id = w->next_query_id++;
-    *query = (struct record_query){request_header(r, layer),
-                                   m->query_id,
-                                   QUERY_EXACT,
-                                   hp->n_heads,
-                                   n_before,
-                                   r->prefill->request_id,
-                                   0};
     *append = (struct record_append){
-        .header = request_header(r, layer), .first = n_before, .n_tokens = 1};
+        .header = request_header(r, layer), .first = r->n_tokens - 1, .n_tokens = 1};
     STAGE_BEGIN(query, r->sequence, r->step, layer);
-    rc = engine_step_query(w->engine, layer, (uint32_t)(m - w->step.members), (float *)(query + 1),
-                           append + 1, why);
+    rc = engine_step_query(w->engine, layer, row, query ? (float *)(query + 1) : NULL, append + 1,
+                           why);
     if (!rc)
         rc = confirm_uploads(w, m, why);
     if (rc)
         return rc;
-    m->waiting = true; /* before the answer can come */
-    shm_ring_publish(&plane->query, RECORD_QUERY, query_bytes);
+    if (query) {
+        m->query_id = query->query_id;
+        m->waiting = true; /* before the answer can come */
+        shm_ring_publish(&plane->query, RECORD_QUERY, query_bytes(w));
+    }
     shm_ring_publish(&plane->append, RECORD_APPEND, append_bytes);
-    STAGE_END(query, query_bytes + append_bytes);
+    STAGE_END(query, (query ? query_bytes(w) : 0) + append_bytes);
+    return query ? 0 : turn_to_guess(w, m, why);
+}
+
+/* The guess of the row's next query. */
+static int push_guess(struct worker *w, struct step_member *m, struct hill_why *why)
+{
+    uint32_t layer = w->step.layer + 1, row = (uint32_t)(m - w->step.members);
+    bool attended = w->speculate == SPECULATE_ON;
+    struct record_query *query;
+    int rc = reserve_query(w, m, layer, attended ? QUERY_SPECULATIVE : QUERY_AHEAD, &query, why);
+    STAGE_BEGIN(query, m->request->sequence, m->request->step, layer);
+    if (!rc)
+        rc = engine_step_guess(w->engine, layer, row, (float *)(query + 1), why);
+    if (rc)
+        return rc;
+    m->ahead_id = query->query_id;
+    m->ahead = attended;
+    shm_ring_publish(&w->plane.query, RECORD_QUERY, query_bytes(w));
+    STAGE_END(query, query_bytes(w));
     return 0;
 }
 
-static int push_queries(struct worker *w, struct hill_why *why)
+static int push_rows(struct worker *w,
+                     int (*push)(struct worker *, struct step_member *, struct hill_why *),
+                     struct hill_why *why)
 {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
-        m->listed = false;
         if (m->rc)
             continue;
         w->waiting = m->request;
-        rc = push_query(w, m, why);
+        rc = push(w, m, why);
         w->waiting = NULL;
         if (rc)
             rc = row_failed(w, m, rc, why);
     }
+    return rc;
+}
+
+static int push_queries(struct worker *w, struct hill_why *why)
+{
+    for (uint32_t i = 0; i < w->step.n_members; i++)
+        w->step.members[i].listed = false;
+    int rc = push_rows(w, push_own, why);
+    if (!rc && engine_guesses(w->engine, w->step.layer + 1))
+        rc = push_rows(w, push_guess, why);
     return rc;
 }
 
@@ -191,10 +260,27 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
     return rc;
 }
 
+/* It is used in the next layer: the ring's record goes, a copy stays. */
+static void keep_early(struct step_member *m, const struct record_selection *s)
+{
+    size_t bytes = sizeof *s + s->n_selected * sizeof(struct selected_item) +
+                   s->n_uploads * sizeof(struct selected_upload);
+    m->early = malloc(bytes);
+    if (m->early)
+        memcpy(m->early, s, bytes);
+    else
+        m->rc = hill_fail(&m->why, HILL_E_NOMEM, "no memory for a selection of %u entries",
+                          s->n_selected);
+}
+
 bool step_take_selection(struct worker *w, const struct record_selection *selection)
 {
     for (uint32_t i = 0; i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
+        if (m->ahead && !m->early && !m->rc && m->ahead_id == selection->query_id) {
+            keep_early(m, selection);
+            return true;
+        }
         if (!m->waiting || m->query_id != selection->query_id)
             continue;
         m->waiting = false;
@@ -223,7 +309,7 @@ void step_fail_waiting(struct worker *w, int code, const char *text)
 {
     for (uint32_t i = 0; i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
-        if (m->waiting)
+        if ((m->waiting || m->ahead) && !m->rc)
             m->rc = hill_fail(&m->why, code, "%s", text);
         m->waiting = false;
     }
@@ -341,8 +427,11 @@ int step_run(struct worker *w, struct hill_why *why)
         rc = finish(w, why);
     else if (!rc && !(rc = engine_finish(w->engine, why))) /* every row has failed */
         rc = say_reads_done(w, why);
-    for (uint32_t i = 0; i < w->step.n_members; i++)
-        w->step.members[i].waiting = false; /* late answers are nobody's */
+    for (uint32_t i = 0; i < w->step.n_members; i++) { /* late answers are nobody's */
+        w->step.members[i].waiting = w->step.members[i].ahead = false;
+        free(w->step.members[i].early);
+        w->step.members[i].early = NULL;
+    }
     worker_unit_of_work(w);
     return rc;
 }

@@ -2,6 +2,10 @@
  * gpu_worker/step.h - one decode step of some requests: for each layer all rows' queries and
  * entries out, their selections in, one launch.
  *
+ * Where queries are guessed (worker.h, enum speculate) those of the next layer go out with a
+ * layer's own entries, before its launch, so that the scorer works on them meanwhile. A guess that
+ * is attended to is answered by the next layer's turn, or earlier: the answer is kept until then.
+ *
  * Every QUERY of a layer is pushed before an answer is waited for; answers are taken in any order
  * and released as soon as they are copied, also while there is no room for a further query: the
  * scorer never waits for us while we wait for it. What goes wrong with one row (its selection's
@@ -21,9 +25,12 @@ struct worker;
 
 struct step_member {
     struct request *request;
-    uint32_t query_id;
+    uint32_t query_id, ahead_id;
     bool waiting, listed; /* in this layer: the query is out; its selection was taken */
-    int rc;               /* why this row's request ends, or 0 */
+    bool ahead;           /* a query of the next layer is out, whose selection is attended to */
+    struct record_selection
+        *early; /* its selection, when it came before that layer's turn, or NULL */
+    int rc;     /* why this row's request ends, or 0 */
     struct hill_why why;
     uint32_t n_given; /* uploads that the device reads in this layer */
 };

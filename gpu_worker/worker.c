@@ -161,6 +161,15 @@ static void attach_hot(struct worker *w)
         log_info("hot entries are copied before they are read: %s", why.text);
 }
 
+static int set_guesses(struct worker *w, const Hill__Configure *c, struct hill_why *why)
+{
+    w->speculate = strcmp(c->speculate, "on") == 0       ? SPECULATE_ON
+                   : strcmp(c->speculate, "verify") == 0 ? SPECULATE_VERIFY
+                                                         : SPECULATE_OFF;
+    uint32_t first = c->exact_layers ? c->exact_layers : 1;
+    return engine_guess_from(w->engine, w->speculate == SPECULATE_OFF ? 0 : first, why);
+}
+
 static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why *why)
 {
     int rc = attach_epoch(w, c, why);
@@ -170,6 +179,8 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
         rc = check_geometry(w, c, why);
     if (!rc)
         rc = engine_configure(w->engine, c->batch_tokens, c->gpu_slots, c->n_sequences, why);
+    if (!rc)
+        rc = set_guesses(w, c, why);
     if (!rc)
         rc = engine_attach_staging(w->engine, w->plane.arena.slots, w->plane.arena.stride,
                                    w->plane.arena.slot_count, why);

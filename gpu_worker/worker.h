@@ -20,6 +20,10 @@
 
 struct request;
 
+/* Queries guessed a layer ahead (engine_guess_from): what is attended to is what the guess selects,
+ * or what the exact query does while the guess only has it brought nearer. */
+enum speculate { SPECULATE_OFF, SPECULATE_ON, SPECULATE_VERIFY };
+
 struct worker {
     struct worker_link *link;
     Hill__Message *pending; /* a Configure that is not carried out yet, or NULL */
@@ -29,6 +33,7 @@ struct worker {
     bool ready;             /* Ready has been said for this epoch */
     uint32_t epoch, ctx_tokens, gpu_slots, n_sequences;
     bool reads_hot; /* the device reads hot entries where they lie */
+    enum speculate speculate;
     uint64_t gpu_kv_cap_bytes;
     uint32_t next_query_id;
 

@@ -50,7 +50,38 @@ static void set_selection(json_t *object, const Hill__Selection *s)
     json_object_set_new(object, "policy", policy ? json_string(policy) : json_null());
     set_real(object, "alpha", s != NULL, s ? s->alpha : 0);
     json_object_set_new(object, "importance", importance ? json_string(importance) : json_null());
-    json_object_set_new(object, "speculate", json_string("off"));
+}
+
+/* Of the guessed queries that were verified: the share of what the exact ones chose. A layer that
+ * was not guessed, or in which nothing but sinks and window was selected, has none. */
+static json_t *recall_per_layer(const Hill__SequenceStats *s, double *mean)
+{
+    json_t *list = json_array();
+    double sum = 0;
+    unsigned n = 0;
+    for (size_t i = 0; i < s->n_guess_chosen; i++) {
+        double recall = (double)s->guess_found[i] / (double)s->guess_chosen[i];
+        json_array_append_new(list, s->guess_chosen[i] ? json_real(recall) : json_null());
+        sum += s->guess_chosen[i] ? recall : 0;
+        n += s->guess_chosen[i] ? 1 : 0;
+    }
+    *mean = n ? sum / n : NAN;
+    return list;
+}
+
+static json_t *speculation(const Hill__Summary *m, const Hill__SequenceStats *s)
+{
+    if (!m || !s || strcmp(m->speculate, "off") == 0)
+        return json_null();
+    json_t *object = json_object();
+    double mean;
+    bool verified = strcmp(m->speculate, "verify") == 0;
+    set_integer(object, "exact_layers", true, m->exact_layers);
+    set_integer(object, "queries", true, s->guess_queries);
+    json_object_set_new(object, "recall_per_layer", recall_per_layer(s, &mean));
+    set_real(object, "recall", verified, mean);
+    set_integer(object, "late_fetches", verified, s->late_fetches);
+    return object;
 }
 
 static json_t *tier(const Hill__TierStats *t)
@@ -165,6 +196,8 @@ json_t *report_json(const struct report *r)
     set_integer(object, "prompt_tokens", m, m ? m->prompt_tokens : 0);
     set_integer(object, "predicted_tokens", m, m ? m->predicted_tokens : 0);
     set_selection(object, m ? m->selection : NULL);
+    json_object_set_new(object, "speculate", m ? json_string(m->speculate) : json_null());
+    json_object_set_new(object, "speculation", speculation(m, s));
     set_integer(object, "budget", s, s ? s->budget : 0);
     set_real(object, "beta", s && s->beta >= 0, s ? s->beta : 0);
     set_hash(object, "selection_hash", s, s ? s->selection_hash : 0);

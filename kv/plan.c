@@ -64,7 +64,8 @@ static uint64_t decode_bytes(const struct kv_plan_input *in)
     uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
     uint64_t floats = padded(in->n_embd, 32) + g->head_dim + 2 * (heads + 16) +
                       padded(in->n_ff, 32) + padded(in->n_vocab, 32) +
-                      (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16);
+                      (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16) +
+                      (in->speculates ? heads + 32 : 0);
     uint64_t further = (sequences(in) - 1) * ((uint64_t)kv_entry_bytes(g) + 256);
     return 4 * floats * sequences(in) + further +
            KV_GPU_UPLOAD_TILE * ((uint64_t)kv_entry_bytes(g) + 4) +
@@ -109,13 +110,15 @@ static uint64_t segment_tables(const struct kv_plan_input *in, uint64_t lists, u
 
 /* What the scorer keeps besides the segments: the selector, the cold map (which position a cold
  * slot holds, and its stripes of at least 256 slots), one query's blocks and scores, selected slots
- * and fetches, what was staged for each sequence, a list's state, and placement. */
+ * and fetches, what was staged for each sequence, a list's state, and placement; for guesses a
+ * second list of what was staged, what was guessed and where it is, its hits, and fetches. */
 static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
 {
     uint64_t blocks = in->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
-    return kv_selector_bytes(in->ctx_tokens) + in->cold_slots * 4 + in->cold_slots / 256 * 12 +
-           blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16) + sequences(in) * k * 4 +
-           lists * 512 + sequences(in) * in->placement_bytes;
+    uint64_t guesses = in->speculates ? (sequences(in) * 12 + 17) * k + lists * 16 : 0;
+    return guesses + kv_selector_bytes(in->ctx_tokens) + in->cold_slots * 4 +
+           in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16) +
+           sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes;
 }
 
 /* Everything but n_blocks. One block above the tokens' own lets a layer open its next block before
@@ -127,8 +130,9 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
     uint64_t n = sequences(in), lists = n * g->n_layers;
     uint32_t k = kv_budget_tokens(&in->selection, in->ctx_tokens);
 
-    out->staging_slots =
-        smaller((n + 1) * k + n * smaller(in->selection.window, in->ctx_tokens), UINT32_MAX);
+    out->staging_slots = smaller((n + 1 + (in->speculates ? n : 0)) * k +
+                                     n * smaller(in->selection.window, in->ctx_tokens),
+                                 UINT32_MAX);
     out->staging_bytes = shm_arena_bytes(out->staging_slots, kv_entry_bytes(g));
     out->tables_bytes = segment_tables(in, lists, k);
     out->private_bytes = private_tables(in, lists, k);

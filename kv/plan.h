@@ -7,6 +7,7 @@
 #ifndef HILL_KV_PLAN_H
 #define HILL_KV_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kv/geometry.h"
@@ -31,6 +32,7 @@ struct kv_plan_input {
     struct kv_selection_settings selection;
     uint64_t
         placement_bytes; /* what placement keeps of one sequence (policy_live_bytes); 0: none */
+    bool speculates;     /* queries are guessed: two selections of a sequence are alive at a time */
     uint64_t cold_slots; /* of the cold pool that all sequences together can use; 0: none */
 };
 
@@ -48,7 +50,8 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
 
 /* M_0 = staging + tables + hot blocks + the scorer's private tables. */
 struct kv_hot_plan {
-    uint64_t staging_bytes; /* the staging arena: n + 1 queries' worth of slots, and n windows */
+    uint64_t staging_bytes; /* the staging arena: n + 1 queries' worth of slots, n more where they
+                               are guessed, and n windows */
     uint64_t tables_bytes;  /* in the hot segment: location words, lists, GPU slot tables */
     uint64_t block_bytes;   /* of one hot block: entries, digests, owner */
     uint64_t private_bytes; /* the scorer's own: selector, cold map, placement, buffers */

@@ -48,6 +48,13 @@ static uint32_t find_hits(const struct gpu_slot_entry *old, uint32_t count,
     return hits;
 }
 
+void gpu_slots_find(const struct gpu_slots *table, uint32_t list, const uint32_t *positions,
+                    uint32_t k, uint32_t *slots)
+{
+    find_hits(table->entries + (uint64_t)list * table->capacity, table->counts[list], positions, k,
+              slots);
+}
+
 /* Next slot for an upload: a fresh one, then those of the residents not selected, oldest first. */
 struct supply {
     const struct gpu_slot_entry *old;

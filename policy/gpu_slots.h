@@ -46,6 +46,11 @@ void gpu_slots_clear(struct gpu_slots *table, uint32_t list);
 int64_t gpu_slots_select(struct gpu_slots *table, uint32_t list, const uint32_t *positions,
                          uint32_t k, uint32_t *slots);
 
+/* Which of these positions (ascending) are on the GPU: slots[i], or GPU_SLOTS_UPLOAD. Changes
+ * nothing. */
+void gpu_slots_find(const struct gpu_slots *table, uint32_t list, const uint32_t *positions,
+                    uint32_t k, uint32_t *slots);
+
 static inline uint32_t gpu_slots_resident(const struct gpu_slots *table, uint32_t list)
 {
     return table->counts[list];

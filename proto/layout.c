@@ -17,7 +17,7 @@
 #include "proto/envelope.h"
 #include "proto/records.h"
 
-#define LAYOUT_VERSION     2u
+#define LAYOUT_VERSION     3u
 #define RING_ALIGN         64u
 #define BULK_RECORD_TARGET (1u << 20) /* APPEND and DEMOTE aim at a record of 1 MiB */
 #define BULK_RECORD_TOKENS 1024u
@@ -112,15 +112,15 @@ static uint64_t in_ring(uint64_t bytes)
 }
 
 /* What sequences that run at the same time put into a ring beside two of its largest records: a
- * query each and what says that a step's reads are done, an entry each of a layer and of the next
- * with the end of its step (that of a layer may wait until the next one's query), the answers of a
- * usual selection (a wait for room is no error there: the GPU worker drains that ring whatever it
- * waits for). */
+ * query each, a guess each and what says that a step's reads are done, an entry each of a layer and
+ * of the next with the end of its step (that of a layer may wait until the next one's query), the
+ * answers of a usual selection (a wait for room is no error there: the GPU worker drains that ring
+ * whatever it waits for). */
 static uint64_t parallel_bytes(const struct layout_input *in, enum layout_ring ring)
 {
     uint64_t n = in->n_sequences;
     if (ring == RING_QUERY)
-        return n * (in_ring(record_bytes_max(in, RING_QUERY)) +
+        return n * (2 * in_ring(record_bytes_max(in, RING_QUERY)) +
                     in_ring(sizeof(struct record_reads_done)));
     if (ring == RING_APPEND)
         return n * (2 * in_ring(sizeof(struct record_append) + kv_entry_bytes(&in->geometry)) +

@@ -95,7 +95,7 @@ static int check_query(const struct checked *c)
 {
     const struct record_query *r = c->payload;
     const struct kv_geometry *g = c->geometry;
-    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_SPECULATIVE);
+    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_AHEAD);
     if (rc == 0)
         rc = check_range(c, "n_heads", r->n_heads, g->n_heads, g->n_heads);
     if (rc == 0)

@@ -82,7 +82,16 @@ struct record_seq_end {
     uint64_t reserved;
 };
 
-enum query_kind { QUERY_EXACT = 0, QUERY_SPECULATIVE = 1 };
+/* What a query is made of, and which earlier selections of the sequence the attention has read when
+ * it comes. The two guesses are made a layer ahead, of the input of the layer before the one they
+ * ask for; only where Configure says that queries are guessed. */
+enum query_kind {
+    QUERY_EXACT = 0,       /* the layer's own; all have been read */
+    QUERY_SPECULATIVE = 1, /* a guess whose answer is attended to; all but the newest */
+    QUERY_AHEAD =
+        2, /* a guess that has no answer: what it selects is brought to staging for the exact
+              query of the same (step, layer), which comes later; all but the newest */
+};
 
 struct record_query {
     struct record_header header;
@@ -96,8 +105,8 @@ struct record_query {
     /* then float q[n_heads][head_dim], after rotary embedding */
 };
 
-/* The attention of the sequence's last query has read what its selection named in place. Sent after
- * the last layer of a step; between layers the next QUERY says so. */
+/* The attention has read what the sequence's selections named in place. Sent after the last layer
+ * of a step; between layers the next QUERY says so. */
 struct record_reads_done {
     struct record_header header;
     uint64_t request_id;
@@ -106,7 +115,8 @@ struct record_reads_done {
 
 /* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot, or
  * with SELECTED_HOT an entry of the hot pool (only where SEQ_BEGIN said reads_hot), which keeps its
- * bytes until the sequence's next record in the query ring, or its SEQ_END. The n_uploads entries
+ * bytes until a record in the query ring says that it has been read (enum query_kind, READS_DONE),
+ * or the sequence's SEQ_END. The n_uploads entries
  * listed after the items must be copied staging -> GPU slot first. The scorer owns the GPU slot
  * table: a slot in an upload is free to overwrite. */
 struct record_selection {

@@ -149,6 +149,8 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "placement", text_ok(m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "csd_model", csd_model_ok(m->csd_model));
+    CHECK("configure", "speculate", text_ok(m->speculate));
+    CHECK("configure", "exact_layers", m->exact_layers <= KV_MAX_LAYERS);
     CHECK("configure", "staging_bytes", m->staging_bytes <= CAP_MAX);
     CHECK("configure", "hot_bytes", m->hot_bytes <= CAP_MAX);
     CHECK("configure", "rings_bytes", m->rings_bytes <= CAP_MAX);
@@ -211,6 +213,10 @@ static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *w
     CHECK("sequence_stats", "score_cold_ms", not_negative(m->score_cold_ms));
     CHECK("sequence_stats", "merge_ms", not_negative(m->merge_ms));
     CHECK("sequence_stats", "fetch_ms", not_negative(m->fetch_ms));
+    CHECK("sequence_stats", "guess_chosen", m->n_guess_chosen <= KV_MAX_LAYERS);
+    CHECK("sequence_stats", "guess_found", m->n_guess_found == m->n_guess_chosen);
+    for (size_t i = 0; i < m->n_guess_found; i++)
+        CHECK("sequence_stats", "guess_found", m->guess_found[i] <= m->guess_chosen[i]);
     return 0;
 }
 
@@ -252,6 +258,7 @@ static int check_summary(const Hill__Summary *m, struct hill_why *why)
     CHECK("summary", "text", text_ok(m->text));
     CHECK("summary", "ttft_ms", not_negative(m->ttft_ms));
     CHECK("summary", "csd_model", csd_model_ok(m->csd_model));
+    CHECK("summary", "speculate", text_ok(m->speculate));
     int code = m->gpu ? check_done(m->gpu, why) : 0;
     if (code == 0 && m->scorer)
         code = check_sequence_stats(m->scorer, why);

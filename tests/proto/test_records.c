@@ -153,7 +153,7 @@ static const struct field fields[] = {
     {RECORD_APPEND, FIELD(append, n_tokens), {0, 2, 4, 3 + (1u << 25), UINT32_MAX, END}},
     {RECORD_APPEND, FIELD(append, first), {KV_MAX_TOKENS - 2, UINT32_MAX, END}},
     {RECORD_STEP_END, FIELD(step_end, n_tokens), {0, KV_MAX_TOKENS + 1, UINT32_MAX, END}},
-    {RECORD_QUERY, FIELD(query, kind), {2, UINT32_MAX, END}},
+    {RECORD_QUERY, FIELD(query, kind), {3, UINT32_MAX, END}},
     {RECORD_QUERY, FIELD(query, n_heads), {0, 7, 9, 8 + (1u << 27), UINT32_MAX, END}},
     {RECORD_QUERY, FIELD(query, n_tokens), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, n_selected), {0, 2, 4, 3 + (1u << 29), UINT32_MAX, END}},
