@@ -292,6 +292,7 @@ struct rig_options {
     uint32_t n_stripes;  /* 0: plenty */
     int64_t agent_deadline_ms;
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
+    bool speculates;
 };
 
 struct rig {
@@ -422,6 +423,7 @@ static struct pipeline_config rig_config(const struct rig_options *o)
         .adapts = o->adapts,
         .margin = 0.5, /* so that much moves */
         .csd = o->csd,
+        .speculates = o->speculates,
         .stripe_slots = RIG_STRIPE,
         .n_stripes = o->n_stripes ? o->n_stripes : RIG_STRIPES,
         .score = o->score ? o->score : kv_score_reference,
@@ -528,6 +530,8 @@ struct rig_request {
     /* of the last selection: what the attention still reads in the hot pool */
     uint32_t reading[RIG_GPU_SLOTS][2], n_reading, reading_layer; /* hot slot, position */
     uint32_t linger_us;                                           /* of each attention */
+    /* the oracle's, of guesses that are verified */
+    uint64_t guess_chosen[RIG_LAYERS], guess_found[RIG_LAYERS];
 };
 
 static void gpu_push(struct rig *r, enum layout_ring ring, uint32_t type, const void *record,
@@ -763,18 +767,25 @@ struct rig_question {
     float q[64];
 };
 
+static void gpu_fill_question(struct rig_request *q, uint32_t layer, uint32_t n,
+                              enum query_kind kind, struct rig_question *out)
+{
+    *out = (struct rig_question){.query = {.header = gpu_header(q, layer),
+                                           .query_id = ++q->query_id * 2 + q->sequence,
+                                           .kind = kind,
+                                           .n_heads = 4,
+                                           .n_tokens = n,
+                                           .request_id = q->request_id}};
+    for (int i = 0; i < 64; i++)
+        out->q[i] = (float)(int)(rig_random(&q->random, 2001)) / 1000.0f - 1.0f;
+}
+
 /* Ask, and append the next token before or after. */
 static void gpu_ask(struct rig_request *q, uint32_t layer, uint32_t n, bool append_first,
                     struct rig_question *out)
 {
-    *out = (struct rig_question){.query = {.header = gpu_header(q, layer),
-                                           .query_id = ++q->query_id * 2 + q->sequence,
-                                           .n_heads = 4,
-                                           .n_tokens = n,
-                                           .request_id = q->request_id}};
     gpu_finish_reading(q);
-    for (int i = 0; i < 64; i++)
-        out->q[i] = (float)(int)(rig_random(&q->random, 2001)) / 1000.0f - 1.0f;
+    gpu_fill_question(q, layer, n, QUERY_EXACT, out);
     if (append_first)
         gpu_append(q, layer, 1);
     gpu_push(q->rig, RING_QUERY, RECORD_QUERY, out, sizeof *out);
@@ -812,6 +823,54 @@ static int gpu_decode(struct rig_request *q)
         if (status)
             return status;
     }
+    q->n++;
+    gpu_step_end(q);
+    return 0;
+}
+
+/* How much of what the exact query chooses its guess had chosen. */
+static void oracle_recall(struct rig_request *q, uint32_t layer, uint32_t n, const float *guess,
+                          const float *exact)
+{
+    static uint32_t guessed[RIG_CTX], wanted[RIG_CTX];
+    uint32_t k = oracle_select(q, layer, n, guess, guessed);
+    oracle_select(q, layer, n, exact, wanted);
+    for (uint32_t i = 0; i < k; i++) {
+        if (wanted[i] < q->settings.sinks || wanted[i] + q->settings.window >= n)
+            continue;
+        q->guess_chosen[layer]++;
+        for (uint32_t j = 0; j < k; j++)
+            q->guess_found[layer] += guessed[j] == wanted[i];
+    }
+}
+
+/* A decode step whose queries are guessed from layer 1 on: the next layer's guess goes out before
+ * this layer's attention reads, and that reads on while the guess is worked at. */
+static int gpu_decode_guessed(struct rig_request *q, enum query_kind kind)
+{
+    struct rig_question asked[RIG_LAYERS], exact;
+    int status = 0;
+    for (uint32_t layer = 0; layer < RIG_LAYERS && !status; layer++) {
+        gpu_finish_reading(q);
+        if (layer == 0) {
+            gpu_ask(q, 0, q->n, q->step % 2, &asked[0]);
+        } else if (kind == QUERY_AHEAD) { /* the exact query is not quite what was guessed */
+            gpu_fill_question(q, layer, q->n, QUERY_EXACT, &exact);
+            memcpy(exact.q, asked[layer].q, sizeof exact.q - 16 * sizeof *exact.q);
+            oracle_recall(q, layer, q->n, asked[layer].q, exact.q);
+            asked[layer] = exact;
+            gpu_push(q->rig, RING_QUERY, RECORD_QUERY, &exact, sizeof exact);
+        }
+        if (q->appended[layer] == q->n)
+            gpu_append(q, layer, 1);
+        if (layer + 1 < RIG_LAYERS) {
+            gpu_fill_question(q, layer + 1, q->n, kind, &asked[layer + 1]);
+            gpu_push(q->rig, RING_QUERY, RECORD_QUERY, &asked[layer + 1], sizeof asked[0]);
+        }
+        status = gpu_answer(q, layer, q->n, &asked[layer]);
+    }
+    if (status)
+        return status;
     q->n++;
     gpu_step_end(q);
     return 0;

@@ -27,10 +27,13 @@ enum { STAGE_CTX = 192, STAGE_TOKENS = 64, STAGE_LANES = 3, STAGE_HOT_OFFSET = 3
 
 struct stage_lane {
     /* the scorer's */
-    uint32_t appended[8], resident[8], taken[STAGE_CTX], n_taken;
+    uint32_t appended[8], resident[8];
+    uint32_t taken[2][STAGE_CTX], n_taken[2]; /* of the newest selection, of the one before */
     uint8_t *entries[8];
+    uint32_t expect_step, expect_layer; /* of the next query that is not AHEAD */
     /* what was seen */
     uint32_t n_begins, n_ends, n_steps, n_queries, n_reads_done, n_in_place;
+    uint32_t n_kinds[3]; /* of its queries */
     bool reads_hot;
     /* what is to go wrong, at the query with this number (counted from 1; 0: never) */
     uint32_t stall_at, refuse_at, old_generation_at, cancel_at, wild_at;
@@ -51,6 +54,8 @@ struct stage {
     pid_t pid;
     uint64_t run_id;
     uint32_t epoch;
+    const char *speculate; /* NULL: off */
+    uint32_t exact_layers;
     struct random_model m;
     struct layout_input layout;
     struct shm_segment rings, staging, hot;
@@ -94,7 +99,7 @@ static inline void stage_leave_epoch(struct stage *s)
     memset(&s->selection, 0, sizeof s->selection);
     memset(&s->arena, 0, sizeof s->arena);
     for (uint32_t i = 0; i < STAGE_LANES; i++)
-        s->lanes[i].n_taken = 0;
+        s->lanes[i].n_taken[0] = s->lanes[i].n_taken[1] = 0;
 }
 
 static inline void stage_enter_epoch(struct stage *s)
@@ -109,10 +114,11 @@ static inline void stage_enter_epoch(struct stage *s)
     assert_int_equal(shm_segment_create(&s->rings, name, rings_bytes, fingerprint, s->epoch, &why),
                      0);
     shm_segment_name(name, s->run_id, s->epoch, "staging");
-    assert_int_equal(shm_segment_create(&s->staging, name,
-                                        shm_arena_bytes(STAGE_LANES * STAGE_CTX, s->entry_bytes),
-                                        fingerprint, s->epoch, &why),
-                     0);
+    assert_int_equal(
+        shm_segment_create(&s->staging, name,
+                           shm_arena_bytes(STAGE_LANES * 2 * STAGE_CTX, s->entry_bytes),
+                           fingerprint, s->epoch, &why),
+        0);
     if (s->epoch % 2) {
         uint64_t entries = (uint64_t)STAGE_LANES * s->m.shape.n_layers * STAGE_CTX;
         shm_segment_name(name, s->run_id, s->epoch, "hot");
@@ -123,7 +129,7 @@ static inline void stage_enter_epoch(struct stage *s)
     }
     void *rings = shm_segment_payload(&s->rings), *staging = shm_segment_payload(&s->staging);
     assert_int_equal(layout_init(rings, rings_bytes, &s->layout), 0);
-    assert_int_equal(shm_arena_init(staging, STAGE_LANES * STAGE_CTX, s->entry_bytes), 0);
+    assert_int_equal(shm_arena_init(staging, STAGE_LANES * 2 * STAGE_CTX, s->entry_bytes), 0);
     assert_int_equal(shm_arena_own(&s->arena, staging, shm_segment_payload_bytes(&s->staging)), 0);
     assert_int_equal(
         layout_open(&s->append, rings, rings_bytes, &s->layout, RING_APPEND, PARTY_SCORER), 0);
@@ -156,6 +162,9 @@ static inline void stage_take_append(struct stage *s, uint32_t type, const void 
         lane->n_reads_done = 0;
         lane->n_begins++;
         lane->n_steps = lane->n_queries = 0;
+        lane->expect_step = 1;
+        lane->expect_layer = 0;
+        memset(lane->n_kinds, 0, sizeof lane->n_kinds);
         memset(lane->appended, 0, sizeof lane->appended);
         memset(lane->resident, 0, sizeof lane->resident);
         assert_int_equal(shm_ring_push(&s->selection, RECORD_SEQ_READY, &ready, sizeof ready), 0);
@@ -192,6 +201,50 @@ static inline bool stage_in_place(const struct stage_lane *lane, uint32_t positi
     return lane->reads_hot && position % 2 == 0;
 }
 
+static inline void stage_give(struct stage *s, struct stage_lane *lane, uint32_t which)
+{
+    if (lane->n_taken[which])
+        shm_arena_give(&s->arena, lane->n_taken[which], lane->taken[which]);
+    lane->n_taken[which] = 0;
+}
+
+/* What the kind of a query says has been read is free, and at once something else. */
+static inline void stage_free_staging(struct stage *s, struct stage_lane *lane, uint32_t kind)
+{
+    for (uint32_t which = kind == QUERY_EXACT ? 0 : 1; which < 2; which++) {
+        for (uint32_t i = 0; i < lane->n_taken[which]; i++)
+            memset(shm_arena_slot(&s->arena, lane->taken[which][i]), 0x7d, s->entry_bytes);
+        stage_give(s, lane, which);
+    }
+    if (kind == QUERY_EXACT)
+        return;
+    memcpy(lane->taken[1], lane->taken[0], sizeof lane->taken[0]);
+    lane->n_taken[1] = lane->n_taken[0];
+    lane->n_taken[0] = 0;
+}
+
+/* Every layer of every step is asked for once, in order, with the kind that it must have. */
+static inline void stage_check_order(const struct stage *s, struct stage_lane *lane,
+                                     const struct record_query *q)
+{
+    const char *mode = s->speculate ? s->speculate : "off";
+    bool guessed = strcmp(mode, "off") != 0 && q->header.layer >= s->exact_layers;
+    lane->n_kinds[q->kind]++;
+    if (q->kind == QUERY_AHEAD) { /* before the one that it is ahead of */
+        assert_true(strcmp(mode, "verify") == 0 && guessed);
+        assert_int_equal(q->header.step, lane->expect_step);
+        assert_int_equal(q->header.layer, lane->expect_layer);
+        return;
+    }
+    assert_int_equal(q->kind, guessed && strcmp(mode, "on") == 0 ? QUERY_SPECULATIVE : QUERY_EXACT);
+    assert_int_equal(q->header.step, lane->expect_step);
+    assert_int_equal(q->header.layer, lane->expect_layer);
+    if (++lane->expect_layer == s->m.shape.n_layers) {
+        lane->expect_layer = 0;
+        lane->expect_step++;
+    }
+}
+
 static inline void stage_answer(struct stage *s, const struct record_query *q)
 {
     struct stage_lane *lane = &s->lanes[q->header.sequence];
@@ -200,10 +253,9 @@ static inline void stage_answer(struct stage *s, const struct record_query *q)
         return;
     for (uint32_t i = lane->resident[layer]; i < n; i++)
         n_uploads += !stage_in_place(lane, i);
-    if (lane->n_taken)
-        shm_arena_give(&s->arena, lane->n_taken, lane->taken);
-    assert_int_equal(shm_arena_take(&s->arena, n_uploads, lane->taken), 0);
-    lane->n_taken = n_uploads;
+    stage_free_staging(s, lane, q->kind);
+    assert_int_equal(shm_arena_take(&s->arena, n_uploads, lane->taken[0]), 0);
+    lane->n_taken[0] = n_uploads;
     uint32_t bytes = (uint32_t)(sizeof(struct record_selection) + n * sizeof(struct selected_item) +
                                 n_uploads * sizeof(struct selected_upload));
     void *payload;
@@ -222,7 +274,7 @@ static inline void stage_answer(struct stage *s, const struct record_query *q)
         items[0].gpu_slot = SELECTED_HOT | stage_hot_slot(s, STAGE_LANES, 0, 0);
     lane->n_in_place += lane->reads_hot ? (n + 1) / 2 : 0;
     for (uint32_t i = 0, position = lane->resident[layer]; i < n_uploads; i++, position++) {
-        uint32_t slot = lane->taken[i];
+        uint32_t slot = lane->taken[0][i];
         position += stage_in_place(lane, position);
         memcpy(shm_arena_slot(&s->arena, slot),
                lane->entries[layer] + (size_t)position * s->entry_bytes, s->entry_bytes);
@@ -253,6 +305,9 @@ static inline void stage_take_query(struct stage *s, const struct record_query *
 {
     struct stage_lane *lane = &s->lanes[q->header.sequence];
     assert_true(lane->appended[q->header.layer] >= q->n_tokens); /* N is appended before */
+    stage_check_order(s, lane, q);
+    if (q->kind == QUERY_AHEAD)
+        return; /* nothing has to be brought ahead */
     if (lane->n_queries + 1 == lane->cancel_at) {
         lane->cancel_at = 0;
         lane->n_queries++;
@@ -401,9 +456,11 @@ static inline void stage_configure(struct stage *s)
     c.threads = 1;
     c.block_tokens = 256;
     c.selection = &selection;
-    c.staging_slots = STAGE_LANES * STAGE_CTX;
+    c.staging_slots = STAGE_LANES * 2 * STAGE_CTX;
     c.gpu_kv_cap_bytes = 64 << 20;
     c.csd_url = c.device = c.simd = c.importance = (char *)"";
+    c.speculate = (char *)(s->speculate ? s->speculate : "");
+    c.exact_layers = s->exact_layers;
     c.n_embd = m->n_embd;
     c.n_ff = m->n_ff;
     c.n_vocab = m->n_vocab;

@@ -350,6 +350,87 @@ static void a_new_epoch_lets_all_go(void **state)
         assert_story(i);
 }
 
+/* ---- guesses: the played scorer selects everything, so the bits are those of the engine ---- */
+
+static void speculate(const char *mode, uint32_t exact_layers)
+{
+    uint32_t ready = stage.n_ready;
+    stage.speculate = mode;
+    stage.exact_layers = exact_layers;
+    stage_enter_epoch(&stage);
+    stage_configure(&stage);
+    STAGE_UNTIL(&stage, stage.n_ready == ready + 1);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        stage.lanes[i].n_begins = stage.lanes[i].n_ends = 0;
+}
+
+/* In an epoch in which hot entries are read in place and one in which all is staged. */
+static void guesses_come_in_order_and_in_number(void **state)
+{
+    static const struct {
+        const char *mode;
+        uint32_t exact_layers, kinds[3]; /* queries of a step */
+    } cases[] = {{"on", 1, {1, 2, 0}},
+                 {"on", 2, {2, 1, 0}},
+                 {"verify", 1, {3, 0, 2}},
+                 {"verify", 3, {3, 0, 0}}};
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        speculate(cases[i / 2].mode, cases[i / 2].exact_layers);
+        request();
+        assert_whole();
+        for (int kind = 0; kind < 3; kind++)
+            assert_int_equal(first->n_kinds[kind], (PREDICT - 1) * cases[i / 2].kinds[kind]);
+    }
+}
+
+static void guesses_of_three_with_their_own_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        speculate(i ? "verify" : "on", 1);
+        start_stories();
+        for (uint32_t lane = 0; lane < STAGE_LANES; lane++)
+            assert_story(lane);
+    }
+}
+
+static void failures_of_guesses_end_one_request(void **state)
+{
+    (void)state;
+    speculate("on", 1);
+    start_stories();
+    STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
+    stage.lanes[0].refuse_at = stage.lanes[0].n_queries + 2;
+    stage.lanes[2].old_generation_at = stage.lanes[2].n_queries + 5;
+    assert_story(1);
+    STAGE_UNTIL(&stage, stage.lanes[0].done && stage.lanes[2].done);
+    assert_int_equal(stage.lanes[0].code, HILL_E_DAMAGED);
+    assert_int_equal(stage.lanes[2].code, HILL_E_PROTOCOL);
+    for (uint32_t at = 4; at <= 6; at++) { /* an exact query and two guesses */
+        request();
+        first->cancel_at = at;
+        STAGE_UNTIL(&stage, first->done);
+        assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
+        STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
+    }
+    request();
+    assert_whole();
+}
+
+static void a_new_epoch_without_guesses_asks_exactly(void **state)
+{
+    (void)state;
+    speculate("on", 1);
+    request();
+    first->stall_at = 8;
+    STAGE_UNTIL(&stage, first->n_queries == 8);
+    speculate(NULL, 0);
+    request();
+    assert_whole();
+    assert_int_equal(first->n_kinds[QUERY_EXACT], 3 * (PREDICT - 1));
+}
+
 static const char *find_program(void)
 {
     static char path[4096];
@@ -390,6 +471,10 @@ int main(void)
         cmocka_unit_test(a_failure_ends_one_of_three),
         cmocka_unit_test(a_place_that_is_taken_or_not_there_is_refused),
         cmocka_unit_test(a_new_epoch_lets_all_go),
+        cmocka_unit_test(guesses_come_in_order_and_in_number),
+        cmocka_unit_test(guesses_of_three_with_their_own_bits),
+        cmocka_unit_test(failures_of_guesses_end_one_request),
+        cmocka_unit_test(a_new_epoch_without_guesses_asks_exactly),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     int status = stage_close(&stage);

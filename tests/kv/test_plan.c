@@ -110,6 +110,25 @@ static void hot_plan_worked_by_hand(void **state)
     assert_int_equal(kv_plan_hot_min_bytes(&in), min + 1000 + 2560 * 4 + 10 * 12);
 }
 
+/* Two selections of a sequence are alive: in staging, and in what the scorer knows of them. */
+static void guesses_take_a_second_selection(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan off, on;
+    in.n_sequences = 3;
+    uint64_t gpu = kv_plan_gpu_bytes(&in, 1000, 200);
+    assert_int_equal(kv_plan_hot(&off, &in, 64 << 20, NULL), 0);
+    in.speculates = true;
+    assert_int_equal(kv_plan_hot(&on, &in, 64 << 20, NULL), 0);
+    assert_int_equal(on.staging_slots - off.staging_slots, 3 * 200);
+    /* slots of the second one, positions and slots of a guess; fetches and flags; two counts a list
+     */
+    assert_int_equal(on.private_bytes - off.private_bytes, 3 * 200 * 12 + 200 * 17 + 15 * 16);
+    assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200) - gpu,
+                     3 * 4 * (64 + 32)); /* a row's guess */
+}
+
 static void each_sequence_has_its_share_of_the_hot_plan(void **state)
 {
     (void)state;
@@ -197,6 +216,7 @@ int main(void)
         cmocka_unit_test(gpu_bytes_worked_by_hand),
         cmocka_unit_test(gpu_slots_and_bytes_agree),
         cmocka_unit_test(hot_plan_worked_by_hand),
+        cmocka_unit_test(guesses_take_a_second_selection),
         cmocka_unit_test(each_sequence_has_its_share_of_the_hot_plan),
         cmocka_unit_test(the_hot_cap_is_never_exceeded),
         cmocka_unit_test(too_small_a_hot_cap_is_refused_with_both_sizes),
