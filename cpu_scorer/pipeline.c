@@ -55,6 +55,8 @@ static int create_buffers(struct pipeline *p)
         return HILL_E_NOMEM;
     int rc = kv_selector_create(&p->selector, c->ctx_tokens);
     if (rc == 0)
+        rc = keys_create(p);
+    if (rc == 0)
         rc = create_sequences(p);
     return rc;
 }
@@ -143,6 +145,7 @@ void pipeline_destroy(struct pipeline *p)
         XXH64_freeState(p->sequences[i].hash);
     }
     free(p->sequences);
+    keys_destroy(p);
     kv_selector_destroy(p->selector);
     cold_map_finish(&p->cold);
     free(p->positions);
@@ -164,7 +167,7 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
         c->placement == PIPELINE_BKP && c->csd
             ? c->n_sequences * policy_live_bytes(c->geometry.n_layers, c->ctx_tokens)
             : 0;
-    return placement + kv_selector_bytes(c->ctx_tokens) +
+    return placement + keys_private_bytes(p) + kv_selector_bytes(c->ctx_tokens) +
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
            p->cold.n_stripes * sizeof(struct cold_stripe) +
            (uint64_t)p->cold.n_lists * (sizeof(struct cold_list) + sizeof(struct layer_state)) +

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "kv/plane.h"
 
 #define RECORDS_PER_TURN 16 /* then the agent's rings are looked at again */
 
@@ -168,6 +169,9 @@ static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_
     uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens);
     if (p->agent_status)
         return hill_fail(why, p->agent_status, "the CSD agent does not answer");
+    if (!kv_policy_served(p->config.policy, s->settings.policy))
+        return hill_fail(why, HILL_E_UNSUPPORTED, "this pipeline is set up for policy %s, not %s",
+                         kv_policy_name(p->config.policy), kv_policy_name(s->settings.policy));
     if (s->max_tokens > p->config.ctx_tokens)
         return hill_fail(why, HILL_E_TOO_LONG, "%u tokens are beyond the context of %u",
                          s->max_tokens, p->config.ctx_tokens);
@@ -257,6 +261,7 @@ static void start_sequence(struct pipeline *p, struct sequence *s, const struct 
     s->cold_used = s->moves_wanted = s->reading = false;
     s->reads_hot = r->reads_hot;
     s->first_tag = p->next_tag;
+    keys_begin(p, s);
     s->trim_tag = 0;
     s->n_staging = s->staging_max = 0;
 }
