@@ -101,7 +101,7 @@ int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, stru
 /* Keys for the host to evaluate. */
 struct cold_keys {
     uint32_t sequence, layer;
-    const struct key_range *ranges; /* each within a stripe, committed slots at its end */
+    const struct key_range *ranges; /* each within a stripe, none beyond the last committed slot */
     uint32_t n_ranges;
     uint8_t *window; /* page-aligned; NULL: this pipeline has none */
     uint64_t window_bytes;
