@@ -9,6 +9,7 @@ struct mass_table {
     struct kv_geometry g;
     const struct kv_mass_ops *ops;
     uint32_t ctx_tokens, row, n_tokens;
+    uint64_t bytes;
     float *query;
     float *rows;       /* [ctx][row]: logits, then weights */
     float *max, *sums; /* [blocks][row] */
@@ -20,8 +21,9 @@ struct mass_table {
     _Atomic uint32_t count;
 };
 
-static float *floats(uint64_t n)
+static float *floats(struct mass_table *t, uint64_t n)
 {
+    t->bytes += n * sizeof(float);
     float *out = aligned_alloc(64, (n * sizeof *out + 63) / 64 * 64);
     if (out)
         memset(out, 0, n * sizeof *out); /* pages are made now, not in the first query */
@@ -41,13 +43,14 @@ int mass_table_create(struct mass_table **out, const struct kv_geometry *g,
     t->ops = ops;
     t->ctx_tokens = ctx_tokens;
     t->row = kv_mass_row(g);
-    t->query = floats(kv_mass_query_floats(g));
-    t->rows = floats((uint64_t)ctx_tokens * t->row);
-    t->max = floats(blocks * t->row);
-    t->sums = floats(blocks * t->row);
-    t->scale = floats(t->row);
-    t->mass = floats(ctx_tokens);
-    t->seen = floats(lists * ctx_tokens);
+    t->query = floats(t, kv_mass_query_floats(g));
+    t->rows = floats(t, (uint64_t)ctx_tokens * t->row);
+    t->max = floats(t, blocks * t->row);
+    t->sums = floats(t, blocks * t->row);
+    t->scale = floats(t, t->row);
+    t->mass = floats(t, ctx_tokens);
+    t->seen = floats(t, lists * ctx_tokens);
+    t->bytes += lists * sizeof *t->steps;
     t->steps = calloc(lists, sizeof *t->steps);
     if (!t->query || !t->rows || !t->max || !t->sums || !t->scale || !t->mass || !t->seen ||
         !t->steps) {
@@ -71,6 +74,11 @@ void mass_table_destroy(struct mass_table *t)
     free(t->seen);
     free(t->steps);
     free(t);
+}
+
+uint64_t mass_table_bytes(const struct mass_table *t)
+{
+    return t->bytes;
 }
 
 void mass_table_clear(struct mass_table *t, uint32_t sequence)

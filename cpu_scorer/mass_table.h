@@ -6,7 +6,7 @@
  * several threads, each position once); mass_table_finish turns the logits into masses and scores.
  * h2o ranks by the sum over the queries of the decode steps so far, this one included (the
  * prefill's attention never comes by the scorer); oracle by this query's mass alone. A step counts
- * once a layer: a query that is sent again adds nothing. Memory: mass_table_bytes, counted in M_0
+ * once a layer: a query that is sent again adds nothing. Memory: counted in M_0
  * (kv/plan.c). Who calls it: pipeline_keys.c. Concurrency: mass_table_keys by the pool's threads
  * between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at create;
  * HILL_E_PROTOCOL when tokens are missing.
@@ -25,6 +25,7 @@ struct mass_table;
 int mass_table_create(struct mass_table **out, const struct kv_geometry *g,
                       const struct kv_mass_ops *ops, uint32_t ctx_tokens, uint32_t n_sequences);
 void mass_table_destroy(struct mass_table *t);
+uint64_t mass_table_bytes(const struct mass_table *t);
 
 /* The sums of a sequence start at 0. */
 void mass_table_clear(struct mass_table *t, uint32_t sequence);

@@ -374,6 +374,8 @@ static int take_append(struct pipeline *p, const struct record_append *r)
                                     entries + (uint64_t)p->append_done * p->hkm.entry_bytes);
         if (taken == 0)
             return moved ? -1 : 0;
+        keys_append(p, s, r->header.layer, r->first + p->append_done, taken,
+                    entries + (uint64_t)p->append_done * p->hkm.entry_bytes);
         moved = 1;
         p->append_done += taken;
         l->appended += taken;

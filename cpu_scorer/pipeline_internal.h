@@ -237,6 +237,9 @@ void keys_destroy(struct pipeline *p);
 uint64_t keys_private_bytes(const struct pipeline *p);
 /* A sequence begins. */
 void keys_begin(struct pipeline *p, struct sequence *s);
+/* Tokens were placed, in order. */
+void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
+                 const uint8_t *entries);
 /* A query, which is open until keys_step has said 1: set up; then steps of a wait (1 done, 0 not
  * yet, negative: failed); after a failure keys_back is waited for. */
 void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q);

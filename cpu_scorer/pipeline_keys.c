@@ -1,6 +1,7 @@
 /*
  * cpu_scorer/pipeline_keys.c - a query of a policy that evaluates FP16 keys on the CPU: h2o and
- * oracle.
+ * oracle look at all of them (mass_table.h), leoam at those of the chunks that its bounds name
+ * (chunk_table.h).
  *
  * Hot keys are the first half of their entries. Cold ones come over the link with every query:
  * READ_KEYS commands fill the windows behind the staging arena one after the other, up to
@@ -18,12 +19,14 @@
 
 #include "base/clock.h"
 #include "base/stage_trace.h"
+#include "cpu_scorer/chunk_table.h"
 #include "cpu_scorer/mass_table.h"
 #include "kv/plane.h"
 
-#define RANGES_MAX (KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES) /* of a window: each has a page at least  \
-                                                          */
-#define PIECE_SLOTS 64u                                  /* of one range: a job's item */
+#define RANGES_MAX                                                                                 \
+    (KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES) /* of a window: each has a page at least                 \
+                                           */
+#define PIECE_SLOTS 64u                   /* of one range: a job's item */
 
 enum window_state { WINDOW_FREE, WINDOW_READING, WINDOW_THERE };
 
@@ -43,9 +46,10 @@ struct key_piece {
 enum key_job { JOB_NONE, JOB_HOT, JOB_WINDOW };
 
 struct key_eval {
-    struct mass_table *mass;
-    struct key_range *ranges; /* of the query: [ranges_max] */
-    uint32_t ranges_max, n_ranges;
+    struct mass_table *mass;    /* NULL: leoam */
+    struct chunk_table *chunks; /* of leoam */
+    struct key_range *ranges;   /* of the query: [ranges_max] */
+    uint32_t n_ranges;
     uint32_t next_range, next_slot; /* what is to be read next */
     struct key_window windows[KV_KEY_WINDOWS];
     uint32_t next_read, next_work; /* windows are used in turn */
@@ -55,7 +59,7 @@ struct key_eval {
     bool hot_done;
     /* what the pool's job reads */
     struct pipeline *pipeline;
-    uint32_t n_blocks, list;
+    uint32_t n_blocks, sequence, layer, list;
     struct key_piece *pieces; /* [pieces_max] */
     uint32_t n_pieces;
 };
@@ -68,6 +72,14 @@ static uint32_t pieces_max(const struct pipeline_config *c)
     return c->key_window_bytes / (key_bytes * PIECE_SLOTS) + RANGES_MAX + 1;
 }
 
+/* Ranges of a query: a stripe's, or candidates' that do not lie together. */
+static uint32_t ranges_max(const struct pipeline *p)
+{
+    uint32_t chunked = p->config.ctx_tokens + 1;
+    return p->config.policy == KV_POLICY_LEOAM && p->cold.n_stripes ? chunked
+                                                                    : p->cold.n_stripes + 1;
+}
+
 int keys_create(struct pipeline *p)
 {
     const struct pipeline_config *c = &p->config;
@@ -77,11 +89,12 @@ int keys_create(struct pipeline *p)
     if (!e)
         return HILL_E_NOMEM;
     e->pipeline = p;
-    e->ranges_max = p->cold.n_stripes + 1;
-    e->ranges = calloc(e->ranges_max, sizeof *e->ranges);
+    e->ranges = calloc(ranges_max(p), sizeof *e->ranges);
     e->pieces = calloc(pieces_max(c), sizeof *e->pieces);
     if (!e->ranges || !e->pieces)
         return HILL_E_NOMEM;
+    if (c->policy == KV_POLICY_LEOAM)
+        return chunk_table_create(&e->chunks, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences);
     return mass_table_create(&e->mass, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences);
 }
 
@@ -90,6 +103,7 @@ void keys_destroy(struct pipeline *p)
     if (!p->keys)
         return;
     mass_table_destroy(p->keys->mass);
+    chunk_table_destroy(p->keys->chunks);
     free(p->keys->ranges);
     free(p->keys->pieces);
     free(p->keys);
@@ -98,8 +112,16 @@ void keys_destroy(struct pipeline *p)
 
 void keys_begin(struct pipeline *p, struct sequence *s)
 {
-    if (p->keys)
+    if (p->keys && p->keys->mass)
         mass_table_clear(p->keys->mass, s->index);
+}
+
+void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
+                 const uint8_t *entries)
+{
+    if (p->keys && p->keys->chunks)
+        chunk_table_append(p->keys->chunks, s->index, layer, first, n,
+                           (const uint16_t *)(const void *)entries, p->hkm.entry_bytes / 2);
 }
 
 /* ---- what is to be read --------------------------------------------------------------------- */
@@ -120,6 +142,48 @@ static void list_stripes(struct pipeline *p, struct key_eval *e)
             e->ranges[e->n_ranges++] = (struct key_range){s * slots, n};
         if (s == l->current)
             break;
+    }
+}
+
+static int slot_order(const void *a, const void *b)
+{
+    uint32_t x = ((const struct key_range *)a)->first_slot;
+    uint32_t y = ((const struct key_range *)b)->first_slot;
+    return x < y ? -1 : x > y;
+}
+
+/* Do b's pages follow a's, or begin in them? Then one range costs no more than two. */
+static bool pages_meet(const struct pipeline *p, const struct key_range *a,
+                       const struct key_range *b)
+{
+    uint64_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
+    uint64_t end = (a->first_slot % p->cold.stripe_slots + a->n_slots) * key_bytes;
+    uint64_t start = b->first_slot % p->cold.stripe_slots * key_bytes;
+    return a->first_slot / p->cold.stripe_slots == b->first_slot / p->cold.stripe_slots &&
+           start / KV_PAGE_BYTES <= (end + KV_PAGE_BYTES - 1) / KV_PAGE_BYTES;
+}
+
+/* The candidates' cold slots, as few ranges as their pages allow. */
+static void list_candidates(struct pipeline *p, struct key_eval *e)
+{
+    uint32_t n_chunks, n = 0;
+    const uint32_t *chunks = chunk_table_chunks(e->chunks, &n_chunks);
+    for (uint32_t i = 0; i < n_chunks * KV_CHUNK_FINE; i++) {
+        uint32_t position = chunks[i / KV_CHUNK_FINE] * KV_CHUNK_FINE + i % KV_CHUNK_FINE;
+        if (!chunk_table_wants(e->chunks, position))
+            continue;
+        uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position);
+        if (hkm_tag(word) == HKM_COLD)
+            e->ranges[n++] = (struct key_range){hkm_slot(word), 1};
+    }
+    qsort(e->ranges, n, sizeof *e->ranges, slot_order);
+    e->n_ranges = n > 0;
+    for (uint32_t i = 1; i < n; i++) {
+        struct key_range *last = &e->ranges[e->n_ranges - 1];
+        if (pages_meet(p, last, &e->ranges[i]))
+            last->n_slots = e->ranges[i].first_slot + 1 - last->first_slot;
+        else
+            e->ranges[e->n_ranges++] = e->ranges[i];
     }
 }
 
@@ -227,6 +291,26 @@ static void run_hot(void *context, uint32_t first, uint32_t end)
     }
 }
 
+/* The hot ones of candidates: items are chunks. */
+static void run_hot_chunks(void *context, uint32_t first, uint32_t end)
+{
+    const struct key_eval *e = context;
+    const struct pipeline *p = e->pipeline;
+    uint32_t n_chunks;
+    const uint32_t *chunks = chunk_table_chunks(e->chunks, &n_chunks);
+    for (uint32_t i = first; i < end; i++)
+        for (uint32_t j = 0; j < KV_CHUNK_FINE; j++) {
+            uint32_t position = chunks[i] * KV_CHUNK_FINE + j;
+            if (!chunk_table_wants(e->chunks, position))
+                continue;
+            uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position);
+            if (hkm_tag(word) == HKM_HOT)
+                chunk_table_keys(e->chunks,
+                                 (const uint16_t *)(const void *)hkm_entry(&p->hkm, hkm_slot(word)),
+                                 p->hkm.entry_bytes / 2, 1, &position);
+        }
+}
+
 static void run_pieces(void *context, uint32_t first, uint32_t end)
 {
     const struct key_eval *e = context;
@@ -236,7 +320,10 @@ static void run_pieces(void *context, uint32_t first, uint32_t end)
         const struct key_piece *piece = &e->pieces[i];
         for (uint32_t j = 0; j < piece->n; j++) /* COLD_NONE is beyond any query */
             positions[j] = cold_map_position(&p->cold, e->list, (uint64_t)piece->slot + j);
-        mass_table_keys(e->mass, piece->keys, p->hkm.key_dims, piece->n, positions);
+        if (e->mass)
+            mass_table_keys(e->mass, piece->keys, p->hkm.key_dims, piece->n, positions);
+        else
+            chunk_table_keys(e->chunks, piece->keys, p->hkm.key_dims, piece->n, positions);
     }
 }
 
@@ -263,16 +350,22 @@ static void list_pieces(struct pipeline *p, struct key_eval *e, uint32_t window)
 
 static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
 {
-    bool hot = job == JOB_HOT;
-    uint32_t bytes =
-        hot ? KV_HOT_BLOCK_TOKENS * p->hkm.entry_bytes / 2 : p->config.key_window_bytes;
-    if (!hot)
+    struct work_job work = {.context = e};
+    uint64_t key_bytes = 2 * p->hkm.key_dims;
+    if (job == JOB_WINDOW) {
         list_pieces(p, e, e->next_work);
-    uint32_t n = hot ? e->n_blocks : e->n_pieces;
-    struct work_job work = {.run = hot ? run_hot : run_pieces,
-                            .context = e,
-                            .n = n,
-                            .bytes = hot ? (uint64_t)bytes * n : bytes};
+        work.run = run_pieces;
+        work.n = e->n_pieces;
+        work.bytes = p->config.key_window_bytes;
+    } else if (e->mass) {
+        work.run = run_hot;
+        work.n = e->n_blocks;
+        work.bytes = e->n_blocks * KV_HOT_BLOCK_TOKENS * key_bytes;
+    } else {
+        work.run = run_hot_chunks;
+        chunk_table_chunks(e->chunks, &work.n);
+        work.bytes = work.n * KV_CHUNK_FINE * key_bytes;
+    }
     score_pool_start_work(p->pool, &work, p->io.bell);
     e->job = job;
 }
@@ -327,6 +420,9 @@ int keys_back(struct pipeline *p, struct sequence *s, const struct record_query 
 void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
+    const float *query = (const float *)(const void *)(q + 1);
+    e->sequence = s->index;
+    e->layer = q->header.layer;
     e->list = pipeline_list(p, s->index, q->header.layer);
     e->next_range = e->next_slot = e->next_read = e->next_work = 0;
     e->status = 0;
@@ -334,10 +430,16 @@ void keys_query(struct pipeline *p, struct sequence *s, const struct record_quer
     e->hot_done = false;
     for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
         e->windows[i].state = WINDOW_FREE; /* the query before waited for its own */
+    if (e->chunks) {
+        chunk_table_begin(e->chunks, p->pool, s->index, q->header.layer, &s->settings, query,
+                          q->n_tokens);
+        list_candidates(p, e);
+        return;
+    }
     list_stripes(p, e);
     e->n_blocks = hkm_blocks(&p->hkm, s->index, q->header.layer, p->blocks,
                              p->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2);
-    mass_table_begin(e->mass, (const float *)(const void *)(q + 1), q->n_tokens);
+    mass_table_begin(e->mass, query, q->n_tokens);
 }
 
 int keys_finish(struct pipeline *p, struct sequence *s, const struct record_query *q)
@@ -345,11 +447,15 @@ int keys_finish(struct pipeline *p, struct sequence *s, const struct record_quer
     struct key_eval *e = p->keys;
     int64_t start = clock_now_ns();
     STAGE_BEGIN_AT(merge, &q->header);
-    int rc = mass_table_finish(e->mass, p->pool, s->index, q->header.layer, q->header.step,
-                               s->settings.policy == KV_POLICY_H2O, p->scores);
+    uint32_t count, wanted = q->n_tokens;
+    int rc = e->mass
+                 ? mass_table_finish(e->mass, p->pool, s->index, q->header.layer, q->header.step,
+                                     s->settings.policy == KV_POLICY_H2O, p->scores)
+                 : chunk_table_finish(e->chunks, p->scores);
+    count = e->mass ? mass_table_count(e->mass) : chunk_table_count(e->chunks, &wanted);
     if (rc)
-        pipeline_fail(p, s, rc, "%u of %u keys of layer %u were evaluated",
-                      mass_table_count(e->mass), q->n_tokens, q->header.layer);
+        pipeline_fail(p, s, rc, "%u of %u keys of layer %u were evaluated", count, wanted,
+                      q->header.layer);
     else
         rc = kv_selector_add_run(p->selector, 0, p->scores, q->n_tokens);
     STAGE_END(merge, (uint64_t)q->n_tokens * sizeof(uint16_t));
@@ -359,13 +465,9 @@ int keys_finish(struct pipeline *p, struct sequence *s, const struct record_quer
 
 uint64_t keys_private_bytes(const struct pipeline *p)
 {
-    const struct pipeline_config *c = &p->config;
-    uint64_t row = kv_mass_row(&c->geometry), lists = (uint64_t)p->cold.n_lists;
-    uint64_t blocks = c->ctx_tokens / KV_MASS_BLOCK + 1;
     if (!p->keys)
         return 0;
-    return sizeof *p->keys + p->keys->ranges_max * sizeof(struct key_range) +
-           pieces_max(c) * sizeof(struct key_piece) +
-           4 * (c->ctx_tokens * (row + 1) + (2 * blocks + 1) * row +
-                kv_mass_query_floats(&c->geometry) + lists * (c->ctx_tokens + 1));
+    return sizeof *p->keys + ranges_max(p) * sizeof(struct key_range) +
+           pieces_max(&p->config) * sizeof(struct key_piece) +
+           (p->keys->mass ? mass_table_bytes(p->keys->mass) : chunk_table_bytes(p->keys->chunks));
 }

@@ -7,6 +7,7 @@
  */
 #include "kv/plan.h"
 
+#include "kv/bounds.h"
 #include "kv/mass.h"
 #include "kv/plane.h"
 #include "shm/arena.h"
@@ -123,6 +124,31 @@ static uint64_t staging_bytes(const struct kv_plan_input *in, uint32_t slots)
     return arena && window ? kv_plan_windows_offset(g, slots) + KV_KEY_WINDOWS * window : arena;
 }
 
+/* The same of chunks (cpu_scorer/chunk_table.c): abstracts, the query, products, the search,
+ * scores.
+ */
+static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
+{
+    const struct kv_geometry *g = &in->geometry;
+    struct kv_geometry products = kv_bounds_geometry(g);
+    uint64_t ctx = in->ctx_tokens, fine = ctx / KV_CHUNK_FINE + 1;
+    uint64_t coarse = ctx / KV_CHUNK_COARSE + 1;
+    return lists * kv_bounds_bytes(g, in->ctx_tokens) +
+           4 * (3 * kv_mass_query_floats(&products) + 2 * coarse * kv_mass_row(&products)) +
+           12 * (coarse + fine) + 4 * fine + (fine / 64 + 1) * 8 + 2 * ctx + 11 * 64;
+}
+
+/* What reading cold keys takes (cpu_scorer/pipeline_keys.c): n ranges, windows, a window's pieces.
+ */
+static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges)
+{
+    uint64_t window = kv_key_window_bytes(&in->geometry, in->selection.policy, in->ctx_tokens);
+    uint64_t key_bytes = kv_plane_key_bytes(&in->geometry, in->selection.policy);
+    uint64_t ranges = KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES;
+    return 8 * (n_ranges + 1) + KV_KEY_WINDOWS * (24 + 8 * ranges) + 256 +
+           16 * (window / (key_bytes * 64) + ranges + 1);
+}
+
 /* What evaluating FP16 keys takes besides (cpu_scorer/mass_table.c): rows, blocks' maxima and sums,
  * masses and their sums of each list. */
 static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists)
@@ -131,7 +157,10 @@ static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists
     uint64_t blocks = ctx / KV_MASS_BLOCK + 1;
     if (!kv_policy_reads_keys(in->selection.policy))
         return 0;
-    return 4 * (ctx * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(&in->geometry) +
+    if (in->selection.policy == KV_POLICY_LEOAM)
+        return chunk_tables(in, lists) + reading_tables(in, ctx);
+    return reading_tables(in, in->cold_slots / 256) +
+           4 * (ctx * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(&in->geometry) +
                 lists * (ctx + 1));
 }
 

@@ -818,6 +818,76 @@ static uint32_t check_by_mass(struct rig_request *q, uint32_t layer, uint32_t n,
     return k;
 }
 
+/* Value of a key, or bound of the keys of positions first .. end - 1, by the book. */
+static double oracle_value(const struct rig_request *q, uint32_t layer, const float *query,
+                           uint32_t first, uint32_t end)
+{
+    double all = 0, most = -1e300;
+    for (uint32_t h = 0; h < 2; h++) {
+        double sums[16], length = 0, product = 0;
+        for (uint32_t i = 0; i < 16; i++) {
+            sums[i] = (double)query[h * 32 + i] + (double)query[h * 32 + 16 + i];
+            length += sums[i] * sums[i];
+        }
+        for (uint32_t i = 0; i < 16; i++) {
+            double term = -1e300;
+            for (uint32_t p = first; p < end; p++)
+                term = fmax(term, sums[i] * rig_half_value(q->entries[layer][p][h * 16 + i]));
+            product += term / (q->settings.importance == KV_IMPORTANCE_NORM ? sqrt(length) : 1);
+        }
+        all += product;
+        most = fmax(most, product);
+    }
+    return q->settings.importance == KV_IMPORTANCE_SUM ? all : most;
+}
+
+struct rig_chunk {
+    uint32_t chunk;
+    double bound;
+};
+
+static int chunk_order(const void *a, const void *b)
+{
+    const struct rig_chunk *x = a, *y = b;
+    return x->bound < y->bound ? 1 : x->bound > y->bound ? -1 : x->chunk < y->chunk ? 1 : -1;
+}
+
+/* leoam: fine chunks by their bounds until there are twice as many tokens as can be selected; of
+ * those the best. */
+static uint32_t check_by_chunks(struct rig_request *q, uint32_t layer, uint32_t n,
+                                const float *query, const struct selected_item *items,
+                                uint32_t *positions)
+{
+    static struct rig_chunk chunks[RIG_CTX / 16 + 1];
+    bool in[RIG_CTX] = {false}, candidate[RIG_CTX] = {false};
+    uint32_t k = kv_budget_tokens(&q->settings, n), forced = q->settings.sinks + q->settings.window;
+    uint32_t n_chunks = (n + 15) / 16, target = 2 * (k - forced), found = 0;
+    double least = 1e300, most = -1e300;
+    for (uint32_t c = 0; c < n_chunks; c++)
+        chunks[c] = (struct rig_chunk){
+            c, c * 16 + 16 <= n ? oracle_value(q, layer, query, c * 16, c * 16 + 16) : 1e300};
+    qsort(chunks, n_chunks, sizeof *chunks, chunk_order);
+    for (uint32_t c = 0; c < n_chunks && found < target; c++)
+        for (uint32_t p = chunks[c].chunk * 16; p < chunks[c].chunk * 16 + 16; p++)
+            if (p >= q->settings.sinks && p + q->settings.window < n)
+                found += candidate[p] = true;
+    for (uint32_t i = 0; i < k; i++)
+        in[positions[i] = items[i].position] = true;
+    for (uint32_t p = 0; p < n; p++) {
+        if (p < q->settings.sinks || p + q->settings.window >= n) {
+            assert_true(in[p]);
+        } else if (candidate[p]) {
+            double value = oracle_value(q, layer, query, p, p + 1);
+            least = in[p] ? fmin(least, value) : least;
+            most = in[p] ? most : fmax(most, value);
+        } else {
+            assert_false(in[p]);
+        }
+    }
+    assert_true(most <= least + fabs(least) * 0x1p-8);
+    return k;
+}
+
 /* Apply the uploads, then look at what attention would read. */
 static void check_answer(struct rig_request *q, uint32_t layer, uint32_t n, const float *query,
                          const struct record_selection *answer)
@@ -852,8 +922,10 @@ static void check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
         return;
     bool mass = kv_policy_reads_keys(q->settings.policy);
     assert_int_equal(answer->n_selected, kv_budget_tokens(&q->settings, n));
-    uint32_t k = mass ? check_by_mass(q, layer, n, query, items, positions)
-                      : oracle_select(q, layer, n, query, positions);
+    uint32_t k = q->settings.policy == KV_POLICY_LEOAM
+                     ? check_by_chunks(q, layer, n, query, items, positions)
+                 : mass ? check_by_mass(q, layer, n, query, items, positions)
+                        : oracle_select(q, layer, n, query, positions);
     uint32_t head[2] = {q->step, layer};
     for (uint32_t i = 0; i < k; i++)
         assert_int_equal(items[i].position, positions[i]);

@@ -60,6 +60,48 @@ static void test_oracle_selects_the_same_at_every_place(void **unused)
     each_place_selects_the_same(KV_POLICY_ORACLE);
 }
 
+static void test_leoam_selects_the_same_at_every_place(void **unused)
+{
+    (void)unused;
+    each_place_selects_the_same(KV_POLICY_LEOAM);
+}
+
+/* A part of the keys comes over, about twice the selected share; candidates that lie together come
+ * in whole pages. */
+static void test_leoam_reads_fewer_keys_than_h2o(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    uint64_t all = whole_request(o, KV_POLICY_H2O).link_key_bytes;
+    uint64_t some = whole_request(o, KV_POLICY_LEOAM).link_key_bytes;
+    print_message("h2o %llu, leoam %llu bytes\n", (unsigned long long)all,
+                  (unsigned long long)some);
+    assert_true(some > 0 && some <= all);
+}
+
+/* The same where queries come after the tokens behind them have been appended, and before. */
+static void test_leoam_takes_each_importance(void **unused)
+{
+    uint64_t hashes[KV_IMPORTANCE_COUNT];
+    (void)unused;
+    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
+        struct kv_selection_settings how = settings_of(KV_POLICY_LEOAM);
+        struct rig_options o = {.csd = i > 0, .beta = 0.66, .policy = KV_POLICY_LEOAM};
+        how.importance = i;
+        how.window = 5; /* the chunk that is being filled is not all forced */
+        struct rig *r = rig_start(&o);
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+        gpu_prefill(q);
+        for (int j = 0; j < STEPS; j++)
+            assert_int_equal(gpu_decode(q), 0);
+        hashes[i] = XXH64_digest(q->hash);
+        assert_int_equal(gpu_end(q).selection_hash, hashes[i]);
+        rig_stop(r);
+        for (uint32_t j = 0; j < i; j++)
+            assert_true(hashes[i] != hashes[j]);
+    }
+}
+
 static void test_the_policies_select_differently(void **unused)
 {
     (void)unused;
@@ -158,6 +200,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_h2o_selects_the_same_at_every_place),
         cmocka_unit_test(test_oracle_selects_the_same_at_every_place),
+        cmocka_unit_test(test_leoam_selects_the_same_at_every_place),
+        cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),
+        cmocka_unit_test(test_leoam_takes_each_importance),
         cmocka_unit_test(test_the_policies_select_differently),
         cmocka_unit_test(test_a_pipeline_serves_what_it_is_set_up_for),
         cmocka_unit_test(test_a_new_sequence_has_seen_nothing),
