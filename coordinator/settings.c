@@ -148,6 +148,9 @@ static int choose_selection(struct settings *s, struct hill_why *why)
                          s->options.policy);
     if (kv_importance_parse(s->options.importance, &selection->importance))
         return hill_fail(why, HILL_E_INVALID, "--importance %s is unknown", s->options.importance);
+    if (kv_policy_reads_keys(
+            selection->policy)) /* the balance of two sides that score is hillinfer's */
+        s->options.beta_auto = false;
     return kv_selection_check(selection, why);
 }
 
