@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "kv/plane.h"
 #include "kv/score.h"
 #include "policy/policy.h"
 #include "pool/pool.h"
@@ -127,6 +128,10 @@ static int choose_trace(struct settings *s, struct hill_why *why)
     int code = absolute(s->trace_path, s->options.trace_kv, "--trace-kv", why);
     if (s->options.record) /* a scorer that is replayed hears of no other beta */
         s->options.beta_auto = false;
+    if (code == 0 && s->options.record && kv_policy_reads_keys(s->plan.selection.policy))
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "--record: a recording does not hold the keys that --policy %s reads",
+                         kv_policy_name(s->plan.selection.policy));
     return code ? code : absolute(s->record_path, s->options.record, "--record", why);
 }
 
@@ -143,6 +148,9 @@ static int choose_selection(struct settings *s, struct hill_why *why)
                          s->options.policy);
     if (kv_importance_parse(s->options.importance, &selection->importance))
         return hill_fail(why, HILL_E_INVALID, "--importance %s is unknown", s->options.importance);
+    if (kv_policy_reads_keys(
+            selection->policy)) /* the balance of two sides that score is hillinfer's */
+        s->options.beta_auto = false;
     return kv_selection_check(selection, why);
 }
 
@@ -281,12 +289,13 @@ int settings_attach(struct settings *s, const char *url, struct hill_why *why)
     if (strncmp(wanted, "file:", 5) != 0 || !wanted[5] || strlen(wanted) >= HILL_PATH_BYTES)
         return hill_fail(why, HILL_E_INVALID, "'%.200s' is no drive of this version: file:PATH is",
                          wanted);
+    uint32_t key_bytes = kv_plane_key_bytes(&s->plan.geometry, s->plan.selection.policy);
     uint64_t need =
-        pool_bytes_for_tokens(&s->plan.geometry, s->plan.n_sequences, s->plan.ctx_tokens);
+        pool_bytes_with_keys(&s->plan.geometry, key_bytes, s->plan.n_sequences, s->plan.ctx_tokens);
     uint64_t cap =
         s->options.cold_bytes ? s->options.cold_bytes : smaller(pool_room(wanted + 5) / 4, need);
     struct pool_layout layout;
-    int code = pool_layout_for_cap(&layout, &s->plan.geometry, cap, why);
+    int code = pool_layout_with_keys(&layout, &s->plan.geometry, key_bytes, cap, why);
     if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
                  full disk */
         return s->options.cold_bytes ? code : HILL_E_NOSPACE;
@@ -316,6 +325,12 @@ int settings_admit(const struct settings *s, const struct kv_selection_settings 
     int code = kv_selection_check(selection, why);
     if (code)
         return code;
+    if (!kv_policy_served(s->plan.selection.policy, selection->policy))
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "a pipeline started with --policy %s has no keys laid out for policy %s: "
+                         "start one with --policy %s",
+                         kv_policy_name(s->plan.selection.policy),
+                         kv_policy_name(selection->policy), kv_policy_name(selection->policy));
     struct kv_plan_input plan = s->plan;
     plan.selection = *selection;
     uint32_t k = kv_budget_tokens(selection, (uint32_t)total);

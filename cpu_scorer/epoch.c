@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cpu_scorer/hkm.h"
 #include "kv/plan.h"
+#include "kv/plane.h"
 #include "policy/policy.h"
 #include "pool/pool.h"
 #include "proto/records.h"
@@ -53,11 +54,15 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
     int rc = kv_plan_hot(&plan, &in, c->hot_cap_bytes, why);
     if (rc)
         return rc;
+    out->policy = in.selection.policy;
+    out->key_window_bytes = kv_key_window_bytes(&out->geometry, out->policy, c->ctx_tokens);
     out->hot_blocks = plan.n_blocks;
     out->csd = c->csd_attached && c->cold_cap_bytes;
     if (out->csd) {
         struct pool_layout pool;
-        rc = pool_layout_for_cap(&pool, &out->geometry, c->cold_cap_bytes, why);
+        rc = pool_layout_with_keys(&pool, &out->geometry,
+                                   kv_plane_key_bytes(&out->geometry, in.selection.policy),
+                                   c->cold_cap_bytes, why);
         if (rc)
             return rc;
         out->stripe_slots = pool.stripe_slots;
@@ -103,6 +108,9 @@ int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct h
     out->score = kv_score_choose(c->simd && c->simd[0] ? c->simd : "auto");
     if (!out->score)
         return hill_fail(why, HILL_E_INVALID, "this CPU has no scoring path '%s'", c->simd);
+    out->mass = kv_mass_choose(c->simd && c->simd[0] ? c->simd : "auto");
+    if (!out->mass)
+        return hill_fail(why, HILL_E_INVALID, "this CPU cannot evaluate keys with '%s'", c->simd);
     return plan_sizes(out, c, why);
 }
 
@@ -127,9 +135,10 @@ static int attach_segments(struct epoch *e, const Hill__Configure *c, struct hil
     return 0;
 }
 
-static int open_staging(struct epoch *e, const Hill__Configure *c, uint32_t entry_bytes,
-                        struct hill_why *why)
+static int open_staging(struct epoch *e, const Hill__Configure *c, const struct kv_geometry *g,
+                        uint32_t key_window_bytes, struct hill_why *why)
 {
+    uint32_t entry_bytes = kv_entry_bytes(g);
     uint64_t needed = shm_arena_bytes(c->staging_slots, entry_bytes);
     uint64_t given = shm_segment_payload_bytes(&e->staging);
     if (!needed || needed > given)
@@ -137,6 +146,11 @@ static int open_staging(struct epoch *e, const Hill__Configure *c, uint32_t entr
                          "the staging segment has %llu bytes, %u slots need %llu",
                          (unsigned long long)given, c->staging_slots, (unsigned long long)needed);
     void *payload = shm_segment_payload(&e->staging);
+    uint64_t at = kv_plan_windows_offset(g, c->staging_slots);
+    uint64_t windows = KV_KEY_WINDOWS * (uint64_t)key_window_bytes;
+    if (windows && (at > given || given - at < windows))
+        return hill_fail(why, HILL_E_INVALID, "the staging segment has no room for key windows");
+    e->key_windows = windows ? (uint8_t *)payload + at : NULL;
     int rc = shm_arena_init(payload, c->staging_slots, entry_bytes);
     if (rc == 0)
         rc = shm_arena_own(&e->arena, payload, given);
@@ -210,7 +224,7 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_
     if (rc == 0)
         rc = attach_segments(e, c, why);
     if (rc == 0)
-        rc = open_staging(e, c, kv_entry_bytes(&config.geometry), why);
+        rc = open_staging(e, c, &config.geometry, config.key_window_bytes, why);
     if (rc == 0)
         rc = open_rings(e, c, config.csd, why);
     if (rc == 0)
@@ -221,6 +235,7 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_
         struct pipeline_io io = {.rings = e->ends,
                                  .bell = e->bell,
                                  .staging = &e->arena,
+                                 .key_windows = e->key_windows,
                                  .hot = shm_segment_payload(&e->hot),
                                  .hot_bytes = shm_segment_payload_bytes(&e->hot),
                                  .trace = e->trace,

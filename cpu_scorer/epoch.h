@@ -19,6 +19,7 @@ struct epoch {
     struct shm_segment rings, staging, hot;
     struct shm_ring_end ends[RING_COUNT];
     struct shm_arena arena;
+    uint8_t *key_windows; /* behind the arena; NULL: none */
     struct pipeline *pipeline;
     struct trace_writer *trace;  /* NULL: none */
     struct recording *recording; /* of the rings; NULL: none */

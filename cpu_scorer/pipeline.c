@@ -57,6 +57,8 @@ static int create_buffers(struct pipeline *p)
         return HILL_E_NOMEM;
     int rc = kv_selector_create(&p->selector, c->ctx_tokens);
     if (rc == 0)
+        rc = keys_create(p);
+    if (rc == 0)
         rc = create_sequences(p);
     return rc;
 }
@@ -145,6 +147,7 @@ void pipeline_destroy(struct pipeline *p)
         XXH64_freeState(p->sequences[i].hash);
     }
     free(p->sequences);
+    keys_destroy(p);
     kv_selector_destroy(p->selector);
     cold_map_finish(&p->cold);
     free(p->positions);
@@ -174,7 +177,7 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
                                                        sizeof(struct fetch_item) + 1) +
                                  (uint64_t)p->cold.n_lists * 2 * sizeof(uint64_t)
                            : 0;
-    return placement + guesses + kv_selector_bytes(c->ctx_tokens) +
+    return placement + guesses + keys_private_bytes(p) + kv_selector_bytes(c->ctx_tokens) +
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
            p->cold.n_stripes * sizeof(struct cold_stripe) +
            (uint64_t)p->cold.n_lists * (sizeof(struct cold_list) + sizeof(struct layer_state)) +

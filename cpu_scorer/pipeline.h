@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "kv/geometry.h"
+#include "kv/mass.h"
 #include "kv/score.h"
 #include "policy/trace.h"
 #include "proto/layout.h"
@@ -48,6 +49,9 @@ struct pipeline_config {
     bool csd;                         /* an agent with a cold pool is attached */
     uint32_t stripe_slots, n_stripes; /* of the cold pool */
     kv_score_fn *score;
+    uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
+    const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
+    uint32_t key_window_bytes;      /* the same */
     int64_t agent_deadline_ns; /* for any answer of the agent (and of the GPU worker's draining) */
 };
 
@@ -107,6 +111,7 @@ struct pipeline_io {
         *rings; /* [RING_COUNT], opened; the agent's four are not used without a CSD */
     struct shm_doorbell *bell; /* the scorer's */
     struct shm_arena *staging; /* owned */
+    uint8_t *key_windows;      /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
     void *hot;                 /* the hot segment's payload */
     uint64_t hot_bytes;
     struct trace_writer *trace; /* NULL: no KV trace */

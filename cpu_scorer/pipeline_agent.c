@@ -10,9 +10,10 @@
  * Link accounting: every payload byte of
  * the agent's two rings is a Score Block's tuples (link_score), a fixed header or a completion
  * (control), or, being nothing of these, counted as link_key. A raw key that came over would show
- * there. Failure: a command's error fails its request; an agent that is silent past the deadline
- * with commands open is given up until the next epoch. A peer seen gone is only silent: the
- * coordinator brings a new epoch.
+ * there, as do those that READ_KEYS brings on purpose (its completions say how many bytes).
+ * Failure: a command's error fails its request; an agent that is silent past the deadline with
+ * commands open is given up until the next epoch. A peer seen gone is only silent: the coordinator
+ * brings a new epoch.
  */
 #include "cpu_scorer/pipeline_internal.h"
 
@@ -383,6 +384,7 @@ static void take_completion(struct pipeline *p, const struct record_completion *
     if (s->state == SEQUENCE_ACTIVE) {
         s->stats.flash_read_bytes += c->flash_read_bytes;
         s->stats.flash_write_bytes += c->flash_write_bytes;
+        s->stats.link_key_bytes += c->link_key_bytes;
         s->stats.link_kv_bytes += c->command == RECORD_FETCH ? c->link_kv_bytes : 0;
         s->stats.fetch_cold_ns += c->command == RECORD_FETCH ? (int64_t)c->busy_ns : 0;
     }
@@ -392,6 +394,9 @@ static void take_completion(struct pipeline *p, const struct record_completion *
         break;
     case RECORD_FETCH:
         complete_fetch(p, c);
+        break;
+    case RECORD_READ_KEYS:
+        keys_complete(p, c);
         break;
     case RECORD_DEMOTE:
         complete_demote(p, c);

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "kv/plane.h"
 
 #define RECORDS_PER_TURN 16 /* then the agent's rings are looked at again */
 
@@ -167,6 +168,9 @@ static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_
     uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens), staged = staging_of(p, k);
     if (p->agent_status)
         return hill_fail(why, p->agent_status, "the CSD agent does not answer");
+    if (!kv_policy_served(p->config.policy, s->settings.policy))
+        return hill_fail(why, HILL_E_UNSUPPORTED, "this pipeline is set up for policy %s, not %s",
+                         kv_policy_name(p->config.policy), kv_policy_name(s->settings.policy));
     if (s->max_tokens > p->config.ctx_tokens)
         return hill_fail(why, HILL_E_TOO_LONG, "%u tokens are beyond the context of %u",
                          s->max_tokens, p->config.ctx_tokens);
@@ -258,6 +262,7 @@ static void start_sequence(struct pipeline *p, struct sequence *s, const struct 
     ahead_begin(p, s);
     s->reads_hot = r->reads_hot;
     s->first_tag = p->next_tag;
+    keys_begin(p, s);
     s->trim_tag = 0;
     s->staging_max = s->k_max = 0;
 }
@@ -370,6 +375,8 @@ static int take_append(struct pipeline *p, const struct record_append *r)
                                     entries + (uint64_t)p->append_done * p->hkm.entry_bytes);
         if (taken == 0)
             return moved ? -1 : 0;
+        keys_append(p, s, r->header.layer, r->first + p->append_done, taken,
+                    entries + (uint64_t)p->append_done * p->hkm.entry_bytes);
         moved = 1;
         p->append_done += taken;
         l->appended += taken;

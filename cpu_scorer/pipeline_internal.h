@@ -5,6 +5,7 @@
  * pipeline_append.c  the append ring: sequences begin, grow, end
  * pipeline_agent.c   the agent: commands, completions, demotions, commits, trims
  * pipeline_moves.c   placement by a policy: what a query's answer moves up and down
+ * pipeline_keys.c    a query of a policy that evaluates FP16 keys: read, evaluate
  * pipeline_query.c   a query: score, merge, select, gather, answer
  * pipeline_profile.c how fast both sides are, measured between requests
  * pipeline_ahead.c   what selections hold until they are read, and what guesses bring ahead
@@ -119,6 +120,8 @@ struct query_state {
     uint32_t fetches_sent, fetches_open, fetched; /* items, records, items */
 };
 
+struct key_eval; /* pipeline_keys.c */
+
 struct pipeline {
     struct pipeline_config config;
     struct pipeline_io io;
@@ -156,8 +159,9 @@ struct pipeline {
     uint32_t n_selected, n_uploads; /* of the answer */
     uint32_t n_in_place;            /* of the selected: named by their hot slots */
     int answer_status;
-    uint32_t *blocks; /* [blocks of ctx + 1] hot blocks of the query */
-    uint16_t *scores; /* [blocks][64] */
+    uint32_t *blocks;      /* [blocks of ctx + 1] hot blocks of the query */
+    uint16_t *scores;      /* [blocks][64] */
+    struct key_eval *keys; /* NULL: the policy scores digests, or nothing */
     int8_t *query_mantissas;
     uint8_t *query_shifts;
     uint64_t dropped_records;
@@ -273,6 +277,24 @@ void ahead_compare(struct sequence *s, const struct record_query *q, const uint3
 /* Staging slots for the answer's uploads, which p->slots [k] says: s->held[0].staging. What the
  * guess has filled of them keeps its slot, and p->filled is set; its other slots are free. */
 int ahead_take_staging(struct pipeline *p, struct sequence *s, uint32_t k, uint32_t n_uploads);
+/* ---- pipeline_keys.c: for p->config.policy; nothing of it where keys are not read ---- */
+
+int keys_create(struct pipeline *p); /* after the tables; HILL_E_NOMEM */
+void keys_destroy(struct pipeline *p);
+uint64_t keys_private_bytes(const struct pipeline *p);
+/* A sequence begins. */
+void keys_begin(struct pipeline *p, struct sequence *s);
+/* Tokens were placed, in order. */
+void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
+                 const uint8_t *entries);
+/* A query, which is open until keys_step has said 1: set up; then steps of a wait (1 done, 0 not
+ * yet, negative: failed); after a failure keys_back is waited for. */
+void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q);
+int keys_step(struct pipeline *p, struct sequence *s, const struct record_query *q);
+int keys_back(struct pipeline *p, struct sequence *s, const struct record_query *q);
+/* Everything evaluated into the selector. */
+int keys_finish(struct pipeline *p, struct sequence *s, const struct record_query *q);
+void keys_complete(struct pipeline *p, const struct record_completion *c);
 
 /* ---- pipeline_query.c ---- */
 

@@ -567,6 +567,9 @@ int profile_pump(struct pipeline *p)
         refuse(&out, HILL_E_BUSY, "a request runs: speeds are measured between requests");
     else if (!p->config.csd || p->agent_status)
         refuse(&out, HILL_E_INVALID, "no CSD is attached: there is nothing to balance");
+    else if (p->keys)
+        refuse(&out, HILL_E_UNSUPPORTED,
+               "this policy evaluates on the CPU alone: there is nothing to balance");
     else
         rc = take_profile(p, limit, &out);
     if (rc == HILL_E_CANCELLED)

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/stage_trace.h"
+#include "kv/plane.h"
 
 /* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
  * that has failed ends the wait at once, unless despite_failure says that it must be seen through.
@@ -246,10 +247,26 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
     return rc;
 }
 
+/* The same by FP16 keys on this CPU. */
+static int evaluate_keys(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    STAGE_BEGIN_AT(score_hot, &q->header);
+    keys_query(p, s, q);
+    int rc = wait_for(p, s, q, keys_step, false);
+    score_pool_wait(p->pool); /* when it failed: nobody reads the tables after this */
+    if (rc && rc != HILL_E_CANCELLED)
+        wait_for(p, s, q, keys_back, true);
+    STAGE_END(score_hot, (uint64_t)q->n_tokens * kv_key_dims(&p->config.geometry) * 2);
+    s->stats.score_cold_ns += p->query.cold_done_ns - p->query.relayed_ns;
+    return rc ? rc : keys_finish(p, s, q);
+}
+
 static int score_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
-    kv_digest_query(&p->config.geometry, s->settings.importance,
-                    (const float *)(const void *)(q + 1), p->query_mantissas, p->query_shifts);
+    bool keys = kv_policy_reads_keys(s->settings.policy);
+    if (!keys)
+        kv_digest_query(&p->config.geometry, s->settings.importance,
+                        (const float *)(const void *)(q + 1), p->query_mantissas, p->query_shifts);
     p->query = (struct query_state){
         .open = true,
         .query_id = q->query_id,
@@ -257,7 +274,7 @@ static int score_query(struct pipeline *p, struct sequence *s, const struct reco
         .layer = q->header.layer,
         .cold_expected = p->cold.lists[pipeline_list(p, s->index, q->header.layer)].committed};
     p->query.relayed_ns = p->query.cold_done_ns = clock_now_ns();
-    int rc = score_everything(p, s, q);
+    int rc = keys ? evaluate_keys(p, s, q) : score_everything(p, s, q);
     p->query.open = false;
     return rc;
 }

@@ -30,6 +30,7 @@ struct pool_job {
     uint32_t n; /* blocks or copies */
     struct score_job score;
     struct copy_job copy;
+    struct work_job work; /* run NULL: it is scores or copies */
 };
 
 struct score_pool {
@@ -109,7 +110,9 @@ static int work_on(struct score_pool *pool, const struct pool_job *job, uint32_t
     uint32_t first, end;
     if (!take_chunk(pool, serial, job->n, &first, &end))
         return -1;
-    if (job->copies)
+    if (job->work.run)
+        job->work.run(job->work.context, first, end);
+    else if (job->copies)
         copy_chunk(&job->copy, first, end);
     else
         score_chunk(pool->score, &job->score, first, end);
@@ -262,6 +265,13 @@ void score_pool_start_copy(struct score_pool *pool, const struct copy_job *job,
 {
     struct pool_job all = {.copies = true, .n = job->n, .copy = *job};
     start(pool, &all, (uint64_t)job->n * job->bytes / COPY_PER_THREAD, bell);
+}
+
+void score_pool_start_work(struct score_pool *pool, const struct work_job *job,
+                           struct shm_doorbell *bell)
+{
+    struct pool_job all = {.n = job->n, .work = *job};
+    start(pool, &all, job->bytes / COPY_PER_THREAD, bell);
 }
 
 bool score_pool_work(struct score_pool *pool)

@@ -44,6 +44,14 @@ struct copy_job {
     uint32_t n, bytes;             /* of each item */
 };
 
+/* Any other work that falls into n items, none of which needs another's result. */
+struct work_job {
+    void (*run)(void *context, uint32_t first, uint32_t end);
+    void *context;
+    uint32_t n;
+    uint64_t bytes; /* that are read: what helpers are woken for */
+};
+
 /* n_threads: the caller and its helpers; 0 is 1. */
 int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *score);
 /* Finishes a running job first. NULL allowed. */
@@ -56,6 +64,9 @@ void score_pool_start(struct score_pool *pool, const struct score_job *job,
 
 /* The same for copies. */
 void score_pool_start_copy(struct score_pool *pool, const struct copy_job *job,
+                           struct shm_doorbell *bell);
+
+void score_pool_start_work(struct score_pool *pool, const struct work_job *job,
                            struct shm_doorbell *bell);
 
 /* Do one chunk; false when none is left to take. The job may then still be in helpers' hands. */

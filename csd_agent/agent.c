@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "csd_agent/commands.h"
+#include "kv/plan.h"
+#include "kv/plane.h"
 #include "proto/layout.h"
 
 #define LAYOUT_DEADLINE_MS 30000 /* for the scorer to lay out rings and arena */
@@ -228,8 +230,26 @@ static int open_pool(struct agent *agent, const Hill__Configure *c, const struct
         .n_sequences = in->n_sequences,
         .cap_bytes = c->cold_cap_bytes,
         .fingerprint = layout_fingerprint(in),
+        .key_bytes = kv_plane_key_bytes(&in->geometry, c->selection->policy),
     };
     return cold_pool_open(&agent->plane.pool, &config, why);
+}
+
+/* Where keys go that the scorer evaluates itself. */
+static int open_windows(struct agent *agent, const Hill__Configure *c, struct hill_why *why)
+{
+    struct data_plane *plane = &agent->plane;
+    uint32_t window = kv_key_window_bytes(&plane->geometry, c->selection->policy, c->ctx_tokens);
+    uint64_t given = shm_segment_payload_bytes(&agent->staging);
+    uint64_t at = kv_plan_windows_offset(&plane->geometry, c->staging_slots);
+
+    if (window == 0)
+        return 0;
+    if (at > given || given - at < (uint64_t)KV_KEY_WINDOWS * window)
+        return hill_fail(why, HILL_E_INVALID, "the staging segment has no room for key windows");
+    plane->key_windows = (uint8_t *)shm_segment_payload(&agent->staging) + at;
+    plane->key_window_bytes = window;
+    return 0;
 }
 
 static int open_plane(struct agent *agent, const Hill__Configure *c, struct hill_why *why)
@@ -246,12 +266,15 @@ static int open_plane(struct agent *agent, const Hill__Configure *c, struct hill
     plane->stopping_context = agent->link;
     plane->model.counters = agent->counters;
     data_plane_set_model(plane, &agent->model);
-    if (status == 0 && (c->cold_cap_bytes == 0 || c->n_sequences == 0))
-        status = hill_fail(why, HILL_E_INVALID, "an agent needs a cold pool and a sequence");
+    if (status == 0 && (c->cold_cap_bytes == 0 || c->n_sequences == 0 || !c->selection))
+        status = hill_fail(why, HILL_E_INVALID,
+                           "an agent needs a cold pool, a sequence and selection settings");
     if (status == 0)
         status = attach(&agent->rings, c, "rings", why);
     if (status == 0)
         status = attach(&agent->staging, c, "staging", why);
+    if (status == 0)
+        status = open_windows(agent, c, why);
     if (status == 0)
         status = open_pool(agent, c, &in, why);
     if (status == 0)

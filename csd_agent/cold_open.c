@@ -68,8 +68,8 @@ static int inspect(int fd, const struct pool_layout *layout, enum content *out,
 static bool same_layout(const struct pool_layout *a, const struct pool_layout *b)
 {
     return memcmp(&a->geometry, &b->geometry, sizeof a->geometry) == 0 &&
-           a->stripe_slots == b->stripe_slots && a->n_stripes == b->n_stripes &&
-           a->total_bytes == b->total_bytes;
+           a->stripe_slots == b->stripe_slots && a->key_bytes == b->key_bytes &&
+           a->n_stripes == b->n_stripes && a->total_bytes == b->total_bytes;
 }
 
 /* A pool of this layout keeps its space. Returns 1 when there is none, 0 when it is open. */
@@ -82,7 +82,7 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
     if (status == 0 && same_layout(&pool->directory->layout, &pool->layout))
         return 0;
     if (status == 0) {
-        log_info("cold pool '%s' has another size; formatting it anew", config->url);
+        log_info("cold pool '%s' has another shape; formatting it anew", config->url);
         pool_close(pool->directory);
         pool->directory = NULL;
         return 1;
@@ -161,7 +161,8 @@ int cold_pool_open(struct cold_pool **out, const struct cold_pool_config *config
     if (!pool)
         return hill_fail(why, HILL_E_NOMEM, "no memory for the cold pool");
     pool->n_sequences = config->n_sequences;
-    int status = pool_layout_for_cap(&pool->layout, &config->geometry, config->cap_bytes, why);
+    int status = pool_layout_with_keys(&pool->layout, &config->geometry, config->key_bytes,
+                                       config->cap_bytes, why);
     if (status == 0)
         status = csd_backend_open(&pool->backend, config->url, &options, why);
     if (status == 0)

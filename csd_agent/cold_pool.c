@@ -23,6 +23,7 @@ void cold_stripe_destroy(struct cold_stripe *stripe)
     cold_stripe_drop_tails(stripe);
     free(stripe->written);
     free(stripe->digest_pages);
+    free(stripe->key_pages);
     free(stripe->entry_pages);
     free(stripe->positions);
     free(stripe->checksums);
@@ -31,7 +32,7 @@ void cold_stripe_destroy(struct cold_stripe *stripe)
 
 static uint64_t *bitmap_create(uint64_t bits)
 {
-    return calloc((bits + 63) / 64, sizeof(uint64_t));
+    return calloc(bits / 64 + 1, sizeof(uint64_t)); /* 0 bits too */
 }
 
 static struct cold_stripe *stripe_create(const struct pool_layout *layout)
@@ -44,11 +45,12 @@ static struct cold_stripe *stripe_create(const struct pool_layout *layout)
         stripe->tails[p].offset = NO_TAIL;
     stripe->written = bitmap_create(layout->stripe_slots);
     stripe->digest_pages = bitmap_create(layout->digest_stripe_bytes / CSD_ALIGN);
+    stripe->key_pages = bitmap_create(layout->key_stripe_bytes / CSD_ALIGN);
     stripe->entry_pages = bitmap_create(layout->entry_stripe_bytes / CSD_ALIGN);
     stripe->positions = calloc(layout->stripe_slots, sizeof(uint32_t));
     stripe->checksums = calloc(layout->stripe_slots, sizeof(uint32_t));
-    if (stripe->written && stripe->digest_pages && stripe->entry_pages && stripe->positions &&
-        stripe->checksums)
+    if (stripe->written && stripe->digest_pages && stripe->key_pages && stripe->entry_pages &&
+        stripe->positions && stripe->checksums)
         return stripe;
     cold_stripe_destroy(stripe);
     return NULL;

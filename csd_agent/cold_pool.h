@@ -37,11 +37,12 @@ struct cold_pool_config {
     uint32_t n_sequences;
     uint64_t cap_bytes;
     uint64_t fingerprint;
+    uint32_t key_bytes; /* of a slot in the plane of keys; 0: the plane is of digests */
 };
 
 /* Bytes that a command moved. */
 struct cold_cost {
-    uint64_t flash_read_bytes, flash_write_bytes, link_kv_bytes;
+    uint64_t flash_read_bytes, flash_write_bytes, link_kv_bytes, link_key_bytes;
     uint64_t scored_bytes; /* a query's flash bytes up to the scores handed over, these included */
 };
 
@@ -96,6 +97,20 @@ struct cold_query {
 };
 int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
                     struct hill_why *why);
+
+/* Keys for the host to evaluate. */
+struct cold_keys {
+    uint32_t sequence, layer;
+    const struct key_range *ranges; /* each within a stripe, none beyond the last committed slot */
+    uint32_t n_ranges;
+    uint8_t *window; /* page-aligned; NULL: this pipeline has none */
+    uint64_t window_bytes;
+};
+/* The ranges' pages into the window, one after the other. HILL_E_PROTOCOL also in a pool of
+ * digests.
+ */
+int cold_pool_read_keys(struct cold_pool *pool, const struct cold_keys *keys,
+                        struct cold_cost *cost, struct hill_why *why);
 
 /* Position of a committed slot, else COLD_NO_POSITION. */
 uint32_t cold_pool_position(const struct cold_pool *pool, uint32_t slot);

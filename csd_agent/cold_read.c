@@ -37,6 +37,8 @@ int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, stru
     struct query_context context = {pool, query, &job, cost};
 
     job.context = &context;
+    if (pool->layout.key_bytes)
+        return hill_fail(why, HILL_E_PROTOCOL, "this pool has keys and no digests to be scored");
     if (owner->committed != query->expected)
         return hill_fail(why, HILL_E_PROTOCOL,
                          "sequence %u, layer %u has %u committed slots, the query expects %u",

@@ -12,7 +12,7 @@
 #define NO_TAIL UINT64_MAX
 
 /* The planes of a stripe; each has one page that is partly filled when slots come in order. */
-enum plane { PLANE_MANTISSAS, PLANE_EXPONENTS, PLANE_ENTRIES, PLANE_COUNT };
+enum plane { PLANE_MANTISSAS, PLANE_EXPONENTS, PLANE_KEYS, PLANE_ENTRIES, PLANE_COUNT };
 
 /* Copy of a page of flash that is not full yet, so that the next demote need not read it. */
 struct tail_page {
@@ -24,7 +24,7 @@ struct tail_page {
 struct cold_stripe {
     uint32_t used;     /* highest committed slot + 1 */
     uint64_t *written; /* bitmap of slots: on flash, but not committed yet */
-    uint64_t *digest_pages,
+    uint64_t *digest_pages, *key_pages,
         *entry_pages; /* bitmaps: written to since the claim, so not to be made up of zeros */
     uint32_t *positions, *checksums; /* of written slots */
     struct tail_page tails[PLANE_COUNT];

@@ -1,6 +1,6 @@
 /*
- * csd_agent/cold_write.c - demotion: entries and digests written to flash by whole pages; see
- * cold_pool.h.
+ * csd_agent/cold_write.c - demotion: entries and digests (in a pool of keys: their keys once more)
+ * written to flash by whole pages; see cold_pool.h.
  *
  * Slots are packed, so that the first and the last page of a write may hold other slots' bytes.
  * Where those come from: the stripe's copy of the page (tail_page) when slots arrive in order,
@@ -23,12 +23,13 @@ struct writer {
     uint64_t used; /* bytes of the bounce buffer */
 };
 
-/* A byte range of flash within one region (digests or entries) of the stripe. */
+/* A byte range of flash within one region (digests, keys or entries) of the stripe. */
 struct target {
     enum plane plane;
     uint64_t region; /* where the region starts in the file */
     uint64_t *pages; /* the region's bitmap of pages written to */
     uint64_t at, bytes;
+    uint32_t item, stride; /* source: items of a length, so far apart */
 };
 
 static uint64_t page_floor(uint64_t at)
@@ -97,6 +98,15 @@ static int keep_tails(struct writer *w, const struct target *t, uint64_t first, 
     return 0;
 }
 
+static void copy_items(uint8_t *to, const struct target *t, const uint8_t *source)
+{
+    if (t->item == t->stride)
+        memcpy(to, source, t->bytes);
+    else
+        for (uint64_t at = 0; at < t->bytes; at += t->item, source += t->stride)
+            memcpy(to + at, source, t->item);
+}
+
 /* Add a range to the chunk. */
 static int compose(struct writer *w, const struct target *t, const void *source)
 {
@@ -113,7 +123,7 @@ static int compose(struct writer *w, const struct target *t, const void *source)
         status = load_page(w, t, end - CSD_ALIGN, memory + (end - CSD_ALIGN - first));
     if (status != 0)
         return status;
-    memcpy(memory + (t->at - first), source, t->bytes);
+    copy_items(memory + (t->at - first), t, source);
     for (uint64_t page = first; page < end; page += CSD_ALIGN)
         bit_set(t->pages, (page - t->region) / CSD_ALIGN);
     w->extents[w->n_extents++] =
@@ -125,32 +135,69 @@ static int compose(struct writer *w, const struct target *t, const void *source)
 /* Slots that a chunk may have so that its pages, borders included, fit the bounce buffer. */
 static uint32_t chunk_slots(const struct kv_geometry *g)
 {
-    return (BOUNCE_BYTES - 2 * PLANE_COUNT * CSD_ALIGN) / (kv_entry_bytes(g) + kv_digest_bytes(g));
+    return (BOUNCE_BYTES - 2 * PLANE_COUNT * CSD_ALIGN) / (2 * kv_entry_bytes(g));
+}
+
+/* Digests of slots [from, from + n) of the demote. */
+static int write_digests(struct writer *w, const struct cold_demote *d, uint32_t from, uint32_t n)
+{
+    const struct pool_layout *layout = &w->pool->layout;
+    uint32_t dims = kv_key_dims(&layout->geometry), heads = layout->geometry.n_kv_heads;
+    uint32_t slot = d->first_slot + from;
+    uint64_t within = slot % layout->stripe_slots;
+    uint64_t digests = pool_digest_at(layout, slot / layout->stripe_slots);
+    struct target mantissas = {PLANE_MANTISSAS,
+                               digests,
+                               w->stripe->digest_pages,
+                               digests + within * dims,
+                               (uint64_t)n * dims,
+                               dims,
+                               dims};
+    struct target exponents = {PLANE_EXPONENTS,
+                               digests,
+                               w->stripe->digest_pages,
+                               digests + pool_exponents_in_stripe(layout) + within * heads,
+                               (uint64_t)n * heads,
+                               heads,
+                               heads};
+
+    int status = compose(w, &mantissas, d->mantissas + (uint64_t)from * dims);
+    return status == 0 ? compose(w, &exponents, d->exponents + (uint64_t)from * heads) : status;
+}
+
+/* Their keys, out of their entries. */
+static int write_keys(struct writer *w, const struct cold_demote *d, uint32_t from, uint32_t n)
+{
+    const struct pool_layout *layout = &w->pool->layout;
+    uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), slot = d->first_slot + from;
+    uint64_t at = pool_key_at(layout, slot);
+    struct target keys = {PLANE_KEYS,
+                          pool_key_at(layout, slot - slot % layout->stripe_slots),
+                          w->stripe->key_pages,
+                          at,
+                          (uint64_t)n * layout->key_bytes,
+                          layout->key_bytes,
+                          entry_bytes};
+
+    return compose(w, &keys, d->entries + (uint64_t)from * entry_bytes);
 }
 
 /* Write slots [from, from + n) of the demote. */
 static int write_chunk(struct writer *w, const struct cold_demote *d, uint32_t from, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
-    uint64_t dims = kv_key_dims(&layout->geometry), heads = layout->geometry.n_kv_heads;
-    uint64_t entry_bytes = kv_entry_bytes(&layout->geometry);
-    uint32_t slot = d->first_slot + from, stripe = slot / layout->stripe_slots;
-    uint32_t within = slot % layout->stripe_slots;
-    uint64_t digests = pool_digest_at(layout, stripe);
-    uint64_t entries = pool_entry_at(layout, stripe * layout->stripe_slots);
-    struct target mantissas = {PLANE_MANTISSAS, digests, w->stripe->digest_pages,
-                               digests + within * dims, n * dims};
-    struct target exponents = {PLANE_EXPONENTS, digests, w->stripe->digest_pages,
-                               digests + pool_exponents_in_stripe(layout) + within * heads,
-                               n * heads};
-    struct target fp16 = {PLANE_ENTRIES, entries, w->stripe->entry_pages,
-                          entries + within * entry_bytes, n * entry_bytes};
+    uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), slot = d->first_slot + from;
+    struct target fp16 = {PLANE_ENTRIES,
+                          pool_entry_at(layout, slot - slot % layout->stripe_slots),
+                          w->stripe->entry_pages,
+                          pool_entry_at(layout, slot),
+                          (uint64_t)n * entry_bytes,
+                          entry_bytes,
+                          entry_bytes};
 
-    int status = compose(w, &mantissas, d->mantissas + from * dims);
+    int status = layout->key_bytes ? write_keys(w, d, from, n) : write_digests(w, d, from, n);
     if (status == 0)
-        status = compose(w, &exponents, d->exponents + from * heads);
-    if (status == 0)
-        status = compose(w, &fp16, d->entries + from * entry_bytes);
+        status = compose(w, &fp16, d->entries + (uint64_t)from * entry_bytes);
     return status == 0 ? flush(w) : status;
 }
 

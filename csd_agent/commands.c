@@ -336,6 +336,25 @@ static int run_fetch(struct data_plane *plane, const void *payload,
     return status;
 }
 
+static int run_read_keys(struct data_plane *plane, const void *payload,
+                         struct record_completion *completion, struct cold_cost *cost,
+                         struct hill_why *why)
+{
+    const struct record_read_keys *record = payload;
+    struct cold_keys keys = {.sequence = record->header.sequence,
+                             .layer = record->header.layer,
+                             .ranges = (const struct key_range *)(record + 1),
+                             .n_ranges = record->n_ranges,
+                             .window_bytes = plane->key_window_bytes};
+    if (plane->key_windows) /* record_check has looked at its number */
+        keys.window = plane->key_windows + (uint64_t)record->window * plane->key_window_bytes;
+    STAGE_BEGIN_AT(agent_fetch, &record->header);
+    int status = cold_pool_read_keys(plane->pool, &keys, cost, why);
+    STAGE_END(agent_fetch, cost->flash_read_bytes);
+    completion->count = status == 0 ? record->n_ranges : 0;
+    return status;
+}
+
 static int run_demote(struct data_plane *plane, const void *payload,
                       struct record_completion *completion, struct cold_cost *cost,
                       struct hill_why *why)
@@ -398,6 +417,7 @@ static const struct command {
     {RECORD_COMMIT, ON_COMMAND, sizeof(struct record_commit), run_commit},
     {RECORD_RELEASE, ON_COMMAND, sizeof(struct record_release), run_release},
     {RECORD_FETCH, ON_COMMAND, sizeof(struct record_fetch), run_fetch},
+    {RECORD_READ_KEYS, ON_COMMAND, sizeof(struct record_read_keys), run_read_keys},
     {RECORD_TRIM, ON_COMMAND, sizeof(struct record_trim), run_trim},
     {RECORD_DEMOTE, ON_BACKGROUND, sizeof(struct record_demote), run_demote},
 };
@@ -420,6 +440,7 @@ static uint64_t tag_of(const struct command *command, const void *payload)
     _Static_assert(offsetof(struct record_commit, tag) == sizeof(struct record_header), "tag");
     _Static_assert(offsetof(struct record_release, tag) == sizeof(struct record_header), "tag");
     _Static_assert(offsetof(struct record_fetch, tag) == sizeof(struct record_header), "tag");
+    _Static_assert(offsetof(struct record_read_keys, tag) == sizeof(struct record_header), "tag");
     _Static_assert(offsetof(struct record_trim, tag) == sizeof(struct record_header), "tag");
     _Static_assert(offsetof(struct record_demote, tag) == sizeof(struct record_header), "tag");
     memcpy(&tag, (const uint8_t *)payload + sizeof(struct record_header), sizeof tag);
@@ -497,6 +518,7 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
     completion.flash_read_bytes = cost.flash_read_bytes;
     completion.flash_write_bytes = cost.flash_write_bytes;
     completion.link_kv_bytes = cost.link_kv_bytes;
+    completion.link_key_bytes = cost.link_key_bytes;
     completion.busy_ns = (uint64_t)(clock_now_ns() - start);
     answer(plane, stream_of(command, background), &completion, &device);
     plane->commands++;

@@ -40,6 +40,8 @@ struct data_plane {
     struct shm_ring_end command, background, score, completion;
     struct shm_arena staging; /* a view */
     struct cold_pool *pool;
+    uint8_t *key_windows; /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
+    uint32_t key_window_bytes;
     uint32_t wrong_position; /* test hook: this token scores 65535; COLD_NO_POSITION: none */
     bool (*stopping)(void *context); /* asked while waiting for an output ring */
     void *stopping_context;

@@ -239,7 +239,8 @@ static int read_matrix(struct run *r, struct hill_why *why)
     if (code == 0 && !options_is_set(o, "model") && r->matrix.n_pipelines > 1)
         code = hill_fail(
             why, HILL_E_INVALID,
-            "several score-bits or speculate need pipelines of hill-eval's own: -m MODEL");
+            "several score-bits or speculate, or policies that evaluate keys beside others, need "
+            "pipelines of hill-eval's own: -m MODEL");
     return code;
 }
 

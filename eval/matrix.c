@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "kv/geometry.h"
+#include "kv/plane.h"
 #include "kv/score.h"
 
 #define WINDOW_NAME "window"
@@ -123,9 +124,14 @@ static int read_importance(struct setting *s, const char *name, struct hill_why 
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-static bool reads_scores(const struct setting *s)
+bool setting_has_digests(const struct setting *s)
 {
-    return !s->window_only && s->selection.policy != KV_POLICY_FULL;
+    return !s->window_only && s->selection.policy == KV_POLICY_HILLINFER;
+}
+
+bool setting_has_importance(const struct setting *s)
+{
+    return setting_has_digests(s) || (!s->window_only && s->selection.policy == KV_POLICY_LEOAM);
 }
 
 static void write_text(struct setting *s, const struct matrix_pipeline *p)
@@ -136,6 +142,10 @@ static void write_text(struct setting *s, const struct matrix_pipeline *p)
     else if (s->window_only)
         snprintf(s->text, sizeof s->text, "window %s sinks %u window %u", s->amount, k->sinks,
                  k->window);
+    else if (!setting_has_digests(s))
+        snprintf(s->text, sizeof s->text, "%s %s sinks %u window %u%s%s", s->name, s->amount,
+                 k->sinks, k->window, setting_has_importance(s) ? " importance " : "",
+                 setting_has_importance(s) ? kv_importance_name(k->importance) : "");
     else
         snprintf(s->text, sizeof s->text,
                  "%s %s sinks %u window %u importance %s score-bits %s speculate %s", s->name,
@@ -181,17 +191,39 @@ static int add_policy(struct matrix *m, struct setting *s, const struct lists *l
                       struct hill_why *why)
 {
     int code = 0;
-    uint32_t ways = reads_scores(s) ? l->importances.count : 1;
-    if (!reads_scores(s) && s->pipeline > 0)
-        return 0; /* the first pipeline has it */
+    uint32_t ways = setting_has_importance(s) ? l->importances.count : 1;
     for (uint32_t i = 0; code == 0 && i < ways; i++)
         if ((code = read_importance(s, l->importances.word[i], why)) == 0)
             code = add_amounts(m, s, l, why);
     return code;
 }
 
+/* A pipeline started with `policy`, when it is the first that can answer one of the list's. */
+static int add_pipeline(struct matrix *m, const struct lists *l, const struct matrix_order *o,
+                        const struct matrix_pipeline *kind, struct hill_why *why)
+{
+    bool first = m->n_pipelines == 0, used = false;
+    int code = 0;
+    m->pipelines[m->n_pipelines] = *kind;
+    for (uint32_t i = 0; code == 0 && i < l->policies.count; i++) {
+        struct setting s = {.selection = {.sinks = o->sinks, .window = o->window},
+                            .pipeline = m->n_pipelines};
+        code = read_policy(&s, l->policies.word[i], why);
+        bool same = kv_policy_served(kind->policy, s.selection.policy) &&
+                    kv_policy_reads_keys(kind->policy) == kv_policy_reads_keys(s.selection.policy);
+        if (code || !same)
+            continue;
+        used = true;
+        if (setting_has_digests(&s) || kv_policy_reads_keys(kind->policy) || first)
+            code = add_policy(m, &s, l, why); /* the others: the first pipeline has them */
+    }
+    m->n_pipelines += used;
+    return code;
+}
+
 int matrix_build(struct matrix *m, const struct matrix_order *o, struct hill_why *why)
 {
+    static const uint32_t with_keys[MATRIX_KEY_PIPELINES] = {KV_POLICY_H2O, KV_POLICY_LEOAM};
     struct lists l;
     *m = (struct matrix){0};
     int code = read_lists(&l, o, why);
@@ -203,18 +235,19 @@ int matrix_build(struct matrix *m, const struct matrix_order *o, struct hill_why
             "--policy, --importance, --score-bits and --speculate each need a word, and no "
             "more than %u pipelines",
             MATRIX_WORDS_MAX);
+    struct matrix_pipeline kind = {.policy = KV_POLICY_FULL};
     for (uint32_t b = 0; code == 0 && b < l.score_bits.count; b++)
         for (uint32_t v = 0; code == 0 && v < l.speculate.count; v++) {
-            struct matrix_pipeline *p = &m->pipelines[m->n_pipelines++];
-            strcpy(p->score_bits, l.score_bits.word[b]);
-            strcpy(p->speculate, l.speculate.word[v]);
-            for (uint32_t i = 0; code == 0 && i < l.policies.count; i++) {
-                struct setting s = {.selection = {.sinks = o->sinks, .window = o->window},
-                                    .pipeline = m->n_pipelines - 1};
-                if ((code = read_policy(&s, l.policies.word[i], why)) == 0)
-                    code = add_policy(m, &s, &l, why);
-            }
+            strcpy(kind.score_bits, l.score_bits.word[b]);
+            strcpy(kind.speculate, l.speculate.word[v]);
+            code = add_pipeline(m, &l, o, &kind, why);
         }
+    strcpy(kind.score_bits, "8");
+    strcpy(kind.speculate, "off");
+    for (uint32_t i = 0; code == 0 && i < MATRIX_KEY_PIPELINES; i++) {
+        kind.policy = with_keys[i];
+        code = add_pipeline(m, &l, o, &kind, why);
+    }
     if (code == 0 && m->n_rows == 0)
         code = hill_fail(why, HILL_E_INVALID, "nothing to compare: no --alpha and no --budget");
     if (code)

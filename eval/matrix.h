@@ -17,9 +17,11 @@
 #include "kv/select.h"
 #include "proto/hill.pb-c.h"
 
-#define MATRIX_WORD_MAX  16u
-#define MATRIX_WORDS_MAX 32u
-#define MATRIX_ROWS_MAX  4096u
+#define MATRIX_WORD_MAX      16u
+#define MATRIX_WORDS_MAX     32u
+#define MATRIX_ROWS_MAX      4096u
+#define MATRIX_KEY_PIPELINES 2u /* policies that evaluate keys have pipelines of their own */
+#define MATRIX_PIPELINES_MAX (MATRIX_WORDS_MAX + MATRIX_KEY_PIPELINES)
 
 struct matrix_words {
     char word[MATRIX_WORDS_MAX][MATRIX_WORD_MAX];
@@ -38,14 +40,19 @@ struct setting {
 
 struct matrix_pipeline {
     char score_bits[MATRIX_WORD_MAX], speculate[MATRIX_WORD_MAX];
+    uint32_t policy; /* what it is started with (kv_policy_served) */
 };
 
 struct matrix {
     struct setting *rows;
     uint32_t n_rows;
-    struct matrix_pipeline pipelines[MATRIX_WORDS_MAX];
+    struct matrix_pipeline pipelines[MATRIX_PIPELINES_MAX];
     uint32_t n_pipelines;
 };
+
+/* Does importance change what it selects? Do the bits of digests (and speculation)? */
+bool setting_has_importance(const struct setting *s);
+bool setting_has_digests(const struct setting *s);
 
 /* Lists as typed; NULL: an empty one. policies and importances may be "all". */
 struct matrix_order {

@@ -33,7 +33,9 @@ static void print_name(const struct table *t, const struct setting *s, FILE *to)
 {
     const struct matrix_pipeline *p = &t->matrix->pipelines[s->pipeline];
     fputs(s->name, to);
-    if (!s->window_only && s->selection.policy != KV_POLICY_FULL) {
+    if (setting_has_importance(s) && !setting_has_digests(s))
+        fprintf(to, ", %s", setting_importance(s));
+    if (setting_has_digests(s)) {
         fprintf(to, ", INT%s, %s", p->score_bits, setting_importance(s));
         if (strcmp(p->speculate, "off") != 0)
             fprintf(to, ", speculate %s", p->speculate);

@@ -179,10 +179,10 @@ static void print_row(const struct table *t, const struct table_row *row, FILE *
 {
     const struct setting *s = row->setting;
     const struct matrix_pipeline *p = &t->matrix->pipelines[s->pipeline];
-    bool scores = !s->window_only && !is_full(s);
+    bool digests = setting_has_digests(s);
     fprintf(to, "| %s | %s | %s | %s | %s |", s->name, s->amount,
-            scores ? setting_importance(s) : "-", scores ? p->score_bits : "-",
-            scores ? p->speculate : "-");
+            setting_has_importance(s) ? setting_importance(s) : "-", digests ? p->score_bits : "-",
+            digests ? p->speculate : "-");
     for (uint32_t i = 0; i < t->n_columns; i++)
         print_cell(to, &t->columns[i], &row->cells[i]);
     if (t->n_tasks) {

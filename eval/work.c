@@ -100,7 +100,7 @@ static int run_pipeline(struct work *w, uint32_t pipeline, const struct job *job
 int work_run(struct work *w, struct hill_why *why)
 {
     struct progress p = {.work = w, .terminal = isatty(STDERR_FILENO) && !w->quiet};
-    size_t room = w->items->count * w->matrix->n_rows, from = 0, counts[MATRIX_WORDS_MAX];
+    size_t room = w->items->count * w->matrix->n_rows, from = 0, counts[MATRIX_PIPELINES_MAX];
     struct job *jobs = calloc(room ? room : 1, sizeof *jobs);
     int code = 0;
     if (!jobs)

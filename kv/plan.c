@@ -7,6 +7,9 @@
  */
 #include "kv/plan.h"
 
+#include "kv/bounds.h"
+#include "kv/mass.h"
+#include "kv/plane.h"
 #include "shm/arena.h"
 
 #define KV_MAX_HOT_BLOCKS (INT32_MAX / KV_HOT_BLOCK_TOKENS) /* slot ids have 31 bits */
@@ -108,6 +111,60 @@ static uint64_t segment_tables(const struct kv_plan_input *in, uint64_t lists, u
            padded(padded(lists * 4, 8) + (lists + 1) * k * 8, 64) + 5 * 64;
 }
 
+uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_slots)
+{
+    return padded(shm_arena_bytes(staging_slots, kv_entry_bytes(g)), KV_PAGE_BYTES);
+}
+
+/* 0 for an arena that cannot be. */
+static uint64_t staging_bytes(const struct kv_plan_input *in, uint32_t slots)
+{
+    const struct kv_geometry *g = &in->geometry;
+    uint64_t arena = shm_arena_bytes(slots, kv_entry_bytes(g));
+    uint64_t window = kv_key_window_bytes(g, in->selection.policy, in->ctx_tokens);
+    return arena && window ? kv_plan_windows_offset(g, slots) + KV_KEY_WINDOWS * window : arena;
+}
+
+/* The same of chunks (cpu_scorer/chunk_table.c): abstracts, the query, products, the search,
+ * scores.
+ */
+static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
+{
+    const struct kv_geometry *g = &in->geometry;
+    struct kv_geometry products = kv_bounds_geometry(g);
+    uint64_t ctx = in->ctx_tokens, fine = ctx / KV_CHUNK_FINE + 1;
+    uint64_t coarse = ctx / KV_CHUNK_COARSE + 1;
+    return lists * kv_bounds_bytes(g, in->ctx_tokens) +
+           4 * (3 * kv_mass_query_floats(&products) + 2 * coarse * kv_mass_row(&products)) +
+           12 * (coarse + fine) + 4 * fine + (fine / 64 + 1) * 8 + 2 * ctx + 11 * 64;
+}
+
+/* What reading cold keys takes (cpu_scorer/pipeline_keys.c): n ranges, windows, a window's pieces.
+ */
+static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges)
+{
+    uint64_t window = kv_key_window_bytes(&in->geometry, in->selection.policy, in->ctx_tokens);
+    uint64_t key_bytes = kv_plane_key_bytes(&in->geometry, in->selection.policy);
+    uint64_t ranges = KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES;
+    return 8 * (n_ranges + 1) + KV_KEY_WINDOWS * (24 + 8 * ranges) + 256 +
+           16 * (window / (key_bytes * 64) + ranges + 1);
+}
+
+/* What evaluating FP16 keys takes besides (cpu_scorer/mass_table.c): rows, blocks' maxima and sums,
+ * masses and their sums of each list. */
+static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists)
+{
+    uint64_t row = kv_mass_row(&in->geometry), ctx = in->ctx_tokens;
+    uint64_t blocks = ctx / KV_MASS_BLOCK + 1;
+    if (!kv_policy_reads_keys(in->selection.policy))
+        return 0;
+    if (in->selection.policy == KV_POLICY_LEOAM)
+        return chunk_tables(in, lists) + reading_tables(in, ctx);
+    return reading_tables(in, in->cold_slots / 256) +
+           4 * (ctx * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(&in->geometry) +
+                lists * (ctx + 1));
+}
+
 /* What the scorer keeps besides the segments: the selector, the cold map (which position a cold
  * slot holds, and its stripes of at least 256 slots), one query's blocks and scores, selected slots
  * and fetches, what was staged for each sequence, a list's state, and placement; for guesses a
@@ -118,7 +175,8 @@ static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, u
     uint64_t guesses = in->speculates ? (sequences(in) * 12 + 17) * k + lists * 16 : 0;
     return guesses + kv_selector_bytes(in->ctx_tokens) + in->cold_slots * 4 +
            in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16) +
-           sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes;
+           sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes +
+           evaluation_tables(in, lists);
 }
 
 /* Everything but n_blocks. One block above the tokens' own lets a layer open its next block before
@@ -133,7 +191,7 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
     out->staging_slots = smaller((n + 1 + (in->speculates ? n : 0)) * k +
                                      n * smaller(in->selection.window, in->ctx_tokens),
                                  UINT32_MAX);
-    out->staging_bytes = shm_arena_bytes(out->staging_slots, kv_entry_bytes(g));
+    out->staging_bytes = staging_bytes(in, out->staging_slots);
     out->tables_bytes = segment_tables(in, lists, k);
     out->private_bytes = private_tables(in, lists, k);
     out->block_bytes =

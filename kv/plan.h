@@ -48,10 +48,13 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
 
 #define KV_MAX_SEQUENCES 64u
 
+/* Where the key windows lie in the staging segment's payload (kv/plane.h). */
+uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_slots);
+
 /* M_0 = staging + tables + hot blocks + the scorer's private tables. */
 struct kv_hot_plan {
     uint64_t staging_bytes; /* the staging arena: n + 1 queries' worth of slots, n more where they
-                               are guessed, and n windows */
+                               are guessed, and n windows; and the key windows behind it */
     uint64_t tables_bytes;  /* in the hot segment: location words, lists, GPU slot tables */
     uint64_t block_bytes;   /* of one hot block: entries, digests, owner */
     uint64_t private_bytes; /* the scorer's own: selector, cold map, placement, buffers */

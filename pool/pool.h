@@ -5,17 +5,18 @@
  *     superblock   4 KiB   magic, version, fingerprint, geometry, layout, generation, checksum
  *     directory    n_stripes records: owner (sequence, layer), order within its owner, valid
  * bitmap, positions, entry checksums digests      n_stripes stripes: mantissas [S][key dims], then
- * exponents [S][n_kv_heads], padded to 4 KiB entries      n_stripes stripes: FP16 entries [S][entry
- * bytes], packed back to back, stripe padded to 4 KiB A stripe is S = stripe_slots slots of one
- * (sequence, layer); its digest part is about 1 MiB, so that consecutive stripes of a layer stream
- * sequentially. A cold slot id is stripe * S + slot (u32). Entries are packed, not one per page:
- * they are read by their covering pages. A directory record fills whole pages of its own, so that
- * writing one cannot tear another. Slot ids stay below 2^31. Superblock and every record carry a
- * checksum over all their bytes; records also the generation. Invariants: a slot counts only once
- * its bit in the directory is set; bits are set after entry and digest are on flash. Who calls it:
- * csd_agent (owner while it lives), the scorer for sizes. This library does plain pread/pwrite for
- * superblock and directory; the agent streams the rest itself at the offsets given here.
- * Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version),
+ * exponents [S][n_kv_heads], padded to 4 KiB; or, in a pool of keys (key_bytes > 0), keys
+ * n_stripes stripes: keys [S][key_bytes], padded to 4 KiB, instead; entries      n_stripes stripes:
+ * FP16 entries [S][entry bytes], packed back to back, stripe padded to 4 KiB A stripe is S =
+ * stripe_slots slots of one (sequence, layer); its digest part is about 1 MiB, so that consecutive
+ * stripes of a layer stream sequentially. A cold slot id is stripe * S + slot (u32). Entries are
+ * packed, not one per page: they are read by their covering pages. A directory record fills whole
+ * pages of its own, so that writing one cannot tear another. Slot ids stay below 2^31. Superblock
+ * and every record carry a checksum over all their bytes; records also the generation. Invariants:
+ * a slot counts only once its bit in the directory is set; bits are set after entry and digest are
+ * on flash. Who calls it: csd_agent (owner while it lives), the scorer for sizes. This library does
+ * plain pread/pwrite for superblock and directory; the agent streams the rest itself at the offsets
+ * given here. Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version),
  * HILL_E_NOSPACE, HILL_E_INVALID (foreign fingerprint). Concurrency: one thread per file and
  * directory.
  */
@@ -34,14 +35,21 @@ struct pool_layout {
     struct kv_geometry geometry;
     uint32_t stripe_slots; /* S: multiple of 256, 256..4096 */
     uint32_t n_stripes;
+    uint32_t key_bytes; /* of a slot in the plane of keys; 0: the plane is of digests */
+    uint32_t reserved;
     uint64_t digest_stripe_bytes, entry_stripe_bytes, directory_record_bytes; /* 4 KiB multiples */
-    uint64_t directory_offset, digest_offset, entry_offset, total_bytes;
+    uint64_t key_stripe_bytes;                                                /* of one plane 0 */
+    uint64_t directory_offset, digest_offset, key_offset, entry_offset, total_bytes;
 };
 
 /* The layout for a cap; HILL_E_INVALID when not even one stripe per layer fits (why: needed and
  * given). */
 int pool_layout_for_cap(struct pool_layout *out, const struct kv_geometry *g, uint64_t cap_bytes,
                         struct hill_why *why);
+
+/* The same for a pool with a plane of keys (kv_plane_key_bytes); key_bytes 0: of digests. */
+int pool_layout_with_keys(struct pool_layout *out, const struct kv_geometry *g, uint32_t key_bytes,
+                          uint64_t cap_bytes, struct hill_why *why);
 
 /* Slots that n_sequences sequences of n_tokens tokens can use: whole stripes, every layer. */
 uint64_t pool_slots_for_tokens(const struct kv_geometry *g, uint32_t n_sequences,
@@ -54,6 +62,16 @@ uint64_t pool_bytes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences
 static inline uint64_t pool_digest_at(const struct pool_layout *l, uint32_t stripe)
 {
     return l->digest_offset + (uint64_t)stripe * l->digest_stripe_bytes;
+}
+
+/* The cap of a pool with a plane of keys. */
+uint64_t pool_bytes_with_keys(const struct kv_geometry *g, uint32_t key_bytes, uint32_t n_sequences,
+                              uint32_t n_tokens);
+
+static inline uint64_t pool_key_at(const struct pool_layout *l, uint32_t slot)
+{
+    return l->key_offset + (uint64_t)(slot / l->stripe_slots) * l->key_stripe_bytes +
+           (uint64_t)(slot % l->stripe_slots) * l->key_bytes;
 }
 
 static inline uint64_t pool_entry_at(const struct pool_layout *l, uint32_t slot)

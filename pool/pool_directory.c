@@ -99,6 +99,7 @@ static bool layout_matches(const struct pool_layout *l, const struct pool_superb
            page->entry_stripe_bytes == l->entry_stripe_bytes &&
            page->directory_record_bytes == l->directory_record_bytes &&
            page->directory_offset == l->directory_offset &&
+           page->key_stripe_bytes == l->key_stripe_bytes && page->key_offset == l->key_offset &&
            page->digest_offset == l->digest_offset && page->entry_offset == l->entry_offset &&
            page->total_bytes == l->total_bytes;
 }
@@ -126,7 +127,10 @@ static int check_superblock(const struct pool_superblock *page, uint64_t fingerp
     if (page->n_stripes < g.n_layers || page->n_stripes > pool_max_stripes(&g))
         return hill_fail(why, HILL_E_DAMAGED, "cold pool is damaged: superblock: %u stripes",
                          page->n_stripes);
-    pool_layout_fill(layout, &g, page->n_stripes);
+    if (page->key_bytes > 2 * kv_key_dims(&g))
+        return hill_fail(why, HILL_E_DAMAGED, "cold pool is damaged: superblock: keys of %u bytes",
+                         page->key_bytes);
+    pool_layout_fill(layout, &g, page->key_bytes, page->n_stripes);
     if (!layout_matches(layout, page))
         return hill_fail(why, HILL_E_DAMAGED,
                          "cold pool is damaged: superblock: offsets do not fit the geometry");

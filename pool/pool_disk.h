@@ -17,7 +17,7 @@
 #endif
 
 #define POOL_MAGIC   0x4c4f4f504c4c4948ull /* "HILLPOOL" in memory order */
-#define POOL_VERSION 1u
+#define POOL_VERSION 2u
 
 struct pool_superblock {
     uint64_t checksum; /* XXH3_64bits of the rest of the page; at this place in every version */
@@ -27,10 +27,11 @@ struct pool_superblock {
     uint64_t fingerprint;
     uint64_t generation;
     uint32_t n_layers, n_heads, n_kv_heads, head_dim;
-    uint32_t n_stripes, reserved;
+    uint32_t n_stripes, key_bytes;
     uint64_t digest_stripe_bytes, entry_stripe_bytes, directory_record_bytes;
     uint64_t directory_offset, digest_offset, entry_offset, total_bytes;
-    uint8_t pad[POOL_PAGE_BYTES - 120];
+    uint64_t key_stripe_bytes, key_offset;
+    uint8_t pad[POOL_PAGE_BYTES - 136];
 };
 
 _Static_assert(sizeof(struct pool_superblock) == POOL_PAGE_BYTES, "superblock fills a page");
@@ -49,7 +50,8 @@ struct pool_record {
 _Static_assert(sizeof(struct pool_record) == 64, "record layout");
 
 /* The layout of n_stripes stripes; what the stripe count and the geometry say and nothing else. */
-void pool_layout_fill(struct pool_layout *out, const struct kv_geometry *g, uint32_t n_stripes);
+void pool_layout_fill(struct pool_layout *out, const struct kv_geometry *g, uint32_t key_bytes,
+                      uint32_t n_stripes);
 uint32_t pool_max_stripes(const struct kv_geometry *g);
 
 /* Page-aligned zeroed memory, bytes a multiple of POOL_PAGE_BYTES; free() it. NULL when there is

@@ -136,6 +136,9 @@ static void fill_superblock(struct pool_superblock *page, const struct pool_layo
     page->n_kv_heads = l->geometry.n_kv_heads;
     page->head_dim = l->geometry.head_dim;
     page->n_stripes = l->n_stripes;
+    page->key_bytes = l->key_bytes;
+    page->key_stripe_bytes = l->key_stripe_bytes;
+    page->key_offset = l->key_offset;
     page->digest_stripe_bytes = l->digest_stripe_bytes;
     page->entry_stripe_bytes = l->entry_stripe_bytes;
     page->directory_record_bytes = l->directory_record_bytes;

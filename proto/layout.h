@@ -51,6 +51,7 @@ uint32_t layout_append_tokens_max(const struct layout_input *in);
 uint32_t layout_demote_slots_max(const struct layout_input *in);
 #define LAYOUT_FETCH_ITEMS_MAX  4096u
 #define LAYOUT_COMMIT_SLOTS_MAX 4096u
+#define LAYOUT_KEY_RANGES_MAX   4096u
 
 /* Scorer: initialise doorbells and rings in a zeroed payload. */
 int layout_init(void *payload, uint64_t bytes, const struct layout_input *in);

@@ -8,6 +8,7 @@
  */
 #include "proto/records.h"
 
+#include "kv/plane.h"
 #include "kv/score.h"
 #include "proto/layout.h"
 
@@ -192,6 +193,20 @@ static int check_fetch(const struct checked *c)
     return rc;
 }
 
+static int check_read_keys(const struct checked *c)
+{
+    const struct record_read_keys *r = c->payload;
+    const struct key_range *ranges = (const void *)(r + 1);
+    int rc = check_range(c, "n_ranges", r->n_ranges, 1, LAYOUT_KEY_RANGES_MAX);
+    if (rc == 0)
+        rc = check_range(c, "window", r->window, 0, KV_KEY_WINDOWS - 1);
+    if (rc == 0)
+        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_ranges * sizeof(*ranges));
+    for (uint32_t i = 0; rc == 0 && i < r->n_ranges; i++)
+        rc = check_range(c, "n_slots", ranges[i].n_slots, 1, RECORD_STRIPE_SLOTS_MAX);
+    return rc;
+}
+
 static int check_trim(const struct checked *c)
 {
     return check_size(c, sizeof(struct record_trim));
@@ -237,7 +252,7 @@ static int check_completion(const struct checked *c)
     const struct record_completion *r = c->payload;
     int rc = check_status(c, r->status);
     if (rc == 0)
-        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_RELEASE);
+        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_READ_KEYS);
     if (rc == 0)
         rc = check_range(c, "count", r->count, 0, KV_MAX_TOKENS);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
@@ -260,6 +275,7 @@ static const struct {
     {RECORD_AGENT_QUERY, sizeof(struct record_agent_query), "AGENT_QUERY", check_agent_query},
     {RECORD_COMMIT, sizeof(struct record_commit), "COMMIT", check_commit},
     {RECORD_FETCH, sizeof(struct record_fetch), "FETCH", check_fetch},
+    {RECORD_READ_KEYS, sizeof(struct record_read_keys), "READ_KEYS", check_read_keys},
     {RECORD_TRIM, sizeof(struct record_trim), "TRIM", check_trim},
     {RECORD_DEMOTE, sizeof(struct record_demote), "DEMOTE", check_demote},
     {RECORD_RELEASE, sizeof(struct record_release), "RELEASE", check_release},

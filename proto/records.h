@@ -8,9 +8,9 @@
  * QUERY (refers to appended tokens by N; the scorer drains append up to N first), READS_DONE
  * selection   scorer
  * -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END) command
- * scorer -> agent       AGENT_QUERY, COMMIT, RELEASE, FETCH, TRIM: urgent, ordered background
- * scorer -> agent       DEMOTE, FETCH (of a promotion) score       agent -> scorer SCORE_BLOCK
- * completion  agent -> scorer COMPLETION, one for every command
+ * scorer -> agent       AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent, ordered
+ * background scorer -> agent       DEMOTE, FETCH (of a promotion) score       agent -> scorer
+ * SCORE_BLOCK completion  agent -> scorer COMPLETION, one for every command
  */
 #ifndef HILL_PROTO_RECORDS_H
 #define HILL_PROTO_RECORDS_H
@@ -37,6 +37,7 @@ enum record_type {
     RECORD_TRIM = 35,
     RECORD_DEMOTE = 36,
     RECORD_RELEASE = 37,
+    RECORD_READ_KEYS = 38,
     RECORD_SCORE_BLOCK = 48,
     RECORD_COMPLETION = 49,
 };
@@ -198,6 +199,21 @@ struct fetch_item {
     uint32_t cold_slot, position, staging_slot, generation;
 };
 
+/* Read keys out of the pool's plane of keys into a window behind the staging arena (kv/plane.h):
+ * the covering pages of each range, one range after the other. A range lies in one stripe
+ * and before its last committed slot or up to it; other slots may be among them. */
+struct record_read_keys {
+    struct record_header header;
+    uint64_t tag;
+    uint32_t window; /* 0 .. KV_KEY_WINDOWS - 1 */
+    uint32_t n_ranges;
+    /* then struct key_range ranges[n_ranges] */
+};
+
+struct key_range {
+    uint32_t first_slot, n_slots; /* cold slot ids */
+};
+
 /* Free every stripe of the sequence. */
 struct record_trim {
     struct record_header header;
@@ -244,7 +260,8 @@ struct record_completion {
     uint64_t flash_read_bytes, flash_write_bytes; /* by this command */
     uint64_t
         link_kv_bytes; /* entry bytes (covering pages) that crossed to the host for this command */
-    uint64_t busy_ns;  /* time the agent worked on it */
+    uint64_t link_key_bytes; /* the same of keys, by READ_KEYS */
+    uint64_t busy_ns;        /* time the agent worked on it */
 };
 
 _Static_assert(sizeof(struct record_header) == 16, "record header layout");
@@ -263,11 +280,13 @@ _Static_assert(sizeof(struct record_commit) == 32, "layout");
 _Static_assert(sizeof(struct record_release) == 32, "layout");
 _Static_assert(sizeof(struct record_fetch) == 32, "layout");
 _Static_assert(sizeof(struct fetch_item) == 16, "layout");
+_Static_assert(sizeof(struct record_read_keys) == 32, "layout");
+_Static_assert(sizeof(struct key_range) == 8, "layout");
 _Static_assert(sizeof(struct record_trim) == 32, "layout");
 _Static_assert(sizeof(struct record_demote) == 48, "layout");
 _Static_assert(sizeof(struct record_score_block) == 48, "layout");
 _Static_assert(sizeof(struct score_tuple) == 4, "layout");
-_Static_assert(sizeof(struct record_completion) == 72, "layout");
+_Static_assert(sizeof(struct record_completion) == 80, "layout");
 
 static inline uint64_t record_pad16(uint64_t bytes)
 {

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <unistd.h>
 
 #include <pthread.h>
@@ -28,6 +29,7 @@
 #include "base/log.h"
 #include "cpu_scorer/hkm.h"
 #include "cpu_scorer/pipeline.h"
+#include "kv/plane.h"
 #include "kv/select.h"
 #include "proto/records.h"
 
@@ -60,6 +62,8 @@ struct rig_agent {
     struct shm_ring_end ends[RING_COUNT];
     struct shm_doorbell *bell;
     struct shm_arena staging; /* a view */
+    uint8_t *windows;         /* of keys */
+    uint32_t window_bytes;
     struct rig_slot slots[RIG_STRIPE * RIG_STRIPES];
     struct record_completion late[8]; /* DEMOTE completions held back */
     uint32_t n_late;
@@ -100,7 +104,8 @@ static void agent_complete(struct rig_agent *a, const struct record_header *head
                                   .detail = detail,
                                   .flash_read_bytes = 1000,
                                   .flash_write_bytes = 100,
-                                  .link_kv_bytes = 10 * count};
+                                  .link_kv_bytes = 10 * count,
+                                  .link_key_bytes = command == RECORD_READ_KEYS ? detail : 0};
     if (command == RECORD_DEMOTE && a->n_late < 8 && rig_random(&a->random, 2)) {
         a->late[a->n_late++] = c;
         return;
@@ -221,6 +226,32 @@ static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
     agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
 }
 
+/* Keys as the pool's plane has them: in pages of the file, a range's pages after the other's. */
+static void agent_read_keys(struct rig_agent *a, const struct record_read_keys *r)
+{
+    const struct key_range *ranges = (const struct key_range *)(r + 1);
+    uint8_t *at = a->windows + r->window * a->window_bytes;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < r->n_ranges; i++) {
+        uint32_t first = ranges[i].first_slot, n = ranges[i].n_slots;
+        uint32_t skip = first % RIG_STRIPE * 2 * RIG_DIMS % 4096;
+        assert_int_equal(first / RIG_STRIPE, (first + n - 1) / RIG_STRIPE);
+        uint32_t end = first + n - 1; /* one from there on is committed */
+        while (!a->slots[end].committed && end % RIG_STRIPE != RIG_STRIPE - 1)
+            end++;
+        assert_true(a->slots[end].committed);
+        for (uint32_t j = 0; j < n; j++) {
+            const struct rig_slot *s = &a->slots[first + j];
+            if (s->written)
+                assert_true(s->sequence == r->header.sequence && s->layer == r->header.layer);
+            memcpy(at + used + skip + j * 2 * RIG_DIMS, s->entry, 2 * RIG_DIMS);
+        }
+        used += (skip + n * 2 * RIG_DIMS + 4095) / 4096 * 4096;
+    }
+    assert_true(used <= a->window_bytes);
+    agent_complete(a, &r->header, r->tag, RECORD_READ_KEYS, 0, r->n_ranges, used);
+}
+
 static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r)
 {
     for (uint32_t i = 0; i < a->n_late; i++) /* its own demotions are over by then */
@@ -249,6 +280,8 @@ static bool agent_take(struct rig_agent *a, enum layout_ring ring)
         agent_query(a, payload);
     else if (type == RECORD_FETCH)
         agent_fetch(a, payload);
+    else if (type == RECORD_READ_KEYS)
+        agent_read_keys(a, payload);
     else
         agent_trim_sequence(a, payload);
     shm_ring_release(&a->ends[ring]);
@@ -293,11 +326,13 @@ struct rig_options {
     int64_t agent_deadline_ms;
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     bool speculates;
+    uint32_t policy;  /* the pipeline's */
+    const char *mass; /* path that evaluates keys; NULL: auto */
 };
 
 struct rig {
     void *ring_memory[RING_COUNT];
-    void *staging_memory, *hot_memory;
+    void *staging_memory, *hot_memory, *windows;
     struct shm_doorbell bells[PARTY_COUNT];
     struct shm_ring_end scorer[RING_COUNT], gpu[RING_COUNT];
     struct shm_arena staging, staging_view;
@@ -427,6 +462,9 @@ static struct pipeline_config rig_config(const struct rig_options *o)
         .stripe_slots = RIG_STRIPE,
         .n_stripes = o->n_stripes ? o->n_stripes : RIG_STRIPES,
         .score = o->score ? o->score : kv_score_reference,
+        .policy = o->policy,
+        .mass = kv_mass_choose(o->mass ? o->mass : "auto"),
+        .key_window_bytes = kv_policy_reads_keys(o->policy) ? 8192 : 0,
         .agent_deadline_ns = CLOCK_MS(o->agent_deadline_ms ? o->agent_deadline_ms : 60000)};
 }
 
@@ -452,7 +490,12 @@ static struct rig *rig_start(const struct rig_options *o)
     assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
     struct hkm_config tables = {rig_geometry, RIG_CTX, RIG_SEQUENCES, RIG_GPU_SLOTS,
                                 config.hot_blocks};
-    struct pipeline_io io = {r->scorer, &r->bells[PARTY_SCORER], &r->staging, NULL, 0};
+    struct pipeline_io io = {
+        .rings = r->scorer, .bell = &r->bells[PARTY_SCORER], .staging = &r->staging};
+    if (config.key_window_bytes)
+        io.key_windows = r->windows = rig_memory(KV_KEY_WINDOWS * config.key_window_bytes);
+    r->agent->windows = io.key_windows;
+    r->agent->window_bytes = config.key_window_bytes;
     io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
     io.hot = r->hot_memory = rig_memory(io.hot_bytes);
     struct pipeline_hooks hooks = {r,           rig_interrupted, rig_stats,
@@ -510,6 +553,7 @@ static void rig_stop(struct rig *r)
     shm_arena_finish(&r->agent->staging);
     free(r->staging_memory);
     free(r->hot_memory);
+    free(r->windows);
     free(r->agent);
     free(r);
 }
@@ -526,7 +570,8 @@ struct rig_request {
     uint32_t appended[RIG_LAYERS];
     XXH64_state_t *hash; /* the oracle's */
     uint64_t uploads, in_place;
-    bool check; /* against the oracle */
+    bool check;                       /* against the oracle */
+    double seen[RIG_LAYERS][RIG_CTX]; /* the oracle's sums of attention mass */
     /* of the last selection: what the attention still reads in the hot pool */
     uint32_t reading[RIG_GPU_SLOTS][2], n_reading, reading_layer; /* hot slot, position */
     uint32_t linger_us;                                           /* of each attention */
@@ -721,6 +766,132 @@ static uint32_t oracle_select(const struct rig_request *q, uint32_t layer, uint3
     return k;
 }
 
+static double rig_half_value(uint16_t bits)
+{
+    double size = ldexp(1024 + (bits & 1023), (bits >> 10 & 31) - 25); /* rig_half's are normal */
+    return bits & 0x8000 ? -size : size;
+}
+
+/* Attention mass of n tokens, by the book. */
+static void oracle_mass(const struct rig_request *q, uint32_t layer, uint32_t n, const float *query,
+                        double *mass)
+{
+    static double weights[RIG_CTX];
+    memset(mass, 0, n * sizeof *mass);
+    for (uint32_t h = 0; h < 4; h++) {
+        double most = -1e300, sum = 0;
+        for (uint32_t p = 0; p < n; p++) {
+            double dot = 0;
+            for (uint32_t i = 0; i < 16; i++)
+                dot += (double)query[h * 16 + i] *
+                       rig_half_value(q->entries[layer][p][h / 2 * 16 + i]);
+            weights[p] = dot / 4;
+            most = fmax(most, weights[p]);
+        }
+        for (uint32_t p = 0; p < n; p++)
+            sum += weights[p] = exp(weights[p] - most);
+        for (uint32_t p = 0; p < n; p++)
+            mass[p] += weights[p] / sum;
+    }
+}
+
+/* Forced tokens are in, and of the others none that is left out beats one that is in by more than
+ * a score's precision. The positions are the caller's to hash. */
+static uint32_t check_by_mass(struct rig_request *q, uint32_t layer, uint32_t n, const float *query,
+                              const struct selected_item *items, uint32_t *positions)
+{
+    static double mass[RIG_CTX];
+    bool in[RIG_CTX] = {false};
+    double least = 1e300, most = 0;
+    uint32_t k = kv_budget_tokens(&q->settings, n);
+    oracle_mass(q, layer, n, query, mass);
+    for (uint32_t p = 0; p < n; p++)
+        q->seen[layer][p] += mass[p];
+    for (uint32_t i = 0; i < k; i++)
+        in[positions[i] = items[i].position] = true;
+    for (uint32_t p = 0; p < n; p++) {
+        double rank = q->settings.policy == KV_POLICY_H2O ? q->seen[layer][p] : mass[p];
+        if (p < q->settings.sinks || p + q->settings.window >= n)
+            assert_true(in[p]);
+        else if (in[p])
+            least = fmin(least, rank);
+        else
+            most = fmax(most, rank);
+    }
+    assert_true(most <= least * (1 + 0x1p-9));
+    return k;
+}
+
+/* Value of a key, or bound of the keys of positions first .. end - 1, by the book. */
+static double oracle_value(const struct rig_request *q, uint32_t layer, const float *query,
+                           uint32_t first, uint32_t end)
+{
+    double all = 0, most = -1e300;
+    for (uint32_t h = 0; h < 2; h++) {
+        double sums[16], length = 0, product = 0;
+        for (uint32_t i = 0; i < 16; i++) {
+            sums[i] = (double)query[h * 32 + i] + (double)query[h * 32 + 16 + i];
+            length += sums[i] * sums[i];
+        }
+        for (uint32_t i = 0; i < 16; i++) {
+            double term = -1e300;
+            for (uint32_t p = first; p < end; p++)
+                term = fmax(term, sums[i] * rig_half_value(q->entries[layer][p][h * 16 + i]));
+            product += term / (q->settings.importance == KV_IMPORTANCE_NORM ? sqrt(length) : 1);
+        }
+        all += product;
+        most = fmax(most, product);
+    }
+    return q->settings.importance == KV_IMPORTANCE_SUM ? all : most;
+}
+
+struct rig_chunk {
+    uint32_t chunk;
+    double bound;
+};
+
+static int chunk_order(const void *a, const void *b)
+{
+    const struct rig_chunk *x = a, *y = b;
+    return x->bound < y->bound ? 1 : x->bound > y->bound ? -1 : x->chunk < y->chunk ? 1 : -1;
+}
+
+/* leoam: fine chunks by their bounds until there are twice as many tokens as can be selected; of
+ * those the best. */
+static uint32_t check_by_chunks(struct rig_request *q, uint32_t layer, uint32_t n,
+                                const float *query, const struct selected_item *items,
+                                uint32_t *positions)
+{
+    static struct rig_chunk chunks[RIG_CTX / 16 + 1];
+    bool in[RIG_CTX] = {false}, candidate[RIG_CTX] = {false};
+    uint32_t k = kv_budget_tokens(&q->settings, n), forced = q->settings.sinks + q->settings.window;
+    uint32_t n_chunks = (n + 15) / 16, target = 2 * (k - forced), found = 0;
+    double least = 1e300, most = -1e300;
+    for (uint32_t c = 0; c < n_chunks; c++)
+        chunks[c] = (struct rig_chunk){
+            c, c * 16 + 16 <= n ? oracle_value(q, layer, query, c * 16, c * 16 + 16) : 1e300};
+    qsort(chunks, n_chunks, sizeof *chunks, chunk_order);
+    for (uint32_t c = 0; c < n_chunks && found < target; c++)
+        for (uint32_t p = chunks[c].chunk * 16; p < chunks[c].chunk * 16 + 16; p++)
+            if (p >= q->settings.sinks && p + q->settings.window < n)
+                found += candidate[p] = true;
+    for (uint32_t i = 0; i < k; i++)
+        in[positions[i] = items[i].position] = true;
+    for (uint32_t p = 0; p < n; p++) {
+        if (p < q->settings.sinks || p + q->settings.window >= n) {
+            assert_true(in[p]);
+        } else if (candidate[p]) {
+            double value = oracle_value(q, layer, query, p, p + 1);
+            least = in[p] ? fmin(least, value) : least;
+            most = in[p] ? most : fmax(most, value);
+        } else {
+            assert_false(in[p]);
+        }
+    }
+    assert_true(most <= least + fabs(least) * 0x1p-8);
+    return k;
+}
+
 /* Apply the uploads, then look at what attention would read. */
 static void check_answer(struct rig_request *q, uint32_t layer, uint32_t n, const float *query,
                          const struct record_selection *answer)
@@ -753,9 +924,13 @@ static void check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
                                 q->entries[layer][items[i].position], RIG_ENTRY);
     if (!q->check)
         return;
-    uint32_t k = oracle_select(q, layer, n, query, positions);
+    bool mass = kv_policy_reads_keys(q->settings.policy);
+    assert_int_equal(answer->n_selected, kv_budget_tokens(&q->settings, n));
+    uint32_t k = q->settings.policy == KV_POLICY_LEOAM
+                     ? check_by_chunks(q, layer, n, query, items, positions)
+                 : mass ? check_by_mass(q, layer, n, query, items, positions)
+                        : oracle_select(q, layer, n, query, positions);
     uint32_t head[2] = {q->step, layer};
-    assert_int_equal(answer->n_selected, k);
     for (uint32_t i = 0; i < k; i++)
         assert_int_equal(items[i].position, positions[i]);
     XXH64_update(q->hash, head, sizeof head);
@@ -846,7 +1021,7 @@ static void oracle_recall(struct rig_request *q, uint32_t layer, uint32_t n, con
 
 /* A decode step whose queries are guessed from layer 1 on: the next layer's guess goes out before
  * this layer's attention reads, and that reads on while the guess is worked at. */
-static int gpu_decode_guessed(struct rig_request *q, enum query_kind kind)
+static inline int gpu_decode_guessed(struct rig_request *q, enum query_kind kind)
 {
     struct rig_question asked[RIG_LAYERS], exact;
     int status = 0;

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "csd_agent/commands.h"
+#include "kv/plane.h"
 
 #define EPOCH           7u
 #define STAGING_SLOTS   64u
@@ -27,7 +28,7 @@ static const uint32_t capacities[RINGS] = {INPUT_CAPACITY, INPUT_CAPACITY, SCORE
 struct scene {
     struct data_plane plane;
     struct model m;
-    void *ring_memory[RINGS], *arena_memory;
+    void *ring_memory[RINGS], *arena_memory, *windows;
     struct shm_ring_end ends[RINGS]; /* the scorer's */
     struct shm_doorbell agent_bell, scorer_bell;
     struct shm_arena staging;
@@ -90,8 +91,9 @@ static inline void scene_start(struct scene *s)
     assert_int_equal(pthread_create(&s->thread, NULL, agent_main, s), 0);
 }
 
-/* Without its thread: the plane is the caller's to change. */
-static inline void scene_prepare(struct scene *s, uint32_t wrong_position)
+/* Without its thread: the plane is the caller's to change. key_bytes: of a pool of keys; 0: of
+ * digests. */
+static inline void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes)
 {
     struct kv_geometry g = {2, 4, 2, 24};
     struct cold_pool_config config = {.url = pool_url(),
@@ -99,7 +101,8 @@ static inline void scene_prepare(struct scene *s, uint32_t wrong_position)
                                       .geometry = g,
                                       .n_sequences = 2,
                                       .cap_bytes = 12u << 20,
-                                      .fingerprint = 1};
+                                      .fingerprint = 1,
+                                      .key_bytes = key_bytes};
     uint64_t bytes = shm_arena_bytes(STAGING_SLOTS, kv_entry_bytes(&g));
 
     memset(s, 0, sizeof *s);
@@ -117,6 +120,17 @@ static inline void scene_prepare(struct scene *s, uint32_t wrong_position)
     assert_int_equal(shm_arena_view(&s->plane.staging, s->arena_memory, bytes), 0);
     assert_int_equal(shm_arena_own(&s->staging, s->arena_memory, bytes), 0);
     open_rings(s);
+    if (key_bytes == 0)
+        return;
+    s->plane.key_window_bytes = 64u << 10;
+    s->windows = aligned_alloc(4096, KV_KEY_WINDOWS * (64u << 10));
+    memset(s->windows, 0xa5, KV_KEY_WINDOWS * (64u << 10));
+    s->plane.key_windows = s->windows;
+}
+
+static inline void scene_prepare(struct scene *s, uint32_t wrong_position)
+{
+    scene_prepare_keys(s, wrong_position, 0);
 }
 
 static inline void scene_open(struct scene *s, uint32_t wrong_position)
@@ -143,6 +157,7 @@ static inline void scene_close(struct scene *s)
     }
     shm_arena_finish(&s->staging);
     free(s->arena_memory);
+    free(s->windows);
     model_free(&s->m);
 }
 

@@ -56,6 +56,9 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
     } else if (type == RECORD_RELEASE) {
         const struct record_release *r = (const void *)payload;
         touch(payload, sizeof(*r), (uint64_t)r->n_slots * sizeof(uint32_t));
+    } else if (type == RECORD_READ_KEYS) {
+        const struct record_read_keys *r = (const void *)payload;
+        touch(payload, sizeof(*r), (uint64_t)r->n_ranges * sizeof(struct key_range));
     } else if (type == RECORD_AGENT_QUERY) {
         touch(payload, sizeof(struct record_agent_query), kv_digest_bytes(g));
     }

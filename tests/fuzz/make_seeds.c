@@ -223,6 +223,14 @@ static void record_of_kind(uint8_t kind)
         write_record(kind, &(struct record_release){.n_slots = 3}, sizeof(struct record_release),
                      12);
         break;
+    case RECORD_READ_KEYS: {
+        struct {
+            struct record_read_keys record;
+            struct key_range ranges[2];
+        } r = {{.n_ranges = 2}, {{0, 3}, {256, 4096}}};
+        write_record(kind, &r, sizeof r, 0);
+        break;
+    }
     case RECORD_AGENT_QUERY:
         write_record(kind, &(struct record_agent_query){.block_tokens = 64},
                      sizeof(struct record_agent_query), kv_digest_bytes(g));

@@ -96,9 +96,13 @@ static void policies_go_by_name(void **state)
     assert_int_equal(policy, KV_POLICY_FULL);
     assert_int_equal(kv_policy_parse("hillinfer", &policy), 0);
     assert_int_equal(policy, KV_POLICY_HILLINFER);
-    assert_int_equal(kv_policy_parse("h2o", &policy), HILL_E_UNSUPPORTED);
+    assert_int_equal(kv_policy_parse("h2o", &policy), 0);
+    assert_int_equal(policy, KV_POLICY_H2O);
+    assert_int_equal(kv_policy_parse("oracle", &policy), 0);
+    assert_int_equal(policy, KV_POLICY_ORACLE);
     assert_int_equal(kv_policy_parse("prefetch", &policy), HILL_E_UNSUPPORTED);
-    assert_int_equal(kv_policy_parse("leoam", &policy), HILL_E_UNSUPPORTED);
+    assert_int_equal(kv_policy_parse("leoam", &policy), 0);
+    assert_int_equal(policy, KV_POLICY_LEOAM);
     assert_int_equal(kv_policy_parse("fullest", &policy), HILL_E_INVALID);
     assert_string_equal(kv_policy_name(KV_POLICY_FULL), "full");
     assert_null(kv_policy_name(KV_POLICY_COUNT));

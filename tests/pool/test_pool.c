@@ -422,7 +422,7 @@ static void another_version_is_unsupported(void **state)
     (void)state;
     struct pool_layout layout;
     int fd = formatted(&layout);
-    reseal(fd, 0, POOL_PAGE_BYTES, 16, 2);
+    reseal(fd, 0, POOL_PAGE_BYTES, 16, 3);
     assert_int_equal(open_code(fd, FINGERPRINT), HILL_E_UNSUPPORTED);
     close(fd);
 }

@@ -28,7 +28,7 @@ static const uint32_t all_types[] = {
     RECORD_SEQ_BEGIN, RECORD_APPEND,     RECORD_STEP_END,  RECORD_SEQ_END,     RECORD_QUERY,
     RECORD_SELECTION, RECORD_SEQ_READY,  RECORD_SEQ_STATS, RECORD_AGENT_QUERY, RECORD_COMMIT,
     RECORD_FETCH,     RECORD_TRIM,       RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
-    RECORD_RELEASE,   RECORD_READS_DONE,
+    RECORD_RELEASE,   RECORD_READS_DONE, RECORD_READ_KEYS,
 };
 #define N_TYPES (sizeof(all_types) / sizeof(all_types[0]))
 
@@ -79,6 +79,13 @@ static uint32_t good_record(uint32_t type, void *room)
     case RECORD_FETCH:
         ((struct record_fetch *)room)->n_entries = 4;
         return 32 + 4 * 16;
+    case RECORD_READ_KEYS: {
+        struct record_read_keys *r = room;
+        r->n_ranges = 2;
+        for (uint32_t i = 0; i < 2; i++)
+            ((struct key_range *)(r + 1))[i].n_slots = 4096 - i;
+        return 32 + 2 * 8;
+    }
     case RECORD_DEMOTE:
         ((struct record_demote *)room)->n_slots = 5;
         return 48 + 32 + 160 + 32 + 5 * 128; /* 20, 160 and 20 bytes, padded to 16 */
@@ -91,7 +98,7 @@ static uint32_t good_record(uint32_t type, void *room)
     }
     case RECORD_COMPLETION:
         ((struct record_completion *)room)->command = RECORD_FETCH;
-        return 72;
+        return 80;
     default:
         return 32; /* SEQ_END, READS_DONE, SEQ_READY, SEQ_STATS, TRIM */
     }
@@ -167,13 +174,16 @@ static const struct field fields[] = {
     {RECORD_COMMIT, FIELD(commit, n_slots), {0, 8, 10, 9 + (1u << 30), UINT32_MAX, END}},
     {RECORD_RELEASE, FIELD(release, n_slots), {0, 6, 8, 7 + (1u << 30), UINT32_MAX, END}},
     {RECORD_FETCH, FIELD(fetch, n_entries), {0, 3, 5, 4 + (1u << 28), UINT32_MAX, END}},
+    {RECORD_READ_KEYS, FIELD(read_keys, n_ranges), {0, 1, 3, 2 + (1u << 29), UINT32_MAX, END}},
+    {RECORD_READ_KEYS, FIELD(read_keys, window), {4, UINT32_MAX, END}},
+    {RECORD_READ_KEYS, sizeof(struct record_read_keys) + 12, 4, {0, 4097, UINT32_MAX, END}},
     {RECORD_DEMOTE, FIELD(demote, n_slots), {0, 4, 6, 4097, 5 + (1u << 25), UINT32_MAX}},
     {RECORD_DEMOTE, FIELD(demote, first_slot), {UINT32_MAX - 4, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, n), {0, 5, 7, 4097, 6 + (1u << 30), UINT32_MAX}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, first_slot), {4091, 4096, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, version), {0, 2, 65535, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, planes), {0, 2, 65535, END}},
-    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 38, UINT32_MAX, END}},
+    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 39, UINT32_MAX, END}},
     {RECORD_COMPLETION, FIELD(completion, status), {1, U32(-16), END}},
     {RECORD_COMPLETION, FIELD(completion, count), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
 };

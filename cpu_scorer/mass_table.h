@@ -1,0 +1,47 @@
+/*
+ * cpu_scorer/mass_table.h - the attention mass of one query's tokens, worked out on the scoring
+ * threads (kv/mass.h), and its sum over all queries of a layer so far.
+ *
+ * What: mass_table_begin takes a query; keys come in any order from anywhere (mass_table_keys, by
+ * several threads, each position once); mass_table_finish turns the logits into masses and scores.
+ * h2o ranks by the sum over the queries of the decode steps so far, this one included (the
+ * prefill's attention never comes by the scorer); oracle by this query's mass alone. A step counts
+ * once a layer: a query that is sent again adds nothing. Memory: counted in M_0
+ * (kv/plan.c). Who calls it: pipeline_keys.c. Concurrency: mass_table_keys by the pool's threads
+ * between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at create;
+ * HILL_E_PROTOCOL when tokens are missing.
+ */
+#ifndef HILL_CPU_SCORER_MASS_TABLE_H
+#define HILL_CPU_SCORER_MASS_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cpu_scorer/scoring.h"
+#include "kv/mass.h"
+
+struct mass_table;
+
+int mass_table_create(struct mass_table **out, const struct kv_geometry *g,
+                      const struct kv_mass_ops *ops, uint32_t ctx_tokens, uint32_t n_sequences);
+void mass_table_destroy(struct mass_table *t);
+uint64_t mass_table_bytes(const struct mass_table *t);
+
+/* The sums of a sequence start at 0. */
+void mass_table_clear(struct mass_table *t, uint32_t sequence);
+
+/* q [n_heads][head_dim] over positions 0 .. n_tokens - 1. */
+void mass_table_begin(struct mass_table *t, const float *q, uint32_t n_tokens);
+
+/* n keys, FP16 [n][stride_halfs]; those at positions from n_tokens on are left out. */
+void mass_table_keys(struct mass_table *t, const uint16_t *keys, uint64_t stride_halfs, uint32_t n,
+                     const uint32_t *positions);
+
+/* How many keys were there since begin. */
+uint32_t mass_table_count(const struct mass_table *t);
+
+/* Scores [n_tokens] for the selector. sum: by the sum over queries, to which this one is added. */
+int mass_table_finish(struct mass_table *t, struct score_pool *pool, uint32_t sequence,
+                      uint32_t layer, uint32_t step, bool sum, uint16_t *scores);
+
+#endif

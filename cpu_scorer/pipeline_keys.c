@@ -1,0 +1,473 @@
+/*
+ * cpu_scorer/pipeline_keys.c - a query of a policy that evaluates FP16 keys on the CPU: h2o and
+ * oracle look at all of them (mass_table.h), leoam at those of the chunks that its bounds name
+ * (chunk_table.h).
+ *
+ * Hot keys are the first half of their entries. Cold ones come over the link with every query:
+ * READ_KEYS commands fill the windows behind the staging arena one after the other, up to
+ * KV_KEY_WINDOWS on their way while the scoring threads evaluate the hot blocks and then the
+ * windows that have arrived. Windows are given again when they have been evaluated. What came over
+ * is counted as link_key by its completions. The query is open meanwhile, so that nothing of the
+ * tables moves. Who calls it: pipeline_query.c and, for completions, pipeline_agent.c; data thread
+ * alone. Failure: a query that fails waits until no command of it is out any more, since the agent
+ * may still be writing into a window.
+ */
+#include "cpu_scorer/pipeline_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/stage_trace.h"
+#include "cpu_scorer/chunk_table.h"
+#include "cpu_scorer/mass_table.h"
+#include "kv/plane.h"
+
+#define RANGES_MAX                                                                                 \
+    (KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES) /* of a window: each has a page at least                 \
+                                           */
+#define PIECE_SLOTS 64u                   /* of one range: a job's item */
+
+enum window_state { WINDOW_FREE, WINDOW_READING, WINDOW_THERE };
+
+struct key_window {
+    enum window_state state;
+    uint64_t tag;
+    uint32_t n_ranges;
+    struct key_range ranges[RANGES_MAX];
+};
+
+/* Keys that lie one after the other. */
+struct key_piece {
+    const uint16_t *keys;
+    uint32_t slot, n;
+};
+
+enum key_job { JOB_NONE, JOB_HOT, JOB_WINDOW };
+
+struct key_eval {
+    struct mass_table *mass;    /* NULL: leoam */
+    struct chunk_table *chunks; /* of leoam */
+    struct key_range *ranges;   /* of the query: [ranges_max] */
+    uint32_t n_ranges;
+    uint32_t next_range, next_slot; /* what is to be read next */
+    struct key_window windows[KV_KEY_WINDOWS];
+    uint32_t next_read, next_work; /* windows are used in turn */
+    uint32_t n_open;               /* READ_KEYS without their completion */
+    int status;                    /* of those */
+    enum key_job job;              /* in the pool's hands */
+    bool hot_done;
+    /* what the pool's job reads */
+    struct pipeline *pipeline;
+    uint32_t n_blocks, sequence, layer, list;
+    struct key_piece *pieces; /* [pieces_max] */
+    uint32_t n_pieces;
+};
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static uint32_t pieces_max(const struct pipeline_config *c)
+{
+    uint32_t key_bytes = kv_plane_key_bytes(&c->geometry, c->policy);
+    return c->key_window_bytes / (key_bytes * PIECE_SLOTS) + RANGES_MAX + 1;
+}
+
+/* Ranges of a query: a stripe's, or candidates' that do not lie together. */
+static uint32_t ranges_max(const struct pipeline *p)
+{
+    uint32_t chunked = p->config.ctx_tokens + 1;
+    return p->config.policy == KV_POLICY_LEOAM && p->cold.n_stripes ? chunked
+                                                                    : p->cold.n_stripes + 1;
+}
+
+int keys_create(struct pipeline *p)
+{
+    const struct pipeline_config *c = &p->config;
+    if (!kv_policy_reads_keys(c->policy))
+        return 0;
+    struct key_eval *e = p->keys = calloc(1, sizeof *e);
+    if (!e)
+        return HILL_E_NOMEM;
+    e->pipeline = p;
+    e->ranges = calloc(ranges_max(p), sizeof *e->ranges);
+    e->pieces = calloc(pieces_max(c), sizeof *e->pieces);
+    if (!e->ranges || !e->pieces)
+        return HILL_E_NOMEM;
+    if (c->policy == KV_POLICY_LEOAM)
+        return chunk_table_create(&e->chunks, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences);
+    return mass_table_create(&e->mass, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences);
+}
+
+void keys_destroy(struct pipeline *p)
+{
+    if (!p->keys)
+        return;
+    mass_table_destroy(p->keys->mass);
+    chunk_table_destroy(p->keys->chunks);
+    free(p->keys->ranges);
+    free(p->keys->pieces);
+    free(p->keys);
+    p->keys = NULL;
+}
+
+void keys_begin(struct pipeline *p, struct sequence *s)
+{
+    if (p->keys && p->keys->mass)
+        mass_table_clear(p->keys->mass, s->index);
+}
+
+void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
+                 const uint8_t *entries)
+{
+    if (p->keys && p->keys->chunks)
+        chunk_table_append(p->keys->chunks, s->index, layer, first, n,
+                           (const uint16_t *)(const void *)entries, p->hkm.entry_bytes / 2);
+}
+
+/* ---- what is to be read --------------------------------------------------------------------- */
+
+/* The used part of each of the list's stripes, up to its last committed slot. */
+static void list_stripes(struct pipeline *p, struct key_eval *e)
+{
+    const struct cold_list *l = &p->cold.lists[e->list];
+    uint32_t slots = p->cold.stripe_slots;
+    e->n_ranges = 0;
+    if (l->committed == 0)
+        return;
+    for (uint32_t s = l->first; s != COLD_NONE; s = p->cold.stripes[s].next) {
+        uint32_t n = s == l->current ? l->used : slots;
+        while (n && cold_map_position(&p->cold, e->list, (uint64_t)s * slots + n - 1) == COLD_NONE)
+            n--;
+        if (n)
+            e->ranges[e->n_ranges++] = (struct key_range){s * slots, n};
+        if (s == l->current)
+            break;
+    }
+}
+
+static int slot_order(const void *a, const void *b)
+{
+    uint32_t x = ((const struct key_range *)a)->first_slot;
+    uint32_t y = ((const struct key_range *)b)->first_slot;
+    return x < y ? -1 : x > y;
+}
+
+/* Do b's pages follow a's, or begin in them? Then one range costs no more than two. */
+static bool pages_meet(const struct pipeline *p, const struct key_range *a,
+                       const struct key_range *b)
+{
+    uint64_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
+    uint64_t end = (a->first_slot % p->cold.stripe_slots + a->n_slots) * key_bytes;
+    uint64_t start = b->first_slot % p->cold.stripe_slots * key_bytes;
+    return a->first_slot / p->cold.stripe_slots == b->first_slot / p->cold.stripe_slots &&
+           start / KV_PAGE_BYTES <= (end + KV_PAGE_BYTES - 1) / KV_PAGE_BYTES;
+}
+
+/* The candidates' cold slots, as few ranges as their pages allow. */
+static void list_candidates(struct pipeline *p, struct key_eval *e)
+{
+    uint32_t n_chunks, n = 0;
+    const uint32_t *chunks = chunk_table_chunks(e->chunks, &n_chunks);
+    for (uint32_t i = 0; i < n_chunks * KV_CHUNK_FINE; i++) {
+        uint32_t position = chunks[i / KV_CHUNK_FINE] * KV_CHUNK_FINE + i % KV_CHUNK_FINE;
+        if (!chunk_table_wants(e->chunks, position))
+            continue;
+        uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position);
+        if (hkm_tag(word) == HKM_COLD)
+            e->ranges[n++] = (struct key_range){hkm_slot(word), 1};
+    }
+    qsort(e->ranges, n, sizeof *e->ranges, slot_order);
+    e->n_ranges = n > 0;
+    for (uint32_t i = 1; i < n; i++) {
+        struct key_range *last = &e->ranges[e->n_ranges - 1];
+        if (pages_meet(p, last, &e->ranges[i]))
+            last->n_slots = e->ranges[i].first_slot + 1 - last->first_slot;
+        else
+            e->ranges[e->n_ranges++] = e->ranges[i];
+    }
+}
+
+/* How many of `left` slots from `slot` on fit `room` bytes of whole pages. */
+static uint32_t slots_that_fit(const struct pipeline *p, uint32_t slot, uint32_t left,
+                               uint64_t room)
+{
+    uint32_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
+    uint64_t at = (uint64_t)(slot % p->cold.stripe_slots) * key_bytes % KV_PAGE_BYTES;
+    uint64_t fit = room > at ? (room / KV_PAGE_BYTES * KV_PAGE_BYTES - at) / key_bytes : 0;
+    return fit < left ? (uint32_t)fit : left;
+}
+
+static uint64_t range_pages(const struct pipeline *p, const struct key_range *r)
+{
+    uint32_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
+    return kv_key_pages((uint64_t)(r->first_slot % p->cold.stripe_slots) * key_bytes, r->n_slots,
+                        key_bytes);
+}
+
+/* Fill the window's ranges from what is left; where the reading goes on is in *range and *slot. */
+static void fill_window(struct pipeline *p, struct key_eval *e, struct key_window *w, uint32_t most,
+                        uint32_t *range, uint32_t *slot)
+{
+    uint64_t used = 0;
+    w->n_ranges = 0;
+    while (*range < e->n_ranges && w->n_ranges < most) {
+        const struct key_range *r = &e->ranges[*range];
+        uint32_t left = r->n_slots - *slot, first = r->first_slot + *slot;
+        uint32_t n = slots_that_fit(p, first, left, p->config.key_window_bytes - used);
+        if (n == 0)
+            break;
+        w->ranges[w->n_ranges] = (struct key_range){first, n};
+        used += range_pages(p, &w->ranges[w->n_ranges++]);
+        *slot += n;
+        if (n == left) {
+            ++*range;
+            *slot = 0;
+        }
+    }
+}
+
+/* Have the next window filled, when it is free and something is left: 1, 0, or an error. */
+static int push_read(struct pipeline *p, const struct record_query *q)
+{
+    struct key_eval *e = p->keys;
+    struct key_window *w = &e->windows[e->next_read];
+    struct shm_ring_end *ring = &p->io.rings[RING_COMMAND];
+    uint32_t range = e->next_range, slot = e->next_slot;
+    if (e->status || range == e->n_ranges || w->state != WINDOW_FREE)
+        return 0;
+    uint32_t most = (shm_ring_payload_max(ring) - (uint32_t)sizeof(struct record_read_keys)) /
+                    (uint32_t)sizeof(struct key_range);
+    fill_window(p, e, w, most < RANGES_MAX ? most : RANGES_MAX, &range, &slot);
+    uint32_t bytes =
+        (uint32_t)(sizeof(struct record_read_keys) + w->n_ranges * sizeof(struct key_range));
+    void *payload;
+    int rc = shm_ring_reserve(ring, bytes, &payload);
+    if (rc)
+        return rc == HILL_E_PEER_GONE || rc == HILL_E_WOULD_BLOCK ? p->agent_status : rc;
+    struct record_read_keys *record = payload;
+    w->tag = agent_tag(p);
+    *record = (struct record_read_keys){
+        .header = q->header, .tag = w->tag, .window = e->next_read, .n_ranges = w->n_ranges};
+    memcpy(record + 1, w->ranges, w->n_ranges * sizeof *w->ranges);
+    shm_ring_publish(ring, RECORD_READ_KEYS, bytes);
+    agent_sent(p);
+    w->state = WINDOW_READING;
+    e->next_read = (e->next_read + 1) % KV_KEY_WINDOWS;
+    e->next_range = range;
+    e->next_slot = slot;
+    e->n_open++;
+    return 1;
+}
+
+void keys_complete(struct pipeline *p, const struct record_completion *c)
+{
+    struct key_eval *e = p->keys;
+    for (uint32_t i = 0; e && i < KV_KEY_WINDOWS; i++) {
+        struct key_window *w = &e->windows[i];
+        if (w->state != WINDOW_READING || w->tag != c->tag)
+            continue;
+        w->state = WINDOW_THERE;
+        e->n_open--;
+        p->query.cold_done_ns = clock_now_ns();
+        if (!c->status || e->status)
+            return;
+        e->status = c->status;
+        pipeline_fail(p, &p->sequences[p->query.sequence], c->status,
+                      "reading keys of layer %u from the drive", p->query.layer);
+        return;
+    }
+}
+
+/* ---- evaluating ----------------------------------------------------------------------------- */
+
+static void run_hot(void *context, uint32_t first, uint32_t end)
+{
+    const struct key_eval *e = context;
+    const struct pipeline *p = e->pipeline;
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t slot = p->blocks[i] * KV_HOT_BLOCK_TOKENS;
+        mass_table_keys(e->mass, (const uint16_t *)(const void *)hkm_entry(&p->hkm, slot),
+                        p->hkm.entry_bytes / 2, KV_HOT_BLOCK_TOKENS, &p->hkm.positions[slot]);
+    }
+}
+
+/* The hot ones of candidates: items are chunks. */
+static void run_hot_chunks(void *context, uint32_t first, uint32_t end)
+{
+    const struct key_eval *e = context;
+    const struct pipeline *p = e->pipeline;
+    uint32_t n_chunks;
+    const uint32_t *chunks = chunk_table_chunks(e->chunks, &n_chunks);
+    for (uint32_t i = first; i < end; i++)
+        for (uint32_t j = 0; j < KV_CHUNK_FINE; j++) {
+            uint32_t position = chunks[i] * KV_CHUNK_FINE + j;
+            if (!chunk_table_wants(e->chunks, position))
+                continue;
+            uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position);
+            if (hkm_tag(word) == HKM_HOT)
+                chunk_table_keys(e->chunks,
+                                 (const uint16_t *)(const void *)hkm_entry(&p->hkm, hkm_slot(word)),
+                                 p->hkm.entry_bytes / 2, 1, &position);
+        }
+}
+
+static void run_pieces(void *context, uint32_t first, uint32_t end)
+{
+    const struct key_eval *e = context;
+    const struct pipeline *p = e->pipeline;
+    uint32_t positions[PIECE_SLOTS];
+    for (uint32_t i = first; i < end; i++) {
+        const struct key_piece *piece = &e->pieces[i];
+        for (uint32_t j = 0; j < piece->n; j++) /* COLD_NONE is beyond any query */
+            positions[j] = cold_map_position(&p->cold, e->list, (uint64_t)piece->slot + j);
+        if (e->mass)
+            mass_table_keys(e->mass, piece->keys, p->hkm.key_dims, piece->n, positions);
+        else
+            chunk_table_keys(e->chunks, piece->keys, p->hkm.key_dims, piece->n, positions);
+    }
+}
+
+/* The window's keys as pieces. */
+static void list_pieces(struct pipeline *p, struct key_eval *e, uint32_t window)
+{
+    const struct key_window *w = &e->windows[window];
+    uint32_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
+    const uint8_t *pages = p->io.key_windows + (uint64_t)window * p->config.key_window_bytes;
+    e->n_pieces = 0;
+    for (uint32_t i = 0; i < w->n_ranges; i++) {
+        const struct key_range *r = &w->ranges[i];
+        const uint8_t *at =
+            pages + (uint64_t)(r->first_slot % p->cold.stripe_slots) * key_bytes % KV_PAGE_BYTES;
+        for (uint32_t j = 0; j < r->n_slots; j += PIECE_SLOTS) {
+            uint32_t left = r->n_slots - j;
+            e->pieces[e->n_pieces++] =
+                (struct key_piece){(const uint16_t *)(const void *)(at + (uint64_t)j * key_bytes),
+                                   r->first_slot + j, left < PIECE_SLOTS ? left : PIECE_SLOTS};
+        }
+        pages += range_pages(p, r);
+    }
+}
+
+static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
+{
+    struct work_job work = {.context = e};
+    uint64_t key_bytes = 2 * p->hkm.key_dims;
+    if (job == JOB_WINDOW) {
+        list_pieces(p, e, e->next_work);
+        work.run = run_pieces;
+        work.n = e->n_pieces;
+        work.bytes = p->config.key_window_bytes;
+    } else if (e->mass) {
+        work.run = run_hot;
+        work.n = e->n_blocks;
+        work.bytes = e->n_blocks * KV_HOT_BLOCK_TOKENS * key_bytes;
+    } else {
+        work.run = run_hot_chunks;
+        chunk_table_chunks(e->chunks, &work.n);
+        work.bytes = work.n * KV_CHUNK_FINE * key_bytes;
+    }
+    score_pool_start_work(p->pool, &work, p->io.bell);
+    e->job = job;
+}
+
+static void end_job(struct pipeline *p, struct sequence *s, struct key_eval *e)
+{
+    if (e->job == JOB_HOT) {
+        e->hot_done = true;
+        s->stats.score_hot_ns += score_pool_last_ns(p->pool);
+    } else {
+        e->windows[e->next_work].state = WINDOW_FREE;
+        e->next_work = (e->next_work + 1) % KV_KEY_WINDOWS;
+    }
+    e->job = JOB_NONE;
+}
+
+int keys_step(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    struct key_eval *e = p->keys;
+    for (;;) {
+        int rc = push_read(p, q);
+        if (rc == 0 && e->status)
+            rc = e->status;
+        if (rc < 0)
+            return rc;
+        if (e->job != JOB_NONE) {
+            bool more =
+                score_pool_work(p->pool); /* a chunk: the agent's rings are drained between */
+            if (!more && !score_pool_done(p->pool))
+                return 0; /* the last helper rings */
+            if (!more)
+                end_job(p, s, e);
+            else if ((rc = agent_pump(p)) < 0)
+                return rc;
+        } else if (!e->hot_done) {
+            start_job(p, e, JOB_HOT);
+        } else if (e->windows[e->next_work].state == WINDOW_THERE) {
+            start_job(p, e, JOB_WINDOW);
+        } else if (rc == 0) {
+            return e->n_open == 0 && e->next_range == e->n_ranges;
+        }
+    }
+}
+
+int keys_back(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    (void)s;
+    (void)q;
+    return p->keys->n_open == 0 ? 1 : p->agent_status;
+}
+
+void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    struct key_eval *e = p->keys;
+    const float *query = (const float *)(const void *)(q + 1);
+    e->sequence = s->index;
+    e->layer = q->header.layer;
+    e->list = pipeline_list(p, s->index, q->header.layer);
+    e->next_range = e->next_slot = e->next_read = e->next_work = 0;
+    e->status = 0;
+    e->job = JOB_NONE;
+    e->hot_done = false;
+    for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
+        e->windows[i].state = WINDOW_FREE; /* the query before waited for its own */
+    if (e->chunks) {
+        chunk_table_begin(e->chunks, p->pool, s->index, q->header.layer, &s->settings, query,
+                          q->n_tokens);
+        list_candidates(p, e);
+        return;
+    }
+    list_stripes(p, e);
+    e->n_blocks = hkm_blocks(&p->hkm, s->index, q->header.layer, p->blocks,
+                             p->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2);
+    mass_table_begin(e->mass, query, q->n_tokens);
+}
+
+int keys_finish(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    struct key_eval *e = p->keys;
+    int64_t start = clock_now_ns();
+    STAGE_BEGIN_AT(merge, &q->header);
+    uint32_t count, wanted = q->n_tokens;
+    int rc = e->mass
+                 ? mass_table_finish(e->mass, p->pool, s->index, q->header.layer, q->header.step,
+                                     s->settings.policy == KV_POLICY_H2O, p->scores)
+                 : chunk_table_finish(e->chunks, p->scores);
+    count = e->mass ? mass_table_count(e->mass) : chunk_table_count(e->chunks, &wanted);
+    if (rc)
+        pipeline_fail(p, s, rc, "%u of %u keys of layer %u were evaluated", count, wanted,
+                      q->header.layer);
+    else
+        rc = kv_selector_add_run(p->selector, 0, p->scores, q->n_tokens);
+    STAGE_END(merge, (uint64_t)q->n_tokens * sizeof(uint16_t));
+    s->stats.merge_ns += clock_now_ns() - start;
+    return rc;
+}
+
+uint64_t keys_private_bytes(const struct pipeline *p)
+{
+    if (!p->keys)
+        return 0;
+    return sizeof *p->keys + ranges_max(p) * sizeof(struct key_range) +
+           pieces_max(&p->config) * sizeof(struct key_piece) +
+           (p->keys->mass ? mass_table_bytes(p->keys->mass) : chunk_table_bytes(p->keys->chunks));
+}

@@ -1,0 +1,29 @@
+/* kv/plane.c - see plane.h. */
+#include "kv/plane.h"
+
+/* h2o and oracle differ in what they rank by alone. */
+static uint32_t evaluator(uint32_t policy)
+{
+    return policy == KV_POLICY_ORACLE ? KV_POLICY_H2O
+           : policy == KV_POLICY_FULL ? KV_POLICY_HILLINFER
+                                      : policy;
+}
+
+bool kv_policy_served(uint32_t pipeline, uint32_t request)
+{
+    return request == KV_POLICY_FULL || evaluator(pipeline) == evaluator(request);
+}
+
+uint32_t kv_plane_key_bytes(const struct kv_geometry *g, uint32_t policy)
+{
+    return kv_policy_reads_keys(policy) ? 2 * kv_key_dims(g) : 0;
+}
+
+uint32_t kv_key_window_bytes(const struct kv_geometry *g, uint32_t policy, uint32_t ctx_tokens)
+{
+    uint32_t key_bytes = kv_plane_key_bytes(g, policy);
+    uint64_t all = kv_key_pages(0, ctx_tokens, key_bytes) + 2 * KV_PAGE_BYTES;
+    if (key_bytes == 0)
+        return 0;
+    return all < KV_KEY_WINDOW_BYTES ? (uint32_t)all : KV_KEY_WINDOW_BYTES;
+}

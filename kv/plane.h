@@ -1,0 +1,48 @@
+/*
+ * kv/plane.h - what each policy evaluates keys from, and so what the cold pool keeps of a key
+ * beside its entry.
+ *
+ * hillinfer scores digests, where they lie. The others evaluate FP16 keys on the CPU; those of cold
+ * tokens come over the link with every query. So that this reads keys alone (entries are packed,
+ * and a page of them is half values), the pool of a pipeline started with such a policy has a plane
+ * of keys instead of one of digests. Keys come in windows: KV_KEY_WINDOWS areas of shared memory
+ * behind the staging arena, each filled by one READ_KEYS, part of M_0. Concurrency: pure functions.
+ */
+#ifndef HILL_KV_PLANE_H
+#define HILL_KV_PLANE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kv/geometry.h"
+#include "kv/select.h"
+
+#define KV_KEY_WINDOWS      4u
+#define KV_KEY_WINDOW_BYTES (1u << 20) /* at most: a command's latency is hidden from 1 MiB on */
+#define KV_PAGE_BYTES       4096u      /* of the pool's transfers */
+
+/* Does the policy evaluate FP16 keys on the CPU? Else digests, or nothing (full). */
+static inline bool kv_policy_reads_keys(uint32_t policy)
+{
+    return policy != KV_POLICY_HILLINFER && policy != KV_POLICY_FULL;
+}
+
+/* May a request have this policy in a pipeline that was started with that one? Memory, and the
+ * plane in the cold pool, are set up for one way to evaluate. */
+bool kv_policy_served(uint32_t pipeline, uint32_t request);
+
+/* Bytes of a token in the plane of keys; 0: the plane is of digests. */
+uint32_t kv_plane_key_bytes(const struct kv_geometry *g, uint32_t policy);
+
+/* Bytes of a window, a multiple of a page: 1 MiB, or what all keys of a context take; 0 where
+ * nothing is read. */
+uint32_t kv_key_window_bytes(const struct kv_geometry *g, uint32_t policy, uint32_t ctx_tokens);
+
+/* Pages that hold n keys from `at` (bytes from a page's border) on, in bytes. */
+static inline uint64_t kv_key_pages(uint64_t at, uint64_t n, uint32_t key_bytes)
+{
+    uint64_t first = at % KV_PAGE_BYTES, end = first + n * key_bytes;
+    return (end + KV_PAGE_BYTES - 1) / KV_PAGE_BYTES * KV_PAGE_BYTES;
+}
+
+#endif

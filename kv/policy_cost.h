@@ -1,0 +1,90 @@
+/*
+ * kv/policy_cost.h - what a policy must read, move and score for one query of one layer: the byte
+ * formulas that counters are compared with, and that predict times over modelled rates.
+ *
+ *              evaluated from          crosses the link             a token of it
+ *     full       nothing                 -                            -
+ *     hillinfer  digests, both sides     scores of cold tokens        4 bytes
+ *     h2o        FP16 keys, on the CPU   keys of all cold tokens      key
+ *     oracle     as h2o                  as h2o                       key
+ *     leoam      abstracts of chunks,    keys of candidates that      key
+ *                then keys, on the CPU     are cold
+ *     each       -                       entries that were selected,  entry
+ *                                          are cold and not on the GPU
+ *
+ * Sums of items; transfers come in whole pages (4 KiB), so that each run of items takes up to a
+ * page more (kv_cost_pages). Who calls it: benches and tests. Pure functions.
+ */
+#ifndef HILL_KV_POLICY_COST_H
+#define HILL_KV_POLICY_COST_H
+
+#include "kv/bounds.h"
+#include "kv/plane.h"
+
+struct kv_cost_load {
+    struct kv_geometry geometry;
+    struct kv_selection_settings selection;
+    uint32_t hot, cold;      /* tokens of the layer in each tier */
+    uint32_t candidates_hot; /* leoam: of its candidates; 0 for the others */
+    uint32_t candidates_cold;
+    uint32_t fetched; /* entries that the query brings up from the drive */
+};
+
+struct kv_cost {
+    uint64_t flash_read;                    /* all of it */
+    uint64_t link_key, link_score, link_kv; /* to the host */
+    uint64_t dram_read;                     /* by evaluation */
+    uint64_t products;                      /* multiplications of evaluation, both sides */
+};
+
+/* Bytes of whole pages that `runs` runs of together `bytes` take on average, when they begin at any
+ * item of a page. */
+static inline uint64_t kv_cost_pages(uint64_t bytes, uint64_t runs, uint32_t item_bytes)
+{
+    uint32_t step = item_bytes < KV_PAGE_BYTES ? item_bytes : KV_PAGE_BYTES;
+    return bytes + runs * (KV_PAGE_BYTES - step);
+}
+
+/* leoam's candidates when they fall into the tiers as all tokens do. */
+static inline void kv_cost_spread_candidates(struct kv_cost_load *load)
+{
+    uint64_t n = (uint64_t)load->hot + load->cold;
+    uint64_t all = kv_bounds_candidates(&load->selection, (uint32_t)n);
+    load->candidates_cold = n ? (uint32_t)(all * load->cold / n) : 0;
+    load->candidates_hot = (uint32_t)all - load->candidates_cold;
+}
+
+static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
+{
+    const struct kv_geometry *g = &load->geometry;
+    uint64_t key = kv_plane_key_bytes(g, load->selection.policy), digest = kv_digest_bytes(g);
+    uint64_t heads = g->n_heads, dim = g->head_dim, n = (uint64_t)load->hot + load->cold;
+    struct kv_cost c = {.link_kv = (uint64_t)load->fetched * kv_entry_bytes(g)};
+    switch (load->selection.policy) {
+    case KV_POLICY_HILLINFER:
+        c.flash_read = load->cold * digest;
+        c.link_score = load->cold * UINT64_C(4);
+        c.dram_read = load->hot * digest;
+        c.products = n * kv_key_dims(g);
+        break;
+    case KV_POLICY_H2O:
+    case KV_POLICY_ORACLE:
+        c.flash_read = c.link_key = load->cold * key;
+        c.dram_read = load->hot * key;
+        c.products = n * heads * dim;
+        break;
+    case KV_POLICY_LEOAM:
+        c.flash_read = c.link_key = load->candidates_cold * key;
+        c.dram_read = load->candidates_hot * key +
+                      (n + KV_CHUNK_COARSE - 1) / KV_CHUNK_COARSE * kv_bounds_halves(g) * 2;
+        c.products = ((uint64_t)load->candidates_hot + load->candidates_cold) * kv_key_dims(g) +
+                     c.dram_read / 2;
+        break;
+    default: /* full: nothing is evaluated */
+        break;
+    }
+    c.flash_read += c.link_kv;
+    return c;
+}
+
+#endif

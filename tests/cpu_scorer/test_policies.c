@@ -1,0 +1,213 @@
+/* tests/cpu_scorer/test_policies.c - the policies that evaluate FP16 keys on the CPU, in the whole
+ * pipeline; see pipeline_rig.h. */
+#include "tests/cpu_scorer/pipeline_rig.h"
+
+enum { PROMPT = 500, STEPS = 40, MAX = PROMPT + STEPS };
+
+static struct kv_selection_settings settings_of(uint32_t policy)
+{
+    return (struct kv_selection_settings){.alpha = 0.1, .sinks = 4, .window = 16, .policy = policy};
+}
+
+/* A whole request checked against the oracle: its statistics. */
+static struct pipeline_stats whole_request(struct rig_options o, uint32_t policy)
+{
+    struct kv_selection_settings how = settings_of(policy);
+    o.policy = o.policy ? o.policy : policy;
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+    gpu_prefill(q);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    uint64_t hash = XXH64_digest(q->hash);
+    struct pipeline_stats stats = gpu_end(q);
+    assert_int_equal(stats.selection_hash, hash);
+    assert_int_equal(stats.queries, STEPS * RIG_LAYERS);
+    assert_int_equal(stats.link_score_bytes, 0);
+    rig_stop(r);
+    return stats;
+}
+
+static void each_place_selects_the_same(uint32_t policy)
+{
+    static const struct rig_options places[] = {
+        {.csd = false, .mass = "reference"},
+        {.csd = true, .beta = 4},
+        {.csd = true, .beta = 0.25},
+        {.csd = true, .beta = 0.25, .reads_hot = true, .mass = "reference"},
+        {.csd = true, .beta = 0.66, .placement = PIPELINE_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.25, .placement = PIPELINE_BKP, .pin = 0.05},
+    };
+    uint64_t hash = whole_request((struct rig_options){.csd = false}, policy).selection_hash;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct pipeline_stats s = whole_request(places[i], policy);
+        assert_int_equal(s.selection_hash, hash);
+        assert_int_equal(s.link_key_bytes > 0, places[i].csd);
+        if (places[i].placement == PIPELINE_BKP)
+            assert_true(s.promoted > 0 && s.demoted > 0);
+    }
+}
+
+static void test_h2o_selects_the_same_at_every_place(void **unused)
+{
+    (void)unused;
+    each_place_selects_the_same(KV_POLICY_H2O);
+}
+
+static void test_oracle_selects_the_same_at_every_place(void **unused)
+{
+    (void)unused;
+    each_place_selects_the_same(KV_POLICY_ORACLE);
+}
+
+static void test_leoam_selects_the_same_at_every_place(void **unused)
+{
+    (void)unused;
+    each_place_selects_the_same(KV_POLICY_LEOAM);
+}
+
+/* A part of the keys comes over, about twice the selected share; candidates that lie together come
+ * in whole pages. */
+static void test_leoam_reads_fewer_keys_than_h2o(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    uint64_t all = whole_request(o, KV_POLICY_H2O).link_key_bytes;
+    uint64_t some = whole_request(o, KV_POLICY_LEOAM).link_key_bytes;
+    print_message("h2o %llu, leoam %llu bytes\n", (unsigned long long)all,
+                  (unsigned long long)some);
+    assert_true(some > 0 && some <= all);
+}
+
+/* The same where queries come after the tokens behind them have been appended, and before. */
+static void test_leoam_takes_each_importance(void **unused)
+{
+    uint64_t hashes[KV_IMPORTANCE_COUNT];
+    (void)unused;
+    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
+        struct kv_selection_settings how = settings_of(KV_POLICY_LEOAM);
+        struct rig_options o = {.csd = i > 0, .beta = 0.66, .policy = KV_POLICY_LEOAM};
+        how.importance = i;
+        how.window = 5; /* the chunk that is being filled is not all forced */
+        struct rig *r = rig_start(&o);
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+        gpu_prefill(q);
+        for (int j = 0; j < STEPS; j++)
+            assert_int_equal(gpu_decode(q), 0);
+        hashes[i] = XXH64_digest(q->hash);
+        assert_int_equal(gpu_end(q).selection_hash, hashes[i]);
+        rig_stop(r);
+        for (uint32_t j = 0; j < i; j++)
+            assert_true(hashes[i] != hashes[j]);
+    }
+}
+
+static void test_the_policies_select_differently(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false};
+    assert_true(whole_request(o, KV_POLICY_H2O).selection_hash !=
+                whole_request(o, KV_POLICY_ORACLE).selection_hash);
+}
+
+/* One set-up serves both, and full; no other is served. */
+static void test_a_pipeline_serves_what_it_is_set_up_for(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .policy = KV_POLICY_H2O};
+    uint64_t hash =
+        whole_request((struct rig_options){.csd = false}, KV_POLICY_ORACLE).selection_hash;
+    assert_int_equal(whole_request(o, KV_POLICY_ORACLE).selection_hash, hash);
+    struct kv_selection_settings full = settings_of(KV_POLICY_FULL),
+                                 digests = settings_of(KV_POLICY_HILLINFER),
+                                 keys = settings_of(KV_POLICY_H2O);
+    struct rig *r = rig_start(&o);
+    gpu_free(gpu_begin(r, 0, PROMPT, MAX, &digests, HILL_E_UNSUPPORTED));
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &full, 0);
+    q->check = false;
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+    o.policy = KV_POLICY_HILLINFER;
+    r = rig_start(&o);
+    gpu_free(gpu_begin(r, 0, PROMPT, MAX, &keys, HILL_E_UNSUPPORTED));
+    rig_stop(r);
+}
+
+/* What a sequence has seen ends with it: the next on its slot selects as if it were the first. */
+static void test_a_new_sequence_has_seen_nothing(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.66, .policy = KV_POLICY_H2O};
+    struct kv_selection_settings how = settings_of(KV_POLICY_H2O);
+    struct rig *r = rig_start(&o);
+    uint64_t first = 0;
+    for (int round = 0; round < 3; round++) {
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+        gpu_prefill(q);
+        for (int i = 0; i < 10; i++)
+            assert_int_equal(gpu_decode(q), 0);
+        struct pipeline_stats s = gpu_end(q);
+        first = first ? first : s.selection_hash;
+        assert_int_equal(s.selection_hash, first);
+    }
+    rig_stop(r);
+}
+
+/* Two at a time, turn by turn. */
+static void test_sequences_do_not_mix(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .policy = KV_POLICY_H2O};
+    struct kv_selection_settings h2o = settings_of(KV_POLICY_H2O),
+                                 oracle = settings_of(KV_POLICY_ORACLE);
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, 300, 400, &h2o, 0);
+    gpu_prefill(a);
+    struct rig_request *b = gpu_begin(r, 1, 200, 300, &oracle, 0);
+    gpu_prefill(b);
+    for (int i = 0; i < 30; i++) {
+        assert_int_equal(gpu_decode(a), 0);
+        assert_int_equal(gpu_decode(b), 0);
+    }
+    uint64_t hash = XXH64_digest(b->hash);
+    assert_int_equal(gpu_end(b).selection_hash, hash);
+    hash = XXH64_digest(a->hash);
+    assert_int_equal(gpu_end(a).selection_hash, hash);
+    rig_stop(r);
+}
+
+static void test_a_silent_agent_fails_the_request(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {
+        .csd = true, .beta = 0.25, .policy = KV_POLICY_H2O, .agent_deadline_ms = 300};
+    struct kv_selection_settings how = settings_of(KV_POLICY_H2O);
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    assert_int_equal(gpu_query(q, 0, q->n, false), HILL_E_TIMEOUT);
+    gpu_end(q);
+    atomic_store_explicit(&r->agent->silent, false, memory_order_relaxed);
+    rig_stop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_h2o_selects_the_same_at_every_place),
+        cmocka_unit_test(test_oracle_selects_the_same_at_every_place),
+        cmocka_unit_test(test_leoam_selects_the_same_at_every_place),
+        cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),
+        cmocka_unit_test(test_leoam_takes_each_importance),
+        cmocka_unit_test(test_the_policies_select_differently),
+        cmocka_unit_test(test_a_pipeline_serves_what_it_is_set_up_for),
+        cmocka_unit_test(test_a_new_sequence_has_seen_nothing),
+        cmocka_unit_test(test_sequences_do_not_mix),
+        cmocka_unit_test(test_a_silent_agent_fails_the_request),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,201 @@
+/*
+ * test_read_keys.c - a pool with a plane of keys: what READ_KEYS brings over is the keys of the
+ * entries that were demoted, whatever came in between; and what it costs.
+ */
+#include "tests/csd_agent/commands_scene.h"
+
+#define KEY_BYTES (2u * 2 * 24)
+
+struct keys_record {
+    struct record_read_keys record;
+    struct key_range ranges[16];
+};
+
+static void push_read(struct scene *s, struct keys_record *r, uint32_t sequence, uint32_t layer,
+                      uint32_t window)
+{
+    r->record.header = header(sequence, layer);
+    r->record.tag = ++s->next_tag;
+    r->record.window = window;
+    push(s, COMMAND, RECORD_READ_KEYS, r,
+         (uint32_t)(sizeof r->record + r->record.n_ranges * sizeof *r->ranges));
+}
+
+/* Every committed slot of the ranges lies in the window as its entry's first half; the bytes that
+ * this must have taken. */
+static uint64_t check_window(const struct scene *s, const struct keys_record *r)
+{
+    const uint8_t *at = (uint8_t *)s->windows + r->record.window * s->plane.key_window_bytes;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < r->record.n_ranges; i++) {
+        const struct key_range *range = &r->ranges[i];
+        uint64_t skip = (uint64_t)(range->first_slot % s->m.stripe_slots) * KEY_BYTES % 4096;
+        for (uint32_t j = 0; j < range->n_slots; j++)
+            if (s->m.slots[range->first_slot + j].state == SLOT_COMMITTED)
+                assert_memory_equal(at + bytes + skip + j * KEY_BYTES,
+                                    s->m.entries + (size_t)(range->first_slot + j) * 2 * KEY_BYTES,
+                                    KEY_BYTES);
+        bytes += (skip + range->n_slots * KEY_BYTES + 4095) / 4096 * 4096;
+    }
+    return bytes;
+}
+
+/* Up to 4 ranges of a (sequence, layer), within its stripes' used parts. */
+static uint32_t random_ranges(struct scene *s, uint32_t sequence, uint32_t layer,
+                              struct key_range *ranges)
+{
+    uint32_t n = 0;
+
+    for (uint32_t stripe = 0; stripe < s->m.n_stripes && n < 4; stripe++) {
+        const struct model_stripe *x = &s->m.stripes[stripe];
+        uint32_t base = stripe * s->m.stripe_slots, used = 0;
+        for (uint32_t i = 0; i < s->m.stripe_slots; i++)
+            if (s->m.slots[base + i].state == SLOT_COMMITTED)
+                used = i + 1;
+        if (!x->claimed || x->sequence != sequence || x->layer != layer || used == 0)
+            continue;
+        uint32_t first = random_below(used), most = used - first < 150 ? used - first : 150;
+        ranges[n++] = (struct key_range){base + first, 1 + random_below(most)};
+    }
+    return n;
+}
+
+static void test_random_reads_bring_the_keys_of_the_entries(void **state)
+{
+    uint32_t reads = 0;
+    struct scene s;
+
+    (void)state;
+    random_seed(91);
+    scene_prepare_keys(&s, COLD_NO_POSITION, KEY_BYTES);
+    scene_start(&s);
+    for (uint32_t i = 0; i < 400; i++) {
+        uint32_t sequence = random_below(2), layer = random_below(2), what = random_below(100);
+        struct keys_record r = {.record.n_ranges = 0};
+        if (what < 45) {
+            grow(&s, sequence, layer, 1 + random_below(random_below(2) ? MAX_COMMAND_SLOTS : 5));
+        } else if (what < 55) {
+            fetch_some(&s, sequence, layer);
+        } else if (what < 97) {
+            r.record.n_ranges = random_ranges(&s, sequence, layer, r.ranges);
+            if (r.record.n_ranges == 0)
+                continue;
+            push_read(&s, &r, sequence, layer, random_below(KV_KEY_WINDOWS));
+            struct record_completion c = expect(&s, r.record.tag, RECORD_READ_KEYS, 0);
+            uint64_t bytes = check_window(&s, &r);
+            assert_int_equal(c.link_key_bytes, bytes);
+            assert_int_equal(c.flash_read_bytes, bytes);
+            assert_int_equal(c.link_kv_bytes, 0);
+            reads++;
+        } else {
+            trim(&s, sequence);
+            expect(&s, s.next_tag, RECORD_TRIM, 0);
+        }
+    }
+    assert_true(reads > 50);
+    scene_close(&s);
+}
+
+static void test_reads_that_do_not_fit_are_refused(void **state)
+{
+    struct scene s;
+    struct asked q;
+
+    (void)state;
+    random_seed(92);
+    scene_prepare_keys(&s, COLD_NO_POSITION, KEY_BYTES);
+    scene_start(&s);
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    for (uint32_t i = 0; i < 8; i++) {
+        expect(&s, push_demote(&s, i * 100, 100), RECORD_DEMOTE, 0);
+        commit(&s, 0, 0, i * 100, 100);
+    }
+    struct keys_record r = {.record.n_ranges = 1, .ranges = {{0, 801}}};
+    push_read(&s, &r, 0, 0, 0); /* beyond what is committed */
+    expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
+    r.ranges[0] = (struct key_range){0, 800};
+    push_read(&s, &r, 0, 0, 0); /* 76800 bytes, a window has 65536 */
+    expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
+    r.ranges[0].n_slots = 100;
+    push_read(&s, &r, 0, 1, 0); /* another layer's */
+    expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
+    r.ranges[0].first_slot = UINT32_MAX - 10;
+    push_read(&s, &r, 0, 0, 0);
+    expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
+    r.ranges[0].first_slot = 0;
+    push_read(&s, &r, 0, 0, KV_KEY_WINDOWS);
+    expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
+    for (uint32_t i = 0; i < KV_KEY_WINDOWS * s.plane.key_window_bytes; i++)
+        assert_int_equal(((uint8_t *)s.windows)[i], 0xa5);
+    push_query(&s, &q, 0, 0, 64); /* there are no digests */
+    expect(&s, q.record.query_id, RECORD_AGENT_QUERY, HILL_E_PROTOCOL);
+    push_read(&s, &r, 0, 0, 3);
+    expect(&s, r.record.tag, RECORD_READ_KEYS, 0);
+    check_window(&s, &r);
+    scene_close(&s);
+}
+
+static void test_a_pool_of_digests_has_no_keys(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    random_seed(93);
+    scene_open(&s, COLD_NO_POSITION);
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    expect(&s, push_demote(&s, 0, 10), RECORD_DEMOTE, 0);
+    commit(&s, 0, 0, 0, 10);
+    struct keys_record r = {.record.n_ranges = 1, .ranges = {{0, 10}}};
+    push_read(&s, &r, 0, 0, 0);
+    expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
+    scene_close(&s);
+}
+
+static void test_a_modelled_drive_charges_flash_and_link(void **state)
+{
+    const struct csd_model slow = {.on = true,
+                                   .flash = 0.02,
+                                   .write = 1,
+                                   .link = 0.01,
+                                   .gpu_link = 25,
+                                   .score = 1,
+                                   .latency_us = 500};
+    struct scene s;
+
+    (void)state;
+    random_seed(94);
+    scene_prepare_keys(&s, COLD_NO_POSITION, KEY_BYTES);
+    data_plane_set_model(&s.plane, &slow);
+    scene_start(&s);
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    expect(&s, push_demote(&s, 0, 300), RECORD_DEMOTE, 0);
+    commit(&s, 0, 0, 0, 300);
+    scene_stop(&s);
+    struct device_counters before = s.plane.model.counters;
+    scene_start(&s);
+    struct keys_record r = {.record.n_ranges = 1, .ranges = {{0, 300}}};
+    push_read(&s, &r, 0, 0, 1);
+    struct record_completion c = expect(&s, r.record.tag, RECORD_READ_KEYS, 0);
+    assert_int_equal(c.link_key_bytes, 32768);                /* 28800 in whole pages */
+    assert_true(c.busy_ns + 1 >= 500000 + 32768 * 1000 / 10); /* the link is the slower one */
+    scene_stop(&s);
+    /* a page of the directory may have gone out meanwhile */
+    assert_true(s.plane.model.counters.flash_ns - before.flash_ns >= 32768 * 50);
+    assert_true(s.plane.model.counters.link_ns - before.link_ns >= 32768 * 100);
+    scene_start(&s);
+    scene_close(&s);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_random_reads_bring_the_keys_of_the_entries),
+        TEST(test_reads_that_do_not_fit_are_refused),
+        TEST(test_a_pool_of_digests_has_no_keys),
+        TEST(test_a_modelled_drive_charges_flash_and_link),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# The policies that are compared with: each selects the same wherever the entries lie, moves the bytes that its formula
+# (kv/policy_cost.h) says, attends to everything when its budget is everything, and survives a worker's death.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+head -c 4000 "$text" >"$work/licence"
+layers=3 key_bytes=128 # 2 KV heads of 32, FP16
+"$bin/hill-mkmodel" --random --layers $layers --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel"
+n=16
+run() { # OUTPUT ARGUMENTS...
+    local out=$1
+    shift
+    run_json "$out" -m "$work/random.gguf" -c 6000 -f "$work/licence" -n $n --temp 0 --ignore-eos "$@" || fail "$*: $(cat "$out.err")"
+}
+
+# within NAME MEASURED WANTED LOW HIGH (percent)
+within() {
+    if [ $(($2 * 100)) -ge $(($3 * $4)) ] && [ $(($2 * 100)) -le $(($3 * $5)) ]; then
+        pass "$1: $2 bytes, by the formula $3"
+    else
+        fail "$1: $2 bytes, by the formula $3"
+    fi
+}
+
+# cold_tokens PROMPT BETA: of a layer, summed over the queries (one a decoded token but the first)
+cold_tokens() {
+    awk -v p="$1" -v b="$2" -v n=$n 'BEGIN {
+        for (i = 0; i < n - 1; i++) {
+            all = p + i; hot = all * b / (1 + b); hot = hot > int(hot) ? int(hot) + 1 : hot
+            sum += all - hot
+        }
+        print sum }'
+}
+
+run "$work/full" --policy full --csd none
+prompt=$(field "$work/full" .prompt_tokens)
+for policy in h2o oracle leoam; do
+    first=""
+    for placement in "--csd none" "--beta 4 --placement recency" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency --simd reference" "--csd none --simd reference"; do
+        # shellcheck disable=SC2086  # words on purpose
+        run "$work/out" --policy $policy --alpha 0.1 $placement
+        hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
+        [ -n "$first" ] || first=$hashes
+        expect "$policy, $placement: hashes" "$hashes" "$first"
+        expect "$policy, $placement: score bytes over the link" "$(field "$work/out" .bytes.link_score)" 0
+        keys=$(field "$work/out" .bytes.link_key)
+        read -ra words <<<"$placement"
+        case $placement in
+        *none*) expect "$policy, $placement: keys over the link" "$keys" 0 ;;
+        *recency*)
+            wanted=$(($(cold_tokens "$prompt" "${words[1]}") * layers * key_bytes))
+            [ $policy != leoam ] || wanted=$((wanted * 2 / 10)) # candidates: twice alpha, where all tokens are alike
+            case $policy in
+            leoam) within "$policy, $placement: keys over the link" "$keys" "$wanted" 10 400 ;; # pages of scattered chunks
+            *) within "$policy, $placement: keys over the link" "$keys" "$wanted" 95 105 ;;
+            esac
+            expect "$policy, $placement: flash reads but keys and entries" "$(field "$work/out" '.bytes.flash_read - .bytes.link_key - .bytes.link_kv')" 0
+            ;;
+        *) [ "$keys" -gt 0 ] || fail "$policy, $placement: no keys over the link" ;;
+        esac
+    done
+    run "$work/all" --policy $policy --alpha 1 --beta 0.25
+    expect "$policy, all tokens: the tokens of full" "$(field "$work/all" .tokens)" "$(field "$work/full" .tokens)"
+done
+
+running() { # it decodes
+    [ "$("$bin/hillctl" status --json --run-dir "$run_dir" | jq '[.requests[]? | select(.predicted_tokens > 20)] | length')" != 0 ]
+}
+
+# a killed worker: the request is computed again from its prompt, and what h2o had seen with it
+n=300
+run "$work/out" --policy h2o --alpha 0.1 --beta 0.25
+wanted=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
+up -m "$work/random.gguf" -c 6000 --policy h2o --alpha 0.1 --beta 0.25 || fail "up"
+for worker in cpu_scorer csd_agent; do
+    "$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err" &
+    client=$!
+    wait_for 20 running || fail "the request does not run"
+    kill -KILL "$(worker_pid $worker)"
+    wait $client || fail "h2o with $worker killed: $(cat "$work/err")"
+    [ "$(field "$work/out" ".restarts.$worker")" -ge 1 ] || fail "$worker was killed too late"
+    expect "h2o with $worker killed: hashes" "$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')" "$wanted"
+done
+
+# what a pipeline is not set up for is refused, and it goes on
+"$bin/hillctl" detach --run-dir "$run_dir" >/dev/null 2>&1 || fail "detach"
+"$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err" || fail "h2o detached: $(cat "$work/err")"
+expect "h2o detached: hashes" "$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')" "$wanted"
+"$bin/hillctl" attach --run-dir "$run_dir" >/dev/null 2>&1 || fail "attach"
+"$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err" || fail "h2o attached again: $(cat "$work/err")"
+expect "h2o attached again: hashes" "$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')" "$wanted"
+"$bin/hillctl" profile --run-dir "$run_dir" >"$work/out" 2>&1 && fail "profile of h2o: $(cat "$work/out")"
+grep -q "nothing to balance" "$work/out" || fail "profile of h2o: $(cat "$work/out")"
+down
+expect_nothing_left
+finish
