@@ -96,8 +96,8 @@ static int push_query(struct worker *w, struct step_member *m, struct hill_why *
     if (rc)
         return rc;
     m->waiting = true; /* before the answer can come */
-    shm_ring_publish(&plane->query, RECORD_QUERY, query_bytes);
-    shm_ring_publish(&plane->append, RECORD_APPEND, append_bytes);
+    dataplane_publish(plane, &plane->query, RECORD_QUERY, query_bytes);
+    dataplane_publish(plane, &plane->append, RECORD_APPEND, append_bytes);
     STAGE_END(query, query_bytes + append_bytes);
     return 0;
 }
@@ -105,6 +105,7 @@ static int push_query(struct worker *w, struct step_member *m, struct hill_why *
 static int push_queries(struct worker *w, struct hill_why *why)
 {
     int rc = 0;
+    dataplane_hold(&w->plane);
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
         m->listed = false;
@@ -116,6 +117,7 @@ static int push_queries(struct worker *w, struct hill_why *why)
         if (rc)
             rc = row_failed(w, m, rc, why);
     }
+    dataplane_flush(&w->plane); /* also of the rows before one that ends the step */
     return rc;
 }
 
@@ -309,15 +311,10 @@ static int say_reads_done(struct worker *w, struct hill_why *why)
     return rc;
 }
 
-/* The device is done when the first logits are there. */
-static int finish(struct worker *w, struct hill_why *why)
+/* STEP_END of every row that has not failed. */
+static int say_step_ends(struct worker *w, struct hill_why *why)
 {
-    const struct request *first = w->step.members[0].request;
-    STAGE_BEGIN(logits, first->sequence, first->step, w->hparams.n_layers);
-    int rc = engine_step_logits(w->engine, 0, w->logits, why);
-    STAGE_END(logits, sizeof *w->logits * w->hparams.n_vocab);
-    if (!rc)
-        rc = say_reads_done(w, why);
+    int rc = 0;
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
         if (m->rc)
@@ -328,6 +325,22 @@ static int finish(struct worker *w, struct hill_why *why)
         if (failed)
             rc = row_failed(w, m, failed, why);
     }
+    return rc;
+}
+
+/* The device is done when the first logits are there. */
+static int finish(struct worker *w, struct hill_why *why)
+{
+    const struct request *first = w->step.members[0].request;
+    STAGE_BEGIN(logits, first->sequence, first->step, w->hparams.n_layers);
+    int rc = engine_step_logits(w->engine, 0, NULL, why); /* schedule.c takes them row by row */
+    STAGE_END(logits, sizeof *w->logits * w->hparams.n_vocab);
+    dataplane_hold(&w->plane);
+    if (!rc)
+        rc = say_reads_done(w, why);
+    if (!rc)
+        rc = say_step_ends(w, why);
+    dataplane_flush(&w->plane);
     return rc;
 }
 
