@@ -62,7 +62,7 @@ static int tokens_there(struct pipeline *p, struct sequence *s, const struct rec
         int appends = l->appended < q->n_tokens ? append_pump(p) : 0;
         if (commits < 0 || appends < 0)
             return commits < 0 ? commits : appends;
-        if (s->state != SEQUENCE_ACTIVE || s->request_id != request)
+        if (s->state != SEQUENCE_ACTIVE || s->request_id != request || s->leaving)
             return HILL_E_PROTOCOL; /* it ended while its query was waiting */
         if (s->status)
             return s->status;
@@ -77,7 +77,7 @@ static int tokens_there(struct pipeline *p, struct sequence *s, const struct rec
 
 static int check_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
-    if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id)
+    if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id || s->leaving)
         return HILL_E_PROTOCOL; /* of a request that is over; its slot may be another's by now */
     if (s->status)
         return s->status;
@@ -588,7 +588,8 @@ static void take_reads_done(struct pipeline *p, const struct record_reads_done *
         s->reading = false;
 }
 
-int query_pump(struct pipeline *p)
+/* The record at the ring's head: 1 taken, 0 there is none. */
+static int take_record(struct pipeline *p)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_QUERY];
     uint32_t type, bytes;
@@ -609,4 +610,15 @@ int query_pump(struct pipeline *p)
         return rc;
     p->hooks.work_done(p->hooks.context, 1);
     return 1;
+}
+
+/* As many as a step can have rows, one right after another: what is to move waits for the last. */
+int query_pump(struct pipeline *p)
+{
+    int rc = 1, taken = 0;
+    while (rc > 0 && taken < (int)p->config.n_sequences) {
+        rc = take_record(p);
+        taken += rc > 0 ? 1 : 0;
+    }
+    return rc < 0 ? rc : taken > 0;
 }
