@@ -5,19 +5,19 @@
  * What: first the engine alone, without scorer and rings: a model of random weights (the shape of
  * the figures decode and prefill), each sequence with a list of CONTEXT entries in its slots. The
  * weights are read once a step, so a further row costs its arithmetic and its own entries only.
- * Every row must give the logits it gives alone, bit by bit. Then the running pipeline: as many
- * clients at once, each with a prompt of CONTEXT tokens; together they have the sum of their
- * speeds, from the first token of each to its last. Who calls it: bench/run. Concurrency: one
+ * Every row must give the logits it gives alone, bit by bit. Then the running pipeline with as many
+ * clients, on that model and on one whose weights dominate by far, each speed taken while all of
+ * them decode; and how long a client waits between two tokens while the prompt of another is
+ * computed. Who calls it: bench/run. Concurrency: one
  * thread and the device's; the clients are processes.
  */
-#include "bench/bench_decode_pipeline.h"
-#include "base/clock.h"
+#include "bench/bench_clients.h"
 #include "gpu_worker/engine.h"
 
-#define STEPS   16u
-#define CONTEXT 256u
-#define ROWS    8u
-#define PREDICT 129u /* of a client */
+#define STEPS         16u
+#define CONTEXT       256u
+#define ROWS          8u
+#define PREDICT_ALONE 65u /* of a single client */
 
 enum { SIZES = 4 };
 static const uint32_t sizes[SIZES] = {1, 2, 4, ROWS};
@@ -139,49 +139,160 @@ static double tokens_per_second(struct bed *b, uint32_t n, uint32_t steps)
     return n * steps * 1e9 / (double)(clock_now_ns() - start);
 }
 
-/* Tokens a second of n clients at once. */
-static double clients_per_second(uint32_t n, uint32_t predict)
+/* ---- the running pipeline ---- */
+
+/* A model whose pipeline is measured with several clients. */
+struct shape {
+    const char *file, *text, *prompt, *options;
+    uint32_t prompt_tokens, predict, rounds, n_sizes;
+    const uint32_t *sizes;
+};
+
+static const uint32_t both[2] = {1, ROWS};
+
+/* The shape of Llama 3.2 1B, but for the output matrix, which has weights of its own. */
+static void make_large(void)
 {
-    struct pipeline_answer answers[ROWS];
-    double sum = 0;
-    pipeline_ask_at_once("short", predict, n, answers);
-    for (uint32_t i = 0; i < n; i++)
-        sum += decode_speed(&answers[i]);
-    return sum;
+    run_or_fail(
+        "hill-mkmodel",
+        capture("build/bin/hill-mkmodel -o %s/large.gguf --random --layers 16 --width 2048 "
+                "--heads 32 --kv-heads 8 --head-dim 64 --ffn 8192 --vocab 128256 --type f16 "
+                ">&2",
+                pipeline_folder));
 }
 
-static void measure_pipeline(const struct bench_options *o, struct bench_samples *samples)
+/* A prompt's units, each with a step of the others beside it, come before a client decodes. */
+static void measure_clients(const struct shape *shape, struct bench_samples *samples)
 {
-    uint32_t predict = o->quick ? 9 : PREDICT;
-    char options[64];
-    snprintf(options, sizeof options, "-c %u -np %u --alpha 1", 2 * CONTEXT, ROWS);
-    pipeline_prompt("short", CONTEXT);
-    pipeline_start(options);
-    clients_per_second(ROWS, 9); /* memory is touched for the first time */
-    for (uint32_t round = 0; round < o->rounds; round++) {
-        bench_progress(round + 1, o->rounds, "batch, the pipeline");
-        for (uint32_t i = 0; i < SIZES; i++)
-            bench_sample(&samples[i], clients_per_second(sizes[i], predict));
+    pipeline_prompt(shape->prompt, shape->prompt_tokens);
+    pipeline_start_model(shape->file, shape->options);
+    clients_together(shape->prompt, 1, 9, 1); /* memory is touched for the first time */
+    for (uint32_t round = 0; round < shape->rounds; round++)
+        for (uint32_t i = 0; i < shape->n_sizes; i++) {
+            uint32_t n = shape->sizes[i];
+            bench_progress(round + 1, shape->rounds, shape->text);
+            bench_sample(&samples[i], clients_together(shape->prompt, n,
+                                                       n > 1 ? shape->predict : PREDICT_ALONE, 8));
+        }
+}
+
+/* ---- a prompt beside a sequence that decodes ---- */
+
+static const uint32_t prompts[] = {0, 4096, 16384};
+enum { PROMPTS = sizeof prompts / sizeof prompts[0] };
+
+struct gaps {
+    struct bench_samples median, longest, first; /* ms; first: until the prompt's first token */
+};
+
+/* The gaps between the tokens of `c` that came in (from, to]. */
+static void sample_gaps(const struct bench_client *c, int64_t from, int64_t to, struct gaps *out)
+{
+    static double gaps[CLIENT_TOKENS];
+    uint32_t n = 0;
+    for (uint32_t t = 1; t < c->n; t++)
+        if (c->at_ns[t] > from && c->at_ns[t] <= to)
+            gaps[n++] = (double)(c->at_ns[t] - c->at_ns[t - 1]) * 1e-6;
+    if (n < 8)
+        bench_fail("only %u tokens came beside the prompt", n);
+    bench_sample(&out->median, bench_quantile(gaps, n, 0.5));
+    bench_sample(&out->longest, gaps[n - 1]); /* they are sorted now */
+}
+
+static bool has_enough(const struct bench_client *clients, uint32_t n)
+{
+    (void)n;
+    return clients[0].n >= PREDICT_ALONE;
+}
+
+/* One client decodes; another asks for a prompt of n tokens (0: nobody asks). */
+static void decode_beside(uint32_t n, struct gaps *out)
+{
+    static struct bench_client clients[2];
+    char name[16];
+    snprintf(name, sizeof name, "%u", n);
+    client_ask(&clients[0], "short", CLIENT_TOKENS);
+    clients_follow(clients, 1, clients_first_token);
+    if (n) {
+        client_ask(&clients[1], name, 1);
+        clients_follow(clients, 2, clients_second_began);
+        sample_gaps(&clients[0], clients[1].asked_ns, clients[1].at_ns[0], out);
+        bench_sample(&out->first, (double)(clients[1].at_ns[0] - clients[1].asked_ns) * 1e-6);
+    } else {
+        clients_follow(clients, 1, has_enough);
+        sample_gaps(&clients[0], clients[0].at_ns[0], clients[0].at_ns[clients[0].n - 1], out);
     }
+    client_cancel(&clients[0]);
+    clients_follow(clients, n ? 2 : 1, clients_all_over);
+    client_close(&clients[0].client);
+    if (n)
+        client_close(&clients[1].client);
+}
+
+static void measure_gaps(const struct bench_options *o, uint32_t rounds, struct gaps *gaps)
+{
+    char name[16];
+    uint32_t n_prompts = o->quick ? 2 : PROMPTS;
+    for (uint32_t i = 1; i < n_prompts; i++) {
+        snprintf(name, sizeof name, "%u", prompts[i]);
+        pipeline_prompt(name, prompts[i]);
+    }
+    pipeline_start("-c 20000 -np 2 --alpha 0.05");
+    for (uint32_t round = 0; round < rounds; round++)
+        for (uint32_t i = 0; i < n_prompts; i++) {
+            bench_progress(round + 1, rounds, "decoding beside a prompt");
+            decode_beside(prompts[i], &gaps[i]);
+        }
     pipeline_stop();
 }
 
-static void print_table(const char *head, const struct bench_samples *samples)
+/* ---- the section ---- */
+
+static void print_table(const char *head, const uint32_t *of, uint32_t n,
+                        const struct bench_samples *samples)
 {
     printf("| %s | tokens/s, median | lowest - highest | of one |\n|---|---:|---:|---:|\n", head);
-    for (uint32_t i = 0; i < SIZES; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         char name[16];
-        snprintf(name, sizeof name, "%u", sizes[i]);
+        snprintf(name, sizeof name, "%u", of[i]);
         print_samples(name, &samples[i], &samples[0]);
     }
 }
 
-int main(int argc, char **argv)
+static void print_gaps(const struct gaps *gaps, uint32_t rounds)
 {
-    struct bench_options o = bench_start("batch", argc, argv);
-    struct bench_samples samples[SIZES] = {0}, clients[SIZES] = {0};
+    printf(
+        "\nOne client decodes while another's prompt is computed (`-c 20000 -np 2 --alpha 0.05`, "
+        "134 M parameters): the gaps between its tokens from the moment that the other asks until "
+        "its first token, in ms, %u rounds, prompts in turn. Between two steps of the one lies a "
+        "unit (a layer of a chunk) of the other's prompt at most.\n\n"
+        "| the other's prompt | gap, median | longest gap, median | of all rounds | the other's "
+        "first token after |\n|---|---:|---:|---:|---:|\n",
+        rounds);
+    for (uint32_t i = 0; i < PROMPTS && gaps[i].median.count; i++) {
+        char name[32] = "none", first[32] = "";
+        if (prompts[i]) {
+            snprintf(name, sizeof name, "%u tokens", prompts[i]);
+            snprintf(first, sizeof first, "%.0f", bench_median(&gaps[i].first));
+        }
+        printf("| %s | %.1f | %.1f | %.1f | %s |\n", name, bench_median(&gaps[i].median),
+               bench_median(&gaps[i].longest), bench_highest(&gaps[i].longest), first);
+    }
+}
+
+static void print_clients(const struct shape *shape, const struct bench_samples *samples)
+{
+    printf("\nThe running pipeline on %s (`%s`): clients that all ask at once, prompts of %u "
+           "tokens, all attended to; tokens a second of all together, while all of them decode; "
+           "%u rounds, numbers of clients in turn.\n\n",
+           shape->text, shape->options, shape->prompt_tokens, shape->rounds);
+    print_table("clients at once", shape->sizes, shape->n_sizes, samples);
+}
+
+static void measure_engine(const struct bench_options *o, struct bench_samples *samples)
+{
     struct bed bed;
-    open_bed(&bed, &o);
+    open_bed(&bed, o);
     for (uint32_t r = 0; r < ROWS; r++) {
         step(&bed, r, 1, true);
         memcpy(bed.alone + (size_t)r * bed.hp.n_vocab, bed.logits,
@@ -189,23 +300,43 @@ int main(int argc, char **argv)
     }
     for (uint32_t i = 0; i < SIZES; i++)
         check_rows(&bed, sizes[i]);
-    for (uint32_t round = 0; round < o.rounds; round++) {
-        bench_progress(round + 1, o.rounds, "batch");
+    for (uint32_t round = 0; round < o->rounds; round++) {
+        bench_progress(round + 1, o->rounds, "batch");
         for (uint32_t i = 0; i < SIZES; i++)
-            bench_sample(&samples[i], tokens_per_second(&bed, sizes[i], o.quick ? 2 : STEPS));
+            bench_sample(&samples[i], tokens_per_second(&bed, sizes[i], o->quick ? 2 : STEPS));
     }
     close_bed(&bed);
-    measure_pipeline(&o, clients);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench_options o = bench_start("batch", argc, argv);
+    static struct bench_samples engine[SIZES], small[SIZES], large[2];
+    static struct gaps gaps[PROMPTS];
+    uint32_t few = o.rounds < 3 ? o.rounds : 3; /* of what takes long */
+    struct shape shapes[] = {
+        {"model", "134 M parameters", "short", "-c 768 -np 8 --alpha 1", CONTEXT, 193, o.rounds,
+         SIZES, sizes},
+        {"large", "1.5 G parameters (the shape of Llama 3.2 1B, vocabulary 128256, F16)", "tiny",
+         "-c 256 -np 8 --alpha 1", 17, 145, few, 2, both}};
+    measure_engine(&o, engine);
+    measure_clients(&shapes[0], small);
+    pipeline_stop();
+    measure_gaps(&o, few, gaps);
+    if (!o.quick) {
+        make_large();
+        measure_clients(&shapes[1], large);
+        pipeline_stop();
+    }
     printf(
         "## Batch\n\nTokens a second of the GPU worker's engine, all sequences together, over %u "
         "steps; 134 M parameters in F16 (random weights), %u threads, %u entries attended by "
         "each, %u rounds, sizes in turn. Every row gave the bits that it gives alone.\n\n",
         o.quick ? 2 : STEPS, THREADS, CONTEXT, o.rounds);
-    print_table("sequences in a step", samples);
-    printf("\nThe running pipeline (`-np %u`): %u tokens of each client after a prompt of %u, all "
-           "attended to (`--alpha 1`); the clients' speeds, from the first token of each to its "
-           "last, added up.\n\n",
-           ROWS, (o.quick ? 9 : PREDICT) - 1, CONTEXT);
-    print_table("clients at once", clients);
+    print_table("sequences in a step", sizes, SIZES, engine);
+    print_clients(&shapes[0], small);
+    if (!o.quick)
+        print_clients(&shapes[1], large);
+    print_gaps(gaps, few);
     return 0;
 }

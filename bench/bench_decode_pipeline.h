@@ -127,13 +127,19 @@ static inline void pipeline_prompt(const char *name, uint32_t n)
         bench_fail("cannot write %s", path);
 }
 
+/* On NAME.gguf of the folder. */
+static inline void pipeline_start_model(const char *name, const char *options)
+{
+    pipeline_runs = true; /* also when only a part of it has come up */
+    run_or_fail("hillinfer up",
+                capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s/%s.gguf -t %u "
+                        "--csd none --state-dir %s/state --log-level error %s >&2",
+                        pipeline_folder, pipeline_folder, name, THREADS, pipeline_folder, options));
+}
+
 static inline void pipeline_start(const char *options)
 {
-    run_or_fail("hillinfer up",
-                capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s/model.gguf -t %u "
-                        "--csd none --state-dir %s/state --log-level error %s >&2",
-                        pipeline_folder, pipeline_folder, THREADS, pipeline_folder, options));
-    pipeline_runs = true;
+    pipeline_start_model("model", options);
 }
 
 static inline double json_at(json_t *root, const char *a, const char *b, const char *c)
@@ -179,19 +185,6 @@ static inline struct pipeline_answer pipeline_ask(const char *prompt, uint32_t p
                 "--ignore-eos --json",
                 pipeline_folder, pipeline_folder, prompt, predict),
         prompt, predict);
-}
-
-/* The same of n clients at once: answers [n]. */
-static inline void pipeline_ask_at_once(const char *prompt, uint32_t predict, uint32_t n,
-                                        struct pipeline_answer *answers)
-{
-    run_or_fail("hillinfer generate",
-                capture("for i in $(seq %u); do HILL_RUN_DIR=%s/run scripts/hillinfer generate -f "
-                        "%s/%s.txt -n %u --temp 0 --ignore-eos --json >%s/answer.$i & done; wait",
-                        n, pipeline_folder, pipeline_folder, prompt, predict, pipeline_folder));
-    for (uint32_t i = 0; i < n; i++)
-        answers[i] =
-            pipeline_read(capture("cat %s/answer.%u", pipeline_folder, i + 1), prompt, predict);
 }
 
 /* Steps a second: the first token comes out of the prompt, each further one out of a step. */

@@ -3,8 +3,10 @@
  */
 #include "bench/harness.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +21,13 @@
 #define THREADS_MAX  64u
 
 static const char *figure_name = "bench";
+static volatile sig_atomic_t ending; /* by a signal: a thread of its own leaves */
 
 void bench_fail(const char *format, ...)
 {
     va_list arguments;
+    while (ending)
+        pause(); /* it fails because it is being ended */
     fprintf(stderr, "bench_%s: ", figure_name);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
@@ -40,10 +45,49 @@ static void misuse(void)
     exit(100);
 }
 
+/* ---- an end by a signal ---- */
+
+static int end_pipe[2];
+
+/* Async-signal-safe: the thread below does the rest. */
+static void note_signal(int number)
+{
+    char byte = (char)number;
+    ending = 1; /* before the programs that the same signal has ended are noticed */
+    if (write(end_pipe[1], &byte, 1) != 1)
+        _exit(128 + number);
+}
+
+/* exit() runs what the figure has to stop and remove, also while the main thread waits for a
+ * program. */
+static void *wait_for_end(void *unused)
+{
+    char byte;
+    (void)unused;
+    if (read(end_pipe[0], &byte, 1) != 1)
+        return NULL;
+    fprintf(stderr, "bench_%s: stopped by signal %d\n", figure_name, byte);
+    exit(128 + byte);
+}
+
+/* A handler and not a mask: programs that are started begin with the default again. */
+static void end_on_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+    pthread_t thread;
+    if (pipe2(end_pipe, O_CLOEXEC) || pthread_create(&thread, NULL, wait_for_end, NULL))
+        bench_fail("cannot prepare for signals");
+    pthread_detach(thread);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaction(signals[i], &action, NULL);
+}
+
 struct bench_options bench_start(const char *figure, int argc, char **argv)
 {
     struct bench_options options = {.figure = figure, .folder = "."};
     figure_name = figure;
+    end_on_signals();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) {
             options.quick = true;

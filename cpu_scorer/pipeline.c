@@ -242,6 +242,7 @@ int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy)
 {
     if (p->hooks.interrupted(p->hooks.context))
         return HILL_E_CANCELLED;
+    shm_ring_flush(&p->io.rings[RING_SELECTION]);
     agent_check_deadline(p);
     int64_t deadline = clock_now_ns() + IDLE_NS;
     if (p->commands_open && !p->agent_status) {

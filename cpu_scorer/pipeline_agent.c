@@ -225,6 +225,8 @@ int agent_pump_moves(struct pipeline *p)
         return 0;
     for (uint32_t i = 0; i < p->config.n_sequences; i++) {
         struct sequence *s = &p->sequences[i];
+        if (s->leaving)
+            continue;
         if (s->state == SEQUENCE_ACTIVE && !s->status && s->moves_wanted &&
             p->n_moves < MOVES_OPEN_MAX && !s->kept)
             moved |= moves_of(p, s);

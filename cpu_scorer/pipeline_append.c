@@ -1,9 +1,13 @@
 /*
  * cpu_scorer/pipeline_append.c - the append ring: sequences begin, grow, step and end.
  *
- * A record that cannot be taken yet (no credits, no free slot, a sequence still being trimmed)
- * stays at the head of the ring and is looked at again at the next turn; the GPU worker then waits
- * for credits. An APPEND may be taken in parts (append_done). Each token is placed once: hot, or
+ * A record that cannot be taken yet (no credits, no free slot) stays at the head of the ring and is
+ * looked at again at the next turn; the GPU worker then waits for credits. What waits for the drive
+ * does not: a SEQ_END whose sequence has demotions under way, and a SEQ_BEGIN whose slot or room is
+ * still being cleared up, are kept with their sequence and answered later, while the records of
+ * other sequences go on. The sequence's own are not in question: its worker sends none before the
+ * answer, but for a SEQ_END that takes the SEQ_BEGIN back.
+ * An APPEND may be taken in parts (append_done). Each token is placed once: hot, or
  * straight into a DEMOTE record. Concurrency and failure: as pipeline.h says.
  */
 #include "cpu_scorer/pipeline_internal.h"
@@ -23,6 +27,7 @@ void append_close(struct pipeline *p, struct sequence *s)
     if (s->state != SEQUENCE_ACTIVE)
         return;
     ahead_release_all(p, s);
+    s->leaving = false;
     p->staging_unreserved += s->staging_max;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
         gpu_slots_clear(&p->gpu, pipeline_list(p, s->index, layer));
@@ -48,27 +53,24 @@ static void end_without_agent(struct pipeline *p, struct sequence *s)
         append_free(p, s);
 }
 
-int append_pump_endings(struct pipeline *p)
+/* One that has been closed gives its stripes back. */
+static int clear_up(struct pipeline *p, struct sequence *s)
 {
-    int moved = 0;
-    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
-        struct sequence *s = &p->sequences[i];
-        if (s->state != SEQUENCE_ENDING && s->state != SEQUENCE_TRIMMING)
-            continue;
-        if (p->agent_status) {
-            end_without_agent(p, s);
-            moved = 1;
-        } else if (s->state == SEQUENCE_ENDING && s->demotes == 0) {
-            if (!s->cold_used) {
-                append_free(p, s);
-                moved = 1;
-            } else if (agent_trim(p, s) == 0) {
-                s->state = SEQUENCE_TRIMMING;
-                moved = 1;
-            }
-        }
+    if (s->state != SEQUENCE_ENDING && s->state != SEQUENCE_TRIMMING)
+        return 0;
+    if (p->agent_status) {
+        end_without_agent(p, s);
+        return 1;
     }
-    return moved;
+    if (s->state == SEQUENCE_TRIMMING || s->demotes)
+        return 0;
+    if (!s->cold_used)
+        append_free(p, s);
+    else if (agent_trim(p, s) == 0)
+        s->state = SEQUENCE_TRIMMING;
+    else
+        return 0;
+    return 1;
 }
 
 /* The tiers as they stand, beside what is counted as it happens. */
@@ -123,15 +125,12 @@ static bool has_credits(struct pipeline *p, uint32_t bytes)
     return shm_ring_credits(&p->io.rings[RING_SELECTION]) >= bytes;
 }
 
-/* Stats wait for the demotions under way, so that what they wrote is counted. */
-static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
+/* 1: the sequence is over and its worker told so; 0: no credits. */
+static int answer_end(struct pipeline *p, struct sequence *s, const struct record_seq_end *r,
+                      bool ours)
 {
-    struct sequence *s = &p->sequences[r->header.sequence];
     struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
-    bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id;
-    if (ours)
-        ahead_reads_done(s); /* so that its demotions come to an end */
-    if ((ours && s->demotes && !p->agent_status) || !has_credits(p, sizeof answer))
+    if (!has_credits(p, sizeof answer))
         return 0;
     if (ours) {
         finish_stats(p, s);
@@ -141,6 +140,39 @@ static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
         append_close(p, s);
     }
     shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_STATS, &answer, sizeof answer);
+    return 1;
+}
+
+static int answer_ready(struct pipeline *p, const struct record_seq_ready *answer)
+{
+    if (!has_credits(p, sizeof *answer))
+        return 0;
+    shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_READY, answer, sizeof *answer);
+    return 1;
+}
+
+/* Every SEQ_BEGIN has its answer: its worker counts them. */
+static int take_begin_back(struct pipeline *p, struct sequence *s)
+{
+    struct record_seq_ready answer = {.header = s->begin.header, .status = HILL_E_CANCELLED};
+    if (s->begin_held && !answer_ready(p, &answer))
+        return 0;
+    s->begin_held = false;
+    return 1;
+}
+
+/* Stats wait for the demotions under way, so that what they wrote is counted. */
+static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
+{
+    struct sequence *s = &p->sequences[r->header.sequence];
+    bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id && !s->leaving;
+    if (!take_begin_back(p, s))
+        return 0;
+    if (!ours || !s->demotes || p->agent_status)
+        return answer_end(p, s, r, ours);
+    ahead_reads_done(s); /* so that its demotions come to an end */
+    s->leaving = true;
+    s->end = *r;
     return 1;
 }
 
@@ -279,7 +311,8 @@ static void place_prompt(struct sequence *s)
 static bool any_ending(const struct pipeline *p)
 {
     for (uint32_t i = 0; i < p->config.n_sequences; i++)
-        if (p->sequences[i].state == SEQUENCE_ENDING || p->sequences[i].state == SEQUENCE_TRIMMING)
+        if (p->sequences[i].leaving || p->sequences[i].state == SEQUENCE_ENDING ||
+            p->sequences[i].state == SEQUENCE_TRIMMING)
             return true;
     return false;
 }
@@ -293,23 +326,18 @@ static void say_where_hot(const struct pipeline *p, const struct sequence *s,
     answer->hot_entries = p->hkm.n_blocks * KV_HOT_BLOCK_TOKENS;
 }
 
-/* HILL_E_BUSY says that others have to end first: none of them is ending already. */
-static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
+/* 1: answered; 0: not yet. HILL_E_BUSY says that others have to end first: none of them is ending
+ * already. */
+static int begin_sequence(struct pipeline *p, struct sequence *s, const struct record_seq_begin *r)
 {
-    struct sequence *s = &p->sequences[r->header.sequence];
     struct record_seq_ready answer = {.header = r->header};
     struct hill_why why = {""};
-    append_close(p, s);
-    if (s->state != SEQUENCE_FREE)
-        append_pump_endings(p); /* a query may be waiting for what is behind this record */
     if (s->state != SEQUENCE_FREE || !has_credits(p, sizeof answer))
         return 0;
     start_sequence(p, s, r);
     answer.status = admit(p, s, &why);
-    if (answer.status == HILL_E_BUSY && any_ending(p)) {
-        append_pump_endings(p);
+    if (answer.status == HILL_E_BUSY && any_ending(p))
         return 0;
-    }
     if (answer.status == HILL_E_BUSY) {
         log_debug("request %llu waits: %s", (unsigned long long)s->request_id, why.text);
     } else if (answer.status) {
@@ -323,14 +351,47 @@ static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
     return 1;
 }
 
+static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
+{
+    struct sequence *s = &p->sequences[r->header.sequence];
+    if (!take_begin_back(p, s))
+        return 0;
+    if (!s->leaving)
+        append_close(p, s); /* another is there and was never ended */
+    if (!begin_sequence(p, s, r)) {
+        s->begin = *r;
+        s->begin_held = true;
+    }
+    return 1;
+}
+
+int append_pump_endings(struct pipeline *p)
+{
+    int moved = 0;
+    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
+        struct sequence *s = &p->sequences[i];
+        if (s->leaving && (s->demotes == 0 || p->agent_status))
+            moved |= answer_end(p, s, &s->end, true);
+        moved |= clear_up(p, s);
+    }
+    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
+        struct sequence *s = &p->sequences[i];
+        if (s->begin_held && begin_sequence(p, s, &s->begin)) {
+            s->begin_held = false;
+            moved = 1;
+        }
+    }
+    return moved;
+}
+
 /* A SEQ_BEGIN that makes no sense is answered all the same, where it says whose it is. */
-static void refuse_begin(struct pipeline *p, const struct record_header *header, uint32_t bytes)
+static int refuse_begin(struct pipeline *p, const void *payload, uint32_t bytes)
 {
     struct record_seq_ready answer = {.status = HILL_E_PROTOCOL};
-    if (bytes < sizeof *header || header->epoch != p->config.epoch)
-        return;
-    answer.header = *header;
-    shm_ring_push(&p->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+    if (bytes < sizeof answer.header)
+        return 1;
+    memcpy(&answer.header, payload, sizeof answer.header);
+    return answer.header.epoch == p->config.epoch ? answer_ready(p, &answer) : 1;
 }
 
 /* ---- tokens ------------------------------------------------------------------------------- */
@@ -358,7 +419,7 @@ static int take_append(struct pipeline *p, const struct record_append *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     struct layer_state *l = &s->layers[r->header.layer];
-    if (s->state != SEQUENCE_ACTIVE || s->status)
+    if (s->state != SEQUENCE_ACTIVE || s->status || s->leaving)
         return 1;
     if (p->append_done == 0 &&
         (r->first != l->appended || r->n_tokens > s->max_tokens - l->appended)) {
@@ -404,13 +465,11 @@ static int take_step_end(struct pipeline *p, const struct record_step_end *r)
 static int take_record(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes)
 {
     if (!p->append_checked) {
-        if (!pipeline_accept(p, type, payload, bytes)) {
-            if (type == RECORD_SEQ_BEGIN)
-                refuse_begin(p, payload, bytes);
-            return 1;
-        }
+        p->append_refused = !pipeline_accept(p, type, payload, bytes);
         p->append_checked = true;
     }
+    if (p->append_refused)
+        return type == RECORD_SEQ_BEGIN ? refuse_begin(p, payload, bytes) : 1;
     switch (type) {
     case RECORD_SEQ_BEGIN:
         return take_seq_begin(p, payload);

@@ -91,6 +91,10 @@ struct sequence {
     bool moves_wanted;
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     uint64_t first_tag, trim_tag;
+    /* records of the append ring that wait for the drive, so that others' do not wait with them */
+    bool leaving, begin_held; /* end has come; begin has, and waits until the slot is free */
+    struct record_seq_end end;
+    struct record_seq_begin begin;
     uint32_t k_max;         /* of a selection: k at max_tokens */
     uint32_t staging_max;   /* slots set aside: those of a selection, or of two */
     struct holding held[2]; /* of the newest selection, and of the one before it */
@@ -135,7 +139,7 @@ struct pipeline {
     uint32_t staging_unreserved;
 
     uint32_t append_done; /* tokens of the APPEND at the ring's head that are placed */
-    bool append_checked;
+    bool append_checked, append_refused;
 
     struct demote demotes[MAX_DEMOTES];
     uint32_t n_demotes, n_moves; /* in use; of them from hot */
@@ -203,7 +207,7 @@ static inline uint32_t pipeline_list(const struct pipeline *p, uint32_t sequence
 /* ---- pipeline_append.c ---- */
 
 int append_pump(struct pipeline *p);
-/* ENDING and TRIMMING sequences. */
+/* Sequences that end, and those that wait for their slots or room. */
 int append_pump_endings(struct pipeline *p);
 /* Everything the sequence holds goes back; no stripe is reused before the agent has trimmed. */
 void append_close(struct pipeline *p, struct sequence *s);

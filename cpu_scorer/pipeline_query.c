@@ -63,7 +63,7 @@ static int tokens_there(struct pipeline *p, struct sequence *s, const struct rec
         int appends = l->appended < q->n_tokens ? append_pump(p) : 0;
         if (commits < 0 || appends < 0)
             return commits < 0 ? commits : appends;
-        if (s->state != SEQUENCE_ACTIVE || s->request_id != request)
+        if (s->state != SEQUENCE_ACTIVE || s->request_id != request || s->leaving)
             return HILL_E_PROTOCOL; /* it ended while its query was waiting */
         if (s->status)
             return s->status;
@@ -78,7 +78,7 @@ static int tokens_there(struct pipeline *p, struct sequence *s, const struct rec
 
 static int check_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
-    if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id)
+    if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id || s->leaving)
         return HILL_E_PROTOCOL; /* of a request that is over; its slot may be another's by now */
     if (s->status)
         return s->status;
@@ -524,8 +524,28 @@ static int push_answer(struct pipeline *p, struct sequence *s, const struct reco
                 staging, shm_arena_generation(p->io.staging, staging), slot, 0};
         }
     }
-    shm_ring_publish(&p->io.rings[RING_SELECTION], RECORD_SELECTION, answer_bytes(p));
+    if (p->n_uploads) /* a device with memory of its own copies them while others are scored */
+        shm_ring_publish(&p->io.rings[RING_SELECTION], RECORD_SELECTION, answer_bytes(p));
+    else
+        shm_ring_stage(&p->io.rings[RING_SELECTION], RECORD_SELECTION, answer_bytes(p));
     return 1;
+}
+
+/* Go past a query of `layer` that has been answered, if it wants an answer. The rows of a step ask
+ * together and their worker goes on when it has all answers: it is woken once, unless what comes
+ * next is of another layer (a guess, which is worked at while the worker computes) or takes long
+ * (pipeline_pause). */
+static int go_past_query(struct pipeline *p, uint32_t layer)
+{
+    struct shm_ring_end *ring = &p->io.rings[RING_QUERY];
+    uint32_t type, bytes;
+    const void *payload;
+    shm_ring_skip(ring);
+    int rc = shm_ring_peek(ring, &type, &payload, &bytes);
+    if (rc || type != RECORD_QUERY || bytes < sizeof(struct record_query) ||
+        ((const struct record_query *)payload)->header.layer != layer)
+        shm_ring_flush(&p->io.rings[RING_SELECTION]);
+    return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
 }
 
 /* Everything between the query and its answer; the numbers of the answer are left in p. */
@@ -601,6 +621,7 @@ static uint32_t list_missed(struct pipeline *p)
 static int answer_query(struct pipeline *p, const struct record_query *q)
 {
     struct sequence *s = &p->sequences[q->header.sequence];
+    const struct record_query head = *q; /* the record is gone when it has been answered */
     STAGE_BEGIN_AT(answer, &q->header);
     p->n_selected = p->n_uploads = p->n_in_place = p->n_fetches = p->n_late = p->n_copies = 0;
     p->query = (struct query_state){.sequence = s->index, .layer = q->header.layer};
@@ -609,17 +630,21 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
         return HILL_E_CANCELLED;
     if (q->kind == QUERY_AHEAD) {
         STAGE_END(answer, 0);
-        return 0; /* if it has failed, the exact query's answer will say so */
+        /* if it has failed, the exact query's answer will say so */
+        return go_past_query(p, head.header.layer);
     }
     int rc = wait_for(p, s, q, push_answer, true);
     STAGE_END(answer, answer_bytes(p));
-    if (rc == 0 && p->answer_status == 0) {
+    if (rc == HILL_E_CANCELLED)
+        return rc;
+    int damaged = go_past_query(p, head.header.layer);
+    if (rc == 0 && p->answer_status == 0) { /* else: a GPU worker that is gone needs no answer */
         uint32_t n_missed = list_missed(p);
         if (p->io.trace) /* where entries were, not where they go */
-            trace_answer(p, s, q);
-        moves_note(p, s, q->header.layer, p->missed, n_missed);
+            trace_answer(p, s, &head);
+        moves_note(p, s, head.header.layer, p->missed, n_missed);
     }
-    return rc == HILL_E_CANCELLED ? rc : 0; /* a GPU worker that is gone needs no answer */
+    return damaged;
 }
 
 /* The GPU worker has read what the sequence's last selection named. */
@@ -630,7 +655,8 @@ static void take_reads_done(struct pipeline *p, const struct record_reads_done *
         ahead_reads_done(s);
 }
 
-int query_pump(struct pipeline *p)
+/* The record at the ring's head: 1 taken, 0 there is none. */
+static int take_record(struct pipeline *p)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_QUERY];
     uint32_t type, bytes;
@@ -639,13 +665,27 @@ int query_pump(struct pipeline *p)
     if (rc)
         return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
     bool accepted = pipeline_accept(p, type, payload, bytes);
-    if (accepted && type == RECORD_QUERY)
+    if (accepted && type == RECORD_QUERY) {
         rc = answer_query(p, payload);
-    else if (accepted && type == RECORD_READS_DONE)
-        take_reads_done(p, payload);
+    } else {
+        if (accepted && type == RECORD_READS_DONE)
+            take_reads_done(p, payload);
+        shm_ring_release(ring);
+        shm_ring_flush(&p->io.rings[RING_SELECTION]); /* in case answers waited for it */
+    }
     if (rc)
         return rc;
-    shm_ring_release(ring);
     p->hooks.work_done(p->hooks.context, 1);
     return 1;
+}
+
+/* As many as a step can have rows, one right after another: what is to move waits for the last. */
+int query_pump(struct pipeline *p)
+{
+    int rc = 1, taken = 0;
+    while (rc > 0 && taken < (int)p->config.n_sequences) {
+        rc = take_record(p);
+        taken += rc > 0 ? 1 : 0;
+    }
+    return rc < 0 ? rc : taken > 0;
 }

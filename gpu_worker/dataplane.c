@@ -125,6 +125,14 @@ void dataplane_detach(struct dataplane *plane)
     memset(plane, 0, sizeof *plane);
 }
 
+/* Both rings, then one doorbell. */
+static void show_all(struct dataplane *plane)
+{
+    bool appended = shm_ring_show(&plane->append), asked = shm_ring_show(&plane->query);
+    if (appended || asked)
+        shm_ring_tell(&plane->query);
+}
+
 int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32_t bytes,
                       void **payload, int64_t deadline_ns, struct hill_why *why)
 {
@@ -136,6 +144,7 @@ int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32
         if (rc != HILL_E_WOULD_BLOCK)
             return hill_fail(why, rc, "cannot write %u bytes to the scorer's ring: %s", bytes,
                              hill_strerror(rc));
+        show_all(plane); /* room may come only after what was held back in the other ring */
         rc = call_waiting(plane, why);
         if (rc)
             return rc;
@@ -154,8 +163,28 @@ int dataplane_push(struct dataplane *plane, struct shm_ring_end *ring, uint32_t 
     if (rc)
         return rc;
     memcpy(payload, record, bytes);
-    shm_ring_publish(ring, type, bytes);
+    dataplane_publish(plane, ring, type, bytes);
     return 0;
+}
+
+void dataplane_publish(struct dataplane *plane, struct shm_ring_end *ring, uint32_t type,
+                       uint32_t bytes)
+{
+    if (plane->holding)
+        shm_ring_stage(ring, type, bytes);
+    else
+        shm_ring_publish(ring, type, bytes);
+}
+
+void dataplane_hold(struct dataplane *plane)
+{
+    plane->holding = true;
+}
+
+void dataplane_flush(struct dataplane *plane)
+{
+    plane->holding = false;
+    show_all(plane);
 }
 
 int dataplane_next(struct dataplane *plane, uint32_t *type, const void **payload,

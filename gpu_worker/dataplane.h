@@ -35,6 +35,7 @@ struct dataplane {
     struct shm_arena arena;
     struct shm_doorbell *bell;
     uint64_t dropped; /* records of another epoch or query */
+    bool holding;     /* records are staged, see dataplane_hold */
 };
 
 /* Map the epoch's segments; bell is valid from here on, so that control messages can ring it. */
@@ -47,11 +48,20 @@ int dataplane_open(struct dataplane *plane, int64_t deadline_ns, struct hill_why
 /* Safe on a zeroed struct. */
 void dataplane_detach(struct dataplane *plane);
 
-/* Room for a record in a ring, waiting for it; publish with shm_ring_publish. */
+/* Room for a record in a ring, waiting for it (what is held back goes out first); publish with
+ * dataplane_publish. */
 int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32_t bytes,
                       void **payload, int64_t deadline_ns, struct hill_why *why);
 int dataplane_push(struct dataplane *plane, struct shm_ring_end *ring, uint32_t type,
                    const void *record, uint32_t bytes, int64_t deadline_ns, struct hill_why *why);
+
+void dataplane_publish(struct dataplane *plane, struct shm_ring_end *ring, uint32_t type,
+                       uint32_t bytes);
+
+/* From here to dataplane_flush records are only staged: a step's records for the scorer wake it
+ * once and not once each, which would cost a switch of threads each where it lands on this CPU. */
+void dataplane_hold(struct dataplane *plane);
+void dataplane_flush(struct dataplane *plane);
 
 /* The next record of this epoch in the selection ring, or HILL_E_WOULD_BLOCK. The payload is valid
  * until shm_ring_release of the ring, which the caller owes. */

@@ -707,7 +707,8 @@ int engine_step_logits(struct engine *e, uint32_t row, float *logits, struct hil
     if (rc)
         return rc;
     e->awaited = true;
-    memcpy(logits, (const float *)e->logits.host + (size_t)row * logits_stride(e),
-           4ull * e->hp.n_vocab);
+    if (logits)
+        memcpy(logits, (const float *)e->logits.host + (size_t)row * logits_stride(e),
+               4ull * e->hp.n_vocab);
     return 0;
 }

@@ -137,7 +137,7 @@ int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t row, uint
 /* When each row has its list: attention, output projection and FFN, and the next layer's queries or
  * the logits, for all rows. Does not wait. */
 int engine_step_run(struct engine *engine, uint32_t layer, struct hill_why *why);
-/* logits [n_vocab] of a row; after all layers. Waits. */
+/* logits [n_vocab] of a row (NULL: none are wanted yet); after all layers. Waits. */
 int engine_step_logits(struct engine *engine, uint32_t row, float *logits, struct hill_why *why);
 
 /* Wait until the device is idle. */

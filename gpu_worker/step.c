@@ -134,9 +134,9 @@ static int push_own(struct worker *w, struct step_member *m, struct hill_why *wh
     if (query) {
         m->query_id = query->query_id;
         m->waiting = true; /* before the answer can come */
-        shm_ring_publish(&plane->query, RECORD_QUERY, query_bytes(w));
+        dataplane_publish(plane, &plane->query, RECORD_QUERY, query_bytes(w));
     }
-    shm_ring_publish(&plane->append, RECORD_APPEND, append_bytes);
+    dataplane_publish(plane, &plane->append, RECORD_APPEND, append_bytes);
     STAGE_END(query, (query ? query_bytes(w) : 0) + append_bytes);
     return query ? 0 : turn_to_guess(w, m, why);
 }
@@ -155,7 +155,7 @@ static int push_guess(struct worker *w, struct step_member *m, struct hill_why *
         return rc;
     m->ahead_id = query->query_id;
     m->ahead = attended;
-    shm_ring_publish(&w->plane.query, RECORD_QUERY, query_bytes(w));
+    dataplane_publish(&w->plane, &w->plane.query, RECORD_QUERY, query_bytes(w));
     STAGE_END(query, query_bytes(w));
     return 0;
 }
@@ -165,6 +165,7 @@ static int push_rows(struct worker *w,
                      struct hill_why *why)
 {
     int rc = 0;
+    dataplane_hold(&w->plane);
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
         if (m->rc)
@@ -175,6 +176,7 @@ static int push_rows(struct worker *w,
         if (rc)
             rc = row_failed(w, m, rc, why);
     }
+    dataplane_flush(&w->plane); /* also of the rows before one that ends the step */
     return rc;
 }
 
@@ -395,15 +397,10 @@ static int say_reads_done(struct worker *w, struct hill_why *why)
     return rc;
 }
 
-/* The device is done when the first logits are there. */
-static int finish(struct worker *w, struct hill_why *why)
+/* STEP_END of every row that has not failed. */
+static int say_step_ends(struct worker *w, struct hill_why *why)
 {
-    const struct request *first = w->step.members[0].request;
-    STAGE_BEGIN(logits, first->sequence, first->step, w->hparams.n_layers);
-    int rc = engine_step_logits(w->engine, 0, w->logits, why);
-    STAGE_END(logits, sizeof *w->logits * w->hparams.n_vocab);
-    if (!rc)
-        rc = say_reads_done(w, why);
+    int rc = 0;
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
         if (m->rc)
@@ -414,6 +411,22 @@ static int finish(struct worker *w, struct hill_why *why)
         if (failed)
             rc = row_failed(w, m, failed, why);
     }
+    return rc;
+}
+
+/* The device is done when the first logits are there. */
+static int finish(struct worker *w, struct hill_why *why)
+{
+    const struct request *first = w->step.members[0].request;
+    STAGE_BEGIN(logits, first->sequence, first->step, w->hparams.n_layers);
+    int rc = engine_step_logits(w->engine, 0, NULL, why); /* schedule.c takes them row by row */
+    STAGE_END(logits, sizeof *w->logits * w->hparams.n_vocab);
+    dataplane_hold(&w->plane);
+    if (!rc)
+        rc = say_reads_done(w, why);
+    if (!rc)
+        rc = say_step_ends(w, why);
+    dataplane_flush(&w->plane);
     return rc;
 }
 

@@ -39,7 +39,8 @@ struct recording {
     struct ring_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
     struct shm_ring_end *ends;
-    struct fetch_item *fetched; /* since the query under way was seen */
+    struct record_header fetched_for; /* of the last FETCH */
+    struct fetch_item *fetched;       /* for the query that it was for */
     uint32_t n_fetched, fetched_room;
     _Alignas(8) uint8_t buffer[BUFFER_BYTES];
 };
@@ -129,8 +130,13 @@ static void put_frame(struct recording *r, struct recording_frame frame, const v
 
 /* ---- staging ------------------------------------------------------------------------------ */
 
+/* The next query may have been peeked before what this one fetched has come up: only a FETCH for
+ * another query replaces it. */
 static void note_fetch(struct recording *r, const struct record_fetch *fetch)
 {
+    if (memcmp(&fetch->header, &r->fetched_for, sizeof r->fetched_for) != 0)
+        r->n_fetched = 0;
+    r->fetched_for = fetch->header;
     uint32_t n = r->n_fetched + fetch->n_entries;
     if (n > r->fetched_room) {
         struct fetch_item *more = realloc(r->fetched, 2 * (size_t)n * sizeof *more);
@@ -180,8 +186,6 @@ static uint32_t see(void *context, enum shm_ring_moment moment, uint32_t type, c
         .kind = kinds[moment], .ring = (uint8_t)c->ring, .type = type, .bytes = bytes};
     if (moment == SHM_RING_CREDITS && memcmp(&frame, &r->last, sizeof frame) == 0)
         return bytes; /* asked again and again while it waits */
-    if (moment == SHM_RING_PEEKED && c->ring == RING_QUERY)
-        r->n_fetched = 0;
     if (moment == SHM_RING_PUBLISHED && type == RECORD_RELEASE)
         record_staging(r, payload);
     put_frame(r, frame, payload, payload ? bytes : 0);

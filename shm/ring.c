@@ -343,14 +343,25 @@ void shm_ring_stage(struct shm_ring_end *end, uint32_t type, uint32_t payload_by
     end->reserved = 0;
 }
 
-void shm_ring_flush(struct shm_ring_end *end)
+bool shm_ring_show(struct shm_ring_end *end)
 {
     if (end->local == end->published)
-        return;
+        return false;
     end->published = end->local;
     /* release: the records are complete when head is seen; pairs with look_at_head */
     atomic_store_explicit(&end->ring->head, end->local, memory_order_release);
+    return true;
+}
+
+void shm_ring_tell(struct shm_ring_end *end)
+{
     ring_peer(end);
+}
+
+void shm_ring_flush(struct shm_ring_end *end)
+{
+    if (shm_ring_show(end))
+        shm_ring_tell(end);
 }
 
 void shm_ring_publish(struct shm_ring_end *end, uint32_t type, uint32_t payload_bytes)

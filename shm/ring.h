@@ -130,6 +130,10 @@ void shm_ring_publish(struct shm_ring_end *end, uint32_t type, uint32_t payload_
  * staged records with one store and one ring of the doorbell. */
 void shm_ring_stage(struct shm_ring_end *end, uint32_t type, uint32_t payload_bytes);
 void shm_ring_flush(struct shm_ring_end *end);
+/* The same without the doorbell; true when there was something. The caller owes the consumer a
+ * ring (shm_ring_tell): for several rings of one consumer that are to wake it once. */
+bool shm_ring_show(struct shm_ring_end *end);
+void shm_ring_tell(struct shm_ring_end *end);
 
 /* Producer: reserve, copy, publish. */
 int shm_ring_push(struct shm_ring_end *end, uint32_t type, const void *payload,

@@ -71,6 +71,7 @@ struct rig_agent {
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
+    _Atomic bool slow; /* it answers no DEMOTE and no TRIM; everything else at once */
 };
 
 static inline uint32_t rig_random(uint64_t *state, uint32_t below)
@@ -106,7 +107,10 @@ static void agent_complete(struct rig_agent *a, const struct record_header *head
                                   .flash_write_bytes = 100,
                                   .link_kv_bytes = 10 * count,
                                   .link_key_bytes = command == RECORD_READ_KEYS ? detail : 0};
-    if (command == RECORD_DEMOTE && a->n_late < 8 && rig_random(&a->random, 2)) {
+    bool slow = atomic_load_explicit(&a->slow, memory_order_relaxed);
+    if ((command == RECORD_DEMOTE && a->n_late < 8 && (slow || rig_random(&a->random, 2))) ||
+        (command == RECORD_TRIM && slow)) {
+        assert_true(a->n_late < 8);
         a->late[a->n_late++] = c;
         return;
     }
@@ -304,7 +308,8 @@ static void *agent_main(void *arg)
             else
                 moved = true;
         }
-        if (!rig_random(&a->random, 6) || !moved)
+        if ((!rig_random(&a->random, 6) || !moved) &&
+            !atomic_load_explicit(&a->slow, memory_order_relaxed))
             agent_send_late(a);
         if (!moved)
             shm_doorbell_wait(a->bell, seen, clock_deadline_ms(5), 0);
