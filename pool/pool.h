@@ -3,11 +3,14 @@
  *
  * File (all regions 4 KiB aligned, little endian):
  *     superblock   4 KiB   magic, version, fingerprint, geometry, layout, generation, checksum
- *     directory    n_stripes records: owner (sequence, layer), order within its owner, valid
- * bitmap, positions, entry checksums digests      n_stripes stripes: mantissas [S][key dims], then
- * exponents [S][n_kv_heads], padded to 4 KiB entries      n_stripes stripes: FP16 entries [S][entry
- * bytes], packed back to back, stripe padded to 4 KiB A stripe is S = stripe_slots slots of one
- * (sequence, layer); its digest part is about 1 MiB, so that consecutive stripes of a layer stream
+ *     directory    n_stripes records: owner (sequence, layer), order within its owner,
+ *                  valid bitmap, positions, entry checksums
+ *     digests      n_stripes stripes: [S / 16] groups (kv/group.h), padded to 4 KiB
+ *     entries      n_stripes stripes: FP16 entries [S][entry bytes], packed back to back,
+ *                  padded to 4 KiB
+ *
+ * A stripe is S = stripe_slots slots of one (sequence, layer); slot i's digest is token i of the
+ * stripe's groups. Its digest part is about 1 MiB, so that consecutive stripes of a layer stream
  * sequentially. A cold slot id is stripe * S + slot (u32). Entries are packed, not one per page:
  * they are read by their covering pages. A directory record fills whole pages of its own, so that
  * writing one cannot tear another. Slot ids stay below 2^31. Superblock and every record carry a
@@ -26,6 +29,7 @@
 #include <stdint.h>
 
 #include "kv/geometry.h"
+#include "kv/group.h"
 
 #define POOL_PAGE_BYTES 4096u
 #define POOL_NO_OWNER   UINT32_MAX
@@ -60,12 +64,6 @@ static inline uint64_t pool_entry_at(const struct pool_layout *l, uint32_t slot)
 {
     return l->entry_offset + (uint64_t)(slot / l->stripe_slots) * l->entry_stripe_bytes +
            (uint64_t)(slot % l->stripe_slots) * kv_entry_bytes(&l->geometry);
-}
-
-/* Where a slot's exponents start within its digest stripe (mantissas start at slot * key dims). */
-static inline uint64_t pool_exponents_in_stripe(const struct pool_layout *l)
-{
-    return (uint64_t)l->stripe_slots * kv_key_dims(&l->geometry);
 }
 
 /* In-memory image of one stripe's directory record. */

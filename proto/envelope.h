@@ -21,7 +21,7 @@
 
 #define PROTO_VERSION         1u
 #define PROTO_MESSAGE_MAX     (64u << 20) /* bytes: a prompt of 16 M tokens */
-#define PROTO_RECORDS_VERSION 3u
+#define PROTO_RECORDS_VERSION 4u
 
 /* A ZeroMQ routing id (ROUTER sockets). */
 struct proto_address {
