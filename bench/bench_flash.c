@@ -79,19 +79,20 @@ static void open_file(const struct bench_options *options)
     atexit(remove_file);
 }
 
-/* A stripe's digests: random mantissas and valid exponents; returns the sum of their scores. */
+/* A stripe's groups: random mantissas and valid exponents; returns the sum of their scores. */
 static uint64_t make_stripe(uint8_t *stripe, uint16_t *scores, uint64_t *state)
 {
     const struct pool_layout *l = &file.layout;
-    uint8_t *exponents = stripe + pool_exponents_in_stripe(l);
+    uint32_t group = kv_group_bytes(&l->geometry);
     uint64_t sum = 0;
     for (uint64_t i = 0; i < l->digest_stripe_bytes; i += 8) {
         uint64_t r = bench_random(state);
         memcpy(stripe + i, &r, 8);
     }
-    for (uint32_t i = 0; i < l->stripe_slots * KV_HEADS; i++)
-        exponents[i] %= KV_KEY_EXP_MAX + 1;
-    kv_score_reference(&l->geometry, &query, (int8_t *)stripe, exponents, l->stripe_slots, scores);
+    for (uint64_t at = 0; at < l->stripe_slots / KV_GROUP_TOKENS * group; at += group)
+        for (uint32_t i = 0; i < KV_HEADS * KV_GROUP_TOKENS; i++)
+            stripe[at + i] %= KV_KEY_EXP_MAX + 1;
+    kv_score_reference(&l->geometry, &query, stripe, l->stripe_slots, scores);
     for (uint32_t i = 0; i < l->stripe_slots; i++)
         sum += scores[i];
     return sum;
@@ -271,9 +272,9 @@ static double read_agent(uint32_t depth)
 /* The same kernel over two batches that are in memory (and, with 4 MiB each, out of L2). */
 static double score_memory(uint32_t depth)
 {
-    uint32_t dims = KV_HEADS * HEAD_DIM, n = score_device_slots_max(device);
-    struct score_piece piece = {.n_slots = n, .exponents_at = n * dims};
-    uint64_t launch_bytes = (uint64_t)n * (dims + KV_HEADS), done = 0;
+    uint32_t n = score_device_slots_max(device);
+    struct score_piece piece = {.n_slots = n};
+    uint64_t launch_bytes = (uint64_t)n * kv_digest_bytes(&file.layout.geometry), done = 0;
     struct hill_why why = {""};
     const uint16_t *scores;
     uint8_t *memory;

@@ -8,7 +8,7 @@
  * what hill-cpu-scorer does: its thread pool over blocks of 64 tokens that lie as the prefill
  * leaves them (LAYERS lists, four blocks of each in turn), one job a layer; then also with the
  * scores put by position and the best selected. The same over shared and private memory, on small
- * and on huge pages, shows what pages matter. GB/s counts digest bytes (mantissas and exponents)
+ * and on huge pages, shows what pages matter. GB/s counts digest bytes (whole groups, kv/group.h)
  * once; scores written (2 bytes a token) are not counted; memcpy counts the bytes it copies, and
  * moves twice as many. The scores of all kernels are compared. Concurrency: bench_parallel,
  * score_pool. Failure: status 1 when two kernels differ.
@@ -45,7 +45,7 @@ struct score_set {
     struct kv_geometry geometry;
     struct kv_query query;
     uint32_t n;                 /* tokens */
-    uint64_t bytes;             /* mantissas and exponents, contiguous in that order */
+    uint64_t bytes;             /* of their groups of digests */
     uint8_t *digests;           /* [bytes] */
     uint8_t *copy;              /* [bytes]: memcpy's target */
     uint16_t *scores;           /* [n] */
@@ -130,16 +130,14 @@ static void copy(void *context, uint32_t t, uint32_t n_threads)
 static void score(void *context, uint32_t t, uint32_t n_threads)
 {
     struct score_set *set = context;
-    uint32_t dims = kv_key_dims(&set->geometry), heads = set->geometry.n_kv_heads;
-    const int8_t *mantissas = (const int8_t *)set->digests;
-    const uint8_t *exponents = set->digests + (uint64_t)set->n * dims;
     uint32_t calls = (set->n + CALL_TOKENS - 1) / CALL_TOKENS;
     uint32_t last = (uint32_t)((uint64_t)calls * (t + 1) / n_threads);
     for (uint32_t call = (uint32_t)((uint64_t)calls * t / n_threads); call < last; call++) {
         uint32_t from = call * CALL_TOKENS;
         uint32_t n = set->n - from < CALL_TOKENS ? set->n - from : CALL_TOKENS;
-        set->kernel(&set->geometry, &set->query, mantissas + (uint64_t)from * dims,
-                    exponents + (uint64_t)from * heads, n, set->scores + from);
+        set->kernel(&set->geometry, &set->query,
+                    set->digests + (uint64_t)from * kv_digest_bytes(&set->geometry), n,
+                    set->scores + from);
     }
 }
 
@@ -178,13 +176,11 @@ static void select_layer(struct score_set *set, const uint16_t *scores)
 
 static double run_scorer(struct score_set *set, const struct method *m, uint32_t n_threads)
 {
-    uint64_t plane = (uint64_t)set->n * kv_key_dims(&set->geometry);
     uint32_t tokens = set->layer_blocks * KV_HOT_BLOCK_TOKENS;
     const uint32_t *blocks = m->scattered ? set->scattered : set->blocks;
     struct score_job job = {.geometry = &set->geometry,
                             .query = set->query,
-                            .mantissas = (const int8_t *)m->memory,
-                            .exponents = m->memory + plane,
+                            .digests = m->memory,
                             .n_blocks = set->layer_blocks};
     int64_t start = clock_now_ns();
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
@@ -279,10 +275,12 @@ static uint32_t find_methods(const struct score_set *set, struct method *methods
 static void fill(struct score_set *set, int8_t *mantissas, uint8_t *shifts)
 {
     uint64_t state = 20240607, dims = kv_key_dims(&set->geometry);
+    uint32_t group = kv_group_bytes(&set->geometry);
     for (uint64_t i = 0; i < set->bytes; i++) {
         uint64_t r = bench_random(&state) >> 32;
-        set->digests[i] = i < set->n * dims ? (uint8_t)(int8_t)((int64_t)(r % 255) - 127)
-                                            : (uint8_t)(r % (KV_KEY_EXP_MAX + 1));
+        set->digests[i] = i % group >= kv_group_mantissas_at(&set->geometry)
+                              ? (uint8_t)(int8_t)((int64_t)(r % 255) - 127)
+                              : (uint8_t)(r % (KV_KEY_EXP_MAX + 1));
     }
     for (uint64_t i = 0; i < dims; i++)
         mantissas[i] = (int8_t)((int64_t)(bench_random(&state) % 255) - 127);
@@ -481,8 +479,7 @@ static void measure_shape(const struct bench_options *options, struct kv_geometr
     set.query = (struct kv_query){mantissas, shifts, KV_IMPORTANCE_SUM};
     fill(&set, mantissas, shifts);
     prepare_scorer(&set, max_threads);
-    kv_score_reference(&g, &set.query, (const int8_t *)set.digests,
-                       set.digests + (uint64_t)set.n * kv_key_dims(&g), set.n, expected);
+    kv_score_reference(&g, &set.query, set.digests, set.n, expected);
     uint32_t n = find_methods(&set, methods);
     measure(options, &set, methods, n, max_threads, expected);
     print_table(&set, methods, n, max_threads);

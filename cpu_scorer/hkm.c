@@ -53,10 +53,8 @@ static uint64_t place_offsets(struct hkm_header *header, const struct hkm_config
     at += pad64(header->n_blocks * sizeof(struct hkm_owner));
     header->positions_offset = at;
     at += pad64(slots * 4);
-    header->exponents_offset = at;
-    at += pad64(slots * c->geometry.n_kv_heads);
-    header->mantissas_offset = at;
-    at += pad64(slots * kv_key_dims(&c->geometry));
+    header->digests_offset = at;
+    at += pad64(slots * kv_digest_bytes(&c->geometry));
     header->entries_offset = at;
     return at + slots * kv_entry_bytes(&c->geometry);
 }
@@ -69,8 +67,7 @@ static void map_planes(struct hkm *h, uint8_t *memory)
     h->owners = (struct hkm_owner *)(memory + header->owners_offset);
     h->gpu_table = memory + header->gpu_offset;
     h->positions = (uint32_t *)(memory + header->positions_offset);
-    h->exponents = memory + header->exponents_offset;
-    h->mantissas = (int8_t *)(memory + header->mantissas_offset);
+    h->digests = memory + header->digests_offset;
     h->entries = memory + header->entries_offset;
 }
 
@@ -120,7 +117,6 @@ int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_confi
                       .ctx_tokens = config->ctx_tokens,
                       .n_sequences = config->n_sequences,
                       .n_blocks = (uint32_t)fit,
-                      .key_dims = kv_key_dims(g),
                       .entry_bytes = kv_entry_bytes(g),
                       .header = header};
     map_planes(h, memory);
@@ -254,7 +250,7 @@ static void put_run(struct hkm *h, uint32_t list, uint32_t slot, uint32_t first,
     uint64_t bits = run == SLOTS ? UINT64_MAX : ((uint64_t)1 << run) - 1;
     memcpy(hkm_entry(h, slot), entries, (size_t)run * h->entry_bytes);
     kv_digest_keys(&h->geometry, (const uint16_t *)(const void *)hkm_entry(h, slot),
-                   h->entry_bytes / 2, run, hkm_mantissas(h, slot), hkm_exponents(h, slot));
+                   h->entry_bytes / 2, run, h->digests, slot);
     o->used |= bits << slot % SLOTS;
     h->lists[list].n_hot += run;
     for (uint32_t i = 0; i < run; i++) {

@@ -7,8 +7,8 @@
  * GPU's slot table (gpu_slots.h). Everything lies in shared memory as offsets and numbers, so that
  * it outlives the process. Layout: header, location words, lists, block owners, GPU slot table,
  * then the planes of all blocks: positions  u32 [n_blocks][64]             HKM_NO_POSITION: the
- * slot is free exponents  u8  [n_blocks][64][n_kv_heads] mantissas  i8  [n_blocks][64][key dims]
- *     entries    u16 [n_blocks][64][2 * key dims]
+ * slot is free; digests  [n_blocks][4] groups of 16 slots (kv/group.h); entries  u16
+ * [n_blocks][64][2 * key dims]
  * Invariants: a location word is the only authority on where an entry is; it changes by one atomic
  * store, after the entry's copy at its new place is whole and before the old slot is freed. A list
  * never takes more blocks than were reserved for it, so taking a block within the reservation
@@ -28,7 +28,7 @@
 #include "kv/plan.h"
 
 #define HKM_MAGIC       0x314d4b48u /* "HKM1" */
-#define HKM_VERSION     1u
+#define HKM_VERSION     2u
 #define HKM_NO_POSITION UINT32_MAX
 #define HKM_NONE        UINT32_MAX
 
@@ -60,9 +60,9 @@ struct hkm_header {
     uint32_t ctx_tokens, n_sequences, gpu_slots;
     uint32_t n_blocks, reserved;
     uint64_t words_offset, hit_rates_offset, lists_offset, owners_offset, gpu_offset;
-    uint64_t positions_offset, exponents_offset, mantissas_offset, entries_offset;
+    uint64_t positions_offset, digests_offset, entries_offset;
     uint64_t total_bytes;
-    uint64_t pad;
+    uint64_t pad[2];
 };
 
 /* The blocks of one (sequence, layer). Writer: the data thread. */
@@ -96,15 +96,14 @@ struct hkm_config {
 struct hkm {
     struct kv_geometry geometry;
     uint32_t ctx_tokens, n_sequences, n_blocks;
-    uint32_t key_dims, entry_bytes;
+    uint32_t entry_bytes;
     struct hkm_header *header;
     _Atomic uint32_t *words; /* [n_sequences][n_layers][ctx_tokens] */
     struct hkm_list *lists;  /* [n_sequences][n_layers] */
     struct hkm_owner *owners;
     void *gpu_table; /* gpu_slots_bytes, see gpu_slots.h */
     uint32_t *positions;
-    uint8_t *exponents;
-    int8_t *mantissas;
+    uint8_t *digests; /* groups: slot i is their token i */
     uint8_t *entries;
     uint32_t free_block; /* head of the free list */
     uint32_t n_free;
@@ -160,16 +159,6 @@ static inline uint32_t hkm_location(const struct hkm *h, uint32_t sequence, uint
 static inline uint8_t *hkm_entry(const struct hkm *h, uint32_t slot)
 {
     return h->entries + (uint64_t)slot * h->entry_bytes;
-}
-
-static inline int8_t *hkm_mantissas(const struct hkm *h, uint32_t slot)
-{
-    return h->mantissas + (uint64_t)slot * h->key_dims;
-}
-
-static inline uint8_t *hkm_exponents(const struct hkm *h, uint32_t slot)
-{
-    return h->exponents + (uint64_t)slot * h->geometry.n_kv_heads;
 }
 
 /* Tokens hot in one (sequence, layer). */

@@ -90,7 +90,7 @@ static int fit_demotes(struct pipeline *p, struct hill_why *why)
         return 0;
     uint32_t most = shm_ring_payload_max(&p->io.rings[RING_BACKGROUND]);
     for (uint32_t n = p->config.demote_slots; n > 0; n--) {
-        record_demote_parts(&parts, &p->config.geometry, n);
+        record_demote_parts(&parts, &p->config.geometry, KV_GROUP_TOKENS - 1, n);
         if (parts.total <= most) {
             p->config.demote_slots = n;
             return 0;

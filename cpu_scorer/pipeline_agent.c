@@ -79,7 +79,7 @@ struct demote_record {
     struct record_demote *record;
     struct demote_parts parts;
     struct demote *demote;
-    uint32_t n;
+    uint32_t n, slot, order;
 };
 
 static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n,
@@ -92,45 +92,51 @@ static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer
     out->demote = free_demote(p);
     if (p->agent_status || out->n == 0 || !out->demote)
         return HILL_E_WOULD_BLOCK;
-    record_demote_parts(&out->parts, &p->config.geometry, out->n);
+    /* which lane the first slot is in is known when slots are taken; the last needs most room */
+    record_demote_parts(&out->parts, &p->config.geometry, KV_GROUP_TOKENS - 1, out->n);
     void *payload;
     int rc = shm_ring_reserve(&p->io.rings[RING_BACKGROUND], (uint32_t)out->parts.total, &payload);
     if (rc)
         return rc;
     out->record = payload;
-    memset(payload, 0, out->parts.entries); /* no padding carries old bytes */
     return 0;
 }
 
-/* hot: the positions, moved down; NULL: they are first_position and those after it, on their way
- * in.
- */
-static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
-                           uint32_t first_position, const uint32_t *hot, struct demote_record *d)
+/* Take the slots. hot: the positions, moved down; NULL: they are first_position and those after it,
+ * on their way in. */
+static void take_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
+                        uint32_t first_position, const uint32_t *hot, struct demote_record *d)
 {
-    uint32_t slot = 0, order = 0, list = pipeline_list(p, s->index, layer);
+    uint32_t list = pipeline_list(p, s->index, layer);
+    if (hot)
+        cold_map_take_positions(&p->cold, list, hot, d->n, &d->slot, &d->order);
+    else
+        cold_map_take(&p->cold, list, first_position, d->n, &d->slot, &d->order);
+    record_demote_parts(&d->parts, &p->config.geometry, d->slot, d->n);
+    memset(d->record, 0, d->parts.entries); /* no padding and no lane carries old bytes */
     uint32_t *positions = (uint32_t *)((uint8_t *)d->record + d->parts.positions);
     for (uint32_t i = 0; i < d->n; i++)
         positions[i] = hot ? hot[i] : first_position + i;
-    if (hot)
-        cold_map_take_positions(&p->cold, list, hot, d->n, &slot, &order);
-    else
-        cold_map_take(&p->cold, list, first_position, d->n, &slot, &order);
+}
+
+static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t layer, bool from_hot,
+                           struct demote_record *d)
+{
     *d->demote = (struct demote){.tag = agent_tag(p) | (uint64_t)(d->demote - p->demotes),
                                  .sequence = s->index,
                                  .layer = layer,
-                                 .first_slot = slot,
+                                 .first_slot = d->slot,
                                  .n = d->n,
                                  .used = true,
-                                 .from_hot = hot != NULL};
+                                 .from_hot = from_hot};
     *d->record = (struct record_demote){.header = pipeline_header(p, s->index, 0, layer),
                                         .tag = d->demote->tag,
-                                        .first_slot = slot,
+                                        .first_slot = d->slot,
                                         .n_slots = d->n,
-                                        .stripe_order = order};
+                                        .stripe_order = d->order};
     shm_ring_publish(&p->io.rings[RING_BACKGROUND], RECORD_DEMOTE, (uint32_t)d->parts.total);
     p->n_demotes++;
-    p->n_moves += hot != NULL;
+    p->n_moves += from_hot;
     s->demotes++;
     s->cold_used = true;
     agent_sent(p);
@@ -142,12 +148,13 @@ uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t l
     struct demote_record d;
     if (reserve_demote(p, s, layer, n, &d))
         return 0;
+    take_demote(p, s, layer, first, NULL, &d);
     uint8_t *record = (uint8_t *)d.record;
     uint32_t entry_bytes = p->hkm.entry_bytes;
     memcpy(record + d.parts.entries, entries, (size_t)d.n * entry_bytes);
     kv_digest_keys(&p->config.geometry, (const uint16_t *)(const void *)entries, entry_bytes / 2,
-                   d.n, (int8_t *)record + d.parts.mantissas, record + d.parts.exponents);
-    publish_demote(p, s, layer, first, NULL, &d);
+                   d.n, record + d.parts.digests, d.slot % KV_GROUP_TOKENS);
+    publish_demote(p, s, layer, false, &d);
     return d.n;
 }
 
@@ -175,18 +182,17 @@ uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer
     struct demote_record d;
     if (n == 0 || p->n_moves >= MOVES_OPEN_MAX || reserve_demote(p, s, layer, n, &d))
         return 0;
+    take_demote(p, s, layer, 0, positions, &d);
     uint8_t *record = (uint8_t *)d.record;
-    uint32_t entry_bytes = p->hkm.entry_bytes, dims = p->hkm.key_dims;
-    uint32_t heads = p->config.geometry.n_kv_heads;
+    uint32_t entry_bytes = p->hkm.entry_bytes, lane = d.slot % KV_GROUP_TOKENS;
     for (uint32_t i = 0; i < d.n; i++) {
         uint32_t slot = hkm_slot(hkm_location(&p->hkm, s->index, layer, positions[i]));
-        memcpy(record + d.parts.mantissas + (uint64_t)i * dims, hkm_mantissas(&p->hkm, slot), dims);
-        memcpy(record + d.parts.exponents + (uint64_t)i * heads, hkm_exponents(&p->hkm, slot),
-               heads);
+        kv_digest_copy(&p->config.geometry, record + d.parts.digests, lane + i, p->hkm.digests,
+                       slot, 1);
         memcpy(record + d.parts.entries + (uint64_t)i * entry_bytes, hkm_entry(&p->hkm, slot),
                entry_bytes);
     }
-    publish_demote(p, s, layer, 0, positions, &d);
+    publish_demote(p, s, layer, true, &d);
     s->layers[layer].moving = d.n;
     return d.n;
 }

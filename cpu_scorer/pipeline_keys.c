@@ -321,9 +321,11 @@ static void run_pieces(void *context, uint32_t first, uint32_t end)
         for (uint32_t j = 0; j < piece->n; j++) /* COLD_NONE is beyond any query */
             positions[j] = cold_map_position(&p->cold, e->list, (uint64_t)piece->slot + j);
         if (e->mass)
-            mass_table_keys(e->mass, piece->keys, p->hkm.key_dims, piece->n, positions);
+            mass_table_keys(e->mass, piece->keys, kv_key_dims(&p->config.geometry), piece->n,
+                            positions);
         else
-            chunk_table_keys(e->chunks, piece->keys, p->hkm.key_dims, piece->n, positions);
+            chunk_table_keys(e->chunks, piece->keys, kv_key_dims(&p->config.geometry), piece->n,
+                             positions);
     }
 }
 
@@ -351,7 +353,7 @@ static void list_pieces(struct pipeline *p, struct key_eval *e, uint32_t window)
 static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
 {
     struct work_job work = {.context = e};
-    uint64_t key_bytes = 2 * p->hkm.key_dims;
+    uint64_t key_bytes = 2 * kv_key_dims(&p->config.geometry);
     if (job == JOB_WINDOW) {
         list_pieces(p, e, e->next_work);
         work.run = run_pieces;

@@ -273,7 +273,7 @@ static int relay_query(struct profile_run *r)
 {
     struct pipeline *p = r->p;
     const struct kv_geometry *g = &p->config.geometry;
-    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_digest_bytes(g);
+    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
     struct record_agent_query *record;
     void *payload;
     int rc = command_room(r, bytes, &payload);
@@ -341,8 +341,7 @@ static void start_scoring(struct profile_run *r)
     struct score_job job = {
         .geometry = &p->config.geometry,
         .query = {p->query_mantissas, p->query_shifts, r->s->settings.importance},
-        .mantissas = p->hkm.mantissas,
-        .exponents = p->hkm.exponents,
+        .digests = p->hkm.digests,
         .blocks = r->blocks,
         .n_blocks = r->n_blocks,
         .scores = r->scores};

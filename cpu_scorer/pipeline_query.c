@@ -99,7 +99,7 @@ static int check_query(struct pipeline *p, struct sequence *s, const struct reco
 static int push_agent_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
     const struct kv_geometry *g = &p->config.geometry;
-    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_digest_bytes(g);
+    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
     void *payload;
     int rc = shm_ring_reserve(&p->io.rings[RING_COMMAND], bytes, &payload);
     if (rc)
@@ -124,8 +124,7 @@ static uint32_t start_hot_scoring(struct pipeline *p, struct sequence *s,
     uint32_t max = p->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
     struct score_job job = {.geometry = &p->config.geometry,
                             .query = {p->query_mantissas, p->query_shifts, s->settings.importance},
-                            .mantissas = p->hkm.mantissas,
-                            .exponents = p->hkm.exponents,
+                            .digests = p->hkm.digests,
                             .blocks = p->blocks,
                             .scores = p->scores,
                             .copies_follow = !s->reads_hot};

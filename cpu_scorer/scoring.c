@@ -21,6 +21,9 @@
 #define SCORE_PER_THREAD (1u << 20)
 #define COPY_PER_THREAD  (1u << 18)
 #define PAGE             4096u
+#define LINE             64u
+#define SHORT_RUN_BYTES  (1u << 18) /* what is read ahead stays in the cache beside so much */
+#define AHEAD_BYTES      4096u
 #define LINGER_NS        200000 /* from the scores of a query to its copies it is less */
 #define WATCH_NS         30000  /* a chunk takes some microseconds */
 #define LINGER_LOOKS     16     /* between looks at the clock */
@@ -45,6 +48,8 @@ struct score_pool {
     struct shm_doorbell *bell;
     /* the caller's alone */
     int64_t started_ns;
+    cpu_set_t allowed; /* CPUs of the thread that made the pool; none: unknown, or only one */
+    int beside;        /* the CPU that helpers are kept off, -1: none yet */
     /* serial << 32 | next item to take. A helper that comes late, with a job that is over, sees by
      * the serial that these are no items of its job. Relaxed: it only hands out numbers; what a
      * helper reads of the job it has from under the lock. */
@@ -58,19 +63,31 @@ struct score_pool {
     pthread_t helpers[];
 };
 
+/* How many of n blocks follow one another in memory. */
+static uint32_t run_length(const uint32_t *blocks, uint32_t n)
+{
+    uint32_t run = 1;
+    while (run < n && blocks[run] == blocks[0] + run)
+        run++;
+    return run;
+}
+
 /* Blocks that follow one another in memory are one call: the kernels and the hardware's prefetchers
- * like long runs. */
+ * like long runs. They need some time to notice where a run goes on: a short run's successor is
+ * begun beforehand. */
 static void score_chunk(kv_score_fn *score, const struct score_job *job, uint32_t first,
                         uint32_t end)
 {
-    uint64_t dims = kv_key_dims(job->geometry), heads = job->geometry->n_kv_heads;
+    uint64_t block_bytes = (uint64_t)KV_HOT_BLOCK_TOKENS * kv_digest_bytes(job->geometry);
     for (uint32_t run; first < end; first += run) {
-        uint64_t slot = (uint64_t)job->blocks[first] * KV_HOT_BLOCK_TOKENS;
-        for (run = 1; first + run < end && job->blocks[first + run] == job->blocks[first] + run;)
-            run++;
-        score(job->geometry, &job->query, job->mantissas + slot * dims,
-              job->exponents + slot * heads, run * KV_HOT_BLOCK_TOKENS,
-              job->scores + (uint64_t)first * KV_HOT_BLOCK_TOKENS);
+        run = run_length(job->blocks + first, end - first);
+        if (first + run < end && run * block_bytes <= SHORT_RUN_BYTES) {
+            const uint8_t *next = job->digests + job->blocks[first + run] * block_bytes;
+            for (uint32_t at = 0; at < AHEAD_BYTES && at < block_bytes; at += LINE)
+                __builtin_prefetch(next + at, 0, 2);
+        }
+        score(job->geometry, &job->query, job->digests + job->blocks[first] * block_bytes,
+              run * KV_HOT_BLOCK_TOKENS, job->scores + (uint64_t)first * KV_HOT_BLOCK_TOKENS);
     }
 }
 
@@ -202,6 +219,10 @@ int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *
     if (!pool)
         return HILL_E_NOMEM;
     pool->score = score;
+    pool->beside = -1;
+    if (sched_getaffinity(0, sizeof pool->allowed, &pool->allowed) != 0 ||
+        CPU_COUNT(&pool->allowed) < 2)
+        CPU_ZERO(&pool->allowed);
     init_lock(&pool->lock);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->ended, NULL);
@@ -235,10 +256,27 @@ void score_pool_destroy(struct score_pool *pool)
     free(pool);
 }
 
+/* A helper that wakes up where the caller works would only wait for it, and the kernel often puts
+ * it there when other processes keep the other CPUs busy. The caller seldom moves, so this is
+ * seldom more than asking where it is. */
+static void keep_helpers_beside(struct score_pool *pool)
+{
+    int here = sched_getcpu();
+    if (here < 0 || here == pool->beside || !CPU_ISSET(here, &pool->allowed))
+        return;
+    cpu_set_t others = pool->allowed;
+    CPU_CLR(here, &others);
+    for (uint32_t i = 0; i < pool->n_helpers; i++)
+        pthread_setaffinity_np(pool->helpers[i], sizeof others, &others); /* refused: slower */
+    pool->beside = here;
+}
+
 static void start(struct score_pool *pool, const struct pool_job *job, uint64_t helpers,
                   struct shm_doorbell *bell)
 {
     pool->started_ns = clock_now_ns();
+    if (helpers > 0)
+        keep_helpers_beside(pool);
     pthread_mutex_lock(&pool->lock);
     pool->job = *job;
     pool->serial++;

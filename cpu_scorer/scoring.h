@@ -26,9 +26,8 @@ struct score_pool;
 struct score_job {
     const struct kv_geometry *geometry;
     struct kv_query query;
-    const int8_t *mantissas;  /* plane of all blocks [blocks][64][key dims] */
-    const uint8_t *exponents; /* plane of all blocks [blocks][64][n_kv_heads] */
-    const uint32_t *blocks;   /* [n_blocks], valid until the job is done */
+    const uint8_t *digests; /* of all blocks [blocks][4] groups (kv/group.h) */
+    const uint32_t *blocks; /* [n_blocks], valid until the job is done */
     uint32_t n_blocks;
     uint16_t *scores;   /* [n_blocks][64], written by the threads */
     bool copies_follow; /* soon: helpers look out for them before they sleep */

@@ -11,8 +11,8 @@
 void cold_stripe_drop_tails(struct cold_stripe *stripe)
 {
     for (uint32_t p = 0; p < PLANE_COUNT; p++) {
-        free(stripe->tails[p].page);
-        stripe->tails[p] = (struct tail_page){.offset = NO_TAIL, .page = NULL};
+        free(stripe->tails[p].pages);
+        stripe->tails[p] = (struct tail_pages){.pages = NULL};
     }
 }
 
@@ -41,8 +41,6 @@ static struct cold_stripe *stripe_create(const struct pool_layout *layout)
 
     if (!stripe)
         return NULL;
-    for (uint32_t p = 0; p < PLANE_COUNT; p++)
-        stripe->tails[p].offset = NO_TAIL;
     stripe->written = bitmap_create(layout->stripe_slots);
     stripe->digest_pages = bitmap_create(layout->digest_stripe_bytes / CSD_ALIGN);
     stripe->key_pages = bitmap_create(layout->key_stripe_bytes / CSD_ALIGN);

@@ -61,9 +61,9 @@ void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size);
 struct cold_demote {
     uint32_t sequence, layer, first_slot, n_slots, stripe_order;
     const uint32_t *positions; /* [n] */
-    const int8_t *mantissas;   /* [n][key dims] */
-    const uint8_t *exponents;  /* [n][n_kv_heads] */
-    const uint8_t *entries;    /* [n][entry bytes] */
+    const uint8_t
+        *digests; /* groups (kv/group.h) from first_slot / 16 on, as the stripe has them */
+    const uint8_t *entries; /* [n][entry bytes] */
 };
 int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
                      struct cold_cost *cost, struct hill_why *why);

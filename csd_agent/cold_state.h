@@ -9,15 +9,16 @@
 
 #define BOUNCE_BYTES                                                                               \
     (4u << 20) /* page-aligned memory of transfers; holds many of the largest entries */
-#define NO_TAIL UINT64_MAX
 
-/* The planes of a stripe; each has one page that is partly filled when slots come in order. */
-enum plane { PLANE_MANTISSAS, PLANE_EXPONENTS, PLANE_KEYS, PLANE_ENTRIES, PLANE_COUNT };
+/* The planes of a stripe. When slots come in order, the last page of the entries is partly filled,
+ * and so are the pages of the last group of digests. */
+enum plane { PLANE_DIGESTS, PLANE_KEYS, PLANE_ENTRIES, PLANE_COUNT };
 
-/* Copy of a page of flash that is not full yet, so that the next demote need not read it. */
-struct tail_page {
-    uint64_t offset; /* in the file; NO_TAIL: none */
-    uint8_t *page;   /* CSD_ALIGN bytes */
+/* Copy of pages of flash that are not full yet, so that the next demote need not read them. */
+struct tail_pages {
+    uint64_t offset, bytes; /* in the file; 0 bytes: none */
+    uint64_t room;          /* of pages */
+    uint8_t *pages;
 };
 
 /* What is known of a claimed stripe beyond its directory record. */
@@ -27,7 +28,7 @@ struct cold_stripe {
     uint64_t *digest_pages, *key_pages,
         *entry_pages; /* bitmaps: written to since the claim, so not to be made up of zeros */
     uint32_t *positions, *checksums; /* of written slots */
-    struct tail_page tails[PLANE_COUNT];
+    struct tail_pages tails[PLANE_COUNT];
 };
 
 /* The stripes of a (sequence, layer), by stripe order. */

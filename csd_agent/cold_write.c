@@ -2,10 +2,10 @@
  * csd_agent/cold_write.c - demotion: entries and digests (in a pool of keys: their keys once more)
  * written to flash by whole pages; see cold_pool.h.
  *
- * Slots are packed, so that the first and the last page of a write may hold other slots' bytes.
- * Where those come from: the stripe's copy of the page (tail_page) when slots arrive in order,
- * zeros when the page was never written since the claim, else flash. Writes of one page are never
- * in flight together: a plane that shares its first page with the plane before waits for it.
+ * Slots are packed, so that the first and the last page of a write may hold other slots' bytes, and
+ * the first and the last group of digests other slots' lanes. Where those come from: the stripe's
+ * copy of the pages (tail_pages) when slots arrive in order, zeros when a page was never written
+ * since the claim, else flash. The planes of a stripe share no page.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ struct target {
     uint64_t region; /* where the region starts in the file */
     uint64_t *pages; /* the region's bitmap of pages written to */
     uint64_t at, bytes;
-    uint32_t item, stride; /* source: items of a length, so far apart */
+    uint64_t whole_from, whole_to; /* all bytes between are new; others need what is there */
 };
 
 static uint64_t page_floor(uint64_t at)
@@ -57,11 +57,10 @@ static int flush(struct writer *w)
 /* Fill memory with the page as it is now. */
 static int load_page(struct writer *w, const struct target *t, uint64_t page, uint8_t *memory)
 {
-    for (uint32_t p = 0; p < PLANE_COUNT; p++) {
-        if (w->stripe->tails[p].offset == page) {
-            memcpy(memory, w->stripe->tails[p].page, CSD_ALIGN);
-            return 0;
-        }
+    const struct tail_pages *tail = &w->stripe->tails[t->plane];
+    if (page >= tail->offset && page < tail->offset + tail->bytes) {
+        memcpy(memory, tail->pages + (page - tail->offset), CSD_ALIGN);
+        return 0;
     }
     if (!bit_test(t->pages, (page - t->region) / CSD_ALIGN)) {
         memset(memory, 0, CSD_ALIGN);
@@ -74,130 +73,152 @@ static int load_page(struct writer *w, const struct target *t, uint64_t page, ui
     return status;
 }
 
-/* Keep copies of border pages true: those that the write went over, and its own last one when it is
- * not full. */
-static int keep_tails(struct writer *w, const struct target *t, uint64_t first, uint64_t end,
-                      const uint8_t *memory)
+/* Keep a copy of the last pages when slots that follow will write to them again; a copy that the
+ * write went over is true no more. */
+static int keep_tail(struct writer *w, const struct target *t, uint64_t first, uint64_t end,
+                     const uint8_t *memory)
 {
-    struct tail_page *own = &w->stripe->tails[t->plane];
+    struct tail_pages *tail = &w->stripe->tails[t->plane];
+    uint64_t from = page_floor(t->whole_to), bytes = end - from;
 
-    if (end != t->at + t->bytes) {
-        if (!own->page)
-            own->page = malloc(CSD_ALIGN);
-        if (!own->page)
-            return hill_fail(w->why, HILL_E_NOMEM, "no memory for a page");
-        own->offset = end - CSD_ALIGN;
-    } else if (own->offset >= first && own->offset < end) {
-        own->offset = NO_TAIL;
+    if (t->whole_to == end) {
+        if (tail->offset < end && first < tail->offset + tail->bytes)
+            tail->bytes = 0;
+        return 0;
     }
-    for (uint32_t p = 0; p < PLANE_COUNT; p++) {
-        struct tail_page *tail = &w->stripe->tails[p];
-        if (tail->offset >= first && tail->offset < end)
-            memcpy(tail->page, memory + (tail->offset - first), CSD_ALIGN);
+    if (bytes > tail->room) {
+        free(tail->pages);
+        *tail = (struct tail_pages){.pages = malloc(bytes)};
+        if (!tail->pages)
+            return hill_fail(w->why, HILL_E_NOMEM, "no memory for %llu pages",
+                             (unsigned long long)(bytes / CSD_ALIGN));
+        tail->room = bytes;
     }
+    tail->offset = from;
+    tail->bytes = bytes;
+    memcpy(tail->pages, memory + (from - first), bytes);
     return 0;
 }
 
-static void copy_items(uint8_t *to, const struct target *t, const uint8_t *source)
-{
-    if (t->item == t->stride)
-        memcpy(to, source, t->bytes);
-    else
-        for (uint64_t at = 0; at < t->bytes; at += t->item, source += t->stride)
-            memcpy(to + at, source, t->item);
-}
-
-/* Add a range to the chunk. */
-static int compose(struct writer *w, const struct target *t, const void *source)
+/* Make room for a range's covering pages in the chunk, with what is there and stays; *memory: where
+ * t->at is, to be filled. */
+static int open_target(struct writer *w, const struct target *t, uint8_t **memory)
 {
     uint64_t first = page_floor(t->at), end = page_ceil(t->at + t->bytes);
+    uint8_t *pages = w->pool->bounce + w->used;
     int status = 0;
 
-    for (uint32_t i = 0; status == 0 && i < w->n_extents; i++)
-        if (w->extents[i].offset < end && first < w->extents[i].offset + w->extents[i].bytes)
-            status = flush(w);
-    uint8_t *memory = w->pool->bounce + w->used;
-    if (status == 0 && t->at != first)
-        status = load_page(w, t, first, memory);
-    if (status == 0 && t->at + t->bytes != end && (end - CSD_ALIGN != first || t->at == first))
-        status = load_page(w, t, end - CSD_ALIGN, memory + (end - CSD_ALIGN - first));
-    if (status != 0)
-        return status;
-    copy_items(memory + (t->at - first), t, source);
+    for (uint64_t page = first; status == 0 && page < end; page += CSD_ALIGN)
+        if (page < t->whole_from || page + CSD_ALIGN > t->whole_to)
+            status = load_page(w, t, page, pages + (page - first));
+    *memory = pages + (t->at - first);
+    return status;
+}
+
+/* The range is filled: it is part of the chunk. */
+static int close_target(struct writer *w, const struct target *t)
+{
+    uint64_t first = page_floor(t->at), end = page_ceil(t->at + t->bytes);
+    uint8_t *pages = w->pool->bounce + w->used;
+
     for (uint64_t page = first; page < end; page += CSD_ALIGN)
         bit_set(t->pages, (page - t->region) / CSD_ALIGN);
     w->extents[w->n_extents++] =
-        (struct csd_extent){.offset = first, .memory = memory, .bytes = end - first, .write = true};
+        (struct csd_extent){.offset = first, .memory = pages, .bytes = end - first, .write = true};
     w->used += end - first;
-    return keep_tails(w, t, first, end, memory);
+    return keep_tail(w, t, first, end, pages);
 }
 
-/* Slots that a chunk may have so that its pages, borders included, fit the bounce buffer. */
-static uint32_t chunk_slots(const struct kv_geometry *g)
+/* Slots that a chunk may have so that its pages and groups, borders included, fit the bounce
+ * buffer. */
+static uint32_t chunk_slots(const struct pool_layout *layout)
 {
-    return (BOUNCE_BYTES - 2 * PLANE_COUNT * CSD_ALIGN) / (2 * kv_entry_bytes(g));
+    const struct kv_geometry *g = &layout->geometry;
+    uint32_t plane =
+        kv_digest_bytes(g) > layout->key_bytes ? kv_digest_bytes(g) : layout->key_bytes;
+    return (BOUNCE_BYTES - 2 * PLANE_COUNT * CSD_ALIGN - 2 * kv_group_bytes(g)) /
+           (kv_entry_bytes(g) + plane);
 }
 
-/* Digests of slots [from, from + n) of the demote. */
-static int write_digests(struct writer *w, const struct cold_demote *d, uint32_t from, uint32_t n)
+/* n slots of the demote, the first of them `slot`: digests, lane by lane where groups are partly
+ * theirs. */
+static int add_digests(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
-    uint32_t dims = kv_key_dims(&layout->geometry), heads = layout->geometry.n_kv_heads;
-    uint32_t slot = d->first_slot + from;
-    uint64_t within = slot % layout->stripe_slots;
-    uint64_t digests = pool_digest_at(layout, slot / layout->stripe_slots);
-    struct target mantissas = {PLANE_MANTISSAS,
-                               digests,
-                               w->stripe->digest_pages,
-                               digests + within * dims,
-                               (uint64_t)n * dims,
-                               dims,
-                               dims};
-    struct target exponents = {PLANE_EXPONENTS,
-                               digests,
-                               w->stripe->digest_pages,
-                               digests + pool_exponents_in_stripe(layout) + within * heads,
-                               (uint64_t)n * heads,
-                               heads,
-                               heads};
+    const struct kv_geometry *g = &layout->geometry;
+    uint64_t group = kv_group_bytes(g),
+             region = pool_digest_at(layout, slot / layout->stripe_slots);
+    uint32_t within = slot % layout->stripe_slots, lane = within % KV_GROUP_TOKENS;
+    uint64_t at = region + within / KV_GROUP_TOKENS * group;
+    uint64_t bytes = kv_groups_touched(within, n) * group;
+    struct target t = {PLANE_DIGESTS,
+                       region,
+                       w->stripe->digest_pages,
+                       at,
+                       bytes,
+                       lane ? at + group : at,
+                       (lane + n) % KV_GROUP_TOKENS ? at + bytes - group : at + bytes};
+    uint8_t *memory;
 
-    int status = compose(w, &mantissas, d->mantissas + (uint64_t)from * dims);
-    return status == 0 ? compose(w, &exponents, d->exponents + (uint64_t)from * heads) : status;
+    int status = open_target(w, &t, &memory);
+    if (status != 0)
+        return status;
+    kv_digest_copy(g, memory, lane,
+                   d->digests + (slot / KV_GROUP_TOKENS - d->first_slot / KV_GROUP_TOKENS) * group,
+                   lane, n);
+    return close_target(w, &t);
 }
 
 /* Their keys, out of their entries. */
-static int write_keys(struct writer *w, const struct cold_demote *d, uint32_t from, uint32_t n)
+static int add_keys(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
-    uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), slot = d->first_slot + from;
-    uint64_t at = pool_key_at(layout, slot);
-    struct target keys = {PLANE_KEYS,
-                          pool_key_at(layout, slot - slot % layout->stripe_slots),
-                          w->stripe->key_pages,
-                          at,
-                          (uint64_t)n * layout->key_bytes,
-                          layout->key_bytes,
-                          entry_bytes};
+    uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), key_bytes = layout->key_bytes;
+    const uint8_t *from = d->entries + (uint64_t)(slot - d->first_slot) * entry_bytes;
+    uint64_t at = pool_key_at(layout, slot), bytes = (uint64_t)n * key_bytes;
+    struct target t = {PLANE_KEYS,
+                       pool_key_at(layout, slot - slot % layout->stripe_slots),
+                       w->stripe->key_pages,
+                       at,
+                       bytes,
+                       at,
+                       at + bytes};
+    uint8_t *memory;
 
-    return compose(w, &keys, d->entries + (uint64_t)from * entry_bytes);
+    int status = open_target(w, &t, &memory);
+    if (status != 0)
+        return status;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(memory + (uint64_t)i * key_bytes, from + (uint64_t)i * entry_bytes, key_bytes);
+    return close_target(w, &t);
 }
 
-/* Write slots [from, from + n) of the demote. */
-static int write_chunk(struct writer *w, const struct cold_demote *d, uint32_t from, uint32_t n)
+static int add_entries(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
-    uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), slot = d->first_slot + from;
-    struct target fp16 = {PLANE_ENTRIES,
-                          pool_entry_at(layout, slot - slot % layout->stripe_slots),
-                          w->stripe->entry_pages,
-                          pool_entry_at(layout, slot),
-                          (uint64_t)n * entry_bytes,
-                          entry_bytes,
-                          entry_bytes};
+    uint64_t entry_bytes = kv_entry_bytes(&layout->geometry), at = pool_entry_at(layout, slot);
+    uint64_t bytes = n * entry_bytes;
+    struct target t = {PLANE_ENTRIES,
+                       pool_entry_at(layout, slot - slot % layout->stripe_slots),
+                       w->stripe->entry_pages,
+                       at,
+                       bytes,
+                       at,
+                       at + bytes};
+    uint8_t *memory;
 
-    int status = layout->key_bytes ? write_keys(w, d, from, n) : write_digests(w, d, from, n);
+    int status = open_target(w, &t, &memory);
+    if (status != 0)
+        return status;
+    memcpy(memory, d->entries + (slot - d->first_slot) * entry_bytes, bytes);
+    return close_target(w, &t);
+}
+
+static int write_chunk(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
+{
+    int status = w->pool->layout.key_bytes ? add_keys(w, d, slot, n) : add_digests(w, d, slot, n);
     if (status == 0)
-        status = compose(w, &fp16, d->entries + (uint64_t)from * entry_bytes);
+        status = add_entries(w, d, slot, n);
     return status == 0 ? flush(w) : status;
 }
 
@@ -240,7 +261,7 @@ int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
                      struct cold_cost *cost, struct hill_why *why)
 {
     struct writer w = {.pool = pool, .cost = cost, .why = why};
-    uint32_t chunk = chunk_slots(&pool->layout.geometry);
+    uint32_t chunk = chunk_slots(&pool->layout);
     int status = check_demote(pool, demote, why);
 
     if (status == 0)
@@ -249,9 +270,14 @@ int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
                                    why);
     if (status != 0)
         return status;
-    for (uint32_t from = 0; status == 0 && from < demote->n_slots; from += chunk) {
-        uint32_t left = demote->n_slots - from;
-        status = write_chunk(&w, demote, from, left < chunk ? left : chunk);
+    uint32_t end = demote->first_slot + demote->n_slots;
+    for (uint32_t slot = demote->first_slot, n; status == 0 && slot < end; slot += n) {
+        n = end - slot;
+        if (n > chunk) { /* whole groups where it can be */
+            uint32_t over = (slot + chunk) % KV_GROUP_TOKENS;
+            n = chunk > over ? chunk - over : chunk;
+        }
+        status = write_chunk(&w, demote, slot, n);
     }
     if (status != 0)
         cold_stripe_drop_tails(w.stripe); /* they may be ahead of flash */

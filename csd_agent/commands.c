@@ -363,7 +363,7 @@ static int run_demote(struct data_plane *plane, const void *payload,
     const uint8_t *bytes = payload;
     struct demote_parts parts;
 
-    record_demote_parts(&parts, &plane->geometry, record->n_slots);
+    record_demote_parts(&parts, &plane->geometry, record->first_slot, record->n_slots);
     struct cold_demote demote = {
         .sequence = record->header.sequence,
         .layer = record->header.layer,
@@ -371,8 +371,7 @@ static int run_demote(struct data_plane *plane, const void *payload,
         .n_slots = record->n_slots,
         .stripe_order = record->stripe_order,
         .positions = (const uint32_t *)(const void *)(bytes + parts.positions),
-        .mantissas = (const int8_t *)bytes + parts.mantissas,
-        .exponents = bytes + parts.exponents,
+        .digests = bytes + parts.digests,
         .entries = bytes + parts.entries,
     };
     STAGE_BEGIN_AT(agent_demote, &record->header);

@@ -8,8 +8,8 @@
  *     read 0, 1, 2 | read 1, 2, 3 | read 2, 3, 4    |
  *                  | score 0      | score 1, hand 0 | score 2, hand 1 ...
  *
- * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive slots of
- * one stripe with their mantissas and exponents read by covering pages. Invariant: no read or
+ * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive groups of
+ * one stripe's digests (kv/group.h), read by covering pages. Invariant: no read or
  * launch is in flight when score returns. Who calls it: through struct csd_ops (backend.h), which
  * also has concurrency and failure.
  */
@@ -21,8 +21,7 @@
 #include "csd_agent/file_io.h"
 #include "csd_agent/score_device.h"
 
-#define CAPACITY_BATCHES 4u            /* room of a batch buffer, in batch_bytes */
-#define CAPACITY_MIN     (256u * 1024) /* holds the largest digest with its covering pages */
+#define CAPACITY_BATCHES 4u /* room of a batch buffer, in batch_bytes */
 
 /* What lies in a batch. */
 struct batch_plan {
@@ -31,8 +30,8 @@ struct batch_plan {
         uint32_t span, first_slot;
         uint64_t bytes; /* of flash */
     } from[SCORE_BATCH_PIECES];
-    struct csd_extent extents[2 * SCORE_BATCH_PIECES];
-    uint32_t n_pieces, n_extents;
+    struct csd_extent extents[SCORE_BATCH_PIECES]; /* a piece's */
+    uint32_t n_pieces;
     uint64_t bytes; /* of flash */
 };
 
@@ -70,9 +69,6 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
     f->base.ops = &csd_file_ops;
     f->batch_bytes = options->batch_bytes ? options->batch_bytes : CSD_BATCH_BYTES;
     f->force_copies = options->force_copies;
-    f->capacity = (CAPACITY_BATCHES * f->batch_bytes + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
-    if (f->capacity < CAPACITY_MIN)
-        f->capacity = CAPACITY_MIN;
     f->device = strdup(options->device ? options->device : "");
     int status = f->device ? file_io_open(&f->io, rest, options, why)
                            : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
@@ -94,7 +90,13 @@ static int file_prepare(struct csd_backend *backend, const struct pool_layout *l
 {
     struct file_backend *f = (struct file_backend *)backend;
 
+    uint64_t group = kv_group_bytes(&layout->geometry) + 2 * CSD_ALIGN; /* with covering pages */
+
     f->layout = *layout;
+    f->capacity = CAPACITY_BATCHES * f->batch_bytes;
+    if (f->capacity < group)
+        f->capacity = group;
+    f->capacity = (f->capacity + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
     return score_device_create(&f->score, f->device, &layout->geometry, f->capacity,
                                f->force_copies, why);
 }
@@ -144,50 +146,35 @@ static uint64_t page_ceil(uint64_t at)
     return page_floor(at + CSD_ALIGN - 1);
 }
 
-/* How many of `left` slots fit into `space` bytes with all their covering pages (two ranges, two
- * borders each). A cut falls on a multiple of 256 slots where it can. */
+/* How many of `left` slots, from the first of a group on, fit into `space` bytes with all their
+ * covering pages. A cut falls between groups, on a multiple of 256 slots where it can. */
 static uint32_t slots_that_fit(const struct kv_geometry *g, uint32_t left, uint64_t space)
 {
-    uint64_t borders = 4 * CSD_ALIGN;
-    uint64_t fit = space > borders ? (space - borders) / kv_digest_bytes(g) : 0;
+    uint64_t borders = 2 * CSD_ALIGN;
+    uint64_t groups = space > borders ? (space - borders) / kv_group_bytes(g) : 0;
+    uint64_t fit = groups * KV_GROUP_TOKENS;
 
     if (fit >= left)
         return left;
-    return fit >= 256 ? (uint32_t)(fit & ~(uint64_t)255) : (uint32_t)fit;
-}
-
-static void add_extent(struct batch_plan *plan, uint64_t from, uint64_t to, uint8_t *memory)
-{
-    plan->extents[plan->n_extents++] = (struct csd_extent){
-        .offset = from, .memory = memory + plan->bytes, .bytes = to - from, .write = false};
-    plan->bytes += to - from;
+    return (uint32_t)(fit >= 256 ? fit & ~(uint64_t)255 : fit);
 }
 
 static void add_piece(const struct pool_layout *layout, struct batch_plan *plan, uint8_t *memory,
                       uint32_t stripe, struct span_cursor at, uint32_t n_slots)
 {
-    uint32_t dims = kv_key_dims(&layout->geometry), heads = layout->geometry.n_kv_heads;
-    uint64_t start = pool_digest_at(layout, stripe);
-    uint64_t mantissas = start + (uint64_t)at.slot * dims;
-    uint64_t exponents = start + pool_exponents_in_stripe(layout) + (uint64_t)at.slot * heads;
-    uint64_t mantissas_end = page_ceil(mantissas + (uint64_t)n_slots * dims);
-    uint64_t exponents_end = page_ceil(exponents + (uint64_t)n_slots * heads);
-    struct score_piece *piece = &plan->pieces[plan->n_pieces];
-    uint64_t before = plan->bytes;
+    uint64_t group = kv_group_bytes(&layout->geometry);
+    uint64_t digests = pool_digest_at(layout, stripe) + at.slot / KV_GROUP_TOKENS * group;
+    uint64_t first = page_floor(digests);
+    uint64_t end = page_ceil(digests + kv_groups_touched(at.slot, n_slots) * group);
 
-    piece->n_slots = n_slots;
-    piece->mantissas_at = (uint32_t)(plan->bytes + mantissas - page_floor(mantissas));
-    if (page_floor(exponents) <= mantissas_end) { /* planes touch: one read, no page twice */
-        piece->exponents_at = (uint32_t)(plan->bytes + exponents - page_floor(mantissas));
-        add_extent(plan, page_floor(mantissas), exponents_end, memory);
-    } else {
-        add_extent(plan, page_floor(mantissas), mantissas_end, memory);
-        piece->exponents_at = (uint32_t)(plan->bytes + exponents - page_floor(exponents));
-        add_extent(plan, page_floor(exponents), exponents_end, memory);
-    }
+    plan->pieces[plan->n_pieces] = (struct score_piece){
+        .n_slots = n_slots, .digests_at = (uint32_t)(plan->bytes + digests - first)};
     plan->from[plan->n_pieces].span = at.span;
     plan->from[plan->n_pieces].first_slot = at.slot;
-    plan->from[plan->n_pieces].bytes = plan->bytes - before;
+    plan->from[plan->n_pieces].bytes = end - first;
+    plan->extents[plan->n_pieces] = (struct csd_extent){
+        .offset = first, .memory = memory + plan->bytes, .bytes = end - first, .write = false};
+    plan->bytes += end - first;
     plan->n_pieces++;
 }
 
@@ -195,7 +182,7 @@ static void add_piece(const struct pool_layout *layout, struct batch_plan *plan,
 static bool plan_batch(const struct file_backend *f, const struct csd_score_job *job,
                        struct span_cursor *at, struct batch_plan *plan, uint8_t *memory)
 {
-    plan->n_pieces = plan->n_extents = 0;
+    plan->n_pieces = 0;
     plan->bytes = 0;
     while (at->span < job->n_spans && plan->bytes < f->batch_bytes &&
            plan->n_pieces < SCORE_BATCH_PIECES) {
@@ -241,7 +228,7 @@ static int start_batch(struct stream *s, struct hill_why *why)
         s->planned_all = true;
         return 0;
     }
-    status = file_io_start(s->f->io, b, plan->extents, plan->n_extents, why);
+    status = file_io_start(s->f->io, b, plan->extents, plan->n_pieces, why);
     s->started += status == 0;
     return status;
 }

@@ -4,27 +4,55 @@
  * Equals kv_score_reference (kv/score.h) bit for bit: int8 products, int32 sum per KV head, shifted by key and query
  * exponent, int64 combination over heads, 16-bit score. Integers only, so that no order of
  * additions matters. Source: paper 4.4 (raw inner product, the query held, the keys streamed).
- * Built with -D KV_HEADS, HEAD_DIM. One work-group scores the slots of one struct group; its items
- * share them out, so that a CPU device runs with one item (a plain loop) and others with many.
+ * Digests lie in groups of sixteen tokens (kv/group.h): words of four mantissas, sixteen tokens' words side by side.
+ * Built with -D KV_HEADS, HEAD_WORDS and LANES. LANES 16: an item scores a group's tokens side by side in vectors, as CPUs
+ * like it. LANES 1: a token an item, so that neighbouring items read neighbouring words. One work-group scores the slots
+ * of one run; its items share them out.
  */
-#define KEY_DIMS (KV_HEADS * HEAD_DIM)
+#define GROUP_TOKENS 16
+#define MANTISSAS_AT ((KV_HEADS * GROUP_TOKENS + 63) / 64 * 64)
+#define GROUP_BYTES  (MANTISSAS_AT + KV_HEADS * HEAD_WORDS * GROUP_TOKENS * 4)
 
-/* Product of one head. The int8 products fit in 16 bits (127 * 127), their sum needs 32. */
-int head_product(const global char *key, const global char *query)
-{
-    int product = 0;
-    uint j = 0;
-#if HEAD_DIM >= 16
-    int16 sums = (int16)(0);
-    for (; j + 16 <= HEAD_DIM; j += 16)
-        sums += convert_int16(convert_short16(vload16(0, key + j)) *
-                              convert_short16(vload16(0, query + j)));
-    int8 eight = sums.lo + sums.hi;
-    int4 four = eight.lo + eight.hi;
-    product = four.x + four.y + four.z + four.w;
+#if LANES == 16
+#define VECTOR(type) type##16
+#else
+#define VECTOR(type) type
 #endif
-    for (; j < HEAD_DIM; j++)
-        product += (int)key[j] * (int)query[j];
+
+typedef VECTOR(int) ints;
+typedef VECTOR(uint) uints;
+typedef VECTOR(long) longs;
+typedef VECTOR(ulong) ulongs;
+typedef VECTOR(uchar) uchars;
+#if LANES == 16
+#define CONVERT_UINTS(x)  convert_uint16(x)
+#define CONVERT_LONGS(x)  convert_long16(x)
+#define CONVERT_ULONGS(x) convert_ulong16(x)
+#define AS_INTS(x)        as_int16(x)
+#define AS_LONGS(x)       as_long16(x)
+#define AS_ULONGS(x)      as_ulong16(x)
+#else
+#define CONVERT_UINTS(x)  convert_uint(x)
+#define CONVERT_LONGS(x)  convert_long(x)
+#define CONVERT_ULONGS(x) convert_ulong(x)
+#define AS_INTS(x)        as_int(x)
+#define AS_LONGS(x)       as_long(x)
+#define AS_ULONGS(x)      as_ulong(x)
+#endif
+
+/* Four signed bytes of each token's word with four of the query's. */
+ints word_products(uints key, int4 query)
+{
+    return (AS_INTS(key << 24) >> 24) * query.x + (AS_INTS(key << 16) >> 24) * query.y +
+           (AS_INTS(key << 8) >> 24) * query.z + (AS_INTS(key) >> 24) * query.w;
+}
+
+ints head_products(const global uchar *words, const global char4 *query)
+{
+    ints product = 0;
+    for (uint w = 0; w < HEAD_WORDS; w++)
+        product += word_products(*(const global uints *)(words + w * GROUP_TOKENS * 4),
+                                 convert_int4(query[w]));
     return product;
 }
 
@@ -42,33 +70,42 @@ ushort score16(long value)
 
 /*
  * digests     a batch as read from flash
- * groups      x: byte where the group's mantissas [n][KEY_DIMS] start, y: its exponents [n][KV_HEADS],
- *             z: n slots, w: index of the first score
- * query       mantissas [KEY_DIMS], then shifts [KV_HEADS]
+ * runs        x: byte where the run's first group starts, y: its slots, z: index of its first score
+ * query       words of mantissas [KV_HEADS][HEAD_WORDS][4], then shifts [KV_HEADS]
  * importance  enum kv_importance: 0 the sum over heads, else the maximum
  * scores      [slots of the batch]
  */
-kernel void score_keys(const global uchar *digests, const global uint4 *groups,
+kernel void score_keys(const global uchar *digests, const global uint4 *runs,
                        const global uchar *query, uint importance, global ushort *scores)
 {
-    uint4 group = groups[get_group_id(0)];
-    const global char *mantissas = (const global char *)digests + group.x;
-    const global uchar *exponents = digests + group.y;
-    const global char *query_mantissas = (const global char *)query;
-    const global uchar *shifts = query + KEY_DIMS;
+    uint4 run = runs[get_group_id(0)];
+    const global char4 *words = (const global char4 *)query;
+    const global uchar *shifts = query + KV_HEADS * HEAD_WORDS * 4;
 
-    for (uint s = get_local_id(0); s < group.z; s += get_local_size(0)) {
-        ulong sum = 0;
-        long maximum = LONG_MIN;
+    for (uint s = get_local_id(0) * LANES; s < run.y; s += get_local_size(0) * LANES) {
+        const global uchar *group = digests + run.x + s / GROUP_TOKENS * GROUP_BYTES;
+        uint lane = s % GROUP_TOKENS;
+        ulongs sum = 0;
+        longs maximum = LONG_MIN;
         for (uint h = 0; h < KV_HEADS; h++) {
-            int product = head_product(mantissas + s * KEY_DIMS + h * HEAD_DIM,
-                                       query_mantissas + h * HEAD_DIM);
-            uint shift = (uint)exponents[s * KV_HEADS + h] + shifts[h];
+            ints product =
+                head_products(group + MANTISSAS_AT + (h * HEAD_WORDS * GROUP_TOKENS + lane) * 4,
+                              words + h * HEAD_WORDS);
+            uints shift =
+                CONVERT_UINTS(*(const global uchars *)(group + h * GROUP_TOKENS + lane)) + shifts[h];
             /* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */
-            ulong term = (ulong)(long)product << (shift & 63u);
+            ulongs term = AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift & 63u);
             sum += term;
-            maximum = max(maximum, (long)term);
+            maximum = max(maximum, AS_LONGS(term));
         }
-        scores[group.w + s] = score16(importance == 0 ? (long)sum : maximum);
+        longs value = importance == 0 ? AS_LONGS(sum) : maximum;
+#if LANES == 16
+        long values[GROUP_TOKENS];
+        vstore16(value, 0, values);
+        for (uint t = 0; t < GROUP_TOKENS && s + t < run.y; t++)
+            scores[run.z + s + t] = score16(values[t]);
+#else
+        scores[run.z + s] = score16(value);
+#endif
     }
 }

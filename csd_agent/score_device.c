@@ -15,7 +15,7 @@
 HILL_EMBED(hill_csd_score_cl, "csd_agent/score.cl");
 
 #define HUGE_BYTES       (2u << 20)
-#define OTHER_LOCAL_SIZE 64u /* work-items of a group on devices other than CPUs */
+#define OTHER_LOCAL_SIZE 64u /* work-items of a work-group on devices other than CPUs */
 
 struct batch {
     cl_command_queue queue; /* of its own: waiting for one batch must not wait for the other */
@@ -35,7 +35,7 @@ struct score_device {
     uint32_t slots_max, groups_max;
     cl_program program;
     cl_mem query;
-    uint8_t *query_bytes; /* mantissas, then shifts */
+    uint8_t *query_bytes; /* words (kv_query_words), then shifts */
     uint32_t importance;
     struct batch batches[SCORE_BATCHES];
 };
@@ -122,20 +122,28 @@ static int build(struct score_device *d, struct hill_why *why)
 {
     char options[96];
 
-    snprintf(options, sizeof options, "-D KV_HEADS=%u -D HEAD_DIM=%u", d->geometry.n_kv_heads,
-             d->geometry.head_dim);
+    /* a CPU's item scores the tokens of a group side by side in vectors; other devices' items one
+     * token each */
+    snprintf(options, sizeof options, "-D KV_HEADS=%u -D HEAD_WORDS=%u -D LANES=%u",
+             d->geometry.n_kv_heads, kv_head_words(&d->geometry),
+             d->device.is_cpu ? KV_GROUP_TOKENS : 1);
     d->program = cldevice_build(&d->device, hill_csd_score_cl, options, why);
     return d->program ? 0 : HILL_E_NODEV;
+}
+
+static uint32_t words_bytes(const struct score_device *d)
+{
+    return d->geometry.n_kv_heads * kv_head_words(&d->geometry) * (uint32_t)sizeof(uint32_t);
 }
 
 static int create_parts(struct score_device *d, const char *device, bool force_copies,
                         struct hill_why *why)
 {
-    uint32_t query_bytes = kv_digest_bytes(&d->geometry);
+    uint32_t query_bytes = words_bytes(d) + d->geometry.n_kv_heads;
     int status = cldevice_open(&d->device, device, why);
 
     if (force_copies)
-        d->device.shares_memory = false;
+        d->device.shares_memory = d->device.is_cpu = false;
     if (status == 0)
         status = build(d, why);
     if (status == 0) {
@@ -153,16 +161,16 @@ static int create_parts(struct score_device *d, const char *device, bool force_c
 /* Score a slot of zeros: the runtime compiles for the device now, not within the first query. */
 static int warm_up(struct score_device *d, struct hill_why *why)
 {
-    struct score_piece piece = {.n_slots = 1, .exponents_at = kv_key_dims(&d->geometry)};
+    struct score_piece piece = {.n_slots = 1};
     const uint16_t *scores;
     uint8_t *memory;
     int status = 0;
 
-    memset(d->query_bytes, 0, kv_digest_bytes(&d->geometry));
+    memset(d->query_bytes, 0, words_bytes(d) + d->geometry.n_kv_heads);
     for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++) {
         status = score_device_map(d, b, &memory, why);
         if (status == 0) {
-            memset(memory, 0, kv_digest_bytes(&d->geometry));
+            memset(memory, 0, kv_group_bytes(&d->geometry));
             status = score_device_launch(d, b, &piece, 1, why);
         }
         if (status == 0)
@@ -175,7 +183,7 @@ int score_device_create(struct score_device **out, const char *device, const str
                         uint64_t batch_bytes, bool force_copies, struct hill_why *why)
 {
     *out = NULL;
-    uint64_t slots = batch_bytes / kv_digest_bytes(g);
+    uint64_t slots = batch_bytes / kv_group_bytes(g) * KV_GROUP_TOKENS;
     if (batch_bytes % POOL_PAGE_BYTES != 0 || batch_bytes > (1u << 30) || slots == 0)
         return hill_fail(why, HILL_E_INVALID, "scoring batch of %llu bytes is not possible",
                          (unsigned long long)batch_bytes);
@@ -248,15 +256,16 @@ uint32_t score_device_slots_max(const struct score_device *d)
 
 int score_device_query(struct score_device *d, const struct kv_query *query, struct hill_why *why)
 {
-    uint32_t dims = kv_key_dims(&d->geometry);
+    uint32_t words = words_bytes(d);
 
-    memcpy(d->query_bytes, query->mantissas, dims);
-    memcpy(d->query_bytes + dims, query->shifts, d->geometry.n_kv_heads);
+    memmove(d->query_bytes,
+            kv_query_words(&d->geometry, query->mantissas, (int8_t *)d->query_bytes), words);
+    memcpy(d->query_bytes + words, query->shifts, d->geometry.n_kv_heads);
     d->importance = query->importance;
     if (d->device.shares_memory)
         return 0;
     return cldevice_check(clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0,
-                                               kv_digest_bytes(&d->geometry), d->query_bytes, 0,
+                                               words + d->geometry.n_kv_heads, d->query_bytes, 0,
                                                NULL, NULL),
                           "clEnqueueWriteBuffer query", why);
 }
@@ -282,22 +291,20 @@ int score_device_map(struct score_device *d, uint32_t b, uint8_t **memory, struc
 static uint32_t fill_groups(struct score_device *d, struct batch *batch,
                             const struct score_piece *pieces, uint32_t n_pieces)
 {
-    uint32_t n_groups = 0, n_slots = 0, dims = kv_key_dims(&d->geometry);
-    uint32_t heads = d->geometry.n_kv_heads;
+    uint32_t n_groups = 0, n_slots = 0, group = kv_group_bytes(&d->geometry);
 
     if (n_pieces > SCORE_BATCH_PIECES)
         return 0;
     for (uint32_t i = 0; i < n_pieces; i++) {
         const struct score_piece *p = &pieces[i];
-        if (p->n_slots > d->slots_max - n_slots ||
-            p->mantissas_at + (uint64_t)p->n_slots * dims > d->batch_bytes ||
-            p->exponents_at + (uint64_t)p->n_slots * heads > d->batch_bytes)
+        if (p->n_slots > d->slots_max - n_slots || p->digests_at % KV_GROUP_ALIGN != 0 ||
+            p->digests_at + (uint64_t)kv_groups_touched(0, p->n_slots) * group > d->batch_bytes)
             return 0;
         for (uint32_t s = 0; s < p->n_slots; s += SCORE_GROUP_SLOTS) {
             uint32_t left = p->n_slots - s;
             batch->group_table[n_groups++] =
-                (cl_uint4){{p->mantissas_at + s * dims, p->exponents_at + s * heads,
-                            left < SCORE_GROUP_SLOTS ? left : SCORE_GROUP_SLOTS, n_slots + s}};
+                (cl_uint4){{p->digests_at + s / KV_GROUP_TOKENS * group,
+                            left < SCORE_GROUP_SLOTS ? left : SCORE_GROUP_SLOTS, n_slots + s, 0}};
         }
         n_slots += p->n_slots;
     }

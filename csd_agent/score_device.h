@@ -22,16 +22,17 @@
 #define SCORE_GROUP_SLOTS  64u /* slots of one work-group */
 #define SCORE_BATCH_PIECES 1024u
 
-/* Consecutive slots whose digests lie in a batch; their scores follow those of the piece before. */
+/* Consecutive slots, from the first of a group on, whose digests lie in a batch; their scores
+ * follow those of the piece before. */
 struct score_piece {
     uint32_t n_slots;
-    uint32_t mantissas_at, exponents_at; /* bytes from the batch's start */
+    uint32_t digests_at; /* their groups: bytes from the batch's start, of KV_GROUP_ALIGN */
 };
 
 struct score_device;
 
 /* device: as in base/cldevice.h; batch_bytes: capacity of a batch, a multiple of 4096;
- * force_copies: act as if the device did not work in the host's memory (tests). */
+ * force_copies: act as if the device were no CPU and did not work in the host's memory (tests). */
 int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
                         uint64_t batch_bytes, bool force_copies, struct hill_why *why);
 /* NULL allowed. Launches must have been waited for. */

@@ -70,14 +70,15 @@ static uint8_t digest_key_head(const uint16_t *k, uint32_t head_dim, int8_t *man
 }
 
 void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs,
-                    uint32_t n, int8_t *mantissas, uint8_t *exponents)
+                    uint32_t n, uint8_t *groups, uint64_t first)
 {
+    int8_t mantissas[KV_MAX_HEAD_DIM];
     for (uint32_t t = 0; t < n; t++) {
         const uint16_t *row = k + t * stride_halfs;
-        int8_t *row_mantissas = mantissas + (uint64_t)t * kv_key_dims(g);
-        for (uint32_t h = 0; h < g->n_kv_heads; h++)
-            exponents[(uint64_t)t * g->n_kv_heads + h] = digest_key_head(
-                row + h * g->head_dim, g->head_dim, row_mantissas + h * g->head_dim);
+        for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+            uint8_t exponent = digest_key_head(row + h * g->head_dim, g->head_dim, mantissas);
+            kv_digest_put_head(g, groups, first + t, h, mantissas, exponent);
+        }
     }
 }
 

@@ -1,11 +1,10 @@
 /*
- * kv/geometry.h - what a KV entry is, and how many bytes it and its digest take.
+ * kv/geometry.h - what a KV entry is, and how many bytes it takes.
  *
  * A KV entry is the key and value of one token in one layer, FP16:
  *     K [n_kv_heads][head_dim], then V [n_kv_heads][head_dim].
  * Its digest, which is all that scoring reads: INT8 mantissas [n_kv_heads][head_dim] and one
- * exponent byte per KV head (architecture 3.1). Digests of n tokens lie as two planes: mantissas
- * [n][n_kv_heads * head_dim], then exponents [n][n_kv_heads].
+ * exponent byte per KV head (architecture 3.1); how digests lie: kv/group.h.
  */
 #ifndef HILL_KV_GEOMETRY_H
 #define HILL_KV_GEOMETRY_H
@@ -39,11 +38,6 @@ kv_key_dims(const struct kv_geometry *g) /* values of one key over all KV heads 
 static inline uint32_t kv_entry_bytes(const struct kv_geometry *g)
 {
     return 4u * kv_key_dims(g);
-}
-
-static inline uint32_t kv_digest_bytes(const struct kv_geometry *g)
-{
-    return kv_key_dims(g) + g->n_kv_heads;
 }
 
 #endif

@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 #include "kv/geometry.h"
+#include "kv/group.h"
 #include "kv/select.h"
 
-/* Slots of a hot block; a block belongs to one (sequence, layer). */
 /* What the GPU worker may round to, at most: rows of a chunk, keys of a layer, entries of an
  * upload; at least: entries of a list's tile. */
 #define KV_GPU_ROW_TILE    16u
@@ -21,7 +21,10 @@
 #define KV_GPU_UPLOAD_TILE 256u
 #define KV_GPU_LIST_TILE   128u
 
+/* Slots of a hot block; a block belongs to one (sequence, layer). */
 #define KV_HOT_BLOCK_TOKENS 64u
+
+_Static_assert(KV_HOT_BLOCK_TOKENS % KV_GROUP_TOKENS == 0, "a block is whole groups of digests");
 
 struct kv_plan_input {
     struct kv_geometry geometry;

@@ -18,6 +18,7 @@
 #ifndef HILL_KV_POLICY_COST_H
 #define HILL_KV_POLICY_COST_H
 
+#include "kv/group.h"
 #include "kv/bounds.h"
 #include "kv/plane.h"
 

@@ -44,19 +44,16 @@ static int32_t head_product(const int8_t *q, const int8_t *k, uint32_t head_dim)
 }
 
 void kv_score_reference(const struct kv_geometry *g, const struct kv_query *query,
-                        const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
-                        uint16_t *scores)
+                        const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    uint32_t dims = kv_key_dims(g);
+    int8_t key[KV_MAX_HEAD_DIM];
     for (uint32_t t = 0; t < n; t++) {
-        const int8_t *k = mantissas + (uint64_t)t * dims;
-        const uint8_t *e = exponents + (uint64_t)t * g->n_kv_heads;
         uint64_t sum = 0;
         int64_t maximum = INT64_MIN;
         for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-            int32_t product =
-                head_product(query->mantissas + h * g->head_dim, k + h * g->head_dim, g->head_dim);
-            uint64_t term = (uint64_t)(int64_t)product << ((e[h] + query->shifts[h]) & 63u);
+            uint8_t exponent = kv_digest_get_head(g, groups, t, h, key);
+            int32_t product = head_product(query->mantissas + h * g->head_dim, key, g->head_dim);
+            uint64_t term = (uint64_t)(int64_t)product << ((exponent + query->shifts[h]) & 63u);
             sum += term;
             maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
         }

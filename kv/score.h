@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "kv/geometry.h"
+#include "kv/group.h"
 
 #define KV_KEY_EXP_BIAS    10
 #define KV_KEY_EXP_MAX     16 /* largest stored exponent byte */
@@ -39,10 +40,10 @@ enum kv_importance { /* how the KV heads' terms become one score; numbers are pa
 const char *kv_importance_name(uint32_t importance);
 int kv_importance_parse(const char *name, uint32_t *out);
 
-/* Digest n keys: k is FP16 bits [n][stride_halfs] (the first n_kv_heads*head_dim of each row are
- * the key). */
+/* Digest n keys into tokens first .. first + n - 1 of `groups` (kv/group.h): k is FP16 bits
+ * [n][stride_halfs] (the first n_kv_heads*head_dim of each row are the key). */
 void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs,
-                    uint32_t n, int8_t *mantissas, uint8_t *exponents);
+                    uint32_t n, uint8_t *groups, uint64_t first);
 
 /* Digest a query: q is FP32 [n_heads][head_dim], after rotary embedding. mantissas
  * [n_kv_heads*head_dim], shifts [n_kv_heads]. Non-finite values and sums count as 0; an all-zero
@@ -77,10 +78,10 @@ struct kv_query {
     uint32_t importance;     /* enum kv_importance */
 };
 
-/* Scores of n keys. mantissas [n][key dims], exponents [n][n_kv_heads], scores [n]. */
+/* Scores of the first n tokens of `groups`, the last of which may be partly filled but is there as
+ * a whole: scores [n]. */
 typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *query,
-                         const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
-                         uint16_t *scores);
+                         const uint8_t *groups, uint32_t n, uint16_t *scores);
 
 kv_score_fn kv_score_reference;
 kv_score_fn kv_score_avx2;       /* only where kv_score_has_avx2() */

@@ -1,131 +1,106 @@
 /*
  * kv/score_avx2.c - the integer score with AVX2, bit-equal to kv_score_reference.
  *
- * |q| as unsigned bytes times sign(k, q) as signed bytes is q * k (maddubs): a pair of products is
- * at most 2 * 127 * 127 = 32258, so the 16-bit sums never saturate. A digest holds no -128
- * (kv/digest.c), whose sign could not be flipped. Integer sums have no order, so nothing depends on
- * how lanes are added up: eight heads' lanes by one transposition. No load goes beyond a head's own
- * bytes: the rest of a head dimension that is no multiple of 32 is taken in steps of 16, 8 and 1.
- * Concurrency: pure functions. On other machines it is the reference.
+ * A word of a group's sixteen tokens is two vectors (kv/group.h), a query's word goes into every
+ * lane. |k| as unsigned bytes times q, negated where k is negative, as signed bytes is q * k
+ * (maddubs): a pair of products is at most 2 * 128 * 127 = 32512, so the 16-bit sums never
+ * saturate. A query's digest holds no -128 (kv/digest.c), which could not be negated. Integer sums
+ * have no order; products, terms and sums stay in a token's lane. Concurrency: pure functions. On
+ * other machines it is the reference.
  */
+#include <stdbool.h>
+#include <string.h>
+
 #include "kv/score.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AVX2  __attribute__((target("avx2")))
-#define GROUP 8u /* tokens whose products are worked out before they are combined */
+#define AVX2 __attribute__((target("avx2")))
 
 int kv_score_has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") ? 1 : 0;
 }
 
-AVX2 static inline __m256i products32(__m256i q, __m256i k)
+struct products { /* of tokens 0-7 and 8-15 */
+    __m256i low, high;
+};
+
+AVX2 static inline __m256i step(__m256i sums, __m256i k, __m256i q)
 {
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(k, q));
-    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(k), _mm256_sign_epi8(q, k));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-AVX2 static inline __m128i products16(__m128i q, __m128i k)
+/* Of one head. */
+AVX2 static inline struct products products_of(const uint8_t *k, const int8_t *q, uint32_t n_words)
 {
-    __m128i pairs = _mm_maddubs_epi16(_mm_abs_epi8(q), _mm_sign_epi8(k, q));
-    return _mm_madd_epi16(pairs, _mm_set1_epi16(1));
-}
-
-/* Lanes whose sum is the product of a pair: one head of one token. */
-AVX2 static inline __m256i pair_lanes(const int8_t *q, const int8_t *k, uint32_t head_dim)
-{
-    __m256i wide = _mm256_setzero_si256();
-    uint32_t i = 0;
-    for (; i + 32 <= head_dim; i += 32)
-        wide = _mm256_add_epi32(wide, products32(_mm256_loadu_si256((const void *)(q + i)),
-                                                 _mm256_loadu_si256((const void *)(k + i))));
-    if (i == head_dim)
-        return wide;
-    __m128i four = _mm_setzero_si128();
-    if (i + 16 <= head_dim) {
-        four = products16(_mm_loadu_si128((const void *)(q + i)),
-                          _mm_loadu_si128((const void *)(k + i)));
-        i += 16;
+    struct products sums = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (uint32_t w = 0; w < n_words; w++, k += 64) {
+        int32_t word;
+        memcpy(&word, q + 4 * w, sizeof word);
+        __m256i all = _mm256_set1_epi32(word);
+        sums.low = step(sums.low, _mm256_loadu_si256((const void *)k), all);
+        sums.high = step(sums.high, _mm256_loadu_si256((const void *)(k + 32)), all);
     }
-    if (i + 8 <= head_dim) {
-        four = _mm_add_epi32(four, products16(_mm_loadl_epi64((const void *)(q + i)),
-                                              _mm_loadl_epi64((const void *)(k + i))));
-        i += 8;
+    return sums;
+}
+
+/* Four tokens' terms on top of those of the heads before. */
+AVX2 static inline __m256i combined(__m256i all, __m128i products, __m128i bits, bool largest)
+{
+    __m256i terms = _mm256_sllv_epi64(_mm256_cvtepi32_epi64(products), _mm256_cvtepu32_epi64(bits));
+    if (largest)
+        return _mm256_blendv_epi8(all, terms, _mm256_cmpgt_epi64(terms, all));
+    return _mm256_add_epi64(all, terms);
+}
+
+/* Eight tokens' terms of a head: all[0] and all[1], four each. */
+AVX2 static inline void combine8(__m256i all[2], __m256i products, const uint8_t *exponents,
+                                 uint32_t shift, bool largest)
+{
+    __m256i bits = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)exponents));
+    bits = _mm256_and_si256(_mm256_add_epi32(bits, _mm256_set1_epi32((int)shift)),
+                            _mm256_set1_epi32(63));
+    all[0] =
+        combined(all[0], _mm256_castsi256_si128(products), _mm256_castsi256_si128(bits), largest);
+    all[1] = combined(all[1], _mm256_extracti128_si256(products, 1),
+                      _mm256_extracti128_si256(bits, 1), largest);
+}
+
+/* The first n scores of a group. */
+AVX2 static inline void score_group(const struct kv_geometry *g, const struct kv_query *query,
+                                    const int8_t *words, const uint8_t *group, uint32_t n,
+                                    uint16_t *scores)
+{
+    bool largest = query->importance != KV_IMPORTANCE_SUM;
+    __m256i none = largest ? _mm256_set1_epi64x(INT64_MIN) : _mm256_setzero_si256();
+    __m256i all[4] = {none, none, none, none};
+    const uint8_t *k = group + kv_group_mantissas_at(g);
+    uint32_t n_words = kv_head_words(g);
+    int64_t values[KV_GROUP_TOKENS];
+    for (uint32_t h = 0; h < g->n_kv_heads; h++, k += 64 * n_words) {
+        struct products p = products_of(k, words + h * n_words * KV_WORD_DIMS, n_words);
+        const uint8_t *exponents = group + h * KV_GROUP_TOKENS;
+        combine8(all, p.low, exponents, query->shifts[h], largest);
+        combine8(all + 2, p.high, exponents + 8, query->shifts[h], largest);
     }
-    int32_t rest = 0;
-    for (; i < head_dim; i++)
-        rest += (int32_t)q[i] * k[i];
-    four = _mm_add_epi32(four, _mm_cvtsi32_si128(rest));
-    return _mm256_add_epi32(wide, _mm256_zextsi128_si256(four));
-}
-
-AVX2 static inline __m256i add_unpacked32(__m256i a, __m256i b)
-{
-    return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-}
-
-AVX2 static inline __m256i add_unpacked64(__m256i a, __m256i b)
-{
-    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-}
-
-/* Lane i: the sum of all lanes of v[i]. */
-AVX2 static inline __m256i sums_of_8(const __m256i v[8])
-{
-    __m256i a = add_unpacked64(add_unpacked32(v[0], v[4]), add_unpacked32(v[2], v[6]));
-    __m256i b = add_unpacked64(add_unpacked32(v[1], v[5]), add_unpacked32(v[3], v[7]));
-    __m256i all = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                                   _mm256_permute2x128_si256(a, b, 0x31));
-    return _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
-}
-
-/* The products of n pairs that follow one another in memory, the first of them of head 0; writes
- * up to the next multiple of eight. */
-AVX2 static void multiply(const struct kv_geometry *g, const int8_t *q, const int8_t *k, uint32_t n,
-                          int32_t *products)
-{
-    uint32_t head = 0;
-    for (uint32_t pair = 0; pair < n; pair += 8) {
-        __m256i lanes[8];
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < 8; i++) {
-            lanes[i] = pair + i < n ? pair_lanes(q + head * g->head_dim,
-                                                 k + (pair + i) * g->head_dim, g->head_dim)
-                                    : _mm256_setzero_si256();
-            head = head + 1 == g->n_kv_heads ? 0 : head + 1;
-        }
-        _mm256_storeu_si256((void *)(products + pair), sums_of_8(lanes));
-    }
-}
-
-static uint16_t combine(const struct kv_geometry *g, const struct kv_query *query,
-                        const int32_t *products, const uint8_t *exponents)
-{
-    uint64_t sum = 0;
-    int64_t maximum = INT64_MIN;
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        uint64_t term = (uint64_t)(int64_t)products[h] << ((exponents[h] + query->shifts[h]) & 63u);
-        sum += term;
-        maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
-    }
-    return kv_score16(query->importance == KV_IMPORTANCE_SUM ? (int64_t)sum : maximum);
+    for (uint32_t i = 0; i < 4; i++)
+        _mm256_storeu_si256((void *)(values + 4 * i), all[i]);
+    for (uint32_t t = 0; t < n; t++)
+        scores[t] = kv_score16(values[t]);
 }
 
 AVX2 void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *query,
-                        const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
-                        uint16_t *scores)
+                        const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    int32_t products[GROUP * KV_MAX_KV_HEADS];
-    uint64_t dims = kv_key_dims(g), heads = g->n_kv_heads;
-    for (uint32_t done = 0; done < n; done += GROUP) {
-        uint32_t some = n - done < GROUP ? n - done : GROUP;
-        multiply(g, query->mantissas, mantissas + done * dims, some * g->n_kv_heads, products);
-        for (uint32_t t = 0; t < some; t++)
-            scores[done + t] =
-                combine(g, query, products + t * heads, exponents + (done + t) * heads);
-    }
+    int8_t room[KV_QUERY_WORDS_ROOM];
+    const int8_t *words = kv_query_words(g, query->mantissas, room);
+    uint32_t bytes = kv_group_bytes(g);
+    for (uint32_t done = 0; done < n; done += KV_GROUP_TOKENS, groups += bytes)
+        score_group(g, query, words, groups,
+                    n - done < KV_GROUP_TOKENS ? n - done : KV_GROUP_TOKENS, scores + done);
 }
 
 #else
@@ -135,10 +110,10 @@ int kv_score_has_avx2(void)
     return 0;
 }
 
-void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *query,
-                   const int8_t *mantissas, const uint8_t *exponents, uint32_t n, uint16_t *scores)
+void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *query, const uint8_t *groups,
+                   uint32_t n, uint16_t *scores)
 {
-    kv_score_reference(g, query, mantissas, exponents, n, scores);
+    kv_score_reference(g, query, groups, n, scores);
 }
 
 #endif

@@ -39,10 +39,9 @@ int kv_score_has_avx512vnni(void)
 }
 
 TARGET void kv_score_avx512vnni(const struct kv_geometry *g, const struct kv_query *query,
-                                const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
-                                uint16_t *scores)
+                                const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    score_lanes512(g, query, mantissas, exponents, n, scores);
+    score_lanes512(g, query, groups, n, scores);
 }
 
 #else
@@ -53,10 +52,9 @@ int kv_score_has_avx512vnni(void)
 }
 
 void kv_score_avx512vnni(const struct kv_geometry *g, const struct kv_query *query,
-                         const int8_t *mantissas, const uint8_t *exponents, uint32_t n,
-                         uint16_t *scores)
+                         const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    kv_score_reference(g, query, mantissas, exponents, n, scores);
+    kv_score_reference(g, query, groups, n, scores);
 }
 
 #endif

@@ -3,20 +3,23 @@
  *
  * File (all regions 4 KiB aligned, little endian):
  *     superblock   4 KiB   magic, version, fingerprint, geometry, layout, generation, checksum
- *     directory    n_stripes records: owner (sequence, layer), order within its owner, valid
- * bitmap, positions, entry checksums digests      n_stripes stripes: mantissas [S][key dims], then
- * exponents [S][n_kv_heads], padded to 4 KiB; or, in a pool of keys (key_bytes > 0), keys
- * n_stripes stripes: keys [S][key_bytes], padded to 4 KiB, instead; entries      n_stripes stripes:
- * FP16 entries [S][entry bytes], packed back to back, stripe padded to 4 KiB A stripe is S =
- * stripe_slots slots of one (sequence, layer); its digest part is about 1 MiB, so that consecutive
- * stripes of a layer stream sequentially. A cold slot id is stripe * S + slot (u32). Entries are
- * packed, not one per page: they are read by their covering pages. A directory record fills whole
- * pages of its own, so that writing one cannot tear another. Slot ids stay below 2^31. Superblock
- * and every record carry a checksum over all their bytes; records also the generation. Invariants:
- * a slot counts only once its bit in the directory is set; bits are set after entry and digest are
- * on flash. Who calls it: csd_agent (owner while it lives), the scorer for sizes. This library does
- * plain pread/pwrite for superblock and directory; the agent streams the rest itself at the offsets
- * given here. Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version),
+ *     directory    n_stripes records: owner (sequence, layer), order within its owner,
+ *                  valid bitmap, positions, entry checksums
+ *     digests      n_stripes stripes: [S / 16] groups (kv/group.h), padded to 4 KiB; or, in a pool of keys
+ *                  (key_bytes > 0), keys [S][key_bytes], padded to 4 KiB, instead
+ *     entries      n_stripes stripes: FP16 entries [S][entry bytes], packed back to back,
+ *                  padded to 4 KiB
+ *
+ * A stripe is S = stripe_slots slots of one (sequence, layer); slot i's digest is token i of the
+ * stripe's groups. Its digest part is about 1 MiB, so that consecutive stripes of a layer stream
+ * sequentially. A cold slot id is stripe * S + slot (u32). Entries are packed, not one per page:
+ * they are read by their covering pages. A directory record fills whole pages of its own, so that
+ * writing one cannot tear another. Slot ids stay below 2^31. Superblock and every record carry a
+ * checksum over all their bytes; records also the generation. Invariants: a slot counts only once
+ * its bit in the directory is set; bits are set after entry and digest are on flash. Who calls it:
+ * csd_agent (owner while it lives), the scorer for sizes. This library does plain pread/pwrite for
+ * superblock and directory; the agent streams the rest itself at the offsets given here.
+ * Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version),
  * HILL_E_NOSPACE, HILL_E_INVALID (foreign fingerprint). Concurrency: one thread per file and
  * directory.
  */
@@ -27,6 +30,7 @@
 #include <stdint.h>
 
 #include "kv/geometry.h"
+#include "kv/group.h"
 
 #define POOL_PAGE_BYTES 4096u
 #define POOL_NO_OWNER   UINT32_MAX
@@ -78,12 +82,6 @@ static inline uint64_t pool_entry_at(const struct pool_layout *l, uint32_t slot)
 {
     return l->entry_offset + (uint64_t)(slot / l->stripe_slots) * l->entry_stripe_bytes +
            (uint64_t)(slot % l->stripe_slots) * kv_entry_bytes(&l->geometry);
-}
-
-/* Where a slot's exponents start within its digest stripe (mantissas start at slot * key dims). */
-static inline uint64_t pool_exponents_in_stripe(const struct pool_layout *l)
-{
-    return (uint64_t)l->stripe_slots * kv_key_dims(&l->geometry);
 }
 
 /* In-memory image of one stripe's directory record. */

@@ -17,7 +17,7 @@
 #endif
 
 #define POOL_MAGIC   0x4c4f4f504c4c4948ull /* "HILLPOOL" in memory order */
-#define POOL_VERSION 2u
+#define POOL_VERSION 3u
 
 struct pool_superblock {
     uint64_t checksum; /* XXH3_64bits of the rest of the page; at this place in every version */

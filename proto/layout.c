@@ -89,11 +89,12 @@ static uint64_t record_bytes_max(const struct layout_input *in, enum layout_ring
                    (uint64_t)(sizeof(struct selected_item) + sizeof(struct selected_upload));
     case RING_COMMAND:
         return larger(
-            sizeof(struct record_agent_query) + (uint64_t)kv_digest_bytes(g),
+            sizeof(struct record_agent_query) + (uint64_t)kv_query_bytes(g),
             larger(sizeof(struct record_fetch) + LAYOUT_FETCH_ITEMS_MAX * sizeof(struct fetch_item),
                    sizeof(struct record_commit) + LAYOUT_COMMIT_SLOTS_MAX * sizeof(uint32_t)));
     case RING_BACKGROUND:
-        record_demote_parts(&parts, g, layout_demote_slots_max(in));
+        /* slots that begin in the last lane of a group lie in one group more */
+        record_demote_parts(&parts, g, KV_GROUP_TOKENS - 1, layout_demote_slots_max(in));
         return parts.total;
     case RING_SCORE:
         return sizeof(struct record_score_block) +

@@ -161,7 +161,7 @@ static int check_agent_query(const struct checked *c)
     if (rc == 0)
         rc = check_range(c, "expected", r->expected, 0, KV_MAX_TOKENS);
     if (rc == 0)
-        rc = check_size(c, sizeof(*r) + (uint64_t)kv_digest_bytes(g));
+        rc = check_size(c, sizeof(*r) + (uint64_t)kv_query_bytes(g));
     for (uint32_t h = 0; rc == 0 && h < g->n_kv_heads; h++)
         rc = check_range(c, "query shift", shifts[h], 0, KV_QUERY_SHIFT_MAX);
     return rc;
@@ -220,7 +220,7 @@ static int check_demote(const struct checked *c)
     int rc = check_range(c, "n_slots", r->n_slots, 1, RECORD_STRIPE_SLOTS_MAX);
     if (rc == 0)
         rc = check_range(c, "first_slot", r->first_slot, 0, UINT32_MAX - r->n_slots);
-    record_demote_parts(&parts, c->geometry, r->n_slots);
+    record_demote_parts(&parts, c->geometry, r->first_slot, r->n_slots);
     if (rc == 0)
         rc = check_size(c, parts.total);
     for (uint32_t i = 0; rc == 0 && i < r->n_slots; i++)
@@ -294,13 +294,14 @@ const char *record_name(uint32_t type)
     return "unknown";
 }
 
-void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t n_slots)
+void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t first_slot,
+                         uint32_t n_slots)
 {
     uint64_t n = n_slots;
     out->positions = sizeof(struct record_demote);
-    out->mantissas = out->positions + record_pad16(n * sizeof(uint32_t));
-    out->exponents = out->mantissas + record_pad16(n * kv_key_dims(g));
-    out->entries = out->exponents + record_pad16(n * g->n_kv_heads);
+    out->digests = out->positions + record_pad16(n * sizeof(uint32_t));
+    out->entries =
+        out->digests + (uint64_t)kv_groups_touched(first_slot, n_slots) * kv_group_bytes(g);
     out->total = out->entries + n * kv_entry_bytes(g);
 }
 

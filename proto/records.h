@@ -229,8 +229,9 @@ struct record_demote {
     uint32_t first_slot, n_slots;
     uint32_t stripe_order; /* order of the stripe within (sequence, layer) */
     uint32_t reserved[3];
-    /* then uint32_t positions[n] padded to 16 bytes, int8 mantissas[n][key dims] padded to 16,
-     * uint8 exponents[n][n_kv_heads] padded to 16, entries [n][entry bytes] */
+    /* then uint32_t positions[n] padded to 16 bytes, the groups of digests (kv/group.h) that hold
+     * the slots as they lie in the stripe: of group first_slot / 16 on, slot i in lane i % 16,
+     * other lanes are not looked at; entries [n][entry bytes] */
 };
 
 #define SCORE_BLOCK_VERSION 1u
@@ -295,9 +296,10 @@ static inline uint64_t record_pad16(uint64_t bytes)
 
 /* Where the parts of a DEMOTE record lie, from its start; returns the record's total bytes. */
 struct demote_parts {
-    uint64_t positions, mantissas, exponents, entries, total;
+    uint64_t positions, digests, entries, total;
 };
-void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t n_slots);
+void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t first_slot,
+                         uint32_t n_slots);
 
 /* Slots of a pool stripe never exceed this, so neither do the tuples of a Score Block or the slots
  * of a DEMOTE. */

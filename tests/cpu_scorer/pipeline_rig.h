@@ -131,7 +131,7 @@ static void agent_demote(struct rig_agent *a, const struct record_demote *r)
 {
     const uint8_t *at = (const uint8_t *)r;
     struct demote_parts parts;
-    record_demote_parts(&parts, &rig_geometry, r->n_slots);
+    record_demote_parts(&parts, &rig_geometry, r->first_slot, r->n_slots);
     assert_true(r->first_slot / RIG_STRIPE == (r->first_slot + r->n_slots - 1) / RIG_STRIPE);
     for (uint32_t i = 0; i < r->n_slots; i++) {
         struct rig_slot *s = &a->slots[r->first_slot + i];
@@ -141,8 +141,8 @@ static void agent_demote(struct rig_agent *a, const struct record_demote *r)
                                .layer = r->header.layer,
                                .position = ((const uint32_t *)(at + parts.positions))[i]};
         memcpy(s->entry, at + parts.entries + i * RIG_ENTRY, RIG_ENTRY);
-        memcpy(s->mantissas, at + parts.mantissas + i * RIG_DIMS, RIG_DIMS);
-        memcpy(s->exponents, at + parts.exponents + i * 2, 2);
+        kv_digest_get(&rig_geometry, at + parts.digests, r->first_slot % 16 + i, s->mantissas,
+                      s->exponents);
     }
     agent_complete(a, &r->header, r->tag, RECORD_DEMOTE, 0, r->n_slots, 0);
 }
@@ -174,7 +174,10 @@ static uint16_t agent_score(struct rig_agent *a, const struct kv_query *query,
                             const struct rig_slot *s)
 {
     uint16_t score;
-    kv_score_reference(&rig_geometry, query, s->mantissas, s->exponents, 1, &score);
+    uint8_t group[1024];
+    assert_true(kv_group_bytes(&rig_geometry) <= sizeof group);
+    kv_digest_put(&rig_geometry, group, 0, s->mantissas, s->exponents);
+    kv_score_reference(&rig_geometry, query, group, 1, &score);
     if (s->position == atomic_load_explicit(&a->wrong_score_position, memory_order_relaxed))
         score = 0xfff0;
     return score;
@@ -752,14 +755,14 @@ static uint32_t oracle_select(const struct rig_request *q, uint32_t layer, uint3
                               const float *query, uint32_t *positions)
 {
     static struct rig_ranked ranked[RIG_CTX];
-    int8_t mantissas[RIG_DIMS], key[RIG_DIMS];
-    uint8_t shifts[2], exponents[2];
+    int8_t mantissas[RIG_DIMS];
+    uint8_t shifts[2], group[1024];
     struct kv_query digest = {mantissas, shifts, q->settings.importance};
     kv_digest_query(&rig_geometry, q->settings.importance, query, mantissas, shifts);
     for (uint32_t p = 0; p < n; p++) {
         uint16_t score;
-        kv_digest_keys(&rig_geometry, q->entries[layer][p], RIG_ENTRY / 2, 1, key, exponents);
-        kv_score_reference(&rig_geometry, &digest, key, exponents, 1, &score);
+        kv_digest_keys(&rig_geometry, q->entries[layer][p], RIG_ENTRY / 2, 1, group, 0);
+        kv_score_reference(&rig_geometry, &digest, group, 1, &score);
         bool forced = p < q->settings.sinks || p + q->settings.window >= n;
         ranked[p] = (struct rig_ranked){p, ((int64_t)forced << 48) | ((int64_t)score << 32) | p};
     }

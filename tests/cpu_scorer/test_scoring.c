@@ -17,8 +17,7 @@ enum { BLOCKS = 150, SLOTS = BLOCKS * 64, HEADS = 4, DIMS = HEADS * 128 };
 enum mode { WORK, WAIT, LEAVE_IT }; /* what the thread that started a job does then */
 
 static const struct kv_geometry geometry = {1, HEADS, HEADS, DIMS / HEADS};
-static int8_t mantissas[SLOTS * DIMS];
-static uint8_t exponents[SLOTS * HEADS];
+static uint8_t digests[SLOTS * (DIMS + HEADS)];
 static uint16_t expected[SLOTS], scores[SLOTS];
 static uint64_t state = 9;
 
@@ -40,9 +39,9 @@ static void run_job(struct score_pool *pool, struct shm_doorbell *bell, uint32_t
         query[i] = (int8_t)(next_random(255) - 127);
     for (uint32_t i = 0; i < n; i++)
         blocks[i] = i > 0 && next_random(2) ? (blocks[i - 1] + 1) % BLOCKS : next_random(BLOCKS);
-    struct score_job job = {
-        &geometry, {query, shifts, KV_IMPORTANCE_SUM}, mantissas, exponents, blocks, n, scores};
-    kv_score_reference(&geometry, &job.query, mantissas, exponents, SLOTS, expected);
+    struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, n,
+                            scores};
+    kv_score_reference(&geometry, &job.query, digests, SLOTS, expected);
     memset(scores, 0xee, sizeof scores);
     score_pool_start(pool, &job, bell);
     if (mode == WAIT)
@@ -62,10 +61,16 @@ static void run_job(struct score_pool *pool, struct shm_doorbell *bell, uint32_t
 static int fill_digests(void **unused)
 {
     (void)unused;
-    for (uint32_t i = 0; i < sizeof mantissas; i++)
-        mantissas[i] = (int8_t)(next_random(255) - 127);
-    for (uint32_t i = 0; i < sizeof exponents; i++)
-        exponents[i] = (uint8_t)next_random(KV_KEY_EXP_MAX + 1);
+    assert_int_equal(kv_digest_bytes(&geometry), DIMS + HEADS);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        int8_t mantissas[DIMS];
+        uint8_t exponents[HEADS];
+        for (uint32_t i = 0; i < DIMS; i++)
+            mantissas[i] = (int8_t)(next_random(255) - 127);
+        for (uint32_t i = 0; i < HEADS; i++)
+            exponents[i] = (uint8_t)next_random(KV_KEY_EXP_MAX + 1);
+        kv_digest_put(&geometry, digests, slot, mantissas, exponents);
+    }
     return 0;
 }
 
@@ -108,9 +113,8 @@ static void test_destroy_finishes_a_running_job(void **unused)
     for (uint32_t i = 0; i < BLOCKS; i++)
         blocks[i] = i;
     assert_int_equal(score_pool_create(&pool, 3, kv_score_reference), 0);
-    struct score_job job = {
-        &geometry, {query, shifts, KV_IMPORTANCE_SUM}, mantissas, exponents, blocks, BLOCKS,
-        scores};
+    struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, BLOCKS,
+                            scores};
     memset(scores, 0xee, sizeof scores);
     score_pool_start(pool, &job, NULL);
     score_pool_destroy(pool);

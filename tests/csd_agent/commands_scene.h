@@ -210,7 +210,7 @@ static inline uint64_t push_demote(struct scene *s, uint32_t first, uint32_t n)
     struct demote_parts parts;
 
     model_write(&s->m, first, n);
-    record_demote_parts(&parts, &s->m.g, n);
+    record_demote_parts(&parts, &s->m.g, first, n);
     uint8_t *bytes = calloc(1, parts.total);
     struct record_demote *record = (struct record_demote *)(void *)bytes;
     *record = (struct record_demote){.header = header(stripe->sequence, stripe->layer),
@@ -220,10 +220,9 @@ static inline uint64_t push_demote(struct scene *s, uint32_t first, uint32_t n)
                                      .stripe_order = stripe->order};
     for (uint32_t i = 0; i < n; i++)
         memcpy(bytes + parts.positions + i * 4, &s->m.slots[first + i].position, 4);
-    memcpy(bytes + parts.mantissas, s->m.mantissas + (size_t)first * kv_key_dims(&s->m.g),
-           (size_t)n * kv_key_dims(&s->m.g));
-    memcpy(bytes + parts.exponents, s->m.exponents + (size_t)first * s->m.g.n_kv_heads,
-           (size_t)n * s->m.g.n_kv_heads);
+    uint8_t *groups = model_groups(&s->m, first, n);
+    memcpy(bytes + parts.digests, groups, parts.entries - parts.digests);
+    free(groups);
     memcpy(bytes + parts.entries, s->m.entries + (size_t)first * kv_entry_bytes(&s->m.g),
            (size_t)n * kv_entry_bytes(&s->m.g));
     push(s, BACKGROUND, RECORD_DEMOTE, bytes, (uint32_t)parts.total);
@@ -288,7 +287,7 @@ static inline uint32_t push_query(struct scene *s, struct asked *q, uint32_t seq
     random_mantissas((int8_t *)q->digest, kv_key_dims(&s->m.g));
     for (uint32_t h = 0; h < s->m.g.n_kv_heads; h++)
         q->digest[kv_key_dims(&s->m.g) + h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
-    uint32_t bytes = (uint32_t)sizeof q->record + kv_digest_bytes(&s->m.g);
+    uint32_t bytes = (uint32_t)sizeof q->record + kv_query_bytes(&s->m.g);
     push(s, COMMAND, RECORD_AGENT_QUERY, q, bytes);
     return q->record.query_id;
 }

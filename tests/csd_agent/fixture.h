@@ -208,13 +208,29 @@ static inline void model_trim(struct model *m, uint32_t sequence)
     }
 }
 
+/* The groups that a demote of these slots carries, lanes that are not theirs filled with noise;
+ * free it. */
+static inline uint8_t *model_groups(const struct model *m, uint32_t first, uint32_t n)
+{
+    size_t bytes = (size_t)kv_groups_touched(first, n) * kv_group_bytes(&m->g);
+    uint8_t *groups = malloc(bytes + 1);
+    assert_non_null(groups);
+    memset(groups, 0xd7, bytes);
+    for (uint32_t i = 0; i < n; i++)
+        kv_digest_put(&m->g, groups, first % KV_GROUP_TOKENS + i,
+                      m->mantissas + (size_t)(first + i) * kv_key_dims(&m->g),
+                      m->exponents + (size_t)(first + i) * m->g.n_kv_heads);
+    return groups;
+}
+
 static inline uint16_t model_score(const struct model *m, const struct kv_query *query,
                                    uint32_t slot)
 {
-    uint16_t score;
-    kv_score_reference(&m->g, query, m->mantissas + (size_t)slot * kv_key_dims(&m->g),
-                       m->exponents + (size_t)slot * m->g.n_kv_heads, 1, &score);
-    return score;
+    uint16_t scores[KV_GROUP_TOKENS];
+    uint8_t *groups = model_groups(m, slot, 1);
+    kv_score_reference(&m->g, query, groups, slot % KV_GROUP_TOKENS + 1, scores);
+    free(groups);
+    return scores[slot % KV_GROUP_TOKENS];
 }
 
 #endif

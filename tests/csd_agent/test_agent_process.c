@@ -269,7 +269,7 @@ static struct record_completion demote(struct rings *r, uint32_t epoch, uint32_t
     const void *payload;
     uint32_t type, size;
 
-    record_demote_parts(&parts, &shape.geometry, 8);
+    record_demote_parts(&parts, &shape.geometry, first, 8);
     uint8_t *bytes = calloc(1, parts.total);
     assert_non_null(bytes);
     *(struct record_demote *)(void *)bytes = (struct record_demote){

@@ -5,26 +5,30 @@
 
 #include "csd_agent/score_device.h"
 
-#define BATCH 262144u
+#define BATCH_BYTES 1310720u /* more than the largest group */
 
-static void fill(int8_t *m, uint8_t *e, const struct kv_geometry *g, uint32_t n, bool damaged)
+/* Groups of n slots; the lanes after the last hold noise. */
+static void fill(uint8_t *groups, const struct kv_geometry *g, uint32_t n, bool damaged)
 {
-    for (uint32_t i = 0; i < n; i++)
-        random_mantissas(m + (size_t)i * kv_key_dims(g), kv_key_dims(g));
-    if (damaged) { /* bytes that no digest has: the same wrong score, not another one */
-        random_bytes(m, (size_t)n * kv_key_dims(g));
-        random_bytes(e, (size_t)n * g->n_kv_heads);
-        return;
-    }
-    for (uint32_t i = 0; i < n * g->n_kv_heads; i++)
-        e[i] = (uint8_t)random_below(KV_KEY_EXP_MAX + 1);
+    int8_t *m = malloc(kv_key_dims(g));
+    uint8_t *e = malloc(g->n_kv_heads);
+    assert_true(m && e);
+    random_bytes(groups, (size_t)kv_groups_touched(0, n) * kv_group_bytes(g));
+    for (uint32_t t = 0; !damaged && t < n; t++) {
+        random_mantissas(m, kv_key_dims(g));
+        for (uint32_t h = 0; h < g->n_kv_heads; h++)
+            e[h] = (uint8_t)random_below(KV_KEY_EXP_MAX + 1);
+        kv_digest_put(g, groups, t, m, e);
+    } /* damaged, bytes that no digest has: the same wrong score, not another one */
+    free(m);
+    free(e);
 }
 
 /* Random pieces at random places of a batch, scored and compared. */
 static void compare_batch(struct score_device *d, uint32_t b, const struct kv_geometry *g,
                           const struct kv_query *query, bool damaged)
 {
-    uint32_t dims = kv_key_dims(g), at = 0, n_pieces = 0, n_slots = 0;
+    uint32_t at = 0, n_pieces = 0, n_slots = 0;
     struct score_piece pieces[8];
     struct hill_why why = {""};
     const uint16_t *scores;
@@ -33,25 +37,26 @@ static void compare_batch(struct score_device *d, uint32_t b, const struct kv_ge
 
     assert_int_equal(score_device_map(d, b, &memory, &why), 0);
     while (n_pieces < 8) {
-        uint32_t n = 1 + random_below(150), gap = random_below(40);
-        if (at + gap + (uint64_t)n * kv_digest_bytes(g) > BATCH)
-            n = 1;
-        if (at + gap + (uint64_t)n * kv_digest_bytes(g) > BATCH)
+        uint32_t n = 1 + random_below(150), gap = random_below(4) * KV_GROUP_ALIGN;
+        uint64_t bytes = (uint64_t)kv_groups_touched(0, n) * kv_group_bytes(g);
+        if (at + gap + bytes > BATCH_BYTES) {
+            n = 1 + random_below(KV_GROUP_TOKENS);
+            bytes = kv_group_bytes(g);
+        }
+        if (at + gap + bytes > BATCH_BYTES)
             break;
-        struct score_piece *p = &pieces[n_pieces++];
-        *p = (struct score_piece){n, at + gap, at + gap + n * dims};
-        fill((int8_t *)memory + p->mantissas_at, memory + p->exponents_at, g, n, damaged);
-        at += gap + n * kv_digest_bytes(g);
+        pieces[n_pieces++] = (struct score_piece){n, at + gap};
+        fill(memory + at + gap, g, n, damaged);
+        at += gap + (uint32_t)bytes;
         n_slots += n;
     }
-    uint8_t *copy = malloc(BATCH);
+    uint8_t *copy = malloc(BATCH_BYTES);
     assert_non_null(copy);
-    memcpy(copy, memory, BATCH);
+    memcpy(copy, memory, BATCH_BYTES);
     assert_int_equal(score_device_launch(d, b, pieces, n_pieces, &why), 0);
     assert_int_equal(score_device_wait(d, b, &scores, &why), 0);
     for (uint32_t i = 0, slot = 0; i < n_pieces; slot += pieces[i++].n_slots) {
-        kv_score_reference(g, query, (int8_t *)copy + pieces[i].mantissas_at,
-                           copy + pieces[i].exponents_at, pieces[i].n_slots, expected);
+        kv_score_reference(g, query, copy + pieces[i].digests_at, pieces[i].n_slots, expected);
         assert_memory_equal(scores + slot, expected, pieces[i].n_slots * sizeof *expected);
     }
     assert_true(n_slots > 0);
@@ -66,7 +71,7 @@ static void check_geometry_on(const struct kv_geometry *g, bool force_copies)
     uint8_t *shifts = malloc(g->n_kv_heads);
 
     print_message("%u KV heads of %u\n", g->n_kv_heads, g->head_dim);
-    assert_int_equal(score_device_create(&d, "", g, BATCH, force_copies, &why), 0);
+    assert_int_equal(score_device_create(&d, "", g, BATCH_BYTES, force_copies, &why), 0);
     for (uint32_t round = 0; round < 8; round++) {
         struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
         random_mantissas(mantissas, kv_key_dims(g));
@@ -113,13 +118,13 @@ static void test_equals_the_reference_for_random_geometries(void **state)
 static void test_refuses_pieces_outside_the_batch(void **state)
 {
     struct kv_geometry g = {1, 2, 2, 16};
-    struct score_piece outside[] = {{10, BATCH - 100, 0}, {10, 0, BATCH - 5}, {0, 0, 0}};
+    struct score_piece outside[] = {{10, BATCH_BYTES - 512}, {10, 32}, {0, 0}};
     struct score_device *d = NULL;
     struct hill_why why = {""};
     uint8_t *memory;
 
     (void)state;
-    assert_int_equal(score_device_create(&d, "", &g, BATCH, false, &why), 0);
+    assert_int_equal(score_device_create(&d, "", &g, BATCH_BYTES, false, &why), 0);
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
         assert_int_equal(score_device_launch(d, 0, &outside[i], 1, &why), HILL_E_INVALID);

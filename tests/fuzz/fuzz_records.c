@@ -41,7 +41,7 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
     } else if (type == RECORD_DEMOTE) {
         const struct record_demote *r = (const void *)payload;
         struct demote_parts parts;
-        record_demote_parts(&parts, g, r->n_slots);
+        record_demote_parts(&parts, g, r->first_slot, r->n_slots);
         touch(payload, parts.positions, r->n_slots * sizeof(uint32_t));
         touch(payload, parts.entries, (uint64_t)r->n_slots * kv_entry_bytes(g));
     } else if (type == RECORD_FETCH) {
@@ -60,7 +60,7 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
         const struct record_read_keys *r = (const void *)payload;
         touch(payload, sizeof(*r), (uint64_t)r->n_ranges * sizeof(struct key_range));
     } else if (type == RECORD_AGENT_QUERY) {
-        touch(payload, sizeof(struct record_agent_query), kv_digest_bytes(g));
+        touch(payload, sizeof(struct record_agent_query), kv_query_bytes(g));
     }
 }
 

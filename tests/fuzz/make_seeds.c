@@ -233,16 +233,16 @@ static void record_of_kind(uint8_t kind)
     }
     case RECORD_AGENT_QUERY:
         write_record(kind, &(struct record_agent_query){.block_tokens = 64},
-                     sizeof(struct record_agent_query), kv_digest_bytes(g));
+                     sizeof(struct record_agent_query), kv_query_bytes(g));
         break;
     case RECORD_FETCH:
         write_record(kind, &(struct record_fetch){.n_entries = 2}, sizeof(struct record_fetch),
                      2 * sizeof(struct fetch_item));
         break;
     case RECORD_DEMOTE:
-        record_demote_parts(&parts, g, 3);
-        write_record(kind, &(struct record_demote){.n_slots = 3}, sizeof(struct record_demote),
-                     parts.total - sizeof(struct record_demote));
+        record_demote_parts(&parts, g, 14, 3);
+        write_record(kind, &(struct record_demote){.first_slot = 14, .n_slots = 3},
+                     sizeof(struct record_demote), parts.total - sizeof(struct record_demote));
         break;
     case RECORD_SCORE_BLOCK:
         write_record(

@@ -93,9 +93,7 @@ static void check_layout(const struct pool_layout *l, uint64_t cap)
     assert_true(l->entry_offset + n * l->entry_stripe_bytes <= l->total_bytes);
     uint32_t last = (uint32_t)(n * s - 1);
     assert_true(pool_entry_at(l, last) + kv_entry_bytes(g) <= l->total_bytes);
-    assert_true(pool_digest_at(l, (uint32_t)n - 1) + pool_exponents_in_stripe(l) +
-                    s * g->n_kv_heads <=
-                l->entry_offset);
+    assert_true(pool_digest_at(l, (uint32_t)n - 1) + s / 16 * kv_group_bytes(g) <= l->entry_offset);
     assert_int_equal(pool_entry_at(l, 1) - pool_entry_at(l, 0), kv_entry_bytes(g));
 }
 
@@ -422,7 +420,9 @@ static void another_version_is_unsupported(void **state)
     (void)state;
     struct pool_layout layout;
     int fd = formatted(&layout);
-    reseal(fd, 0, POOL_PAGE_BYTES, 16, 3);
+    reseal(fd, 0, POOL_PAGE_BYTES, 16, 2);
+    assert_int_equal(open_code(fd, FINGERPRINT), HILL_E_UNSUPPORTED);
+    reseal(fd, 0, POOL_PAGE_BYTES, 16, 4);
     assert_int_equal(open_code(fd, FINGERPRINT), HILL_E_UNSUPPORTED);
     close(fd);
 }

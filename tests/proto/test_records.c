@@ -88,7 +88,7 @@ static uint32_t good_record(uint32_t type, void *room)
     }
     case RECORD_DEMOTE:
         ((struct record_demote *)room)->n_slots = 5;
-        return 48 + 32 + 160 + 32 + 5 * 128; /* 20, 160 and 20 bytes, padded to 16 */
+        return 48 + 32 + 576 + 5 * 128; /* 20 bytes padded to 16, one group */
     case RECORD_SCORE_BLOCK: {
         struct record_score_block *r = room;
         r->version = 1;
@@ -178,7 +178,7 @@ static const struct field fields[] = {
     {RECORD_READ_KEYS, FIELD(read_keys, window), {4, UINT32_MAX, END}},
     {RECORD_READ_KEYS, sizeof(struct record_read_keys) + 12, 4, {0, 4097, UINT32_MAX, END}},
     {RECORD_DEMOTE, FIELD(demote, n_slots), {0, 4, 6, 4097, 5 + (1u << 25), UINT32_MAX}},
-    {RECORD_DEMOTE, FIELD(demote, first_slot), {UINT32_MAX - 4, UINT32_MAX, END}},
+    {RECORD_DEMOTE, FIELD(demote, first_slot), {12, 31, UINT32_MAX - 4, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, n), {0, 5, 7, 4097, 6 + (1u << 30), UINT32_MAX}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, first_slot), {4091, 4096, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, version), {0, 2, 65535, END}},
@@ -331,7 +331,7 @@ static void every_ring_opens_in_two_views_and_carries_its_largest_record(void **
 {
     (void)state;
     struct demote_parts parts;
-    record_demote_parts(&parts, &input.geometry, layout_demote_slots_max(&input));
+    record_demote_parts(&parts, &input.geometry, 15, layout_demote_slots_max(&input));
     const uint64_t largest[RING_COUNT] = {32 + (uint64_t)layout_append_tokens_max(&input) * 128,
                                           32 + 8 * 8 * 4,
                                           32 + 2000 * 24,

@@ -1,0 +1,112 @@
+/*
+ * kv/group.c - digests of single tokens into and out of groups (kv/group.h). Concurrency: pure
+ * functions. Failure: none.
+ */
+#include "kv/group.h"
+
+#include <string.h>
+
+#define LANE_STRIDE                                                                                \
+    ((uint64_t)KV_GROUP_TOKENS * sizeof(uint32_t)) /* from a token's word to its next */
+
+static uint64_t group_at(const struct kv_geometry *g, uint64_t index)
+{
+    return index / KV_GROUP_TOKENS * kv_group_bytes(g);
+}
+
+/* Of a token, from the start of the groups: its exponent of head 0, its first word of head h. */
+static uint64_t exponent_at(const struct kv_geometry *g, uint64_t index)
+{
+    return group_at(g, index) + index % KV_GROUP_TOKENS;
+}
+
+static uint64_t words_at(const struct kv_geometry *g, uint64_t index, uint32_t h)
+{
+    return group_at(g, index) + kv_group_mantissas_at(g) +
+           (uint64_t)h * kv_head_words(g) * LANE_STRIDE +
+           index % KV_GROUP_TOKENS * sizeof(uint32_t);
+}
+
+void kv_digest_put_head(const struct kv_geometry *g, uint8_t *groups, uint64_t index, uint32_t h,
+                        const int8_t *mantissas, uint8_t exponent)
+{
+    uint8_t *word = groups + words_at(g, index, h);
+    uint32_t i = 0;
+    groups[exponent_at(g, index) + h * KV_GROUP_TOKENS] = exponent;
+    for (; i + KV_WORD_DIMS <= g->head_dim; i += KV_WORD_DIMS, word += LANE_STRIDE)
+        memcpy(word, mantissas + i, sizeof(uint32_t));
+    if (i < g->head_dim) {
+        uint32_t last = 0;
+        memcpy(&last, mantissas + i, g->head_dim - i);
+        memcpy(word, &last, sizeof last);
+    }
+}
+
+uint8_t kv_digest_get_head(const struct kv_geometry *g, const uint8_t *groups, uint64_t index,
+                           uint32_t h, int8_t *mantissas)
+{
+    const uint8_t *word = groups + words_at(g, index, h);
+    for (uint32_t i = 0; i < g->head_dim; i += KV_WORD_DIMS, word += LANE_STRIDE) {
+        uint32_t left = g->head_dim - i;
+        memcpy(mantissas + i, word, left < KV_WORD_DIMS ? left : KV_WORD_DIMS);
+    }
+    return groups[exponent_at(g, index) + h * KV_GROUP_TOKENS];
+}
+
+void kv_digest_put(const struct kv_geometry *g, uint8_t *groups, uint64_t index,
+                   const int8_t *mantissas, const uint8_t *exponents)
+{
+    for (uint32_t h = 0; h < g->n_kv_heads; h++)
+        kv_digest_put_head(g, groups, index, h, mantissas + (uint64_t)h * g->head_dim,
+                           exponents[h]);
+}
+
+void kv_digest_get(const struct kv_geometry *g, const uint8_t *groups, uint64_t index,
+                   int8_t *mantissas, uint8_t *exponents)
+{
+    for (uint32_t h = 0; h < g->n_kv_heads; h++)
+        exponents[h] =
+            kv_digest_get_head(g, groups, index, h, mantissas + (uint64_t)h * g->head_dim);
+}
+
+static void copy_lane(const struct kv_geometry *g, uint8_t *to, uint64_t to_index,
+                      const uint8_t *from, uint64_t from_index)
+{
+    const uint8_t *word = from + words_at(g, from_index, 0);
+    const uint8_t *exponent = from + exponent_at(g, from_index);
+    uint8_t *to_word = to + words_at(g, to_index, 0), *to_exponent = to + exponent_at(g, to_index);
+    uint64_t words = (uint64_t)g->n_kv_heads * kv_head_words(g);
+    for (uint64_t w = 0; w < words; w++)
+        memcpy(to_word + w * LANE_STRIDE, word + w * LANE_STRIDE, sizeof(uint32_t));
+    for (uint32_t h = 0; h < g->n_kv_heads; h++)
+        to_exponent[h * KV_GROUP_TOKENS] = exponent[h * KV_GROUP_TOKENS];
+}
+
+void kv_digest_copy(const struct kv_geometry *g, uint8_t *to, uint64_t to_index,
+                    const uint8_t *from, uint64_t from_index, uint32_t n)
+{
+    uint64_t bytes = kv_group_bytes(g);
+    for (uint32_t done = 0, some; done < n; done += some) {
+        uint64_t a = to_index + done, b = from_index + done;
+        some = 1;
+        if (a % KV_GROUP_TOKENS != 0 || b % KV_GROUP_TOKENS != 0 || n - done < KV_GROUP_TOKENS) {
+            copy_lane(g, to, a, from, b);
+            continue;
+        }
+        some = (n - done) / KV_GROUP_TOKENS * KV_GROUP_TOKENS;
+        memcpy(to + a / KV_GROUP_TOKENS * bytes, from + b / KV_GROUP_TOKENS * bytes,
+               some / KV_GROUP_TOKENS * bytes);
+    }
+}
+
+const int8_t *kv_query_words(const struct kv_geometry *g, const int8_t *mantissas, int8_t *room)
+{
+    uint32_t padded = kv_head_words(g) * KV_WORD_DIMS;
+    if (padded == g->head_dim)
+        return mantissas;
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        memcpy(room + (uint64_t)h * padded, mantissas + (uint64_t)h * g->head_dim, g->head_dim);
+        memset(room + (uint64_t)h * padded + g->head_dim, 0, padded - g->head_dim);
+    }
+    return room;
+}
