@@ -15,8 +15,9 @@
 
 #define PROGRESS_NS    (150 * 1000000ll)
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
-#define UNIT_WAIT_MS   300000    /* a layer of a chunk, on the slowest device */
-#define LOAD_TOKENS    2048u     /* at a time: some milliseconds */
+#define PROMPT_PIECE   (256u << 10)
+#define UNIT_WAIT_MS   300000 /* a layer of a chunk, on the slowest device */
+#define LOAD_TOKENS    2048u  /* at a time: some milliseconds */
 
 /* ---- arrive ---- */
 
@@ -47,6 +48,7 @@ static struct request *make_request(struct worker *w, Hill__Message *message)
         .arrival = w->n_arrived++,
         .sequence = p->sequence,
         .prompt = (uint32_t)p->n_tokens,
+        .first_prompt = (uint32_t)p->n_tokens,
         .predict = p->predict,
         .sampling = {s->temperature, s->top_k, s->top_p, s->min_p, s->repeat_penalty, s->seed},
         .started_ns = clock_now_ns()};
@@ -102,6 +104,8 @@ void request_free(struct request *r)
         w->requests[r->sequence] = NULL;
         w->n_requests--;
     }
+    save_drop(r);
+    restore_drop(r);
     XXH64_freeState(r->hash);
     free(r->tokens);
     proto_free(r->message);
@@ -129,6 +133,8 @@ static int admit(const struct request *r, struct hill_why *why)
     for (size_t i = 0; i < r->prefill->n_forced; i++)
         if (r->prefill->forced[i] >= w->hparams.n_vocab)
             return hill_fail(why, HILL_E_INVALID, "forced token %zu is outside the vocabulary", i);
+    if (r->prefill->restore)
+        return 0; /* nothing of it is computed */
     uint64_t needed = engine_kv_bytes_needed(w->engine, r->prompt);
     if (w->gpu_kv_cap_bytes && needed > w->gpu_kv_cap_bytes)
         return hill_fail(
@@ -150,13 +156,44 @@ static int push(struct request *r, uint32_t type, const void *record, uint32_t b
     return rc;
 }
 
+/* For the recording: the Prefill message, in pieces that every append ring takes. */
+static int push_prompt(struct request *r, struct hill_why *why)
+{
+    size_t total = hill__message__get_packed_size(r->message);
+    uint8_t *packed = malloc(total + 1);
+    if (!packed)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for recording a prompt");
+    hill__message__pack(r->message, packed);
+    int rc = 0;
+    for (size_t at = 0; !rc && at < total;) {
+        uint32_t n = total - at < PROMPT_PIECE ? (uint32_t)(total - at) : PROMPT_PIECE;
+        struct dataplane *plane = &r->w->plane;
+        uint32_t bytes = (uint32_t)sizeof(struct record_prompt) + n;
+        void *payload;
+        r->w->waiting = r;
+        rc = dataplane_reserve(plane, &plane->append, bytes, &payload, worker_deadline(), why);
+        r->w->waiting = NULL;
+        if (rc)
+            break;
+        *(struct record_prompt *)payload = (struct record_prompt){.header = request_header(r, 0),
+                                                                  .total_bytes = (uint32_t)total,
+                                                                  .first_byte = (uint32_t)at,
+                                                                  .n_bytes = n};
+        memcpy((struct record_prompt *)payload + 1, packed + at, n);
+        shm_ring_publish(&plane->append, RECORD_PROMPT, bytes);
+        at += n;
+    }
+    free(packed);
+    return rc;
+}
+
 int request_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Selection *s = r->prefill->selection;
     struct record_seq_begin begin = {
         .header = request_header(r, 0),
         .request_id = r->prefill->request_id,
-        .prompt_tokens = r->prompt,
+        .prompt_tokens = r->prompt - (r->prefill->restore ? 1 : 0), /* that come with entries */
         .max_tokens = r->prompt + r->predict,
         .alpha = s->alpha,
         .budget = s->budget,
@@ -167,6 +204,8 @@ int request_begin(struct request *r, struct hill_why *why)
         .reads_hot = r->w->reads_hot,
     };
     int rc = admit(r, why);
+    if (!rc && r->w->recorded)
+        rc = push_prompt(r, why);
     if (!rc)
         rc = push(r, RECORD_SEQ_BEGIN, &begin, sizeof begin, why);
     if (rc)
@@ -218,6 +257,8 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->w->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
+    if (!rc && r->prefill->restore)
+        return restore_begin(r, why);
     if (!rc)
         rc = engine_prefill_begin(r->w->engine, r->prompt, why);
     r->units = engine_prefill_units(r->w->engine);
@@ -227,7 +268,7 @@ int request_check_ready(struct request *r, struct hill_why *why)
 
 /* ---- prefill ---- */
 
-static void send_progress(struct request *r, uint32_t done)
+void request_progress(struct request *r, uint32_t done)
 {
     int64_t now = clock_now_ns();
     if (done < r->units && now < r->progress_ns + PROGRESS_NS)
@@ -257,7 +298,7 @@ int request_load(struct request *r, struct hill_why *why)
     uint32_t rest = r->prompt - r->loaded, n = rest < LOAD_TOKENS ? rest : LOAD_TOKENS;
     int rc = engine_prefill_tokens(r->w->engine, r->tokens + r->loaded, n, why);
     r->loaded += n;
-    send_progress(r, 0);
+    request_progress(r, 0);
     if (rc || r->loaded < r->prompt)
         return rc;
     r->state = REQUEST_PREFILL;
@@ -282,7 +323,7 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
         w->waiting = r;
         rc = worker_waiting(w, why);
         w->waiting = NULL;
-        send_progress(r, r->unit);
+        request_progress(r, r->unit);
         if (!rc)
             dataplane_sleep(&w->plane, dataplane_seen(&w->plane), clock_now_ns() + DEVICE_POLL_NS);
     }
@@ -330,7 +371,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
         rc = append_entries(r, why);
     if (rc)
         return rc;
-    send_progress(r, ++r->unit);
+    request_progress(r, ++r->unit);
     worker_unit_of_work(w);
     if (r->unit < r->units)
         return 0;
@@ -384,6 +425,7 @@ int request_take_token(struct request *r, struct hill_why *why)
         w->sampler.settings = r->sampling;
         token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
         if (is_stop(r, token)) {
+            r->tokens[r->n_tokens] = token; /* for a session; there is room: it is not the last */
             r->finish = HILL__FINISH_REASON__FINISH_STOP;
             return 1;
         }
@@ -422,12 +464,13 @@ static void send_done(struct request *r, int rc, const char *text)
     worker_link_send(r->w->link, &message);
 }
 
-static void end_sequence(struct request *r)
+static void end_sequence(struct request *r, int rc)
 {
     struct hill_why why;
     struct dataplane *plane = &r->w->plane;
     struct record_seq_end end = {.header = request_header(r, 0),
-                                 .request_id = r->prefill->request_id};
+                                 .request_id = r->prefill->request_id,
+                                 .status = r->over ? 0 : rc};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
     if (r->begun && dataplane_push(plane, &plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))
@@ -438,7 +481,7 @@ static void end_sequence(struct request *r)
 void request_end(struct request *r, int rc, const char *text)
 {
     unsigned long long id = r->prefill->request_id;
-    end_sequence(r);
+    end_sequence(r, rc);
     if (rc && rc != HILL_E_CANCELLED)
         log_info("request %llu failed: %s", id, text);
     else
