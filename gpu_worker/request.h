@@ -14,6 +14,7 @@
 
 #include "gpu_worker/restore.h"
 #include "gpu_worker/save.h"
+#include "gpu_worker/step_times.h"
 #include "gpu_worker/worker.h"
 
 enum request_state {
@@ -43,6 +44,8 @@ struct request {
     struct sampler_settings sampling;
     XXH64_state_t *hash;
     int64_t started_ns, begun_ns, prompt_done_ns, token_ns, idle_ns, longest_gap_ns, progress_ns;
+    int64_t token_idle_ns; /* idle_ns at the last token */
+    struct step_times times;
     uint64_t upload_bytes;
     Hill__FinishReason finish;
     /* sessions */

@@ -148,6 +148,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "record_path", text_ok(m->record_path));
     CHECK("configure", "placement", text_ok(m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
+    CHECK("configure", "gpu_drop", not_negative(m->gpu_drop) && m->gpu_drop <= 1);
     CHECK("configure", "csd_model", csd_model_ok(m->csd_model));
     CHECK("configure", "speculate", text_ok(m->speculate));
     CHECK("configure", "exact_layers", m->exact_layers <= KV_MAX_LAYERS);
@@ -244,6 +245,8 @@ static int check_done(const Hill__Done *m, struct hill_why *why)
     CHECK("done", "gpu_busy_ms", not_negative(m->gpu_busy_ms));
     CHECK("done", "gpu_idle_ms", not_negative(m->gpu_idle_ms));
     CHECK("done", "longest_gap_ms", not_negative(m->longest_gap_ms));
+    CHECK("done", "token_median_ms", not_negative(m->token_median_ms));
+    CHECK("done", "idle_median_ms", not_negative(m->idle_median_ms));
     CHECK("done", "predicted_tokens", m->predicted_tokens <= TOKENS_MAX);
     return 0;
 }
