@@ -198,12 +198,17 @@ static int add_policy(struct matrix *m, struct setting *s, const struct lists *l
     return code;
 }
 
-/* A pipeline started with `policy`, when it is the first that can answer one of the list's. */
+/* A pipeline started with `policy`, when it is the first that can answer one of the list's.
+ * Importances, score bits and ways to guess are compared one at a time, each with the first of the
+ * other lists: a row for each pair of them would say little that these do not. */
 static int add_pipeline(struct matrix *m, const struct lists *l, const struct matrix_order *o,
                         const struct matrix_pipeline *kind, struct hill_why *why)
 {
     bool first = m->n_pipelines == 0, used = false;
+    struct lists own = *l;
     int code = 0;
+    if (!first)
+        own.importances.count = 1;
     m->pipelines[m->n_pipelines] = *kind;
     for (uint32_t i = 0; code == 0 && i < l->policies.count; i++) {
         struct setting s = {.selection = {.sinks = o->sinks, .window = o->window},
@@ -215,7 +220,7 @@ static int add_pipeline(struct matrix *m, const struct lists *l, const struct ma
             continue;
         used = true;
         if (setting_has_digests(&s) || kv_policy_reads_keys(kind->policy) || first)
-            code = add_policy(m, &s, l, why); /* the others: the first pipeline has them */
+            code = add_policy(m, &s, &own, why); /* the others: the first pipeline has them */
     }
     m->n_pipelines += used;
     return code;
@@ -229,7 +234,7 @@ int matrix_build(struct matrix *m, const struct matrix_order *o, struct hill_why
     int code = read_lists(&l, o, why);
     if (code == 0 &&
         (!l.policies.count || !l.importances.count || !l.score_bits.count || !l.speculate.count ||
-         l.score_bits.count * l.speculate.count > MATRIX_WORDS_MAX))
+         l.score_bits.count + l.speculate.count - 1 > MATRIX_WORDS_MAX))
         code = hill_fail(
             why, HILL_E_INVALID,
             "--policy, --importance, --score-bits and --speculate each need a word, and no "
@@ -237,7 +242,7 @@ int matrix_build(struct matrix *m, const struct matrix_order *o, struct hill_why
             MATRIX_WORDS_MAX);
     struct matrix_pipeline kind = {.policy = KV_POLICY_FULL};
     for (uint32_t b = 0; code == 0 && b < l.score_bits.count; b++)
-        for (uint32_t v = 0; code == 0 && v < l.speculate.count; v++) {
+        for (uint32_t v = 0; code == 0 && v < (b ? 1 : l.speculate.count); v++) {
             strcpy(kind.score_bits, l.score_bits.word[b]);
             strcpy(kind.speculate, l.speculate.word[v]);
             code = add_pipeline(m, &l, o, &kind, why);
