@@ -2,11 +2,12 @@
  * eval/matrix.h - the settings that are compared: a row of the table each.
  *
  * From lists ("0.05,0.1") to rows: `full` once; every other policy with every alpha and every
- * budget; importances, score-bits and speculate one at a time, with the first of the others. `window` is a limit, not a policy of the
- * pipeline: sinks and the newest tokens alone, as many in all as alpha or budget allow; like full
- * it reads no score, so it is there once whatever the score-bits. score-bits and speculate belong
- * to a pipeline, the rest to a request. Who calls it: main.c, asker.c, tables.c. Failure:
- * HILL_E_INVALID or HILL_E_UNSUPPORTED, naming the word. Concurrency: none.
+ * budget; importances, score-bits and speculate one at a time, with the first of the others.
+ * `window` is a limit, not a policy of the pipeline: sinks and the newest tokens alone, as many in
+ * all as alpha or budget allow; like full it reads no score, so it is there once whatever the
+ * score-bits. score-bits and speculate belong to a pipeline, the rest to a request. Who calls it:
+ * main.c, asker.c, tables.c. Failure: HILL_E_INVALID or HILL_E_UNSUPPORTED, naming the word.
+ * Concurrency: none.
  */
 #ifndef HILL_EVAL_MATRIX_H
 #define HILL_EVAL_MATRIX_H
