@@ -97,6 +97,8 @@ int worker_send(struct pipeline *p, enum worker w, const Hill__Message *message)
 /* ---- serve_csd_model.c ---- */
 void csd_model_take_change(struct pipeline *p, const struct proto_address *from,
                            const Hill__CsdModelChange *change);
+/* An agent says Hello: another process, which counts from 0. */
+void csd_model_new_agent(struct pipeline *p);
 void csd_model_take_counters(struct pipeline *p, const Hill__CsdModelCounters *counters);
 /* Of the modelled drive since the pipeline started. */
 struct csd_model_use csd_model_used(const struct pipeline *p);

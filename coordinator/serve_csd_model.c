@@ -47,19 +47,22 @@ static void add(struct csd_model_use *sum, const struct csd_model_use *other)
         sum->late_max_ns = other->late_max_ns;
 }
 
+void csd_model_new_agent(struct pipeline *p)
+{
+    add(&p->csd_model.before, &p->csd_model.last);
+    p->csd_model.last = (struct csd_model_use){0};
+}
+
 void csd_model_take_counters(struct pipeline *p, const Hill__CsdModelCounters *counters)
 {
-    struct csd_model_use *last = &p->csd_model.last;
-    if (counters->commands < last->commands) /* another process began anew */
-        add(&p->csd_model.before, last);
-    *last = (struct csd_model_use){.commands = counters->commands,
-                                   .flash_ns = counters->flash_ns,
-                                   .score_ns = counters->score_ns,
-                                   .link_ns = counters->link_ns,
-                                   .late = counters->late,
-                                   .late_ns = counters->late_ns,
-                                   .late_max_ns = counters->late_max_ns,
-                                   .lag_ns = counters->lag_ns};
+    p->csd_model.last = (struct csd_model_use){.commands = counters->commands,
+                                               .flash_ns = counters->flash_ns,
+                                               .score_ns = counters->score_ns,
+                                               .link_ns = counters->link_ns,
+                                               .late = counters->late,
+                                               .late_ns = counters->late_ns,
+                                               .late_max_ns = counters->late_max_ns,
+                                               .lag_ns = counters->lag_ns};
 }
 
 struct csd_model_use csd_model_used(const struct pipeline *p)

@@ -55,6 +55,8 @@ static void take_hello(struct pipeline *p, const struct proto_address *from,
         return;
     }
     row->address = *from;
+    if (w == WORKER_AGENT)
+        csd_model_new_agent(p);
     worker_table_heartbeat(&p->workers, w, 0, clock_now_ns());
     worker_table_configured(&p->workers, w);
     epoch_configure(p, w);

@@ -15,6 +15,7 @@
 
 #define PROGRESS_NS    (150 * 1000000ll)
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
+#define UNIT_WAIT_MS   300000    /* a layer of a chunk, on the slowest device */
 #define LOAD_TOKENS    2048u     /* at a time: some milliseconds */
 
 /* ---- arrive ---- */
@@ -67,11 +68,11 @@ void request_arrive(struct worker *w, Hill__Message *message)
     const Hill__Prefill *p = message->prefill;
     struct request *r = NULL;
     if (!w->ready || w->pending)
-        refuse(w, p, HILL_E_BUSY, "the gpu worker is not configured");
+        refuse(w, p, HILL_E_WOULD_BLOCK, "the gpu worker is not configured"); /* asked again */
     else if (p->sequence >= w->n_sequences)
         refuse(w, p, HILL_E_INVALID, "the gpu worker has no such sequence");
     else if (w->requests[p->sequence])
-        refuse(w, p, HILL_E_BUSY, "the gpu worker runs another request on the sequence");
+        refuse(w, p, HILL_E_PROTOCOL, "the gpu worker runs another request on the sequence");
     else if (!(r = make_request(w, message)))
         refuse(w, p, HILL_E_NOMEM, "no memory for the request");
     if (!r) {
@@ -266,12 +267,18 @@ int request_load(struct request *r, struct hill_why *why)
 int request_await_unit(struct request *r, bool alone, struct hill_why *why)
 {
     struct worker *w = r->w;
+    int64_t deadline = clock_deadline_ms(UNIT_WAIT_MS);
     int rc = enqueue(r, r->unit + (alone ? 2 : 1), why);
     while (!rc) {
         rc = alone ? engine_prefill_done(w->engine, r->unit, why)
                    : engine_prefill_settled(w->engine, why);
         if (rc)
             return rc < 0 ? rc : 0;
+        if (clock_now_ns() >= deadline)
+            return hill_fail(why, HILL_E_NODEV,
+                             "the device did not finish a unit of the prompt in "
+                             "%d s",
+                             UNIT_WAIT_MS / 1000);
         w->waiting = r;
         rc = worker_waiting(w, why);
         w->waiting = NULL;

@@ -324,7 +324,7 @@ static void a_place_that_is_taken_or_not_there_is_refused(void **state)
     start_story(0);
     stage_send_request(&stage, 0, prompt, PROMPT, PREDICT, UINT32_MAX);
     STAGE_UNTIL(&stage, stage.n_refused == refused + 1);
-    assert_int_equal(stage.refused_code, HILL_E_BUSY);
+    assert_int_equal(stage.refused_code, HILL_E_PROTOCOL);
     stage_send_request(&stage, STAGE_LANES, prompt, PROMPT, PREDICT, UINT32_MAX);
     STAGE_UNTIL(&stage, stage.n_refused == refused + 2);
     assert_int_equal(stage.refused_code, HILL_E_INVALID);

@@ -99,6 +99,17 @@ expect "top -n 2: no escape sequences" "$(grep -c $'\033' "$work/out")" 0
 expect_match "top: the request" "$work/out" '^request +[0-9]+ decode .* / 18000 tokens, [0-9.]+ tokens/s'
 expect_match "top: the hot tier" "$work/out" '^hot +[1-9][0-9]* '
 expect_match "top: the cold tier" "$work/out" '^cold +[1-9][0-9]* .* [1-9][0-9]* +[0-9.]+ %$'
+# number_of LABEL WORD SNAPSHOT: the number before WORD in that line of that snapshot
+number_of() { grep "^$1 " "$work/out" | sed -n "$3p" | grep -oE "[0-9]+ +$2" | grep -oE '^[0-9]+'; }
+expect_match "top: the moves" "$work/out" '^moves +[0-9]+ demoted, [0-9]+ promoted, [0-9]+ bounced'
+expect "top, live: tokens go down while the request runs" "$(($(number_of moves demoted 2) > $(number_of moves demoted 1)))" 1
+for word in promoted bounced; do
+    expect "top, live: $word is counted on" "$(($(number_of moves $word 2) >= $(number_of moves $word 1)))" 1
+done
+hits() { grep "^$1 " "$work/out" | sed -n "$2p" | sed -E 's/.* ([0-9]+) +[0-9.]+ %$/\1/'; }
+for tier in hot cold; do
+    expect "top, live: $tier hits grow" "$(($(hits $tier 2) > $(hits $tier 1)))" 1
+done
 expect_match "top: CPU and memory" "$work/out" '^gpu_worker +[0-9]+ ready +[1-9][0-9.]* +[1-9][0-9.]* '
 status=$("$hillinfer" status --json --run-dir "$run_dir")
 expect "status, live" "$(jq -c '[.running.prompt_tokens > 10000, .running.request == .live.request, .live.tiers.gpu.hits > 0, .workers.cpu_scorer.rss_bytes > 1000000, .coordinator.pid]' <<<"$status")" \
