@@ -112,6 +112,14 @@ const struct option_spec hill_pipeline_specs[] = {
      .help = "bkp: the newest share of the entries that stays hot, at most a sixteenth of the hot "
              "ones; "
              "auto is --alpha"},
+    {.name = "gpu-keep",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "1",
+     .value = "SHARE",
+     .help = "share of the context whose entries the GPU keeps from one query to the next, in each "
+             "layer, as far as it has slots; what else is selected is brought anew"},
     {.name = "sinks",
      .type = OPTION_INTEGER,
      .min = 0,
@@ -349,6 +357,7 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         .speculate = options_text(options, "speculate"),
         .exact_layers = (uint32_t)options_integer(options, "exact-layers"),
         .pin = options_is_word(options, "pin") ? -1 : options_real(options, "pin"),
+        .gpu_keep = options_real(options, "gpu-keep"),
         .hot_bytes = size_or_zero(options, "hot-mb"),
         .gpu_kv_bytes = size_or_zero(options, "gpu-kv-mb"),
         .cold_bytes = size_or_zero(options, "cold-mb"),

@@ -50,7 +50,8 @@ struct hill_pipeline_options {
     const char *placement;
     const char *speculate; /* off, on, verify */
     uint32_t exact_layers;
-    double pin;                                   /* negative: alpha */
+    double pin;      /* negative: alpha */
+    double gpu_keep; /* share of the context that may stay on the GPU */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
     const char *csd_url;                          /* NULL: file: in the state folder */
     bool no_csd;                                  /* --csd none */

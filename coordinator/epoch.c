@@ -132,6 +132,7 @@ void epoch_configure(struct pipeline *p, enum worker w)
     configure.pin = s->options.pin;
     configure.speculate = (char *)s->options.speculate;
     configure.exact_layers = s->options.exact_layers;
+    configure.gpu_drop = 1 - s->options.gpu_keep;
     configure.trace_path = (char *)s->trace_path;
     configure.record_path = (char *)s->record_path;
     configure.trace_scores = s->options.trace_scores;

@@ -100,6 +100,7 @@ int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct h
     out->placement = strcmp(c->placement, "bkp") == 0 ? PIPELINE_BKP : PIPELINE_RECENCY;
     out->pin = c->pin;
     out->speculates = c->speculate[0] && strcmp(c->speculate, "off") != 0;
+    out->gpu_drop = c->gpu_drop;
     out->hot_cap_bytes = c->hot_cap_bytes;
     out->gpu_cap_bytes = c->gpu_kv_cap_bytes;
     out->cold_cap_bytes = c->cold_cap_bytes;

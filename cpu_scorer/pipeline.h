@@ -43,6 +43,7 @@ struct pipeline_config {
     enum pipeline_placement placement;
     bool speculates; /* queries may be guesses */
     double pin;      /* bkp; negative: alpha */
+    double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next */
     double margin;   /* bkp: of misses, for moving up; 0: the policy's default */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
         cold_cap_bytes;               /* reported, enforced by the sizes given */

@@ -338,6 +338,14 @@ static int64_t give_places(struct pipeline *p, struct sequence *s, uint32_t laye
     return n_uploads;
 }
 
+/* What the GPU is to forget of this selection, now that the answer names its slots: `--gpu-keep`.
+ * The answer's slots are read before the next query's uploads overwrite them. */
+static void forget_places(struct pipeline *p, uint32_t list, uint32_t n_tokens)
+{
+    if (p->config.gpu_drop > 0)
+        gpu_slots_keep(&p->gpu, list, n_tokens - (uint32_t)(p->config.gpu_drop * n_tokens));
+}
+
 /* ---- gathering ---------------------------------------------------------------------------- */
 
 int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer, uint32_t position,
@@ -566,6 +574,7 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
     int64_t n_uploads = give_places(p, s, q->header.layer, (uint32_t)k);
     if (n_uploads < 0)
         return (int)n_uploads; /* admission counted the slots */
+    forget_places(p, list, q->n_tokens);
     STAGE_BEGIN_AT(gather, &q->header);
     rc = gather(p, s, q, (uint32_t)k, (uint32_t)n_uploads);
     STAGE_END(gather, (uint64_t)n_uploads * p->hkm.entry_bytes);

@@ -118,3 +118,13 @@ int64_t gpu_slots_select(struct gpu_slots *table, uint32_t list, const uint32_t 
     table->counts[list] = count;
     return (int64_t)k - hits;
 }
+
+void gpu_slots_keep(struct gpu_slots *table, uint32_t list, uint32_t keep)
+{
+    struct gpu_slot_entry *entries = table->entries + (uint64_t)list * table->capacity;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < table->counts[list]; i++)
+        if (entries[i].slot < keep)
+            entries[kept++] = entries[i];
+    table->counts[list] = kept;
+}

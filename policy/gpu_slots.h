@@ -51,6 +51,10 @@ int64_t gpu_slots_select(struct gpu_slots *table, uint32_t list, const uint32_t 
 void gpu_slots_find(const struct gpu_slots *table, uint32_t list, const uint32_t *positions,
                     uint32_t k, uint32_t *slots);
 
+/* Forget all but `keep` entries of a list, those in slots 0 .. keep-1: an answer that was given
+ * stays good, the others will be uploaded again. */
+void gpu_slots_keep(struct gpu_slots *table, uint32_t list, uint32_t keep);
+
 static inline uint32_t gpu_slots_resident(const struct gpu_slots *table, uint32_t list)
 {
     return table->counts[list];

@@ -148,6 +148,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "record_path", text_ok(m->record_path));
     CHECK("configure", "placement", text_ok(m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
+    CHECK("configure", "gpu_drop", not_negative(m->gpu_drop) && m->gpu_drop <= 1);
     CHECK("configure", "csd_model", csd_model_ok(m->csd_model));
     CHECK("configure", "speculate", text_ok(m->speculate));
     CHECK("configure", "exact_layers", m->exact_layers <= KV_MAX_LAYERS);

@@ -92,6 +92,42 @@ static void test_random_selections_match_a_simulated_gpu(void **unused)
     free(memory);
 }
 
+/* All selected, a third kept: the same third needs no upload the next time, and the simulated GPU,
+ * which only does as it is told, holds everything selected after each query. */
+static void test_what_is_not_kept_is_uploaded_again(void **unused)
+{
+    (void)unused;
+    struct gpu_slots table;
+    uint32_t positions[30], slots[30], kept[10];
+    void *memory = calloc(1, gpu_slots_bytes(LISTS, CAPACITY));
+    gpu_slots_init(&table, memory, LISTS, CAPACITY);
+    for (uint32_t i = 0; i < CAPACITY; i++)
+        gpu[0][i] = EMPTY;
+    for (uint32_t i = 0; i < 30; i++)
+        positions[i] = 2 * i;
+    for (uint32_t round = 0; round < 3; round++) {
+        uint32_t n = 0, expected[10];
+        assert_int_equal(gpu_slots_select(&table, 0, positions, 30, slots), round ? 20 : 30);
+        for (uint32_t i = 0; i < 30; i++) {
+            uint32_t slot = slots[i] & ~GPU_SLOTS_UPLOAD;
+            if (slots[i] & GPU_SLOTS_UPLOAD)
+                gpu[0][slot] = positions[i];
+            assert_int_equal(gpu[0][slot], positions[i]);
+            if (slot < 10)
+                expected[n++] = positions[i];
+        }
+        assert_int_equal(n, 10);
+        if (round)
+            assert_memory_equal(kept, expected, sizeof kept);
+        memcpy(kept, expected, sizeof kept);
+        gpu_slots_keep(&table, 0, 10);
+        assert_int_equal(gpu_slots_resident(&table, 0), 10);
+    }
+    gpu_slots_keep(&table, 0, 0);
+    assert_int_equal(gpu_slots_select(&table, 0, positions, 30, slots), 30);
+    free(memory);
+}
+
 static void test_more_than_the_capacity_is_refused(void **unused)
 {
     (void)unused;
@@ -109,6 +145,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_selections_match_a_simulated_gpu),
+        cmocka_unit_test(test_what_is_not_kept_is_uploaded_again),
         cmocka_unit_test(test_more_than_the_capacity_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
