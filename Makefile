@@ -75,6 +75,9 @@ $(2)_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
+# what the figures share (bench/); also linked to the tests of that folder
+bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out bench/bench_%,$(wildcard bench/*.c)))
+
 TEST_SOURCES := $(wildcard tests/*/test_*.c)
 TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
 # a test of tests/<folder>/ links the parts of <folder> when that is a program's folder
@@ -88,6 +91,7 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 $(O)/bench/bench_score: $(O)/cpu_scorer/scoring.o
 $(O)/bench/bench_flash: $(csd_agent_parts)
 $(O)/bench/bench_batch: $(gpu_worker_parts)
+$(O)/bench/bench_policies $(O)/bench/bench_ablation: $(bench_parts)
 $(patsubst bench/%.c,$(O)/bench/%,$(wildcard bench/bench_*.c)): $(O)/bench/%: $(O)/bench/%.o $(O)/bench/harness.o $(ARCHIVES)
 	$(LINK)
 
@@ -133,8 +137,8 @@ demo: all ## answer a question from a long document with the whole pipeline
 check: deps ## build and run every test that needs no root, network or GPU (CHECK=folder: only those)
 	@tests/run $(CHECK)
 
-bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run)
-	@bench/run $(if $(QUICK),--quick) $(FIGURE)
+bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
+	@bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
 
 fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)

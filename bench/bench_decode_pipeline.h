@@ -94,14 +94,20 @@ static inline void pipeline_clean(void)
         free(capture("rm -rf %s", pipeline_folder));
 }
 
-/* The folder, the model, and whether there is a peer. */
-static inline void pipeline_prepare(const struct bench_options *o)
+/* The folder and the programs. */
+static inline void pipeline_prepare_folder(const struct bench_options *o)
 {
     snprintf(pipeline_folder, sizeof pipeline_folder, "%s/%s.XXXXXX", o->folder, o->figure);
     if (!mkdtemp(pipeline_folder))
         bench_fail("cannot make a folder in %s", o->folder);
     atexit(pipeline_clean);
     run_or_fail("make programs", capture("make --no-print-directory -s programs >&2"));
+}
+
+/* These, the model, and whether there is a peer. */
+static inline void pipeline_prepare(const struct bench_options *o)
+{
+    pipeline_prepare_folder(o);
     run_or_fail("hill-mkmodel",
                 capture("build/bin/hill-mkmodel -o %s/model.gguf --random --layers %u --width %u "
                         "--heads %u --kv-heads %u --head-dim %u --ffn %u --vocab %u --type f16 >&2",

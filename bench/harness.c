@@ -39,7 +39,7 @@ void bench_fail(const char *format, ...)
 static void misuse(void)
 {
     fprintf(stderr,
-            "usage: bench_%s [--quick] [--rounds N] [--folder DIR]   (N: odd, 1..%u)\n"
+            "usage: bench_%s [--quick] [--full] [--rounds N] [--folder DIR]   (N: odd, 1..%u)\n"
             "example: bench_%s --rounds 9 >section.md\n",
             figure_name, BENCH_ROUNDS_MAX, figure_name);
     exit(100);
@@ -91,6 +91,8 @@ struct bench_options bench_start(const char *figure, int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) {
             options.quick = true;
+        } else if (strcmp(argv[i], "--full") == 0) {
+            options.full = true;
         } else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
             char *end;
             unsigned long rounds = strtoul(argv[++i], &end, 10);

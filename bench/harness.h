@@ -19,11 +19,12 @@
 struct bench_options {
     const char *figure;
     bool quick;         /* a smoke run: small sizes, few rounds; its numbers mean nothing */
+    bool full;          /* more points than by default, where a figure has such */
     uint32_t rounds;    /* odd, so that a median is a sample */
     const char *folder; /* where a figure may put a large file */
 };
 
-/* Parse [--quick] [--rounds N] [--folder DIR]; misuse ends the process with status 100. From here
+/* Parse [--quick] [--full] [--rounds N] [--folder DIR]; misuse ends the process with status 100. From here
  * on SIGINT, SIGTERM and SIGHUP end the process by exit(), so that atexit() handlers run (in a
  * thread of their own). */
 struct bench_options bench_start(const char *figure, int argc, char **argv);

@@ -1,0 +1,83 @@
+/* bench/picture.c - see picture.h. */
+#include "bench/picture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench/harness.h"
+
+struct picture_series *picture_add(struct picture *picture, const char *name, bool predicted)
+{
+    if (picture->n_series == PICTURE_SERIES_MAX)
+        bench_fail("picture %s has more than %u series", picture->file, PICTURE_SERIES_MAX);
+    struct picture_series *s = &picture->series[picture->n_series++];
+    *s = (struct picture_series){.predicted = predicted};
+    snprintf(s->name, sizeof s->name, "%s", name);
+    return s;
+}
+
+void picture_point(struct picture_series *series, double x, double y)
+{
+    if (series->n == PICTURE_POINTS_MAX)
+        bench_fail("series %s has more than %u points", series->name, PICTURE_POINTS_MAX);
+    series->x[series->n] = x;
+    series->y[series->n++] = y;
+}
+
+static void write_data(FILE *f, const struct picture *p)
+{
+    for (uint32_t i = 0; i < p->n_series; i++) {
+        fprintf(f, "$series%u << END\n", i);
+        for (uint32_t j = 0; j < p->series[i].n; j++)
+            fprintf(f, "%.9g %.9g\n", p->series[i].x[j], p->series[i].y[j]);
+        fprintf(f, "END\n");
+    }
+}
+
+static void write_plot(FILE *f, const struct picture *p)
+{
+    const char *comma = "plot ";
+    uint32_t colour = 0;
+    for (uint32_t i = 0; i < p->n_series; i++) {
+        const struct picture_series *s = &p->series[i];
+        if (!s->predicted)
+            colour++;
+        if (s->n == 0)
+            continue;
+        fprintf(f, "%s$series%u with linespoints lc %u lw 1.5 pt %u ps %s dt %u title \"%s\"",
+                comma, i, colour, colour + 3, s->predicted ? "0" : "0.7", s->predicted ? 2 : 1,
+                s->name);
+        comma = ", ";
+    }
+    fprintf(f, "\n");
+}
+
+bool picture_write(const struct picture *picture)
+{
+    const char *folder = getenv("PICTURE_FOLDER");
+    char path[512], part[520];
+    bool any = false;
+    for (uint32_t i = 0; i < picture->n_series; i++)
+        any = any || picture->series[i].n > 0;
+    if (!any)
+        return false;
+    snprintf(path, sizeof path, "%s/%s", folder && *folder ? folder : "build/bench", picture->file);
+    snprintf(part, sizeof part, "%s.part", path);
+    FILE *f = popen("gnuplot >/dev/null", "w");
+    if (!f)
+        return false;
+    fprintf(f, "set terminal svg size 720,440 background rgb 'white' enhanced font 'sans,12'\n");
+    fprintf(f, "set output '%s'\nset encoding utf8\nset grid\nset key outside right\n", part);
+    fprintf(f, "set title \"%s\" noenhanced\nset xlabel \"%s\"\nset ylabel \"%s\"\n",
+            picture->title, picture->x_label, picture->y_label);
+    fprintf(f, "%s%sset yrange [%s:]\n", picture->log_x ? "set logscale x 2\n" : "",
+            picture->log_y ? "set logscale y\n" : "", picture->log_y ? "*" : "0");
+    write_data(f, picture);
+    write_plot(f, picture);
+    bool written = pclose(f) == 0 && rename(part, path) == 0;
+    if (!written) {
+        fprintf(stderr, "picture %s was not made: gnuplot is missing or failed\n", picture->file);
+        remove(part);
+    }
+    return written;
+}

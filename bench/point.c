@@ -1,0 +1,315 @@
+/* bench/point.c - see point.h. */
+#include "bench/point.h"
+
+#include <sys/stat.h>
+#include <time.h>
+
+#include "bench/bench_decode_pipeline.h"
+#include "kv/geometry.h"
+
+#define CHUNK_MAX 4096u /* of the prefill: few, because the rows before decode between two */
+#define CHUNK_MIN 256u
+#define SLACK     320u /* steps of the other rows beyond that: seconds, in which is looked after them \
+                        */
+#define STEPS_ROOM 64u
+#define PAPER_CSD  "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"
+#define MIB        1048576.0
+
+static const char *const drive_names[] = {"modelled", "native", "none"};
+static char native_folder[3072], pool_path[4200];
+
+static void remove_pool(void)
+{
+    if (*pool_path)
+        unlink(pool_path);
+    *pool_path = 0;
+}
+
+void point_prepare(const struct bench_options *o)
+{
+    pipeline_prepare_folder(o);
+    atexit(remove_pool); /* runs before the pipeline is stopped: a file in use goes when it ends */
+    snprintf(native_folder, sizeof native_folder, "%s", o->folder);
+    mkdir("build/bench/points", 0777); /* that it is there is noticed when a result is kept */
+    run_or_fail(
+        "hill-mkmodel",
+        capture("build/bin/hill-mkmodel -o %s/model.gguf --random --layers %u --width 256 --heads "
+                "%u --kv-heads %u --head-dim %u --ffn 512 --vocab 512 --type f16 >&2",
+                pipeline_folder, POINT_LAYERS, POINT_KV_HEADS, POINT_KV_HEADS, POINT_HEAD_DIM));
+}
+
+const char *point_name(const struct point *p, char out[128])
+{
+    static const char *const drives[] = {"modelled drive", "native drive", "no drive"};
+    snprintf(out, 128, "%s%s%s %u x %u, %s", p->policy, *p->label ? " " : "", p->label, p->tokens,
+             p->rows, drives[p->drive]);
+    return out;
+}
+
+const char *point_csd_model(void)
+{
+    const char *given = getenv("CSD_MODEL");
+    return given && *given ? given : PAPER_CSD;
+}
+
+struct formula_shape point_shape(void)
+{
+    struct kv_geometry g = {POINT_LAYERS, POINT_KV_HEADS, POINT_KV_HEADS, POINT_HEAD_DIM};
+    return (struct formula_shape){.entry_bytes = kv_entry_bytes(&g),
+                                  .key_bytes = kv_key_dims(&g) * 2.0,
+                                  .digest_bytes = kv_digest_bytes(&g),
+                                  .block_tokens = 256};
+}
+
+/* "(one of full|hillinfer; default hillinfer)" below "--policy NAME" of --help. */
+uint32_t point_policies(char names[POINT_POLICIES_MAX][24])
+{
+    uint32_t n = 1;
+    char *text = capture("build/bin/hill-coordinator --help"), *save = NULL;
+    char *at = text ? strstr(text, "--policy NAME") : NULL;
+    if (at)
+        at = strstr(at, "(one of ");
+    char *end = at ? strchr(at, ';') : NULL;
+    if (!end)
+        bench_fail("hill-coordinator --help names no policies");
+    *end = 0;
+    snprintf(names[0], 24, "hillinfer");
+    for (char *w = strtok_r(at + 8, "|", &save); w; w = strtok_r(NULL, "|", &save))
+        if (strcmp(w, "hillinfer") != 0 && n < POINT_POLICIES_MAX)
+            snprintf(names[n++], 24, "%s", w);
+    free(text);
+    return n;
+}
+
+bool point_asked(const char *policy, uint32_t tokens, uint32_t rows)
+{
+    char list[1024], wanted[2][64], *save = NULL;
+    const char *given = getenv("POINTS");
+    if (!given || !*given)
+        return true;
+    snprintf(list, sizeof list, "%s", given);
+    snprintf(wanted[0], 64, "%ux%u", tokens, rows);
+    snprintf(wanted[1], 64, "%s:%ux%u", policy, tokens, rows);
+    for (char *w = strtok_r(list, " ,", &save); w; w = strtok_r(NULL, " ,", &save))
+        if (strcmp(w, wanted[0]) == 0 || strcmp(w, wanted[1]) == 0)
+            return true;
+    return false;
+}
+
+/* ---- what a point is started with ---- */
+
+static uint32_t chunk_of(const struct point *p)
+{
+    uint32_t quarter = p->tokens / 4;
+    return quarter < CHUNK_MIN ? CHUNK_MIN : quarter > CHUNK_MAX ? CHUNK_MAX : quarter;
+}
+
+/* Steps that a row may do before the last one is through: at most one between two chunks of a
+ * layer of each prompt that comes after it, and those that are measured. */
+static uint32_t steps_of_others(const struct point *p)
+{
+    uint32_t chunks = (p->tokens + chunk_of(p) - 1) / chunk_of(p);
+    return p->rows * (chunks + 1) * POINT_LAYERS + p->steps + SLACK;
+}
+
+/* All that decides the result, but where files lie. Memory is asked for amply: beta, and not M_0,
+ * decides what is hot, so that it is the same with every policy; what a policy needs of staging and
+ * GPU slots differs. */
+static void point_options(const struct point *p, char *out, size_t room)
+{
+    uint32_t context = p->tokens + steps_of_others(p) + STEPS_ROOM;
+    struct formula_shape s = point_shape();
+    bool all = strcmp(p->policy, "full") == 0 || p->drive == POINT_NONE;
+    double row = context * s.entry_bytes / MIB, share = all ? 1 : 0.4;
+    double hot = 128 + (p->rows + 1) * row * share +
+                 p->rows * POINT_LAYERS * row * 1.5 * (p->drive == POINT_NONE ? 1 : 0.3);
+    double gpu = 512 + 5 * row + p->rows * POINT_LAYERS * row * (all ? 1.1 : 0.3);
+    int n = snprintf(out, room, "-c %u -np %u -b %u --policy %s --hot-mb %.0f --gpu-kv-mb %.0f",
+                     context, p->rows, chunk_of(p), p->policy, hot, gpu);
+    n += snprintf(out + n, room - (size_t)n, " --alpha %g --gpu-keep %g", POINT_ALPHA, POINT_ALPHA);
+    if (p->drive != POINT_NONE)
+        n += snprintf(out + n, room - (size_t)n, " --beta %g", POINT_BETA);
+    if (p->drive == POINT_MODELLED)
+        n += snprintf(out + n, room - (size_t)n, " --csd-model %s", p->csd_model);
+    snprintf(out + n, room - (size_t)n, "%s%s", *p->options ? " " : "", p->options);
+}
+
+static void start(const struct point *p, const char *options)
+{
+    const char *folder = getenv("BENCH_POOL_DIR");
+    char drive[4300] = "none";
+    if (p->drive == POINT_MODELLED)
+        snprintf(pool_path, sizeof pool_path, "%s/hill-bench-%d.pool",
+                 folder && *folder ? folder : "/dev/shm", (int)getpid());
+    else if (p->drive == POINT_NATIVE)
+        snprintf(pool_path, sizeof pool_path, "%s/hill-bench-%d.pool", native_folder,
+                 (int)getpid());
+    if (*pool_path)
+        snprintf(drive, sizeof drive, "file:%s", pool_path);
+    pipeline_runs = true; /* also when only a part of it has come up */
+    run_or_fail("hillinfer up",
+                capture("%s HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s/model.gguf -t "
+                        "%u --csd %s --state-dir %s/state --log-level error %s >&2",
+                        p->drive == POINT_NATIVE ? "" : "HILL_TEST_COPY_HOT=1", pipeline_folder,
+                        pipeline_folder, THREADS, drive, pipeline_folder, options));
+}
+
+/* ---- requests ---- */
+
+/* As pipeline_prompt, another text for each row. */
+static void write_prompt(uint32_t row, uint32_t n)
+{
+    char path[4200];
+    uint64_t state = 7 + row;
+    snprintf(path, sizeof path, "%s/row%u.txt", pipeline_folder, row);
+    FILE *f = fopen(path, "w");
+    if (!f)
+        bench_fail("cannot write %s", path);
+    for (uint32_t i = 1; i < n; i++)
+        putc('a' + (int)(bench_random(&state) >> 33) % 26, f);
+    if (fclose(f))
+        bench_fail("cannot write %s", path);
+}
+
+static uint32_t requests(void)
+{
+    json_error_t error;
+    char *text = capture("HILL_RUN_DIR=%s/run scripts/hillinfer status --json", pipeline_folder);
+    json_t *root = text ? json_loads(text, 0, &error) : NULL;
+    if (!root)
+        bench_fail("the pipeline gives no status");
+    uint32_t n = (uint32_t)(json_at(root, "requests_running", NULL, NULL) +
+                            json_at(root, "requests_waiting", NULL, NULL));
+    json_decref(root);
+    free(text);
+    return n;
+}
+
+/* Rows 1 .. rows-1 in the background; returns when the coordinator has them all. */
+static void start_others(const struct point *p)
+{
+    struct timespec pause = {.tv_nsec = 20000000};
+    if (p->rows == 1)
+        return;
+    run_or_fail(
+        "hillinfer generate",
+        capture("for i in $(seq 1 %u); do HILL_RUN_DIR=%s/run scripts/hillinfer generate -f "
+                "%s/row$i.txt -n %u --temp 0 --ignore-eos --json >/dev/null 2>&1 & done",
+                p->rows - 1, pipeline_folder, pipeline_folder, steps_of_others(p)));
+    for (uint32_t i = 0; requests() < p->rows - 1; i++)
+        if (i > 500)
+            bench_fail("%u requests did not arrive", p->rows - 1);
+        else
+            nanosleep(&pause, NULL);
+}
+
+static char *ask(const struct point *p)
+{
+    start_others(p);
+    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/row0.txt -n %u "
+                           "--temp 0 --ignore-eos --json",
+                           pipeline_folder, pipeline_folder, p->steps + 1);
+    if (!answer)
+        bench_fail("the pipeline gave no answer");
+    if (p->rows > 1 && requests() != p->rows - 1)
+        bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
+    return answer;
+}
+
+/* ---- results ---- */
+
+static double number_or_0(json_t *object, const char *name)
+{
+    json_t *v = json_object_get(object, name);
+    return json_is_number(v) ? json_number_value(v) : 0;
+}
+
+static void read_answer(json_t *a, const struct point *p, struct point_result *r)
+{
+    double steps = json_at(a, "predicted_tokens", NULL, NULL) - 1;
+    double queries = steps * POINT_LAYERS;
+    json_t *drive = json_object_get(a, "csd_model");
+    if (steps != p->steps || json_at(a, "prompt_tokens", NULL, NULL) != p->tokens)
+        bench_fail("%g steps after %g tokens, not %u after %u", steps,
+                   json_at(a, "prompt_tokens", NULL, NULL), p->steps, p->tokens);
+    *r = (struct point_result){
+        .step_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
+        .busy_ms = json_at(a, "stages", "gpu_busy_ms", NULL) / steps,
+        .idle_ms = json_at(a, "stages", "gpu_idle_ms", NULL) / steps,
+        .score_hot_ms = json_at(a, "stages", "score_hot_ms", NULL) / steps,
+        .merge_ms = json_at(a, "stages", "merge_ms", NULL) / steps,
+        .link_key = json_at(a, "bytes", "link_key", NULL) / steps,
+        .link_score = json_at(a, "bytes", "link_score", NULL) / steps,
+        .link_kv = json_at(a, "bytes", "link_kv", NULL) / steps,
+        .flash_read = json_at(a, "bytes", "flash_read", NULL) / steps,
+        .gpu_upload = json_at(a, "bytes", "gpu_upload", NULL) / steps,
+        .gpu_hits = json_at(a, "tiers", "gpu", "hits") / queries,
+        .hot_hits = json_at(a, "tiers", "hot", "hits") / queries,
+        .cold_hits = json_at(a, "tiers", "cold", "hits") / queries,
+        .hot = json_at(a, "tiers", "hot", "tokens") / POINT_LAYERS,
+        .cold = json_at(a, "tiers", "cold", "tokens") / POINT_LAYERS,
+        .beta = number_or_0(a, "beta"),
+        .late = number_or_0(drive, "late"),
+        .late_ms = number_or_0(drive, "late_ms"),
+        .commands = number_or_0(drive, "commands"),
+        .gpu_link = json_is_true(json_object_get(drive, "gpu_link_modelled")),
+    };
+}
+
+static void point_file(const struct point *p, char out[256])
+{
+    snprintf(out, 256, "build/bench/points/%s%s%s-%u-%u-%s.json", p->policy, *p->label ? "-" : "",
+             p->label, p->tokens, p->rows, drive_names[p->drive]);
+}
+
+/* Everything that must be the same for a result to be this point's. */
+static void point_settings(const struct point *p, char *out, size_t room)
+{
+    int n = snprintf(out, room, "%s; %u steps; ", POINT_MODEL, p->steps);
+    point_options(p, out + n, room - (size_t)n);
+}
+
+bool point_load(const struct point *p, struct point_result *result)
+{
+    char path[256], settings[1024];
+    json_error_t error;
+    point_file(p, path);
+    point_settings(p, settings, sizeof settings);
+    json_t *root = json_load_file(path, 0, &error);
+    const char *was = json_string_value(json_object_get(root, "settings"));
+    const char *commit = json_string_value(json_object_get(root, "commit"));
+    bool same = was && commit && strcmp(was, settings) == 0;
+    if (same) {
+        read_answer(json_object_get(root, "answer"), p, result);
+        snprintf(result->commit, sizeof result->commit, "%s", commit);
+    }
+    json_decref(root);
+    return same;
+}
+
+void point_measure(const struct point *p, struct point_result *result)
+{
+    char path[256], settings[1024], options[1024];
+    const char *commit = getenv("BENCH_COMMIT");
+    json_error_t error;
+    for (uint32_t row = 0; row < p->rows; row++)
+        write_prompt(row, p->tokens);
+    point_options(p, options, sizeof options);
+    start(p, options);
+    char *text = ask(p);
+    pipeline_stop();
+    remove_pool();
+    json_t *answer = json_loads(text, 0, &error);
+    free(text);
+    if (!answer)
+        bench_fail("the pipeline's answer is no JSON");
+    read_answer(answer, p, result);
+    snprintf(result->commit, sizeof result->commit, "%s", commit ? commit : "no commit");
+    point_file(p, path);
+    point_settings(p, settings, sizeof settings);
+    json_t *root = json_pack("{s:s, s:s, s:o}", "settings", settings, "commit", result->commit,
+                             "answer", answer);
+    if (!root || json_dump_file(root, path, JSON_INDENT(1)) != 0)
+        bench_fail("cannot write %s", path);
+    json_decref(root);
+}
