@@ -23,6 +23,7 @@
 #define LENGTHS_MAX 8u
 #define BATCHES_MAX 8u
 #define STEPS       16u
+#define FORCED      36.0 /* --sinks and --window, as they are by default */
 #define BYTES_BAR   0.05
 #define TIME_BAR    0.20
 #define PAPER_LOW   4.21
@@ -108,6 +109,7 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
                               .cold = c->run.cold,
                               .fetched = c->run.cold_hits,
                               .copied = c->run.hot_hits};
+    double selected = c->run.gpu_hits + c->run.hot_hits + c->run.cold_hits;
     double cpu_share = f == FORMULA_HILLINFER ? c->run.hot / q.tokens : 1;
     struct formula_native native = {.compute = c->none.busy_ms / MS,
                                     .evaluate =
@@ -116,6 +118,7 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
     c->predicted = f != FORMULA_NONE;
     if (!c->predicted)
         return;
+    q.keys = formula_cold_keys(f, q.tokens, q.cold, selected, FORCED);
     if (f == FORMULA_FULL) { /* no selection decides: nothing of it is measured */
         q.fetched = formula_full_fetched(q.cold, POINT_ALPHA * tokens, steps);
         q.copied = c->run.hot;

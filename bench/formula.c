@@ -11,15 +11,26 @@ enum formula_policy formula_policy(const char *name)
         const char *name;
         enum formula_policy policy;
     } policies[] = {
-        {"full", FORMULA_FULL},
-        {"hillinfer", FORMULA_HILLINFER},
-        {"h2o", FORMULA_KEYS},
-        {"oracle", FORMULA_KEYS},
+        {"full", FORMULA_FULL},   {"hillinfer", FORMULA_HILLINFER}, {"h2o", FORMULA_KEYS},
+        {"oracle", FORMULA_KEYS}, {"leoam", FORMULA_CHUNKS},
     };
     for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++)
         if (strcmp(name, policies[i].name) == 0)
             return policies[i].policy;
     return FORMULA_NONE;
+}
+
+double formula_cold_keys(enum formula_policy policy, double tokens, double cold, double selected,
+                         double forced)
+{
+    if (policy == FORMULA_KEYS)
+        return cold;
+    if (policy != FORMULA_CHUNKS || selected <= forced || tokens <= forced)
+        return 0;
+    double looked_at = (selected - forced) * FORMULA_CANDIDATES;
+    if (looked_at > tokens - forced)
+        looked_at = tokens - forced;
+    return looked_at * cold / (tokens - forced);
 }
 
 struct formula_bytes formula_bytes(enum formula_policy policy, const struct formula_shape *shape,
@@ -30,8 +41,8 @@ struct formula_bytes formula_bytes(enum formula_policy policy, const struct form
     if (policy == FORMULA_HILLINFER) {
         b.link_score = query->cold * SCORE_BYTES;
         evaluated = query->cold * shape->digest_bytes;
-    } else if (policy == FORMULA_KEYS) {
-        b.link_key = evaluated = query->cold * shape->key_bytes;
+    } else {
+        b.link_key = evaluated = query->keys * shape->key_bytes;
     }
     b.link_kv = query->fetched * shape->entry_bytes;
     b.flash_read = evaluated + b.link_kv;
@@ -68,7 +79,7 @@ struct formula_times formula_times(enum formula_policy policy, const struct form
                      larger(at_rate(b.flash_read - b.link_kv, model->flash),
                             at_rate(query->cold * shape->entry_bytes, model->score)) +
                      at_rate(last * SCORE_BYTES, model->link);
-    } else if (policy == FORMULA_KEYS && query->cold > 0) {
+    } else if (query->keys > 0) {
         t.evaluate =
             latency + larger(at_rate(b.link_key, model->flash), at_rate(b.link_key, model->link));
     }

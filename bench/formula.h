@@ -24,6 +24,7 @@ enum formula_policy {
     FORMULA_FULL,      /* evaluates nothing, attends to everything */
     FORMULA_HILLINFER, /* the drive scores digests and sends scores */
     FORMULA_KEYS,      /* every cold FP16 key comes to the host, with every query: h2o, oracle */
+    FORMULA_CHUNKS,    /* of chunks whose bounds promise enough the cold keys come: leoam */
 };
 
 enum formula_policy formula_policy(const char *name);
@@ -37,6 +38,7 @@ struct formula_shape {
 
 struct formula_query {
     double tokens, cold;    /* entries of the layer; those on the drive */
+    double keys;            /* formula_cold_keys */
     double fetched, copied; /* selected ones that the GPU lacks: on the drive, in DRAM */
 };
 
@@ -44,6 +46,13 @@ struct formula_bytes {
     double link_key, link_score, link_kv; /* from the drive to the host */
     double flash_read, gpu_upload;
 };
+
+/* Cold keys that come to the host with a query of a policy that evaluates FP16 keys there; 0 with
+ * the others. `selected` and `forced` (sinks and window) of the query's budget. leoam looks at
+ * FORMULA_CANDIDATES tokens for each that it may choose, as many of them cold as of all tokens. */
+#define FORMULA_CANDIDATES 2.0
+double formula_cold_keys(enum formula_policy policy, double tokens, double cold, double selected,
+                         double forced);
 
 /* Of one query. */
 struct formula_bytes formula_bytes(enum formula_policy policy, const struct formula_shape *shape,

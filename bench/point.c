@@ -9,8 +9,9 @@
 
 #define CHUNK_MAX 4096u /* of the prefill: few, because the rows before decode between two */
 #define CHUNK_MIN 256u
-#define SLACK     320u /* steps of the other rows beyond that: seconds, in which is looked after them \
-                        */
+#define SLACK                                                                                      \
+    320u /* steps of the other rows beyond that: seconds, in which is looked after them            \
+          */
 #define STEPS_ROOM 64u
 #define PAPER_CSD  "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"
 #define MIB        1048576.0

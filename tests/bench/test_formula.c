@@ -16,6 +16,8 @@ static const struct formula_shape shape = {
 /* 1000 tokens, 800 cold; of the selected 60 are brought from the drive and 20 from DRAM */
 static const struct formula_query query = {
     .tokens = 1000, .cold = 800, .fetched = 60, .copied = 20};
+static const struct formula_query key_query = {
+    .tokens = 1000, .cold = 800, .keys = 800, .fetched = 60, .copied = 20};
 
 /* bytes a nanosecond */
 static const struct csd_model model = {
@@ -41,11 +43,24 @@ static void test_hillinfer_moves_scores_and_what_is_selected(void **unused)
 static void test_keys_come_over_the_link_whole(void **unused)
 {
     (void)unused;
-    struct formula_bytes b = formula_bytes(FORMULA_KEYS, &shape, &query);
+    struct formula_bytes b = formula_bytes(FORMULA_KEYS, &shape, &key_query);
     assert_near(b.link_key, 3200); /* 800 * 4 */
     assert_near(b.link_score, 0);
     assert_near(b.link_kv, 480);
     assert_near(b.flash_read, 3680); /* both */
+}
+
+static void test_which_cold_keys_come(void **unused)
+{
+    (void)unused;
+    assert_near(formula_cold_keys(FORMULA_KEYS, 1000, 800, 200, 40), 800);
+    assert_near(formula_cold_keys(FORMULA_HILLINFER, 1000, 800, 200, 40), 0);
+    assert_near(formula_cold_keys(FORMULA_FULL, 1000, 800, 1000, 40), 0);
+    /* (200 - 40) * 2 = 320 of 960 tokens that are not forced: a third of 720 */
+    assert_near(formula_cold_keys(FORMULA_CHUNKS, 1000, 720, 200, 40), 240);
+    /* 2 * 560 are more than there are: all */
+    assert_near(formula_cold_keys(FORMULA_CHUNKS, 1000, 720, 600, 40), 720);
+    assert_near(formula_cold_keys(FORMULA_CHUNKS, 1000, 720, 40, 40), 0);
 }
 
 static void test_full_evaluates_nothing(void **unused)
@@ -75,7 +90,7 @@ static void test_the_slowest_stage_of_a_command_decides(void **unused)
     assert_near(t.evaluate * 1e9, 1000 + 1280 + 10);
     /* flash 480 / 2, link 480 / 4 */
     assert_near(t.fetch * 1e9, 1000 + 240);
-    t = formula_times(FORMULA_KEYS, &shape, &model, &query);
+    t = formula_times(FORMULA_KEYS, &shape, &model, &key_query);
     assert_near(t.evaluate * 1e9, 1000 + 1600); /* flash 3200 / 2 */
     t = formula_times(FORMULA_FULL, &shape, &model, &query);
     assert_near(t.evaluate, 0);
@@ -89,7 +104,7 @@ static void test_what_is_not_asked_takes_no_time(void **unused)
 {
     (void)unused;
     struct formula_query hot = {.tokens = 1000, .cold = 0, .fetched = 0, .copied = 50};
-    for (enum formula_policy p = FORMULA_FULL; p <= FORMULA_KEYS; p++) {
+    for (enum formula_policy p = FORMULA_FULL; p <= FORMULA_CHUNKS; p++) {
         struct formula_times t = formula_times(p, &shape, &model, &hot);
         assert_near(t.evaluate + t.fetch, 0);
     }
@@ -121,6 +136,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hillinfer_moves_scores_and_what_is_selected),
         cmocka_unit_test(test_keys_come_over_the_link_whole),
+        cmocka_unit_test(test_which_cold_keys_come),
         cmocka_unit_test(test_full_evaluates_nothing),
         cmocka_unit_test(test_full_fetches_what_the_gpu_does_not_keep),
         cmocka_unit_test(test_the_slowest_stage_of_a_command_decides),
