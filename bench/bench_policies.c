@@ -111,7 +111,7 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
                               .copied = c->run.hot_hits};
     double selected = c->run.gpu_hits + c->run.hot_hits + c->run.cold_hits;
     double cpu_share = f == FORMULA_HILLINFER ? c->run.hot / q.tokens : 1;
-    struct formula_native native = {.compute = c->none.busy_ms / MS,
+    struct formula_native native = {.compute = (c->none.step_ms - c->none.idle_ms) / MS,
                                     .evaluate =
                                         cpu_share * c->none.score_hot_ms / POINT_LAYERS / MS,
                                     .select = c->none.merge_ms / POINT_LAYERS / MS};
@@ -124,6 +124,8 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
         q.copied = c->run.hot;
     }
     c->bytes = formula_bytes(f, &shape, &q);
+    if (f == FORMULA_FULL) /* of a step that is not the first: what the median is */
+        q.fetched = fmax(0, q.cold - POINT_ALPHA * tokens);
     c->times = formula_times(f, &shape, &model, &q);
     c->step_ms = MS * formula_step(&native, &c->times, &c->bytes, &model, c->run.gpu_link, rows,
                                    POINT_LAYERS);
@@ -192,13 +194,14 @@ static void print_time(const struct cell *c, uint32_t policy, uint32_t l, uint32
 {
     const struct point_result *r = &c->run;
     double selected = r->gpu_hits + r->hot_hits + r->cold_hits;
-    printf("| %u | %u | %s | %.2f |", lengths[l], batches[b], policies[policy], r->step_ms);
+    printf("| %u | %u | %s | %.2f | %.2f |", lengths[l], batches[b], policies[policy], r->mean_ms,
+           r->step_ms);
     if (c->predicted)
         printf(" %.2f | %+.0f %% |", c->step_ms, (r->step_ms / c->step_ms - 1) * 100);
     else
         printf(" | |");
-    printf(" %.2f | %.0f %% | %.0f %% | %.0f %% | %.1f |\n", c->none.busy_ms,
-           100 * r->idle_ms / (r->idle_ms + r->busy_ms), 100 * r->cold / (r->hot + r->cold),
+    printf(" %.2f | %.0f %% | %.0f %% | %.0f %% | %.1f |\n", c->none.step_ms - c->none.idle_ms,
+           100 * r->idle_ms / r->step_ms, 100 * r->cold / (r->hot + r->cold),
            selected ? 100 * r->cold_hits / selected : 0, r->commands ? r->late_ms : 0);
 }
 
@@ -291,7 +294,7 @@ static void print_native(void)
             if (!c->native_there)
                 continue;
             printf("| %u | %s | %.2f | %.0f %% | %.0f %% |", lengths[l], policies[i], r->step_ms,
-                   100 * r->idle_ms / (r->idle_ms + r->busy_ms),
+                   100 * r->idle_ms / r->step_ms,
                    100 * r->cold_hits / (r->gpu_hits + r->hot_hits + r->cold_hits));
             if (ours->native_there)
                 printf(" %.2f |\n", r->step_ms / ours->native.step_ms);
@@ -304,8 +307,9 @@ static void print_head(const struct bench_options *o)
 {
     char text[CSD_MODEL_TEXT];
     printf("## Policies\n\n"
-           "Milliseconds of a decode step (a token of every sequence), the mean of %u steps after "
-           "a prompt; a random-weight model: " POINT_MODEL ".\n"
+           "Milliseconds of a decode step (a token of every sequence): the median of %u steps "
+           "after a prompt (and their mean: the first step finds the GPU empty and touches its "
+           "buffers for the first time); a random-weight model: " POINT_MODEL ".\n"
            "Few weights and many bytes of KV, so that the drive decides. The same for every "
            "policy: alpha %g, beta %g (a share of %.2f of the entries hot), and %g of the context "
            "kept on the GPU from one query to the next. Queries are exact (`--speculate off`), "

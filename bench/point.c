@@ -234,9 +234,9 @@ static void read_answer(json_t *a, const struct point *p, struct point_result *r
         bench_fail("%g steps after %g tokens, not %u after %u", steps,
                    json_at(a, "prompt_tokens", NULL, NULL), p->steps, p->tokens);
     *r = (struct point_result){
-        .step_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
-        .busy_ms = json_at(a, "stages", "gpu_busy_ms", NULL) / steps,
-        .idle_ms = json_at(a, "stages", "gpu_idle_ms", NULL) / steps,
+        .step_ms = json_at(a, "stages", "token_median_ms", NULL),
+        .idle_ms = json_at(a, "stages", "idle_median_ms", NULL),
+        .mean_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
         .score_hot_ms = json_at(a, "stages", "score_hot_ms", NULL) / steps,
         .merge_ms = json_at(a, "stages", "merge_ms", NULL) / steps,
         .link_key = json_at(a, "bytes", "link_key", NULL) / steps,

@@ -47,9 +47,11 @@ struct point {
     const char *label;     /* what they make of it, for names; "": nothing */
 };
 
-/* Of one row, a step's mean unless said otherwise. */
+/* Of one row. Times of a step are medians, so that a hiccup of the machine does not count; the rest
+ * is a step's mean unless said otherwise. */
 struct point_result {
-    double step_ms, busy_ms, idle_ms;
+    double step_ms, idle_ms; /* idle: waiting for selections */
+    double mean_ms;          /* of a step, the first and its cold buffers included */
     double score_hot_ms, merge_ms;
     double link_key, link_score, link_kv, flash_read, gpu_upload; /* bytes */
     double gpu_hits, hot_hits, cold_hits;                         /* of one query */

@@ -342,7 +342,10 @@ static void send_token(struct request *r, uint32_t token, double logprob)
     int64_t now = clock_now_ns();
     if (r->predicted && now - r->token_ns > r->longest_gap_ns)
         r->longest_gap_ns = now - r->token_ns;
+    if (r->predicted)
+        step_times_add(&r->times, now - r->token_ns, r->idle_ns - r->token_idle_ns);
     r->token_ns = now;
+    r->token_idle_ns = r->idle_ns;
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Token body = HILL__TOKEN__INIT;
     body.request_id = r->prefill->request_id;
@@ -410,6 +413,8 @@ static void send_done(struct request *r, int rc, const char *text)
     done.gpu_upload_bytes = r->upload_bytes;
     done.gpu_resident_bytes = engine_kv_bytes(r->w->engine);
     done.longest_gap_ms = r->longest_gap_ns * 1e-6;
+    done.token_median_ms = step_times_token_ms(&r->times);
+    done.idle_median_ms = step_times_idle_ms(&r->times);
     message.body_case = HILL__MESSAGE__BODY_DONE;
     message.done = &done;
     worker_link_send(r->w->link, &message);

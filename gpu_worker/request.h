@@ -12,6 +12,7 @@
 
 #include <xxhash.h>
 
+#include "gpu_worker/step_times.h"
 #include "gpu_worker/worker.h"
 
 enum request_state {
@@ -40,6 +41,8 @@ struct request {
     struct sampler_settings sampling;
     XXH64_state_t *hash;
     int64_t started_ns, begun_ns, prompt_done_ns, token_ns, idle_ns, longest_gap_ns, progress_ns;
+    int64_t token_idle_ns; /* idle_ns at the last token */
+    struct step_times times;
     uint64_t upload_bytes;
     Hill__FinishReason finish;
 };

@@ -122,6 +122,8 @@ static json_t *stages(const Hill__Done *gpu, const Hill__SequenceStats *s)
     json_t *object = json_object();
     set_real(object, "gpu_busy_ms", gpu, gpu ? gpu->gpu_busy_ms : 0);
     set_real(object, "gpu_idle_ms", gpu, gpu ? gpu->gpu_idle_ms : 0);
+    set_real(object, "token_median_ms", gpu, gpu ? gpu->token_median_ms : 0);
+    set_real(object, "idle_median_ms", gpu, gpu ? gpu->idle_median_ms : 0);
     set_real(object, "score_hot_ms", s, s ? s->score_hot_ms : 0);
     set_real(object, "score_cold_ms", s, s ? s->score_cold_ms : 0);
     set_real(object, "merge_ms", s, s ? s->merge_ms : 0);

@@ -200,6 +200,8 @@ static int check_done(const Hill__Done *m, struct hill_why *why)
     CHECK("done", "gpu_busy_ms", not_negative(m->gpu_busy_ms));
     CHECK("done", "gpu_idle_ms", not_negative(m->gpu_idle_ms));
     CHECK("done", "longest_gap_ms", not_negative(m->longest_gap_ms));
+    CHECK("done", "token_median_ms", not_negative(m->token_median_ms));
+    CHECK("done", "idle_median_ms", not_negative(m->idle_median_ms));
     CHECK("done", "predicted_tokens", m->predicted_tokens <= TOKENS_MAX);
     return 0;
 }
