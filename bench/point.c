@@ -14,6 +14,7 @@
           */
 #define STEPS_ROOM 64u
 #define PAPER_CSD  "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"
+#define FORMAT     "points 2" /* of the files; another number when read_answer wants more */
 #define MIB        1048576.0
 
 static const char *const drive_names[] = {"modelled", "native", "none"};
@@ -266,7 +267,7 @@ static void point_file(const struct point *p, char out[256])
 /* Everything that must be the same for a result to be this point's. */
 static void point_settings(const struct point *p, char *out, size_t room)
 {
-    int n = snprintf(out, room, "%s; %u steps; ", POINT_MODEL, p->steps);
+    int n = snprintf(out, room, FORMAT "; " POINT_MODEL "; %u steps; ", p->steps);
     point_options(p, out + n, room - (size_t)n);
 }
 
