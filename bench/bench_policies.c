@@ -83,22 +83,6 @@ static struct point point_of(uint32_t policy, uint32_t length, uint32_t batch,
                           .label = ""};
 }
 
-/* Measured now, or before: false: neither. */
-static bool point_get(const struct point *p, struct point_result *result, uint32_t *done)
-{
-    char name[128];
-    const char *resume = getenv("RESUME");
-    bool asked = point_asked(p->policy, p->tokens, p->rows);
-    if ((!asked || (resume && *resume)) && point_load(p, result))
-        return true;
-    if (!asked)
-        return false;
-    fprintf(stderr, "policies: point %u: %s ...", ++*done, point_name(p, name));
-    point_measure(p, result);
-    fprintf(stderr, " %.2f ms/token\n", result->step_ms);
-    return true;
-}
-
 /* ---- the prediction ---- */
 
 static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tokens)
@@ -137,7 +121,6 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
 
 static void measure(void)
 {
-    uint32_t done = 0;
     for (uint32_t l = 0; l < n_lengths; l++)
         for (uint32_t b = 0; b < n_batches; b++)
             for (uint32_t i = 0; i < n_policies; i++) {
@@ -145,11 +128,11 @@ static void measure(void)
                 struct point none = point_of(i, l, b, POINT_NONE);
                 struct point run = point_of(i, l, b, POINT_MODELLED);
                 struct point native = point_of(i, l, b, POINT_NATIVE);
-                c->there = point_get(&none, &c->none, &done) && point_get(&run, &c->run, &done);
+                c->there = point_get(&none, &c->none) && point_get(&run, &c->run);
                 if (c->there)
                     predict(c, i, batches[b], lengths[l]);
                 if (batches[b] == 1) /* no bar, no prediction: one batch is enough */
-                    c->native_there = point_get(&native, &c->native, &done);
+                    c->native_there = point_get(&native, &c->native);
             }
 }
 
@@ -337,9 +320,9 @@ static void print_section(const struct bench_options *o, bool pictures)
 {
     print_head(o);
     printf(
-        "| tokens | batch | policy | ms/token | predicted | | compute | GPU idle | cold of all | "
-        "cold of selected | late, ms |\n"
-        "|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+        "| tokens | batch | policy | mean | ms/token | predicted | | compute | GPU idle | cold of "
+        "all | cold of selected | late, ms |\n"
+        "|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     each(print_time);
     printf("\nBytes of one sequence's token, MB (10^6), and by formula in brackets:\n\n"
            "| tokens | batch | policy |");

@@ -63,23 +63,45 @@ struct formula_shape point_shape(void)
                                   .block_tokens = 256};
 }
 
-/* "(one of full|hillinfer; default hillinfer)" below "--policy NAME" of --help. */
+/* The words of "(one of full|hillinfer; default hillinfer)" below "--policy NAME" of --help, for
+ * any option, separated by |; "" when it is not there. The caller frees it. */
+static char *choices_of(const char *option)
+{
+    char name[64];
+    char *text = capture("build/bin/hill-coordinator --help");
+    snprintf(name, sizeof name, "  --%s ", option);
+    char *at = text ? strstr(text, name) : NULL, *next = at ? strstr(at + 4, "\n  --") : NULL;
+    at = at ? strstr(at, "(one of ") : NULL;
+    char *end = at ? strchr(at, ';') : NULL;
+    char *words =
+        end && (!next || at < next) ? strndup(at + 8, (size_t)(end - at - 8)) : strdup("");
+    free(text);
+    if (!words)
+        bench_fail("no memory");
+    return words;
+}
+
+bool point_offers(const char *option, const char *value)
+{
+    char *words = choices_of(option), *save = NULL;
+    bool found = false;
+    for (char *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
+        found = found || strcmp(w, value) == 0;
+    free(words);
+    return found;
+}
+
 uint32_t point_policies(char names[POINT_POLICIES_MAX][24])
 {
     uint32_t n = 1;
-    char *text = capture("build/bin/hill-coordinator --help"), *save = NULL;
-    char *at = text ? strstr(text, "--policy NAME") : NULL;
-    if (at)
-        at = strstr(at, "(one of ");
-    char *end = at ? strchr(at, ';') : NULL;
-    if (!end)
+    char *words = choices_of("policy"), *save = NULL;
+    if (!*words)
         bench_fail("hill-coordinator --help names no policies");
-    *end = 0;
     snprintf(names[0], 24, "hillinfer");
-    for (char *w = strtok_r(at + 8, "|", &save); w; w = strtok_r(NULL, "|", &save))
+    for (char *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
         if (strcmp(w, "hillinfer") != 0 && n < POINT_POLICIES_MAX)
             snprintf(names[n++], 24, "%s", w);
-    free(text);
+    free(words);
     return n;
 }
 
@@ -126,10 +148,13 @@ static void point_options(const struct point *p, char *out, size_t room)
     double hot = 128 + (p->rows + 1) * row * share +
                  p->rows * POINT_LAYERS * row * 1.5 * (p->drive == POINT_NONE ? 1 : 0.3);
     double gpu = 512 + 5 * row + p->rows * POINT_LAYERS * row * (all ? 1.1 : 0.3);
-    int n = snprintf(out, room, "-c %u -np %u -b %u --policy %s --hot-mb %.0f --gpu-kv-mb %.0f",
-                     context, p->rows, chunk_of(p), p->policy, hot, gpu);
-    n += snprintf(out + n, room - (size_t)n, " --alpha %g --gpu-keep %g", POINT_ALPHA, POINT_ALPHA);
-    if (p->drive != POINT_NONE)
+    int n = snprintf(out, room, "-c %u -np %u -b %u --policy %s --gpu-kv-mb %.0f --alpha %g",
+                     context, p->rows, chunk_of(p), p->policy, gpu, POINT_ALPHA);
+    if (!strstr(p->options, "--hot-mb"))
+        n += snprintf(out + n, room - (size_t)n, " --hot-mb %.0f", hot);
+    if (!strstr(p->options, "--gpu-keep"))
+        n += snprintf(out + n, room - (size_t)n, " --gpu-keep %g", POINT_ALPHA);
+    if (p->drive != POINT_NONE && !strstr(p->options, "--beta"))
         n += snprintf(out + n, room - (size_t)n, " --beta %g", POINT_BETA);
     if (p->drive == POINT_MODELLED)
         n += snprintf(out + n, room - (size_t)n, " --csd-model %s", p->csd_model);
@@ -314,4 +339,20 @@ void point_measure(const struct point *p, struct point_result *result)
     if (!root || json_dump_file(root, path, JSON_INDENT(1)) != 0)
         bench_fail("cannot write %s", path);
     json_decref(root);
+}
+
+bool point_get(const struct point *p, struct point_result *result)
+{
+    static uint32_t done;
+    char name[128];
+    const char *resume = getenv("RESUME");
+    bool asked = point_asked(p->policy, p->tokens, p->rows);
+    if ((!asked || (resume && *resume)) && point_load(p, result))
+        return true;
+    if (!asked)
+        return false;
+    fprintf(stderr, "point %u: %s ...", ++done, point_name(p, name));
+    point_measure(p, result);
+    fprintf(stderr, " %.2f ms/token\n", result->step_ms);
+    return true;
 }

@@ -43,7 +43,7 @@ struct point {
     uint32_t tokens, rows, steps;
     enum point_drive drive;
     const char *csd_model; /* of POINT_MODELLED */
-    const char *options;   /* further ones; "": none */
+    const char *options;   /* further ones, before what is usual here; "": none */
     const char *label;     /* what they make of it, for names; "": nothing */
 };
 
@@ -67,6 +67,9 @@ void point_prepare(const struct bench_options *o);
 /* The last measurement of a point with the same options; false: there is none. */
 bool point_load(const struct point *p, struct point_result *result);
 void point_measure(const struct point *p, struct point_result *result);
+/* Measured now, with progress, or, when it is not asked for or $RESUME is set, loaded; false: it is
+ * not asked for and there is none. */
+bool point_get(const struct point *p, struct point_result *result);
 
 /* "full 4096 x 1, modelled drive"; returns out. */
 const char *point_name(const struct point *p, char out[128]);
@@ -74,6 +77,9 @@ const char *point_name(const struct point *p, char out[128]);
 /* Names of the policies that the coordinator accepts, n of them, hillinfer first. */
 #define POINT_POLICIES_MAX 16u
 uint32_t point_policies(char names[POINT_POLICIES_MAX][24]);
+
+/* Does the coordinator's --help offer this value of an option that is one of several? */
+bool point_offers(const char *option, const char *value);
 
 /* The contract's model, or $CSD_MODEL. */
 const char *point_csd_model(void);

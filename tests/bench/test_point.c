@@ -1,0 +1,49 @@
+/* tests/bench/test_point.c - which points POINTS asks for, and the model's shape. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "bench/point.h"
+
+static void test_without_a_list_all_points_are_asked_for(void **unused)
+{
+    (void)unused;
+    unsetenv("POINTS");
+    assert_true(point_asked("full", 4096, 1));
+    setenv("POINTS", "", 1);
+    assert_true(point_asked("full", 4096, 1));
+}
+
+static void test_a_list_names_shapes_for_all_policies_or_for_one(void **unused)
+{
+    (void)unused;
+    setenv("POINTS", "4096x1, h2o:16384x8", 1);
+    assert_true(point_asked("full", 4096, 1));
+    assert_true(point_asked("h2o", 4096, 1));
+    assert_true(point_asked("h2o", 16384, 8));
+    assert_false(point_asked("full", 16384, 8));
+    assert_false(point_asked("full", 4096, 12)); /* not a beginning of "4096x1" */
+    assert_false(point_asked("full", 40961, 1));
+}
+
+static void test_entries_fill_whole_pages(void **unused)
+{
+    (void)unused;
+    struct formula_shape s = point_shape();
+    assert_true(s.entry_bytes == 4096); /* else bytes of fetches are not entries' alone */
+    assert_true(s.key_bytes == 2048);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without_a_list_all_points_are_asked_for),
+        cmocka_unit_test(test_a_list_names_shapes_for_all_policies_or_for_one),
+        cmocka_unit_test(test_entries_fill_whole_pages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
