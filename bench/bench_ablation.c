@@ -22,13 +22,13 @@ static struct variant {
     const char *name, *label;
     bool hkm, app;
     char options[256];
-    struct point_result result[SHAPES];
     bool there[SHAPES];
+    struct point_result result[SHAPES];
 } variants[] = {
-    {"hillinfer", "whole", true, true, "", {{0}}, {0}},
-    {"without HKM", "no-hkm", false, true, "", {{0}}, {0}},
-    {"without APP", "no-app", true, false, "", {{0}}, {0}},
-    {"without both", "neither", false, false, "", {{0}}, {0}},
+    {.name = "hillinfer", .label = "whole", .hkm = true, .app = true},
+    {.name = "without HKM", .label = "no-hkm", .hkm = false, .app = true},
+    {.name = "without APP", .label = "no-app", .hkm = true, .app = false},
+    {.name = "without both", .label = "neither", .hkm = false, .app = false},
 };
 #define VARIANTS (sizeof variants / sizeof variants[0])
 

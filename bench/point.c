@@ -120,6 +120,24 @@ bool point_asked(const char *policy, uint32_t tokens, uint32_t rows)
     return false;
 }
 
+/* ---- sessions ---- */
+
+/* Can a prompt be saved once and restored? Then all rows go on with the same one. */
+static bool have_sessions(void)
+{
+    static int answer = -1;
+    char *text = answer < 0 ? capture("scripts/hillinfer --help") : NULL;
+    if (answer < 0)
+        answer = text && strstr(text, "\n  restore ") ? 1 : 0;
+    free(text);
+    return answer;
+}
+
+static void session_file(const struct point *p, char out[256])
+{
+    snprintf(out, 256, "build/bench/points/%s-%u.session", p->policy, p->tokens);
+}
+
 /* ---- what a point is started with ---- */
 
 static uint32_t chunk_of(const struct point *p)
@@ -161,6 +179,17 @@ static void point_options(const struct point *p, char *out, size_t room)
     snprintf(out + n, room - (size_t)n, "%s%s", *p->options ? " " : "", p->options);
 }
 
+/* With --csd DRIVE and options. */
+static void start_on(const char *drive, bool reads_in_place, const char *options)
+{
+    pipeline_runs = true; /* also when only a part of it has come up */
+    run_or_fail("hillinfer up",
+                capture("%s HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s/model.gguf -t "
+                        "%u --csd %s --state-dir %s/state --log-level error %s >&2",
+                        reads_in_place ? "" : "HILL_TEST_COPY_HOT=1", pipeline_folder,
+                        pipeline_folder, THREADS, drive, pipeline_folder, options));
+}
+
 static void start(const struct point *p, const char *options)
 {
     const char *folder = getenv("BENCH_POOL_DIR");
@@ -173,12 +202,7 @@ static void start(const struct point *p, const char *options)
                  (int)getpid());
     if (*pool_path)
         snprintf(drive, sizeof drive, "file:%s", pool_path);
-    pipeline_runs = true; /* also when only a part of it has come up */
-    run_or_fail("hillinfer up",
-                capture("%s HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s/model.gguf -t "
-                        "%u --csd %s --state-dir %s/state --log-level error %s >&2",
-                        p->drive == POINT_NATIVE ? "" : "HILL_TEST_COPY_HOT=1", pipeline_folder,
-                        pipeline_folder, THREADS, drive, pipeline_folder, options));
+    start_on(drive, p->drive == POINT_NATIVE, options);
 }
 
 /* ---- requests ---- */
@@ -212,17 +236,52 @@ static uint32_t requests(void)
     return n;
 }
 
+/* The prompt of this policy and length into a session, unless it is there: everything in DRAM, so
+ * that it takes its computing alone. A session of other settings is refused when it is restored. */
+static void make_session(const struct point *p)
+{
+    char path[256], options[1024];
+    struct stat there;
+    struct point prompt = *p;
+    session_file(p, path);
+    if (stat(path, &there) == 0)
+        return;
+    prompt.rows = 1;
+    prompt.drive = POINT_NONE;
+    prompt.options = "";
+    write_prompt(0, p->tokens);
+    point_options(&prompt, options, sizeof options);
+    start_on("none", true, options);
+    run_or_fail("hillinfer generate --save",
+                capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/row0.txt -n 1 --temp "
+                        "0 --ignore-eos --json --save \"$PWD/%s\"",
+                        pipeline_folder, pipeline_folder, path));
+    pipeline_stop();
+}
+
+/* Command-line words that ask for a row's prompt, or go on with its session. */
+static void request_words(const struct point *p, const char *row, char out[512])
+{
+    char path[256];
+    session_file(p, path);
+    if (have_sessions())
+        snprintf(out, 512, "restore \"$PWD/%s\"", path);
+    else
+        snprintf(out, 512, "generate -f %.400s/row%s.txt --temp 0", pipeline_folder, row);
+}
+
 /* Rows 1 .. rows-1 in the background; returns when the coordinator has them all. */
 static void start_others(const struct point *p)
 {
     struct timespec pause = {.tv_nsec = 20000000};
+    char words[512];
     if (p->rows == 1)
         return;
-    run_or_fail(
-        "hillinfer generate",
-        capture("for i in $(seq 1 %u); do HILL_RUN_DIR=%s/run scripts/hillinfer generate -f "
-                "%s/row$i.txt -n %u --temp 0 --ignore-eos --json >/dev/null 2>&1 & done",
-                p->rows - 1, pipeline_folder, pipeline_folder, steps_of_others(p)));
+    request_words(p, "$i", words);
+    run_or_fail("hillinfer, the other rows",
+                capture("for i in $(seq 1 %u); do HILL_RUN_DIR=%s/run scripts/hillinfer %s -n %u "
+                        "--ignore-eos --json >/dev/null 2>&1 & done",
+                        p->rows - 1, pipeline_folder, words, steps_of_others(p)));
     for (uint32_t i = 0; requests() < p->rows - 1; i++)
         if (i > 500)
             bench_fail("%u requests did not arrive", p->rows - 1);
@@ -232,12 +291,15 @@ static void start_others(const struct point *p)
 
 static char *ask(const struct point *p)
 {
+    char words[512];
+    request_words(p, "0", words);
     start_others(p);
-    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/row0.txt -n %u "
-                           "--temp 0 --ignore-eos --json",
-                           pipeline_folder, pipeline_folder, p->steps + 1);
+    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer %s -n %u --ignore-eos --json",
+                           pipeline_folder, words, have_sessions() ? p->steps : p->steps + 1);
     if (!answer)
-        bench_fail("the pipeline gave no answer");
+        bench_fail("the pipeline gave no answer%s",
+                   have_sessions() ? "; if it refused the session: rm build/bench/points/*.session"
+                                   : "");
     if (p->rows > 1 && requests() != p->rows - 1)
         bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
     return answer;
@@ -253,12 +315,14 @@ static double number_or_0(json_t *object, const char *name)
 
 static void read_answer(json_t *a, const struct point *p, struct point_result *r)
 {
-    double steps = json_at(a, "predicted_tokens", NULL, NULL) - 1;
+    /* the first token comes out of a prompt, but of a restored session out of a step */
+    double given = json_at(a, "prompt_tokens", NULL, NULL);
+    bool restored = given == p->tokens + 1;
+    double steps = json_at(a, "predicted_tokens", NULL, NULL) - (restored ? 0 : 1);
     double queries = steps * POINT_LAYERS;
     json_t *drive = json_object_get(a, "csd_model");
-    if (steps != p->steps || json_at(a, "prompt_tokens", NULL, NULL) != p->tokens)
-        bench_fail("%g steps after %g tokens, not %u after %u", steps,
-                   json_at(a, "prompt_tokens", NULL, NULL), p->steps, p->tokens);
+    if (steps != p->steps || given != p->tokens + restored)
+        bench_fail("%g steps after %g tokens, not %u after %u", steps, given, p->steps, p->tokens);
     *r = (struct point_result){
         .step_ms = json_at(a, "stages", "token_median_ms", NULL),
         .idle_ms = json_at(a, "stages", "idle_median_ms", NULL),
@@ -319,7 +383,9 @@ void point_measure(const struct point *p, struct point_result *result)
     char path[256], settings[1024], options[1024];
     const char *commit = getenv("BENCH_COMMIT");
     json_error_t error;
-    for (uint32_t row = 0; row < p->rows; row++)
+    if (have_sessions())
+        make_session(p);
+    for (uint32_t row = 0; row < p->rows && !have_sessions(); row++)
         write_prompt(row, p->tokens);
     point_options(p, options, sizeof options);
     start(p, options);
