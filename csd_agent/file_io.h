@@ -4,7 +4,8 @@
  * What: the file is opened O_DIRECT and locked (flock), and extents are moved through an io_uring
  * of FILE_IO_DEPTH entries in pieces of at most FILE_IO_PIECE_BYTES. Where the file system refuses
  * O_DIRECT (EINVAL) the page cache is used, where io_uring is not to be had (ENOSYS, EPERM, ...)
- * pread and pwrite; both are logged once and told by file_io_describe. Who calls it:
+ * pread and pwrite; a file in memory (tmpfs) is mapped and read by copying. All of that is logged
+ * once. Who calls it:
  * file_backend.c. Concurrency: one thread. file_io_run returns when all its extents have been
  * moved; jobs (start, finish) let several lots be on their way, so that the drive always has work.
  * Failure: HILL_E_IO and others from errno with the offset in why; the first one of a job counts,

@@ -4,7 +4,9 @@
 #include "tests/csd_agent/fixture.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "csd_agent/file_io.h"
 
@@ -80,6 +82,62 @@ static void test_round_trip_through_the_page_cache(void **state)
     (void)state;
     random_seed(5);
     round_trip(&(struct csd_options){.force_buffered = true});
+}
+
+/* A folder in memory, or a skip. */
+static int make_memory_folder(void **state)
+{
+    struct statfs status;
+
+    (void)state;
+    hill_log_init("test", HILL_LOG_ERROR);
+    snprintf(folder, sizeof folder, "/dev/shm/hill-csd-test-XXXXXX");
+    if (statfs("/dev/shm", &status) != 0 || status.f_type != TMPFS_MAGIC || !mkdtemp(folder))
+        folder[0] = 0;
+    return 0;
+}
+
+static int remove_memory_folder(void **state)
+{
+    return folder[0] ? remove_folder(state) : 0;
+}
+
+static void test_round_trip_in_memory(void **state)
+{
+    (void)state;
+    if (!folder[0])
+        skip();
+    random_seed(6);
+    round_trip(&(struct csd_options){0});
+}
+
+/* Read, grown and read again: the map follows; what is beyond the end is an error, not a signal. */
+static void test_a_file_in_memory_may_grow(void **state)
+{
+    struct csd_options options = {.create = true};
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, 2 * CSD_ALIGN), page[CSD_ALIGN];
+    struct csd_extent extent = {.memory = memory, .bytes = CSD_ALIGN};
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    (void)state;
+    if (!folder[0]) {
+        free(memory);
+        skip();
+    }
+    assert_int_equal(file_io_open(&io, pool_path(), &options, &why), 0);
+    for (uint32_t pages = 1; pages <= 3; pages++) {
+        memset(page, (int)pages, sizeof page);
+        extent.offset = (pages - 1) * CSD_ALIGN;
+        assert_int_equal(file_io_run(io, &extent, 1, &why), HILL_E_IO);
+        assert_int_equal(pwrite(file_io_fd(io), page, sizeof page, (off_t)extent.offset),
+                         sizeof page);
+        memset(memory, 0xee, CSD_ALIGN);
+        assert_int_equal(file_io_run(io, &extent, 1, &why), 0);
+        assert_memory_equal(memory, page, CSD_ALIGN);
+    }
+    file_io_close(io);
+    free(memory);
 }
 
 static void test_falls_back_where_direct_access_is_refused(void **state)
@@ -229,6 +287,10 @@ int main(void)
         cmocka_unit_test(a_failed_job_spoils_no_other),
         cmocka_unit_test_setup_teardown(test_round_trip_as_the_machine_can, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(test_round_trip_in_memory, make_memory_folder,
+                                        remove_memory_folder),
+        cmocka_unit_test_setup_teardown(test_a_file_in_memory_may_grow, make_memory_folder,
+                                        remove_memory_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_without_io_uring, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_through_the_page_cache, make_folder,
