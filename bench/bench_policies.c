@@ -99,6 +99,8 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
                                     .evaluate =
                                         cpu_share * c->none.score_hot_ms / POINT_LAYERS / MS,
                                     .select = c->none.merge_ms / POINT_LAYERS / MS};
+    double known = c->none.score_hot_ms + c->none.merge_ms + c->none.fetch_ms;
+    native.other = fmax(0, c->none.idle_ms / rows - known) / POINT_LAYERS / MS;
     c->predicted = f != FORMULA_NONE;
     if (!c->predicted)
         return;
@@ -306,14 +308,17 @@ static void print_head(const struct bench_options *o)
            "prompts included; then the time is not the model's). The GPU has memory of its own: "
            "hot entries are copied to it too.\n\n",
            csd_model_print(text, &model));
-    printf("Predicted: bytes by formula over the model's rates, and the compute of the same point "
-           "without a drive. Of a step: compute + layers x rows x (max(evaluation on the drive, on "
-           "the CPU) + selection + fetch). Compute, the CPU's evaluation and the selection are "
-           "measured in a run of their own with everything in DRAM (`--csd none`, the same "
-           "policy, GPU and prompt: its step less the waits for selections, its `score_hot_ms`, of "
-           "which hillinfer is charged the hot share alone, and its `merge_ms`). The formula is "
-           "told how many tokens are cold and, of policies that select, how many of the "
-           "selected entries came from DRAM and from the drive; of `full` nothing.\n\n");
+    printf(
+        "Predicted: bytes by formula over the model's rates, and the compute of the same point "
+        "without a drive. Of a step: compute + layers x rows x (max(evaluation on the drive, on "
+        "the CPU) + selection + fetch + other). Compute, the CPU's evaluation, the selection and "
+        "other are "
+        "measured in a run of their own with everything in DRAM (`--csd none`, the same "
+        "policy, GPU and prompt: its step less the waits for selections, its `score_hot_ms`, of "
+        "which hillinfer is charged the hot share alone, its `merge_ms`, and what else it waited "
+        "for, as leoam for the bounds of chunks). The formula is "
+        "told how many tokens are cold and, of policies that select, how many of the "
+        "selected entries came from DRAM and from the drive; of `full` nothing.\n\n");
 }
 
 static void print_section(const struct bench_options *o, bool pictures)

@@ -75,12 +75,13 @@ struct formula_native {
     double compute;  /* of the step: all but the waits for selections */
     double evaluate; /* of a query: scoring on the CPU what the CPU scores */
     double select;   /* of a query: merging and selecting */
+    double other; /* of a query: wake-ups, and what must be worked out before keys are asked for */
 };
 
 /* Seconds of a step of `rows` sequences through `layers` layers: compute, and for each query the
- * slower of both evaluations, the selection and the fetch; the GPU link's time for a layer's last
- * row, when the model has one (the other rows' uploads are on their way while that one is
- * evaluated). */
+ * slower of both evaluations, the selection, the fetch and what else there is; the GPU link's time
+ * for a layer's last row, when the model has one (the other rows' uploads are on their way while
+ * that one is evaluated). */
 double formula_step(const struct formula_native *native, const struct formula_times *times,
                     const struct formula_bytes *bytes, const struct csd_model *model, bool gpu_link,
                     double rows, double layers);

@@ -329,6 +329,7 @@ static void read_answer(json_t *a, const struct point *p, struct point_result *r
         .mean_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
         .score_hot_ms = json_at(a, "stages", "score_hot_ms", NULL) / steps,
         .merge_ms = json_at(a, "stages", "merge_ms", NULL) / steps,
+        .fetch_ms = json_at(a, "stages", "fetch_ms", NULL) / steps,
         .link_key = json_at(a, "bytes", "link_key", NULL) / steps,
         .link_score = json_at(a, "bytes", "link_score", NULL) / steps,
         .link_kv = json_at(a, "bytes", "link_kv", NULL) / steps,

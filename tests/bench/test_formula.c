@@ -119,6 +119,9 @@ static void test_a_step_is_compute_and_its_queries_one_after_another(void **unus
     assert_near(formula_step(&native, &times, &bytes, &model, false, 2, 4), 10 + 2 * 4 * 5.5);
     /* 32e9 bytes at 16 GB/s: 2 s for the last row of each of 4 layers */
     assert_near(formula_step(&native, &times, &bytes, &model, true, 2, 4), 10 + 2 * 4 * 5.5 + 8);
+    native.other = 0.25;
+    assert_near(formula_step(&native, &times, &bytes, &model, false, 2, 4), 10 + 2 * 4 * 5.75);
+    native.other = 0;
     native.evaluate = 7; /* the CPU is the slower one */
     assert_near(formula_step(&native, &times, &bytes, &model, false, 2, 4), 10 + 2 * 4 * 9.5);
 }
