@@ -41,8 +41,8 @@ static bool speculates;
 /* MiB of M_0 for a hot share: entries with digests and tables, and staging. */
 static double hot_mb(uint32_t tokens, uint32_t rows)
 {
-    struct formula_shape s = point_shape();
-    double row = tokens * (s.entry_bytes + s.digest_bytes + 16) / 1048576;
+    struct kv_geometry g = point_geometry();
+    double row = tokens * (kv_entry_bytes(&g) + kv_digest_bytes(&g) + 16.0) / 1048576;
     return 8 + rows * POINT_LAYERS * row * HOT_SHARE + (rows + 1) * row * POINT_ALPHA * 1.1;
 }
 

@@ -4,11 +4,11 @@
  *
  * What: every policy that the coordinator accepts (oracle left out: it costs what h2o costs and is
  * no system), one binary, one model, one share of hot entries, one share of the context kept on the
- * GPU (bench/point.h). Under the device model each point has a prediction: bytes by bench/formula.h
- * from the lengths, tiers and, where a selection decides, the counts of selected entries that the
- * GPU lacked; time from those bytes, the model's rates and the compute of the same point measured
- * without a drive. Bars: bytes within 5 %, time within 20 %. Points are measured one after the
- * other; POINTS chooses some, RESUME=1 keeps those that there are (bench/README.md).
+ * GPU (bench/point.h). Under the device model each point has a prediction: bytes by
+ * kv/policy_cost.h from the lengths, tiers and, where a selection decides, the counts of selected
+ * entries that the GPU lacked; time from those bytes, the model's rates and the compute of the same
+ * point measured without a drive. Bars: bytes within 5 %, time within 20 %. Points are measured one
+ * after the other; POINTS chooses some, RESUME=1 keeps those that there are (bench/README.md).
  * Concurrency: one thread. Failure: as bench/point.h.
  */
 #include <math.h>
@@ -20,23 +20,29 @@
 #include "bench/picture.h"
 #include "bench/point.h"
 
-#define LENGTHS_MAX 8u
-#define BATCHES_MAX 8u
-#define STEPS       16u
-#define FORCED      36.0 /* --sinks and --window, as they are by default */
-#define BYTES_BAR   0.05
-#define TIME_BAR    0.20
-#define PAPER_LOW   4.21
-#define PAPER_HIGH  8.56
-#define MS          1e3
-#define MB          1e-6
+#define LENGTHS_MAX  8u
+#define BATCHES_MAX  8u
+#define STEPS        16u
+#define SINKS        4u /* as they are by default, like the next two */
+#define WINDOW       32u
+#define BLOCK_TOKENS 256
+#define BYTES_BAR    0.05
+#define TIME_BAR     0.20
+#define PAPER_LOW    4.21
+#define PAPER_HIGH   8.56
+#define MS           1e3
+#define MB           1e-6
+
+/* Of one row. */
+struct step_bytes {
+    double link_key, link_score, link_kv, flash_read, gpu_upload;
+};
 
 struct cell {
     bool there, predicted; /* measured; and there is a formula, and a run without a drive */
     struct point_result run, none;
-    struct formula_bytes bytes; /* of a step */
-    struct formula_times times; /* of a query */
-    double step_ms;             /* predicted */
+    struct step_bytes bytes; /* by formula */
+    double step_ms;          /* predicted */
     bool native_there;
     struct point_result native;
 };
@@ -85,40 +91,59 @@ static struct point point_of(uint32_t policy, uint32_t length, uint32_t batch,
 
 /* ---- the prediction ---- */
 
+/* What the formulas are told of a point: nothing that was measured where no selection decides. */
+static struct kv_cost_load load_of(const struct cell *c, uint32_t kv_policy, double fetched)
+{
+    struct kv_cost_load load = {
+        .geometry = point_geometry(),
+        .selection = {.alpha = POINT_ALPHA, .sinks = SINKS, .window = WINDOW, .policy = kv_policy},
+        .hot = (uint32_t)lround(c->run.hot),
+        .cold = (uint32_t)lround(c->run.cold),
+        .fetched = (uint32_t)lround(fetched)};
+    if (kv_policy == KV_POLICY_LEOAM)
+        kv_cost_spread_candidates(&load);
+    return load;
+}
+
+static struct formula_native native_of(const struct cell *c, uint32_t kv_policy, uint32_t rows)
+{
+    const struct point_result *n = &c->none;
+    double known = n->score_hot_ms + n->merge_ms + n->fetch_ms;
+    double cpu_share =
+        kv_policy == KV_POLICY_HILLINFER ? c->run.hot / (c->run.hot + c->run.cold) : 1;
+    return (struct formula_native){
+        .compute = (n->step_ms - n->idle_ms) / MS,
+        .evaluate = cpu_share * n->score_hot_ms / POINT_LAYERS / MS,
+        .select = n->merge_ms / POINT_LAYERS / MS,
+        .other = fmax(0, n->idle_ms / rows - known) / POINT_LAYERS / MS,
+    };
+}
+
 static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tokens)
 {
-    enum formula_policy f = formula_policy(policies[policy]);
-    struct formula_shape shape = point_shape();
-    struct formula_query q = {.tokens = c->run.hot + c->run.cold,
-                              .cold = c->run.cold,
-                              .fetched = c->run.cold_hits,
-                              .copied = c->run.hot_hits};
-    double selected = c->run.gpu_hits + c->run.hot_hits + c->run.cold_hits;
-    double cpu_share = f == FORMULA_HILLINFER ? c->run.hot / q.tokens : 1;
-    struct formula_native native = {.compute = (c->none.step_ms - c->none.idle_ms) / MS,
-                                    .evaluate =
-                                        cpu_share * c->none.score_hot_ms / POINT_LAYERS / MS,
-                                    .select = c->none.merge_ms / POINT_LAYERS / MS};
-    double known = c->none.score_hot_ms + c->none.merge_ms + c->none.fetch_ms;
-    native.other = fmax(0, c->none.idle_ms / rows - known) / POINT_LAYERS / MS;
-    c->predicted = f != FORMULA_NONE;
+    uint32_t kv_policy;
+    double kept = POINT_ALPHA * tokens, fetched = c->run.cold_hits, copied = c->run.hot_hits;
+    c->predicted = kv_policy_parse(policies[policy], &kv_policy) == 0;
     if (!c->predicted)
         return;
-    q.keys = formula_cold_keys(f, q.tokens, q.cold, selected, FORCED);
-    if (f == FORMULA_FULL) { /* no selection decides: nothing of it is measured */
-        q.fetched = formula_full_fetched(q.cold, POINT_ALPHA * tokens, steps);
-        q.copied = c->run.hot;
+    if (kv_policy == KV_POLICY_FULL) {
+        fetched = formula_full_fetched(c->run.cold, kept, steps);
+        copied = c->run.hot;
     }
-    c->bytes = formula_bytes(f, &shape, &q);
-    if (f == FORMULA_FULL) /* of a step that is not the first: what the median is */
-        q.fetched = fmax(0, q.cold - POINT_ALPHA * tokens);
-    c->times = formula_times(f, &shape, &model, &q);
-    c->step_ms = MS * formula_step(&native, &c->times, &c->bytes, &model, c->run.gpu_link, rows,
-                                   POINT_LAYERS);
-    double *of_step[] = {&c->bytes.link_key, &c->bytes.link_score, &c->bytes.link_kv,
-                         &c->bytes.flash_read, &c->bytes.gpu_upload};
-    for (uint32_t i = 0; i < 5; i++)
-        *of_step[i] *= POINT_LAYERS;
+    struct kv_cost_load load = load_of(c, kv_policy, fetched);
+    struct kv_cost cost = kv_policy_cost(&load);
+    double uploaded = (fetched + copied) * kv_entry_bytes(&load.geometry);
+    c->bytes = (struct step_bytes){.link_key = (double)cost.link_key * POINT_LAYERS,
+                                   .link_score = (double)cost.link_score * POINT_LAYERS,
+                                   .link_kv = (double)cost.link_kv * POINT_LAYERS,
+                                   .flash_read = (double)cost.flash_read * POINT_LAYERS,
+                                   .gpu_upload = uploaded * POINT_LAYERS};
+    if (kv_policy == KV_POLICY_FULL) /* of a step that is not the first: what the median is */
+        load = load_of(c, kv_policy, fmax(0, c->run.cold - kept));
+    struct formula_times times = formula_times(&load, &model, BLOCK_TOKENS);
+    struct formula_native native = native_of(c, kv_policy, rows);
+    c->step_ms =
+        MS * formula_step(&native, &times, uploaded, &model, c->run.gpu_link, rows, POINT_LAYERS);
 }
 
 static void measure(void)
@@ -233,15 +258,15 @@ static void print_ratio(const struct cell *c, uint32_t policy, uint32_t l, uint3
  * model: what the ratios come from. */
 static void print_reasons(void)
 {
-    struct formula_shape s = point_shape();
-    double score = s.entry_bytes / model.score, digest = s.digest_bytes / model.flash;
-    double key = s.key_bytes / fmin(model.flash, model.link);
-    double entry = s.entry_bytes / fmin(model.flash, model.link);
+    struct kv_geometry g = point_geometry();
+    double entry_bytes = kv_entry_bytes(&g), narrow = fmin(model.flash, model.link);
+    double score = entry_bytes / model.score, digest = kv_digest_bytes(&g) / model.flash;
+    double key = entry_bytes / 2 / narrow, entry = entry_bytes / narrow;
     printf("\nWhat decides the ratios: under this model one cold token costs a query %.0f ns of "
            "scoring on the drive (%.0f bytes of FP16 KV at %g GB/s; reading its digest takes %.0f "
            "ns of flash meanwhile), %.0f ns where its FP16 key comes to the host, and %.0f ns "
            "where it is attended to without the GPU having it.\n",
-           score, s.entry_bytes, model.score, digest, key, entry);
+           score, entry_bytes, model.score, digest, key, entry);
     printf("So scoring in the drive costs %.2f of what moving the keys costs, and %.2f of moving "
            "everything; with scoring no slower than reading digests it would be %.2f and %.2f. "
            "What is fetched afterwards is the same with every policy that selects.\n",
@@ -251,9 +276,9 @@ static void print_reasons(void)
 /* The ratio if scoring never were the slowest stage: by formula alone. */
 static double without_score_limit(const struct cell *c, uint32_t rows)
 {
-    struct formula_shape s = point_shape();
-    double slower = fmax(0, c->run.cold * (s.entry_bytes / (model.score * 1e9) -
-                                           s.digest_bytes / (model.flash * 1e9)));
+    struct kv_geometry g = point_geometry();
+    double slower = fmax(0, c->run.cold * (kv_entry_bytes(&g) / (model.score * 1e9) -
+                                           kv_digest_bytes(&g) / (model.flash * 1e9)));
     return c->step_ms - MS * slower * rows * POINT_LAYERS;
 }
 

@@ -24,9 +24,9 @@ struct bench_options {
     const char *folder; /* where a figure may put a large file */
 };
 
-/* Parse [--quick] [--full] [--rounds N] [--folder DIR]; misuse ends the process with status 100. From here
- * on SIGINT, SIGTERM and SIGHUP end the process by exit(), so that atexit() handlers run (in a
- * thread of their own). */
+/* Parse [--quick] [--full] [--rounds N] [--folder DIR]; misuse ends the process with status 100.
+ * From here on SIGINT, SIGTERM and SIGHUP end the process by exit(), so that atexit() handlers run
+ * (in a thread of their own). */
 struct bench_options bench_start(const char *figure, int argc, char **argv);
 
 /* The samples of one method, one a round. */

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include "bench/bench_decode_pipeline.h"
-#include "kv/geometry.h"
 
 #define CHUNK_MAX 4096u /* of the prefill: few, because the rows before decode between two */
 #define CHUNK_MIN 256u
@@ -54,13 +53,9 @@ const char *point_csd_model(void)
     return given && *given ? given : PAPER_CSD;
 }
 
-struct formula_shape point_shape(void)
+struct kv_geometry point_geometry(void)
 {
-    struct kv_geometry g = {POINT_LAYERS, POINT_KV_HEADS, POINT_KV_HEADS, POINT_HEAD_DIM};
-    return (struct formula_shape){.entry_bytes = kv_entry_bytes(&g),
-                                  .key_bytes = kv_key_dims(&g) * 2.0,
-                                  .digest_bytes = kv_digest_bytes(&g),
-                                  .block_tokens = 256};
+    return (struct kv_geometry){POINT_LAYERS, POINT_KV_HEADS, POINT_KV_HEADS, POINT_HEAD_DIM};
 }
 
 /* The words of "(one of full|hillinfer; default hillinfer)" below "--policy NAME" of --help, for
@@ -160,9 +155,9 @@ static uint32_t steps_of_others(const struct point *p)
 static void point_options(const struct point *p, char *out, size_t room)
 {
     uint32_t context = p->tokens + steps_of_others(p) + STEPS_ROOM;
-    struct formula_shape s = point_shape();
+    struct kv_geometry g = point_geometry();
     bool all = strcmp(p->policy, "full") == 0 || p->drive == POINT_NONE;
-    double row = context * s.entry_bytes / MIB, share = all ? 1 : 0.4;
+    double row = context * (double)kv_entry_bytes(&g) / MIB, share = all ? 1 : 0.4;
     double hot = 128 + (p->rows + 1) * row * share +
                  p->rows * POINT_LAYERS * row * 1.5 * (p->drive == POINT_NONE ? 1 : 0.3);
     double gpu = 512 + 5 * row + p->rows * POINT_LAYERS * row * (all ? 1.1 : 0.3);

@@ -27,8 +27,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bench/formula.h"
 #include "bench/harness.h"
+#include "kv/geometry.h"
 
 #define POINT_LAYERS   2u
 #define POINT_KV_HEADS 8u
@@ -84,7 +84,7 @@ bool point_offers(const char *option, const char *value);
 
 /* The contract's model, or $CSD_MODEL. */
 const char *point_csd_model(void);
-struct formula_shape point_shape(void);
+struct kv_geometry point_geometry(void);
 
 /* Is this point asked for? $POINTS: words "[POLICY:]LENGTHxBATCH"; without it all are. */
 bool point_asked(const char *policy, uint32_t tokens, uint32_t rows);

@@ -33,9 +33,8 @@ static void test_a_list_names_shapes_for_all_policies_or_for_one(void **unused)
 static void test_entries_fill_whole_pages(void **unused)
 {
     (void)unused;
-    struct formula_shape s = point_shape();
-    assert_true(s.entry_bytes == 4096); /* else bytes of fetches are not entries' alone */
-    assert_true(s.key_bytes == 2048);
+    struct kv_geometry g = point_geometry();
+    assert_int_equal(kv_entry_bytes(&g), 4096); /* else bytes of fetches are not entries' alone */
 }
 
 int main(void)
