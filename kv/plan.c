@@ -160,7 +160,11 @@ static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists
         return 0;
     if (in->selection.policy == KV_POLICY_LEOAM)
         return chunk_tables(in, lists) + reading_tables(in, ctx);
-    return reading_tables(in, in->cold_slots / 256) +
+    /* prefetch: and the columns of each list's keys */
+    uint64_t columns = in->selection.policy == KV_POLICY_PREFETCH
+                           ? lists * kv_plane_key_bytes(&in->geometry, in->selection.policy)
+                           : 0;
+    return columns + reading_tables(in, in->cold_slots / 256) +
            4 * (ctx * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(&in->geometry) +
                 lists * (ctx + 1));
 }

@@ -66,6 +66,12 @@ static void test_leoam_selects_the_same_at_every_place(void **unused)
     each_place_selects_the_same(KV_POLICY_LEOAM);
 }
 
+static void test_prefetch_selects_the_same_at_every_place(void **unused)
+{
+    (void)unused;
+    each_place_selects_the_same(KV_POLICY_PREFETCH);
+}
+
 /* A part of the keys comes over, about twice the selected share; candidates that lie together come
  * in whole pages. */
 static void test_leoam_reads_fewer_keys_than_h2o(void **unused)
@@ -201,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_h2o_selects_the_same_at_every_place),
         cmocka_unit_test(test_oracle_selects_the_same_at_every_place),
         cmocka_unit_test(test_leoam_selects_the_same_at_every_place),
+        cmocka_unit_test(test_prefetch_selects_the_same_at_every_place),
         cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),
         cmocka_unit_test(test_leoam_takes_each_importance),
         cmocka_unit_test(test_the_policies_select_differently),
