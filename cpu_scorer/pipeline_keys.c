@@ -525,16 +525,22 @@ void keys_query(struct pipeline *p, struct sequence *s, const struct record_quer
     mass_table_begin(e->mass, query, q->n_tokens);
 }
 
+static enum mass_rank rank_of(const struct sequence *s, const struct record_query *q)
+{
+    if (s->settings.policy != KV_POLICY_H2O)
+        return MASS_OF_QUERY;
+    return q->kind == QUERY_AHEAD ? MASS_OF_ALL_AHEAD : MASS_OF_ALL;
+}
+
 int keys_finish(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
     int64_t start = clock_now_ns();
     STAGE_BEGIN_AT(merge, &q->header);
     uint32_t count, wanted = q->n_tokens;
-    int rc = e->mass
-                 ? mass_table_finish(e->mass, p->pool, s->index, q->header.layer, q->header.step,
-                                     s->settings.policy == KV_POLICY_H2O, p->scores)
-                 : chunk_table_finish(e->chunks, p->scores);
+    int rc = e->mass ? mass_table_finish(e->mass, p->pool, s->index, q->header.layer,
+                                         q->header.step, rank_of(s, q), p->scores)
+                     : chunk_table_finish(e->chunks, p->scores);
     count = e->mass ? mass_table_count(e->mass) : chunk_table_count(e->chunks, &wanted);
     if (rc)
         pipeline_fail(p, s, rc, "%u of %u keys of layer %u were evaluated", count, wanted,
