@@ -151,6 +151,8 @@ static int choose_selection(struct settings *s, struct hill_why *why)
     if (kv_policy_reads_keys(
             selection->policy)) /* the balance of two sides that score is hillinfer's */
         s->options.beta_auto = false;
+    if (selection->policy == KV_POLICY_PREFETCH && strcmp(s->options.speculate, "off") == 0)
+        s->options.speculate = "on"; /* fetching ahead by a guess is what this policy is */
     return kv_selection_check(selection, why);
 }
 

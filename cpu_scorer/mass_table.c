@@ -154,12 +154,18 @@ static void run_all(struct mass_table *t, struct score_pool *pool,
     score_pool_wait(pool);
 }
 
+/* How much of this query's masses is not in the sums yet: 1 or 0. */
+static float not_added(const struct mass_table *t, uint64_t list, uint32_t step)
+{
+    return t->steps[list] == step + 1 ? 0.0f : 1.0f;
+}
+
 int mass_table_finish(struct mass_table *t, struct score_pool *pool, uint32_t sequence,
-                      uint32_t layer, uint32_t step, bool sum, uint16_t *scores)
+                      uint32_t layer, uint32_t step, enum mass_rank rank, uint16_t *scores)
 {
     uint64_t list = (uint64_t)sequence * t->g.n_layers + layer;
     uint32_t blocks = (t->n_tokens + KV_MASS_BLOCK - 1) / KV_MASS_BLOCK;
-    float *seen = t->seen + list * t->ctx_tokens;
+    float *seen = t->seen + list * t->ctx_tokens, part = not_added(t, list, step);
     if (mass_table_count(t) != t->n_tokens)
         return HILL_E_PROTOCOL;
     if (t->n_tokens == 0)
@@ -169,13 +175,13 @@ int mass_table_finish(struct mass_table *t, struct score_pool *pool, uint32_t se
     run_all(t, pool, run_weigh);
     kv_mass_merge_sum(&t->g, t->sums, blocks, t->scale);
     run_all(t, pool, run_mass);
-    if (sum && t->steps[list] != step + 1) {
-        for (uint32_t i = 0; i < t->n_tokens; i++)
-            seen[i] += t->mass[i];
-        t->steps[list] = step + 1;
+    for (uint32_t i = 0; i < t->n_tokens; i++) {
+        float sum = seen[i] + part * t->mass[i];
+        scores[i] = kv_mass_score16(rank == MASS_OF_QUERY ? t->mass[i] : sum);
+        if (rank == MASS_OF_ALL)
+            seen[i] = sum;
     }
-    const float *rank = sum ? seen : t->mass;
-    for (uint32_t i = 0; i < t->n_tokens; i++)
-        scores[i] = kv_mass_score16(rank[i]);
+    if (rank == MASS_OF_ALL)
+        t->steps[list] = step + 1;
     return 0;
 }

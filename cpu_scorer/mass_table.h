@@ -40,8 +40,14 @@ void mass_table_keys(struct mass_table *t, const uint16_t *keys, uint64_t stride
 /* How many keys were there since begin. */
 uint32_t mass_table_count(const struct mass_table *t);
 
-/* Scores [n_tokens] for the selector. sum: by the sum over queries, to which this one is added. */
+enum mass_rank {
+    MASS_OF_QUERY,     /* this query's alone */
+    MASS_OF_ALL,       /* the sum over queries, to which this one is added */
+    MASS_OF_ALL_AHEAD, /* the same, and nothing is added: an exact query follows */
+};
+
+/* Scores [n_tokens] for the selector. */
 int mass_table_finish(struct mass_table *t, struct score_pool *pool, uint32_t sequence,
-                      uint32_t layer, uint32_t step, bool sum, uint16_t *scores);
+                      uint32_t layer, uint32_t step, enum mass_rank rank, uint16_t *scores);
 
 #endif

@@ -152,8 +152,9 @@ uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t l
     uint8_t *record = (uint8_t *)d.record;
     uint32_t entry_bytes = p->hkm.entry_bytes;
     memcpy(record + d.parts.entries, entries, (size_t)d.n * entry_bytes);
-    kv_digest_keys(&p->config.geometry, (const uint16_t *)(const void *)entries, entry_bytes / 2,
-                   d.n, record + d.parts.digests, d.slot % KV_GROUP_TOKENS);
+    if (!keys_fill_plane(p, s, layer, d.n, entries, NULL, record + d.parts.digests))
+        kv_digest_keys(&p->config.geometry, (const uint16_t *)(const void *)entries,
+                       entry_bytes / 2, d.n, record + d.parts.digests, d.slot % KV_GROUP_TOKENS);
     publish_demote(p, s, layer, false, &d);
     return d.n;
 }
@@ -192,6 +193,7 @@ uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer
         memcpy(record + d.parts.entries + (uint64_t)i * entry_bytes, hkm_entry(&p->hkm, slot),
                entry_bytes);
     }
+    keys_fill_plane(p, s, layer, d.n, NULL, positions, record + d.parts.digests);
     publish_demote(p, s, layer, true, &d);
     s->layers[layer].moving = d.n;
     return d.n;

@@ -430,6 +430,7 @@ static int take_append(struct pipeline *p, const struct record_append *r)
     }
     const uint8_t *entries = (const uint8_t *)(r + 1);
     int moved = 0;
+    keys_look(p, s, r);
     while (p->append_done < r->n_tokens) {
         uint32_t taken = place_some(p, s, r->header.layer, r->first + p->append_done,
                                     r->n_tokens - p->append_done,

@@ -289,6 +289,12 @@ void keys_destroy(struct pipeline *p);
 uint64_t keys_private_bytes(const struct pipeline *p);
 /* A sequence begins. */
 void keys_begin(struct pipeline *p, struct sequence *s);
+/* The plane of n tokens on their way down, from entries, or from the hot ones at positions; false:
+ * it is the agent's to make, or of digests. */
+bool keys_fill_plane(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n,
+                     const uint8_t *entries, const uint32_t *positions, uint8_t *plane);
+/* An APPEND is to be placed. */
+void keys_look(struct pipeline *p, struct sequence *s, const struct record_append *r);
 /* Tokens were placed, in order. */
 void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
                  const uint8_t *entries);

@@ -1,7 +1,7 @@
 /*
  * cpu_scorer/pipeline_keys.c - a query of a policy that evaluates FP16 keys on the CPU: h2o and
- * oracle look at all of them (mass_table.h), leoam at those of the chunks that its bounds name
- * (chunk_table.h).
+ * oracle look at all of them (mass_table.h), prefetch at a part of the columns of all of them
+ * (kv/partial.h), leoam at those of the chunks that its bounds name (chunk_table.h).
  *
  * Hot keys are the first half of their entries. Cold ones come over the link with every query:
  * READ_KEYS commands fill the windows behind the staging arena one after the other, up to
@@ -21,6 +21,7 @@
 #include "base/stage_trace.h"
 #include "cpu_scorer/chunk_table.h"
 #include "cpu_scorer/mass_table.h"
+#include "kv/partial.h"
 #include "kv/plane.h"
 
 #define RANGES_MAX                                                                                 \
@@ -48,7 +49,11 @@ enum key_job { JOB_NONE, JOB_HOT, JOB_WINDOW };
 struct key_eval {
     struct mass_table *mass;    /* NULL: leoam */
     struct chunk_table *chunks; /* of leoam */
-    struct key_range *ranges;   /* of the query: [ranges_max] */
+    /* of prefetch, whose masses are of parts of keys; NULL: of whole ones */
+    uint16_t *columns;        /* [n_sequences][n_layers][n_kv_heads][partial dims] */
+    float *partial_query;     /* [n_heads][partial dims] */
+    uint32_t key_halves;      /* of a key in the plane */
+    struct key_range *ranges; /* of the query: [ranges_max] */
     uint32_t n_ranges;
     uint32_t next_range, next_slot; /* what is to be read next */
     struct key_window windows[KV_KEY_WINDOWS];
@@ -80,6 +85,12 @@ static uint32_t ranges_max(const struct pipeline *p)
                                                                     : p->cold.n_stripes + 1;
 }
 
+static uint64_t columns_of_all(const struct pipeline_config *c)
+{
+    return (uint64_t)c->n_sequences * c->geometry.n_layers * c->geometry.n_kv_heads *
+           kv_partial_dims(&c->geometry);
+}
+
 int keys_create(struct pipeline *p)
 {
     const struct pipeline_config *c = &p->config;
@@ -89,13 +100,22 @@ int keys_create(struct pipeline *p)
     if (!e)
         return HILL_E_NOMEM;
     e->pipeline = p;
+    e->key_halves = kv_plane_key_bytes(&c->geometry, c->policy) / 2;
     e->ranges = calloc(ranges_max(p), sizeof *e->ranges);
     e->pieces = calloc(pieces_max(c), sizeof *e->pieces);
     if (!e->ranges || !e->pieces)
         return HILL_E_NOMEM;
     if (c->policy == KV_POLICY_LEOAM)
         return chunk_table_create(&e->chunks, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences);
-    return mass_table_create(&e->mass, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences);
+    struct kv_geometry g = c->geometry;
+    if (c->policy == KV_POLICY_PREFETCH) {
+        g = kv_partial_geometry(&c->geometry);
+        e->columns = calloc(columns_of_all(c), sizeof *e->columns);
+        e->partial_query = calloc((size_t)g.n_heads * g.head_dim, sizeof *e->partial_query);
+        if (!e->columns || !e->partial_query)
+            return HILL_E_NOMEM;
+    }
+    return mass_table_create(&e->mass, &g, c->mass, c->ctx_tokens, c->n_sequences);
 }
 
 void keys_destroy(struct pipeline *p)
@@ -104,6 +124,8 @@ void keys_destroy(struct pipeline *p)
         return;
     mass_table_destroy(p->keys->mass);
     chunk_table_destroy(p->keys->chunks);
+    free(p->keys->columns);
+    free(p->keys->partial_query);
     free(p->keys->ranges);
     free(p->keys->pieces);
     free(p->keys);
@@ -115,6 +137,43 @@ void keys_begin(struct pipeline *p, struct sequence *s)
     if (p->keys && p->keys->mass)
         mass_table_clear(p->keys->mass, s->index);
 }
+
+/* ---- parts of keys -------------------------------------------------------------------------- */
+
+static uint16_t *columns_of(const struct pipeline *p, uint32_t sequence, uint32_t layer)
+{
+    uint64_t each = (uint64_t)p->config.geometry.n_kv_heads * kv_partial_dims(&p->config.geometry);
+    return p->keys->columns + pipeline_list(p, sequence, layer) * each;
+}
+
+/* The first keys of a layer say which columns are kept, for the drive's plane too. */
+void keys_look(struct pipeline *p, struct sequence *s, const struct record_append *r)
+{
+    uint32_t n = r->n_tokens < KV_PARTIAL_TOKENS ? r->n_tokens : KV_PARTIAL_TOKENS;
+    if (p->keys && p->keys->columns && r->first == 0 && p->append_done == 0)
+        kv_partial_columns(&p->config.geometry, (const uint16_t *)(const void *)(r + 1),
+                           p->hkm.entry_bytes / 2, n, columns_of(p, s->index, r->header.layer));
+}
+
+bool keys_fill_plane(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n,
+                     const uint8_t *entries, const uint32_t *positions, uint8_t *plane)
+{
+    uint32_t key_bytes = p->keys ? 2 * p->keys->key_halves : 0;
+    if (!p->keys || !p->keys->columns || key_bytes == 2 * p->hkm.key_dims)
+        return false;
+    const uint16_t *columns = columns_of(p, s->index, layer);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *entry =
+            positions
+                ? hkm_entry(&p->hkm, hkm_slot(hkm_location(&p->hkm, s->index, layer, positions[i])))
+                : entries + (uint64_t)i * p->hkm.entry_bytes;
+        kv_partial_key(&p->config.geometry, columns, (const uint16_t *)(const void *)entry,
+                       (uint16_t *)(void *)(plane + (uint64_t)i * key_bytes));
+    }
+    return true;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
                  const uint8_t *entries)
@@ -311,6 +370,24 @@ static void run_hot_chunks(void *context, uint32_t first, uint32_t end)
         }
 }
 
+/* The same of parts of keys. */
+static void run_hot_parts(void *context, uint32_t first, uint32_t end)
+{
+    const struct key_eval *e = context;
+    const struct pipeline *p = e->pipeline;
+    const uint16_t *columns = columns_of(p, e->sequence, e->layer);
+    uint16_t part[KV_MAX_KEY_DIMS / 2];
+    for (uint32_t i = first; i < end; i++)
+        for (uint32_t j = 0; j < KV_HOT_BLOCK_TOKENS; j++) {
+            uint32_t slot = p->blocks[i] * KV_HOT_BLOCK_TOKENS + j;
+            if (p->hkm.positions[slot] == HKM_NO_POSITION)
+                continue;
+            kv_partial_key(&p->config.geometry, columns,
+                           (const uint16_t *)(const void *)hkm_entry(&p->hkm, slot), part);
+            mass_table_keys(e->mass, part, e->key_halves, 1, &p->hkm.positions[slot]);
+        }
+}
+
 static void run_pieces(void *context, uint32_t first, uint32_t end)
 {
     const struct key_eval *e = context;
@@ -321,8 +398,7 @@ static void run_pieces(void *context, uint32_t first, uint32_t end)
         for (uint32_t j = 0; j < piece->n; j++) /* COLD_NONE is beyond any query */
             positions[j] = cold_map_position(&p->cold, e->list, (uint64_t)piece->slot + j);
         if (e->mass)
-            mass_table_keys(e->mass, piece->keys, kv_key_dims(&p->config.geometry), piece->n,
-                            positions);
+            mass_table_keys(e->mass, piece->keys, e->key_halves, piece->n, positions);
         else
             chunk_table_keys(e->chunks, piece->keys, kv_key_dims(&p->config.geometry), piece->n,
                              positions);
@@ -360,7 +436,7 @@ static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
         work.n = e->n_pieces;
         work.bytes = p->config.key_window_bytes;
     } else if (e->mass) {
-        work.run = run_hot;
+        work.run = e->columns ? run_hot_parts : run_hot;
         work.n = e->n_blocks;
         work.bytes = e->n_blocks * KV_HOT_BLOCK_TOKENS * key_bytes;
     } else {
@@ -441,7 +517,19 @@ void keys_query(struct pipeline *p, struct sequence *s, const struct record_quer
     list_stripes(p, e);
     e->n_blocks = hkm_blocks(&p->hkm, s->index, q->header.layer, p->blocks,
                              p->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2);
+    if (e->columns) {
+        kv_partial_query(&p->config.geometry, columns_of(p, s->index, q->header.layer), query,
+                         e->partial_query);
+        query = e->partial_query;
+    }
     mass_table_begin(e->mass, query, q->n_tokens);
+}
+
+static enum mass_rank rank_of(const struct sequence *s, const struct record_query *q)
+{
+    if (s->settings.policy != KV_POLICY_H2O)
+        return MASS_OF_QUERY;
+    return q->kind == QUERY_AHEAD ? MASS_OF_ALL_AHEAD : MASS_OF_ALL;
 }
 
 int keys_finish(struct pipeline *p, struct sequence *s, const struct record_query *q)
@@ -450,10 +538,9 @@ int keys_finish(struct pipeline *p, struct sequence *s, const struct record_quer
     int64_t start = clock_now_ns();
     STAGE_BEGIN_AT(merge, &q->header);
     uint32_t count, wanted = q->n_tokens;
-    int rc = e->mass
-                 ? mass_table_finish(e->mass, p->pool, s->index, q->header.layer, q->header.step,
-                                     s->settings.policy == KV_POLICY_H2O, p->scores)
-                 : chunk_table_finish(e->chunks, p->scores);
+    int rc = e->mass ? mass_table_finish(e->mass, p->pool, s->index, q->header.layer,
+                                         q->header.step, rank_of(s, q), p->scores)
+                     : chunk_table_finish(e->chunks, p->scores);
     count = e->mass ? mass_table_count(e->mass) : chunk_table_count(e->chunks, &wanted);
     if (rc)
         pipeline_fail(p, s, rc, "%u of %u keys of layer %u were evaluated", count, wanted,
@@ -471,5 +558,6 @@ uint64_t keys_private_bytes(const struct pipeline *p)
         return 0;
     return sizeof *p->keys + ranges_max(p) * sizeof(struct key_range) +
            pieces_max(&p->config) * sizeof(struct key_piece) +
+           (p->keys->columns ? columns_of_all(&p->config) * sizeof(uint16_t) : 0) +
            (p->keys->mass ? mass_table_bytes(p->keys->mass) : chunk_table_bytes(p->keys->chunks));
 }

@@ -61,8 +61,9 @@ void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size);
 struct cold_demote {
     uint32_t sequence, layer, first_slot, n_slots, stripe_order;
     const uint32_t *positions; /* [n] */
-    const uint8_t
-        *digests; /* groups (kv/group.h) from first_slot / 16 on, as the stripe has them */
+    /* groups (kv/group.h) from first_slot / 16 on, as the stripe has them; for a plane of parts of
+     * keys [n][key_bytes] */
+    const uint8_t *digests;
     const uint8_t *entries; /* [n][entry bytes] */
 };
 int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,

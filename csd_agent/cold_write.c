@@ -169,12 +169,15 @@ static int add_digests(struct writer *w, const struct cold_demote *d, uint32_t s
     return close_target(w, &t);
 }
 
-/* Their keys, out of their entries. */
+/* Their keys, out of their entries; parts of keys have come in the place of digests. */
 static int add_keys(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
     uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), key_bytes = layout->key_bytes;
-    const uint8_t *from = d->entries + (uint64_t)(slot - d->first_slot) * entry_bytes;
+    bool whole = key_bytes == 2 * kv_key_dims(&layout->geometry);
+    uint32_t stride = whole ? entry_bytes : key_bytes;
+    const uint8_t *from =
+        (whole ? d->entries : d->digests) + (uint64_t)(slot - d->first_slot) * stride;
     uint64_t at = pool_key_at(layout, slot), bytes = (uint64_t)n * key_bytes;
     struct target t = {PLANE_KEYS,
                        pool_key_at(layout, slot - slot % layout->stripe_slots),
@@ -189,7 +192,7 @@ static int add_keys(struct writer *w, const struct cold_demote *d, uint32_t slot
     if (status != 0)
         return status;
     for (uint32_t i = 0; i < n; i++)
-        memcpy(memory + (uint64_t)i * key_bytes, from + (uint64_t)i * entry_bytes, key_bytes);
+        memcpy(memory + (uint64_t)i * key_bytes, from + (uint64_t)i * stride, key_bytes);
     return close_target(w, &t);
 }
 

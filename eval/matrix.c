@@ -228,7 +228,8 @@ static int add_pipeline(struct matrix *m, const struct lists *l, const struct ma
 
 int matrix_build(struct matrix *m, const struct matrix_order *o, struct hill_why *why)
 {
-    static const uint32_t with_keys[MATRIX_KEY_PIPELINES] = {KV_POLICY_H2O, KV_POLICY_LEOAM};
+    static const uint32_t with_keys[MATRIX_KEY_PIPELINES] = {KV_POLICY_H2O, KV_POLICY_LEOAM,
+                                                             KV_POLICY_PREFETCH};
     struct lists l;
     *m = (struct matrix){0};
     int code = read_lists(&l, o, why);

@@ -21,7 +21,7 @@
 #define MATRIX_WORD_MAX      16u
 #define MATRIX_WORDS_MAX     32u
 #define MATRIX_ROWS_MAX      4096u
-#define MATRIX_KEY_PIPELINES 2u /* policies that evaluate keys have pipelines of their own */
+#define MATRIX_KEY_PIPELINES 3u /* policies that evaluate keys have pipelines of their own */
 #define MATRIX_PIPELINES_MAX (MATRIX_WORDS_MAX + MATRIX_KEY_PIPELINES)
 
 struct matrix_words {

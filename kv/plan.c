@@ -160,21 +160,26 @@ static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists
         return 0;
     if (in->selection.policy == KV_POLICY_LEOAM)
         return chunk_tables(in, lists) + reading_tables(in, ctx);
-    return reading_tables(in, in->cold_slots / 256) +
+    /* prefetch: and the columns of each list's keys */
+    uint64_t columns = in->selection.policy == KV_POLICY_PREFETCH
+                           ? lists * kv_plane_key_bytes(&in->geometry, in->selection.policy)
+                           : 0;
+    return columns + reading_tables(in, in->cold_slots / 256) +
            4 * (ctx * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(&in->geometry) +
                 lists * (ctx + 1));
 }
 
 /* What the scorer keeps besides the segments: the selector, the cold map (which position a cold
- * slot holds, and its stripes of at least 256 slots), one query's blocks and scores, selected slots
- * and fetches, what was staged for each sequence, a list's state, and placement; for guesses a
- * second list of what was staged, what was guessed and where it is, its hits, and fetches. */
+ * slot holds, and its stripes of at least 256 slots), one query's blocks and scores, selected
+ * slots, fetches and copies, what was staged for each sequence, a list's state, and placement; for
+ * guesses a second list of what was staged, what was guessed and where it is, its hits, and
+ * fetches. */
 static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
 {
     uint64_t blocks = in->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
     uint64_t guesses = in->speculates ? (sequences(in) * 12 + 17) * k + lists * 16 : 0;
     return guesses + kv_selector_bytes(in->ctx_tokens) + in->cold_slots * 4 +
-           in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16) +
+           in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16 + 16) +
            sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes +
            evaluation_tables(in, lists);
 }

@@ -1,6 +1,8 @@
 /* kv/plane.c - see plane.h. */
 #include "kv/plane.h"
 
+#include "kv/partial.h"
+
 /* h2o and oracle differ in what they rank by alone. */
 static uint32_t evaluator(uint32_t policy)
 {
@@ -16,6 +18,8 @@ bool kv_policy_served(uint32_t pipeline, uint32_t request)
 
 uint32_t kv_plane_key_bytes(const struct kv_geometry *g, uint32_t policy)
 {
+    if (policy == KV_POLICY_PREFETCH)
+        return 2 * g->n_kv_heads * kv_partial_dims(g);
     return kv_policy_reads_keys(policy) ? 2 * kv_key_dims(g) : 0;
 }
 

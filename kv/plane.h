@@ -31,7 +31,9 @@ static inline bool kv_policy_reads_keys(uint32_t policy)
  * plane in the cold pool, are set up for one way to evaluate. */
 bool kv_policy_served(uint32_t pipeline, uint32_t request);
 
-/* Bytes of a token in the plane of keys; 0: the plane is of digests. */
+/* Bytes of a token in the plane of keys; 0: the plane is of digests. Whole keys, which the agent
+ * takes out of the entries, or (prefetch) parts of them (kv/partial.h), which come with a DEMOTE in
+ * the place of the mantissas: they take no more room. */
 uint32_t kv_plane_key_bytes(const struct kv_geometry *g, uint32_t policy);
 
 /* Bytes of a window, a multiple of a page: 1 MiB, or what all keys of a context take; 0 where

@@ -7,6 +7,7 @@
  *     hillinfer  digests, both sides     scores of cold tokens        4 bytes
  *     h2o        FP16 keys, on the CPU   keys of all cold tokens      key
  *     oracle     as h2o                  as h2o                       key
+ *     prefetch   parts of FP16 keys      parts of keys of all cold    part of a key
  *     leoam      abstracts of chunks,    keys of candidates that      key
  *                then keys, on the CPU     are cold
  *     each       -                       entries that were selected,  entry
@@ -59,7 +60,7 @@ static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
 {
     const struct kv_geometry *g = &load->geometry;
     uint64_t key = kv_plane_key_bytes(g, load->selection.policy), digest = kv_digest_bytes(g);
-    uint64_t heads = g->n_heads, dim = g->head_dim, n = (uint64_t)load->hot + load->cold;
+    uint64_t heads = g->n_heads, n = (uint64_t)load->hot + load->cold;
     struct kv_cost c = {.link_kv = (uint64_t)load->fetched * kv_entry_bytes(g)};
     switch (load->selection.policy) {
     case KV_POLICY_HILLINFER:
@@ -70,9 +71,10 @@ static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
         break;
     case KV_POLICY_H2O:
     case KV_POLICY_ORACLE:
+    case KV_POLICY_PREFETCH: /* parts of keys: `key` is what the plane has of one */
         c.flash_read = c.link_key = load->cold * key;
         c.dram_read = load->hot * key;
-        c.products = n * heads * dim;
+        c.products = n * heads * (key / 2 / g->n_kv_heads);
         break;
     case KV_POLICY_LEOAM:
         c.flash_read = c.link_key = load->candidates_cold * key;

@@ -33,8 +33,12 @@ struct kv_selector {
 };
 
 static const char *const policy_names[KV_POLICY_COUNT] = {
-    [KV_POLICY_HILLINFER] = "hillinfer", [KV_POLICY_FULL] = "full",   [KV_POLICY_H2O] = "h2o",
-    [KV_POLICY_ORACLE] = "oracle",       [KV_POLICY_LEOAM] = "leoam",
+    [KV_POLICY_HILLINFER] = "hillinfer",
+    [KV_POLICY_FULL] = "full",
+    [KV_POLICY_H2O] = "h2o",
+    [KV_POLICY_ORACLE] = "oracle",
+    [KV_POLICY_LEOAM] = "leoam",
+    [KV_POLICY_PREFETCH] = "prefetch",
 };
 
 const char *kv_policy_name(uint32_t policy)
@@ -44,16 +48,11 @@ const char *kv_policy_name(uint32_t policy)
 
 int kv_policy_parse(const char *name, uint32_t *out)
 {
-    static const char *const later[] = {"prefetch"};
     for (uint32_t i = 0; i < KV_POLICY_COUNT; i++) {
         if (strcmp(name, policy_names[i]) == 0) {
             *out = i;
             return 0;
         }
-    }
-    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
-        if (strcmp(name, later[i]) == 0)
-            return HILL_E_UNSUPPORTED;
     }
     return HILL_E_INVALID;
 }

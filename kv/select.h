@@ -19,15 +19,15 @@
 enum kv_policy { /* numbers are part of the record format */
                  KV_POLICY_HILLINFER = 0,
                  KV_POLICY_FULL = 1,
-                 KV_POLICY_H2O = 2,    /* attention mass of all queries so far */
-                 KV_POLICY_ORACLE = 3, /* attention mass of this query: a limit for comparisons */
-                 KV_POLICY_LEOAM = 4,  /* keys of the chunks with the highest bounds */
+                 KV_POLICY_H2O = 2,      /* attention mass of all queries so far */
+                 KV_POLICY_ORACLE = 3,   /* attention mass of this query: a limit for comparisons */
+                 KV_POLICY_LEOAM = 4,    /* keys of the chunks with the highest bounds */
+                 KV_POLICY_PREFETCH = 5, /* attention mass by a part of the keys' columns */
                  KV_POLICY_COUNT
 };
 
 const char *kv_policy_name(uint32_t policy);
-int kv_policy_parse(const char *name,
-                    uint32_t *out); /* HILL_E_UNSUPPORTED for prefetch: not in this version */
+int kv_policy_parse(const char *name, uint32_t *out); /* HILL_E_INVALID: unknown */
 
 struct kv_selection_settings {
     double alpha;    /* (0, 1] */

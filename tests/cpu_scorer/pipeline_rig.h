@@ -63,7 +63,7 @@ struct rig_agent {
     struct shm_doorbell *bell;
     struct shm_arena staging; /* a view */
     uint8_t *windows;         /* of keys */
-    uint32_t window_bytes;
+    uint32_t window_bytes, key_bytes;
     struct rig_slot slots[RIG_STRIPE * RIG_STRIPES];
     struct record_completion late[8]; /* DEMOTE completions held back */
     uint32_t n_late;
@@ -141,8 +141,11 @@ static void agent_demote(struct rig_agent *a, const struct record_demote *r)
                                .layer = r->header.layer,
                                .position = ((const uint32_t *)(at + parts.positions))[i]};
         memcpy(s->entry, at + parts.entries + i * RIG_ENTRY, RIG_ENTRY);
-        kv_digest_get(&rig_geometry, at + parts.digests, r->first_slot % 16 + i, s->mantissas,
-                      s->exponents);
+        if (a->key_bytes && a->key_bytes < 2 * RIG_DIMS) /* parts of keys */
+            memcpy(s->mantissas, at + parts.digests + i * a->key_bytes, a->key_bytes);
+        else
+            kv_digest_get(&rig_geometry, at + parts.digests, r->first_slot % 16 + i, s->mantissas,
+                          s->exponents);
     }
     agent_complete(a, &r->header, r->tag, RECORD_DEMOTE, 0, r->n_slots, 0);
 }
@@ -238,10 +241,11 @@ static void agent_read_keys(struct rig_agent *a, const struct record_read_keys *
 {
     const struct key_range *ranges = (const struct key_range *)(r + 1);
     uint8_t *at = a->windows + r->window * a->window_bytes;
-    uint32_t used = 0;
+    uint32_t used = 0, key_bytes = a->key_bytes;
+    bool whole = key_bytes == 2 * RIG_DIMS;
     for (uint32_t i = 0; i < r->n_ranges; i++) {
         uint32_t first = ranges[i].first_slot, n = ranges[i].n_slots;
-        uint32_t skip = first % RIG_STRIPE * 2 * RIG_DIMS % 4096;
+        uint32_t skip = first % RIG_STRIPE * key_bytes % 4096;
         assert_int_equal(first / RIG_STRIPE, (first + n - 1) / RIG_STRIPE);
         uint32_t end = first + n - 1; /* one from there on is committed */
         while (!a->slots[end].committed && end % RIG_STRIPE != RIG_STRIPE - 1)
@@ -251,9 +255,10 @@ static void agent_read_keys(struct rig_agent *a, const struct record_read_keys *
             const struct rig_slot *s = &a->slots[first + j];
             if (s->written)
                 assert_true(s->sequence == r->header.sequence && s->layer == r->header.layer);
-            memcpy(at + used + skip + j * 2 * RIG_DIMS, s->entry, 2 * RIG_DIMS);
+            memcpy(at + used + skip + j * key_bytes, whole ? (const void *)s->entry : s->mantissas,
+                   key_bytes);
         }
-        used += (skip + n * 2 * RIG_DIMS + 4095) / 4096 * 4096;
+        used += (skip + n * key_bytes + 4095) / 4096 * 4096;
     }
     assert_true(used <= a->window_bytes);
     agent_complete(a, &r->header, r->tag, RECORD_READ_KEYS, 0, r->n_ranges, used);
@@ -504,6 +509,7 @@ static struct rig *rig_start(const struct rig_options *o)
         io.key_windows = r->windows = rig_memory(KV_KEY_WINDOWS * config.key_window_bytes);
     r->agent->windows = io.key_windows;
     r->agent->window_bytes = config.key_window_bytes;
+    r->agent->key_bytes = kv_plane_key_bytes(&rig_geometry, o->policy);
     io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
     io.hot = r->hot_memory = rig_memory(io.hot_bytes);
     struct pipeline_hooks hooks = {r,           rig_interrupted, rig_stats,
@@ -580,6 +586,7 @@ struct rig_request {
     uint64_t uploads, in_place;
     bool check;                       /* against the oracle */
     double seen[RIG_LAYERS][RIG_CTX]; /* the oracle's sums of attention mass */
+    bool kept[RIG_LAYERS][2][16];     /* prefetch: columns of each KV head that count */
     /* of the last selection: what the attention still reads in the hot pool */
     uint32_t reading[RIG_GPU_SLOTS][2], n_reading, reading_layer; /* hot slot, position */
     uint32_t linger_us;                                           /* of each attention */
@@ -666,6 +673,27 @@ static uint16_t rig_half(uint64_t *random)
                       rig_random(random, 1024));
 }
 
+static double rig_half_value(uint16_t bits)
+{
+    double size = ldexp(1024 + (bits & 1023), (bits >> 10 & 31) - 25); /* rig_half's are normal */
+    return bits & 0x8000 ? -size : size;
+}
+
+/* The five columns of each KV head with the largest sums over the first n tokens. */
+static void rig_keep_columns(struct rig_request *q, uint32_t layer, uint32_t n)
+{
+    for (uint32_t h = 0; h < 2; h++)
+        for (uint32_t d = 0; d < 16; d++) {
+            double sums[16] = {0};
+            uint32_t before = 0;
+            for (uint32_t i = 0; i < n * 16; i++)
+                sums[i % 16] += fabs(rig_half_value(q->entries[layer][i / 16][h * 16 + i % 16]));
+            for (uint32_t other = 0; other < 16; other++)
+                before += sums[other] > sums[d] || (sums[other] == sums[d] && other < d);
+            q->kept[layer][h][d] = before < 5;
+        }
+}
+
 static void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
 {
     struct {
@@ -679,6 +707,8 @@ static void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
             entry[j] = rig_half(&q->random);
         memcpy(out.entries[i], entry, RIG_ENTRY);
     }
+    if (q->appended[layer] == 0)
+        rig_keep_columns(q, layer, n);
     gpu_push(q->rig, RING_APPEND, RECORD_APPEND, &out,
              (uint32_t)(sizeof out.append + n * RIG_ENTRY));
     q->appended[layer] += n;
@@ -774,12 +804,6 @@ static uint32_t oracle_select(const struct rig_request *q, uint32_t layer, uint3
     return k;
 }
 
-static double rig_half_value(uint16_t bits)
-{
-    double size = ldexp(1024 + (bits & 1023), (bits >> 10 & 31) - 25); /* rig_half's are normal */
-    return bits & 0x8000 ? -size : size;
-}
-
 /* Attention mass of n tokens, by the book. */
 static void oracle_mass(const struct rig_request *q, uint32_t layer, uint32_t n, const float *query,
                         double *mass)
@@ -791,8 +815,9 @@ static void oracle_mass(const struct rig_request *q, uint32_t layer, uint32_t n,
         for (uint32_t p = 0; p < n; p++) {
             double dot = 0;
             for (uint32_t i = 0; i < 16; i++)
-                dot += (double)query[h * 16 + i] *
-                       rig_half_value(q->entries[layer][p][h / 2 * 16 + i]);
+                if (q->settings.policy != KV_POLICY_PREFETCH || q->kept[layer][h / 2][i])
+                    dot += (double)query[h * 16 + i] *
+                           rig_half_value(q->entries[layer][p][h / 2 * 16 + i]);
             weights[p] = dot / 4;
             most = fmax(most, weights[p]);
         }

@@ -66,6 +66,12 @@ static void test_leoam_selects_the_same_at_every_place(void **unused)
     each_place_selects_the_same(KV_POLICY_LEOAM);
 }
 
+static void test_prefetch_selects_the_same_at_every_place(void **unused)
+{
+    (void)unused;
+    each_place_selects_the_same(KV_POLICY_PREFETCH);
+}
+
 /* A part of the keys comes over, about twice the selected share; candidates that lie together come
  * in whole pages. */
 static void test_leoam_reads_fewer_keys_than_h2o(void **unused)
@@ -135,6 +141,32 @@ static void test_a_pipeline_serves_what_it_is_set_up_for(void **unused)
     rig_stop(r);
 }
 
+/* M_0 counts what evaluating keys takes beside the tables. */
+static void test_the_plan_counts_what_is_allocated(void **unused)
+{
+    (void)unused;
+    for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++) {
+        struct rig_options o = {.csd = true, .beta = 0.25, .policy = policy};
+        struct kv_plan_input in = {.geometry = rig_geometry,
+                                   .ctx_tokens = RIG_CTX,
+                                   .n_sequences = RIG_SEQUENCES,
+                                   .selection = {.alpha = 1, .policy = policy},
+                                   .cold_slots = RIG_STRIPE * RIG_STRIPES};
+        struct kv_hot_plan plan;
+        struct rig *r = rig_start(&o);
+        assert_int_equal(kv_plan_hot(&plan, &in, 1u << 30, NULL), 0);
+        print_message("%s: %llu bytes, planned %llu\n", kv_policy_name(policy),
+                      (unsigned long long)pipeline_private_bytes(r->pipeline),
+                      (unsigned long long)plan.private_bytes);
+        assert_true(pipeline_private_bytes(r->pipeline) <= plan.private_bytes);
+        assert_true(plan.private_bytes < pipeline_private_bytes(r->pipeline) * 5 / 4);
+        assert_true(plan.staging_bytes >=
+                    shm_arena_bytes(plan.staging_slots, RIG_ENTRY) +
+                        KV_KEY_WINDOWS * kv_key_window_bytes(&rig_geometry, policy, RIG_CTX));
+        rig_stop(r);
+    }
+}
+
 /* What a sequence has seen ends with it: the next on its slot selects as if it were the first. */
 static void test_a_new_sequence_has_seen_nothing(void **unused)
 {
@@ -201,10 +233,12 @@ int main(void)
         cmocka_unit_test(test_h2o_selects_the_same_at_every_place),
         cmocka_unit_test(test_oracle_selects_the_same_at_every_place),
         cmocka_unit_test(test_leoam_selects_the_same_at_every_place),
+        cmocka_unit_test(test_prefetch_selects_the_same_at_every_place),
         cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),
         cmocka_unit_test(test_leoam_takes_each_importance),
         cmocka_unit_test(test_the_policies_select_differently),
         cmocka_unit_test(test_a_pipeline_serves_what_it_is_set_up_for),
+        cmocka_unit_test(test_the_plan_counts_what_is_allocated),
         cmocka_unit_test(test_a_new_sequence_has_seen_nothing),
         cmocka_unit_test(test_sequences_do_not_mix),
         cmocka_unit_test(test_a_silent_agent_fails_the_request),

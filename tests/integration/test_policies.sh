@@ -37,7 +37,7 @@ cold_tokens() {
 
 run "$work/full" --policy full --csd none
 prompt=$(field "$work/full" .prompt_tokens)
-for policy in h2o oracle leoam; do
+for policy in h2o oracle prefetch leoam; do
     first=""
     for placement in "--csd none" "--beta 4 --placement recency" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency --simd reference" "--csd none --simd reference"; do
         # shellcheck disable=SC2086  # words on purpose
@@ -52,6 +52,7 @@ for policy in h2o oracle leoam; do
         *none*) expect "$policy, $placement: keys over the link" "$keys" 0 ;;
         *recency*)
             wanted=$(($(cold_tokens "$prompt" "${words[1]}") * layers * key_bytes))
+            [ $policy != prefetch ] || wanted=$((wanted * 40 / key_bytes)) # 10 of 32 columns of each head
             [ $policy != leoam ] || wanted=$((wanted * 2 / 10)) # candidates: twice alpha, where all tokens are alike
             case $policy in
             leoam) within "$policy, $placement: keys over the link" "$keys" "$wanted" 10 400 ;; # pages of scattered chunks
@@ -62,6 +63,7 @@ for policy in h2o oracle leoam; do
         *) [ "$keys" -gt 0 ] || fail "$policy, $placement: no keys over the link" ;;
         esac
     done
+    [ $policy != prefetch ] || expect "prefetch guesses" "$(field "$work/out" .speculate)" on
     run "$work/all" --policy $policy --alpha 1 --beta 0.25
     expect "$policy, all tokens: the tokens of full" "$(field "$work/all" .tokens)" "$(field "$work/full" .tokens)"
 done

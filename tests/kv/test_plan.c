@@ -100,7 +100,7 @@ static void hot_plan_worked_by_hand(void **state)
     assert_int_equal(plan.staging_bytes, shm_arena_bytes(432, 128));
     /* header, words, 5 lists, 6 GPU lists of 200 with 5 counts, planes: each at 64 bytes */
     assert_int_equal(plan.tables_bytes, 128 + 40000 + 128 + 9664 + 320);
-    assert_int_equal(plan.private_bytes, kv_selector_bytes(2000) + 33 * 132 + 200 * 32 + 5 * 512);
+    assert_int_equal(plan.private_bytes, kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512);
     assert_int_equal(plan.block_bytes, 24 + 64 * (128 + 36 + 4));
     assert_int_equal(plan.n_blocks, 5 * 2); /* 36 tokens: one block, and one more, a layer */
     assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + plan.private_bytes +

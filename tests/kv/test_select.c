@@ -100,7 +100,8 @@ static void policies_go_by_name(void **state)
     assert_int_equal(policy, KV_POLICY_H2O);
     assert_int_equal(kv_policy_parse("oracle", &policy), 0);
     assert_int_equal(policy, KV_POLICY_ORACLE);
-    assert_int_equal(kv_policy_parse("prefetch", &policy), HILL_E_UNSUPPORTED);
+    assert_int_equal(kv_policy_parse("prefetch", &policy), 0);
+    assert_int_equal(policy, KV_POLICY_PREFETCH);
     assert_int_equal(kv_policy_parse("leoam", &policy), 0);
     assert_int_equal(policy, KV_POLICY_LEOAM);
     assert_int_equal(kv_policy_parse("fullest", &policy), HILL_E_INVALID);
