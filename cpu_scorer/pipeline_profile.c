@@ -13,6 +13,7 @@
  */
 #include "cpu_scorer/pipeline_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -358,6 +359,8 @@ static int score_round(struct profile_run *r, double rates[RATES])
     if (rc == 0) /* a block is scored whole, also where it is not full */
         rc = keep_busy(r, cold_scored, start_scoring, entry * KV_HOT_BLOCK_TOKENS * r->n_blocks,
                        &rates[F_C]);
+    if (p->config.cpu_gb_per_s > 0) /* modelled: the same work takes longer */
+        rates[F_C] = fmin(rates[F_C], p->config.cpu_gb_per_s * 1e9);
     if (rc == 0)
         rc = wait_until(r, cold_scored);
     p->query.open = false;

@@ -41,6 +41,8 @@ struct request {
     XXH64_state_t *hash;
     int64_t started_ns, begun_ns, prompt_done_ns, token_ns, idle_ns, longest_gap_ns, progress_ns;
     uint64_t upload_bytes;
+    uint64_t link_bytes, link_ns; /* what the modelled link carried */
+    bool reads_hot;               /* as SEQ_BEGIN said */
     Hill__FinishReason finish;
 };
 

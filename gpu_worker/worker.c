@@ -14,6 +14,12 @@
 
 #define OPEN_DEADLINE_MS 30000
 
+static void take_model(struct worker *w, const Hill__CsdModel *message)
+{
+    struct csd_model model = proto_csd_model(message);
+    gpu_link_set(&w->gpu_link, &model);
+}
+
 static void take_message(struct worker *w, Hill__Message *message)
 {
     switch (message->body_case) {
@@ -26,6 +32,9 @@ static void take_message(struct worker *w, Hill__Message *message)
         return;
     case HILL__MESSAGE__BODY_CANCEL:
         request_cancel(w, message->cancel->request_id);
+        break;
+    case HILL__MESSAGE__BODY_CSD_MODEL:
+        take_model(w, message->csd_model);
         break;
     case HILL__MESSAGE__BODY_REPLY:
         log_debug("the coordinator says: %s", message->reply->text);
@@ -193,6 +202,7 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
     w->gpu_slots = c->gpu_slots;
     w->n_sequences = rc ? 0 : c->n_sequences;
     w->gpu_kv_cap_bytes = c->gpu_kv_cap_bytes;
+    take_model(w, c->csd_model);
     return rc;
 }
 
