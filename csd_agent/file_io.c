@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -119,8 +121,21 @@ static int check_and_lock(struct file_io *io, const char *path, struct hill_why 
     return 0;
 }
 
+/* A file in memory: there is no drive to be kept busy, and io_uring hands each of its reads to a
+ * thread of the kernel. */
+static bool in_memory(int fd)
+{
+    struct statfs status;
+
+    return fstatfs(fd, &status) == 0 && status.f_type == TMPFS_MAGIC;
+}
+
 static void open_ring(struct file_io *io, const char *path, bool force_pread)
 {
+    if (in_memory(io->fd)) {
+        log_info("cold pool '%s' lies in memory: pread and pwrite", path);
+        return;
+    }
     int status = force_pread ? -ENOSYS : io_uring_queue_init(FILE_IO_DEPTH, &io->ring, 0);
 
     if (status == 0 && !(io->ring.features & IORING_FEAT_EXT_ARG)) {
