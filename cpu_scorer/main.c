@@ -24,7 +24,7 @@
 #include "kv/plan.h"
 #include "proto/worker_link.h"
 
-#define STAGES_STEPS  4u            /* decode steps between two StageTimes */
+#define STAGES_STEPS  2u            /* decode steps between two StageTimes */
 #define LIVE_EVERY_NS CLOCK_MS(200) /* heartbeats carry them twice a second */
 
 struct wire_stats {
