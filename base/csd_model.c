@@ -11,14 +11,21 @@ static const struct key {
     const char *name, *unit;
     size_t offset; /* of its double in struct csd_model */
     double min, max;
+    bool optional; /* 0: none, and not printed */
 } keys[] = {
-    {"flash", "GB/s", offsetof(struct csd_model, flash), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX},
-    {"write", "GB/s", offsetof(struct csd_model, write), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX},
-    {"link", "GB/s", offsetof(struct csd_model, link), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX},
+    {"flash", "GB/s", offsetof(struct csd_model, flash), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX,
+     false},
+    {"write", "GB/s", offsetof(struct csd_model, write), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX,
+     false},
+    {"link", "GB/s", offsetof(struct csd_model, link), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX,
+     false},
     {"gpu_link", "GB/s", offsetof(struct csd_model, gpu_link), CSD_MODEL_RATE_MIN,
-     CSD_MODEL_RATE_MAX},
-    {"score", "GB/s", offsetof(struct csd_model, score), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX},
-    {"latency_us", "us", offsetof(struct csd_model, latency_us), 0, CSD_MODEL_LATENCY_US_MAX},
+     CSD_MODEL_RATE_MAX, false},
+    {"score", "GB/s", offsetof(struct csd_model, score), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX,
+     false},
+    {"latency_us", "us", offsetof(struct csd_model, latency_us), 0, CSD_MODEL_LATENCY_US_MAX,
+     false},
+    {"cpu", "GB/s", offsetof(struct csd_model, cpu), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX, true},
 };
 
 #define N_KEYS (sizeof keys / sizeof keys[0])
@@ -48,7 +55,7 @@ static int read_pair(struct csd_model *model, const char *text, size_t length, b
     if (k == N_KEYS)
         return hill_fail(why, HILL_E_INVALID,
                          "unknown key '%s' (flash, write, link, gpu_link, score, "
-                         "latency_us)",
+                         "latency_us, cpu)",
                          pair);
     if (seen[k])
         return hill_fail(why, HILL_E_INVALID, "%s is given twice", pair);
@@ -90,6 +97,8 @@ int csd_model_check(const struct csd_model *model, struct hill_why *why)
 
     for (size_t k = 0; model->on && k < N_KEYS; k++) {
         double value = *figure(&copy, &keys[k]);
+        if (keys[k].optional && value == 0)
+            continue;
         if (!(value >= keys[k].min && value <= keys[k].max)) /* not a number is neither */
             return hill_fail(why, HILL_E_INVALID, "%s=%g is out of range (%g .. %g %s)",
                              keys[k].name, value, keys[k].min, keys[k].max, keys[k].unit);
@@ -113,8 +122,11 @@ const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *mo
         snprintf(out, CSD_MODEL_TEXT, "off");
         return out;
     }
-    for (size_t k = 0; k < N_KEYS; k++)
+    for (size_t k = 0; k < N_KEYS; k++) {
+        if (keys[k].optional && *figure(&copy, &keys[k]) == 0)
+            continue;
         used += (size_t)snprintf(out + used, CSD_MODEL_TEXT - used, "%s%s=%.9g", k ? "," : "",
                                  keys[k].name, *figure(&copy, &keys[k]));
+    }
     return out;
 }

@@ -2,7 +2,9 @@
  * base/csd_model.h - the figures of a modelled drive: what --csd-model and `hillctl csd-model` say.
  *
  * What: text like "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42" to numbers and
- * back; the only parser of it. csd_agent/device_model.h makes times of them. Keys that a text does
+ * back; the only parser of it. csd_agent/device_model.h, gpu_worker/gpu_link.h and
+ * cpu_scorer/pipeline_query.c make times of them. `cpu` stands in for a slower host and is 0 (and
+ * not printed) unless it is named. Keys that a text does
  * not name keep what is in force; with none in force, the figures of a SmartSSD below. Who calls
  * it: base/options_hill.c, the coordinator, hillctl; proto/validate.c checks ranges with it.
  * Concurrency: stateless. Failure: HILL_E_INVALID with the key at fault; nothing is changed then.
@@ -25,7 +27,7 @@
 #define CSD_MODEL_RATE_MIN       0.001 /* GB/s */
 #define CSD_MODEL_RATE_MAX       100000.0
 #define CSD_MODEL_LATENCY_US_MAX 1000000.0
-#define CSD_MODEL_TEXT           160 /* bytes of a printed model */
+#define CSD_MODEL_TEXT           192 /* bytes of a printed model */
 
 struct csd_model {
     bool on;             /* false: the drive takes the time it takes, and the rest means nothing */
@@ -34,6 +36,7 @@ struct csd_model {
     double gpu_link;     /* GB/s from the host to the GPU */
     double score;        /* GB/s of the FP16 K and V that the scored tokens stand for */
     double latency_us;   /* of each command that moves or scores anything */
+    double cpu;          /* GB/s of FP16 K and V that the CPU scores at most; 0: what it can */
 };
 
 /* Change model as text says: "off", or keys with values. */

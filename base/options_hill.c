@@ -175,7 +175,9 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "KEY=VALUE,...",
      .help =
          "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "
-         "score in GB/s (score: of FP16 KV) and latency_us; what is not named is a SmartSSD's"},
+         "score in GB/s (score: of FP16 KV) and latency_us; what is not named is a SmartSSD's. "
+         "cpu: "
+         "this host's scoring, as slow"},
     {.name = "score-bits",
      .type = OPTION_CHOICE,
      .choices = "8",

@@ -49,7 +49,7 @@ int balance_beta_bounded(double *beta, const struct balance_rates *rates, double
 
 /* The last samples of a figure that is measured step by step; a few wild ones do not move its
  * median. Zeroed: empty. */
-#define BALANCE_WINDOW 5u
+#define BALANCE_WINDOW 9u
 struct balance_window {
     double samples[BALANCE_WINDOW];
     uint32_t n; /* taken in so far */

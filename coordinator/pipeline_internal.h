@@ -54,7 +54,7 @@ struct pipeline {
         struct profile values;
         double alpha_c, alpha_s; /* share of each tier that a query uploads */
         /* as the last queries had it: seconds a byte, and shares; empty: as measured */
-        struct balance_window score_hot, score_cold, fetch_cold, share_hot, share_cold;
+        struct balance_window score_hot, score_cold, copy_hot, fetch_cold, share_hot, share_cold;
         double beta_measured;      /* Eq. 4 of the values */
         double beta, beta_bounded; /* in force, without and with M_c <= M_0 */
     } profile;

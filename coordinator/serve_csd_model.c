@@ -28,7 +28,8 @@ void csd_model_take_change(struct pipeline *p, const struct proto_address *from,
     proto_set_csd_model(&model, &s->options.csd_model);
     message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
     message.csd_model = &model;
-    worker_send(p, WORKER_AGENT, &message); /* one that is not there gets it with Configure */
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        worker_send(p, w, &message); /* one that is not there gets it with Configure */
     csd_model_print(text, &s->options.csd_model);
     log_info("device model %s", text);
     client_reply(p, from, 0, text);

@@ -58,10 +58,18 @@ static void volumes(const struct settings *s, double *M, double *M_0)
     *M_0 = entry * s->hot.n_blocks * KV_HOT_BLOCK_TOKENS;
 }
 
+/* Bytes of a side that go on to the GPU cross its modelled link as well. */
+static double with_link(const struct pipeline *p, double seconds_a_byte)
+{
+    const struct csd_model *m = &p->settings->options.csd_model;
+    return 1 / (seconds_a_byte + (m->on ? 1e-9 / m->gpu_link : 0));
+}
+
 static int work_out(struct pipeline *p, struct hill_why *why)
 {
     const struct profile_rates *r = &p->profile.values.rates;
-    const struct balance_rates rates = {r->f_c, r->f_s, r->B_c, r->B_s, 1};
+    const struct balance_rates rates = {r->f_c, r->f_s, with_link(p, 1 / r->B_c),
+                                        with_link(p, 1 / r->B_s), 1};
     double M, M_0;
     volumes(p->settings, &M, &M_0);
     int code =
@@ -83,8 +91,8 @@ static void tell_scorer(struct pipeline *p)
 
 static void forget_stages(struct pipeline *p)
 {
-    p->profile.score_hot = p->profile.score_cold = p->profile.fetch_cold = p->profile.share_hot =
-        p->profile.share_cold = (struct balance_window){.n = 0};
+    p->profile.score_hot = p->profile.score_cold = p->profile.copy_hot = p->profile.fetch_cold =
+        p->profile.share_hot = p->profile.share_cold = (struct balance_window){.n = 0};
 }
 
 /* Take up rates, and say what they are. */
@@ -134,8 +142,9 @@ static int target_of(struct pipeline *p, double *target)
     const struct profile_rates *r = &p->profile.values.rates;
     const struct balance_rates now = {
         1 / balance_window_median(&p->profile.score_hot, 1 / r->f_c),
-        1 / balance_window_median(&p->profile.score_cold, 1 / r->f_s), r->B_c,
-        1 / balance_window_median(&p->profile.fetch_cold, 1 / r->B_s), 1};
+        1 / balance_window_median(&p->profile.score_cold, 1 / r->f_s),
+        with_link(p, balance_window_median(&p->profile.copy_hot, 1 / r->B_c)),
+        with_link(p, balance_window_median(&p->profile.fetch_cold, 1 / r->B_s)), 1};
     p->profile.alpha_c = balance_window_median(&p->profile.share_hot, p->profile.alpha_c);
     p->profile.alpha_s = balance_window_median(&p->profile.share_cold, p->profile.alpha_s);
     int code = balance_beta_shares(target, &now, p->profile.alpha_c, p->profile.alpha_s, NULL);
@@ -152,6 +161,7 @@ void profile_take_stages(struct pipeline *p, const Hill__StageTimes *m)
         return;
     sample_cost(&p->profile.score_hot, m->score_hot_ns, entry * (double)m->hot_tokens);
     sample_cost(&p->profile.score_cold, m->score_cold_ns, entry * (double)m->cold_tokens);
+    sample_cost(&p->profile.copy_hot, m->copy_hot_ns, entry * (double)m->hot_hits);
     sample_cost(&p->profile.fetch_cold, m->fetch_cold_ns, entry * (double)m->cold_hits);
     sample_share(&p->profile.share_hot, m->hot_hits, m->hot_tokens);
     sample_share(&p->profile.share_cold, m->cold_hits, m->cold_tokens);

@@ -97,6 +97,7 @@ int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct h
     out->gpu_slots = c->gpu_slots;
     out->beta = c->beta;
     out->adapts = c->beta_auto;
+    out->cpu_gb_per_s = proto_csd_model(c->csd_model).cpu;
     out->placement = strcmp(c->placement, "bkp") == 0 ? PIPELINE_BKP : PIPELINE_RECENCY;
     out->pin = c->pin;
     out->speculates = c->speculate[0] && strcmp(c->speculate, "off") != 0;

@@ -24,7 +24,7 @@
 #include "kv/plan.h"
 #include "proto/worker_link.h"
 
-#define STAGES_STEPS  4u            /* decode steps between two StageTimes */
+#define STAGES_STEPS  2u            /* decode steps between two StageTimes */
 #define LIVE_EVERY_NS CLOCK_MS(200) /* heartbeats carry them twice a second */
 
 struct wire_stats {
@@ -35,7 +35,7 @@ struct wire_stats {
 /* What of a sequence has been told in StageTimes. */
 struct told {
     uint64_t request_id, queries, hot_copied, cold_hits;
-    int64_t score_hot_ns, score_cold_ns, fetch_cold_ns;
+    int64_t score_hot_ns, score_cold_ns, fetch_cold_ns, copy_hot_ns;
 };
 
 struct scorer {
@@ -61,6 +61,8 @@ static void take_message(struct scorer *s, const Hill__Message *message)
         pipeline_ask_profile(s->data.pipeline, CLOCK_MS(message->profile_request->limit_ms));
     else if (message->body_case == HILL__MESSAGE__BODY_BALANCE)
         pipeline_set_beta(s->data.pipeline, message->balance->beta);
+    else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
+        pipeline_set_cpu(s->data.pipeline, proto_csd_model(message->csd_model).cpu);
 }
 
 /* Look at the control plane; true when the current epoch must be left. */
@@ -116,6 +118,8 @@ static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
     wire->stats.score_cold_ms = ms(in->score_cold_ns);
     wire->stats.merge_ms = ms(in->merge_ns);
     wire->stats.fetch_ms = ms(in->fetch_ns);
+    wire->stats.steps_compared = in->steps;
+    wire->stats.imbalance = in->imbalance;
     wire->stats.promoted = in->promoted;
     wire->stats.demoted = in->demoted;
     wire->stats.bounced = in->bounced;
@@ -210,8 +214,10 @@ static struct told add_stages(const struct scorer *s, Hill__StageTimes *sum,
     sum->score_hot_ns += (uint64_t)(now->score_hot_ns - last.score_hot_ns);
     sum->score_cold_ns += (uint64_t)(now->score_cold_ns - last.score_cold_ns);
     sum->fetch_cold_ns += (uint64_t)(now->fetch_cold_ns - last.fetch_cold_ns);
-    return (struct told){now->request_id,   now->queries,       now->hot_copied,   now->cold.hits,
-                         now->score_hot_ns, now->score_cold_ns, now->fetch_cold_ns};
+    sum->copy_hot_ns += (uint64_t)(now->copy_hot_ns - last.copy_hot_ns);
+    return (struct told){now->request_id,    now->queries,      now->hot_copied,
+                         now->cold.hits,     now->score_hot_ns, now->score_cold_ns,
+                         now->fetch_cold_ns, now->copy_hot_ns};
 }
 
 static void tell_stages(struct scorer *s)

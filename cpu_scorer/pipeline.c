@@ -199,6 +199,11 @@ void pipeline_set_beta(struct pipeline *p, double beta)
             p->sequences[i].placement.beta = beta;
 }
 
+void pipeline_set_cpu(struct pipeline *p, double gb_per_s)
+{
+    p->config.cpu_gb_per_s = gb_per_s;
+}
+
 const struct hkm *pipeline_tables(const struct pipeline *p)
 {
     return &p->hkm;
@@ -249,6 +254,8 @@ int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy)
         int64_t agent = p->agent_heard_ns + p->config.agent_deadline_ns;
         deadline = agent < deadline ? agent : deadline;
     }
+    if (p->query.hot_due_ns && p->query.hot_due_ns < deadline)
+        deadline = p->query.hot_due_ns;
     /* a timeout is only another look */
     shm_doorbell_wait(p->io.bell, seen, deadline, busy ? SPIN_NS : 0);
     return p->hooks.interrupted(p->hooks.context) ? HILL_E_CANCELLED : 0;

@@ -46,8 +46,10 @@ struct pipeline_config {
     double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next */
     double margin;   /* bkp: of misses, for moving up; 0: the policy's default */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
-        cold_cap_bytes;               /* reported, enforced by the sizes given */
-    bool csd;                         /* an agent with a cold pool is attached */
+        cold_cap_bytes; /* reported, enforced by the sizes given */
+    double
+        cpu_gb_per_s; /* the modelled CPU scores no more FP16 K and V than that; 0: what it can */
+    bool csd;         /* an agent with a cold pool is attached */
     uint32_t stripe_slots, n_stripes; /* of the cold pool */
     kv_score_fn *score;
     uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
@@ -70,6 +72,9 @@ struct pipeline_stats {
     uint64_t flash_read_bytes, flash_write_bytes;
     int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
     int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
+    int64_t copy_hot_ns;   /* of fetch_ns, copying hot entries into staging */
+    uint32_t steps;        /* whose two sides were compared */
+    double imbalance;      /* median over them of |T_CPU - T_CSD| / the longer of the two */
     uint64_t hot_copied;   /* of the hot hits: not read where they lie, but sent to the GPU */
     uint64_t promoted, demoted, bounced;
     uint64_t queries, dropped_records;
@@ -136,6 +141,10 @@ void pipeline_ask_profile(struct pipeline *p, int64_t limit_ns);
  * are placed by a policy: more stays hot or comes up as it is missed, or goes down a batch at a
  * time. The data thread alone. */
 void pipeline_set_beta(struct pipeline *p, double beta);
+
+/* The modelled CPU: GB/s of FP16 K and V that it scores at most, from the next query on; 0: none.
+ */
+void pipeline_set_cpu(struct pipeline *p, double gb_per_s);
 
 /* Serve until interrupted. */
 int pipeline_run(struct pipeline *p);

@@ -12,6 +12,7 @@
  */
 #include "cpu_scorer/pipeline_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -73,6 +74,15 @@ static int clear_up(struct pipeline *p, struct sequence *s)
     return 1;
 }
 
+/* The middle of the steps' imbalances, to a percent. */
+static double median_imbalance(const struct sequence *s)
+{
+    uint32_t seen = 0, i = 0;
+    while (i < 100 && (seen += s->balance.counts[i]) * 2 < s->stats.steps)
+        i++;
+    return s->stats.steps ? (i + 0.5) / 100 : 0;
+}
+
 /* The tiers as they stand, beside what is counted as it happens. */
 static void fill_stats(struct pipeline *p, struct sequence *s)
 {
@@ -86,6 +96,7 @@ static void fill_stats(struct pipeline *p, struct sequence *s)
         gpu += gpu_slots_resident(&p->gpu, list);
     }
     stats->request_id = s->request_id;
+    stats->imbalance = median_imbalance(s);
     stats->selection_hash = XXH64_digest(s->hash);
     stats->beta = cold ? (double)hot / (double)cold : -1;
     stats->gpu.tokens = gpu;
@@ -289,6 +300,7 @@ static void start_sequence(struct pipeline *p, struct sequence *s, const struct 
                                                  .importance = r->importance};
     memset(s->layers, 0, p->config.geometry.n_layers * sizeof *s->layers);
     memset(&s->stats, 0, sizeof s->stats);
+    memset(&s->balance, 0, sizeof s->balance);
     XXH64_reset(s->hash, 0);
     s->cold_used = s->moves_wanted = false;
     ahead_begin(p, s);
@@ -446,6 +458,21 @@ static int take_append(struct pipeline *p, const struct record_append *r)
     return 1;
 }
 
+/* A decode step is over: how far apart its two sides were. */
+static void note_balance(struct sequence *s)
+{
+    struct step_balance *b = &s->balance;
+    int64_t cpu = s->stats.score_hot_ns + s->stats.copy_hot_ns;
+    int64_t csd = s->stats.score_cold_ns + s->stats.fetch_cold_ns;
+    double a = (double)(cpu - b->cpu_ns), c = (double)(csd - b->csd_ns);
+    b->cpu_ns = cpu;
+    b->csd_ns = csd;
+    if (!(a > 0 && c > 0))
+        return; /* one side alone, or a prompt's end */
+    b->counts[(int)(100 * fabs(a - c) / fmax(a, c))]++;
+    s->stats.steps++;
+}
+
 static int take_step_end(struct pipeline *p, const struct record_step_end *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
@@ -458,6 +485,7 @@ static int take_step_end(struct pipeline *p, const struct record_step_end *r)
                           r->n_tokens, layer, s->layers[layer].appended);
             return 1;
         }
+    note_balance(s);
     s->moves_wanted = true;
     return 1;
 }

@@ -77,6 +77,13 @@ struct guess {
 };
 #define GUESS_NONE UINT32_MAX
 
+/* The two sides of each step: what hot entries took (scored, copied), and what cold ones did
+ * (scored and fetched by the drive). */
+struct step_balance {
+    int64_t cpu_ns, csd_ns; /* of all layers, when the last step ended */
+    uint32_t counts[101];   /* steps by |difference| in percent of the longer side */
+};
+
 struct sequence {
     enum sequence_state state;
     int status; /* negative: the request has failed, and every query is answered with this */
@@ -105,6 +112,7 @@ struct sequence {
     uint32_t *kept;                       /* [n_layers][max_tokens], NULL: by recency */
     XXH64_state_t *hash;
     struct pipeline_stats stats;
+    struct step_balance balance;
 };
 
 struct demote {
@@ -121,6 +129,7 @@ struct query_state {
     bool cold_done; /* its completion arrived */
     int status;
     int64_t relayed_ns, cold_done_ns;
+    int64_t hot_due_ns; /* the modelled CPU is busy until then; 0: it is not waited for */
     uint64_t fetch_first_tag, fetch_last_tag;
     uint32_t fetches_sent, fetches_open, fetched; /* items, records, items */
 };

@@ -159,7 +159,7 @@ bool keys_fill_plane(struct pipeline *p, struct sequence *s, uint32_t layer, uin
                      const uint8_t *entries, const uint32_t *positions, uint8_t *plane)
 {
     uint32_t key_bytes = p->keys ? 2 * p->keys->key_halves : 0;
-    if (!p->keys || !p->keys->columns || key_bytes == 2 * p->hkm.key_dims)
+    if (!p->keys || !p->keys->columns || key_bytes == 2 * kv_key_dims(&p->config.geometry))
         return false;
     const uint16_t *columns = columns_of(p, s->index, layer);
     for (uint32_t i = 0; i < n; i++) {

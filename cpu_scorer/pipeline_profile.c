@@ -13,6 +13,7 @@
  */
 #include "cpu_scorer/pipeline_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,7 +317,8 @@ static double per_second(double bytes, int64_t ns)
     return bytes * 1e9 / (double)(ns > 0 ? ns : 1);
 }
 
-/* Jobs one after another until the drive is done, at least one: bytes a second. */
+/* Jobs one after another until the drive is done, at least one: bytes a second. A modelled CPU's
+ * real work is over long before: one job, as in a query. */
 static int keep_busy(struct profile_run *r, is_done *done, void (*start)(struct profile_run *),
                      double bytes, double *rate)
 {
@@ -330,7 +332,7 @@ static int keep_busy(struct profile_run *r, is_done *done, void (*start)(struct 
             return rc;
         sum += ns;
         n++;
-    } while (!done(r) && clock_now_ns() - began < BUSY_NS);
+    } while (!(r->p->config.cpu_gb_per_s > 0) && !done(r) && clock_now_ns() - began < BUSY_NS);
     *rate = per_second(bytes * n, sum);
     return 0;
 }
@@ -358,6 +360,8 @@ static int score_round(struct profile_run *r, double rates[RATES])
     if (rc == 0) /* a block is scored whole, also where it is not full */
         rc = keep_busy(r, cold_scored, start_scoring, entry * KV_HOT_BLOCK_TOKENS * r->n_blocks,
                        &rates[F_C]);
+    if (p->config.cpu_gb_per_s > 0) /* modelled: the same work takes longer */
+        rates[F_C] = fmin(rates[F_C], p->config.cpu_gb_per_s * 1e9);
     if (rc == 0)
         rc = wait_until(r, cold_scored);
     p->query.open = false;

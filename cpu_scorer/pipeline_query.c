@@ -13,6 +13,7 @@
 
 #include <string.h>
 
+#include "base/busy_until.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/stage_trace.h"
@@ -209,6 +210,29 @@ static int cold_scored(struct pipeline *p, struct sequence *s, const struct reco
     return HILL_E_PROTOCOL;
 }
 
+static int modelled_cpu_done(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    (void)s;
+    (void)q;
+    return clock_now_ns() >= p->query.hot_due_ns;
+}
+
+/* A modelled CPU (base/csd_model.h) would still be scoring what has been scored since `start`:
+ * sleep what is left. */
+static int wait_for_modelled_cpu(struct pipeline *p, struct sequence *s,
+                                 const struct record_query *q, int64_t start, uint64_t tokens)
+{
+    if (!(p->config.cpu_gb_per_s > 0))
+        return 0;
+    int64_t took = busy_until_time(tokens * p->hkm.entry_bytes, p->config.cpu_gb_per_s);
+    int64_t real = score_pool_last_ns(p->pool);
+    s->stats.score_hot_ns += took > real ? took - real : 0;
+    p->query.hot_due_ns = start + took;
+    int rc = wait_for(p, s, q, modelled_cpu_done, false);
+    p->query.hot_due_ns = 0;
+    return rc;
+}
+
 /* Relay, score, merge. The query is open only in here. */
 static int score_everything(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
@@ -216,6 +240,7 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
     if (p->query.cold_expected && (rc = wait_for(p, s, q, push_agent_query, false)) != 0)
         return rc;
     STAGE_BEGIN_AT(score_hot, &q->header);
+    int64_t start = clock_now_ns(), began = start;
     uint32_t n_blocks = start_hot_scoring(p, s, q);
     rc = score_own_share(p);
     if (rc == 0)
@@ -226,7 +251,7 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
     STAGE_END(score_hot,
               (uint64_t)n_blocks * KV_HOT_BLOCK_TOKENS * kv_digest_bytes(&p->config.geometry));
     s->stats.score_hot_ns += score_pool_last_ns(p->pool);
-    int64_t start = clock_now_ns();
+    start = clock_now_ns();
     STAGE_BEGIN_AT(merge, &q->header);
     rc = add_hot_scores(p, n_blocks, q->n_tokens);
     STAGE_END(merge, (uint64_t)n_blocks * KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
@@ -235,7 +260,9 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
         pipeline_fail(p, s, rc, "the hot pool holds a token of layer %u twice", q->header.layer);
         return rc;
     }
-    if (p->query.cold_expected) {
+    uint32_t hot = hkm_hot_tokens(&p->hkm, s->index, q->header.layer);
+    rc = wait_for_modelled_cpu(p, s, q, began, hot);
+    if (rc == 0 && p->query.cold_expected) {
         STAGE_BEGIN_AT(score_cold, &q->header);
         rc = wait_for(p, s, q, cold_scored, false);
         STAGE_END(score_cold, (uint64_t)p->query.cold_scored * sizeof(struct score_tuple));
@@ -424,13 +451,15 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
 
 /* The hot ones into their staging slots, on all scoring threads: they are read from all over the
  * hot pool. */
-static void copy_hot(struct pipeline *p, const struct sequence *s)
+static void copy_hot(struct pipeline *p, struct sequence *s)
 {
     struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes, .n = p->n_copies};
     if (s->reads_hot && p->n_copies == 0)
         return;
+    int64_t start = clock_now_ns();
     score_pool_start_copy(p->pool, &job, NULL);
     score_pool_wait(p->pool);
+    s->stats.copy_hot_ns += clock_now_ns() - start;
 }
 
 /* Also after one has failed: a slot that the agent may still write to must not be given to others.

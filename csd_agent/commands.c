@@ -185,7 +185,6 @@ static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
                       const uint16_t *scores, uint64_t flash_bytes)
 {
     struct data_plane *plane = run->plane;
-    uint64_t kv_bytes = (uint64_t)n * kv_entry_bytes(&plane->geometry);
     int64_t due = run->device->start;
     struct held_record *held = hold_room(
         plane, (uint32_t)(sizeof(struct record_score_block) + n * sizeof(struct score_tuple)));
@@ -193,7 +192,8 @@ static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
     if (!held)
         return plane->lost;
     uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
-    if (plane->model.figures.on)
+    uint64_t kv_bytes = (uint64_t)tuples * kv_entry_bytes(&plane->geometry);
+    if (plane->model.figures.on) /* its scorer passes over slots that do not count */
         due = device_model_score(&plane->model, run->device, flash_bytes, kv_bytes,
                                  tuples * sizeof(struct score_tuple));
     if (tuples == 0) {

@@ -3,27 +3,11 @@
 
 #include <math.h>
 
+#include "base/busy_until.h"
+
 static int64_t later(int64_t a, int64_t b)
 {
     return a > b ? a : b;
-}
-
-/* GB/s are bytes a nanosecond. */
-static int64_t time_of(uint64_t bytes, double gb_per_s)
-{
-    return (int64_t)ceil((double)bytes / gb_per_s);
-}
-
-/* Serve `ns` of work on a resource: it starts when the resource is free and its input starts to
- * come (input_start), and ends no earlier than the input does. Returns the end; *start: when it
- * began. */
-static int64_t serve(int64_t *free_at, uint64_t *busy_ns, int64_t input_start, int64_t input_end,
-                     int64_t ns, int64_t *start)
-{
-    *start = later(*free_at, input_start);
-    *busy_ns += (uint64_t)ns;
-    *free_at = later(*start + ns, input_end);
-    return *free_at;
 }
 
 void device_command_begin(struct device_command *command, const struct device_model *model,
@@ -40,12 +24,13 @@ int64_t device_model_score(struct device_model *model, struct device_command *co
     struct device_counters *c = &model->counters;
     int64_t start, read_end, end;
 
-    read_end = serve(&model->flash_free, &c->flash_ns, command->ready, command->ready,
-                     time_of(flash_bytes, f->flash), &start);
-    end = serve(&model->score_free, &c->score_ns, start, read_end, time_of(kv_bytes, f->score),
-                &start);
+    read_end = busy_until_serve(&model->flash_free, &c->flash_ns, command->ready, command->ready,
+                                busy_until_time(flash_bytes, f->flash), &start);
+    end = busy_until_serve(&model->score_free, &c->score_ns, start, read_end,
+                           busy_until_time(kv_bytes, f->score), &start);
     if (score_bytes > 0) /* a Score Block leaves when it is whole */
-        end = serve(&model->up_free, &c->link_ns, end, end, time_of(score_bytes, f->link), &start);
+        end = busy_until_serve(&model->up_free, &c->link_ns, end, end,
+                               busy_until_time(score_bytes, f->link), &start);
     command->done = later(command->done, end);
     return end;
 }
@@ -56,9 +41,10 @@ void device_model_read(struct device_model *model, struct device_command *comman
     struct device_counters *c = &model->counters;
     int64_t start, end;
 
-    end = serve(&model->flash_free, &c->flash_ns, command->ready, command->ready,
-                time_of(bytes, f->flash), &start);
-    end = serve(&model->up_free, &c->link_ns, start, end, time_of(bytes, f->link), &start);
+    end = busy_until_serve(&model->flash_free, &c->flash_ns, command->ready, command->ready,
+                           busy_until_time(bytes, f->flash), &start);
+    end = busy_until_serve(&model->up_free, &c->link_ns, start, end,
+                           busy_until_time(bytes, f->link), &start);
     command->ready = end;
     command->done = later(command->done, end);
 }
@@ -69,9 +55,10 @@ void device_model_write(struct device_model *model, struct device_command *comma
     struct device_counters *c = &model->counters;
     int64_t start, end;
 
-    end = serve(&model->down_free, &c->link_ns, command->ready, command->ready,
-                time_of(bytes, f->link), &start);
-    end = serve(&model->flash_free, &c->flash_ns, start, end, time_of(bytes, f->write), &start);
+    end = busy_until_serve(&model->down_free, &c->link_ns, command->ready, command->ready,
+                           busy_until_time(bytes, f->link), &start);
+    end = busy_until_serve(&model->flash_free, &c->flash_ns, start, end,
+                           busy_until_time(bytes, f->write), &start);
     command->done = later(command->done, end);
 }
 

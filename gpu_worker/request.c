@@ -190,6 +190,7 @@ static int push_prompt(struct request *r, struct hill_why *why)
 int request_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Selection *s = r->prefill->selection;
+    r->reads_hot = r->w->reads_hot && !r->w->gpu_link.on;
     struct record_seq_begin begin = {
         .header = request_header(r, 0),
         .request_id = r->prefill->request_id,
@@ -201,7 +202,7 @@ int request_begin(struct request *r, struct hill_why *why)
         .window = s->window,
         .policy = s->policy,
         .importance = s->importance,
-        .reads_hot = r->w->reads_hot,
+        .reads_hot = r->reads_hot,
     };
     int rc = admit(r, why);
     if (!rc && r->w->recorded)
@@ -254,7 +255,7 @@ int request_check_ready(struct request *r, struct hill_why *why)
     if (status)
         return hill_fail(why, status < 0 ? status : HILL_E_PROTOCOL,
                          "the scorer refuses the sequence: %s", hill_strerror(status));
-    int rc = r->w->reads_hot
+    int rc = r->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
     if (!rc && r->prefill->restore)
@@ -460,6 +461,8 @@ static void send_done(struct request *r, int rc, const char *text)
     done.gpu_idle_ms = r->idle_ns * 1e-6;
     done.gpu_busy_ms = decode_ms > done.gpu_idle_ms ? decode_ms - done.gpu_idle_ms : 0;
     done.gpu_upload_bytes = r->upload_bytes;
+    done.link_gpu_bytes = r->link_bytes;
+    done.link_gpu_ns = r->link_ns;
     done.gpu_resident_bytes = engine_kv_bytes(r->w->engine);
     done.longest_gap_ms = r->longest_gap_ns * 1e-6;
     done.token_median_ms = step_times_token_ms(&r->times);

@@ -47,6 +47,8 @@ struct request {
     int64_t token_idle_ns; /* idle_ns at the last token */
     struct step_times times;
     uint64_t upload_bytes;
+    uint64_t link_bytes, link_ns; /* what the modelled link carried */
+    bool reads_hot;               /* as SEQ_BEGIN said */
     Hill__FinishReason finish;
     /* sessions */
     uint32_t first_prompt;        /* tokens that were given, before a session was saved or now */

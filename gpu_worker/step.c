@@ -210,6 +210,20 @@ static int apply_uploads(struct worker *w, struct step_member *m,
                                    w->step.uploads, why);
 }
 
+/* What the modelled link to the GPU carries of a selection: its uploads, and what is read in place.
+ */
+static void charge_link(struct worker *w, struct step_member *m, const struct selected_item *items,
+                        uint32_t n_selected, uint32_t n_uploads)
+{
+    uint64_t n = n_uploads;
+    if (!w->gpu_link.on)
+        return;
+    for (uint32_t i = 0; i < n_selected; i++)
+        n += items[i].gpu_slot & SELECTED_HOT ? 1 : 0;
+    m->request->link_bytes += n * worker_entry_bytes(w);
+    m->request->link_ns += gpu_link_charge(&w->gpu_link, n * worker_entry_bytes(w), clock_now_ns());
+}
+
 /* Positions ascend below N and slots lie in the table: what the attention relies on. */
 static int check_items(const struct worker *w, const struct selected_item *items, uint32_t n,
                        uint32_t n_before, struct hill_why *why)
@@ -250,6 +264,8 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
         rc = apply_uploads(w, m, (const struct selected_upload *)(items + s->n_selected),
                            s->n_uploads, why);
     STAGE_END(upload, (uint64_t)s->n_uploads * worker_entry_bytes(w));
+    if (!rc)
+        charge_link(w, m, items, s->n_selected, s->n_uploads);
     _Static_assert(SELECTED_HOT == ENGINE_HOT, "a slot is handed on as it is");
     for (uint32_t i = 0; !rc && i < s->n_selected; i++)
         w->step.slots[i] = items[i].gpu_slot;
@@ -359,6 +375,8 @@ static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
     const struct request *first = w->step.members[0].request; /* of all rows: they wait together */
     STAGE_BEGIN(await_selection, first->sequence, first->step, w->step.layer);
     *rc = await_selections(w, why);
+    if (!*rc)
+        *rc = gpu_link_wait(w, why);
     STAGE_END(await_selection, 0);
     int64_t waited = clock_now_ns() - start;
     for (uint32_t i = 0; i < w->step.n_members; i++)
@@ -387,8 +405,10 @@ static int begin(struct worker *w, struct hill_why *why)
 static int say_reads_done(struct worker *w, struct hill_why *why)
 {
     int rc = 0;
-    for (uint32_t i = 0; !rc && w->reads_hot && i < w->step.n_members; i++) {
+    for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         const struct request *r = w->step.members[i].request;
+        if (!r->reads_hot)
+            continue;
         struct record_reads_done done = {.header = request_header(r, 0),
                                          .request_id = r->prefill->request_id};
         rc = dataplane_push(&w->plane, &w->plane.query, RECORD_READS_DONE, &done, sizeof done,

@@ -15,6 +15,12 @@
 #define OPEN_DEADLINE_MS 30000
 #define IDLE_SLICE_MS    1000
 
+static void take_model(struct worker *w, const Hill__CsdModel *message)
+{
+    struct csd_model model = proto_csd_model(message);
+    gpu_link_set(&w->gpu_link, &model);
+}
+
 static void take_message(struct worker *w, Hill__Message *message)
 {
     switch (message->body_case) {
@@ -30,6 +36,9 @@ static void take_message(struct worker *w, Hill__Message *message)
         break;
     case HILL__MESSAGE__BODY_SAVE:
         save_take_order(w, message->save);
+        break;
+    case HILL__MESSAGE__BODY_CSD_MODEL:
+        take_model(w, message->csd_model);
         break;
     case HILL__MESSAGE__BODY_REPLY:
         log_debug("the coordinator says: %s", message->reply->text);
@@ -198,6 +207,7 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
     w->gpu_slots = c->gpu_slots;
     w->n_sequences = rc ? 0 : c->n_sequences;
     w->gpu_kv_cap_bytes = c->gpu_kv_cap_bytes;
+    take_model(w, c->csd_model);
     return rc;
 }
 

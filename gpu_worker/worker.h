@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "gpu_worker/dataplane.h"
 #include "gpu_worker/engine.h"
+#include "gpu_worker/gpu_link.h"
 #include "gpu_worker/sampler.h"
 #include "gpu_worker/step.h"
 #include "proto/worker_link.h"
@@ -32,8 +33,9 @@ struct worker {
     struct dataplane plane; /* of the current epoch; plane.bell is NULL when there is none */
     bool ready;             /* Ready has been said for this epoch */
     uint32_t epoch, ctx_tokens, gpu_slots, n_sequences;
-    bool recorded;  /* the rings are: say what requests are made of */
-    bool reads_hot; /* the device reads hot entries where they lie */
+    bool recorded;            /* the rings are: say what requests are made of */
+    bool reads_hot;           /* the device reads hot entries where they lie */
+    struct gpu_link gpu_link; /* as the device model says */
     enum speculate speculate;
     uint64_t gpu_kv_cap_bytes;
     uint32_t next_query_id;

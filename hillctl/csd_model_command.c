@@ -42,11 +42,12 @@ int command_csd_model(int argc, char **argv)
                     .usage = "[KEY=VALUE,... | off] [--run-dir DIR]",
                     .summary =
                         "Show the modelled drive, or change it, also while a request runs: flash, "
-                        "write, link,\ngpu_link and score in GB/s (score: of FP16 KV), latency_us. "
-                        "What is not named stays.",
+                        "write, link,\ngpu_link, score and cpu in GB/s (score, cpu: of FP16 KV), "
+                        "latency_us. What is not named stays.",
                     .example = "hillctl csd-model flash=1.0",
-                    .notes = "A change holds for the drive's commands that start afterwards; it "
-                             "changes times, never results.\n",
+                    .notes = "A change holds for what starts afterwards; it changes times, never "
+                             "results.\ngpu_link is the GPU's; cpu makes this host's scoring "
+                             "that slow (0: as it is).\n",
                     .positional_max = 1}};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)

@@ -114,6 +114,7 @@ static json_t *bytes(const Hill__Done *gpu, const Hill__SequenceStats *s)
     set_integer(object, "flash_read", s, s ? s->flash_read_bytes : 0);
     set_integer(object, "flash_write", s, s ? s->flash_write_bytes : 0);
     set_integer(object, "gpu_upload", gpu, gpu ? gpu->gpu_upload_bytes : 0);
+    set_integer(object, "link_gpu", gpu, gpu ? gpu->link_gpu_bytes : 0); /* modelled */
     return object;
 }
 
@@ -128,6 +129,8 @@ static json_t *stages(const Hill__Done *gpu, const Hill__SequenceStats *s)
     set_real(object, "score_cold_ms", s, s ? s->score_cold_ms : 0);
     set_real(object, "merge_ms", s, s ? s->merge_ms : 0);
     set_real(object, "fetch_ms", s, s ? s->fetch_ms : 0);
+    set_real(object, "imbalance", s && s->steps_compared, s ? s->imbalance : 0);
+    set_real(object, "link_gpu_ms", gpu, gpu ? (double)gpu->link_gpu_ns / 1e6 : 0); /* modelled */
     return object;
 }
 
@@ -230,10 +233,10 @@ json_t *report_csd_model_json(const Hill__CsdModel *model, const Hill__CsdModelC
     set_real(object, "write", model->on, model->write);
     set_real(object, "link", model->on, model->link);
     set_real(object, "gpu_link", model->on, model->gpu_link);
-    /* uploads take the time they take in this version */
-    json_object_set_new(object, "gpu_link_modelled", json_false());
+    json_object_set_new(object, "gpu_link_modelled", json_boolean(model->on));
     set_real(object, "score", model->on, model->score);
     set_real(object, "latency_us", model->on, model->latency_us);
+    set_real(object, "cpu", model->on && model->cpu > 0, model->cpu);
     set_integer(object, "changes", c, c ? c->changes : 0);
     set_integer(object, "commands", c, c ? c->commands : 0);
     set_real(object, "flash_ms", c, c ? (double)c->flash_ns / 1e6 : 0);

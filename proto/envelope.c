@@ -202,7 +202,8 @@ struct csd_model proto_csd_model(const Hill__CsdModel *m)
                               .link = m->link,
                               .gpu_link = m->gpu_link,
                               .score = m->score,
-                              .latency_us = m->latency_us};
+                              .latency_us = m->latency_us,
+                              .cpu = m->cpu};
 }
 
 void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model)
@@ -215,4 +216,5 @@ void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model)
     out->gpu_link = model->gpu_link;
     out->score = model->score;
     out->latency_us = model->latency_us;
+    out->cpu = model->cpu;
 }

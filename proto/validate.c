@@ -265,6 +265,7 @@ static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *w
     CHECK("sequence_stats", "guess_found", m->n_guess_found == m->n_guess_chosen);
     for (size_t i = 0; i < m->n_guess_found; i++)
         CHECK("sequence_stats", "guess_found", m->guess_found[i] <= m->guess_chosen[i]);
+    CHECK("sequence_stats", "imbalance", share_ok(m->imbalance));
     return 0;
 }
 

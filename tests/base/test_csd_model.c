@@ -30,6 +30,20 @@ static void test_every_key_is_read(void **state)
     assert_true(m.score == 4.25 && m.latency_us == 100);
 }
 
+static void test_a_modelled_cpu_is_there_when_it_is_named(void **state)
+{
+    struct csd_model m = parsed((struct csd_model){0}, "flash=1.5");
+    char text[CSD_MODEL_TEXT];
+    (void)state;
+    assert_true(m.cpu == 0);
+    assert_null(strstr(csd_model_print(text, &m), "cpu"));
+    m = parsed(m, "cpu=0.5");
+    assert_true(m.cpu == 0.5 && m.flash == 1.5);
+    assert_non_null(strstr(csd_model_print(text, &m), ",cpu=0.5"));
+    assert_true(parsed(m, "link=2").cpu == 0.5);
+    assert_true(parsed(m, "cpu=0").cpu == 0);
+}
+
 static void test_what_is_not_named_is_a_smartssd_s_or_stays(void **state)
 {
     struct csd_model m = parsed((struct csd_model){0}, "flash=1.0");
@@ -67,6 +81,8 @@ static void test_bad_text_is_refused_by_the_key_and_changes_nothing(void **state
         {"latency_us=-1", "latency_us"},
         {"latency_us=2000000", "latency_us"},
         {"flash=2 ,write=1", "flash"},
+        {"cpu=-1", "cpu"},
+        {"cpu=0.0001", "cpu"},
         {"off,flash=2", "'off'"},
         {"flash=2,off", "'off'"},
         {"flash=1,write=a very long value that is longer than any number could reasonably be",
@@ -114,6 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_key_is_read),
+        cmocka_unit_test(test_a_modelled_cpu_is_there_when_it_is_named),
         cmocka_unit_test(test_what_is_not_named_is_a_smartssd_s_or_stays),
         cmocka_unit_test(test_bad_text_is_refused_by_the_key_and_changes_nothing),
         cmocka_unit_test(test_what_is_printed_reads_back),

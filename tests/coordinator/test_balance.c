@@ -172,21 +172,22 @@ static void test_any_beta_is_bound(void **state)
 
 static void test_a_window_gives_the_median_of_its_last_samples(void **state)
 {
-    (void)state;
+    const double first[] = {3, 1, 1000, 2, 5, 6, 7, 8};
     struct balance_window w = {0};
-    const double first[] = {3, 1, 1000, 2};
-    for (int i = 0; i < 4; i++)
+    (void)state;
+    for (unsigned i = 0; i < BALANCE_WINDOW - 1; i++)
         balance_window_add(&w, first[i]);
-    assert_true(balance_window_median(&w, 7) == 7); /* not full */
+    assert_true(balance_window_median(&w, 7.5) == 7.5); /* not full */
     balance_window_add(&w, NAN);
     balance_window_add(&w, -1);
-    assert_true(balance_window_median(&w, 7) == 7); /* these do not count */
+    assert_true(balance_window_median(&w, 7.5) == 7.5); /* these do not count */
     balance_window_add(&w, 4);
-    assert_true(balance_window_median(&w, 7) == 3); /* of 1 2 3 4 1000 */
+    assert_true(balance_window_median(&w, 7.5) == 5); /* of 1 2 3 4 5 6 7 8 1000 */
     balance_window_add(&w, 2000);
-    assert_true(balance_window_median(&w, 7) == 4); /* of 1 2 4 1000 2000: the 3 is gone */
+    assert_true(balance_window_median(&w, 7.5) ==
+                6); /* of 1 2 4 5 6 7 8 1000 2000: the 3 is gone */
     balance_window_add(&w, 0);
-    assert_true(balance_window_median(&w, 7) == 4); /* of 0 2 4 1000 2000 */
+    assert_true(balance_window_median(&w, 7.5) == 6); /* of 0 2 4 5 6 7 8 1000 2000 */
 }
 
 /* Half the way as a ratio: from 1 to 1.44 it is 1.2. From 1 to 4 half the way is 2: bounded

@@ -341,6 +341,7 @@ struct rig_options {
     bool speculates;
     uint32_t policy;  /* the pipeline's */
     const char *mass; /* path that evaluates keys; NULL: auto */
+    double cpu_gb_per_s; /* modelled */
 };
 
 struct rig {
@@ -470,6 +471,7 @@ static struct pipeline_config rig_config(const struct rig_options *o)
         .pin = o->pin,
         .adapts = o->adapts,
         .margin = 0.5, /* so that much moves */
+        .cpu_gb_per_s = o->cpu_gb_per_s,
         .csd = o->csd,
         .speculates = o->speculates,
         .stripe_slots = RIG_STRIPE,

@@ -805,32 +805,6 @@ static void test_a_damaged_entry_under_a_guess_fails_its_request(void **unused)
     gpu_prefill(q);
     assert_int_equal(gpu_decode_guessed(q, QUERY_AHEAD), 0);
     gpu_end(q);
-/* More refusals than the selection ring has room for: the worker counts the answers. */
-static void test_every_senseless_beginning_is_answered(void **unused)
-{
-    (void)unused;
-    enum { BEGINNINGS = 4000 };
-    struct rig_options o = {.csd = false};
-    struct rig *r = rig_start(&o);
-    struct record_seq_begin begin = {.header = {RIG_EPOCH, 1, 0, 0}, .request_id = 1}; /* empty */
-    uint32_t sent = 0, answered = 0;
-    while (answered < BEGINNINGS) {
-        int rc = HILL_E_WOULD_BLOCK;
-        if (sent < BEGINNINGS)
-            rc = shm_ring_push(&r->gpu[RING_APPEND], RECORD_SEQ_BEGIN, &begin, sizeof begin);
-        if (rc == 0) {
-            sent++;
-            continue;
-        }
-        assert_int_equal(rc, HILL_E_WOULD_BLOCK);
-        const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
-        assert_int_equal(ready->status, HILL_E_PROTOCOL);
-        shm_ring_release(&r->gpu[RING_SELECTION]);
-        answered++;
-        if (answered == 1) /* time for the pipeline to fill its ring */
-            usleep(200000);
-    }
-    assert_true(nothing_was_said(r));
     rig_stop(r);
 }
 

@@ -110,6 +110,27 @@ static void test_a_silent_agent_ends_it(void **unused)
     rig_stop(r);
 }
 
+/* 1 MB/s: far below what any machine scores. A query's hot tokens take what they take at that rate.
+ */
+static void test_a_modelled_cpu_takes_its_time_and_changes_nothing(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    uint64_t real = request(r);
+    assert_true(r->stats.steps > 0 && r->stats.imbalance >= 0 && r->stats.imbalance < 1);
+    rig_stop(r);
+    o.cpu_gb_per_s = 0.001;
+    r = rig_start(&o);
+    assert_int_equal(request(r), real);
+    double least = (double)STEPS * RIG_LAYERS * (PROMPT * 0.2) * RIG_ENTRY * 1000;
+    assert_true((double)r->stats.score_hot_ns >= least);
+    const struct pipeline_profile *m = rig_profile(r);
+    assert_int_equal(m->status, 0);
+    assert_true(m->median.f_c == 1e6);
+    rig_stop(r);
+}
+
 /* Decode with another beta from now on; how many tokens are hot at the end. */
 static uint64_t decode_with(struct rig_request *q, uint32_t hundredths, uint32_t steps)
 {
@@ -150,6 +171,7 @@ int main(void)
         cmocka_unit_test(test_tiers_of_few_blocks_and_stripes_are_measured_too),
         cmocka_unit_test(test_refused_while_a_request_runs),
         cmocka_unit_test(test_refused_without_a_drive),
+        cmocka_unit_test(test_a_modelled_cpu_takes_its_time_and_changes_nothing),
         cmocka_unit_test(test_beta_changes_while_a_request_runs),
         cmocka_unit_test(test_a_silent_agent_ends_it),
     };

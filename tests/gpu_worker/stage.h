@@ -45,6 +45,7 @@ struct stage_lane {
     int code;
     uint64_t logits_hash;
     double busy_ms, idle_ms, decode_ms, gap_ms;
+    uint64_t upload_bytes, link_bytes, link_ns;
 };
 
 struct stage {
@@ -63,6 +64,7 @@ struct stage {
     struct shm_arena arena;
     uint32_t entry_bytes;
     struct stage_lane lanes[STAGE_LANES];
+    struct csd_model model_figures; /* of the next Configure */
     uint64_t n_requests;
     uint32_t n_ready, n_failures, n_refused; /* refused: Done of a request that is on no lane */
     int refused_code;
@@ -381,6 +383,9 @@ static inline void stage_take_done(struct stage *s, const Hill__Done *done)
     lane->code = done->code;
     lane->logits_hash = done->logits_hash;
     lane->busy_ms = done->gpu_busy_ms;
+    lane->upload_bytes = done->gpu_upload_bytes;
+    lane->link_bytes = done->link_gpu_bytes;
+    lane->link_ns = done->link_gpu_ns;
     lane->idle_ms = done->gpu_idle_ms;
     lane->decode_ms = done->predicted_ms;
     lane->gap_ms = done->longest_gap_ms;
@@ -464,8 +469,23 @@ static inline void stage_configure(struct stage *s)
     c.n_embd = m->n_embd;
     c.n_ff = m->n_ff;
     c.n_vocab = m->n_vocab;
+    Hill__CsdModel figures;
+    proto_set_csd_model(&figures, &s->model_figures);
+    c.csd_model = &figures;
     message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
     message.configure = &c;
+    stage_send(s, &message);
+}
+
+/* The device model changes. */
+static inline void stage_set_model(struct stage *s, const char *text)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__CsdModel figures;
+    assert_int_equal(csd_model_parse(&s->model_figures, text, NULL), 0);
+    proto_set_csd_model(&figures, &s->model_figures);
+    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
+    message.csd_model = &figures;
     stage_send(s, &message);
 }
 

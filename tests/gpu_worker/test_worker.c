@@ -180,6 +180,26 @@ static void hot_entries_are_read_in_place(void **state)
     assert_true(first->n_in_place > 0);
 }
 
+/* Everything that a GPU of its own would have to receive takes its time on the modelled link, hot
+ * entries too; the tokens stay. The model goes with the next message. */
+static void a_modelled_link_carries_every_upload(void **state)
+{
+    (void)state;
+    stage_set_model(&stage, "gpu_link=0.004");
+    request();
+    assert_whole();
+    assert_false(first->reads_hot);
+    assert_true(first->link_bytes > 0);
+    assert_int_equal(first->link_bytes, first->upload_bytes);
+    assert_true(first->link_ns >= first->link_bytes * 250); /* each selection rounds up */
+    assert_true(first->link_ns <= first->link_bytes * 250 + PREDICT * shape.n_layers);
+    assert_true(first->idle_ms * 1e6 >= (double)first->link_ns * 0.99);
+    stage_set_model(&stage, "off");
+    request();
+    assert_whole();
+    assert_int_equal(first->link_bytes + first->link_ns, 0);
+}
+
 static void an_entry_outside_the_hot_pool_is_not_used(void **state)
 {
     (void)state;
@@ -461,6 +481,7 @@ int main(void)
         cmocka_unit_test(a_failed_selection_ends_one_request),
         cmocka_unit_test(a_stale_staging_slot_is_not_used),
         cmocka_unit_test(hot_entries_are_read_in_place),
+        cmocka_unit_test(a_modelled_link_carries_every_upload),
         cmocka_unit_test(an_entry_outside_the_hot_pool_is_not_used),
         cmocka_unit_test(a_request_that_cannot_fit_is_refused),
         cmocka_unit_test(a_new_epoch_takes_the_worker_along),

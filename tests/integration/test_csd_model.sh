@@ -41,6 +41,15 @@ expect "the default figures" "$(run_json "$work/out" "${model[@]}" "${request[@]
 # every query of the decode waits for its latency: 12 steps less the first, each layer
 expect "a slow drive is slow" "$(jq -n --slurpfile s "$work/slow" '$s[0].stages.score_cold_ms >= 11 * 20')" true
 
+expect "the link to the GPU is modelled" "$(field "$work/slow" '.csd_model.gpu_link_modelled and .bytes.link_gpu > 0 and .bytes.link_gpu == .bytes.gpu_upload
+    and (.stages.link_gpu_ms * 25e6 / .bytes.link_gpu | . > 0.99 and . < 1.2)')" true
+expect "without a model there is none" "$(field "$work/native" '"\(.bytes.link_gpu) \(.stages.link_gpu_ms)"')" "0 0"
+# a slow host and a slow link to the GPU: each waits as long as its bytes take
+run_json "$work/out" "${model[@]}" "${request[@]}" -n 12 --csd-model "cpu=0.02,gpu_link=0.02" || fail "cpu, gpu_link: $(cat "$work/out.err")"
+expect "a slow host and GPU link: hashes" "$(hashes "$work/out")" "$first"
+expect "a slow host and GPU link: the JSON says so" "$(field "$work/out" '.csd_model.cpu == 0.02 and .stages.score_hot_ms > 0
+    and .stages.link_gpu_ms * 0.02e6 >= .bytes.link_gpu and .stages.gpu_idle_ms >= .stages.score_hot_ms + .stages.link_gpu_ms')" true
+
 # ---- changed while a request runs ----
 up "${model[@]}" || fail "up"
 expect "no model at first" "$(hillctl csd-model)" off

@@ -119,8 +119,9 @@ static void refuses_a_device_model_out_of_range(void **state)
     (void)state;
     for (int bad = 0; bad < 8; bad++) {
         struct csd_model model = CSD_MODEL_SMARTSSD;
-        double *figures[] = {&model.flash, &model.write,      &model.link, &model.gpu_link,
-                             &model.score, &model.latency_us, &model.flash};
+        model.cpu = 0.5;
+        double *figures[] = {&model.flash, &model.write, &model.link, &model.gpu_link,
+                             &model.score, &model.cpu,   &model.flash};
         Hill__CsdModel wire;
         Hill__Message message = HILL__MESSAGE__INIT, *parsed = NULL;
         uint8_t body[512];
