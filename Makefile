@@ -88,7 +88,7 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 	$(shell pkg-config --libs cmocka 2>/dev/null)
 
 # a benchmark is bench/bench_<figure>.c with bench/harness.c; only `make bench` builds them
-$(O)/bench/bench_score: $(O)/cpu_scorer/scoring.o
+$(O)/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
 $(O)/bench/bench_flash: $(csd_agent_parts)
 $(O)/bench/bench_batch: $(gpu_worker_parts)
 $(O)/bench/bench_policies $(O)/bench/bench_ablation: $(bench_parts)

@@ -7,8 +7,7 @@
  * weights are read once a step, so a further row costs its arithmetic and its own entries only.
  * Every row must give the logits it gives alone, bit by bit. Then the running pipeline with as many
  * clients, on that model and on one whose weights dominate by far, each speed taken while all of
- * them decode; and how long a client waits between two tokens while the prompt of another is
- * computed. Who calls it: bench/run. Concurrency: one
+ * them decode. Who calls it: bench/run. Concurrency: one
  * thread and the device's; the clients are processes.
  */
 #include "bench/bench_clients.h"
@@ -176,76 +175,6 @@ static void measure_clients(const struct shape *shape, struct bench_samples *sam
         }
 }
 
-/* ---- a prompt beside a sequence that decodes ---- */
-
-static const uint32_t prompts[] = {0, 4096, 16384};
-enum { PROMPTS = sizeof prompts / sizeof prompts[0] };
-
-struct gaps {
-    struct bench_samples median, longest, first; /* ms; first: until the prompt's first token */
-};
-
-/* The gaps between the tokens of `c` that came in (from, to]. */
-static void sample_gaps(const struct bench_client *c, int64_t from, int64_t to, struct gaps *out)
-{
-    static double gaps[CLIENT_TOKENS];
-    uint32_t n = 0;
-    for (uint32_t t = 1; t < c->n; t++)
-        if (c->at_ns[t] > from && c->at_ns[t] <= to)
-            gaps[n++] = (double)(c->at_ns[t] - c->at_ns[t - 1]) * 1e-6;
-    if (n < 8)
-        bench_fail("only %u tokens came beside the prompt", n);
-    bench_sample(&out->median, bench_quantile(gaps, n, 0.5));
-    bench_sample(&out->longest, gaps[n - 1]); /* they are sorted now */
-}
-
-static bool has_enough(const struct bench_client *clients, uint32_t n)
-{
-    (void)n;
-    return clients[0].n >= PREDICT_ALONE;
-}
-
-/* One client decodes; another asks for a prompt of n tokens (0: nobody asks). */
-static void decode_beside(uint32_t n, struct gaps *out)
-{
-    static struct bench_client clients[2];
-    char name[16];
-    snprintf(name, sizeof name, "%u", n);
-    client_ask(&clients[0], "short", CLIENT_TOKENS);
-    clients_follow(clients, 1, clients_first_token);
-    if (n) {
-        client_ask(&clients[1], name, 1);
-        clients_follow(clients, 2, clients_second_began);
-        sample_gaps(&clients[0], clients[1].asked_ns, clients[1].at_ns[0], out);
-        bench_sample(&out->first, (double)(clients[1].at_ns[0] - clients[1].asked_ns) * 1e-6);
-    } else {
-        clients_follow(clients, 1, has_enough);
-        sample_gaps(&clients[0], clients[0].at_ns[0], clients[0].at_ns[clients[0].n - 1], out);
-    }
-    client_cancel(&clients[0]);
-    clients_follow(clients, n ? 2 : 1, clients_all_over);
-    client_close(&clients[0].client);
-    if (n)
-        client_close(&clients[1].client);
-}
-
-static void measure_gaps(const struct bench_options *o, uint32_t rounds, struct gaps *gaps)
-{
-    char name[16];
-    uint32_t n_prompts = o->quick ? 2 : PROMPTS;
-    for (uint32_t i = 1; i < n_prompts; i++) {
-        snprintf(name, sizeof name, "%u", prompts[i]);
-        pipeline_prompt(name, prompts[i]);
-    }
-    pipeline_start("-c 20000 -np 2 --alpha 0.05");
-    for (uint32_t round = 0; round < rounds; round++)
-        for (uint32_t i = 0; i < n_prompts; i++) {
-            bench_progress(round + 1, rounds, "decoding beside a prompt");
-            decode_beside(prompts[i], &gaps[i]);
-        }
-    pipeline_stop();
-}
-
 /* ---- the section ---- */
 
 static void print_table(const char *head, const uint32_t *of, uint32_t n,
@@ -259,33 +188,13 @@ static void print_table(const char *head, const uint32_t *of, uint32_t n,
     }
 }
 
-static void print_gaps(const struct gaps *gaps, uint32_t rounds)
-{
-    printf(
-        "\nOne client decodes while another's prompt is computed (`-c 20000 -np 2 --alpha 0.05`, "
-        "134 M parameters): the gaps between its tokens from the moment that the other asks until "
-        "its first token, in ms, %u rounds, prompts in turn. Between two steps of the one lies a "
-        "unit (a layer of a chunk) of the other's prompt at most.\n\n"
-        "| the other's prompt | gap, median | longest gap, median | of all rounds | the other's "
-        "first token after |\n|---|---:|---:|---:|---:|\n",
-        rounds);
-    for (uint32_t i = 0; i < PROMPTS && gaps[i].median.count; i++) {
-        char name[32] = "none", first[32] = "";
-        if (prompts[i]) {
-            snprintf(name, sizeof name, "%u tokens", prompts[i]);
-            snprintf(first, sizeof first, "%.0f", bench_median(&gaps[i].first));
-        }
-        printf("| %s | %.1f | %.1f | %.1f | %s |\n", name, bench_median(&gaps[i].median),
-               bench_median(&gaps[i].longest), bench_highest(&gaps[i].longest), first);
-    }
-}
-
 static void print_clients(const struct shape *shape, const struct bench_samples *samples)
 {
     printf("\nThe running pipeline on %s (`%s`): clients that all ask at once, prompts of %u "
            "tokens, all attended to; tokens a second of all together, while all of them decode; "
-           "%u rounds, numbers of clients in turn.\n\n",
-           shape->text, shape->options, shape->prompt_tokens, shape->rounds);
+           "%u round%s, numbers of clients in turn.\n\n",
+           shape->text, shape->options, shape->prompt_tokens, shape->rounds,
+           shape->rounds > 1 ? "s" : "");
     print_table("clients at once", shape->sizes, shape->n_sizes, samples);
 }
 
@@ -312,17 +221,14 @@ int main(int argc, char **argv)
 {
     struct bench_options o = bench_start("batch", argc, argv);
     static struct bench_samples engine[SIZES], small[SIZES], large[2];
-    static struct gaps gaps[PROMPTS];
-    uint32_t few = o.rounds < 3 ? o.rounds : 3; /* of what takes long */
     struct shape shapes[] = {
         {"model", "134 M parameters", "short", "-c 768 -np 8 --alpha 1", CONTEXT, 193, o.rounds,
          SIZES, sizes},
         {"large", "1.5 G parameters (the shape of Llama 3.2 1B, vocabulary 128256, F16)", "tiny",
-         "-c 256 -np 8 --alpha 1", 17, 145, few, 2, both}};
+         "-c 256 -np 8 --alpha 1", 17, 145, 1, 2, both}};
     measure_engine(&o, engine);
     measure_clients(&shapes[0], small);
     pipeline_stop();
-    measure_gaps(&o, few, gaps);
     if (!o.quick) {
         make_large();
         measure_clients(&shapes[1], large);
@@ -337,6 +243,5 @@ int main(int argc, char **argv)
     print_clients(&shapes[0], small);
     if (!o.quick)
         print_clients(&shapes[1], large);
-    print_gaps(gaps, few);
     return 0;
 }

@@ -211,7 +211,8 @@ static void prepare_scorer(struct score_set *set, uint32_t max_threads)
         set->scattered[layer * set->layer_blocks + turn * RUN_BLOCKS + i % RUN_BLOCKS] = i;
     }
     for (uint32_t threads = 1; threads <= max_threads; threads++)
-        if (score_pool_create(&set->pools[threads - 1], threads, kv_score_choose("auto")) != 0)
+        if (score_pool_create(&set->pools[threads - 1], threads, kv_score_choose("auto"), NULL) !=
+            0)
             bench_fail("starting scoring threads failed");
     if (kv_selector_create(&set->selector, tokens) != 0)
         bench_fail("creating a selection of %u tokens failed", tokens);

@@ -123,7 +123,14 @@ int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
     if (rc == 0 && (rc = create_buffers(p)) != 0)
         hill_fail(why, rc, "cannot set up scoring for a context of %u tokens: %s",
                   config->ctx_tokens, hill_strerror(rc));
-    if (rc == 0 && (rc = score_pool_create(&p->pool, config->threads, config->score)) != 0)
+    struct topology topology;
+    topology_read(&topology);
+    if (rc == 0)
+        topology_place(&topology, p->hkm.digests,
+                       (uint64_t)KV_HOT_BLOCK_TOKENS * kv_digest_bytes(&config->geometry),
+                       p->hkm.n_blocks);
+    if (rc == 0 &&
+        (rc = score_pool_create(&p->pool, config->threads, config->score, &topology)) != 0)
         hill_fail(why, rc, "cannot start %u scoring threads: %s", config->threads,
                   hill_strerror(rc));
     if (rc) {

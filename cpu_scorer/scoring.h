@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "kv/score.h"
+#include "cpu_scorer/topology.h"
 #include "shm/doorbell.h"
 
 struct score_pool;
@@ -51,8 +52,11 @@ struct work_job {
     uint64_t bytes; /* that are read: what helpers are woken for */
 };
 
-/* n_threads: the caller and its helpers; 0 is 1. */
-int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *score);
+/* n_threads: the caller (thread 0, of node 0's group) and its helpers, each bound to its group's
+ * node; 0 is 1. topology: NULL is one node. On several, a group scores the blocks of its node
+ * first, and then what other groups have left. */
+int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *score,
+                      const struct topology *topology);
 /* Finishes a running job first. NULL allowed. */
 void score_pool_destroy(struct score_pool *pool);
 

@@ -6,8 +6,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "cpu_scorer/scoring.h"
@@ -81,7 +84,7 @@ static void test_jobs_match_the_reference(void **unused)
     struct shm_doorbell bell;
     shm_doorbell_init(&bell);
     for (uint32_t threads = 1; threads <= 4; threads++) {
-        assert_int_equal(score_pool_create(&pool, threads, kv_score_reference), 0);
+        assert_int_equal(score_pool_create(&pool, threads, kv_score_reference, NULL), 0);
         for (int round = 0; round < 20; round++)
             run_job(pool, &bell, next_random(BLOCKS + 1), round % 2 ? WORK : WAIT);
         score_pool_destroy(pool);
@@ -95,7 +98,7 @@ static void test_a_helper_does_what_the_caller_leaves(void **unused)
     struct score_pool *pool;
     struct shm_doorbell bell;
     shm_doorbell_init(&bell);
-    assert_int_equal(score_pool_create(&pool, 2, kv_score_choose("auto")), 0);
+    assert_int_equal(score_pool_create(&pool, 2, kv_score_choose("auto"), NULL), 0);
     for (int round = 0; round < 5; round++) {
         run_job(pool, &bell, BLOCKS, LEAVE_IT);
         assert_true(score_pool_last_ns(pool) > 0);
@@ -112,7 +115,7 @@ static void test_destroy_finishes_a_running_job(void **unused)
     uint32_t blocks[BLOCKS];
     for (uint32_t i = 0; i < BLOCKS; i++)
         blocks[i] = i;
-    assert_int_equal(score_pool_create(&pool, 3, kv_score_reference), 0);
+    assert_int_equal(score_pool_create(&pool, 3, kv_score_reference, NULL), 0);
     struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, BLOCKS,
                             scores};
     memset(scores, 0xee, sizeof scores);
@@ -122,12 +125,125 @@ static void test_destroy_finishes_a_running_job(void **unused)
         assert_int_equal(scores[i], 0x8000);
 }
 
+/* ---- two nodes, made up ---- */
+
+enum { THREADS = 4 };
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_t caller;
+    const struct topology *nodes;
+    uint32_t slab, counts[BLOCKS], calls[THREADS];
+    bool went_abroad[THREADS]; /* has scored a block of another node */
+    bool came_back;            /* one that had scored a block of its own again */
+} seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Thread 0 is the caller, helper i is thread i + 1: by its name. */
+static uint32_t this_thread(void)
+{
+    char name[16] = "";
+    uint32_t helper = 0;
+    if (pthread_equal(pthread_self(), seen.caller))
+        return 0;
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    assert_int_equal(sscanf(name, "score/%u", &helper), 1);
+    return helper + 1;
+}
+
+static void note_who(const struct kv_geometry *g, const struct kv_query *query,
+                     const uint8_t *groups, uint32_t n_tokens, uint16_t *out)
+{
+    (void)query;
+    uint32_t block = (uint32_t)((uint64_t)(groups - digests) / (64 * kv_digest_bytes(g)));
+    uint32_t n = n_tokens / 64, thread = this_thread();
+    uint32_t node = topology_node_of_block(seen.nodes, seen.slab, block);
+    memset(out, 0, n_tokens * sizeof *out);
+    pthread_mutex_lock(&seen.lock);
+    seen.calls[thread]++;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(topology_node_of_block(seen.nodes, seen.slab, block + i), node);
+        seen.counts[block + i]++;
+    }
+    if (node != topology_node_of_thread(seen.nodes, thread, THREADS))
+        seen.went_abroad[thread] = true;
+    else if (seen.went_abroad[thread])
+        seen.came_back = true;
+    pthread_mutex_unlock(&seen.lock);
+    usleep(300); /* the others get their share */
+}
+
+static void test_a_group_scores_its_own_node_first(void **unused)
+{
+    (void)unused;
+    static const int8_t query[DIMS];
+    static const uint8_t shifts[HEADS];
+    struct topology nodes = {.n_nodes = 2, .ids = {0, 1}};
+    struct score_pool *pool;
+    uint32_t blocks[BLOCKS], busy = 0, turns = 0;
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        blocks[i] = (i * 7) % BLOCKS; /* 7 and 150 have no common divisor: each once */
+    for (uint32_t n = 0; n < 2; n++)
+        sched_getaffinity(0, sizeof nodes.cpus[n], &nodes.cpus[n]);
+    seen.nodes = &nodes;
+    seen.caller = pthread_self();
+    seen.slab = topology_slab_blocks(64 * kv_digest_bytes(&geometry));
+    assert_true(topology_node_of_block(&nodes, seen.slab, 0) == 0 &&
+                topology_node_of_block(&nodes, seen.slab, seen.slab) == 1 && seen.slab < BLOCKS);
+    assert_int_equal(score_pool_create(&pool, THREADS, note_who, &nodes), 0);
+    struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, BLOCKS,
+                            scores};
+    do { /* one that comes late finds nothing to do: until all have had something */
+        memset(seen.went_abroad, 0, sizeof seen.went_abroad);
+        score_pool_start(pool, &job, NULL);
+        score_pool_wait(pool);
+        turns++;
+        for (uint32_t i = 0; i < BLOCKS; i++)
+            assert_int_equal(seen.counts[i], turns);
+        assert_false(seen.came_back);
+        busy = 0;
+        for (uint32_t t = 0; t < THREADS; t++)
+            busy += seen.calls[t] > 0;
+    } while (busy < THREADS && turns < 100);
+    assert_int_equal(busy, THREADS);
+    score_pool_destroy(pool);
+}
+
+static void test_threads_and_slabs_are_divided_evenly(void **unused)
+{
+    (void)unused;
+    struct topology nodes = {.n_nodes = 3};
+    uint32_t threads[3] = {0}, slabs[3] = {0};
+    for (uint32_t t = 0; t < 12; t++)
+        threads[topology_node_of_thread(&nodes, t, 12)]++;
+    for (uint32_t block = 0; block < 90; block++)
+        slabs[topology_node_of_block(&nodes, 10, block)]++;
+    for (int n = 0; n < 3; n++)
+        assert_true(threads[n] == 4 && slabs[n] == 30);
+    assert_int_equal(topology_node_of_thread(&nodes, 0, 12), 0); /* the caller's */
+    assert_int_equal(topology_slab_blocks(1 << 20), 2);
+    assert_int_equal(topology_slab_blocks((1 << 20) + 1), 2);
+    assert_int_equal(topology_slab_blocks(5 << 20), 1);
+}
+
+static void test_this_machine_has_a_node_at_least(void **unused)
+{
+    (void)unused;
+    struct topology here;
+    topology_read(&here);
+    assert_in_range(here.n_nodes, 1, TOPOLOGY_NODES_MAX);
+    for (uint32_t n = 0; here.n_nodes > 1 && n < here.n_nodes; n++)
+        assert_true(CPU_COUNT(&here.cpus[n]) > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_jobs_match_the_reference),
         cmocka_unit_test(test_a_helper_does_what_the_caller_leaves),
         cmocka_unit_test(test_destroy_finishes_a_running_job),
+        cmocka_unit_test(test_a_group_scores_its_own_node_first),
+        cmocka_unit_test(test_threads_and_slabs_are_divided_evenly),
+        cmocka_unit_test(test_this_machine_has_a_node_at_least),
     };
     return cmocka_run_group_tests(tests, fill_digests, NULL);
 }
