@@ -1,13 +1,13 @@
 /*
  * bench/bench_decode_pipeline.h - the running pipeline and the peer's programs, for the figures
- * "decode" and "prefill".
+ * "decode", "prefill", "batch" and "speculation".
  *
  * What: makes the random-weight model (12 layers, width 768, 12 heads, FFN 2048, vocabulary 32000,
  * F16: 134 M parameters), starts the real pipeline on it with scripts/hillinfer, asks it for one
  * request at a time and reads the numbers it reports; runs llama.cpp's programs from PEER_DIR where
  * that is set. Everything runs on two threads. Of a random-weight model a byte of the prompt is a
- * token. Who calls it: bench_decode.c, bench_prefill.c. Failure: bench_fail(). What was started and
- * written is stopped and removed at exit.
+ * token. Who calls it: bench_decode.c, bench_prefill.c, bench_batch.c, bench_speculation.c.
+ * Failure: bench_fail(). What was started and written is stopped and removed at exit.
  */
 #ifndef HILL_BENCH_DECODE_PIPELINE_H
 #define HILL_BENCH_DECODE_PIPELINE_H
@@ -127,14 +127,23 @@ static inline void pipeline_prompt(const char *name, uint32_t n)
         bench_fail("cannot write %s", path);
 }
 
-/* On NAME.gguf of the folder. */
-static inline void pipeline_start_model(const char *name, const char *options)
+/* On a model file, with what else it is to be started with. */
+static inline void pipeline_start_with(const char *model, const char *options)
 {
     pipeline_runs = true; /* also when only a part of it has come up */
     run_or_fail("hillinfer up",
-                capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s/%s.gguf -t %u "
-                        "--csd none --state-dir %s/state --log-level error %s >&2",
-                        pipeline_folder, pipeline_folder, name, THREADS, pipeline_folder, options));
+                capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
+                        "--state-dir %s/state --log-level error %s >&2",
+                        pipeline_folder, model, THREADS, pipeline_folder, options));
+}
+
+/* On NAME.gguf of the folder, everything hot. */
+static inline void pipeline_start_model(const char *name, const char *options)
+{
+    char model[4200], all[512];
+    snprintf(model, sizeof model, "%s/%s.gguf", pipeline_folder, name);
+    snprintf(all, sizeof all, "--csd none %s", options);
+    pipeline_start_with(model, all);
 }
 
 static inline void pipeline_start(const char *options)
