@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "base/log.h"
+#include "kv/plan.h"
 #include "proto/recording_internal.h"
 #include "proto/records.h"
 
@@ -27,6 +28,14 @@ struct ring_context {
     struct recording *recording;
     enum layout_ring ring;
     bool producer;
+};
+
+/* What a sequence's last FETCHes brought for one (step, layer): a guess's and those of the query
+ * that it is ahead of. */
+struct fetched {
+    struct record_header header;
+    struct fetch_item *items;
+    uint32_t n, room;
 };
 
 struct recording {
@@ -39,9 +48,7 @@ struct recording {
     struct ring_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
     struct shm_ring_end *ends;
-    struct record_header fetched_for; /* of the last FETCH */
-    struct fetch_item *fetched;       /* for the query that it was for */
-    uint32_t n_fetched, fetched_room;
+    struct fetched fetched[KV_MAX_SEQUENCES];
     _Alignas(8) uint8_t buffer[BUFFER_BYTES];
 };
 
@@ -131,36 +138,38 @@ static void put_frame(struct recording *r, struct recording_frame frame, const v
 /* ---- staging ------------------------------------------------------------------------------ */
 
 /* The next query may have been peeked before what this one fetched has come up: only a FETCH for
- * another query replaces it. */
+ * another query of the sequence replaces it. */
 static void note_fetch(struct recording *r, const struct record_fetch *fetch)
 {
-    if (memcmp(&fetch->header, &r->fetched_for, sizeof r->fetched_for) != 0)
-        r->n_fetched = 0;
-    r->fetched_for = fetch->header;
-    uint32_t n = r->n_fetched + fetch->n_entries;
-    if (n > r->fetched_room) {
-        struct fetch_item *more = realloc(r->fetched, 2 * (size_t)n * sizeof *more);
+    struct fetched *f = &r->fetched[fetch->header.sequence];
+    if (memcmp(&fetch->header, &f->header, sizeof f->header) != 0)
+        f->n = 0;
+    f->header = fetch->header;
+    uint32_t n = f->n + fetch->n_entries;
+    if (n > f->room) {
+        struct fetch_item *more = realloc(f->items, 2 * (size_t)n * sizeof *more);
         if (!more) {
             r->cut = true;
             log_warn("the recording ends here: out of memory");
             return;
         }
-        r->fetched = more;
-        r->fetched_room = 2 * n;
+        f->items = more;
+        f->room = 2 * n;
     }
-    memcpy(r->fetched + r->n_fetched, fetch + 1, fetch->n_entries * sizeof *r->fetched);
-    r->n_fetched = n;
+    memcpy(f->items + f->n, fetch + 1, fetch->n_entries * sizeof *f->items);
+    f->n = n;
 }
 
-/* Entries that come up were copied out of the staging slots into which the query had them fetched.
- */
+/* Entries that come up were copied out of the staging slots into which the query, or a guess ahead
+ * of it, had them fetched. */
 static void record_staging(struct recording *r, const struct record_release *release)
 {
+    const struct fetched *f = &r->fetched[release->header.sequence];
     const uint32_t *slots = (const uint32_t *)(release + 1);
     for (uint32_t i = 0; i < release->n_slots; i++)
-        for (uint32_t k = 0; k < r->n_fetched; k++) {
-            uint32_t staging = r->fetched[k].staging_slot;
-            if (r->fetched[k].cold_slot != slots[i])
+        for (uint32_t k = 0; k < f->n; k++) {
+            uint32_t staging = f->items[k].staging_slot;
+            if (f->items[k].cold_slot != slots[i])
                 continue;
             put_frame(r,
                       (struct recording_frame){.kind = RECORDING_STAGING,
@@ -289,7 +298,8 @@ int recording_close(struct recording *r)
     int rc = r->failed;
     if (close(r->fd) != 0 && rc == 0)
         rc = hill_from_errno(errno);
-    free(r->fetched);
+    for (uint32_t i = 0; i < KV_MAX_SEQUENCES; i++)
+        free(r->fetched[i].items);
     free(r);
     return rc;
 }

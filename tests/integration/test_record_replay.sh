@@ -25,10 +25,12 @@ folders=(--run-dir "$run_dir" --state-dir "$state_dir")
 run=("${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -f "$work/prompt" -n 200 --temp 0 --ignore-eos --json)
 
 # --- what is recorded changes nothing, and each stage alone does again what it did
-for placement in recency bkp; do
-    file=$work/$placement.rec
-    "$hillinfer" run "${run[@]}" --placement $placement >"$work/plain" 2>"$work/err" || fail "run: $(cat "$work/err")"
-    "$hillinfer" record "$file" "${run[@]}" --placement $placement >"$work/recorded" 2>"$work/err" || fail "record: $(cat "$work/err")"
+for placement in recency bkp "bkp --speculate on" "bkp --speculate verify"; do
+    file=$work/${placement// /.}.rec
+    # shellcheck disable=SC2206  # words on purpose
+    how=(--placement $placement)
+    "$hillinfer" run "${run[@]}" "${how[@]}" >"$work/plain" 2>"$work/err" || fail "run: $(cat "$work/err")"
+    "$hillinfer" record "$file" "${run[@]}" "${how[@]}" >"$work/recorded" 2>"$work/err" || fail "record: $(cat "$work/err")"
     expect "$placement: recording changes no result" "$(field "$work/recorded" '[.selection_hash, .logits_hash] | join(" ")')" \
         "$(field "$work/plain" '[.selection_hash, .logits_hash] | join(" ")')"
     for stage in cpu_scorer csd_agent; do
