@@ -122,10 +122,10 @@ static void print_speed(uint32_t depth)
 {
     printf("## Speculation\n\nTokens a second over %u steps after a prompt of %u tokens, --alpha "
            "%g, --exact-layers 1; 134 M parameters in F16 (random weights), %u threads for all "
-           "processes together, %u rounds, modes in turn. In brackets the share of the decode in "
+           "processes together, %u round%s, modes in turn. In brackets the share of the decode in "
            "which the GPU waited for a selection. verify selected what off did, and each mode "
            "the same in every row.\n\n",
-           STEPS, depth, ALPHA, THREADS, speeds[0][0].count);
+           STEPS, depth, ALPHA, THREADS, speeds[0][0].count, speeds[0][0].count > 1 ? "s" : "");
     printf("| KV entries | off | on | verify | on / off | verify / off |\n"
            "|---|---:|---:|---:|---:|---:|\n");
     for (uint32_t s = 0; s < SCENES; s++) {
