@@ -131,7 +131,7 @@ bool setting_has_digests(const struct setting *s)
 
 bool setting_has_importance(const struct setting *s)
 {
-    return setting_has_digests(s) || (!s->window_only && s->selection.policy == KV_POLICY_LEOAM);
+    return setting_has_digests(s);
 }
 
 static void write_text(struct setting *s, const struct matrix_pipeline *p)
