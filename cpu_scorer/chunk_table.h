@@ -3,14 +3,16 @@
  * looks at (leoam; kv/bounds.h).
  *
  * What: abstracts of fine and coarse chunks, kept as tokens are appended, wherever those go.
- * chunk_table_begin bounds the coarse chunks for a query and takes the best one after the other: a
- * coarse chunk is replaced by its fine ones (chunks are refined only where the search gets), a fine
- * one's tokens become candidates, until there are enough (kv_bounds_candidates). Ties go to the
- * newer chunk. Then keys of candidates come in any order (chunk_table_keys, by several threads,
- * each position once), and chunk_table_finish gives scores: those of the candidates, 0 for the
- * others. Memory: counted in M_0 (kv/plan.c). Who calls it: pipeline_keys.c. Concurrency:
- * chunk_table_keys by the pool's threads between begin and finish, the rest by the data thread.
- * Failure: HILL_E_NOMEM at create; HILL_E_PROTOCOL when keys are missing.
+ * chunk_table_begin works out the attention mass of coarse chunks by their bounds; the best ones
+ * are refined, and of their fine chunks those with the most mass by their bounds are candidates,
+ * until there are enough tokens (kv_bounds_candidates). Ties go to the newer chunk. Then keys of
+ * candidates come in any order (chunk_table_keys, by several threads, each position once), and
+ * chunk_table_finish gives scores: the candidates' attention mass among themselves, 0 for the
+ * others. A chunk that is not whole below n_tokens is refined, or a candidate, without being
+ * bounded: tokens beyond may have come already, and the search must not depend on when. Memory:
+ * counted in M_0 (kv/plan.c). Who calls it: pipeline_keys.c. Concurrency: chunk_table_keys by the
+ * pool's threads between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at
+ * create; HILL_E_PROTOCOL when keys are missing.
  */
 #ifndef HILL_CPU_SCORER_CHUNK_TABLE_H
 #define HILL_CPU_SCORER_CHUNK_TABLE_H
@@ -46,10 +48,11 @@ bool chunk_table_wants(const struct chunk_table *t, uint32_t position);
 void chunk_table_keys(struct chunk_table *t, const uint16_t *keys, uint64_t stride_halfs,
                       uint32_t n, const uint32_t *positions);
 
-/* How many keys have come, of how many. */
+/* How many keys have come, of how many (tokens of candidates' chunks that are none count as come).
+ */
 uint32_t chunk_table_count(const struct chunk_table *t, uint32_t *wanted);
 
 /* Scores [n_tokens] for the selector. */
-int chunk_table_finish(struct chunk_table *t, uint16_t *scores);
+int chunk_table_finish(struct chunk_table *t, struct score_pool *pool, uint16_t *scores);
 
 #endif

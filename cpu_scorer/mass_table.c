@@ -105,6 +105,14 @@ void mass_table_keys(struct mass_table *t, const uint16_t *keys, uint64_t stride
     atomic_fetch_add_explicit(&t->count, count, memory_order_relaxed /* see the struct */);
 }
 
+void mass_table_leave_out(struct mass_table *t, uint32_t position)
+{
+    float *row = t->rows + (uint64_t)position * t->row;
+    for (uint32_t c = 0; c < t->row; c++)
+        row[c] = -1e30f;
+    atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed /* see the struct */);
+}
+
 uint32_t mass_table_count(const struct mass_table *t)
 {
     return atomic_load_explicit(&t->count, memory_order_relaxed /* see the struct */);

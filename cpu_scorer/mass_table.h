@@ -37,7 +37,10 @@ void mass_table_begin(struct mass_table *t, const float *q, uint32_t n_tokens);
 void mass_table_keys(struct mass_table *t, const uint16_t *keys, uint64_t stride_halfs, uint32_t n,
                      const uint32_t *positions);
 
-/* How many keys were there since begin. */
+/* There is no key at this position: it has no mass. */
+void mass_table_leave_out(struct mass_table *t, uint32_t position);
+
+/* How many keys were there since begin, those left out among them. */
 uint32_t mass_table_count(const struct mass_table *t);
 
 enum mass_rank {

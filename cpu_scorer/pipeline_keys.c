@@ -540,7 +540,7 @@ int keys_finish(struct pipeline *p, struct sequence *s, const struct record_quer
     uint32_t count, wanted = q->n_tokens;
     int rc = e->mass ? mass_table_finish(e->mass, p->pool, s->index, q->header.layer,
                                          q->header.step, rank_of(s, q), p->scores)
-                     : chunk_table_finish(e->chunks, p->scores);
+                     : chunk_table_finish(e->chunks, p->pool, p->scores);
     count = e->mass ? mass_table_count(e->mass) : chunk_table_count(e->chunks, &wanted);
     if (rc)
         pipeline_fail(p, s, rc, "%u of %u keys of layer %u were evaluated", count, wanted,

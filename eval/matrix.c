@@ -129,11 +129,6 @@ bool setting_has_digests(const struct setting *s)
     return !s->window_only && s->selection.policy == KV_POLICY_HILLINFER;
 }
 
-bool setting_has_importance(const struct setting *s)
-{
-    return setting_has_digests(s) || (!s->window_only && s->selection.policy == KV_POLICY_LEOAM);
-}
-
 static void write_text(struct setting *s, const struct matrix_pipeline *p)
 {
     const struct kv_selection_settings *k = &s->selection;
@@ -143,9 +138,8 @@ static void write_text(struct setting *s, const struct matrix_pipeline *p)
         snprintf(s->text, sizeof s->text, "window %s sinks %u window %u", s->amount, k->sinks,
                  k->window);
     else if (!setting_has_digests(s))
-        snprintf(s->text, sizeof s->text, "%s %s sinks %u window %u%s%s", s->name, s->amount,
-                 k->sinks, k->window, setting_has_importance(s) ? " importance " : "",
-                 setting_has_importance(s) ? kv_importance_name(k->importance) : "");
+        snprintf(s->text, sizeof s->text, "%s %s sinks %u window %u", s->name, s->amount, k->sinks,
+                 k->window);
     else
         snprintf(s->text, sizeof s->text,
                  "%s %s sinks %u window %u importance %s score-bits %s speculate %s", s->name,
@@ -191,7 +185,7 @@ static int add_policy(struct matrix *m, struct setting *s, const struct lists *l
                       struct hill_why *why)
 {
     int code = 0;
-    uint32_t ways = setting_has_importance(s) ? l->importances.count : 1;
+    uint32_t ways = setting_has_digests(s) ? l->importances.count : 1;
     for (uint32_t i = 0; code == 0 && i < ways; i++)
         if ((code = read_importance(s, l->importances.word[i], why)) == 0)
             code = add_amounts(m, s, l, why);

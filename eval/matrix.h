@@ -51,8 +51,7 @@ struct matrix {
     uint32_t n_pipelines;
 };
 
-/* Does importance change what it selects? Do the bits of digests (and speculation)? */
-bool setting_has_importance(const struct setting *s);
+/* Do importance, the bits of digests and speculation change what it selects? */
 bool setting_has_digests(const struct setting *s);
 
 /* Lists as typed; NULL: an empty one. policies and importances may be "all". */

@@ -33,8 +33,6 @@ static void print_name(const struct table *t, const struct setting *s, FILE *to)
 {
     const struct matrix_pipeline *p = &t->matrix->pipelines[s->pipeline];
     fputs(s->name, to);
-    if (setting_has_importance(s) && !setting_has_digests(s))
-        fprintf(to, ", %s", setting_importance(s));
     if (setting_has_digests(s)) {
         fprintf(to, ", INT%s, %s", p->score_bits, setting_importance(s));
         if (strcmp(p->speculate, "off") != 0)

@@ -181,7 +181,7 @@ static void print_row(const struct table *t, const struct table_row *row, FILE *
     const struct matrix_pipeline *p = &t->matrix->pipelines[s->pipeline];
     bool digests = setting_has_digests(s);
     fprintf(to, "| %s | %s | %s | %s | %s |", s->name, s->amount,
-            setting_has_importance(s) ? setting_importance(s) : "-", digests ? p->score_bits : "-",
+            digests ? setting_importance(s) : "-", digests ? p->score_bits : "-",
             digests ? p->speculate : "-");
     for (uint32_t i = 0; i < t->n_columns; i++)
         print_cell(to, &t->columns[i], &row->cells[i]);

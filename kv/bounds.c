@@ -1,8 +1,6 @@
 /* kv/bounds.c - see bounds.h. */
 #include "kv/bounds.h"
 
-#include "kv/score.h"
-
 uint64_t kv_bounds_bytes(const struct kv_geometry *g, uint32_t ctx_tokens)
 {
     uint64_t chunks = (uint64_t)ctx_tokens / KV_CHUNK_FINE + ctx_tokens / KV_CHUNK_COARSE + 2;
@@ -73,25 +71,11 @@ void kv_bounds_add(const struct kv_geometry *g, const uint16_t *keys, uint64_t s
         }
 }
 
-void kv_bounds_query(const struct kv_geometry *g, uint32_t importance, const float *q, float *whole,
-                     float *positive, float *negative)
+void kv_bounds_query(const struct kv_geometry *g, const float *prepared, float *positive,
+                     float *negative)
 {
-    uint32_t head = kv_mass_head(g);
-    memset(whole, 0, (uint64_t)g->n_kv_heads * head * sizeof *whole);
-    for (uint32_t h = 0; h < g->n_kv_heads; h++)
-        kv_query_head(g, importance, q, h, whole + (uint64_t)h * head);
-    for (uint64_t i = 0; i < (uint64_t)g->n_kv_heads * head; i++) {
-        positive[i] = whole[i] > 0 ? whole[i] : 0.0f;
-        negative[i] = whole[i] < 0 ? whole[i] : 0.0f;
+    for (uint64_t i = 0; i < kv_mass_query_floats(g); i++) {
+        positive[i] = prepared[i] > 0 ? prepared[i] : 0.0f;
+        negative[i] = prepared[i] < 0 ? prepared[i] : 0.0f;
     }
-}
-
-float kv_bounds_combine(const struct kv_geometry *g, uint32_t importance, const float *products)
-{
-    float value = products[0];
-    for (uint32_t h = 1; h < g->n_kv_heads; h++)
-        value = importance == KV_IMPORTANCE_SUM ? value + products[h]
-                : products[h] > value           ? products[h]
-                                                : value;
-    return value;
 }

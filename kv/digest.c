@@ -119,8 +119,9 @@ static void make_unit(float *head, uint32_t head_dim)
         head[i] = (float)((double)head[i] / length);
 }
 
-void kv_query_head(const struct kv_geometry *g, uint32_t importance, const float *q, uint32_t h,
-                   float *head)
+/* What a KV head's keys are multiplied with, before it is quantised. */
+static void head_query(const struct kv_geometry *g, uint32_t importance, const float *q, uint32_t h,
+                       float *head)
 {
     uint32_t group = g->n_heads / g->n_kv_heads;
     sum_group(q + (uint64_t)h * group * g->head_dim, group, g->head_dim, head);
@@ -173,14 +174,14 @@ void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const flo
     int32_t exponents[KV_MAX_KV_HEADS], largest = EXP_OF_ZERO;
     float head[KV_MAX_HEAD_DIM];
     for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        kv_query_head(g, importance, q, h, head);
+        head_query(g, importance, q, h, head);
         exponents[h] = query_head_exponent(head, g->head_dim);
         largest = exponents[h] > largest ? exponents[h] : largest;
     }
     int32_t base = largest == EXP_OF_ZERO ? 0 : largest - KV_QUERY_SHIFT_MAX;
     for (uint32_t h = 0; h < g->n_kv_heads; h++) {
         shifts[h] = (uint8_t)(exponents[h] > base ? exponents[h] - base : 0);
-        kv_query_head(g, importance, q, h, head);
+        head_query(g, importance, q, h, head);
         quantise_query_head(head, g->head_dim, base + shifts[h],
                             mantissas + (uint64_t)h * g->head_dim);
     }

@@ -9,6 +9,7 @@
 
 #include "kv/bounds.h"
 #include "kv/mass.h"
+#include "kv/partial.h"
 #include "kv/plane.h"
 #include "shm/arena.h"
 
@@ -125,18 +126,25 @@ static uint64_t staging_bytes(const struct kv_plan_input *in, uint32_t slots)
     return arena && window ? kv_plan_windows_offset(g, slots) + KV_KEY_WINDOWS * window : arena;
 }
 
-/* The same of chunks (cpu_scorer/chunk_table.c): abstracts, the query, products, the search,
- * scores.
- */
+/* Attention mass of so many tokens (cpu_scorer/mass_table.c): rows, blocks' maxima and sums,
+ * masses, their sums of each list, the query. */
+static uint64_t mass_tables(const struct kv_geometry *g, uint64_t tokens, uint64_t lists)
+{
+    uint64_t row = kv_mass_row(g), blocks = tokens / KV_MASS_BLOCK + 1;
+    return 4 * (tokens * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(g) +
+                lists * (tokens + 1));
+}
+
+/* Bounds of chunks (cpu_scorer/chunk_table.c): abstracts, the query's parts, bounds of chunks, the
+ * search, candidates and their masses. */
 static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
 {
     const struct kv_geometry *g = &in->geometry;
-    struct kv_geometry products = kv_bounds_geometry(g);
-    uint64_t ctx = in->ctx_tokens, fine = ctx / KV_CHUNK_FINE + 1;
-    uint64_t coarse = ctx / KV_CHUNK_COARSE + 1;
+    uint64_t fine = in->ctx_tokens / KV_CHUNK_FINE + 1, row = kv_mass_row(g);
     return lists * kv_bounds_bytes(g, in->ctx_tokens) +
-           4 * (3 * kv_mass_query_floats(&products) + 2 * coarse * kv_mass_row(&products)) +
-           12 * (coarse + fine) + 4 * fine + (fine / 64 + 1) * 8 + 2 * ctx + 11 * 64;
+           4 * (3 * kv_mass_query_floats(g) + (fine + KV_CHUNK_FINE + 3) * row) +
+           fine * (8 + 4 + 4 + 4 + 2 * KV_CHUNK_FINE) + (fine / 64 + 1) * 8 + 14 * 64 +
+           mass_tables(g, fine * KV_CHUNK_FINE, 1);
 }
 
 /* What reading cold keys takes (cpu_scorer/pipeline_keys.c): n ranges, windows, a window's pieces.
@@ -150,23 +158,20 @@ static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges
            16 * (window / (key_bytes * 64) + ranges + 1);
 }
 
-/* What evaluating FP16 keys takes besides (cpu_scorer/mass_table.c): rows, blocks' maxima and sums,
- * masses and their sums of each list. */
+/* What evaluating FP16 keys takes. */
 static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists)
 {
-    uint64_t row = kv_mass_row(&in->geometry), ctx = in->ctx_tokens;
-    uint64_t blocks = ctx / KV_MASS_BLOCK + 1;
+    const struct kv_geometry *g = &in->geometry;
+    struct kv_geometry parts = kv_partial_geometry(g);
+    uint64_t key_bytes = kv_plane_key_bytes(g, in->selection.policy);
     if (!kv_policy_reads_keys(in->selection.policy))
         return 0;
     if (in->selection.policy == KV_POLICY_LEOAM)
-        return chunk_tables(in, lists) + reading_tables(in, ctx);
-    /* prefetch: and the columns of each list's keys */
-    uint64_t columns = in->selection.policy == KV_POLICY_PREFETCH
-                           ? lists * kv_plane_key_bytes(&in->geometry, in->selection.policy)
-                           : 0;
-    return columns + reading_tables(in, in->cold_slots / 256) +
-           4 * (ctx * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(&in->geometry) +
-                lists * (ctx + 1));
+        return chunk_tables(in, lists) + reading_tables(in, in->ctx_tokens);
+    if (in->selection.policy == KV_POLICY_PREFETCH) /* and the columns of each list's keys */
+        return mass_tables(&parts, in->ctx_tokens, lists) + lists * key_bytes +
+               4 * kv_mass_query_floats(&parts) + reading_tables(in, in->cold_slots / 256);
+    return mass_tables(g, in->ctx_tokens, lists) + reading_tables(in, in->cold_slots / 256);
 }
 
 /* What the scorer keeps besides the segments: the selector, the cold map (which position a cold

@@ -80,8 +80,9 @@ static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
         c.flash_read = c.link_key = load->candidates_cold * key;
         c.dram_read = load->candidates_hot * key +
                       (n + KV_CHUNK_COARSE - 1) / KV_CHUNK_COARSE * kv_bounds_halves(g) * 2;
-        c.products = ((uint64_t)load->candidates_hot + load->candidates_cold) * kv_key_dims(g) +
-                     c.dram_read / 2;
+        c.products =
+            ((uint64_t)load->candidates_hot + load->candidates_cold) * heads * g->head_dim +
+            2 * ((n + KV_CHUNK_COARSE - 1) / KV_CHUNK_COARSE) * heads * g->head_dim;
         break;
     default: /* full: nothing is evaluated */
         break;

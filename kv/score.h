@@ -54,10 +54,6 @@ void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t str
 void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
                      int8_t *mantissas, uint8_t *shifts);
 
-/* What the keys of KV head h are multiplied with, before it is quantised: head [head_dim]. */
-void kv_query_head(const struct kv_geometry *g, uint32_t importance, const float *q, uint32_t h,
-                   float *head);
-
 /* Monotone map int64 -> u16: magnitude a (15 bits): a < 512: a itself; else e = floor(log2 a), ((e
  * - 8) << 9) | ((a >> (e - 9)) & 511); result 0x8000 + magnitude for values >= 0, 0x7fff -
  * magnitude for negative ones (of -value, so -1 < 0). */

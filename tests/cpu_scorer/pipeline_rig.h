@@ -681,7 +681,7 @@ static double rig_half_value(uint16_t bits)
     return bits & 0x8000 ? -size : size;
 }
 
-/* The five columns of each KV head with the largest sums over the first n tokens. */
+/* The eight columns of each KV head with the largest sums over the first n tokens. */
 static void rig_keep_columns(struct rig_request *q, uint32_t layer, uint32_t n)
 {
     for (uint32_t h = 0; h < 2; h++)
@@ -692,7 +692,7 @@ static void rig_keep_columns(struct rig_request *q, uint32_t layer, uint32_t n)
                 sums[i % 16] += fabs(rig_half_value(q->entries[layer][i / 16][h * 16 + i % 16]));
             for (uint32_t other = 0; other < 16; other++)
                 before += sums[other] > sums[d] || (sums[other] == sums[d] && other < d);
-            q->kept[layer][h][d] = before < 5;
+            q->kept[layer][h][d] = before < 8;
         }
 }
 
@@ -857,73 +857,114 @@ static uint32_t check_by_mass(struct rig_request *q, uint32_t layer, uint32_t n,
     return k;
 }
 
-/* Value of a key, or bound of the keys of positions first .. end - 1, by the book. */
-static double oracle_value(const struct rig_request *q, uint32_t layer, const float *query,
-                           uint32_t first, uint32_t end)
-{
-    double all = 0, most = -1e300;
-    for (uint32_t h = 0; h < 2; h++) {
-        double sums[16], length = 0, product = 0;
-        for (uint32_t i = 0; i < 16; i++) {
-            sums[i] = (double)query[h * 32 + i] + (double)query[h * 32 + 16 + i];
-            length += sums[i] * sums[i];
-        }
-        for (uint32_t i = 0; i < 16; i++) {
-            double term = -1e300;
-            for (uint32_t p = first; p < end; p++)
-                term = fmax(term, sums[i] * rig_half_value(q->entries[layer][p][h * 16 + i]));
-            product += term / (q->settings.importance == KV_IMPORTANCE_NORM ? sqrt(length) : 1);
-        }
-        all += product;
-        most = fmax(most, product);
-    }
-    return q->settings.importance == KV_IMPORTANCE_SUM ? all : most;
-}
-
 struct rig_chunk {
     uint32_t chunk;
-    double bound;
+    double logits[4], mass;
 };
 
 static int chunk_order(const void *a, const void *b)
 {
     const struct rig_chunk *x = a, *y = b;
-    return x->bound < y->bound ? 1 : x->bound > y->bound ? -1 : x->chunk < y->chunk ? 1 : -1;
+    return x->mass < y->mass ? 1 : x->mass > y->mass ? -1 : x->chunk < y->chunk ? 1 : -1;
 }
 
-/* leoam: fine chunks by their bounds until there are twice as many tokens as can be selected; of
- * those the best. */
+/* What the keys of positions first .. end - 1 can have at most for each head, by the book. */
+static void oracle_bounds(const struct rig_request *q, uint32_t layer, const float *query,
+                          uint32_t first, uint32_t end, struct rig_chunk *out)
+{
+    for (uint32_t h = 0; h < 4; h++) {
+        out->logits[h] = 0;
+        for (uint32_t i = 0; i < 16; i++) {
+            double most = -1e300;
+            for (uint32_t p = first; p < end; p++)
+                most = fmax(most, (double)query[h * 16 + i] *
+                                      rig_half_value(q->entries[layer][p][h / 2 * 16 + i]));
+            out->logits[h] += most / 4;
+        }
+    }
+}
+
+/* By attention mass among themselves, the most first. */
+static void oracle_rank(struct rig_chunk *chunks, uint32_t n)
+{
+    for (uint32_t c = 0; c < n; c++)
+        chunks[c].mass = 0;
+    for (uint32_t h = 0; h < 4; h++) {
+        double most = -1e300, sum = 0;
+        for (uint32_t c = 0; c < n; c++)
+            most = fmax(most, chunks[c].logits[h]);
+        for (uint32_t c = 0; c < n; c++)
+            sum += exp(chunks[c].logits[h] - most);
+        for (uint32_t c = 0; c < n; c++)
+            chunks[c].mass += exp(chunks[c].logits[h] - most) / sum;
+    }
+    qsort(chunks, n, sizeof *chunks, chunk_order);
+}
+
+static bool rig_is_free(const struct rig_request *q, uint32_t p, uint32_t n)
+{
+    return p >= q->settings.sinks && p + q->settings.window < n;
+}
+
+/* leoam's candidates: coarse chunks by their bounds until there are four times as many tokens as
+ * can be selected, their fine chunks until there are twice as many. */
+static void oracle_candidates(const struct rig_request *q, uint32_t layer, uint32_t n,
+                              const float *query, bool *candidate)
+{
+    static struct rig_chunk coarse[RIG_CTX / 64 + 1], fine[RIG_CTX / 16 + 1];
+    uint32_t k = kv_budget_tokens(&q->settings, n), forced = q->settings.sinks + q->settings.window;
+    uint32_t target = 2 * (k - forced), found = 0, refined = 0, n_fine = 0;
+    for (uint32_t c = 0; c < n / 64; c++) {
+        coarse[c].chunk = c;
+        oracle_bounds(q, layer, query, c * 64, c * 64 + 64, &coarse[c]);
+    }
+    oracle_rank(coarse, n / 64);
+    coarse[n / 64].chunk = n / 64; /* not whole: always refined */
+    for (uint32_t i = 0; i <= n / 64; i++) {
+        if (i < n / 64 && refined >= 2 * target)
+            continue;
+        for (uint32_t p = coarse[i].chunk * 64; p < coarse[i].chunk * 64 + 64; p++) {
+            refined += i < n / 64 && rig_is_free(q, p, n);
+            if (p % 16 == 0 && p + 16 <= n) {
+                fine[n_fine].chunk = p / 16;
+                oracle_bounds(q, layer, query, p, p + 16, &fine[n_fine++]);
+            }
+        }
+    }
+    oracle_rank(fine, n_fine);
+    for (uint32_t p = n / 16 * 16; p < n; p++) /* not whole: always looked at */
+        found += candidate[p] = rig_is_free(q, p, n);
+    for (uint32_t i = 0; i < n_fine && found < target; i++)
+        for (uint32_t p = fine[i].chunk * 16; p < fine[i].chunk * 16 + 16; p++)
+            found += candidate[p] = rig_is_free(q, p, n);
+}
+
+/* Of the candidates those with the most attention mass among themselves are in. */
 static uint32_t check_by_chunks(struct rig_request *q, uint32_t layer, uint32_t n,
                                 const float *query, const struct selected_item *items,
                                 uint32_t *positions)
 {
-    static struct rig_chunk chunks[RIG_CTX / 16 + 1];
+    static struct rig_chunk keys[RIG_CTX];
     bool in[RIG_CTX] = {false}, candidate[RIG_CTX] = {false};
-    uint32_t k = kv_budget_tokens(&q->settings, n), forced = q->settings.sinks + q->settings.window;
-    uint32_t n_chunks = (n + 15) / 16, target = 2 * (k - forced), found = 0;
+    uint32_t k = kv_budget_tokens(&q->settings, n), n_keys = 0;
     double least = 1e300, most = -1e300;
-    for (uint32_t c = 0; c < n_chunks; c++)
-        chunks[c] = (struct rig_chunk){
-            c, c * 16 + 16 <= n ? oracle_value(q, layer, query, c * 16, c * 16 + 16) : 1e300};
-    qsort(chunks, n_chunks, sizeof *chunks, chunk_order);
-    for (uint32_t c = 0; c < n_chunks && found < target; c++)
-        for (uint32_t p = chunks[c].chunk * 16; p < chunks[c].chunk * 16 + 16; p++)
-            if (p >= q->settings.sinks && p + q->settings.window < n)
-                found += candidate[p] = true;
+    oracle_candidates(q, layer, n, query, candidate);
     for (uint32_t i = 0; i < k; i++)
         in[positions[i] = items[i].position] = true;
     for (uint32_t p = 0; p < n; p++) {
-        if (p < q->settings.sinks || p + q->settings.window >= n) {
-            assert_true(in[p]);
-        } else if (candidate[p]) {
-            double value = oracle_value(q, layer, query, p, p + 1);
-            least = in[p] ? fmin(least, value) : least;
-            most = in[p] ? most : fmax(most, value);
-        } else {
-            assert_false(in[p]);
-        }
+        assert_true(in[p] ? candidate[p] || !rig_is_free(q, p, n) : rig_is_free(q, p, n));
+        if (!candidate[p])
+            continue;
+        keys[n_keys].chunk = p;
+        oracle_bounds(q, layer, query, p, p + 1, &keys[n_keys++]);
     }
-    assert_true(most <= least + fabs(least) * 0x1p-8);
+    oracle_rank(keys, n_keys);
+    for (uint32_t i = 0; i < n_keys; i++)
+        if (in[keys[i].chunk])
+            least = fmin(least, keys[i].mass);
+        else
+            most = fmax(most, keys[i].mass);
+    assert_true(most <= least * (1 + 0x1p-9));
     return k;
 }
 

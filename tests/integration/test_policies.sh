@@ -52,7 +52,7 @@ for policy in h2o oracle prefetch leoam; do
         *none*) expect "$policy, $placement: keys over the link" "$keys" 0 ;;
         *recency*)
             wanted=$(($(cold_tokens "$prompt" "${words[1]}") * layers * key_bytes))
-            [ $policy != prefetch ] || wanted=$((wanted * 40 / key_bytes)) # 10 of 32 columns of each head
+            [ $policy != prefetch ] || wanted=$((wanted / 2)) # half the columns of each head
             [ $policy != leoam ] || wanted=$((wanted * 2 / 10)) # candidates: twice alpha, where all tokens are alike
             case $policy in
             leoam) within "$policy, $placement: keys over the link" "$keys" "$wanted" 10 400 ;; # pages of scattered chunks

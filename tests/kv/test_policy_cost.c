@@ -36,7 +36,7 @@ static void test_each_policy_reads_what_it_evaluates(void **unused)
     expect(KV_POLICY_FULL, 0, 0, 0, 0);
     expect(KV_POLICY_HILLINFER, 800 * 132, 0, 3200, 200 * 132);
     expect(KV_POLICY_H2O, 800 * 256, 800 * 256, 0, 200 * 256);
-    expect(KV_POLICY_PREFETCH, 800 * 80, 800 * 80, 0, 200 * 80); /* 20 of 64 columns */
+    expect(KV_POLICY_PREFETCH, 800 * 128, 800 * 128, 0, 200 * 128); /* half the columns */
     expect(KV_POLICY_ORACLE, 800 * 256, 800 * 256, 0, 200 * 256);
 }
 
