@@ -1,5 +1,5 @@
 /* tests/bench/test_formula.c - the prediction against numbers worked by hand on figures that are
- * easy to multiply: one KV head of 2, so 8 bytes an entry, 4 a key, 8 a digest. (The bytes
+ * easy to multiply: 4 KV heads of 4, so 64 bytes an entry, 32 a key, 20 a digest. (The bytes
  * themselves: tests/kv/test_policy_cost.c.) */
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 static struct kv_cost_load load_of(uint32_t policy)
 {
     return (struct kv_cost_load){
-        .geometry = {2, 1, 1, 2},
+        .geometry = {2, 4, 4, 4},
         .selection = {.alpha = 0.2, .sinks = 4, .window = 16, .policy = policy},
         .hot = 200,
         .cold = 800,
@@ -47,14 +47,13 @@ static void test_hillinfer_takes_its_slowest_stage(void **unused)
     (void)unused;
     struct kv_cost_load load = load_of(KV_POLICY_HILLINFER);
     struct formula_times t = formula_times(&load, &model, BLOCK);
-    /* 1000 ns; a digest is 8 bytes (its group 128): flash 800 * 8 / 2 = 3200, scoring 800 * 8 / 5 =
-     * 1280; the last 10 scores 40 / 4 */
-    assert_near(t.evaluate * 1e9, 1000 + 3200 + 10);
-    assert_near(t.fetch * 1e9, 1000 + 240); /* flash 480 / 2, link 480 / 4 */
-    struct csd_model slow = model;
-    slow.score = 1; /* now scoring is the slowest */
-    t = formula_times(&load, &slow, BLOCK);
-    assert_near(t.evaluate * 1e9, 1000 + 6400 + 10);
+    /* 1000 ns; flash 800 * 20 / 2 = 8000, scoring 800 * 64 / 5; the last 10 scores 40 / 4 */
+    assert_near(t.evaluate * 1e9, 1000 + 10240 + 10);
+    assert_near(t.fetch * 1e9, 1000 + 1920); /* flash 3840 / 2, link 3840 / 4 */
+    struct csd_model fast = model;
+    fast.score = 10; /* now flash is the slowest */
+    t = formula_times(&load, &fast, BLOCK);
+    assert_near(t.evaluate * 1e9, 1000 + 8000 + 10);
 }
 
 static void test_keys_take_the_slower_of_flash_and_link(void **unused)
@@ -62,12 +61,12 @@ static void test_keys_take_the_slower_of_flash_and_link(void **unused)
     (void)unused;
     struct kv_cost_load load = load_of(KV_POLICY_H2O);
     struct formula_times t = formula_times(&load, &model, BLOCK);
-    assert_near(t.evaluate * 1e9, 1000 + 1600); /* 800 * 4 / 2 */
+    assert_near(t.evaluate * 1e9, 1000 + 12800); /* 800 * 32 / 2 */
     struct csd_model narrow = model;
     narrow.link = 1;
     t = formula_times(&load, &narrow, BLOCK);
-    assert_near(t.evaluate * 1e9, 1000 + 3200);
-    assert_near(t.fetch * 1e9, 1000 + 480);
+    assert_near(t.evaluate * 1e9, 1000 + 25600);
+    assert_near(t.fetch * 1e9, 1000 + 3840);
 }
 
 static void test_what_is_not_asked_takes_no_time(void **unused)
