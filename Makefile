@@ -10,7 +10,7 @@ CONFIG  ?= release
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 
-LIBRARIES := base shm kv policy proto pool model
+LIBRARIES := base shm kv policy proto pool model session
 # program = folder
 hill-gpu-worker  := gpu_worker
 hill-cpu-scorer  := cpu_scorer
@@ -61,7 +61,7 @@ endef
 $(foreach l,$(LIBRARIES),$(eval $(call library_rules,$(l))))
 $(O)/libproto.a: $(O)/proto/hill.pb-c.o
 
-# A library may use those to its left in base, shm, kv, policy, proto, pool, model; archives are grouped once.
+# A library may use those to its left in base, shm, kv, policy, proto, pool, model, session; archives are grouped once.
 ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
 LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
        $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS)

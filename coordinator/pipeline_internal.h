@@ -38,6 +38,7 @@ struct pipeline {
     int change_code; /* UNDO: what the client is told when the pipeline is ready again */
     char change_text[512];
     uint64_t malformed;
+    uint64_t model_identity; /* 0: not asked for yet */
     struct {
         struct csd_model_use before, last; /* of the agents that are gone; as this one said last */
         uint32_t changes;                  /* of the model by clients */
@@ -90,6 +91,11 @@ void change_attach_failed(struct pipeline *p, int code, const char *text);
 void serve_workers(struct pipeline *p);
 void serve_heartbeats(struct pipeline *p);
 void serve_clients(struct pipeline *p);
+/* May a request be taken now? And take it: into the queue, Accepted to its client; save_path: where
+ * its session goes at the end, or empty. On failure the request is destroyed. */
+int request_room(struct pipeline *p, struct hill_why *why);
+int request_accept(struct pipeline *p, const struct proto_address *from, struct request *r,
+                   const char *save_path, struct hill_why *why);
 /* Send to a client; a Reply with code and text. */
 int client_reply(struct pipeline *p, const struct proto_address *to, int code, const char *text);
 int worker_send(struct pipeline *p, enum worker w, const Hill__Message *message);
@@ -103,6 +109,21 @@ struct csd_model_use csd_model_used(const struct pipeline *p);
 /* The model in force, and what was counted since then. */
 void csd_model_show(const struct pipeline *p, const struct csd_model_use *since,
                     Hill__CsdModel *model, Hill__CsdModelCounters *counters);
+
+/* ---- serve_sessions.c ---- */
+struct session_terms;
+void session_take_save(struct pipeline *p, const struct proto_address *from,
+                       const Hill__SaveSession *order);
+void session_take_restore(struct pipeline *p, const struct proto_address *from,
+                          const Hill__RestoreSession *order);
+void session_on_saved(struct pipeline *p, struct request *r, const Hill__Saved *saved);
+/* A save that was ordered will not come: its client is told. */
+void session_save_lost(struct pipeline *p, struct request *r, const char *reason);
+/* HILL_E_INVALID: its policy has a state of its own. */
+int session_can_be_saved(const struct kv_selection_settings *selection, struct hill_why *why);
+/* out points into terms and at path. */
+void session_to_wire(struct pipeline *p, const struct request *r, const char *path,
+                     struct session_terms *terms, Hill__SessionFile *out);
 
 /* ---- serve_trace.c: stage events, from the workers to the client that watches ---- */
 void trace_ask(struct pipeline *p, const struct proto_address *from,

@@ -43,6 +43,9 @@ void request_destroy(struct request *request)
         return;
     proto_free(request->done);
     proto_free(request->stats);
+    free(request->restore_path);
+    free(request->save_path);
+    free(request->saving_path);
     free(request->prompt);
     free(request->tokens);
     free(request);

@@ -64,6 +64,9 @@ struct request {
     bool ignore_eos, want_progress;
     Hill__Sampling sampling;
     struct kv_selection_settings selection;
+    char *restore_path, *save_path; /* sessions: begins from, is saved at the end; owned, or NULL */
+    char *saving_path;              /* a save that was ordered meanwhile; owned, or NULL */
+    struct proto_address saver;     /* by whom */
     /* the answer */
     uint32_t *tokens;   /* [predict], owned */
     uint32_t n_tokens;  /* committed: sent to the client */

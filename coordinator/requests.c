@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "session/session.h"
 
 #define PROGRESS_EVERY_NS INT64_C(200000000)
 #define TEXT_PIECE_MAX    4096u
@@ -116,6 +117,7 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     }
     message.body_case = HILL__MESSAGE__BODY_SUMMARY;
     message.summary = &summary;
+    session_save_lost(p, r, code ? text : "it is over");
     if (code)
         log_warn("request %" PRIu64 " failed: %s", r->id, text);
     request_send(p, r, &message);
@@ -162,6 +164,8 @@ static int send_prefill(struct pipeline *p, struct request *r)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Prefill prefill = HILL__PREFILL__INIT;
+    Hill__SessionFile restore, save;
+    struct session_terms terms; /* the same for both */
     Hill__Selection selection;
     r->csd_before = csd_model_used(p);
     selection_to_wire(&selection, &r->selection);
@@ -176,6 +180,14 @@ static int send_prefill(struct pipeline *p, struct request *r)
     prefill.selection = &selection;
     prefill.stop_tokens = p->settings->stop_tokens;
     prefill.n_stop_tokens = r->ignore_eos ? 0 : p->settings->n_stop_tokens;
+    if (r->restore_path) {
+        session_to_wire(p, r, r->restore_path, &terms, &restore);
+        prefill.restore = &restore;
+    }
+    if (r->save_path) {
+        session_to_wire(p, r, r->save_path, &terms, &save);
+        prefill.save = &save;
+    }
     message.body_case = HILL__MESSAGE__BODY_PREFILL;
     message.prefill = &prefill;
     return worker_send(p, WORKER_GPU, &message);
@@ -219,8 +231,10 @@ void requests_interrupt(struct pipeline *p)
             finish(p, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
         else if (r->state == REQUEST_FINISHING)
             finish_done(p, r); /* all tokens are out; only statistics may be missing */
-        else
+        else {
+            session_save_lost(p, r, "a worker died meanwhile; ask again");
             request_interrupt(r);
+        }
     }
 }
 

@@ -100,26 +100,29 @@ static int make_request(struct pipeline *p, const Hill__Generate *generate, stru
     return 0;
 }
 
-static void take_generate(struct pipeline *p, const struct proto_address *from,
-                          const Hill__Generate *generate)
+int request_room(struct pipeline *p, struct hill_why *why)
 {
-    struct hill_why why = {{0}};
-    struct request *r = NULL;
-    if (p->ending) {
-        client_reply(p, from, HILL_E_PEER_GONE, "the pipeline is ending");
-        return;
-    }
-    int code = p->book.n_waiting >= REQUEST_WAITING_MAX
-                   ? hill_fail(&why, HILL_E_BUSY, "%u requests wait already; try again later",
-                               REQUEST_WAITING_MAX)
-                   : make_request(p, generate, &r, &why);
+    if (p->ending)
+        return hill_fail(why, HILL_E_PEER_GONE, "the pipeline is ending");
+    return p->book.n_waiting >= REQUEST_WAITING_MAX
+               ? hill_fail(why, HILL_E_BUSY, "%u requests wait already; try again later",
+                           REQUEST_WAITING_MAX)
+               : 0;
+}
+
+int request_accept(struct pipeline *p, const struct proto_address *from, struct request *r,
+                   const char *save_path, struct hill_why *why)
+{
+    int code = save_path[0] ? session_can_be_saved(&r->selection, why) : 0;
+    if (!code && save_path[0] && !(r->save_path = strdup(save_path)))
+        code = hill_fail(why, HILL_E_NOMEM, "out of memory for a request");
     if (code) {
-        client_reply(p, from, code, why.text);
-        return;
+        request_destroy(r);
+        return code;
     }
     r->client = *from;
     r->accepted_ns = r->client_heard_ns = clock_now_ns();
-    request_book_add(&p->book, r); /* there is room: looked above */
+    request_book_add(&p->book, r); /* there is room: request_room has looked */
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Accepted accepted = HILL__ACCEPTED__INIT;
     accepted.request_id = r->id;
@@ -127,8 +130,23 @@ static void take_generate(struct pipeline *p, const struct proto_address *from,
     message.body_case = HILL__MESSAGE__BODY_ACCEPTED;
     message.accepted = &accepted;
     request_send(p, r, &message);
-    log_info("request %" PRIu64 ": %u prompt tokens, at most %u to predict", r->id, r->n_prompt,
-             r->predict);
+    log_info("request %" PRIu64 ": %u %s tokens, at most %u to predict", r->id, r->n_prompt,
+             r->restore_path ? "restored" : "prompt", r->predict);
+    return 0;
+}
+
+static void take_generate(struct pipeline *p, const struct proto_address *from,
+                          const Hill__Generate *generate)
+{
+    struct hill_why why = {{0}};
+    struct request *r = NULL;
+    int code = request_room(p, &why);
+    if (!code)
+        code = make_request(p, generate, &r, &why);
+    if (!code)
+        code = request_accept(p, from, r, generate->save_path, &why);
+    if (code)
+        client_reply(p, from, code, why.text);
 }
 
 static void take_cancel(struct pipeline *p, const struct proto_address *from,
@@ -380,6 +398,12 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         break;
     case HILL__MESSAGE__BODY_CSD_MODEL_CHANGE:
         csd_model_take_change(p, from, message->csd_model_change);
+        break;
+    case HILL__MESSAGE__BODY_SAVE_SESSION:
+        session_take_save(p, from, message->save_session);
+        break;
+    case HILL__MESSAGE__BODY_RESTORE_SESSION:
+        session_take_restore(p, from, message->restore_session);
         break;
     case HILL__MESSAGE__BODY_TRACE_REQUEST:
         trace_ask(p, from, message->trace_request);

@@ -118,6 +118,10 @@ static void take_work(struct pipeline *p, Hill__Message *message)
         if ((r = request_book_by_wire(&p->book, message->token->request_id)))
             request_on_token(p, r, message->token);
         break;
+    case HILL__MESSAGE__BODY_SAVED:
+        if ((r = request_book_by_wire(&p->book, message->saved->request_id)))
+            session_on_saved(p, r, message->saved);
+        break;
     default:
         if ((r = request_book_by_wire(&p->book, message->done->request_id))) {
             request_on_done(p, r, message);
@@ -154,7 +158,7 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         return;
     } else if (w == WORKER_GPU &&
                (body == HILL__MESSAGE__BODY_PROGRESS || body == HILL__MESSAGE__BODY_TOKEN ||
-                body == HILL__MESSAGE__BODY_DONE)) {
+                body == HILL__MESSAGE__BODY_SAVED || body == HILL__MESSAGE__BODY_DONE)) {
         take_work(p, message);
         return;
     } else {

@@ -9,6 +9,7 @@
  * pipeline_query.c   a query: score, merge, select, gather, answer
  * pipeline_profile.c how fast both sides are, measured between requests
  * pipeline_ahead.c   what selections hold until they are read, and what guesses bring ahead
+ * pipeline_read.c    sessions: entries that are to be saved, a hash that goes on
  *
  * A pump does what can be done now and returns 1 (something moved), 0 (nothing to do, or it must
  * wait) or a negative code that ends the loop (HILL_E_CANCELLED: interrupted). Nothing but
@@ -307,6 +308,18 @@ int query_pump(struct pipeline *p);
  * or HILL_E_DAMAGED. */
 int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer, uint32_t position,
                    uint32_t staging);
+/* What a query waits for: 1 done, 0 not yet, negative: failed. */
+typedef int wait_step(struct pipeline *p, struct sequence *s, const struct record_query *q);
+/* The last n of the query's N tokens, when they are there, into the sequence's staging slots. */
+int query_stage(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t n);
+/* Wait until push has found room in the selection ring. */
+int query_push(struct pipeline *p, struct sequence *s, const struct record_query *q,
+               wait_step *push);
+
+/* ---- pipeline_read.c ---- */
+
+int read_answer(struct pipeline *p, const struct record_read *r);
+void read_take_resume(struct pipeline *p, const struct record_resume *r);
 
 /* ---- pipeline_profile.c ---- */
 

@@ -21,8 +21,6 @@
 /* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
  * that has failed ends the wait at once, unless despite_failure says that it must be seen through.
  */
-typedef int wait_step(struct pipeline *p, struct sequence *s, const struct record_query *q);
-
 static int wait_for(struct pipeline *p, struct sequence *s, const struct record_query *q,
                     wait_step *step, bool despite_failure)
 {
@@ -421,8 +419,8 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
 static void copy_hot(struct pipeline *p, const struct sequence *s)
 {
     struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes, .n = p->n_copies};
-    if (s->reads_hot)
-        return; /* none is to be copied */
+    if (s->reads_hot && p->n_copies == 0)
+        return;
     score_pool_start_copy(p->pool, &job, NULL);
     score_pool_wait(p->pool);
 }
@@ -483,6 +481,34 @@ static int gather_ahead(struct pipeline *p, struct sequence *s, const struct rec
         ahead_keep(s, q);
     s->stats.fetch_ns += clock_now_ns() - start;
     return rc;
+}
+
+int query_stage(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t n)
+{
+    struct holding *h = &s->held[0];
+    int rc = check_query(p, s, q);
+    if (rc)
+        return rc;
+    ahead_release(p, s, q);
+    rc = wait_for(p, s, q, tokens_there, false);
+    if (!rc)
+        rc = shm_arena_take(p->io.staging, n, h->staging);
+    if (rc)
+        return rc;
+    h->n_staging = n;
+    for (uint32_t i = 0; !rc && i < n; i++)
+        rc = pipeline_bring(p, s, q->header.layer, q->n_tokens - n + i, h->staging[i]);
+    if (!rc)
+        rc = bring(p, s, q);
+    if (p->query.fetches_open)
+        h->n_staging = 0; /* lost with the agent, until the next epoch */
+    return rc;
+}
+
+int query_push(struct pipeline *p, struct sequence *s, const struct record_query *q,
+               wait_step *push)
+{
+    return wait_for(p, s, q, push, true);
 }
 
 /* ---- answering ---------------------------------------------------------------------------- */
@@ -669,6 +695,8 @@ static int take_record(struct pipeline *p)
     } else {
         if (accepted && type == RECORD_READS_DONE)
             take_reads_done(p, payload);
+        else if (accepted && type == RECORD_READ)
+            rc = read_answer(p, payload);
         shm_ring_release(ring);
         shm_ring_flush(&p->io.rings[RING_SELECTION]); /* in case answers waited for it */
     }

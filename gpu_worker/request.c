@@ -46,6 +46,7 @@ static struct request *make_request(struct worker *w, Hill__Message *message)
         .arrival = w->n_arrived++,
         .sequence = p->sequence,
         .prompt = (uint32_t)p->n_tokens,
+        .first_prompt = (uint32_t)p->n_tokens,
         .predict = p->predict,
         .sampling = {s->temperature, s->top_k, s->top_p, s->min_p, s->repeat_penalty, s->seed},
         .started_ns = clock_now_ns()};
@@ -101,6 +102,8 @@ void request_free(struct request *r)
         w->requests[r->sequence] = NULL;
         w->n_requests--;
     }
+    save_drop(r);
+    restore_drop(r);
     XXH64_freeState(r->hash);
     free(r->tokens);
     proto_free(r->message);
@@ -128,6 +131,8 @@ static int admit(const struct request *r, struct hill_why *why)
     for (size_t i = 0; i < r->prefill->n_forced; i++)
         if (r->prefill->forced[i] >= w->hparams.n_vocab)
             return hill_fail(why, HILL_E_INVALID, "forced token %zu is outside the vocabulary", i);
+    if (r->prefill->restore)
+        return 0; /* nothing of it is computed */
     uint64_t needed = engine_kv_bytes_needed(w->engine, r->prompt);
     if (w->gpu_kv_cap_bytes && needed > w->gpu_kv_cap_bytes)
         return hill_fail(
@@ -155,7 +160,7 @@ int request_begin(struct request *r, struct hill_why *why)
     struct record_seq_begin begin = {
         .header = request_header(r, 0),
         .request_id = r->prefill->request_id,
-        .prompt_tokens = r->prompt,
+        .prompt_tokens = r->prompt - (r->prefill->restore ? 1 : 0), /* that come with entries */
         .max_tokens = r->prompt + r->predict,
         .alpha = s->alpha,
         .budget = s->budget,
@@ -217,6 +222,8 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->w->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
+    if (!rc && r->prefill->restore)
+        return restore_begin(r, why);
     if (!rc)
         rc = engine_prefill_begin(r->w->engine, r->prompt, why);
     r->units = engine_prefill_units(r->w->engine);
@@ -226,7 +233,7 @@ int request_check_ready(struct request *r, struct hill_why *why)
 
 /* ---- prefill ---- */
 
-static void send_progress(struct request *r, uint32_t done)
+void request_progress(struct request *r, uint32_t done)
 {
     int64_t now = clock_now_ns();
     if (done < r->units && now < r->progress_ns + PROGRESS_NS)
@@ -256,7 +263,7 @@ int request_load(struct request *r, struct hill_why *why)
     uint32_t rest = r->prompt - r->loaded, n = rest < LOAD_TOKENS ? rest : LOAD_TOKENS;
     int rc = engine_prefill_tokens(r->w->engine, r->tokens + r->loaded, n, why);
     r->loaded += n;
-    send_progress(r, 0);
+    request_progress(r, 0);
     if (rc || r->loaded < r->prompt)
         return rc;
     r->state = REQUEST_PREFILL;
@@ -275,7 +282,7 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
         w->waiting = r;
         rc = worker_waiting(w, why);
         w->waiting = NULL;
-        send_progress(r, r->unit);
+        request_progress(r, r->unit);
         if (!rc)
             dataplane_sleep(&w->plane, dataplane_seen(&w->plane), clock_now_ns() + DEVICE_POLL_NS);
     }
@@ -323,7 +330,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
         rc = append_entries(r, why);
     if (rc)
         return rc;
-    send_progress(r, ++r->unit);
+    request_progress(r, ++r->unit);
     worker_unit_of_work(w);
     if (r->unit < r->units)
         return 0;
@@ -377,6 +384,7 @@ int request_take_token(struct request *r, struct hill_why *why)
         w->sampler.settings = r->sampling;
         token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
         if (is_stop(r, token)) {
+            r->tokens[r->n_tokens] = token; /* for a session; there is room: it is not the last */
             r->finish = HILL__FINISH_REASON__FINISH_STOP;
             return 1;
         }

@@ -12,6 +12,8 @@
 
 #include <xxhash.h>
 
+#include "gpu_worker/restore.h"
+#include "gpu_worker/save.h"
 #include "gpu_worker/worker.h"
 
 enum request_state {
@@ -19,6 +21,7 @@ enum request_state {
     REQUEST_BEGINNING, /* SEQ_BEGIN is out, the scorer's answer is not here */
     REQUEST_LOADING,   /* the prompt's tokens go to the device */
     REQUEST_PREFILL,   /* (layer, chunk) units */
+    REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
     REQUEST_DECODE,
 };
 
@@ -42,6 +45,15 @@ struct request {
     int64_t started_ns, begun_ns, prompt_done_ns, token_ns, idle_ns, longest_gap_ns, progress_ns;
     uint64_t upload_bytes;
     Hill__FinishReason finish;
+    /* sessions */
+    uint32_t first_prompt;        /* tokens that were given, before a session was saved or now */
+    struct session_file *session; /* being restored, or NULL */
+    struct save *save;            /* under way (save.h), or NULL */
+    char *save_path;              /* of a Save message that is not answered yet, or NULL */
+    uint8_t save_terms[PROTO_SESSION_TERMS_BYTES];
+    bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
+    int over_rc;             /* of that save */
+    struct hill_why over_why;
 };
 
 /* A Prefill: takes a place, or is answered with Done. Owns the message. */
@@ -67,6 +79,8 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why);
  * logits are in w->logits and the request is in REQUEST_DECODE. */
 int request_append_unit(struct request *r, struct hill_why *why);
 
+/* Of its prompt or session: units done of r->units. */
+void request_progress(struct request *r, uint32_t done);
 struct record_header request_header(const struct request *r, uint32_t layer);
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the

@@ -37,6 +37,8 @@ int schedule_take_records(struct worker *w, struct hill_why *why)
             request_take_ready(w, payload);
         else if (type == RECORD_SELECTION && !step_take_selection(w, payload))
             plane->dropped++;
+        else if (type == RECORD_ENTRIES && !save_take_entries(w, payload))
+            plane->dropped++;
         shm_ring_release(&plane->selection);
     }
 }
@@ -123,9 +125,21 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
         return request_load(r, why);
     case REQUEST_PREFILL:
         return request_await_unit(r, alone, why);
+    case REQUEST_RESTORING:
+        return restore_turn(r, why);
     default:
         return 0;
     }
+}
+
+/* A token was taken: rc 1 when it was the last. */
+static int after_token(struct worker *w, struct request *r, int rc, const struct hill_why *why)
+{
+    if (rc > 0)
+        r->over = true;
+    if (rc > 0 && save_owed(r))
+        return 0; /* turn_saves ends it */
+    return rc ? conclude(w, r, rc > 0 ? 0 : rc, why) : 0;
 }
 
 /* The first token comes out of the prompt itself. */
@@ -135,14 +149,33 @@ static int append_unit(struct worker *w, struct request *r)
     int rc = request_append_unit(r, &why);
     if (!rc && r->state == REQUEST_DECODE)
         rc = request_take_token(r, &why);
-    return rc ? conclude(w, r, rc > 0 ? 0 : rc, &why) : 0;
+    return after_token(w, r, rc, &why);
+}
+
+/* Go on with what is to be saved. moved: none of it only waits. */
+static int turn_saves(struct worker *w, bool *moved)
+{
+    int end = 0;
+    for (uint32_t i = 0; !end && i < w->n_sequences; i++) {
+        struct request *r = w->requests[i];
+        struct hill_why why = {.text = ""};
+        if (!r || !save_owed(r))
+            continue;
+        int rc = save_turn(r, &why);
+        *moved |= rc != 0;
+        if (rc < 0)
+            end = conclude(w, r, rc, &why);
+        else if (r->over && !save_owed(r))
+            end = conclude(w, r, r->over_rc, &r->over_why);
+    }
+    return end;
 }
 
 static uint32_t gather_rows(struct worker *w)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->n_sequences; i++)
-        if (w->requests[i] && w->requests[i]->state == REQUEST_DECODE)
+        if (w->requests[i] && w->requests[i]->state == REQUEST_DECODE && !save_owed(w->requests[i]))
             w->step.members[n++].request = w->requests[i];
     w->step.n_members = n;
     return n;
@@ -154,8 +187,8 @@ static int take_row(struct worker *w, uint32_t row)
     struct step_member *m = &w->step.members[row];
     if (!m->rc)
         m->rc = engine_step_logits(w->engine, row, w->logits, &m->why);
-    int rc = m->rc ? m->rc : request_take_token(m->request, &m->why);
-    return rc ? conclude(w, m->request, rc > 0 ? 0 : rc, &m->why) : 0;
+    return after_token(w, m->request, m->rc ? m->rc : request_take_token(m->request, &m->why),
+                       &m->why);
 }
 
 static int run_step(struct worker *w)
@@ -180,12 +213,33 @@ static int sleep_once(struct worker *w, struct request *r, uint32_t seen, struct
     return rc;
 }
 
+/* Whose the ring's failure is, when no prompt is under way: anybody's. */
+static struct request *any_request(const struct worker *w)
+{
+    uint32_t i = 0;
+    while (!w->requests[i])
+        i++;
+    return w->requests[i];
+}
+
+/* Only a disk or the scorer can move on what is being saved. */
+static void sleep_saving(struct worker *w, uint32_t seen)
+{
+    if (!dataplane_sleep(&w->plane, seen, worker_deadline()))
+        (void)shm_ring_peer_alive(&w->plane.selection); /* dead: the ring says so once empty */
+}
+
 static int run_turn(struct worker *w)
 {
     struct hill_why why = {.text = ""};
+    bool saved = false;
     uint32_t seen = dataplane_seen(&w->plane);
     int rc = schedule_take_records(w, &why);
     int end = rc ? 0 : end_cancelled(w);
+    if (!rc && !end)
+        end = turn_saves(w, &saved);
+    if (end || !w->n_requests)
+        return end;
     struct request *r = next_prompt(w);
     bool in_prefill = r && r->state == REQUEST_PREFILL;
     uint32_t n_rows = gather_rows(w);
@@ -195,12 +249,14 @@ static int run_turn(struct worker *w)
         rc = sleep_once(w, r, seen, &why);
     if (rc) { /* of the prompt, or of the ring with nobody else to hear it */
         if (!r)
-            r = w->step.members[0].request;
+            r = any_request(w);
         w->step.n_members = 0;
         return conclude(w, r, rc, &why);
     }
     if (!end && n_rows)
         end = run_step(w);
+    else if (!end && !r && !saved)
+        sleep_saving(w, seen);
     if (!end && !leaving(w) && in_prefill)
         end = append_unit(w, r);
     return end;

@@ -27,6 +27,9 @@ static void take_message(struct worker *w, Hill__Message *message)
     case HILL__MESSAGE__BODY_CANCEL:
         request_cancel(w, message->cancel->request_id);
         break;
+    case HILL__MESSAGE__BODY_SAVE:
+        save_take_order(w, message->save);
+        break;
     case HILL__MESSAGE__BODY_REPLY:
         log_debug("the coordinator says: %s", message->reply->text);
         break;
@@ -223,11 +226,11 @@ int worker_configure(struct worker *w)
 
 void worker_finish(struct worker *w)
 {
-    if (w->link)
-        leave_epoch(w);
-    for (uint32_t i = 0; i < ENGINE_SEQUENCES_MAX; i++)
+    for (uint32_t i = 0; i < ENGINE_SEQUENCES_MAX; i++) /* first: a save rings the epoch's bell */
         if (w->requests[i])
             request_free(w->requests[i]);
+    if (w->link)
+        leave_epoch(w);
     unload_model(w);
     proto_free(w->pending);
     step_free_tables(&w->step);

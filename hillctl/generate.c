@@ -1,5 +1,5 @@
 /*
- * hillctl/generate.c - `hillctl generate`: one request, streamed.
+ * hillctl/generate.c - `hillctl generate` and `hillctl restore`: one request, streamed.
  *
  * Text goes to stdout as it comes (with --json: one object at the end), progress and errors to
  * stderr. SIGINT cancels the request; the pipeline stays. A coordinator that stops answering, or
@@ -19,6 +19,8 @@
 #include "base/options_hill.h"
 #include "proto/client.h"
 #include "hillctl/report.h"
+#include "hillctl/session_path.h"
+#include "session/session.h"
 
 #define PROMPT_BYTES_MAX (60u << 20) /* fits PROTO_MESSAGE_MAX */
 #define PING_MS          2000
@@ -28,6 +30,7 @@ struct generation {
     struct hill_request_options options;
     char *prompt;
     size_t prompt_bytes;
+    char restore[HILL_PATH_BYTES], save[HILL_PATH_BYTES]; /* sessions, or empty */
     struct report report;
     Hill__Message *summary;
     bool accepted, cancelling, terminal, progress_shown;
@@ -78,6 +81,20 @@ static int take_prompt(struct generation *g, struct hill_why *why)
     return 0;
 }
 
+static int send_restore(struct generation *g, struct hill_why *why)
+{
+    Hill__RestoreSession restore = HILL__RESTORE_SESSION__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    restore.path = g->restore;
+    restore.save_path = g->save;
+    restore.predict = g->options.predict;
+    restore.ignore_eos = g->options.ignore_eos;
+    restore.want_progress = g->terminal;
+    message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
+    message.restore_session = &restore;
+    return client_send(&g->client, &message, why);
+}
+
 static int send_request(struct generation *g, struct hill_why *why)
 {
     Hill__Sampling sampling = HILL__SAMPLING__INIT;
@@ -95,6 +112,7 @@ static int send_request(struct generation *g, struct hill_why *why)
     generate.ignore_eos = g->options.ignore_eos;
     generate.sampling = &sampling;
     generate.want_progress = g->terminal;
+    generate.save_path = g->save;
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
     message.generate = &generate;
     return client_send(&g->client, &message, why);
@@ -253,24 +271,45 @@ static int print_result(struct generation *g, int code, struct hill_why *why)
     return hill_exit_code(code);
 }
 
+/* Connect, ask, follow. */
 static int run(struct generation *g, const struct options *options, struct hill_why *why)
 {
     char run_dir[HILL_PATH_BYTES];
-    int code = hill_request_read(&g->options, options, why);
-    if (code == 0)
-        code = hill_run_dir(run_dir, options, why);
-    if (code == 0)
-        code = take_prompt(g, why);
-    if (options_flag(options, "check"))
-        return code;
+    int code = hill_run_dir(run_dir, options, why);
     if (code == 0)
         code = client_open(&g->client, run_dir, why);
     if (code == 0)
-        code = send_request(g, why);
+        code = g->restore[0] ? send_restore(g, why) : send_request(g, why);
     return code == 0 ? follow(g, why) : code;
 }
 
+static int read_save(struct generation *g, const struct options *options, struct hill_why *why)
+{
+    const char *save = options_text(options, "save");
+    return save ? session_path(g->save, save, why) : 0;
+}
+
+/* The exit code; the options are freed. */
+static int finish(struct generation *g, struct options *options, int code, struct hill_why *why)
+{
+    int exit_code = print_result(g, code, why);
+    client_close(&g->client);
+    proto_free(g->summary);
+    free(g->prompt);
+    free(g->report.text);
+    free(g->report.tokens);
+    options_free(options);
+    return exit_code;
+}
+
+#define SAVE_SPEC                                                                                  \
+    {                                                                                              \
+        .name = "save", .type = OPTION_PATH, .value = "FILE",                                      \
+        .help = "at the end save the session, for hillctl restore"                                 \
+    }
+
 static const struct option_spec check_specs[] = {
+    SAVE_SPEC,
     {.name = "check",
      .type = OPTION_FLAG,
      .help = "check the options and the prompt file, send nothing"},
@@ -281,7 +320,7 @@ int command_generate(int argc, char **argv)
     const struct option_table tables[] = {
         {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
         HILL_COMMON_TABLE,
-        {.title = "check", .specs = check_specs, .count = 1},
+        {.title = "session and check", .specs = check_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
     };
     const struct option_program program = {
@@ -298,17 +337,98 @@ int command_generate(int argc, char **argv)
         return started == 1 ? 0 : hill_exit_code(started);
     struct generation g = {.client.signal_fd = -1, .terminal = isatty(STDERR_FILENO)};
     struct hill_why why = {""};
-    int code = run(&g, options, &why);
-    int exit_code;
+    int code = hill_request_read(&g.options, options, &why);
+    if (code == 0)
+        code = read_save(&g, options, &why);
+    if (code == 0)
+        code = take_prompt(&g, &why);
+    if (code == 0 && options_flag(options, "check")) {
+        free(g.prompt);
+        options_free(options);
+        return 0;
+    }
+    if (code == 0)
+        code = run(&g, options, &why);
+    return finish(&g, options, code, &why);
+}
+
+/* ---- restore ------------------------------------------------------------------------------ */
+
+static const struct option_spec restore_specs[] = {
+    {.name = "predict",
+     .letter = "n",
+     .type = OPTION_INTEGER,
+     .min = -1,
+     .max = 1u << 24,
+     .fallback = "-1",
+     .value = "TOKENS",
+     .help = "tokens to generate; -1: until the context is full"},
+    {.name = "ignore-eos",
+     .type = OPTION_FLAG,
+     .help = "go on after a stop token, also when the session's request did not"},
+    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object when done"},
+    SAVE_SPEC,
+    {.name = "check",
+     .type = OPTION_FLAG,
+     .help = "check the options and the session's header, send nothing"},
+};
+
+static int check_session(const char *path, struct hill_why *why)
+{
+    struct session_file file;
+    int code = session_open(&file, path, why);
+    session_close(&file);
+    return code;
+}
+
+static int read_restore(struct generation *g, const struct options *options, struct hill_why *why)
+{
+    int64_t predict = options_integer(options, "predict");
+    g->options.predict = predict < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)predict;
+    g->options.ignore_eos = options_flag(options, "ignore-eos");
+    g->options.json = options_flag(options, "json");
+    if (predict == 0)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--predict 0: nothing to generate (-1: until the context is full)");
+    if (options_positional_count(options) != 1)
+        return hill_fail(why, HILL_E_INVALID,
+                         "restore needs the session's FILE; try hillctl restore --help");
+    int code = session_path(g->restore, options_positional(options, 0), why);
+    return code ? code : read_save(g, options, why);
+}
+
+int command_restore(int argc, char **argv)
+{
+    const struct option_table tables[] = {
+        {.title = "request", .specs = restore_specs, .count = 5},
+        HILL_COMMON_TABLE,
+        {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
+        {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
+    };
+    const struct option_program program = {
+        .name = "hillctl restore",
+        .usage = "FILE [OPTIONS]",
+        .summary = "Go on with a saved session: as if its request had never stopped, with the "
+                   "sampling that it had.",
+        .example = "hillctl restore /var/tmp/report.session -n 64",
+        .tables = tables,
+        .n_tables = 4,
+        .positional_max = 1,
+    };
+    struct options *options;
+    int started = options_start(&options, &program, argc, argv);
+    if (started != 0)
+        return started == 1 ? 0 : hill_exit_code(started);
+    struct generation g = {.client.signal_fd = -1, .terminal = isatty(STDERR_FILENO)};
+    struct hill_why why = {""};
+    int code = read_restore(&g, options, &why);
     if (code == 0 && options_flag(options, "check"))
-        exit_code = 0;
-    else
-        exit_code = print_result(&g, code, &why);
-    client_close(&g.client);
-    proto_free(g.summary);
-    free(g.prompt);
-    free(g.report.text);
-    free(g.report.tokens);
-    options_free(options);
-    return exit_code;
+        code = check_session(g.restore, &why);
+    else if (code == 0)
+        code = run(&g, options, &why);
+    if (code == 0 && options_flag(options, "check")) {
+        options_free(options);
+        return 0;
+    }
+    return finish(&g, options, code, &why);
 }

@@ -17,6 +17,8 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"generate", "send one request and stream the answer", command_generate},
+    {"save", "save a running request's session in a file", command_save},
+    {"restore", "go on with a saved session", command_restore},
     {"status", "show workers, caps and requests", command_status},
     {"top", "watch tiers, moves, tokens/s and workers, live", command_top},
     {"doctor", "what this machine has and what is missing", command_doctor},

@@ -20,6 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <xxhash.h>
+
 #include "model/bytes_map.h"
 
 #define DEFAULT_ALIGNMENT 32
@@ -436,4 +438,31 @@ uint64_t gguf_tensor_count(const struct gguf_file *file)
 const struct gguf_tensor *gguf_tensor_at(const struct gguf_file *file, uint64_t index)
 {
     return index < file->n_tensors ? &file->tensors[index] : NULL;
+}
+
+/* ---- identity ----------------------------------------------------------------------------- */
+
+#define SAMPLE_BYTES 4096u
+
+static uint64_t sample(const struct gguf_tensor *t, uint64_t at, uint64_t seed)
+{
+    uint64_t left = t->bytes - at;
+    return XXH64((const uint8_t *)t->data + at, left < SAMPLE_BYTES ? left : SAMPLE_BYTES, seed);
+}
+
+uint64_t gguf_identity(const struct gguf_file *file)
+{
+    uint64_t head = file->size;
+    for (uint64_t i = 0; i < file->n_tensors; i++) {
+        uint64_t at = (uint64_t)((const uint8_t *)file->tensors[i].data - file->base);
+        head = at < head ? at : head;
+    }
+    uint64_t hash = XXH64(file->base, head, file->size);
+    for (uint64_t i = 0; i < file->n_tensors; i++) {
+        const struct gguf_tensor *t = &file->tensors[i];
+        hash = sample(t, 0, hash);
+        hash = sample(t, t->bytes / 2, hash);
+        hash = sample(t, t->bytes > SAMPLE_BYTES ? t->bytes - SAMPLE_BYTES : 0, hash);
+    }
+    return hash ? hash : 1;
 }

@@ -74,6 +74,11 @@ void gguf_close(struct gguf_file *file);
 uint64_t gguf_file_bytes(const struct gguf_file *file);
 const char *gguf_path(const struct gguf_file *file);
 
+/* Tells a file's content apart from another's: a hash of everything before the tensors' data
+ * (metadata, vocabulary, directory) and of 4 KiB at the head, in the middle and at the end of each
+ * tensor's. Reads that much of the file; never 0. */
+uint64_t gguf_identity(const struct gguf_file *file);
+
 /* NULL when absent. */
 const struct gguf_value *gguf_find(const struct gguf_file *file, const char *key);
 const struct gguf_tensor *gguf_tensor(const struct gguf_file *file, const char *name);

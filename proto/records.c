@@ -110,6 +110,31 @@ static int check_reads_done(const struct checked *c)
     return check_size(c, sizeof(struct record_reads_done));
 }
 
+static int check_resume(const struct checked *c)
+{
+    return check_size(c, sizeof(struct record_resume));
+}
+
+static int check_read(const struct checked *c)
+{
+    const struct record_read *r = c->payload;
+    int rc = check_range(c, "n_tokens", r->n_tokens, 1, KV_MAX_TOKENS);
+    if (rc == 0)
+        rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
+    return rc != 0 ? rc : check_size(c, sizeof(*r));
+}
+
+static int check_entries(const struct checked *c)
+{
+    const struct record_entries *r = c->payload;
+    int rc = check_status(c, r->status);
+    if (rc == 0)
+        rc = check_range(c, "n_entries", r->n_entries, 0, KV_MAX_TOKENS);
+    return rc != 0
+               ? rc
+               : check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(struct staged_entry));
+}
+
 static int check_item(const struct checked *c, const struct selected_item *items, uint32_t i)
 {
     int rc = check_range(c, "position", items[i].position,
@@ -269,6 +294,9 @@ static const struct {
     {RECORD_SEQ_END, sizeof(struct record_seq_end), "SEQ_END", check_seq_end},
     {RECORD_QUERY, sizeof(struct record_query), "QUERY", check_query},
     {RECORD_READS_DONE, sizeof(struct record_reads_done), "READS_DONE", check_reads_done},
+    {RECORD_RESUME, sizeof(struct record_resume), "RESUME", check_resume},
+    {RECORD_READ, sizeof(struct record_read), "READ", check_read},
+    {RECORD_ENTRIES, sizeof(struct record_entries), "ENTRIES", check_entries},
     {RECORD_SELECTION, sizeof(struct record_selection), "SELECTION", check_selection},
     {RECORD_SEQ_READY, sizeof(struct record_seq_ready), "SEQ_READY", check_seq_ready},
     {RECORD_SEQ_STATS, sizeof(struct record_seq_stats), "SEQ_STATS", check_seq_stats},

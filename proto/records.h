@@ -4,13 +4,13 @@
  * Every record starts with struct record_header. All numbers little endian, fixed width; arrays
  * follow the struct at the offsets named. A receiver checks epoch, ids and every count against the
  * record's size before use (records.c). Rings (proto/layout.h says where they lie): append      GPU
- * worker -> scorer  SEQ_BEGIN, APPEND, STEP_END, SEQ_END: in order query       GPU worker -> scorer
- * QUERY (refers to appended tokens by N; the scorer drains append up to N first), READS_DONE
- * selection   scorer
- * -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END) command
- * scorer -> agent       AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent, ordered
- * background scorer -> agent       DEMOTE, FETCH (of a promotion) score       agent -> scorer
- * SCORE_BLOCK completion  agent -> scorer COMPLETION, one for every command
+ * worker -> scorer  SEQ_BEGIN, RESUME, APPEND, STEP_END, SEQ_END: in order query       GPU worker
+ * -> scorer QUERY (refers to appended tokens by N; the scorer drains append up to N first),
+ * READS_DONE, READ selection   scorer
+ * -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END), ENTRIES
+ * (answer to READ) command scorer -> agent       AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS,
+ * TRIM: urgent, ordered background scorer -> agent       DEMOTE, FETCH (of a promotion) score agent
+ * -> scorer SCORE_BLOCK completion  agent -> scorer COMPLETION, one for every command
  */
 #ifndef HILL_PROTO_RECORDS_H
 #define HILL_PROTO_RECORDS_H
@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash_state.h"
 #include "kv/geometry.h"
 #include "kv/select.h"
 
@@ -28,9 +29,12 @@ enum record_type {
     RECORD_SEQ_END = 4,
     RECORD_QUERY = 5,
     RECORD_READS_DONE = 6,
+    RECORD_RESUME = 7,
+    RECORD_READ = 8,
     RECORD_SELECTION = 16,
     RECORD_SEQ_READY = 17,
     RECORD_SEQ_STATS = 18,
+    RECORD_ENTRIES = 19,
     RECORD_AGENT_QUERY = 32,
     RECORD_COMMIT = 33,
     RECORD_FETCH = 34,
@@ -112,6 +116,41 @@ struct record_reads_done {
     struct record_header header;
     uint64_t request_id;
     uint64_t reserved;
+};
+
+/* The sequence is a restored session: its selection hash goes on from there. After SEQ_READY,
+ * before the restored entries. */
+struct record_resume {
+    struct record_header header;
+    uint64_t request_id;
+    struct hash_state selection_hash;
+};
+
+/* Entries first .. first + n_tokens - 1 of a layer, to be saved: at most as many as a selection of
+ * the sequence may have. Answered by ENTRIES; a record of the sequence as QUERY is, between steps.
+ */
+struct record_read {
+    struct record_header header;
+    uint32_t read_id; /* of the same counter as query ids */
+    uint32_t first, n_tokens, reserved;
+    uint64_t request_id, reserved2;
+};
+
+/* They lie in these staging slots, in position order, until the sequence's next record in the query
+ * ring. */
+struct record_entries {
+    struct record_header header;
+    uint32_t read_id;
+    uint32_t n_entries; /* 0 with a status */
+    int32_t status;     /* 0, or a hill_error */
+    uint32_t reserved;
+    struct hash_state selection_hash; /* as it stands */
+    uint64_t reserved2;
+    /* then struct staged_entry slots[n_entries] */
+};
+
+struct staged_entry {
+    uint32_t staging_slot, generation;
 };
 
 /* Selected tokens in position order. Entry i of the attention is GPU slot items[i].gpu_slot, or
@@ -272,6 +311,9 @@ _Static_assert(sizeof(struct record_step_end) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_end) == 32, "layout");
 _Static_assert(sizeof(struct record_query) == 48, "layout");
 _Static_assert(sizeof(struct record_reads_done) == 32, "layout");
+_Static_assert(sizeof(struct record_resume) == 128, "layout");
+_Static_assert(sizeof(struct record_read) == 48, "layout");
+_Static_assert(sizeof(struct record_entries) == 144, "layout");
 _Static_assert(sizeof(struct record_selection) == 32, "layout");
 _Static_assert(sizeof(struct selected_upload) == 16, "layout");
 _Static_assert(sizeof(struct record_seq_ready) == 32, "layout");

@@ -171,6 +171,49 @@ static int check_sampling(const Hill__Sampling *m, struct hill_why *why)
     return 0;
 }
 
+static bool path_ok(const char *path)
+{
+    return text_ok(path) && path[0] == '/';
+}
+
+static int check_session_file(const Hill__SessionFile *m, struct hill_why *why)
+{
+    CHECK("session_file", "path", path_ok(m->path));
+    CHECK("session_file", "terms", m->terms.len == PROTO_SESSION_TERMS_BYTES);
+    return 0;
+}
+
+static int check_prefill_files(const Hill__Prefill *m, struct hill_why *why)
+{
+    CHECK("prefill", "restore", !m->restore || (m->n_tokens > 1 && m->n_forced == 0));
+    CHECK("prefill", "save", !m->save || m->n_forced == 0);
+    int code = m->restore ? check_session_file(m->restore, why) : 0;
+    return code == 0 && m->save ? check_session_file(m->save, why) : code;
+}
+
+static int check_save(const Hill__Save *m, struct hill_why *why)
+{
+    CHECK("save", "file", m->file != NULL);
+    return check_session_file(m->file, why);
+}
+
+static int check_saved(const Hill__Saved *m, struct hill_why *why)
+{
+    CHECK("saved", "code", m->code <= 0);
+    CHECK("saved", "text", text_ok(m->text));
+    CHECK("saved", "tokens", m->tokens <= TOKENS_MAX);
+    return 0;
+}
+
+static int check_restore_session(const Hill__RestoreSession *m, struct hill_why *why)
+{
+    CHECK("restore_session", "path", path_ok(m->path));
+    CHECK("restore_session", "predict", m->predict <= TOKENS_MAX);
+    CHECK("restore_session", "save_path",
+          text_ok(m->save_path) && (!m->save_path[0] || m->save_path[0] == '/'));
+    return 0;
+}
+
 static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
 {
     CHECK("prefill", "sequence", m->sequence < SEQUENCES_MAX);
@@ -181,7 +224,9 @@ static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
     CHECK("prefill", "sampling", m->sampling != NULL);
     CHECK("prefill", "selection", m->selection != NULL);
     int code = check_sampling(m->sampling, why);
-    return code != 0 ? code : check_selection(m->selection, why);
+    if (code == 0)
+        code = check_selection(m->selection, why);
+    return code != 0 ? code : check_prefill_files(m, why);
 }
 
 static bool finish_ok(Hill__FinishReason finish)
@@ -236,6 +281,9 @@ static int check_generate(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "predict", m->predict <= TOKENS_MAX);
     CHECK("generate", "score_from", m->score_from <= TOKENS_MAX);
+    CHECK("generate", "save_path",
+          text_ok(m->save_path) &&
+              (!m->save_path[0] || (m->save_path[0] == '/' && !m->score_from)));
     CHECK("generate", "sampling", m->sampling != NULL);
     int code = check_sampling(m->sampling, why);
     if (code == 0 && m->selection)
@@ -390,6 +438,15 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
         return 0;
     case HILL__MESSAGE__BODY_TRACE_ANSWER:
         return check_trace_answer(message->trace_answer, why);
+    case HILL__MESSAGE__BODY_SAVE:
+        return check_save(message->save, why);
+    case HILL__MESSAGE__BODY_SAVED:
+        return check_saved(message->saved, why);
+    case HILL__MESSAGE__BODY_SAVE_SESSION:
+        CHECK("save_session", "path", path_ok(message->save_session->path));
+        return 0;
+    case HILL__MESSAGE__BODY_RESTORE_SESSION:
+        return check_restore_session(message->restore_session, why);
     case HILL__MESSAGE__BODY_TRACE_REQUEST:
     case HILL__MESSAGE__BODY_STAGE_TIMES:
     case HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS:

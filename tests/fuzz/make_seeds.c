@@ -211,6 +211,17 @@ static void record_of_kind(uint8_t kind)
         write_record(kind, &(struct record_query){.n_heads = g->n_heads, .n_tokens = 2},
                      sizeof(struct record_query), g->n_heads * g->head_dim * sizeof(float));
         break;
+    case RECORD_RESUME:
+        write_record(kind, &(struct record_resume){.request_id = 1}, sizeof(struct record_resume),
+                     0);
+        break;
+    case RECORD_READ:
+        write_record(kind, &(struct record_read){.n_tokens = 2}, sizeof(struct record_read), 0);
+        break;
+    case RECORD_ENTRIES:
+        write_record(kind, &(struct record_entries){.n_entries = 2}, sizeof(struct record_entries),
+                     2 * sizeof(struct staged_entry));
+        break;
     case RECORD_SELECTION:
         write_record(kind, &(struct record_selection){.n_selected = 1, .n_uploads = 1},
                      sizeof(struct record_selection),

@@ -28,7 +28,8 @@ static const uint32_t all_types[] = {
     RECORD_SEQ_BEGIN, RECORD_APPEND,     RECORD_STEP_END,  RECORD_SEQ_END,     RECORD_QUERY,
     RECORD_SELECTION, RECORD_SEQ_READY,  RECORD_SEQ_STATS, RECORD_AGENT_QUERY, RECORD_COMMIT,
     RECORD_FETCH,     RECORD_TRIM,       RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
-    RECORD_RELEASE,   RECORD_READS_DONE, RECORD_READ_KEYS,
+    RECORD_RELEASE,   RECORD_READS_DONE, RECORD_READ_KEYS, RECORD_RESUME,      RECORD_READ,
+    RECORD_ENTRIES,
 };
 #define N_TYPES (sizeof(all_types) / sizeof(all_types[0]))
 
@@ -59,6 +60,15 @@ static uint32_t good_record(uint32_t type, void *room)
         ((struct record_query *)room)->n_heads = 8;
         ((struct record_query *)room)->n_tokens = 55;
         return 48 + 8 * 8 * 4;
+    case RECORD_RESUME:
+        return 24 + 8 + 96;
+    case RECORD_READ:
+        ((struct record_read *)room)->first = 7;
+        ((struct record_read *)room)->n_tokens = 3;
+        return 48;
+    case RECORD_ENTRIES:
+        ((struct record_entries *)room)->n_entries = 3;
+        return 32 + 8 + 96 + 8 + 3 * 8;
     case RECORD_SELECTION: {
         struct record_selection *r = room;
         r->n_selected = 3;

@@ -1,0 +1,31 @@
+/*
+ * base/hash_state.h - the state of a running xxHash64 as bytes, so that another process can go on
+ * with it.
+ *
+ * What: a restored session's selection_hash and logits_hash go on where the saved one's stopped, so
+ * that they equal those of a run that was never interrupted. xxHash says that the state's layout is
+ * its own: the bytes carry the library's version and are taken by the same version only. Who calls
+ * it: gpu_worker, cpu_scorer. Concurrency: pure functions.
+ */
+#ifndef HILL_BASE_HASH_STATE_H
+#define HILL_BASE_HASH_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <xxhash.h>
+
+#define HASH_STATE_BYTES 96u
+
+struct hash_state {
+    uint32_t version; /* of the library */
+    uint32_t bytes;   /* of its state; the rest is 0 */
+    uint8_t state[HASH_STATE_BYTES];
+};
+
+_Static_assert(sizeof(struct hash_state) == 104, "part of records and of session files");
+
+void hash_state_save(struct hash_state *out, const XXH64_state_t *hash);
+/* False, and nothing changed: it is another version's. */
+bool hash_state_load(XXH64_state_t *hash, const struct hash_state *in);
+
+#endif

@@ -1,0 +1,136 @@
+/* gpu_worker/restore.c - see restore.h. */
+#include "gpu_worker/restore.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "gpu_worker/request.h"
+#include "session/session.h"
+
+#define TURN_NS                                                                                    \
+    (20 * 1000000ll)           /* others may wait so long for their step, as for a prompt's unit */
+#define READ_AHEAD (16u << 20) /* bytes that the kernel is asked for before they are needed */
+
+/* The coordinator has read the same header and tokens: has the file been replaced since? */
+static int check_file(const struct request *r, struct hill_why *why)
+{
+    const struct session_header *h = &r->session->header;
+    const Hill__SessionFile *order = r->prefill->restore;
+    if (h->n_tokens != r->prompt || memcmp(&h->terms, order->terms.data, sizeof h->terms) != 0)
+        return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
+                         order->path);
+    uint32_t *tokens = malloc(sizeof *tokens * h->n_tokens);
+    int rc = tokens ? session_read_tokens(r->session, tokens, why)
+                    : hill_fail(why, HILL_E_NOMEM, "out of memory for %u tokens", h->n_tokens);
+    if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * h->n_tokens) != 0)
+        rc = hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
+                       order->path);
+    free(tokens);
+    return rc;
+}
+
+/* Before the entries: a query waits for its tokens, not for what follows them. */
+static int push_resume(struct request *r, struct hill_why *why)
+{
+    struct dataplane *plane = &r->w->plane;
+    r->step = r->session->header.step;
+    struct record_resume resume = {.header = request_header(r, 0),
+                                   .request_id = r->prefill->request_id,
+                                   .selection_hash = r->session->header.selection_hash};
+    r->w->waiting = r;
+    int rc = dataplane_push(plane, &plane->append, RECORD_RESUME, &resume, sizeof resume,
+                            worker_deadline(), why);
+    r->w->waiting = NULL;
+    return rc;
+}
+
+int restore_begin(struct request *r, struct hill_why *why)
+{
+    const struct worker *w = r->w;
+    r->session = calloc(1, sizeof *r->session);
+    if (!r->session)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for restoring a session");
+    int rc = session_open(r->session, r->prefill->restore->path, why);
+    if (!rc)
+        rc = check_file(r, why);
+    const struct session_header *h = &r->session->header;
+    if (!rc && h->entry_bytes != worker_entry_bytes(w))
+        rc = hill_fail(why, HILL_E_INVALID, "session %.300s has entries of %u bytes, not %u",
+                       r->session->path, h->entry_bytes, worker_entry_bytes(w));
+    if (rc)
+        return rc;
+    if (strncmp(h->device, w->device.name, sizeof h->device - 1) != 0)
+        log_warn("session %s was computed on %s: this device's next logits may differ in their "
+                 "last bits",
+                 r->session->path, h->device);
+    r->first_prompt = h->n_prompt;
+    uint32_t at_once = layout_append_tokens_max(&w->plane.settings.layout);
+    r->units = h->terms.n_layers * ((h->n_entries + at_once - 1) / at_once);
+    r->state = REQUEST_RESTORING;
+    session_read_ahead(r->session, READ_AHEAD);
+    return push_resume(r, why);
+}
+
+static int append(struct request *r, struct hill_why *why)
+{
+    struct dataplane *plane = &r->w->plane;
+    struct session_file *f = r->session;
+    uint32_t left = f->header.n_entries - f->next, layer = f->layer, first = f->next;
+    uint32_t n = layout_append_tokens_max(&plane->settings.layout);
+    n = n < left ? n : left;
+    uint32_t bytes = (uint32_t)sizeof(struct record_append) + n * f->header.entry_bytes;
+    void *payload;
+    r->w->waiting = r;
+    int rc = dataplane_reserve(plane, &plane->append, bytes, &payload, worker_deadline(), why);
+    r->w->waiting = NULL;
+    if (rc)
+        return rc;
+    struct record_append *record = payload;
+    *record =
+        (struct record_append){.header = request_header(r, layer), .first = first, .n_tokens = n};
+    rc = session_read_entries(f, n, record + 1, why);
+    if (!rc)
+        shm_ring_publish(&plane->append, RECORD_APPEND, bytes);
+    return rc;
+}
+
+static int finish(struct request *r, struct hill_why *why)
+{
+    const struct session_header *h = &r->session->header;
+    int rc = request_push_step_end(r, h->n_entries, why);
+    if (!hash_state_load(r->hash, &h->logits_hash))
+        log_info("session %s was saved with another version of xxHash: its logits_hash begins anew",
+                 r->session->path);
+    log_info("request %llu: %u tokens restored from %s in %.3f s",
+             (unsigned long long)r->prefill->request_id, h->n_tokens, r->session->path,
+             (clock_now_ns() - r->begun_ns) * 1e-9);
+    restore_drop(r);
+    r->prompt_done_ns = clock_now_ns();
+    r->state = REQUEST_DECODE;
+    return rc;
+}
+
+int restore_turn(struct request *r, struct hill_why *why)
+{
+    int64_t end = clock_now_ns() + TURN_NS;
+    int rc = 0;
+    do {
+        if (r->session->layer == r->session->header.terms.n_layers)
+            return finish(r, why);
+        session_read_ahead(r->session, READ_AHEAD);
+        rc = append(r, why);
+        r->unit++;
+        worker_unit_of_work(r->w);
+    } while (!rc && clock_now_ns() < end);
+    request_progress(r, r->unit);
+    return rc;
+}
+
+void restore_drop(struct request *r)
+{
+    if (r->session)
+        session_close(r->session);
+    free(r->session);
+    r->session = NULL;
+}

@@ -1,0 +1,23 @@
+/*
+ * gpu_worker/restore.h - a saved session instead of a prompt: its entries are read, not computed.
+ *
+ * What: opened when the scorer has answered SEQ_BEGIN, then read straight into APPEND records, as
+ * prefill's are, a piece a turn, so that others decode in between; then the request is where the
+ * saved one was: same step, same hashes, its newest token still to go through the layers. Who calls
+ * it: request.c, schedule.c. Concurrency: the data loop's thread. Failure: as session/session.h
+ * says; the request ends with it.
+ */
+#ifndef HILL_GPU_WORKER_RESTORE_H
+#define HILL_GPU_WORKER_RESTORE_H
+
+#include "base/error.h"
+
+struct request;
+
+/* On to REQUEST_RESTORING. */
+int restore_begin(struct request *r, struct hill_why *why);
+/* Some records; after the last one on to REQUEST_DECODE. */
+int restore_turn(struct request *r, struct hill_why *why);
+void restore_drop(struct request *r);
+
+#endif

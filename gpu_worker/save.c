@@ -1,0 +1,306 @@
+/*
+ * gpu_worker/save.c - see save.h.
+ *
+ * The order of the file: tokens, then the entries layer by layer, the header last. One READ is
+ * under way at a time; its entries are copied out of staging as they are announced, and staging is
+ * looked at again afterwards: a slot that was given to someone else meanwhile fails the save.
+ */
+#include "gpu_worker/save.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "gpu_worker/request.h"
+#include "session/session_writer.h"
+
+_Static_assert(sizeof(struct session_terms) == PROTO_SESSION_TERMS_BYTES, "SessionFile.terms");
+
+struct save {
+    struct session_writer *writer;
+    struct session_header header;
+    bool answer; /* by Saved; else by Done */
+    bool finishing;
+    uint32_t tokens;       /* given to the writer */
+    uint32_t layer, first; /* of the next entry to be read */
+    uint32_t at_once;      /* entries of a READ, at most */
+    uint8_t *room;         /* the buffer being filled, or NULL */
+    uint32_t filled;
+    uint32_t read_id, asked; /* the READ under way: entries, 0: none */
+    int64_t asked_ns;
+    int rc; /* why the entries cannot be had */
+    struct hill_why why;
+};
+
+/* ---- orders ------------------------------------------------------------------------------- */
+
+static void tell(struct worker *w, uint64_t request_id, int code, const char *text,
+                 const struct session_header *h)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Saved saved = HILL__SAVED__INIT;
+    saved.request_id = request_id;
+    saved.code = code;
+    saved.text = (char *)text;
+    saved.tokens = h ? h->n_tokens : 0;
+    saved.bytes = h ? h->file_bytes : 0;
+    message.body_case = HILL__MESSAGE__BODY_SAVED;
+    message.saved = &saved;
+    worker_link_send(w->link, &message);
+}
+
+static struct request *find(const struct worker *w, uint64_t request_id)
+{
+    for (uint32_t i = 0; i < w->n_sequences; i++)
+        if (w->requests[i] && w->requests[i]->prefill->request_id == request_id)
+            return w->requests[i];
+    return NULL;
+}
+
+void save_take_order(struct worker *w, const Hill__Save *message)
+{
+    struct request *r = find(w, message->request_id);
+    if (!r || r->cancelled)
+        tell(w, message->request_id, HILL_E_INVALID, "the request is over", NULL);
+    else if (r->prefill->n_forced)
+        tell(w, message->request_id, HILL_E_INVALID, "a request that scores a text is not saved",
+             NULL);
+    else if (r->save_path)
+        tell(w, message->request_id, HILL_E_BUSY, "the request is being saved already", NULL);
+    else if (!(r->save_path = strdup(message->file->path)))
+        tell(w, message->request_id, HILL_E_NOMEM, "out of memory for saving the session", NULL);
+    else
+        memcpy(r->save_terms, message->file->terms.data, sizeof r->save_terms);
+}
+
+bool save_owed(const struct request *r)
+{
+    return r->state == REQUEST_DECODE &&
+           (r->save_path || r->save || (r->over && r->prefill->save && !r->saved_at_end));
+}
+
+/* ---- begin -------------------------------------------------------------------------------- */
+
+static void fill_header(const struct request *r, const void *terms, struct session_header *h)
+{
+    const struct worker *w = r->w;
+    memset(h, 0, sizeof *h);
+    memcpy(&h->terms, terms, sizeof h->terms);
+    h->temperature = r->sampling.temperature;
+    h->top_p = r->sampling.top_p;
+    h->min_p = r->sampling.min_p;
+    h->repeat_penalty = r->sampling.repeat_penalty;
+    h->top_k = r->sampling.top_k;
+    h->seed = r->sampling.seed;
+    h->ignore_eos = r->prefill->n_stop_tokens == 0;
+    h->n_prompt = r->first_prompt;
+    /* a stop token is part of the session: what follows, follows it */
+    h->n_tokens = r->n_tokens + (r->over && r->finish == HILL__FINISH_REASON__FINISH_STOP);
+    h->n_entries = h->n_tokens - 1;
+    h->entry_bytes = worker_entry_bytes(w);
+    h->step = r->step;
+    hash_state_save(&h->logits_hash, r->hash);
+    snprintf(h->device, sizeof h->device, "%.*s", (int)sizeof h->device - 1, w->device.name);
+    session_seal(h);
+}
+
+/* As many as the scorer has set staging slots aside for, and as a buffer takes. */
+static uint32_t entries_at_once(const struct request *r)
+{
+    const Hill__Selection *s = r->prefill->selection;
+    struct kv_selection_settings settings = {s->alpha,  s->budget, s->sinks,
+                                             s->window, s->policy, s->importance};
+    uint32_t k = kv_budget_tokens(&settings, r->prompt + r->predict);
+    uint32_t room = SESSION_BUFFER_BYTES / worker_entry_bytes(r->w);
+    return k < room ? k : room;
+}
+
+static void ring(void *bell)
+{
+    shm_doorbell_ring(bell);
+}
+
+static int begin(struct request *r, struct hill_why *why)
+{
+    const char *path = r->save_path ? r->save_path : r->prefill->save->path;
+    const void *terms = r->save_path ? (const void *)r->save_terms : r->prefill->save->terms.data;
+    r->save = calloc(1, sizeof *r->save);
+    if (!r->save)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for saving %.300s", path);
+    r->save->answer = r->save_path != NULL;
+    r->save->at_once = entries_at_once(r);
+    fill_header(r, terms, &r->save->header);
+    log_info("request %llu: saving %u tokens, %.1f MiB, to %s",
+             (unsigned long long)r->prefill->request_id, r->save->header.n_tokens,
+             r->save->header.file_bytes / 1048576.0, path);
+    return session_writer_open(&r->save->writer, path, r->save->header.file_bytes, ring,
+                               r->w->plane.bell, why);
+}
+
+/* ---- sections ----------------------------------------------------------------------------- */
+
+static void give(struct save *save, bool section_end)
+{
+    session_writer_give(save->writer, save->filled, section_end);
+    save->room = NULL;
+    save->filled = 0;
+}
+
+static void give_tokens(struct request *r)
+{
+    struct save *save = r->save;
+    uint32_t rest = save->header.n_tokens - save->tokens;
+    uint32_t most = SESSION_BUFFER_BYTES / (uint32_t)sizeof *r->tokens;
+    uint32_t n = rest < most ? rest : most;
+    save->filled = n * (uint32_t)sizeof *r->tokens;
+    memcpy(save->room, r->tokens + save->tokens, save->filled);
+    save->tokens += n;
+    give(save, n == rest);
+}
+
+static int ask(struct request *r, struct hill_why *why)
+{
+    struct save *save = r->save;
+    struct worker *w = r->w;
+    uint32_t left = save->header.n_entries - save->first;
+    uint32_t room = (SESSION_BUFFER_BYTES - save->filled) / save->header.entry_bytes;
+    save->asked = left < save->at_once ? left : save->at_once;
+    save->asked = room < save->asked ? room : save->asked;
+    save->read_id = w->next_query_id++;
+    save->asked_ns = clock_now_ns();
+    struct record_read read = {.header = request_header(r, save->layer),
+                               .read_id = save->read_id,
+                               .first = save->first,
+                               .n_tokens = save->asked,
+                               .request_id = r->prefill->request_id};
+    w->waiting = r;
+    int rc = dataplane_push(&w->plane, &w->plane.query, RECORD_READ, &read, sizeof read,
+                            worker_deadline(), why);
+    w->waiting = NULL;
+    return rc;
+}
+
+/* Copy them out of staging; the writer gets a buffer that is full or ends a layer. */
+static int take_entries(struct request *r, const struct record_entries *e)
+{
+    struct save *save = r->save;
+    const struct dataplane *plane = &r->w->plane;
+    const struct staged_entry *slots = (const struct staged_entry *)(e + 1);
+    uint32_t bytes = save->header.entry_bytes;
+    if (e->status)
+        return hill_fail(&save->why, e->status,
+                         "the scorer cannot read entries %u.. of layer %u: %s", save->first,
+                         save->layer, hill_strerror(e->status));
+    if (e->n_entries != save->asked || e->header.layer != save->layer)
+        return hill_fail(&save->why, HILL_E_PROTOCOL, "%u entries of layer %u came for %u of %u",
+                         e->n_entries, e->header.layer, save->asked, save->layer);
+    save->header.selection_hash = e->selection_hash;
+    for (uint32_t i = 0; i < e->n_entries; i++) {
+        const struct selected_upload slot = {slots[i].staging_slot, slots[i].generation, 0, 0};
+        int rc = dataplane_check_staged(plane, &slot, 1, &save->why);
+        if (rc)
+            return rc;
+        memcpy(save->room + save->filled, shm_arena_slot(&plane->arena, slot.staging_slot), bytes);
+        rc = dataplane_check_staged(plane, &slot, 1, &save->why);
+        if (rc)
+            return rc;
+        save->filled += bytes;
+    }
+    save->first += e->n_entries;
+    bool layer_end = save->first == save->header.n_entries;
+    if (layer_end || SESSION_BUFFER_BYTES - save->filled < bytes)
+        give(save, layer_end);
+    if (layer_end) {
+        save->layer++;
+        save->first = 0;
+    }
+    return 0;
+}
+
+bool save_take_entries(struct worker *w, const struct record_entries *e)
+{
+    struct request *r = w->requests[e->header.sequence];
+    if (!r || !r->save || !r->save->asked || r->save->read_id != e->read_id)
+        return false;
+    r->save->rc = take_entries(r, e);
+    r->save->asked = 0;
+    worker_unit_of_work(w);
+    return true;
+}
+
+/* ---- turns -------------------------------------------------------------------------------- */
+
+/* 1: it moved on, 0: it waits, negative: the save has failed. */
+static int go_on(struct request *r, struct hill_why *why)
+{
+    struct save *save = r->save;
+    if (save->asked) {
+        if (clock_now_ns() < save->asked_ns + WORKER_WAIT_MS * 1000000ll)
+            return 0;
+        return hill_fail(why, HILL_E_TIMEOUT, "the scorer sent no ENTRIES in time");
+    }
+    if (!save->room && !(save->room = session_writer_room(save->writer)))
+        return 0;
+    if (save->tokens < save->header.n_tokens) {
+        give_tokens(r);
+        return 1;
+    }
+    if (save->layer < save->header.terms.n_layers) {
+        int rc = ask(r, why);
+        return rc ? rc : 1;
+    }
+    session_seal(&save->header); /* with the selection hash */
+    session_writer_finish(save->writer, &save->header);
+    save->finishing = true;
+    return 1;
+}
+
+/* The outcome; the request goes on, or its Done tells it. */
+static void conclude(struct request *r, int rc, const char *text)
+{
+    struct save *save = r->save;
+    bool answer = !save || save->answer;
+    if (rc)
+        log_warn("request %llu: %s", (unsigned long long)r->prefill->request_id, text);
+    if (answer && r->save_path)
+        tell(r->w, r->prefill->request_id, rc, rc ? text : "", &save->header);
+    if (r->save_path) {
+        free(r->save_path);
+        r->save_path = NULL;
+    } else {
+        r->saved_at_end = true;
+        r->over_rc = rc;
+        snprintf(r->over_why.text, sizeof r->over_why.text, "%s", rc ? text : "");
+    }
+    session_writer_close(save ? save->writer : NULL);
+    free(save);
+    r->save = NULL;
+}
+
+int save_turn(struct request *r, struct hill_why *why)
+{
+    int rc = r->save ? r->save->rc : begin(r, why);
+    if (r->save && r->save->rc)
+        *why = r->save->why;
+    int state = rc ? rc : session_writer_state(r->save->writer, why);
+    rc = state;
+    if (state == 1)
+        rc = r->save->finishing ? 0 : go_on(r, why);
+    if (rc == HILL_E_NODEV || rc == HILL_E_PEER_GONE || (rc == HILL_E_CANCELLED && state == 1))
+        return rc; /* of the epoch or the request, not of the save */
+    if (rc < 0 || state == 0) {
+        conclude(r, rc, why->text);
+        return 1;
+    }
+    return rc;
+}
+
+void save_drop(struct request *r)
+{
+    if (r->save)
+        session_writer_close(r->save->writer);
+    free(r->save);
+    free(r->save_path);
+    r->save = NULL;
+    r->save_path = NULL;
+}

@@ -1,0 +1,106 @@
+/*
+ * hillctl/session_commands.c - `hillctl save`: a running request's session into a file. Waits until
+ * the file is there; the request goes on. (`hillctl restore` is in generate.c: it streams an
+ * answer.)
+ */
+#include "hillctl/commands.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "hillctl/session_path.h"
+#include "hillctl/short_command.h"
+
+#define PING_MS 2000
+
+int session_path(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why)
+{
+    char folder[HILL_PATH_BYTES] = "";
+    if (given[0] != '/' && !getcwd(folder, sizeof folder))
+        return hill_fail(why, hill_from_errno(errno), "cannot tell where %.200s is: %s", given,
+                         strerror(errno));
+    int used = given[0] == '/' ? snprintf(out, HILL_PATH_BYTES, "%s", given)
+                               : snprintf(out, HILL_PATH_BYTES, "%s/%s", folder, given);
+    if (!given[0] || used < 0 || used >= (int)HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID, "'%.200s' is no path for a session", given);
+    return 0;
+}
+
+static int send_ping(struct client *client, struct hill_why *why)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &request;
+    return client_send(client, &message, why);
+}
+
+/* A prompt may have to be computed first: as long as the coordinator lives. */
+static int await_reply(struct client *client, struct hill_why *why)
+{
+    int64_t heard_ns = clock_now_ns();
+    for (;;) {
+        Hill__Message *message = NULL;
+        int code = client_receive(client, clock_deadline_ms(PING_MS), &message, why);
+        if (code == 0) {
+            heard_ns = clock_now_ns();
+            bool reply = message->body_case == HILL__MESSAGE__BODY_REPLY;
+            if (reply && message->reply->code)
+                code = hill_fail(why, message->reply->code, "%s", message->reply->text);
+            else if (reply)
+                printf("%s\n", message->reply->text);
+            proto_free(message);
+            if (reply)
+                return code;
+        } else if (code == HILL_E_CANCELLED) {
+            return hill_fail(why, code, "cancelled; the session is still being saved");
+        } else if (code != HILL_E_TIMEOUT) {
+            return code;
+        } else if (clock_now_ns() - heard_ns > CLOCK_MS(CLIENT_ANSWER_MS)) {
+            return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s stopped answering",
+                             client->run_dir);
+        } else if ((code = send_ping(client, why))) {
+            return code;
+        }
+    }
+}
+
+int command_save(int argc, char **argv)
+{
+    struct short_command c = {
+        .program = {.name = "hillctl save",
+                    .usage = "REQUEST FILE [--run-dir DIR]",
+                    .summary = "Save a running request's session; the request goes on. REQUEST is "
+                               "its number in hillctl status; 0: the only one that runs.",
+                    .example = "hillctl save 3 /var/tmp/report.session",
+                    .positional_max = 2}};
+    int left = short_command_begin(&c, argc, argv);
+    if (left != 0)
+        return left - 1;
+    char path[HILL_PATH_BYTES];
+    struct hill_why why = {""};
+    int64_t id = 0;
+    Hill__SaveSession save = HILL__SAVE_SESSION__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    int code = 0;
+    if (options_positional_count(c.options) != 2)
+        code =
+            hill_fail(&why, HILL_E_INVALID, "save needs REQUEST and FILE; try hillctl save --help");
+    else if (options_read_integer(options_positional(c.options, 0), &id) || id < 0)
+        code = hill_fail(&why, HILL_E_INVALID, "'%.100s' is no request's number",
+                         options_positional(c.options, 0));
+    if (!code)
+        code = session_path(path, options_positional(c.options, 1), &why);
+    save.request_id = (uint64_t)id;
+    save.path = path;
+    message.body_case = HILL__MESSAGE__BODY_SAVE_SESSION;
+    message.save_session = &save;
+    if (!code)
+        code = client_send(&c.client, &message, &why);
+    if (!code)
+        code = await_reply(&c.client, &why);
+    return short_command_end(&c, code, &why);
+}

@@ -1,0 +1,9 @@
+/* hillctl/session_path.h - a session's path as the workers can use it: absolute. HILL_E_INVALID. */
+#ifndef HILL_HILLCTL_SESSION_PATH_H
+#define HILL_HILLCTL_SESSION_PATH_H
+
+#include "base/options_hill.h"
+
+int session_path(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why);
+
+#endif

@@ -1,0 +1,101 @@
+/*
+ * session/session.h - a session's file: what a request needs to go on as if it had never stopped.
+ *
+ * What: reading the file and checking it; writing is session_writer.h's. Layout, all numbers little
+ * endian, nothing aligned beyond its own size:
+ *     struct session_header                      (its checksum covers all that precedes it)
+ *     tokens   u32[n_tokens], u64 xxHash64
+ *     for each layer: entries [n_entries][entry_bytes] in position order, u64 xxHash64
+ * The newest token has not been through the model yet, so n_entries = n_tokens - 1. An entry is K
+ * then V of all KV heads in FP16, as it lies in the pools: hot or cold is not said, because
+ * placement never changes a result; hit rates are left out for the same reason. Who calls it: the
+ * coordinator (header, terms, tokens), the GPU worker (entries). Concurrency: none; a file is one
+ * caller's. Failure: HILL_E_DAMAGED (not whole, not of this format or version: why names the file
+ * and the field), HILL_E_INVALID (no such file; of another model or of other settings: likewise),
+ * what errno says. Nothing of the file is used before the header's checksum and the file's length
+ * were found right; entries are given out before the checksum of their layer is known, and the read
+ * that ends the layer fails when it is wrong.
+ */
+#ifndef HILL_SESSION_SESSION_H
+#define HILL_SESSION_SESSION_H
+
+#include <stdint.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/hash_state.h"
+
+#define SESSION_MAGIC        UINT64_C(0x3153534553484c48) /* "HLHSESS1" */
+#define SESSION_VERSION      1u
+#define SESSION_DEVICE_BYTES 64u
+#define SESSION_CHECKSUM     sizeof(uint64_t)
+
+/* Whatever decides what the next step computes, but for what the request itself brings. */
+struct session_terms {
+    uint64_t model_bytes, model_identity; /* gguf_identity */
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim;
+    uint32_t n_embd, n_vocab;
+    uint32_t policy, importance; /* kv/select.h, kv/score.h */
+    double alpha;
+    uint32_t budget, sinks, window;
+    uint32_t score_bits, speculate,
+        reserved; /* speculate: layers that are not guessed; 0: none is */
+};
+
+struct session_header {
+    uint64_t magic;
+    uint32_t version, header_bytes;
+    uint64_t file_bytes;
+    struct session_terms terms;
+    /* the request's own */
+    float temperature, top_p, min_p, repeat_penalty;
+    uint32_t top_k, ignore_eos;
+    uint64_t seed;
+    uint32_t n_prompt; /* of n_tokens, how many were given */
+    uint32_t n_tokens, n_entries, entry_bytes;
+    uint32_t step, reserved; /* decode steps so far */
+    struct hash_state selection_hash, logits_hash;
+    char device[SESSION_DEVICE_BYTES]; /* on which logits and entries were computed */
+    uint64_t checksum;                 /* xxHash64 of all before it */
+};
+
+_Static_assert(sizeof(struct session_terms) == 80, "file format");
+_Static_assert(sizeof(struct session_header) == 440, "file format");
+
+/* Fill in magic, version, sizes and checksum; the rest is the caller's. */
+void session_seal(struct session_header *header);
+
+/* The whole file's bytes for these counts; offsets of its sections. */
+uint64_t session_file_bytes(const struct session_header *header);
+uint64_t session_layer_offset(const struct session_header *header, uint32_t layer);
+
+/* Is the header right, in itself and for a file of so many bytes? */
+int session_check(const struct session_header *header, uint64_t file_bytes, const char *path,
+                  struct hill_why *why);
+
+/* Was it saved under these terms? HILL_E_INVALID with the first that differs. Terms that the
+ * policy does not use are not compared. */
+int session_compare(const struct session_terms *saved, const struct session_terms *here,
+                    const char *path, struct hill_why *why);
+
+struct session_file {
+    int fd;
+    char path[4096];
+    struct session_header header;
+    uint32_t layer, next; /* the entry that is read next */
+    XXH64_state_t *hash;
+};
+
+int session_open(struct session_file *file, const char *path, struct hill_why *why);
+void session_close(struct session_file *file); /* once for each open; also after a failed one */
+
+/* All of header.n_tokens; ids are below terms.n_vocab. */
+int session_read_tokens(struct session_file *file, uint32_t *tokens, struct hill_why *why);
+/* The next n entries of the layer that is read, which has them: layers in order, each from its
+ * first entry to its last. */
+int session_read_entries(struct session_file *file, uint32_t n, void *entries,
+                         struct hill_why *why);
+/* Have the kernel read what follows ahead of us. */
+void session_read_ahead(const struct session_file *file, uint64_t bytes);
+
+#endif

@@ -1,0 +1,205 @@
+#!/usr/bin/env bash
+# Sessions: what was saved at the end of a request or in its middle goes on as if it had never stopped: the same tokens,
+# selection_hash and logits_hash, also in another pipeline with another placement or no drive. What is damaged, foreign or
+# of other settings is refused by file and field and disturbs nobody; a full disk leaves no file.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
+"$bin/hill-mkmodel" -o "$work/other.gguf" --rope-base 1e14 || fail "mkmodel --rope-base" # of the same size
+text=/usr/share/common-licenses/GPL-3
+[ -r "$text" ] || text=LICENSE
+head -c 2600 "$text" >"$work/prompt0"
+tail -c +700 "$text" | head -c 900 >"$work/prompt1"
+selection=(-c 4096 --alpha 0.2 --sinks 3 --window 17)
+options=(-m "$work/model.gguf" "${selection[@]}")
+small=(--hot-mb 12 --cold-mb 64 --beta 0.4)
+total=240 # tokens to make, in however many pieces
+trap 'umount "$work/disk" 2>/dev/null; cleanup' EXIT
+
+# generate I N OUTPUT [ARGUMENTS...]
+generate() {
+    local i=$1 n=$2 out=$3
+    shift 3
+    "$bin/hillctl" generate -f "$work/prompt$i" -n "$n" --temp 0.8 -s $((7 + i)) --ignore-eos --json --run-dir "$run_dir" "$@" \
+        >"$out" 2>"$out.err"
+}
+restore() { # FILE N OUTPUT [ARGUMENTS...]
+    local file=$1 n=$2 out=$3
+    shift 3
+    "$bin/hillctl" restore "$file" -n "$n" --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
+}
+save() { # REQUEST FILE
+    "$bin/hillctl" save "$1" "$2" --run-dir "$run_dir" >"$work/save" 2>"$work/save.err"
+}
+status() { "$bin/hillctl" status --json --run-dir "$run_dir"; }
+# shellcheck disable=SC2317  # through wait_for
+decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 3)] | length >= $1" >/dev/null; }
+hashes() { field "$1" '"\(.finish_reason) \(.selection_hash) \(.logits_hash)"'; }
+tokens() { cat "$@" | jq -rs 'map(.tokens) | add | map(tostring) | join(" ")'; }
+
+# one_line WHAT CODE WANTED FILE TEXT: it ended with that code and one line that holds TEXT
+one_line() {
+    expect "$1: exit code" "$2" "$3"
+    expect "$1: lines" "$(wc -l <"$4")" 1
+    grep -qF -- "$5" "$4" || fail "$1: the line does not say '$5': $(cat "$4")"
+}
+same() { # NAME GOT WANTED: long ones
+    if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi
+}
+# goes_on NAME FILE MADE [FIRST-PART]: restored, the rest is as in the uninterrupted run
+goes_on() {
+    local name=$1 file=$2 made=$3 rest="$work/rest"
+    restore "$file" $((total - made)) "$rest" || fail "$name: restore: $(cat "$rest.err")"
+    expect "$name: tokens" "$(tokens ${4:+"$4"} "$rest" | tr ' ' '\n' | tail -n $((total - made)) | cksum)" \
+        "$(tokens "$work/whole0" | tr ' ' '\n' | tail -n $((total - made)) | cksum)"
+    expect "$name: hashes" "$(hashes "$rest")" "$(hashes "$work/whole0")"
+}
+
+# --- uninterrupted
+up "${options[@]}" "${small[@]}" -np 3 || fail "up"
+generate 0 $total "$work/whole0" || fail "whole 0: $(cat "$work/whole0.err")"
+generate 1 $total "$work/whole1" || fail "whole 1: $(cat "$work/whole1.err")"
+expect "something is cold" "$(field "$work/whole0" '.tiers.cold.tokens > 0 and .tiers.hot.tokens > 0')" true
+
+# --- at the end of a request, and again
+generate 0 90 "$work/part0" --save "$work/s90" || fail "generate --save: $(cat "$work/part0.err")"
+expect "nothing half is left" "$(find "$work" -name '*.saving')" ""
+goes_on "saved at 90" "$work/s90" 90 "$work/part0"
+expect "prompt and first tokens are the session" "$(field "$work/rest" .prompt_tokens)" $(($(field "$work/part0" .prompt_tokens) + 90))
+expect "nothing was prefilled" "$(field "$work/rest" '.predicted_tokens')" $((total - 90))
+restore "$work/s90" 30 "$work/part1" --save "$work/s120" || fail "restore --save: $(cat "$work/part1.err")"
+goes_on "saved twice" "$work/s120" 120 "$work/part1"
+
+# --- in the middle, while another decodes
+generate 0 $total "$work/mid0" &
+first=$!
+generate 1 $total "$work/mid1" &
+second=$!
+wait_for 30 decoding 2 || fail "two do not decode"
+id=$(status | jq -r '.requests | max_by(.prompt_tokens).request')
+save "$id" "$work/mid" || fail "save: $(cat "$work/save.err")"
+wait $first || fail "the saved request: $(cat "$work/mid0.err")"
+wait $second || fail "the other request: $(cat "$work/mid1.err")"
+for i in 0 1; do
+    same "request $i beside a save" "$(tokens "$work/mid$i") $(hashes "$work/mid$i")" "$(tokens "$work/whole$i") $(hashes "$work/whole$i")"
+done
+made=$(($(grep -o '[0-9]* tokens' "$work/save" | cut -d' ' -f1) - $(field "$work/whole0" .prompt_tokens)))
+[ "$made" -gt 3 ] || fail "not in the middle: $made tokens, $(cat "$work/save")"
+[ "$made" -lt $total ] || fail "not in the middle: $made tokens, $(cat "$work/save")"
+grep -qF "$work/mid" "$work/save" || fail "save does not say where: $(cat "$work/save")"
+goes_on "saved in the middle (at $made)" "$work/mid" "$made"
+save 4711 "$work/none"
+one_line "a request that does not run" $? 100 "$work/save.err" "no such request"
+
+# --- a worker dies under a restored request
+for worker in gpu_worker cpu_scorer csd_agent; do
+    restore "$work/s90" $((total - 90)) "$work/rest" &
+    first=$!
+    wait_for 30 decoding 1 || fail "nothing decodes"
+    kill -KILL "$(worker_pid $worker)"
+    wait $first || fail "$worker killed: $(cat "$work/rest.err")"
+    same "$worker killed: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
+    expect "$worker killed: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole0")"
+done
+cp "$work/s90" "$work/gone"
+restore "$work/gone" $((total - 90)) "$work/rest" &
+first=$!
+wait_for 30 decoding 1 || fail "nothing decodes"
+rm "$work/gone"
+kill -KILL "$(worker_pid gpu_worker)"
+wait $first
+one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.err" "$work/gone"
+
+# --- damaged, truncated, no session: refused, and a request that runs meanwhile is not disturbed
+generate 1 $total "$work/mid1" &
+second=$!
+wait_for 30 decoding 1 || fail "nothing decodes"
+bytes=$(stat -c %s "$work/s90")
+flip() { # OFFSET
+    cp "$work/s90" "$work/bad"
+    printf '%b' "\\x$(printf %02x $((0x$(od -An -tx1 -j"$1" -N1 "$work/s90" | tr -d ' ') ^ 16)))" |
+        dd of="$work/bad" bs=1 seek="$1" conv=notrunc status=none
+}
+flip 200
+restore "$work/bad" 5 "$work/out"
+one_line "a flipped bit in the header" $? 1 "$work/out.err" "session $work/bad is damaged: the header's checksum"
+flip 460
+restore "$work/bad" 5 "$work/out"
+one_line "a flipped bit in the tokens" $? 1 "$work/out.err" "session $work/bad is damaged: the checksum of the tokens"
+flip $((bytes - 100))
+restore "$work/bad" 5 "$work/out"
+one_line "a flipped bit in the last layer" $? 1 "$work/out.err" "session $work/bad is damaged: the checksum of layer"
+flip $((bytes / 2))
+restore "$work/bad" 5 "$work/out"
+one_line "a flipped bit in the middle" $? 1 "$work/out.err" "session $work/bad is damaged: the checksum of layer"
+head -c $((bytes - 1)) "$work/s90" >"$work/bad"
+restore "$work/bad" 5 "$work/out"
+one_line "one byte short" $? 1 "$work/out.err" "session $work/bad is damaged: it has $((bytes - 1)) bytes"
+restore "$work/prompt0" 5 "$work/out"
+one_line "a text" $? 1 "$work/out.err" "$work/prompt0 is no session"
+restore "$work/nowhere" 5 "$work/out"
+one_line "no file" $? 100 "$work/out.err" "$work/nowhere"
+restore "$work/s90" 9999 "$work/out"
+one_line "beyond the context" $? 1 "$work/out.err" "exceed the context"
+wait $second || fail "the request that ran meanwhile: $(cat "$work/mid1.err")"
+same "the request that ran meanwhile" "$(tokens "$work/mid1") $(hashes "$work/mid1")" "$(tokens "$work/whole1") $(hashes "$work/whole1")"
+
+# --- where it cannot be written
+generate 0 $total "$work/mid0" &
+first=$!
+wait_for 30 decoding 1 || fail "nothing decodes"
+save 0 "$work/no/folder"
+one_line "no such folder" $? 111 "$work/save.err" "$work/no/folder"
+mkdir "$work/disk"
+if mount -t tmpfs -o size=64k tmpfs "$work/disk" 2>/dev/null; then
+    save 0 "$work/disk/s"
+    one_line "a full disk" $? 111 "$work/save.err" "$work/disk/s"
+    expect "a full disk: files left" "$(ls -A "$work/disk")" ""
+    generate 1 20 "$work/out" --save "$work/disk/s"
+    one_line "a full disk at the end" $? 111 "$work/out.err" "$work/disk/s"
+    expect "a full disk at the end: files left" "$(ls -A "$work/disk")" ""
+    same "a full disk at the end: tokens" "$(tokens "$work/out")" "$(tokens "$work/whole1" | cut -d' ' -f1-20)"
+    umount "$work/disk"
+else
+    echo "no root: the full disk is left to tests/session"
+fi
+wait $first || fail "the request whose saves failed: $(cat "$work/mid0.err")"
+same "the request whose saves failed" "$(tokens "$work/mid0") $(hashes "$work/mid0")" "$(tokens "$work/whole0") $(hashes "$work/whole0")"
+down || fail "down"
+
+# --- in other pipelines: everything hot without a drive; nearly everything cold; by recency; one thread; one sequence
+for other in "--csd none" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recency -t 1" "--hot-mb 64 --beta 3 -np 2 --simd reference"; do
+    # shellcheck disable=SC2086  # words
+    up "${options[@]}" $other || fail "up $other"
+    goes_on "restored with $other" "$work/s90" 90 "$work/part0"
+    goes_on "from the middle with $other" "$work/mid" "$made"
+    down || fail "down"
+done
+
+# --- other settings, another model
+refused() { # TEXT ARGUMENTS...
+    local text=$1
+    shift
+    up "$@" || fail "up $*"
+    restore "$work/s90" 5 "$work/out"
+    one_line "restored with ${*: -2}" $? 100 "$work/out.err" "$text"
+    grep -qF "$work/s90" "$work/out.err" || fail "the refusal does not name the file: $(cat "$work/out.err")"
+    down || fail "down"
+}
+refused "another model" -m "$work/other.gguf" "${selection[@]}"
+refused "--alpha 0.2" "${options[@]}" --alpha 0.3
+refused "--window 17" "${options[@]}" --window 16
+refused "--policy" "${options[@]}" --policy full
+refused "--importance" "${options[@]}" --importance sum
+
+
+# --- from the script, with a pipeline for each
+run_json "$work/out" "${options[@]}" --csd none -f "$work/prompt0" -n 30 --temp 0.8 -s 7 --ignore-eos --session-save "$work/run.session" ||
+    fail "run --session-save: $(cat "$work/out.err")"
+run_json "$work/rest" "${options[@]}" --csd none --session-restore "$work/run.session" -n 10 || fail "run --session-restore: $(cat "$work/rest.err")"
+same "run --session-save, run --session-restore" "$(tokens "$work/out" "$work/rest")" "$(tokens "$work/whole0" | cut -d' ' -f1-40)"
+"$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" --session-restore "$work/prompt0" -n 1 >"$work/out" 2>"$work/out.err"
+one_line "run --session-restore of a text" $? 1 "$work/out.err" "is no session"
+expect_nothing_left
+finish
