@@ -473,6 +473,8 @@ static int take_record(struct pipeline *p, uint32_t type, const void *payload, u
     switch (type) {
     case RECORD_SEQ_BEGIN:
         return take_seq_begin(p, payload);
+    case RECORD_PROMPT:
+        return 1; /* for the recording alone */
     case RECORD_RESUME:
         read_take_resume(p, payload);
         return 1;

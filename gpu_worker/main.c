@@ -17,43 +17,21 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "gpu_worker/replay.h"
 #include "gpu_worker/worker.h"
-
-#define IDLE_SLICE_MS 1000
-
-static void sleep_idle(struct worker *w)
-{
-    struct shm_doorbell *bell = worker_link_doorbell(w->link);
-    uint32_t seen = shm_doorbell_read(bell);
-    if (worker_poll(w) || w->n_requests)
-        return;
-    shm_doorbell_wait(bell, seen, clock_deadline_ms(IDLE_SLICE_MS), 0);
-}
-
-static int run_loop(struct worker *w)
-{
-    int rc = 0;
-    while (rc == 0 && !worker_link_stopping(w->link)) {
-        if (w->pending)
-            rc = worker_configure(w);
-        else if (w->n_requests)
-            rc = schedule_run(w);
-        else
-            sleep_idle(w);
-    }
-    return rc;
-}
 
 int main(int argc, char **argv)
 {
     struct worker worker = {0};
     if (argc == 2 && strcmp(argv[1], "--list-devices") == 0)
         return cldevice_list(stdout) < 0 ? hill_exit_code(HILL_E_NODEV) : 0;
+    if (argc > 1 && strcmp(argv[1], "--replay") == 0)
+        return replay_main(argc, argv);
     int rc = worker_link_open(&worker.link, argc, argv, HILL__ROLE__ROLE_GPU_WORKER,
                               "hill-gpu-worker", "runs the model on an OpenCL device");
     if (rc != 0)
         return rc > 0 ? 0 : hill_exit_code(rc);
-    rc = run_loop(&worker);
+    rc = worker_run(&worker);
     worker_finish(&worker);
     worker_link_close(worker.link);
     return hill_exit_code(rc);

@@ -15,7 +15,8 @@
 
 #define PROGRESS_NS    (150 * 1000000ll)
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
-#define LOAD_TOKENS    2048u     /* at a time: some milliseconds */
+#define PROMPT_PIECE   (256u << 10)
+#define LOAD_TOKENS    2048u /* at a time: some milliseconds */
 
 /* ---- arrive ---- */
 
@@ -154,6 +155,37 @@ static int push(struct request *r, uint32_t type, const void *record, uint32_t b
     return rc;
 }
 
+/* For the recording: the Prefill message, in pieces that every append ring takes. */
+static int push_prompt(struct request *r, struct hill_why *why)
+{
+    size_t total = hill__message__get_packed_size(r->message);
+    uint8_t *packed = malloc(total + 1);
+    if (!packed)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for recording a prompt");
+    hill__message__pack(r->message, packed);
+    int rc = 0;
+    for (size_t at = 0; !rc && at < total;) {
+        uint32_t n = total - at < PROMPT_PIECE ? (uint32_t)(total - at) : PROMPT_PIECE;
+        struct dataplane *plane = &r->w->plane;
+        uint32_t bytes = (uint32_t)sizeof(struct record_prompt) + n;
+        void *payload;
+        r->w->waiting = r;
+        rc = dataplane_reserve(plane, &plane->append, bytes, &payload, worker_deadline(), why);
+        r->w->waiting = NULL;
+        if (rc)
+            break;
+        *(struct record_prompt *)payload = (struct record_prompt){.header = request_header(r, 0),
+                                                                  .total_bytes = (uint32_t)total,
+                                                                  .first_byte = (uint32_t)at,
+                                                                  .n_bytes = n};
+        memcpy((struct record_prompt *)payload + 1, packed + at, n);
+        shm_ring_publish(&plane->append, RECORD_PROMPT, bytes);
+        at += n;
+    }
+    free(packed);
+    return rc;
+}
+
 int request_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Selection *s = r->prefill->selection;
@@ -171,6 +203,8 @@ int request_begin(struct request *r, struct hill_why *why)
         .reads_hot = r->w->reads_hot,
     };
     int rc = admit(r, why);
+    if (!rc && r->w->recorded)
+        rc = push_prompt(r, why);
     if (!rc)
         rc = push(r, RECORD_SEQ_BEGIN, &begin, sizeof begin, why);
     if (rc)
@@ -423,12 +457,13 @@ static void send_done(struct request *r, int rc, const char *text)
     worker_link_send(r->w->link, &message);
 }
 
-static void end_sequence(struct request *r)
+static void end_sequence(struct request *r, int rc)
 {
     struct hill_why why;
     struct dataplane *plane = &r->w->plane;
     struct record_seq_end end = {.header = request_header(r, 0),
-                                 .request_id = r->prefill->request_id};
+                                 .request_id = r->prefill->request_id,
+                                 .status = r->over ? 0 : rc};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
     if (r->begun && dataplane_push(plane, &plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))
@@ -439,7 +474,7 @@ static void end_sequence(struct request *r)
 void request_end(struct request *r, int rc, const char *text)
 {
     unsigned long long id = r->prefill->request_id;
-    end_sequence(r);
+    end_sequence(r, rc);
     if (rc && rc != HILL_E_CANCELLED)
         log_info("request %llu failed: %s", id, text);
     else

@@ -13,6 +13,7 @@
 #include "base/log.h"
 
 #define OPEN_DEADLINE_MS 30000
+#define IDLE_SLICE_MS    1000
 
 static void take_message(struct worker *w, Hill__Message *message)
 {
@@ -192,6 +193,7 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
     if (!rc)
         rc = step_make_tables(&w->step, c->gpu_slots, c->n_sequences, why);
     w->epoch = c->epoch;
+    w->recorded = c->record_path[0] != 0;
     w->ctx_tokens = c->ctx_tokens;
     w->gpu_slots = c->gpu_slots;
     w->n_sequences = rc ? 0 : c->n_sequences;
@@ -221,6 +223,31 @@ int worker_configure(struct worker *w)
         worker_link_failure(w->link, rc, why.text, true, 0);
     }
     proto_free(message);
+    return rc;
+}
+
+/* ---- the loop ---- */
+
+static void sleep_idle(struct worker *w)
+{
+    struct shm_doorbell *bell = worker_link_doorbell(w->link);
+    uint32_t seen = shm_doorbell_read(bell);
+    if (worker_poll(w) || w->n_requests)
+        return;
+    shm_doorbell_wait(bell, seen, clock_deadline_ms(IDLE_SLICE_MS), 0);
+}
+
+int worker_run(struct worker *w)
+{
+    int rc = 0;
+    while (rc == 0 && !worker_link_stopping(w->link)) {
+        if (w->pending)
+            rc = worker_configure(w);
+        else if (w->n_requests)
+            rc = schedule_run(w);
+        else
+            sleep_idle(w);
+    }
     return rc;
 }
 

@@ -32,6 +32,7 @@ struct worker {
     struct dataplane plane; /* of the current epoch; plane.bell is NULL when there is none */
     bool ready;             /* Ready has been said for this epoch */
     uint32_t epoch, ctx_tokens, gpu_slots, n_sequences;
+    bool recorded;  /* the rings are: say what requests are made of */
     bool reads_hot; /* the device reads hot entries where they lie */
     enum speculate speculate;
     uint64_t gpu_kv_cap_bytes;
@@ -72,6 +73,8 @@ int schedule_run(struct worker *w);
 /* Take the records of the selection ring to whom they are for. 0, or what the ring said. */
 int schedule_take_records(struct worker *w, struct hill_why *why);
 
+/* Until the process is to stop: 0, or an error (already said). */
+int worker_run(struct worker *w);
 void worker_finish(struct worker *w);
 
 static inline int64_t worker_deadline(void)

@@ -11,7 +11,8 @@
  * checksum covers its fields, its payload and its number. An epoch has a file of its own: FILE,
  * then FILE.2 and so on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what comes later is
  * not recorded and END says so. Who calls it: cpu_scorer writes (one thread, its data thread),
- * cpu_scorer and csd_agent replay. Failure: writing: a warning, and the recording ends there,
+ * gpu_worker, cpu_scorer and
+ * csd_agent replay. Failure: writing: a warning, and the recording ends there,
  * without END when the disk is full; reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file
  * and the field in why, before anything of it is used.
  */

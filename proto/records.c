@@ -10,6 +10,7 @@
 
 #include "kv/plane.h"
 #include "kv/score.h"
+#include "proto/envelope.h"
 #include "proto/layout.h"
 
 #define FAIL(why, ...) hill_fail(why, HILL_E_PROTOCOL, __VA_ARGS__)
@@ -89,7 +90,9 @@ static int check_step_end(const struct checked *c)
 
 static int check_seq_end(const struct checked *c)
 {
-    return check_size(c, sizeof(struct record_seq_end));
+    const struct record_seq_end *r = c->payload;
+    int rc = check_status(c, r->status);
+    return rc != 0 ? rc : check_size(c, sizeof(*r));
 }
 
 static int check_query(const struct checked *c)
@@ -108,6 +111,17 @@ static int check_query(const struct checked *c)
 static int check_reads_done(const struct checked *c)
 {
     return check_size(c, sizeof(struct record_reads_done));
+}
+
+static int check_prompt(const struct checked *c)
+{
+    const struct record_prompt *r = c->payload;
+    int rc = check_range(c, "total_bytes", r->total_bytes, 1, PROTO_MESSAGE_MAX);
+    if (rc == 0)
+        rc = check_range(c, "n_bytes", r->n_bytes, 1, r->total_bytes);
+    if (rc == 0)
+        rc = check_range(c, "first_byte", r->first_byte, 0, r->total_bytes - r->n_bytes);
+    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_bytes);
 }
 
 static int check_resume(const struct checked *c)
@@ -294,6 +308,7 @@ static const struct {
     {RECORD_SEQ_END, sizeof(struct record_seq_end), "SEQ_END", check_seq_end},
     {RECORD_QUERY, sizeof(struct record_query), "QUERY", check_query},
     {RECORD_READS_DONE, sizeof(struct record_reads_done), "READS_DONE", check_reads_done},
+    {RECORD_PROMPT, sizeof(struct record_prompt), "PROMPT", check_prompt},
     {RECORD_RESUME, sizeof(struct record_resume), "RESUME", check_resume},
     {RECORD_READ, sizeof(struct record_read), "READ", check_read},
     {RECORD_ENTRIES, sizeof(struct record_entries), "ENTRIES", check_entries},

@@ -31,6 +31,7 @@ enum record_type {
     RECORD_READS_DONE = 6,
     RECORD_RESUME = 7,
     RECORD_READ = 8,
+    RECORD_PROMPT = 9,
     RECORD_SELECTION = 16,
     RECORD_SEQ_READY = 17,
     RECORD_SEQ_STATS = 18,
@@ -84,7 +85,8 @@ struct record_step_end {
 struct record_seq_end {
     struct record_header header;
     uint64_t request_id;
-    uint64_t reserved;
+    int32_t status; /* 0: by itself (stop token, length); else why, a hill_error */
+    uint32_t reserved;
 };
 
 /* What a query is made of, and which earlier selections of the sequence the attention has read when
@@ -116,6 +118,15 @@ struct record_reads_done {
     struct record_header header;
     uint64_t request_id;
     uint64_t reserved;
+};
+
+/* A part of the request's Prefill message as the control plane packs it: before SEQ_BEGIN, only
+ * where the rings are recorded (Configure.record_path), so that a replay of the GPU worker has what
+ * it needs. The scorer passes over it. */
+struct record_prompt {
+    struct record_header header;
+    uint32_t total_bytes, first_byte, n_bytes, reserved;
+    /* then uint8_t bytes[n_bytes] */
 };
 
 /* The sequence is a restored session: its selection hash goes on from there. After SEQ_READY,
@@ -311,6 +322,7 @@ _Static_assert(sizeof(struct record_step_end) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_end) == 32, "layout");
 _Static_assert(sizeof(struct record_query) == 48, "layout");
 _Static_assert(sizeof(struct record_reads_done) == 32, "layout");
+_Static_assert(sizeof(struct record_prompt) == 32, "layout");
 _Static_assert(sizeof(struct record_resume) == 128, "layout");
 _Static_assert(sizeof(struct record_read) == 48, "layout");
 _Static_assert(sizeof(struct record_entries) == 144, "layout");

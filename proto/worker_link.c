@@ -53,6 +53,9 @@ struct worker_link {
     _Atomic uint64_t work;
     _Atomic uint32_t epoch;
     pid_t parent;
+    /* alone */
+    void (*sent)(void *context, const Hill__Message *message); /* NULL: there is a coordinator */
+    void *sent_context;
 };
 
 static void queue_init(struct queue *q)
@@ -126,17 +129,10 @@ static void take_incoming(struct worker_link *link)
         }
         if (worker_trace_take(link, link->role, message))
             continue;
-        struct item *item = malloc(sizeof *item);
-        if (!item) {
-            proto_free(message);
+        if (worker_link_give(link, message)) {
             stop(link, "out of memory");
             return;
         }
-        item->message = message;
-        pthread_mutex_lock(&link->lock);
-        queue_put(&link->in, item);
-        shm_doorbell_ring(link->bell);
-        pthread_mutex_unlock(&link->lock);
     }
 }
 
@@ -258,18 +254,23 @@ static void *open_socket(struct worker_link *link, const char *file)
     return socket;
 }
 
-static void print_help(const char *name, const char *summary)
+static void print_help(const char *name, const char *summary, const char *replay)
 {
-    printf("usage: %s --run-dir DIR [--log-level LEVEL]\n"
-           "%s\n\n"
-           "Started by hill-coordinator, which sends its configuration; `scripts/hillinfer up` "
-           "starts them all.\n\n"
-           "  --run-dir DIR      run folder of the pipeline (required)\n"
-           "  --log-level LEVEL  error, warn, info or debug (default info)\n"
-           "  --help             this text\n"
-           "  --version          the version\n\n"
-           "exit codes: 0 ended in order, 100 wrong use, 111 the environment failed\n",
-           name, summary);
+    printf(
+        "usage: %s --run-dir DIR [--log-level LEVEL]\n"
+        "       %s --replay %s\n"
+        "%s\n\n"
+        "Started by hill-coordinator, which sends its configuration; `scripts/hillinfer up` "
+        "starts them all.\n\n"
+        "  --run-dir DIR      run folder of the pipeline (required)\n"
+        "  --log-level LEVEL  error, warn, info or debug (default info)\n"
+        "  --replay %-10s this worker alone, at full speed, driven by a recording of the rings\n"
+        "                     (`scripts/hillinfer record`); its output must be the recorded one\n"
+        "  --help             this text\n"
+        "  --version          the version\n\n"
+        "exit codes: 0 ended in order, 1 a replay that differs, 100 wrong use, 111 the "
+        "environment failed\n",
+        name, name, replay, summary, replay);
 }
 
 /* 0 go on, 1 answered, negative wrong use. */
@@ -301,7 +302,8 @@ static int parse_arguments(struct worker_link *link, int argc, char **argv, cons
             hill_log_init(link->name, level);
             break;
         case 'h':
-            print_help(link->name, summary);
+            print_help(link->name, summary,
+                       link->role == HILL__ROLE__ROLE_CSD_AGENT ? "FILE URL" : "FILE");
             return 1;
         case 'v':
             printf("%s %s\n", link->name, HILL_VERSION);
@@ -413,13 +415,11 @@ static int await_answer(struct worker_link *link)
     }
 }
 
-int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role,
-                     const char *name, const char *summary)
+static struct worker_link *make_link(Hill__Role role, const char *name)
 {
-    *out = NULL;
     struct worker_link *link = calloc(1, sizeof *link);
     if (!link)
-        return HILL_E_NOMEM;
+        return NULL;
     link->name = name;
     link->role = role;
     link->wake_fd = link->signal_fd = -1;
@@ -428,6 +428,47 @@ int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role
     pthread_mutex_init(&link->lock, NULL);
     shm_doorbell_init(&link->own_bell);
     link->bell = &link->own_bell;
+    return link;
+}
+
+int worker_link_open_alone(struct worker_link **out, Hill__Role role, const char *name,
+                           void (*sent)(void *context, const Hill__Message *message), void *context)
+{
+    *out = make_link(role, name);
+    if (!*out)
+        return HILL_E_NOMEM;
+    (*out)->sent = sent;
+    (*out)->sent_context = context;
+    return 0;
+}
+
+int worker_link_give(struct worker_link *link, Hill__Message *message)
+{
+    struct item *item = malloc(sizeof *item);
+    if (!item) {
+        proto_free(message);
+        return HILL_E_NOMEM;
+    }
+    item->message = message;
+    pthread_mutex_lock(&link->lock);
+    queue_put(&link->in, item);
+    shm_doorbell_ring(link->bell);
+    pthread_mutex_unlock(&link->lock);
+    return 0;
+}
+
+void worker_link_stop(struct worker_link *link)
+{
+    stop(link, "the replay is over");
+}
+
+int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role,
+                     const char *name, const char *summary)
+{
+    *out = NULL;
+    struct worker_link *link = make_link(role, name);
+    if (!link)
+        return HILL_E_NOMEM;
     int code = parse_arguments(link, argc, argv, summary);
     if (code == 0)
         code = check_run_dir(link);
@@ -475,6 +516,10 @@ Hill__Message *worker_link_poll(struct worker_link *link)
 
 int worker_link_send(struct worker_link *link, const Hill__Message *message)
 {
+    if (link->sent) {
+        link->sent(link->sent_context, message);
+        return 0;
+    }
     /* a deep copy through the wire form: the caller's message may live on its stack */
     size_t size = hill__message__get_packed_size(message);
     uint8_t *packed = malloc(size ? size : 1);

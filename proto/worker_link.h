@@ -30,6 +30,16 @@ struct worker_link;
 int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role,
                      const char *name, const char *summary);
 
+/* A link without a coordinator, threads or signals, for a replay: messages are given to it, and
+ * what the worker sends goes to `sent`, in its own thread. HILL_E_NOMEM. */
+int worker_link_open_alone(struct worker_link **out, Hill__Role role, const char *name,
+                           void (*sent)(void *context, const Hill__Message *message),
+                           void *context);
+/* Into the mailbox; takes the message. HILL_E_NOMEM. */
+int worker_link_give(struct worker_link *link, Hill__Message *message);
+/* As SIGTERM would. */
+void worker_link_stop(struct worker_link *link);
+
 /* The doorbell that is rung when a message arrives, until then a private one (NULL: back to the
  * private one). A ring is rung once at the change so that nothing is missed. */
 void worker_link_set_doorbell(struct worker_link *link, struct shm_doorbell *bell);

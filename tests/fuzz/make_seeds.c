@@ -211,6 +211,10 @@ static void record_of_kind(uint8_t kind)
         write_record(kind, &(struct record_query){.n_heads = g->n_heads, .n_tokens = 2},
                      sizeof(struct record_query), g->n_heads * g->head_dim * sizeof(float));
         break;
+    case RECORD_PROMPT:
+        write_record(kind, &(struct record_prompt){.total_bytes = 3, .n_bytes = 2},
+                     sizeof(struct record_prompt), 2);
+        break;
     case RECORD_RESUME:
         write_record(kind, &(struct record_resume){.request_id = 1}, sizeof(struct record_resume),
                      0);

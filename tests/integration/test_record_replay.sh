@@ -31,7 +31,7 @@ for placement in recency bkp; do
     "$hillinfer" record "$file" "${run[@]}" --placement $placement >"$work/recorded" 2>"$work/err" || fail "record: $(cat "$work/err")"
     expect "$placement: recording changes no result" "$(field "$work/recorded" '[.selection_hash, .logits_hash] | join(" ")')" \
         "$(field "$work/plain" '[.selection_hash, .logits_hash] | join(" ")')"
-    for stage in cpu_scorer csd_agent; do
+    for stage in gpu_worker cpu_scorer csd_agent; do
         replay "$file" $stage >"$work/first"
         expect "$placement: $stage alone" "$(grep -cE "^$stage: [1-9][0-9]* .* out, as recorded; .*xxhash64 [0-9a-f]{16}$" "$work/first")" 1
         replay "$file" $stage >"$work/second"
@@ -47,6 +47,39 @@ file=$work/recency.rec
 HILL_TEST_WRONG_SCORE=300 "$hillinfer" record "$work/wrong.rec" "${run[@]}" >/dev/null 2>"$work/err" || fail "record: $(cat "$work/err")"
 refused "a drive that scored otherwise" 1 'differs from the recording: a Score Block' "$hillinfer" replay "$work/wrong.rec" csd_agent --state-dir "$state_dir"
 expect "its scorer did what it did" "$(replay "$work/wrong.rec" cpu_scorer | grep -c 'as recorded')" 1
+
+# --- a GPU worker that computes otherwise is found: these are other weights
+cp "$work/random.gguf" "$work/kept.gguf"
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 8 \
+    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+refused "other weights" 1 'differs from the recording at event [0-9]+: other bytes in the APPEND' "$hillinfer" replay "$file" gpu_worker
+mv "$work/kept.gguf" "$work/random.gguf"
+
+# --- several at once, one of them cancelled, one restored: however they lay beside one another
+"$hillinfer" up --detach "${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -np 3 --record "$work/several.rec" \
+    2>"$work/err" || fail "up --record: $(cat "$work/err")"
+pids=()
+for i in 1 2 3 4; do
+    tail -c +$((i * 300)) LICENSE | head -c $((3000 - i * 500)) >"$work/prompt$i"
+    "$bin/hillctl" generate -f "$work/prompt$i" -n $((i == 3 ? 4000 : 60)) --temp 0.8 -s "$i" --ignore-eos --run-dir "$run_dir" \
+        --save "$work/session$i" >/dev/null 2>"$work/err$i" &
+    pids[i]=$!
+done
+for i in 1 2 4; do
+    wait "${pids[i]}" || fail "request $i: $(cat "$work/err$i")"
+done
+kill -INT "${pids[3]}"
+wait "${pids[3]}"
+expect "the cancelled one: exit code" $? 130
+"$bin/hillctl" restore "$work/session1" -n 20 --run-dir "$run_dir" >/dev/null 2>"$work/err" || fail "restore: $(cat "$work/err")"
+down || fail "down"
+rm "$work/session2"
+replay "$work/several.rec" gpu_worker >"$work/first"
+expect "several at once: gpu_worker alone" "$(grep -c '^gpu_worker: 5 requests, .* as recorded' "$work/first")" 1
+replay "$work/several.rec" gpu_worker >"$work/second"
+expect "several at once: twice the same" "$(cat "$work/second")" "$(cat "$work/first")"
+expect "several at once: cpu_scorer alone" "$(replay "$work/several.rec" cpu_scorer | grep -c 'as recorded')" 1
+expect "no session is saved again" "$([ -e "$work/session2" ] || echo none)" none
 
 # --- damage: every kind is refused, with the field, before anything runs
 size=$(stat -c %s "$file")
@@ -72,11 +105,12 @@ refused "not a recording" 1 'field magic' "$hillinfer" replay "$work/random.gguf
 # --- wrong use
 refused "no such file" 111 'No such file' "$hillinfer" replay "$work/none.rec" cpu_scorer
 refused "no stage" 100 'replay needs' "$hillinfer" replay "$file"
-refused "a stage that cannot be driven" 100 'gpu_worker' "$hillinfer" replay "$file" gpu_worker
+refused "a stage that cannot be driven" 100 'coordinator' "$hillinfer" replay "$file" coordinator
 refused "record over a file" 100 'is there already' "$hillinfer" record "$file" "${run[@]}"
 refused "record without a file" 100 'record needs FILE' "$hillinfer" record -m "$work/random.gguf"
 "$hillinfer" record "$work/hot.rec" "${run[@]}" --csd none >/dev/null 2>"$work/err" || fail "record without a drive: $(cat "$work/err")"
 expect "without a drive: cpu_scorer alone" "$(replay "$work/hot.rec" cpu_scorer | grep -c 'as recorded')" 1
+expect "without a drive: gpu_worker alone" "$(replay "$work/hot.rec" gpu_worker | grep -c 'as recorded')" 1
 refused "without a drive: csd_agent" 100 'no drive was attached' "$hillinfer" replay "$work/hot.rec" csd_agent --state-dir "$state_dir"
 expect_nothing_left
 finish

@@ -29,7 +29,7 @@ static const uint32_t all_types[] = {
     RECORD_SELECTION, RECORD_SEQ_READY,  RECORD_SEQ_STATS, RECORD_AGENT_QUERY, RECORD_COMMIT,
     RECORD_FETCH,     RECORD_TRIM,       RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
     RECORD_RELEASE,   RECORD_READS_DONE, RECORD_READ_KEYS, RECORD_RESUME,      RECORD_READ,
-    RECORD_ENTRIES,
+    RECORD_PROMPT,    RECORD_ENTRIES,
 };
 #define N_TYPES (sizeof(all_types) / sizeof(all_types[0]))
 
@@ -60,6 +60,11 @@ static uint32_t good_record(uint32_t type, void *room)
         ((struct record_query *)room)->n_heads = 8;
         ((struct record_query *)room)->n_tokens = 55;
         return 48 + 8 * 8 * 4;
+    case RECORD_PROMPT:
+        ((struct record_prompt *)room)->total_bytes = 9;
+        ((struct record_prompt *)room)->first_byte = 2;
+        ((struct record_prompt *)room)->n_bytes = 5;
+        return 32 + 5;
     case RECORD_RESUME:
         return 24 + 8 + 96;
     case RECORD_READ:
