@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "session/session.h"
 
-#define SCORE_BITS  8u
 #define TAIL_TOKENS 8u /* more than an unfinished character has */
 
 _Static_assert(sizeof(struct session_terms) == PROTO_SESSION_TERMS_BYTES, "SessionFile.terms");
@@ -43,7 +42,7 @@ static void fill_terms(struct pipeline *p, const struct kv_selection_settings *s
         .budget = selection->budget,
         .sinks = selection->sinks,
         .window = selection->window,
-        .score_bits = SCORE_BITS,
+        .score_bits = s->options.score_bits,
         /* verify: the exact queries decide */
         .speculate = strcmp(s->options.speculate, "on") == 0 ? s->options.exact_layers : 0};
 }
