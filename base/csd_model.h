@@ -3,11 +3,12 @@
  *
  * What: text like "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42" to numbers and
  * back; the only parser of it. csd_agent/device_model.h, gpu_worker/gpu_link.h and
- * cpu_scorer/pipeline_query.c make times of them. `cpu` stands in for a slower host and is 0 (and
- * not printed) unless it is named. Keys that a text does
- * not name keep what is in force; with none in force, the figures of a SmartSSD below. Who calls
- * it: base/options_hill.c, the coordinator, hillctl; proto/validate.c checks ranges with it.
- * Concurrency: stateless. Failure: HILL_E_INVALID with the key at fault; nothing is changed then.
+ * cpu_scorer/pipeline_query.c make times of them. `cpu` stands in for a slower host's scoring of
+ * digests (not for policies that evaluate keys) and is 0 (and not printed) unless it is named. Keys
+ * that a text does not name keep what is in force; with none in force, the figures of a SmartSSD
+ * below. Who calls it: base/options_hill.c, the coordinator, hillctl; proto/validate.c checks
+ * ranges with it. Concurrency: stateless. Failure: HILL_E_INVALID with the key at fault; nothing is
+ * changed then.
  */
 #ifndef HILL_BASE_CSD_MODEL_H
 #define HILL_BASE_CSD_MODEL_H
