@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "bench/point.h"
+#include "kv/policy_cost.h"
 
 #define STEPS     16u
 #define HOT_SHARE 0.4
