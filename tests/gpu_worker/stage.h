@@ -68,7 +68,7 @@ struct stage {
     uint64_t n_requests;
     uint32_t n_ready, n_failures, n_refused; /* refused: Done of a request that is on no lane */
     int refused_code;
-    uint32_t most_at_once; /* queries that were there together */
+    uint32_t most_at_once; /* lanes whose queries were there together */
 };
 
 static inline void *stage_bind(struct stage *s, const char *file)
@@ -322,7 +322,7 @@ static inline void stage_take_query(struct stage *s, const struct record_query *
 static inline void stage_pump_rings(struct stage *s)
 {
     struct hill_why why = {0};
-    uint32_t type, bytes, n_queries = 0;
+    uint32_t type, bytes, lanes = 0; /* a bit each */
     const void *payload;
     while (s->append.ring && shm_ring_peek(&s->append, &type, &payload, &bytes) == 0) {
         if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
@@ -340,12 +340,12 @@ static inline void stage_pump_rings(struct stage *s)
         } else {
             assert_int_equal(type, RECORD_QUERY);
             stage_take_query(s, payload);
-            n_queries++;
+            lanes |= 1u << ((const struct record_header *)payload)->sequence;
         }
         shm_ring_release(&s->query);
     }
-    if (n_queries > s->most_at_once)
-        s->most_at_once = n_queries;
+    if ((uint32_t)__builtin_popcount(lanes) > s->most_at_once)
+        s->most_at_once = (uint32_t)__builtin_popcount(lanes);
 }
 
 /* ---- the coordinator ---- */
