@@ -275,10 +275,14 @@ static void assert_story(uint32_t i)
 static void three_join_and_leave_with_their_own_bits(void **state)
 {
     (void)state;
-    start_stories();
-    for (uint32_t i = 0; i < STAGE_LANES; i++)
-        assert_story(i);
-    assert_int_equal(stage.most_at_once, 3);
+    uint32_t most = 0;
+    for (int i = 0; most < 3 && i < 10; i++) { /* on a busy machine one may be over too soon */
+        start_stories();
+        for (uint32_t lane = 0; lane < STAGE_LANES; lane++)
+            assert_story(lane);
+        most = stage.most_at_once;
+    }
+    assert_int_equal(most, 3);
     for (uint32_t i = 0; i < STAGE_LANES; i++) {
         const struct stage_lane *lane = &stage.lanes[i];
         double sum = lane->busy_ms + lane->idle_ms;
@@ -444,7 +448,7 @@ static void a_new_epoch_without_guesses_asks_exactly(void **state)
     speculate("on", 1);
     request();
     first->stall_at = 8;
-    STAGE_UNTIL(&stage, first->n_queries == 8);
+    STAGE_UNTIL(&stage, first->n_queries >= 8); /* the guess after it goes out too */
     speculate(NULL, 0);
     request();
     assert_whole();
