@@ -194,6 +194,26 @@ refused "--policy" "${options[@]}" --policy full
 refused "--importance" "${options[@]}" --importance sum
 
 
+# --- what is guessed, and other policies: the same, or refused
+for other in "--speculate on" "--speculate verify" "--policy leoam" "--policy full"; do
+    # shellcheck disable=SC2086  # words
+    up "${options[@]}" "${small[@]}" $other || fail "up $other"
+    generate 1 60 "$work/whole" || fail "$other: $(cat "$work/whole.err")"
+    generate 1 25 "$work/part" --save "$work/other" || fail "$other, --save: $(cat "$work/part.err")"
+    restore "$work/other" 35 "$work/rest" || fail "$other, restore: $(cat "$work/rest.err")"
+    same "$other: tokens" "$(tokens "$work/part" "$work/rest")" "$(tokens "$work/whole")"
+    expect "$other: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
+    if [ "$other" = "--speculate on" ]; then
+        restore "$work/s90" 5 "$work/out"
+        one_line "saved without guesses, restored with" $? 100 "$work/out.err" "--speculate on"
+    fi
+    down || fail "down"
+done
+up "${options[@]}" "${small[@]}" --policy h2o || fail "up --policy h2o"
+generate 1 5 "$work/out" --save "$work/other"
+one_line "--policy h2o" $? 100 "$work/out.err" "--policy h2o"
+down || fail "down"
+
 # --- from the script, with a pipeline for each
 run_json "$work/out" "${options[@]}" --csd none -f "$work/prompt0" -n 30 --temp 0.8 -s 7 --ignore-eos --session-save "$work/run.session" ||
     fail "run --session-save: $(cat "$work/out.err")"
