@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "session/session.h"
 
-#define SCORE_BITS  8u
+#define SCORE_BITS  8u /* the digest of this version */
 #define TAIL_TOKENS 8u /* more than an unfinished character has */
 
 _Static_assert(sizeof(struct session_terms) == PROTO_SESSION_TERMS_BYTES, "SessionFile.terms");
