@@ -382,7 +382,7 @@ void point_measure(const struct point *p, struct point_result *result)
     json_error_t error;
     if (have_sessions(p))
         make_session(p);
-    for (uint32_t row = 0; row < p->rows && !have_sessions(); row++)
+    for (uint32_t row = 0; row < p->rows && !have_sessions(p); row++)
         write_prompt(row, p->tokens);
     point_options(p, options, sizeof options);
     start(p, options);
