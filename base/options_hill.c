@@ -180,11 +180,11 @@ const struct option_spec hill_pipeline_specs[] = {
          "this host's scoring, as slow"},
     {.name = "score-bits",
      .type = OPTION_CHOICE,
-     .choices = "8",
-     .refused = "4",
+     .choices = "8|4",
      .fallback = "8",
      .value = "BITS",
-     .help = "bits of a key's digest"},
+     .help =
+         "bits of a value in a key's digest: 4 halves what scoring reads, and chooses less well"},
     {.name = "importance",
      .type = OPTION_CHOICE,
      .choices = "sum|max|norm",
@@ -345,6 +345,7 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
         .policy = options_text(options, "policy"),
         .importance = options_text(options, "importance"),
+        .score_bits = strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8,
         .simd = options_text(options, "simd"),
         .alpha = options_real(options, "alpha"),
         .budget =

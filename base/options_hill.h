@@ -42,6 +42,7 @@ struct hill_pipeline_options {
     uint32_t batch_tokens, block_tokens;
     uint32_t parallel; /* requests at the same time */
     const char *policy, *importance, *simd;
+    uint32_t score_bits; /* 8 or 4 */
     double alpha;
     uint32_t budget; /* 0: alpha */
     uint32_t sinks, window;

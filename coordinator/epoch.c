@@ -96,6 +96,7 @@ static void fill_model(Hill__Configure *c, const struct settings *s)
     c->n_heads = plan->geometry.n_heads;
     c->n_kv_heads = plan->geometry.n_kv_heads;
     c->head_dim = plan->geometry.head_dim;
+    c->score_bits = kv_digest_bits(&plan->geometry);
     c->n_embd = plan->n_embd;
     c->n_ff = plan->n_ff;
     c->n_vocab = plan->n_vocab;

@@ -229,7 +229,8 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     if (code)
         return code;
     const struct model_hparams *h = &s->hparams;
-    s->plan.geometry = (struct kv_geometry){h->n_layers, h->n_heads, h->n_kv_heads, h->head_dim};
+    s->plan.geometry = (struct kv_geometry){h->n_layers, h->n_heads, h->n_kv_heads, h->head_dim,
+                                            s->options.score_bits};
     s->plan.n_embd = h->n_embd;
     s->plan.n_ff = h->n_ff;
     s->plan.n_vocab = h->n_vocab;

@@ -20,7 +20,7 @@
 static struct layout_input layout_of(const Hill__Configure *c)
 {
     return (struct layout_input){
-        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim},
+        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
         .ctx_tokens = c->ctx_tokens,
         .n_sequences = c->n_sequences,
     };

@@ -106,6 +106,7 @@ int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_confi
     header->n_layers = g->n_layers;
     header->n_kv_heads = g->n_kv_heads;
     header->head_dim = g->head_dim;
+    header->digest_bits = kv_digest_bits(g);
     header->ctx_tokens = config->ctx_tokens;
     header->n_sequences = config->n_sequences;
     header->gpu_slots = config->gpu_slots;

@@ -58,7 +58,7 @@ struct hkm_header {
     uint32_t version;
     uint32_t n_layers, n_kv_heads, head_dim;
     uint32_t ctx_tokens, n_sequences, gpu_slots;
-    uint32_t n_blocks, reserved;
+    uint32_t n_blocks, digest_bits;
     uint64_t words_offset, hit_rates_offset, lists_offset, owners_offset, gpu_offset;
     uint64_t positions_offset, digests_offset, entries_offset;
     uint64_t total_bytes;

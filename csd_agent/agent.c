@@ -158,7 +158,7 @@ static void read_mailbox(struct agent *agent)
 static struct layout_input layout_input(const Hill__Configure *c)
 {
     return (struct layout_input){
-        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim},
+        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
         .ctx_tokens = c->ctx_tokens,
         .n_sequences = c->n_sequences,
     };

@@ -67,9 +67,9 @@ static int inspect(int fd, const struct pool_layout *layout, enum content *out,
 
 static bool same_layout(const struct pool_layout *a, const struct pool_layout *b)
 {
-    return memcmp(&a->geometry, &b->geometry, sizeof a->geometry) == 0 &&
-           a->stripe_slots == b->stripe_slots && a->key_bytes == b->key_bytes &&
-           a->n_stripes == b->n_stripes && a->total_bytes == b->total_bytes;
+    return kv_geometry_equal(&a->geometry, &b->geometry) && a->stripe_slots == b->stripe_slots &&
+           a->key_bytes == b->key_bytes && a->n_stripes == b->n_stripes &&
+           a->total_bytes == b->total_bytes;
 }
 
 /* A pool of this layout keeps its space. Returns 1 when there is none, 0 when it is open. */

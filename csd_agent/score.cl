@@ -1,11 +1,11 @@
 /*
  * csd_agent/score.cl - in-storage scoring: the integer score of keys, from their digests.
  *
- * Equals kv_score_reference (kv/score.h) bit for bit: int8 products, int32 sum per KV head, shifted by key and query
+ * Equals kv_score_reference (kv/score.h) bit for bit: int8 (keys: or int4) products, int32 sum per KV head, shifted by key and query
  * exponent, int64 combination over heads, 16-bit score. Integers only, so that no order of
  * additions matters. Source: paper 4.4 (raw inner product, the query held, the keys streamed).
- * Digests lie in groups of sixteen tokens (kv/group.h): words of four mantissas, sixteen tokens' words side by side.
- * Built with -D KV_HEADS, HEAD_WORDS and LANES. LANES 16: an item scores a group's tokens side by side in vectors, as CPUs
+ * Digests lie in groups of sixteen tokens (kv/group.h): words of four mantissas, or of eight nibbles, sixteen tokens'
+ * words side by side. Built with -D KV_HEADS, HEAD_WORDS, BITS (of a mantissa) and LANES. LANES 16: an item scores a group's tokens side by side in vectors, as CPUs
  * like it. LANES 1: a token an item, so that neighbouring items read neighbouring words. One work-group scores the slots
  * of one run; its items share them out.
  */
@@ -47,12 +47,25 @@ ints word_products(uints key, int4 query)
            (AS_INTS(key << 8) >> 24) * query.z + (AS_INTS(key) >> 24) * query.w;
 }
 
+/* The same for the lower nibbles of its bytes, which are mantissas + 8. */
+ints nibble_products(uints key, int4 query)
+{
+    return (AS_INTS(key & 15u) - 8) * query.x + (AS_INTS(key >> 8 & 15u) - 8) * query.y +
+           (AS_INTS(key >> 16 & 15u) - 8) * query.z + (AS_INTS(key >> 24 & 15u) - 8) * query.w;
+}
+
 ints head_products(const global uchar *words, const global char4 *query)
 {
     ints product = 0;
-    for (uint w = 0; w < HEAD_WORDS; w++)
-        product += word_products(*(const global uints *)(words + w * GROUP_TOKENS * 4),
-                                 convert_int4(query[w]));
+    for (uint w = 0; w < HEAD_WORDS; w++) {
+        uints key = *(const global uints *)(words + w * GROUP_TOKENS * 4);
+#if BITS == 8
+        product += word_products(key, convert_int4(query[w]));
+#else
+        product += nibble_products(key, convert_int4(query[2 * w])) +
+                   nibble_products(key >> 4, convert_int4(query[2 * w + 1]));
+#endif
+    }
     return product;
 }
 
@@ -71,7 +84,7 @@ ushort score16(long value)
 /*
  * digests     a batch as read from flash
  * runs        x: byte where the run's first group starts, y: its slots, z: index of its first score
- * query       words of mantissas [KV_HEADS][HEAD_WORDS][4], then shifts [KV_HEADS]
+ * query       mantissas [KV_HEADS][HEAD_WORDS][32 / BITS], then shifts [KV_HEADS]
  * importance  enum kv_importance: 0 the sum over heads, else the maximum
  * scores      [slots of the batch]
  */
@@ -80,7 +93,7 @@ kernel void score_keys(const global uchar *digests, const global uint4 *runs,
 {
     uint4 run = runs[get_group_id(0)];
     const global char4 *words = (const global char4 *)query;
-    const global uchar *shifts = query + KV_HEADS * HEAD_WORDS * 4;
+    const global uchar *shifts = query + KV_HEADS * HEAD_WORDS * (32 / BITS);
 
     for (uint s = get_local_id(0) * LANES; s < run.y; s += get_local_size(0) * LANES) {
         const global uchar *group = digests + run.x + s / GROUP_TOKENS * GROUP_BYTES;
@@ -90,7 +103,7 @@ kernel void score_keys(const global uchar *digests, const global uint4 *runs,
         for (uint h = 0; h < KV_HEADS; h++) {
             ints product =
                 head_products(group + MANTISSAS_AT + (h * HEAD_WORDS * GROUP_TOKENS + lane) * 4,
-                              words + h * HEAD_WORDS);
+                              words + h * HEAD_WORDS * (8 / BITS));
             uints shift =
                 CONVERT_UINTS(*(const global uchars *)(group + h * GROUP_TOKENS + lane)) + shifts[h];
             /* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */

@@ -124,22 +124,17 @@ static int build(struct score_device *d, struct hill_why *why)
 
     /* a CPU's item scores the tokens of a group side by side in vectors; other devices' items one
      * token each */
-    snprintf(options, sizeof options, "-D KV_HEADS=%u -D HEAD_WORDS=%u -D LANES=%u",
-             d->geometry.n_kv_heads, kv_head_words(&d->geometry),
+    snprintf(options, sizeof options, "-D KV_HEADS=%u -D HEAD_WORDS=%u -D BITS=%u -D LANES=%u",
+             d->geometry.n_kv_heads, kv_head_words(&d->geometry), kv_digest_bits(&d->geometry),
              d->device.is_cpu ? KV_GROUP_TOKENS : 1);
     d->program = cldevice_build(&d->device, hill_csd_score_cl, options, why);
     return d->program ? 0 : HILL_E_NODEV;
 }
 
-static uint32_t words_bytes(const struct score_device *d)
-{
-    return d->geometry.n_kv_heads * kv_head_words(&d->geometry) * (uint32_t)sizeof(uint32_t);
-}
-
 static int create_parts(struct score_device *d, const char *device, bool force_copies,
                         struct hill_why *why)
 {
-    uint32_t query_bytes = words_bytes(d) + d->geometry.n_kv_heads;
+    uint32_t query_bytes = kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads;
     int status = cldevice_open(&d->device, device, why);
 
     if (force_copies)
@@ -166,7 +161,7 @@ static int warm_up(struct score_device *d, struct hill_why *why)
     uint8_t *memory;
     int status = 0;
 
-    memset(d->query_bytes, 0, words_bytes(d) + d->geometry.n_kv_heads);
+    memset(d->query_bytes, 0, kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads);
     for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++) {
         status = score_device_map(d, b, &memory, why);
         if (status == 0) {
@@ -256,7 +251,7 @@ uint32_t score_device_slots_max(const struct score_device *d)
 
 int score_device_query(struct score_device *d, const struct kv_query *query, struct hill_why *why)
 {
-    uint32_t words = words_bytes(d);
+    uint32_t words = kv_query_words_bytes(&d->geometry);
 
     memmove(d->query_bytes,
             kv_query_words(&d->geometry, query->mantissas, (int8_t *)d->query_bytes), words);

@@ -137,7 +137,7 @@ static int attach_epoch(struct worker *w, const Hill__Configure *c, struct hill_
     struct dataplane_settings settings = {
         .run_id = c->run_id,
         .epoch = c->epoch,
-        .layout = {.geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim},
+        .layout = {.geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
                    .ctx_tokens = c->ctx_tokens,
                    .n_sequences = c->n_sequences},
         .waiting = worker_waiting,

@@ -1,6 +1,6 @@
 /*
- * kv/digest.c - FP16 keys and FP32 queries to INT8 mantissas with power-of-two exponents
- * (kv/score.h).
+ * kv/digest.c - FP16 keys and FP32 queries to INT8 (keys: or INT4) mantissas with power-of-two
+ * exponents (kv/score.h).
  *
  * Keys are quantised in integers: an FP16 magnitude is a whole number of 2^-24 units (below 2^40),
  * so neither the rounding mode nor the compiler has a say in the result. Who calls it: the scorer
@@ -11,11 +11,18 @@
 
 #include "kv/score.h"
 
-#define FP16_UNIT_EXP     24u /* an FP16 magnitude counts units of 2^-24 */
-#define FP16_MAX_BITS     0x7bffu
-#define FP16_INFINITY     0x7c00u
-#define MANTISSA_MAX      127
-#define KEY_EXP_UNIT_BITS (FP16_UNIT_EXP - KV_KEY_EXP_BIAS) /* bits below a mantissa at byte 0 */
+#define FP16_UNIT_EXP 24u /* an FP16 magnitude counts units of 2^-24 */
+#define FP16_MAX_BITS 0x7bffu
+#define FP16_INFINITY 0x7c00u
+#define MANTISSA_MAX  127
+
+struct precision {      /* of keys */
+    uint64_t largest;   /* mantissa */
+    uint32_t unit_bits; /* FP16 units below a mantissa at exponent byte 0 */
+};
+
+static const struct precision int8_keys = {MANTISSA_MAX, FP16_UNIT_EXP - KV_KEY_EXP_BIAS};
+static const struct precision int4_keys = {7, FP16_UNIT_EXP - KV_KEY_EXP_BIAS4};
 
 /* Magnitude bits as they count: NaN 0, infinity the largest finite. Still ordered like magnitudes.
  */
@@ -35,35 +42,37 @@ static uint64_t fp16_units(uint32_t bits)
     return exponent == 0 ? fraction : (fraction | 0x400u) << (exponent - 1);
 }
 
-/* round_half_even(units / 2^bits), at most 127 */
-static int32_t quantise_units(uint64_t units, uint32_t bits)
+/* round_half_even(units / 2^bits), at most `largest` */
+static int32_t quantise_units(uint64_t units, uint32_t bits, uint64_t largest)
 {
     uint64_t quotient = units >> bits;
     uint64_t rest = units & (((uint64_t)1 << bits) - 1);
     uint64_t half = (uint64_t)1 << (bits - 1);
     quotient += rest > half || (rest == half && (quotient & 1) != 0);
-    return quotient > MANTISSA_MAX ? MANTISSA_MAX : (int32_t)quotient;
+    return (int32_t)(quotient > largest ? largest : quotient);
 }
 
-/* The smallest byte 0..16 whose range 127 * 2^(byte - 10) holds units; 16 when none does. */
-static uint8_t key_exponent_byte(uint64_t units)
+/* The smallest byte 0..16 whose range holds units; 16 when none does. */
+static uint8_t key_exponent_byte(const struct precision *p, uint64_t units)
 {
     uint8_t byte = 0;
-    while (byte < KV_KEY_EXP_MAX && units > (uint64_t)MANTISSA_MAX << (KEY_EXP_UNIT_BITS + byte))
+    while (byte < KV_KEY_EXP_MAX && units > p->largest << (p->unit_bits + byte))
         byte++;
     return byte;
 }
 
-static uint8_t digest_key_head(const uint16_t *k, uint32_t head_dim, int8_t *mantissas)
+static uint8_t digest_key_head(const struct precision *p, const uint16_t *k, uint32_t head_dim,
+                               int8_t *mantissas)
 {
     uint32_t largest = 0;
     for (uint32_t i = 0; i < head_dim; i++) {
         uint32_t bits = fp16_magnitude_bits(k[i]);
         largest = bits > largest ? bits : largest;
     }
-    uint8_t byte = key_exponent_byte(fp16_units(largest));
+    uint8_t byte = key_exponent_byte(p, fp16_units(largest));
     for (uint32_t i = 0; i < head_dim; i++) {
-        int32_t m = quantise_units(fp16_units(fp16_magnitude_bits(k[i])), KEY_EXP_UNIT_BITS + byte);
+        int32_t m =
+            quantise_units(fp16_units(fp16_magnitude_bits(k[i])), p->unit_bits + byte, p->largest);
         mantissas[i] = (int8_t)((k[i] & 0x8000u) != 0 ? -m : m);
     }
     return byte;
@@ -72,11 +81,12 @@ static uint8_t digest_key_head(const uint16_t *k, uint32_t head_dim, int8_t *man
 void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs,
                     uint32_t n, uint8_t *groups, uint64_t first)
 {
+    const struct precision *p = kv_digest_bits(g) == 4 ? &int4_keys : &int8_keys;
     int8_t mantissas[KV_MAX_HEAD_DIM];
     for (uint32_t t = 0; t < n; t++) {
         const uint16_t *row = k + t * stride_halfs;
         for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-            uint8_t exponent = digest_key_head(row + h * g->head_dim, g->head_dim, mantissas);
+            uint8_t exponent = digest_key_head(p, row + h * g->head_dim, g->head_dim, mantissas);
             kv_digest_put_head(g, groups, first + t, h, mantissas, exponent);
         }
     }

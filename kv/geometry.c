@@ -28,5 +28,8 @@ int kv_geometry_check(const struct kv_geometry *g, struct hill_why *why)
     if (kv_key_dims(g) > KV_MAX_KEY_DIMS)
         return hill_fail(why, HILL_E_INVALID, "%u KV heads of %u values exceed %u values a key",
                          g->n_kv_heads, g->head_dim, KV_MAX_KEY_DIMS);
+    if (kv_digest_bits(g) != 8 && kv_digest_bits(g) != 4)
+        return hill_fail(why, HILL_E_INVALID, "digests have %u bits a value, not 8 or 4",
+                         g->digest_bits);
     return 0;
 }

@@ -27,28 +27,53 @@ static uint64_t words_at(const struct kv_geometry *g, uint64_t index, uint32_t h
            index % KV_GROUP_TOKENS * sizeof(uint32_t);
 }
 
+/* Dimensions of the head from `mantissas` on as a word; n: how many there are. */
+static uint32_t word_of(const int8_t *mantissas, uint32_t n, uint32_t bits)
+{
+    uint32_t word = 0;
+    if (bits == 8) {
+        memcpy(&word, mantissas, n < 4 ? n : 4);
+        return word;
+    }
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t nibble = (uint32_t)((i < n ? mantissas[i] : 0) + KV_NIBBLE_BIAS);
+        word |= (nibble & 15u) << (8 * (i % 4) + 4 * (i / 4));
+    }
+    return word;
+}
+
+static void word_to(int8_t *mantissas, uint32_t n, uint32_t bits, uint32_t word)
+{
+    if (bits == 8) {
+        memcpy(mantissas, &word, n < 4 ? n : 4);
+        return;
+    }
+    for (uint32_t i = 0; i < 8 && i < n; i++)
+        mantissas[i] =
+            (int8_t)((int32_t)(word >> (8 * (i % 4) + 4 * (i / 4)) & 15u) - KV_NIBBLE_BIAS);
+}
+
 void kv_digest_put_head(const struct kv_geometry *g, uint8_t *groups, uint64_t index, uint32_t h,
                         const int8_t *mantissas, uint8_t exponent)
 {
-    uint8_t *word = groups + words_at(g, index, h);
-    uint32_t i = 0;
+    uint8_t *at = groups + words_at(g, index, h);
+    uint32_t bits = kv_digest_bits(g), dims = kv_word_dims(g);
     groups[exponent_at(g, index) + h * KV_GROUP_TOKENS] = exponent;
-    for (; i + KV_WORD_DIMS <= g->head_dim; i += KV_WORD_DIMS, word += LANE_STRIDE)
-        memcpy(word, mantissas + i, sizeof(uint32_t));
-    if (i < g->head_dim) {
-        uint32_t last = 0;
-        memcpy(&last, mantissas + i, g->head_dim - i);
-        memcpy(word, &last, sizeof last);
+    for (uint32_t i = 0; i < g->head_dim; i += dims, at += LANE_STRIDE) {
+        uint32_t word = word_of(mantissas + i, g->head_dim - i, bits);
+        memcpy(at, &word, sizeof word);
     }
 }
 
 uint8_t kv_digest_get_head(const struct kv_geometry *g, const uint8_t *groups, uint64_t index,
                            uint32_t h, int8_t *mantissas)
 {
-    const uint8_t *word = groups + words_at(g, index, h);
-    for (uint32_t i = 0; i < g->head_dim; i += KV_WORD_DIMS, word += LANE_STRIDE) {
-        uint32_t left = g->head_dim - i;
-        memcpy(mantissas + i, word, left < KV_WORD_DIMS ? left : KV_WORD_DIMS);
+    const uint8_t *at = groups + words_at(g, index, h);
+    uint32_t bits = kv_digest_bits(g), dims = kv_word_dims(g);
+    for (uint32_t i = 0; i < g->head_dim; i += dims, at += LANE_STRIDE) {
+        uint32_t word;
+        memcpy(&word, at, sizeof word);
+        word_to(mantissas + i, g->head_dim - i, bits, word);
     }
     return groups[exponent_at(g, index) + h * KV_GROUP_TOKENS];
 }
@@ -101,7 +126,7 @@ void kv_digest_copy(const struct kv_geometry *g, uint8_t *to, uint64_t to_index,
 
 const int8_t *kv_query_words(const struct kv_geometry *g, const int8_t *mantissas, int8_t *room)
 {
-    uint32_t padded = kv_head_words(g) * KV_WORD_DIMS;
+    uint32_t padded = kv_head_words(g) * kv_word_dims(g);
     if (padded == g->head_dim)
         return mantissas;
     for (uint32_t h = 0; h < g->n_kv_heads; h++) {

@@ -3,6 +3,7 @@
  *
  * Key digest, per (token, KV head): exponent e = clamp(min e with amax <= 127 * 2^e, -10, 6),
  * mantissas m = clamp(round_half_even(k / 2^e), -127, 127); stored exponent byte e + 10 (0..16).
+ * With 4 bits (--score-bits 4) mantissas are -7..7, amax <= 7 * 2^e, e -6..10, the byte e + 6.
  * Smaller keys underflow gradually, larger ones saturate; NaN counts as 0, infinity as +-65504. An
  * all-zero head is all zero with byte 0. Query digest: per KV head the FP32 queries of its group
  * are summed in head order (GQA: a sum of inner products is the inner product with the sum; for
@@ -23,7 +24,8 @@
 #include "kv/geometry.h"
 #include "kv/group.h"
 
-#define KV_KEY_EXP_BIAS    10
+#define KV_KEY_EXP_BIAS    10 /* of the byte; with 4 bits KV_KEY_EXP_BIAS4 */
+#define KV_KEY_EXP_BIAS4   6
 #define KV_KEY_EXP_MAX     16 /* largest stored exponent byte */
 #define KV_QUERY_SHIFT_MAX 8
 

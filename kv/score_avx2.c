@@ -4,7 +4,8 @@
  * A word of a group's sixteen tokens is two vectors (kv/group.h), a query's word goes into every
  * lane. |k| as unsigned bytes times q, negated where k is negative, as signed bytes is q * k
  * (maddubs): a pair of products is at most 2 * 128 * 127 = 32512, so the 16-bit sums never
- * saturate. A query's digest holds no -128 (kv/digest.c), which could not be negated. Integer sums
+ * saturate; nibbles are unsigned already, and their bias times the query's sum is taken off each
+ * product. A query's digest holds no -128 (kv/digest.c), which could not be negated. Integer sums
  * have no order; products, terms and sums stay in a token's lane. Concurrency: pure functions. On
  * other machines it is the reference.
  */
@@ -33,16 +34,41 @@ AVX2 static inline __m256i step(__m256i sums, __m256i k, __m256i q)
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-/* Of one head. */
-AVX2 static inline struct products products_of(const uint8_t *k, const int8_t *q, uint32_t n_words)
+/* Nibbles: four products are at most 4 * 15 * 127 = 7620. */
+AVX2 static inline __m256i step4(__m256i sums, __m256i k, __m256i q, __m256i r)
 {
-    struct products sums = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    const __m256i nibbles = _mm256_set1_epi8(15);
+    __m256i low = _mm256_and_si256(k, nibbles);
+    __m256i high = _mm256_and_si256(_mm256_srli_epi32(k, 4), nibbles);
+    __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low, q), _mm256_maddubs_epi16(high, r));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+AVX2 static inline __m256i word_of(const int8_t *q) /* in every lane */
+{
+    int32_t bytes;
+    memcpy(&bytes, q, sizeof bytes);
+    return _mm256_set1_epi32(bytes);
+}
+
+/* Of one head, on top of `start`. */
+AVX2 static inline __attribute__((always_inline)) struct products
+products_of(const uint8_t *k, const int8_t *q, uint32_t n_words, int32_t start, uint32_t bits)
+{
+    struct products sums = {_mm256_set1_epi32(start), _mm256_set1_epi32(start)};
     for (uint32_t w = 0; w < n_words; w++, k += 64) {
-        int32_t word;
-        memcpy(&word, q + 4 * w, sizeof word);
-        __m256i all = _mm256_set1_epi32(word);
-        sums.low = step(sums.low, _mm256_loadu_si256((const void *)k), all);
-        sums.high = step(sums.high, _mm256_loadu_si256((const void *)(k + 32)), all);
+        __m256i low = _mm256_loadu_si256((const void *)k);
+        __m256i high = _mm256_loadu_si256((const void *)(k + 32));
+        __m256i all = word_of(q);
+        if (bits == 8) {
+            sums.low = step(sums.low, low, all);
+            sums.high = step(sums.high, high, all);
+        } else {
+            __m256i next = word_of(q + 4);
+            sums.low = step4(sums.low, low, all, next);
+            sums.high = step4(sums.high, high, all, next);
+        }
+        q += 32 / bits;
     }
     return sums;
 }
@@ -69,22 +95,33 @@ AVX2 static inline void combine8(__m256i all[2], __m256i products, const uint8_t
                       _mm256_extracti128_si256(bits, 1), largest);
 }
 
+struct call {
+    const struct kv_geometry *geometry;
+    const struct kv_query *query;
+    const int8_t *words; /* the query's, [n_kv_heads][head words] */
+    int32_t start[KV_MAX_KV_HEADS];
+    int8_t room[KV_QUERY_WORDS_ROOM];
+};
+
 /* The first n scores of a group. */
-AVX2 static inline void score_group(const struct kv_geometry *g, const struct kv_query *query,
-                                    const int8_t *words, const uint8_t *group, uint32_t n,
-                                    uint16_t *scores)
+AVX2 static inline __attribute__((always_inline)) void
+score_group(const struct call *c, const uint8_t *group, uint32_t n, uint16_t *scores, uint32_t bits)
 {
-    bool largest = query->importance != KV_IMPORTANCE_SUM;
+    const struct kv_geometry *g = c->geometry;
+    bool largest = c->query->importance != KV_IMPORTANCE_SUM;
     __m256i none = largest ? _mm256_set1_epi64x(INT64_MIN) : _mm256_setzero_si256();
     __m256i all[4] = {none, none, none, none};
     const uint8_t *k = group + kv_group_mantissas_at(g);
+    const int8_t *q = c->words;
     uint32_t n_words = kv_head_words(g);
     int64_t values[KV_GROUP_TOKENS];
-    for (uint32_t h = 0; h < g->n_kv_heads; h++, k += 64 * n_words) {
-        struct products p = products_of(k, words + h * n_words * KV_WORD_DIMS, n_words);
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        struct products p = products_of(k, q, n_words, c->start[h], bits);
         const uint8_t *exponents = group + h * KV_GROUP_TOKENS;
-        combine8(all, p.low, exponents, query->shifts[h], largest);
-        combine8(all + 2, p.high, exponents + 8, query->shifts[h], largest);
+        combine8(all, p.low, exponents, c->query->shifts[h], largest);
+        combine8(all + 2, p.high, exponents + 8, c->query->shifts[h], largest);
+        k += 64 * n_words;
+        q += n_words * (32 / bits);
     }
     for (uint32_t i = 0; i < 4; i++)
         _mm256_storeu_si256((void *)(values + 4 * i), all[i]);
@@ -92,15 +129,36 @@ AVX2 static inline void score_group(const struct kv_geometry *g, const struct kv
         scores[t] = kv_score16(values[t]);
 }
 
+/* bits: a constant, for the compiler. */
+AVX2 static inline __attribute__((always_inline)) void score_groups(const struct call *c,
+                                                                    const uint8_t *groups,
+                                                                    uint32_t n, uint16_t *scores,
+                                                                    uint32_t bits)
+{
+    uint32_t bytes = kv_group_bytes(c->geometry);
+    for (uint32_t done = 0; done < n; done += KV_GROUP_TOKENS, groups += bytes)
+        score_group(c, groups, n - done < KV_GROUP_TOKENS ? n - done : KV_GROUP_TOKENS,
+                    scores + done, bits);
+}
+
 AVX2 void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *query,
                         const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    int8_t room[KV_QUERY_WORDS_ROOM];
-    const int8_t *words = kv_query_words(g, query->mantissas, room);
-    uint32_t bytes = kv_group_bytes(g);
-    for (uint32_t done = 0; done < n; done += KV_GROUP_TOKENS, groups += bytes)
-        score_group(g, query, words, groups,
-                    n - done < KV_GROUP_TOKENS ? n - done : KV_GROUP_TOKENS, scores + done);
+    uint32_t bits = kv_digest_bits(g), head = kv_head_words(g) * kv_word_dims(g);
+    struct call c; /* not cleared: what is read of it has been written */
+    c.geometry = g;
+    c.query = query;
+    c.words = kv_query_words(g, query->mantissas, c.room);
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        int32_t sum = 0;
+        for (uint32_t i = 0; bits == 4 && i < head; i++)
+            sum += c.words[h * head + i];
+        c.start[h] = -KV_NIBBLE_BIAS * sum;
+    }
+    if (bits == 8)
+        score_groups(&c, groups, n, scores, 8);
+    else
+        score_groups(&c, groups, n, scores, 4);
 }
 
 #else

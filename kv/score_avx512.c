@@ -16,17 +16,20 @@
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512cd")))
 
-TARGET static inline int32_t surplus(const int8_t *q, uint32_t n)
-{
-    (void)q;
-    (void)n;
-    return 0;
-}
+#define SURPLUS8 0
 
 TARGET static inline __attribute__((always_inline)) __m512i step(__m512i sums, __m512i k, __m512i q)
 {
     __m512i signed_q = _mm512_mask_sub_epi8(q, _mm512_movepi8_mask(k), _mm512_setzero_si512(), q);
     __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(k), signed_q);
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+
+/* four products of nibbles are at most 4 * 15 * 127 = 7620 */
+TARGET static inline __attribute__((always_inline)) __m512i
+step4(__m512i sums, __m512i low, __m512i high, __m512i q, __m512i r)
+{
+    __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(low, q), _mm512_maddubs_epi16(high, r));
     return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 

@@ -15,20 +15,17 @@
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512cd,avx512vnni")))
 
-TARGET static inline int32_t surplus(const int8_t *q, uint32_t n)
-{
-    __m512i sums = _mm512_setzero_si512();
-    for (uint32_t i = 0; i < n; i += 64) {
-        __mmask64 mask = n - i < 64 ? ((__mmask64)1 << (n - i)) - 1 : ~(__mmask64)0;
-        sums =
-            _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(-128), _mm512_maskz_loadu_epi8(mask, q + i));
-    }
-    return _mm512_reduce_add_epi32(sums);
-}
+#define SURPLUS8 128
 
 TARGET static inline __attribute__((always_inline)) __m512i step(__m512i sums, __m512i k, __m512i q)
 {
     return _mm512_dpbusd_epi32(sums, _mm512_xor_si512(k, _mm512_set1_epi8(-128)), q);
+}
+
+TARGET static inline __attribute__((always_inline)) __m512i
+step4(__m512i sums, __m512i low, __m512i high, __m512i q, __m512i r)
+{
+    return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums, low, q), high, r);
 }
 
 #include "kv/score_lanes512.h"

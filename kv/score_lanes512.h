@@ -4,8 +4,8 @@
  * Included by score_avx512.c and score_avx512vnni.c alone, which define before:
  *   TARGET           the target attribute;
  *   step(acc, k, q)  acc + sums of four neighbouring products of signed bytes, per 32-bit lane,
- *                    beside a constant of q;
- *   surplus(q, n)    the sum of that constant over the n bytes of q.
+ *                    and SURPLUS8 times the four bytes of q;
+ *   step4(acc, low, high, q, r)  the same of unsigned bytes 0..15, low with q and high with r.
  * A group's vector holds a word of sixteen tokens (kv/group.h), and a query's word goes into every
  * lane: products, terms and scores of sixteen tokens stay in their lanes from the first byte to the
  * last. Groups are read once and strictly in memory order, which is what the hardware's prefetchers
@@ -33,27 +33,50 @@ struct call {
 
 /* ---- products ------------------------------------------------------------------------------- */
 
-INLINE __m512i step_at(__m512i sums, const uint8_t *k, const int8_t *q)
+INLINE __m512i word(const int8_t *q) /* in every lane */
 {
-    int32_t word;
-    memcpy(&word, q, sizeof word);
-    return step(sums, _mm512_loadu_si512(k), _mm512_set1_epi32(word));
+    int32_t bytes;
+    memcpy(&bytes, q, sizeof bytes);
+    return _mm512_set1_epi32(bytes);
+}
+
+INLINE __m512i step_at(__m512i sums, const uint8_t *k, const int8_t *q, uint32_t bits)
+{
+    const __m512i nibbles = _mm512_set1_epi8(15);
+    __m512i keys = _mm512_loadu_si512(k);
+    if (bits == 8)
+        return step(sums, keys, word(q));
+    return step4(sums, _mm512_and_si512(keys, nibbles),
+                 _mm512_and_si512(_mm512_srli_epi32(keys, 4), nibbles), word(q), word(q + 4));
 }
 
 /* Of one head, a token a lane. Four sums, because one would wait for itself. */
-INLINE __m512i products(const uint8_t *k, const int8_t *q, uint32_t n_words, int32_t surplus)
+INLINE __m512i products(const uint8_t *k, const int8_t *q, uint32_t n_words, int32_t surplus,
+                        uint32_t bits)
 {
     __m512i a = _mm512_set1_epi32(-surplus), b = _mm512_setzero_si512(), c = b, d = b;
-    uint32_t w = 0;
-    for (; w + 4 <= n_words; w += 4, k += 4 * VECTOR_BYTES, q += 16) {
-        a = step_at(a, k, q);
-        b = step_at(b, k + VECTOR_BYTES, q + 4);
-        c = step_at(c, k + 2 * VECTOR_BYTES, q + 8);
-        d = step_at(d, k + 3 * VECTOR_BYTES, q + 12);
+    uint32_t w = 0, dims = 32 / bits;
+    for (; w + 4 <= n_words; w += 4, k += 4 * VECTOR_BYTES, q += 4 * dims) {
+        a = step_at(a, k, q, bits);
+        b = step_at(b, k + VECTOR_BYTES, q + dims, bits);
+        c = step_at(c, k + 2 * VECTOR_BYTES, q + 2 * dims, bits);
+        d = step_at(d, k + 3 * VECTOR_BYTES, q + 3 * dims, bits);
     }
-    for (; w < n_words; w++, k += VECTOR_BYTES, q += 4)
-        a = step_at(a, k, q);
+    for (; w < n_words; w++, k += VECTOR_BYTES, q += dims)
+        a = step_at(a, k, q, bits);
     return _mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
+}
+
+INLINE int32_t sum_of(const int8_t *q, uint32_t n)
+{
+    __m512i sums = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < n; i += 64) {
+        __mmask64 mask = n - i < 64 ? ((__mmask64)1 << (n - i)) - 1 : ~(__mmask64)0;
+        __m512i pairs =
+            _mm512_maddubs_epi16(_mm512_set1_epi8(1), _mm512_maskz_loadu_epi8(mask, q + i));
+        sums = _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    }
+    return _mm512_reduce_add_epi32(sums);
 }
 
 /* ---- terms, scores -------------------------------------------------------------------------- */
@@ -99,38 +122,52 @@ INLINE __m128i score16_of_8(__m512i value)
 
 /* ---- a call --------------------------------------------------------------------------------- */
 
-INLINE __m256i score_group(const struct call *c, const uint8_t *group, bool largest)
+INLINE __m256i score_group(const struct call *c, const uint8_t *group, bool largest, uint32_t bits)
 {
     uint32_t n_heads = c->geometry->n_kv_heads, n_words = kv_head_words(c->geometry);
     const uint8_t *k = group + kv_group_mantissas_at(c->geometry);
+    const int8_t *q = c->words;
     __m512i none = largest ? _mm512_set1_epi64(INT64_MIN) : _mm512_setzero_si512();
     struct terms all = {none, none};
-    for (uint32_t h = 0; h < n_heads; h++, k += n_words * VECTOR_BYTES) {
-        __m512i product =
-            products(k, c->words + h * n_words * KV_WORD_DIMS, n_words, c->surplus[h]);
-        all = combined(all, terms_of(product, group + h * KV_GROUP_TOKENS, c->query->shifts[h]),
-                       largest);
+    for (uint32_t h = 0; h < n_heads; h++) {
+        __m512i product = products(k, q, n_words, c->surplus[h], bits);
+        const uint8_t *exponents = group + h * KV_GROUP_TOKENS;
+        all = combined(all, terms_of(product, exponents, c->query->shifts[h]), largest);
+        k += n_words * VECTOR_BYTES;
+        q += n_words * (32 / bits);
     }
     return _mm256_inserti128_si256(_mm256_castsi128_si256(score16_of_8(all.low)),
                                    score16_of_8(all.high), 1);
 }
 
+/* bits: a constant, for the compiler. */
+INLINE void score_groups(const struct call *c, const uint8_t *groups, uint32_t n, uint16_t *scores,
+                         uint32_t bits)
+{
+    uint32_t bytes = kv_group_bytes(c->geometry);
+    bool largest = c->query->importance != KV_IMPORTANCE_SUM;
+    for (; n >= KV_GROUP_TOKENS; n -= KV_GROUP_TOKENS, groups += bytes, scores += KV_GROUP_TOKENS)
+        _mm256_storeu_si256((void *)scores, score_group(c, groups, largest, bits));
+    if (n > 0)
+        _mm256_mask_storeu_epi16(scores, (__mmask16)((1u << n) - 1),
+                                 score_group(c, groups, largest, bits));
+}
+
 INLINE void score_lanes512(const struct kv_geometry *geometry, const struct kv_query *query,
                            const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    uint32_t bytes = kv_group_bytes(geometry), head = kv_head_words(geometry) * KV_WORD_DIMS;
-    bool largest = query->importance != KV_IMPORTANCE_SUM;
+    uint32_t bits = kv_digest_bits(geometry),
+             head = kv_head_words(geometry) * kv_word_dims(geometry);
     struct call c; /* not cleared: what is read of it has been written */
     c.geometry = geometry;
     c.query = query;
     c.words = kv_query_words(geometry, query->mantissas, c.room);
     for (uint32_t h = 0; h < geometry->n_kv_heads; h++)
-        c.surplus[h] = surplus(c.words + h * head, head);
-    for (; n >= KV_GROUP_TOKENS; n -= KV_GROUP_TOKENS, groups += bytes, scores += KV_GROUP_TOKENS)
-        _mm256_storeu_si256((void *)scores, score_group(&c, groups, largest));
-    if (n > 0)
-        _mm256_mask_storeu_epi16(scores, (__mmask16)((1u << n) - 1),
-                                 score_group(&c, groups, largest));
+        c.surplus[h] = (bits == 8 ? SURPLUS8 : KV_NIBBLE_BIAS) * sum_of(c.words + h * head, head);
+    if (bits == 8)
+        score_groups(&c, groups, n, scores, 8);
+    else
+        score_groups(&c, groups, n, scores, 4);
 }
 
 #endif

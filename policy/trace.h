@@ -24,7 +24,7 @@
 #include "kv/geometry.h"
 
 #define TRACE_MAGIC         "HILLKVT"
-#define TRACE_VERSION       1u
+#define TRACE_VERSION       2u
 #define TRACE_RECORD_MAGIC  0x4352544bu /* "KTRC" */
 #define TRACE_BUFFER_BYTES  (1u << 20)
 #define TRACE_POSITION_MASK 0x00ffffffu
@@ -40,7 +40,7 @@ struct trace_settings {
     struct kv_geometry geometry;
     uint32_t sinks, window;
     uint32_t budget; /* 0: alpha */
-    uint32_t ctx_tokens;
+    uint32_t ctx_tokens, reserved;
     double alpha, beta;
     char model[96]; /* a name for people, NUL-terminated */
 };
@@ -49,7 +49,7 @@ struct trace_header {
     char magic[8];
     uint32_t version, header_bytes;
     struct trace_settings settings;
-    uint8_t reserved[88];
+    uint8_t reserved[80];
     uint64_t checksum; /* XXH64 of what precedes it */
 };
 
@@ -66,7 +66,7 @@ struct trace_record {
     uint32_t reserved[2];
 };
 
-_Static_assert(sizeof(struct trace_settings) == 144, "trace file layout");
+_Static_assert(sizeof(struct trace_settings) == 152, "trace file layout");
 _Static_assert(sizeof(struct trace_header) == 256, "trace file layout");
 _Static_assert(sizeof(struct trace_record) == 64, "trace file layout");
 

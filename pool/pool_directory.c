@@ -94,7 +94,8 @@ static int record_decode(struct pool_directory *d, uint32_t index, const void *p
 
 static bool layout_matches(const struct pool_layout *l, const struct pool_superblock *page)
 {
-    return page->stripe_slots == l->stripe_slots &&
+    return page->digest_bits == kv_digest_bits(&l->geometry) &&
+           page->stripe_slots == l->stripe_slots &&
            page->digest_stripe_bytes == l->digest_stripe_bytes &&
            page->entry_stripe_bytes == l->entry_stripe_bytes &&
            page->directory_record_bytes == l->directory_record_bytes &&
@@ -107,7 +108,8 @@ static bool layout_matches(const struct pool_layout *l, const struct pool_superb
 static int check_superblock(const struct pool_superblock *page, uint64_t fingerprint,
                             struct pool_layout *layout, struct hill_why *why)
 {
-    struct kv_geometry g = {page->n_layers, page->n_heads, page->n_kv_heads, page->head_dim};
+    struct kv_geometry g = {page->n_layers, page->n_heads, page->n_kv_heads, page->head_dim,
+                            page->digest_bits};
     struct hill_why detail = {""};
     if (page->magic != POOL_MAGIC)
         return hill_fail(why, HILL_E_DAMAGED, "no cold pool: wrong magic in the superblock");

@@ -17,7 +17,7 @@
 #endif
 
 #define POOL_MAGIC   0x4c4f4f504c4c4948ull /* "HILLPOOL" in memory order */
-#define POOL_VERSION 3u
+#define POOL_VERSION 4u
 
 struct pool_superblock {
     uint64_t checksum; /* XXH3_64bits of the rest of the page; at this place in every version */
@@ -31,7 +31,8 @@ struct pool_superblock {
     uint64_t digest_stripe_bytes, entry_stripe_bytes, directory_record_bytes;
     uint64_t directory_offset, digest_offset, entry_offset, total_bytes;
     uint64_t key_stripe_bytes, key_offset;
-    uint8_t pad[POOL_PAGE_BYTES - 136];
+    uint32_t digest_bits, reserved;
+    uint8_t pad[POOL_PAGE_BYTES - 144];
 };
 
 _Static_assert(sizeof(struct pool_superblock) == POOL_PAGE_BYTES, "superblock fills a page");

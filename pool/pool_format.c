@@ -139,6 +139,7 @@ static void fill_superblock(struct pool_superblock *page, const struct pool_layo
     page->key_bytes = l->key_bytes;
     page->key_stripe_bytes = l->key_stripe_bytes;
     page->key_offset = l->key_offset;
+    page->digest_bits = kv_digest_bits(&l->geometry);
     page->digest_stripe_bytes = l->digest_stripe_bytes;
     page->entry_stripe_bytes = l->entry_stripe_bytes;
     page->directory_record_bytes = l->directory_record_bytes;

@@ -3,6 +3,8 @@
  * Who calls it: coordinator (default cap), scorer (capacity), agent (format, open).
  * Concurrency: pure functions. Failure: HILL_E_INVALID with needed and given MiB.
  */
+#include <string.h>
+
 #include "pool/pool_disk.h"
 
 #define DIGEST_STRIPE_TARGET (1u << 20)
@@ -29,7 +31,11 @@ void pool_layout_fill(struct pool_layout *out, const struct kv_geometry *g, uint
                       uint32_t n_stripes)
 {
     uint64_t slots = stripe_slots(g);
-    out->geometry = *g;
+    const struct kv_geometry geometry = *g; /* it may be out's own */
+    g = &geometry;
+    memset(out, 0, sizeof(*out)); /* padding too: layouts are compared */
+    out->geometry = geometry;
+    out->geometry.digest_bits = kv_digest_bits(g);
     out->stripe_slots = (uint32_t)slots;
     out->n_stripes = n_stripes;
     out->key_bytes = key_bytes;

@@ -41,9 +41,11 @@ static const struct link links[RING_COUNT] = {
 uint64_t layout_fingerprint(const struct layout_input *in)
 {
     const uint32_t words[] = {
-        LAYOUT_VERSION,        PROTO_RECORDS_VERSION, SHM_LAYOUT_VERSION,
-        in->geometry.n_layers, in->geometry.n_heads,  in->geometry.n_kv_heads,
-        in->geometry.head_dim, in->ctx_tokens,        in->n_sequences,
+        LAYOUT_VERSION,        PROTO_RECORDS_VERSION,
+        SHM_LAYOUT_VERSION,    in->geometry.n_layers,
+        in->geometry.n_heads,  in->geometry.n_kv_heads,
+        in->geometry.head_dim, in->ctx_tokens,
+        in->n_sequences,       kv_digest_bits(&in->geometry),
     };
     return XXH3_64bits(words, sizeof(words));
 }

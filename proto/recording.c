@@ -87,7 +87,7 @@ static int check_header(struct recording_file *f, const char *path, struct hill_
                          reason.text);
     const Hill__Configure *c = f->message->configure;
     f->layout = (struct layout_input){
-        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim},
+        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
         .ctx_tokens = c->ctx_tokens,
         .n_sequences = c->n_sequences,
     };

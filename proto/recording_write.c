@@ -239,7 +239,8 @@ static int put_header(struct recording *r, const Hill__Configure *configure)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     struct layout_input in = {.geometry = {configure->n_layers, configure->n_heads,
-                                           configure->n_kv_heads, configure->head_dim},
+                                           configure->n_kv_heads, configure->head_dim,
+                                           configure->score_bits},
                               .ctx_tokens = configure->ctx_tokens,
                               .n_sequences = configure->n_sequences};
     message.body_case = HILL__MESSAGE__BODY_CONFIGURE;

@@ -122,7 +122,8 @@ static int check_profile_result(const Hill__ProfileResult *m, struct hill_why *w
 
 static int check_configure(const Hill__Configure *m, struct hill_why *why)
 {
-    const struct kv_geometry g = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim};
+    const struct kv_geometry g = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim,
+                                  m->score_bits};
     CHECK("configure", "epoch", m->epoch > 0);
     CHECK("configure", "model_path", text_ok(m->model_path) && m->model_path[0]);
     CHECK("configure", "geometry", kv_geometry_check(&g, NULL) == 0);

@@ -466,12 +466,15 @@ static void test_pipeline_refusals(void **state)
                      HILL_E_INVALID);
     assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--csd", "tcp://h:1", NULL), HILL_E_INVALID);
     assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--csd", "file:", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--score-bits", "4", NULL), HILL_E_INVALID);
+    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--score-bits", "5", NULL), HILL_E_INVALID);
     assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--speculate", "some", NULL), HILL_E_INVALID);
     assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--exact-layers", "0", NULL), HILL_E_INVALID);
     assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--policy", "some", NULL), HILL_E_INVALID);
     assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--budget", "36", "--csd", "none", NULL), 0);
     assert_true(p.no_csd);
+    assert_int_equal(p.score_bits, 8);
+    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--score-bits", "4", NULL), 0);
+    assert_int_equal(p.score_bits, 4);
 }
 
 static void test_request(void **state)

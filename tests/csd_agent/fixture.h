@@ -63,6 +63,14 @@ static inline void random_mantissas(int8_t *m, size_t n)
                            : (int8_t)((int)random_below(255) - 127);
 }
 
+/* A key's, of the geometry's precision. */
+static inline void random_keys(const struct kv_geometry *g, int8_t *m)
+{
+    random_mantissas(m, kv_key_dims(g));
+    for (uint32_t i = 0; kv_digest_bits(g) == 4 && i < kv_key_dims(g); i++)
+        m[i] = (int8_t)(m[i] % 8);
+}
+
 /* ---- a folder ---- */
 
 static char folder[64];
@@ -190,7 +198,7 @@ static inline void model_write(struct model *m, uint32_t first, uint32_t n)
 {
     uint32_t dims = kv_key_dims(&m->g), heads = m->g.n_kv_heads;
     for (uint32_t slot = first; slot < first + n; slot++) {
-        random_mantissas(m->mantissas + (size_t)slot * dims, dims);
+        random_keys(&m->g, m->mantissas + (size_t)slot * dims);
         for (uint32_t h = 0; h < heads; h++)
             m->exponents[(size_t)slot * heads + h] = (uint8_t)random_below(KV_KEY_EXP_MAX + 1);
         random_bytes(m->entries + (size_t)slot * kv_entry_bytes(&m->g), kv_entry_bytes(&m->g));

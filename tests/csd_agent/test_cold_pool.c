@@ -330,6 +330,16 @@ static void test_random_operations_where_groups_are_longer_than_a_page(void **st
     random_operations(&config, 200);
 }
 
+static void test_random_operations_with_digests_of_four_bits(void **state)
+{
+    struct kv_geometry g = {2, 4, 2, 28, 4};
+    struct cold_pool_config config = config_for(&g, 10);
+
+    (void)state;
+    random_seed(15);
+    random_operations(&config, 250);
+}
+
 static void test_random_operations_on_the_fallback_paths(void **state)
 {
     struct kv_geometry g = {2, 4, 2, 20};
@@ -576,6 +586,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_random_operations_equal_the_model),
         TEST(test_random_operations_where_groups_are_longer_than_a_page),
+        TEST(test_random_operations_with_digests_of_four_bits),
         TEST(test_random_operations_on_the_fallback_paths),
         TEST(test_default_batches_cover_a_whole_layer),
         TEST(test_commands_that_do_not_fit_the_state_change_nothing),

@@ -15,7 +15,7 @@ static void fill(uint8_t *groups, const struct kv_geometry *g, uint32_t n, bool 
     assert_true(m && e);
     random_bytes(groups, (size_t)kv_groups_touched(0, n) * kv_group_bytes(g));
     for (uint32_t t = 0; !damaged && t < n; t++) {
-        random_mantissas(m, kv_key_dims(g));
+        random_keys(g, m);
         for (uint32_t h = 0; h < g->n_kv_heads; h++)
             e[h] = (uint8_t)random_below(KV_KEY_EXP_MAX + 1);
         kv_digest_put(g, groups, t, m, e);
@@ -70,7 +70,7 @@ static void check_geometry_on(const struct kv_geometry *g, bool force_copies)
     int8_t *mantissas = malloc(kv_key_dims(g));
     uint8_t *shifts = malloc(g->n_kv_heads);
 
-    print_message("%u KV heads of %u\n", g->n_kv_heads, g->head_dim);
+    print_message("%u KV heads of %u, INT%u\n", g->n_kv_heads, g->head_dim, kv_digest_bits(g));
     assert_int_equal(score_device_create(&d, "", g, BATCH_BYTES, force_copies, &why), 0);
     for (uint32_t round = 0; round < 8; round++) {
         struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
@@ -95,8 +95,8 @@ static void check_geometry(const struct kv_geometry *g)
 static void test_equals_the_reference_for_shapes_of_models(void **state)
 {
     static const struct kv_geometry shapes[] = {
-        {1, 8, 4, 8},  {1, 32, 8, 128},    {1, 1, 1, 64},
-        {1, 4, 4, 80}, {1, 256, 256, 256}, {1, 1, 1, 512},
+        {1, 8, 4, 8},   {1, 32, 8, 128}, {1, 1, 1, 64},      {1, 4, 4, 80},     {1, 256, 256, 256},
+        {1, 1, 1, 512}, {1, 8, 4, 8, 4}, {1, 32, 8, 128, 4}, {1, 1, 1, 512, 4},
     };
     (void)state;
     random_seed(1);
@@ -110,7 +110,7 @@ static void test_equals_the_reference_for_random_geometries(void **state)
     random_seed(2);
     for (uint32_t i = 0; i < 6; i++) {
         uint32_t heads = 1 + random_below(12);
-        struct kv_geometry g = {1, heads, heads, 1 + random_below(200)};
+        struct kv_geometry g = {1, heads, heads, 1 + random_below(200), i % 2 ? 4 : 8};
         check_geometry(&g);
     }
 }

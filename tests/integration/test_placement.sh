@@ -72,12 +72,29 @@ importances() {
     done
 }
 
+# four_bits PROMPT N ARGUMENTS...: keys of four bits select differently from those of eight, and the same wherever they lie
+four_bits() {
+    local prompt=$1 n=$2 placement hash="" eight
+    shift 2
+    run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --csd none || fail "eight bits: $(cat "$work/out.err")"
+    eight=$(field "$work/out" .selection_hash)
+    for placement in "--csd none" "--csd none --simd reference" "--csd none --simd avx2" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency"; do
+        # shellcheck disable=SC2086  # words on purpose
+        run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --score-bits 4 $placement || fail "four bits, $placement: $(cat "$work/out.err")"
+        [ -n "$hash" ] || hash=$(field "$work/out" .selection_hash)
+        expect "four bits, $placement: hash" "$(field "$work/out" .selection_hash)" "$hash"
+        expect "four bits, $placement: keys over the link" "$(field "$work/out" .bytes.link_key)" 0
+    done
+    [ "$hash" != "$eight" ] || fail "four bits select what eight do"
+}
+
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 check wired "$work/licence" 12 -m "$work/wired.gguf" -c 8192 --budget 256
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
 head -c 900 "$text" >"$work/short"
 check random "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
 importances "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
+four_bits "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
 if [ -r "$models/stories260K.gguf" ]; then
     check stories "$work/story" 40 -m "$models/stories260K.gguf" -c 512 --alpha 0.1 --sinks 2 --window 8
 else

@@ -33,25 +33,27 @@ static double round_half_even(double x)
     return low;
 }
 
-static int clamp127(double x)
+static int clamp_to(int most, double x)
 {
-    return x > 127 ? 127 : x < -127 ? -127 : (int)x;
+    return x > most ? most : x < -most ? -most : (int)x;
 }
 
-static void oracle_head(const uint16_t *k, uint32_t dim, int8_t *m, uint8_t *byte)
+static void oracle_head(const uint16_t *k, uint32_t dim, uint32_t bits, int8_t *m, uint8_t *byte)
 {
+    const int most = bits == 4 ? 7 : 127, lowest = bits == 4 ? -6 : -10;
     double largest = 0;
     for (uint32_t i = 0; i < dim; i++)
         largest = fmax(largest, fabs(half_value(k[i])));
-    int e = -10;
-    while (e < 6 && largest > 127.0 * pow(2, e))
+    int e = lowest;
+    while (e < lowest + 16 && largest > most * pow(2, e))
         e++;
     for (uint32_t i = 0; i < dim; i++)
-        m[i] = (int8_t)clamp127(round_half_even(half_value(k[i]) / pow(2, e)));
-    *byte = (uint8_t)(e + 10);
+        m[i] = (int8_t)clamp_to(most, round_half_even(half_value(k[i]) / pow(2, e)));
+    *byte = (uint8_t)(e - lowest);
 }
 
-static void check_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride, uint32_t n)
+static void check_keys_of(const struct kv_geometry *g, const uint16_t *k, uint64_t stride,
+                          uint32_t n)
 {
     uint32_t dims = kv_key_dims(g);
     int8_t *m = malloc((size_t)n * dims), *om = malloc(dims);
@@ -62,7 +64,7 @@ static void check_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t 
     for (uint32_t t = 0; t < n; t++) {
         kv_digest_get(g, groups, first + t, m + (size_t)t * dims, e + t * g->n_kv_heads);
         for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-            oracle_head(k + t * stride + h * g->head_dim, g->head_dim, om, &oe);
+            oracle_head(k + t * stride + h * g->head_dim, g->head_dim, kv_digest_bits(g), om, &oe);
             assert_int_equal(e[t * g->n_kv_heads + h], oe);
             assert_memory_equal(m + (size_t)t * dims + h * g->head_dim, om, g->head_dim);
         }
@@ -71,6 +73,15 @@ static void check_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t 
     free(om);
     free(e);
     free(groups);
+}
+
+/* INT8 and INT4 */
+static void check_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride, uint32_t n)
+{
+    struct kv_geometry four = *g;
+    four.digest_bits = 4;
+    check_keys_of(g, k, stride, n);
+    check_keys_of(&four, k, stride, n);
 }
 
 static void every_half_alone_matches_the_oracle(void **state)
@@ -133,6 +144,13 @@ static void a_zero_head_is_all_zero(void **state)
     assert_int_equal(m[0] | m[1] | m[2], 0);
     assert_int_equal(e[1], 4); /* 1.0 = 64 * 2^-6; 2^-7 would need 128 */
     assert_int_equal(m[3], 64);
+    g.digest_bits = 4;
+    kv_digest_keys(&g, k, 6, 1, groups, 0);
+    kv_digest_get(&g, groups, 0, m, e);
+    assert_int_equal(e[0], 0);
+    assert_int_equal(m[0] | m[1] | m[2], 0);
+    assert_int_equal(e[1], 4); /* 1.0 = 4 * 2^-2; 2^-3 would need 8 */
+    assert_int_equal(m[3], 4);
 }
 
 /* An element of the summed query of a KV head, FP32 after every addition. */
@@ -187,7 +205,8 @@ static void oracle_query(const struct kv_geometry *g, uint32_t importance, const
         for (uint32_t i = 0; i < g->head_dim; i++) {
             double v = sums[h * g->head_dim + i];
             m[h * g->head_dim + i] =
-                (int8_t)(v == 0 ? 0 : clamp127(round_half_even(v / pow(2, e_max - 8 + shift))));
+                (int8_t)(v == 0 ? 0
+                                : clamp_to(127, round_half_even(v / pow(2, e_max - 8 + shift))));
         }
     }
     free(sums);

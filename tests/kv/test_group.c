@@ -21,9 +21,11 @@ static void sizes_are_those_worked_out_by_hand(void **state)
         struct kv_geometry g;
         uint32_t mantissas_at, group, token;
     } known[] = {
-        {{1, 8, 8, 64}, 128, 128 + 8192, 520},     {{1, 1, 1, 256}, 64, 64 + 4096, 260},
-        {{1, 12, 12, 64}, 192, 192 + 12288, 780},  {{1, 2, 2, 3}, 64, 64 + 128, 12},
-        {{1, 5, 5, 9}, 128, 128 + 5 * 3 * 64, 68}, {{1, 256, 256, 256}, 4096, 1052672, 65792},
+        {{1, 8, 8, 64}, 128, 128 + 8192, 520},      {{1, 1, 1, 256}, 64, 64 + 4096, 260},
+        {{1, 12, 12, 64}, 192, 192 + 12288, 780},   {{1, 2, 2, 3}, 64, 64 + 128, 12},
+        {{1, 5, 5, 9}, 128, 128 + 5 * 3 * 64, 68},  {{1, 8, 8, 64, 8}, 128, 128 + 8192, 520},
+        {{1, 8, 8, 64, 4}, 128, 128 + 4096, 264},   {{1, 1, 1, 9, 4}, 64, 64 + 128, 12},
+        {{1, 256, 256, 256}, 4096, 1052672, 65792},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
@@ -42,35 +44,54 @@ static void sizes_are_those_worked_out_by_hand(void **state)
 static void random_token(const struct kv_geometry *g, int8_t *m, uint8_t *e)
 {
     for (uint32_t i = 0; i < kv_key_dims(g); i++)
-        m[i] = (int8_t)(rand() % 255 - 127);
+        m[i] = (int8_t)(kv_digest_bits(g) == 4 ? rand() % 15 - 7 : rand() % 255 - 127);
     for (uint32_t h = 0; h < g->n_kv_heads; h++)
         e[h] = (uint8_t)(rand() % 17);
 }
 
-/* a word is dimensions 4w .. 4w + 3 of one token, sixteen tokens' words side by side */
+/* Where dimension d of a token lies, the group's lanes set aside: a word is dimensions 4w .. 4w + 3
+ * in its bytes, or 8w .. 8w + 3 in their lower and 8w + 4 .. 8w + 7 in their upper nibbles. */
+static void oracle_put(const struct kv_geometry *g, uint8_t *group, uint32_t lane, uint32_t h,
+                       uint32_t d, int m)
+{
+    uint32_t words = g->digest_bits == 4 ? (g->head_dim + 7) / 8 : (g->head_dim + 3) / 4;
+    uint8_t *lanes = group + (g->n_kv_heads * 16 + 63) / 64 * 64 + h * words * 64 + lane * 4;
+    if (g->digest_bits != 4) {
+        lanes[d / 4 * 64 + d % 4] = (uint8_t)m;
+        return;
+    }
+    uint8_t *byte = &lanes[d / 8 * 64 + d % 4];
+    if (d % 8 < 4)
+        *byte = (uint8_t)((*byte & 0xf0) | (m + 8));
+    else
+        *byte = (uint8_t)((*byte & 0x0f) | (m + 8) << 4);
+}
+
 static void a_token_lies_where_the_layout_says(void **state)
 {
     (void)state;
     srand(SEED);
-    for (int round = 0; round < 300; round++) {
-        struct kv_geometry g = {1, 64, 1 + (uint32_t)rand() % 9, 1 + (uint32_t)rand() % 70};
-        uint32_t bytes = kv_group_bytes(&g), index = (uint32_t)rand() % 48,
-                 words = (g.head_dim + 3) / 4;
-        uint8_t *groups = malloc(3 * (size_t)bytes), *expected = malloc(3 * (size_t)bytes);
+    for (int round = 0; round < 400; round++) {
+        struct kv_geometry g = {1, 64, 1 + (uint32_t)rand() % 9, 1 + (uint32_t)rand() % 70,
+                                4u * (uint32_t)(round % 3)}; /* 0 is 8 */
+        size_t bytes = kv_group_bytes(&g);
+        uint32_t index = (uint32_t)rand() % 48, dims = (g.head_dim + 7) / 8 * 8;
+        uint8_t *groups = malloc(3 * bytes), *expected = malloc(3 * bytes);
         int8_t m[9 * 70], back[9 * 70];
         uint8_t e[9], back_e[9];
+        if (g.digest_bits != 4)
+            dims = (g.head_dim + 3) / 4 * 4;
         random_token(&g, m, e);
-        memset(groups, 0x5a, 3 * (size_t)bytes);
-        memset(expected, 0x5a, 3 * (size_t)bytes);
-        uint8_t *group = expected + (size_t)(index / 16) * bytes;
+        memset(groups, 0x5a, 3 * bytes);
+        memset(expected, 0x5a, 3 * bytes);
+        uint8_t *group = expected + index / 16 * bytes;
         for (uint32_t h = 0; h < g.n_kv_heads; h++) {
             group[h * 16 + index % 16] = e[h];
-            for (uint32_t d = 0; d < words * 4; d++)
-                group[(g.n_kv_heads * 16 + 63) / 64 * 64 + (h * words + d / 4) * 64 +
-                      index % 16 * 4 + d % 4] = d < g.head_dim ? (uint8_t)m[h * g.head_dim + d] : 0;
+            for (uint32_t d = 0; d < dims; d++)
+                oracle_put(&g, group, index % 16, h, d, d < g.head_dim ? m[h * g.head_dim + d] : 0);
         }
         kv_digest_put(&g, groups, index, m, e);
-        assert_memory_equal(groups, expected, 3 * (size_t)bytes); /* and nothing else was touched */
+        assert_memory_equal(groups, expected, 3 * bytes); /* and nothing else was touched */
         kv_digest_get(&g, groups, index, back, back_e);
         assert_memory_equal(back, m, kv_key_dims(&g));
         assert_memory_equal(back_e, e, g.n_kv_heads);
@@ -85,7 +106,8 @@ static void copies_equal_tokens_copied_one_by_one(void **state)
     (void)state;
     srand(SEED + 1);
     for (int round = 0; round < 500; round++) {
-        struct kv_geometry g = {1, 64, 1 + (uint32_t)rand() % 4, 1 + (uint32_t)rand() % 20};
+        struct kv_geometry g = {1, 64, 1 + (uint32_t)rand() % 4, 1 + (uint32_t)rand() % 20,
+                                round % 4 < 2 ? 8 : 4};
         size_t bytes = 8 * (size_t)kv_group_bytes(&g);
         uint8_t *from = malloc(bytes), *to = malloc(bytes), *expected = malloc(bytes);
         uint32_t n = (uint32_t)rand() % 65, at = (uint32_t)rand() % 64,
@@ -123,13 +145,17 @@ static void copies_equal_tokens_copied_one_by_one(void **state)
 static void a_query_is_filled_up_to_whole_words(void **state)
 {
     static int8_t room[KV_QUERY_WORDS_ROOM];
-    struct kv_geometry whole = {1, 2, 2, 4}, part = {1, 2, 2, 5};
+    struct kv_geometry whole = {1, 2, 2, 4}, part = {1, 2, 2, 5}, four = {1, 2, 2, 5, 4};
     const int8_t q[10] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     const int8_t filled[16] = {1, 2, 3, 4, 5, 0, 0, 0, 6, 7, 8, 9, 10, 0, 0, 0};
     (void)state;
     memset(room, 0x77, sizeof(room));
     assert_ptr_equal(kv_query_words(&whole, q, room), q);
     assert_ptr_equal(kv_query_words(&part, q, room), room);
+    assert_memory_equal(room, filled, sizeof(filled));
+    assert_int_equal(kv_query_words_bytes(&part), 16);
+    assert_int_equal(kv_query_words_bytes(&four), 16);
+    assert_ptr_equal(kv_query_words(&four, q, room), room);
     assert_memory_equal(room, filled, sizeof(filled));
 }
 

@@ -30,6 +30,15 @@ struct scene {
     struct kv_query query;
 };
 
+/* of a key of `bits` */
+static int8_t random_key(uint32_t bits, int extreme)
+{
+    int most = bits == 4 ? 7 : 127;
+    if (extreme)
+        return (int8_t)(rand() % 2 ? most : -most);
+    return (int8_t)(rand() % (2 * most + 1) - most);
+}
+
 static int8_t random_mantissa(int extreme)
 {
     if (extreme)
@@ -60,6 +69,7 @@ static void scene_make(struct scene *s, int round)
         s->g.head_dim = 32u * (1 + (uint32_t)rand() % 16);
     if (round % 5 == 1) /* several heads or tokens to a vector */
         s->g = (struct kv_geometry){1, 64, 1 + (uint32_t)rand() % 9, 1 + (uint32_t)rand() % 64};
+    s->g.digest_bits = round % 7 < 4 ? 8 : 4;
     s->n = (uint32_t)rand() % (round % 3 == 0 ? TOKENS_MAX + 1 : 6);
     uint32_t dims = kv_key_dims(&s->g);
     s->q = malloc(dims);
@@ -69,7 +79,8 @@ static void scene_make(struct scene *s, int round)
     for (uint32_t i = 0; i < dims; i++)
         s->q[i] = extreme == 2 ? 127 : random_mantissa(extreme);
     for (uint32_t i = 0; i < dims * s->n; i++)
-        s->k[i] = extreme == 2 ? -127 : random_mantissa(extreme);
+        s->k[i] = extreme == 2 ? (s->g.digest_bits == 4 ? -7 : -127)
+                               : random_key(s->g.digest_bits, extreme);
     for (uint32_t i = 0; i < s->g.n_kv_heads; i++)
         s->shifts[i] = extreme ? KV_QUERY_SHIFT_MAX : (uint8_t)(rand() % 9);
     for (uint32_t i = 0; i < s->g.n_kv_heads * s->n; i++)
@@ -159,9 +170,9 @@ static void every_path_equals_the_reference_bit_for_bit(void **state)
     }
 }
 
-static void compare_paths(uint32_t heads, uint32_t dim, uint32_t n)
+static void compare_paths_of(uint32_t heads, uint32_t dim, uint32_t n, uint32_t bits)
 {
-    struct kv_geometry g = {1, heads, heads, dim};
+    struct kv_geometry g = {1, heads, heads, dim, bits};
     uint32_t dims = kv_key_dims(&g);
     int8_t *q = malloc(dims), *k = malloc((size_t)dims * n);
     uint8_t shifts[KV_MAX_KV_HEADS], *exponents = malloc((size_t)heads * n);
@@ -169,7 +180,7 @@ static void compare_paths(uint32_t heads, uint32_t dim, uint32_t n)
     for (uint32_t i = 0; i < dims; i++)
         q[i] = random_mantissa(0);
     for (uint32_t i = 0; i < dims * n; i++)
-        k[i] = random_mantissa(0);
+        k[i] = random_key(bits, 0);
     for (uint32_t i = 0; i < heads * n; i++)
         exponents[i] = (uint8_t)(rand() % (KV_KEY_EXP_MAX + 1));
     for (uint32_t h = 0; h < heads; h++)
@@ -188,6 +199,12 @@ static void compare_paths(uint32_t heads, uint32_t dim, uint32_t n)
     free(k);
     free(exponents);
     free(groups);
+}
+
+static void compare_paths(uint32_t heads, uint32_t dim, uint32_t n)
+{
+    compare_paths_of(heads, dim, n, 8);
+    compare_paths_of(heads, dim, n, 4);
 }
 
 static void every_head_dimension_agrees_on_all_paths(void **state)
@@ -246,8 +263,9 @@ static void mantissas_out_of_range_agree_on_all_paths(void **state)
     (void)state;
     print_message("seed %u\n", SEED + 5);
     srand(SEED + 5);
-    for (uint32_t dim = 1; dim <= 70; dim++) {
-        struct kv_geometry g = {1, 3, 3, dim};
+    for (uint32_t round = 0; round < 140; round++) {
+        uint32_t dim = 1 + round / 2;
+        struct kv_geometry g = {1, 3, 3, dim, round % 2 ? 8 : 4};
         uint32_t n = 1 + dim % 33, bytes = kv_groups_touched(0, n) * kv_group_bytes(&g);
         int8_t q[3 * 70];
         uint8_t shifts[3] = {0, 8, 3}, *groups = malloc(bytes);

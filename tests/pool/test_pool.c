@@ -379,9 +379,9 @@ static void sealed_nonsense_in_the_superblock_is_refused(void **state)
     (void)state;
     static const uint32_t values[] = {0, 1, 0x7fffffff, UINT32_MAX};
     struct pool_layout layout;
-    for (uint64_t field = 8; field < 120; field += 4) {
-        if ((field >= 32 && field < 40) || field == 60 || field == 40 || field == 44)
-            continue; /* generation, reserved; layers and heads, which only the fingerprint binds */
+    for (uint64_t field = 8; field < 140; field += 4) {
+        if ((field >= 32 && field < 40) || field == 40 || field == 44)
+            continue; /* generation; layers and heads, which only the fingerprint binds */
         for (size_t v = 0; v < 4; v++) {
             uint32_t was;
             int fd = formatted(&layout);
@@ -422,8 +422,28 @@ static void another_version_is_unsupported(void **state)
     int fd = formatted(&layout);
     reseal(fd, 0, POOL_PAGE_BYTES, 16, 2);
     assert_int_equal(open_code(fd, FINGERPRINT), HILL_E_UNSUPPORTED);
-    reseal(fd, 0, POOL_PAGE_BYTES, 16, 4);
+    reseal(fd, 0, POOL_PAGE_BYTES, 16, 5);
     assert_int_equal(open_code(fd, FINGERPRINT), HILL_E_UNSUPPORTED);
+    close(fd);
+}
+
+/* what a stripe's digests are made of belongs to the layout */
+static void digests_of_four_bits_are_told_from_those_of_eight(void **state)
+{
+    (void)state;
+    struct kv_geometry g = {2, 8, 8, 64, 4}, eight = {2, 8, 8, 64, 8};
+    struct pool_layout four_bits, layout;
+    struct pool_directory *directory = NULL;
+    struct hill_why why = {""};
+    int fd = open_temporary(0);
+    assert_int_equal(pool_layout_for_cap(&four_bits, &g, 64u << 20, &why), 0);
+    assert_int_equal(pool_layout_for_cap(&layout, &eight, 64u << 20, &why), 0);
+    assert_true(four_bits.stripe_slots > layout.stripe_slots); /* stripes of equal bytes */
+    assert_int_equal(pool_format(fd, &four_bits, FINGERPRINT, &why), 0);
+    assert_int_equal(pool_open(&directory, fd, FINGERPRINT, &why), 0);
+    assert_int_equal(kv_digest_bits(&directory->layout.geometry), 4);
+    assert_int_equal(directory->layout.digest_stripe_bytes, four_bits.digest_stripe_bytes);
+    pool_close(directory);
     close(fd);
 }
 
@@ -507,6 +527,7 @@ int main(void)
         cmocka_unit_test(sealed_nonsense_in_the_superblock_is_refused),
         cmocka_unit_test(sealed_nonsense_in_a_record_is_refused),
         cmocka_unit_test(another_version_is_unsupported),
+        cmocka_unit_test(digests_of_four_bits_are_told_from_those_of_eight),
         cmocka_unit_test(a_foreign_fingerprint_is_invalid),
         cmocka_unit_test(truncated_files_are_damage),
         cmocka_unit_test(a_cap_beyond_the_disk_is_refused_and_leaves_nothing),
