@@ -319,10 +319,10 @@ static inline void stage_take_query(struct stage *s, const struct record_query *
     }
 }
 
-static inline void stage_pump_rings(struct stage *s)
+static inline void stage_pump_appends(struct stage *s)
 {
     struct hill_why why = {0};
-    uint32_t type, bytes, lanes = 0; /* a bit each */
+    uint32_t type, bytes;
     const void *payload;
     while (s->append.ring && shm_ring_peek(&s->append, &type, &payload, &bytes) == 0) {
         if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
@@ -330,6 +330,14 @@ static inline void stage_pump_rings(struct stage *s)
         stage_take_append(s, type, payload);
         shm_ring_release(&s->append);
     }
+}
+
+static inline void stage_pump_rings(struct stage *s)
+{
+    struct hill_why why = {0};
+    uint32_t type, bytes, lanes = 0; /* a bit each */
+    const void *payload;
+    stage_pump_appends(s);
     while (s->query.ring && shm_ring_peek(&s->query, &type, &payload, &bytes) == 0) {
         if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
             fail_msg("%s", why.text);
@@ -339,6 +347,7 @@ static inline void stage_pump_rings(struct stage *s)
             lane->n_reads_done++;
         } else {
             assert_int_equal(type, RECORD_QUERY);
+            stage_pump_appends(s); /* with guesses the worker is ahead of what was taken */
             stage_take_query(s, payload);
             lanes |= 1u << ((const struct record_header *)payload)->sequence;
         }

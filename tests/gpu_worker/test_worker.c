@@ -448,6 +448,7 @@ static void a_new_epoch_without_guesses_asks_exactly(void **state)
     speculate("on", 1);
     request();
     first->stall_at = 8;
+    first->n_queries = 0;                       /* the last request's until this one begins */
     STAGE_UNTIL(&stage, first->n_queries >= 8); /* the guess after it goes out too */
     speculate(NULL, 0);
     request();
