@@ -375,7 +375,7 @@ static bool rig_interrupted(void *context)
 {
     struct rig *r = context;
     if (atomic_exchange_explicit(&r->ask_profile, false, memory_order_acquire))
-        pipeline_ask_profile(r->pipeline, CLOCK_MS(50));
+        pipeline_ask_profile(r->pipeline, CLOCK_MS(1000));
     uint32_t beta = atomic_exchange_explicit(&r->set_beta, 0, memory_order_relaxed);
     if (beta)
         pipeline_set_beta(r->pipeline, beta / 100.0);

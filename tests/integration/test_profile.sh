@@ -91,7 +91,8 @@ wait_for 30 beta_moved || fail "beta stays $before when the drive gets faster"
 wait "$client" || fail "long: $(cat "$work/long.err")"
 expect "beta changed in mid-request: hashes" "$(hashes "$work/long")" "$(hashes "$work/fixed")"
 expect "beta changed in mid-request: within M_0" "$(field "$work/long" '.tiers.hot.bytes <= .tiers.hot.cap_bytes')" true
-expect "another drive model is another profile" "$(jq '.profiles | length' "$cache")" 2
+# two, or three: the second change may have been measured already, after the request
+expect "another drive model is another profile" "$(jq '.profiles | length >= 2' "$cache")" true
 down || fail "down"
 
 # ---- a damaged cache ----
