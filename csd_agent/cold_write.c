@@ -169,52 +169,50 @@ static int add_digests(struct writer *w, const struct cold_demote *d, uint32_t s
     return close_target(w, &t);
 }
 
-/* Their keys, out of their entries; parts of keys have come in the place of digests. */
-static int add_keys(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
+/* n items of a plane that needs nothing of what is there, so far apart in memory. */
+static int add_items(struct writer *w, struct target t, const uint8_t *from, uint64_t stride,
+                     uint32_t n)
 {
-    const struct pool_layout *layout = &w->pool->layout;
-    uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), key_bytes = layout->key_bytes;
-    bool whole = key_bytes == 2 * kv_key_dims(&layout->geometry);
-    uint32_t stride = whole ? entry_bytes : key_bytes;
-    const uint8_t *from =
-        (whole ? d->entries : d->digests) + (uint64_t)(slot - d->first_slot) * stride;
-    uint64_t at = pool_key_at(layout, slot), bytes = (uint64_t)n * key_bytes;
-    struct target t = {PLANE_KEYS,
-                       pool_key_at(layout, slot - slot % layout->stripe_slots),
-                       w->stripe->key_pages,
-                       at,
-                       bytes,
-                       at,
-                       at + bytes};
+    uint64_t item = t.bytes / n;
     uint8_t *memory;
 
+    t.whole_from = t.at;
+    t.whole_to = t.at + t.bytes;
     int status = open_target(w, &t, &memory);
     if (status != 0)
         return status;
     for (uint32_t i = 0; i < n; i++)
-        memcpy(memory + (uint64_t)i * key_bytes, from + (uint64_t)i * stride, key_bytes);
+        memcpy(memory + i * item, from + i * stride, item);
     return close_target(w, &t);
+}
+
+/* Their keys, out of their entries; parts of keys have come in the place of digests. */
+static int add_keys(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
+{
+    const struct pool_layout *layout = &w->pool->layout;
+    bool whole = layout->key_bytes == 2 * kv_key_dims(&layout->geometry);
+    uint64_t stride = whole ? kv_entry_bytes(&layout->geometry) : layout->key_bytes;
+    struct target t = {.plane = PLANE_KEYS,
+                       .region = pool_key_at(layout, slot - slot % layout->stripe_slots),
+                       .pages = w->stripe->key_pages,
+                       .at = pool_key_at(layout, slot),
+                       .bytes = (uint64_t)n * layout->key_bytes};
+    const uint8_t *from = whole ? d->entries : d->digests;
+
+    return add_items(w, t, from + (slot - d->first_slot) * stride, stride, n);
 }
 
 static int add_entries(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
-    uint64_t entry_bytes = kv_entry_bytes(&layout->geometry), at = pool_entry_at(layout, slot);
-    uint64_t bytes = n * entry_bytes;
-    struct target t = {PLANE_ENTRIES,
-                       pool_entry_at(layout, slot - slot % layout->stripe_slots),
-                       w->stripe->entry_pages,
-                       at,
-                       bytes,
-                       at,
-                       at + bytes};
-    uint8_t *memory;
+    uint64_t entry_bytes = kv_entry_bytes(&layout->geometry);
+    struct target t = {.plane = PLANE_ENTRIES,
+                       .region = pool_entry_at(layout, slot - slot % layout->stripe_slots),
+                       .pages = w->stripe->entry_pages,
+                       .at = pool_entry_at(layout, slot),
+                       .bytes = n * entry_bytes};
 
-    int status = open_target(w, &t, &memory);
-    if (status != 0)
-        return status;
-    memcpy(memory, d->entries + (slot - d->first_slot) * entry_bytes, bytes);
-    return close_target(w, &t);
+    return add_items(w, t, d->entries + (slot - d->first_slot) * entry_bytes, entry_bytes, n);
 }
 
 static int write_chunk(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
