@@ -7,12 +7,15 @@
  * --budget of the same size; llama.cpp (PEER_DIR) on the same model file: llama-bench at depth 0,
  * llama-cli after the same prompt, whose KV state it keeps in a file between the rounds. Bytes:
  * weights + digests + selected entries is what a step has to read; beside it what the pipeline's
- * counters say. The deep part has three rounds at most: a prompt takes most of a minute. Shape,
- * threads and failure: bench_decode_pipeline.h. Concurrency: as bench_prefill.c.
+ * counters say. The deep part has three rounds at most, since a prompt takes most of a minute;
+ * depth 0 has five in each round, since a request takes a quarter of a second there and the
+ * machine's memory is faster at one moment than at the next. Shape, threads and failure:
+ * bench_decode_pipeline.h. Concurrency: as bench_prefill.c.
  */
 #include "bench/bench_decode_pipeline.h"
 
 #define STEPS       32u
+#define REPEATS     5u   /* of depth 0 in a round */
 #define DEEP_STEPS  192u /* the first ones touch memory for the first time */
 #define DEEP_ROUNDS 3u
 #define ALPHA       0.05
@@ -44,8 +47,8 @@ static void measure_shallow(const struct bench_options *o)
     pipeline_start("-c 4096");
     pipeline_prompt("short", 2);
     pipeline_ask("short", 3);
-    for (uint32_t round = 0; round < o->rounds; round++) {
-        bench_progress(round + 1, o->rounds, "depth 0");
+    for (uint32_t round = 0, n = o->rounds * REPEATS; round < n; round++) {
+        bench_progress(round + 1, n, "depth 0");
         struct pipeline_answer a = pipeline_ask("short", STEPS + 1);
         bench_sample(&samples[SHALLOW], decode_speed(&a));
         if (peer_folder)
