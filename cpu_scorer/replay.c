@@ -33,14 +33,16 @@ struct memory {
 struct replay {
     struct recording_file file;
     struct recording_event event; /* the next one, while `more` */
-    bool more, fed;               /* fed: event is a record that lies in its ring, unseen */
-    bool differs;
+    bool more, differs;
+    uint32_t looks;               /* that found nothing, still to come before the event */
+    uint32_t credits[RING_COUNT]; /* as told last */
     struct hill_why why;
     struct memory rings, staging, hot;
     struct shm_ring_end ends[RING_COUNT];   /* the scorer's */
     struct shm_ring_end others[RING_COUNT]; /* the other parties' */
     struct tap_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
+    struct shm_doorbell *bell; /* the scorer's */
     struct shm_arena arena;
     struct pipeline_config config;
     struct pipeline *pipeline;
@@ -51,22 +53,17 @@ struct replay {
 
 /* ---- walking through the recording -------------------------------------------------------- */
 
-/* Events that need nothing of the pipeline: staging filled, a record put into its ring. */
-static void feed(struct replay *r)
+static void next_event(struct replay *r)
 {
-    while (r->more && !r->fed) {
-        const struct recording_event *e = &r->event;
-        if (e->kind == RECORDING_STAGING) {
-            memcpy(shm_arena_slot(&r->arena, e->type), e->payload, e->bytes);
-            r->more = recording_next(&r->file, &r->event);
-        } else if (e->kind == RECORDING_IN) {
-            if (shm_ring_push(&r->others[e->ring], e->type, e->payload, e->bytes))
-                return; /* full: the pipeline has not released what it saw; later */
-            r->fed = true;
-        } else {
-            return;
-        }
-    }
+    r->more = recording_next(&r->file, &r->event);
+    r->looks = r->more ? r->event.looks : 0;
+}
+
+/* To the next event that needs something of the pipeline: staging is filled at once. */
+static void settle(struct replay *r)
+{
+    for (; r->more && r->event.kind == RECORDING_STAGING; next_event(r))
+        memcpy(shm_arena_slot(&r->arena, r->event.type), r->event.payload, r->event.bytes);
 }
 
 /* Entries come up between the first grant of room in the command ring and the RELEASE that tells
@@ -86,15 +83,25 @@ static void fill_staging_ahead(struct replay *r)
 
 static void advance(struct replay *r)
 {
-    r->fed = false;
     r->moved_ns = clock_now_ns();
-    r->more = recording_next(&r->file, &r->event);
-    feed(r);
+    next_event(r);
+    settle(r);
 }
 
+/* Is this what comes now? Looks that found nothing come first. */
 static bool is_next(const struct replay *r, enum recording_kind kind, enum layout_ring ring)
 {
-    return r->more && !r->differs && r->event.kind == kind && r->event.ring == ring;
+    return r->more && !r->differs && r->looks == 0 && r->event.kind == kind &&
+           r->event.ring == ring;
+}
+
+/* One of the looks that found nothing then? */
+static bool is_look(struct replay *r)
+{
+    if (!r->more || r->looks == 0)
+        return false;
+    r->looks--;
+    return true;
 }
 
 static void fail(struct replay *r, const char *what, enum layout_ring ring, uint32_t type)
@@ -131,38 +138,7 @@ static void compare_output(struct replay *r, enum layout_ring ring, uint32_t typ
     advance(r);
 }
 
-static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t type,
-                        const void *payload, uint32_t bytes)
-{
-    const struct tap_context *c = context;
-    struct replay *r = c->replay;
-    switch (moment) {
-    case SHM_RING_PEEKED:
-        r->in++;
-        if (r->fed && is_next(r, RECORDING_IN, c->ring))
-            advance(r);
-        return 1;
-    case SHM_RING_PUBLISHED:
-        compare_output(r, c->ring, type, payload, bytes);
-        return 1;
-    case SHM_RING_RESERVED:
-        if (!is_next(r, RECORDING_ROOM, c->ring) || r->event.bytes != bytes)
-            return 0;
-        if (c->ring == RING_COMMAND)
-            fill_staging_ahead(r);
-        advance(r);
-        return 1;
-    default: {
-        if (!is_next(r, RECORDING_CREDITS, c->ring))
-            return 0;
-        uint32_t credits = r->event.bytes;
-        advance(r);
-        return credits;
-    }
-    }
-}
-
-/* ---- the pipeline's hooks ----------------------------------------------------------------- */
+/* ---- what the pipeline finds in the rings ---------------------------------------------------- */
 
 /* What it published is taken away, as the others would. */
 static void drain_outputs(struct replay *r)
@@ -176,16 +152,94 @@ static void drain_outputs(struct replay *r)
     }
 }
 
+/* A record lies there when its turn has come, and not before. 1: look again. */
+static uint32_t find_nothing(struct replay *r, enum layout_ring ring)
+{
+    const struct recording_event *e = &r->event;
+    bool counted = ring < RING_COMMAND;
+    if (counted && is_look(r))
+        return 0;
+    if (is_next(r, RECORDING_IN, ring)) {
+        if (shm_ring_push(&r->others[ring], e->type, e->payload, e->bytes) == 0)
+            return 1;
+        fail(r, "no room for the", ring, e->type);
+    } else if (counted && r->more) {
+        fail(r, "one look too many for a record, before the", ring, e->type);
+    }
+    return 0;
+}
+
+static uint32_t find_room(struct replay *r, enum layout_ring ring, uint32_t bytes)
+{
+    if (is_look(r))
+        return 0;
+    if (is_next(r, RECORDING_GONE, ring)) {
+        advance(r);
+        return SHM_RING_NOBODY;
+    }
+    if (!is_next(r, RECORDING_ROOM, ring) || r->event.bytes != bytes)
+        return 0;
+    if (ring == RING_COMMAND)
+        fill_staging_ahead(r);
+    advance(r);
+    return 1;
+}
+
+static uint32_t find_credits(struct replay *r, enum layout_ring ring)
+{
+    if (is_next(r, RECORDING_CREDITS, ring)) {
+        r->credits[ring] = r->event.bytes;
+        advance(r);
+    } else {
+        is_look(r);
+    }
+    return r->credits[ring];
+}
+
+static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t type,
+                        const void *payload, uint32_t bytes)
+{
+    const struct tap_context *c = context;
+    struct replay *r = c->replay;
+    switch (moment) {
+    case SHM_RING_EMPTY:
+        return find_nothing(r, c->ring);
+    case SHM_RING_STILL:
+        if (c->ring < RING_COMMAND && r->more && !is_look(r))
+            fail(r, "one look too many at a record, before the", r->event.ring, r->event.type);
+        return 1;
+    case SHM_RING_PEEKED:
+        r->in++;
+        advance(r);
+        return 1;
+    case SHM_RING_PUBLISHED:
+        compare_output(r, c->ring, type, payload, bytes);
+        return 1;
+    case SHM_RING_FULL:
+        drain_outputs(r);
+        return 1;
+    case SHM_RING_RESERVED:
+        return find_room(r, c->ring, bytes);
+    case SHM_RING_GONE:
+        return 0;
+    default:
+        return find_credits(r, c->ring);
+    }
+}
+
+/* ---- the pipeline's hooks ----------------------------------------------------------------- */
+
 static bool is_over(void *context)
 {
     struct replay *r = context;
     drain_outputs(r);
-    feed(r);
+    shm_doorbell_ring(r->bell); /* another look may find what this one was not to find */
     if (r->more && !r->differs && clock_now_ns() - r->moved_ns > STUCK_NS) {
         static const char *const waits[] = {[RECORDING_IN] = "unseen stays a",
                                             [RECORDING_OUT] = "missing is a",
                                             [RECORDING_ROOM] = "no room is asked for a",
-                                            [RECORDING_CREDITS] = "no credits are asked for a"};
+                                            [RECORDING_CREDITS] = "no credits are asked for a",
+                                            [RECORDING_GONE] = "nobody is missed in front of a"};
         fail(r, waits[r->event.kind], r->event.ring, r->event.type);
     }
     return !r->more || r->differs;
@@ -271,8 +325,10 @@ static int open_pipeline(struct replay *r, struct hill_why *why)
     if (rc)
         return rc;
     r->config.agent_deadline_ns = NO_DEADLINE;
+    r->config.cpu_gb_per_s = 0; /* at full speed */
+    r->bell = layout_doorbell(r->rings.at, PARTY_SCORER);
     struct pipeline_io io = {.rings = r->ends,
-                             .bell = layout_doorbell(r->rings.at, PARTY_SCORER),
+                             .bell = r->bell,
                              .staging = &r->arena,
                              .hot = r->hot.at,
                              .hot_bytes = r->hot.bytes};
@@ -306,8 +362,8 @@ static int run(struct replay *r, struct hill_why *why)
 {
     int64_t start = clock_now_ns();
     r->moved_ns = start;
-    r->more = recording_next(&r->file, &r->event);
-    feed(r);
+    next_event(r);
+    settle(r);
     int rc = pipeline_run(r->pipeline);
     double seconds = (double)(clock_now_ns() - start) / 1e9;
     if (r->differs) {

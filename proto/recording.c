@@ -105,15 +105,14 @@ static const struct recording_frame *frame_at(const struct recording_file *f, co
         *field = "end (the file is cut short)";
         return NULL;
     }
-    bool has_payload = frame->kind != RECORDING_ROOM && frame->kind != RECORDING_CREDITS;
-    uint64_t padded = has_payload ? recording_pad(frame->bytes) : 0;
+    uint64_t padded = recording_bare(frame->kind) ? 0 : recording_pad(frame->bytes);
     if (frame->kind < RECORDING_IN || frame->kind > RECORDING_END)
         *field = "kind";
     else if (frame->ring >= RING_COUNT)
         *field = "ring";
     else if (padded > left - sizeof *frame)
         *field = "bytes";
-    else if (frame->zero || frame->zero_too)
+    else if (frame->zero)
         *field = "reserved";
     else if (frame->check != recording_frame_check(frame, frame + 1, padded, f->next))
         *field = "check";
@@ -124,8 +123,7 @@ static const struct recording_frame *frame_at(const struct recording_file *f, co
 
 static uint64_t step_over(const struct recording_frame *frame)
 {
-    bool bare = frame->kind == RECORDING_ROOM || frame->kind == RECORDING_CREDITS;
-    return sizeof *frame + (bare ? 0 : recording_pad(frame->bytes));
+    return sizeof *frame + (recording_bare(frame->kind) ? 0 : recording_pad(frame->bytes));
 }
 
 /* What a worker relies on in a record: whole, and of this geometry. A record that the pipeline was
@@ -222,6 +220,7 @@ bool recording_next(struct recording_file *f, struct recording_event *event)
                                       .ring = frame->ring,
                                       .type = frame->type,
                                       .bytes = frame->bytes,
+                                      .looks = frame->looks,
                                       .payload = (const uint8_t *)(frame + 1),
                                       .number = f->next};
     f->at += step_over(frame);

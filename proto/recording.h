@@ -5,16 +5,19 @@
  * What: the scorer takes part in every ring, so one tap on its seven ends (shm/ring.h) sees all
  * traffic, in the one order in which the scorer's thread saw it: records it peeked first, room it
  * was granted, credits it was told, records it published, and the staging slots out of which
- * entries came up. That order is what makes a replay exact: the scorer's output is a function of
- * it. File: struct recording_header, the Configure of the epoch packed as in the control plane,
- * frames, an END frame. Everything little endian, parts padded to 8 bytes with zeros; each frame's
- * checksum covers its fields, its payload and its number. An epoch has a file of its own: FILE,
- * then FILE.2 and so on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what comes later is
- * not recorded and END says so. Who calls it: cpu_scorer writes (one thread, its data thread),
- * gpu_worker, cpu_scorer and
- * csd_agent replay. Failure: writing: a warning, and the recording ends there,
- * without END when the disk is full; reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file
- * and the field in why, before anything of it is used.
+ * entries came up. Looks at the rings that found nothing are counted: they say how many turns of
+ * its loop, in which it may have decided something by itself, lay between two events (with several
+ * sequences, when a policy hears of new tokens). Order and counts make a replay exact: the scorer's
+ * output is a function of them. Not counted are looks at the agent's rings: how often it takes them
+ * while it scores follows from its threads, and what they bring does not depend on it. File: struct
+ * recording_header, the Configure of the epoch packed as in the control plane, frames, an END
+ * frame. Everything little endian, parts padded to 8 bytes with zeros; each frame's checksum covers
+ * its fields, its payload and its number. An epoch has a file of its own: FILE, then FILE.2 and so
+ * on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what comes later is not recorded and END
+ * says so. Who calls it: cpu_scorer writes (one thread, its data thread), gpu_worker, cpu_scorer
+ * and csd_agent replay. Failure: writing: a warning, and the recording ends there, without END when
+ * the disk is full; reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in
+ * why, before anything of it is used.
  */
 #ifndef HILL_PROTO_RECORDING_H
 #define HILL_PROTO_RECORDING_H
@@ -27,7 +30,7 @@
 #include "shm/arena.h"
 
 #define RECORDING_MAGIC      "HILLRING"
-#define RECORDING_VERSION    1u
+#define RECORDING_VERSION    2u
 #define RECORDING_BYTES_MAX  (UINT64_C(2) << 30)
 #define RECORDING_NAME_BYTES 4200u
 
@@ -45,7 +48,8 @@ enum recording_kind {
     RECORDING_IN = 1,  /* a record that the scorer saw first now */
     RECORDING_OUT,     /* a record that it published */
     RECORDING_ROOM,    /* it was granted room for `bytes`; no payload */
-    RECORDING_CREDITS, /* it was told `bytes` of credits; no payload */
+    RECORDING_CREDITS, /* it was told `bytes` of credits, not the same as before; no payload */
+    RECORDING_GONE,    /* it first found the ring's consumer gone; no payload */
     RECORDING_STAGING, /* `type` is a staging slot, the payload its entry; before a RELEASE */
     RECORDING_END,     /* payload: struct recording_end */
 };
@@ -55,7 +59,8 @@ struct recording_frame {
     uint16_t zero;
     uint32_t type; /* enum record_type */
     uint32_t bytes;
-    uint32_t zero_too;
+    uint32_t looks; /* since the frame before: at append and query rings, no new record; for room,
+                       refused; at credits, the same as before (0 at first) */
     uint64_t check; /* XXH64 over the fields before and the padded payload, seed: frame's number */
     /* then the payload, padded */
 };
@@ -86,7 +91,7 @@ int recording_close(struct recording *r);
 struct recording_event {
     enum recording_kind kind;
     enum layout_ring ring;
-    uint32_t type, bytes;
+    uint32_t type, bytes, looks;
     const uint8_t *payload; /* in the mapped file, 8-byte aligned */
     uint64_t number;        /* from 0 */
 };

@@ -9,6 +9,12 @@ static inline uint64_t recording_pad(uint64_t bytes)
     return (bytes + 7) & ~UINT64_C(7);
 }
 
+/* Frames of these kinds have no payload. */
+static inline bool recording_bare(uint8_t kind)
+{
+    return kind == RECORDING_ROOM || kind == RECORDING_CREDITS || kind == RECORDING_GONE;
+}
+
 uint64_t recording_frame_check(const struct recording_frame *frame, const void *payload,
                                uint64_t padded_bytes, uint64_t number);
 

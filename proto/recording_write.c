@@ -43,7 +43,9 @@ struct recording {
     bool cut;
     uint32_t entry_bytes, used;
     uint64_t frames, written;
-    struct recording_frame last; /* to leave out what only repeats it */
+    uint32_t looks;               /* since the last frame */
+    uint32_t credits[RING_COUNT]; /* as they were told last */
+    bool gone[RING_COUNT];
     const struct shm_arena *staging;
     struct ring_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
@@ -127,7 +129,8 @@ static void put_frame(struct recording *r, struct recording_frame frame, const v
                  (unsigned long long)(RECORDING_BYTES_MAX >> 20));
         return;
     }
-    r->last = frame;
+    frame.looks = r->looks;
+    r->looks = 0;
     frame.check = check_of(&frame, payload, payload_bytes, r->frames++);
     put(r, &frame, sizeof frame);
     if (payload_bytes)
@@ -182,25 +185,55 @@ static void record_staging(struct recording *r, const struct record_release *rel
 
 /* ---- the tap ------------------------------------------------------------------------------ */
 
+/* Looks that changed nothing: the same again, as a replay answers where it is told nothing else. */
+static bool is_look(struct recording *r, enum layout_ring ring, enum shm_ring_moment moment,
+                    uint32_t bytes)
+{
+    uint32_t told = r->credits[ring];
+    switch (moment) {
+    case SHM_RING_EMPTY:
+    case SHM_RING_STILL:
+        r->looks += ring < RING_COMMAND;
+        return true;
+    case SHM_RING_FULL:
+        r->looks++;
+        return true;
+    case SHM_RING_CREDITS:
+        r->credits[ring] = bytes;
+        r->looks += told == bytes;
+        return told == bytes;
+    case SHM_RING_GONE:
+        told = r->gone[ring];
+        r->gone[ring] = true;
+        return told;
+    default:
+        return false;
+    }
+}
+
 static uint32_t see(void *context, enum shm_ring_moment moment, uint32_t type, const void *payload,
                     uint32_t bytes)
 {
     static const uint8_t kinds[] = {[SHM_RING_PEEKED] = RECORDING_IN,
                                     [SHM_RING_PUBLISHED] = RECORDING_OUT,
                                     [SHM_RING_RESERVED] = RECORDING_ROOM,
+                                    [SHM_RING_GONE] = RECORDING_GONE,
                                     [SHM_RING_CREDITS] = RECORDING_CREDITS};
     const struct ring_context *c = context;
     struct recording *r = c->recording;
+    uint32_t answer = moment == SHM_RING_CREDITS                            ? bytes
+                      : moment == SHM_RING_EMPTY || moment == SHM_RING_FULL ? 0
+                                                                            : 1;
+    if (is_look(r, c->ring, moment, bytes))
+        return answer;
     struct recording_frame frame = {
         .kind = kinds[moment], .ring = (uint8_t)c->ring, .type = type, .bytes = bytes};
-    if (moment == SHM_RING_CREDITS && memcmp(&frame, &r->last, sizeof frame) == 0)
-        return bytes; /* asked again and again while it waits */
     if (moment == SHM_RING_PUBLISHED && type == RECORD_RELEASE)
         record_staging(r, payload);
     put_frame(r, frame, payload, payload ? bytes : 0);
     if (moment == SHM_RING_PUBLISHED && type == RECORD_FETCH)
         note_fetch(r, payload);
-    return moment == SHM_RING_CREDITS ? bytes : 1;
+    return answer;
 }
 
 void recording_tap(struct recording *r, struct shm_ring_end *ends, const struct shm_arena *staging)

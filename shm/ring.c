@@ -298,23 +298,36 @@ uint32_t shm_ring_credits(struct shm_ring_end *end)
     return end->tap ? tell_tap(end, SHM_RING_CREDITS, 0, NULL, bytes) : bytes;
 }
 
+static int ask_tap_for_room(struct shm_ring_end *end, uint32_t payload_bytes)
+{
+    uint32_t answer = tell_tap(end, SHM_RING_RESERVED, 0, NULL, payload_bytes);
+    end->gone = end->gone || answer == SHM_RING_NOBODY;
+    return end->gone ? HILL_E_PEER_GONE : answer ? 0 : HILL_E_WOULD_BLOCK;
+}
+
 int shm_ring_reserve(struct shm_ring_end *end, uint32_t payload_bytes, void **payload)
 {
     end->reserved = 0;
     if (payload_bytes > shm_ring_payload_max(end))
         return HILL_E_INVALID;
-    if (peer_gone(end))
+    if (peer_gone(end)) {
+        if (end->tap)
+            tell_tap(end, SHM_RING_GONE, 0, NULL, payload_bytes);
         return HILL_E_PEER_GONE;
+    }
     uint32_t total = record_bytes(payload_bytes);
     int rc = find_room(end, total, &end->filler);
     if (rc == HILL_E_WOULD_BLOCK) {
         shm_ring_flush(end); /* the consumer could not free what it cannot see */
         rc = ask_for_room(end, total, &end->filler);
+        if (rc == HILL_E_WOULD_BLOCK && end->tap &&
+            tell_tap(end, SHM_RING_FULL, 0, NULL, payload_bytes))
+            rc = find_room(end, total, &end->filler);
     }
+    if (rc == 0 && end->tap)
+        rc = ask_tap_for_room(end, payload_bytes);
     if (rc)
         return rc;
-    if (end->tap && !tell_tap(end, SHM_RING_RESERVED, 0, NULL, payload_bytes))
-        return HILL_E_WOULD_BLOCK;
     end->reserved = total;
     *payload = end->data + position(end, end->local + end->filler) + sizeof(struct record);
     return 0;
@@ -430,16 +443,26 @@ static int read_header(struct shm_ring_end *end)
     }
 }
 
+static int look_for_record(struct shm_ring_end *end)
+{
+    int rc = end->local == end->cached ? look_at_head(end) : 0;
+    if ((rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE) && end->tap &&
+        tell_tap(end, SHM_RING_EMPTY, 0, NULL, 0))
+        rc = look_at_head(end);
+    return rc;
+}
+
 /* Make the record at local the peeked one. */
 static int find_record(struct shm_ring_end *end)
 {
-    if (end->reserved)
+    if (end->reserved) {
+        if (end->tap)
+            tell_tap(end, SHM_RING_STILL, 0, NULL, 0);
         return 0;
-    if (end->local == end->cached) {
-        int rc = look_at_head(end);
-        if (rc)
-            return rc;
     }
+    int looked = look_for_record(end);
+    if (looked)
+        return looked;
     int rc = read_header(end);
     if (rc == 0 && end->tap)
         tell_tap(end, SHM_RING_PEEKED, end->type,

@@ -59,14 +59,21 @@ _Static_assert(sizeof(struct shm_ring_header) == SHM_RING_HEADER_BYTES, "ring he
 _Static_assert(offsetof(struct shm_ring_header, head) == 64, "head owns its cache line");
 _Static_assert(offsetof(struct shm_ring_header, tail) == 128, "tail owns its cache line");
 
-/* Watches one end, in its thread, and may refuse it room: for recordings and replays of a ring's
- * traffic (proto/recording.h). */
+/* Watches one end, in its thread, and may decide what it finds: for recordings and replays of a
+ * ring's traffic (proto/recording.h). Every answer that an end gives its caller is one of these
+ * moments. */
 enum shm_ring_moment {
     SHM_RING_PEEKED,    /* a record was seen for the first time; `bytes` of payload, of `type` */
+    SHM_RING_STILL,     /* the record that was peeked is seen again */
+    SHM_RING_EMPTY,     /* there is no record; answer 1 to have it look again, else 0 */
     SHM_RING_PUBLISHED, /* a record is about to be published or was staged */
-    SHM_RING_RESERVED,  /* room for `bytes` is there; answer 0 to refuse it, else 1 */
+    SHM_RING_RESERVED,  /* room for `bytes` is there; answer 0 to refuse it, SHM_RING_NOBODY to have
+                           it find the consumer gone, else 1 */
+    SHM_RING_FULL,      /* there is none; answer 1 to have it look again, else 0 */
+    SHM_RING_GONE,      /* there is none any more: the consumer is gone */
     SHM_RING_CREDITS,   /* the credits are `bytes`; the answer is what the caller is told */
 };
+#define SHM_RING_NOBODY 2u
 
 struct shm_ring_tap {
     void *context;
