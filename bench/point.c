@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "bench/bench_decode_pipeline.h"
 
 #define CHUNK_MAX 4096u /* of the prefill: few, because the rows before decode between two */
@@ -129,9 +130,32 @@ static bool have_sessions(const struct point *p)
     return answer && strcmp(p->policy, "h2o") != 0;
 }
 
+void point_session_words(const char *options, char *out, size_t room)
+{
+    static const char *const bound[] = {"--speculate ", "--exact-layers ", "--score-bits "};
+    size_t used = 0;
+    *out = 0;
+    for (size_t i = 0; i < sizeof bound / sizeof *bound; i++) {
+        const char *at = strstr(options, bound[i]);
+        if (!at)
+            continue;
+        size_t length = strlen(bound[i]) + strcspn(at + strlen(bound[i]), " ");
+        used +=
+            (size_t)snprintf(out + used, room - used, "%s%.*s", used ? " " : "", (int)length, at);
+        if (used >= room)
+            bench_fail("options too long: %s", options);
+    }
+}
+
+/* One for each policy, length and settings that it is bound to. */
 static void session_file(const struct point *p, char out[256])
 {
-    snprintf(out, 256, "build/bench/points/%s-%u.session", p->policy, p->tokens);
+    char words[128];
+    point_session_words(p->options, words, sizeof words);
+    for (char *c = words; *c; c++)
+        if (*c == ' ')
+            *c = '_';
+    snprintf(out, 256, "build/bench/points/%s%s-%u.session", p->policy, words, p->tokens);
 }
 
 /* ---- what a point is started with ---- */
@@ -236,7 +260,7 @@ static uint32_t requests(void)
  * that it takes its computing alone. A session of other settings is refused when it is restored. */
 static void make_session(const struct point *p)
 {
-    char path[256], options[1024];
+    char path[256], options[1024], words[128];
     struct stat there;
     struct point prompt = *p;
     session_file(p, path);
@@ -244,7 +268,8 @@ static void make_session(const struct point *p)
         return;
     prompt.rows = 1;
     prompt.drive = POINT_NONE;
-    prompt.options = "";
+    point_session_words(p->options, words, sizeof words);
+    prompt.options = words;
     write_prompt(0, p->tokens);
     point_options(&prompt, options, sizeof options);
     start_on("none", true, options);
@@ -404,18 +429,26 @@ void point_measure(const struct point *p, struct point_result *result)
     json_decref(root);
 }
 
+static uint32_t got, expected;
+
+void point_expect(uint32_t n)
+{
+    expected = n;
+}
+
 bool point_get(const struct point *p, struct point_result *result)
 {
-    static uint32_t done;
     char name[128];
+    int64_t start = clock_now_ns();
     const char *resume = getenv("RESUME");
     bool asked = point_asked(p->policy, p->tokens, p->rows);
+    got++;
     if ((!asked || (resume && *resume)) && point_load(p, result))
         return true;
     if (!asked)
         return false;
-    fprintf(stderr, "point %u: %s ...", ++done, point_name(p, name));
+    fprintf(stderr, "point %u of %u: %s ...", got, expected, point_name(p, name));
     point_measure(p, result);
-    fprintf(stderr, " %.2f ms/token\n", result->step_ms);
+    fprintf(stderr, " %.2f ms/token, %.1f s\n", result->step_ms, (clock_now_ns() - start) / 1e9);
     return true;
 }
