@@ -117,6 +117,13 @@ static void choose_matrix(const struct bench_options *o)
             memmove(policies[n_policies++], policies[i], sizeof policies[i]);
 }
 
+/* Is fetching ahead by a guess what the policy is? By default the first two layers are exact, and
+ * this model has no more. */
+static bool guesses(const char *policy)
+{
+    return strcmp(policy, "prefetch") == 0;
+}
+
 static struct point point_of(uint32_t policy, uint32_t length, uint32_t batch,
                              enum point_drive drive)
 {
@@ -126,7 +133,7 @@ static struct point point_of(uint32_t policy, uint32_t length, uint32_t batch,
                           .steps = steps,
                           .drive = drive,
                           .csd_model = point_csd_model(),
-                          .options = "",
+                          .options = guesses(policies[policy]) ? "--exact-layers 1" : "",
                           .label = ""};
 }
 
@@ -552,7 +559,8 @@ static void print_head(const struct bench_options *o)
            "after a prompt; a random-weight model: " POINT_MODEL ".\n"
            "Few weights and many bytes of KV, so that the drive decides. The same for every "
            "policy: alpha %g, beta %g (a share of %.2f of the entries hot), and %g of the context "
-           "kept on the GPU from one query to the next. Queries are exact (`--speculate off`), "
+           "kept on the GPU from one query to the next. Queries are exact (`--speculate off`; "
+           "prefetch guesses those of the second of the two layers, as it is meant to), "
            "rows are answered one after the other.\n\n",
            steps, POINT_ALPHA, POINT_BETA, POINT_BETA / (1 + POINT_BETA), POINT_ALPHA);
     if (o->full)
