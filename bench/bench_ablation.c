@@ -54,9 +54,10 @@ static double hot_mb(uint32_t tokens, uint32_t rows)
 static void measure_variant(struct variant *v, uint32_t drive, uint32_t shape)
 {
     snprintf(v->options, sizeof v->options,
-             "--hot-mb %.0f --placement %s --gpu-keep %g --beta %s --speculate %s --exact-layers 1",
+             "--hot-mb %.0f --placement %s --gpu-keep %g --beta %s%s",
              hot_mb(shapes[shape].tokens, shapes[shape].rows), v->hkm ? "bkp" : "recency",
-             v->hkm ? POINT_ALPHA : 0, v->balance ? "auto" : "0.25", v->overlap ? "on" : "off");
+             v->hkm ? POINT_ALPHA : 0, v->balance ? "auto" : "0.25",
+             v->overlap ? " --speculate on --exact-layers 1" : "");
     struct point p = {.policy = "hillinfer",
                       .tokens = shapes[shape].tokens,
                       .rows = shapes[shape].rows,

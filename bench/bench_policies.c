@@ -615,8 +615,8 @@ static void print_times(void)
              "(of all entries %.0f %% are cold; with `full` all are selected):",
              100 * cold_share());
     print_table(caption, 0, text_cold);
-    print_table("Mean ms/token of all steps; the first one finds the GPU without entries and "
-                "brings up all that it selects:",
+    print_table("Mean ms/token of all steps; the first one finds the GPU without entries, brings "
+                "up all that it selects and touches most of its memory for the first time:",
                 0, text_mean);
 }
 
@@ -727,9 +727,9 @@ static void draw_modelled(void)
     draw("policies-batch", "Modelled drive", "ms/token", false, value_time, ", predicted",
          value_predicted);
     draw("policies-speedup-length", "Modelled drive; dashed: over hillinfer with fast scoring",
-         "times hillinfer's ms/token", true, value_ratio, ", fast", value_fast_ratio);
+         "speedup of hillinfer over it", true, value_ratio, ", fast", value_fast_ratio);
     draw("policies-speedup-batch", "Modelled drive; dashed: over hillinfer with fast scoring",
-         "times hillinfer's ms/token", false, value_ratio, ", fast", value_fast_ratio);
+         "speedup of hillinfer over it", false, value_ratio, ", fast", value_fast_ratio);
     draw("policies-link", "Modelled drive", "MB over the drive's link, a token", true, value_link,
          NULL, NULL);
 }
