@@ -91,7 +91,7 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 $(O)/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
 $(O)/bench/bench_flash: $(csd_agent_parts)
 $(O)/bench/bench_batch: $(gpu_worker_parts)
-$(O)/bench/bench_policies $(O)/bench/bench_ablation: $(bench_parts)
+$(O)/bench/bench_policies $(O)/bench/bench_ablation $(O)/bench/bench_speculation: $(bench_parts)
 $(patsubst bench/%.c,$(O)/bench/%,$(wildcard bench/bench_*.c)): $(O)/bench/%: $(O)/bench/%.o $(O)/bench/harness.o $(ARCHIVES)
 	$(LINK)
 

@@ -7,8 +7,11 @@
  * GPU (bench/point.h). Under the device model each point has a prediction: bytes by
  * kv/policy_cost.h from the lengths, tiers and, where a selection decides, the counts of selected
  * entries that the GPU lacked; time from those bytes, the model's rates and the compute of the same
- * point measured without a drive. Bars: bytes within 5 %, time within 20 %. Points are measured one
- * after the other; POINTS chooses some, RESUME=1 keeps those that there are (bench/README.md).
+ * point measured without a drive. Bars: bytes within 5 %, time within 20 %. Beside that, hillinfer
+ * on a drive whose kernel scores as fast as a public one would (formula.h), and with INT4 digests:
+ * variants. Points are measured one after the other; POINTS chooses some, RESUME=1 keeps those that
+ * there are (bench/README.md). Tables have a row for each length and batch and a column for each
+ * policy.
  * Concurrency: one thread. Failure: as bench/point.h.
  */
 #include <math.h>
@@ -28,6 +31,7 @@
 #define BLOCK_TOKENS 256
 #define BYTES_BAR    0.05
 #define TIME_BAR     0.20
+#define LATE_SHARE   0.02
 #define PAPER_LOW    4.21
 #define PAPER_HIGH   8.56
 #define MS           1e3
@@ -39,6 +43,8 @@ struct step_bytes {
 };
 
 struct cell {
+    const struct csd_model *drive;
+    uint32_t digest_bits;  /* 0: as usual */
     bool there, predicted; /* measured; and there is a formula, and a run without a drive */
     struct point_result run, none;
     struct step_bytes bytes; /* by formula */
@@ -53,7 +59,34 @@ static char policies[POINT_POLICIES_MAX][24];
 static struct cell cells[POINT_POLICIES_MAX][LENGTHS_MAX][BATCHES_MAX];
 static struct csd_model model;
 
+/* hillinfer otherwise; the baselines do not score on the drive, so that their measurements stand
+ * beside these. */
+static struct variant {
+    const char *name, *label, *options;
+    uint32_t digest_bits;
+    bool fast, all_batches;
+    struct csd_model drive;
+    char csd_model[CSD_MODEL_TEXT];
+    struct cell cells[LENGTHS_MAX][BATCHES_MAX];
+} variants[] = {
+    {.name = "INT4 digests", .label = "int4", .options = "--score-bits 4", .digest_bits = 4},
+    {.name = "fast scoring", .label = "fast", .options = "", .fast = true, .all_batches = true},
+    {.name = "fast scoring, INT4 digests",
+     .label = "fast-int4",
+     .options = "--score-bits 4",
+     .digest_bits = 4,
+     .fast = true},
+};
+enum { INT4, FAST, FAST_INT4, VARIANTS };
+
 /* ---- the matrix ---- */
+
+static struct kv_geometry geometry_with(uint32_t digest_bits)
+{
+    struct kv_geometry g = point_geometry();
+    g.digest_bits = digest_bits;
+    return g;
+}
 
 static void choose_matrix(const struct bench_options *o)
 {
@@ -71,9 +104,24 @@ static void choose_matrix(const struct bench_options *o)
     steps = o->quick ? 3 : STEPS;
     if (csd_model_parse(&model, point_csd_model(), &why))
         bench_fail("CSD_MODEL: %s", why.text);
+    for (uint32_t i = 0; i < VARIANTS; i++) {
+        struct variant *v = &variants[i];
+        struct kv_geometry g = geometry_with(v->digest_bits);
+        v->drive = model;
+        if (v->fast) /* with as many digits as the model's text shows */
+            v->drive.score = round(formula_scoring_rate(&g) * 10) / 10;
+        csd_model_print(v->csd_model, &v->drive);
+    }
     for (uint32_t i = 0, n = point_policies(policies); i < n; i++)
         if (strcmp(policies[i], "oracle") != 0)
             memmove(policies[n_policies++], policies[i], sizeof policies[i]);
+}
+
+/* Is fetching ahead by a guess what the policy is? By default the first two layers are exact, and
+ * this model has no more. */
+static bool guesses(const char *policy)
+{
+    return strcmp(policy, "prefetch") == 0;
 }
 
 static struct point point_of(uint32_t policy, uint32_t length, uint32_t batch,
@@ -85,7 +133,7 @@ static struct point point_of(uint32_t policy, uint32_t length, uint32_t batch,
                           .steps = steps,
                           .drive = drive,
                           .csd_model = point_csd_model(),
-                          .options = "",
+                          .options = guesses(policies[policy]) ? "--exact-layers 1" : "",
                           .label = ""};
 }
 
@@ -95,7 +143,7 @@ static struct point point_of(uint32_t policy, uint32_t length, uint32_t batch,
 static struct kv_cost_load load_of(const struct cell *c, uint32_t kv_policy, double fetched)
 {
     struct kv_cost_load load = {
-        .geometry = point_geometry(),
+        .geometry = geometry_with(c->digest_bits),
         .selection = {.alpha = POINT_ALPHA, .sinks = SINKS, .window = WINDOW, .policy = kv_policy},
         .hot = (uint32_t)lround(c->run.hot),
         .cold = (uint32_t)lround(c->run.cold),
@@ -140,35 +188,69 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
                                    .gpu_upload = uploaded * POINT_LAYERS};
     if (kv_policy == KV_POLICY_FULL) /* of a step that is not the first: what the median is */
         load = load_of(c, kv_policy, fmax(0, c->run.cold - kept));
-    struct formula_times times = formula_times(&load, &model, BLOCK_TOKENS);
+    struct formula_times times = formula_times(&load, c->drive, BLOCK_TOKENS);
     struct formula_native native = native_of(c, kv_policy, rows);
     c->step_ms =
-        MS * formula_step(&native, &times, uploaded, &model, c->run.gpu_link, rows, POINT_LAYERS);
+        MS * formula_step(&native, &times, uploaded, c->drive, c->run.gpu_link, rows, POINT_LAYERS);
+}
+
+static void measure_cell(uint32_t policy, uint32_t l, uint32_t b)
+{
+    struct cell *c = &cells[policy][l][b];
+    struct point none = point_of(policy, l, b, POINT_NONE);
+    struct point run = point_of(policy, l, b, POINT_MODELLED);
+    struct point native = point_of(policy, l, b, POINT_NATIVE);
+    c->drive = &model;
+    c->there = point_get(&none, &c->none) && point_get(&run, &c->run);
+    if (c->there)
+        predict(c, policy, batches[b], lengths[l]);
+    if (b == 0) /* no bar, no prediction: one batch is enough */
+        c->native_there = point_get(&native, &c->native);
+}
+
+/* Compute is that of the policies' point, but for what other digests make of the CPU's part. */
+static void measure_variant(struct variant *v, uint32_t l, uint32_t b)
+{
+    struct cell *c = &v->cells[l][b];
+    struct point none = point_of(0, l, b, POINT_NONE), run = point_of(0, l, b, POINT_MODELLED);
+    c->drive = &v->drive;
+    c->digest_bits = v->digest_bits;
+    none.label = none.options = run.options = v->options;
+    if (v->digest_bits)
+        none.label = variants[INT4].label;
+    run.label = v->label;
+    run.csd_model = v->csd_model;
+    if (v == &variants[INT4]) {
+        c->there = point_get(&none, &c->none);
+    } else {
+        const struct cell *from = v->digest_bits ? &variants[INT4].cells[l][b] : &cells[0][l][b];
+        c->there = from->there;
+        c->none = from->none;
+    }
+    c->there = point_get(&run, &c->run) && c->there;
+    if (c->there)
+        predict(c, 0, batches[b], lengths[l]);
 }
 
 static void measure(void)
 {
+    uint32_t shapes = n_lengths * n_batches;
+    point_expect(n_policies * (2 * shapes + n_lengths) + shapes + 3 * n_lengths);
     for (uint32_t l = 0; l < n_lengths; l++)
-        for (uint32_t b = 0; b < n_batches; b++)
-            for (uint32_t i = 0; i < n_policies; i++) {
-                struct cell *c = &cells[i][l][b];
-                struct point none = point_of(i, l, b, POINT_NONE);
-                struct point run = point_of(i, l, b, POINT_MODELLED);
-                struct point native = point_of(i, l, b, POINT_NATIVE);
-                c->there = point_get(&none, &c->none) && point_get(&run, &c->run);
-                if (c->there)
-                    predict(c, i, batches[b], lengths[l]);
-                if (batches[b] == 1) /* no bar, no prediction: one batch is enough */
-                    c->native_there = point_get(&native, &c->native);
-            }
+        for (uint32_t b = 0; b < n_batches; b++) {
+            for (uint32_t i = 0; i < n_policies; i++)
+                measure_cell(i, l, b);
+            for (uint32_t i = 0; i < VARIANTS; i++)
+                if (b == 0 || variants[i].all_batches)
+                    measure_variant(&variants[i], l, b);
+        }
 }
 
 /* ---- the section ---- */
 
-static const char *const byte_names[] = {"link_key", "link_score", "link_kv", "flash_read",
-                                         "gpu_upload"};
+enum counter { LINK_KEY, LINK_SCORE, LINK_KV, FLASH_READ, GPU_UPLOAD, COUNTERS };
 
-static void bytes_of(const struct cell *c, double measured[5], double formula[5])
+static void bytes_of(const struct cell *c, double measured[COUNTERS], double formula[COUNTERS])
 {
     const struct point_result *r = &c->run;
     const double m[] = {r->link_key, r->link_score, r->link_kv, r->flash_read, r->gpu_upload};
@@ -181,77 +263,171 @@ static void bytes_of(const struct cell *c, double measured[5], double formula[5]
 /* The largest difference of a counter from its formula, as a share of the formula. */
 static double worst_bytes(const struct cell *c)
 {
-    double measured[5], formula[5], worst = 0;
+    double measured[COUNTERS], formula[COUNTERS], worst = 0;
     bytes_of(c, measured, formula);
-    for (uint32_t i = 0; i < 5; i++)
+    for (uint32_t i = 0; i < COUNTERS; i++)
         if (measured[i] != formula[i])
             worst = fmax(worst, formula[i] ? fabs(measured[i] / formula[i] - 1) : INFINITY);
     return worst;
 }
 
-/* The cells that are there, in the order of the tables. */
-typedef void each_cell(const struct cell *c, uint32_t policy, uint32_t length, uint32_t batch);
-static void each(each_cell *visit)
+static double time_off(const struct cell *c)
 {
-    for (uint32_t l = 0; l < n_lengths; l++)
-        for (uint32_t b = 0; b < n_batches; b++)
-            for (uint32_t i = 0; i < n_policies; i++)
-                if (cells[i][l][b].there)
-                    visit(&cells[i][l][b], i, l, b);
+    return c->run.step_ms / c->step_ms - 1;
 }
 
-static void print_time(const struct cell *c, uint32_t policy, uint32_t l, uint32_t b)
+/* What stands in a table for a cell; ours is hillinfer's of the same row. */
+typedef void cell_text(const struct cell *c, const struct cell *ours, char *out, size_t room);
+
+/* "measured (by formula)", or the first alone where there is no formula. */
+static void print_pair(char *out, size_t room, const char *format, double measured, bool known,
+                       double formula)
+{
+    int n = snprintf(out, room, format, measured);
+    if (known && n > 0 && (size_t)n + 3 < room) {
+        n += snprintf(out + n, room - (size_t)n, " (");
+        n += snprintf(out + n, room - (size_t)n, format, formula);
+        snprintf(out + n, room - (size_t)n, ")");
+    }
+}
+
+static void text_time(const struct cell *c, const struct cell *ours, char *out, size_t room)
+{
+    (void)ours;
+    print_pair(out, room, "%.2f", c->run.step_ms, c->predicted, c->step_ms);
+}
+
+static void text_off(const struct cell *c, const struct cell *ours, char *out, size_t room)
+{
+    (void)ours;
+    if (c->predicted)
+        snprintf(out, room, "%+.0f %%, %.1f %%", 100 * time_off(c), 100 * worst_bytes(c));
+}
+
+static void text_mean(const struct cell *c, const struct cell *ours, char *out, size_t room)
+{
+    (void)ours;
+    snprintf(out, room, "%.2f", c->run.mean_ms);
+}
+
+static void text_ratio(const struct cell *c, const struct cell *ours, char *out, size_t room)
+{
+    if (ours->there)
+        print_pair(out, room, "%.2f", c->run.step_ms / ours->run.step_ms,
+                   c->predicted && ours->predicted, c->step_ms / ours->step_ms);
+}
+
+static void text_idle(const struct cell *c, const struct cell *ours, char *out, size_t room)
+{
+    (void)ours;
+    snprintf(out, room, "%.0f %%, %.2f", 100 * c->run.idle_ms / c->run.step_ms,
+             c->none.step_ms - c->none.idle_ms);
+}
+
+static void text_cold(const struct cell *c, const struct cell *ours, char *out, size_t room)
 {
     const struct point_result *r = &c->run;
     double selected = r->gpu_hits + r->hot_hits + r->cold_hits;
-    printf("| %u | %u | %s | %.2f | %.2f |", lengths[l], batches[b], policies[policy], r->mean_ms,
-           r->step_ms);
-    if (c->predicted)
-        printf(" %.2f | %+.0f %% |", c->step_ms, (r->step_ms / c->step_ms - 1) * 100);
-    else
-        printf(" | |");
-    printf(" %.2f | %.0f %% | %.0f %% | %.0f %% | %.1f |\n", c->none.step_ms - c->none.idle_ms,
-           100 * r->idle_ms / r->step_ms, 100 * r->cold / (r->hot + r->cold),
-           selected ? 100 * r->cold_hits / selected : 0, r->commands ? r->late_ms : 0);
+    (void)ours;
+    snprintf(out, room, "%.0f %%", selected ? 100 * r->cold_hits / selected : 0);
 }
 
-static void print_bytes(const struct cell *c, uint32_t policy, uint32_t l, uint32_t b)
+static void text_link_key(const struct cell *c, const struct cell *ours, char *out, size_t room)
 {
-    double measured[5], formula[5];
-    bytes_of(c, measured, formula);
-    printf("| %u | %u | %s |", lengths[l], batches[b], policies[policy]);
-    for (uint32_t i = 0; i < 5; i++)
-        if (c->predicted)
-            printf(" %.3f (%.3f) |", measured[i] * MB, formula[i] * MB);
-        else
-            printf(" %.3f |", measured[i] * MB);
-    if (c->predicted)
-        printf(" %.1f %% |\n", 100 * worst_bytes(c));
-    else
-        printf(" |\n");
+    (void)ours;
+    print_pair(out, room, "%.3g", c->run.link_key * MB, c->predicted, c->bytes.link_key * MB);
 }
 
-static uint32_t n_predicted, n_bytes_met, n_time_met;
-static void count_bars(const struct cell *c, uint32_t policy, uint32_t l, uint32_t b)
+static double link_all(const struct cell *c)
 {
-    (void)policy, (void)l, (void)b;
-    n_predicted += c->predicted;
-    n_bytes_met += c->predicted && worst_bytes(c) <= BYTES_BAR;
-    n_time_met += c->predicted && fabs(c->run.step_ms / c->step_ms - 1) <= TIME_BAR;
+    return c->run.link_key + c->run.link_score + c->run.link_kv;
 }
 
-static void print_ratio(const struct cell *c, uint32_t policy, uint32_t l, uint32_t b)
+static void text_link(const struct cell *c, const struct cell *ours, char *out, size_t room)
 {
-    const struct cell *ours = &cells[0][l][b]; /* hillinfer is the first */
-    if (policy == 0 || !ours->there)
-        return;
-    printf("| %u | %u | %s | %.2f |", lengths[l], batches[b], policies[policy],
-           c->run.step_ms / ours->run.step_ms);
-    if (c->predicted && ours->predicted)
-        printf(" %.2f |", c->step_ms / ours->step_ms);
-    else
-        printf(" |");
-    printf(" %.2f-%.2f |\n", PAPER_LOW, PAPER_HIGH);
+    const struct step_bytes *f = &c->bytes;
+    (void)ours;
+    print_pair(out, room, "%.3g", link_all(c) * MB, c->predicted,
+               (f->link_key + f->link_score + f->link_kv) * MB);
+}
+
+static void text_flash(const struct cell *c, const struct cell *ours, char *out, size_t room)
+{
+    (void)ours;
+    print_pair(out, room, "%.3g", c->run.flash_read * MB, c->predicted, c->bytes.flash_read * MB);
+}
+
+static void text_upload(const struct cell *c, const struct cell *ours, char *out, size_t room)
+{
+    (void)ours;
+    print_pair(out, room, "%.3g", c->run.gpu_upload * MB, c->predicted, c->bytes.gpu_upload * MB);
+}
+
+/* A row for each length and batch, a column for each policy from `first` on. */
+static void print_table(const char *caption, uint32_t first, cell_text *text)
+{
+    char out[64];
+    printf("\n%s\n\n| tokens x batch |", caption);
+    for (uint32_t i = first; i < n_policies; i++)
+        printf(" %s |", policies[i]);
+    printf("\n|---|");
+    for (uint32_t i = first; i < n_policies; i++)
+        printf("---:|");
+    printf("\n");
+    for (uint32_t l = 0; l < n_lengths; l++)
+        for (uint32_t b = 0; b < n_batches; b++) {
+            bool any = false;
+            for (uint32_t i = first; i < n_policies; i++)
+                any = any || cells[i][l][b].there;
+            if (!any)
+                continue;
+            printf("| %u x %u |", lengths[l], batches[b]);
+            for (uint32_t i = first; i < n_policies; i++) {
+                *out = 0;
+                if (cells[i][l][b].there)
+                    text(&cells[i][l][b], &cells[0][l][b], out, sizeof out);
+                printf(" %s |", out);
+            }
+            printf("\n");
+        }
+}
+
+static void print_bars(void)
+{
+    uint32_t n_predicted = 0, bytes_met = 0, time_met = 0;
+    for (uint32_t l = 0; l < n_lengths; l++)
+        for (uint32_t b = 0; b < n_batches; b++)
+            for (uint32_t i = 0; i < n_policies; i++) {
+                const struct cell *c = &cells[i][l][b];
+                if (!c->there || !c->predicted)
+                    continue;
+                n_predicted++;
+                bytes_met += worst_bytes(c) <= BYTES_BAR;
+                time_met += fabs(time_off(c)) <= TIME_BAR;
+            }
+    printf("\nBars: bytes within %.0f %% of the formula at %u of %u points, time within %.0f %% of "
+           "the prediction at %u of %u.\n",
+           100 * BYTES_BAR, bytes_met, n_predicted, 100 * TIME_BAR, time_met, n_predicted);
+}
+
+/* Where the real work took longer than the modelled time, the times are not the model's. */
+static void print_late(void)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < n_lengths; l++)
+        for (uint32_t b = 0; b < n_batches; b++)
+            for (uint32_t i = 0; i < n_policies; i++) {
+                const struct cell *c = &cells[i][l][b];
+                if (c->there && c->run.late_ms > LATE_SHARE * steps * c->run.step_ms)
+                    printf("%s %s %u x %u (%.0f ms)",
+                           n++ ? ","
+                               : "\nThe real drive was later than the modelled one by more "
+                                 "than 2 % of the measured steps (restoring included) at",
+                           policies[i], lengths[l], batches[b], c->run.late_ms);
+            }
+    printf("%s\n", n ? "."
+                     : "\nNo point's real work was later than the modelled time by more than "
+                       "2 % of the measured steps.");
 }
 
 /* Nanoseconds that one cold token costs each policy's evaluation and one fetched entry, by the
@@ -273,44 +449,106 @@ static void print_reasons(void)
            score / key, score / entry, digest / key, digest / entry);
 }
 
-/* The ratio if scoring never were the slowest stage: by formula alone. */
-static double without_score_limit(const struct cell *c, uint32_t rows)
+/* ---- a drive that scores faster, and other digests ---- */
+
+static void print_fast_row(uint32_t l, uint32_t b)
 {
-    struct kv_geometry g = point_geometry();
-    double slower = fmax(0, c->run.cold * (kv_entry_bytes(&g) / (model.score * 1e9) -
-                                           kv_digest_bytes(&g) / (model.flash * 1e9)));
-    return c->step_ms - MS * slower * rows * POINT_LAYERS;
+    char text[64];
+    const struct cell *fast = &variants[FAST].cells[l][b];
+    if (!fast->there)
+        return;
+    text_time(fast, NULL, text, sizeof text);
+    printf("| %u x %u | %s |", lengths[l], batches[b], text);
+    for (uint32_t i = 1; i < n_policies; i++) {
+        *text = 0;
+        if (cells[i][l][b].there)
+            text_ratio(&cells[i][l][b], fast, text, sizeof text);
+        printf(" %s |", text);
+    }
+    printf("\n");
 }
 
-static void print_what_if(const struct cell *c, uint32_t policy, uint32_t l, uint32_t b)
+static void print_fast(void)
 {
-    const struct cell *ours = &cells[0][l][b];
-    if (policy && c->predicted && ours->there && ours->predicted)
-        printf("| %u | %u | %s | %.2f |\n", lengths[l], batches[b], policies[policy],
-               c->step_ms / without_score_limit(ours, batches[b]));
+    struct kv_geometry g = point_geometry();
+    printf("\n### A drive that scores faster\n\n`--csd-model %s`: the same drive with a kernel "
+           "that takes %.0f bytes of digests a clock of %.0f MHz, %.0f %% of the time, as the "
+           "timing model of a SmartSSD has it: %.1f GB/s of digests, %.1f GB/s of the FP16 K and V "
+           "that they stand for; "
+           "reading digests from flash limits it then. The baselines do not score on the drive: "
+           "their measurements are those above, and the ratios are over this hillinfer, by formula "
+           "in brackets; the paper: %.2f-%.2f.\n\n| tokens x batch | hillinfer, ms/token |",
+           variants[FAST].csd_model, FORMULA_BEAT_BYTES, FORMULA_CLOCK_MHZ,
+           100 * FORMULA_CLOCK_SHARE,
+           formula_scoring_rate(&g) * kv_digest_bytes(&g) / kv_entry_bytes(&g),
+           formula_scoring_rate(&g), PAPER_LOW, PAPER_HIGH);
+    for (uint32_t i = 1; i < n_policies; i++)
+        printf(" %s |", policies[i]);
+    printf("\n|---|---:|");
+    for (uint32_t i = 1; i < n_policies; i++)
+        printf("---:|");
+    printf("\n");
+    for (uint32_t l = 0; l < n_lengths; l++)
+        for (uint32_t b = 0; b < n_batches; b++)
+            print_fast_row(l, b);
 }
+
+static void print_variants(void)
+{
+    char text[64];
+    printf(
+        "\nhillinfer with INT4 digests (`--score-bits 4`) on both drives (the fast one at %.1f "
+        "GB/s then, its digests being half as long), ms/token:\n\n| tokens x batch | hillinfer |",
+        variants[FAST_INT4].drive.score);
+    for (uint32_t i = 0; i < VARIANTS; i++)
+        printf(" %s |", variants[i].name);
+    printf("\n|---|---:|---:|---:|---:|\n");
+    for (uint32_t l = 0; l < n_lengths; l++) {
+        if (!cells[0][l][0].there)
+            continue;
+        text_time(&cells[0][l][0], NULL, text, sizeof text);
+        printf("| %u x %u | %s |", lengths[l], batches[0], text);
+        for (uint32_t i = 0; i < VARIANTS; i++) {
+            *text = 0;
+            if (variants[i].cells[l][0].there)
+                text_time(&variants[i].cells[l][0], NULL, text, sizeof text);
+            printf(" %s |", text);
+        }
+        printf("\n");
+    }
+}
+
+/* ---- this machine's drive ---- */
 
 static void print_native(void)
 {
     printf("\n### This machine's drive\n\nThe same without a device model, on the file system of "
-           "`BENCH_DIR`, one sequence; entries in DRAM are read in place. Nothing is predicted "
-           "here.\n\n"
-           "| tokens | policy | ms/token | GPU idle | cold of selected | of hillinfer |\n"
-           "|---:|---|---:|---:|---:|---:|\n");
-    for (uint32_t l = 0; l < n_lengths; l++)
+           "`BENCH_DIR`, batch %u; entries in DRAM are read in place. Nothing is predicted "
+           "here. Each cell: ms/token, of hillinfer's, the share in which the GPU waited.\n\n"
+           "| tokens |",
+           batches[0]);
+    for (uint32_t i = 0; i < n_policies; i++)
+        printf(" %s |", policies[i]);
+    printf("\n|---:|");
+    for (uint32_t i = 0; i < n_policies; i++)
+        printf("---:|");
+    printf("\n");
+    for (uint32_t l = 0; l < n_lengths; l++) {
+        const struct cell *ours = &cells[0][l][0];
+        printf("| %u |", lengths[l]);
         for (uint32_t i = 0; i < n_policies; i++) {
-            const struct cell *c = &cells[i][l][0], *ours = &cells[0][l][0];
+            const struct cell *c = &cells[i][l][0];
             const struct point_result *r = &c->native;
-            if (!c->native_there)
-                continue;
-            printf("| %u | %s | %.2f | %.0f %% | %.0f %% |", lengths[l], policies[i], r->step_ms,
-                   100 * r->idle_ms / r->step_ms,
-                   100 * r->cold_hits / (r->gpu_hits + r->hot_hits + r->cold_hits));
-            if (ours->native_there)
-                printf(" %.2f |\n", r->step_ms / ours->native.step_ms);
+            if (c->native_there && ours->native_there)
+                printf(" %.2f, x %.2f, %.0f %% |", r->step_ms, r->step_ms / ours->native.step_ms,
+                       100 * r->idle_ms / r->step_ms);
+            else if (c->native_there)
+                printf(" %.2f, %.0f %% |", r->step_ms, 100 * r->idle_ms / r->step_ms);
             else
-                printf(" |\n");
+                printf(" |");
         }
+        printf("\n");
+    }
 }
 
 static void print_head(const struct bench_options *o)
@@ -318,20 +556,19 @@ static void print_head(const struct bench_options *o)
     char text[CSD_MODEL_TEXT];
     printf("## Policies\n\n"
            "Milliseconds of a decode step (a token of every sequence): the median of %u steps "
-           "after a prompt (and their mean: the first step finds the GPU empty and touches its "
-           "buffers for the first time); a random-weight model: " POINT_MODEL ".\n"
+           "after a prompt; a random-weight model: " POINT_MODEL ".\n"
            "Few weights and many bytes of KV, so that the drive decides. The same for every "
            "policy: alpha %g, beta %g (a share of %.2f of the entries hot), and %g of the context "
-           "kept on the GPU from one query to the next. Queries are exact (`--speculate off`), "
+           "kept on the GPU from one query to the next. Queries are exact (`--speculate off`; "
+           "prefetch guesses those of the second of the two layers, as it is meant to), "
            "rows are answered one after the other.\n\n",
            steps, POINT_ALPHA, POINT_BETA, POINT_BETA / (1 + POINT_BETA), POINT_ALPHA);
     if (o->full)
         printf("The full matrix.\n\n");
     printf("### Under the paper's device model\n\n`--csd-model %s`: a modelled drive, no "
            "measurement of a real one; its pool lies in memory, so that the real work is "
-           "done before the modelled time is over (late: by how many ms together it was not, "
-           "prompts included; then the time is not the model's). The GPU has memory of its own: "
-           "hot entries are copied to it too.\n\n",
+           "done before the modelled time is over. The GPU has memory of its own: hot entries are "
+           "copied to it too. In brackets what is predicted.\n\n",
            csd_model_print(text, &model));
     printf(
         "Predicted: bytes by formula over the model's rates, and the compute of the same point "
@@ -343,70 +580,158 @@ static void print_head(const struct bench_options *o)
         "which hillinfer is charged the hot share alone, its `merge_ms`, and what else it waited "
         "for, as leoam for the bounds of chunks). The formula is "
         "told how many tokens are cold and, of policies that select, how many of the "
-        "selected entries came from DRAM and from the drive; of `full` nothing.\n\n");
+        "selected entries came from DRAM and from the drive; of `full` nothing.\n");
 }
 
-static void print_section(const struct bench_options *o, bool pictures)
+static double cold_share(void)
 {
-    print_head(o);
-    printf(
-        "| tokens | batch | policy | mean | ms/token | predicted | | compute | GPU idle | cold of "
-        "all | cold of selected | late, ms |\n"
-        "|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
-    each(print_time);
-    printf("\nBytes of one sequence's token, MB (10^6), and by formula in brackets:\n\n"
-           "| tokens | batch | policy |");
-    for (uint32_t i = 0; i < 5; i++)
-        printf(" %s |", byte_names[i]);
-    printf(" worst |\n|---:|---:|---|---:|---:|---:|---:|---:|---:|\n");
-    each(print_bytes);
-    each(count_bars);
-    printf("\nBars: bytes within %.0f %% of the formula at %u of %u points, time within %.0f %% of "
-           "the prediction at %u of %u.\n",
-           100 * BYTES_BAR, n_bytes_met, n_predicted, 100 * TIME_BAR, n_time_met, n_predicted);
-    printf("\nHow much longer a token takes than with hillinfer, beside what the paper reports of "
-           "its machine and models:\n\n"
-           "| tokens | batch | policy | measured | predicted | paper |\n"
-           "|---:|---:|---|---:|---:|---:|\n");
-    each(print_ratio);
+    for (uint32_t l = 0; l < n_lengths; l++)
+        for (uint32_t b = 0; b < n_batches; b++)
+            if (cells[0][l][b].there)
+                return cells[0][l][b].run.cold / (cells[0][l][b].run.hot + cells[0][l][b].run.cold);
+    return 0;
+}
+
+static void print_times(void)
+{
+    char caption[640];
+    print_table("ms/token (predicted):", 0, text_time);
+    print_bars();
+    print_late();
+    snprintf(caption, sizeof caption,
+             "How much longer a token takes than with hillinfer (predicted). The paper reports "
+             "%.2f-%.2f of its machine and models, each policy being a program of its own there:",
+             PAPER_LOW, PAPER_HIGH);
+    print_table(caption, 1, text_ratio);
     print_reasons();
-    printf("\nBy formula alone, not measured: the same ratios if the drive scored as fast as it "
-           "reads digests:\n\n| tokens | batch | policy | ratio |\n|---:|---:|---|---:|\n");
-    each(print_what_if);
-    if (pictures)
-        printf("\n![ms/token against context length](policies-length.svg)\n"
-               "![ms/token against batch](policies-batch.svg)\n");
-    print_native();
+    print_table("Measured time and the worst byte counter, off what is predicted:", 0, text_off);
+    print_table(
+        "Share of a step in which the GPU waits for selections (rows are answered one after "
+        "the other, nothing overlaps), and the step's compute in ms, measured without a "
+        "drive:",
+        0, text_idle);
+    snprintf(caption, sizeof caption,
+             "Selected entries that the GPU lacked and that came from the drive, of all selected "
+             "(of all entries %.0f %% are cold; with `full` all are selected):",
+             100 * cold_share());
+    print_table(caption, 0, text_cold);
+    print_table("Mean ms/token of all steps; the first one finds the GPU without entries, brings "
+                "up all that it selects and touches most of its memory for the first time:",
+                0, text_mean);
+}
+
+static void print_bytes(void)
+{
+    print_table("#### Bytes of one sequence's token, MB (10^6), by formula in brackets\n\n"
+                "Over the drive's link, keys (`link_key`):",
+                0, text_link_key);
+    print_table("Over the drive's link, all: keys, scores and selected entries (`link_key`, "
+                "`link_score`, `link_kv`):",
+                0, text_link);
+    print_table("From flash, in the drive (`flash_read`):", 0, text_flash);
+    print_table("Over the GPU's link (`gpu_upload`):", 0, text_upload);
 }
 
 /* ---- pictures ---- */
 
-/* Of each policy measured and predicted against length (batch 1) or batch (the middle length). */
-static bool draw(bool by_length)
+/* A value of a policy at a length and batch; NAN: there is none. */
+typedef double cell_value(uint32_t policy, uint32_t l, uint32_t b);
+
+static double value_time(uint32_t policy, uint32_t l, uint32_t b)
+{
+    const struct cell *c = &cells[policy][l][b];
+    return c->there ? c->run.step_ms : NAN;
+}
+
+static double value_predicted(uint32_t policy, uint32_t l, uint32_t b)
+{
+    const struct cell *c = &cells[policy][l][b];
+    return c->there && c->predicted ? c->step_ms : NAN;
+}
+
+static double over(const struct cell *ours, uint32_t policy, uint32_t l, uint32_t b)
+{
+    const struct cell *c = &cells[policy][l][b];
+    return policy && c->there && ours->there ? c->run.step_ms / ours->run.step_ms : NAN;
+}
+
+static double value_ratio(uint32_t policy, uint32_t l, uint32_t b)
+{
+    return over(&cells[0][l][b], policy, l, b);
+}
+
+static double value_fast_ratio(uint32_t policy, uint32_t l, uint32_t b)
+{
+    return over(&variants[FAST].cells[l][b], policy, l, b);
+}
+
+static double value_link(uint32_t policy, uint32_t l, uint32_t b)
+{
+    const struct cell *c = &cells[policy][l][b];
+    return c->there ? link_all(c) * MB : NAN;
+}
+
+static double value_native(uint32_t policy, uint32_t l, uint32_t b)
+{
+    const struct cell *c = &cells[policy][l][b];
+    return c->native_there ? c->native.step_ms : NAN;
+}
+
+/* Of each policy solid, and dashed what `other` gives, against length (the first batch) or batch
+ * (the middle length). */
+static struct picture begin_picture(const char *name, char *title, size_t room, const char *what,
+                                    const char *y_label, bool by_length)
+{
+    if (by_length)
+        snprintf(title, room, "%s, batch %u", what, batches[0]);
+    else
+        snprintf(title, room, "%s, %u tokens", what, lengths[n_lengths / 2]);
+    return (struct picture){.name = name,
+                            .title = title,
+                            .x_label = by_length ? "context, tokens" : "sequences in a step",
+                            .y_label = y_label,
+                            .log_x = by_length};
+}
+
+static void add_series(struct picture *p, uint32_t policy, const char *suffix, cell_value *value)
+{
+    char name[48];
+    bool by_length = p->log_x;
+    snprintf(name, sizeof name, "%s%s", policies[policy], suffix);
+    struct picture_series *s = picture_add(p, name, *suffix != 0);
+    for (uint32_t k = 0; k < (by_length ? n_lengths : n_batches); k++) {
+        double y = by_length ? value(policy, k, 0) : value(policy, n_lengths / 2, k);
+        if (!isnan(y))
+            picture_point(s, by_length ? lengths[k] : batches[k], y);
+    }
+}
+
+static void draw(const char *name, const char *what, const char *y_label, bool by_length,
+                 cell_value *value, const char *other_name, cell_value *other)
 {
     static struct picture p;
-    char title[96], name[48];
-    uint32_t fixed = by_length ? 0 : n_lengths / 2;
-    snprintf(title, sizeof title,
-             by_length ? "batch %u, modelled drive" : "%u tokens, modelled drive",
-             by_length ? batches[fixed] : lengths[fixed]);
-    p = (struct picture){.file = by_length ? "policies-length.svg" : "policies-batch.svg",
-                         .title = title,
-                         .x_label = by_length ? "context, tokens" : "sequences in a step",
-                         .y_label = "ms/token",
-                         .log_x = by_length};
-    for (uint32_t i = 0; i < n_policies; i++)
-        for (int predicted = 0; predicted < 2; predicted++) {
-            snprintf(name, sizeof name, "%s%s", policies[i], predicted ? ", predicted" : "");
-            struct picture_series *s = picture_add(&p, name, predicted);
-            for (uint32_t k = 0; k < (by_length ? n_lengths : n_batches); k++) {
-                const struct cell *c = by_length ? &cells[i][k][fixed] : &cells[i][fixed][k];
-                if (c->there && (!predicted || c->predicted))
-                    picture_point(s, by_length ? lengths[k] : batches[k],
-                                  predicted ? c->step_ms : c->run.step_ms);
-            }
-        }
-    return picture_write(&p);
+    char title[128];
+    p = begin_picture(name, title, sizeof title, what, y_label, by_length);
+    for (uint32_t i = 0; i < n_policies; i++) {
+        add_series(&p, i, "", value);
+        if (other)
+            add_series(&p, i, other_name, other);
+    }
+    picture_show(&p);
+}
+
+static void draw_modelled(void)
+{
+    draw("policies-length", "Modelled drive", "ms/token", true, value_time, ", predicted",
+         value_predicted);
+    draw("policies-batch", "Modelled drive", "ms/token", false, value_time, ", predicted",
+         value_predicted);
+    draw("policies-speedup-length", "Modelled drive; dashed: over hillinfer with fast scoring",
+         "speedup of hillinfer over it", true, value_ratio, ", fast", value_fast_ratio);
+    draw("policies-speedup-batch", "Modelled drive; dashed: over hillinfer with fast scoring",
+         "speedup of hillinfer over it", false, value_ratio, ", fast", value_fast_ratio);
+    draw("policies-link", "Modelled drive", "MB over the drive's link, a token", true, value_link,
+         NULL, NULL);
 }
 
 int main(int argc, char **argv)
@@ -415,7 +740,13 @@ int main(int argc, char **argv)
     point_prepare(&o);
     choose_matrix(&o);
     measure();
-    bool length = draw(true), batch = draw(false);
-    print_section(&o, length && batch);
+    print_head(&o);
+    print_times();
+    print_bytes();
+    print_fast();
+    print_variants();
+    draw_modelled();
+    print_native();
+    draw("policies-native", "This machine's drive", "ms/token", true, value_native, NULL, NULL);
     return 0;
 }

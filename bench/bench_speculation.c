@@ -3,16 +3,17 @@
  * time and costs in what is selected.
  *
  * What: the running pipeline on the random-weight model after a prompt of DEPTH tokens with
- * --speculate off, on and verify: everything hot; four fifths cold; the same with a modelled drive
- * whose flash is slow. Of each the speed, and the share of the decode in which the GPU waited. Then
- * recall: of what the exact queries of a layer choose (sinks and window not counted) the share that
- * the guesses chose, of the random-weight model, of models/hill-ref.gguf and, where HILL_MODELS has
- * it, of stories260K; and for hill-ref how many greedy tokens are the same as without guesses, with
- * 1, 2 and 3 exact layers. Checked: verify selects what off does, on the same with every placement.
- * Three rounds at most: each run prefills its prompt. Failure: bench_fail. Concurrency: one thread;
- * the pipeline is processes.
+ * --speculate off, on and verify: everything hot; four fifths cold; the same with the paper's
+ * modelled drive and with one whose flash is slow. Of each the speed, and the share of the decode
+ * in which the GPU waited. Then recall: of what the exact queries of a layer choose (sinks and
+ * window not counted) the share that the guesses chose, of the random-weight model, of
+ * models/hill-ref.gguf and, where HILL_MODELS has it, of stories260K; and for hill-ref how many
+ * greedy tokens are the same as without guesses, with 1, 2 and 3 exact layers. Checked: verify
+ * selects what off does, on the same with every placement. Three rounds at most: each run prefills
+ * its prompt. Failure: bench_fail. Concurrency: one thread; the pipeline is processes.
  */
 #include "bench/bench_decode_pipeline.h"
+#include "bench/picture.h"
 
 #define STEPS      64u
 #define ALPHA      0.1
@@ -30,7 +31,9 @@ static const struct scene {
 } scenes[] = {
     {"everything hot", "--csd none"},
     {"four fifths cold, this drive", "--beta 0.25"},
-    {"four fifths cold, modelled drive, flash 1 GB/s", "--beta 0.25 --csd-model flash=1.0"}};
+    {"four fifths cold, the paper's device model",
+     "--beta 0.25 --csd-model flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"},
+    {"four fifths cold, the same with flash 1 GB/s", "--beta 0.25 --csd-model flash=1.0"}};
 enum { SCENES = sizeof scenes / sizeof *scenes };
 
 static struct bench_samples speeds[SCENES][MODES], idles[SCENES][MODES];
@@ -118,6 +121,27 @@ static void measure_speed(const struct bench_options *o, uint32_t depth)
     }
 }
 
+/* Bars of the shares in which the GPU waited, around each scene. */
+static void draw_idle(void)
+{
+    static struct picture p;
+    static const char *const names[SCENES] = {"hot", "cold", "cold, modelled", "cold, slow flash"};
+    p = (struct picture){.name = "speculation-idle",
+                         .title = "GPU idle with queries guessed ahead and not",
+                         .x_label = "KV entries",
+                         .y_label = "share of the decode, %",
+                         .y_max = 100,
+                         .n_categories = SCENES};
+    for (uint32_t scene = 0; scene < SCENES; scene++)
+        p.categories[scene] = names[scene];
+    for (enum mode m = 0; m < MODES; m++) {
+        struct picture_series *s = picture_add(&p, mode_names[m], false);
+        for (uint32_t scene = 0; scene < SCENES; scene++)
+            picture_point(s, scene, 100 * bench_median(&idles[scene][m]));
+    }
+    picture_show(&p);
+}
+
 static void print_speed(uint32_t depth)
 {
     printf("## Speculation\n\nTokens a second over %u steps after a prompt of %u tokens, --alpha "
@@ -137,6 +161,7 @@ static void print_speed(uint32_t depth)
         printf(" %.2f | %.2f |\n", bench_median(&speeds[s][ON]) / off,
                bench_median(&speeds[s][VERIFY]) / off);
     }
+    draw_idle();
 }
 
 /* ---- trained models ---- */
@@ -191,6 +216,23 @@ static void print_recall(void)
                 printf(" |");
     }
     printf("\n");
+}
+
+static void draw_recall(void)
+{
+    static struct picture p;
+    p = (struct picture){.name = "speculation-recall",
+                         .title = "Of the exact selection, what guesses found",
+                         .x_label = "layer",
+                         .y_label = "recall",
+                         .y_max = 1};
+    for (uint32_t i = 0; i < n_recalls; i++) {
+        struct picture_series *s = picture_add(&p, recalls[i].name, false);
+        for (uint32_t layer = 1; layer < recalls[i].n_layers && layer <= PICTURE_POINTS_MAX;
+             layer++)
+            picture_point(s, layer, recalls[i].sum[layer] / recalls[i].n);
+    }
+    picture_show(&p);
 }
 
 /* How many tokens are the same before the first other one. */
@@ -267,5 +309,6 @@ int main(int argc, char **argv)
         measure_recall("stories260K, trained", stories, options, pieces);
     }
     print_recall();
+    draw_recall();
     return 0;
 }

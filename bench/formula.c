@@ -51,3 +51,10 @@ double formula_step(const struct formula_native *native, const struct formula_ti
     double upload = gpu_link ? at_rate(upload_bytes, model->gpu_link) : 0;
     return native->compute + layers * (rows * query + upload);
 }
+
+double formula_scoring_rate(const struct kv_geometry *g)
+{
+    double kernel = FORMULA_BEAT_BYTES * FORMULA_CLOCK_MHZ * 1e-3 * FORMULA_CLOCK_SHARE;
+    double digests = kernel < FORMULA_PORT ? kernel : FORMULA_PORT;
+    return digests * kv_entry_bytes(g) / kv_digest_bytes(g);
+}

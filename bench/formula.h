@@ -47,4 +47,13 @@ double formula_step(const struct formula_native *native, const struct formula_ti
                     double upload_bytes, const struct csd_model *model, bool gpu_link, double rows,
                     double layers);
 
+/* GB/s of FP16 K and V that a drive's kernel scores: 64 bytes of digests a beat at 250 MHz, at 70 %
+ * of the beats, and no faster than a memory port was measured by others. It
+ * is what `score=` of a device model says. */
+#define FORMULA_BEAT_BYTES  64.0
+#define FORMULA_CLOCK_MHZ   250.0
+#define FORMULA_CLOCK_SHARE 0.7
+#define FORMULA_PORT        13.6 /* GB/s */
+double formula_scoring_rate(const struct kv_geometry *g);
+
 #endif

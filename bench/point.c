@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "bench/bench_decode_pipeline.h"
 
 #define CHUNK_MAX 4096u /* of the prefill: few, because the rows before decode between two */
@@ -13,8 +14,10 @@
           */
 #define STEPS_ROOM 64u
 #define PAPER_CSD  "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"
-#define FORMAT     "points 2" /* of the files; another number when read_answer wants more */
-#define MIB        1048576.0
+#define RESTORE_MS                                                                                 \
+    500u /* turns of a session between steps of those before: they are not measured */
+#define FORMAT "points 3" /* of the files; another number when read_answer wants more */
+#define MIB    1048576.0
 
 static const char *const drive_names[] = {"modelled", "native", "none"};
 static char native_folder[3072], pool_path[4200];
@@ -128,9 +131,32 @@ static bool have_sessions(const struct point *p)
     return answer;
 }
 
+void point_session_words(const char *options, char *out, size_t room)
+{
+    static const char *const bound[] = {"--speculate ", "--exact-layers ", "--score-bits "};
+    size_t used = 0;
+    *out = 0;
+    for (size_t i = 0; i < sizeof bound / sizeof *bound; i++) {
+        const char *at = strstr(options, bound[i]);
+        if (!at)
+            continue;
+        size_t length = strlen(bound[i]) + strcspn(at + strlen(bound[i]), " ");
+        used +=
+            (size_t)snprintf(out + used, room - used, "%s%.*s", used ? " " : "", (int)length, at);
+        if (used >= room)
+            bench_fail("options too long: %s", options);
+    }
+}
+
+/* One for each policy, length and settings that it is bound to. */
 static void session_file(const struct point *p, char out[256])
 {
-    snprintf(out, 256, "build/bench/points/%s-%u.session", p->policy, p->tokens);
+    char words[128];
+    point_session_words(p->options, words, sizeof words);
+    for (char *c = words; *c; c++)
+        if (*c == ' ')
+            *c = '_';
+    snprintf(out, 256, "build/bench/points/%s%s-%u.session", p->policy, words, p->tokens);
 }
 
 /* ---- what a point is started with ---- */
@@ -179,9 +205,10 @@ static void start_on(const char *drive, bool reads_in_place, const char *options
 {
     pipeline_runs = true; /* also when only a part of it has come up */
     run_or_fail("hillinfer up",
-                capture("%s HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s/model.gguf -t "
+                capture("%s HILL_TEST_RESTORE_MS=%u HILL_RUN_DIR=%s/run scripts/hillinfer up "
+                        "--detach -m %s/model.gguf -t "
                         "%u --csd %s --state-dir %s/state --log-level error %s >&2",
-                        reads_in_place ? "" : "HILL_TEST_COPY_HOT=1", pipeline_folder,
+                        reads_in_place ? "" : "HILL_TEST_COPY_HOT=1", RESTORE_MS, pipeline_folder,
                         pipeline_folder, THREADS, drive, pipeline_folder, options));
 }
 
@@ -235,7 +262,7 @@ static uint32_t requests(void)
  * that it takes its computing alone. A session of other settings is refused when it is restored. */
 static void make_session(const struct point *p)
 {
-    char path[256], options[1024];
+    char path[256], options[1024], words[128];
     struct stat there;
     struct point prompt = *p;
     session_file(p, path);
@@ -243,7 +270,8 @@ static void make_session(const struct point *p)
         return;
     prompt.rows = 1;
     prompt.drive = POINT_NONE;
-    prompt.options = "";
+    point_session_words(p->options, words, sizeof words);
+    prompt.options = words;
     write_prompt(0, p->tokens);
     point_options(&prompt, options, sizeof options);
     start_on("none", true, options);
@@ -298,6 +326,17 @@ static char *ask(const struct point *p)
     if (p->rows > 1 && requests() != p->rows - 1)
         bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
     return answer;
+}
+
+/* The first step of a process loads the kernels of decoding: a tenth of a second that is no
+ * request's. Of a batch the rows before do it. */
+static void warm_up(const struct point *p)
+{
+    if (p->rows == 1)
+        run_or_fail("hillinfer generate",
+                    capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -p warm -n 3 --temp 0 "
+                            "--ignore-eos --json",
+                            pipeline_folder));
 }
 
 /* ---- results ---- */
@@ -385,6 +424,7 @@ void point_measure(const struct point *p, struct point_result *result)
         write_prompt(row, p->tokens);
     point_options(p, options, sizeof options);
     start(p, options);
+    warm_up(p);
     char *text = ask(p);
     pipeline_stop();
     remove_pool();
@@ -403,18 +443,26 @@ void point_measure(const struct point *p, struct point_result *result)
     json_decref(root);
 }
 
+static uint32_t got, expected;
+
+void point_expect(uint32_t n)
+{
+    expected = n;
+}
+
 bool point_get(const struct point *p, struct point_result *result)
 {
-    static uint32_t done;
     char name[128];
+    int64_t start = clock_now_ns();
     const char *resume = getenv("RESUME");
     bool asked = point_asked(p->policy, p->tokens, p->rows);
+    got++;
     if ((!asked || (resume && *resume)) && point_load(p, result))
         return true;
     if (!asked)
         return false;
-    fprintf(stderr, "point %u: %s ...", ++done, point_name(p, name));
+    fprintf(stderr, "point %u of %u: %s ...", got, expected, point_name(p, name));
     point_measure(p, result);
-    fprintf(stderr, " %.2f ms/token\n", result->step_ms);
+    fprintf(stderr, " %.2f ms/token, %.1f s\n", result->step_ms, (clock_now_ns() - start) / 1e9);
     return true;
 }

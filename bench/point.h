@@ -25,6 +25,7 @@
 #define HILL_BENCH_POINT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "bench/harness.h"
@@ -71,6 +72,12 @@ void point_measure(const struct point *p, struct point_result *result);
 /* Measured now, with progress, or, when it is not asked for or $RESUME is set, loaded; false: it is
  * not asked for and there is none. */
 bool point_get(const struct point *p, struct point_result *result);
+/* So many points will be got, for the progress. */
+void point_expect(uint32_t n);
+
+/* Of words of options ("--beta auto --speculate on") those that a saved session is bound to, and
+ * that it must therefore be made with. */
+void point_session_words(const char *options, char *out, size_t room);
 
 /* "full 4096 x 1, modelled drive"; returns out. */
 const char *point_name(const struct point *p, char out[128]);
