@@ -143,7 +143,7 @@ fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
 
 lint: ## shellcheck and clang-format in dry-run
-	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run bench/run tests/integration/*.sh
+	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run bench/run tests/*/*.sh
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
 
 format: ## rewrite the C sources with clang-format
