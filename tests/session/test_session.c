@@ -185,6 +185,15 @@ static uint8_t *read_bytes(size_t *n)
     return bytes;
 }
 
+/* Of a file that is right; the caller frees them. */
+static uint8_t *saved_bytes(struct data *d, size_t *n)
+{
+    struct hill_why why = {""};
+    fill(d);
+    assert_int_equal(save(d, &why), 0);
+    return read_bytes(n);
+}
+
 static void assert_nothing_left(void)
 {
     assert_int_equal(access(path, F_OK), -1);
@@ -234,9 +243,7 @@ static void test_every_truncated_length_is_refused(void **state)
     struct data d;
     struct hill_why why = {""};
     size_t n;
-    fill(&d);
-    assert_int_equal(save(&d, &why), 0);
-    uint8_t *bytes = read_bytes(&n);
+    uint8_t *bytes = saved_bytes(&d, &n);
     for (size_t i = 0; i < n; i++) {
         write_bytes(bytes, i);
         assert_int_equal(load(NULL, 9, &why), HILL_E_DAMAGED);
@@ -256,9 +263,7 @@ static void test_every_flipped_byte_is_refused(void **state)
     struct data d;
     struct hill_why why = {""};
     size_t n;
-    fill(&d);
-    assert_int_equal(save(&d, &why), 0);
-    uint8_t *bytes = read_bytes(&n);
+    uint8_t *bytes = saved_bytes(&d, &n);
     for (size_t i = 0; i < n; i++) {
         bytes[i] ^= (uint8_t)(1u << i % 8);
         write_bytes(bytes, n);
