@@ -75,7 +75,7 @@ $(2)_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
-# what the figures share (bench/); also linked to the tests of that folder
+# what the figures share: all of bench/ but bench_<figure>.c; also linked to the tests of that folder
 bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out bench/bench_%,$(wildcard bench/*.c)))
 
 TEST_SOURCES := $(wildcard tests/*/test_*.c)
@@ -87,12 +87,11 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS) \
 	$(shell pkg-config --libs cmocka 2>/dev/null)
 
-# a benchmark is bench/bench_<figure>.c with bench/harness.c; only `make bench` builds them
+# a figure is bench/bench_<figure>.c with what they share; only `make bench` builds them
 $(O)/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
 $(O)/bench/bench_flash: $(csd_agent_parts)
 $(O)/bench/bench_batch: $(gpu_worker_parts)
-$(O)/bench/bench_policies $(O)/bench/bench_ablation $(O)/bench/bench_speculation: $(bench_parts)
-$(patsubst bench/%.c,$(O)/bench/%,$(wildcard bench/bench_*.c)): $(O)/bench/%: $(O)/bench/%.o $(O)/bench/harness.o $(ARCHIVES)
+$(patsubst bench/%.c,$(O)/bench/%,$(wildcard bench/bench_*.c)): $(O)/bench/%: $(O)/bench/%.o $(bench_parts) $(ARCHIVES)
 	$(LINK)
 
 # tests/fuzz/fuzz_<name>.c is linked with libFuzzer's main: only CONFIG=fuzz with clang can (tests/fuzz/run)
@@ -144,7 +143,7 @@ fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
 
 lint: ## shellcheck and clang-format in dry-run
-	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run bench/run tests/integration/*.sh
+	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run bench/run tests/*/*.sh
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
 
 format: ## rewrite the C sources with clang-format

@@ -2,8 +2,9 @@
  * base/embed.h - put a file of the source tree (an OpenCL kernel) into the binary.
  *
  * HILL_EMBED(name, "gpu_worker/attention.cl") defines `const char name[]` (NUL-terminated) and
- * `const char name_end[]` (its end, the NUL not counted). The path is relative to the repository root, which the
- * Makefile passes to the assembler as an include folder. One use per name and translation unit.
+ * `const char name_end[]` (its end, the NUL not counted). The path is relative to the repository
+ * root, which the Makefile passes to the assembler as an include folder. One use per name and
+ * translation unit.
  */
 #ifndef HILL_BASE_EMBED_H
 #define HILL_BASE_EMBED_H

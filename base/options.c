@@ -543,6 +543,13 @@ void options_free(struct options *options)
 
 /* ---- help -------------------------------------------------------------------------------- */
 
+static const char request_exit_codes[] =
+    "  0    done\n"
+    "  1    the request failed, or the model file is damaged or unsupported\n"
+    "  100  wrong use or configuration\n"
+    "  111  the environment failed (no space, memory, device or permission): worth a retry\n"
+    "  130  stopped by Ctrl-C\n";
+
 static void help_option(FILE *to, const struct option_spec *spec)
 {
     fprintf(to, "  %s%s%s--%s%s%s\n", spec->letter ? "-" : "", spec->letter ? spec->letter : "",
@@ -583,16 +590,10 @@ void options_help(FILE *to, const struct option_program *program)
     fprintf(to, "\ngeneral:\n");
     if (!program->arguments_only)
         help_option(to, &builtin_specs[0]);
-    fprintf(
-        to,
-        "  -h, --help\n        print this and exit\n  --version\n        print the version and "
-        "exit\n"
-        "\nexit codes:\n"
-        "  0    done\n"
-        "  1    the request failed, or the model file is damaged or unsupported\n"
-        "  100  wrong use or configuration\n"
-        "  111  the environment failed (no space, memory, device or permission): worth a retry\n"
-        "  130  stopped by Ctrl-C\n");
+    fprintf(to,
+            "  -h, --help\n        print this and exit\n  --version\n        print the version and "
+            "exit\n\nexit codes:\n%s",
+            program->exit_codes ? program->exit_codes : request_exit_codes);
     if (!program->arguments_only)
         fprintf(
             to,

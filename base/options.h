@@ -5,10 +5,11 @@
  * 1`, HILL_HOT_MB=64 and `hot-mb = 64` of the INI file that --config (or HILL_CONFIG) names, checks
  * each value strictly against type and range, and prints --help. A table can be foreign: its names
  * are accepted (and ignored) in the environment and the INI file, so that programs share one file,
- * but not on the command line. Who calls it: main.c of coordinator and hillctl. Concurrency: none
- * (start-up); the result is read-only. Failure: HILL_E_INVALID and one line in why: unknown option
- * or INI key, missing value, "12x", overflow, out of range, leftover argument, damaged INI file.
- * HILL_E_IO and HILL_E_PERMISSION when the INI file cannot be read.
+ * but not on the command line. Who calls it: every program; workers by way of
+ * proto/worker_link.h. Concurrency: none (start-up); the result is read-only. Failure:
+ * HILL_E_INVALID and one line in why: unknown option or INI key, missing value, "12x", overflow,
+ * out of range, leftover argument, damaged INI file. HILL_E_IO and HILL_E_PERMISSION when the INI
+ * file cannot be read.
  */
 #ifndef HILL_BASE_OPTIONS_H
 #define HILL_BASE_OPTIONS_H
@@ -55,11 +56,12 @@ struct option_table {
 };
 
 struct option_program {
-    const char *name;    /* "hill-coordinator" */
-    const char *usage;   /* what follows the name: "-m MODEL [OPTIONS]" */
-    const char *summary; /* one or two lines */
-    const char *example; /* a real command */
-    const char *notes;   /* printed at the end of --help; NULL: nothing */
+    const char *name;       /* "hill-coordinator" */
+    const char *usage;      /* what follows the name: "-m MODEL [OPTIONS]" */
+    const char *summary;    /* one or two lines */
+    const char *example;    /* a real command */
+    const char *notes;      /* printed at the end of --help; NULL: nothing */
+    const char *exit_codes; /* lines of --help; NULL: those of a program that runs requests */
     const struct option_table *tables;
     unsigned n_tables;
     unsigned positional_max; /* arguments that are no options (a URL, a file) */

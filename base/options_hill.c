@@ -177,7 +177,7 @@ const struct option_spec hill_pipeline_specs[] = {
          "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "
          "score in GB/s (score: of FP16 KV) and latency_us; what is not named is a SmartSSD's. "
          "cpu: "
-         "this host's scoring, as slow"},
+         "this host's scoring, as slow as that many GB/s"},
     {.name = "score-bits",
      .type = OPTION_CHOICE,
      .choices = "8|4",
@@ -212,7 +212,7 @@ const struct option_spec hill_pipeline_specs[] = {
      .type = OPTION_PATH,
      .value = "DIR",
      .unset_help = "${XDG_STATE_HOME:-~/.local/state}/hillinfer",
-     .help = "folder that lasts: the cold pool"},
+     .help = "folder that lasts: the cold pool, and the speeds that were measured"},
     {.name = "device",
      .type = OPTION_STRING,
      .value = "NAME",

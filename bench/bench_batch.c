@@ -7,10 +7,17 @@
  * weights are read once a step, so a further row costs its arithmetic and its own entries only.
  * Every row must give the logits it gives alone, bit by bit. Then the running pipeline with as many
  * clients, on that model and on one whose weights dominate by far, each speed taken while all of
- * them decode. Who calls it: bench/run. Concurrency: one
- * thread and the device's; the clients are processes.
+ * them decode. Who calls it: bench/run. Concurrency: one thread and the device's; the pipeline is
+ * processes.
  */
-#include "bench/bench_clients.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "bench/clients.h"
+#include "bench/dense_model.h"
+#include "bench/run_pipeline.h"
 #include "gpu_worker/engine.h"
 
 #define STEPS         16u
@@ -56,9 +63,9 @@ static void open_bed(struct bed *b, const struct bench_options *o)
     struct hill_why why = {.text = ""};
     char path[4200];
     memset(b, 0, sizeof *b);
-    pipeline_prepare(o);
+    dense_model_prepare(o);
     snprintf(path, sizeof path, "%s/model.gguf", pipeline_folder);
-    cldevice_set_threads(THREADS);
+    cldevice_set_threads(PIPELINE_THREADS);
     check(gguf_open(&b->file, path, &why), &why);
     check(model_hparams_read(&b->hp, b->file, &why), &why);
     check(cldevice_open(&b->device, NULL, &why), &why);
@@ -163,8 +170,8 @@ static void make_large(void)
 /* A prompt's units, each with a step of the others beside it, come before a client decodes. */
 static void measure_clients(const struct shape *shape, struct bench_samples *samples)
 {
-    pipeline_prompt(shape->prompt, shape->prompt_tokens);
-    pipeline_start_model(shape->file, shape->options);
+    pipeline_prompt(shape->prompt, shape->prompt_tokens, 0);
+    pipeline_start(shape->file, shape->options);
     clients_together(shape->prompt, 1, 9, 1); /* memory is touched for the first time */
     for (uint32_t round = 0; round < shape->rounds; round++)
         for (uint32_t i = 0; i < shape->n_sizes; i++) {
@@ -184,7 +191,7 @@ static void print_table(const char *head, const uint32_t *of, uint32_t n,
     for (uint32_t i = 0; i < n; i++) {
         char name[16];
         snprintf(name, sizeof name, "%u", of[i]);
-        print_samples(name, &samples[i], &samples[0]);
+        bench_print_samples(name, &samples[i], &samples[0]);
     }
 }
 
@@ -238,7 +245,7 @@ int main(int argc, char **argv)
         "## Batch\n\nTokens a second of the GPU worker's engine, all sequences together, over %u "
         "steps; 134 M parameters in F16 (random weights), %u threads, %u entries attended by "
         "each, %u rounds, sizes in turn. Every row gave the bits that it gives alone.\n\n",
-        o.quick ? 2 : STEPS, THREADS, CONTEXT, o.rounds);
+        o.quick ? 2 : STEPS, PIPELINE_THREADS, CONTEXT, o.rounds);
     print_table("sequences in a step", sizes, SIZES, engine);
     print_clients(&shapes[0], small);
     if (!o.quick)

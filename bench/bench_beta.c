@@ -9,13 +9,16 @@
  * predicts, then requests with fixed betas around it. Following: a request whose modelled flash
  * goes from 2.9 to 1.0 GB/s beside one that had 1.0 from the start. Draws docs/benchmarks-beta.svg
  * with gnuplot where that is installed (a smoke run: nothing). Failure: bench_fail(). Concurrency:
- * one request at a time; bench_decode_pipeline.h.
+ * one request at a time.
  */
-#include "bench/bench_decode_pipeline.h"
-
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/run_pipeline.h"
 
 #define POINTS     7u
 #define MODELS     2u
@@ -52,13 +55,9 @@ static void remove_pool(void)
 
 static void prepare(const struct bench_options *o)
 {
-    snprintf(pipeline_folder, sizeof pipeline_folder, "%s/beta.XXXXXX", o->folder);
-    if (!mkdtemp(pipeline_folder))
-        bench_fail("cannot make a folder in %s", o->folder);
     snprintf(pool, sizeof pool, "/dev/shm/hill-bench-pool-%d", (int)getpid());
-    atexit(remove_pool);
-    atexit(pipeline_clean); /* first: the agent holds the pool */
-    run_or_fail("make programs", capture("make --no-print-directory -s programs >&2"));
+    atexit(remove_pool); /* runs after the pipeline has been stopped: the agent holds the pool */
+    pipeline_prepare_folder(o);
     run_or_fail("hill-mkmodel",
                 capture("build/bin/hill-mkmodel -o %s/sweep.gguf --random --layers 4 --width 256 "
                         "--heads 8 --kv-heads 8 --head-dim 64 --ffn 512 --vocab 512 --type f16 "
@@ -68,27 +67,17 @@ static void prepare(const struct bench_options *o)
                         pipeline_folder, pipeline_folder));
 }
 
-static json_t *parse(char *text, const char *what)
-{
-    json_error_t error;
-    json_t *root = text ? json_loads(text, JSON_ALLOW_NUL, &error) : NULL;
-    free(text);
-    if (!root)
-        bench_fail("%s gave no JSON", what);
-    return root;
-}
-
 /* ---- the sweep ------------------------------------------------------------------------------ */
 
 static json_t *ask(const struct device *d, const char *beta, uint32_t prompt, uint32_t predict)
 {
-    return parse(capture("scripts/hillinfer run --run-dir %s/run --state-dir %s/state -m "
-                         "%s/sweep.gguf -t %u -c %u --budget 96 --hot-mb 96 --csd file:%s "
-                         "--csd-model %s --beta %s -f %s/sweep.txt -n %u --temp 0 --ignore-eos "
-                         "--json --log-level error",
-                         pipeline_folder, pipeline_folder, pipeline_folder, THREADS,
-                         prompt + predict + 64, pool, d->figures, beta, pipeline_folder, predict),
-                 "hillinfer run");
+    return json_of(capture("scripts/hillinfer run --run-dir %s/run --state-dir %s/state -m "
+                           "%s/sweep.gguf -t %u -c %u --budget 96 --hot-mb 96 --csd file:%s "
+                           "--csd-model %s --beta %s -f %s/sweep.txt -n %u --temp 0 --ignore-eos "
+                           "--json --log-level error",
+                           pipeline_folder, pipeline_folder, pipeline_folder, PIPELINE_THREADS,
+                           prompt + predict + 64, pool, d->figures, beta, pipeline_folder, predict),
+                   "hillinfer run");
 }
 
 static double step_ms(json_t *root)
@@ -204,9 +193,7 @@ static void draw(void)
 /* One look at the running request; false: there is none. */
 static bool look(struct watched *w)
 {
-    json_t *root =
-        parse(capture("build/bin/hillctl status --json --run-dir %s/run", pipeline_folder),
-              "hillctl status");
+    json_t *root = pipeline_status();
     json_t *step = json_object_get(json_object_get(root, "running"), "predicted_tokens");
     bool runs = json_is_integer(step) && w->n < WATCH_MAX;
     if (runs) {
@@ -222,20 +209,18 @@ static bool look(struct watched *w)
 static void watch(struct watched *w, const char *figures, const char *change, uint32_t prompt,
                   uint32_t predict)
 {
+    char model[4200], options[512], over[4200];
     w->n = w->changed_at = 0;
-    run_or_fail("hillinfer up",
-                capture("scripts/hillinfer up --detach --run-dir %s/run --state-dir %s/state -m "
-                        "%s/follow.gguf -t %u -c %u --alpha 0.05 --hot-mb 160 --csd file:%s "
-                        "--csd-model %s --log-level error >&2",
-                        pipeline_folder, pipeline_folder, pipeline_folder, THREADS,
-                        prompt + predict + 64, pool, figures));
+    snprintf(model, sizeof model, "%s/follow.gguf", pipeline_folder);
+    snprintf(options, sizeof options,
+             "-c %u --alpha 0.05 --hot-mb 160 --csd file:%s --csd-model %s", prompt + predict + 64,
+             pool, figures);
+    pipeline_start_with(model, options);
     run_or_fail(
         "hillinfer generate",
         capture("{ scripts/hillinfer generate --run-dir %s/run -f %s/follow.txt -n %u "
                 "--temp 0 --ignore-eos --json >%s/answer; touch %s/over; } >/dev/null 2>&1 &",
                 pipeline_folder, pipeline_folder, predict, pipeline_folder, pipeline_folder));
-    pipeline_runs = true;
-    char over[4200];
     snprintf(over, sizeof over, "%s/over", pipeline_folder);
     while (access(over, F_OK) != 0) {
         bool runs = look(w);
@@ -250,13 +235,11 @@ static void watch(struct watched *w, const char *figures, const char *change, ui
         usleep(5000);
     }
     unlink(over);
-    json_t *root = parse(capture("cat %s/answer", pipeline_folder), "hillinfer generate");
+    json_t *root = json_of(capture("cat %s/answer", pipeline_folder), "hillinfer generate");
     const char *hash = json_string_value(json_object_get(root, "logits_hash"));
     snprintf(w->tokens_hash, sizeof w->tokens_hash, "%s", hash ? hash : "");
     json_decref(root);
-    run_or_fail("hillinfer down",
-                capture("scripts/hillinfer down --run-dir %s/run >&2", pipeline_folder));
-    pipeline_runs = false;
+    pipeline_stop();
 }
 
 /* The median beta from a step on. */
@@ -338,8 +321,8 @@ int main(int argc, char **argv)
     struct bench_options o = bench_start("beta", argc, argv);
     uint32_t prompt = o.quick ? 1000 : SWEEP_TEXT, predict = o.quick ? 9 : 41;
     prepare(&o);
-    pipeline_prompt("sweep", prompt);
-    pipeline_prompt("follow", o.quick ? 800 : 3000);
+    pipeline_prompt("sweep", prompt, 0);
+    pipeline_prompt("follow", o.quick ? 800 : 3000, 0);
     for (uint32_t m = 0; m < MODELS; m++)
         sweep(&o, &devices[m], prompt, predict);
     printf(

@@ -10,9 +10,13 @@
  * counters say. The deep part has three rounds at most, since a prompt takes most of a minute;
  * depth 0 has five in each round, since a request takes a quarter of a second there and the
  * machine's memory is faster at one moment than at the next. Shape, threads and failure:
- * bench_decode_pipeline.h. Concurrency: as bench_prefill.c.
+ * dense_model.h, run_pipeline.h. Concurrency: as bench_prefill.c.
  */
-#include "bench/bench_decode_pipeline.h"
+#include <stdio.h>
+
+#include "bench/dense_model.h"
+#include "bench/peer.h"
+#include "bench/run_pipeline.h"
 
 #define STEPS       32u
 #define REPEATS     5u   /* of depth 0 in a round */
@@ -25,33 +29,16 @@ enum method { SHALLOW, DEEP_ALPHA, DEEP_BUDGET, PEER_SHALLOW, PEER_DEEP, METHODS
 static struct bench_samples samples[METHODS];
 static struct pipeline_answer deep_answer;
 
-/* llama-cli reports its decode as "eval time = X ms / N runs". */
-static double peer_deep(uint32_t depth)
-{
-    char *text =
-        capture("%s/llama-cli -m %s/model.gguf -t %u -c %u -f %s/deep.txt -n %u -no-cnv --temp 0 "
-                "--ignore-eos --no-warmup --prompt-cache %s/peer.state 2>&1 </dev/null",
-                peer_folder, pipeline_folder, THREADS, depth + 256, pipeline_folder, DEEP_STEPS + 1,
-                pipeline_folder);
-    double ms = 0;
-    unsigned runs = 0;
-    char *line = text ? strstr(text, "       eval time =") : NULL;
-    if (!line || sscanf(line, " eval time = %lf ms / %u runs", &ms, &runs) != 2 || !runs)
-        bench_fail("%s/llama-cli gave no decode time", peer_folder);
-    free(text);
-    return runs * 1e3 / ms;
-}
-
 static void measure_shallow(const struct bench_options *o)
 {
-    pipeline_start("-c 4096");
-    pipeline_prompt("short", 2);
+    pipeline_start("model", "-c 4096");
+    pipeline_prompt("short", 2, 0);
     pipeline_ask("short", 3);
     for (uint32_t round = 0, n = o->rounds * REPEATS; round < n; round++) {
         bench_progress(round + 1, n, "depth 0");
         struct pipeline_answer a = pipeline_ask("short", STEPS + 1);
-        bench_sample(&samples[SHALLOW], decode_speed(&a));
-        if (peer_folder)
+        bench_sample(&samples[SHALLOW], pipeline_decode_speed(&a));
+        if (peer_is_there())
             bench_sample(&samples[PEER_SHALLOW], peer_bench("-p 0 -n 32"));
     }
     pipeline_stop();
@@ -65,23 +52,23 @@ static void measure_deep(const struct bench_options *o, uint32_t depth)
     snprintf(options[0], sizeof options[0], "-c %u --alpha %g", depth + 256, ALPHA);
     snprintf(options[1], sizeof options[1], "-c %u --budget %u", depth + 256,
              (uint32_t)(ALPHA * depth + 1));
-    pipeline_prompt("deep", depth);
-    if (peer_folder)
-        peer_deep(depth); /* makes the state */
+    pipeline_prompt("deep", depth, 0);
+    if (peer_is_there())
+        peer_decode("deep", depth, DEEP_STEPS); /* makes the state */
     for (uint32_t round = 0; round < rounds; round++) {
         for (uint32_t i = 0; i < 2; i++) {
             bench_progress(round + 1, rounds, i ? "deep, --budget" : "deep, --alpha");
-            pipeline_start(options[i]);
+            pipeline_start("model", options[i]);
             struct pipeline_answer a = pipeline_ask("deep", DEEP_STEPS + 1);
             pipeline_stop();
             if (a.prompt_tokens != depth)
                 bench_fail("a prompt of %u tokens, not %u", a.prompt_tokens, depth);
-            bench_sample(&samples[i ? DEEP_BUDGET : DEEP_ALPHA], decode_speed(&a));
+            bench_sample(&samples[i ? DEEP_BUDGET : DEEP_ALPHA], pipeline_decode_speed(&a));
             if (!i)
                 deep_answer = a;
         }
-        if (peer_folder)
-            bench_sample(&samples[PEER_DEEP], peer_deep(depth));
+        if (peer_is_there())
+            bench_sample(&samples[PEER_DEEP], peer_decode("deep", depth, DEEP_STEPS));
     }
 }
 
@@ -114,28 +101,29 @@ int main(int argc, char **argv)
 {
     struct bench_options o = bench_start("decode", argc, argv);
     uint32_t depth = o.quick ? 1024 : 16384;
-    pipeline_prepare(&o);
+    dense_model_prepare(&o);
     measure_shallow(&o);
     measure_deep(&o, depth);
     printf("## Decode\n\nTokens a second over %u steps at depth 0, over %u deep ones; 134 M "
            "parameters in F16 (random weights), %u "
            "threads, everything hot (--csd none), %u rounds at depth 0 and %u at %u, methods in "
            "turn.\n\n",
-           STEPS, DEEP_STEPS, THREADS, samples[SHALLOW].count, samples[DEEP_ALPHA].count, depth);
+           STEPS, DEEP_STEPS, PIPELINE_THREADS, samples[SHALLOW].count, samples[DEEP_ALPHA].count,
+           depth);
     printf(
         "| method | tokens/s, median | lowest - highest | of llama.cpp |\n|---|---:|---:|---:|\n");
     char name[64];
-    print_samples("hillinfer, depth 0", &samples[SHALLOW], &samples[PEER_SHALLOW]);
-    if (peer_folder)
-        print_samples("llama.cpp, depth 0", &samples[PEER_SHALLOW], &samples[PEER_SHALLOW]);
+    bench_print_samples("hillinfer, depth 0", &samples[SHALLOW], &samples[PEER_SHALLOW]);
+    if (peer_is_there())
+        bench_print_samples("llama.cpp, depth 0", &samples[PEER_SHALLOW], &samples[PEER_SHALLOW]);
     snprintf(name, sizeof name, "hillinfer, depth %u, --alpha %g", depth, ALPHA);
-    print_samples(name, &samples[DEEP_ALPHA], &samples[PEER_DEEP]);
+    bench_print_samples(name, &samples[DEEP_ALPHA], &samples[PEER_DEEP]);
     snprintf(name, sizeof name, "hillinfer, depth %u, --budget %u", depth,
              (uint32_t)(ALPHA * depth + 1));
-    print_samples(name, &samples[DEEP_BUDGET], &samples[PEER_DEEP]);
+    bench_print_samples(name, &samples[DEEP_BUDGET], &samples[PEER_DEEP]);
     snprintf(name, sizeof name, "llama.cpp, depth %u", depth);
-    if (peer_folder)
-        print_samples(name, &samples[PEER_DEEP], &samples[PEER_DEEP]);
+    if (peer_is_there())
+        bench_print_samples(name, &samples[PEER_DEEP], &samples[PEER_DEEP]);
     else
         printf("\nNo peer: PEER_DIR was not set.\n");
     print_bytes(depth);

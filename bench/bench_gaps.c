@@ -7,7 +7,11 @@
  * between the (layer, chunk) units of the prompt. Times are those at which tokens reach the client.
  * Who calls it: bench/run. Concurrency: one thread; the pipeline is processes.
  */
-#include "bench/bench_clients.h"
+#include <stdio.h>
+
+#include "bench/clients.h"
+#include "bench/dense_model.h"
+#include "bench/run_pipeline.h"
 
 #define CONTEXT      256u /* prompt of the one that decodes */
 #define TOKENS_ALONE 65u
@@ -90,14 +94,14 @@ int main(int argc, char **argv)
     static struct gaps gaps[PROMPTS];
     uint32_t n = o.quick ? 2 : PROMPTS;
     char name[16];
-    pipeline_prepare(&o);
-    pipeline_prompt("short", CONTEXT);
+    dense_model_prepare(&o);
+    pipeline_prompt("short", CONTEXT, 0);
     for (uint32_t i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%u", prompts[i]);
         if (prompts[i])
-            pipeline_prompt(name, prompts[i]);
+            pipeline_prompt(name, prompts[i], 0);
     }
-    pipeline_start("-c 20000 -np 2 --alpha 0.05");
+    pipeline_start("model", "-c 20000 -np 2 --alpha 0.05");
     clients_together("short", 1, 9, 1); /* memory is touched for the first time */
     for (uint32_t i = 0; i < n; i++) {
         bench_progress(i + 1, n, "decoding beside a prompt");

@@ -16,9 +16,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
-#include "bench/bench_decode_pipeline.h"
+#include "bench/dense_model.h"
+#include "bench/run_pipeline.h"
 #include "policy/replay.h"
 
 #define SHARES 3u
@@ -179,7 +181,7 @@ static void print_price(void)
 
 /* ---- live runs ---------------------------------------------------------------------------- */
 
-static void read_answer(struct figure_trace *t, json_t *root)
+static void read_answer(struct figure_trace *t, const json_t *root)
 {
     t->live = true;
     t->prompt_tokens = json_at(root, "prompt_tokens", NULL, NULL);
@@ -200,23 +202,20 @@ static void run_model(const char *name, const char *model, uint32_t bytes, uint3
 {
     struct figure_trace *t = &traces[n_traces++];
     char path[4200];
-    json_error_t error;
     snprintf(t->name, sizeof t->name, "%s", name);
     snprintf(path, sizeof path, "%s/trace%u.kvt", pipeline_folder, n_traces);
     bench_progress(n_traces, 4, name);
     run_or_fail("head", capture("head -c %u LICENSE >%s/prompt.txt", bytes, pipeline_folder));
-    char *text = capture("HILL_TEST_COPY_HOT=1 scripts/hillinfer run --run-dir %s/run --state-dir "
-                         "%s/state --json -m %s "
-                         "-f %s/prompt.txt -n %u --temp 0 --ignore-eos -t %u -c %u --alpha 0.2 "
-                         "--beta 1.5 --log-level error --trace-kv %s --trace-scores",
-                         pipeline_folder, pipeline_folder, model, pipeline_folder, n, THREADS,
-                         bytes + n + 8, path);
-    json_t *root = text ? json_loads(text, 0, &error) : NULL;
-    if (!root)
-        bench_fail("the pipeline gave no answer with %s", model);
+    json_t *root =
+        json_of(capture("HILL_TEST_COPY_HOT=1 scripts/hillinfer run --run-dir %s/run --state-dir "
+                        "%s/state --json -m %s "
+                        "-f %s/prompt.txt -n %u --temp 0 --ignore-eos -t %u -c %u --alpha 0.2 "
+                        "--beta 1.5 --log-level error --trace-kv %s --trace-scores",
+                        pipeline_folder, pipeline_folder, model, pipeline_folder, n,
+                        PIPELINE_THREADS, bytes + n + 8, path),
+                "hillinfer run");
     read_answer(t, root);
     json_decref(root);
-    free(text);
     replay(t, path);
     remove(path);
 }
@@ -233,11 +232,7 @@ static void run_models(const struct bench_options *o)
 {
     const char *folder = getenv("HILL_MODELS"), *trained = getenv("BENCH_MODEL");
     char wired[4200], random[4200], stories[4200];
-    snprintf(pipeline_folder, sizeof pipeline_folder, "%s/%s.XXXXXX", o->folder, o->figure);
-    if (!mkdtemp(pipeline_folder))
-        bench_fail("cannot make a folder in %s", o->folder);
-    atexit(pipeline_clean);
-    run_or_fail("make programs", capture("make --no-print-directory -s programs >&2"));
+    pipeline_prepare_folder(o);
     snprintf(wired, sizeof wired, "%s/wired.gguf", pipeline_folder);
     run_or_fail("hill-mkmodel", capture("build/bin/hill-mkmodel -o %s >&2", wired));
     if (o->quick) {
@@ -252,11 +247,7 @@ static void run_models(const struct bench_options *o)
              folder && *folder ? folder : "../shared/models");
     run_file("stories260K", stories, 1200, 256);
     snprintf(random, sizeof random, "%s/random.gguf", pipeline_folder);
-    run_or_fail("hill-mkmodel",
-                capture("build/bin/hill-mkmodel -o %s --random --layers %u --width %u --heads %u "
-                        "--kv-heads %u --head-dim %u --ffn %u --vocab %u --type f16 >&2",
-                        random, MODEL_LAYERS, MODEL_WIDTH, MODEL_HEADS, MODEL_HEADS,
-                        MODEL_WIDTH / MODEL_HEADS, MODEL_FFN, MODEL_VOCAB));
+    dense_model_make("random");
     run_model("random 134 M", random, 2000, 48);
 }
 

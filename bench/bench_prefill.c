@@ -4,10 +4,15 @@
  *
  * What: tokens a second from the request to the first token, entries handed to the scorer and their
  * digests made included, with everything hot; llama-bench of PEER_DIR, where that is set, takes
- * turns on the same model file. Shape, threads and failure: bench_decode_pipeline.h. Concurrency:
- * one thread here; the pipeline's processes and the peer never run a request at the same time.
+ * turns on the same model file. Shape, threads and failure: dense_model.h, run_pipeline.h.
+ * Concurrency: one thread here; the pipeline's processes and the peer never run a request at the
+ * same time.
  */
-#include "bench/bench_decode_pipeline.h"
+#include <stdio.h>
+
+#include "bench/dense_model.h"
+#include "bench/peer.h"
+#include "bench/run_pipeline.h"
 
 #define LENGTHS 2u
 
@@ -17,12 +22,12 @@ int main(int argc, char **argv)
     const uint32_t lengths[LENGTHS] = {o.quick ? 64 : 512, o.quick ? 256 : 4096};
     static struct bench_samples ours[LENGTHS], peers[LENGTHS];
     char name[32], options[64];
-    pipeline_prepare(&o);
+    dense_model_prepare(&o);
     for (uint32_t i = 0; i < LENGTHS; i++) {
         snprintf(name, sizeof name, "%u", lengths[i]);
-        pipeline_prompt(name, lengths[i]);
+        pipeline_prompt(name, lengths[i], 0);
     }
-    pipeline_start("-c 4200");
+    pipeline_start("model", "-c 4200");
     pipeline_ask(name, 1); /* buffers grow and kernels are compiled once */
     for (uint32_t round = 0; round < o.rounds; round++) {
         for (uint32_t i = 0; i < LENGTHS; i++) {
@@ -33,23 +38,23 @@ int main(int argc, char **argv)
                 bench_fail("a prompt of %u tokens, not %u", a.prompt_tokens, lengths[i]);
             bench_sample(&ours[i], a.prompt_tokens * 1e3 / a.prompt_ms);
             snprintf(options, sizeof options, "-p %u -n 0", lengths[i]);
-            if (peer_folder)
+            if (peer_is_there())
                 bench_sample(&peers[i], peer_bench(options));
         }
     }
     printf("## Prefill\n\nTokens a second; 134 M parameters in F16 (random weights), %u threads, "
            "everything hot, %u rounds, methods in turn.\n\n",
-           THREADS, o.rounds);
+           PIPELINE_THREADS, o.rounds);
     printf(
         "| method | tokens/s, median | lowest - highest | of llama.cpp |\n|---|---:|---:|---:|\n");
     for (uint32_t i = 0; i < LENGTHS; i++) {
         snprintf(name, sizeof name, "hillinfer, %u tokens", lengths[i]);
-        print_samples(name, &ours[i], &peers[i]);
+        bench_print_samples(name, &ours[i], &peers[i]);
         snprintf(name, sizeof name, "llama.cpp, %u tokens", lengths[i]);
-        if (peer_folder)
-            print_samples(name, &peers[i], &peers[i]);
+        if (peer_is_there())
+            bench_print_samples(name, &peers[i], &peers[i]);
     }
-    if (!peer_folder)
+    if (!peer_is_there())
         printf("\nNo peer: PEER_DIR was not set.\n");
     return 0;
 }

@@ -12,8 +12,14 @@
  * selects what off does, on the same with every placement. Three rounds at most: each run prefills
  * its prompt. Failure: bench_fail. Concurrency: one thread; the pipeline is processes.
  */
-#include "bench/bench_decode_pipeline.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/dense_model.h"
 #include "bench/picture.h"
+#include "bench/run_pipeline.h"
 
 #define STEPS      64u
 #define ALPHA      0.1
@@ -49,14 +55,12 @@ static uint32_t n_recalls;
 
 static json_t *ask(const char *file, uint32_t predict)
 {
-    json_error_t error;
-    char *text = capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s -n %u --temp 0 "
-                         "--ignore-eos --json",
-                         pipeline_folder, file, predict);
-    json_t *root = text ? json_loads(text, 0, &error) : NULL;
-    if (!root || json_array_size(json_object_get(root, "tokens")) != predict)
+    json_t *root = json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s -n %u "
+                                   "--temp 0 --ignore-eos --json",
+                                   pipeline_folder, file, predict),
+                           "hillinfer generate");
+    if (json_array_size(json_object_get(root, "tokens")) != predict)
         bench_fail("the pipeline gave no whole answer to %s", file);
-    free(text);
     return root;
 }
 
@@ -112,7 +116,7 @@ static void measure_speed(const struct bench_options *o, uint32_t depth)
 {
     uint32_t rounds = o->rounds < ROUNDS_MAX ? o->rounds : ROUNDS_MAX;
     recalls[n_recalls++].name = "random weights, 134 M";
-    pipeline_prompt("deep", depth);
+    pipeline_prompt("deep", depth, 0);
     for (uint32_t round = 0; round < rounds; round++) {
         bench_progress(round + 1, rounds, "speed");
         for (uint32_t scene = 0; scene < SCENES; scene++)
@@ -149,7 +153,8 @@ static void print_speed(uint32_t depth)
            "processes together, %u round%s, modes in turn. In brackets the share of the decode in "
            "which the GPU waited for a selection. verify selected what off did, and each mode "
            "the same in every row.\n\n",
-           STEPS, depth, ALPHA, THREADS, speeds[0][0].count, speeds[0][0].count > 1 ? "s" : "");
+           STEPS, depth, ALPHA, PIPELINE_THREADS, speeds[0][0].count,
+           speeds[0][0].count > 1 ? "s" : "");
     printf("| KV entries | off | on | verify | on / off | verify / off |\n"
            "|---|---:|---:|---:|---:|---:|\n");
     for (uint32_t s = 0; s < SCENES; s++) {
@@ -294,7 +299,7 @@ int main(int argc, char **argv)
              "--exact-layers 1",
              ALPHA);
     snprintf(stories, sizeof stories, "%s/stories260K.gguf", models);
-    pipeline_prepare(&o);
+    dense_model_prepare(&o);
     measure_speed(&o, depth);
     cut_pieces("models/heldout.txt", PIECE, pieces);
     measure_recall("hill-ref, trained, 2.8 M", ref, options, pieces);

@@ -154,6 +154,17 @@ double bench_highest(const struct bench_samples *samples)
     return quantile_of(samples, 1);
 }
 
+void bench_print_samples(const char *name, const struct bench_samples *samples,
+                         const struct bench_samples *peer)
+{
+    printf("| %s | %.1f | %.1f - %.1f |", name, bench_median(samples), bench_lowest(samples),
+           bench_highest(samples));
+    if (peer && peer->count)
+        printf(" %.2f |\n", bench_median(samples) / bench_median(peer));
+    else
+        printf(" |\n");
+}
+
 void bench_progress(uint32_t round, uint32_t rounds, const char *method)
 {
     if (isatty(STDERR_FILENO))

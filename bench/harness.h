@@ -40,6 +40,11 @@ double bench_median(const struct bench_samples *samples);
 double bench_lowest(const struct bench_samples *samples);
 double bench_highest(const struct bench_samples *samples);
 
+/* A row of a table: "| name | median | lowest - highest | of the peer's median |". peer: NULL or
+ * without samples for none. */
+void bench_print_samples(const char *name, const struct bench_samples *samples,
+                         const struct bench_samples *peer);
+
 /* The value below which `share` (0..1) of n values lie; sorts them. n > 0. */
 double bench_quantile(double *values, uint64_t n, double share);
 

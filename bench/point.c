@@ -1,11 +1,15 @@
 /* bench/point.c - see point.h. */
 #include "bench/point.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
-#include "bench/bench_decode_pipeline.h"
+#include "bench/run_pipeline.h"
 
 #define CHUNK_MAX 4096u /* of the prefill: few, because the rows before decode between two */
 #define CHUNK_MIN 256u
@@ -124,6 +128,7 @@ bool point_asked(const char *policy, uint32_t tokens, uint32_t rows)
 static bool have_sessions(const struct point *p)
 {
     static int answer = -1;
+    (void)p;
     char *text = answer < 0 ? capture("scripts/hillinfer --help") : NULL;
     if (answer < 0)
         answer = text && strstr(text, "\n  restore ") ? 1 : 0;
@@ -203,13 +208,16 @@ static void point_options(const struct point *p, char *out, size_t room)
 /* With --csd DRIVE and options. */
 static void start_on(const char *drive, bool reads_in_place, const char *options)
 {
-    pipeline_runs = true; /* also when only a part of it has come up */
-    run_or_fail("hillinfer up",
-                capture("%s HILL_TEST_RESTORE_MS=%u HILL_RUN_DIR=%s/run scripts/hillinfer up "
-                        "--detach -m %s/model.gguf -t "
-                        "%u --csd %s --state-dir %s/state --log-level error %s >&2",
-                        reads_in_place ? "" : "HILL_TEST_COPY_HOT=1", RESTORE_MS, pipeline_folder,
-                        pipeline_folder, THREADS, drive, pipeline_folder, options));
+    char model[4200], all[6000], turn[16];
+    snprintf(model, sizeof model, "%s/model.gguf", pipeline_folder);
+    snprintf(all, sizeof all, "--csd %s %s", drive, options);
+    snprintf(turn, sizeof turn, "%u", RESTORE_MS);
+    setenv("HILL_TEST_RESTORE_MS", turn, 1); /* of the workers, which inherit both */
+    if (reads_in_place)
+        unsetenv("HILL_TEST_COPY_HOT");
+    else
+        setenv("HILL_TEST_COPY_HOT", "1", 1);
+    pipeline_start_with(model, all);
 }
 
 static void start(const struct point *p, const char *options)
@@ -229,32 +237,19 @@ static void start(const struct point *p, const char *options)
 
 /* ---- requests ---- */
 
-/* As pipeline_prompt, another text for each row. */
 static void write_prompt(uint32_t row, uint32_t n)
 {
-    char path[4200];
-    uint64_t state = 7 + row;
-    snprintf(path, sizeof path, "%s/row%u.txt", pipeline_folder, row);
-    FILE *f = fopen(path, "w");
-    if (!f)
-        bench_fail("cannot write %s", path);
-    for (uint32_t i = 1; i < n; i++)
-        putc('a' + (int)(bench_random(&state) >> 33) % 26, f);
-    if (fclose(f))
-        bench_fail("cannot write %s", path);
+    char name[32];
+    snprintf(name, sizeof name, "row%u", row);
+    pipeline_prompt(name, n, row);
 }
 
 static uint32_t requests(void)
 {
-    json_error_t error;
-    char *text = capture("HILL_RUN_DIR=%s/run scripts/hillinfer status --json", pipeline_folder);
-    json_t *root = text ? json_loads(text, 0, &error) : NULL;
-    if (!root)
-        bench_fail("the pipeline gives no status");
+    json_t *root = pipeline_status();
     uint32_t n = (uint32_t)(json_at(root, "requests_running", NULL, NULL) +
                             json_at(root, "requests_waiting", NULL, NULL));
     json_decref(root);
-    free(text);
     return n;
 }
 
@@ -417,7 +412,6 @@ void point_measure(const struct point *p, struct point_result *result)
 {
     char path[256], settings[1024], options[1024];
     const char *commit = getenv("BENCH_COMMIT");
-    json_error_t error;
     if (have_sessions(p))
         make_session(p);
     for (uint32_t row = 0; row < p->rows && !have_sessions(p); row++)
@@ -428,10 +422,7 @@ void point_measure(const struct point *p, struct point_result *result)
     char *text = ask(p);
     pipeline_stop();
     remove_pool();
-    json_t *answer = json_loads(text, 0, &error);
-    free(text);
-    if (!answer)
-        bench_fail("the pipeline's answer is no JSON");
+    json_t *answer = json_of(text, "hillinfer generate");
     read_answer(answer, p, result);
     snprintf(result->commit, sizeof result->commit, "%s", commit ? commit : "no commit");
     point_file(p, path);

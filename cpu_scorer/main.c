@@ -306,7 +306,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--replay") == 0)
         return replay_main(argc, argv);
     int rc = worker_link_open(&s.link, argc, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-cpu-scorer",
-                              "keeps the hot KV tier, scores it, and selects what a query needs");
+                              "Keeps the hot KV tier, scores it, and selects what a query needs.");
     if (rc)
         return rc > 0 ? 0 : hill_exit_code(rc);
     rc = serve(&s);

@@ -24,7 +24,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--replay") == 0)
         return replay_main(argc, argv);
     int status = worker_link_open(&link, argc, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent",
-                                  "stores cold KV entries on a drive and scores them there");
+                                  "Stores cold KV entries on a drive and scores them there.");
 
     if (status > 0)
         return 0;

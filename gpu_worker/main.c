@@ -27,8 +27,9 @@ int main(int argc, char **argv)
         return cldevice_list(stdout) < 0 ? hill_exit_code(HILL_E_NODEV) : 0;
     if (argc > 1 && strcmp(argv[1], "--replay") == 0)
         return replay_main(argc, argv);
-    int rc = worker_link_open(&worker.link, argc, argv, HILL__ROLE__ROLE_GPU_WORKER,
-                              "hill-gpu-worker", "runs the model on an OpenCL device");
+    int rc = worker_link_open(
+        &worker.link, argc, argv, HILL__ROLE__ROLE_GPU_WORKER, "hill-gpu-worker",
+        "Runs the model on an OpenCL device (--list-devices shows those there are).");
     if (rc != 0)
         return rc > 0 ? 0 : hill_exit_code(rc);
     rc = worker_run(&worker);

@@ -77,7 +77,8 @@ static const struct option_spec specs[] = {
      .value = "X",
      .unset_help = "1e15; random 1e4",
      .help = "base of the rotary angles"},
-    {.name = "ctx",
+    {.name = "ctx-size",
+     .letter = "c",
      .type = OPTION_INTEGER,
      .min = 1,
      .max = 1048576,
@@ -144,7 +145,7 @@ static void take_shape(struct mkmodel_shape *shape, const struct options *option
     take_count(&shape->head_dim, options, "head-dim");
     take_count(&shape->n_ff, options, "ffn");
     take_count(&shape->n_vocab, options, "vocab");
-    take_count(&shape->n_ctx, options, "ctx");
+    take_count(&shape->n_ctx, options, "ctx-size");
     shape->type = tensor_type(options_text(options, "type"));
     shape->tied = options_flag(options, "tied");
     shape->seed = (uint64_t)options_integer(options, "seed");

@@ -81,7 +81,7 @@ int wired_plan_init(struct wired_plan *plan, const struct mkmodel_shape *shape,
         return hill_fail(
             why, HILL_E_INVALID,
             "--head-dim %u with --rope-base %g turns the slow pairs by %.2g rad within "
-            "--ctx %u, at most %g is allowed",
+            "--ctx-size %u, at most %g is allowed",
             shape->head_dim, shape->rope_base, turn, shape->n_ctx, MAX_SLOW_TURN);
     for (uint32_t pair = 0; pair < WIRED_FAST_PAIRS; pair++)
         plan->theta[pair] = (float)pair_angle(shape, pair);
@@ -89,7 +89,7 @@ int wired_plan_init(struct wired_plan *plan, const struct mkmodel_shape *shape,
     if (gain * WIRED_FAST_PAIRS > MAX_POSITION_LOGIT)
         return hill_fail(
             why, HILL_E_INVALID,
-            "--head-dim %u with --rope-base %g leaves two positions within --ctx %u alike",
+            "--head-dim %u with --rope-base %g leaves two positions within --ctx-size %u alike",
             shape->head_dim, shape->rope_base, shape->n_ctx);
     /* Attention divides q.k by the root of the head size. */
     const double root = sqrt((double)shape->head_dim);

@@ -2,7 +2,6 @@
 #include "proto/worker_link.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -19,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/options_hill.h"
 #include "base/process.h"
 #include "proto/worker_trace.h"
 
@@ -39,7 +39,7 @@ struct queue {
 struct worker_link {
     const char *name;
     Hill__Role role;
-    char run_dir[108]; /* ipc paths are at most 107 bytes */
+    char run_dir[HILL_RUN_DIR_MAX + 1];
     void *context, *control, *heartbeat;
     pthread_t thread;
     bool thread_started;
@@ -254,72 +254,46 @@ static void *open_socket(struct worker_link *link, const char *file)
     return socket;
 }
 
-static void print_help(const char *name, const char *summary, const char *replay)
-{
-    printf(
-        "usage: %s --run-dir DIR [--log-level LEVEL]\n"
-        "       %s --replay %s\n"
-        "%s\n\n"
-        "Started by hill-coordinator, which sends its configuration; `scripts/hillinfer up` "
-        "starts them all.\n\n"
-        "  --run-dir DIR      run folder of the pipeline (required)\n"
-        "  --log-level LEVEL  error, warn, info or debug (default info)\n"
-        "  --replay %-10s this worker alone, at full speed, driven by a recording of the rings\n"
-        "                     (`scripts/hillinfer record`); its output must be the recorded one\n"
-        "  --help             this text\n"
-        "  --version          the version\n\n"
-        "exit codes: 0 ended in order, 1 a replay that differs, 100 wrong use, 111 the "
-        "environment failed\n",
-        name, name, replay, summary, replay);
-}
-
 /* 0 go on, 1 answered, negative wrong use. */
-static int parse_arguments(struct worker_link *link, int argc, char **argv, const char *summary)
+static int read_options(struct worker_link *link, int argc, char **argv, const char *summary)
 {
-    static const struct option options[] = {{"run-dir", required_argument, NULL, 'r'},
-                                            {"log-level", required_argument, NULL, 'l'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {"version", no_argument, NULL, 'v'},
-                                            {NULL, 0, NULL, 0}};
-    enum hill_log_level level = HILL_LOG_INFO;
-    hill_log_init(link->name, level);
-    int option;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (option) {
-        case 'r':
-            if (strlen(optarg) >= sizeof link->run_dir - 16) {
-                log_error("--run-dir %s is longer than a socket path may be; try --help", optarg);
-                return HILL_E_INVALID;
-            }
-            strcpy(link->run_dir, optarg);
-            break;
-        case 'l':
-            if (hill_log_parse_level(optarg, &level) != 0) {
-                log_error("--log-level %s is none of error, warn, info, debug; try --help", optarg);
-                return HILL_E_INVALID;
-            }
-            hill_log_init(link->name, level);
-            break;
-        case 'h':
-            print_help(link->name, summary,
-                       link->role == HILL__ROLE__ROLE_CSD_AGENT ? "FILE URL" : "FILE");
-            return 1;
-        case 'v':
-            printf("%s %s\n", link->name, HILL_VERSION);
-            return 1;
-        default:
-            log_error("unknown or incomplete option %s; try --help", argv[optind - 1]);
-            return HILL_E_INVALID;
-        }
-    }
-    if (optind < argc || !link->run_dir[0]) {
-        log_error(optind < argc ? "leftover argument %s; try --help"
-                                : "--run-dir is missing%s; try --help",
-                  optind < argc ? argv[optind] : "");
-        return HILL_E_INVALID;
-    }
-    return 0;
+    const struct option_table tables[] = {HILL_COMMON_TABLE};
+    const char *replay = link->role == HILL__ROLE__ROLE_CSD_AGENT ? "FILE URL" : "FILE";
+    char example[64], run_dir[HILL_PATH_BYTES];
+    struct options *options;
+    struct hill_why why;
+    snprintf(example, sizeof example, "%s --replay %s", link->name, replay);
+    const struct option_program program = {
+        .name = link->name,
+        .usage = "[--run-dir DIR] [--log-level LEVEL]",
+        .summary = summary,
+        .example = example,
+        .notes =
+            "Started by hill-coordinator, which sends its configuration; `scripts/hillinfer up` "
+            "starts them all.\n"
+            "With --replay this worker runs alone, at full speed, driven by a recording of the "
+            "rings\n(`scripts/hillinfer record`); its output must be the recorded one.",
+        .exit_codes = "  0    ended in order\n"
+                      "  1    what it was given cannot be used (a damaged model, a foreign pool), "
+                      "or a replay differs\n"
+                      "  100  wrong use or configuration\n"
+                      "  111  the environment failed: worth a retry\n",
+        .tables = tables,
+        .n_tables = 1,
+        .arguments_only = true,
+    };
+    hill_log_init(link->name, HILL_LOG_INFO);
+    int rc = options_start(&options, &program, argc, argv);
+    if (rc)
+        return rc;
+    hill_log_init(link->name, hill_log_option(options));
+    rc = hill_run_dir(run_dir, options, &why);
+    if (rc)
+        options_misuse(&program, &why);
+    else
+        snprintf(link->run_dir, sizeof link->run_dir, "%.*s", HILL_RUN_DIR_MAX, run_dir);
+    options_free(options);
+    return rc;
 }
 
 static int set_signals(struct worker_link *link)
@@ -469,7 +443,7 @@ int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role
     struct worker_link *link = make_link(role, name);
     if (!link)
         return HILL_E_NOMEM;
-    int code = parse_arguments(link, argc, argv, summary);
+    int code = read_options(link, argc, argv, summary);
     if (code == 0)
         code = check_run_dir(link);
     if (code == 0)

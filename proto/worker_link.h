@@ -21,10 +21,10 @@
 
 struct worker_link;
 
-/* Parse a worker's command line (--run-dir DIR, --log-level L, --help, --version; nothing else:
- * everything comes with Configure), set signals, parent-death and the log, connect, say Hello, and
- * wait for the answer (at most 30 s, then HILL_E_PEER_GONE, as when it is a refusal; a run folder
- * that does not exist is HILL_E_IO).
+/* Read a worker's command line (--run-dir, --log-level, --help, --version of base/options_hill.h;
+ * the rest comes with Configure, and HILL_* and --config are the coordinator's), set signals,
+ * parent-death and the log, connect, say Hello, and wait for the answer (at most 30 s, then
+ * HILL_E_PEER_GONE, as when it is a refusal; a run folder that does not exist is HILL_E_IO).
  * Returns 0; 1 when --help or --version was answered (exit 0); or an error code (already logged).
  * name: "hill-gpu-worker"; role as in Hello; summary: one line for --help. */
 int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role role,

@@ -13,6 +13,10 @@
 
 /* ---- the rig ------------------------------------------------------------------------------ */
 
+/* Of most requests. */
+static const struct kv_selection_settings usual = {
+    .alpha = 0.1, .sinks = 4, .window = 16, .policy = KV_POLICY_HILLINFER};
+
 struct rig_options {
     double beta;
     enum pipeline_placement placement;
@@ -774,7 +778,7 @@ static int gpu_query(struct rig_request *q, uint32_t layer, uint32_t n, bool app
 
 /* One decode step: every layer asks for the tokens before this one, and appends it. The first
  * failure. */
-static int gpu_decode(struct rig_request *q)
+static inline int gpu_decode(struct rig_request *q)
 {
     for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
         int status = gpu_query(q, layer, q->n, (q->step + layer) % 2);
@@ -851,6 +855,14 @@ static struct pipeline_stats gpu_end(struct rig_request *q)
     shm_ring_release(&r->gpu[RING_SELECTION]);
     gpu_free(q);
     return answer;
+}
+
+/* The pipeline has no record for the GPU worker. */
+static inline bool nothing_was_said(struct rig *r)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    return shm_ring_peek(&r->gpu[RING_SELECTION], &type, &payload, &bytes) == HILL_E_WOULD_BLOCK;
 }
 
 #endif

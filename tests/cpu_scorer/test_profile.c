@@ -4,14 +4,11 @@
 
 #include "tests/cpu_scorer/pipeline_rig.h"
 
-static const struct kv_selection_settings settings = {
-    .alpha = 0.1, .sinks = 4, .window = 16, .policy = KV_POLICY_HILLINFER};
-
 enum { PROMPT = 300, STEPS = 20, MAX = PROMPT + STEPS };
 
 static uint64_t request(struct rig *r)
 {
-    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
     gpu_prefill(q);
     for (int i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
@@ -80,7 +77,7 @@ static void test_refused_while_a_request_runs(void **unused)
 {
     (void)unused;
     struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
-    struct rig_request *q = gpu_begin(r, 1, PROMPT, MAX, &settings, 0);
+    struct rig_request *q = gpu_begin(r, 1, PROMPT, MAX, &usual, 0);
     gpu_prefill(q);
     assert_int_equal(gpu_decode(q), 0);
     const struct pipeline_profile *m = rig_profile(r);
@@ -149,7 +146,7 @@ static void test_beta_changes_while_a_request_runs(void **unused)
     struct rig_options o = {
         .csd = true, .beta = 1, .placement = PIPELINE_BKP, .pin = 0.05, .adapts = true};
     struct rig *r = rig_start(&o);
-    struct rig_request *q = gpu_begin(r, 0, PROMPT, RIG_CTX, &settings, 0);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, RIG_CTX, &usual, 0);
     gpu_prefill(q);
     uint64_t first = decode_with(q, 100, 40);
     uint64_t less = decode_with(q, 10, 120);

@@ -2,32 +2,15 @@
 # test_program.sh - hill-eval as a person runs it, before any pipeline: help, misuse, damaged files.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-program=build/bin/hill-eval
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-expect() { # code pattern arguments...
-    code=$1 pattern=$2
-    shift 2
-    "$program" "$@" >"$work/out" 2>&1
-    got=$?
-    if [ "$got" -ne "$code" ] || ! grep -q -e "$pattern" "$work/out"; then
-        echo "hill-eval $*: exit $got (expected $code), expected '$pattern' in:"
-        cat "$work/out"
-        failed=1
-    fi
-}
-
-one_line() {
-    [ "$(wc -l <"$work/out")" -eq 1 ] || { echo "more than one line:"; cat "$work/out"; failed=1; }
-}
+program=$PWD/build/bin/hill-eval
+# shellcheck source=../program.sh
+. tests/program.sh
 
 task='{"task":"key","prompt":"a","answers":["b"]}'
 echo "$task" >"$work/good.jsonl"
 printf '%s\n{"task":"key"}\n' "$task" >"$work/bad.jsonl"
 build/bin/hill-mkmodel -o "$work/m.gguf" 2>/dev/null || exit 1
-cd "$work" && program=$OLDPWD/$program
+cd "$work" || exit 1
 
 expect 0 'hill-eval tasks.jsonl' --help
 expect 0 '[0-9]' --version

@@ -18,6 +18,14 @@ struct random_shape {
     int tied, rope_freqs;
 };
 
+/* The shape most tests start from: two query heads share a KV head. */
+#define RANDOM_SHAPE_SMALL(layers)                                                                 \
+    {                                                                                              \
+        .n_layers = (layers), .n_embd = 48, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16,         \
+        .rope_dims = 16, .n_ff = 72, .n_vocab = 101, .rope_base = 10000, .rope_scale = 1,          \
+        .type = GGUF_TENSOR_F32                                                                    \
+    }
+
 enum {
     PART_Q,
     PART_K,

@@ -10,24 +10,12 @@
 #include <cmocka.h>
 
 #include "kv/plan.h"
-#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
 enum { LANES = 8, STEPS = 4, CAPACITY = 200 };
 
-static struct cldevice device;
-
-static const struct random_shape base_shape = {.n_layers = 2,
-                                               .n_embd = 48,
-                                               .n_heads = 4,
-                                               .n_kv_heads = 2,
-                                               .head_dim = 16,
-                                               .rope_dims = 16,
-                                               .n_ff = 72,
-                                               .n_vocab = 101,
-                                               .rope_base = 10000,
-                                               .rope_scale = 1,
-                                               .type = GGUF_TENSOR_F32};
+static const struct random_shape base_shape = RANDOM_SHAPE_SMALL(2);
 
 /* A sequence: its entries are kept on the host, some of them in its GPU slots as well. */
 struct lane {
@@ -155,11 +143,8 @@ static void prefill(struct bed *b, struct lane *l)
 static void open_bed(struct bed *b, const struct random_shape *shape, uint32_t span, uint64_t seed,
                      bool own_memory)
 {
-    struct hill_why why = {0};
-    struct cldevice other = device;
     random_model_make(&b->m, shape, seed);
-    other.shares_memory = device.shares_memory && !own_memory;
-    RUN_CHECK(engine_create(&b->engine, &other, b->m.file, &b->m.hp, &why));
+    b->engine = make_engine_on(&b->m, own_memory);
     b->seed = seed;
     b->entry_bytes = 4 * shape->n_kv_heads * shape->head_dim;
     b->stride = (b->entry_bytes + 63) / 64 * 64;
@@ -350,9 +335,6 @@ static void check_plan(const struct random_shape *shape, uint32_t n_sequences, b
     enum { PROMPT = 300, PREDICT = 40, BATCH = 64 };
     struct hill_why why = {0};
     struct random_model m;
-    struct engine *engine;
-    struct cldevice other = device;
-    other.shares_memory = device.shares_memory && !own_memory;
     random_model_make(&m, shape, 9);
     struct kv_plan_input in = {
         .geometry = {shape->n_layers, shape->n_heads, shape->n_kv_heads, shape->head_dim},
@@ -363,7 +345,7 @@ static void check_plan(const struct random_shape *shape, uint32_t n_sequences, b
         .batch_tokens = BATCH,
         .n_sequences = n_sequences,
         .selection = {.alpha = 1}};
-    RUN_CHECK(engine_create(&engine, &other, m.file, &m.hp, &why));
+    struct engine *engine = make_engine_on(&m, own_memory);
     RUN_CHECK(engine_configure(engine, BATCH, PROMPT + PREDICT, n_sequences, &why));
     uint64_t planned = kv_plan_gpu_bytes(&in, PROMPT, PREDICT);
     RUN_CHECK(engine_prefill_begin(engine, PROMPT, &why));
@@ -395,9 +377,6 @@ static void the_plan_bounds_what_is_allocated(void **state)
 
 int main(void)
 {
-    struct hill_why why = {0};
-    cldevice_set_threads(2);
-    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_give_the_bits_they_give_alone),
         cmocka_unit_test(with_half_precision_weights_too),
@@ -409,7 +388,5 @@ int main(void)
         cmocka_unit_test(a_row_without_a_list_harms_nobody),
         cmocka_unit_test(the_plan_bounds_what_is_allocated),
     };
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    cldevice_close(&device);
-    return rc;
+    return cmocka_run_group_tests(tests, device_open, device_close);
 }

@@ -9,30 +9,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
-static struct cldevice device;
-
-static const struct random_shape base_shape = {.n_layers = 2,
-                                               .n_embd = 48,
-                                               .n_heads = 4,
-                                               .n_kv_heads = 2,
-                                               .head_dim = 16,
-                                               .rope_dims = 16,
-                                               .n_ff = 72,
-                                               .n_vocab = 101,
-                                               .rope_base = 10000,
-                                               .rope_scale = 1,
-                                               .type = GGUF_TENSOR_F32};
-
-static struct engine *make_engine(const struct random_model *m)
-{
-    struct hill_why why = {0};
-    struct engine *engine = NULL;
-    RUN_CHECK(engine_create(&engine, &device, m->file, &m->hp, &why));
-    return engine;
-}
+static const struct random_shape base_shape = RANDOM_SHAPE_SMALL(2);
 
 static void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed)
 {
@@ -190,6 +170,15 @@ static void random_shapes(void **state)
     }
 }
 
+/* The first pass is what the others must be, bit by bit. */
+static void keep_or_compare(float *kept, const float *logits, uint32_t n_vocab, int pass)
+{
+    if (pass == 0)
+        memcpy(kept, logits, n_vocab * sizeof *kept);
+    else
+        assert_memory_equal(kept, logits, n_vocab * sizeof *kept);
+}
+
 static void run_both(const struct random_model *m, uint32_t batch_a, uint32_t batch_b, bool permute,
                      uint32_t n)
 {
@@ -204,21 +193,17 @@ static void run_both(const struct random_model *m, uint32_t batch_a, uint32_t ba
         for (uint32_t i = 0; permute && pass && i < n + 9; i++)
             run.slot_of[i] = (i * 7 + 3) % (n + 9);
         run_prefill(&run, tokens, n);
-        size_t bytes = (size_t)n * run.entry_bytes, vocab_bytes = m->hp.n_vocab * sizeof *first;
+        size_t bytes = (size_t)n * run.entry_bytes;
         if (pass == 0) {
             entries = malloc(bytes);
             memcpy(entries, run.entries[m->hp.n_layers - 1], bytes);
-            memcpy(first, run.logits, vocab_bytes);
         } else {
             assert_memory_equal(entries, run.entries[m->hp.n_layers - 1], bytes);
-            assert_memory_equal(first, run.logits, vocab_bytes);
         }
+        keep_or_compare(first, run.logits, m->hp.n_vocab, pass);
         run_step(&run, tokens[n]);
         run_step(&run, tokens[n + 1]);
-        if (pass == 0)
-            memcpy(first + m->hp.n_vocab, run.logits, vocab_bytes);
-        else
-            assert_memory_equal(first + m->hp.n_vocab, run.logits, vocab_bytes);
+        keep_or_compare(first + m->hp.n_vocab, run.logits, m->hp.n_vocab, pass);
         run_finish(&run);
     }
     free(entries);
@@ -258,21 +243,13 @@ static void memory_of_its_own_changes_no_bit(void **state)
     make_tokens(tokens, N + MORE, m.hp.n_vocab, 17);
     float *first = calloc(MORE * m.hp.n_vocab, sizeof *first);
     for (int pass = 0; pass < 2; pass++) {
-        struct hill_why why = {0};
-        struct cldevice other = device;
-        struct engine *engine = NULL;
+        struct engine *engine = make_engine_on(&m, pass > 0);
         struct engine_run run;
-        other.shares_memory = pass == 0 && device.shares_memory;
-        RUN_CHECK(engine_create(&engine, &other, m.file, &m.hp, &why));
         run_init(&run, engine, 64, N + MORE);
         run_prefill(&run, tokens, N);
         for (uint32_t i = 0; i < MORE; i++) {
             run_step(&run, tokens[N + i]);
-            float *kept = first + i * m.hp.n_vocab;
-            if (pass == 0)
-                memcpy(kept, run.logits, sizeof *kept * m.hp.n_vocab);
-            else
-                assert_memory_equal(kept, run.logits, sizeof *kept * m.hp.n_vocab);
+            keep_or_compare(first + i * m.hp.n_vocab, run.logits, m.hp.n_vocab, pass);
         }
         run_finish(&run);
         engine_destroy(engine);
@@ -294,8 +271,7 @@ static void entries_read_in_place_change_no_bit(void **state)
     random_model_make(&m, &base_shape, 18);
     make_tokens(tokens, N + MORE, m.hp.n_vocab, 18);
     float *first = calloc(MORE * m.hp.n_vocab, sizeof *first);
-    struct engine *engine = NULL;
-    RUN_CHECK(engine_create(&engine, &device, m.file, &m.hp, &why));
+    struct engine *engine = make_engine(&m);
     for (int pass = 0; pass < 2; pass++) {
         struct engine_run run;
         run_init(&run, engine, 64, N + MORE);
@@ -304,11 +280,7 @@ static void entries_read_in_place_change_no_bit(void **state)
         run_prefill(&run, tokens, N);
         for (uint32_t i = 0; i < MORE; i++) {
             run_step(&run, tokens[N + i]);
-            float *kept = first + i * m.hp.n_vocab;
-            if (pass == 0)
-                memcpy(kept, run.logits, sizeof *kept * m.hp.n_vocab);
-            else
-                assert_memory_equal(kept, run.logits, sizeof *kept * m.hp.n_vocab);
+            keep_or_compare(first + i * m.hp.n_vocab, run.logits, m.hp.n_vocab, pass);
         }
         if (pass) {
             uint32_t n = engine_hot_entries(engine), wild = ENGINE_HOT | n;
@@ -465,9 +437,6 @@ static void memory_is_told_before_it_is_taken(void **state)
 
 int main(void)
 {
-    struct hill_why why = {0};
-    cldevice_set_threads(2);
-    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grouped_heads),
         cmocka_unit_test(one_kv_head_of_odd_size),
@@ -488,7 +457,5 @@ int main(void)
         cmocka_unit_test(what_is_out_of_range_is_refused),
         cmocka_unit_test(memory_is_told_before_it_is_taken),
     };
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    cldevice_close(&device);
-    return rc;
+    return cmocka_run_group_tests(tests, device_open, device_close);
 }

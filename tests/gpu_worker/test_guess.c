@@ -11,25 +11,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
 #define ROWS   3u
 #define LAYERS 4u
 
-static struct cldevice device;
-
-static const struct random_shape base_shape = {.n_layers = LAYERS,
-                                               .n_embd = 48,
-                                               .n_heads = 4,
-                                               .n_kv_heads = 2,
-                                               .head_dim = 16,
-                                               .rope_dims = 16,
-                                               .n_ff = 72,
-                                               .n_vocab = 101,
-                                               .rope_base = 10000,
-                                               .rope_scale = 1,
-                                               .type = GGUF_TENSOR_F32};
+static const struct random_shape base_shape = RANDOM_SHAPE_SMALL(LAYERS);
 
 static const struct engine_row all_rows[ROWS] = {{0, 7, 5}, {1, 40, 0}, {2, 99, 31}};
 
@@ -51,17 +39,14 @@ static void step(struct result *out, const struct random_model *m, bool shares_m
                  uint32_t n_rows, const struct engine_row *rows, uint32_t from)
 {
     struct hill_why why = {0};
-    struct engine *engine = NULL;
-    struct cldevice d = device;
+    struct engine *engine = make_engine_on(m, !shares_memory);
     uint32_t q_dims = m->shape.n_heads * m->shape.head_dim, layers = m->shape.n_layers;
     uint8_t *entry = calloc(4ull * m->shape.n_kv_heads, m->shape.head_dim);
-    d.shares_memory = device.shares_memory && shares_memory;
     *out = (struct result){.q = calloc(n_rows * layers * q_dims, 4),
                            .guess = calloc(n_rows * layers * q_dims, 4),
                            .logits = calloc(n_rows * m->shape.n_vocab, 4),
                            .q_dims = q_dims,
                            .n_vocab = m->shape.n_vocab};
-    RUN_CHECK(engine_create(&engine, &d, m->file, &m->hp, &why));
     RUN_CHECK(engine_configure(engine, 16, 64, ROWS, &why));
     RUN_CHECK(engine_guess_from(engine, from, &why));
     RUN_CHECK(engine_step_begin(engine, n_rows, rows, &why));
@@ -199,11 +184,10 @@ static void out_of_order_is_refused(void **state)
     (void)state;
     struct hill_why why = {0};
     struct random_model m;
-    struct engine *engine = NULL;
     float q[64];
     uint8_t entry[256];
     random_model_make(&m, &base_shape, 9);
-    RUN_CHECK(engine_create(&engine, &device, m.file, &m.hp, &why));
+    struct engine *engine = make_engine(&m);
     RUN_CHECK(engine_configure(engine, 16, 64, ROWS, &why));
     RUN_CHECK(engine_guess_from(engine, 2, &why));
     RUN_CHECK(engine_step_begin(engine, 1, all_rows, &why));
@@ -222,9 +206,6 @@ static void out_of_order_is_refused(void **state)
 
 int main(void)
 {
-    struct hill_why why = {0};
-    cldevice_set_threads(2);
-    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(guesses_are_the_next_layers_queries_of_this_input),
         cmocka_unit_test(queries_that_end_within_a_panel),
@@ -235,7 +216,5 @@ int main(void)
         cmocka_unit_test(other_rows_change_no_bit_of_a_guess),
         cmocka_unit_test(out_of_order_is_refused),
     };
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    cldevice_close(&device);
-    return rc;
+    return cmocka_run_group_tests(tests, device_open, device_close);
 }

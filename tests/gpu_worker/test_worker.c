@@ -16,17 +16,7 @@
 
 enum { PROMPT = 75, PREDICT = 20 };
 
-static const struct random_shape shape = {.n_layers = 3,
-                                          .n_embd = 48,
-                                          .n_heads = 4,
-                                          .n_kv_heads = 2,
-                                          .head_dim = 16,
-                                          .rope_dims = 16,
-                                          .n_ff = 72,
-                                          .n_vocab = 101,
-                                          .rope_base = 10000,
-                                          .rope_scale = 1,
-                                          .type = GGUF_TENSOR_F32};
+static const struct random_shape shape = RANDOM_SHAPE_SMALL(3);
 static struct stage stage;
 static struct stage_lane *const first = &stage.lanes[0];
 static uint32_t prompt[PROMPT], expected[PREDICT];

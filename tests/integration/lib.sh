@@ -8,6 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 bin=$PWD/build/bin
 hillinfer=$PWD/scripts/hillinfer
 models=${HILL_MODELS:-$PWD/../shared/models}
+text=/usr/share/common-licenses/GPL-3 # some English
+[ -r "$text" ] || text=$PWD/LICENSE
 work=$(mktemp -d /tmp/hill-test-XXXXXX)
 run_dir=$work/run
 state_dir=$work/state
@@ -50,6 +52,15 @@ expect() {
     if [ "$2" = "$3" ]; then pass "$1: $2"; else fail "$1: got '$2', wanted '$3'"; fi
 }
 
+# expect_one_line DESCRIPTION WANTED-CODE COMMAND...: it fails with this code, says why in one line on stderr, nothing on stdout
+expect_one_line() {
+    local description=$1 wanted=$2
+    shift 2
+    "$@" >"$work/out" 2>"$work/err" </dev/null
+    expect "$description: exit code" $? "$wanted"
+    expect "$description: lines" "$(wc -l <"$work/err") $(wc -c <"$work/out")" "1 0"
+}
+
 need_models() {
     [ -r "$models/stories260K.gguf" ] || skip "the reference models are not in $models (set HILL_MODELS)"
 }
@@ -63,6 +74,18 @@ run_json() {
 
 field() { # FILE JQ-PATH
     jq -r "$2" "$1"
+}
+
+hashes() { # FILE
+    field "$1" '"\(.selection_hash) \(.logits_hash)"'
+}
+
+# pass_key_prompt BEFORE AFTER: that many bytes of text before and after a pass key (7302941), then the question for it
+pass_key_prompt() {
+    head -c "$1" "$text"
+    printf '\nThe pass key is 7302941. Remember it.\n'
+    head -c $(($1 + $2)) "$text" | tail -c "$2"
+    printf '\nThe pass key is'
 }
 
 # Nothing of this test is left: processes, segments, the run folder.
@@ -113,8 +136,16 @@ down() {
     "$hillinfer" down --run-dir "$run_dir"
 }
 
+hillctl() { # COMMAND ARGUMENTS...
+    "$bin/hillctl" "$@" --run-dir "$run_dir"
+}
+
+status() {
+    hillctl status --json
+}
+
 worker_pid() { # gpu_worker...
-    "$bin/hillctl" status --json --run-dir "$run_dir" | jq -r ".workers.$1.pid"
+    status | jq -r ".workers.$1.pid"
 }
 
 coordinator_pid() {

@@ -4,25 +4,12 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
-{
-    head -c 2500 "$text"
-    printf '\nThe pass key is 7302941. Remember it.\n'
-    head -c 5000 "$text" | tail -c 2500
-    printf '\nThe pass key is'
-} >"$work/prompt"
+pass_key_prompt 2500 2500 >"$work/prompt"
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 model=(-m "$work/wired.gguf" -c 8192 --budget 256 --beta 0.25)
 request=(-f "$work/prompt" --temp 0 --ignore-eos)
 # 20 ms a command: what is to happen while a request runs has seconds to happen
 slow="flash=0.5,write=1,link=0.5,score=2,latency_us=20000"
-hillctl() {
-    "$bin/hillctl" "$@" --run-dir "$run_dir"
-}
-hashes() {
-    field "$1" '"\(.selection_hash) \(.logits_hash)"'
-}
 
 # ---- one run each ----
 run_json "$work/native" "${model[@]}" "${request[@]}" -n 12 || fail "native: $(cat "$work/native.err")"
@@ -58,7 +45,6 @@ hillctl generate "${request[@]}" -n 150 --json >"$work/long" 2>"$work/long.err" 
 expect "set between requests" "$(hillctl csd-model "$slow")" "flash=0.5,write=1,link=0.5,gpu_link=25,score=2,latency_us=20000"
 hillctl generate "${request[@]}" -n 150 --json >"$work/changed" 2>"$work/changed.err" &
 client=$!
-# shellcheck disable=SC2317  # called by wait_for
 decoding() {
     [ "$(hillctl status --json | jq '.running.predicted_tokens // 0')" -ge "$1" ]
 }

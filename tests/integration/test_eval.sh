@@ -4,8 +4,6 @@
 . "$(dirname "$0")/lib.sh"
 
 export XDG_RUNTIME_DIR=$work # where hill-eval puts its own pipelines' run folders
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 eval_program=$bin/hill-eval
 
 # tasks FILE COUNT BYTES: documents with a key each, the key at another place in each
@@ -23,7 +21,6 @@ left() { # processes and folders of hill-eval's pipelines
     pgrep -af "$work/hill-eval" | grep -v "$$" | grep 'hill-\(coord\|gpu\|cpu\|csd\)'
     find "$work" -maxdepth 1 -name 'hill-eval-*' -o -maxdepth 1 -name '*.pipeline'
 }
-# shellcheck disable=SC2317  # called by wait_for
 nothing_left() { [ -z "$(left)" ]; }
 
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
@@ -58,7 +55,6 @@ rm -r "$work/other.results.pipeline"
 many=("$work/many.jsonl" -m "$work/wired.gguf" -o "$work/many.results" --policy hillinfer --alpha 0.1 --budget -)
 "$eval_program" "${many[@]}" >/dev/null 2>&1 &
 killed=$!
-# shellcheck disable=SC2317  # called by wait_for
 has_some() { [ -f "$work/many.results" ] && [ "$(wc -l <"$work/many.results")" -ge 5 ]; }
 wait_for 60 has_some || fail "no results within 60 s"
 kill -KILL "$killed"

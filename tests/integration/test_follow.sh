@@ -9,22 +9,16 @@
 steps=260
 change_at=40
 pool=$(mktemp -u /dev/shm/hill-test-pool-XXXXXX)
-# shellcheck disable=SC2317  # called by the trap
 remove_pool() {
     rm -f "$pool"
     cleanup
 }
 trap remove_pool EXIT
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 head -c 1000 "$text" >"$work/prompt"
 # 8 KiB of K and V a token and layer, next to no weights: a step is its waits
 "$bin/hill-mkmodel" --random --layers 2 --width 128 --heads 16 --kv-heads 16 --head-dim 128 --ffn 256 --vocab 512 --type f16 -s 3 -o "$work/model.gguf" || fail "mkmodel"
 request=(-f "$work/prompt" -n "$steps" --temp 0 --ignore-eos --json)
 slow=flash=0.10,score=1.2,cpu=0.1
-hillctl() {
-    "$bin/hillctl" "$@" --run-dir "$run_dir"
-}
 # "STEP BETA" now
 state() {
     hillctl status --json | jq -r '"\(.running.predicted_tokens // 0) \(.profile.beta // 0)"'

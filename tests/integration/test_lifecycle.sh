@@ -4,8 +4,6 @@
 . "$(dirname "$0")/lib.sh"
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 head -c 6000 "$text" >"$work/prompt"
 printf '\nThis License' >>"$work/prompt"
 options=(-m "$work/model.gguf" -c 8192 --budget 256 --beta 0.25)

@@ -6,8 +6,6 @@
 
 slack=$((32 << 20))
 "$bin/hill-mkmodel" --kv-heads 8 -o "$work/model.gguf" || fail "mkmodel" # 20 KiB of KV and digests a token
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 for i in 0 1 2 3; do
     tail -c +$((1 + 2600 * i)) "$text" | head -c 2600 >"$work/prompt$i"
     printf '\nThis License' >>"$work/prompt$i"
@@ -17,7 +15,6 @@ done
     printf '\nThis License'
 } >"$work/prompt"
 
-status() { "$bin/hillctl" status --json --run-dir "$run_dir"; }
 
 # Bytes of a process that are its own, and of the hot and staging segments it has mapped: "OWN SEGMENTS".
 measured() {

@@ -5,8 +5,6 @@
 . "$(dirname "$0")/lib.sh"
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 # bytes of the prompt, tokens to make, temperature
 lengths=(300 1200 60 2500 700 3400 150 1800)
 predicts=(96 80 128 48 112 64 120 56)
@@ -25,13 +23,9 @@ ask() {
         --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
 }
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
-status() { "$bin/hillctl" status --json --run-dir "$run_dir"; }
 # running N: at least N requests run
-# shellcheck disable=SC2317  # through wait_for
 running() { status | jq -e ".requests_running >= $1" >/dev/null; }
-# shellcheck disable=SC2317
 decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 0)] | length >= $1" >/dev/null; }
-# shellcheck disable=SC2317
 idle() { status | jq -e '.ready and .requests_running + .requests_waiting == 0' >/dev/null; }
 
 # all_equal NAME I...: these answered as they did alone

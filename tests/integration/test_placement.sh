@@ -4,14 +4,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
-{
-    head -c 3000 "$text"
-    printf '\nThe pass key is 7302941. Remember it.\n'
-    head -c 6000 "$text" | tail -c 3000
-    printf '\nThe pass key is'
-} >"$work/licence"
+pass_key_prompt 3000 3000 >"$work/licence"
 {
     printf 'Once upon a time, there was a little girl named Lily. %.0s' 1 2 3 4 5 6
     printf 'She loved to play outside in the park with her dog. One day, she saw a big, red ball. %.0s' 1 2 3 4 5

@@ -4,8 +4,6 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 head -c 4000 "$text" >"$work/licence"
 layers=3 key_bytes=128 # 2 KV heads of 32, FP16
 "$bin/hill-mkmodel" --random --layers $layers --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel"

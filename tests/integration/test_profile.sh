@@ -4,22 +4,11 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
-{
-    head -c 5000 "$text"
-    printf '\nThe pass key is 7302941. Remember it.\nThe pass key is'
-} >"$work/prompt"
+pass_key_prompt 5000 0 >"$work/prompt"
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 model=(-m "$work/wired.gguf" -c 8192 --budget 256 --hot-mb 12)
 request=(-f "$work/prompt" --temp 0 --ignore-eos)
 cache=$state_dir/profile.json
-hillctl() {
-    "$bin/hillctl" "$@" --run-dir "$run_dir"
-}
-hashes() {
-    field "$1" '"\(.selection_hash) \(.logits_hash)"'
-}
 # eq4 FILE: is .beta Eq. 4 of the rates (with a share for each side), and .beta_bounded not above it?
 eq4() {
     # shellcheck disable=SC2016  # jq's variable
@@ -73,7 +62,6 @@ expect "attached again: the same rates" "$(hillctl status --json | jq .profile.f
 hillctl csd-model "latency_us=20000" >"$work/out" || fail "csd-model"
 hillctl generate "${request[@]}" -n 60 --json >"$work/long" 2>"$work/long.err" &
 client=$!
-# shellcheck disable=SC2317  # called by wait_for
 decoding() {
     [ "$(hillctl status --json | jq '.running.predicted_tokens // 0')" -ge 3 ]
 }
@@ -83,7 +71,6 @@ expect "while a request runs: exit code" $? 100
 expect "while a request runs: one line" "$(wc -l <"$work/err") $(grep -c 'between requests' "$work/err")" "1 1"
 before=$(hillctl status --json | jq .profile.beta)
 hillctl csd-model "latency_us=2000" >"$work/out" || fail "csd-model"
-# shellcheck disable=SC2317  # called by wait_for
 beta_moved() {
     hillctl status --json | jq -e --argjson before "$before" '(.profile.beta / $before - 1 | fabs) > 0.04' >/dev/null
 }

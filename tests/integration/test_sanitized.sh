@@ -7,8 +7,6 @@ export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" UBS
 export ASAN_OPTIONS=detect_leaks=1
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 head -c 3000 "$text" >"$work/prompt"
 run=(-m "$work/model.gguf" -c 4096 --budget 200 --beta 0.25 -f "$work/prompt" -n 24 --temp 0.7 -s 5)
 

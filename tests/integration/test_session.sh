@@ -7,8 +7,6 @@
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
 "$bin/hill-mkmodel" -o "$work/other.gguf" --rope-base 1e14 || fail "mkmodel --rope-base" # of the same size
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 head -c 2600 "$text" >"$work/prompt0"
 tail -c +700 "$text" | head -c 900 >"$work/prompt1"
 selection=(-c 4096 --alpha 0.2 --sinks 3 --window 17)
@@ -32,8 +30,6 @@ restore() { # FILE N OUTPUT [ARGUMENTS...]
 save() { # REQUEST FILE
     "$bin/hillctl" save "$1" "$2" --run-dir "$run_dir" >"$work/save" 2>"$work/save.err"
 }
-status() { "$bin/hillctl" status --json --run-dir "$run_dir"; }
-# shellcheck disable=SC2317  # through wait_for
 decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 3)] | length >= $1" >/dev/null; }
 hashes() { field "$1" '"\(.finish_reason) \(.selection_hash) \(.logits_hash)"'; }
 tokens() { cat "$@" | jq -rs 'map(.tokens) | add | map(tostring) | join(" ")'; }

@@ -5,8 +5,6 @@
 . "$(dirname "$0")/lib.sh"
 
 "$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 for i in 0 1 2 3; do tail -c +$((1 + 700 * i)) "$text" | head -c $((500 + 200 * i)) >"$work/prompt$i"; done
 {
     printf 'Once upon a time, there was a little girl named Lily. %.0s' 1 2 3 4 5 6
@@ -79,7 +77,6 @@ ask() { # I OUTPUT
     "$bin/hillctl" generate -f "$work/prompt$1" -n 200 --temp 0.8 -s $((100 + $1)) --ignore-eos --json --run-dir "$run_dir" >"$2" 2>"$2.err"
 }
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
-# shellcheck disable=SC2317  # through wait_for
 decoding() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e "[.requests[] | select(.predicted_tokens > 0)] | length >= $1" >/dev/null; }
 # at_once NAME [WORKER]: four at once, as alone; the worker is killed while they decode
 at_once() {

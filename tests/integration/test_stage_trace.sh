@@ -3,15 +3,6 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# expect_one_line DESCRIPTION WANTED-CODE COMMAND...: it fails with this code and says why in one line on stderr
-expect_one_line() {
-    local description=$1 wanted=$2
-    shift 2
-    "$@" >"$work/out" 2>"$work/err" </dev/null
-    expect "$description: exit code" $? "$wanted"
-    expect "$description: lines" "$(wc -l <"$work/err") $(wc -c <"$work/out")" "1 0"
-}
-
 # check DESCRIPTION FILE JQ-EXPRESSION: it is true of the trace
 check() { expect "$1" "$(jq "$3" "$2")" true; }
 
@@ -47,7 +38,6 @@ check "idle: nobody is missing" "$work/idle.json" '.otherData | .answers_missing
 head -c 4000 LICENSE >"$work/prompt"
 request=(-f "$work/prompt" -n 400 --temp 0 --ignore-eos --json --run-dir "$run_dir")
 "$bin/hillctl" generate "${request[@]}" >"$work/plain" 2>"$work/err" || fail "generate: $(cat "$work/err")"
-# shellcheck disable=SC2317  # called by wait_for
 running_decode() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e '.running.predicted_tokens > 5' >/dev/null; }
 request[3]=6000
 "$bin/hillctl" generate "${request[@]}" >"$work/traced" 2>"$work/err" &

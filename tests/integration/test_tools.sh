@@ -5,15 +5,6 @@
 
 both=(--run-dir "$run_dir" --state-dir "$state_dir")
 
-# expect_one_line DESCRIPTION WANTED-CODE COMMAND...: it fails with this code, says why in one line on stderr, nothing on stdout
-expect_one_line() {
-    local description=$1 wanted=$2
-    shift 2
-    "$@" >"$work/out" 2>"$work/err" </dev/null
-    expect "$description: exit code" $? "$wanted"
-    expect "$description: lines" "$(wc -l <"$work/err") $(wc -c <"$work/out")" "1 0"
-}
-
 expect_match() { # DESCRIPTION FILE PATTERN
     if grep -qE -- "$3" "$2"; then pass "$1"; else fail "$1: no line matches '$3' in: $(head -c 2000 "$2")"; fi
 }
@@ -49,8 +40,6 @@ expect_one_line "doctor with a leftover argument" 100 "$hillinfer" doctor now
 # --- a running pipeline: names, log, status, top
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 HILL_LOG_LEVEL=info up -m "$work/model.gguf" -c 32768 --budget 512 --beta 0.25 -t 2 || fail "up"
-text=/usr/share/common-licenses/GPL-3
-[ -r "$text" ] || text=LICENSE
 head -c 12000 "$text" >"$work/prompt"
 names=$(for pid in $(coordinator_pid) $(worker_pid gpu_worker) $(worker_pid cpu_scorer) $(worker_pid csd_agent); do ps -L -o comm= -p "$pid"; done)
 for name in hill-coord hill-gpu-worker hill-cpu-scorer hill-csd-agent control score/0; do
@@ -80,7 +69,6 @@ else
 fi
 "$hillinfer" generate "${ask[@]}" >"$work/out" 2>"$work/err" || fail "generate"
 expect "no progress when stderr is no terminal" "$(cat "$work/err")" ""
-# shellcheck disable=SC2317  # called by wait_for
 ended_live() { # a heartbeat carries them, twice a second
     "$bin/hillctl" status --json --run-dir "$run_dir" |
         jq -e '.running == null and .live.request == null and .live.tiers.cold.tokens > 0 and .live.queries > 0' >/dev/null
@@ -90,7 +78,6 @@ if wait_for 5 ended_live; then pass "status: the last request's tiers"; else fai
 # --- under load
 "$hillinfer" generate -f "$work/prompt" -n 18000 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/text" 2>"$work/generate.err" &
 request=$!
-# shellcheck disable=SC2317  # called by wait_for
 running_decode() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e '.running.predicted_tokens > 20' >/dev/null; }
 wait_for 60 running_decode || fail "the request does not decode"
 "$hillinfer" top -n 2 --run-dir "$run_dir" >"$work/out" || fail "top -n 2"

@@ -2,26 +2,9 @@
 # test_program.sh - hill-kvtrace as a person runs it: help, misuse, damaged and foreign files.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-program=build/bin/hill-kvtrace
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-expect() { # code pattern arguments...
-    code=$1 pattern=$2
-    shift 2
-    "$program" "$@" >"$work/out" 2>&1
-    got=$?
-    if [ "$got" -ne "$code" ] || ! grep -q -e "$pattern" "$work/out"; then
-        echo "hill-kvtrace $*: exit $got (expected $code), expected '$pattern' in:"
-        cat "$work/out"
-        failed=1
-    fi
-}
-
-one_line() {
-    [ "$(wc -l <"$work/out")" -eq 1 ] || { echo "more than one line:"; cat "$work/out"; failed=1; }
-}
+program=$PWD/build/bin/hill-kvtrace
+# shellcheck source=../program.sh
+. tests/program.sh
 
 expect 0 'hill-kvtrace run.kvt' --help
 expect 0 '[0-9]' --version

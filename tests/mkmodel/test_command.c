@@ -61,7 +61,7 @@ static void every_value_is_taken(void **state)
     assert_int_equal(
         parse(&o,
               "-o x --random --layers 3 --heads 6 --kv-heads 3 --width 64 --head-dim 16 "
-              "--ffn 96 --vocab 300 --type q8_0 --rope-base 500000 --ctx 2048 "
+              "--ffn 96 --vocab 300 --type q8_0 --rope-base 500000 --ctx-size 2048 "
               "-s 4294967295 --tied",
               &why),
         0);

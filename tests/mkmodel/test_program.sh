@@ -10,7 +10,6 @@ expect() { # what condition...
     what=$1; shift
     "$@" || { echo "FAIL: $what"; failed=1; }
 }
-# shellcheck disable=SC2317 # called through expect
 lines() { # file count
     [ "$(wc -l <"$1")" -eq "$2" ]
 }

@@ -45,7 +45,8 @@ make_tasks --task passkey --count 1 --bytes 1000 --text "$folder/text" | jq -e '
 
 for wrong in "--bytes 12" "--count 0" "--task nothing" "--text $folder/none"; do
     code=0
+    # shellcheck disable=SC2086  # the words of the command line
     make_tasks $wrong >"$folder/out" 2>"$folder/err" || code=$?
-    [ $code = 2 ] && [ ! -s "$folder/out" ] || fail "$wrong: exit $code, or something on stdout"
+    { [ $code = 2 ] && [ ! -s "$folder/out" ]; } || fail "$wrong: exit $code, or something on stdout"
 done
 echo "test_tasks: passed"

@@ -236,6 +236,15 @@ static void fill_h2o(struct data *d)
     session_seal(&d->header);
 }
 
+/* One with all sections, saved; the caller frees its bytes. */
+static uint8_t *saved_bytes(struct data *d, size_t *n)
+{
+    struct hill_why why = {""};
+    fill_h2o(d);
+    assert_int_equal(save(d, &why), 0);
+    return read_bytes(n);
+}
+
 static void test_masses_are_read_back_behind_their_layer(void **state)
 {
     (void)state;
@@ -272,9 +281,7 @@ static void test_every_truncated_length_is_refused(void **state)
     struct data d;
     struct hill_why why = {""};
     size_t n;
-    fill(&d);
-    assert_int_equal(save(&d, &why), 0);
-    uint8_t *bytes = read_bytes(&n);
+    uint8_t *bytes = saved_bytes(&d, &n);
     for (size_t i = 0; i < n; i++) {
         write_bytes(bytes, i);
         assert_int_equal(load(NULL, 9, &why), HILL_E_DAMAGED);
@@ -294,9 +301,7 @@ static void test_every_flipped_byte_is_refused(void **state)
     struct data d;
     struct hill_why why = {""};
     size_t n;
-    fill_h2o(&d); /* it has all sections */
-    assert_int_equal(save(&d, &why), 0);
-    uint8_t *bytes = read_bytes(&n);
+    uint8_t *bytes = saved_bytes(&d, &n);
     for (size_t i = 0; i < n; i++) {
         bytes[i] ^= (uint8_t)(1u << i % 8);
         write_bytes(bytes, n);

@@ -1,38 +1,20 @@
-/*
- * bench/bench_clients.h - clients of the running pipeline that note when each token reached them,
- * for the figure "batch".
- *
- * What: up to CLIENTS_MAX connections, each with one request, all read by this thread. "Together"
- * is what counts for a batch: tokens that arrived while every client was decoding, not each
- * client's own speed, because prompts are computed one after another and the first may be done
- * before the last begins. Who calls it: bench_batch.c. Failure: bench_fail(), also when nothing
- * arrives for a minute. Concurrency: one thread.
- */
-#ifndef HILL_BENCH_CLIENTS_H
-#define HILL_BENCH_CLIENTS_H
+/* bench/clients.c - see clients.h. */
+#include "bench/clients.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <zmq.h>
 
 #include "base/clock.h"
-#include "bench/bench_decode_pipeline.h"
-#include "proto/client.h"
+#include "bench/run_pipeline.h"
 
-#define CLIENTS_MAX     8u
-#define CLIENT_TOKENS   2048u
 #define CLIENT_QUIET_MS 60000
 
-struct bench_client {
-    struct client client;
-    uint32_t n; /* tokens that have come */
-    int64_t asked_ns;
-    int64_t at_ns[CLIENT_TOKENS];
-    bool over;
-};
-
 /* Ask for `predict` tokens after the prompt NAME.txt. */
-static inline void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
+void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
 {
     Hill__Sampling sampling = HILL__SAMPLING__INIT; /* temperature 0: greedy */
     Hill__Generate generate = HILL__GENERATE__INIT;
@@ -65,7 +47,7 @@ static inline void client_ask(struct bench_client *c, const char *prompt, uint32
 }
 
 /* Every message that has come; true when one has. */
-static inline bool client_take(struct bench_client *c)
+static bool client_take(struct bench_client *c)
 {
     struct hill_why why = {.text = ""};
     Hill__Message *message;
@@ -90,10 +72,7 @@ static inline bool client_take(struct bench_client *c)
     return some;
 }
 
-/* Read all n clients until `enough` says so. */
-typedef bool clients_enough(const struct bench_client *clients, uint32_t n);
-
-static inline void clients_follow(struct bench_client *clients, uint32_t n, clients_enough *enough)
+void clients_follow(struct bench_client *clients, uint32_t n, clients_enough *enough)
 {
     zmq_pollitem_t items[CLIENTS_MAX];
     for (uint32_t i = 0; i < n; i++)
@@ -107,7 +86,7 @@ static inline void clients_follow(struct bench_client *clients, uint32_t n, clie
     }
 }
 
-static inline bool clients_all_over(const struct bench_client *clients, uint32_t n)
+bool clients_all_over(const struct bench_client *clients, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (!clients[i].over)
@@ -116,19 +95,19 @@ static inline bool clients_all_over(const struct bench_client *clients, uint32_t
 }
 
 /* The first client is decoding. */
-static inline bool clients_first_token(const struct bench_client *clients, uint32_t n)
+bool clients_first_token(const struct bench_client *clients, uint32_t n)
 {
     (void)n;
     return clients[0].n > 0;
 }
 
 /* The second client has its first token. */
-static inline bool clients_second_began(const struct bench_client *clients, uint32_t n)
+bool clients_second_began(const struct bench_client *clients, uint32_t n)
 {
     return n > 1 && clients[1].n > 0;
 }
 
-static inline void client_cancel(struct bench_client *c)
+void client_cancel(struct bench_client *c)
 {
     Hill__Cancel cancel = HILL__CANCEL__INIT; /* id 0: the one of this connection */
     Hill__Message message = HILL__MESSAGE__INIT;
@@ -138,8 +117,8 @@ static inline void client_cancel(struct bench_client *c)
 }
 
 /* Tokens that came to any of n clients in (from, to], a second. */
-static inline double clients_per_second(const struct bench_client *clients, uint32_t n,
-                                        int64_t from, int64_t to)
+static double clients_per_second(const struct bench_client *clients, uint32_t n, int64_t from,
+                                 int64_t to)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -151,8 +130,7 @@ static inline double clients_per_second(const struct bench_client *clients, uint
 /* Tokens a second of n clients together, from the moment that the last of them has its first token
  * to the moment that the first of them has its last; at least `least` steps of all must lie in
  * between. */
-static inline double clients_together(const char *prompt, uint32_t n, uint32_t predict,
-                                      uint32_t least)
+double clients_together(const char *prompt, uint32_t n, uint32_t predict, uint32_t least)
 {
     static struct bench_client clients[CLIENTS_MAX];
     int64_t from = 0, to = INT64_MAX;
@@ -172,5 +150,3 @@ static inline double clients_together(const char *prompt, uint32_t n, uint32_t p
         bench_fail("%u clients decoded together for less than %u steps", n, least);
     return speed;
 }
-
-#endif

@@ -1,0 +1,190 @@
+/* tests/cpu_scorer/test_pipeline_faults.c - what goes wrong beside the whole pipeline, and whom it
+ * harms: a damaged drive, a silent agent, records out of order; see pipeline_rig.h. */
+#include "tests/cpu_scorer/pipeline_rig.h"
+
+enum { PROMPT = 500, STEPS = 60, MAX = PROMPT + STEPS };
+
+/* A request, most of it on the drive, after its first step. 0: the usual deadline for the agent. */
+static struct rig_request *decoding(uint32_t agent_deadline_ms)
+{
+    struct rig_options o = {.csd = true, .beta = 0.25, .agent_deadline_ms = agent_deadline_ms};
+    struct rig_request *q = gpu_begin(rig_start(&o), 0, PROMPT, MAX, &usual, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    return q;
+}
+
+/* A query of layer 0, of a request of that number. */
+static void push_query(struct rig_request *q, uint64_t query_id, uint64_t request_id)
+{
+    struct rig_question out = {.query = {.header = gpu_header(q, 0),
+                                         .query_id = query_id,
+                                         .n_heads = 4,
+                                         .n_tokens = q->n,
+                                         .request_id = request_id}};
+    gpu_push(q->rig, RING_QUERY, RECORD_QUERY, &out, sizeof out);
+}
+
+static void test_a_damaged_entry_fails_its_request_only(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct kv_selection_settings full = usual;
+    struct rig_request *other = gpu_begin(r, 1, 200, 300, &usual, 0);
+    gpu_prefill(other);
+    assert_int_equal(gpu_decode(other), 0);
+    full.policy = KV_POLICY_FULL;
+    struct rig_request *q = gpu_begin(r, 0, 300, 310, &full, 0);
+    r->agent->damaged_position = 200; /* hot in the other request */
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), HILL_E_DAMAGED);
+    assert_int_equal(gpu_query(q, 1, 300, false), HILL_E_DAMAGED); /* and stays failed */
+    assert_int_equal(r->n_failures, 1);
+    r->agent->damaged_position = UINT32_MAX;
+    gpu_end(q);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(gpu_decode(other), 0);
+    gpu_end(other);
+    q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0); /* on the same slot */
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_tokens_out_of_order_fail_the_request(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_append(q, 0, 10);
+    q->appended[0] = 5;
+    gpu_append(q, 0, 10);
+    assert_int_equal(gpu_query(q, 0, 10, false), HILL_E_PROTOCOL);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_a_silent_agent_is_a_timeout(void **unused)
+{
+    (void)unused;
+    struct rig_request *q = decoding(1500);
+    struct rig *r = q->rig;
+    r->agent->silent = true;
+    assert_int_equal(gpu_decode(q), HILL_E_TIMEOUT);
+    gpu_end(q);
+    gpu_free(gpu_begin(r, 0, PROMPT, MAX, &usual, HILL_E_TIMEOUT)); /* until the next epoch */
+    assert_true(r->n_failures >= 1);
+    rig_stop(r);
+}
+
+static void test_an_interruption_leaves_a_waiting_query(void **unused)
+{
+    (void)unused;
+    struct rig_request *q = decoding(0);
+    struct rig *r = q->rig;
+    r->agent->silent = true;
+    push_query(q, 9, q->request_id);
+    struct timespec pause = {.tv_nsec = 100000000};
+    nanosleep(&pause, NULL);
+    int64_t start = clock_now_ns();
+    gpu_free(q);
+    rig_stop(r); /* says HILL_E_CANCELLED */
+    assert_true(clock_now_ns() - start < CLOCK_MS(5000));
+}
+
+/* A cancelled request's query may come when its slot is another's already. */
+static void test_a_query_of_a_request_that_is_over_is_refused(void **unused)
+{
+    (void)unused;
+    struct rig_request *q = decoding(0);
+    struct rig *r = q->rig;
+    push_query(q, 77, q->request_id + 1);
+    const struct record_selection *answer = gpu_wait(r, RECORD_SELECTION);
+    assert_int_equal(answer->query_id, 77);
+    assert_int_equal(answer->status, HILL_E_PROTOCOL);
+    assert_int_equal(answer->n_selected, 0);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    /* the running one does not notice: its hash is checked at its end */
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+/* The counter is a measurement: bytes that are neither scores nor completions show up in it. */
+static void test_foreign_bytes_on_the_link_are_counted_as_keys(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_prefill(q);
+    r->agent->leak = true;
+    assert_int_equal(gpu_decode(q), 0);
+    assert_int_equal(gpu_decode(q), 0);
+    struct pipeline_stats s = gpu_end(q);
+    assert_int_equal(s.link_key_bytes, 100);
+    assert_int_equal(s.dropped_records, 1);
+    rig_stop(r);
+}
+
+static void test_a_record_of_another_epoch_is_dropped(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false};
+    struct rig *r = rig_start(&o);
+    struct record_seq_end stale = {.header = {RIG_EPOCH - 1, 0, 0, 0}, .request_id = 1};
+    gpu_push(r, RING_APPEND, RECORD_SEQ_END, &stale, sizeof stale);
+    struct rig_request *q = gpu_begin(r, 0, 100, 110, &usual, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    assert_int_equal(gpu_end(q).dropped_records, 1);
+    rig_stop(r);
+}
+
+/* More refusals than the selection ring has room for: the worker counts the answers. */
+static void test_every_senseless_beginning_is_answered(void **unused)
+{
+    (void)unused;
+    enum { BEGINNINGS = 4000 };
+    struct rig_options o = {.csd = false};
+    struct rig *r = rig_start(&o);
+    struct record_seq_begin begin = {.header = {RIG_EPOCH, 1, 0, 0}, .request_id = 1}; /* empty */
+    uint32_t sent = 0, answered = 0;
+    while (answered < BEGINNINGS) {
+        int rc = HILL_E_WOULD_BLOCK;
+        if (sent < BEGINNINGS)
+            rc = shm_ring_push(&r->gpu[RING_APPEND], RECORD_SEQ_BEGIN, &begin, sizeof begin);
+        if (rc == 0) {
+            sent++;
+            continue;
+        }
+        assert_int_equal(rc, HILL_E_WOULD_BLOCK);
+        const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
+        assert_int_equal(ready->status, HILL_E_PROTOCOL);
+        shm_ring_release(&r->gpu[RING_SELECTION]);
+        answered++;
+        if (answered == 1) /* time for the pipeline to fill its ring */
+            usleep(200000);
+    }
+    assert_true(nothing_was_said(r));
+    rig_stop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_damaged_entry_fails_its_request_only),
+        cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
+        cmocka_unit_test(test_a_silent_agent_is_a_timeout),
+        cmocka_unit_test(test_an_interruption_leaves_a_waiting_query),
+        cmocka_unit_test(test_a_query_of_a_request_that_is_over_is_refused),
+        cmocka_unit_test(test_foreign_bytes_on_the_link_are_counted_as_keys),
+        cmocka_unit_test(test_a_record_of_another_epoch_is_dropped),
+        cmocka_unit_test(test_every_senseless_beginning_is_answered),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,46 @@
+/*
+ * tests/gpu_worker/engine_device.h - the one OpenCL device of an engine's test program
+ * ($HILL_DEVICE or the first), opened and closed around all of its tests, and engines on it.
+ */
+#ifndef TESTS_GPU_WORKER_ENGINE_DEVICE_H
+#define TESTS_GPU_WORKER_ENGINE_DEVICE_H
+
+#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/random_model.h"
+
+static struct cldevice device;
+
+/* Group set-up and tear-down of cmocka. */
+static inline int device_open(void **state)
+{
+    struct hill_why why = {0};
+    (void)state;
+    cldevice_set_threads(2);
+    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
+    return 0;
+}
+
+static inline int device_close(void **state)
+{
+    (void)state;
+    cldevice_close(&device);
+    return 0;
+}
+
+/* own_memory: as on a device that has memory of its own, also where this one shares the host's. */
+static inline struct engine *make_engine_on(const struct random_model *m, bool own_memory)
+{
+    struct hill_why why = {0};
+    struct engine *engine = NULL;
+    struct cldevice d = device;
+    d.shares_memory = device.shares_memory && !own_memory;
+    RUN_CHECK(engine_create(&engine, &d, m->file, &m->hp, &why));
+    return engine;
+}
+
+static inline struct engine *make_engine(const struct random_model *m)
+{
+    return make_engine_on(m, false);
+}
+
+#endif
