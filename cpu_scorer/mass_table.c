@@ -1,6 +1,7 @@
 /* cpu_scorer/mass_table.c - see mass_table.h. */
 #include "cpu_scorer/mass_table.h"
 
+#include <float.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +87,27 @@ void mass_table_clear(struct mass_table *t, uint32_t sequence)
     uint64_t lists = t->g.n_layers, first = sequence * lists;
     memset(t->seen + first * t->ctx_tokens, 0, lists * t->ctx_tokens * sizeof *t->seen);
     memset(t->steps + first, 0, lists * sizeof *t->steps);
+}
+
+/* The sums of a layer from token `first` on. */
+static float *seen_from(const struct mass_table *t, uint32_t sequence, uint32_t layer,
+                        uint32_t first)
+{
+    return t->seen + ((uint64_t)sequence * t->g.n_layers + layer) * t->ctx_tokens + first;
+}
+
+void mass_table_add(struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
+                    uint32_t n, const float *mass)
+{
+    float *seen = seen_from(t, sequence, layer, first);
+    for (uint32_t i = 0; i < n; i++)
+        seen[i] += mass[i] >= 0 && mass[i] <= FLT_MAX ? mass[i] : 0;
+}
+
+void mass_table_read(const struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
+                     uint32_t n, float *mass)
+{
+    memcpy(mass, seen_from(t, sequence, layer, first), n * sizeof *mass);
 }
 
 void mass_table_begin(struct mass_table *t, const float *q, uint32_t n_tokens)

@@ -4,11 +4,11 @@
  *
  * What: mass_table_begin takes a query; keys come in any order from anywhere (mass_table_keys, by
  * several threads, each position once); mass_table_finish turns the logits into masses and scores.
- * h2o ranks by the sum over the queries of the decode steps so far, this one included (the
- * prefill's attention never comes by the scorer); oracle by this query's mass alone. A step counts
- * once a layer: a query that is sent again adds nothing. Memory: counted in M_0
- * (kv/plan.c). Who calls it: pipeline_keys.c. Concurrency: mass_table_keys by the pool's threads
- * between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at create;
+ * h2o ranks by the sum over all queries so far, this one included: those of the prompt come summed
+ * (mass_table_add; of a restored session, all that were before); oracle ranks by this query's mass
+ * alone. A step counts once a layer: a query that is sent again adds nothing. Memory: counted in
+ * M_0 (kv/plan.c). Who calls it: pipeline_keys.c. Concurrency: mass_table_keys by the pool's
+ * threads between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at create;
  * HILL_E_PROTOCOL when tokens are missing.
  */
 #ifndef HILL_CPU_SCORER_MASS_TABLE_H
@@ -29,6 +29,14 @@ uint64_t mass_table_bytes(const struct mass_table *t);
 
 /* The sums of a sequence start at 0. */
 void mass_table_clear(struct mass_table *t, uint32_t sequence);
+
+/* Add to the sums of tokens first .. first + n - 1 of a layer, which are below ctx_tokens. What is
+ * no number, or negative, counts as 0. */
+void mass_table_add(struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
+                    uint32_t n, const float *mass);
+/* Their sums. */
+void mass_table_read(const struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
+                     uint32_t n, float *mass);
 
 /* q [n_heads][head_dim] over positions 0 .. n_tokens - 1. */
 void mass_table_begin(struct mass_table *t, const float *q, uint32_t n_tokens);

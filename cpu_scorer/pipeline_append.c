@@ -509,6 +509,9 @@ static int take_record(struct pipeline *p, uint32_t type, const void *payload, u
         return 1;
     case RECORD_APPEND:
         return take_append(p, payload);
+    case RECORD_MASS:
+        keys_take_mass(p, payload);
+        return 1;
     case RECORD_STEP_END:
         return take_step_end(p, payload);
     case RECORD_SEQ_END:

@@ -51,7 +51,8 @@ struct layer_state {
     uint32_t
         uncommitted; /* of them on their way to the cold pool out of the append ring, nowhere yet */
     uint32_t moving; /* hot tokens on their way down */
-    uint32_t low;    /* no hot token but sinks below this position */
+    uint32_t weighed; /* h2o: tokens whose mass in the prompt's queries has come: 0 .. weighed-1 */
+    uint32_t low;     /* no hot token but sinks below this position */
     /* placement by a policy; nothing new is ordered before these moves are over */
     struct policy *policy; /* NULL: by recency */
     uint32_t *kept; /* [max_tokens]: cold slot that holds a copy of a hot token, or COLD_NONE */
@@ -307,6 +308,13 @@ void keys_look(struct pipeline *p, struct sequence *s, const struct record_appen
 /* Tokens were placed, in order. */
 void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
                  const uint8_t *entries);
+/* A MASS of the append ring. */
+void keys_take_mass(struct pipeline *p, const struct record_mass *r);
+/* The sums of a layer's tokens, to be saved. */
+void keys_read_mass(const struct pipeline *p, const struct sequence *s, uint32_t layer,
+                    uint32_t first, uint32_t n, float *mass);
+/* Has the layer all that its queries are added to? */
+bool keys_weighed(const struct sequence *s, const struct layer_state *l);
 /* A query, which is open until keys_step has said 1: set up; then steps of a wait (1 done, 0 not
  * yet, negative: failed); after a failure keys_back is waited for. */
 void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q);
@@ -325,6 +333,8 @@ int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer,
                    uint32_t staging);
 /* What a query waits for: 1 done, 0 not yet, negative: failed. */
 typedef int wait_step(struct pipeline *p, struct sequence *s, const struct record_query *q);
+/* Wait until its N tokens are there. 0, or an error. */
+int query_await_tokens(struct pipeline *p, struct sequence *s, const struct record_query *q);
 /* The last n of the query's N tokens, when they are there, into the sequence's staging slots. */
 int query_stage(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t n);
 /* Wait until push has found room in the selection ring. */

@@ -337,6 +337,39 @@ void keys_complete(struct pipeline *p, const struct record_completion *c)
     }
 }
 
+/* ---- attention before the first query -------------------------------------------------------- */
+
+bool keys_weighed(const struct sequence *s, const struct layer_state *l)
+{
+    return s->settings.policy != KV_POLICY_H2O || l->weighed >= s->prompt_tokens;
+}
+
+void keys_take_mass(struct pipeline *p, const struct record_mass *r)
+{
+    struct sequence *s = &p->sequences[r->header.sequence];
+    struct layer_state *l = &s->layers[r->header.layer];
+    if (s->state != SEQUENCE_ACTIVE || s->status || s->leaving)
+        return;
+    if (s->settings.policy != KV_POLICY_H2O || r->status || r->first != l->weighed ||
+        r->n_tokens > s->prompt_tokens - l->weighed || r->n_tokens > l->appended - l->weighed) {
+        pipeline_fail(p, s, HILL_E_PROTOCOL,
+                      "attention of tokens %u..%u of layer %u came after that of %u of the "
+                      "prompt's %u (%u were appended)",
+                      r->first, r->first + r->n_tokens - 1, r->header.layer, l->weighed,
+                      s->prompt_tokens, l->appended);
+        return;
+    }
+    mass_table_add(p->keys->mass, s->index, r->header.layer, r->first, r->n_tokens,
+                   (const float *)(const void *)(r + 1));
+    l->weighed += r->n_tokens;
+}
+
+void keys_read_mass(const struct pipeline *p, const struct sequence *s, uint32_t layer,
+                    uint32_t first, uint32_t n, float *mass)
+{
+    mass_table_read(p->keys->mass, s->index, layer, first, n, mass);
+}
+
 /* ---- evaluating ----------------------------------------------------------------------------- */
 
 static void run_hot(void *context, uint32_t first, uint32_t end)

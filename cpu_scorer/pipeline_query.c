@@ -50,16 +50,18 @@ static int wait_for(struct pipeline *p, struct sequence *s, const struct record_
 
 /* ---- before the relay --------------------------------------------------------------------- */
 
-/* The N tokens are all placed, and what of them goes cold at once is committed. */
+/* The N tokens are all placed, what of them goes cold at once is committed, and h2o has what its
+ * prompt attended to. */
 static int tokens_there(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
     const struct layer_state *l = &s->layers[q->header.layer];
     uint64_t request = s->request_id;
     for (;;) {
-        if (l->appended >= q->n_tokens && l->uncommitted == 0)
+        bool come = l->appended >= q->n_tokens && keys_weighed(s, l);
+        if (come && l->uncommitted == 0)
             return 1;
         int commits = agent_pump_commits(p);
-        int appends = l->appended < q->n_tokens ? append_pump(p) : 0;
+        int appends = come ? 0 : append_pump(p);
         if (commits < 0 || appends < 0)
             return commits < 0 ? commits : appends;
         if (s->state != SEQUENCE_ACTIVE || s->request_id != request || s->leaving)
@@ -91,6 +93,15 @@ static int check_query(struct pipeline *p, struct sequence *s, const struct reco
         return HILL_E_PROTOCOL;
     }
     return 0;
+}
+
+int query_await_tokens(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    int rc = check_query(p, s, q);
+    if (rc)
+        return rc;
+    ahead_release(p, s, q);
+    return wait_for(p, s, q, tokens_there, false);
 }
 
 /* ---- scoring ------------------------------------------------------------------------------ */
@@ -523,11 +534,7 @@ static int gather_ahead(struct pipeline *p, struct sequence *s, const struct rec
 int query_stage(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t n)
 {
     struct holding *h = &s->held[0];
-    int rc = check_query(p, s, q);
-    if (rc)
-        return rc;
-    ahead_release(p, s, q);
-    rc = wait_for(p, s, q, tokens_there, false);
+    int rc = query_await_tokens(p, s, q);
     if (!rc)
         rc = shm_arena_take(p->io.staging, n, h->staging);
     if (rc)
@@ -614,11 +621,7 @@ static int go_past_query(struct pipeline *p, uint32_t layer)
 static int work_out(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
     uint32_t list = pipeline_list(p, s->index, q->header.layer);
-    int rc = check_query(p, s, q);
-    if (rc)
-        return rc;
-    ahead_release(p, s, q);
-    rc = wait_for(p, s, q, tokens_there, false);
+    int rc = query_await_tokens(p, s, q);
     int64_t k = rc ? rc : select_tokens(p, s, q);
     if (k < 0)
         return (int)k;

@@ -190,11 +190,12 @@ static void soften_tile(float *p, float *m, float16 *l, float *alpha)
 
 /*
  * Chunk rows at positions first .. first + n_rows - 1. Index 0: block of SUBS row tiles, index 1: head.
- * out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]
+ * out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]; log_sums [N_HEADS][tiles][ROWS], or
+ * NULL: log2 of each softmax' denominator, of scores as score_tile has them.
  */
 __kernel void attend_chunk(__global const float *q, uint tiles, __global const half *kt,
                            __global const half *v, uint panels, uint first, uint n_rows,
-                           __global float *out)
+                           __global float *out, __global float *log_sums)
 {
     size_t block = get_global_id(0), head = get_global_id(1), kv_head = head / GROUP;
     uint tile0 = block * SUBS, tile_end = min(tile0 + SUBS, (n_rows + ROWS - 1) / ROWS);
@@ -226,6 +227,8 @@ __kernel void attend_chunk(__global const float *q, uint tiles, __global const h
         __global float *to = out + ((size_t)tile * N_HEADS + head) * HEAD_DIM * ROWS;
         for (int r = 0; r < ROWS; r++) {
             float sum = sum16(l[sub * ROWS + r]);
+            if (log_sums)
+                log_sums[(head * tiles + tile) * ROWS + r] = m[sub * ROWS + r] + log2(sum);
             for (int j = 0; j < VECTORS; j++) {
                 float lanes[16];
                 vstore16(o[(sub * VECTORS + j) * ROWS + r] / sum, 0, lanes);
@@ -234,4 +237,46 @@ __kernel void attend_chunk(__global const float *q, uint tiles, __global const h
             }
         }
     }
+}
+
+/*
+ * What keys are attended to: sums [N_HEADS][16 * panels] of each key's softmax weight over the queries so far, to
+ * which a chunk's rows are added. Index 0: tile of KEYS keys, index 1: head. Weights are added one row after the
+ * other, in the order of positions, so that a sum does not depend on how the prompt is cut into chunks; keys of this
+ * chunk begin at 0. A weight that is no number counts as 0.
+ */
+__kernel void weigh_chunk(__global const float *q, uint tiles, __global const half *kt, uint panels, uint first,
+                          uint n_rows, __global const float *log_sums, __global float *sums)
+{
+    size_t head = get_global_id(1);
+    uint key0 = get_global_id(0) * KEYS;
+    __global const float *qh = q + (head * tiles) * HEAD_DIM * ROWS;
+    __global const half *kh = kt + (head / GROUP) * panels * HEAD_DIM * 16 + (size_t)key0 * HEAD_DIM;
+    __global float *to = sums + head * panels * 16 + key0;
+    float p[ROWS * KEYS];
+    float16 total[KEYS / 16];
+    for (uint c = 0; c < KEYS / 16; c++) {
+        int16 key = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + (int)(key0 + c * 16);
+        total[c] = select(vload16(c, to), (float16)(0.0f), key >= (int16)((int)first));
+    }
+    for (uint row = key0 < first ? 0 : (key0 - first) / ROWS * ROWS; row < n_rows; row += ROWS) {
+        score_tile(qh + (size_t)row * HEAD_DIM, kh, key0, first + row, p);
+        for (uint r = 0; r < min((uint)ROWS, n_rows - row); r++) {
+            float16 log_sum = (float16)(log_sums[head * tiles * ROWS + row + r]);
+            for (uint c = 0; c < KEYS / 16; c++)
+                total[c] += fmax(exp2(vload16(c, p + r * KEYS) - log_sum), (float16)(0.0f));
+        }
+    }
+    for (uint c = 0; c < KEYS / 16; c++)
+        vstore16(total[c], c, to);
+}
+
+/* out [16 * panels]: the heads' sums, added in their order. Index 0: 16 keys. */
+__kernel void weigh_heads(__global const float *sums, uint panels, __global float *out)
+{
+    size_t panel = get_global_id(0);
+    float16 total = vload16(panel, sums);
+    for (uint head = 1; head < N_HEADS; head++)
+        total += vload16(head * panels + panel, sums);
+    vstore16(total, panel, out);
 }

@@ -18,6 +18,7 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_GEMM_STORE] = "gemm_store",     [KERNEL_GEMM_ADD] = "gemm_add",
     [KERNEL_GEMM_SWIGLU] = "gemm_swiglu",   [KERNEL_NORM_ROWS] = "norm_rows",
     [KERNEL_ROTATE_STORE] = "rotate_store", [KERNEL_ATTEND_CHUNK] = "attend_chunk",
+    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",   [KERNEL_WEIGH_HEADS] = "weigh_heads",
     [KERNEL_STEP] = "decode_step",
 };
 
@@ -301,6 +302,7 @@ void engine_destroy(struct engine *e)
         engine_release(e, buffers[i]);
     decode_release(e);
     release_slots(e);
+    mass_release(e);
     for (int i = 0; i < 2; i++)
         if (e->stored[i])
             clReleaseEvent(e->stored[i]);

@@ -7,19 +7,18 @@
  * queries and new entries out, selected entries in, attend. Who selects is not known here: step.c
  * speaks to the scorer, tests select by hand. A step has rows: tokens of as many sequences, for
  * which the weights are read once. Order of calls: create, configure, then any number of
- *     prompt: prefill_begin, prefill_tokens*, { prefill_enqueue(u), prefill_read(u) } for all units
- *             in order, prefill_logits
- *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
- *             step_run } for each layer in order, step_logits for each row
- * One prompt and one step at a time; steps may be run between the calls of a prompt. Either is
- * abandoned by beginning the next one. Exactness: F32, BF16 and Q8_0 weights are computed in F32
- * (exact conversions), F16 weights stay F16 and are widened when loaded into registers; sums are
- * F32. The order of every sum depends on shapes and list length only, never on slot numbers, chunk
- * rows, the other rows of a step or timing: the same input gives the same bits on one device.
- * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
- * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
- * order or out of range). why names it. Who calls it: request.c, step.c and tests. Concurrency: one
- * thread.
+ *     prompt: prefill_begin, [prefill_weigh,] prefill_tokens*, { prefill_enqueue(u),
+ * prefill_read(u) } for all units in order, prefill_logits step:   step_begin, { { step_query,
+ * step_guess, step_upload*, step_attend } for each row, step_run } for each layer in order,
+ * step_logits for each row One prompt and one step at a time; steps may be run between the calls of
+ * a prompt. Either is abandoned by beginning the next one. Exactness: F32, BF16 and Q8_0 weights
+ * are computed in F32 (exact conversions), F16 weights stay F16 and are widened when loaded into
+ * registers; sums are F32. The order of every sum depends on shapes and list length only, never on
+ * slot numbers, chunk rows, the other rows of a step or timing: the same input gives the same bits
+ * on one device. Failure: HILL_E_NODEV (the device refused something; the engine is of no further
+ * use), HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call
+ * out of order or out of range). why names it. Who calls it: request.c, step.c and tests.
+ * Concurrency: one thread.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_H
 #define HILL_GPU_WORKER_ENGINE_H
@@ -77,6 +76,17 @@ struct engine_unit {
 };
 
 int engine_prefill_begin(struct engine *engine, uint32_t n_tokens, struct hill_why *why);
+/* Right after engine_prefill_begin: what the prompt's queries attend to is summed too, a layer at a
+ * time. Costs about half as much as attention does again, and the last layer's attention. */
+int engine_prefill_weigh(struct engine *engine, struct hill_why *why);
+/* The bytes that this takes beside engine_kv_bytes_needed. */
+uint64_t engine_mass_bytes_needed(const struct engine *engine, uint32_t n_prompt);
+/* mass [count] of tokens first .. first + count - 1 of a layer: the softmax weights that all
+ * queries of the prompt give them, summed over queries and heads, in an order that does not depend
+ * on chunks. When the entries of the layer's last unit have been read, and before the unit after
+ * the next one is queued. Waits. */
+int engine_prefill_mass(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
+                        float *mass, struct hill_why *why);
 /* The prompt's next tokens (ids below n_vocab), in as many calls as the caller likes: a long prompt
  * takes a while. Units can be queued when all are there. */
 int engine_prefill_tokens(struct engine *engine, const uint32_t *tokens, uint32_t count,

@@ -1,6 +1,6 @@
 /*
- * gpu_worker/engine_internal.h - the engine's inside, shared by engine.c, weights.c, prefill.c and
- * decode.c only. Shapes are in engine.h and at the heads of the kernels.
+ * gpu_worker/engine_internal.h - the engine's inside, shared by engine.c, weights.c, prefill.c,
+ * prefill_mass.c and decode.c only. Shapes are in engine.h and at the heads of the kernels.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_INTERNAL_H
 #define HILL_GPU_WORKER_ENGINE_INTERNAL_H
@@ -24,6 +24,8 @@ enum kernel {
     KERNEL_NORM_ROWS = KERNEL_TYPED_COUNT,
     KERNEL_ROTATE_STORE,
     KERNEL_ATTEND_CHUNK,
+    KERNEL_WEIGH_CHUNK,
+    KERNEL_WEIGH_HEADS,
     KERNEL_STEP,
     KERNEL_COUNT
 };
@@ -125,6 +127,11 @@ struct engine {
     cl_event stored[2];                                       /* entries[u % 2] are computed */
     cl_event settled;                                         /* all that was queued is computed */
     uint32_t n_tokens, tokens_given, n_chunks, panels, units_queued, units_read;
+    /* of a prompt whose attention is summed (prefill_mass.c) */
+    bool weighs;
+    struct device_buffer log_sums, head_sums; /* as attention.cl says */
+    struct device_buffer mass[2];             /* [N]: of the layer l in l % 2 */
+    cl_event weighed[2];                      /* mass[l % 2] is computed */
 
     /* decode; buffers of rows are laid out as decode.cl says, for n_sequences rows */
     struct device_buffer step_attended, step_activated, partial, counters;
@@ -209,6 +216,16 @@ void *engine_map_pages(uint64_t bytes, uint64_t *mapped);
 int decode_reserve(struct engine *e, struct hill_why *why);
 void decode_release(struct engine *e);
 uint64_t decode_bytes(const struct engine *e);
+
+/* Where the softmax' denominators of a chunk go; NULL: nowhere. */
+static inline cl_mem mass_log_sums(const struct engine *e)
+{
+    return e->weighs ? e->log_sums.mem : NULL;
+}
+/* Add a unit's attention, which was queued, to its layer's sums; done: the last of it. */
+int mass_enqueue(struct engine *e, const struct engine_unit *u, cl_event *done,
+                 struct hill_why *why);
+void mass_release(struct engine *e);
 
 /* Cosine and sine of each pair at a position: out [rope_dims]. */
 void engine_turns(const struct engine *e, uint32_t position, float *out);

@@ -4,9 +4,9 @@
  * One unit is one chunk of one layer. Hidden states of all tokens stay on the device; so do the
  * keys and values of the current layer only, packed for attention. Entries leave in the order in
  * which they are computed, two chunks' worth at a time. In the last layer only the last token's
- * state is needed: earlier chunks end at their keys and values, and of the last chunk only the
- * block of the last token goes on. That changes no bit of it: a row's result does not depend on
- * other rows.
+ * state is needed: earlier chunks end at their keys and values (or at what they attend to, where
+ * that is asked for: prefill_mass.c), and of the last chunk only the block of the last token goes
+ * on. That changes no bit of it: a row's result does not depend on other rows.
  */
 #include <string.h>
 
@@ -92,6 +92,7 @@ int engine_prefill_begin(struct engine *e, uint32_t n_tokens, struct hill_why *w
     int rc = engine_finish(e, why);
     if (!rc)
         rc = reserve_prefill(e, n_tokens, why);
+    e->weighs = false;
     e->n_tokens = rc ? 0 : n_tokens;
     e->tokens_given = 0;
     e->n_chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens;
@@ -170,21 +171,28 @@ static void keep_settled(struct engine *e, cl_event event)
     e->settled = event;
 }
 
-/* Attention and FFN of the unit's row tiles from block_start * ATTEND_SUBTILES on. */
+/* Attention of the unit's row tiles from block_start * ATTEND_SUBTILES on. */
+static int enqueue_attention(struct engine *e, const struct engine_unit *u, uint32_t block_start,
+                             struct hill_why *why)
+{
+    uint32_t tiles = row_tiles(u->count);
+    uint32_t blocks = (tiles + ATTEND_SUBTILES - 1) / ATTEND_SUBTILES;
+    cl_mem log_sums = mass_log_sums(e);
+    return LAUNCH(e, KERNEL_ATTEND_CHUNK, 0, block_start, blocks - block_start, e->hp.n_heads, NULL,
+                  why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
+                  ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(u->first), ARG_U32(u->count),
+                  ARG_BUFFER(e->attended.mem), ARG_BUFFER(log_sums));
+}
+
+/* What follows attention, for the same row tiles. */
 static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t block_start,
                         struct hill_why *why)
 {
     const struct layer_weights *w = &e->layers[u->layer];
     uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u->count);
-    uint32_t blocks = (tiles + ATTEND_SUBTILES - 1) / ATTEND_SUBTILES;
     uint32_t start = block_start * ATTEND_SUBTILES, rest = tiles - start;
     cl_event settled = NULL;
-    int rc = LAUNCH(e, KERNEL_ATTEND_CHUNK, 0, block_start, blocks - block_start, e->hp.n_heads,
-                    NULL, why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
-                    ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(u->first), ARG_U32(u->count),
-                    ARG_BUFFER(e->attended.mem));
-    if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_ADD, w->output.f16, start, rest, w->output.panels / 2, NULL, why,
+    int rc = LAUNCH(e, KERNEL_GEMM_ADD, w->output.f16, start, rest, w->output.panels / 2, NULL, why,
                     ARG_BUFFER(e->attended.mem), ARG_U32(q_dims), ARG_BUFFER(w->output.buffer),
                     ARG_U32(w->output.k), ARG_U32(u->count), ARG_BUFFER(e->hidden.mem),
                     ARG_U32(e->hidden_stride), ARG_U32(u->first));
@@ -208,6 +216,15 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
     return rc;
 }
 
+static int enqueue_mass(struct engine *e, const struct engine_unit *u, struct hill_why *why)
+{
+    cl_event done = NULL;
+    int rc = mass_enqueue(e, u, &done, why);
+    if (done)
+        keep_settled(e, done);
+    return rc;
+}
+
 int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why)
 {
     if (unit != e->units_queued || unit >= engine_prefill_units(e) || unit >= e->units_read + 2 ||
@@ -215,9 +232,15 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
         return hill_fail(why, HILL_E_INVALID, "prefill unit %u is out of order", unit);
     struct engine_unit u = engine_prefill_unit(e, unit);
     bool last_layer = u.layer + 1 == e->hp.n_layers, last_chunk = u.first + u.count == e->n_tokens;
+    bool goes_on = !last_layer || last_chunk;
+    uint32_t from = last_layer ? (row_tiles(u.count) - 1) / ATTEND_SUBTILES : 0;
     int rc = enqueue_keys(e, &u, unit % 2, why);
-    if (!rc && (!last_layer || last_chunk))
-        rc = enqueue_rest(e, &u, last_layer ? (row_tiles(u.count) - 1) / ATTEND_SUBTILES : 0, why);
+    if (!rc && (goes_on || e->weighs))
+        rc = enqueue_attention(e, &u, e->weighs ? 0 : from, why);
+    if (!rc && e->weighs)
+        rc = enqueue_mass(e, &u, why);
+    if (!rc && goes_on)
+        rc = enqueue_rest(e, &u, from, why);
     if (!rc)
         rc = cldevice_check(clFlush(e->queue), "the device failed", why);
     e->units_queued += rc ? 0 : 1;

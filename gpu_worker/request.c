@@ -136,6 +136,8 @@ static int admit(const struct request *r, struct hill_why *why)
     if (r->prefill->restore)
         return 0; /* nothing of it is computed */
     uint64_t needed = engine_kv_bytes_needed(w->engine, r->prompt);
+    if (request_weighs(r))
+        needed += engine_mass_bytes_needed(w->engine, r->prompt);
     if (w->gpu_kv_cap_bytes && needed > w->gpu_kv_cap_bytes)
         return hill_fail(
             why, HILL_E_NOSPACE,
@@ -262,6 +264,8 @@ int request_check_ready(struct request *r, struct hill_why *why)
         return restore_begin(r, why);
     if (!rc)
         rc = engine_prefill_begin(r->w->engine, r->prompt, why);
+    if (!rc && request_weighs(r))
+        rc = engine_prefill_weigh(r->w->engine, why);
     r->units = engine_prefill_units(r->w->engine);
     r->state = REQUEST_LOADING;
     return rc;
@@ -358,6 +362,54 @@ static int append_entries(struct request *r, struct hill_why *why)
     return 0;
 }
 
+bool request_weighs(const struct request *r)
+{
+    return r->prefill->selection->policy == KV_POLICY_H2O;
+}
+
+int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
+                         struct record_mass **out, struct hill_why *why)
+{
+    struct dataplane *plane = &r->w->plane;
+    uint32_t most =
+        (shm_ring_payload_max(&plane->append) - (uint32_t)sizeof **out) / (uint32_t)sizeof(float);
+    uint32_t n = rest < most ? rest : most;
+    void *payload;
+    r->w->waiting = r;
+    int rc = dataplane_reserve(plane, &plane->append, (uint32_t)(sizeof **out + n * sizeof(float)),
+                               &payload, worker_deadline(), why);
+    r->w->waiting = NULL;
+    if (rc)
+        return rc;
+    *out = payload;
+    **out = (struct record_mass){.header = request_header(r, layer), .first = first, .n_tokens = n};
+    return 0;
+}
+
+void request_publish_mass(struct request *r, const struct record_mass *record)
+{
+    shm_ring_publish(&r->w->plane.append, RECORD_MASS,
+                     (uint32_t)(sizeof *record + record->n_tokens * sizeof(float)));
+}
+
+/* After a layer's last entries: what the prompt's queries have attended to there. */
+static int append_mass(struct request *r, uint32_t layer, struct hill_why *why)
+{
+    int rc = 0;
+    for (uint32_t first = 0; !rc && first < r->prompt;) {
+        struct record_mass *record;
+        rc = request_reserve_mass(r, layer, first, r->prompt - first, &record, why);
+        if (!rc)
+            rc = engine_prefill_mass(r->w->engine, layer, first, record->n_tokens,
+                                     (float *)(void *)(record + 1), why);
+        if (rc)
+            return rc;
+        first += record->n_tokens;
+        request_publish_mass(r, record);
+    }
+    return rc;
+}
+
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why)
 {
     struct record_step_end end = {.header = request_header(r, 0), .n_tokens = n_tokens};
@@ -367,9 +419,12 @@ int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why 
 int request_append_unit(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
+    struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
     int rc = enqueue(r, r->unit + 2, why);
     if (!rc)
         rc = append_entries(r, why);
+    if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
+        rc = append_mass(r, u.layer, why);
     if (rc)
         return rc;
     request_progress(r, ++r->unit);

@@ -87,6 +87,13 @@ int request_append_unit(struct request *r, struct hill_why *why);
 /* Of its prompt or session: units done of r->units. */
 void request_progress(struct request *r, uint32_t done);
 struct record_header request_header(const struct request *r, uint32_t layer);
+/* Does the scorer rank by what all its queries have attended to? Then it is told of those that it
+ * has not seen: a MASS record of as many of `rest` tokens from `first` on as the ring takes, whose
+ * n_tokens says how many; the caller fills it in. Given back by publishing, or not at all. */
+bool request_weighs(const struct request *r);
+int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
+                         struct record_mass **out, struct hill_why *why);
+void request_publish_mass(struct request *r, const struct record_mass *record);
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the
  * request is at its end. */

@@ -135,7 +135,21 @@ static int check_read(const struct checked *c)
     int rc = check_range(c, "n_tokens", r->n_tokens, 1, KV_MAX_TOKENS);
     if (rc == 0)
         rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
+    if (rc == 0)
+        rc = check_range(c, "what", r->what, READ_ENTRIES, READ_MASS);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
+}
+
+static int check_mass(const struct checked *c)
+{
+    const struct record_mass *r = c->payload;
+    int rc = check_status(c, r->status);
+    if (rc == 0)
+        rc = check_range(c, "n_tokens", r->n_tokens, r->status ? 0 : 1,
+                         r->status ? 0 : KV_MAX_TOKENS);
+    if (rc == 0)
+        rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
+    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_tokens * sizeof(float));
 }
 
 static int check_entries(const struct checked *c)
@@ -311,6 +325,7 @@ static const struct {
     {RECORD_PROMPT, sizeof(struct record_prompt), "PROMPT", check_prompt},
     {RECORD_RESUME, sizeof(struct record_resume), "RESUME", check_resume},
     {RECORD_READ, sizeof(struct record_read), "READ", check_read},
+    {RECORD_MASS, sizeof(struct record_mass), "MASS", check_mass},
     {RECORD_ENTRIES, sizeof(struct record_entries), "ENTRIES", check_entries},
     {RECORD_SELECTION, sizeof(struct record_selection), "SELECTION", check_selection},
     {RECORD_SEQ_READY, sizeof(struct record_seq_ready), "SEQ_READY", check_seq_ready},

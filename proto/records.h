@@ -3,14 +3,17 @@
  *
  * Every record starts with struct record_header. All numbers little endian, fixed width; arrays
  * follow the struct at the offsets named. A receiver checks epoch, ids and every count against the
- * record's size before use (records.c). Rings (proto/layout.h says where they lie): append      GPU
- * worker -> scorer  SEQ_BEGIN, RESUME, APPEND, STEP_END, SEQ_END: in order query       GPU worker
- * -> scorer QUERY (refers to appended tokens by N; the scorer drains append up to N first),
- * READS_DONE, READ selection   scorer
- * -> GPU worker  SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer to SEQ_END), ENTRIES
- * (answer to READ) command scorer -> agent       AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS,
- * TRIM: urgent, ordered background scorer -> agent       DEMOTE, FETCH (of a promotion) score agent
- * -> scorer SCORE_BLOCK completion  agent -> scorer COMPLETION, one for every command
+ * record's size before use (records.c). Rings (proto/layout.h says where they lie):
+ * - append, GPU worker to scorer: SEQ_BEGIN, RESUME, APPEND, MASS, STEP_END, SEQ_END, in order;
+ * - query, GPU worker to scorer: QUERY (refers to appended tokens by N; the scorer drains append up
+ *   to N first), READS_DONE, READ;
+ * - selection, scorer to GPU worker: SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer
+ *   to SEQ_END), ENTRIES or MASS (answers to READ);
+ * - command, scorer to agent: AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent,
+ * ordered;
+ * - background, scorer to agent: DEMOTE, FETCH (of a promotion);
+ * - score, agent to scorer: SCORE_BLOCK;
+ * - completion, agent to scorer: COMPLETION, one for every command.
  */
 #ifndef HILL_PROTO_RECORDS_H
 #define HILL_PROTO_RECORDS_H
@@ -32,6 +35,7 @@ enum record_type {
     RECORD_RESUME = 7,
     RECORD_READ = 8,
     RECORD_PROMPT = 9,
+    RECORD_MASS = 10,
     RECORD_SELECTION = 16,
     RECORD_SEQ_READY = 17,
     RECORD_SEQ_STATS = 18,
@@ -72,6 +76,19 @@ struct record_append {
     uint32_t first, n_tokens;
     uint64_t reserved;
     /* then entries */
+};
+
+/* Of a sequence that ranks by the attention of all queries so far (policy h2o): the attention that
+ * tokens first .. first + n_tokens - 1 of a layer have had, summed over queries and heads. In the
+ * append ring that of the prompt's queries, or of a restored session's: all tokens of a layer, in
+ * order, after their APPENDs and before the STEP_END. In the selection ring the answer to a READ of
+ * READ_MASS; n_tokens is 0 with a status. */
+struct record_mass {
+    struct record_header header;
+    uint32_t read_id; /* of the READ; else 0 */
+    uint32_t first, n_tokens;
+    int32_t status; /* 0, or a hill_error */
+    /* then float mass[n_tokens] */
 };
 
 /* All layers of step have been appended: the step is whole. n_tokens: the sequence's length now.
@@ -137,13 +154,18 @@ struct record_resume {
     struct hash_state selection_hash;
 };
 
-/* Entries first .. first + n_tokens - 1 of a layer, to be saved: at most as many as a selection of
- * the sequence may have. Answered by ENTRIES; a record of the sequence as QUERY is, between steps.
- */
+/* Tokens first .. first + n_tokens - 1 of a layer, to be saved: at most as many as a selection of
+ * the sequence may have. A record of the sequence as QUERY is, between steps. */
+enum read_what {
+    READ_ENTRIES = 0, /* answered by ENTRIES */
+    READ_MASS = 1,    /* answered by MASS */
+};
+
 struct record_read {
     struct record_header header;
     uint32_t read_id; /* of the same counter as query ids */
-    uint32_t first, n_tokens, reserved;
+    uint32_t first, n_tokens;
+    uint32_t what; /* enum read_what */
     uint64_t request_id, reserved2;
 };
 
@@ -325,6 +347,7 @@ _Static_assert(sizeof(struct record_reads_done) == 32, "layout");
 _Static_assert(sizeof(struct record_prompt) == 32, "layout");
 _Static_assert(sizeof(struct record_resume) == 128, "layout");
 _Static_assert(sizeof(struct record_read) == 48, "layout");
+_Static_assert(sizeof(struct record_mass) == 32, "layout");
 _Static_assert(sizeof(struct record_entries) == 144, "layout");
 _Static_assert(sizeof(struct record_selection) == 32, "layout");
 _Static_assert(sizeof(struct selected_upload) == 16, "layout");

@@ -440,13 +440,34 @@ static void gpu_step_end(struct rig_request *q)
     q->step++;
 }
 
+/* What the prompt's queries attended to, made up, some tokens at a time. */
+static void gpu_weigh(struct rig_request *q, uint32_t layer)
+{
+    for (uint32_t first = 0; first < q->n; first += 100) {
+        uint32_t n = q->n - first < 100 ? q->n - first : 100;
+        struct {
+            struct record_mass mass;
+            float values[100];
+        } out = {.mass = {.header = gpu_header(q, layer), .first = first, .n_tokens = n}};
+        for (uint32_t i = 0; i < n; i++) {
+            out.values[i] = (float)rig_random(&q->random, 1000) / 500;
+            q->seen[layer][first + i] += out.values[i];
+        }
+        gpu_push(q->rig, RING_APPEND, RECORD_MASS, &out,
+                 (uint32_t)(sizeof out.mass + n * sizeof(float)));
+    }
+}
+
 static void gpu_prefill(struct rig_request *q)
 {
-    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
         while (q->appended[layer] < q->n) {
             uint32_t left = q->n - q->appended[layer];
             gpu_append(q, layer, left < 24 ? left : 24);
         }
+        if (q->settings.policy == KV_POLICY_H2O)
+            gpu_weigh(q, layer);
+    }
     gpu_step_end(q);
 }
 

@@ -186,6 +186,51 @@ static void test_a_new_sequence_has_seen_nothing(void **unused)
     rig_stop(r);
 }
 
+/* A MASS of one layer that is not what has to come next fails its request alone. */
+static void weigh_wrongly(struct rig *r, uint32_t first, uint32_t n, uint32_t policy)
+{
+    struct kv_selection_settings how = settings_of(policy);
+    struct rig_request *q = gpu_begin(r, 0, 40, 60, &how, 0);
+    uint32_t failures = atomic_load_explicit(&r->n_failures, memory_order_relaxed);
+    struct {
+        struct record_mass mass;
+        float values[60];
+    } out = {.mass = {.header = gpu_header(q, 1), .first = first, .n_tokens = n}};
+    gpu_append(q, 1, 24);
+    gpu_push(r, RING_APPEND, RECORD_MASS, &out, (uint32_t)(sizeof out.mass + n * sizeof(float)));
+    gpu_end(q);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), failures + 1);
+}
+
+static void test_attention_of_other_tokens_is_refused(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .policy = KV_POLICY_H2O};
+    struct rig *r = rig_start(&o);
+    weigh_wrongly(r, 1, 10, KV_POLICY_H2O);    /* not from the first */
+    weigh_wrongly(r, 0, 25, KV_POLICY_H2O);    /* not appended yet */
+    weigh_wrongly(r, 0, 10, KV_POLICY_ORACLE); /* it ranks by nothing of before */
+    rig_stop(r);
+}
+
+/* A query is not answered before what its prompt attended to is there. */
+static void test_a_query_waits_for_the_prompts_attention(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .policy = KV_POLICY_H2O};
+    struct kv_selection_settings how = settings_of(KV_POLICY_H2O);
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+    struct rig_question asked;
+    while (q->appended[0] < q->n)
+        gpu_append(q, 0, q->n - q->appended[0] < 24 ? q->n - q->appended[0] : 24);
+    gpu_ask(q, 0, q->n, false, &asked);
+    gpu_weigh(q, 0);
+    assert_int_equal(gpu_answer(q, 0, q->n, &asked), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
 /* Two at a time, turn by turn. */
 static void test_sequences_do_not_mix(void **unused)
 {
@@ -238,6 +283,8 @@ int main(void)
         cmocka_unit_test(test_the_policies_select_differently),
         cmocka_unit_test(test_a_pipeline_serves_what_it_is_set_up_for),
         cmocka_unit_test(test_the_plan_counts_what_is_allocated),
+        cmocka_unit_test(test_attention_of_other_tokens_is_refused),
+        cmocka_unit_test(test_a_query_waits_for_the_prompts_attention),
         cmocka_unit_test(test_a_new_sequence_has_seen_nothing),
         cmocka_unit_test(test_sequences_do_not_mix),
         cmocka_unit_test(test_a_silent_agent_fails_the_request),

@@ -128,6 +128,122 @@ static void test_a_restored_hash_goes_on(void **unused)
     rig_stop(r);
 }
 
+/* The next entries of a layer, which another sequence has had. */
+static void gpu_append_copy(struct rig_request *to, const struct rig_request *from, uint32_t layer)
+{
+    uint32_t first = to->appended[layer], left = from->n - first, n = left < 24 ? left : 24;
+    struct {
+        struct record_append append;
+        uint8_t entries[24][RIG_ENTRY];
+    } out = {.append = {.header = gpu_header(to, layer), .first = first, .n_tokens = n}};
+    memcpy(out.entries, from->entries[layer][first], (size_t)n * RIG_ENTRY);
+    memcpy(to->entries[layer][first], from->entries[layer][first], (size_t)n * RIG_ENTRY);
+    gpu_push(to->rig, RING_APPEND, RECORD_APPEND, &out,
+             (uint32_t)(sizeof out.append + n * RIG_ENTRY));
+    to->appended[layer] += n;
+}
+
+/* The sums of all tokens of a layer. */
+static void gpu_push_mass(struct rig_request *q, uint32_t layer, const float *mass)
+{
+    struct {
+        struct record_mass mass;
+        float values[MAX];
+    } out = {.mass = {.header = gpu_header(q, layer), .n_tokens = q->n}};
+    memcpy(out.values, mass, q->n * sizeof *mass);
+    for (uint32_t p = 0; p < q->n; p++)
+        q->seen[layer][p] = mass[p];
+    gpu_push(q->rig, RING_APPEND, RECORD_MASS, &out,
+             (uint32_t)(sizeof out.mass + q->n * sizeof *mass));
+}
+
+/* The oracle's sums of a layer, from a READ. */
+static void read_masses(struct rig_request *q, uint32_t layer, float *out)
+{
+    for (uint32_t first = 0; first < q->n; first += AT_ONCE) {
+        uint32_t n = q->n - first < AT_ONCE ? q->n - first : AT_ONCE;
+        struct record_read read = {.header = gpu_header(q, layer),
+                                   .read_id = ++q->query_id * 2 + q->sequence,
+                                   .first = first,
+                                   .n_tokens = n,
+                                   .what = READ_MASS,
+                                   .request_id = q->request_id};
+        gpu_push(q->rig, RING_QUERY, RECORD_READ, &read, sizeof read);
+        const struct record_mass *answer = gpu_wait(q->rig, RECORD_MASS);
+        assert_int_equal(answer->read_id, read.read_id);
+        assert_int_equal(answer->status, 0);
+        assert_int_equal(answer->first, first);
+        assert_int_equal(answer->n_tokens, n);
+        memcpy(out + first, answer + 1, n * sizeof *out);
+        shm_ring_release(&q->rig->gpu[RING_SELECTION]);
+    }
+    for (uint32_t p = 0; p < q->n; p++)
+        assert_true(fabs(out[p] - q->seen[layer][p]) <= 1e-4 * q->seen[layer][p]);
+}
+
+/* h2o: what is read is what all queries so far attended to; given to another sequence with the same
+ * entries it goes on to the bit. */
+static void test_attention_is_read_and_goes_on(void **unused)
+{
+    static float mass[RIG_LAYERS][RIG_CTX], again[RIG_CTX];
+    struct kv_selection_settings h2o = settings;
+    struct rig_options o = {.csd = true, .beta = 0.25, .policy = KV_POLICY_H2O};
+    (void)unused;
+    h2o.policy = KV_POLICY_H2O;
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &h2o, 0);
+    gpu_prefill(q);
+    for (int step = 0; step < STEPS - 10; step++)
+        assert_int_equal(gpu_decode(q), 0);
+    struct rig_request *restored = gpu_begin(r, 1, q->n, MAX, &h2o, 0);
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
+        read_masses(q, layer, mass[layer]);
+        while (restored->appended[layer] < q->n)
+            gpu_append_copy(restored, q, layer);
+        gpu_push_mass(restored, layer, mass[layer]);
+    }
+    gpu_step_end(restored);
+    restored->step = q->step;
+    restored->random = q->random;
+    XXH64_reset(q->hash, 0);
+    for (int step = 0; step < 10; step++) {
+        restored->random = q->random;
+        assert_int_equal(gpu_decode(q), 0);
+        assert_int_equal(gpu_decode(restored), 0);
+    }
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
+        read_masses(q, layer, mass[layer]);
+        read_masses(restored, layer, again);
+        assert_memory_equal(mass[layer], again, q->n * sizeof *again);
+    }
+    assert_true(XXH64_digest(q->hash) == XXH64_digest(restored->hash));
+    gpu_end(restored);
+    q->check = false;
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_attention_of_another_policy_is_not_read(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    struct record_read read = {.header = gpu_header(q, 0),
+                               .read_id = ++q->query_id * 2,
+                               .n_tokens = 3,
+                               .what = READ_MASS,
+                               .request_id = q->request_id};
+    gpu_push(r, RING_QUERY, RECORD_READ, &read, sizeof read);
+    const struct record_mass *answer = gpu_wait(r, RECORD_MASS);
+    assert_int_equal(answer->status, HILL_E_PROTOCOL);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    assert_int_equal(gpu_decode(q), 0); /* the request goes on */
+    gpu_end(q);
+    rig_stop(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +251,8 @@ int main(void)
         cmocka_unit_test(test_more_than_a_selection_may_have_is_refused),
         cmocka_unit_test(test_a_damaged_entry_is_not_read),
         cmocka_unit_test(test_a_restored_hash_goes_on),
+        cmocka_unit_test(test_attention_is_read_and_goes_on),
+        cmocka_unit_test(test_attention_of_another_policy_is_not_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

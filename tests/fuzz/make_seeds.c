@@ -222,6 +222,10 @@ static void record_of_kind(uint8_t kind)
     case RECORD_READ:
         write_record(kind, &(struct record_read){.n_tokens = 2}, sizeof(struct record_read), 0);
         break;
+    case RECORD_MASS:
+        write_record(kind, &(struct record_mass){.n_tokens = 2}, sizeof(struct record_mass),
+                     2 * sizeof(float));
+        break;
     case RECORD_ENTRIES:
         write_record(kind, &(struct record_entries){.n_entries = 2}, sizeof(struct record_entries),
                      2 * sizeof(struct staged_entry));

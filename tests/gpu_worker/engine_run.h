@@ -25,6 +25,7 @@ struct engine_run {
     uint8_t *hot; /* NULL, or where every other entry is read in place: [n_layers][capacity], from
                      RUN_HOT_OFFSET on */
     uint32_t *slots; /* [capacity] of a layer's list */
+    float *masses;   /* NULL, or [n_layers][capacity]: what a prompt attends to is summed */
 };
 
 #define RUN_HOT_OFFSET 192u
@@ -71,6 +72,7 @@ static inline void run_finish(struct engine_run *run)
     for (uint32_t l = 0; l < run->hp.n_layers; l++)
         free(run->entries[l]);
     free(run->hot);
+    free(run->masses);
     free(run->slots);
     free(run->staging);
     free(run->uploads);
@@ -86,6 +88,8 @@ static inline void run_prefill(struct engine_run *run, const uint32_t *tokens, u
 {
     struct hill_why why = {0};
     RUN_CHECK(engine_prefill_begin(run->engine, n, &why));
+    if (run->masses)
+        RUN_CHECK(engine_prefill_weigh(run->engine, &why));
     RUN_CHECK(engine_prefill_tokens(run->engine, tokens, n / 2, &why));
     RUN_CHECK(engine_prefill_tokens(run->engine, tokens + n / 2, n - n / 2, &why));
     uint32_t units = engine_prefill_units(run->engine);
@@ -97,6 +101,10 @@ static inline void run_prefill(struct engine_run *run, const uint32_t *tokens, u
         RUN_CHECK(engine_prefill_read(
             run->engine, u, 0, unit.count,
             run->entries[unit.layer] + (size_t)unit.first * run->entry_bytes, &why));
+        for (uint32_t at = 0; run->masses && unit.first + unit.count == n && at < n; at += 100)
+            RUN_CHECK(engine_prefill_mass(run->engine, unit.layer, at, n - at < 100 ? n - at : 100,
+                                          run->masses + (size_t)unit.layer * run->capacity + at,
+                                          &why));
     }
     RUN_CHECK(engine_prefill_logits(run->engine, run->logits, &why));
     run->n_tokens = n;

@@ -15,6 +15,7 @@ struct reference {
     double *logits;
     double *guesses; /* NULL, or [n_layers][n_heads][head_dim] of the last token: what a layer's
                         weights make of the input of the layer before */
+    double *masses; /* NULL, or [n_layers][capacity]: softmax weights, summed over queries, heads */
 };
 
 static inline void reference_init(struct reference *r, const struct random_model *m,
@@ -33,6 +34,7 @@ static inline void reference_free(struct reference *r)
     free(r->v);
     free(r->logits);
     free(r->guesses);
+    free(r->masses);
 }
 
 static inline void reference_norm(const double *x, const float *g, uint32_t n, double *out)
@@ -92,6 +94,8 @@ static inline void reference_attend(const struct reference *r, uint32_t layer, c
             p[t] = exp(p[t] - highest);
             sum += p[t];
         }
+        for (uint32_t t = 0; r->masses && t < n; t++)
+            r->masses[(size_t)layer * r->capacity + t] += p[t] / sum;
         for (uint32_t t = 0; t < n; t++)
             for (uint32_t i = 0; i < d; i++)
                 out[h * d + i] += p[t] / sum * r->v[at + (size_t)t * kv_dims + i];

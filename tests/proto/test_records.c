@@ -29,7 +29,7 @@ static const uint32_t all_types[] = {
     RECORD_SELECTION, RECORD_SEQ_READY,  RECORD_SEQ_STATS, RECORD_AGENT_QUERY, RECORD_COMMIT,
     RECORD_FETCH,     RECORD_TRIM,       RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
     RECORD_RELEASE,   RECORD_READS_DONE, RECORD_READ_KEYS, RECORD_RESUME,      RECORD_READ,
-    RECORD_PROMPT,    RECORD_ENTRIES,
+    RECORD_PROMPT,    RECORD_ENTRIES,    RECORD_MASS,
 };
 #define N_TYPES (sizeof(all_types) / sizeof(all_types[0]))
 
@@ -71,6 +71,10 @@ static uint32_t good_record(uint32_t type, void *room)
         ((struct record_read *)room)->first = 7;
         ((struct record_read *)room)->n_tokens = 3;
         return 48;
+    case RECORD_MASS:
+        ((struct record_mass *)room)->first = 100;
+        ((struct record_mass *)room)->n_tokens = 3;
+        return 32 + 3 * 4;
     case RECORD_ENTRIES:
         ((struct record_entries *)room)->n_entries = 3;
         return 32 + 8 + 96 + 8 + 3 * 8;
@@ -178,6 +182,10 @@ static const struct field fields[] = {
     {RECORD_QUERY, FIELD(query, kind), {3, UINT32_MAX, END}},
     {RECORD_QUERY, FIELD(query, n_heads), {0, 7, 9, 8 + (1u << 27), UINT32_MAX, END}},
     {RECORD_QUERY, FIELD(query, n_tokens), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
+    {RECORD_READ, FIELD(read, what), {2, UINT32_MAX, END}},
+    {RECORD_MASS, FIELD(mass, n_tokens), {0, 2, 4, 3 + (1u << 30), UINT32_MAX, END}},
+    {RECORD_MASS, FIELD(mass, first), {KV_MAX_TOKENS - 2, UINT32_MAX, END}},
+    {RECORD_MASS, FIELD(mass, status), {1, U32(HILL_E_DAMAGED), 0x80000000, END}},
     {RECORD_SELECTION, FIELD(selection, n_selected), {0, 2, 4, 3 + (1u << 29), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, n_uploads), {0, 1, 3, 2 + (1u << 28), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, status), {1, U32(HILL_E_PROTOCOL - 1), 0x80000000, END}},
