@@ -125,8 +125,7 @@ static bool have_sessions(const struct point *p)
     if (answer < 0)
         answer = text && strstr(text, "\n  restore ") ? 1 : 0;
     free(text);
-    /* h2o decides by all queries so far, which a session does not hold: it is refused */
-    return answer && strcmp(p->policy, "h2o") != 0;
+    return answer;
 }
 
 static void session_file(const struct point *p, char out[256])

@@ -121,8 +121,6 @@ void session_take_restore(struct pipeline *p, const struct proto_address *from,
 void session_on_saved(struct pipeline *p, struct request *r, const Hill__Saved *saved);
 /* A save that was ordered will not come: its client is told. */
 void session_save_lost(struct pipeline *p, struct request *r, const char *reason);
-/* HILL_E_INVALID: its policy has a state of its own. */
-int session_can_be_saved(const struct kv_selection_settings *selection, struct hill_why *why);
 /* out points into terms and at path. */
 void session_to_wire(struct pipeline *p, const struct request *r, const char *path,
                      struct session_terms *terms, Hill__SessionFile *out);

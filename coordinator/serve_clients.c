@@ -113,12 +113,9 @@ int request_room(struct pipeline *p, struct hill_why *why)
 int request_accept(struct pipeline *p, const struct proto_address *from, struct request *r,
                    const char *save_path, struct hill_why *why)
 {
-    int code = save_path[0] ? session_can_be_saved(&r->selection, why) : 0;
-    if (!code && save_path[0] && !(r->save_path = strdup(save_path)))
-        code = hill_fail(why, HILL_E_NOMEM, "out of memory for a request");
-    if (code) {
+    if (save_path[0] && !(r->save_path = strdup(save_path))) {
         request_destroy(r);
-        return code;
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a request");
     }
     r->client = *from;
     r->accepted_ns = r->client_heard_ns = clock_now_ns();

@@ -57,15 +57,6 @@ void session_to_wire(struct pipeline *p, const struct request *r, const char *pa
     out->terms.len = sizeof *terms;
 }
 
-int session_can_be_saved(const struct kv_selection_settings *selection, struct hill_why *why)
-{
-    return selection->policy == KV_POLICY_H2O
-               ? hill_fail(why, HILL_E_INVALID,
-                           "--policy h2o decides by what all queries so far attended to, which a "
-                           "session does not hold: it is not saved")
-               : 0;
-}
-
 /* ---- save --------------------------------------------------------------------------------- */
 
 static struct request *find_running(const struct request_book *book, uint64_t id)
@@ -86,7 +77,6 @@ void session_take_save(struct pipeline *p, const struct proto_address *from,
     Hill__Save save = HILL__SAVE__INIT;
     Hill__SessionFile file;
     struct session_terms terms;
-    struct hill_why why = {{0}};
     if (!r || r->state != REQUEST_RUNNING) {
         client_reply(p, from, HILL_E_INVALID,
                      order->request_id ? "no such request runs: hillctl status lists those that do"
@@ -95,10 +85,6 @@ void session_take_save(struct pipeline *p, const struct proto_address *from,
     }
     if (r->saving_path) {
         client_reply(p, from, HILL_E_BUSY, "the request is being saved already");
-        return;
-    }
-    if (session_can_be_saved(&r->selection, &why)) {
-        client_reply(p, from, HILL_E_INVALID, why.text);
         return;
     }
     r->saving_path = strdup(order->path);

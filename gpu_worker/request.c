@@ -367,12 +367,22 @@ bool request_weighs(const struct request *r)
     return r->prefill->selection->policy == KV_POLICY_H2O;
 }
 
+static uint32_t mass_tokens_max(const struct request *r)
+{
+    return (shm_ring_payload_max(&r->w->plane.append) - (uint32_t)sizeof(struct record_mass)) /
+           (uint32_t)sizeof(float);
+}
+
+uint32_t request_mass_records(const struct request *r, uint32_t n_tokens)
+{
+    return (n_tokens + mass_tokens_max(r) - 1) / mass_tokens_max(r);
+}
+
 int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
                          struct record_mass **out, struct hill_why *why)
 {
     struct dataplane *plane = &r->w->plane;
-    uint32_t most =
-        (shm_ring_payload_max(&plane->append) - (uint32_t)sizeof **out) / (uint32_t)sizeof(float);
+    uint32_t most = mass_tokens_max(r);
     uint32_t n = rest < most ? rest : most;
     void *payload;
     r->w->waiting = r;

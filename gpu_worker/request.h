@@ -93,6 +93,7 @@ struct record_header request_header(const struct request *r, uint32_t layer);
 bool request_weighs(const struct request *r);
 int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
                          struct record_mass **out, struct hill_why *why);
+uint32_t request_mass_records(const struct request *r, uint32_t n_tokens); /* of so many tokens */
 void request_publish_mass(struct request *r, const struct record_mass *record);
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the

@@ -67,6 +67,8 @@ int restore_begin(struct request *r, struct hill_why *why)
     r->first_prompt = h->n_prompt;
     uint32_t at_once = layout_append_tokens_max(&w->plane.settings.layout);
     r->units = h->terms.n_layers * ((h->n_entries + at_once - 1) / at_once);
+    if (session_has_masses(&h->terms))
+        r->units += h->terms.n_layers * request_mass_records(r, h->n_entries);
     r->state = REQUEST_RESTORING;
     session_read_ahead(r->session, READ_AHEAD);
     return push_resume(r, why);
@@ -95,6 +97,19 @@ static int append(struct request *r, struct hill_why *why)
     return rc;
 }
 
+static int append_mass(struct request *r, struct hill_why *why)
+{
+    struct session_file *f = r->session;
+    struct record_mass *record;
+    int rc =
+        request_reserve_mass(r, f->layer, f->next, f->header.n_entries - f->next, &record, why);
+    if (!rc)
+        rc = session_read_masses(f, record->n_tokens, (float *)(void *)(record + 1), why);
+    if (!rc)
+        request_publish_mass(r, record);
+    return rc;
+}
+
 static int finish(struct request *r, struct hill_why *why)
 {
     const struct session_header *h = &r->session->header;
@@ -119,7 +134,7 @@ int restore_turn(struct request *r, struct hill_why *why)
         if (r->session->layer == r->session->header.terms.n_layers)
             return finish(r, why);
         session_read_ahead(r->session, READ_AHEAD);
-        rc = append(r, why);
+        rc = r->session->masses ? append_mass(r, why) : append(r, why);
         r->unit++;
         worker_unit_of_work(r->w);
     } while (!rc && clock_now_ns() < end);

@@ -1,7 +1,8 @@
 /*
  * gpu_worker/save.c - see save.h.
  *
- * The order of the file: tokens, then the entries layer by layer, the header last. One READ is
+ * The order of the file: tokens, then the entries layer by layer, of h2o each layer's sums of
+ * attention behind them, the header last. One READ is
  * under way at a time; its entries are copied out of staging as they are announced, and staging is
  * looked at again afterwards: a slot that was given to someone else meanwhile fails the save.
  */
@@ -23,6 +24,7 @@ struct save {
     bool finishing;
     uint32_t tokens;       /* given to the writer */
     uint32_t layer, first; /* of the next entry to be read */
+    bool masses;           /* the layer's entries are there: of the next mass */
     uint32_t at_once;      /* entries of a READ, at most */
     uint8_t *room;         /* the buffer being filled, or NULL */
     uint32_t filled;
@@ -158,12 +160,18 @@ static void give_tokens(struct request *r)
     give(save, n == rest);
 }
 
+/* Of what is read now. */
+static uint32_t item_bytes(const struct save *save)
+{
+    return save->masses ? (uint32_t)sizeof(float) : save->header.entry_bytes;
+}
+
 static int ask(struct request *r, struct hill_why *why)
 {
     struct save *save = r->save;
     struct worker *w = r->w;
     uint32_t left = save->header.n_entries - save->first;
-    uint32_t room = (SESSION_BUFFER_BYTES - save->filled) / save->header.entry_bytes;
+    uint32_t room = (SESSION_BUFFER_BYTES - save->filled) / item_bytes(save);
     save->asked = left < save->at_once ? left : save->at_once;
     save->asked = room < save->asked ? room : save->asked;
     save->read_id = w->next_query_id++;
@@ -172,6 +180,7 @@ static int ask(struct request *r, struct hill_why *why)
                                .read_id = save->read_id,
                                .first = save->first,
                                .n_tokens = save->asked,
+                               .what = save->masses ? READ_MASS : READ_ENTRIES,
                                .request_id = r->prefill->request_id};
     w->waiting = r;
     int rc = dataplane_push(&w->plane, &w->plane.query, RECORD_READ, &read, sizeof read,
@@ -180,7 +189,21 @@ static int ask(struct request *r, struct hill_why *why)
     return rc;
 }
 
-/* Copy them out of staging; the writer gets a buffer that is full or ends a layer. */
+/* n items are in the buffer: the writer gets it when it is full or ends a section. */
+static void note_items(struct save *save, uint32_t n)
+{
+    save->first += n;
+    bool end = save->first == save->header.n_entries;
+    if (end || SESSION_BUFFER_BYTES - save->filled < item_bytes(save))
+        give(save, end);
+    if (!end)
+        return;
+    save->first = 0;
+    save->masses = !save->masses && session_has_masses(&save->header.terms);
+    save->layer += save->masses ? 0 : 1;
+}
+
+/* Copy them out of staging. */
 static int take_entries(struct request *r, const struct record_entries *e)
 {
     struct save *save = r->save;
@@ -191,7 +214,7 @@ static int take_entries(struct request *r, const struct record_entries *e)
         return hill_fail(&save->why, e->status,
                          "the scorer cannot read entries %u.. of layer %u: %s", save->first,
                          save->layer, hill_strerror(e->status));
-    if (e->n_entries != save->asked || e->header.layer != save->layer)
+    if (save->masses || e->n_entries != save->asked || e->header.layer != save->layer)
         return hill_fail(&save->why, HILL_E_PROTOCOL, "%u entries of layer %u came for %u of %u",
                          e->n_entries, e->header.layer, save->asked, save->layer);
     save->header.selection_hash = e->selection_hash;
@@ -206,26 +229,53 @@ static int take_entries(struct request *r, const struct record_entries *e)
             return rc;
         save->filled += bytes;
     }
-    save->first += e->n_entries;
-    bool layer_end = save->first == save->header.n_entries;
-    if (layer_end || SESSION_BUFFER_BYTES - save->filled < bytes)
-        give(save, layer_end);
-    if (layer_end) {
-        save->layer++;
-        save->first = 0;
-    }
+    note_items(save, e->n_entries);
     return 0;
+}
+
+static int take_masses(struct save *save, const struct record_mass *m)
+{
+    if (m->status)
+        return hill_fail(&save->why, m->status,
+                         "the scorer cannot read the attention of layer %u: %s", save->layer,
+                         hill_strerror(m->status));
+    if (!save->masses || m->n_tokens != save->asked || m->first != save->first ||
+        m->header.layer != save->layer)
+        return hill_fail(&save->why, HILL_E_PROTOCOL,
+                         "attention of %u tokens of layer %u came for %u of %u", m->n_tokens,
+                         m->header.layer, save->asked, save->layer);
+    memcpy(save->room + save->filled, m + 1, m->n_tokens * sizeof(float));
+    save->filled += m->n_tokens * (uint32_t)sizeof(float);
+    note_items(save, m->n_tokens);
+    return 0;
+}
+
+/* Whose the answer to a READ is; NULL: nobody's. */
+static struct request *reader(const struct worker *w, const struct record_header *h,
+                              uint32_t read_id)
+{
+    struct request *r = w->requests[h->sequence];
+    return r && r->save && r->save->asked && r->save->read_id == read_id ? r : NULL;
+}
+
+static bool took(struct request *r, int rc)
+{
+    r->save->rc = rc;
+    r->save->asked = 0;
+    worker_unit_of_work(r->w);
+    return true;
 }
 
 bool save_take_entries(struct worker *w, const struct record_entries *e)
 {
-    struct request *r = w->requests[e->header.sequence];
-    if (!r || !r->save || !r->save->asked || r->save->read_id != e->read_id)
-        return false;
-    r->save->rc = take_entries(r, e);
-    r->save->asked = 0;
-    worker_unit_of_work(w);
-    return true;
+    struct request *r = reader(w, &e->header, e->read_id);
+    return r && took(r, take_entries(r, e));
+}
+
+bool save_take_masses(struct worker *w, const struct record_mass *m)
+{
+    struct request *r = reader(w, &m->header, m->read_id);
+    return r && took(r, take_masses(r->save, m));
 }
 
 /* ---- turns -------------------------------------------------------------------------------- */
@@ -237,7 +287,7 @@ static int go_on(struct request *r, struct hill_why *why)
     if (save->asked) {
         if (clock_now_ns() < save->asked_ns + WORKER_WAIT_MS * 1000000ll)
             return 0;
-        return hill_fail(why, HILL_E_TIMEOUT, "the scorer sent no ENTRIES in time");
+        return hill_fail(why, HILL_E_TIMEOUT, "the scorer sent no answer to a READ in time");
     }
     if (!save->room && !(save->room = session_writer_room(save->writer)))
         return 0;

@@ -2,10 +2,10 @@
  * gpu_worker/save.h - a request's session into a file, between two of its steps or at its end.
  *
  * What: while a request is saved it takes no part in the decode steps; others go on. Its entries
- * come from the scorer, wherever they lie, some hundred at a time (READ, ENTRIES), into buffers
- * that a thread writes (session/session_writer.h); tokens, sampling and hashes are this worker's
- * own. A save that fails leaves the request as it was. Who calls it: schedule.c, request.c,
- * worker.c. Concurrency: the data loop's thread.
+ * come from the scorer, wherever they lie, some hundred at a time (READ; ENTRIES, MASS), into
+ * buffers that a thread writes (session/session_writer.h); tokens, sampling and hashes are this
+ * worker's own. A save that fails leaves the request as it was. Who calls it: schedule.c,
+ * request.c, worker.c. Concurrency: the data loop's thread.
  */
 #ifndef HILL_GPU_WORKER_SAVE_H
 #define HILL_GPU_WORKER_SAVE_H
@@ -30,6 +30,8 @@ bool save_owed(const struct request *r);
 int save_turn(struct request *r, struct hill_why *why);
 /* A whole ENTRIES record of this epoch. False when nobody waits for it. */
 bool save_take_entries(struct worker *w, const struct record_entries *entries);
+/* The same of a MASS record. */
+bool save_take_masses(struct worker *w, const struct record_mass *masses);
 /* The request is over: nothing of an unfinished save stays behind. */
 void save_drop(struct request *r);
 

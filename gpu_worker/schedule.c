@@ -37,6 +37,8 @@ int schedule_take_records(struct worker *w, struct hill_why *why)
             request_take_ready(w, payload);
         else if (type == RECORD_SELECTION && !step_take_selection(w, payload))
             plane->dropped++;
+        else if (type == RECORD_MASS && !save_take_masses(w, payload))
+            plane->dropped++;
         else if (type == RECORD_ENTRIES && !save_take_entries(w, payload))
             plane->dropped++;
         shm_ring_release(&plane->selection);

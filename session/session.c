@@ -25,11 +25,26 @@ static uint64_t tokens_bytes(const struct session_header *h)
     return (uint64_t)h->n_tokens * sizeof(uint32_t) + SESSION_CHECKSUM;
 }
 
+bool session_has_masses(const struct session_terms *terms)
+{
+    return terms->policy == KV_POLICY_H2O;
+}
+
+static uint64_t entries_bytes(const struct session_header *h)
+{
+    return (uint64_t)h->n_entries * h->entry_bytes + SESSION_CHECKSUM;
+}
+
+static uint64_t masses_bytes(const struct session_header *h)
+{
+    return session_has_masses(&h->terms) ? (uint64_t)h->n_entries * sizeof(float) + SESSION_CHECKSUM
+                                         : 0;
+}
+
 /* Counts are checked, so nothing overflows: 2^10 layers of 2^24 entries of 2^18 bytes. */
 uint64_t session_layer_offset(const struct session_header *h, uint32_t layer)
 {
-    return sizeof *h + tokens_bytes(h) +
-           layer * ((uint64_t)h->n_entries * h->entry_bytes + SESSION_CHECKSUM);
+    return sizeof *h + tokens_bytes(h) + layer * (entries_bytes(h) + masses_bytes(h));
 }
 
 uint64_t session_file_bytes(const struct session_header *h)
@@ -265,40 +280,62 @@ int session_read_tokens(struct session_file *f, uint32_t *tokens, struct hill_wh
     return rc;
 }
 
-static int end_layer(struct session_file *f, struct hill_why *why)
+/* Where the next read begins, and where its section ends. */
+static uint64_t place(const struct session_file *f, uint64_t *end)
+{
+    const struct session_header *h = &f->header;
+    uint64_t entries = session_layer_offset(h, f->layer), masses = entries + entries_bytes(h);
+    *end = f->masses ? masses + masses_bytes(h) : masses;
+    return f->masses ? masses + (uint64_t)f->next * sizeof(float)
+                     : entries + (uint64_t)f->next * h->entry_bytes;
+}
+
+/* All of a section was read: is it what was written? */
+static int end_section(struct session_file *f, uint64_t end, struct hill_why *why)
 {
     uint64_t checksum;
-    int rc = read_all(f, session_layer_offset(&f->header, f->layer + 1) - sizeof checksum,
-                      &checksum, sizeof checksum, why);
+    int rc = read_all(f, end - sizeof checksum, &checksum, sizeof checksum, why);
     if (!rc && checksum != XXH64_digest(f->hash))
         rc = hill_fail(why, HILL_E_DAMAGED,
-                       "session %.300s is damaged: the checksum of layer %u's entries is wrong",
-                       f->path, f->layer);
-    f->layer++;
+                       "session %.300s is damaged: the checksum of layer %u's %s is wrong", f->path,
+                       f->layer, f->masses ? "masses" : "entries");
+    f->masses = !f->masses && session_has_masses(&f->header.terms);
+    f->layer += f->masses ? 0 : 1;
     f->next = 0;
     XXH64_reset(f->hash, 0);
     return rc;
 }
 
-int session_read_entries(struct session_file *f, uint32_t n, void *entries, struct hill_why *why)
+static int read_section(struct session_file *f, bool masses, uint32_t n, void *to,
+                        struct hill_why *why)
 {
     const struct session_header *h = &f->header;
-    if (f->layer >= h->terms.n_layers || n == 0 || n > h->n_entries - f->next)
-        return hill_fail(why, HILL_E_INVALID, "session %.300s has no %u entries at %u of layer %u",
-                         f->path, n, f->next, f->layer);
-    uint64_t bytes = (uint64_t)n * h->entry_bytes;
-    uint64_t at = session_layer_offset(h, f->layer) + (uint64_t)f->next * h->entry_bytes;
-    int rc = read_all(f, at, entries, bytes, why);
+    uint64_t end, at = place(f, &end);
+    uint64_t bytes = (uint64_t)n * (masses ? sizeof(float) : h->entry_bytes);
+    if (f->layer >= h->terms.n_layers || f->masses != masses || n == 0 ||
+        n > h->n_entries - f->next)
+        return hill_fail(why, HILL_E_INVALID, "session %.300s has no %u %s at %u of layer %u",
+                         f->path, n, masses ? "masses" : "entries", f->next, f->layer);
+    int rc = read_all(f, at, to, bytes, why);
     if (rc)
         return rc;
-    XXH64_update(f->hash, entries, bytes);
+    XXH64_update(f->hash, to, bytes);
     f->next += n;
-    return f->next == h->n_entries ? end_layer(f, why) : 0;
+    return f->next == h->n_entries ? end_section(f, end, why) : 0;
+}
+
+int session_read_entries(struct session_file *f, uint32_t n, void *entries, struct hill_why *why)
+{
+    return read_section(f, false, n, entries, why);
+}
+
+int session_read_masses(struct session_file *f, uint32_t n, float *masses, struct hill_why *why)
+{
+    return read_section(f, true, n, masses, why);
 }
 
 void session_read_ahead(const struct session_file *f, uint64_t bytes)
 {
-    const struct session_header *h = &f->header;
-    uint64_t at = session_layer_offset(h, f->layer) + (uint64_t)f->next * h->entry_bytes;
+    uint64_t end, at = place(f, &end);
     posix_fadvise(f->fd, (off_t)at, (off_t)bytes, POSIX_FADV_WILLNEED); /* a wish */
 }

@@ -5,10 +5,13 @@
  * endian, nothing aligned beyond its own size:
  *     struct session_header                      (its checksum covers all that precedes it)
  *     tokens   u32[n_tokens], u64 xxHash64
- *     for each layer: entries [n_entries][entry_bytes] in position order, u64 xxHash64
+ *     for each layer: entries [n_entries][entry_bytes] in position order, u64 xxHash64;
+ *                     of policy h2o then masses f32[n_entries], u64 xxHash64
  * The newest token has not been through the model yet, so n_entries = n_tokens - 1. An entry is K
  * then V of all KV heads in FP16, as it lies in the pools: hot or cold is not said, because
- * placement never changes a result; hit rates are left out for the same reason. Who calls it: the
+ * placement never changes a result; hit rates are left out for the same reason. A mass is the
+ * attention that the entry's token has had from all queries so far, which h2o ranks by. Who calls
+ * it: the
  * coordinator (header, terms, tokens), the GPU worker (entries). Concurrency: none; a file is one
  * caller's. Failure: HILL_E_DAMAGED (not whole, not of this format or version: why names the file
  * and the field), HILL_E_INVALID (no such file; of another model or of other settings: likewise),
@@ -19,6 +22,7 @@
 #ifndef HILL_SESSION_SESSION_H
 #define HILL_SESSION_SESSION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <xxhash.h>
 
@@ -26,7 +30,7 @@
 #include "base/hash_state.h"
 
 #define SESSION_MAGIC        UINT64_C(0x3153534553484c48) /* "HLHSESS1" */
-#define SESSION_VERSION      1u
+#define SESSION_VERSION      2u
 #define SESSION_DEVICE_BYTES 64u
 #define SESSION_CHECKSUM     sizeof(uint64_t)
 
@@ -65,6 +69,8 @@ _Static_assert(sizeof(struct session_header) == 440, "file format");
 /* Fill in magic, version, sizes and checksum; the rest is the caller's. */
 void session_seal(struct session_header *header);
 
+/* Does it hold what its tokens have been attended to? */
+bool session_has_masses(const struct session_terms *terms);
 /* The whole file's bytes for these counts; offsets of its sections. */
 uint64_t session_file_bytes(const struct session_header *header);
 uint64_t session_layer_offset(const struct session_header *header, uint32_t layer);
@@ -83,6 +89,7 @@ struct session_file {
     char path[4096];
     struct session_header header;
     uint32_t layer, next; /* the entry that is read next */
+    bool masses;          /* the layer's entries were read, its masses are next */
     XXH64_state_t *hash;
 };
 
@@ -95,6 +102,8 @@ int session_read_tokens(struct session_file *file, uint32_t *tokens, struct hill
  * first entry to its last. */
 int session_read_entries(struct session_file *file, uint32_t n, void *entries,
                          struct hill_why *why);
+/* Where session_has_masses: the next n masses of a layer whose entries have been read. */
+int session_read_masses(struct session_file *file, uint32_t n, float *masses, struct hill_why *why);
 /* Have the kernel read what follows ahead of us. */
 void session_read_ahead(const struct session_file *file, uint64_t bytes);
 

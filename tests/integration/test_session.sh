@@ -195,7 +195,7 @@ refused "--importance" "${options[@]}" --importance sum
 
 
 # --- what is guessed, and other policies: the same, or refused
-for other in "--speculate on" "--speculate verify" "--policy leoam" "--policy full"; do
+for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy h2o --speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
     # shellcheck disable=SC2086  # words
     up "${options[@]}" "${small[@]}" $other || fail "up $other"
     generate 1 60 "$work/whole" || fail "$other: $(cat "$work/whole.err")"
@@ -209,10 +209,6 @@ for other in "--speculate on" "--speculate verify" "--policy leoam" "--policy fu
     fi
     down || fail "down"
 done
-up "${options[@]}" "${small[@]}" --policy h2o || fail "up --policy h2o"
-generate 1 5 "$work/out" --save "$work/other"
-one_line "--policy h2o" $? 100 "$work/out.err" "--policy h2o"
-down || fail "down"
 
 # --- from the script, with a pipeline for each
 run_json "$work/out" "${options[@]}" --csd none -f "$work/prompt0" -n 30 --temp 0.8 -s 7 --ignore-eos --session-save "$work/run.session" ||

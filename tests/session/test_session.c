@@ -38,6 +38,7 @@ struct data {
     struct session_header header;
     uint32_t tokens[TOKENS];
     uint8_t entries[LAYERS][ENTRIES * 64];
+    float masses[LAYERS][ENTRIES]; /* of h2o */
 };
 
 static void fill(struct data *d)
@@ -73,6 +74,8 @@ static void fill(struct data *d)
     assert_int_equal(h->entry_bytes, 64);
     for (uint32_t i = 0; i < TOKENS; i++)
         d->tokens[i] = (uint32_t)rand_r(&seed) % 1000;
+    for (uint32_t i = 0; i < LAYERS * ENTRIES; i++)
+        d->masses[i / ENTRIES][i % ENTRIES] = (float)rand_r(&seed);
     for (size_t i = 0; i < sizeof d->entries; i++)
         ((uint8_t *)d->entries)[i] = (uint8_t)rand_r(&seed);
 }
@@ -115,8 +118,11 @@ static int give(struct session_writer *w, const void *from, uint32_t bytes, uint
 static int give_sections(struct session_writer *w, const struct data *d, struct hill_why *why)
 {
     int rc = give(w, d->tokens, sizeof d->tokens, 1000, why);
-    for (uint32_t i = 0; !rc && i < LAYERS; i++)
+    for (uint32_t i = 0; !rc && i < LAYERS; i++) {
         rc = give(w, d->entries[i], sizeof d->entries[i], 999, why);
+        if (!rc && session_has_masses(&d->header.terms))
+            rc = give(w, d->masses[i], sizeof d->masses[i], 50, why);
+    }
     return rc;
 }
 
@@ -147,6 +153,7 @@ static int load(const struct data *d, uint32_t n, struct hill_why *why)
     struct session_file f;
     uint32_t tokens[TOKENS];
     uint8_t entries[ENTRIES * 64];
+    float masses[ENTRIES];
     int rc = session_open(&f, path, why);
     if (!rc)
         rc = session_read_tokens(&f, tokens, why);
@@ -158,6 +165,12 @@ static int load(const struct data *d, uint32_t n, struct hill_why *why)
                                       entries + 64 * first, why);
         if (!rc && d)
             assert_memory_equal(entries, d->entries[layer], sizeof entries);
+        bool has = !rc && session_has_masses(&f.header.terms);
+        for (uint32_t first = 0; !rc && has && first < ENTRIES; first += n)
+            rc = session_read_masses(&f, ENTRIES - first < n ? ENTRIES - first : n, masses + first,
+                                     why);
+        if (!rc && d && has)
+            assert_memory_equal(masses, d->masses[layer], sizeof masses);
     }
     if (!rc && d)
         assert_memory_equal(&f.header, &d->header, sizeof f.header);
@@ -216,6 +229,31 @@ static void test_what_was_saved_is_read_back(void **state)
     assert_int_equal(info.st_size, 440 + 4 * TOKENS + 8 + LAYERS * (64 * ENTRIES + 8));
 }
 
+static void fill_h2o(struct data *d)
+{
+    fill(d);
+    d->header.terms.policy = KV_POLICY_H2O;
+    session_seal(&d->header);
+}
+
+static void test_masses_are_read_back_behind_their_layer(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    struct session_file f;
+    float mass;
+    fill_h2o(&d);
+    assert_int_equal(save(&d, &why), 0);
+    for (uint32_t n = 1; n <= ENTRIES; n++)
+        assert_int_equal(load(&d, n, &why), 0);
+    assert_int_equal(d.header.file_bytes,
+                     440 + 4 * TOKENS + 8 + LAYERS * (64 * ENTRIES + 8 + 4 * ENTRIES + 8));
+    assert_int_equal(session_open(&f, path, &why), 0);
+    assert_int_equal(session_read_masses(&f, 1, &mass, &why), HILL_E_INVALID); /* entries first */
+    session_close(&f);
+}
+
 static void test_saving_again_replaces_the_file(void **state)
 {
     (void)state;
@@ -256,7 +294,7 @@ static void test_every_flipped_byte_is_refused(void **state)
     struct data d;
     struct hill_why why = {""};
     size_t n;
-    fill(&d);
+    fill_h2o(&d); /* it has all sections */
     assert_int_equal(save(&d, &why), 0);
     uint8_t *bytes = read_bytes(&n);
     for (size_t i = 0; i < n; i++) {
@@ -296,9 +334,9 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     }
     fill(&d);
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), 0);
-    d.header.version = 2;
+    d.header.version = 1;
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), HILL_E_DAMAGED);
-    assert_string_equal(why.text, "session F has version 2, this program reads 1");
+    assert_string_equal(why.text, "session F has version 1, this program reads 2");
 }
 
 static void test_other_terms_are_refused_by_name(void **state)
@@ -457,6 +495,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_what_was_saved_is_read_back, set_up),
+        cmocka_unit_test_setup(test_masses_are_read_back_behind_their_layer, set_up),
         cmocka_unit_test_setup(test_saving_again_replaces_the_file, set_up),
         cmocka_unit_test_setup(test_every_truncated_length_is_refused, set_up),
         cmocka_unit_test_setup(test_every_flipped_byte_is_refused, set_up),
