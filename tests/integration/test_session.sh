@@ -206,6 +206,21 @@ for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy h2o 
     down || fail "down"
 done
 
+# --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again
+"$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel --random"
+printf 'A short prompt.' >"$work/prompt2"
+for prompt in "2 --batch-size 512" "1 --batch-size 20"; do
+    # shellcheck disable=SC2086  # words
+    up -m "$work/random.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --beta 0.4 ${prompt#* } || fail "up --policy prefetch"
+    generate "${prompt%% *}" 200 "$work/whole" || fail "prefetch: $(cat "$work/whole.err")"
+    generate "${prompt%% *}" 120 "$work/part" --save "$work/other" || fail "prefetch, --save: $(cat "$work/part.err")"
+    down || fail "down"
+    up -m "$work/random.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --csd none || fail "up --policy prefetch"
+    restore "$work/other" 80 "$work/rest" || fail "prefetch, restore: $(cat "$work/rest.err")"
+    expect "prefetch, prompt $prompt: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
+    down || fail "down"
+done
+
 # --- from the script, with a pipeline for each
 run_json "$work/out" "${options[@]}" --csd none -f "$work/prompt0" -n 30 --temp 0.8 -s 7 --ignore-eos --session-save "$work/run.session" ||
     fail "run --session-save: $(cat "$work/out.err")"
