@@ -329,6 +329,7 @@ static void flip(struct pipeline *p, const struct demote *d)
     if (d->from_hot) {
         l->moving = 0;
         s->stats.demoted += d->n;
+        s->stats.reused += d->scattered ? d->n : 0;
     } else {
         l->uncommitted -= d->n;
     }

@@ -140,7 +140,7 @@ static void agent_demote(struct rig_agent *a, const struct record_demote *r)
         assert_true(s->written == r->scattered && !s->committed);
         assert_true(!r->scattered ||
                     (s->sequence == r->header.sequence && s->layer == r->header.layer));
-        a->reused += r->scattered;
+        atomic_fetch_add_explicit(&a->reused, r->scattered, memory_order_relaxed); /* a count */
         *s = (struct rig_slot){.written = true,
                                .sequence = r->header.sequence,
                                .layer = r->header.layer,
