@@ -121,7 +121,7 @@ static void make_file(const struct bench_options *options)
         query_shifts[i] = (uint8_t)(bench_random(&state) % (KV_QUERY_SHIFT_MAX + 1));
     open_file(options);
     for (uint32_t s = 0; s < file.n_stripes; s++) {
-        spans[s] = (struct csd_span){s, file.layout.stripe_slots};
+        spans[s] = (struct csd_span){s, 0, file.layout.stripe_slots};
         file.score_sum += make_stripe(file.buffers, scores, &state);
         if (pwrite(file.fd, file.buffers, stripe_bytes, (off_t)pool_digest_at(&file.layout, s)) !=
             (ssize_t)stripe_bytes)

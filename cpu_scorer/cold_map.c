@@ -4,7 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kv/group.h"
+
 #define UNCOMMITTED 0x80000000u
+#define COPY        0x40000000u /* of an entry that has moved up; uncommitted too */
+#define POSITION    0x3fffffffu
+
+_Static_assert(KV_MAX_TOKENS <= POSITION, "a position leaves room for both bits");
 
 int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripes, uint32_t n_lists)
 {
@@ -12,12 +18,14 @@ int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripe
                              .n_stripes = n_stripes,
                              .n_free = n_stripes,
                              .n_lists = n_lists};
-    if (!stripe_slots || (uint64_t)stripe_slots * n_stripes >= UNCOMMITTED)
+    if (!stripe_slots || (uint64_t)stripe_slots * n_stripes >= UNCOMMITTED ||
+        (n_stripes && stripe_slots % KV_GROUP_TOKENS))
         return HILL_E_INVALID;
     map->stripes = calloc(n_stripes ? n_stripes : 1, sizeof *map->stripes);
     map->lists = calloc(n_lists ? n_lists : 1, sizeof *map->lists);
     map->positions = calloc((size_t)n_stripes * stripe_slots + 1, sizeof *map->positions);
-    if (!map->stripes || !map->lists || !map->positions) {
+    map->copies = calloc((size_t)n_stripes * stripe_slots / KV_GROUP_TOKENS + 1, 1);
+    if (!map->stripes || !map->lists || !map->positions || !map->copies) {
         cold_map_finish(map);
         return HILL_E_NOMEM;
     }
@@ -33,6 +41,7 @@ void cold_map_finish(struct cold_map *map)
     free(map->stripes);
     free(map->lists);
     free(map->positions);
+    free(map->copies);
     memset(map, 0, sizeof *map);
 }
 
@@ -77,6 +86,8 @@ void cold_map_release(struct cold_map *map, uint32_t list)
         map->stripes[s].list = COLD_NONE;
         memset(&map->positions[(uint64_t)s * map->stripe_slots], 0,
                map->stripe_slots * sizeof *map->positions);
+        memset(&map->copies[(uint64_t)s * map->stripe_slots / KV_GROUP_TOKENS], 0,
+               map->stripe_slots / KV_GROUP_TOKENS);
         map->n_free++;
         s = next;
     }
@@ -131,17 +142,88 @@ uint32_t cold_map_take_positions(struct cold_map *map, uint32_t list, const uint
     return n;
 }
 
+static void drop_copy(struct cold_map *map, uint32_t list, uint32_t slot)
+{
+    map->positions[slot] &= ~COPY;
+    map->copies[slot / KV_GROUP_TOKENS]--;
+    map->lists[list].copies--;
+}
+
 void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
-        map->positions[slot + i] &= ~UNCOMMITTED;
+    for (uint32_t i = slot; i < slot + n; i++) {
+        if (map->positions[i] & COPY)
+            drop_copy(map, list, i);
+        map->positions[i] &= ~UNCOMMITTED;
+    }
     map->lists[list].committed += n;
 }
 
 void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot)
 {
-    map->positions[slot] |= UNCOMMITTED;
+    map->positions[slot] |= UNCOMMITTED | COPY;
+    map->copies[slot / KV_GROUP_TOKENS]++;
+    map->lists[list].copies++;
     map->lists[list].committed--;
+}
+
+uint32_t cold_map_spare(const struct cold_map *map, uint32_t list)
+{
+    const struct cold_list *l = &map->lists[list];
+    uint32_t kept = l->committed / COLD_COPIES_PART;
+    return l->copies > kept ? l->copies - kept : 0;
+}
+
+/* Slots of copies out of the groups that have `each` of them, until there are n. Returns the new
+ * n_found. */
+static uint32_t find_copies(const struct cold_map *map, uint32_t list, uint32_t each, uint32_t n,
+                            uint32_t n_found, uint32_t *slots)
+{
+    uint32_t groups = map->stripe_slots / KV_GROUP_TOKENS;
+    for (uint32_t s = map->lists[list].first; s != COLD_NONE && n_found < n;
+         s = map->stripes[s].next)
+        for (uint32_t g = s * groups; g < (s + 1) * groups && n_found < n; g++)
+            for (uint32_t i = 0; map->copies[g] == each && i < KV_GROUP_TOKENS && n_found < n; i++)
+                if (map->positions[g * KV_GROUP_TOKENS + i] & COPY)
+                    slots[n_found++] = g * KV_GROUP_TOKENS + i;
+    return n_found;
+}
+
+/* How many groups of the list have 0, 1, .. 16 copies. */
+static void count_groups(const struct cold_map *map, uint32_t list,
+                         uint32_t groups_with[KV_GROUP_TOKENS + 1])
+{
+    uint32_t groups = map->stripe_slots / KV_GROUP_TOKENS;
+    memset(groups_with, 0, (KV_GROUP_TOKENS + 1) * sizeof *groups_with);
+    for (uint32_t s = map->lists[list].first; s != COLD_NONE; s = map->stripes[s].next)
+        for (uint32_t g = s * groups; g < (s + 1) * groups; g++)
+            groups_with[map->copies[g]]++;
+}
+
+static int compare(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+uint32_t cold_map_reuse(struct cold_map *map, uint32_t list, const uint32_t *positions, uint32_t n,
+                        uint32_t *slots, uint32_t *lost)
+{
+    uint32_t spare = cold_map_spare(map, list), found = 0, groups_with[KV_GROUP_TOKENS + 1];
+    if (n > spare)
+        n = spare;
+    if (n > 0)
+        count_groups(map, list, groups_with);
+    for (uint32_t each = KV_GROUP_TOKENS; each > 0 && found < n; each--)
+        if (groups_with[each])
+            found = find_copies(map, list, each, n, found, slots);
+    qsort(slots, n, sizeof *slots, compare);
+    for (uint32_t i = 0; i < n; i++) {
+        lost[i] = cold_map_taken_position(map, slots[i]);
+        drop_copy(map, list, slots[i]);
+        map->positions[slots[i]] = positions[i] | UNCOMMITTED;
+    }
+    return n;
 }
 
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot)
@@ -163,5 +245,5 @@ uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t s
 
 uint32_t cold_map_taken_position(const struct cold_map *map, uint32_t slot)
 {
-    return map->positions[slot] & ~UNCOMMITTED;
+    return map->positions[slot] & POSITION;
 }

@@ -4,12 +4,15 @@
  *
  * What: the scorer's mirror of the pool's directory. A sequence reserves for each layer, when it
  * begins, all the stripes that it can ever need; the run is consecutive where there is one, so that
- * a layer's digests stream. Slots of a (sequence, layer) are handed out in order and never reused
- * before the whole sequence is trimmed. A slot is handed out uncommitted; only committed slots
- * count (may be scored). A slot whose entry has moved up keeps its copy, uncommitted, and is
- * committed again when the entry goes down again. Memory: 4 bytes per cold slot, private (with the
- * selector the scorer's only large private memory). Who calls it: the scorer's data thread alone.
- * The pool's file is never opened here.
+ * a layer's digests stream. Slots of a (sequence, layer) are handed out in order. A slot is handed
+ * out uncommitted; only committed slots count (may be scored). A slot whose entry has moved up is a
+ * copy: uncommitted, and committed again when the entry goes down again, which writes nothing. But
+ * the drive's stream over the digests passes copies too. So only as many are kept as a part of the
+ * slots that count (COLD_COPIES_PART); what is above that is handed out again to entries that have
+ * no copy, from the groups of digests (kv/group.h) that have most of them, because a group is
+ * written as a whole. Memory: 4 bytes per cold slot and one per group, private (with the selector
+ * the scorer's only large private memory). Who calls it: the scorer's data thread alone. The pool's
+ * file is never opened here.
  */
 #ifndef HILL_CPU_SCORER_COLD_MAP_H
 #define HILL_CPU_SCORER_COLD_MAP_H
@@ -20,6 +23,11 @@
 #include "base/error.h"
 
 #define COLD_NONE UINT32_MAX
+
+/* One copy is kept for so many slots that count. Fewer copies are fewer bytes in each query's
+ * stream, but more entries that must be written when they go down, each with its group (README.md
+ * has what was measured). */
+#define COLD_COPIES_PART 16u
 
 struct cold_stripe {
     uint32_t list;  /* sequence * n_layers + layer; COLD_NONE: free */
@@ -32,6 +40,7 @@ struct cold_list {
     uint32_t n_stripes;
     uint32_t used; /* slots handed out in current */
     uint32_t committed;
+    uint32_t copies; /* slots of entries that have moved up */
 };
 
 struct cold_map {
@@ -39,9 +48,11 @@ struct cold_map {
     uint32_t n_lists;
     struct cold_stripe *stripes;
     struct cold_list *lists;
-    uint32_t *positions; /* [n_stripes * stripe_slots], top bit: uncommitted */
+    uint32_t *positions; /* [n_stripes * stripe_slots], top bits: uncommitted, a copy */
+    uint8_t *copies;     /* [groups of 16 slots] of a group's */
 };
 
+/* stripe_slots: whole groups, unless there are no stripes. */
 int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripes,
                   uint32_t n_lists);
 void cold_map_finish(struct cold_map *map);
@@ -59,13 +70,21 @@ uint32_t cold_map_take(struct cold_map *map, uint32_t list, uint32_t first_posit
 uint32_t cold_map_take_positions(struct cold_map *map, uint32_t list, const uint32_t *positions,
                                  uint32_t n, uint32_t *slot, uint32_t *order);
 
+/* How many copies of the list are more than are kept. */
+uint32_t cold_map_spare(const struct cold_map *map, uint32_t list);
+
+/* Up to n of the spare copies' slots, ascending, for these positions in this order; lost: the
+ * positions whose copies they were. Returns how many. */
+uint32_t cold_map_reuse(struct cold_map *map, uint32_t list, const uint32_t *positions, uint32_t n,
+                        uint32_t *slots, uint32_t *lost);
+
 /* How many slots the next cold_map_take can give at most. */
 uint32_t cold_map_room(const struct cold_map *map, uint32_t list);
 
 /* These slots count from now on. */
 void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n);
 
-/* This committed slot does not count any more. */
+/* This committed slot does not count any more: a copy. */
 void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
 
 /* The position at a committed slot of the list, COLD_NONE otherwise. slot may be anything. */

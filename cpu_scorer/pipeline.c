@@ -91,7 +91,7 @@ static int fit_demotes(struct pipeline *p, struct hill_why *why)
     uint32_t most = shm_ring_payload_max(&p->io.rings[RING_BACKGROUND]);
     for (uint32_t n = p->config.demote_slots; n > 0; n--) {
         record_demote_parts(&parts, &p->config.geometry, KV_GROUP_TOKENS - 1, n);
-        if (parts.total <= most) {
+        if (parts.scattered_total <= most) {
             p->config.demote_slots = n;
             return 0;
         }
@@ -186,6 +186,7 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
                            : 0;
     return placement + guesses + keys_private_bytes(p) + kv_selector_bytes(c->ctx_tokens) +
            (uint64_t)p->cold.n_stripes * p->cold.stripe_slots * sizeof(uint32_t) +
+           (uint64_t)p->cold.n_stripes * p->cold.stripe_slots / KV_GROUP_TOKENS +
            p->cold.n_stripes * sizeof(struct cold_stripe) +
            (uint64_t)p->cold.n_lists * (sizeof(struct cold_list) + sizeof(struct layer_state)) +
            (uint64_t)c->gpu_slots * ((3 + c->n_sequences) * sizeof(uint32_t) +

@@ -77,6 +77,7 @@ struct pipeline_stats {
     double imbalance;      /* median over them of |T_CPU - T_CSD| / the longer of the two */
     uint64_t hot_copied;   /* of the hot hits: not read where they lie, but sent to the GPU */
     uint64_t promoted, demoted, bounced;
+    uint64_t reused; /* of the demoted: written over copies of what has moved up */
     uint64_t queries, dropped_records;
     /* of guesses; the counts of each layer, NULL: none, are the pipeline's (see pipeline_ahead.c)
      */

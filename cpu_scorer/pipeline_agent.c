@@ -7,6 +7,8 @@
  * slot is free. The commit precedes every later query on the same ring, and both happen only while
  * no query is open: agent and scorer cut at the same place. An entry that has moved
  * up (pipeline_moves.c) leaves its copy where it was; to go down again it needs the COMMIT alone.
+ * Copies beyond what is kept (cold_map.h) give their slots to entries that go down without one: a
+ * scattered DEMOTE, which the agent sees after the RELEASE of those slots.
  * Link accounting: every payload byte of
  * the agent's two rings is a Score Block's tuples (link_score), a fixed header or a completion
  * (control), or, being nothing of these, counted as link_key. A raw key that came over would show
@@ -80,13 +82,26 @@ struct demote_record {
     struct demote_parts parts;
     struct demote *demote;
     uint32_t n, slot, order;
+    bool scattered; /* into demote->slots */
 };
 
-static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n,
-                          struct demote_record *out)
+/* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare for a
+ * record of its own; else behind the others. */
+static uint32_t demote_room(const struct pipeline *p, uint32_t list, bool from_hot, uint32_t n,
+                            bool *scattered)
 {
-    uint32_t room = cold_map_room(&p->cold, pipeline_list(p, s->index, layer));
-    out->n = n < room ? n : room;
+    uint32_t spare = from_hot ? cold_map_spare(&p->cold, list) : 0;
+    *scattered = spare > 0 && (spare >= n || spare >= MOVE_TOKENS_MIN);
+    uint32_t room = *scattered ? spare : cold_map_room(&p->cold, list);
+    if (*scattered && room > MOVES_DOWN)
+        room = MOVES_DOWN;
+    return n < room ? n : room;
+}
+
+static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer, bool from_hot,
+                          uint32_t n, struct demote_record *out)
+{
+    out->n = demote_room(p, pipeline_list(p, s->index, layer), from_hot, n, &out->scattered);
     if (out->n > p->config.demote_slots)
         out->n = p->config.demote_slots;
     out->demote = free_demote(p);
@@ -95,11 +110,24 @@ static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer
     /* which lane the first slot is in is known when slots are taken; the last needs most room */
     record_demote_parts(&out->parts, &p->config.geometry, KV_GROUP_TOKENS - 1, out->n);
     void *payload;
-    int rc = shm_ring_reserve(&p->io.rings[RING_BACKGROUND], (uint32_t)out->parts.total, &payload);
+    uint64_t bytes = out->scattered ? out->parts.scattered_total : out->parts.total;
+    int rc = shm_ring_reserve(&p->io.rings[RING_BACKGROUND], (uint32_t)bytes, &payload);
     if (rc)
         return rc;
     out->record = payload;
     return 0;
+}
+
+/* Slots of copies for hot positions; what they were copies of has none any more. */
+static void take_copies(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *hot,
+                        struct demote_record *d)
+{
+    uint32_t lost[MOVES_DOWN], *slots = d->demote->slots;
+    cold_map_reuse(&p->cold, pipeline_list(p, s->index, layer), hot, d->n, slots, lost);
+    for (uint32_t i = 0; i < d->n; i++)
+        s->layers[layer].kept[lost[i]] = COLD_NONE;
+    d->slot = slots[0];
+    d->order = 0; /* of several stripes, which the agent knows */
 }
 
 /* Take the slots. hot: the positions, moved down; NULL: they are first_position and those after it,
@@ -108,7 +136,9 @@ static void take_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
                         uint32_t first_position, const uint32_t *hot, struct demote_record *d)
 {
     uint32_t list = pipeline_list(p, s->index, layer);
-    if (hot)
+    if (d->scattered)
+        take_copies(p, s, layer, hot, d);
+    else if (hot)
         cold_map_take_positions(&p->cold, list, hot, d->n, &d->slot, &d->order);
     else
         cold_map_take(&p->cold, list, first_position, d->n, &d->slot, &d->order);
@@ -117,24 +147,31 @@ static void take_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
     uint32_t *positions = (uint32_t *)((uint8_t *)d->record + d->parts.positions);
     for (uint32_t i = 0; i < d->n; i++)
         positions[i] = hot ? hot[i] : first_position + i;
+    if (d->scattered)
+        memcpy((uint8_t *)d->record + d->parts.total, d->demote->slots, d->n * sizeof(uint32_t));
 }
 
 static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t layer, bool from_hot,
                            struct demote_record *d)
 {
-    *d->demote = (struct demote){.tag = agent_tag(p) | (uint64_t)(d->demote - p->demotes),
-                                 .sequence = s->index,
-                                 .layer = layer,
-                                 .first_slot = d->slot,
-                                 .n = d->n,
-                                 .used = true,
-                                 .from_hot = from_hot};
+    struct demote *demote = d->demote; /* its slots are there already */
+    demote->tag = agent_tag(p) | (uint64_t)(demote - p->demotes);
+    demote->sequence = s->index;
+    demote->layer = layer;
+    demote->first_slot = d->slot;
+    demote->n = d->n;
+    demote->used = true;
+    demote->done = false;
+    demote->from_hot = from_hot;
+    demote->scattered = d->scattered;
     *d->record = (struct record_demote){.header = pipeline_header(p, s->index, 0, layer),
                                         .tag = d->demote->tag,
                                         .first_slot = d->slot,
                                         .n_slots = d->n,
-                                        .stripe_order = d->order};
-    shm_ring_publish(&p->io.rings[RING_BACKGROUND], RECORD_DEMOTE, (uint32_t)d->parts.total);
+                                        .stripe_order = d->order,
+                                        .scattered = d->scattered};
+    shm_ring_publish(&p->io.rings[RING_BACKGROUND], RECORD_DEMOTE,
+                     (uint32_t)(d->scattered ? d->parts.scattered_total : d->parts.total));
     p->n_demotes++;
     p->n_moves += from_hot;
     s->demotes++;
@@ -146,7 +183,7 @@ uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t l
                               uint32_t first, uint32_t n, const uint8_t *entries)
 {
     struct demote_record d;
-    if (reserve_demote(p, s, layer, n, &d))
+    if (reserve_demote(p, s, layer, false, n, &d))
         return 0;
     take_demote(p, s, layer, first, NULL, &d);
     uint8_t *record = (uint8_t *)d.record;
@@ -181,7 +218,7 @@ uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer
                           const uint32_t *positions, uint32_t n)
 {
     struct demote_record d;
-    if (n == 0 || p->n_moves >= MOVES_OPEN_MAX || reserve_demote(p, s, layer, n, &d))
+    if (n == 0 || p->n_moves >= MOVES_OPEN_MAX || reserve_demote(p, s, layer, true, n, &d))
         return 0;
     take_demote(p, s, layer, 0, positions, &d);
     uint8_t *record = (uint8_t *)d.record;
@@ -267,11 +304,16 @@ int agent_push_slots(struct pipeline *p, uint32_t type, uint32_t sequence, uint3
     return 0;
 }
 
+static uint32_t slot_of(const struct demote *d, uint32_t i)
+{
+    return d->scattered ? d->slots[i] : d->first_slot + i;
+}
+
 static int push_commit(struct pipeline *p, const struct demote *d)
 {
     uint32_t slots[LAYOUT_COMMIT_SLOTS_MAX];
     for (uint32_t i = 0; i < d->n; i++)
-        slots[i] = d->first_slot + i;
+        slots[i] = slot_of(d, i);
     return agent_push_slots(p, RECORD_COMMIT, d->sequence, d->layer, slots, d->n);
 }
 
@@ -279,13 +321,15 @@ static void flip(struct pipeline *p, const struct demote *d)
 {
     struct sequence *s = &p->sequences[d->sequence];
     struct layer_state *l = &s->layers[d->layer];
-    cold_map_commit(&p->cold, pipeline_list(p, d->sequence, d->layer), d->first_slot, d->n);
-    for (uint32_t i = 0; i < d->n; i++)
-        hkm_set_cold(&p->hkm, d->sequence, d->layer,
-                     cold_map_taken_position(&p->cold, d->first_slot + i), d->first_slot + i);
+    for (uint32_t i = 0; i < d->n; i++) {
+        uint32_t slot = slot_of(d, i);
+        cold_map_commit(&p->cold, pipeline_list(p, d->sequence, d->layer), slot, 1);
+        hkm_set_cold(&p->hkm, d->sequence, d->layer, cold_map_taken_position(&p->cold, slot), slot);
+    }
     if (d->from_hot) {
         l->moving = 0;
         s->stats.demoted += d->n;
+        s->stats.reused += d->scattered ? d->n : 0;
     } else {
         l->uncommitted -= d->n;
     }

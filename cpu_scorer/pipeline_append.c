@@ -129,6 +129,9 @@ static void finish_stats(struct pipeline *p, struct sequence *s)
     fill_stats(p, s);
     log_debug("request %llu: control bytes of the agent's rings so far: %llu",
               (unsigned long long)s->request_id, (unsigned long long)p->control_bytes);
+    log_debug("request %llu: %llu of %llu demotions took the slots of copies",
+              (unsigned long long)s->request_id, (unsigned long long)s->stats.reused,
+              (unsigned long long)s->stats.demoted);
 }
 
 static bool has_credits(struct pipeline *p, uint32_t bytes)

@@ -120,6 +120,8 @@ struct demote {
     uint64_t tag;
     uint32_t sequence, layer, first_slot, n;
     bool used, done, from_hot;
+    bool scattered; /* into slots of copies: `slots`, else first_slot and those after it */
+    uint32_t slots[MOVES_DOWN];
 };
 
 /* The query being answered. */
@@ -237,7 +239,8 @@ int agent_pump_moves(struct pipeline *p);
  * room now. */
 uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t layer,
                               uint32_t first, uint32_t n, const uint8_t *entries);
-/* The same from the hot pool, for any hot positions, counted as a move of the layer. */
+/* The same from the hot pool, for any hot positions, counted as a move of the layer: into slots of
+ * copies that are not kept any longer, while there are such, else behind the layer's others. */
 uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer,
                           const uint32_t *positions, uint32_t n);
 /* A COMMIT or RELEASE of these slots. */

@@ -41,9 +41,9 @@ struct csd_extent {
     bool write;
 };
 
-/* The first n_slots slots of a stripe. */
+/* n_slots slots of a stripe, from the first of a group on. */
 struct csd_span {
-    uint32_t stripe, n_slots;
+    uint32_t stripe, first_slot, n_slots;
 };
 
 struct csd_score_job {

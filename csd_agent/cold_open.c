@@ -130,12 +130,13 @@ static int allocate(struct cold_pool *pool, struct hill_why *why)
         calloc((uint64_t)pool->n_sequences * pool->layout.geometry.n_layers, sizeof *pool->owners);
     pool->dirty = calloc(n, sizeof *pool->dirty);
     pool->is_dirty = calloc(n, 1);
-    pool->spans = calloc(n, sizeof *pool->spans);
+    pool->pages = cold_pages_create();
+    pool->extents = calloc(BOUNCE_PAGES, sizeof *pool->extents);
     pool->bounce = pool->backend->ops->alloc(pool->backend, BOUNCE_BYTES);
     pool->directory_pages =
         pool->backend->ops->alloc(pool->backend, pool_directory_page_bytes(&pool->layout));
-    if (pool->stripes && pool->owners && pool->dirty && pool->is_dirty && pool->spans &&
-        pool->bounce && pool->directory_pages)
+    if (pool->stripes && pool->owners && pool->dirty && pool->is_dirty && pool->pages &&
+        pool->extents && pool->bounce && pool->directory_pages)
         return 0;
     return hill_fail(why, HILL_E_NOMEM, "no memory for the state of %u stripes", n);
 }
@@ -207,6 +208,8 @@ void cold_pool_close(struct cold_pool *pool)
     free(pool->dirty);
     free(pool->is_dirty);
     free(pool->spans);
+    free(pool->pages);
+    free(pool->extents);
     if (pool->backend) {
         if (pool->bounce)
             pool->backend->ops->release(pool->backend, pool->bounce, BOUNCE_BYTES);

@@ -5,13 +5,14 @@
  * What: pool/ knows the format, a backend (backend.h) moves the bytes and scores; this module knows
  * the state: stripes of each (sequence, layer) in order, slots written and slots committed, partly
  * filled pages. A slot's life: free -> written (demote: entry and digest are on flash) -> committed
- * (counts for queries, can be fetched) -> free (trim, a whole sequence at a time). Slot ids are
- * chosen by the scorer. Invariants: the directory's bit of a slot is set after its data is on
- * flash, and reaches flash later (cold_pool_write_directory); digests of committed slots are read
- * from flash for every query, none are kept in memory; a stripe belongs to one (sequence, layer)
- * until it is trimmed. Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL
- * for a command that does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose
- * checksum is wrong, what the backend reports; a line in why.
+ * (counts for queries, can be fetched) -> written (release), from where it is committed again or
+ * written anew -> free (trim, a whole sequence at a time). Slot ids are chosen by the scorer.
+ * Invariants: the directory's bit of a slot is set after its data is on flash, and reaches flash
+ * later (cold_pool_write_directory); digests of committed slots are read from flash for every
+ * query, none are kept in memory; a stripe belongs to one (sequence, layer) until it is trimmed.
+ * Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a command that
+ * does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum is wrong,
+ * what the backend reports; a line in why.
  */
 #ifndef HILL_CSD_AGENT_COLD_POOL_H
 #define HILL_CSD_AGENT_COLD_POOL_H
@@ -57,12 +58,14 @@ void cold_pool_close(struct cold_pool *pool);
 const struct pool_layout *cold_pool_layout(const struct cold_pool *pool);
 void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size);
 
-/* Entries and digests of consecutive slots of one stripe, as a DEMOTE record has them. */
+/* Entries and digests of slots as a DEMOTE record has them: of consecutive ones of one stripe, or
+ * of those that `slots` names, in stripes that (sequence, layer) has. */
 struct cold_demote {
     uint32_t sequence, layer, first_slot, n_slots, stripe_order;
+    const uint32_t *slots;     /* [n], ascending, none committed; NULL: first_slot .. + n - 1 */
     const uint32_t *positions; /* [n] */
     /* groups (kv/group.h) from first_slot / 16 on, as the stripe has them; for a plane of parts of
-     * keys [n][key_bytes] */
+     * keys [n][key_bytes]. With `slots`: as if those followed one another from first_slot on */
     const uint8_t *digests;
     const uint8_t *entries; /* [n][entry bytes] */
 };
@@ -91,7 +94,7 @@ struct cold_query {
     uint32_t expected; /* committed slots, as the scorer counts them */
     struct kv_query query;
     /* Scores of slots first_slot .. first_slot + n - 1 of a stripe, in order; slots that are not
-     * committed are among them. A negative code ends the query. */
+     * committed are among them, or passed over. A negative code ends the query. */
     int (*scored)(void *context, uint32_t stripe, uint32_t first_slot, uint32_t n,
                   const uint16_t *scores);
     void *context;

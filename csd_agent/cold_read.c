@@ -2,9 +2,10 @@
  * csd_agent/cold_read.c - queries and fetches; see cold_pool.h.
  *
  * A query hands the used part of each stripe of (sequence, layer), in stripe order, to the backend,
- * which scores next to the flash. A fetch reads the covering pages of its entries: entries in slot
- * order, pages that overlap or follow each other as one read, as many as fit the bounce buffer at a
- * time.
+ * which scores next to the flash; groups of digests without a committed slot are passed over where
+ * enough of them follow one another. A fetch reads the covering pages of its entries: entries in
+ * slot order, pages that overlap or follow each other as one read, as many as fit the bounce buffer
+ * at a time.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,9 @@
 #include "csd_agent/cold_state.h"
 
 /* ---- query ---- */
+
+/* Digests that are not read for a gap: what is less is read faster than asked for anew. */
+#define SKIP_BYTES (4 * CSD_ALIGN)
 
 struct query_context {
     const struct cold_pool *pool;
@@ -29,11 +33,67 @@ static int pass_scores(void *context, uint32_t span, uint32_t first_slot, uint32
     return c->query->scored(c->query->context, c->pool->spans[span].stripe, first_slot, n, scores);
 }
 
+/* Groups first .. end - 1, as far as slots are in use. */
+static struct csd_span span_of(uint32_t stripe, uint32_t first, uint32_t end, uint32_t used)
+{
+    uint32_t slot = first * KV_GROUP_TOKENS, last = end * KV_GROUP_TOKENS;
+    return (struct csd_span){stripe, slot, (last < used ? last : used) - slot};
+}
+
+/* Has the group of the stripe a committed slot? */
+static bool group_counts(const struct pool_stripe *record, uint32_t group)
+{
+    uint32_t slot = group * KV_GROUP_TOKENS;
+    return (uint16_t)(record->valid[slot / 64] >> (slot % 64)) != 0;
+}
+
+_Static_assert(KV_GROUP_TOKENS == 16, "a group's bits are a quarter of a word's");
+
+static int add_span(struct cold_pool *pool, uint32_t *n_spans, struct csd_span span,
+                    struct hill_why *why)
+{
+    if (*n_spans == pool->spans_room) {
+        uint32_t room = pool->spans_room ? 2 * pool->spans_room : 64;
+        struct csd_span *grown = realloc(pool->spans, room * sizeof *grown);
+        if (!grown)
+            return hill_fail(why, HILL_E_NOMEM, "no memory for %u spans of digests", room);
+        pool->spans = grown;
+        pool->spans_room = room;
+    }
+    pool->spans[(*n_spans)++] = span;
+    return 0;
+}
+
+/* A stripe's spans: from its first group that counts to the last, but for gaps of SKIP_BYTES. */
+static int add_spans(struct cold_pool *pool, uint32_t stripe, uint32_t *n_spans,
+                     struct hill_why *why)
+{
+    const struct pool_stripe *record = &pool->directory->stripes[stripe];
+    uint64_t group_bytes = kv_group_bytes(&pool->layout.geometry);
+    uint32_t used = pool->stripes[stripe]->used, end = 0, first = 0;
+    int status = 0;
+
+    for (uint32_t g = 0; status == 0 && g * KV_GROUP_TOKENS < used; g++) {
+        if (!group_counts(record, g))
+            continue;
+        if (end > first && (g - end) * group_bytes >= SKIP_BYTES) {
+            status = add_span(pool, n_spans, span_of(stripe, first, end, used), why);
+            first = g;
+        } else if (end == first) {
+            first = g;
+        }
+        end = g + 1;
+    }
+    if (status == 0 && end > first)
+        status = add_span(pool, n_spans, span_of(stripe, first, end, used), why);
+    return status;
+}
+
 int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
                     struct hill_why *why)
 {
     const struct cold_owner *owner = cold_owner(pool, query->sequence, query->layer);
-    struct csd_score_job job = {.query = query->query, .spans = pool->spans, .scored = pass_scores};
+    struct csd_score_job job = {.query = query->query, .scored = pass_scores};
     struct query_context context = {pool, query, &job, cost};
 
     job.context = &context;
@@ -43,14 +103,13 @@ int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, stru
         return hill_fail(why, HILL_E_PROTOCOL,
                          "sequence %u, layer %u has %u committed slots, the query expects %u",
                          query->sequence, query->layer, owner->committed, query->expected);
-    for (uint32_t i = 0; i < owner->n_stripes; i++) {
-        uint32_t used = pool->stripes[owner->stripes[i]]->used;
-        if (used > 0)
-            pool->spans[job.n_spans++] = (struct csd_span){owner->stripes[i], used};
-    }
-    if (job.n_spans == 0)
-        return 0;
-    int status = pool->backend->ops->score(pool->backend, &job, why);
+    int status = 0;
+    for (uint32_t i = 0; status == 0 && i < owner->n_stripes; i++)
+        status = add_spans(pool, owner->stripes[i], &job.n_spans, why);
+    if (status != 0 || job.n_spans == 0)
+        return status;
+    job.spans = pool->spans;
+    status = pool->backend->ops->score(pool->backend, &job, why);
     cost->flash_read_bytes += job.flash_read_bytes;
     return status;
 }

@@ -10,6 +10,8 @@
 #define BOUNCE_BYTES                                                                               \
     (4u << 20) /* page-aligned memory of transfers; holds many of the largest entries */
 
+#define BOUNCE_PAGES (BOUNCE_BYTES / CSD_ALIGN)
+
 /* The planes of a stripe. When slots come in order, the last page of the entries is partly filled,
  * and so are the pages of the last group of digests. */
 enum plane { PLANE_DIGESTS, PLANE_KEYS, PLANE_ENTRIES, PLANE_COUNT };
@@ -51,7 +53,10 @@ struct cold_pool {
     uint32_t dirty_first, n_dirty;
     uint8_t *bounce;          /* BOUNCE_BYTES */
     uint8_t *directory_pages; /* pool_directory_page_bytes */
-    struct csd_span *spans;   /* [n_stripes]: of the query that runs */
+    struct csd_span *spans;   /* of the query that runs */
+    uint32_t spans_room;
+    struct cold_page *pages;    /* [BOUNCE_PAGES]: of a scattered demote, */
+    struct csd_extent *extents; /* and its transfers */
 };
 
 static inline struct cold_owner *cold_owner(const struct cold_pool *pool, uint32_t sequence,
@@ -85,6 +90,13 @@ void cold_stripe_destroy(struct cold_stripe *stripe);
 
 /* The stripe's directory record has to be written some time. */
 void cold_mark_dirty(struct cold_pool *pool, uint32_t stripe);
+
+/* [BOUNCE_PAGES] of cold_reuse.c's own, for free(). */
+struct cold_page *cold_pages_create(void);
+
+/* A demote into slots that lie anywhere (cold_reuse.c): all of it on flash, or an error. */
+int cold_write_scattered(struct cold_pool *pool, const struct cold_demote *demote,
+                         struct cold_cost *cost, struct hill_why *why);
 
 /* Forget the copies of partly filled pages (all slots are written, or a write failed). */
 void cold_stripe_drop_tails(struct cold_stripe *stripe);

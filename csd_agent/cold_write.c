@@ -5,7 +5,8 @@
  * Slots are packed, so that the first and the last page of a write may hold other slots' bytes, and
  * the first and the last group of digests other slots' lanes. Where those come from: the stripe's
  * copy of the pages (tail_pages) when slots arrive in order, zeros when a page was never written
- * since the claim, else flash. The planes of a stripe share no page.
+ * since the claim, else flash. The planes of a stripe share no page. Slots that lie anywhere are
+ * written by cold_reuse.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -223,6 +224,33 @@ static int write_chunk(struct writer *w, const struct cold_demote *d, uint32_t s
     return status == 0 ? flush(w) : status;
 }
 
+static uint32_t slot_of(const struct cold_demote *d, uint32_t i)
+{
+    return d->slots ? d->slots[i] : d->first_slot + i;
+}
+
+/* Named slots: in stripes of (sequence, layer), none committed, ascending. */
+static int check_scattered(const struct cold_pool *pool, const struct cold_demote *d,
+                           struct hill_why *why)
+{
+    const struct pool_layout *layout = &pool->layout;
+
+    for (uint32_t i = 0; i < d->n_slots; i++) {
+        uint32_t slot = d->slots[i], stripe = slot / layout->stripe_slots;
+        if (stripe >= layout->n_stripes || !pool->stripes[stripe] ||
+            pool->directory->stripes[stripe].sequence != d->sequence ||
+            pool->directory->stripes[stripe].layer != d->layer)
+            return hill_fail(why, HILL_E_PROTOCOL,
+                             "slot %u to be written is in no stripe of sequence %u, layer %u", slot,
+                             d->sequence, d->layer);
+        if (pool_slot_valid(pool->directory, slot))
+            return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be written is committed", slot);
+        if (i > 0 && slot <= d->slots[i - 1])
+            return hill_fail(why, HILL_E_PROTOCOL, "slots to be written are not in order");
+    }
+    return 0;
+}
+
 static int check_demote(const struct cold_pool *pool, const struct cold_demote *d,
                         struct hill_why *why)
 {
@@ -242,24 +270,25 @@ static int check_demote(const struct cold_pool *pool, const struct cold_demote *
     return 0;
 }
 
-static void note_written(struct cold_pool *pool, struct cold_stripe *stripe,
-                         const struct cold_demote *d)
+static void note_written(struct cold_pool *pool, const struct cold_demote *d)
 {
-    uint32_t within = d->first_slot % pool->layout.stripe_slots;
-    uint32_t entry_bytes = kv_entry_bytes(&pool->layout.geometry);
+    uint32_t slots = pool->layout.stripe_slots,
+             entry_bytes = kv_entry_bytes(&pool->layout.geometry);
 
     for (uint32_t i = 0; i < d->n_slots; i++) {
-        stripe->positions[within + i] = d->positions[i];
-        stripe->checksums[within + i] =
+        struct cold_stripe *stripe = pool->stripes[slot_of(d, i) / slots];
+        uint32_t at = slot_of(d, i) % slots;
+        stripe->positions[at] = d->positions[i];
+        stripe->checksums[at] =
             pool_entry_checksum(d->entries + (uint64_t)i * entry_bytes, entry_bytes);
-        bit_set(stripe->written, within + i);
+        bit_set(stripe->written, at);
+        if (at + 1 == slots)
+            cold_stripe_drop_tails(stripe);
     }
-    if (within + d->n_slots == pool->layout.stripe_slots)
-        cold_stripe_drop_tails(stripe);
 }
 
-int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
-                     struct cold_cost *cost, struct hill_why *why)
+static int write_consecutive(struct cold_pool *pool, const struct cold_demote *demote,
+                             struct cold_cost *cost, struct hill_why *why)
 {
     struct writer w = {.pool = pool, .cost = cost, .why = why};
     uint32_t chunk = chunk_slots(&pool->layout);
@@ -282,7 +311,22 @@ int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
     }
     if (status != 0)
         cold_stripe_drop_tails(w.stripe); /* they may be ahead of flash */
-    else
-        note_written(pool, w.stripe, demote);
+    return status;
+}
+
+int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
+                     struct cold_cost *cost, struct hill_why *why)
+{
+    int status;
+
+    if (demote->slots) {
+        status = check_scattered(pool, demote, why);
+        if (status == 0)
+            status = cold_write_scattered(pool, demote, cost, why);
+    } else {
+        status = write_consecutive(pool, demote, cost, why);
+    }
+    if (status == 0)
+        note_written(pool, demote);
     return status;
 }

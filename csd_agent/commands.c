@@ -370,6 +370,7 @@ static int run_demote(struct data_plane *plane, const void *payload,
         .first_slot = record->first_slot,
         .n_slots = record->n_slots,
         .stripe_order = record->stripe_order,
+        .slots = record->scattered ? (const uint32_t *)(const void *)(bytes + parts.total) : NULL,
         .positions = (const uint32_t *)(const void *)(bytes + parts.positions),
         .digests = bytes + parts.digests,
         .entries = bytes + parts.entries,
@@ -582,6 +583,14 @@ static bool flash_is_free(struct data_plane *plane)
     return !plane->gated;
 }
 
+/* Is a record there, or the ring of no use? */
+static bool waits(struct shm_ring_end *end)
+{
+    const void *payload;
+    uint32_t type, bytes;
+    return shm_ring_peek(end, &type, &payload, &bytes) != HILL_E_WOULD_BLOCK;
+}
+
 int data_plane_turn(struct data_plane *plane)
 {
     uint32_t bytes;
@@ -591,9 +600,12 @@ int data_plane_turn(struct data_plane *plane)
     if (plane->lost != 0)
         return plane->lost;
     int status = turn_ring(plane, &plane->command, false, &bytes);
-    if (status == 0 && flash_is_free(plane))
-        status = turn_ring(plane, &plane->background, true, &bytes);
-    return status;
+    if (status != 0 || !flash_is_free(plane) || !waits(&plane->background))
+        return status;
+    /* What has come on the command ring before this record came on the other is there now, a
+     * RELEASE of slots that it writes to: that goes first. */
+    status = turn_ring(plane, &plane->command, false, &bytes);
+    return status == 0 ? turn_ring(plane, &plane->background, true, &bytes) : status;
 }
 
 int data_plane_write_directory(struct data_plane *plane, struct hill_why *why)

@@ -131,7 +131,7 @@ static void file_release(struct csd_backend *backend, void *memory, size_t bytes
 
 /* ---- scoring ---- */
 
-/* Where the next piece starts. */
+/* Where the next piece starts: so many slots behind the first of the span. */
 struct span_cursor {
     uint32_t span, slot;
 };
@@ -160,17 +160,18 @@ static uint32_t slots_that_fit(const struct kv_geometry *g, uint32_t left, uint6
 }
 
 static void add_piece(const struct pool_layout *layout, struct batch_plan *plan, uint8_t *memory,
-                      uint32_t stripe, struct span_cursor at, uint32_t n_slots)
+                      const struct csd_span *span, struct span_cursor at, uint32_t n_slots)
 {
     uint64_t group = kv_group_bytes(&layout->geometry);
-    uint64_t digests = pool_digest_at(layout, stripe) + at.slot / KV_GROUP_TOKENS * group;
+    uint32_t slot = span->first_slot + at.slot;
+    uint64_t digests = pool_digest_at(layout, span->stripe) + slot / KV_GROUP_TOKENS * group;
     uint64_t first = page_floor(digests);
-    uint64_t end = page_ceil(digests + kv_groups_touched(at.slot, n_slots) * group);
+    uint64_t end = page_ceil(digests + kv_groups_touched(slot, n_slots) * group);
 
     plan->pieces[plan->n_pieces] = (struct score_piece){
         .n_slots = n_slots, .digests_at = (uint32_t)(plan->bytes + digests - first)};
     plan->from[plan->n_pieces].span = at.span;
-    plan->from[plan->n_pieces].first_slot = at.slot;
+    plan->from[plan->n_pieces].first_slot = slot;
     plan->from[plan->n_pieces].bytes = end - first;
     plan->extents[plan->n_pieces] = (struct csd_extent){
         .offset = first, .memory = memory + plan->bytes, .bytes = end - first, .write = false};
@@ -192,7 +193,7 @@ static bool plan_batch(const struct file_backend *f, const struct csd_score_job 
         if (left > 0 && n == 0)
             break;
         if (n > 0)
-            add_piece(&f->layout, plan, memory, span->stripe, *at, n);
+            add_piece(&f->layout, plan, memory, span, *at, n);
         at->slot += n;
         if (n == left)
             *at = (struct span_cursor){at->span + 1, 0};

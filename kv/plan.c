@@ -8,6 +8,7 @@
 #include "kv/plan.h"
 
 #include "kv/bounds.h"
+#include "kv/group.h"
 #include "kv/mass.h"
 #include "kv/partial.h"
 #include "kv/plane.h"
@@ -175,18 +176,18 @@ static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists
 }
 
 /* What the scorer keeps besides the segments: the selector, the cold map (which position a cold
- * slot holds, and its stripes of at least 256 slots), one query's blocks and scores, selected
- * slots, fetches and copies, what was staged for each sequence, a list's state, and placement; for
- * guesses a second list of what was staged, what was guessed and where it is, its hits, and
- * fetches. */
+ * slot holds, how many of a group are copies, and its stripes of at least 256 slots), one query's
+ * blocks and scores, selected slots, fetches and copies, what was staged for each sequence, a
+ * list's state, and placement; for guesses a second list of what was staged, what was guessed and
+ * where it is, its hits, and fetches. */
 static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
 {
     uint64_t blocks = in->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
     uint64_t guesses = in->speculates ? (sequences(in) * 12 + 17) * k + lists * 16 : 0;
     return guesses + kv_selector_bytes(in->ctx_tokens) + in->cold_slots * 4 +
-           in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16 + 16) +
-           sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes +
-           evaluation_tables(in, lists);
+           in->cold_slots / KV_GROUP_TOKENS + in->cold_slots / 256 * 12 +
+           blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) + k * (12 + 16 + 16) + sequences(in) * k * 4 +
+           lists * 512 + sequences(in) * in->placement_bytes + evaluation_tables(in, lists);
 }
 
 /* Everything but n_blocks. One block above the tokens' own lets a layer open its next block before

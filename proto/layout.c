@@ -97,7 +97,7 @@ static uint64_t record_bytes_max(const struct layout_input *in, enum layout_ring
     case RING_BACKGROUND:
         /* slots that begin in the last lane of a group lie in one group more */
         record_demote_parts(&parts, g, KV_GROUP_TOKENS - 1, layout_demote_slots_max(in));
-        return parts.total;
+        return parts.scattered_total;
     case RING_SCORE:
         return sizeof(struct record_score_block) +
                RECORD_STRIPE_SLOTS_MAX * sizeof(struct score_tuple);

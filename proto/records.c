@@ -265,6 +265,16 @@ static int check_trim(const struct checked *c)
     return check_size(c, sizeof(struct record_trim));
 }
 
+/* Slots that a DEMOTE names: ascending from first_slot on. */
+static int check_slots(const struct checked *c, const struct record_demote *r, uint64_t at)
+{
+    const uint32_t *slots = (const void *)((const uint8_t *)c->payload + at);
+    int rc = check_range(c, "slot", slots[0], r->first_slot, r->first_slot);
+    for (uint32_t i = 1; rc == 0 && i < r->n_slots; i++)
+        rc = check_range(c, "slot", slots[i], (uint64_t)slots[i - 1] + 1, UINT32_MAX);
+    return rc;
+}
+
 static int check_demote(const struct checked *c)
 {
     const struct record_demote *r = c->payload;
@@ -275,10 +285,12 @@ static int check_demote(const struct checked *c)
         rc = check_range(c, "first_slot", r->first_slot, 0, UINT32_MAX - r->n_slots);
     record_demote_parts(&parts, c->geometry, r->first_slot, r->n_slots);
     if (rc == 0)
-        rc = check_size(c, parts.total);
+        rc = check_range(c, "scattered", r->scattered, 0, 1);
+    if (rc == 0)
+        rc = check_size(c, r->scattered ? parts.scattered_total : parts.total);
     for (uint32_t i = 0; rc == 0 && i < r->n_slots; i++)
         rc = check_range(c, "position", positions[i], 0, KV_MAX_TOKENS - 1);
-    return rc;
+    return rc == 0 && r->scattered ? check_slots(c, r, parts.total) : rc;
 }
 
 static int check_score_block(const struct checked *c)
@@ -361,6 +373,7 @@ void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, 
     out->entries =
         out->digests + (uint64_t)kv_groups_touched(first_slot, n_slots) * kv_group_bytes(g);
     out->total = out->entries + n * kv_entry_bytes(g);
+    out->scattered_total = out->total + n * sizeof(uint32_t);
 }
 
 int record_check(uint32_t type, const void *payload, uint32_t payload_bytes,

@@ -300,10 +300,13 @@ struct record_demote {
     uint64_t tag;
     uint32_t first_slot, n_slots;
     uint32_t stripe_order; /* order of the stripe within (sequence, layer) */
-    uint32_t reserved[3];
+    uint32_t scattered;    /* 0: slots first_slot .. + n - 1, of one stripe; 1: slots that are in
+                            * use again, named behind the entries, in stripes that the layer has */
+    uint32_t reserved[2];
     /* then uint32_t positions[n] padded to 16 bytes, the groups of digests (kv/group.h) that hold
      * the slots as they lie in the stripe: of group first_slot / 16 on, slot i in lane i % 16,
-     * other lanes are not looked at; entries [n][entry bytes] */
+     * other lanes are not looked at; entries [n][entry bytes]. Scattered: digests as if the slots
+     * followed one another; then uint32_t slots[n], ascending, the first of them first_slot */
 };
 
 #define SCORE_BLOCK_VERSION 1u
@@ -374,6 +377,7 @@ static inline uint64_t record_pad16(uint64_t bytes)
 /* Where the parts of a DEMOTE record lie, from its start; returns the record's total bytes. */
 struct demote_parts {
     uint64_t positions, digests, entries, total;
+    uint64_t scattered_total; /* of one whose slots are named: those are at `total` */
 };
 void record_demote_parts(struct demote_parts *out, const struct kv_geometry *g, uint32_t first_slot,
                          uint32_t n_slots);

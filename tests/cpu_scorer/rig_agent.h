@@ -66,6 +66,7 @@ struct rig_agent {
     struct record_completion late[8]; /* DEMOTE completions held back */
     uint32_t n_late;
     uint64_t random;
+    _Atomic uint32_t reused; /* slots of copies that were written anew */
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
@@ -130,10 +131,16 @@ static void agent_demote(struct rig_agent *a, const struct record_demote *r)
     const uint8_t *at = (const uint8_t *)r;
     struct demote_parts parts;
     record_demote_parts(&parts, &rig_geometry, r->first_slot, r->n_slots);
-    assert_true(r->first_slot / RIG_STRIPE == (r->first_slot + r->n_slots - 1) / RIG_STRIPE);
+    const uint32_t *named = (const uint32_t *)(at + parts.total);
+    assert_true(r->scattered ||
+                r->first_slot / RIG_STRIPE == (r->first_slot + r->n_slots - 1) / RIG_STRIPE);
     for (uint32_t i = 0; i < r->n_slots; i++) {
-        struct rig_slot *s = &a->slots[r->first_slot + i];
-        assert_false(s->written); /* a slot is written once before it is trimmed */
+        struct rig_slot *s = &a->slots[r->scattered ? named[i] : r->first_slot + i];
+        /* only a copy of what has moved up is written over before it is trimmed */
+        assert_true(s->written == r->scattered && !s->committed);
+        assert_true(!r->scattered ||
+                    (s->sequence == r->header.sequence && s->layer == r->header.layer));
+        atomic_fetch_add_explicit(&a->reused, r->scattered, memory_order_relaxed); /* a count */
         *s = (struct rig_slot){.written = true,
                                .sequence = r->header.sequence,
                                .layer = r->header.layer,

@@ -127,10 +127,128 @@ static void test_a_slot_stops_counting_and_counts_again(void **unused)
     assert_int_equal(cold_map_position(&map, 0, slot), 70);
     assert_int_equal(cold_map_position(&map, 0, slot + 1), COLD_NONE);
     assert_int_equal(cold_map_taken_position(&map, slot + 1), 3);
-    assert_int_equal(cold_map_room(&map, 0), STRIPE - 3); /* it is not given to others */
+    assert_int_equal(cold_map_room(&map, 0), STRIPE - 3);
     cold_map_commit(&map, 0, slot + 1, 1);
     assert_int_equal(cold_map_position(&map, 0, slot + 1), 3);
     assert_int_equal(map.lists[0].committed, 3);
+    cold_map_finish(&map);
+}
+
+/* ---- copies: against arrays that know nothing of groups' counts ---- */
+
+enum { FREE, TAKEN, COUNTS, IS_COPY };
+
+struct mirror {
+    uint32_t list, state, position;
+};
+static struct mirror mirror[STRIPE * STRIPES];
+
+static uint32_t count_state(uint32_t list, uint32_t state_wanted, uint32_t from, uint32_t end)
+{
+    uint32_t n = 0;
+    for (uint32_t i = from; i < end; i++)
+        n += mirror[i].state == state_wanted && mirror[i].list == list;
+    return n;
+}
+
+static uint32_t pick(uint32_t list, uint32_t state_wanted)
+{
+    uint32_t n = count_state(list, state_wanted, 0, STRIPE * STRIPES);
+    uint32_t nth = n ? next_random(n) : 0;
+    for (uint32_t i = 0; n && i < STRIPE * STRIPES; i++)
+        if (mirror[i].state == state_wanted && mirror[i].list == list && nth-- == 0)
+            return i;
+    return COLD_NONE;
+}
+
+/* The slots that were given are copies of the list, in order, each once, and no group that has more
+ * copies left than one that was used had before. */
+static void check_reuse(struct cold_map *map, uint32_t list, uint32_t n)
+{
+    uint32_t slots[40], lost[40], positions[40], most_left = 0, least_used = 16;
+    uint32_t copies = count_state(list, IS_COPY, 0, STRIPE * STRIPES);
+    uint32_t keep = count_state(list, COUNTS, 0, STRIPE * STRIPES) / COLD_COPIES_PART;
+    uint32_t spare = copies > keep ? copies - keep : 0, before[STRIPE * STRIPES / 16];
+    for (uint32_t g = 0; g < STRIPE * STRIPES / 16; g++)
+        before[g] = count_state(list, IS_COPY, g * 16, g * 16 + 16);
+    for (uint32_t i = 0; i < n; i++)
+        positions[i] = next_random(1u << 24);
+    assert_int_equal(cold_map_spare(map, list), spare);
+    uint32_t got = cold_map_reuse(map, list, positions, n, slots, lost);
+    assert_int_equal(got, n < spare ? n : spare);
+    for (uint32_t i = 0; i < got; i++) {
+        assert_true(i == 0 || slots[i] > slots[i - 1]);
+        assert_true(mirror[slots[i]].list == list && mirror[slots[i]].state == IS_COPY);
+        assert_int_equal(lost[i], mirror[slots[i]].position);
+        mirror[slots[i]] = (struct mirror){list, TAKEN, positions[i]};
+        if (before[slots[i] / 16] < least_used)
+            least_used = before[slots[i] / 16];
+    }
+    for (uint32_t g = 0; got && g < STRIPE * STRIPES / 16; g++) {
+        uint32_t left = count_state(list, IS_COPY, g * 16, g * 16 + 16);
+        if (left == before[g] && left > most_left)
+            most_left = left;
+    }
+    assert_true(got == 0 || most_left <= least_used);
+}
+
+/* One step of a random life. */
+static void live(struct cold_map *map, uint32_t list)
+{
+    uint32_t slot, order, positions[40], what = next_random(100), n = 1 + next_random(40);
+    if (what < 20) {
+        for (uint32_t i = 0; i < n; i++)
+            positions[i] = next_random(1u << 24);
+        n = cold_map_take_positions(map, list, positions, n, &slot, &order);
+        for (uint32_t i = 0; i < n; i++)
+            mirror[slot + i] = (struct mirror){list, TAKEN, positions[i]};
+    } else if (what < 70) { /* some count now, some move up, some come down again */
+        uint32_t from = what < 40 ? TAKEN : what < 60 ? COUNTS : IS_COPY;
+        for (uint32_t i = 0; i < n && (slot = pick(list, from)) != COLD_NONE; i++) {
+            if (from == COUNTS)
+                cold_map_uncommit(map, list, slot);
+            else
+                cold_map_commit(map, list, slot, 1);
+            mirror[slot].state = from == COUNTS ? IS_COPY : COUNTS;
+        }
+    } else if (what < 98) {
+        check_reuse(map, list, n);
+    } else {
+        cold_map_release(map, list);
+        for (uint32_t i = 0; i < STRIPE * STRIPES; i++)
+            if (mirror[i].list == list)
+                mirror[i].state = FREE;
+        assert_int_equal(cold_map_reserve(map, list, 5), 0);
+    }
+}
+
+static void test_slots_of_copies_are_used_again(void **unused)
+{
+    (void)unused;
+    struct cold_map map;
+    print_message("seed %llu\n", (unsigned long long)state);
+    memset(mirror, 0, sizeof mirror);
+    assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
+    for (uint32_t l = 0; l < LISTS; l++)
+        assert_int_equal(cold_map_reserve(&map, l, 5), 0);
+    for (uint32_t i = 0; i < 4000; i++) {
+        uint32_t list = next_random(LISTS);
+        live(&map, list);
+        uint32_t slot = next_random(STRIPE * STRIPES);
+        const struct mirror *m = &mirror[slot];
+        assert_int_equal(cold_map_position(&map, list, slot),
+                         m->list == list && m->state == COUNTS ? m->position : COLD_NONE);
+        assert_int_equal(map.lists[list].committed, count_state(list, COUNTS, 0, STRIPE * STRIPES));
+    }
+    cold_map_finish(&map);
+}
+
+static void test_stripes_that_are_no_whole_groups_are_refused(void **unused)
+{
+    (void)unused;
+    struct cold_map map;
+    assert_int_equal(cold_map_init(&map, 40, 2, 1), HILL_E_INVALID);
+    assert_int_equal(cold_map_init(&map, 1, 0, 1), 0); /* without a drive */
     cold_map_finish(&map);
 }
 
@@ -141,6 +259,8 @@ int main(void)
         cmocka_unit_test(test_a_fragmented_pool_is_used_up),
         cmocka_unit_test(test_takes_never_cross_a_stripe),
         cmocka_unit_test(test_a_slot_stops_counting_and_counts_again),
+        cmocka_unit_test(test_slots_of_copies_are_used_again),
+        cmocka_unit_test(test_stripes_that_are_no_whole_groups_are_refused),
         cmocka_unit_test(test_positions_are_those_of_committed_slots_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

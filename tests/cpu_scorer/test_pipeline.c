@@ -144,6 +144,26 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
     }
 }
 
+/* What has moved up leaves its slot to others; the rig's agent looks at what is written over. */
+static void test_slots_of_what_moved_up_are_used_again(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.66, .placement = PIPELINE_BKP};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    for (uint32_t i = 0; i < STEPS; i++)
+        assert_int_equal(gpu_decode(q), 0);
+    struct pipeline_stats s = gpu_end(q);
+    assert_int_equal(s.selection_hash, hash_of_hot_only());
+    uint32_t reused = atomic_load_explicit(&r->agent->reused, memory_order_relaxed); /* a count */
+    print_message("%u of %llu demotions\n", reused, (unsigned long long)s.demoted);
+    assert_true(reused > 0 && reused < s.demoted);
+    assert_int_equal(s.reused, reused);
+    assert_int_equal(r->n_failures, 0);
+    rig_stop(r);
+}
+
 /* Two at a time, the one replaced again and again while its entries are on their way. */
 static void test_bkp_survives_sequences_that_are_dropped(void **unused)
 {
@@ -547,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_policy_full_selects_everything_unscored),
         cmocka_unit_test(test_every_importance_selects_the_same_at_every_place),
         cmocka_unit_test(test_bkp_selects_the_same_while_it_moves),
+        cmocka_unit_test(test_slots_of_what_moved_up_are_used_again),
         cmocka_unit_test(test_bkp_survives_sequences_that_are_dropped),
         cmocka_unit_test(test_hot_entries_are_read_where_they_lie),
         cmocka_unit_test(test_what_is_read_in_place_keeps_its_bytes),

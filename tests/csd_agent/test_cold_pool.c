@@ -15,6 +15,7 @@ struct scene {
     struct model m;
     void *arena_memory;
     struct shm_arena staging;
+    uint64_t query_read; /* flash bytes of the last random_query */
 };
 
 /* The smallest stripe keeps the pool small; batches are small so that a query takes several. */
@@ -131,6 +132,54 @@ static void random_demote(struct scene *s, uint32_t sequence, uint32_t layer)
     assert_true(cost.flash_read_bytes <= (2 * group_pages + 2) * CSD_ALIGN);
 }
 
+/* Slots that are written or were never, wherever they lie in the layer's stripes; what is committed
+ * beside them stays as it is. */
+static void random_reuse(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t slots[MAX_COMMAND_SLOTS], positions[MAX_COMMAND_SLOTS], n = 0, kv_heads, dims;
+    uint32_t most = 1 + random_below(random_below(2) ? MAX_COMMAND_SLOTS : 9);
+    uint32_t each = 1 + random_below(60), entry_bytes = kv_entry_bytes(&s->m.g);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+
+    kv_heads = s->m.g.n_kv_heads;
+    dims = kv_key_dims(&s->m.g);
+    for (uint32_t i = 0; i < s->m.n_stripes * s->m.stripe_slots && n < most; i++) {
+        const struct model_stripe *stripe = &s->m.stripes[i / s->m.stripe_slots];
+        if (stripe->claimed && stripe->sequence == sequence && stripe->layer == layer &&
+            s->m.slots[i].state != SLOT_COMMITTED && random_below(each) == 0)
+            slots[n++] = i;
+    }
+    if (n == 0)
+        return;
+    uint32_t lane = slots[0] % KV_GROUP_TOKENS;
+    uint8_t *groups = malloc((size_t)kv_groups_touched(lane, n) * kv_group_bytes(&s->m.g));
+    uint8_t *entries = malloc((size_t)n * entry_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        model_write(&s->m, slots[i], 1);
+        positions[i] = s->m.slots[slots[i]].position;
+        kv_digest_put(&s->m.g, groups, lane + i, s->m.mantissas + (size_t)slots[i] * dims,
+                      s->m.exponents + (size_t)slots[i] * kv_heads);
+        memcpy(entries + (size_t)i * entry_bytes, s->m.entries + (size_t)slots[i] * entry_bytes,
+               entry_bytes);
+    }
+    struct cold_demote demote = {.sequence = sequence,
+                                 .layer = layer,
+                                 .first_slot = slots[0],
+                                 .n_slots = n,
+                                 .slots = slots,
+                                 .positions = positions,
+                                 .digests = groups,
+                                 .entries = entries};
+    assert_int_equal(cold_pool_demote(s->pool, &demote, &cost, &why), 0);
+    /* no page more than those of each slot's group and entry, nothing twice */
+    uint64_t pages = kv_group_bytes(&s->m.g) / CSD_ALIGN + 2 + entry_bytes / CSD_ALIGN + 2;
+    assert_true(cost.flash_write_bytes <= n * pages * CSD_ALIGN);
+    assert_true(cost.flash_read_bytes <= cost.flash_write_bytes);
+    free(groups);
+    free(entries);
+}
+
 static void random_commit(struct scene *s, uint32_t sequence, uint32_t layer)
 {
     uint32_t slots[MAX_COMMAND_SLOTS] = {0}, n = 0;
@@ -195,8 +244,8 @@ static int check_scores(void *context, uint32_t stripe, uint32_t first_slot, uin
         seen->last_order = m->stripes[stripe].order;
         seen->next_slot = 0;
     }
-    assert_int_equal(first_slot, seen->next_slot);
-    seen->next_slot += n;
+    assert_true(first_slot >= seen->next_slot); /* what is passed over does not count: `count` */
+    seen->next_slot = first_slot + n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = stripe * m->stripe_slots + first_slot + i;
         bool committed = m->slots[slot].state == SLOT_COMMITTED;
@@ -230,10 +279,25 @@ static void random_query(struct scene *s, uint32_t sequence, uint32_t layer)
     assert_int_equal(seen.count, expected);
     assert_true(cost.flash_read_bytes >= (uint64_t)expected * kv_digest_bytes(&s->m.g));
     assert_int_equal(cost.link_kv_bytes, 0);
+    s->query_read = cost.flash_read_bytes;
     query.expected++;
     assert_int_equal(cold_pool_query(s->pool, &query, &cost, &why), HILL_E_PROTOCOL);
     free(mantissas);
     free(shifts);
+}
+
+/* Of sequence 0, layer 0; its scores are checked. */
+static uint64_t query_reads(struct scene *s)
+{
+    random_query(s, 0, 0);
+    return s->query_read;
+}
+
+static void release_slot(struct scene *s, uint32_t slot)
+{
+    struct hill_why why = {""};
+    assert_int_equal(cold_pool_release(s->pool, 0, 0, &slot, 1, &why), 0);
+    s->m.slots[slot].state = SLOT_WRITTEN;
 }
 
 static uint32_t pick_committed(const struct model *m, uint32_t sequence, uint32_t layer)
@@ -289,8 +353,10 @@ static void random_operations(const struct cold_pool_config *config, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t sequence = random_below(2), layer = random_below(config->geometry.n_layers);
         uint32_t what = random_below(100);
-        if (what < 45)
+        if (what < 35)
             random_demote(&s, sequence, layer);
+        else if (what < 45)
+            random_reuse(&s, sequence, layer);
         else if (what < 60)
             random_commit(&s, sequence, layer);
         else if (what < 67)
@@ -377,6 +443,50 @@ static void test_default_batches_cover_a_whole_layer(void **state)
     scene_close(&s);
 }
 
+/* Groups of 4160 bytes, a page and 64 bytes: what a query reads is counted by hand. */
+static void test_a_query_passes_over_groups_that_do_not_count(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 63}; /* 64 of exponents, 4 heads of 16 words of 16 tokens */
+    struct cold_pool_config config = config_for(&g, 3);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct scene s;
+
+    (void)state;
+    random_seed(16);
+    scene_open(&s, &config);
+    assert_int_equal(kv_group_bytes(&g), 64 + 4096);
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    s.m.stripes[2] = (struct model_stripe){true, 0, 0, 1};
+    for (uint32_t stripe = 0; stripe < 3; stripe += 2)
+        for (uint32_t i = 0; i < 256; i++) { /* 16 groups of each */
+            uint32_t slot = stripe * s.m.stripe_slots + i;
+            assert_int_equal(write_slots(&s, slot, 1, &cost), 0);
+            assert_int_equal(cold_pool_commit(s.pool, 0, 0, &slot, 1, &why), 0);
+            s.m.slots[slot].state = SLOT_COMMITTED;
+        }
+    assert_int_equal(query_reads(&s), 2 * 17 * CSD_ALIGN);
+    for (uint32_t i = 0; i < 3 * 16; i++) /* groups 5, 6, 7: fewer bytes than are passed over */
+        release_slot(&s, 80 + i);
+    assert_int_equal(query_reads(&s), 2 * 17 * CSD_ALIGN);
+    for (uint32_t i = 0; i < 15; i++) /* all but one of group 8 */
+        release_slot(&s, 8 * 16 + i);
+    assert_int_equal(query_reads(&s), 2 * 17 * CSD_ALIGN);
+    release_slot(&s, 8 * 16 + 15); /* groups 0 .. 4 are 6 pages, 9 .. 15 are 8 */
+    assert_int_equal(query_reads(&s), (6 + 8 + 17) * CSD_ALIGN);
+    for (uint32_t i = 0; i < 80; i++) /* nothing before it: no gap at a stripe's start */
+        release_slot(&s, i);
+    assert_int_equal(query_reads(&s), (8 + 17) * CSD_ALIGN);
+    for (uint32_t i = 2 * s.m.stripe_slots; i < 2 * s.m.stripe_slots + 256; i++)
+        release_slot(&s, i);
+    assert_int_equal(query_reads(&s), 8 * CSD_ALIGN);
+    uint32_t again = 8 * 16 + 3;
+    assert_int_equal(cold_pool_commit(s.pool, 0, 0, &again, 1, &why), 0);
+    s.m.slots[again].state = SLOT_COMMITTED;
+    assert_int_equal(query_reads(&s), 9 * CSD_ALIGN);
+    scene_close(&s);
+}
+
 /* ---- protocol ---- */
 
 static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
@@ -422,6 +532,21 @@ static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
     assert_int_equal(write_slots(&s, base + 20, 1, &cost), HILL_E_PROTOCOL);
     s.m.stripes[2] = (struct model_stripe){true, 0, 1, 0}; /* an order that is taken */
     assert_int_equal(write_slots(&s, 2 * base, 1, &cost), HILL_E_PROTOCOL);
+    /* named slots: one committed, of another layer, of a stripe nobody has, out of order */
+    static const uint8_t nothing[4096];
+    uint32_t named[][2] = {{base, base + 3}, {base + 3, base + 4}, {0, base + 3}, {base + 4, base}};
+    for (uint32_t i = 0; i < 4; i++) {
+        struct cold_demote demote = {.layer = i != 1,
+                                     .first_slot = named[i][0],
+                                     .n_slots = 2,
+                                     .slots = named[i],
+                                     .positions = named[i],
+                                     .digests = nothing,
+                                     .entries = nothing};
+        struct cold_cost none = {0};
+        assert_int_equal(cold_pool_demote(s.pool, &demote, &none, &why), HILL_E_PROTOCOL);
+        assert_int_equal(none.flash_write_bytes, 0);
+    }
     /* a fetch of a slot that is not committed, of another position, to a slot that is not there */
     uint32_t generation = shm_arena_generation(&s.staging, 0);
     struct fetch_item items[] = {{base + 1, 1, 0, generation},
@@ -589,6 +714,7 @@ int main(void)
         TEST(test_random_operations_with_digests_of_four_bits),
         TEST(test_random_operations_on_the_fallback_paths),
         TEST(test_default_batches_cover_a_whole_layer),
+        TEST(test_a_query_passes_over_groups_that_do_not_count),
         TEST(test_commands_that_do_not_fit_the_state_change_nothing),
         TEST(test_a_flipped_byte_is_found_and_named),
         TEST(test_a_foreign_file_is_refused_untouched),

@@ -6,6 +6,37 @@
 
 /* ---- tests ---- */
 
+struct prepared {
+    void *bytes;
+    uint32_t n_bytes;
+    uint64_t tag;
+};
+
+/* A DEMOTE of new data that names this one slot. */
+static struct prepared prepare_scattered(struct scene *s, uint32_t slot)
+{
+    const struct model_stripe *stripe = &s->m.stripes[slot / s->m.stripe_slots];
+    uint32_t entry_bytes = kv_entry_bytes(&s->m.g);
+    struct demote_parts parts;
+
+    model_write(&s->m, slot, 1);
+    record_demote_parts(&parts, &s->m.g, slot, 1);
+    uint8_t *bytes = calloc(1, parts.scattered_total);
+    *(struct record_demote *)(void *)bytes =
+        (struct record_demote){.header = header(stripe->sequence, stripe->layer),
+                               .tag = ++s->next_tag,
+                               .first_slot = slot,
+                               .n_slots = 1,
+                               .scattered = 1};
+    memcpy(bytes + parts.positions, &s->m.slots[slot].position, 4);
+    uint8_t *groups = model_groups(&s->m, slot, 1);
+    memcpy(bytes + parts.digests, groups, parts.entries - parts.digests);
+    free(groups);
+    memcpy(bytes + parts.entries, s->m.entries + (size_t)slot * entry_bytes, entry_bytes);
+    memcpy(bytes + parts.total, &slot, 4);
+    return (struct prepared){bytes, (uint32_t)parts.scattered_total, s->next_tag};
+}
+
 static void test_random_commands_are_answered_rightly(void **state)
 {
     struct scene s;
@@ -46,6 +77,39 @@ static void test_a_trim_takes_queued_demotes_with_it(void **state)
     expect(&s, s.next_tag, RECORD_TRIM, 0);
     s.m.stripes[0] = (struct model_stripe){true, 1, 1, 0}; /* free for another sequence */
     expect(&s, push_demote(&s, 0, 5), RECORD_DEMOTE, 0);
+    scene_close(&s);
+}
+
+/* A RELEASE and the DEMOTE that writes to its slots come on two rings, one right after the other:
+ * whenever the agent sees the second, the first goes before it. */
+static void test_a_release_goes_before_the_demote_that_follows_it(void **state)
+{
+    struct scene s;
+    struct {
+        struct record_release record;
+        uint32_t slot;
+    } release = {.record = {.n_slots = 1}};
+
+    (void)state;
+    random_seed(25);
+    scene_open(&s, COLD_NO_POSITION);
+    grow(&s, 1, 0, 40);
+    for (uint32_t i = 0; i < 3000; i++) {
+        uint32_t stripe = model_stripe_for(&s.m, 1, 0, false);
+        release.slot = stripe * s.m.stripe_slots + random_below(40);
+        release.record.header = header(1, 0);
+        release.record.tag = ++s.next_tag;
+        uint64_t tag = s.next_tag;
+        struct prepared demote = prepare_scattered(&s, release.slot);
+        push(&s, COMMAND, RECORD_RELEASE, &release, sizeof release.record + 4);
+        push(&s, BACKGROUND, RECORD_DEMOTE, demote.bytes, demote.n_bytes);
+        free(demote.bytes);
+        expect(&s, tag, RECORD_RELEASE, 0);
+        expect(&s, demote.tag, RECORD_DEMOTE, 0);
+        commit(&s, 1, 0, release.slot, 1);
+    }
+    query(&s, 1, 0, 64);
+    fetch_some(&s, 1, 0);
     scene_close(&s);
 }
 
@@ -142,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_random_commands_are_answered_rightly),
         TEST(test_a_trim_takes_queued_demotes_with_it),
+        TEST(test_a_release_goes_before_the_demote_that_follows_it),
         TEST(test_bad_records_are_counted_and_answered),
         TEST(test_stopping_ends_a_wait_for_credits),
         TEST(test_a_scorer_that_goes_away_ends_the_plane),

@@ -44,6 +44,8 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
         record_demote_parts(&parts, g, r->first_slot, r->n_slots);
         touch(payload, parts.positions, r->n_slots * sizeof(uint32_t));
         touch(payload, parts.entries, (uint64_t)r->n_slots * kv_entry_bytes(g));
+        if (r->scattered)
+            touch(payload, parts.total, r->n_slots * sizeof(uint32_t));
     } else if (type == RECORD_FETCH) {
         const struct record_fetch *r = (const void *)payload;
         touch(payload, sizeof(*r), (uint64_t)r->n_entries * sizeof(struct fetch_item));

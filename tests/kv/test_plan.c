@@ -107,7 +107,7 @@ static void hot_plan_worked_by_hand(void **state)
                               10 * plan.block_bytes);
     in.placement_bytes = 1000;
     in.cold_slots = 2560;
-    assert_int_equal(kv_plan_hot_min_bytes(&in), min + 1000 + 2560 * 4 + 10 * 12);
+    assert_int_equal(kv_plan_hot_min_bytes(&in), min + 1000 + 2560 * 4 + 160 + 10 * 12);
 }
 
 /* Two selections of a sequence are alive: in staging, and in what the scorer knows of them. */

@@ -202,6 +202,7 @@ static const struct field fields[] = {
     {RECORD_READ_KEYS, sizeof(struct record_read_keys) + 12, 4, {0, 4097, UINT32_MAX, END}},
     {RECORD_DEMOTE, FIELD(demote, n_slots), {0, 4, 6, 4097, 5 + (1u << 25), UINT32_MAX}},
     {RECORD_DEMOTE, FIELD(demote, first_slot), {12, 31, UINT32_MAX - 4, UINT32_MAX, END}},
+    {RECORD_DEMOTE, FIELD(demote, scattered), {1, 2, UINT32_MAX, END}}, /* 1: too short for it */
     {RECORD_SCORE_BLOCK, FIELD(score_block, n), {0, 5, 7, 4097, 6 + (1u << 30), UINT32_MAX}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, first_slot), {4091, 4096, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, version), {0, 2, 65535, END}},
@@ -242,6 +243,33 @@ static void foreign_sequences_and_layers_are_refused(void **state)
         room->layer = 0;
         assert_int_equal(record_check(all_types[i], room, bytes, &geometry, 0, NULL),
                          HILL_E_PROTOCOL);
+    }
+    free(room);
+}
+
+/* A DEMOTE that names its slots: ascending, the first as it says, in the right size. */
+static void named_slots_of_a_demote_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t slots[5];
+        int status;
+    } cases[] = {{{3, 4, 90, 91, 4096}, 0},
+                 {{3, 4, 90, 4095, UINT32_MAX}, 0},
+                 {{4, 5, 90, 91, 4096}, HILL_E_PROTOCOL},
+                 {{3, 90, 4, 91, 4096}, HILL_E_PROTOCOL},
+                 {{3, 4, 4, 91, 4096}, HILL_E_PROTOCOL},
+                 {{3, 4, 90, UINT32_MAX, 5}, HILL_E_PROTOCOL},
+                 {{3, 4, 90, UINT32_MAX, UINT32_MAX}, HILL_E_PROTOCOL}};
+    uint8_t *room = malloc(ROOM);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t bytes = good_record(RECORD_DEMOTE, room);
+        ((struct record_demote *)room)->first_slot = 3;
+        ((struct record_demote *)room)->scattered = 1;
+        memcpy(room + bytes, cases[i].slots, 20);
+        assert_int_equal(check(RECORD_DEMOTE, room, bytes + 20), cases[i].status);
+        assert_int_equal(check(RECORD_DEMOTE, room, bytes + 16), HILL_E_PROTOCOL);
+        assert_int_equal(check(RECORD_DEMOTE, room, bytes + 24), HILL_E_PROTOCOL);
     }
     free(room);
 }
@@ -359,7 +387,7 @@ static void every_ring_opens_in_two_views_and_carries_its_largest_record(void **
                                           32 + 8 * 8 * 4,
                                           32 + 2000 * 24,
                                           32 + LAYOUT_FETCH_ITEMS_MAX * 16,
-                                          parts.total,
+                                          parts.total + layout_demote_slots_max(&input) * 4,
                                           48 + 4096 * 4,
                                           72};
     uint64_t bytes = layout_rings_bytes(&input);
@@ -478,6 +506,7 @@ int main(void)
         cmocka_unit_test(any_other_size_is_refused),
         cmocka_unit_test(every_corrupted_field_is_refused),
         cmocka_unit_test(foreign_sequences_and_layers_are_refused),
+        cmocka_unit_test(named_slots_of_a_demote_are_checked),
         cmocka_unit_test(values_in_arrays_are_checked),
         cmocka_unit_test(unknown_types_are_refused),
         cmocka_unit_test(random_records_are_never_read_beyond_their_end),
