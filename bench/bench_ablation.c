@@ -5,9 +5,10 @@
  * What: without HKM, entries are hot by recency alone and the GPU keeps nothing from one query to
  * the next; without APP, beta is a fixed number and no query is guessed ahead, so that nothing
  * overlaps; between whole and that, one row in which only the overlap is off. M_0 leaves room for
- * less than half of the entries, the same in each row. Points and their options: bench/point.h.
- * Concurrency: one thread. Failure: as there.
+ * less than half of the entries, as many in each row; guesses get their staging on top. Points and
+ * their options: bench/point.h. Concurrency: one thread. Failure: as there.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,11 +16,13 @@
 #include "bench/point.h"
 #include "kv/policy_cost.h"
 
-#define STEPS     16u
-#define HOT_SHARE 0.4
-#define SHAPES    2u
-#define DRIVES    2u
-#define MB        1e-6
+#define STEPS      16u
+#define STEPS_ROOM 512u /* tokens of context beyond the prompt, about */
+#define MIB        1048576.0
+#define HOT_SHARE  0.4
+#define SHAPES     2u
+#define DRIVES     2u
+#define MB         1e-6
 
 static struct variant {
     const char *name, *label;
@@ -43,20 +46,25 @@ static struct {
 } shapes[SHAPES] = {{16384, 1}, {16384, 4}};
 static uint32_t n_shapes = SHAPES, steps = STEPS;
 
-/* MiB of M_0 for a hot share: entries with digests and tables, and staging. */
-static double hot_mb(uint32_t tokens, uint32_t rows)
+/* MiB of M_0 for a hot share: entries with digests and tables, and staging for a selection of each
+ * row and one more; where queries are guessed, for as many again, so that as much stays for hot
+ * entries in each variant. */
+static double hot_mb(uint32_t tokens, uint32_t rows, bool guesses)
 {
     struct kv_geometry g = point_geometry();
-    double row = tokens * (kv_entry_bytes(&g) + kv_digest_bytes(&g) + 16.0) / 1048576;
-    return 8 + rows * POINT_LAYERS * row * HOT_SHARE + (rows + 1) * row * POINT_ALPHA * 1.1;
+    double hot = rows * POINT_LAYERS * HOT_SHARE * tokens *
+                 (kv_entry_bytes(&g) + kv_digest_bytes(&g) + 16.0);
+    double selections = rows + 1.0 + (guesses ? rows : 0);
+    double staging = selections * POINT_ALPHA * (tokens + STEPS_ROOM) * kv_entry_bytes(&g);
+    return ceil((hot + staging) / MIB) + 8;
 }
 
 static void measure_variant(struct variant *v, uint32_t drive, uint32_t shape)
 {
     snprintf(v->options, sizeof v->options,
              "--hot-mb %.0f --placement %s --gpu-keep %g --beta %s%s",
-             hot_mb(shapes[shape].tokens, shapes[shape].rows), v->hkm ? "bkp" : "recency",
-             v->hkm ? POINT_ALPHA : 0, v->balance ? "auto" : "0.25",
+             hot_mb(shapes[shape].tokens, shapes[shape].rows, v->overlap),
+             v->hkm ? "bkp" : "recency", v->hkm ? POINT_ALPHA : 0, v->balance ? "auto" : "0.25",
              v->overlap ? " --speculate on --exact-layers 1" : "");
     struct point p = {.policy = "hillinfer",
                       .tokens = shapes[shape].tokens,

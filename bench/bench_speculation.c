@@ -129,7 +129,7 @@ static void measure_speed(const struct bench_options *o, uint32_t depth)
 static void draw_idle(void)
 {
     static struct picture p;
-    static const char *const names[SCENES] = {"hot", "cold", "cold, modelled", "cold, slow flash"};
+    static const char *const names[SCENES] = {"hot", "cold", "paper's model", "slow flash"};
     p = (struct picture){.name = "speculation-idle",
                          .title = "GPU idle with queries guessed ahead and not",
                          .x_label = "KV entries",

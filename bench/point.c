@@ -373,6 +373,7 @@ static void read_answer(json_t *a, const struct point *p, struct point_result *r
         .late = number_or_0(drive, "late"),
         .late_ms = number_or_0(drive, "late_ms"),
         .commands = number_or_0(drive, "commands"),
+        .whole_ms = json_at(a, "prompt_ms", NULL, NULL) + json_at(a, "predicted_ms", NULL, NULL),
         .gpu_link = json_is_true(json_object_get(drive, "gpu_link_modelled")),
     };
 }

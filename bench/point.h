@@ -59,6 +59,7 @@ struct point_result {
     double gpu_hits, hot_hits, cold_hits;                         /* of one query */
     double hot, cold;                                             /* entries of a layer */
     double beta, late, late_ms, commands; /* of the drive: of the whole run, prompts included */
+    double whole_ms;                      /* restoring or prefilling all rows, and the steps */
     bool gpu_link;                        /* the model's is applied */
     char commit[64];
 };
