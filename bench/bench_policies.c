@@ -595,12 +595,16 @@ static void print_head(const struct bench_options *o)
         "`full` nothing.\n");
 }
 
+/* Of all entries; the same at each point but for rounding. */
 static double cold_share(void)
 {
     for (uint32_t l = 0; l < n_lengths; l++)
         for (uint32_t b = 0; b < n_batches; b++)
-            if (cells[0][l][b].there)
-                return cells[0][l][b].run.cold / (cells[0][l][b].run.hot + cells[0][l][b].run.cold);
+            for (uint32_t i = 0; i < n_policies; i++)
+                if (cells[i][l][b].there) {
+                    const struct point_result *r = &cells[i][l][b].run;
+                    return r->cold / (r->hot + r->cold);
+                }
     return 0;
 }
 
