@@ -358,6 +358,8 @@ static int append_entries(struct request *r, struct hill_why *why)
         if (rc)
             return rc;
         shm_ring_publish(&plane->append, RECORD_APPEND, bytes);
+        if (u.first + first == 0)
+            r->first_append = n;
     }
     return 0;
 }

@@ -51,6 +51,7 @@ struct request {
     bool reads_hot;               /* as SEQ_BEGIN said */
     Hill__FinishReason finish;
     /* sessions */
+    uint32_t first_append;        /* entries of each layer's first APPEND */
     uint32_t first_prompt;        /* tokens that were given, before a session was saved or now */
     struct session_file *session; /* being restored, or NULL */
     struct save *save;            /* under way (save.h), or NULL */

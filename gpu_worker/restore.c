@@ -73,8 +73,9 @@ int restore_begin(struct request *r, struct hill_why *why)
                  "last bits",
                  r->session->path, h->device);
     r->first_prompt = h->n_prompt;
+    r->first_append = h->first_append;
     uint32_t at_once = layout_append_tokens_max(&w->plane.settings.layout);
-    r->units = h->terms.n_layers * ((h->n_entries + at_once - 1) / at_once);
+    r->units = h->terms.n_layers * (1 + (h->n_entries - r->first_append + at_once - 1) / at_once);
     if (session_has_masses(&h->terms))
         r->units += h->terms.n_layers * request_mass_records(r, h->n_entries);
     r->state = REQUEST_RESTORING;
@@ -89,6 +90,8 @@ static int append(struct request *r, struct hill_why *why)
     uint32_t left = f->header.n_entries - f->next, layer = f->layer, first = f->next;
     uint32_t n = layout_append_tokens_max(&plane->settings.layout);
     n = n < left ? n : left;
+    if (first == 0 && r->first_append < n)
+        n = r->first_append; /* what the scorer takes from them it takes again */
     uint32_t bytes = (uint32_t)sizeof(struct record_append) + n * f->header.entry_bytes;
     void *payload;
     r->w->waiting = r;

@@ -101,6 +101,7 @@ static void fill_header(const struct request *r, const void *terms, struct sessi
     h->n_entries = h->n_tokens - 1;
     h->entry_bytes = worker_entry_bytes(w);
     h->step = r->step;
+    h->first_append = r->first_append;
     hash_state_save(&h->logits_hash, r->hash);
     snprintf(h->device, sizeof h->device, "%.*s", (int)sizeof h->device - 1, w->device.name);
     session_seal(h);

@@ -91,6 +91,8 @@ static const char *wrong_field(const struct session_header *h)
     if (h->n_tokens < 2 || h->n_tokens > KV_MAX_TOKENS || h->n_entries != h->n_tokens - 1 ||
         h->n_prompt == 0 || h->n_prompt > h->n_tokens)
         return "n_tokens, n_entries and n_prompt do not fit one another";
+    if (h->first_append == 0 || h->first_append > h->n_entries)
+        return "first_append is out of range";
     if (!(h->temperature >= 0 && h->temperature <= 1000) || !(h->top_p >= 0 && h->top_p <= 1) ||
         !(h->min_p >= 0 && h->min_p <= 1) ||
         !(h->repeat_penalty > 0 && h->repeat_penalty <= 1000) || h->ignore_eos > 1)

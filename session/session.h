@@ -57,7 +57,10 @@ struct session_header {
     uint64_t seed;
     uint32_t n_prompt; /* of n_tokens, how many were given */
     uint32_t n_tokens, n_entries, entry_bytes;
-    uint32_t step, reserved; /* decode steps so far */
+    uint32_t step; /* decode steps so far */
+    /* entries of a layer that the scorer was first given: prefetch has chosen its columns by them
+     */
+    uint32_t first_append;
     struct hash_state selection_hash, logits_hash;
     char device[SESSION_DEVICE_BYTES]; /* on which logits and entries were computed */
     uint64_t checksum;                 /* xxHash64 of all before it */

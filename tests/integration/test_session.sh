@@ -191,7 +191,7 @@ refused "--importance" "${options[@]}" --importance sum
 
 
 # --- what is guessed, and other policies: the same, or refused
-for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy h2o --speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
+for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy leoam" "--policy prefetch" "--policy full"; do
     # shellcheck disable=SC2086  # words
     up "${options[@]}" "${small[@]}" $other || fail "up $other"
     generate 1 60 "$work/whole" || fail "$other: $(cat "$work/whole.err")"
@@ -203,6 +203,21 @@ for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy h2o 
         restore "$work/s90" 5 "$work/out"
         one_line "saved without guesses, restored with" $? 100 "$work/out.err" "--speculate on"
     fi
+    down || fail "down"
+done
+
+# --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again
+"$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel --random"
+printf 'A short prompt.' >"$work/prompt2"
+for prompt in "2 --batch-size 512" "1 --batch-size 20"; do
+    # shellcheck disable=SC2086  # words
+    up -m "$work/random.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --beta 0.4 ${prompt#* } || fail "up --policy prefetch"
+    generate "${prompt%% *}" 200 "$work/whole" || fail "prefetch: $(cat "$work/whole.err")"
+    generate "${prompt%% *}" 120 "$work/part" --save "$work/other" || fail "prefetch, --save: $(cat "$work/part.err")"
+    down || fail "down"
+    up -m "$work/random.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --csd none || fail "up --policy prefetch"
+    restore "$work/other" 80 "$work/rest" || fail "prefetch, restore: $(cat "$work/rest.err")"
+    expect "prefetch, prompt $prompt: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
     down || fail "down"
 done
 

@@ -69,6 +69,7 @@ static void fill(struct data *d)
     h->n_entries = ENTRIES;
     h->entry_bytes = kv_entry_bytes(&geometry);
     h->step = 10;
+    h->first_append = 30;
     strcpy(h->device, "a device");
     session_seal(h);
     assert_int_equal(h->entry_bytes, 64);
@@ -319,10 +320,11 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     (void)state;
     struct data d;
     struct hill_why why = {""};
-    uint32_t *const fields[] = {
-        &d.header.n_tokens,       &d.header.n_entries,     &d.header.entry_bytes,
-        &d.header.terms.n_layers, &d.header.terms.n_vocab, &d.header.terms.policy,
-        &d.header.terms.head_dim, &d.header.ignore_eos,    &d.header.n_prompt};
+    uint32_t *const fields[] = {&d.header.n_tokens,       &d.header.n_entries,
+                                &d.header.entry_bytes,    &d.header.terms.n_layers,
+                                &d.header.terms.n_vocab,  &d.header.terms.policy,
+                                &d.header.terms.head_dim, &d.header.ignore_eos,
+                                &d.header.n_prompt,       &d.header.first_append};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         for (int big = 0; big < 2; big++) {
             fill(&d);
