@@ -5,9 +5,9 @@
  * partial key [n_kv_heads][kv_partial_dims] has them in ascending order, the partial query too, and
  * is scaled so that kv_mass_query divides by the whole head's sqrt(head_dim). Source: InfiniGen
  * (partial keys). It keeps 3 of 10 columns by |q| + |k| after the prefill, of weights that were
- * rotated so that few columns matter. Here weights are as they are, queries of the prefill never
- * come by the scorer, and the drive's plane of keys is written as the keys come; 3 of 10 columns
- * then lose nearly all answers of the reference model, half of them few.
+ * rotated so that few columns matter. Here weights are as they are, and the drive's plane of keys
+ * is written as the keys come; 3 of 10 columns then lose nearly all answers of the reference model,
+ * half of them few, and |q| in the sums finds less than |k| alone (docs/policies.md).
  * Who calls it: the scorer. Concurrency: pure functions.
  */
 #ifndef HILL_KV_PARTIAL_H
