@@ -191,7 +191,7 @@ refused "--importance" "${options[@]}" --importance sum
 
 
 # --- what is guessed, and other policies: the same, or refused
-for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy h2o --speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
+for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy leoam" "--policy prefetch" "--policy full"; do
     # shellcheck disable=SC2086  # words
     up "${options[@]}" "${small[@]}" $other || fail "up $other"
     generate 1 60 "$work/whole" || fail "$other: $(cat "$work/whole.err")"
