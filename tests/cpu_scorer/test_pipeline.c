@@ -150,7 +150,7 @@ static void test_slots_of_what_moved_up_are_used_again(void **unused)
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 0.66, .placement = PIPELINE_BKP};
     struct rig *r = rig_start(&o);
-    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
     gpu_prefill(q);
     for (uint32_t i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
