@@ -230,6 +230,55 @@ static inline uint64_t push_demote(struct scene *s, uint32_t first, uint32_t n)
     return s->next_tag;
 }
 
+struct prepared {
+    void *bytes; /* free them */
+    uint32_t n_bytes;
+    uint64_t tag;
+};
+
+/* A DEMOTE of new data that names its slots, of one (sequence, layer), ascending. */
+static inline struct prepared prepare_scattered(struct scene *s, const uint32_t *slots, uint32_t n)
+{
+    const struct model_stripe *stripe = &s->m.stripes[slots[0] / s->m.stripe_slots];
+    uint32_t entry_bytes = kv_entry_bytes(&s->m.g), dims = kv_key_dims(&s->m.g);
+    struct demote_parts parts;
+
+    record_demote_parts(&parts, &s->m.g, slots[0], n);
+    uint8_t *bytes = calloc(1, parts.scattered_total);
+    *(struct record_demote *)(void *)bytes =
+        (struct record_demote){.header = header(stripe->sequence, stripe->layer),
+                               .tag = ++s->next_tag,
+                               .first_slot = slots[0],
+                               .n_slots = n,
+                               .scattered = 1};
+    memcpy(bytes + parts.total, slots, n * sizeof *slots);
+    for (uint32_t i = 0; i < n; i++) {
+        model_write(&s->m, slots[i], 1);
+        memcpy(bytes + parts.positions + i * 4, &s->m.slots[slots[i]].position, 4);
+        kv_digest_put(&s->m.g, bytes + parts.digests, slots[0] % KV_GROUP_TOKENS + i,
+                      s->m.mantissas + (size_t)slots[i] * dims,
+                      s->m.exponents + (size_t)slots[i] * s->m.g.n_kv_heads);
+        memcpy(bytes + parts.entries + (size_t)i * entry_bytes,
+               s->m.entries + (size_t)slots[i] * entry_bytes, entry_bytes);
+    }
+    return (struct prepared){bytes, (uint32_t)parts.scattered_total, s->next_tag};
+}
+
+static inline void release(struct scene *s, uint32_t sequence, uint32_t layer,
+                           const uint32_t *slots, uint32_t n)
+{
+    struct {
+        struct record_release record;
+        uint32_t slots[MAX_COMMAND_SLOTS];
+    } r = {.record = {.header = header(sequence, layer), .tag = ++s->next_tag, .n_slots = n}};
+
+    memcpy(r.slots, slots, n * sizeof *slots);
+    push(s, COMMAND, RECORD_RELEASE, &r, (uint32_t)(sizeof r.record + n * 4));
+    expect(s, s->next_tag, RECORD_RELEASE, 0);
+    for (uint32_t i = 0; i < n; i++)
+        s->m.slots[slots[i]].state = SLOT_WRITTEN;
+}
+
 static inline void commit(struct scene *s, uint32_t sequence, uint32_t layer, uint32_t first,
                           uint32_t n)
 {

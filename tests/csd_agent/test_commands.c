@@ -6,37 +6,6 @@
 
 /* ---- tests ---- */
 
-struct prepared {
-    void *bytes;
-    uint32_t n_bytes;
-    uint64_t tag;
-};
-
-/* A DEMOTE of new data that names this one slot. */
-static struct prepared prepare_scattered(struct scene *s, uint32_t slot)
-{
-    const struct model_stripe *stripe = &s->m.stripes[slot / s->m.stripe_slots];
-    uint32_t entry_bytes = kv_entry_bytes(&s->m.g);
-    struct demote_parts parts;
-
-    model_write(&s->m, slot, 1);
-    record_demote_parts(&parts, &s->m.g, slot, 1);
-    uint8_t *bytes = calloc(1, parts.scattered_total);
-    *(struct record_demote *)(void *)bytes =
-        (struct record_demote){.header = header(stripe->sequence, stripe->layer),
-                               .tag = ++s->next_tag,
-                               .first_slot = slot,
-                               .n_slots = 1,
-                               .scattered = 1};
-    memcpy(bytes + parts.positions, &s->m.slots[slot].position, 4);
-    uint8_t *groups = model_groups(&s->m, slot, 1);
-    memcpy(bytes + parts.digests, groups, parts.entries - parts.digests);
-    free(groups);
-    memcpy(bytes + parts.entries, s->m.entries + (size_t)slot * entry_bytes, entry_bytes);
-    memcpy(bytes + parts.total, &slot, 4);
-    return (struct prepared){bytes, (uint32_t)parts.scattered_total, s->next_tag};
-}
-
 static void test_random_commands_are_answered_rightly(void **state)
 {
     struct scene s;
@@ -88,7 +57,7 @@ static void test_a_release_goes_before_the_demote_that_follows_it(void **state)
     struct {
         struct record_release record;
         uint32_t slot;
-    } release = {.record = {.n_slots = 1}};
+    } up = {.record = {.n_slots = 1}};
 
     (void)state;
     random_seed(25);
@@ -96,17 +65,17 @@ static void test_a_release_goes_before_the_demote_that_follows_it(void **state)
     grow(&s, 1, 0, 40);
     for (uint32_t i = 0; i < 3000; i++) {
         uint32_t stripe = model_stripe_for(&s.m, 1, 0, false);
-        release.slot = stripe * s.m.stripe_slots + random_below(40);
-        release.record.header = header(1, 0);
-        release.record.tag = ++s.next_tag;
+        up.slot = stripe * s.m.stripe_slots + random_below(40);
+        up.record.header = header(1, 0);
+        up.record.tag = ++s.next_tag;
         uint64_t tag = s.next_tag;
-        struct prepared demote = prepare_scattered(&s, release.slot);
-        push(&s, COMMAND, RECORD_RELEASE, &release, sizeof release.record + 4);
+        struct prepared demote = prepare_scattered(&s, &up.slot, 1);
+        push(&s, COMMAND, RECORD_RELEASE, &up, sizeof up.record + 4);
         push(&s, BACKGROUND, RECORD_DEMOTE, demote.bytes, demote.n_bytes);
         free(demote.bytes);
         expect(&s, tag, RECORD_RELEASE, 0);
         expect(&s, demote.tag, RECORD_DEMOTE, 0);
-        commit(&s, 1, 0, release.slot, 1);
+        commit(&s, 1, 0, up.slot, 1);
     }
     query(&s, 1, 0, 64);
     fetch_some(&s, 1, 0);

@@ -61,6 +61,28 @@ static uint32_t random_ranges(struct scene *s, uint32_t sequence, uint32_t layer
     return n;
 }
 
+/* Some committed slots are written anew, wherever they lie. */
+static void rewrite(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t slots[64], n = 0;
+
+    for (uint32_t i = 0; i < s->m.n_stripes * s->m.stripe_slots && n < 64; i++) {
+        const struct model_stripe *x = &s->m.stripes[i / s->m.stripe_slots];
+        if (s->m.slots[i].state == SLOT_COMMITTED && x->sequence == sequence && x->layer == layer &&
+            random_below(20) == 0)
+            slots[n++] = i;
+    }
+    if (n == 0)
+        return;
+    release(s, sequence, layer, slots, n);
+    struct prepared demote = prepare_scattered(s, slots, n);
+    push(s, BACKGROUND, RECORD_DEMOTE, demote.bytes, demote.n_bytes);
+    expect(s, demote.tag, RECORD_DEMOTE, 0);
+    free(demote.bytes);
+    for (uint32_t i = 0; i < n; i++)
+        commit(s, sequence, layer, slots[i], 1);
+}
+
 static void test_random_reads_bring_the_keys_of_the_entries(void **state)
 {
     uint32_t reads = 0;
@@ -77,6 +99,8 @@ static void test_random_reads_bring_the_keys_of_the_entries(void **state)
             grow(&s, sequence, layer, 1 + random_below(random_below(2) ? MAX_COMMAND_SLOTS : 5));
         } else if (what < 55) {
             fetch_some(&s, sequence, layer);
+        } else if (what < 65) {
+            rewrite(&s, sequence, layer);
         } else if (what < 97) {
             r.record.n_ranges = random_ranges(&s, sequence, layer, r.ranges);
             if (r.record.n_ranges == 0)
@@ -122,6 +146,22 @@ static void test_parts_of_keys_are_what_came_with_the_demote(void **state)
         assert_memory_equal(at + i * PART, came + (size_t)within * PART, PART);
         free(came);
     }
+    /* two of them anew: the parts are packed in the record, their neighbours stay */
+    uint32_t slots[] = {153, 260};
+    uint8_t before[200 * PART];
+    memcpy(before, at, sizeof before);
+    release(&s, 0, 0, slots, 2);
+    struct prepared demote = prepare_scattered(&s, slots, 2);
+    struct demote_parts parts;
+    record_demote_parts(&parts, &s.m.g, slots[0], 2);
+    memcpy(before + 3 * PART, (uint8_t *)demote.bytes + parts.digests, PART);
+    memcpy(before + 110 * PART, (uint8_t *)demote.bytes + parts.digests + PART, PART);
+    push(&s, BACKGROUND, RECORD_DEMOTE, demote.bytes, demote.n_bytes);
+    expect(&s, demote.tag, RECORD_DEMOTE, 0);
+    free(demote.bytes);
+    push_read(&s, &r, 0, 0, 2);
+    expect(&s, s.next_tag, RECORD_READ_KEYS, 0);
+    assert_memory_equal(at, before, sizeof before);
     scene_close(&s);
 }
 
