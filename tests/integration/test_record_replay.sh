@@ -63,30 +63,42 @@ cp "$work/random.gguf" "$work/kept.gguf"
 refused "other weights" 1 'differs from the recording at event [0-9]+: other bytes in the APPEND' "$hillinfer" replay "$file" gpu_worker
 mv "$work/kept.gguf" "$work/random.gguf"
 
-# --- several at once, one of them cancelled, one restored: however they lay beside one another
-"$hillinfer" up --detach "${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -np 3 --record "$work/several.rec" \
-    2>"$work/err" || fail "up --record: $(cat "$work/err")"
-pids=()
-for i in 1 2 3 4; do
-    tail -c +$((i * 300)) LICENSE | head -c $((3000 - i * 500)) >"$work/prompt$i"
-    "$bin/hillctl" generate -f "$work/prompt$i" -n $((i == 3 ? 4000 : 60)) --temp 0.8 -s "$i" --ignore-eos --run-dir "$run_dir" \
-        --save "$work/session$i" >/dev/null 2>"$work/err$i" &
-    pids[i]=$!
+# --- several at once, one of them cancelled, one restored: however they lay beside one another, each stage does what it did
+several() { # DESCRIPTION OPTIONS...
+    local what=$1 i pids=()
+    shift
+    rm -f "$work/several.rec" "$work"/session[1-4]
+    "$hillinfer" up --detach "${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -np 3 "$@" --record "$work/several.rec" \
+        2>"$work/err" || fail "$what: up --record: $(cat "$work/err")"
+    for i in 1 2 3 4; do
+        tail -c +$((i * 300)) LICENSE | head -c $((3000 - i * 500)) >"$work/prompt$i"
+        "$bin/hillctl" generate -f "$work/prompt$i" -n $((i == 3 ? 4000 : 120)) --temp 0.8 -s "$i" --ignore-eos --run-dir "$run_dir" \
+            --save "$work/session$i" >/dev/null 2>"$work/err$i" &
+        pids[i]=$!
+    done
+    for i in 1 2 4; do
+        wait "${pids[i]}" || fail "$what: request $i: $(cat "$work/err$i")"
+    done
+    kill -INT "${pids[3]}"
+    wait "${pids[3]}"
+    expect "$what: the cancelled one: exit code" $? 130
+    "$bin/hillctl" restore "$work/session1" -n 20 --run-dir "$run_dir" >/dev/null 2>"$work/err" || fail "$what: restore: $(cat "$work/err")"
+    down || fail "$what: down"
+    rm "$work/session2"
+    for stage in gpu_worker cpu_scorer csd_agent; do
+        replay "$work/several.rec" $stage >"$work/first"
+        expect "$what: $stage alone" "$(grep -cE "^$stage: [1-9][0-9]* .* out, as recorded; .*xxhash64 [0-9a-f]{16}$" "$work/first")" 1
+        replay "$work/several.rec" $stage >"$work/second"
+        expect "$what: $stage, twice the same" "$(cat "$work/second")" "$(cat "$work/first")"
+        [ $stage != gpu_worker ] || expect "$what: requests" "$(grep -oE '[0-9]+ requests' "$work/first")" "5 requests"
+    done
+    expect "$what: no session is saved again" "$([ -e "$work/session2" ] || echo none)" none
+}
+for round in 1 2 3; do
+    several "several at once, round $round"
 done
-for i in 1 2 4; do
-    wait "${pids[i]}" || fail "request $i: $(cat "$work/err$i")"
-done
-kill -INT "${pids[3]}"
-wait "${pids[3]}"
-expect "the cancelled one: exit code" $? 130
-"$bin/hillctl" restore "$work/session1" -n 20 --run-dir "$run_dir" >/dev/null 2>"$work/err" || fail "restore: $(cat "$work/err")"
-down || fail "down"
-rm "$work/session2"
-replay "$work/several.rec" gpu_worker >"$work/first"
-expect "several at once: gpu_worker alone" "$(grep -c '^gpu_worker: 5 requests, .* as recorded' "$work/first")" 1
-replay "$work/several.rec" gpu_worker >"$work/second"
-expect "several at once: twice the same" "$(cat "$work/second")" "$(cat "$work/first")"
-expect "no session is saved again" "$([ -e "$work/session2" ] || echo none)" none
+several "several at once, guessed" --speculate verify
+several "several at once, by recency" --placement recency
 
 # --- damage: every kind is refused, with the field, before anything runs
 size=$(stat -c %s "$file")

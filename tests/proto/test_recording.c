@@ -89,7 +89,15 @@ static void rig_close(struct rig *rig)
     free(rig->staging);
 }
 
-/* A step end arrives (looked at twice), a fetch goes out, its slot 5 comes up. */
+static int peek(struct rig *rig, enum layout_ring ring)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    return shm_ring_peek(&rig->ends[ring], &type, &payload, &bytes);
+}
+
+/* A step end arrives (two looks before it, one too many at it; those at the agent's do not count),
+ * a fetch goes out, its slot 5 comes up; credits are asked for twice; the agent goes. */
 static void make_traffic(struct rig *rig)
 {
     struct record_step_end step = {.header = {3, 0, 1, 0}, .n_tokens = 9};
@@ -102,12 +110,13 @@ static void make_traffic(struct rig *rig)
         struct record_release record;
         uint32_t slots[1];
     } release = {.record = {.header = {3, 0, 0, 1}, .tag = 512, .n_slots = 1}, .slots = {7}};
-    uint32_t type, bytes;
-    const void *payload;
+    assert_int_equal(peek(rig, RING_APPEND), HILL_E_WOULD_BLOCK);
+    assert_int_equal(peek(rig, RING_QUERY), HILL_E_WOULD_BLOCK);
+    assert_int_equal(peek(rig, RING_SCORE), HILL_E_WOULD_BLOCK);
     assert_int_equal(shm_ring_push(&rig->others[RING_APPEND], RECORD_STEP_END, &step, sizeof step),
                      0);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(shm_ring_peek(&rig->ends[RING_APPEND], &type, &payload, &bytes), 0);
+        assert_int_equal(peek(rig, RING_APPEND), 0);
     shm_ring_release(&rig->ends[RING_APPEND]);
     assert_int_equal(shm_ring_push(&rig->ends[RING_COMMAND], RECORD_FETCH, &fetch, sizeof fetch),
                      0);
@@ -117,6 +126,10 @@ static void make_traffic(struct rig *rig)
                      0);
     uint32_t credits = shm_ring_credits(&rig->ends[RING_SELECTION]);
     assert_int_equal(shm_ring_credits(&rig->ends[RING_SELECTION]), credits);
+    shm_ring_close(&rig->others[RING_BACKGROUND]);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(shm_ring_push(&rig->ends[RING_BACKGROUND], RECORD_DEMOTE, NULL, 0),
+                         HILL_E_PEER_GONE);
 }
 
 static void record_traffic(void)
@@ -145,12 +158,16 @@ static void what_happened_is_read_back_in_order(void **state)
     static const struct {
         enum recording_kind kind;
         enum layout_ring ring;
-        uint32_t type;
+        uint32_t type, looks;
     } expected[] = {
-        {RECORDING_IN, RING_APPEND, RECORD_STEP_END}, {RECORDING_ROOM, RING_COMMAND, 0},
-        {RECORDING_OUT, RING_COMMAND, RECORD_FETCH},  {RECORDING_ROOM, RING_COMMAND, 0},
-        {RECORDING_STAGING, RING_COMMAND, 5},         {RECORDING_OUT, RING_COMMAND, RECORD_RELEASE},
-        {RECORDING_CREDITS, RING_SELECTION, 0},
+        {RECORDING_IN, RING_APPEND, RECORD_STEP_END, 2},
+        {RECORDING_ROOM, RING_COMMAND, 0, 1},
+        {RECORDING_OUT, RING_COMMAND, RECORD_FETCH, 0},
+        {RECORDING_ROOM, RING_COMMAND, 0, 0},
+        {RECORDING_STAGING, RING_COMMAND, 5, 0},
+        {RECORDING_OUT, RING_COMMAND, RECORD_RELEASE, 0},
+        {RECORDING_CREDITS, RING_SELECTION, 0, 0},
+        {RECORDING_GONE, RING_BACKGROUND, 0, 1},
     };
     struct recording_file file;
     struct recording_event event;
@@ -165,6 +182,7 @@ static void what_happened_is_read_back_in_order(void **state)
             assert_int_equal(event.kind, expected[i].kind);
             assert_int_equal(event.ring, expected[i].ring);
             assert_int_equal(event.type, expected[i].type);
+            assert_int_equal(event.looks, expected[i].looks);
             assert_int_equal(event.number, i);
             if (event.kind == RECORDING_STAGING)
                 assert_true(event.bytes == 128 && event.payload[0] == 0xab &&

@@ -590,6 +590,93 @@ static void a_release_rings_only_a_producer_that_lacked_room(void **state)
     pair_finish(&pair);
 }
 
+/* ---- a tap ------------------------------------------------------------------------------- */
+
+struct watcher {
+    struct pair *pair;
+    enum shm_ring_moment seen[32];
+    uint32_t n, room; /* room: the answer to a reservation */
+    bool helps;       /* puts a record, makes room, where there is none */
+};
+
+static uint32_t watch(void *context, enum shm_ring_moment moment, uint32_t type,
+                      const void *payload, uint32_t bytes)
+{
+    struct watcher *w = context;
+    (void)type;
+    (void)payload;
+    assert_true(w->n < 32);
+    w->seen[w->n++] = moment;
+    if (moment == SHM_RING_EMPTY && w->helps)
+        return shm_ring_push(&w->pair->producer, 5, "late", 4) == 0;
+    if (moment == SHM_RING_FULL && w->helps && peek_any(&w->pair->consumer) == 0)
+        shm_ring_release(&w->pair->consumer);
+    return moment == SHM_RING_CREDITS    ? bytes / 2
+           : moment == SHM_RING_RESERVED ? w->room
+                                         : w->helps;
+}
+
+static void assert_seen(struct watcher *w, const enum shm_ring_moment *moments, uint32_t n)
+{
+    assert_int_equal(w->n, n);
+    assert_memory_equal(w->seen, moments, n * sizeof *moments);
+    w->n = 0;
+}
+
+#define ASSERT_SEEN(w, ...)                                                                        \
+    assert_seen((w), (const enum shm_ring_moment[]){__VA_ARGS__},                                  \
+                sizeof((enum shm_ring_moment[]){__VA_ARGS__}) / sizeof(enum shm_ring_moment))
+
+static void a_tap_decides_what_a_consumer_finds(void **state)
+{
+    (void)state;
+    struct pair pair;
+    pair_init(&pair, 1024);
+    struct watcher w = {.pair = &pair};
+    struct shm_ring_tap tap = {&w, watch};
+    pair.consumer.tap = &tap;
+    assert_int_equal(peek_any(&pair.consumer), HILL_E_WOULD_BLOCK);
+    ASSERT_SEEN(&w, SHM_RING_EMPTY);
+    w.helps = true;
+    assert_record(&pair.consumer, 5, "late");
+    assert_record(&pair.consumer, 5, "late");
+    ASSERT_SEEN(&w, SHM_RING_EMPTY, SHM_RING_PEEKED, SHM_RING_STILL);
+    w.helps = false;
+    shm_ring_release(&pair.consumer);
+    shm_ring_close(&pair.producer);
+    assert_int_equal(peek_any(&pair.consumer), HILL_E_PEER_GONE);
+    ASSERT_SEEN(&w, SHM_RING_EMPTY);
+    pair_finish(&pair);
+}
+
+static void a_tap_decides_what_room_a_producer_finds(void **state)
+{
+    (void)state;
+    struct pair pair;
+    pair_init(&pair, 64);
+    struct watcher w = {.pair = &pair};
+    struct shm_ring_tap tap = {&w, watch};
+    pair.producer.tap = &tap;
+    assert_int_equal(shm_ring_push(&pair.producer, 1, "ab", 2), HILL_E_WOULD_BLOCK);
+    ASSERT_SEEN(&w, SHM_RING_RESERVED);
+    uint32_t credits = shm_ring_credits(&pair.producer);
+    assert_int_equal(credits, shm_ring_payload_max(&pair.producer) / 2);
+    ASSERT_SEEN(&w, SHM_RING_CREDITS);
+    w.room = 1;
+    assert_int_equal(shm_ring_push(&pair.producer, 1, "ab", 2), 0); /* behind a filler */
+    ASSERT_SEEN(&w, SHM_RING_RESERVED, SHM_RING_PUBLISHED);
+    assert_int_equal(shm_ring_push(&pair.producer, 1, "ab", 2), HILL_E_WOULD_BLOCK);
+    ASSERT_SEEN(&w, SHM_RING_FULL);
+    w.helps = true;
+    assert_int_equal(shm_ring_push(&pair.producer, 1, "ab", 2), 0);
+    ASSERT_SEEN(&w, SHM_RING_FULL, SHM_RING_RESERVED, SHM_RING_PUBLISHED);
+    w.room = SHM_RING_NOBODY;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(shm_ring_push(&pair.producer, 1, "ab", 2), HILL_E_PEER_GONE);
+    ASSERT_SEEN(&w, SHM_RING_RESERVED, SHM_RING_GONE);
+    pair_finish(&pair);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -612,6 +699,8 @@ int main(void)
         cmocka_unit_test(a_peer_not_yet_open_counts_as_there),
         cmocka_unit_test(damaged_record_headers_are_not_followed),
         cmocka_unit_test(indices_out_of_range_are_damage),
+        cmocka_unit_test(a_tap_decides_what_a_consumer_finds),
+        cmocka_unit_test(a_tap_decides_what_room_a_producer_finds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
