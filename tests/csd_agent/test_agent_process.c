@@ -11,8 +11,7 @@
 #include "base/clock.h"
 #include "csd_agent/agent.h"
 #include "proto/layout.h"
-
-#define RUN_ID 0x7e57c5da9e47u
+#include "tests/shm/run_id.h"
 
 static const struct layout_input shape = {{2, 4, 2, 16}, 1024, 1};
 
@@ -80,10 +79,14 @@ static void send_message(struct scene *s, Hill__Message *message)
 static void scene_open(struct scene *s)
 {
     memset(s, 0, sizeof *s);
+    test_run_id(); /* forks, too */
     fflush(NULL);
+    pid_t self = getpid();
     s->child = fork(); /* before any thread of zmq or OpenCL */
-    if (s->child == 0)
+    if (s->child == 0) {
+        test_die_with_parent(self);
         child_main();
+    }
     s->context = zmq_ctx_new();
     s->control = bind_socket(s, "worker.sock");
     s->heartbeat = bind_socket(s, "heartbeat.sock");
@@ -97,13 +100,11 @@ static void make_segments(struct scene *s, uint32_t epoch)
     uint64_t arena = shm_arena_bytes(16, kv_entry_bytes(&shape.geometry));
     char name[SHM_NAME_BYTES];
 
-    shm_segment_name(name, RUN_ID, epoch, "rings");
-    shm_segment_unlink(name);
+    shm_segment_name(name, test_run_id(), epoch, "rings");
     assert_int_equal(shm_segment_create(&s->rings, name, layout_rings_bytes(&shape),
                                         layout_fingerprint(&shape), epoch, NULL),
                      0);
-    shm_segment_name(name, RUN_ID, epoch, "staging");
-    shm_segment_unlink(name);
+    shm_segment_name(name, test_run_id(), epoch, "staging");
     assert_int_equal(
         shm_segment_create(&s->staging, name, arena, layout_fingerprint(&shape), epoch, NULL), 0);
 }
@@ -127,7 +128,7 @@ static void configure_modelled(struct scene *s, uint32_t epoch, uint64_t cold_ca
     selection.alpha = 0.2;
     selection.sinks = 4;
     selection.window = 32;
-    c.run_id = RUN_ID;
+    c.run_id = test_run_id();
     c.epoch = epoch;
     c.model_path = (char *)"model";
     c.n_layers = shape.geometry.n_layers;

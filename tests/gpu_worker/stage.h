@@ -22,6 +22,7 @@
 #include "proto/records.h"
 #include "shm/arena.h"
 #include "tests/gpu_worker/random_model.h"
+#include "tests/shm/run_id.h"
 
 enum { STAGE_CTX = 192, STAGE_TOKENS = 64, STAGE_LANES = 3, STAGE_HOT_OFFSET = 320 };
 
@@ -556,12 +557,14 @@ static inline void stage_open(struct stage *s, const struct random_shape *shape,
     for (uint32_t i = 0; i < STAGE_LANES; i++)
         for (uint32_t l = 0; l < shape->n_layers; l++)
             s->lanes[i].entries[l] = calloc(STAGE_CTX, s->entry_bytes);
-    s->run_id = UINT64_C(0x7e57000000000000) + (uint64_t)getpid();
+    s->run_id = test_run_id();
+    pid_t self = getpid();
     s->context = zmq_ctx_new();
     s->control = stage_bind(s, "worker.sock");
     s->heartbeat = stage_bind(s, "heartbeat.sock");
     s->pid = fork();
     if (s->pid == 0) {
+        test_die_with_parent(self);
         execl(program, program, "--run-dir", s->dir, "--log-level", "warn", (char *)NULL);
         _exit(127);
     }

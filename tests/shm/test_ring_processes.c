@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "shm/ring.h"
 #include "shm/segment.h"
+#include "tests/shm/run_id.h"
 #include "tests/shm/oracle.h"
 
 #define START         (UINT32_MAX - 3)
@@ -45,8 +46,7 @@ struct fixture {
 
 static void fixture_init(struct fixture *fixture, uint32_t capacity)
 {
-    uint64_t run_id = ((uint64_t)getpid() << 32) ^ (uint64_t)clock_now_ns();
-    shm_segment_name(fixture->name, run_id, 1, "test");
+    shm_segment_name(fixture->name, test_run_id(), 1, "test");
     fixture->capacity = capacity;
     assert_int_equal(shm_segment_create(&fixture->segment, fixture->name,
                                         sizeof(struct shared) + shm_ring_bytes(capacity),

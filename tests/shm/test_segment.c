@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "shm/segment.h"
+#include "tests/shm/run_id.h"
 
 #define FINGERPRINT 0x1122334455667788u
 #define EPOCH       3u
@@ -45,7 +46,7 @@ static bool exists(const char *name)
 static int set_up(void **state)
 {
     (void)state;
-    run_id = ((uint64_t)getpid() << 32) ^ (uint64_t)clock_now_ns();
+    run_id = test_run_id();
     return 0;
 }
 
@@ -323,6 +324,51 @@ static void a_recycled_pid_is_not_the_creator(void **state)
     shm_segment_detach(&segment);
 }
 
+/* A test that creates a segment and ends by this signal, or by itself (0); its wait status. */
+static int run_leaver(int signal, char *name)
+{
+    int status, names[2];
+    assert_int_equal(pipe(names), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct shm_segment segment;
+        shm_segment_name(name, test_run_id(), EPOCH, "left");
+        if (shm_segment_create(&segment, name, PAYLOAD, FINGERPRINT, EPOCH, NULL) ||
+            write(names[1], name, SHM_NAME_BYTES) != SHM_NAME_BYTES)
+            _exit(3);
+        if (signal)
+            raise(signal);
+        close(2); /* what it says is of no interest */
+        exit(0);
+    }
+    assert_int_equal(read(names[0], name, SHM_NAME_BYTES), SHM_NAME_BYTES);
+    close(names[0]);
+    close(names[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void what_a_killed_test_leaves_goes_with_it(void **state)
+{
+    (void)state;
+    char name[SHM_NAME_BYTES] = "";
+    int status = run_leaver(SIGKILL, name);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    for (int64_t end = clock_deadline_ms(20000); exists(name) && clock_now_ns() < end;)
+        usleep(1000);
+    assert_false(exists(name));
+}
+
+static void what_a_test_leaves_at_its_end_is_its_failure(void **state)
+{
+    (void)state;
+    char name[SHM_NAME_BYTES] = "";
+    int status = run_leaver(0, name);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_false(exists(name));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,6 +382,8 @@ int main(void)
         cmocka_unit_test_teardown(too_large_leaves_nothing, clean),
         cmocka_unit_test_teardown(reap_removes_the_dead_and_keeps_the_living, clean),
         cmocka_unit_test_teardown(a_recycled_pid_is_not_the_creator, clean),
+        cmocka_unit_test(what_a_killed_test_leaves_goes_with_it),
+        cmocka_unit_test(what_a_test_leaves_at_its_end_is_its_failure),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
