@@ -128,10 +128,6 @@ static int choose_trace(struct settings *s, struct hill_why *why)
     int code = absolute(s->trace_path, s->options.trace_kv, "--trace-kv", why);
     if (s->options.record) /* a scorer that is replayed hears of no other beta */
         s->options.beta_auto = false;
-    if (code == 0 && s->options.record && kv_policy_reads_keys(s->plan.selection.policy))
-        return hill_fail(why, HILL_E_INVALID,
-                         "--record: a recording does not hold the keys that --policy %s reads",
-                         kv_policy_name(s->plan.selection.policy));
     return code ? code : absolute(s->record_path, s->options.record, "--record", why);
 }
 

@@ -211,7 +211,7 @@ static int open_recording(struct epoch *e, const Hill__Configure *c, struct hill
         return 0;
     int rc = recording_create(&e->recording, c->record_path, c, name, why);
     if (rc == 0) {
-        recording_tap(e->recording, e->ends, &e->arena);
+        recording_tap(e->recording, e->ends, &e->arena, e->key_windows);
         log_info("recording the rings: %s", name);
     }
     return rc;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu_scorer/epoch.h"
+#include "kv/plane.h"
 #include "proto/recording.h"
 #include "proto/records.h"
 
@@ -37,7 +38,7 @@ struct replay {
     uint32_t looks;               /* that found nothing, still to come before the event */
     uint32_t credits[RING_COUNT]; /* as told last */
     struct hill_why why;
-    struct memory rings, staging, hot;
+    struct memory rings, staging, windows, hot;
     struct shm_ring_end ends[RING_COUNT];   /* the scorer's */
     struct shm_ring_end others[RING_COUNT]; /* the other parties' */
     struct tap_context contexts[RING_COUNT];
@@ -59,11 +60,20 @@ static void next_event(struct replay *r)
     r->looks = r->more ? r->event.looks : 0;
 }
 
-/* To the next event that needs something of the pipeline: staging is filled at once. */
+/* To the next event that needs something of the pipeline: staging and windows, which are nobody's
+ * at this point, are filled at once. */
 static void settle(struct replay *r)
 {
-    for (; r->more && r->event.kind == RECORDING_STAGING; next_event(r))
-        memcpy(shm_arena_slot(&r->arena, r->event.type), r->event.payload, r->event.bytes);
+    const struct recording_event *e = &r->event;
+    for (; r->more; next_event(r)) {
+        if (e->kind == RECORDING_STAGING)
+            memcpy(shm_arena_slot(&r->arena, e->type), e->payload, e->bytes);
+        else if (e->kind == RECORDING_WINDOW)
+            memcpy((uint8_t *)r->windows.at + (uint64_t)e->type * r->config.key_window_bytes,
+                   e->payload, e->bytes);
+        else
+            return;
+    }
 }
 
 /* Entries come up between the first grant of room in the command ring and the RELEASE that tells
@@ -291,6 +301,9 @@ static int open_memory(struct replay *r, struct hill_why *why)
         rc = map_memory(&r->staging, staging, "staging arena", why);
     if (rc == 0)
         rc = map_memory(&r->hot, c->hot_bytes, "hot pool", why);
+    if (rc == 0 && r->config.key_window_bytes)
+        rc = map_memory(&r->windows, KV_KEY_WINDOWS * (uint64_t)r->config.key_window_bytes,
+                        "windows of keys", why);
     if (rc == 0)
         rc = shm_arena_init(r->staging.at, c->staging_slots, kv_entry_bytes(&r->config.geometry));
     if (rc == 0)
@@ -330,6 +343,7 @@ static int open_pipeline(struct replay *r, struct hill_why *why)
     struct pipeline_io io = {.rings = r->ends,
                              .bell = r->bell,
                              .staging = &r->arena,
+                             .key_windows = r->windows.at,
                              .hot = r->hot.at,
                              .hot_bytes = r->hot.bytes};
     return pipeline_create(&r->pipeline, &r->config, &io, &hooks, why);
@@ -353,6 +367,7 @@ static void finish(struct replay *r)
         shm_arena_finish(&r->arena);
     unmap(&r->rings);
     unmap(&r->staging);
+    unmap(&r->windows);
     unmap(&r->hot);
     recording_finish(&r->file);
     XXH64_freeState(r->hash);

@@ -12,12 +12,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "csd_agent/commands.h"
+#include "kv/plan.h"
+#include "kv/plane.h"
 #include "proto/recording.h"
 #include "proto/records.h"
 
 /* An answer as it was recorded. */
 struct recorded {
-    struct recording_event event;
+    struct recording_event event, window; /* window: kind 0, or what it had put there */
     uint64_t tag;
     uint32_t command;
 };
@@ -50,12 +52,14 @@ static int by_tag(const void *a, const void *b)
 
 static int list_answers(struct replay *r)
 {
-    struct recording_event event;
+    struct recording_event event, window = {0};
     r->completions = calloc(r->file.frames + 1, sizeof *r->completions);
     r->blocks = calloc(r->file.frames + 1, sizeof *r->blocks);
     if (!r->completions || !r->blocks)
         return HILL_E_NOMEM;
     while (recording_next(&r->file, &event)) {
+        if (event.kind == RECORDING_WINDOW)
+            window = event; /* its completion is the next event */
         if (event.kind != RECORDING_IN)
             continue;
         if (event.ring == RING_SCORE && event.type == RECORD_SCORE_BLOCK) {
@@ -63,7 +67,8 @@ static int list_answers(struct replay *r)
         } else if (event.ring == RING_COMPLETION && event.type == RECORD_COMPLETION) {
             struct record_completion c;
             memcpy(&c, event.payload, sizeof c);
-            r->completions[r->n_completions++] = (struct recorded){event, c.tag, c.command};
+            r->completions[r->n_completions++] = (struct recorded){event, window, c.tag, c.command};
+            window.kind = 0;
         }
     }
     qsort(r->completions, r->n_completions, sizeof *r->completions, by_tag);
@@ -91,11 +96,16 @@ static void compare_block(struct replay *r, const void *payload, uint32_t bytes)
         differs(r, "a Score Block");
 }
 
+static const struct recorded *find_completion(const struct replay *r, uint32_t command,
+                                              uint64_t tag)
+{
+    struct recorded key = {.tag = tag, .command = command};
+    return bsearch(&key, r->completions, r->n_completions, sizeof key, by_tag);
+}
+
 static void compare_completion(struct replay *r, const struct record_completion *now)
 {
-    struct recorded key = {.tag = now->tag, .command = now->command};
-    const struct recorded *found =
-        bsearch(&key, r->completions, r->n_completions, sizeof key, by_tag);
+    const struct recorded *found = find_completion(r, now->command, now->tag);
     struct record_completion then;
     if (!found)
         return; /* it was not read before the recording ended */
@@ -162,6 +172,49 @@ static void hash_fetched(struct replay *r, const struct recording_event *e)
                          kv_entry_bytes(&r->plane.geometry));
 }
 
+/* The keys of committed slots in the pages of a range, which are in `now`, and were in `then`: what
+ * else lies in the pages depends on what overtook what. */
+static void compare_range(struct replay *r, const struct key_range *range, const uint8_t *now,
+                          const uint8_t *then)
+{
+    const struct pool_layout *l = cold_pool_layout(r->plane.pool);
+    uint64_t at = pool_key_at(l, range->first_slot) % KV_PAGE_BYTES;
+    for (uint32_t i = 0; i < range->n_slots; i++, at += l->key_bytes) {
+        if (cold_pool_position(r->plane.pool, range->first_slot + i) == COLD_NO_POSITION)
+            continue;
+        XXH64_update(r->hash, now + at, l->key_bytes);
+        if (memcmp(now + at, then + at, l->key_bytes) != 0)
+            differs(r, "a key");
+    }
+}
+
+static void compare_keys(struct replay *r, const struct recording_event *e)
+{
+    const struct record_read_keys *read = (const void *)e->payload;
+    const struct key_range *ranges = (const struct key_range *)(read + 1);
+    const struct pool_layout *l = cold_pool_layout(r->plane.pool);
+    const struct recorded *found = find_completion(r, RECORD_READ_KEYS, read->tag);
+    struct record_completion completion = {.status = -1};
+    if (found)
+        memcpy(&completion, found->event.payload, sizeof completion);
+    if (completion.status)
+        return; /* nothing was read then, or the recording ended before: there may be nothing */
+    uint64_t used = 0, window = read->window;
+    for (uint32_t i = 0; i < read->n_ranges && r->status == 0; i++) {
+        uint64_t bytes =
+            kv_key_pages(pool_key_at(l, ranges[i].first_slot), ranges[i].n_slots, l->key_bytes);
+        bool there = found->window.kind && found->window.type == window &&
+                     used + bytes <= found->window.bytes;
+        if (!there)
+            differs(r, "the length of a window");
+        else
+            compare_range(r, &ranges[i],
+                          r->plane.key_windows + window * r->plane.key_window_bytes + used,
+                          found->window.payload + used);
+        used += bytes;
+    }
+}
+
 static int carry_out(struct replay *r, const struct recording_event *e)
 {
     struct shm_ring_end *end = e->ring == RING_COMMAND ? &r->command : &r->background;
@@ -181,6 +234,8 @@ static int carry_out(struct replay *r, const struct recording_event *e)
                          e->number, hill_strerror(rc));
     if (e->type == RECORD_FETCH)
         hash_fetched(r, e);
+    if (e->type == RECORD_READ_KEYS && r->status == 0)
+        compare_keys(r, e);
     r->in++;
     return r->status;
 }
@@ -238,12 +293,18 @@ static int open_staging(struct replay *r)
 {
     uint32_t slots = r->file.message->configure->staging_slots;
     uint32_t entry_bytes = kv_entry_bytes(&r->file.layout.geometry);
-    r->staging_bytes = shm_arena_bytes(slots, entry_bytes);
+    uint32_t window = recording_window_bytes(r->file.message->configure);
+    uint64_t windows_at = kv_plan_windows_offset(&r->file.layout.geometry, slots);
+    uint64_t arena_bytes = shm_arena_bytes(slots, entry_bytes);
+    r->staging_bytes = windows_at + KV_KEY_WINDOWS * (uint64_t)window;
+    r->staging_bytes = r->staging_bytes > arena_bytes ? r->staging_bytes : arena_bytes;
     r->staging =
-        r->staging_bytes ? aligned_alloc(4096, (r->staging_bytes + 4095) & ~UINT64_C(4095)) : NULL;
+        arena_bytes ? aligned_alloc(4096, (r->staging_bytes + 4095) & ~UINT64_C(4095)) : NULL;
     if (!r->staging)
         return HILL_E_NOMEM;
     memset(r->staging, 0, r->staging_bytes);
+    r->plane.key_windows = window ? (uint8_t *)r->staging + windows_at : NULL;
+    r->plane.key_window_bytes = window;
     int rc = shm_arena_init(r->staging, slots, entry_bytes);
     return rc ? rc : shm_arena_view(&r->plane.staging, r->staging, r->staging_bytes);
 }
@@ -258,6 +319,7 @@ static int open_plane(struct replay *r, const char *url)
         .n_sequences = c->n_sequences,
         .cap_bytes = c->cold_cap_bytes,
         .fingerprint = layout_fingerprint(&r->file.layout),
+        .key_bytes = kv_plane_key_bytes(&r->file.layout.geometry, c->selection->policy),
     };
     if (!c->csd_attached || !c->cold_cap_bytes)
         return hill_fail(&r->why, HILL_E_INVALID, "no drive was attached when this was recorded");

@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "kv/plane.h"
 #include "proto/recording_internal.h"
 #include "proto/records.h"
 
@@ -19,6 +20,13 @@ uint64_t recording_frame_check(const struct recording_frame *frame, const void *
 {
     uint64_t fields = XXH64(frame, offsetof(struct recording_frame, check), number);
     return padded_bytes ? XXH64(payload, padded_bytes, fields) : fields;
+}
+
+uint32_t recording_window_bytes(const Hill__Configure *c)
+{
+    const struct kv_geometry geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim,
+                                         c->score_bits};
+    return kv_key_window_bytes(&geometry, c->selection->policy, c->ctx_tokens);
 }
 
 /* ---- opening ------------------------------------------------------------------------------ */
@@ -112,7 +120,7 @@ static const struct recording_frame *frame_at(const struct recording_file *f, co
         *field = "ring";
     else if (padded > left - sizeof *frame)
         *field = "bytes";
-    else if (frame->zero)
+    else if (frame->zero || (recording_memory(frame->kind) && frame->looks))
         *field = "reserved";
     else if (frame->check != recording_frame_check(frame, frame + 1, padded, f->next))
         *field = "check";
@@ -136,6 +144,10 @@ static const char *bad_content(const struct recording_file *f, const struct reco
         return frame->type >= f->message->configure->staging_slots ? "staging slot"
                : frame->bytes != kv_entry_bytes(&in->geometry)     ? "staging bytes"
                                                                    : NULL;
+    if (frame->kind == RECORDING_WINDOW)
+        return frame->type >= KV_KEY_WINDOWS                                  ? "window"
+               : frame->bytes > recording_window_bytes(f->message->configure) ? "window bytes"
+                                                                              : NULL;
     if (frame->kind != RECORDING_IN && frame->kind != RECORDING_OUT)
         return NULL;
     _Alignas(16) static const uint8_t nothing[16];

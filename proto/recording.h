@@ -4,20 +4,21 @@
  *
  * What: the scorer takes part in every ring, so one tap on its seven ends (shm/ring.h) sees all
  * traffic, in the one order in which the scorer's thread saw it: records it peeked first, room it
- * was granted, credits it was told, records it published, and the staging slots out of which
- * entries came up. Looks at the rings that found nothing are counted: they say how many turns of
- * its loop, in which it may have decided something by itself, lay between two events (with several
- * sequences, when a policy hears of new tokens). Order and counts make a replay exact: the scorer's
- * output is a function of them. Not counted are looks at the agent's rings: how often it takes them
- * while it scores follows from its threads, and what they bring does not depend on it. File: struct
- * recording_header, the Configure of the epoch packed as in the control plane, frames, an END
- * frame. Everything little endian, parts padded to 8 bytes with zeros; each frame's checksum covers
- * its fields, its payload and its number. An epoch has a file of its own: FILE, then FILE.2 and so
- * on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what comes later is not recorded and END
- * says so. Who calls it: cpu_scorer writes (one thread, its data thread), gpu_worker, cpu_scorer
- * and csd_agent replay. Failure: writing: a warning, and the recording ends there, without END when
- * the disk is full; reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in
- * why, before anything of it is used.
+ * was granted, credits it was told, records it published, the staging slots out of which entries
+ * came up, and the windows of keys that it evaluated. Looks at the rings that found nothing are
+ * counted: they say how many turns of its loop, in which it may have decided something by itself,
+ * lay between two events (with several sequences, when a policy hears of new tokens). Order and
+ * counts make a replay exact: the scorer's output is a function of them. Not counted are looks at
+ * the agent's rings: how often it takes them while it scores follows from its threads, and what
+ * they bring does not depend on it. File: struct recording_header, the Configure of the epoch
+ * packed as in the control plane, frames, an END frame. Everything little endian, parts padded to 8
+ * bytes with zeros; each frame's checksum covers its fields, its payload and its number. An epoch
+ * has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten. Bound:
+ * RECORDING_BYTES_MAX; what comes later is not recorded and END says so. Who calls it: cpu_scorer
+ * writes (one thread, its data thread), gpu_worker, cpu_scorer and csd_agent replay. Failure:
+ * writing: a warning, and the recording ends there, without END when the disk is full; reading:
+ * HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything of it is
+ * used.
  */
 #ifndef HILL_PROTO_RECORDING_H
 #define HILL_PROTO_RECORDING_H
@@ -51,6 +52,8 @@ enum recording_kind {
     RECORDING_CREDITS, /* it was told `bytes` of credits, not the same as before; no payload */
     RECORDING_GONE,    /* it first found the ring's consumer gone; no payload */
     RECORDING_STAGING, /* `type` is a staging slot, the payload its entry; before a RELEASE */
+    RECORDING_WINDOW,  /* `type` is a window of keys, the payload what a READ_KEYS has put there;
+                          before its completion */
     RECORDING_END,     /* payload: struct recording_end */
 };
 
@@ -60,7 +63,7 @@ struct recording_frame {
     uint32_t type; /* enum record_type */
     uint32_t bytes;
     uint32_t looks; /* since the frame before: at append and query rings, no new record; for room,
-                       refused; at credits, the same as before (0 at first) */
+                       refused; at credits, the same as before (0 at first). 0: STAGING, WINDOW */
     uint64_t check; /* XXH64 over the fields before and the padded payload, seed: frame's number */
     /* then the payload, padded */
 };
@@ -80,9 +83,11 @@ struct recording;
 /* Open the first free name of path, path.2, ... (it is in name), write the header. */
 int recording_create(struct recording **out, const char *path, const Hill__Configure *configure,
                      char name[RECORDING_NAME_BYTES], struct hill_why *why);
-/* Tap the scorer's ends, [RING_COUNT] (those that are not open are left alone). Ends, arena and
- * recording live until recording_close. */
-void recording_tap(struct recording *r, struct shm_ring_end *ends, const struct shm_arena *staging);
+/* Tap the scorer's ends, [RING_COUNT] (those that are not open are left alone). windows:
+ * KV_KEY_WINDOWS one after the other, of the size that Configure says; NULL: none. All of it lives
+ * until recording_close. */
+void recording_tap(struct recording *r, struct shm_ring_end *ends, const struct shm_arena *staging,
+                   const uint8_t *windows);
 /* Writes END and closes. NULL allowed. 0, or why the file is of no use. Close before the rings. */
 int recording_close(struct recording *r);
 
@@ -110,6 +115,8 @@ int recording_open(struct recording_file *f, const char *path, struct hill_why *
 /* The next event but END; false at the end. */
 bool recording_next(struct recording_file *f, struct recording_event *event);
 void recording_rewind(struct recording_file *f);
+/* Bytes of a window of keys; 0: none are read. */
+uint32_t recording_window_bytes(const Hill__Configure *configure);
 /* Safe on a zeroed struct. */
 void recording_finish(struct recording_file *f);
 

@@ -9,6 +9,12 @@ static inline uint64_t recording_pad(uint64_t bytes)
     return (bytes + 7) & ~UINT64_C(7);
 }
 
+/* What others have put into memory that is shared: no looks lie before it. */
+static inline bool recording_memory(uint8_t kind)
+{
+    return kind == RECORDING_STAGING || kind == RECORDING_WINDOW;
+}
+
 /* Frames of these kinds have no payload. */
 static inline bool recording_bare(uint8_t kind)
 {

@@ -4,8 +4,9 @@
  * Frames are put together in a buffer of fixed size that is written when full. Entries that come up
  * are copied out of staging, which the agent filled: a RELEASE tells which they are, and what their
  * slots hold is recorded before it, with nothing but grants of room between the first grant for it
- * and this, so that a replay can look ahead. Failure: as recording.h says; the data loop never
- * hears of one.
+ * and this, so that a replay can look ahead. What READ_KEYS has put into a window is recorded
+ * before its completion: from then on until the window's next READ_KEYS it is the scorer's.
+ * Failure: as recording.h says; the data loop never hears of one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 
 #include "base/log.h"
 #include "kv/plan.h"
+#include "kv/plane.h"
 #include "proto/recording_internal.h"
 #include "proto/records.h"
 
@@ -41,12 +43,14 @@ struct fetched {
 struct recording {
     int fd, failed; /* what the first failed write gave */
     bool cut;
-    uint32_t entry_bytes, used;
+    uint32_t entry_bytes, window_bytes, used;
     uint64_t frames, written;
     uint32_t looks;               /* since the last frame */
     uint32_t credits[RING_COUNT]; /* as they were told last */
     bool gone[RING_COUNT];
     const struct shm_arena *staging;
+    const uint8_t *windows;
+    uint64_t window_tags[KV_KEY_WINDOWS]; /* of the READ_KEYS that fills each */
     struct ring_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
     struct shm_ring_end *ends;
@@ -129,8 +133,10 @@ static void put_frame(struct recording *r, struct recording_frame frame, const v
                  (unsigned long long)(RECORDING_BYTES_MAX >> 20));
         return;
     }
-    frame.looks = r->looks;
-    r->looks = 0;
+    if (!recording_memory(frame.kind)) {
+        frame.looks = r->looks;
+        r->looks = 0;
+    }
     frame.check = check_of(&frame, payload, payload_bytes, r->frames++);
     put(r, &frame, sizeof frame);
     if (payload_bytes)
@@ -183,6 +189,29 @@ static void record_staging(struct recording *r, const struct record_release *rel
         }
 }
 
+/* ---- keys --------------------------------------------------------------------------------- */
+
+static void note_read(struct recording *r, const struct record_read_keys *read)
+{
+    r->window_tags[read->window] = read->tag; /* the scorer's own record: it is right */
+}
+
+/* The agent has filled a window, and says how far. */
+static void record_window(struct recording *r, const struct record_completion *c)
+{
+    if (!r->windows || c->command != RECORD_READ_KEYS || c->status ||
+        c->link_key_bytes > r->window_bytes)
+        return;
+    for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
+        if (r->window_tags[i] == c->tag)
+            put_frame(r,
+                      (struct recording_frame){.kind = RECORDING_WINDOW,
+                                               .ring = RING_COMPLETION,
+                                               .type = i,
+                                               .bytes = (uint32_t)c->link_key_bytes},
+                      r->windows + (uint64_t)i * r->window_bytes, c->link_key_bytes);
+}
+
 /* ---- the tap ------------------------------------------------------------------------------ */
 
 /* Looks that changed nothing: the same again, as a replay answers where it is told nothing else. */
@@ -230,15 +259,22 @@ static uint32_t see(void *context, enum shm_ring_moment moment, uint32_t type, c
         .kind = kinds[moment], .ring = (uint8_t)c->ring, .type = type, .bytes = bytes};
     if (moment == SHM_RING_PUBLISHED && type == RECORD_RELEASE)
         record_staging(r, payload);
+    if (moment == SHM_RING_PEEKED && c->ring == RING_COMPLETION &&
+        bytes == sizeof(struct record_completion))
+        record_window(r, payload);
     put_frame(r, frame, payload, payload ? bytes : 0);
     if (moment == SHM_RING_PUBLISHED && type == RECORD_FETCH)
         note_fetch(r, payload);
+    if (moment == SHM_RING_PUBLISHED && type == RECORD_READ_KEYS)
+        note_read(r, payload);
     return answer;
 }
 
-void recording_tap(struct recording *r, struct shm_ring_end *ends, const struct shm_arena *staging)
+void recording_tap(struct recording *r, struct shm_ring_end *ends, const struct shm_arena *staging,
+                   const uint8_t *windows)
 {
     r->staging = staging;
+    r->windows = windows;
     r->ends = ends;
     for (int ring = 0; ring < RING_COUNT; ring++) {
         r->contexts[ring] = (struct ring_context){r, (enum layout_ring)ring, ends[ring].producer};
@@ -296,6 +332,7 @@ static int put_header(struct recording *r, const Hill__Configure *configure)
     put_padding(r, bytes);
     free(packed);
     r->entry_bytes = kv_entry_bytes(&in.geometry);
+    r->window_bytes = recording_window_bytes(configure);
     return 0;
 }
 

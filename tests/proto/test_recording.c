@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kv/plane.h"
 #include "proto/recording.h"
 #include "proto/records.h"
 
@@ -29,6 +30,7 @@ static void fill_configure(Hill__Configure *c, Hill__Selection *s)
     hill__configure__init(c);
     hill__selection__init(s);
     s->alpha = 0.2;
+    s->policy = KV_POLICY_H2O;
     c->selection = s;
     c->run_id = 1;
     c->epoch = 3;
@@ -52,6 +54,8 @@ static void fill_configure(Hill__Configure *c, Hill__Selection *s)
 /* The scorer's ends, and the others', in private memory. */
 struct rig {
     void *rings, *staging;
+    uint8_t *windows; /* [KV_KEY_WINDOWS][window_bytes] */
+    uint32_t window_bytes;
     struct shm_ring_end ends[RING_COUNT], others[RING_COUNT];
     struct shm_arena arena;
 };
@@ -76,6 +80,9 @@ static void rig_open(struct rig *rig)
     }
     assert_int_equal(shm_arena_init(rig->staging, 64, 128), 0);
     assert_int_equal(shm_arena_own(&rig->arena, rig->staging, staging), 0);
+    rig->window_bytes = kv_key_window_bytes(&layout.geometry, KV_POLICY_H2O, layout.ctx_tokens);
+    rig->windows = calloc(KV_KEY_WINDOWS, rig->window_bytes);
+    assert_non_null(rig->windows);
 }
 
 static void rig_close(struct rig *rig)
@@ -87,6 +94,7 @@ static void rig_close(struct rig *rig)
     shm_arena_finish(&rig->arena);
     free(rig->rings);
     free(rig->staging);
+    free(rig->windows);
 }
 
 static int peek(struct rig *rig, enum layout_ring ring)
@@ -96,8 +104,32 @@ static int peek(struct rig *rig, enum layout_ring ring)
     return shm_ring_peek(&rig->ends[ring], &type, &payload, &bytes);
 }
 
+/* Keys come into window 2, 40 bytes of it. */
+static void read_keys(struct rig *rig)
+{
+    struct {
+        struct record_read_keys record;
+        struct key_range range;
+    } read = {.record = {.header = {3, 0, 1, 1}, .tag = 768, .window = 2, .n_ranges = 1},
+              .range = {4, 1}};
+    struct record_completion done = {.header = {3, 0, 1, 1},
+                                     .tag = 768,
+                                     .command = RECORD_READ_KEYS,
+                                     .count = 1,
+                                     .link_key_bytes = 40};
+    assert_int_equal(shm_ring_push(&rig->ends[RING_COMMAND], RECORD_READ_KEYS, &read, sizeof read),
+                     0);
+    memset(rig->windows + (size_t)2 * rig->window_bytes, 0xcd, 40);
+    assert_int_equal(
+        shm_ring_push(&rig->others[RING_COMPLETION], RECORD_COMPLETION, &done, sizeof done), 0);
+    assert_int_equal(peek(rig, RING_QUERY), HILL_E_WOULD_BLOCK); /* counted for the completion */
+    assert_int_equal(peek(rig, RING_COMPLETION), 0);
+    shm_ring_release(&rig->ends[RING_COMPLETION]);
+}
+
 /* A step end arrives (two looks before it, one too many at it; those at the agent's do not count),
- * a fetch goes out, its slot 5 comes up; credits are asked for twice; the agent goes. */
+ * a fetch goes out, its slot 5 comes up; keys are read; credits are asked for twice;
+ * the agent goes. */
 static void make_traffic(struct rig *rig)
 {
     struct record_step_end step = {.header = {3, 0, 1, 0}, .n_tokens = 9};
@@ -124,6 +156,7 @@ static void make_traffic(struct rig *rig)
     assert_int_equal(shm_ring_push(&rig->ends[RING_COMMAND], RECORD_RELEASE, &release,
                                    (uint32_t)(sizeof release.record + sizeof(uint32_t))),
                      0);
+    read_keys(rig);
     uint32_t credits = shm_ring_credits(&rig->ends[RING_SELECTION]);
     assert_int_equal(shm_ring_credits(&rig->ends[RING_SELECTION]), credits);
     shm_ring_close(&rig->others[RING_BACKGROUND]);
@@ -145,7 +178,7 @@ static void record_traffic(void)
     rig_open(&rig);
     assert_int_equal(recording_create(&recording, path, &configure, name, &why), 0);
     assert_string_equal(name, path);
-    recording_tap(recording, rig.ends, &rig.arena);
+    recording_tap(recording, rig.ends, &rig.arena, rig.windows);
     make_traffic(&rig);
     assert_int_equal(recording_close(recording), 0);
     assert_null(rig.ends[RING_APPEND].tap);
@@ -166,6 +199,10 @@ static void what_happened_is_read_back_in_order(void **state)
         {RECORDING_ROOM, RING_COMMAND, 0, 0},
         {RECORDING_STAGING, RING_COMMAND, 5, 0},
         {RECORDING_OUT, RING_COMMAND, RECORD_RELEASE, 0},
+        {RECORDING_ROOM, RING_COMMAND, 0, 0},
+        {RECORDING_OUT, RING_COMMAND, RECORD_READ_KEYS, 0},
+        {RECORDING_WINDOW, RING_COMPLETION, 2, 0},
+        {RECORDING_IN, RING_COMPLETION, RECORD_COMPLETION, 1},
         {RECORDING_CREDITS, RING_SELECTION, 0, 0},
         {RECORDING_GONE, RING_BACKGROUND, 0, 1},
     };
@@ -187,6 +224,9 @@ static void what_happened_is_read_back_in_order(void **state)
             if (event.kind == RECORDING_STAGING)
                 assert_true(event.bytes == 128 && event.payload[0] == 0xab &&
                             event.payload[127] == 0xab);
+            if (event.kind == RECORDING_WINDOW)
+                assert_true(event.bytes == 40 && event.payload[0] == 0xcd &&
+                            event.payload[39] == 0xcd);
         }
         assert_false(recording_next(&file, &event));
         recording_rewind(&file);
