@@ -26,6 +26,7 @@
 #include <zmq.h>
 
 #include "base/clock.h"
+#include "base/relax.h"
 #include "base/error.h"
 #include "bench/harness.h"
 #include "shm/ring.h"
@@ -66,13 +67,6 @@ struct link {
 static struct shared *shared;
 static char endpoint[64];
 static uint8_t source[RECORD_BYTES];
-
-static void pause_cpu(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 
 /* ---- links ---------------------------------------------------------------------------------- */
 
@@ -121,7 +115,7 @@ static void ring_wait(struct link *link, struct shm_ring_end *end, uint32_t byte
         return;
     }
     if (link->wait == WAIT_SPIN) {
-        pause_cpu();
+        cpu_relax();
         return;
     }
     uint32_t type, size, seen = shm_doorbell_read(end->own);
