@@ -28,6 +28,17 @@ extern const unsigned hill_request_count;
     {                                                                                              \
         .title = "run folder and log", .specs = hill_common_specs, .count = hill_common_count      \
     }
+/* --sinks and --window, where a program has them in a table of its own. */
+#define HILL_SINKS_SPEC                                                                            \
+    {                                                                                              \
+        .name = "sinks", .type = OPTION_INTEGER, .min = 0, .max = 65536, .fallback = "4",          \
+        .value = "TOKENS", .help = "first tokens that are always attended to"                      \
+    }
+#define HILL_WINDOW_SPEC                                                                           \
+    {                                                                                              \
+        .name = "window", .type = OPTION_INTEGER, .min = 1, .max = 65536, .fallback = "32",        \
+        .value = "TOKENS", .help = "newest tokens that are always attended to"                     \
+    }
 #define HILL_PATH_BYTES  4096
 #define HILL_RUN_DIR_MAX 91 /* bytes: with "/heartbeat.sock" it must fit sun_path */
 #define HILL_PREDICT_UNTIL_CONTEXT                                                                 \

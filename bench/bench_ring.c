@@ -26,6 +26,7 @@
 #include <zmq.h>
 
 #include "base/clock.h"
+#include "base/relax.h"
 #include "base/error.h"
 #include "bench/harness.h"
 #include "shm/ring.h"
@@ -66,13 +67,6 @@ struct link {
 static struct shared *shared;
 static char endpoint[64];
 static uint8_t source[RECORD_BYTES];
-
-static void pause_cpu(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
 
 /* ---- links ---------------------------------------------------------------------------------- */
 
@@ -121,7 +115,7 @@ static void ring_wait(struct link *link, struct shm_ring_end *end, uint32_t byte
         return;
     }
     if (link->wait == WAIT_SPIN) {
-        pause_cpu();
+        cpu_relax();
         return;
     }
     uint32_t type, size, seen = shm_doorbell_read(end->own);
@@ -387,55 +381,59 @@ static void measure_streams(const struct bench_options *options)
     }
 }
 
+static const struct {
+    const char *name;
+    enum { RING, FUTEX, ZMQ } kind;
+    enum wait_kind wait;
+    int64_t pause_ns;
+    uint32_t trips;
+    bool unpinned;
+} trips[] = {
+    {"ring, both spin, pinned", RING, WAIT_SPIN, 0, 20000, false},
+    {"ring, waiting as the workers do", RING, WAIT_WORKER, 0, 10000, true},
+    {"ring, waiting as the workers do, after a pause", RING, WAIT_WORKER, PAUSE_NS, 2000, true},
+    {"ring, both sleep at once", RING, WAIT_SLEEP, 0, 10000, true},
+    {"ring, both sleep at once, after a pause", RING, WAIT_SLEEP, PAUSE_NS, 2000, true},
+    {"bare futex, both sleep, after a pause", FUTEX, WAIT_SLEEP, PAUSE_NS, 2000, true},
+    {"ZeroMQ ipc, both sleep", ZMQ, WAIT_SLEEP, 0, 10000, true},
+    {"ZeroMQ ipc, both sleep, after a pause", ZMQ, WAIT_SLEEP, PAUSE_NS, 2000, true},
+    {"ring, waiting as the workers do, after a pause, pinned", RING, WAIT_WORKER, PAUSE_NS, 2000,
+     false},
+    {"ring, both sleep at once, pinned", RING, WAIT_SLEEP, 0, 10000, false},
+    {"ring, both sleep at once, after a pause, pinned", RING, WAIT_SLEEP, PAUSE_NS, 2000, false},
+    {"bare futex, both sleep, after a pause, pinned", FUTEX, WAIT_SLEEP, PAUSE_NS, 2000, false},
+    {"ZeroMQ ipc, both poll without waiting, pinned", ZMQ, WAIT_SPIN, 0, 10000, false},
+    {"ZeroMQ ipc, both sleep, pinned", ZMQ, WAIT_SLEEP, 0, 10000, false},
+    {"ZeroMQ ipc, both sleep, after a pause, pinned", ZMQ, WAIT_SLEEP, PAUSE_NS, 2000, false},
+};
+enum { TRIPS = sizeof(trips) / sizeof(trips[0]) };
+static struct bench_samples trip_median[TRIPS], trip_tail[TRIPS];
+
 static void measure_trips(const struct bench_options *options)
 {
-    static const struct {
-        const char *name;
-        enum { RING, FUTEX, ZMQ } kind;
-        enum wait_kind wait;
-        int64_t pause_ns;
-        uint32_t trips;
-        bool unpinned;
-    } methods[] = {
-        {"ring, both spin, pinned", RING, WAIT_SPIN, 0, 20000, false},
-        {"ring, waiting as the workers do", RING, WAIT_WORKER, 0, 10000, true},
-        {"ring, waiting as the workers do, after a pause", RING, WAIT_WORKER, PAUSE_NS, 2000, true},
-        {"ring, both sleep at once", RING, WAIT_SLEEP, 0, 10000, true},
-        {"ring, both sleep at once, after a pause", RING, WAIT_SLEEP, PAUSE_NS, 2000, true},
-        {"bare futex, both sleep, after a pause", FUTEX, WAIT_SLEEP, PAUSE_NS, 2000, true},
-        {"ZeroMQ ipc, both sleep", ZMQ, WAIT_SLEEP, 0, 10000, true},
-        {"ZeroMQ ipc, both sleep, after a pause", ZMQ, WAIT_SLEEP, PAUSE_NS, 2000, true},
-        {"ring, waiting as the workers do, after a pause, pinned", RING, WAIT_WORKER, PAUSE_NS,
-         2000, false},
-        {"ring, both sleep at once, pinned", RING, WAIT_SLEEP, 0, 10000, false},
-        {"ring, both sleep at once, after a pause, pinned", RING, WAIT_SLEEP, PAUSE_NS, 2000,
-         false},
-        {"bare futex, both sleep, after a pause, pinned", FUTEX, WAIT_SLEEP, PAUSE_NS, 2000, false},
-        {"ZeroMQ ipc, both poll without waiting, pinned", ZMQ, WAIT_SPIN, 0, 10000, false},
-        {"ZeroMQ ipc, both sleep, pinned", ZMQ, WAIT_SLEEP, 0, 10000, false},
-        {"ZeroMQ ipc, both sleep, after a pause, pinned", ZMQ, WAIT_SLEEP, PAUSE_NS, 2000, false},
-    };
-    enum { N = sizeof(methods) / sizeof(methods[0]) };
-    static struct bench_samples median[N], tail[N];
     static double times[MAX_TRIPS];
     for (uint32_t round = 1; round <= options->rounds; round++) {
-        for (uint32_t m = 0; m < N; m++) {
-            if (methods[m].wait == WAIT_SPIN && bench_cpus() < 2)
+        for (uint32_t m = 0; m < TRIPS; m++) {
+            if (trips[m].wait == WAIT_SPIN && bench_cpus() < 2)
                 continue; /* two spinners on one CPU measure the scheduler */
-            struct task task = {.link = {.zmq = methods[m].kind == ZMQ,
-                                         .futex = methods[m].kind == FUTEX,
-                                         .wait = methods[m].wait},
+            struct task task = {.link = {.zmq = trips[m].kind == ZMQ,
+                                         .futex = trips[m].kind == FUTEX,
+                                         .wait = trips[m].wait},
                                 .record_bytes = TRIP_BYTES,
-                                .trips = methods[m].trips / (options->quick ? 10 : 1),
-                                .pause_ns = methods[m].pause_ns,
-                                .unpinned = methods[m].unpinned};
-            bench_progress(round, options->rounds, methods[m].name);
+                                .trips = trips[m].trips / (options->quick ? 10 : 1),
+                                .pause_ns = trips[m].pause_ns,
+                                .unpinned = trips[m].unpinned};
+            bench_progress(round, options->rounds, trips[m].name);
             run_trips(&task, times);
-            bench_sample(&median[m], bench_quantile(times, task.trips, 0.5) * 1e-3);
-            bench_sample(&tail[m], bench_quantile(times, task.trips, 0.99) * 1e-3);
+            bench_sample(&trip_median[m], bench_quantile(times, task.trips, 0.5) * 1e-3);
+            bench_sample(&trip_tail[m], bench_quantile(times, task.trips, 0.99) * 1e-3);
         }
         bench_progress(round, options->rounds, "");
     }
+}
+
+static void print_trips(void)
+{
     printf(
         "\nRound trip of a 64-byte record, microseconds (the median of the rounds' medians and "
         "99th percentiles). Pinned: a CPU each; otherwise the scheduler places both, as it does "
@@ -445,25 +443,29 @@ static void measure_trips(const struct bench_options *options)
         "wake-ups.\n\n",
         WORKER_NS / 1000);
     printf("| method | median | lowest - highest round | 99 %% |\n|---|---:|---:|---:|\n");
-    for (uint32_t m = 0; m < N; m++) {
-        if (median[m].count > 0)
-            printf("| %s | %.2f | %.2f - %.2f | %.2f |\n", methods[m].name,
-                   bench_median(&median[m]), bench_lowest(&median[m]), bench_highest(&median[m]),
-                   bench_median(&tail[m]));
+    for (uint32_t m = 0; m < TRIPS; m++) {
+        if (trip_median[m].count > 0)
+            printf("| %s | %.2f | %.2f - %.2f | %.2f |\n", trips[m].name,
+                   bench_median(&trip_median[m]), bench_lowest(&trip_median[m]),
+                   bench_highest(&trip_median[m]), bench_median(&trip_tail[m]));
     }
+}
+
+/* Both ends asleep: the ring beside ZeroMQ, under the same conditions. */
+static void print_asleep(void)
+{
     printf("\nBoth asleep, the same way for both, medians in microseconds:\n\n"
            "| | ring | ZeroMQ ipc |\n|---|---:|---:|\n");
-    for (uint32_t m = 0; m < N; m++) {
-        if (methods[m].kind != RING || methods[m].wait != WAIT_SLEEP)
+    for (uint32_t m = 0; m < TRIPS; m++) {
+        if (trips[m].kind != RING || trips[m].wait != WAIT_SLEEP)
             continue;
-        for (uint32_t z = 0; z < N; z++)
-            if (methods[z].kind == ZMQ && methods[z].wait == WAIT_SLEEP &&
-                methods[z].pause_ns == methods[m].pause_ns &&
-                methods[z].unpinned == methods[m].unpinned)
+        for (uint32_t z = 0; z < TRIPS; z++)
+            if (trips[z].kind == ZMQ && trips[z].wait == WAIT_SLEEP &&
+                trips[z].pause_ns == trips[m].pause_ns && trips[z].unpinned == trips[m].unpinned)
                 printf("| %s, %s | %.2f | %.2f |\n",
-                       methods[m].unpinned ? "placed by the scheduler" : "pinned to a CPU each",
-                       methods[m].pause_ns ? "after a pause" : "back to back",
-                       bench_median(&median[m]), bench_median(&median[z]));
+                       trips[m].unpinned ? "placed by the scheduler" : "pinned to a CPU each",
+                       trips[m].pause_ns ? "after a pause" : "back to back",
+                       bench_median(&trip_median[m]), bench_median(&trip_median[z]));
     }
 }
 
@@ -490,5 +492,7 @@ int main(int argc, char **argv)
            "Records shown together never take more than a quarter of the ring.\n");
     measure_streams(&options);
     measure_trips(&options);
+    print_trips();
+    print_asleep();
     return 0;
 }

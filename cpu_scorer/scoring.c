@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/relax.h"
 #include "kv/plan.h"
 
 /* A chunk is a share of what is left: long ones first, because memory is read fastest in long runs,
@@ -184,15 +185,6 @@ static void tell_end(struct score_pool *pool, struct shm_doorbell *bell)
         shm_doorbell_ring(bell);
 }
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Look out for a job after job `seen`, for a short time. Others that want this CPU get it. */
 static void linger(struct score_pool *pool, uint32_t seen)
 {
@@ -202,7 +194,7 @@ static void linger(struct score_pool *pool, uint32_t seen)
             /* relaxed: the job itself is read under the lock */
             if (atomic_load_explicit(&pool->groups[0].next, memory_order_relaxed) >> 32 != seen)
                 return;
-            relax();
+            cpu_relax();
         }
         sched_yield();
     } while (clock_now_ns() < until);
@@ -443,7 +435,7 @@ static void watch_end(struct score_pool *pool)
         for (int i = 0; i < LINGER_LOOKS; i++) {
             if (score_pool_done(pool))
                 return;
-            relax();
+            cpu_relax();
         }
     } while (clock_now_ns() < until);
 }

@@ -81,20 +81,8 @@ static const struct option_spec matrix_specs[] = {
      .fallback = "off",
      .value = "LIST",
      .help = "all, or modes; a pipeline each"},
-    {.name = "sinks",
-     .type = OPTION_INTEGER,
-     .min = 0,
-     .max = 65536,
-     .fallback = "4",
-     .value = "TOKENS",
-     .help = "first tokens that are always attended to"},
-    {.name = "window",
-     .type = OPTION_INTEGER,
-     .min = 1,
-     .max = 65536,
-     .fallback = "32",
-     .value = "TOKENS",
-     .help = "newest tokens that are always attended to"},
+    HILL_SINKS_SPEC,
+    HILL_WINDOW_SPEC,
 };
 
 static const struct option_spec where_specs[] = {

@@ -381,34 +381,21 @@ static int check_trace_answer(const Hill__TraceAnswer *m, struct hill_why *why)
     return 0;
 }
 
-int proto_validate(const Hill__Message *message, struct hill_why *why)
+/* Messages of a field or two, and those of none. */
+static int check_short(const Hill__Message *message, struct hill_why *why)
 {
     switch (message->body_case) {
-    case HILL__MESSAGE__BODY_HELLO:
-        return check_hello(message->hello, why);
-    case HILL__MESSAGE__BODY_CONFIGURE:
-        return check_configure(message->configure, why);
     case HILL__MESSAGE__BODY_READY:
         CHECK("ready", "device", text_ok(message->ready->device));
         return 0;
-    case HILL__MESSAGE__BODY_HEARTBEAT:
-        return check_heartbeat(message->heartbeat, why);
     case HILL__MESSAGE__BODY_FAILURE:
         CHECK("failure", "code", message->failure->code < 0);
         CHECK("failure", "text", text_ok(message->failure->text));
         return 0;
-    case HILL__MESSAGE__BODY_PREFILL:
-        return check_prefill(message->prefill, why);
     case HILL__MESSAGE__BODY_PROGRESS:
         CHECK("progress", "units_done",
               message->progress->units_done <= message->progress->units_total);
         return 0;
-    case HILL__MESSAGE__BODY_DONE:
-        return check_done(message->done, why);
-    case HILL__MESSAGE__BODY_SEQUENCE_STATS:
-        return check_sequence_stats(message->sequence_stats, why);
-    case HILL__MESSAGE__BODY_GENERATE:
-        return check_generate(message->generate, why);
     case HILL__MESSAGE__BODY_ATTACH:
         CHECK("attach", "url", text_ok(message->attach->url));
         return 0;
@@ -419,12 +406,6 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_TOKEN:
         CHECK("token", "logprob", logprob_ok(message->token->logprob));
         return 0;
-    case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
-        return check_prefill_progress(message->prefill_progress, why);
-    case HILL__MESSAGE__BODY_SUMMARY:
-        return check_summary(message->summary, why);
-    case HILL__MESSAGE__BODY_STATUS_REPLY:
-        return check_status_reply(message->status_reply, why);
     case HILL__MESSAGE__BODY_REPLY:
         CHECK("reply", "text", text_ok(message->reply->text));
         return 0;
@@ -437,22 +418,12 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_PROFILE_REQUEST:
         CHECK("profile_request", "limit_ms", message->profile_request->limit_ms <= 60000);
         return 0;
-    case HILL__MESSAGE__BODY_PROFILE_RESULT:
-        return check_profile_result(message->profile_result, why);
     case HILL__MESSAGE__BODY_BALANCE:
         CHECK("balance", "beta", not_negative(message->balance->beta));
         return 0;
-    case HILL__MESSAGE__BODY_TRACE_ANSWER:
-        return check_trace_answer(message->trace_answer, why);
-    case HILL__MESSAGE__BODY_SAVE:
-        return check_save(message->save, why);
-    case HILL__MESSAGE__BODY_SAVED:
-        return check_saved(message->saved, why);
     case HILL__MESSAGE__BODY_SAVE_SESSION:
         CHECK("save_session", "path", path_ok(message->save_session->path));
         return 0;
-    case HILL__MESSAGE__BODY_RESTORE_SESSION:
-        return check_restore_session(message->restore_session, why);
     case HILL__MESSAGE__BODY_TRACE_REQUEST:
     case HILL__MESSAGE__BODY_STAGE_TIMES:
     case HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS:
@@ -465,5 +436,43 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
     default:
         return hill_fail(why, HILL_E_PROTOCOL,
                          "message refused: it has no body this program knows");
+    }
+}
+
+int proto_validate(const Hill__Message *message, struct hill_why *why)
+{
+    switch (message->body_case) {
+    case HILL__MESSAGE__BODY_HELLO:
+        return check_hello(message->hello, why);
+    case HILL__MESSAGE__BODY_CONFIGURE:
+        return check_configure(message->configure, why);
+    case HILL__MESSAGE__BODY_HEARTBEAT:
+        return check_heartbeat(message->heartbeat, why);
+    case HILL__MESSAGE__BODY_PREFILL:
+        return check_prefill(message->prefill, why);
+    case HILL__MESSAGE__BODY_DONE:
+        return check_done(message->done, why);
+    case HILL__MESSAGE__BODY_SEQUENCE_STATS:
+        return check_sequence_stats(message->sequence_stats, why);
+    case HILL__MESSAGE__BODY_GENERATE:
+        return check_generate(message->generate, why);
+    case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
+        return check_prefill_progress(message->prefill_progress, why);
+    case HILL__MESSAGE__BODY_SUMMARY:
+        return check_summary(message->summary, why);
+    case HILL__MESSAGE__BODY_STATUS_REPLY:
+        return check_status_reply(message->status_reply, why);
+    case HILL__MESSAGE__BODY_PROFILE_RESULT:
+        return check_profile_result(message->profile_result, why);
+    case HILL__MESSAGE__BODY_TRACE_ANSWER:
+        return check_trace_answer(message->trace_answer, why);
+    case HILL__MESSAGE__BODY_SAVE:
+        return check_save(message->save, why);
+    case HILL__MESSAGE__BODY_SAVED:
+        return check_saved(message->saved, why);
+    case HILL__MESSAGE__BODY_RESTORE_SESSION:
+        return check_restore_session(message->restore_session, why);
+    default:
+        return check_short(message, why);
     }
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/relax.h"
 #include "base/error.h"
 
 #define SPIN_LOOKS    16   /* between looks at the clock */
@@ -44,15 +45,6 @@ uint32_t shm_doorbell_read(const struct shm_doorbell *bell)
     return atomic_load_explicit(&bell->count, memory_order_acquire);
 }
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* true when the count changed before the time passed. After the first microseconds the CPU is
  * offered around between looks: the scheduler likes to put the one that is to ring us on our CPU,
  * and spinning there would only hold it up. */
@@ -63,7 +55,7 @@ static bool spin(const struct shm_doorbell *bell, uint32_t seen, int64_t now, in
         for (int i = 0; i < SPIN_LOOKS; i++) {
             if (shm_doorbell_read(bell) != seen)
                 return true;
-            relax();
+            cpu_relax();
         }
         if (now >= alone_until)
             sched_yield();

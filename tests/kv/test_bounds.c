@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kv/bounds.h"
+#include "tests/kv/half.h"
 
 enum { TOKENS = 16 };
 
@@ -20,17 +21,6 @@ static uint32_t below(uint32_t n)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(state >> 33) % n;
-}
-
-static double value_of(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    if (exponent == 31) {
-        exponent = 30;
-        mantissa = 1023;
-    }
-    double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
-    return bits & 0x8000 ? -size : size;
 }
 
 static const struct kv_geometry shapes[] = {
@@ -54,11 +44,11 @@ static void test_abstracts_are_the_least_and_the_largest(void **unused)
         for (uint32_t d = 0; d < dims; d++) {
             double least = 1e9, largest = -1e9;
             for (uint32_t i = 0; i < n; i++) {
-                least = fmin(least, value_of(keys[(size_t)i * stride + d]));
-                largest = fmax(largest, value_of(keys[(size_t)i * stride + d]));
+                least = fmin(least, half_value(keys[(size_t)i * stride + d]));
+                largest = fmax(largest, half_value(keys[(size_t)i * stride + d]));
             }
-            assert_true(value_of(abstract[d]) == least);
-            assert_true(value_of(abstract[dims + d]) == largest);
+            assert_true(half_value(abstract[d]) == least);
+            assert_true(half_value(abstract[dims + d]) == largest);
         }
         free(keys);
         free(abstract);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kv/mass.h"
+#include "tests/kv/half.h"
 
 static uint64_t state;
 
@@ -26,17 +27,6 @@ static uint32_t below(uint32_t n)
 static float uniform(float from, float to)
 {
     return from + (to - from) * (float)below(1u << 20) / (float)(1u << 20);
-}
-
-static double half_value(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    if (exponent == 31) {
-        exponent = 30;
-        mantissa = 1023;
-    }
-    double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
-    return bits & 0x8000 ? -size : size;
 }
 
 struct scene {

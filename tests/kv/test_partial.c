@@ -10,6 +10,7 @@
 
 #include "kv/partial.h"
 #include "kv/plane.h"
+#include "tests/kv/half.h"
 
 static uint64_t state;
 
@@ -17,14 +18,6 @@ static uint32_t below(uint32_t n)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(state >> 33) % n;
-}
-
-static double size_of(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    if (exponent == 31)
-        return 65504;
-    return exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
 }
 
 static const struct kv_geometry shapes[] = {
@@ -48,7 +41,7 @@ static void test_the_largest_columns_are_kept(void **unused)
             double sums[64] = {0};
             for (uint32_t d = 0; d < g.head_dim; d++)
                 for (uint32_t i = 0; i < n; i++)
-                    sums[d] += size_of(keys[(size_t)i * stride + h * g.head_dim + d]);
+                    sums[d] += fabs(half_value(keys[(size_t)i * stride + h * g.head_dim + d]));
             for (uint32_t k = 0; k < kept; k++) {
                 uint32_t column = columns[h * kept + k], larger = 0;
                 assert_true(column < g.head_dim && (k == 0 || columns[h * kept + k - 1] < column));

@@ -147,6 +147,23 @@ static void the_reference_matches_a_128_bit_oracle(void **state)
     }
 }
 
+/* Those of this CPU, with the reference. */
+static void every_path_agrees(const struct kv_geometry *g, const struct kv_query *query,
+                              const uint8_t *groups, uint32_t n)
+{
+    uint16_t reference[TOKENS_MAX], fast[TOKENS_MAX + 1];
+    kv_score_reference(g, query, groups, n, reference);
+    for (size_t i = 0; i < N_FAST_PATHS; i++) {
+        kv_score_fn *score = kv_score_choose(fast_paths[i]);
+        if (score == NULL)
+            continue;
+        memset(fast, 0xa5, sizeof(fast));
+        score(g, query, groups, n, fast);
+        assert_memory_equal(fast, reference, n * sizeof(*fast));
+        assert_int_equal(fast[n], 0xa5a5); /* and not one score more */
+    }
+}
+
 static void every_path_equals_the_reference_bit_for_bit(void **state)
 {
     (void)state;
@@ -154,18 +171,8 @@ static void every_path_equals_the_reference_bit_for_bit(void **state)
     srand(SEED + 1);
     for (int round = 0; round < 4 * ROUNDS; round++) {
         struct scene s;
-        uint16_t reference[TOKENS_MAX], fast[TOKENS_MAX + 1];
         scene_make(&s, round);
-        kv_score_reference(&s.g, &s.query, s.groups, s.n, reference);
-        for (size_t i = 0; i < N_FAST_PATHS; i++) {
-            kv_score_fn *score = kv_score_choose(fast_paths[i]);
-            if (score == NULL)
-                continue;
-            memset(fast, 0xa5, sizeof(fast));
-            score(&s.g, &s.query, s.groups, s.n, fast);
-            assert_memory_equal(fast, reference, s.n * sizeof(*fast));
-            assert_int_equal(fast[s.n], 0xa5a5); /* and not one score more */
-        }
+        every_path_agrees(&s.g, &s.query, s.groups, s.n);
         scene_free(&s);
     }
 }
@@ -176,7 +183,6 @@ static void compare_paths_of(uint32_t heads, uint32_t dim, uint32_t n, uint32_t 
     uint32_t dims = kv_key_dims(&g);
     int8_t *q = malloc(dims), *k = malloc((size_t)dims * n);
     uint8_t shifts[KV_MAX_KV_HEADS], *exponents = malloc((size_t)heads * n);
-    uint16_t a[TOKENS_MAX], b[TOKENS_MAX];
     for (uint32_t i = 0; i < dims; i++)
         q[i] = random_mantissa(0);
     for (uint32_t i = 0; i < dims * n; i++)
@@ -187,14 +193,7 @@ static void compare_paths_of(uint32_t heads, uint32_t dim, uint32_t n, uint32_t 
         shifts[h] = (uint8_t)(rand() % (KV_QUERY_SHIFT_MAX + 1));
     struct kv_query query = {q, shifts, (uint32_t)rand() % KV_IMPORTANCE_COUNT};
     uint8_t *groups = make_groups(&g, k, exponents, n);
-    kv_score_reference(&g, &query, groups, n, a);
-    for (size_t i = 0; i < N_FAST_PATHS; i++) {
-        kv_score_fn *score = kv_score_choose(fast_paths[i]);
-        if (score == NULL)
-            continue;
-        score(&g, &query, groups, n, b);
-        assert_memory_equal(a, b, n * sizeof(*a));
-    }
+    every_path_agrees(&g, &query, groups, n);
     free(q);
     free(k);
     free(exponents);
@@ -237,7 +236,6 @@ static void exponents_out_of_range_are_harmless(void **state)
     int8_t q[80], k[80];
     uint8_t shifts[2] = {255, 8}, exponents[2];
     uint8_t *groups = calloc(1, kv_group_bytes(&g));
-    uint16_t a, b;
     memset(q, 127, sizeof(q));
     memset(k, -127, sizeof(k));
     for (uint32_t e = 0; e < 256; e++) {
@@ -245,14 +243,7 @@ static void exponents_out_of_range_are_harmless(void **state)
         exponents[1] = (uint8_t)(255 - e);
         kv_digest_put(&g, groups, 0, k, exponents);
         struct kv_query query = {q, shifts, e % KV_IMPORTANCE_COUNT};
-        kv_score_reference(&g, &query, groups, 1, &a);
-        for (size_t i = 0; i < N_FAST_PATHS; i++) {
-            kv_score_fn *score = kv_score_choose(fast_paths[i]);
-            if (score == NULL)
-                continue;
-            score(&g, &query, groups, 1, &b);
-            assert_int_equal(a, b);
-        }
+        every_path_agrees(&g, &query, groups, 1);
     }
     free(groups);
 }
@@ -269,20 +260,12 @@ static void mantissas_out_of_range_agree_on_all_paths(void **state)
         uint32_t n = 1 + dim % 33, bytes = kv_groups_touched(0, n) * kv_group_bytes(&g);
         int8_t q[3 * 70];
         uint8_t shifts[3] = {0, 8, 3}, *groups = malloc(bytes);
-        uint16_t a[TOKENS_MAX], b[TOKENS_MAX];
         for (uint32_t i = 0; i < kv_key_dims(&g); i++)
             q[i] = random_mantissa(dim % 3);
         for (uint32_t i = 0; i < bytes; i++)
             groups[i] = rand() % 3 ? 0x80 : (uint8_t)rand();
         struct kv_query query = {q, shifts, dim % KV_IMPORTANCE_COUNT};
-        kv_score_reference(&g, &query, groups, n, a);
-        for (size_t i = 0; i < N_FAST_PATHS; i++) {
-            kv_score_fn *score = kv_score_choose(fast_paths[i]);
-            if (score == NULL)
-                continue;
-            score(&g, &query, groups, n, b);
-            assert_memory_equal(a, b, n * sizeof(*a));
-        }
+        every_path_agrees(&g, &query, groups, n);
         free(groups);
     }
 }
