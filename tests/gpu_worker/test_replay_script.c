@@ -100,7 +100,7 @@ static int read_script(const struct piece pieces[2], struct hill_why *why)
         layout_open(&ends[RING_APPEND], rings, bytes, &layout, RING_APPEND, PARTY_SCORER), 0);
     fill_configure(&configure, &selection);
     assert_int_equal(recording_create(&recording, path, &configure, name, why), 0);
-    recording_tap(recording, ends, NULL);
+    recording_tap(recording, ends, NULL, NULL);
     for (int i = 0; i < 2; i++)
         push_piece(&gpu, &ends[RING_APPEND], &pieces[i]);
     push_begin(&gpu, &ends[RING_APPEND]);
