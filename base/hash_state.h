@@ -25,7 +25,9 @@ struct hash_state {
 _Static_assert(sizeof(struct hash_state) == 104, "part of records and of session files");
 
 void hash_state_save(struct hash_state *out, const XXH64_state_t *hash);
-/* False, and nothing changed: it is another version's. */
+/* Can it be what hash_state_save made? Of another version's: nobody can tell, true. */
+bool hash_state_is_sound(const struct hash_state *in);
+/* False, and nothing changed: it is another version's, or not sound. */
 bool hash_state_load(XXH64_state_t *hash, const struct hash_state *in);
 
 #endif

@@ -317,6 +317,7 @@ static bool wait_for_room(struct pipeline *p, struct request *r)
 {
     if (request_book_refused(&p->book, r))
         return false;
+    session_save_lost(p, r, "there is no room for it beside the others yet; ask again");
     log_info("request %" PRIu64 ": no room beside the others; it waits", r->id);
     return true;
 }
@@ -325,13 +326,14 @@ void request_on_done(struct pipeline *p, struct request *r, Hill__Message *messa
 {
     const Hill__Done *done = message->done;
     bool cancelled = r->state == REQUEST_CANCELLING;
-    bool busy = done->finish == HILL__FINISH_REASON__FINISH_ERROR && done->code == HILL_E_BUSY;
+    /* with all its tokens out there is nothing to be started again for, whatever the file's error */
+    bool failed = done->finish == HILL__FINISH_REASON__FINISH_ERROR && !done->save_failed;
+    bool busy = failed && done->code == HILL_E_BUSY;
     if (busy && r->state == REQUEST_RUNNING && wait_for_room(p, r)) {
         proto_free(message);
         return;
     }
-    bool lost =
-        done->finish == HILL__FINISH_REASON__FINISH_ERROR && request_worth_retry(done->code);
+    bool lost = failed && request_worth_retry(done->code);
     if (lost && !cancelled) {
         log_warn("request %" PRIu64 ": the GPU worker lost its peer (%s); starting it again", r->id,
                  done->text);

@@ -307,10 +307,17 @@ static void answer(struct pipeline *p)
 
 void profile_take_result(struct pipeline *p, const Hill__ProfileResult *result)
 {
+    char now[PROFILE_FINGERPRINT_BYTES];
     if (!p->profile.asked)
         return;
     p->profile.asked = false;
     p->profile.tries = TRIES_MAX; /* answered: not asked again on our own */
+    fingerprint(now, p);
+    if (!result->code && strcmp(now, p->profile.asked_for) != 0) { /* of neither, nor to be kept */
+        client_reply(p, &p->profile.client, HILL_E_BUSY,
+                     "the drive's model was changed while the two sides were measured; ask again");
+        return;
+    }
     if (result->code) {
         if (p->profile.client.length)
             client_reply(p, &p->profile.client, result->code, result->text);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "kv/plane.h"
 
 #define IDLE_NS CLOCK_MS(1000) /* the longest sleep: a wake-up a second costs nothing */
 #define SPIN_NS                                                                                    \
@@ -109,6 +110,11 @@ int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
         !config->block_tokens)
         return hill_fail(why, HILL_E_INVALID,
                          "cannot set up scoring: context, sequences, GPU slots or block size is 0");
+    if (config->csd && kv_policy_reads_keys(config->policy) && !io->key_windows)
+        return hill_fail(why, HILL_E_INVALID,
+                         "cannot set up scoring: there are no windows for the keys that policy %s "
+                         "reads from the drive",
+                         kv_policy_name(config->policy));
     struct pipeline *p = calloc(1, sizeof *p);
     if (!p)
         return hill_fail(why, HILL_E_NOMEM, "cannot set up scoring: out of memory");

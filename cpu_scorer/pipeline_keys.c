@@ -539,8 +539,9 @@ void keys_query(struct pipeline *p, struct sequence *s, const struct record_quer
     e->status = 0;
     e->job = JOB_NONE;
     e->hot_done = false;
+    e->n_open = 0; /* the query before waited for its own, unless the agent is lost */
     for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
-        e->windows[i].state = WINDOW_FREE; /* the query before waited for its own */
+        e->windows[i].state = WINDOW_FREE;
     if (e->chunks) {
         chunk_table_begin(e->chunks, p->pool, s->index, q->header.layer, &s->settings, query,
                           q->n_tokens);

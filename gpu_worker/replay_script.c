@@ -13,7 +13,7 @@ struct reader {
     struct hill_why *why;
     uint32_t current[KV_MAX_SEQUENCES]; /* index + 1 */
     uint8_t *prompt[KV_MAX_SEQUENCES];  /* of the request that is about to begin */
-    uint32_t prompt_bytes[KV_MAX_SEQUENCES];
+    uint32_t prompt_bytes[KV_MAX_SEQUENCES], prompt_total[KV_MAX_SEQUENCES];
 };
 
 static int bad(const struct reader *r, const struct recording_event *e, const char *what)
@@ -64,9 +64,11 @@ static int take_prompt(struct reader *r, const struct recording_event *e)
         free(r->prompt[sequence]);
         r->prompt[sequence] = malloc(p->total_bytes);
         r->prompt_bytes[sequence] = 0;
+        r->prompt_total[sequence] = p->total_bytes;
         if (!r->prompt[sequence])
             return out_of_memory(r);
-    } else if (!r->prompt[sequence] || p->first_byte != r->prompt_bytes[sequence]) {
+    } else if (!r->prompt[sequence] || p->first_byte != r->prompt_bytes[sequence] ||
+               p->total_bytes != r->prompt_total[sequence]) {
         return bad(r, e, "a PROMPT goes on where none stopped");
     }
     memcpy(r->prompt[sequence] + p->first_byte, p + 1, p->n_bytes);

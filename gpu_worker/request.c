@@ -519,6 +519,7 @@ static void send_done(struct request *r, int rc, const char *text)
                                            : HILL__FINISH_REASON__FINISH_ERROR;
     done.code = rc;
     done.text = (char *)(rc ? text : "");
+    done.save_failed = rc && r->saved_at_end;
     done.logits_hash = XXH64_digest(r->hash);
     done.predicted_tokens = r->predicted;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;

@@ -20,12 +20,15 @@ static int64_t turn_ns(void)
     return (int64_t)(value > 0 && value <= TURN_MS_MAX ? value : TURN_MS) * 1000000;
 }
 
-/* The coordinator has read the same header and tokens: has the file been replaced since? */
+/* The coordinator has read the same header and tokens: has the file been replaced since? The terms
+ * are this pipeline's; what the policy does not use of them may differ. */
 static int check_file(const struct request *r, struct hill_why *why)
 {
     const struct session_header *h = &r->session->header;
     const Hill__SessionFile *order = r->prefill->restore;
-    if (h->n_tokens != r->prompt || memcmp(&h->terms, order->terms.data, sizeof h->terms) != 0)
+    struct session_terms here;
+    memcpy(&here, order->terms.data, sizeof here); /* of PROTO_SESSION_TERMS_BYTES: validated */
+    if (h->n_tokens != r->prompt || session_compare(&h->terms, &here, order->path, NULL))
         return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                          order->path);
     uint32_t *tokens = malloc(sizeof *tokens * h->n_tokens);

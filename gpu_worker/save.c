@@ -309,12 +309,12 @@ static int go_on(struct request *r, struct hill_why *why)
 static void conclude(struct request *r, int rc, const char *text)
 {
     struct save *save = r->save;
-    bool answer = !save || save->answer;
+    /* an order may have come while the session was being saved at the end: it is next */
+    bool answer = save ? save->answer : r->save_path != NULL;
     if (rc)
         log_warn("request %llu: %s", (unsigned long long)r->prefill->request_id, text);
-    if (answer && r->save_path)
-        tell(r->w, r->prefill->request_id, rc, rc ? text : "", &save->header);
-    if (r->save_path) {
+    if (answer) {
+        tell(r->w, r->prefill->request_id, rc, rc ? text : "", save ? &save->header : NULL);
         free(r->save_path);
         r->save_path = NULL;
     } else {

@@ -95,6 +95,8 @@ static const char *wrong_field(const struct session_header *h)
         !(h->min_p >= 0 && h->min_p <= 1) ||
         !(h->repeat_penalty > 0 && h->repeat_penalty <= 1000) || h->ignore_eos > 1)
         return "the sampling settings are out of range";
+    if (!hash_state_is_sound(&h->selection_hash) || !hash_state_is_sound(&h->logits_hash))
+        return "a hash's state contradicts itself";
     if (!memchr(h->device, 0, sizeof h->device))
         return "device is no text";
     return NULL;

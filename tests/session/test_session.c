@@ -5,6 +5,7 @@
  * The oracle is the data itself: random tokens and entries from a printed seed. Files lie below
  * TMPDIR (default /tmp) in a folder of the test's own.
  */
+#define XXH_STATIC_LINKING_ONLY /* the fields of a state */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -344,6 +345,34 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     assert_string_equal(why.text, "session F has version 1, this program reads 2");
 }
 
+/* xxHash copies as many bytes as such a state says, past the end of its buffer. */
+static void test_a_hash_whose_state_contradicts_itself_is_refused(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    struct hash_state *const states[] = {&d.header.selection_hash, &d.header.logits_hash};
+    static const uint32_t sizes[] = {31, 32, 100, UINT32_MAX};
+    for (size_t i = 0; i < 2; i++)
+        for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+            fill(&d);
+            XXH64_state_t *hash = XXH64_createState(), *other = XXH64_createState();
+            XXH64_reset(hash, 0);
+            XXH64_reset(other, 0);
+            hash_state_save(states[i], hash);
+            session_seal(&d.header);
+            assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), 0);
+            memcpy(states[i]->state + offsetof(XXH64_state_t, memsize), &sizes[j], sizeof sizes[j]);
+            session_seal(&d.header);
+            assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why),
+                             HILL_E_DAMAGED);
+            assert_non_null(strstr(why.text, "hash"));
+            assert_false(hash_state_load(other, states[i]));
+            XXH64_freeState(hash);
+            XXH64_freeState(other);
+        }
+}
+
 static void test_other_terms_are_refused_by_name(void **state)
 {
     (void)state;
@@ -505,6 +534,7 @@ int main(void)
         cmocka_unit_test_setup(test_every_truncated_length_is_refused, set_up),
         cmocka_unit_test_setup(test_every_flipped_byte_is_refused, set_up),
         cmocka_unit_test_setup(test_a_sealed_header_that_contradicts_itself_is_refused, set_up),
+        cmocka_unit_test_setup(test_a_hash_whose_state_contradicts_itself_is_refused, set_up),
         cmocka_unit_test_setup(test_other_terms_are_refused_by_name, set_up),
         cmocka_unit_test_setup(test_terms_that_do_not_matter_may_differ, set_up),
         cmocka_unit_test_setup(test_a_close_before_the_end_leaves_nothing, set_up),

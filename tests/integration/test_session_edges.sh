@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Sessions at their edges: settings that the policy does not use may differ; orders to save that come while a session is being
+# saved, and of a request that has no room yet, are answered; a save that fails at the end fails, whatever the file's error: the
+# request is not started again.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
+    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+head -c 1000 LICENSE >"$work/prompt"
+options=(-m "$work/random.gguf" -c 16384)
+many=15000 # tokens: some seconds
+
+generate() { # N OUTPUT [ARGUMENTS...]
+    local n=$1 out=$2
+    shift 2
+    "$bin/hillctl" generate -f "$work/prompt" -n "$n" --temp 0 --ignore-eos --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
+}
+save() { # REQUEST FILE
+    "$bin/hillctl" save "$1" "$2" --run-dir "$run_dir" >"$work/save" 2>"$work/save.err"
+}
+status() { "$bin/hillctl" status --json --run-dir "$run_dir"; }
+# shellcheck disable=SC2317  # through wait_for
+runs() { status | jq -e "[.requests[] | select(.predicted_tokens $1)] | length >= 1" >/dev/null; }
+newest() { status | jq '.requests | max_by(.request).request'; }
+tokens() { cat "$@" | jq -rs 'map(.tokens) | add | map(tostring) | join(" ")'; }
+
+# --- policy full has no use for a window, scores or a budget
+up "${options[@]}" --policy full --window 17 || fail "up"
+generate 20 "$work/whole" || fail "whole: $(cat "$work/whole.err")"
+generate 8 "$work/part" --save "$work/full" || fail "save: $(cat "$work/part.err")"
+down || fail "down"
+up "${options[@]}" --policy full --window 16 --alpha 0.5 --importance sum || fail "up"
+"$bin/hillctl" restore "$work/full" -n 12 --json --run-dir "$run_dir" >"$work/rest" 2>"$work/rest.err" || fail "policy full with another window: $(cat "$work/rest.err")"
+expect "policy full with another window" "$(tokens "$work/part" "$work/rest")" "$(tokens "$work/whole")"
+down || fail "down"
+
+# --- a session's file is being saved by somebody else, while another request runs: one try
+up "${options[@]}" -np 3 --log-level info || fail "up"
+log=$state_dir/hillinfer.log
+generate $many "$work/long" &
+long=$!
+wait_for 20 runs "> 3" || fail "nothing decodes"
+exec 8>"$work/busy.saving"
+flock 8
+generate 5 "$work/out" --save "$work/busy"
+expect "a file that is being saved: exit code" $? 100
+expect "a file that is being saved: says so" "$(grep -c 'is being saved already' "$work/out.err")" 1
+expect "a file that is being saved: started again" "$(grep -c 'it waits\|starting it again' "$log")" 0
+exec 8>&-
+
+# --- saved at the end, slowly, for the file is a pipe that nobody reads; an order to save comes meanwhile
+mkfifo "$work/slow.saving"
+generate 5 "$work/out" --save "$work/slow" &
+slow=$!
+wait_for 20 runs "== 5" || fail "the request with the slow file has not come to its end"
+save "$(newest)" "$work/ordered" &
+order=$!
+sleep 0.3
+cat "$work/slow.saving" >"$work/nothing"
+wait $order
+expect "an order while it is being saved at the end: exit code" $? 0
+expect "an order while it is being saved at the end: the file" "$([ -s "$work/ordered" ] && echo there)" there
+wait $slow
+expect "a pipe is no file: exit code" $? 100
+kill -INT $long
+wait $long
+down || fail "down"
+
+# --- an order for a request that turns out to have no room yet
+up "${options[@]}" -np 2 --csd none --hot-mb 32 || fail "up"
+generate $many "$work/long" &
+long=$!
+wait_for 20 runs "> 3" || fail "nothing decodes"
+kill -STOP "$(worker_pid gpu_worker)"
+generate $many "$work/out" &
+other=$!
+wait_for 5 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests | length == 2' >/dev/null" || fail "the second is not sent"
+save "$(newest)" "$work/early" &
+order=$!
+sleep 0.3
+kill -CONT "$(worker_pid gpu_worker)"
+wait_for 10 sh -c "! kill -0 $order 2>/dev/null" || fail "the order is not answered while the request waits"
+grep -q 'no room' "$work/save.err" || fail "the order's answer does not say why: $(cat "$work/save" "$work/save.err")"
+kill -INT $long $other
+wait $long $other
+down || fail "down"
+expect_nothing_left
+finish
