@@ -41,6 +41,7 @@ static int open_signals(struct hill_why *why)
     sigprocmask(SIG_BLOCK, &set,
                 NULL); /* before ZeroMQ starts its threads, which inherit the mask */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, with its line */
     int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     return fd >= 0 ? fd
                    : hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",

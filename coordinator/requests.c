@@ -326,7 +326,8 @@ void request_on_done(struct pipeline *p, struct request *r, Hill__Message *messa
 {
     const Hill__Done *done = message->done;
     bool cancelled = r->state == REQUEST_CANCELLING;
-    /* with all its tokens out there is nothing to be started again for, whatever the file's error */
+    /* with all its tokens out there is nothing to be started again for, whatever the file's error
+     */
     bool failed = done->finish == HILL__FINISH_REASON__FINISH_ERROR && !done->save_failed;
     bool busy = failed && done->code == HILL_E_BUSY;
     if (busy && r->state == REQUEST_RUNNING && wait_for_room(p, r)) {

@@ -304,6 +304,7 @@ static int set_signals(struct worker_link *link)
         return HILL_E_PEER_GONE; /* died between the two calls */
     signal(SIGINT, SIG_IGN);     /* Ctrl-C reaches the whole group; the coordinator decides */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, with its line */
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# A file size limit, as a disk that is full, is an error with its line and exit code 111, not the end of a process by a signal:
+# for the segments, for the cold pool, for a recording (the request goes on without one).
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
+    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+head -c 3000 LICENSE >"$work/prompt"
+options=(-m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25)
+
+# limited KIB OUTPUT ARGUMENTS...: hillinfer under a limit
+limited() {
+    local kib=$1 out=$2
+    shift 2
+    (
+        ulimit -f "$kib"
+        exec "$hillinfer" "$@" --run-dir "$run_dir" --state-dir "$state_dir" >"$out" 2>"$out.err"
+    )
+}
+refused() { # WHAT CODE FILE TEXT
+    expect "$1: exit code" "$2" 111
+    expect "$1: lines" "$(grep -c . "$3")" 1
+    grep -q -- "$4" "$3" || fail "$1: '$4' is not in $(cat "$3")"
+}
+
+limited 1000 "$work/out" run "${options[@]}" -f "$work/prompt" -n 5 --json
+refused "segments beyond the limit" $? "$work/out.err" 'segment'
+limited 20000 "$work/out" run "${options[@]}" --hot-mb 12 --cold-mb 64 -f "$work/prompt" -n 5 --json
+refused "a cold pool beyond the limit" $? "$work/out.err" 'cold.pool'
+run=("${options[@]}" -c 4096 --csd none --hot-mb 8 -f "$work/prompt" -n 900 --temp 0 --ignore-eos --json)
+run_json "$work/whole" "${run[@]}" || fail "run: $(cat "$work/whole.err")"
+limited 9000 "$work/out" record "$work/rec" "${run[@]}"
+expect "a recording beyond the limit: exit code" $? 0
+expect "a recording beyond the limit: hashes" "$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')" "$(field "$work/whole" '"\(.selection_hash) \(.logits_hash)"')"
+expect "a recording beyond the limit: restarts" "$(field "$work/out" .restarts.cpu_scorer)" 0
+expect "a recording beyond the limit: it ends there" "$(stat -c %s "$work/rec")" $((9000 * 1024))
+grep -q 'recording the rings failed' "$work/out.err" "$state_dir/hillinfer.log" 2>/dev/null || fail "nobody says that the recording is of no use: $(cat "$work/out.err")"
+expect_nothing_left
+finish

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The device model changes while the two sides are being measured: what comes out is of neither model, so nothing is kept of it
+# under either, and the client that asked is told; the next measurement is kept.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
+    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+kept() { jq -r '.profiles | keys[] | sub(".*model "; "")' "$state_dir/profile.json" 2>/dev/null; }
+model() { "$bin/hillctl" csd-model "$1" --run-dir "$run_dir"; }
+# shellcheck disable=SC2317  # through wait_for
+measured() { kept | grep -qxF -- "$1"; }
+
+up -m "$work/random.gguf" -c 4096 --beta auto || fail "up"
+wait_for 10 measured off || fail "nothing is measured at the start: $(kept)"
+scorer=$(worker_pid cpu_scorer)
+kill -STOP "$scorer" # so that the measurement and both changes reach it together
+first=$(model flash=2.5,score=3.2) || fail "csd-model"
+second=$(model score=0.2) || fail "csd-model"
+kill -CONT "$scorer"
+wait_for 15 measured "$second" || fail "the second model is not measured: $(kept)"
+expect "nothing is kept of the first" "$(kept | grep -cxF -- "$first")" 0
+# asked for by a client
+kill -STOP "$scorer"
+"$bin/hillctl" profile --run-dir "$run_dir" >"$work/profile" 2>&1 &
+client=$!
+sleep 0.3
+third=$(model score=0.3) || fail "csd-model"
+kill -CONT "$scorer"
+wait $client
+expect "a client that asked: exit code" $? 100
+expect "a client that asked: is told" "$(grep -c 'was changed while' "$work/profile")" 1
+wait_for 15 measured "$third" || fail "the third model is not measured: $(kept)"
+down || fail "down"
+expect_nothing_left
+finish
