@@ -271,6 +271,45 @@ static void test_a_silent_agent_fails_the_request(void **unused)
     rig_stop(r);
 }
 
+/* What the lost agent owes a query is not waited for by another, which asks nothing of it. */
+static void test_a_lost_agent_does_not_hold_up_what_is_hot(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {
+        .csd = true, .beta = 0.25, .policy = KV_POLICY_H2O, .agent_deadline_ms = 300};
+    struct kv_selection_settings how = settings_of(KV_POLICY_H2O), all_hot = how;
+    all_hot.window = 200;
+    struct rig *r = rig_start(&o);
+    struct rig_request *cold = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+    gpu_prefill(cold);
+    struct rig_request *hot = gpu_begin(r, 1, 100, 120, &all_hot, 0);
+    gpu_prefill(hot);
+    assert_int_equal(gpu_decode(cold), 0);
+    assert_int_equal(gpu_decode(hot), 0);
+    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    assert_int_equal(gpu_query(cold, 0, cold->n, false), HILL_E_TIMEOUT);
+    assert_int_equal(gpu_decode(hot), 0);
+    gpu_end(hot);
+    gpu_end(cold);
+    atomic_store_explicit(&r->agent->silent, false, memory_order_relaxed);
+    rig_stop(r);
+}
+
+/* As a replay has none: its recording may come from anywhere. */
+static void test_keys_on_a_drive_need_windows(void **unused)
+{
+    (void)unused;
+    struct hill_why why = {""};
+    struct pipeline *p = NULL;
+    struct rig_options o = {.csd = true, .beta = 1, .policy = KV_POLICY_LEOAM};
+    struct pipeline_config config = rig_config(&o);
+    struct pipeline_io io = {.key_windows = NULL};
+    struct pipeline_hooks hooks = {.context = NULL};
+    assert_int_equal(pipeline_create(&p, &config, &io, &hooks, &why), HILL_E_INVALID);
+    assert_null(p);
+    assert_non_null(strstr(why.text, "leoam"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +327,8 @@ int main(void)
         cmocka_unit_test(test_a_new_sequence_has_seen_nothing),
         cmocka_unit_test(test_sequences_do_not_mix),
         cmocka_unit_test(test_a_silent_agent_fails_the_request),
+        cmocka_unit_test(test_a_lost_agent_does_not_hold_up_what_is_hot),
+        cmocka_unit_test(test_keys_on_a_drive_need_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
