@@ -121,6 +121,8 @@ void session_take_restore(struct pipeline *p, const struct proto_address *from,
 void session_on_saved(struct pipeline *p, struct request *r, const Hill__Saved *saved);
 /* A save that was ordered will not come: its client is told. */
 void session_save_lost(struct pipeline *p, struct request *r, const char *reason);
+/* A worker has died: the same, and what a killed one left of the file is removed. */
+void session_save_interrupted(struct pipeline *p, struct request *r);
 /* out points into terms and at path. */
 void session_to_wire(struct pipeline *p, const struct request *r, const char *path,
                      struct session_terms *terms, Hill__SessionFile *out);

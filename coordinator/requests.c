@@ -232,7 +232,7 @@ void requests_interrupt(struct pipeline *p)
         else if (r->state == REQUEST_FINISHING)
             finish_done(p, r); /* all tokens are out; only statistics may be missing */
         else {
-            session_save_lost(p, r, "a worker died meanwhile; ask again");
+            session_save_interrupted(p, r);
             request_interrupt(r);
         }
     }

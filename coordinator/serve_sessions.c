@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "session/session.h"
+#include "session/session_writer.h"
 
 #define TAIL_TOKENS 8u /* more than an unfinished character has */
 
@@ -111,6 +111,15 @@ void session_save_lost(struct pipeline *p, struct request *r, const char *reason
     client_reply(p, &r->saver, HILL_E_PEER_GONE, text);
     free(r->saving_path);
     r->saving_path = NULL;
+}
+
+void session_save_interrupted(struct pipeline *p, struct request *r)
+{
+    if (r->saving_path)
+        session_writer_clear(r->saving_path);
+    if (r->save_path)
+        session_writer_clear(r->save_path); /* at its end, which comes again */
+    session_save_lost(p, r, "a worker died meanwhile; ask again");
 }
 
 void session_on_saved(struct pipeline *p, struct request *r, const Hill__Saved *saved)

@@ -346,3 +346,20 @@ void session_writer_close(struct session_writer *w)
     if (last)
         destroy(w);
 }
+
+void session_writer_clear(const char *path)
+{
+    char part[PATH_BYTES + sizeof SUFFIX];
+    struct stat ours, named;
+    if (strlen(path) >= PATH_BYTES)
+        return;
+    snprintf(part, sizeof part, "%s" SUFFIX, path);
+    int fd = open(part, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return;
+    /* the lock is as in open_part: whoever has it may remove the file */
+    if (fstat(fd, &ours) == 0 && S_ISREG(ours.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        stat(part, &named) == 0 && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
+        unlink(part);
+    close(fd);
+}

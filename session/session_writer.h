@@ -4,7 +4,8 @@
  * What: the caller fills buffers with the sections in the order of session.h and never waits for a
  * disk; a thread of the writer's checks sums and writes. Everything goes to FILE.saving, its space
  * reserved first, the header last; then it is flushed and renamed to FILE, so that FILE is whole or
- * as it was. What an earlier writer that was killed left in FILE.saving is written over; a second
+ * as it was. What an earlier writer that was killed left in FILE.saving is written over, or
+ * removed by session_writer_clear; a second
  * writer at the same time is refused (HILL_E_BUSY). Who calls it: the GPU worker. Concurrency: the
  * calls below belong to one thread; `wake` is called by the writer's thread, under its lock: when a
  * buffer is free again and at the end. Failure: session_writer_state says what and why; FILE.saving
@@ -37,5 +38,9 @@ int session_writer_state(struct session_writer *writer, struct hill_why *why);
 
 /* Before the end: nothing is left behind, and the thread is not waited for. NULL allowed. */
 void session_writer_close(struct session_writer *writer);
+
+/* A writer's process may have been killed: remove the FILE.saving that it left, unless another
+ * writer is at work on it. */
+void session_writer_clear(const char *path);
 
 #endif

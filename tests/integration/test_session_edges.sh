@@ -63,6 +63,14 @@ expect "an order while it is being saved at the end: exit code" $? 0
 expect "an order while it is being saved at the end: the file" "$([ -s "$work/ordered" ] && echo there)" there
 wait $slow
 expect "a pipe is no file: exit code" $? 100
+
+# --- the GPU worker is killed while it writes, or thereabouts: nothing half is left
+save "$(newest)" "$work/killed" &
+order=$!
+wait_for 5 sh -c "[ -e '$work/killed.saving' ] || [ -e '$work/killed' ]" || fail "nothing is written"
+kill -KILL "$(worker_pid gpu_worker)"
+wait $order
+expect "the GPU worker is killed while it saves: what is left" "$(find "$work" -name 'killed.saving')" ""
 kill -INT $long
 wait $long
 down || fail "down"
