@@ -491,6 +491,33 @@ static void test_a_file_that_does_not_fit_is_one_line_and_no_file(void **state)
     assert_nothing_left();
 }
 
+/* The coordinator's, after a kill: not while a writer lives, and never the file itself. */
+static void test_what_a_killed_writer_left_is_cleared(void **state)
+{
+    (void)state;
+    struct data d;
+    struct session_writer *w;
+    struct hill_why why = {""};
+    int in_the_middle;
+    fill(&d);
+    assert_int_equal(session_writer_open(&w, path, d.header.file_bytes, ring, &bell, &why), 0);
+    assert_int_equal(give(w, d.tokens, sizeof d.tokens, 1000, &why), 0);
+    assert_non_null(await_room(w, &in_the_middle, &why)); /* the tokens are being written */
+    for (int i = 0; i < 10000 && access(part, F_OK); i++)
+        usleep(1000);
+    session_writer_clear(path);
+    assert_int_equal(access(part, F_OK), 0);
+    session_writer_close(w);
+    int fd = open(part, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    write_bytes("whole", 5);
+    session_writer_clear(path);
+    assert_int_equal(access(part, F_OK), -1);
+    assert_int_equal(access(path, F_OK), 0);
+    session_writer_clear(path); /* nothing is there */
+}
+
 static void test_what_is_no_session_is_refused(void **state)
 {
     (void)state;
@@ -542,6 +569,7 @@ int main(void)
         cmocka_unit_test_setup(test_a_close_before_the_end_leaves_nothing, set_up),
         cmocka_unit_test_setup(test_two_writers_of_one_file_do_not_mix, set_up),
         cmocka_unit_test_setup(test_a_file_that_does_not_fit_is_one_line_and_no_file, set_up),
+        cmocka_unit_test_setup(test_what_a_killed_writer_left_is_cleared, set_up),
         cmocka_unit_test_setup(test_what_is_no_session_is_refused, set_up),
         cmocka_unit_test(test_a_running_hash_goes_on_elsewhere),
     };
