@@ -125,10 +125,9 @@ bool point_asked(const char *policy, uint32_t tokens, uint32_t rows)
 /* ---- sessions ---- */
 
 /* Can a prompt be saved once and restored? Then all rows go on with the same one. */
-static bool have_sessions(const struct point *p)
+static bool have_sessions(void)
 {
     static int answer = -1;
-    (void)p;
     char *text = answer < 0 ? capture("scripts/hillinfer --help") : NULL;
     if (answer < 0)
         answer = text && strstr(text, "\n  restore ") ? 1 : 0;
@@ -282,7 +281,7 @@ static void request_words(const struct point *p, const char *row, char out[512])
 {
     char path[256];
     session_file(p, path);
-    if (have_sessions(p))
+    if (have_sessions())
         snprintf(out, 512, "restore \"$PWD/%s\"", path);
     else
         snprintf(out, 512, "generate -f %.400s/row%s.txt --temp 0", pipeline_folder, row);
@@ -313,11 +312,11 @@ static char *ask(const struct point *p)
     request_words(p, "0", words);
     start_others(p);
     char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer %s -n %u --ignore-eos --json",
-                           pipeline_folder, words, have_sessions(p) ? p->steps : p->steps + 1);
+                           pipeline_folder, words, have_sessions() ? p->steps : p->steps + 1);
     if (!answer)
         bench_fail("the pipeline gave no answer%s",
-                   have_sessions(p) ? "; if it refused the session: rm build/bench/points/*.session"
-                                    : "");
+                   have_sessions() ? "; if it refused the session: rm build/bench/points/*.session"
+                                   : "");
     if (p->rows > 1 && requests() != p->rows - 1)
         bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
     return answer;
@@ -412,9 +411,9 @@ void point_measure(const struct point *p, struct point_result *result)
 {
     char path[256], settings[1024], options[1024];
     const char *commit = getenv("BENCH_COMMIT");
-    if (have_sessions(p))
+    if (have_sessions())
         make_session(p);
-    for (uint32_t row = 0; row < p->rows && !have_sessions(p); row++)
+    for (uint32_t row = 0; row < p->rows && !have_sessions(); row++)
         write_prompt(row, p->tokens);
     point_options(p, options, sizeof options);
     start(p, options);
