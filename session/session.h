@@ -30,7 +30,7 @@
 #include "base/hash_state.h"
 
 #define SESSION_MAGIC        UINT64_C(0x3153534553484c48) /* "HLHSESS1" */
-#define SESSION_VERSION      2u
+#define SESSION_VERSION      3u
 #define SESSION_DEVICE_BYTES 64u
 #define SESSION_CHECKSUM     sizeof(uint64_t)
 

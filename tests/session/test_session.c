@@ -342,9 +342,9 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     }
     fill(&d);
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), 0);
-    d.header.version = 1;
+    d.header.version = 2;
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), HILL_E_DAMAGED);
-    assert_string_equal(why.text, "session F has version 1, this program reads 2");
+    assert_string_equal(why.text, "session F has version 2, this program reads 3");
 }
 
 /* xxHash copies as many bytes as such a state says, past the end of its buffer. */
