@@ -33,6 +33,7 @@
     STAGE(attend)          /* GPU worker: attention and the rest of the layer launched */          \
     STAGE(logits)          /* GPU worker: waits for the last layer and its logits */               \
     STAGE(answer)          /* scorer: a query, from its arrival to its answer */                   \
+    STAGE(bounds)          /* scorer: leoam's search for the chunks whose keys are read */         \
     STAGE(score_hot)       /* scorer: keys in the hot pool */                                      \
     STAGE(score_cold)      /* scorer: waits for the drive's scores when its own are done */        \
     STAGE(merge)           /* scorer: hot scores into the selector */                              \

@@ -147,20 +147,23 @@ static struct kv_cost_load load_of(const struct cell *c, uint32_t kv_policy, dou
         .selection = {.alpha = POINT_ALPHA, .sinks = SINKS, .window = WINDOW, .policy = kv_policy},
         .hot = (uint32_t)lround(c->run.hot),
         .cold = (uint32_t)lround(c->run.cold),
+        .candidates_hot = c->run.candidates_hot,
+        .candidates_cold = c->run.candidates_cold,
+        .between = c->run.between,
+        .runs = c->run.runs,
         .fetched = (uint32_t)lround(fetched)};
-    if (kv_policy == KV_POLICY_LEOAM)
-        kv_cost_spread_candidates(&load);
     return load;
 }
 
 static struct formula_native native_of(const struct cell *c, uint32_t kv_policy, uint32_t rows)
 {
     const struct point_result *n = &c->none;
-    double known = n->score_hot_ms + n->merge_ms + n->fetch_ms;
+    double known = n->bounds_ms + n->score_hot_ms + n->merge_ms + n->fetch_ms;
     double cpu_share =
         kv_policy == KV_POLICY_HILLINFER ? c->run.hot / (c->run.hot + c->run.cold) : 1;
     return (struct formula_native){
         .compute = (n->step_ms - n->idle_ms) / MS,
+        .bounds = n->bounds_ms / POINT_LAYERS / MS,
         .evaluate = cpu_share * n->score_hot_ms / POINT_LAYERS / MS,
         .select = n->merge_ms / POINT_LAYERS / MS,
         .other = fmax(0, n->idle_ms / rows - known) / POINT_LAYERS / MS,
@@ -572,15 +575,18 @@ static void print_head(const struct bench_options *o)
            csd_model_print(text, &model));
     printf(
         "Predicted: bytes by formula over the model's rates, and the compute of the same point "
-        "without a drive. Of a step: compute + layers x rows x (max(evaluation on the drive, on "
-        "the CPU) + selection + fetch + other). Compute, the CPU's evaluation, the selection and "
-        "other are "
+        "without a drive. Of a step: compute + layers x rows x (bounds + max(evaluation on the "
+        "drive, on the CPU) + selection + fetch + other). Compute, bounds, the CPU's evaluation, "
+        "the selection and other are "
         "measured in a run of their own with everything in DRAM (`--csd none`, the same "
-        "policy, GPU and prompt: its step less the waits for selections, its `score_hot_ms`, of "
+        "policy, GPU and prompt: its step less the waits for selections, its `bounds_ms` (leoam "
+        "must "
+        "search them before it can ask for keys), its `score_hot_ms`, of "
         "which hillinfer is charged the hot share alone, its `merge_ms`, and what else it waited "
-        "for, as leoam for the bounds of chunks). The formula is "
-        "told how many tokens are cold and, of policies that select, how many of the "
-        "selected entries came from DRAM and from the drive; of `full` nothing.\n");
+        "for). The formula is told how many tokens are cold and, of policies that select, how many "
+        "of the selected entries came from DRAM and from the drive; of leoam also how many "
+        "candidates its bounds named in each tier, and in how many runs the cold ones lay; of "
+        "`full` nothing.\n");
 }
 
 static double cold_share(void)

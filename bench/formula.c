@@ -46,8 +46,8 @@ double formula_step(const struct formula_native *native, const struct formula_ti
                     double upload_bytes, const struct csd_model *model, bool gpu_link, double rows,
                     double layers)
 {
-    double query =
-        larger(native->evaluate, times->evaluate) + native->select + times->fetch + native->other;
+    double query = native->bounds + larger(native->evaluate, times->evaluate) + native->select +
+                   times->fetch + native->other;
     double upload = gpu_link ? at_rate(upload_bytes, model->gpu_link) : 0;
     return native->compute + layers * (rows * query + upload);
 }

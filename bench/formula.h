@@ -34,15 +34,16 @@ struct formula_times formula_times(const struct kv_cost_load *load, const struct
 /* What the processors need for a step, measured without a drive, in seconds. */
 struct formula_native {
     double compute;  /* of the step: all but the waits for selections */
+    double bounds;   /* of a query: what must be worked out before keys are asked for (leoam) */
     double evaluate; /* of a query: what the CPU evaluates while the drive does its part */
     double select;   /* of a query: merging and selecting */
-    double other; /* of a query: wake-ups, and what must be worked out before keys are asked for */
+    double other;    /* of a query: wake-ups */
 };
 
 /* Seconds of a step of `rows` sequences through `layers` layers: compute, and for each query the
- * slower of both evaluations, the selection, the fetch and what else there is; the GPU link's time
- * for the upload_bytes of a layer's last row, when the model has one (the other rows' uploads are
- * on their way while that one is evaluated). */
+ * bounds, the slower of both evaluations, the selection, the fetch and what else there is; the GPU
+ * link's time for the upload_bytes of a layer's last row, when the model has one (the other rows'
+ * uploads are on their way while that one is evaluated). */
 double formula_step(const struct formula_native *native, const struct formula_times *times,
                     double upload_bytes, const struct csd_model *model, bool gpu_link, double rows,
                     double layers);

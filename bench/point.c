@@ -20,7 +20,7 @@
 #define PAPER_CSD  "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
-#define FORMAT "points 3" /* of the files; another number when read_answer wants more */
+#define FORMAT "points 4" /* of the files; another number when read_answer wants more */
 #define MIB    1048576.0
 
 static const char *const drive_names[] = {"modelled", "native", "none"};
@@ -350,12 +350,14 @@ static void read_answer(json_t *a, const struct point *p, struct point_result *r
     double steps = json_at(a, "predicted_tokens", NULL, NULL) - (restored ? 0 : 1);
     double queries = steps * POINT_LAYERS;
     json_t *drive = json_object_get(a, "csd_model");
+    json_t *candidates = json_object_get(a, "candidates");
     if (steps != p->steps || given != p->tokens + restored)
         bench_fail("%g steps after %g tokens, not %u after %u", steps, given, p->steps, p->tokens);
     *r = (struct point_result){
         .step_ms = json_at(a, "stages", "token_median_ms", NULL),
         .idle_ms = json_at(a, "stages", "idle_median_ms", NULL),
         .mean_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
+        .bounds_ms = json_at(a, "stages", "bounds_ms", NULL) / steps,
         .score_hot_ms = json_at(a, "stages", "score_hot_ms", NULL) / steps,
         .merge_ms = json_at(a, "stages", "merge_ms", NULL) / steps,
         .fetch_ms = json_at(a, "stages", "fetch_ms", NULL) / steps,
@@ -369,6 +371,10 @@ static void read_answer(json_t *a, const struct point *p, struct point_result *r
         .cold_hits = json_at(a, "tiers", "cold", "hits") / queries,
         .hot = json_at(a, "tiers", "hot", "tokens") / POINT_LAYERS,
         .cold = json_at(a, "tiers", "cold", "tokens") / POINT_LAYERS,
+        .candidates_hot = number_or_0(candidates, "hot") / queries,
+        .candidates_cold = number_or_0(candidates, "cold") / queries,
+        .between = number_or_0(candidates, "between") / queries,
+        .runs = number_or_0(candidates, "runs") / queries,
         .beta = number_or_0(a, "beta"),
         .late = number_or_0(drive, "late"),
         .late_ms = number_or_0(drive, "late_ms"),

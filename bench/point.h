@@ -54,10 +54,11 @@ struct point {
 struct point_result {
     double step_ms, idle_ms; /* idle: waiting for selections */
     double mean_ms;          /* of a step, the first and its cold buffers included */
-    double score_hot_ms, merge_ms, fetch_ms;
+    double bounds_ms, score_hot_ms, merge_ms, fetch_ms;
     double link_key, link_score, link_kv, flash_read, gpu_upload; /* bytes */
     double gpu_hits, hot_hits, cold_hits;                         /* of one query */
     double hot, cold;                                             /* entries of a layer */
+    double candidates_hot, candidates_cold, between, runs;        /* of one query; leoam's */
     double beta, late, late_ms, commands; /* of the drive: of the whole run, prompts included */
     bool gpu_link;                        /* the model's is applied */
     char commit[64];

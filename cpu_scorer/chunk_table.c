@@ -7,6 +7,7 @@
 #include "cpu_scorer/mass_table.h"
 
 #define FINE_PER_COARSE (KV_CHUNK_COARSE / KV_CHUNK_FINE)
+#define KEYS_AT_ONCE    64u
 
 struct found {
     float mass;
@@ -171,6 +172,26 @@ static void run_coarse(void *context, uint32_t first, uint32_t end)
     bound_rows(t, coarse_of(t, first), end - first, t->rows + (uint64_t)first * t->row);
 }
 
+/* The same of fine chunks from all over. */
+static void run_fine(void *context, uint32_t first, uint32_t end)
+{
+    const struct chunk_table *t = context;
+    for (uint32_t i = first; i < end; i++)
+        bound_rows(t, fine_of(t, t->found[i].chunk), 1, t->rows + (uint64_t)i * t->row);
+}
+
+/* n abstracts' bounds into rows, on the scoring threads. */
+static void bound_all(struct chunk_table *t, struct score_pool *pool, uint32_t n,
+                      void (*run)(void *context, uint32_t first, uint32_t end))
+{
+    struct work_job job = {
+        .run = run, .context = t, .n = n, .bytes = (uint64_t)n * t->halves * sizeof(uint16_t)};
+    if (n == 0)
+        return;
+    score_pool_start_work(pool, &job, NULL);
+    score_pool_wait(pool);
+}
+
 static int by_mass(const void *a, const void *b)
 {
     const struct found *x = a, *y = b;
@@ -216,17 +237,15 @@ static void accept(struct chunk_table *t, uint32_t chunk)
         t->candidates[chunk / 64] |= (uint64_t)1 << chunk % 64;
 }
 
-/* The coarse chunk's fine ones: whole ones are to be ranked, after the n that are; returns how many
- * there are then. */
+/* The coarse chunk's fine ones: whole ones are to be bounded and ranked, after the n that are;
+ * returns how many there are then. */
 static uint32_t refine(struct chunk_table *t, uint32_t coarse, uint32_t n)
 {
     for (uint32_t c = coarse * FINE_PER_COARSE; c < (coarse + 1) * FINE_PER_COARSE; c++) {
-        if ((c + 1) * KV_CHUNK_FINE <= t->n_tokens) {
-            bound_rows(t, fine_of(t, c), 1, t->rows + (uint64_t)n * t->row);
+        if ((c + 1) * KV_CHUNK_FINE <= t->n_tokens)
             t->found[n++].chunk = c;
-        } else if (c * KV_CHUNK_FINE < t->n_tokens) {
+        else if (c * KV_CHUNK_FINE < t->n_tokens)
             accept(t, c);
-        }
     }
     return n;
 }
@@ -234,12 +253,7 @@ static uint32_t refine(struct chunk_table *t, uint32_t coarse, uint32_t n)
 static void search(struct chunk_table *t, struct score_pool *pool, uint32_t target)
 {
     uint32_t n = t->n_tokens / KV_CHUNK_COARSE, refined = 0, n_found = 0, n_refined = 0;
-    struct work_job job = {.run = run_coarse,
-                           .context = t,
-                           .n = n,
-                           .bytes = (uint64_t)n * t->halves * sizeof(uint16_t)};
-    score_pool_start_work(pool, &job, NULL);
-    score_pool_wait(pool);
+    bound_all(t, pool, n, run_coarse);
     for (uint32_t c = 0; c < n; c++)
         t->found[c].chunk = c;
     rank_found(t, n);
@@ -251,6 +265,7 @@ static void search(struct chunk_table *t, struct score_pool *pool, uint32_t targ
         n_found = refine(t, n, n_found);
     for (uint32_t i = 0; i < n_refined; i++)
         n_found = refine(t, t->chunks[i], n_found);
+    bound_all(t, pool, n_found, run_fine);
     rank_found(t, n_found);
     for (uint32_t i = 0; i < n_found && t->wanted < target; i++)
         accept(t, t->found[i].chunk);
@@ -278,6 +293,19 @@ static uint32_t position_at(const struct chunk_table *t, uint32_t place)
     return t->chunks[place / KV_CHUNK_FINE] * KV_CHUNK_FINE + place % KV_CHUNK_FINE;
 }
 
+/* A chunk's tokens that are no candidates have no mass among them. */
+static void leave_out_forced(struct chunk_table *t)
+{
+    for (uint32_t i = 0; i < t->n_chunks; i++) {
+        uint32_t first = t->chunks[i] * KV_CHUNK_FINE;
+        if (first >= t->forced_below && first + KV_CHUNK_FINE <= t->forced_from)
+            continue;
+        for (uint32_t j = 0; j < KV_CHUNK_FINE; j++)
+            if (!chunk_table_wants(t, first + j))
+                mass_table_leave_out(t->keys, i * KV_CHUNK_FINE + j);
+    }
+}
+
 void chunk_table_begin(struct chunk_table *t, struct score_pool *pool, uint32_t sequence,
                        uint32_t layer, const struct kv_selection_settings *settings, const float *q,
                        uint32_t n_tokens)
@@ -295,9 +323,7 @@ void chunk_table_begin(struct chunk_table *t, struct score_pool *pool, uint32_t 
         search(t, pool, target);
     list_chunks(t);
     mass_table_begin(t->keys, q, t->n_chunks * KV_CHUNK_FINE);
-    for (uint32_t i = 0; i < t->n_chunks * KV_CHUNK_FINE; i++)
-        if (!chunk_table_wants(t, position_at(t, i)))
-            mass_table_leave_out(t->keys, i);
+    leave_out_forced(t);
 }
 
 const uint32_t *chunk_table_chunks(const struct chunk_table *t, uint32_t *n)
@@ -318,11 +344,15 @@ bool chunk_table_wants(const struct chunk_table *t, uint32_t position)
 void chunk_table_keys(struct chunk_table *t, const uint16_t *keys, uint64_t stride_halfs,
                       uint32_t n, const uint32_t *positions)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        if (!chunk_table_wants(t, positions[i]))
-            continue;
-        uint32_t place = place_of(t, positions[i]);
-        mass_table_keys(t->keys, keys + i * stride_halfs, stride_halfs, 1, &place);
+    uint32_t places[KEYS_AT_ONCE];
+    for (uint32_t i = 0, run; i < n; i += run + (run == 0)) {
+        for (run = 0; i + run < n && run < KEYS_AT_ONCE; run++) {
+            if (!chunk_table_wants(t, positions[i + run]))
+                break;
+            places[run] = place_of(t, positions[i + run]);
+        }
+        if (run)
+            mass_table_keys(t->keys, keys + i * stride_halfs, stride_halfs, run, places);
     }
 }
 

@@ -127,6 +127,11 @@ static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
     wire->stats.dropped_records = in->dropped_records;
     wire->stats.guess_queries = in->guess_queries;
     wire->stats.late_fetches = in->late_fetches;
+    wire->stats.bounds_ms = ms(in->bounds_ns);
+    wire->stats.candidates_hot = in->candidates.hot;
+    wire->stats.candidates_cold = in->candidates.cold;
+    wire->stats.candidate_runs = in->candidates.runs;
+    wire->stats.between_candidates = in->candidates.between;
     wire->stats.n_guess_chosen = wire->stats.n_guess_found = in->guess_chosen ? in->n_layers : 0;
     wire->stats.guess_chosen = (uint64_t *)in->guess_chosen; /* read only */
     wire->stats.guess_found = (uint64_t *)in->guess_found;

@@ -62,6 +62,13 @@ struct pipeline_tier {
     uint64_t tokens, bytes, cap_bytes, hits;
 };
 
+/* Of leoam: tokens whose keys its queries looked at (guesses too), and how the cold ones' lay. */
+struct pipeline_candidates {
+    uint64_t hot, cold;
+    uint64_t runs;    /* of pages that READ_KEYS asked for */
+    uint64_t between; /* cold slots of others between candidates in a run */
+};
+
 /* proto's SequenceStats, without protobuf. */
 struct pipeline_stats {
     uint64_t request_id, selection_hash;
@@ -71,6 +78,8 @@ struct pipeline_stats {
     uint64_t link_key_bytes, link_score_bytes, link_kv_bytes;
     uint64_t flash_read_bytes, flash_write_bytes;
     int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
+    int64_t bounds_ns; /* leoam: until it is known whose keys are looked at */
+    struct pipeline_candidates candidates;
     int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
     int64_t copy_hot_ns;   /* of fetch_ns, copying hot entries into staging */
     uint32_t steps;        /* whose two sides were compared */

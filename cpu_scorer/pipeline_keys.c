@@ -28,6 +28,9 @@
     (KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES) /* of a window: each has a page at least                 \
                                            */
 #define PIECE_SLOTS 64u                   /* of one range: a job's item */
+/* What the last READ_KEYS brings is evaluated when nothing else comes any more: the nearer the end,
+ * the smaller they get, down to this, which still takes longer than a command's latency. */
+#define WINDOW_LEAST_BYTES (1u << 18)
 
 enum window_state { WINDOW_FREE, WINDOW_READING, WINDOW_THERE };
 
@@ -35,6 +38,7 @@ struct key_window {
     enum window_state state;
     uint64_t tag;
     uint32_t n_ranges;
+    uint64_t bytes; /* of their pages */
     struct key_range ranges[RANGES_MAX];
 };
 
@@ -56,6 +60,7 @@ struct key_eval {
     struct key_range *ranges; /* of the query: [ranges_max] */
     uint32_t n_ranges;
     uint32_t next_range, next_slot; /* what is to be read next */
+    uint64_t bytes_left;            /* of it, about */
     struct key_window windows[KV_KEY_WINDOWS];
     uint32_t next_read, next_work; /* windows are used in turn */
     uint32_t n_open;               /* READ_KEYS without their completion */
@@ -222,28 +227,53 @@ static bool pages_meet(const struct pipeline *p, const struct key_range *a,
            start / KV_PAGE_BYTES <= (end + KV_PAGE_BYTES - 1) / KV_PAGE_BYTES;
 }
 
-/* The candidates' cold slots, as few ranges as their pages allow. */
-static void list_candidates(struct pipeline *p, struct key_eval *e)
+/* Runs of the candidates' cold slots, by position; true: that is the order of their slots too. */
+static bool list_runs(struct pipeline *p, struct key_eval *e, struct pipeline_candidates *c)
 {
-    uint32_t n_chunks, n = 0;
+    bool ascending = true;
+    uint32_t n_chunks, end = 0; /* of the last run */
     const uint32_t *chunks = chunk_table_chunks(e->chunks, &n_chunks);
+    e->n_ranges = 0;
     for (uint32_t i = 0; i < n_chunks * KV_CHUNK_FINE; i++) {
         uint32_t position = chunks[i / KV_CHUNK_FINE] * KV_CHUNK_FINE + i % KV_CHUNK_FINE;
         if (!chunk_table_wants(e->chunks, position))
             continue;
         uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position);
-        if (hkm_tag(word) == HKM_COLD)
-            e->ranges[n++] = (struct key_range){hkm_slot(word), 1};
+        uint32_t slot = hkm_slot(word);
+        c->hot += hkm_tag(word) == HKM_HOT;
+        if (hkm_tag(word) != HKM_COLD)
+            continue;
+        c->cold++;
+        if (e->n_ranges && slot == end && slot % p->cold.stripe_slots) {
+            e->ranges[e->n_ranges - 1].n_slots++;
+        } else {
+            ascending = ascending && slot >= end;
+            e->ranges[e->n_ranges++] = (struct key_range){slot, 1};
+        }
+        end = slot + 1;
     }
-    qsort(e->ranges, n, sizeof *e->ranges, slot_order);
+    return ascending;
+}
+
+/* The candidates' cold slots, as few ranges as their pages allow. */
+static void list_candidates(struct pipeline *p, struct key_eval *e, struct pipeline_candidates *c)
+{
+    bool ascending = list_runs(p, e, c);
+    uint32_t n = e->n_ranges;
+    if (!ascending)
+        qsort(e->ranges, n, sizeof *e->ranges, slot_order);
     e->n_ranges = n > 0;
     for (uint32_t i = 1; i < n; i++) {
-        struct key_range *last = &e->ranges[e->n_ranges - 1];
-        if (pages_meet(p, last, &e->ranges[i]))
-            last->n_slots = e->ranges[i].first_slot + 1 - last->first_slot;
-        else
-            e->ranges[e->n_ranges++] = e->ranges[i];
+        struct key_range *last = &e->ranges[e->n_ranges - 1], *next = &e->ranges[i];
+        uint32_t end = last->first_slot + last->n_slots;
+        if (pages_meet(p, last, next)) {
+            c->between += next->first_slot - end;
+            last->n_slots = next->first_slot + next->n_slots - last->first_slot;
+        } else {
+            e->ranges[e->n_ranges++] = *next;
+        }
     }
+    c->runs += e->n_ranges;
 }
 
 /* How many of `left` slots from `slot` on fit `room` bytes of whole pages. */
@@ -263,16 +293,25 @@ static uint64_t range_pages(const struct pipeline *p, const struct key_range *r)
                         key_bytes);
 }
 
-/* Fill the window's ranges from what is left; where the reading goes on is in *range and *slot. */
-static void fill_window(struct pipeline *p, struct key_eval *e, struct key_window *w, uint32_t most,
-                        uint32_t *range, uint32_t *slot)
+/* How much of a window is used: half of what is left, within its size. */
+static uint64_t window_room(const struct pipeline *p, const struct key_eval *e)
 {
-    uint64_t used = 0;
+    uint64_t most = p->config.key_window_bytes, half = e->bytes_left / 2;
+    uint64_t room = half > WINDOW_LEAST_BYTES ? half : WINDOW_LEAST_BYTES;
+    return room < most ? room : most;
+}
+
+/* Fill the window's ranges from what is left; where the reading goes on is in *range and *slot.
+ * Returns the bytes of their pages. */
+static uint64_t fill_window(struct pipeline *p, struct key_eval *e, struct key_window *w,
+                            uint32_t most, uint32_t *range, uint32_t *slot)
+{
+    uint64_t used = 0, room = window_room(p, e);
     w->n_ranges = 0;
     while (*range < e->n_ranges && w->n_ranges < most) {
         const struct key_range *r = &e->ranges[*range];
         uint32_t left = r->n_slots - *slot, first = r->first_slot + *slot;
-        uint32_t n = slots_that_fit(p, first, left, p->config.key_window_bytes - used);
+        uint32_t n = slots_that_fit(p, first, left, room - used);
         if (n == 0)
             break;
         w->ranges[w->n_ranges] = (struct key_range){first, n};
@@ -283,6 +322,7 @@ static void fill_window(struct pipeline *p, struct key_eval *e, struct key_windo
             *slot = 0;
         }
     }
+    return used;
 }
 
 /* Have the next window filled, when it is free and something is left: 1, 0, or an error. */
@@ -296,7 +336,7 @@ static int push_read(struct pipeline *p, const struct record_query *q)
         return 0;
     uint32_t most = (shm_ring_payload_max(ring) - (uint32_t)sizeof(struct record_read_keys)) /
                     (uint32_t)sizeof(struct key_range);
-    fill_window(p, e, w, most < RANGES_MAX ? most : RANGES_MAX, &range, &slot);
+    uint64_t used = fill_window(p, e, w, most < RANGES_MAX ? most : RANGES_MAX, &range, &slot);
     uint32_t bytes =
         (uint32_t)(sizeof(struct record_read_keys) + w->n_ranges * sizeof(struct key_range));
     void *payload;
@@ -311,9 +351,11 @@ static int push_read(struct pipeline *p, const struct record_query *q)
     shm_ring_publish(ring, RECORD_READ_KEYS, bytes);
     agent_sent(p);
     w->state = WINDOW_READING;
+    w->bytes = used;
     e->next_read = (e->next_read + 1) % KV_KEY_WINDOWS;
     e->next_range = range;
     e->next_slot = slot;
+    e->bytes_left -= used < e->bytes_left ? used : e->bytes_left;
     e->n_open++;
     return 1;
 }
@@ -383,6 +425,20 @@ static void run_hot(void *context, uint32_t first, uint32_t end)
     }
 }
 
+/* The hot one at a position, and those behind it in the chunk that lie behind it: how many. */
+static uint32_t hot_run(const struct key_eval *e, uint32_t position, uint32_t *slot)
+{
+    const struct pipeline *p = e->pipeline;
+    uint32_t n = 0, end = (position / KV_CHUNK_FINE + 1) * KV_CHUNK_FINE;
+    for (; position + n < end && chunk_table_wants(e->chunks, position + n); n++) {
+        uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position + n);
+        if (hkm_tag(word) != HKM_HOT || (n && hkm_slot(word) != *slot + n))
+            break;
+        *slot = n ? *slot : hkm_slot(word);
+    }
+    return n;
+}
+
 /* The hot ones of candidates: items are chunks. */
 static void run_hot_chunks(void *context, uint32_t first, uint32_t end)
 {
@@ -391,15 +447,15 @@ static void run_hot_chunks(void *context, uint32_t first, uint32_t end)
     uint32_t n_chunks;
     const uint32_t *chunks = chunk_table_chunks(e->chunks, &n_chunks);
     for (uint32_t i = first; i < end; i++)
-        for (uint32_t j = 0; j < KV_CHUNK_FINE; j++) {
-            uint32_t position = chunks[i] * KV_CHUNK_FINE + j;
-            if (!chunk_table_wants(e->chunks, position))
-                continue;
-            uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position);
-            if (hkm_tag(word) == HKM_HOT)
+        for (uint32_t j = 0, n; j < KV_CHUNK_FINE; j += n + (n == 0)) {
+            uint32_t slot, positions[KV_CHUNK_FINE];
+            n = hot_run(e, chunks[i] * KV_CHUNK_FINE + j, &slot);
+            for (uint32_t k = 0; k < n; k++)
+                positions[k] = chunks[i] * KV_CHUNK_FINE + j + k;
+            if (n)
                 chunk_table_keys(e->chunks,
-                                 (const uint16_t *)(const void *)hkm_entry(&p->hkm, hkm_slot(word)),
-                                 p->hkm.entry_bytes / 2, 1, &position);
+                                 (const uint16_t *)(const void *)hkm_entry(&p->hkm, slot),
+                                 p->hkm.entry_bytes / 2, n, positions);
         }
 }
 
@@ -467,7 +523,7 @@ static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
         list_pieces(p, e, e->next_work);
         work.run = run_pieces;
         work.n = e->n_pieces;
-        work.bytes = p->config.key_window_bytes;
+        work.bytes = e->windows[e->next_work].bytes;
     } else if (e->mass) {
         work.run = e->columns ? run_hot_parts : run_hot;
         work.n = e->n_blocks;
@@ -528,6 +584,28 @@ int keys_back(struct pipeline *p, struct sequence *s, const struct record_query 
     return p->keys->n_open == 0 ? 1 : p->agent_status;
 }
 
+static uint64_t bytes_of_ranges(const struct pipeline *p, const struct key_eval *e)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < e->n_ranges; i++)
+        sum += range_pages(p, &e->ranges[i]);
+    return sum;
+}
+
+/* By their bounds, whose keys are looked at: nothing can be asked of the drive before. */
+static void search_chunks(struct pipeline *p, struct sequence *s, const struct record_query *q)
+{
+    struct key_eval *e = p->keys;
+    int64_t start = clock_now_ns();
+    STAGE_BEGIN_AT(bounds, &q->header);
+    chunk_table_begin(e->chunks, p->pool, s->index, q->header.layer, &s->settings,
+                      (const float *)(const void *)(q + 1), q->n_tokens);
+    list_candidates(p, e, &s->stats.candidates);
+    e->bytes_left = bytes_of_ranges(p, e);
+    STAGE_END(bounds, kv_bounds_bytes(&p->config.geometry, q->n_tokens));
+    s->stats.bounds_ns += clock_now_ns() - start;
+}
+
 void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
@@ -536,18 +614,18 @@ void keys_query(struct pipeline *p, struct sequence *s, const struct record_quer
     e->layer = q->header.layer;
     e->list = pipeline_list(p, s->index, q->header.layer);
     e->next_range = e->next_slot = e->next_read = e->next_work = 0;
+    e->bytes_left = 0;
     e->status = 0;
     e->job = JOB_NONE;
     e->hot_done = false;
     for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
         e->windows[i].state = WINDOW_FREE; /* the query before waited for its own */
     if (e->chunks) {
-        chunk_table_begin(e->chunks, p->pool, s->index, q->header.layer, &s->settings, query,
-                          q->n_tokens);
-        list_candidates(p, e);
+        search_chunks(p, s, q);
         return;
     }
     list_stripes(p, e);
+    e->bytes_left = bytes_of_ranges(p, e);
     e->n_blocks = hkm_blocks(&p->hkm, s->index, q->header.layer, p->blocks,
                              p->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2);
     if (e->columns) {

@@ -285,8 +285,9 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
 /* The same by FP16 keys on this CPU. */
 static int evaluate_keys(struct pipeline *p, struct sequence *s, const struct record_query *q)
 {
-    STAGE_BEGIN_AT(score_hot, &q->header);
     keys_query(p, s, q);
+    p->query.relayed_ns = p->query.cold_done_ns = clock_now_ns();
+    STAGE_BEGIN_AT(score_hot, &q->header);
     int rc = wait_for(p, s, q, keys_step, false);
     score_pool_wait(p->pool); /* when it failed: nobody reads the tables after this */
     if (rc && rc != HILL_E_CANCELLED)

@@ -125,12 +125,26 @@ static json_t *stages(const Hill__Done *gpu, const Hill__SequenceStats *s)
     set_real(object, "gpu_idle_ms", gpu, gpu ? gpu->gpu_idle_ms : 0);
     set_real(object, "token_median_ms", gpu, gpu ? gpu->token_median_ms : 0);
     set_real(object, "idle_median_ms", gpu, gpu ? gpu->idle_median_ms : 0);
+    set_real(object, "bounds_ms", s, s ? s->bounds_ms : 0); /* leoam's */
     set_real(object, "score_hot_ms", s, s ? s->score_hot_ms : 0);
     set_real(object, "score_cold_ms", s, s ? s->score_cold_ms : 0);
     set_real(object, "merge_ms", s, s ? s->merge_ms : 0);
     set_real(object, "fetch_ms", s, s ? s->fetch_ms : 0);
     set_real(object, "imbalance", s && s->steps_compared, s ? s->imbalance : 0);
     set_real(object, "link_gpu_ms", gpu, gpu ? (double)gpu->link_gpu_ns / 1e6 : 0); /* modelled */
+    return object;
+}
+
+/* Of leoam: whose keys its bounds named. */
+static json_t *candidates(const Hill__Summary *m, const Hill__SequenceStats *s)
+{
+    if (!m || !s || !m->selection || m->selection->policy != KV_POLICY_LEOAM)
+        return json_null();
+    json_t *object = json_object();
+    set_integer(object, "hot", true, s->candidates_hot);
+    set_integer(object, "cold", true, s->candidates_cold);
+    set_integer(object, "runs", true, s->candidate_runs);
+    set_integer(object, "between", true, s->between_candidates);
     return object;
 }
 
@@ -214,6 +228,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(object, "tiers", tiers(gpu, s));
     json_object_set_new(object, "bytes", bytes(gpu, s));
     json_object_set_new(object, "stages", stages(gpu, s));
+    json_object_set_new(object, "candidates", candidates(m, s));
     json_object_set_new(object, "moves", moves(s));
     json_object_set_new(object, "profile", report_profile_json(m ? m->profile : NULL));
     json_object_set_new(object, "csd_model",

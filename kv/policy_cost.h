@@ -14,7 +14,10 @@
  *                                          are cold and not on the GPU
  *
  * Sums of items; transfers come in whole pages (4 KiB), so that each run of items takes up to a
- * page more (kv_cost_pages). Who calls it: benches and tests. Pure functions.
+ * page more (kv_cost_pages, kv_cost_chunk_pages). Which chunks are candidates, and so how many runs
+ * they make, is decided by keys: the formula is told the engine's counts of them, as it is told how
+ * many entries were fetched, or takes kv_cost_spread_candidates. Who calls it: benches and tests.
+ * Pure functions.
  */
 #ifndef HILL_KV_POLICY_COST_H
 #define HILL_KV_POLICY_COST_H
@@ -26,9 +29,11 @@
 struct kv_cost_load {
     struct kv_geometry geometry;
     struct kv_selection_settings selection;
-    uint32_t hot, cold;      /* tokens of the layer in each tier */
-    uint32_t candidates_hot; /* leoam: of its candidates; 0 for the others */
-    uint32_t candidates_cold;
+    uint32_t hot, cold; /* tokens of the layer in each tier */
+    /* leoam; 0 for the others, as all counts of queries means that need not be whole */
+    double candidates_hot, candidates_cold;
+    double between;   /* cold tokens that lie between candidates in a run of pages */
+    double runs;      /* of pages with cold candidates */
     uint32_t fetched; /* entries that the query brings up from the drive */
 };
 
@@ -47,13 +52,25 @@ static inline uint64_t kv_cost_pages(uint64_t bytes, uint64_t runs, uint32_t ite
     return bytes + runs * (KV_PAGE_BYTES - step);
 }
 
-/* leoam's candidates when they fall into the tiers as all tokens do. */
+/* The same of runs of whole chunks, whose borders are not just anywhere: sinks are hot, and the
+ * token behind them has the first cold slot, at a page's border. */
+static inline double kv_cost_chunk_pages(double bytes, double runs, uint32_t item_bytes,
+                                         uint32_t sinks)
+{
+    uint32_t off = 0, n = KV_PAGE_BYTES / KV_CHUNK_FINE; /* the offsets repeat within so many */
+    for (uint32_t c = 0; c < n; c++)                     /* modulo 2^32, and so modulo a page */
+        off += (c * KV_CHUNK_FINE - sinks) * item_bytes % KV_PAGE_BYTES != 0;
+    return bytes + runs * KV_PAGE_BYTES * off / n;
+}
+
+/* leoam's candidates when they fall into the tiers as all tokens do, all in one run. */
 static inline void kv_cost_spread_candidates(struct kv_cost_load *load)
 {
     uint64_t n = (uint64_t)load->hot + load->cold;
     uint64_t all = kv_bounds_candidates(&load->selection, (uint32_t)n);
-    load->candidates_cold = n ? (uint32_t)(all * load->cold / n) : 0;
-    load->candidates_hot = (uint32_t)all - load->candidates_cold;
+    load->candidates_cold = n ? (double)(all * load->cold / n) : 0;
+    load->candidates_hot = (double)all - load->candidates_cold;
+    load->between = load->runs = 0;
 }
 
 static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
@@ -77,11 +94,13 @@ static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
         c.products = n * heads * (key / 2 / g->n_kv_heads);
         break;
     case KV_POLICY_LEOAM:
-        c.flash_read = c.link_key = load->candidates_cold * key;
-        c.dram_read = load->candidates_hot * key +
+        c.flash_read = c.link_key =
+            (uint64_t)kv_cost_chunk_pages((load->candidates_cold + load->between) * (double)key,
+                                          load->runs, (uint32_t)key, load->selection.sinks);
+        c.dram_read = (uint64_t)(load->candidates_hot * (double)key) +
                       (n + KV_CHUNK_COARSE - 1) / KV_CHUNK_COARSE * kv_bounds_halves(g) * 2;
         c.products =
-            ((uint64_t)load->candidates_hot + load->candidates_cold) * heads * g->head_dim +
+            (uint64_t)(load->candidates_hot + load->candidates_cold) * heads * g->head_dim +
             2 * ((n + KV_CHUNK_COARSE - 1) / KV_CHUNK_COARSE) * heads * g->head_dim;
         break;
     default: /* full: nothing is evaluated */

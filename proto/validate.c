@@ -258,6 +258,7 @@ static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *w
     CHECK("sequence_stats", "gpu", m->gpu != NULL);
     CHECK("sequence_stats", "hot", m->hot != NULL);
     CHECK("sequence_stats", "cold", m->cold != NULL);
+    CHECK("sequence_stats", "bounds_ms", not_negative(m->bounds_ms));
     CHECK("sequence_stats", "score_hot_ms", not_negative(m->score_hot_ms));
     CHECK("sequence_stats", "score_cold_ms", not_negative(m->score_cold_ms));
     CHECK("sequence_stats", "merge_ms", not_negative(m->merge_ms));

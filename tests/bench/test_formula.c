@@ -69,6 +69,16 @@ static void test_keys_take_the_slower_of_flash_and_link(void **unused)
     assert_near(t.fetch * 1e9, 1000 + 3840);
 }
 
+static void test_leoam_reads_candidates_in_runs(void **unused)
+{
+    (void)unused;
+    struct kv_cost_load load = load_of(KV_POLICY_LEOAM);
+    load.candidates_cold = 256; /* of 32 bytes; chunks are of 512, none begins a page */
+    load.runs = 2;
+    struct formula_times t = formula_times(&load, &model, BLOCK);
+    assert_near(t.evaluate * 1e9, 1000 + 4096 + 4096); /* (256 * 32 + 2 * 4096) / 2 */
+}
+
 static void test_what_is_not_asked_takes_no_time(void **unused)
 {
     (void)unused;
@@ -94,6 +104,9 @@ static void test_a_step_is_compute_and_its_queries_one_after_another(void **unus
     native.other = 0.25;
     assert_near(formula_step(&native, &times, 32e9, &model, false, 2, 4), 10 + 2 * 4 * 5.75);
     native.other = 0;
+    native.bounds = 0.5; /* before either begins to evaluate */
+    assert_near(formula_step(&native, &times, 32e9, &model, false, 2, 4), 10 + 2 * 4 * 6);
+    native.bounds = 0;
     native.evaluate = 7; /* the CPU is the slower one */
     assert_near(formula_step(&native, &times, 32e9, &model, false, 2, 4), 10 + 2 * 4 * 9.5);
 }
@@ -114,6 +127,7 @@ int main(void)
         cmocka_unit_test(test_full_fetches_what_the_gpu_does_not_keep),
         cmocka_unit_test(test_hillinfer_takes_its_slowest_stage),
         cmocka_unit_test(test_keys_take_the_slower_of_flash_and_link),
+        cmocka_unit_test(test_leoam_reads_candidates_in_runs),
         cmocka_unit_test(test_what_is_not_asked_takes_no_time),
         cmocka_unit_test(test_a_step_is_compute_and_its_queries_one_after_another),
         cmocka_unit_test(test_a_kernel_scores_64_bytes_of_digests_a_beat),

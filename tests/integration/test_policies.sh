@@ -7,11 +7,11 @@
 head -c 4000 "$text" >"$work/licence"
 layers=3 key_bytes=128 # 2 KV heads of 32, FP16
 "$bin/hill-mkmodel" --random --layers $layers --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel"
-n=16
+n=16 model=$work/random.gguf
 run() { # OUTPUT ARGUMENTS...
     local out=$1
     shift
-    run_json "$out" -m "$work/random.gguf" -c 6000 -f "$work/licence" -n $n --temp 0 --ignore-eos "$@" || fail "$*: $(cat "$out.err")"
+    run_json "$out" -m "$model" -c 6000 -f "$work/licence" -n $n --temp 0 --ignore-eos "$@" || fail "$*: $(cat "$out.err")"
 }
 
 # within NAME MEASURED WANTED LOW HIGH (percent)
@@ -33,6 +33,23 @@ cold_tokens() {
         print sum }'
 }
 
+# leoam_bytes RUN KEY-BYTES: keys of cold candidates, what lies between in the same runs of pages, and a page more a run
+# where chunks of 16 tokens do not begin at a page's border: the first cold token, the fifth, does
+leoam_bytes() {
+    jq -r --argjson key "$2" '.candidates as $c | ([range(256) | select(((. * 16 + 12) * $key) % 4096 != 0)] | length) as $off
+        | ($c.cold + $c.between) * $key + $c.runs * 4096 * $off / 256 | floor' "$1"
+}
+
+# expect_candidates NAME RUN: twice as many tokens as can be selected freely (alpha 0.1, 4 sinks, a window of 32), in whole chunks
+expect_candidates() {
+    local least
+    least=$(awk -v p="$prompt" -v n=$n 'BEGIN {
+        for (i = 0; i < n - 1; i++) { k = (p + i) / 10; k = k > int(k) ? int(k) + 1 : k; sum += 2 * (k - 36) }
+        print sum }')
+    expect "$1: queries' candidates" "$(jq -r --argjson least $((least * layers)) --argjson queries $(((n - 1) * layers)) \
+        '.candidates | .hot + .cold | if . >= $least and . < $least + 32 * $queries then "enough" else . end' "$2")" enough
+}
+
 run "$work/full" --policy full --csd none
 prompt=$(field "$work/full" .prompt_tokens)
 for policy in h2o oracle prefetch leoam; do
@@ -51,11 +68,9 @@ for policy in h2o oracle prefetch leoam; do
         *recency*)
             wanted=$(($(cold_tokens "$prompt" "${words[1]}") * layers * key_bytes))
             [ $policy != prefetch ] || wanted=$((wanted / 2)) # half the columns of each head
-            [ $policy != leoam ] || wanted=$((wanted * 2 / 10)) # candidates: twice alpha, where all tokens are alike
-            case $policy in
-            leoam) within "$policy, $placement: keys over the link" "$keys" "$wanted" 10 400 ;; # pages of scattered chunks
-            *) within "$policy, $placement: keys over the link" "$keys" "$wanted" 95 105 ;;
-            esac
+            [ $policy != leoam ] || wanted=$(leoam_bytes "$work/out" $key_bytes)
+            within "$policy, $placement: keys over the link" "$keys" "$wanted" 95 105
+            [ $policy != leoam ] || expect_candidates "$policy, $placement" "$work/out"
             expect "$policy, $placement: flash reads but keys and entries" "$(field "$work/out" '.bytes.flash_read - .bytes.link_key - .bytes.link_kv')" 0
             ;;
         *) [ "$keys" -gt 0 ] || fail "$policy, $placement: no keys over the link" ;;
@@ -69,6 +84,22 @@ for policy in h2o oracle prefetch leoam; do
     run "$work/all" --policy $policy --alpha 1 --beta 0.25
     expect "$policy, all tokens: the tokens of full" "$(field "$work/all" .tokens)" "$(field "$work/full" .tokens)"
 done
+
+# leoam where a chunk is two pages and more; the second one's entries are whole pages too, so that flash reads nothing else
+for shape in "4 64" "8 128"; do
+    read -r heads dim <<<"$shape"
+    layers=2 key_bytes=$((heads * dim * 2)) model=$work/shape.gguf
+    "$bin/hill-mkmodel" --random --layers $layers --heads "$heads" --kv-heads "$heads" --width 64 --head-dim "$dim" --ffn 96 --vocab 512 --type f16 -s 12 -o "$model" || fail "mkmodel"
+    run "$work/out" --policy leoam --alpha 0.1 --beta 0.25 --placement recency
+    wanted=$(leoam_bytes "$work/out" $key_bytes)
+    within "leoam, keys of $key_bytes bytes: over the link" "$(field "$work/out" .bytes.link_key)" "$wanted" 95 105
+    expect_candidates "leoam, keys of $key_bytes bytes" "$work/out"
+    flash=$(field "$work/out" .bytes.flash_read)
+    expect "leoam, keys of $key_bytes bytes: flash reads but keys and entries" "$(field "$work/out" ".bytes | $flash - .link_key - .link_kv")" 0
+    [ $key_bytes != 2048 ] || within "leoam, keys of $key_bytes bytes: flash reads" "$flash" \
+        $((wanted + $(field "$work/out" .tiers.cold.hits) * 2 * key_bytes)) 95 105
+done
+model=$work/random.gguf
 
 running() { # it decodes
     [ "$("$bin/hillctl" status --json --run-dir "$run_dir" | jq '[.requests[]? | select(.predicted_tokens > 20)] | length')" != 0 ]

@@ -8,7 +8,7 @@ check() { expect "$1" "$(jq "$3" "$2")" true; }
 
 # --- probes: provider and names are in the binaries, begin and end of every stage
 probes() { readelf -n "$bin/$1" | awk '/Provider: hillinfer$/ { getline; print $2 }' | sort -u; }
-declare -A stages=([hill-gpu-worker]="query await_selection upload attend logits" [hill-cpu-scorer]="answer score_hot score_cold merge select gather"
+declare -A stages=([hill-gpu-worker]="query await_selection upload attend logits" [hill-cpu-scorer]="answer bounds score_hot score_cold merge select gather"
     [hill-csd-agent]="agent_score agent_fetch agent_demote agent_commit agent_release agent_trim")
 if command -v readelf >/dev/null; then
     for program in "${!stages[@]}"; do

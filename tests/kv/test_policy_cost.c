@@ -45,12 +45,45 @@ static void test_leoam_reads_candidates(void **unused)
     (void)unused;
     struct kv_cost_load load = load_of(KV_POLICY_LEOAM);
     kv_cost_spread_candidates(&load);
-    assert_int_equal(load.candidates_cold, 128); /* of 160, twice what is selected freely */
-    assert_int_equal(load.candidates_hot, 32);
+    assert_true(load.candidates_cold == 128); /* of 160, twice what is selected freely */
+    assert_true(load.candidates_hot == 32);
     struct kv_cost c = kv_policy_cost(&load);
     assert_int_equal(c.link_key, 128 * 256);
     assert_int_equal(c.flash_read, 128 * 256 + 7 * 512);
     assert_int_equal(c.dram_read, 32 * 256 + 16 * 512); /* and 16 coarse chunks' abstracts */
+}
+
+/* Ten chunks in 4 runs: borders of chunks lie 12 keys of 256 bytes beyond a page's, never on it. */
+static void test_leoam_reads_whole_pages(void **unused)
+{
+    (void)unused;
+    struct kv_cost_load load = load_of(KV_POLICY_LEOAM);
+    load.candidates_cold = 160;
+    load.between = 10;
+    load.runs = 4;
+    struct kv_cost c = kv_policy_cost(&load);
+    assert_int_equal(c.link_key, 170 * 256 + 4 * 4096);
+    load.selection.sinks = 16; /* a chunk of 16 keys is a page: now each begins one */
+    c = kv_policy_cost(&load);
+    assert_int_equal(c.link_key, 170 * 256);
+    load.candidates_cold = 160.5; /* a mean over queries */
+    c = kv_policy_cost(&load);
+    assert_int_equal(c.link_key, 170 * 256 + 128);
+}
+
+/* The average over all runs of chunks, laid out one by one. */
+static void test_pages_of_chunks_are_the_average_over_runs(void **unused)
+{
+    (void)unused;
+    for (uint32_t item = 64; item <= 8192; item *= 2)
+        for (uint32_t sinks = 0; sinks <= 20; sinks += 4) {
+            double sum = 0, n = 0;
+            for (uint64_t first = 2; first < 2 + 256; first++, n++) {
+                uint64_t at = (first * KV_CHUNK_FINE - sinks) * item;
+                sum += (double)kv_key_pages(at, 3 * KV_CHUNK_FINE, item);
+            }
+            assert_true(sum / n == kv_cost_chunk_pages(3.0 * KV_CHUNK_FINE * item, 1, item, sinks));
+        }
 }
 
 /* The average over all beginnings, counted one by one. */
@@ -92,6 +125,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_policy_reads_what_it_evaluates),
         cmocka_unit_test(test_leoam_reads_candidates),
+        cmocka_unit_test(test_leoam_reads_whole_pages),
+        cmocka_unit_test(test_pages_of_chunks_are_the_average_over_runs),
         cmocka_unit_test(test_pages_are_the_average_over_beginnings),
         cmocka_unit_test(test_policies_are_served_by_their_own_pipelines),
         cmocka_unit_test(test_windows_hold_a_context_or_a_mebibyte),
