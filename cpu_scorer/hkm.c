@@ -250,8 +250,9 @@ static void put_run(struct hkm *h, uint32_t list, uint32_t slot, uint32_t first,
     struct hkm_owner *o = &h->owners[slot / SLOTS];
     uint64_t bits = run == SLOTS ? UINT64_MAX : ((uint64_t)1 << run) - 1;
     memcpy(hkm_entry(h, slot), entries, (size_t)run * h->entry_bytes);
-    kv_digest_keys(&h->geometry, (const uint16_t *)(const void *)hkm_entry(h, slot),
-                   h->entry_bytes / 2, run, h->digests, slot);
+    if (!h->no_digests)
+        kv_digest_keys(&h->geometry, (const uint16_t *)(const void *)hkm_entry(h, slot),
+                       h->entry_bytes / 2, run, h->digests, slot);
     o->used |= bits << slot % SLOTS;
     h->lists[list].n_hot += run;
     for (uint32_t i = 0; i < run; i++) {

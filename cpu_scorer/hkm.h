@@ -108,6 +108,7 @@ struct hkm {
     uint32_t free_block; /* head of the free list */
     uint32_t n_free;
     uint32_t n_unreserved; /* blocks that no list has reserved */
+    bool no_digests; /* the policy evaluates keys: digests are not made (the caller's to set) */
 };
 
 /* Bytes of the tables that precede the blocks, and of one block. */

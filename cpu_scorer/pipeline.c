@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "kv/plane.h"
 
 #define IDLE_NS CLOCK_MS(1000) /* the longest sleep: a wake-up a second costs nothing */
 #define SPIN_NS                                                                                    \
@@ -75,6 +76,7 @@ static int create_tables(struct pipeline *p, struct hill_why *why)
     int rc = hkm_init(&p->hkm, p->io.hot, p->io.hot_bytes, &config, why);
     if (rc)
         return rc;
+    p->hkm.no_digests = kv_policy_reads_keys(c->policy);
     gpu_slots_init(&p->gpu, p->hkm.gpu_table, n_lists, c->gpu_slots);
     rc = cold_map_init(&p->cold, c->csd ? c->stripe_slots : 1, c->csd ? c->n_stripes : 0, n_lists);
     return rc ? hill_fail(why, rc, "cannot map a cold pool of %u stripes of %u slots: %s",

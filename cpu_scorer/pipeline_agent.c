@@ -152,7 +152,8 @@ uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t l
     uint8_t *record = (uint8_t *)d.record;
     uint32_t entry_bytes = p->hkm.entry_bytes;
     memcpy(record + d.parts.entries, entries, (size_t)d.n * entry_bytes);
-    if (!keys_fill_plane(p, s, layer, d.n, entries, NULL, record + d.parts.digests))
+    if (!keys_fill_plane(p, s, layer, d.n, entries, NULL, record + d.parts.digests) &&
+        !p->hkm.no_digests)
         kv_digest_keys(&p->config.geometry, (const uint16_t *)(const void *)entries,
                        entry_bytes / 2, d.n, record + d.parts.digests, d.slot % KV_GROUP_TOKENS);
     publish_demote(p, s, layer, false, &d);
@@ -188,8 +189,9 @@ uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer
     uint32_t entry_bytes = p->hkm.entry_bytes, lane = d.slot % KV_GROUP_TOKENS;
     for (uint32_t i = 0; i < d.n; i++) {
         uint32_t slot = hkm_slot(hkm_location(&p->hkm, s->index, layer, positions[i]));
-        kv_digest_copy(&p->config.geometry, record + d.parts.digests, lane + i, p->hkm.digests,
-                       slot, 1);
+        if (!p->hkm.no_digests)
+            kv_digest_copy(&p->config.geometry, record + d.parts.digests, lane + i, p->hkm.digests,
+                           slot, 1);
         memcpy(record + d.parts.entries + (uint64_t)i * entry_bytes, hkm_entry(&p->hkm, slot),
                entry_bytes);
     }
