@@ -575,13 +575,13 @@ static void print_head(const struct bench_options *o)
            csd_model_print(text, &model));
     printf(
         "Predicted: bytes by formula over the model's rates, and the compute of the same point "
-        "without a drive. Of a step: compute + layers x rows x (bounds + max(evaluation on the "
-        "drive, on the CPU) + selection + fetch + other). Compute, bounds, the CPU's evaluation, "
+        "without a drive. Of a step: compute + layers x rows x (bounds + max(evaluation by the "
+        "drive, and then on the CPU of the last 256 KiB of keys where those come; all of it on the "
+        "CPU) + selection + fetch + other). Compute, bounds, the CPU's evaluation, "
         "the selection and other are "
         "measured in a run of their own with everything in DRAM (`--csd none`, the same "
         "policy, GPU and prompt: its step less the waits for selections, its `bounds_ms` (leoam "
-        "must "
-        "search them before it can ask for keys), its `score_hot_ms`, of "
+        "must search them before it can ask for keys), its `score_hot_ms`, of "
         "which hillinfer is charged the hot share alone, its `merge_ms`, and what else it waited "
         "for). The formula is told how many tokens are cold and, of policies that select, how many "
         "of the selected entries came from DRAM and from the drive; of leoam also how many "

@@ -14,6 +14,11 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 /* GB/s to seconds. */
 static double at_rate(double bytes, double gb_per_s)
 {
@@ -36,6 +41,7 @@ struct formula_times formula_times(const struct kv_cost_load *load, const struct
     } else if (c.link_key > 0) {
         t.evaluate = latency + larger(at_rate((double)c.link_key, model->flash),
                                       at_rate((double)c.link_key, model->link));
+        t.last = smaller(1, KV_KEY_LAST_BYTES / (double)c.link_key);
     }
     if (c.link_kv > 0)
         t.fetch = latency + larger(at_rate(read, model->flash), at_rate(read, model->link));
@@ -46,7 +52,8 @@ double formula_step(const struct formula_native *native, const struct formula_ti
                     double upload_bytes, const struct csd_model *model, bool gpu_link, double rows,
                     double layers)
 {
-    double query = native->bounds + larger(native->evaluate, times->evaluate) + native->select +
+    double drive = times->evaluate + times->last * native->evaluate;
+    double query = native->bounds + larger(native->evaluate, drive) + native->select +
                    times->fetch + native->other;
     double upload = gpu_link ? at_rate(upload_bytes, model->gpu_link) : 0;
     return native->compute + layers * (rows * query + upload);

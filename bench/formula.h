@@ -27,6 +27,7 @@ double formula_full_fetched(double cold, double kept, double steps);
  * a Score Block. */
 struct formula_times {
     double evaluate, fetch;
+    double last; /* share of keys that come last, and that the CPU evaluates after that */
 };
 struct formula_times formula_times(const struct kv_cost_load *load, const struct csd_model *model,
                                    double block_tokens);
@@ -41,7 +42,8 @@ struct formula_native {
 };
 
 /* Seconds of a step of `rows` sequences through `layers` layers: compute, and for each query the
- * bounds, the slower of both evaluations, the selection, the fetch and what else there is; the GPU
+ * bounds, the slower of both evaluations (the CPU's of what comes last behind the drive's), the
+ * selection, the fetch and what else there is; the GPU
  * link's time for the upload_bytes of a layer's last row, when the model has one (the other rows'
  * uploads are on their way while that one is evaluated). */
 double formula_step(const struct formula_native *native, const struct formula_times *times,

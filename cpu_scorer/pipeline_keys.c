@@ -28,9 +28,6 @@
     (KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES) /* of a window: each has a page at least                 \
                                            */
 #define PIECE_SLOTS 64u                   /* of one range: a job's item */
-/* What the last READ_KEYS brings is evaluated when nothing else comes any more: the nearer the end,
- * the smaller they get, down to this, which still takes longer than a command's latency. */
-#define WINDOW_LEAST_BYTES (1u << 18)
 
 enum window_state { WINDOW_FREE, WINDOW_READING, WINDOW_THERE };
 
@@ -61,6 +58,7 @@ struct key_eval {
     uint32_t n_ranges;
     uint32_t next_range, next_slot; /* what is to be read next */
     uint64_t bytes_left;            /* of it, about */
+    uint64_t n_hot;                 /* leoam: hot candidates */
     struct key_window windows[KV_KEY_WINDOWS];
     uint32_t next_read, next_work; /* windows are used in turn */
     uint32_t n_open;               /* READ_KEYS without their completion */
@@ -297,7 +295,7 @@ static uint64_t range_pages(const struct pipeline *p, const struct key_range *r)
 static uint64_t window_room(const struct pipeline *p, const struct key_eval *e)
 {
     uint64_t most = p->config.key_window_bytes, half = e->bytes_left / 2;
-    uint64_t room = half > WINDOW_LEAST_BYTES ? half : WINDOW_LEAST_BYTES;
+    uint64_t room = half > KV_KEY_LAST_BYTES ? half : KV_KEY_LAST_BYTES;
     return room < most ? room : most;
 }
 
@@ -531,7 +529,7 @@ static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
     } else {
         work.run = run_hot_chunks;
         chunk_table_chunks(e->chunks, &work.n);
-        work.bytes = work.n * KV_CHUNK_FINE * key_bytes;
+        work.bytes = e->n_hot * key_bytes;
     }
     score_pool_start_work(p->pool, &work, p->io.bell);
     e->job = job;
@@ -600,7 +598,9 @@ static void search_chunks(struct pipeline *p, struct sequence *s, const struct r
     STAGE_BEGIN_AT(bounds, &q->header);
     chunk_table_begin(e->chunks, p->pool, s->index, q->header.layer, &s->settings,
                       (const float *)(const void *)(q + 1), q->n_tokens);
+    e->n_hot = s->stats.candidates.hot;
     list_candidates(p, e, &s->stats.candidates);
+    e->n_hot = s->stats.candidates.hot - e->n_hot;
     e->bytes_left = bytes_of_ranges(p, e);
     STAGE_END(bounds, kv_bounds_bytes(&p->config.geometry, q->n_tokens));
     s->stats.bounds_ns += clock_now_ns() - start;

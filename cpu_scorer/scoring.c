@@ -228,7 +228,7 @@ static void *helper_main(void *arg)
             ;
         if (rc > 0)
             tell_end(pool, bell);
-        if (!job.copies && job.score.copies_follow)
+        if (job.work.more_follows || (!job.copies && job.score.copies_follow))
             linger(pool, seen);
         pthread_mutex_lock(&pool->lock);
     }

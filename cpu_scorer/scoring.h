@@ -49,7 +49,8 @@ struct work_job {
     void (*run)(void *context, uint32_t first, uint32_t end);
     void *context;
     uint32_t n;
-    uint64_t bytes; /* that are read: what helpers are woken for */
+    uint64_t bytes;    /* that are read: what helpers are woken for */
+    bool more_follows; /* soon: helpers look out for it before they sleep */
 };
 
 /* n_threads: the caller (thread 0, of node 0's group) and its helpers, each bound to its group's

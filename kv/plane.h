@@ -19,7 +19,11 @@
 
 #define KV_KEY_WINDOWS      4u
 #define KV_KEY_WINDOW_BYTES (1u << 20) /* at most: a command's latency is hidden from 1 MiB on */
-#define KV_PAGE_BYTES       4096u      /* of the pool's transfers */
+/* What the last READ_KEYS of a query brings is evaluated when nothing else comes any more: the
+ * nearer the end, the smaller they get, down to this, which still takes longer than a command's
+ * latency. */
+#define KV_KEY_LAST_BYTES (1u << 18)
+#define KV_PAGE_BYTES     4096u /* of the pool's transfers */
 
 /* Does the policy evaluate FP16 keys on the CPU? Else digests, or nothing (full). */
 static inline bool kv_policy_reads_keys(uint32_t policy)

@@ -77,6 +77,10 @@ static void test_leoam_reads_candidates_in_runs(void **unused)
     load.runs = 2;
     struct formula_times t = formula_times(&load, &model, BLOCK);
     assert_near(t.evaluate * 1e9, 1000 + 4096 + 4096); /* (256 * 32 + 2 * 4096) / 2 */
+    assert_near(t.last, 1);                            /* less than a window's least */
+    load.runs = 0;
+    load.candidates_cold = 32768;
+    assert_near(formula_times(&load, &model, BLOCK).last, 0.25); /* 256 KiB of 1 MiB */
 }
 
 static void test_what_is_not_asked_takes_no_time(void **unused)
@@ -107,6 +111,9 @@ static void test_a_step_is_compute_and_its_queries_one_after_another(void **unus
     native.bounds = 0.5; /* before either begins to evaluate */
     assert_near(formula_step(&native, &times, 32e9, &model, false, 2, 4), 10 + 2 * 4 * 6);
     native.bounds = 0;
+    times.last = 0.5; /* half a second of the CPU's when the last keys have come */
+    assert_near(formula_step(&native, &times, 32e9, &model, false, 2, 4), 10 + 2 * 4 * 6);
+    times.last = 0;
     native.evaluate = 7; /* the CPU is the slower one */
     assert_near(formula_step(&native, &times, 32e9, &model, false, 2, 4), 10 + 2 * 4 * 9.5);
 }
