@@ -25,6 +25,9 @@
  * after the last time, and when no command has come for as long. */
 #define COUNTERS_NS    CLOCK_MS(5)
 #define EXACT_SLACK_NS 1ul /* of timers, for modelled times; the kernel's default is 50 us */
+/* What a sleeper needs to wake up, more or less. A drive would not be late by it: what is due
+ * within so much is waited for awake, and the CPU offered to others meanwhile. */
+#define AWAKE_NS 60000
 
 struct agent {
     struct worker_link *link;
@@ -362,12 +365,15 @@ static void rest(struct agent *agent, struct shm_doorbell *bell, uint32_t seen)
 
     if (agent->serving && agent->behind && !agent->plane.gated && agent->rest_ns < until)
         until = agent->rest_ns; /* the directory; one that is gated is due with the flash */
+    bool near = due != CLOCK_NEVER && due - clock_now_ns() <= AWAKE_NS;
     if (due < until)
-        until = due;
+        until = near ? due : due - AWAKE_NS;
     if (idle < until)
         until = idle;
-    /* spinning is for the answer to an answer: none is out while some are held */
-    int status = shm_doorbell_wait(bell, seen, until, due == CLOCK_NEVER ? SPIN_NS : 0);
+    /* spinning is for the answer to an answer, none of which is out while some are held; and for
+     * what is due at once */
+    int64_t spin = near ? AWAKE_NS : due == CLOCK_NEVER ? SPIN_NS : 0;
+    int status = shm_doorbell_wait(bell, seen, until, spin);
     if (status == HILL_E_TIMEOUT && until == idle && agent->serving)
         shm_ring_peer_alive(&agent->plane.command); /* a dead scorer: the next peek says so */
 }
