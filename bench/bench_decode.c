@@ -3,9 +3,9 @@
  * beside llama.cpp, and the bytes a token moves.
  *
  * What: the running pipeline with everything hot, at depth 0 and after a prompt of 16384 tokens
- * with --alpha 0.05, and with
- * --budget of the same size; llama.cpp (PEER_DIR) on the same model file: llama-bench at depth 0,
- * llama-cli after the same prompt, whose KV state it keeps in a file between the rounds. Bytes:
+ * with --alpha 0.05, and with --budget of the same size; llama.cpp (PEER_DIR) on the same model
+ * file: llama-bench at depth 0, llama-cli after the same prompt, whose KV state it keeps in a file
+ * between the rounds. Bytes:
  * weights + digests + selected entries is what a step has to read; beside it what the pipeline's
  * counters say. The deep part has three rounds at most, since a prompt takes most of a minute;
  * depth 0 has five in each round, since a request takes a quarter of a second there and the

@@ -43,4 +43,12 @@ static inline struct engine *make_engine(const struct random_model *m)
     return make_engine_on(m, false);
 }
 
+/* Random ones. */
+static inline void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed)
+{
+    uint64_t state = seed * 2 + 1;
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (uint32_t)(next_random(&state) % n_vocab);
+}
+
 #endif

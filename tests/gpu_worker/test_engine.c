@@ -14,13 +14,6 @@
 
 static const struct random_shape base_shape = RANDOM_SHAPE_SMALL(2);
 
-static void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed)
-{
-    uint64_t state = seed * 2 + 1;
-    for (uint32_t i = 0; i < n; i++)
-        tokens[i] = (uint32_t)(next_random(&state) % n_vocab);
-}
-
 /* The largest difference beside the largest logit. K or V on the edge between two halves may round
  * either way: that, and F32 sums, is what the tolerance is for. */
 static void assert_near(const float *got, const double *want, uint32_t n, const char *what)

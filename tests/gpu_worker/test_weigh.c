@@ -9,40 +9,17 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
-static struct cldevice device;
-
-static const struct random_shape base_shape = {.n_layers = 3,
-                                               .n_embd = 48,
-                                               .n_heads = 4,
-                                               .n_kv_heads = 2,
-                                               .head_dim = 16,
-                                               .rope_dims = 16,
-                                               .n_ff = 72,
-                                               .n_vocab = 101,
-                                               .rope_base = 10000,
-                                               .rope_scale = 1,
-                                               .type = GGUF_TENSOR_F32};
-
-static void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab)
-{
-    uint64_t state = 77;
-    for (uint32_t i = 0; i < n; i++)
-        tokens[i] = (uint32_t)(next_random(&state) % n_vocab);
-}
+static const struct random_shape base_shape = RANDOM_SHAPE_SMALL(3);
 
 /* A prompt of n tokens in chunks; the run is the caller's to finish. */
 static struct engine *start(struct engine_run *run, const struct random_model *m,
                             const uint32_t *tokens, uint32_t n, uint32_t batch, bool weighs,
                             bool own_memory)
 {
-    struct hill_why why = {0};
-    struct engine *engine = NULL;
-    struct cldevice d = device;
-    d.shares_memory = device.shares_memory && !own_memory;
-    RUN_CHECK(engine_create(&engine, &d, m->file, &m->hp, &why));
+    struct engine *engine = make_engine_on(m, own_memory);
     run_init(run, engine, batch, n + 8);
     if (weighs)
         run->masses = calloc((size_t)m->hp.n_layers * run->capacity, sizeof *run->masses);
@@ -65,7 +42,7 @@ static void compare_with_reference(const struct random_shape *shape, uint32_t n,
     struct reference reference;
     struct engine_run run;
     random_model_make(&m, shape, seed);
-    make_tokens(tokens, n, shape->n_vocab);
+    make_tokens(tokens, n, shape->n_vocab, 38);
     reference_init(&reference, &m, n);
     reference.masses = calloc((size_t)shape->n_layers * n, sizeof *reference.masses);
     for (uint32_t i = 0; i < n; i++)
@@ -121,7 +98,7 @@ static void chunks_and_memory_change_no_bit(void **state)
     struct random_model m;
     struct engine_run runs[2];
     random_model_make(&m, &base_shape, 7);
-    make_tokens(tokens, N, m.hp.n_vocab);
+    make_tokens(tokens, N, m.hp.n_vocab, 38);
     struct engine *first = start(&runs[0], &m, tokens, N, 128, true, false);
     for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
         struct engine *other = start(&runs[1], &m, tokens, N, batches[i], true, i == 1);
@@ -142,7 +119,7 @@ static void summing_changes_no_other_bit(void **state)
     struct engine_run runs[2];
     struct engine *engines[2];
     random_model_make(&m, &base_shape, 8);
-    make_tokens(tokens, N, m.hp.n_vocab);
+    make_tokens(tokens, N, m.hp.n_vocab, 38);
     for (int i = 0; i < 2; i++)
         engines[i] = start(&runs[i], &m, tokens, N, 64, i == 1, false);
     assert_memory_equal(runs[0].logits, runs[1].logits, m.hp.n_vocab * sizeof(float));
@@ -165,7 +142,7 @@ static void calls_out_of_order_are_refused(void **state)
     struct random_model m;
     struct engine_run run;
     random_model_make(&m, &base_shape, 9);
-    make_tokens(tokens, N, m.hp.n_vocab);
+    make_tokens(tokens, N, m.hp.n_vocab, 38);
     struct engine *engine = start(&run, &m, tokens, N, 64, false, false);
     assert_int_equal(engine_prefill_weigh(engine, &why), HILL_E_INVALID); /* units are queued */
     assert_int_equal(engine_prefill_mass(engine, 2, 0, N, mass, &why), HILL_E_INVALID);
@@ -184,9 +161,6 @@ static void calls_out_of_order_are_refused(void **state)
 
 int main(void)
 {
-    struct hill_why why = {0};
-    cldevice_set_threads(2);
-    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_the_softmax_weights),
         cmocka_unit_test(of_every_shape),
@@ -194,7 +168,5 @@ int main(void)
         cmocka_unit_test(summing_changes_no_other_bit),
         cmocka_unit_test(calls_out_of_order_are_refused),
     };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    cldevice_close(&device);
-    return failed;
+    return cmocka_run_group_tests(tests, device_open, device_close);
 }
