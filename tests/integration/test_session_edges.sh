@@ -71,9 +71,8 @@ wait_for 5 sh -c "[ -e '$work/killed.saving' ] || [ -e '$work/killed' ]" || fail
 kill -KILL "$(worker_pid gpu_worker)"
 wait $order
 expect "the GPU worker is killed while it saves: what is left" "$(find "$work" -name 'killed.saving')" ""
-kill -INT $long
-wait $long
 down || fail "down"
+wait $long
 
 # --- an order for a request that turns out to have no room yet
 up "${options[@]}" -np 2 --csd none --hot-mb 32 || fail "up"
@@ -90,8 +89,7 @@ sleep 0.3
 kill -CONT "$(worker_pid gpu_worker)"
 wait_for 10 sh -c "! kill -0 $order 2>/dev/null" || fail "the order is not answered while the request waits"
 grep -q 'no room' "$work/save.err" || fail "the order's answer does not say why: $(cat "$work/save" "$work/save.err")"
-kill -INT $long $other
-wait $long $other
 down || fail "down"
+wait $long $other
 expect_nothing_left
 finish

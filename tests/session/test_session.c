@@ -503,8 +503,10 @@ static void test_what_a_killed_writer_left_is_cleared(void **state)
     assert_int_equal(session_writer_open(&w, path, d.header.file_bytes, ring, &bell, &why), 0);
     assert_int_equal(give(w, d.tokens, sizeof d.tokens, 1000, &why), 0);
     assert_non_null(await_room(w, &in_the_middle, &why)); /* the tokens are being written */
-    for (int i = 0; i < 10000 && access(part, F_OK); i++)
-        usleep(1000);
+    struct stat info = {.st_size = 0};
+    for (int i = 0; i < 10000 && !info.st_size; i++, usleep(1000)) /* the lock comes before that */
+        if (stat(part, &info))
+            info.st_size = 0;
     session_writer_clear(path);
     assert_int_equal(access(part, F_OK), 0);
     session_writer_close(w);
