@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kv/group.h"
 #include "proto/records.h"
 #include "tests/fuzz/record_types.h"
 
