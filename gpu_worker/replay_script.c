@@ -145,6 +145,14 @@ static int take_query_ring(struct reader *r, const struct recording_event *e)
     return add_line(r, q, SCRIPT_QUERY, e);
 }
 
+/* Has its SEQ_END come, of one that was cancelled or failed? What a query is answered after that
+ * says so, and is no cause of it: to the replay it has no answer. */
+static bool was_cut_short(const struct script_request *q)
+{
+    uint32_t n = q->n_lines[SCRIPT_APPEND];
+    return !q->natural && n && q->lines[SCRIPT_APPEND][n - 1].record.type == RECORD_SEQ_END;
+}
+
 static void take_answer(struct reader *r, const struct recording_event *e)
 {
     struct script_request *q = request_of(r, e);
@@ -152,7 +160,7 @@ static void take_answer(struct reader *r, const struct recording_event *e)
         return;
     if (e->type == RECORD_SEQ_READY && !q->ready.kind)
         q->ready = *e;
-    if (e->type != RECORD_SELECTION)
+    if (e->type != RECORD_SELECTION || was_cut_short(q))
         return;
     uint32_t id = ((const struct record_selection *)(const void *)e->payload)->query_id;
     for (uint32_t i = q->n_lines[SCRIPT_QUERY]; i-- > 0;) {

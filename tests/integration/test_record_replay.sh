@@ -101,6 +101,23 @@ several "several at once, guessed" --speculate verify
 several "several at once, by recency" --placement recency
 several "several at once, by keys" --policy leoam
 
+# --- cancelled wherever they are, also while a query waits for its answer, which then comes late and says so
+"$hillinfer" up --detach "${folders[@]}" -m "$work/random.gguf" -c 4096 --alpha 0.1 --beta 0.25 -np 3 --policy leoam --record "$work/cancelled.rec" \
+    2>"$work/err" || fail "up --record: $(cat "$work/err")"
+head -c 1500 LICENSE >"$work/prompt1"
+for round in $(seq 10); do
+    for i in 1 2 3; do
+        timeout -s INT "0.$((2 + (round + i) % 4))$round" "$bin/hillctl" generate -f "$work/prompt1" -n 2000 --temp 0.8 -s "$i" --ignore-eos \
+            --run-dir "$run_dir" >/dev/null 2>&1 &
+    done
+    wait
+done
+down || fail "down"
+for stage in gpu_worker cpu_scorer csd_agent; do
+    replay "$work/cancelled.rec" $stage >"$work/first"
+    expect "cancelled requests: $stage alone" "$(grep -c "^$stage: .* as recorded" "$work/first")" 1
+done
+
 # --- damage: every kind is refused, with the field, before anything runs
 size=$(stat -c %s "$file")
 damaged() { # NAME: a fresh copy
