@@ -52,7 +52,6 @@ refused "GPU cap too small" 100 "gpu" -m "$work/good.gguf" -c 4096 -p x --gpu-kv
 refused "cold pool larger than the disk" 111 "no room" -m "$work/good.gguf" -c 4096 -p x --cold-mb 500T
 refused "unknown option" 100 "bogus" -m "$work/good.gguf" -p x --bogus 1
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
-refused "a recording without the keys it needs" 100 "h2o" -m "$work/good.gguf" -p x --policy h2o --record "$work/rec"
 refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
 refused "no prompt" 100 "prompt" -m "$work/good.gguf"
 refused "no model" 100 "model" -p x
