@@ -124,17 +124,6 @@ bool point_asked(const char *policy, uint32_t tokens, uint32_t rows)
 
 /* ---- sessions ---- */
 
-/* Can a prompt be saved once and restored? Then all rows go on with the same one. */
-static bool have_sessions(void)
-{
-    static int answer = -1;
-    char *text = answer < 0 ? capture("scripts/hillinfer --help") : NULL;
-    if (answer < 0)
-        answer = text && strstr(text, "\n  restore ") ? 1 : 0;
-    free(text);
-    return answer;
-}
-
 void point_session_words(const char *options, char *out, size_t room)
 {
     static const char *const bound[] = {"--speculate ", "--exact-layers ", "--score-bits "};
@@ -236,13 +225,6 @@ static void start(const struct point *p, const char *options)
 
 /* ---- requests ---- */
 
-static void write_prompt(uint32_t row, uint32_t n)
-{
-    char name[32];
-    snprintf(name, sizeof name, "row%u", row);
-    pipeline_prompt(name, n, row);
-}
-
 static uint32_t requests(void)
 {
     json_t *root = pipeline_status();
@@ -266,39 +248,29 @@ static void make_session(const struct point *p)
     prompt.drive = POINT_NONE;
     point_session_words(p->options, words, sizeof words);
     prompt.options = words;
-    write_prompt(0, p->tokens);
+    pipeline_prompt("prompt", p->tokens, 0);
     point_options(&prompt, options, sizeof options);
     start_on("none", true, options);
-    run_or_fail("hillinfer generate --save",
-                capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/row0.txt -n 1 --temp "
-                        "0 --ignore-eos --json --save \"$PWD/%s\"",
-                        pipeline_folder, pipeline_folder, path));
+    run_or_fail(
+        "hillinfer generate --save",
+        capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/prompt.txt -n 1 --temp "
+                "0 --ignore-eos --json --save \"$PWD/%s\"",
+                pipeline_folder, pipeline_folder, path));
     pipeline_stop();
-}
-
-/* Command-line words that ask for a row's prompt, or go on with its session. */
-static void request_words(const struct point *p, const char *row, char out[512])
-{
-    char path[256];
-    session_file(p, path);
-    if (have_sessions())
-        snprintf(out, 512, "restore \"$PWD/%s\"", path);
-    else
-        snprintf(out, 512, "generate -f %.400s/row%s.txt --temp 0", pipeline_folder, row);
 }
 
 /* Rows 1 .. rows-1 in the background; returns when the coordinator has them all. */
 static void start_others(const struct point *p)
 {
     struct timespec pause = {.tv_nsec = 20000000};
-    char words[512];
+    char path[256];
     if (p->rows == 1)
         return;
-    request_words(p, "$i", words);
-    run_or_fail("hillinfer, the other rows",
-                capture("for i in $(seq 1 %u); do HILL_RUN_DIR=%s/run scripts/hillinfer %s -n %u "
-                        "--ignore-eos --json >/dev/null 2>&1 & done",
-                        p->rows - 1, pipeline_folder, words, steps_of_others(p)));
+    session_file(p, path);
+    run_or_fail("hillinfer restore, the other rows",
+                capture("for i in $(seq 1 %u); do HILL_RUN_DIR=%s/run scripts/hillinfer restore "
+                        "\"$PWD/%s\" -n %u --ignore-eos --json >/dev/null 2>&1 & done",
+                        p->rows - 1, pipeline_folder, path, steps_of_others(p)));
     for (uint32_t i = 0; requests() < p->rows - 1; i++)
         if (i > 500)
             bench_fail("%u requests did not arrive", p->rows - 1);
@@ -308,15 +280,15 @@ static void start_others(const struct point *p)
 
 static char *ask(const struct point *p)
 {
-    char words[512];
-    request_words(p, "0", words);
+    char path[256];
+    session_file(p, path);
     start_others(p);
-    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer %s -n %u --ignore-eos --json",
-                           pipeline_folder, words, have_sessions() ? p->steps : p->steps + 1);
+    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"$PWD/%s\" -n %u "
+                           "--ignore-eos --json",
+                           pipeline_folder, path, p->steps);
     if (!answer)
-        bench_fail("the pipeline gave no answer%s",
-                   have_sessions() ? "; if it refused the session: rm build/bench/points/*.session"
-                                   : "");
+        bench_fail("the pipeline gave no answer; if it refused the session: rm "
+                   "build/bench/points/*.session");
     if (p->rows > 1 && requests() != p->rows - 1)
         bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
     return answer;
@@ -343,15 +315,15 @@ static double number_or_0(json_t *object, const char *name)
 
 static void read_answer(json_t *a, const struct point *p, struct point_result *r)
 {
-    /* the first token comes out of a prompt, but of a restored session out of a step */
+    /* the session's one token counts as prompt, and each token comes out of a step */
     double given = json_at(a, "prompt_tokens", NULL, NULL);
-    bool restored = given == p->tokens + 1;
-    double steps = json_at(a, "predicted_tokens", NULL, NULL) - (restored ? 0 : 1);
+    double steps = json_at(a, "predicted_tokens", NULL, NULL);
     double queries = steps * POINT_LAYERS;
     json_t *drive = json_object_get(a, "csd_model");
     json_t *candidates = json_object_get(a, "candidates");
-    if (steps != p->steps || given != p->tokens + restored)
-        bench_fail("%g steps after %g tokens, not %u after %u", steps, given, p->steps, p->tokens);
+    if (steps != p->steps || given != p->tokens + 1)
+        bench_fail("%g steps after %g tokens, not %u after %u", steps, given, p->steps,
+                   p->tokens + 1);
     *r = (struct point_result){
         .step_ms = json_at(a, "stages", "token_median_ms", NULL),
         .idle_ms = json_at(a, "stages", "idle_median_ms", NULL),
@@ -418,10 +390,7 @@ void point_measure(const struct point *p, struct point_result *result)
 {
     char path[256], settings[1024], options[1024];
     const char *commit = getenv("BENCH_COMMIT");
-    if (have_sessions())
-        make_session(p);
-    for (uint32_t row = 0; row < p->rows && !have_sessions(); row++)
-        write_prompt(row, p->tokens);
+    make_session(p);
     point_options(p, options, sizeof options);
     start(p, options);
     warm_up(p);

@@ -4,13 +4,11 @@
  *
  * What: the model has many bytes of KV for few weights (2 layers, 8 KV heads x 128: an entry of
  * 4096 bytes, as Llama-3-8B and Qwen-7B with GQA have it, and 3 M parameters), so that the drive
- * decides and prompts are quick; its weights are random. All rows have prompts of the same length
- * and, without saved sessions, different text. The prompts are computed one after the other, or a
- * session of each policy and length is made once (build/bench/points) and restored for each row,
- * while those before decode; what is measured is the last row: its steps are those in which all
- * rows decode (that the others still do at its end is checked). A result is kept in a file
- * (build/bench/points), with the options that made it, so that a figure can be cut to some points
- * and resumed.
+ * decides and prompts are quick; its weights are random. A session of each policy and length is
+ * made once (build/bench/points); every row restores it, one after the other, while those before
+ * decode; what is measured is the last row: its steps are those in which all rows decode (that the
+ * others still do at its end is checked). A result is kept in a file (build/bench/points), with the
+ * options that made it, so that a figure can be cut to some points and resumed.
  *
  * Drives: POINT_MODELLED is the device model's times over a pool in memory (BENCH_POOL_DIR, default
  * /dev/shm: what lies below must be faster than the model, or its times are not the model's), and a
