@@ -565,7 +565,8 @@ static void print_head(const struct bench_options *o)
     char text[CSD_MODEL_TEXT];
     printf("## Policies\n\n"
            "Milliseconds of a decode step (a token of every sequence): the median of %u steps "
-           "after a prompt; a random-weight model: " POINT_MODEL ".\n"
+           "after a prompt (of 4096 tokens alone: in the middle one of three pipelines); a "
+           "random-weight model: " POINT_MODEL ".\n"
            "Few weights and many bytes of KV, so that the drive decides. The same for every "
            "policy: alpha %g, beta %g (a share of %.2f of the entries hot), and %g of the context "
            "kept on the GPU from one query to the next. Queries are exact (`--speculate off`; "

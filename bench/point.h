@@ -7,8 +7,9 @@
  * decides and prompts are quick; its weights are random. A session of each policy and length is
  * made once (build/bench/points); every row restores it, one after the other, while those before
  * decode; what is measured is the last row: its steps are those in which all rows decode (that the
- * others still do at its end is checked). A result is kept in a file (build/bench/points), with the
- * options that made it, so that a figure can be cut to some points and resumed.
+ * others still do at its end is checked). Of a short point, the middle one of three pipelines. A
+ * result is kept in a file (build/bench/points), with the options that made it, so that a figure
+ * can be cut to some points and resumed.
  *
  * Drives: POINT_MODELLED is the device model's times over a pool in memory (BENCH_POOL_DIR, default
  * /dev/shm: what lies below must be faster than the model, or its times are not the model's), and a
