@@ -19,6 +19,9 @@
 #include "base/stage_trace.h"
 #include "kv/plane.h"
 
+#define COPIES_PER_FETCH 2u /* of entries: DRAM gives more of them in the same time to one thread  \
+                             */
+
 /* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
  * that has failed ends the wait at once, unless despite_failure says that it must be seen through.
  */
@@ -461,16 +464,29 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
     return 1;
 }
 
+/* Do the drive's fetches take longer than one thread's copies? It is the slower by several times.
+ */
+static bool drive_is_slower(const struct pipeline *p)
+{
+    return p->query.fetches_open && p->n_copies <= COPIES_PER_FETCH * p->n_late;
+}
+
 /* The hot ones into their staging slots, on all scoring threads: they are read from all over the
- * hot pool. */
+ * hot pool. While the drive is the slower one this thread does it alone, and leaves the other CPUs
+ * to the agent, which has just been woken. */
 static void copy_hot(struct pipeline *p, struct sequence *s)
 {
     struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes, .n = p->n_copies};
     if (s->reads_hot && p->n_copies == 0)
         return;
     int64_t start = clock_now_ns();
-    score_pool_start_copy(p->pool, &job, NULL);
-    score_pool_wait(p->pool);
+    if (drive_is_slower(p)) {
+        for (uint32_t i = 0; i < job.n; i++)
+            memcpy(job.items[i].to, job.items[i].from, job.bytes);
+    } else {
+        score_pool_start_copy(p->pool, &job, NULL);
+        score_pool_wait(p->pool);
+    }
     s->stats.copy_hot_ns += clock_now_ns() - start;
 }
 

@@ -382,9 +382,9 @@ static int run_demote(struct data_plane *plane, const void *payload,
     return status;
 }
 
-/* Carry out the demotes that are in the background ring. More than a ringful are newer than the
- * caller's trim. */
-static void drain_background(struct data_plane *plane);
+/* Carry out the demotes that are in the background ring before a sequence is trimmed. More than a
+ * ringful are newer than the trim. */
+static void drain_background(struct data_plane *plane, uint32_t sequence);
 
 static int run_trim(struct data_plane *plane, const void *payload,
                     struct record_completion *completion, struct cold_cost *cost,
@@ -395,7 +395,7 @@ static int run_trim(struct data_plane *plane, const void *payload,
     (void)completion;
     (void)cost;
     (void)why;
-    drain_background(plane);
+    drain_background(plane, record->header.sequence);
     STAGE_BEGIN_AT(agent_trim, &record->header);
     cold_pool_trim(plane->pool, record->header.sequence);
     STAGE_END(agent_trim, 0);
@@ -566,12 +566,29 @@ static int turn_ring(struct data_plane *plane, struct shm_ring_end *end, bool ba
     return plane->lost != 0 ? plane->lost : 1;
 }
 
-static void drain_background(struct data_plane *plane)
+/* Is the next one of another sequence, and into slots that a RELEASE frees, which may stand behind
+ * the trim? It waits then. The scorer trims a sequence whose own demotes are over, so that none of
+ * them waits behind it. */
+static bool may_need_a_release(struct shm_ring_end *end, uint32_t sequence)
+{
+    struct record_demote record;
+    const void *payload;
+    uint32_t type, bytes;
+
+    if (shm_ring_peek(end, &type, &payload, &bytes) != 0 || type != RECORD_DEMOTE ||
+        bytes < sizeof record)
+        return false;
+    memcpy(&record, payload, sizeof record);
+    return record.scattered && record.header.sequence != sequence;
+}
+
+static void drain_background(struct data_plane *plane, uint32_t sequence)
 {
     uint64_t taken = 0;
     uint32_t bytes;
 
     while (taken <= plane->background.capacity &&
+           !may_need_a_release(&plane->background, sequence) &&
            turn_ring(plane, &plane->background, true, &bytes) == 1)
         taken += bytes + SHM_RECORD_ALIGN;
 }

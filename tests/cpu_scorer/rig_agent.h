@@ -305,6 +305,19 @@ static bool agent_take(struct rig_agent *a, enum layout_ring ring)
     return true;
 }
 
+/* A DEMOTE may write to slots that a RELEASE on the other ring frees, which was published before
+ * it: once the DEMOTE is seen the RELEASE is there too, and goes first. */
+static bool agent_take_background(struct rig_agent *a)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    if (shm_ring_peek(&a->ends[RING_BACKGROUND], &type, &payload, &bytes))
+        return false;
+    while (agent_take(a, RING_COMMAND))
+        continue;
+    return agent_take(a, RING_BACKGROUND);
+}
+
 static void *agent_main(void *arg)
 {
     struct rig_agent *a = arg;
@@ -317,7 +330,7 @@ static void *agent_main(void *arg)
                 agent_push(a, RING_COMPLETION, 99, key, sizeof key);
             moved = agent_take(a, RING_COMMAND);
             if (rig_random(&a->random, 3)) /* bulk waits for urgent work, and sometimes longer */
-                moved |= agent_take(a, RING_BACKGROUND);
+                moved |= agent_take_background(a);
             else
                 moved = true;
         }

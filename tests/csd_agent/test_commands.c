@@ -107,6 +107,38 @@ static void test_a_release_goes_before_the_demote_that_follows_it(void **state)
     scene_close(&s);
 }
 
+/* The same beside a trim of another sequence, which stands before both and looks at the background
+ * ring. */
+static void test_a_trim_leaves_demotes_that_wait_for_a_release(void **state)
+{
+    struct scene s;
+    struct {
+        struct record_release record;
+        uint32_t slot;
+    } r = {.record = {.header = header(1, 0), .tag = 4000, .n_slots = 1}, .slot = 17};
+
+    (void)state;
+    random_seed(26);
+    scene_open(&s, COLD_NO_POSITION);
+    s.m.stripes[0] = (struct model_stripe){true, 1, 0, 0};
+    expect(&s, push_demote(&s, 0, 40), RECORD_DEMOTE, 0);
+    commit(&s, 1, 0, 0, 40);
+    scene_stop(&s); /* all three are there when it looks */
+    struct prepared demote = prepare_scattered(&s, &r.slot, 1);
+    push(&s, BACKGROUND, RECORD_DEMOTE, demote.bytes, demote.n_bytes);
+    trim(&s, 0);
+    uint64_t trimmed = s.next_tag;
+    push(&s, COMMAND, RECORD_RELEASE, &r, sizeof r.record + 4);
+    free(demote.bytes);
+    scene_start(&s);
+    expect(&s, trimmed, RECORD_TRIM, 0);
+    expect(&s, 4000, RECORD_RELEASE, 0);
+    expect(&s, demote.tag, RECORD_DEMOTE, 0);
+    commit(&s, 1, 0, r.slot, 1);
+    query(&s, 1, 0, 64);
+    scene_close(&s);
+}
+
 static void test_bad_records_are_counted_and_answered(void **state)
 {
     struct scene s;
@@ -201,6 +233,7 @@ int main(void)
         TEST(test_random_commands_are_answered_rightly),
         TEST(test_a_trim_takes_queued_demotes_with_it),
         TEST(test_a_release_goes_before_the_demote_that_follows_it),
+        TEST(test_a_trim_leaves_demotes_that_wait_for_a_release),
         TEST(test_bad_records_are_counted_and_answered),
         TEST(test_stopping_ends_a_wait_for_credits),
         TEST(test_a_scorer_that_goes_away_ends_the_plane),
