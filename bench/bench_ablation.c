@@ -171,5 +171,6 @@ int main(int argc, char **argv)
         print_drive(d);
         draw(d);
     }
+    point_print_commits();
     return 0;
 }

@@ -365,17 +365,23 @@ static void text_upload(const struct cell *c, const struct cell *ours, char *out
     print_pair(out, room, "%.3g", c->run.gpu_upload * MB, c->predicted, c->bytes.gpu_upload * MB);
 }
 
+/* The rest of a table's head: a column for each policy from `first` on, behind those of `lead`. */
+static void print_policy_columns(uint32_t first, const char *lead)
+{
+    for (uint32_t i = first; i < n_policies; i++)
+        printf(" %s |", policies[i]);
+    printf("\n%s", lead);
+    for (uint32_t i = first; i < n_policies; i++)
+        printf("---:|");
+    printf("\n");
+}
+
 /* A row for each length and batch, a column for each policy from `first` on. */
 static void print_table(const char *caption, uint32_t first, cell_text *text)
 {
     char out[64];
     printf("\n%s\n\n| tokens x batch |", caption);
-    for (uint32_t i = first; i < n_policies; i++)
-        printf(" %s |", policies[i]);
-    printf("\n|---|");
-    for (uint32_t i = first; i < n_policies; i++)
-        printf("---:|");
-    printf("\n");
+    print_policy_columns(first, "|---|");
     for (uint32_t l = 0; l < n_lengths; l++)
         for (uint32_t b = 0; b < n_batches; b++) {
             bool any = false;
@@ -491,12 +497,7 @@ static void print_fast(void)
            100 * FORMULA_CLOCK_SHARE,
            formula_scoring_rate(&g) * kv_digest_bytes(&g) / kv_entry_bytes(&g),
            formula_scoring_rate(&g), PAPER_LOW, PAPER_HIGH);
-    for (uint32_t i = 1; i < n_policies; i++)
-        printf(" %s |", policies[i]);
-    printf("\n|---|---:|");
-    for (uint32_t i = 1; i < n_policies; i++)
-        printf("---:|");
-    printf("\n");
+    print_policy_columns(1, "|---|---:|");
     for (uint32_t l = 0; l < n_lengths; l++)
         for (uint32_t b = 0; b < n_batches; b++)
             print_fast_row(l, b);
@@ -536,12 +537,7 @@ static void print_native(void)
            "here. Each cell: ms/token, of hillinfer's, the share in which the GPU waited.\n\n"
            "| tokens |",
            batches[0]);
-    for (uint32_t i = 0; i < n_policies; i++)
-        printf(" %s |", policies[i]);
-    printf("\n|---:|");
-    for (uint32_t i = 0; i < n_policies; i++)
-        printf("---:|");
-    printf("\n");
+    print_policy_columns(0, "|---:|");
     for (uint32_t l = 0; l < n_lengths; l++) {
         const struct cell *ours = &cells[0][l][0];
         printf("| %u |", lengths[l]);
@@ -764,6 +760,7 @@ int main(int argc, char **argv)
     print_variants();
     draw_modelled();
     print_native();
+    point_print_commits();
     draw("policies-native", "This machine's drive", "ms/token", true, value_native, NULL, NULL);
     return 0;
 }

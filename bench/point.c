@@ -21,8 +21,9 @@
 #define PAPER_CSD    "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
-#define FORMAT "points 4" /* of the files; another number when read_answer wants more */
-#define MIB    1048576.0
+#define FORMAT      "points 4" /* of the files; another number when read_answer wants more */
+#define COMMITS_MAX 8u
+#define MIB         1048576.0
 
 static const char *const drive_names[] = {"modelled", "native", "none"};
 static char native_folder[3072], pool_path[4200];
@@ -453,6 +454,30 @@ void point_expect(uint32_t n)
     expected = n;
 }
 
+static struct {
+    char name[sizeof((struct point_result *)NULL)->commit];
+    uint32_t points;
+} commits[COMMITS_MAX];
+
+static void count_commit(const char *name)
+{
+    uint32_t i = 0;
+    while (i < COMMITS_MAX - 1 && commits[i].points && strcmp(commits[i].name, name) != 0)
+        i++;
+    if (!commits[i].points)
+        snprintf(commits[i].name, sizeof commits[i].name, "%s",
+                 i == COMMITS_MAX - 1 ? "others" : name);
+    commits[i].points++;
+}
+
+void point_print_commits(void)
+{
+    printf("\nPoints were measured at");
+    for (uint32_t i = 0; i < COMMITS_MAX && commits[i].points; i++)
+        printf("%s %s (%u)", i ? "," : "", commits[i].name, commits[i].points);
+    printf(".\n");
+}
+
 bool point_get(const struct point *p, struct point_result *result)
 {
     char name[128];
@@ -460,12 +485,15 @@ bool point_get(const struct point *p, struct point_result *result)
     const char *resume = getenv("RESUME");
     bool asked = point_asked(p->policy, p->tokens, p->rows);
     got++;
-    if ((!asked || (resume && *resume)) && point_load(p, result))
+    if ((!asked || (resume && *resume)) && point_load(p, result)) {
+        count_commit(result->commit);
         return true;
+    }
     if (!asked)
         return false;
     fprintf(stderr, "point %u of %u: %s ...", got, expected, point_name(p, name));
     point_measure(p, result);
     fprintf(stderr, " %.2f ms/token, %.1f s\n", result->step_ms, (clock_now_ns() - start) / 1e9);
+    count_commit(result->commit);
     return true;
 }

@@ -80,6 +80,9 @@ void point_expect(uint32_t n);
  * that it must therefore be made with. */
 void point_session_words(const char *options, char *out, size_t room);
 
+/* A line: at which commits the points that were got were measured, and how many each. */
+void point_print_commits(void);
+
 /* "full 4096 x 1, modelled drive"; returns out. */
 const char *point_name(const struct point *p, char out[128]);
 

@@ -19,8 +19,9 @@
 #include "base/stage_trace.h"
 #include "kv/plane.h"
 
-#define COPIES_PER_FETCH 2u /* of entries: DRAM gives more of them in the same time to one thread  \
-                             */
+#define COPIES_PER_FETCH                                                                           \
+    2u /* of entries: DRAM gives more of them in the same time to one thread                       \
+        */
 
 /* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
  * that has failed ends the wait at once, unless despite_failure says that it must be seen through.

@@ -13,35 +13,13 @@
 #include <unistd.h>
 
 #include "gpu_worker/replay_script.h"
+#include "tests/proto/configure.h"
 
 enum { EPOCH = 3, PIECE = 16 };
 
 static const struct layout_input layout = {
     .geometry = {2, 4, 2, 16}, .ctx_tokens = 64, .n_sequences = 1};
 static char path[] = "/tmp/hill-script-XXXXXX";
-
-static void fill_configure(Hill__Configure *c, Hill__Selection *s)
-{
-    hill__configure__init(c);
-    hill__selection__init(s);
-    s->alpha = 0.2;
-    c->selection = s;
-    c->run_id = 1;
-    c->epoch = EPOCH;
-    c->model_path = (char *)"model.gguf";
-    c->n_layers = layout.geometry.n_layers;
-    c->n_heads = layout.geometry.n_heads;
-    c->n_kv_heads = layout.geometry.n_kv_heads;
-    c->head_dim = layout.geometry.head_dim;
-    c->ctx_tokens = layout.ctx_tokens;
-    c->n_sequences = layout.n_sequences;
-    c->batch_tokens = 8;
-    c->threads = 1;
-    c->block_tokens = 16;
-    c->gpu_slots = c->staging_slots = 64;
-    c->n_embd = c->n_ff = 64;
-    c->n_vocab = 32;
-}
 
 /* What the GPU worker says: a piece of a prompt, n bytes of total from `first` on. */
 struct piece {
@@ -98,7 +76,7 @@ static int read_script(const struct piece pieces[2], struct hill_why *why)
     assert_int_equal(layout_open(&gpu, rings, bytes, &layout, RING_APPEND, PARTY_GPU), 0);
     assert_int_equal(
         layout_open(&ends[RING_APPEND], rings, bytes, &layout, RING_APPEND, PARTY_SCORER), 0);
-    fill_configure(&configure, &selection);
+    fill_configure(&configure, &selection, &layout, EPOCH);
     assert_int_equal(recording_create(&recording, path, &configure, name, why), 0);
     recording_tap(recording, ends, NULL, NULL);
     for (int i = 0; i < 2; i++)

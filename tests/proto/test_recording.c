@@ -16,6 +16,7 @@
 #include "kv/plane.h"
 #include "proto/recording.h"
 #include "proto/records.h"
+#include "tests/proto/configure.h"
 
 enum { SEED = 20261121 };
 
@@ -24,32 +25,6 @@ static const struct layout_input layout = {
 
 static char folder[] = "/tmp/hill-recording-XXXXXX";
 static char path[64], copy[64];
-
-static void fill_configure(Hill__Configure *c, Hill__Selection *s)
-{
-    hill__configure__init(c);
-    hill__selection__init(s);
-    s->alpha = 0.2;
-    s->policy = KV_POLICY_H2O;
-    c->selection = s;
-    c->run_id = 1;
-    c->epoch = 3;
-    c->model_path = (char *)"model.gguf";
-    c->n_layers = layout.geometry.n_layers;
-    c->n_heads = layout.geometry.n_heads;
-    c->n_kv_heads = layout.geometry.n_kv_heads;
-    c->head_dim = layout.geometry.head_dim;
-    c->ctx_tokens = layout.ctx_tokens;
-    c->n_sequences = layout.n_sequences;
-    c->batch_tokens = 8;
-    c->threads = 1;
-    c->block_tokens = 16;
-    c->gpu_slots = 64;
-    c->staging_slots = 64;
-    c->n_embd = 64;
-    c->n_ff = 64;
-    c->n_vocab = 32;
-}
 
 /* The scorer's ends, and the others', in private memory. */
 struct rig {
@@ -174,7 +149,8 @@ static void record_traffic(void)
     struct hill_why why;
     char name[RECORDING_NAME_BYTES];
     unlink(path);
-    fill_configure(&configure, &selection);
+    fill_configure(&configure, &selection, &layout, 3);
+    selection.policy = KV_POLICY_H2O;
     rig_open(&rig);
     assert_int_equal(recording_create(&recording, path, &configure, name, &why), 0);
     assert_string_equal(name, path);
@@ -243,7 +219,8 @@ static void nothing_is_overwritten(void **state)
     struct hill_why why;
     char name[RECORDING_NAME_BYTES], wanted[80];
     record_traffic();
-    fill_configure(&configure, &selection);
+    fill_configure(&configure, &selection, &layout, 3);
+    selection.policy = KV_POLICY_H2O;
     assert_int_equal(recording_create(&recording, path, &configure, name, &why), 0);
     snprintf(wanted, sizeof wanted, "%s.2", path);
     assert_string_equal(name, wanted);
