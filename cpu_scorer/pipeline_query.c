@@ -19,9 +19,8 @@
 #include "base/stage_trace.h"
 #include "kv/plane.h"
 
-#define COPIES_PER_FETCH                                                                           \
-    2u /* of entries: DRAM gives more of them in the same time to one thread                       \
-        */
+/* DRAM gives at least so many entries to one thread while the drive gives one. */
+#define COPIES_PER_FETCH 2u
 
 /* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
  * that has failed ends the wait at once, unless despite_failure says that it must be seen through.
