@@ -10,16 +10,16 @@ CONFIG  ?= release
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 
-LIBRARIES := base shm kv policy proto pool model session
+LIBRARIES := base shm kv placement proto pool model session
 # program = folder
 hill-gpu-worker  := gpu_worker
 hill-cpu-scorer  := cpu_scorer
 hill-csd-agent   := csd_agent
 hill-coordinator := coordinator
 hillctl          := hillctl
-hill-mkmodel     := mkmodel
-hill-kvtrace     := kvtrace
-hill-eval        := eval
+hill-mkmodel     := tools/mkmodel
+hill-kvtrace     := tools/kvtrace
+hill-eval        := tools/eval
 PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval
 
 PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8
@@ -61,7 +61,7 @@ endef
 $(foreach l,$(LIBRARIES),$(eval $(call library_rules,$(l))))
 $(O)/libproto.a: $(O)/proto/hill.pb-c.o
 
-# A library may use those to its left in base, shm, kv, policy, proto, pool, model, session; archives are grouped once.
+# A library may use those to its left in base, shm, kv, placement, proto, pool, model, session; archives are grouped once.
 ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
 LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
        $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS)
@@ -71,12 +71,12 @@ define program_rules
 $(2)_objects := $$(patsubst %.c,$(O)/%.o,$$(wildcard $(2)/*.c))
 $(BIN)/$(1): $$($(2)_objects) $(ARCHIVES)
 	$$(LINK)
-$(2)_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
+$(notdir $(2))_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
-# what the figures share: all of bench/ but bench_<figure>.c; also linked to the tests of that folder
-bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out bench/bench_%,$(wildcard bench/*.c)))
+# what the figures share: all of tools/bench/ but bench_<figure>.c; also linked to the tests of that folder
+bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out tools/bench/bench_%,$(wildcard tools/bench/*.c)))
 
 TEST_SOURCES := $(wildcard tests/*/test_*.c)
 TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
@@ -87,11 +87,11 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS) \
 	$(shell pkg-config --libs cmocka 2>/dev/null)
 
-# a figure is bench/bench_<figure>.c with what they share; only `make bench` builds them
-$(O)/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
-$(O)/bench/bench_flash: $(csd_agent_parts)
-$(O)/bench/bench_batch: $(gpu_worker_parts)
-$(patsubst bench/%.c,$(O)/bench/%,$(wildcard bench/bench_*.c)): $(O)/bench/%: $(O)/bench/%.o $(bench_parts) $(ARCHIVES)
+# a figure is tools/bench/bench_<figure>.c with what they share; only `make bench` builds them
+$(O)/tools/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
+$(O)/tools/bench/bench_flash: $(csd_agent_parts)
+$(O)/tools/bench/bench_batch: $(gpu_worker_parts)
+$(patsubst tools/bench/%.c,$(O)/tools/bench/%,$(wildcard tools/bench/bench_*.c)): $(O)/tools/bench/%: $(O)/tools/bench/%.o $(bench_parts) $(ARCHIVES)
 	$(LINK)
 
 # tests/fuzz/fuzz_<name>.c is linked with libFuzzer's main: only CONFIG=fuzz with clang can (tests/fuzz/run)
@@ -137,13 +137,13 @@ check: deps ## build and run every test that needs no root, network or GPU (CHEC
 	@tests/run $(CHECK)
 
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
-	@bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
+	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
 
 fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
 
 lint: ## shellcheck and clang-format in dry-run
-	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run bench/run tests/*/*.sh
+	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run tools/bench/run tests/*/*.sh
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
 
 format: ## rewrite the C sources with clang-format

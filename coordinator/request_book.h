@@ -31,7 +31,8 @@
 #define REQUEST_CANCEL_NS    INT64_C(10000000000)
 #define REQUEST_STATS_NS     INT64_C(10000000000) /* after Done */
 #define REQUEST_STATS_ERR_NS                                                                       \
-    INT64_C(1000000000) /* after a Done that is no success: the scorer may never have heard of it  \
+    INT64_C(                                                                                       \
+        1000000000) /* after a Done that is no success: the scorer may never have heard of it  \
                          */
 #define REQUEST_SILENCE_NS INT64_C(20000000000) /* of a client that used to ask for the status */
 

@@ -12,7 +12,7 @@
 
 #include "kv/plane.h"
 #include "kv/score.h"
-#include "policy/policy.h"
+#include "placement/policy.h"
 #include "pool/pool.h"
 
 #define CTX_DEFAULT_MAX 131072u

@@ -10,7 +10,7 @@
 #include "cpu_scorer/hkm.h"
 #include "kv/plan.h"
 #include "kv/plane.h"
-#include "policy/policy.h"
+#include "placement/policy.h"
 #include "pool/pool.h"
 #include "proto/records.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/gpu_slots.h"
+#include "placement/gpu_slots.h"
 #include "kv/score.h"
 
 #define SLOTS KV_HOT_BLOCK_TOKENS

@@ -19,7 +19,7 @@
 #include "kv/geometry.h"
 #include "kv/mass.h"
 #include "kv/score.h"
-#include "policy/trace.h"
+#include "placement/trace.h"
 #include "proto/layout.h"
 #include "shm/arena.h"
 #include "shm/doorbell.h"
@@ -27,7 +27,7 @@
 
 enum pipeline_placement {
     PIPELINE_RECENCY, /* the newest are hot */
-    PIPELINE_BKP,     /* policy/policy_bkp.c */
+    PIPELINE_BKP,     /* placement/policy_bkp.c */
 };
 
 struct pipeline_config {

@@ -21,13 +21,13 @@
 #include <xxhash.h>
 
 #include "cpu_scorer/cold_map.h"
-#include "policy/gpu_slots.h"
+#include "placement/gpu_slots.h"
 #include "cpu_scorer/hkm.h"
 #include "cpu_scorer/pipeline.h"
 #include "cpu_scorer/placement.h"
 #include "cpu_scorer/scoring.h"
 #include "kv/select.h"
-#include "policy/policy.h"
+#include "placement/policy.h"
 #include "proto/records.h"
 
 #define MAX_DEMOTES 128u /* DEMOTE commands in flight; the index is the low byte of their tag */
@@ -168,8 +168,7 @@ struct pipeline {
     uint32_t *missed;           /* [gpu_slots] those that the GPU lacked */
     struct fetch_item *fetches; /* [gpu_slots] the cold ones among the answer's uploads */
     struct copy_item *copies;   /* [gpu_slots] the hot ones, still to be made */
-    struct fetch_item
-        *late; /* [gpu_slots] fetches still to be made: those of the answer that no
+    struct fetch_item *late;    /* [gpu_slots] fetches still to be made: those of the answer that no
                   guess has made, or a guess's; the same array where none are guessed */
     uint32_t n_fetches, n_late, n_copies;
     uint8_t *filled; /* [gpu_slots] of the answer's uploads: a guess has brought it; NULL: none */

@@ -1,7 +1,7 @@
 /*
  * cpu_scorer/pipeline_moves.c - placement by a policy: what moves up and down between queries.
  *
- * What: each layer of a sequence that is placed by a policy (policy/policy_bkp.c) has one of its
+ * What: each layer of a sequence that is placed by a policy (placement/policy_bkp.c) has one of its
  * own. It is told which entries each answered query had to upload or named in the hot pool, since
  * what the GPU has kept costs nothing wherever else it lies, and orders a batch of moves; nothing
  * new is ordered before that batch is over, the policy only counts meanwhile.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # demo.sh - make demo: answer a question from a long document, most of its KV cache on the drive.
 #
-# The document is a real licence text with a pass key hidden in it; the model is the embedded one (mkmodel/README.md).
+# The document is a real licence text with a pass key hidden in it; the model is the embedded one (tools/mkmodel/README.md).
 # Everything is made in a temporary folder that is removed at the end. Exit code: that of `hillinfer run`, or 1 when the answer is wrong.
 set -eu
 cd "$(dirname "$0")/.."

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-BOS, EOS, VOCAB = 256, 257, 259  # 258 is the one merge's token (see mkmodel/README.md); text never needs it
+BOS, EOS, VOCAB = 256, 257, 259  # 258 is the one merge's token (see tools/mkmodel/README.md); text never needs it
 
 
 @dataclasses.dataclass

@@ -1,7 +1,7 @@
 """wire.py - starting weights: the first three layers as a working copy machine, the rest ready to learn.
 
 Why:   a model this small sees some ten million bytes in its training; an induction circuit that reaches thousands of
-       tokens back would hardly form. So it starts with one (the idea of mkmodel/weights_wired.c), and training decides
+       tokens back would hardly form. So it starts with one (the idea of tools/mkmodel/weights_wired.c), and training decides
        what to keep, to soften and to build on it.
 Who:   train.py, once, before the first step.
 

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "bench/formula.h"
+#include "tools/bench/formula.h"
 
 #define BLOCK 10
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bench/picture.h"
+#include "tools/bench/picture.h"
 
 static char folder[] = "/tmp/hill-picture.XXXXXX";
 static char script[1 << 14]; /* of the last picture */

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#include "bench/point.h"
+#include "tools/bench/point.h"
 
 static void test_without_a_list_all_points_are_asked_for(void **unused)
 {

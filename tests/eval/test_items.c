@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/grade.h"
+#include "tools/eval/grade.h"
 
 static char path[64];
 static struct item_list list;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/tables.h"
+#include "tools/eval/tables.h"
 
 static char path[64];
 static struct hill_why why;

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kvtrace/counts.h"
-#include "kvtrace/report.h"
+#include "tools/kvtrace/counts.h"
+#include "tools/kvtrace/report.h"
 
 static char path[64];
 

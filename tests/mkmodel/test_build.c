@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "mkmodel/build.h"
+#include "tools/mkmodel/build.h"
 
 static char folder[] = "/tmp/hill-test-build-XXXXXX";
 static char path[64], other[64];

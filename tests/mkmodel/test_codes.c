@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "mkmodel/codes.h"
+#include "tools/mkmodel/codes.h"
 
 static float inner(const float *a, const float *b, uint32_t n)
 {

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mkmodel/command.h"
+#include "tools/mkmodel/command.h"
 
 static enum option_question question;
 

@@ -1,7 +1,7 @@
 /* tests/mkmodel/test_encode.c - rounding of floats into GGUF's tensor types. */
 #include "tests/mkmodel/small_gguf.h"
 
-#include "mkmodel/encode.h"
+#include "tools/mkmodel/encode.h"
 
 static uint64_t random_state = 20240229;
 

@@ -12,8 +12,8 @@
 
 #include <unistd.h>
 
-#include "mkmodel/build.h"
-#include "mkmodel/weights_wired.h"
+#include "tools/mkmodel/build.h"
+#include "tools/mkmodel/weights_wired.h"
 
 #define TEXT_BYTES 420u
 

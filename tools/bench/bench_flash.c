@@ -1,0 +1,362 @@
+/*
+ * tools/bench/bench_flash.c - figure "flash": streaming digests from a file, O_DIRECT, 1 MiB at a time.
+ *
+ * What: the agent's own path (its file backend: digests of all stripes read through io_uring while
+ * the batch before is scored by the OpenCL device), beside plain io_uring loops over liburing at
+ * several depths, pread one block after another, and fio with io_uring where it is installed, in
+ * turn on the same bytes of the same file: the digest region of a cold pool, written here with
+ * random digests and removed at the end. Also the same kernel over digests that are in memory. The
+ * sum of the scores is checked against the reference. What lies below the file system (a
+ * hypervisor's cache, a drive's) is not controlled, and the text says so. Concurrency: one thread,
+ * and the OpenCL device's. Failure: status 77 and one line where O_DIRECT is refused; 1 for every
+ * other failure.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <jansson.h>
+#include <liburing.h>
+
+#include "base/clock.h"
+#include "tools/bench/harness.h"
+#include "csd_agent/backend.h"
+#include "csd_agent/score_device.h"
+#include "kv/score.h"
+#include "pool/pool.h"
+
+#define BLOCK_BYTES (1u << 20)
+#define FILE_BYTES  (2ull << 30)
+#define QUICK_BYTES (64ull << 20)
+#define DEPTH_MAX   32u
+
+#define KV_HEADS   8u
+#define HEAD_DIM   64u
+#define MEMORY_MIB 4u /* of digests a launch of the figure from memory */
+
+struct file {
+    char path[4096];
+    int fd;
+    struct pool_layout layout;
+    uint64_t start, bytes; /* what the plain methods read: whole blocks of the digest region */
+    uint32_t n_stripes;    /* what the agent reads */
+    uint64_t score_sum;    /* of all its slots, by the reference */
+    uint8_t *buffers;      /* [DEPTH_MAX][BLOCK_BYTES] */
+};
+
+static struct file file = {.fd = -1};
+static int8_t query_mantissas[KV_HEADS * HEAD_DIM];
+static uint8_t query_shifts[KV_HEADS];
+static const struct kv_query query = {query_mantissas, query_shifts, KV_IMPORTANCE_SUM};
+static struct csd_backend *backend;
+static struct score_device *device;
+static struct csd_span *spans;
+
+static void remove_file(void)
+{
+    if (file.fd >= 0)
+        unlink(file.path);
+}
+
+static void open_file(const struct bench_options *options)
+{
+    snprintf(file.path, sizeof(file.path), "%s/hill-bench-flash-%d", options->folder,
+             (int)getpid());
+    file.fd = open(file.path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
+    if (file.fd < 0 && errno == EINVAL) {
+        unlink(file.path); /* open makes the name before it refuses the flag */
+        fprintf(stderr, "bench_flash: skipped: the file system of %s refuses O_DIRECT\n",
+                options->folder);
+        exit(77);
+    }
+    if (file.fd < 0)
+        bench_fail("creating %s: %s", file.path, strerror(errno));
+    atexit(remove_file);
+}
+
+/* A stripe's groups: random mantissas and valid exponents; returns the sum of their scores. */
+static uint64_t make_stripe(uint8_t *stripe, uint16_t *scores, uint64_t *state)
+{
+    const struct pool_layout *l = &file.layout;
+    uint32_t group = kv_group_bytes(&l->geometry);
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < l->digest_stripe_bytes; i += 8) {
+        uint64_t r = bench_random(state);
+        memcpy(stripe + i, &r, 8);
+    }
+    for (uint64_t at = 0; at < l->stripe_slots / KV_GROUP_TOKENS * group; at += group)
+        for (uint32_t i = 0; i < KV_HEADS * KV_GROUP_TOKENS; i++)
+            stripe[at + i] %= KV_KEY_EXP_MAX + 1;
+    kv_score_reference(&l->geometry, &query, stripe, l->stripe_slots, scores);
+    for (uint32_t i = 0; i < l->stripe_slots; i++)
+        sum += scores[i];
+    return sum;
+}
+
+static void make_file(const struct bench_options *options)
+{
+    const struct kv_geometry geometry = {1, 4 * KV_HEADS, KV_HEADS, HEAD_DIM};
+    uint64_t state = 99, bytes = options->quick ? QUICK_BYTES : FILE_BYTES;
+    struct hill_why why = {""};
+    /* digests are about a fifth of a pool; its entries are never touched, and not written */
+    if (pool_layout_for_cap(&file.layout, &geometry, 6 * bytes, &why) != 0)
+        bench_fail("laying out a pool: %s", why.text);
+    uint64_t stripe_bytes = file.layout.digest_stripe_bytes;
+    file.n_stripes = (uint32_t)(bytes / stripe_bytes);
+    file.start = file.layout.digest_offset;
+    file.bytes = file.n_stripes * stripe_bytes / BLOCK_BYTES * BLOCK_BYTES;
+    file.buffers = bench_memory((uint64_t)DEPTH_MAX * BLOCK_BYTES);
+    spans = calloc(file.n_stripes, sizeof(*spans));
+    uint16_t *scores = calloc(file.layout.stripe_slots, sizeof(*scores));
+    if (!spans || !scores || file.n_stripes > file.layout.n_stripes)
+        bench_fail("no memory or a pool too small");
+    for (uint32_t i = 0; i < sizeof(query_mantissas); i++)
+        query_mantissas[i] = (int8_t)((int)(bench_random(&state) % 255) - 127);
+    for (uint32_t i = 0; i < sizeof(query_shifts); i++)
+        query_shifts[i] = (uint8_t)(bench_random(&state) % (KV_QUERY_SHIFT_MAX + 1));
+    open_file(options);
+    for (uint32_t s = 0; s < file.n_stripes; s++) {
+        spans[s] = (struct csd_span){s, 0, file.layout.stripe_slots};
+        file.score_sum += make_stripe(file.buffers, scores, &state);
+        if (pwrite(file.fd, file.buffers, stripe_bytes, (off_t)pool_digest_at(&file.layout, s)) !=
+            (ssize_t)stripe_bytes)
+            bench_fail("writing %s: %s", file.path, strerror(errno));
+    }
+    free(scores);
+    if (fsync(file.fd) != 0)
+        bench_fail("flushing %s: %s", file.path, strerror(errno));
+}
+
+/* The agent's drive over the file, and a device of its own for the figure from memory. */
+static void open_agent(void)
+{
+    struct csd_options options = {0};
+    struct hill_why why = {""};
+    char url[4200];
+    snprintf(url, sizeof(url), "file:%s", file.path);
+    int status = csd_backend_open(&backend, url, &options, &why);
+    if (status == 0)
+        status = backend->ops->prepare(backend, &file.layout, &why);
+    if (status == 0)
+        status = score_device_create(&device, "", &file.layout.geometry, (uint64_t)MEMORY_MIB << 20,
+                                     false, &why);
+    if (status != 0)
+        bench_fail("opening the agent's drive: %s", why.text);
+}
+
+/* ---- methods: seconds for file.bytes -------------------------------------------------------- */
+
+static double read_plain(uint32_t depth)
+{
+    (void)depth;
+    int64_t start = clock_now_ns();
+    for (uint64_t at = 0; at < file.bytes; at += BLOCK_BYTES)
+        if (pread(file.fd, file.buffers, BLOCK_BYTES, (off_t)(file.start + at)) != BLOCK_BYTES)
+            bench_fail("reading %s: %s", file.path, strerror(errno));
+    return (double)(clock_now_ns() - start) * 1e-9;
+}
+
+static void submit(struct io_uring *ring, uint32_t buffer, uint64_t at)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+    if (sqe == NULL)
+        bench_fail("no room in the submission queue");
+    io_uring_prep_read_fixed(sqe, file.fd, file.buffers + (uint64_t)buffer * BLOCK_BYTES,
+                             BLOCK_BYTES, file.start + at, (int)buffer);
+    io_uring_sqe_set_data64(sqe, buffer);
+}
+
+static double stream(struct io_uring *ring, uint32_t depth)
+{
+    int64_t start = clock_now_ns();
+    uint64_t next = 0, done = 0;
+    for (uint32_t i = 0; i < depth && next < file.bytes; i++, next += BLOCK_BYTES)
+        submit(ring, i, next);
+    while (done < file.bytes) {
+        struct io_uring_cqe *cqe;
+        int rc = io_uring_submit_and_wait(ring, 1);
+        if (rc < 0 && rc != -EINTR)
+            bench_fail("io_uring: %s", strerror(-rc));
+        while (io_uring_peek_cqe(ring, &cqe) == 0) {
+            uint32_t buffer = (uint32_t)io_uring_cqe_get_data64(cqe);
+            if (cqe->res != (int)BLOCK_BYTES)
+                bench_fail("reading %s: %s", file.path,
+                           cqe->res < 0 ? strerror(-cqe->res) : "a short read");
+            io_uring_cqe_seen(ring, cqe);
+            done += BLOCK_BYTES;
+            if (next < file.bytes) {
+                submit(ring, buffer, next);
+                next += BLOCK_BYTES;
+            }
+        }
+    }
+    return (double)(clock_now_ns() - start) * 1e-9;
+}
+
+static double read_uring(uint32_t depth)
+{
+    struct io_uring ring;
+    struct iovec buffers[DEPTH_MAX];
+    for (uint32_t i = 0; i < depth; i++)
+        buffers[i] = (struct iovec){file.buffers + (uint64_t)i * BLOCK_BYTES, BLOCK_BYTES};
+    int rc = io_uring_queue_init(depth, &ring, 0);
+    if (rc == 0)
+        rc = io_uring_register_buffers(&ring, buffers, depth);
+    if (rc != 0)
+        bench_fail("io_uring: %s", strerror(-rc));
+    double seconds = stream(&ring, depth);
+    io_uring_queue_exit(&ring);
+    return seconds;
+}
+
+static bool fio_there(void)
+{
+    return system("command -v fio >/dev/null 2>&1") == 0;
+}
+
+/* fio's own figure for the whole file: bytes read over its run time. */
+static double read_fio(uint32_t depth)
+{
+    char command[5000];
+    snprintf(command, sizeof(command),
+             "fio --name=read --filename='%s' --rw=read --bs=1M --offset=%llu --size=%llu "
+             "--ioengine=io_uring --direct=1 --fixedbufs=1 --iodepth=%u --output-format=json",
+             file.path, (unsigned long long)file.start, (unsigned long long)file.bytes, depth);
+    FILE *output = popen(command, "r");
+    json_t *report = output != NULL ? json_loadf(output, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+    int status = output != NULL ? pclose(output) : -1;
+    double rate = json_number_value(json_object_get(
+        json_object_get(json_array_get(json_object_get(report, "jobs"), 0), "read"), "bw_bytes"));
+    json_decref(report);
+    if (status != 0 || rate <= 0)
+        bench_fail("fio failed (status %d)", status);
+    return (double)file.bytes / rate;
+}
+
+static int add_scores(void *context, uint32_t span, uint32_t first_slot, uint32_t n,
+                      const uint16_t *scores)
+{
+    uint64_t *sum = context;
+    (void)span;
+    (void)first_slot;
+    for (uint32_t i = 0; i < n; i++)
+        *sum += scores[i];
+    return 0;
+}
+
+/* A query over all stripes, as the agent runs it. */
+static double read_agent(uint32_t depth)
+{
+    uint64_t sum = 0;
+    struct csd_score_job job = {.query = query,
+                                .spans = spans,
+                                .n_spans = file.n_stripes,
+                                .scored = add_scores,
+                                .context = &sum};
+    struct hill_why why = {""};
+    (void)depth;
+    int64_t start = clock_now_ns();
+    if (backend->ops->score(backend, &job, &why) != 0)
+        bench_fail("the agent's drive: %s", why.text);
+    double seconds = (double)(clock_now_ns() - start) * 1e-9;
+    if (sum != file.score_sum)
+        bench_fail("the agent's scores are not the reference's");
+    return seconds * (double)file.bytes / (double)job.flash_read_bytes;
+}
+
+/* The same kernel over two batches that are in memory (and, with 4 MiB each, out of L2). */
+static double score_memory(uint32_t depth)
+{
+    uint32_t n = score_device_slots_max(device);
+    struct score_piece piece = {.n_slots = n};
+    uint64_t launch_bytes = (uint64_t)n * kv_digest_bytes(&file.layout.geometry), done = 0;
+    struct hill_why why = {""};
+    const uint16_t *scores;
+    uint8_t *memory;
+    (void)depth;
+    int status = score_device_query(device, &query, &why);
+    int64_t start = clock_now_ns();
+    for (uint32_t i = 0; status == 0 && done < file.bytes; i++, done += launch_bytes) {
+        uint32_t b = i % SCORE_BATCHES;
+        if (i >= SCORE_BATCHES)
+            status = score_device_wait(device, b, &scores, &why);
+        if (status == 0)
+            status = score_device_map(device, b, &memory, &why);
+        if (status == 0)
+            status = score_device_launch(device, b, &piece, 1, &why);
+    }
+    for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++)
+        status = score_device_wait(device, b, &scores, &why);
+    if (status != 0)
+        bench_fail("scoring from memory: %s", why.text);
+    return (double)(clock_now_ns() - start) * 1e-9 * (double)file.bytes / (double)done;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------ */
+
+static const struct method {
+    const char *name;
+    double (*read)(uint32_t depth);
+    uint32_t depth;
+} methods[] = {
+    {"agent: read and scored", read_agent, 0}, {"pread, one block after another", read_plain, 1},
+    {"io_uring, depth 2", read_uring, 2},      {"io_uring, depth 8", read_uring, 8},
+    {"io_uring, depth 32", read_uring, 32},    {"fio, io_uring, depth 8", read_fio, 8},
+    {"fio, io_uring, depth 32", read_fio, 32}, {"kernel alone, digests in memory", score_memory, 0},
+};
+
+enum { N_METHODS = sizeof(methods) / sizeof(methods[0]) };
+
+static void print_table(const struct bench_samples *seconds)
+{
+    double agent = bench_median(&seconds[0]);
+    printf("| method | GB/s, median | lowest - highest | the agent's share of it |\n"
+           "|---|---:|---:|---:|\n");
+    for (uint32_t m = 0; m < N_METHODS; m++) {
+        if (seconds[m].count > 0)
+            printf("| %s | %.2f | %.2f - %.2f | %.0f %% |\n", methods[m].name,
+                   (double)file.bytes / bench_median(&seconds[m]) * 1e-9,
+                   (double)file.bytes / bench_highest(&seconds[m]) * 1e-9,
+                   (double)file.bytes / bench_lowest(&seconds[m]) * 1e-9,
+                   bench_median(&seconds[m]) / agent * 100);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct bench_options options = bench_start("flash", argc, argv);
+    static struct bench_samples seconds[N_METHODS];
+    char description[300];
+    bool fio = fio_there();
+    make_file(&options);
+    open_agent();
+    for (uint32_t round = 1; round <= options.rounds; round++) {
+        for (uint32_t m = 0; m < N_METHODS; m++) {
+            if (methods[m].read == read_fio && !fio)
+                continue;
+            bench_progress(round, options.rounds, methods[m].name);
+            bench_sample(&seconds[m], methods[m].read(methods[m].depth));
+        }
+        bench_progress(round, options.rounds, "");
+    }
+    backend->ops->describe(backend, description, sizeof(description));
+    printf("## Flash, streaming digests\n\n");
+    printf(
+        "%llu MiB of digests (%u KV heads x %u) of a cold pool's file, O_DIRECT, 1 MiB a read; "
+        "%u rounds, methods in turn. The agent: %s; a query over all of them, scores equal to "
+        "the reference's. The plain io_uring loops read into registered buffers in huge pages.\n",
+        (unsigned long long)(file.bytes >> 20), KV_HEADS, HEAD_DIM, options.rounds, description);
+    printf("What lies below the file system (a hypervisor's or a drive's cache) is part of what "
+           "was measured.%s\n\n",
+           fio ? "" : " fio is not installed here: no figure of it.");
+    print_table(seconds);
+    csd_backend_close(backend);
+    score_device_destroy(device);
+    free(spans);
+    return 0;
+}

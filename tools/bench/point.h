@@ -1,0 +1,103 @@
+/*
+ * tools/bench/point.h - one measured point of a figure about policies: the running pipeline at a context
+ * length, with a number of sequences in a step, on a modelled drive, the real one or none.
+ *
+ * What: the model has many bytes of KV for few weights (2 layers, 8 KV heads x 128: an entry of
+ * 4096 bytes, as Llama-3-8B and Qwen-7B with GQA have it, and 3 M parameters), so that the drive
+ * decides and prompts are quick; its weights are random. A session of each policy and length is
+ * made once (build/bench/points); every row restores it, one after the other, while those before
+ * decode; what is measured is the last row: its steps are those in which all rows decode (that the
+ * others still do at its end is checked). Of a short point, the middle one of three pipelines. A
+ * result is kept in a file (build/bench/points), with the options that made it, so that a figure
+ * can be cut to some points and resumed.
+ *
+ * Drives: POINT_MODELLED is the device model's times over a pool in memory (BENCH_POOL_DIR, default
+ * /dev/shm: what lies below must be faster than the model, or its times are not the model's), and a
+ * GPU that has memory of its own: hot entries are copied to it, not read in place. POINT_NATIVE is
+ * the file system of --folder and reading in place where the device can. POINT_NONE has everything
+ * hot, and the GPU of POINT_MODELLED: what the processors alone need.
+ *
+ * Who calls it: bench_policies.c, bench_ablation.c. Concurrency: one point at a time. Failure:
+ * bench_fail; what was started and written is stopped and removed at exit.
+ */
+#ifndef HILL_BENCH_POINT_H
+#define HILL_BENCH_POINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tools/bench/harness.h"
+#include "kv/geometry.h"
+
+#define POINT_LAYERS   2u
+#define POINT_KV_HEADS 8u
+#define POINT_HEAD_DIM 128u
+#define POINT_ALPHA    0.2
+#define POINT_BETA     0.1
+#define POINT_MODEL    "2 layers, 8 KV heads x 128 (entries of 4096 bytes), width 256, FFN 512"
+
+enum point_drive { POINT_MODELLED, POINT_NATIVE, POINT_NONE };
+
+struct point {
+    const char *policy;
+    uint32_t tokens, rows, steps;
+    enum point_drive drive;
+    const char *csd_model; /* of POINT_MODELLED */
+    const char *options;   /* further ones, before what is usual here; "": none */
+    const char *label;     /* what they make of it, for names; "": nothing */
+};
+
+/* Of one row. Times of a step are medians, so that a hiccup of the machine does not count; the rest
+ * is a step's mean unless said otherwise. */
+struct point_result {
+    double step_ms, idle_ms; /* idle: waiting for selections */
+    double mean_ms;          /* of a step, the first and its cold buffers included */
+    double bounds_ms, score_hot_ms, merge_ms, fetch_ms;
+    double link_key, link_score, link_kv, flash_read, gpu_upload; /* bytes */
+    double gpu_hits, hot_hits, cold_hits;                         /* of one query */
+    double hot, cold;                                             /* entries of a layer */
+    double candidates_hot, candidates_cold, between, runs;        /* of one query; leoam's */
+    double beta, late, late_ms, commands; /* of the drive: of the whole run, prompts included */
+    double whole_ms;                      /* restoring or prefilling all rows, and the steps */
+    bool gpu_link;                        /* the model's is applied */
+    char commit[64];
+};
+
+/* The folder, the programs, the model. */
+void point_prepare(const struct bench_options *o);
+
+/* The last measurement of a point with the same options; false: there is none. */
+bool point_load(const struct point *p, struct point_result *result);
+void point_measure(const struct point *p, struct point_result *result);
+/* Measured now, with progress, or, when it is not asked for or $RESUME is set, loaded; false: it is
+ * not asked for and there is none. */
+bool point_get(const struct point *p, struct point_result *result);
+/* So many points will be got, for the progress. */
+void point_expect(uint32_t n);
+
+/* Of words of options ("--beta auto --speculate on") those that a saved session is bound to, and
+ * that it must therefore be made with. */
+void point_session_words(const char *options, char *out, size_t room);
+
+/* A line: at which commits the points that were got were measured, and how many each. */
+void point_print_commits(void);
+
+/* "full 4096 x 1, modelled drive"; returns out. */
+const char *point_name(const struct point *p, char out[128]);
+
+/* Names of the policies that the coordinator accepts, n of them, hillinfer first. */
+#define POINT_POLICIES_MAX 16u
+uint32_t point_policies(char names[POINT_POLICIES_MAX][24]);
+
+/* Does the coordinator's --help offer this value of an option that is one of several? */
+bool point_offers(const char *option, const char *value);
+
+/* The contract's model, or $CSD_MODEL. */
+const char *point_csd_model(void);
+struct kv_geometry point_geometry(void);
+
+/* Is this point asked for? $POINTS: words "[POLICY:]LENGTHxBATCH"; without it all are. */
+bool point_asked(const char *policy, uint32_t tokens, uint32_t rows);
+
+#endif

@@ -1,0 +1,160 @@
+/* tools/bench/run_pipeline.c - see run_pipeline.h. */
+#include "tools/bench/run_pipeline.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define READ_LEAST 4096u /* room for the next piece of a command's output */
+
+static char folder[4096];
+static bool runs;
+
+const char *pipeline_folder = folder;
+
+/* ---- commands ---- */
+
+char *capture(const char *format, ...)
+{
+    char command[16384];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    FILE *f = popen(command, "r");
+    size_t used = 0, space = 1 << 16;
+    char *text = malloc(space);
+    if (!f || !text)
+        bench_fail("cannot run %s", command);
+    for (size_t n; (n = fread(text + used, 1, space - used - 1, f)) > 0;) {
+        used += n;
+        if (space - used < READ_LEAST && !(text = realloc(text, space *= 2)))
+            bench_fail("no memory for the output of %s", command);
+    }
+    text[used] = 0;
+    if (pclose(f) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+void run_or_fail(const char *what, char *output)
+{
+    if (!output)
+        bench_fail("%s failed", what);
+    free(output);
+}
+
+/* ---- JSON ---- */
+
+json_t *json_of(char *text, const char *what)
+{
+    json_error_t error;
+    json_t *root = text ? json_loads(text, JSON_ALLOW_NUL, &error) : NULL;
+    free(text);
+    if (!root)
+        bench_fail("%s gave no JSON", what);
+    return root;
+}
+
+double json_at(const json_t *root, const char *a, const char *b, const char *c)
+{
+    const json_t *v = json_object_get(root, a);
+    if (b)
+        v = json_object_get(v, b);
+    if (c)
+        v = json_object_get(v, c);
+    if (!json_is_number(v))
+        bench_fail("the answer has no number %s %s %s", a, b ? b : "", c ? c : "");
+    return json_number_value(v);
+}
+
+/* ---- the pipeline ---- */
+
+static void clean(void)
+{
+    pipeline_stop();
+    free(capture("rm -rf %s", folder));
+}
+
+void pipeline_prepare_folder(const struct bench_options *o)
+{
+    snprintf(folder, sizeof folder, "%s/%s.XXXXXX", o->folder, o->figure);
+    if (!mkdtemp(folder))
+        bench_fail("cannot make a folder in %s", o->folder);
+    atexit(clean);
+    run_or_fail("make programs", capture("make --no-print-directory -s programs >&2"));
+}
+
+void pipeline_prompt(const char *name, uint32_t n, uint32_t variant)
+{
+    char path[4200];
+    uint64_t state = 7 + variant;
+    snprintf(path, sizeof path, "%s/%s.txt", folder, name);
+    FILE *f = fopen(path, "w");
+    if (!f)
+        bench_fail("cannot write %s", path);
+    for (uint32_t i = 1; i < n; i++)
+        putc('a' + (int)(bench_random(&state) >> 33) % 26, f);
+    if (fclose(f))
+        bench_fail("cannot write %s", path);
+}
+
+void pipeline_start_with(const char *model, const char *options)
+{
+    runs = true; /* also when only a part of it has come up */
+    run_or_fail("hillinfer up",
+                capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
+                        "--state-dir %s/state --log-level error %s >&2",
+                        folder, model, PIPELINE_THREADS, folder, options));
+}
+
+void pipeline_start(const char *name, const char *options)
+{
+    char model[4200], all[512];
+    snprintf(model, sizeof model, "%s/%s.gguf", folder, name);
+    snprintf(all, sizeof all, "--csd none %s", options);
+    pipeline_start_with(model, all);
+}
+
+void pipeline_stop(void)
+{
+    if (runs)
+        free(capture("HILL_RUN_DIR=%s/run scripts/hillinfer down >&2", folder));
+    runs = false;
+}
+
+json_t *pipeline_status(void)
+{
+    return json_of(capture("build/bin/hillctl status --json --run-dir %s/run", folder),
+                   "hillctl status");
+}
+
+struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict)
+{
+    json_t *root =
+        json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/%s.txt -n %u --temp "
+                        "0 --ignore-eos --json",
+                        folder, folder, prompt, predict),
+                "hillinfer generate");
+    struct pipeline_answer a = {
+        .prompt_tokens = (uint32_t)json_at(root, "prompt_tokens", NULL, NULL),
+        .predicted = (uint32_t)json_at(root, "predicted_tokens", NULL, NULL),
+        .prompt_ms = json_at(root, "prompt_ms", NULL, NULL),
+        .predicted_ms = json_at(root, "predicted_ms", NULL, NULL),
+        .gpu_hits = json_at(root, "tiers", "gpu", "hits"),
+        .hot_hits = json_at(root, "tiers", "hot", "hits"),
+        .upload_bytes = json_at(root, "bytes", "gpu_upload", NULL),
+    };
+    json_decref(root);
+    if (a.predicted != predict)
+        bench_fail("%u of %u tokens came", a.predicted, predict);
+    return a;
+}
+
+double pipeline_decode_speed(const struct pipeline_answer *a)
+{
+    return (a->predicted - 1) * 1e3 / a->predicted_ms;
+}

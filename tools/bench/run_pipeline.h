@@ -1,0 +1,69 @@
+/*
+ * tools/bench/run_pipeline.h - the running pipeline, as the figures drive it: started, asked, stopped by
+ * scripts/hillinfer, its answers read as JSON.
+ *
+ * What: a figure has one folder, which holds its models, prompts, run and state folder, and at most
+ * one pipeline at a time, which runs on PIPELINE_THREADS threads. Of a random-weight model a byte
+ * of the prompt is a token. Who calls it: the figures that run the pipeline; point.c, clients.c,
+ * dense_model.c, peer.c. Concurrency: one thread. Failure: bench_fail() in all of them; what was
+ * started and written is stopped and removed at exit.
+ */
+#ifndef HILL_BENCH_RUN_PIPELINE_H
+#define HILL_BENCH_RUN_PIPELINE_H
+
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "tools/bench/harness.h"
+
+#define PIPELINE_THREADS 2u
+
+/* The figure's folder; set by pipeline_prepare_folder. */
+extern const char *pipeline_folder;
+
+/* ---- commands ---- */
+
+/* A shell command's whole output, NUL-terminated; the caller frees it. NULL: the command failed. */
+char *capture(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Ends the figure when output is NULL, and frees it. */
+void run_or_fail(const char *what, char *output);
+
+/* ---- JSON ---- */
+
+/* What `what` printed; frees text. Never NULL. */
+json_t *json_of(char *text, const char *what);
+/* The number a, a.b or a.b.c; b and c may be NULL. */
+double json_at(const json_t *root, const char *a, const char *b, const char *c);
+
+/* ---- the pipeline ---- */
+
+/* Makes the folder, and builds the programs. */
+void pipeline_prepare_folder(const struct bench_options *o);
+
+/* A prompt of n tokens (the first is the start of the text) as NAME.txt in the folder; each variant
+ * has its own text. */
+void pipeline_prompt(const char *name, uint32_t n, uint32_t variant);
+
+/* Start it on a model file, with what else `hillinfer up` is to be told. */
+void pipeline_start_with(const char *model, const char *options);
+/* On NAME.gguf of the folder, everything hot. */
+void pipeline_start(const char *name, const char *options);
+void pipeline_stop(void);
+
+/* `hillctl status --json`; the caller drops the reference. */
+json_t *pipeline_status(void);
+
+struct pipeline_answer {
+    uint32_t prompt_tokens, predicted;
+    double prompt_ms, predicted_ms;
+    double gpu_hits, hot_hits, upload_bytes; /* of the whole answer; hits: entries of one layer */
+};
+
+/* Continue NAME.txt of the folder greedily by `predict` tokens. */
+struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict);
+
+/* Steps a second: the first token comes out of the prompt, each further one out of a step. */
+double pipeline_decode_speed(const struct pipeline_answer *a);
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * tools/eval/subject.h - the model that is measured: its tokenizer (to count what fits) and what tells it
+ * from another.
+ *
+ * Who calls it: main.c, items.c. Failure: codes of gguf.h and tokenizer.h. Concurrency: none.
+ */
+#ifndef HILL_EVAL_SUBJECT_H
+#define HILL_EVAL_SUBJECT_H
+
+#include "base/options_hill.h"
+#include "model/tokenizer.h"
+
+struct subject {
+    char path[HILL_PATH_BYTES];
+    struct tokenizer *tokenizer;
+    /* of the size, the first and the last MiB: metadata and the last tensors, which training
+     * changes; a file of many GiB is not read for it */
+    uint64_t fingerprint;
+};
+
+int subject_open(struct subject *subject, const char *path, struct hill_why *why);
+void subject_close(struct subject *subject);
+
+/* Tokens of a text, with what the coordinator puts before a prompt (special) or as it stands. */
+int subject_count(const struct subject *subject, const char *text, size_t bytes, bool special,
+                  uint32_t *count, struct hill_why *why);
+
+#endif

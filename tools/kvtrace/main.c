@@ -1,0 +1,239 @@
+/*
+ * hill-kvtrace - replay KV traces through placement policies, offline.
+ *
+ * SYNOPSIS     hill-kvtrace FILE... [OPTIONS]        (hill-kvtrace --help)
+ * DESCRIPTION  Reads the traces that --trace-kv wrote and reports, for each policy, how many of the
+ * selected entries that were not forced (sinks, window) and that the GPU lacked it would have had
+ * in the hot tier, and what it would have moved for that. --importance-counts counts instead how
+ * often each token was important (the paper's Figure 8). DIAGNOSTICS  One line on stderr; a trace
+ * that ends inside a record is used up to there, and a line says so. Exit codes: 0 done; 1 a trace
+ * is damaged; 100 wrong use; 111 the environment failed.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "tools/kvtrace/counts.h"
+#include "tools/kvtrace/report.h"
+
+#define FILES_MAX 256
+
+static const struct option_spec specs[] = {
+    {.name = "policy",
+     .type = OPTION_STRING,
+     .fallback = "all",
+     .value = "LIST",
+     .help = "all, or some of score,lru,lfu,bkp,belady"},
+    {.name = "hot",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .min_open = true,
+     .fallback = "0.6",
+     .value = "SHARE",
+     .help = "share of a sequence's tokens that may be hot"},
+    {.name = "gpu-slots",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = KV_MAX_TOKENS,
+     .unset_help = "the budget of the trace's whole context",
+     .value = "N",
+     .help = "entries that the GPU holds of a sequence and layer; what it has is no miss; 0: none"},
+    {.name = "layer",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = KV_MAX_LAYERS - 1,
+     .unset_help = "all",
+     .value = "N",
+     .help = "that layer alone"},
+    {.name = "alpha",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .min_open = true,
+     .unset_help = "the trace's",
+     .value = "SHARE",
+     .help = "bkp: the tokens with the highest counts that are not demoted"},
+    {.name = "pin",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .unset_help = "alpha",
+     .value = "SHARE",
+     .help = "bkp: the newest tokens that are locked hot"},
+    {.name = "rate",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = KV_MAX_TOKENS,
+     .unset_help = "16, as live",
+     .value = "N",
+     .help = "bkp: promotions per step and layer"},
+    {.name = "half-life",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 256,
+     .unset_help = "16, as live",
+     .value = "STEPS",
+     .help = "bkp: steps in which a count loses half its weight"},
+    {.name = "margin",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 64,
+     .unset_help = "0.5, as live",
+     .value = "COUNT",
+     .help = "bkp: misses by which a token must beat the one that goes down"},
+    {.name = "rest",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1000000,
+     .unset_help = "2",
+     .value = "STEPS",
+     .help = "bkp: a token that was moved stays so long"},
+    {.name = "importance-counts",
+     .type = OPTION_FLAG,
+     .help = "print per token how often it was important, secondary, unimportant"},
+    {.name = "svg",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "with --importance-counts: draw them too"},
+    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON array"},
+};
+
+static const struct option_table table = {
+    .title = "options", .specs = specs, .count = sizeof specs / sizeof specs[0]};
+
+static const struct option_program program = {
+    .name = "hill-kvtrace",
+    .usage = "FILE... [OPTIONS]",
+    .summary = "Replays KV traces (--trace-kv) through placement policies and compares them.",
+    .example = "hill-kvtrace run.kvt --policy score,bkp,belady --hot 0.4",
+    .notes =
+        "Hits count selected entries that were not forced (sinks, window). A policy hears only\n"
+        "of what the GPU lacked, as the live scorer's does. belady knows the future: no policy\n"
+        "that brings up only what the GPU has just lacked has more hits.\n",
+    .tables = &table,
+    .n_tables = 1,
+    .positional_max = FILES_MAX,
+};
+
+static void read_settings(struct replay_settings *s, const struct options *o)
+{
+    s->hot = options_real(o, "hot");
+    if (options_is_set(o, "gpu-slots"))
+        s->gpu_slots = (uint32_t)options_integer(o, "gpu-slots");
+    if (options_is_set(o, "layer"))
+        s->layer = options_integer(o, "layer");
+    if (options_is_set(o, "alpha"))
+        s->policy.alpha = s->policy.pin = options_real(o, "alpha");
+    if (options_is_set(o, "pin"))
+        s->policy.pin = options_real(o, "pin");
+    if (options_is_set(o, "rate"))
+        s->policy.rate = (uint32_t)options_integer(o, "rate");
+    if (options_is_set(o, "half-life"))
+        s->policy.half_life = (uint32_t)options_integer(o, "half-life");
+    if (options_is_set(o, "margin"))
+        s->policy.margin = options_real(o, "margin");
+    if (options_is_set(o, "rest"))
+        s->policy.rest_steps = (uint32_t)options_integer(o, "rest");
+}
+
+static int count_importance(struct trace_file *file, int64_t layer, const char *svg,
+                            struct hill_why *why)
+{
+    struct counts counts;
+    char title[256];
+    int rc = counts_take(&counts, file, layer, why);
+    if (rc)
+        return rc;
+    if (counts_print(&counts, stdout))
+        rc = hill_fail(why, HILL_E_IO, "cannot write the counts");
+    snprintf(title, sizeof title, "importance counts per token, %u queries: %.180s",
+             counts.n_queries, trace_file_path(file));
+    if (rc == 0 && svg)
+        rc = counts_draw(&counts, title, svg, why);
+    counts_free(&counts);
+    return rc;
+}
+
+static int compare_policies(struct trace_file *file, const struct options *o,
+                            const struct replay_settings *settings, json_t *all,
+                            struct hill_why *why)
+{
+    struct report report = {.file = file, .settings = *settings};
+    int rc = report_parse_policies(&report, options_text(o, "policy"), why);
+    if (rc == 0)
+        rc = report_run(&report, why);
+    if (rc)
+        return rc;
+    if (!all)
+        report_print(&report, stdout);
+    else if (json_array_append_new(all, report_json(&report)))
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for the JSON of %s",
+                         trace_file_path(file));
+    return 0;
+}
+
+static int work_on(const char *path, const struct options *o, json_t *all, struct hill_why *why)
+{
+    struct trace_file *file;
+    int rc = trace_file_open(&file, path, why);
+    if (rc)
+        return rc;
+    if (trace_file_tail(file))
+        fprintf(stderr, "hill-kvtrace: %s\n", trace_file_tail(file));
+    struct replay_settings settings = replay_defaults(file);
+    read_settings(&settings, o);
+    uint32_t n_layers = trace_file_settings(file)->geometry.n_layers;
+    if (settings.layer >= n_layers)
+        rc = hill_fail(why, HILL_E_INVALID, "--layer %lld: %s has %u layers",
+                       (long long)settings.layer, path, n_layers);
+    else if (options_flag(o, "importance-counts"))
+        rc = count_importance(file, settings.layer, options_text(o, "svg"), why);
+    else
+        rc = compare_policies(file, o, &settings, all, why);
+    trace_file_close(file);
+    return rc;
+}
+
+static int check_pairs(const struct options *o, struct hill_why *why)
+{
+    bool counting = options_flag(o, "importance-counts");
+    if (options_positional_count(o) == 0)
+        return hill_fail(why, HILL_E_INVALID, "no trace given");
+    if (options_is_set(o, "svg") && !counting)
+        return hill_fail(why, HILL_E_INVALID, "--svg goes with --importance-counts");
+    if (counting && options_flag(o, "json"))
+        return hill_fail(why, HILL_E_INVALID, "--importance-counts prints no JSON");
+    if (counting && options_positional_count(o) > 1)
+        return hill_fail(why, HILL_E_INVALID, "--importance-counts takes one trace");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct options *options;
+    struct hill_why why = {{0}};
+    int rc = options_start(&options, &program, argc, argv);
+    if (rc)
+        return rc > 0 ? 0 : hill_exit_code(rc);
+    rc = check_pairs(options, &why);
+    if (rc) {
+        options_misuse(&program, &why);
+        options_free(options);
+        return hill_exit_code(rc);
+    }
+    json_t *all = options_flag(options, "json") ? json_array() : NULL;
+    for (unsigned i = 0; i < options_positional_count(options) && rc == 0; i++)
+        rc = work_on(options_positional(options, i), options, all, &why);
+    if (rc == 0 && all)
+        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    if (rc == 0 && all)
+        putchar('\n');
+    if (rc == 0 && (fflush(stdout) || ferror(stdout)))
+        rc = hill_fail(&why, HILL_E_IO, "cannot write the report");
+    if (rc)
+        fprintf(stderr, "hill-kvtrace: %s\n", why.text);
+    json_decref(all);
+    options_free(options);
+    return hill_exit_code(rc);
+}

@@ -1,0 +1,171 @@
+/* tools/mkmodel/command.c - see command.h. */
+#include "tools/mkmodel/command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Defaults depend on --random: an option without a fallback takes shape_default()'s. */
+static const struct option_spec specs[] = {
+    {.name = "output",
+     .letter = "o",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .unset_help = "none: it is required",
+     .help = "file to write; replaced only when the new one is complete"},
+    {.name = "random",
+     .type = OPTION_FLAG,
+     .help = "random weights of any shape, instead of the wired model"},
+    {.name = "layers",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 512,
+     .value = "N",
+     .unset_help = "2; random 4",
+     .help = "layers; wired: from 2, those beyond pass through"},
+    {.name = "heads",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 1024,
+     .value = "N",
+     .unset_help = "8",
+     .help = "query heads, a multiple of --kv-heads; wired: from 8"},
+    {.name = "kv-heads",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 1024,
+     .value = "N",
+     .unset_help = "1; random 2",
+     .help = "key and value heads"},
+    {.name = "width",
+     .type = OPTION_INTEGER,
+     .min = 2,
+     .max = 65536,
+     .value = "N",
+     .unset_help = "256; random 128",
+     .help = "width of the residual stream; wired: from 209"},
+    {.name = "head-dim",
+     .type = OPTION_INTEGER,
+     .min = 2,
+     .max = 4096,
+     .value = "N",
+     .unset_help = "256; random 32",
+     .help = "size of a head, even; wired: from 156"},
+    {.name = "ffn",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 1048576,
+     .value = "N",
+     .unset_help = "32; random 256",
+     .help = "hidden size of the FFN"},
+    {.name = "vocab",
+     .type = OPTION_INTEGER,
+     .min = SHAPE_MIN_VOCAB,
+     .max = 1048576,
+     .value = "N",
+     .unset_help = "259; random 512",
+     .help = "vocabulary, random only"},
+    {.name = "type",
+     .type = OPTION_CHOICE,
+     .choices = "f32|f16|bf16|q8_0",
+     .fallback = "f16",
+     .value = "TYPE",
+     .help = "tensor type of the matrices"},
+    {.name = "rope-base",
+     .type = OPTION_REAL,
+     .min = 1,
+     .max = 1e38,
+     .value = "X",
+     .unset_help = "1e15; random 1e4",
+     .help = "base of the rotary angles"},
+    {.name = "ctx-size",
+     .letter = "c",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 1048576,
+     .fallback = "131072",
+     .value = "N",
+     .help = "context length to state"},
+    {.name = "tied",
+     .type = OPTION_FLAG,
+     .help = "no output.weight: unembed with the token embedding"},
+    {.name = "seed",
+     .letter = "s",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 4294967295.0,
+     .fallback = "1",
+     .value = "N",
+     .help = "of all random weights"},
+};
+
+static const struct option_table tables[] = {
+    {.title = "model", .specs = specs, .count = sizeof specs / sizeof specs[0]},
+};
+
+const struct option_program command_program = {
+    .name = "hill-mkmodel",
+    .usage = "-o FILE [OPTIONS]",
+    .summary =
+        "Write a Llama-architecture GGUF model: the hand-wired induction model, which continues a\n"
+        "text the way the longest matching earlier passage went on, or plain random weights.",
+    .example = "hill-mkmodel -o wired.gguf --kv-heads 2 --type q8_0",
+    .tables = tables,
+    .n_tables = 1,
+    .arguments_only = true,
+};
+
+static void take_count(uint32_t *to, const struct options *options, const char *name)
+{
+    if (options_is_set(options, name))
+        *to = (uint32_t)options_integer(options, name);
+}
+
+static enum gguf_tensor_type tensor_type(const char *name)
+{
+    static const struct {
+        const char *name;
+        enum gguf_tensor_type type;
+    } types[] = {{"f32", GGUF_TENSOR_F32},
+                 {"f16", GGUF_TENSOR_F16},
+                 {"bf16", GGUF_TENSOR_BF16},
+                 {"q8_0", GGUF_TENSOR_Q8_0}};
+    unsigned i = 0;
+    while (strcmp(types[i].name, name) != 0) /* the table's choices are these */
+        i++;
+    return types[i].type;
+}
+
+static void take_shape(struct mkmodel_shape *shape, const struct options *options)
+{
+    *shape = shape_default(options_flag(options, "random"));
+    take_count(&shape->n_layers, options, "layers");
+    take_count(&shape->n_heads, options, "heads");
+    take_count(&shape->n_kv_heads, options, "kv-heads");
+    take_count(&shape->n_embd, options, "width");
+    take_count(&shape->head_dim, options, "head-dim");
+    take_count(&shape->n_ff, options, "ffn");
+    take_count(&shape->n_vocab, options, "vocab");
+    take_count(&shape->n_ctx, options, "ctx-size");
+    shape->type = tensor_type(options_text(options, "type"));
+    shape->tied = options_flag(options, "tied");
+    shape->seed = (uint64_t)options_integer(options, "seed");
+    if (options_is_set(options, "rope-base"))
+        shape->rope_base = options_real(options, "rope-base");
+}
+
+int command_parse(struct mkmodel_options *out, int argc, char **argv,
+                  enum option_question *question, struct hill_why *why)
+{
+    struct options *options;
+    int code = options_parse(&options, &command_program, argc, argv, question, why);
+    if (code || *question != OPTIONS_NONE)
+        return code;
+    if (options_is_set(options, "output")) {
+        snprintf(out->output, sizeof out->output, "%s", options_text(options, "output"));
+        take_shape(&out->shape, options);
+    } else {
+        code = hill_fail(why, HILL_E_INVALID, "no output file given (-o FILE)");
+    }
+    options_free(options);
+    return code;
+}

@@ -1,0 +1,102 @@
+/* tools/mkmodel/shape.c - see shape.h. */
+#include "tools/mkmodel/shape.h"
+
+#include "tools/mkmodel/encode.h"
+
+struct mkmodel_shape shape_default(bool random)
+{
+    if (random)
+        return (struct mkmodel_shape){.random = true,
+                                      .n_layers = 4,
+                                      .n_heads = 8,
+                                      .n_kv_heads = 2,
+                                      .n_embd = 128,
+                                      .head_dim = 32,
+                                      .n_ff = 256,
+                                      .n_vocab = 512,
+                                      .n_ctx = 131072,
+                                      .type = GGUF_TENSOR_F16,
+                                      .rope_base = 10000,
+                                      .seed = 1};
+    return (struct mkmodel_shape){.n_layers = 2,
+                                  .n_heads = 8,
+                                  .n_kv_heads = 1,
+                                  .n_embd = 256,
+                                  .head_dim = 256,
+                                  .n_ff = 32,
+                                  .n_vocab = SHAPE_MIN_VOCAB,
+                                  .n_ctx = 131072,
+                                  .type = GGUF_TENSOR_F16,
+                                  .rope_base = 1e15,
+                                  .seed = 1};
+}
+
+int shape_check(const struct mkmodel_shape *shape, struct hill_why *why)
+{
+    if (shape->n_heads % shape->n_kv_heads != 0)
+        return hill_fail(why, HILL_E_INVALID, "--heads %u is not a multiple of --kv-heads %u",
+                         shape->n_heads, shape->n_kv_heads);
+    if (shape->head_dim % 2 != 0)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--head-dim %u is odd, but rotary embedding turns pairs", shape->head_dim);
+    if (shape->n_vocab < SHAPE_MIN_VOCAB)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--vocab %u is below %u (bytes, BOS, EOS and a merge)", shape->n_vocab,
+                         SHAPE_MIN_VOCAB);
+    const uint32_t block = encode_block_items(shape->type);
+    const struct {
+        const char *name;
+        uint64_t length;
+    } rows[] = {{"--width", shape->n_embd},
+                {"--ffn", shape->n_ff},
+                {"--heads times --head-dim", (uint64_t)shape->n_heads * shape->head_dim}};
+    for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].length % block != 0)
+            return hill_fail(why, HILL_E_INVALID,
+                             "%s is %llu, but --type %s needs a multiple of %u", rows[i].name,
+                             (unsigned long long)rows[i].length, encode_type_name(shape->type),
+                             block);
+    return 0;
+}
+
+bool role_is_norm(enum tensor_role role)
+{
+    return role == ROLE_OUTPUT_NORM || role == ROLE_ATTN_NORM || role == ROLE_FFN_NORM;
+}
+
+void shape_of_role(const struct mkmodel_shape *shape, enum tensor_role role, uint64_t *row_length,
+                   uint64_t *rows)
+{
+    const uint64_t q_rows = (uint64_t)shape->n_heads * shape->head_dim;
+    *row_length = shape->n_embd;
+    switch (role) {
+    case ROLE_TOKEN_EMBD:
+    case ROLE_OUTPUT:
+        *rows = shape->n_vocab;
+        break;
+    case ROLE_ATTN_Q:
+        *rows = q_rows;
+        break;
+    case ROLE_ATTN_K:
+    case ROLE_ATTN_V:
+        *rows = (uint64_t)shape->n_kv_heads * shape->head_dim;
+        break;
+    case ROLE_ATTN_OUTPUT:
+        *row_length = q_rows;
+        *rows = shape->n_embd;
+        break;
+    case ROLE_FFN_GATE:
+    case ROLE_FFN_UP:
+        *rows = shape->n_ff;
+        break;
+    case ROLE_FFN_DOWN:
+        *row_length = shape->n_ff;
+        *rows = shape->n_embd;
+        break;
+    case ROLE_OUTPUT_NORM:
+    case ROLE_ATTN_NORM:
+    case ROLE_FFN_NORM:
+        *rows = 1;
+        break;
+    }
+}
