@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "placement/replay.h"
+#include "placement/trace_replay.h"
 
 #define PROMPT 200u
 #define STEPS  100u
@@ -69,21 +69,21 @@ static struct trace_file *reopen(void)
     return file;
 }
 
-static struct replay_result run(struct trace_file *file, enum policy_kind kind, double hot)
+static struct trace_replay_result run(struct trace_file *file, enum placement_kind kind, double hot)
 {
-    struct replay_settings s = replay_defaults(file);
-    struct replay_result r;
+    struct trace_replay_settings s = trace_replay_defaults(file);
+    struct trace_replay_result r;
     struct hill_why why;
     s.hot = hot;
-    s.gpu_slots = 0; /* the policies hear of every selection */
-    assert_int_equal(s.policy.sinks, 2);
-    assert_int_equal(s.policy.window, 4);
-    assert_true(s.policy.alpha == 0.1);
-    assert_int_equal(replay_run(&r, file, kind, &s, &why), 0);
+    s.gpu_slots = 0; /* the placements hear of every selection */
+    assert_int_equal(s.placement.sinks, 2);
+    assert_int_equal(s.placement.window, 4);
+    assert_true(s.placement.alpha == 0.1);
+    assert_int_equal(trace_replay_run(&r, file, kind, &s, &why), 0);
     return r;
 }
 
-/* Layer 0 selects the same 20 old, cold tokens at each step, and layer 1 others. Each policy that
+/* Layer 0 selects the same 20 old, cold tokens at each step, and layer 1 others. Each placement that
  * moves what is selected misses them once and never again; bkp when it is convinced. */
 static void a_steady_set_is_learned(void **state)
 {
@@ -94,8 +94,8 @@ static void a_steady_set_is_learned(void **state)
         put(1, i, 1, PROMPT + i, 50, 20, NULL);
     }
     struct trace_file *file = reopen();
-    for (unsigned kind = POLICY_LRU; kind < POLICY_COUNT; kind++) {
-        struct replay_result r = run(file, (enum policy_kind)kind, 0.4);
+    for (unsigned kind = PLACEMENT_LRU; kind < PLACEMENT_COUNT; kind++) {
+        struct trace_replay_result r = run(file, (enum placement_kind)kind, 0.4);
         assert_int_equal(r.streams, 2);
         assert_int_equal(r.steps, STEPS);
         assert_int_equal(r.queries, 2 * STEPS);
@@ -103,17 +103,17 @@ static void a_steady_set_is_learned(void **state)
         assert_int_equal(r.stats.hits_hot + r.stats.hits_cold, 40 * STEPS);
         assert_int_equal(r.stats.promoted, 40);
         assert_int_equal(r.stats.bounced, 0);
-        if (kind == POLICY_BKP)
+        if (kind == PLACEMENT_BKP)
             assert_in_range(r.stats.hits_cold, 40, 40 * 4);
         else
             assert_int_equal(r.stats.hits_cold, 40);
     }
     /* one layer alone */
-    struct replay_settings s = replay_defaults(file);
-    struct replay_result r;
+    struct trace_replay_settings s = trace_replay_defaults(file);
+    struct trace_replay_result r;
     struct hill_why why;
     s.layer = 1;
-    assert_int_equal(replay_run(&r, file, POLICY_LRU, &s, &why), 0);
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_LRU, &s, &why), 0);
     assert_int_equal(r.streams, 1);
     assert_int_equal(r.steps, STEPS);
     trace_file_close(file);
@@ -129,7 +129,7 @@ static void requests_do_not_mix(void **state)
         put(2, i, 0, PROMPT + i, 10, 20, NULL);
     }
     struct trace_file *file = reopen();
-    struct replay_result r = run(file, POLICY_LRU, 0.4);
+    struct trace_replay_result r = run(file, PLACEMENT_LRU, 0.4);
     assert_int_equal(r.streams, 2);
     assert_int_equal(r.steps, 20);
     assert_int_equal(r.stats.hits_cold, 40);
@@ -146,8 +146,8 @@ static void a_trimmed_sequence_goes_on(void **state)
     for (uint32_t i = 7; i < 20; i++)
         put(1, i, 0, PROMPT + i, 10, 5, NULL);
     struct trace_file *file = reopen();
-    for (unsigned kind = POLICY_LRU; kind < POLICY_COUNT; kind++)
-        assert_int_equal(run(file, (enum policy_kind)kind, 0.4).stats.steps, 23);
+    for (unsigned kind = PLACEMENT_LRU; kind < PLACEMENT_COUNT; kind++)
+        assert_int_equal(run(file, (enum placement_kind)kind, 0.4).stats.steps, 23);
     trace_file_close(file);
 }
 
@@ -155,8 +155,8 @@ static void the_score_policy_needs_scores(void **state)
 {
     (void)state;
     static uint16_t scores[PROMPT + 1];
-    struct replay_settings s;
-    struct replay_result r;
+    struct trace_replay_settings s;
+    struct trace_replay_result r;
     struct hill_why why;
     open_writer();
     for (uint32_t i = 10; i < 15; i++)
@@ -164,44 +164,45 @@ static void the_score_policy_needs_scores(void **state)
     put(1, 0, 0, PROMPT, 10, 5, scores);
     put(1, 1, 0, PROMPT + 1, 10, 5, scores);
     struct trace_file *file = reopen();
-    r = run(file, POLICY_SCORE, 0.1);
+    r = run(file, PLACEMENT_SCORE, 0.1);
     assert_int_equal(r.stats.hits_cold, 5);
     assert_int_equal(r.stats.hits_hot, 5);
     trace_file_close(file);
     open_writer();
     put(1, 0, 0, PROMPT, 10, 5, NULL);
     file = reopen();
-    s = replay_defaults(file);
-    assert_int_equal(replay_run(&r, file, POLICY_SCORE, &s, &why), HILL_E_INVALID);
+    s = trace_replay_defaults(file);
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_SCORE, &s, &why), HILL_E_INVALID);
     assert_non_null(strstr(why.text, "no scores"));
     s.hot = 0;
-    assert_int_equal(replay_run(&r, file, POLICY_LRU, &s, &why), HILL_E_INVALID);
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_LRU, &s, &why), HILL_E_INVALID);
     trace_file_close(file);
 }
 
-/* What the GPU keeps is no miss: the policies hear of a steady set once. */
+/* What the GPU keeps is no miss: the placements hear of a steady set once. */
 static void the_gpu_keeps_what_it_has(void **state)
 {
     (void)state;
-    struct replay_settings s;
-    struct replay_result r;
+    struct trace_replay_settings s;
+    struct trace_replay_result r;
     struct hill_why why;
     open_writer();
     for (uint32_t i = 0; i < STEPS; i++)
         put(1, i, 0, PROMPT + i, 10, 20, NULL);
     struct trace_file *file = reopen();
-    s = replay_defaults(file);
+    s = trace_replay_defaults(file);
     assert_int_equal(s.gpu_slots, 20); /* no context is known: the longest selection */
-    for (unsigned kind = POLICY_LRU; kind < POLICY_COUNT; kind++) {
-        assert_int_equal(replay_run(&r, file, (enum policy_kind)kind, &s, &why), 0);
+    for (unsigned kind = PLACEMENT_LRU; kind < PLACEMENT_COUNT; kind++) {
+        assert_int_equal(trace_replay_run(&r, file, (enum placement_kind)kind, &s, &why), 0);
         assert_int_equal(r.stats.hits_hot + r.stats.hits_cold, 20);
         assert_int_equal(r.gpu_hits, 20 * (STEPS - 1));
         assert_int_equal(r.uploads, 20);
         assert_int_equal(r.selected, 20 * STEPS);
-        assert_true(replay_near_rate(&r) == (double)(r.gpu_hits + r.stats.hits_hot) / (20 * STEPS));
+        assert_true(trace_replay_near_rate(&r) ==
+                    (double)(r.gpu_hits + r.stats.hits_hot) / (20 * STEPS));
     }
     s.gpu_slots = 19;
-    assert_int_equal(replay_run(&r, file, POLICY_LRU, &s, &why), HILL_E_INVALID);
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_LRU, &s, &why), HILL_E_INVALID);
     assert_non_null(strstr(why.text, "19 slots"));
     trace_file_close(file);
 }
@@ -210,8 +211,8 @@ static void the_gpu_keeps_what_it_has(void **state)
 static void the_gpu_forgets_when_a_sequence_is_trimmed(void **state)
 {
     (void)state;
-    struct replay_settings s;
-    struct replay_result r;
+    struct trace_replay_settings s;
+    struct trace_replay_result r;
     struct hill_why why;
     open_writer();
     for (uint32_t i = 0; i < 10; i++)
@@ -219,8 +220,8 @@ static void the_gpu_forgets_when_a_sequence_is_trimmed(void **state)
     for (uint32_t i = 7; i < 20; i++)
         put(1, i, 0, PROMPT + i, 10, 5, NULL);
     struct trace_file *file = reopen();
-    s = replay_defaults(file);
-    assert_int_equal(replay_run(&r, file, POLICY_BKP, &s, &why), 0);
+    s = trace_replay_defaults(file);
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_BKP, &s, &why), 0);
     assert_int_equal(r.uploads, 10);
     assert_int_equal(r.gpu_hits, 5 * 21);
     trace_file_close(file);
@@ -236,7 +237,7 @@ static void the_slots_are_those_of_the_context(void **state)
     assert_int_equal(trace_open(&writer, path, &settings, &why), 0);
     put(1, 0, 0, PROMPT, 10, 20, NULL);
     struct trace_file *file = reopen();
-    assert_int_equal(replay_defaults(file).gpu_slots, 50);
+    assert_int_equal(trace_replay_defaults(file).gpu_slots, 50);
     trace_file_close(file);
 }
 
@@ -278,11 +279,11 @@ static void the_gpu_against_a_plain_model(void **state)
         assert_int_equal(trace_query(writer, &q), 0);
     }
     struct trace_file *file = reopen();
-    struct replay_settings s = replay_defaults(file);
-    struct replay_result r;
+    struct trace_replay_settings s = trace_replay_defaults(file);
+    struct trace_replay_result r;
     struct hill_why why;
     s.gpu_slots = SLOTS;
-    assert_int_equal(replay_run(&r, file, POLICY_LRU, &s, &why), 0);
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_LRU, &s, &why), 0);
     assert_int_equal(r.gpu_hits, kept);
     assert_int_equal(r.uploads, uploads);
     assert_int_equal(r.stats.hits_hot + r.stats.hits_cold, lacked);
@@ -295,10 +296,10 @@ static void an_empty_trace_is_nothing(void **state)
     (void)state;
     open_writer();
     struct trace_file *file = reopen();
-    struct replay_result r = run(file, POLICY_BKP, 0.6), sum = {0};
+    struct trace_replay_result r = run(file, PLACEMENT_BKP, 0.6), sum = {0};
     assert_int_equal(r.queries, 0);
-    assert_true(replay_hit_rate(&r) == 1);
-    replay_add(&sum, &r);
+    assert_true(trace_replay_hit_rate(&r) == 1);
+    trace_replay_add(&sum, &r);
     assert_int_equal(sum.streams, 0);
     trace_file_close(file);
 }
@@ -332,10 +333,11 @@ static void bkp_on_a_drifting_set_with_noise(void **state)
         assert_int_equal(trace_query(writer, &q), 0);
     }
     struct trace_file *file = reopen();
-    struct replay_result score = run(file, POLICY_SCORE, 0.4), bkp = run(file, POLICY_BKP, 0.4),
-                         best = run(file, POLICY_BELADY, 0.4);
-    assert_true(replay_hit_rate(&bkp) >= replay_hit_rate(&score) - 0.02);
-    assert_true(replay_hit_rate(&bkp) >= replay_hit_rate(&best) - 0.05);
+    struct trace_replay_result score = run(file, PLACEMENT_SCORE, 0.4),
+                               bkp = run(file, PLACEMENT_BKP, 0.4),
+                               best = run(file, PLACEMENT_BELADY, 0.4);
+    assert_true(trace_replay_hit_rate(&bkp) >= trace_replay_hit_rate(&score) - 0.02);
+    assert_true(trace_replay_hit_rate(&bkp) >= trace_replay_hit_rate(&best) - 0.05);
     assert_true((bkp.stats.promoted + bkp.stats.demoted) * 5 <=
                 score.stats.promoted + score.stats.demoted);
     trace_file_close(file);

@@ -1,8 +1,8 @@
 /*
- * Policies under random operations: lru, lfu and score against brute-force models that search every
+ * Placements under random operations: lru, lfu and score against brute-force models that search every
  * token; bkp against a table of exact counts in FP64; belady against every possible choice.
  *
- * HILL_TEST_SEED and HILL_TEST_OPERATIONS (default 40000 a policy) set seed and length.
+ * HILL_TEST_SEED and HILL_TEST_OPERATIONS (default 40000 a placement) set seed and length.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "placement/policy.h"
+#include "placement/placement.h"
 
 #define MAX 260u
 
@@ -32,14 +32,14 @@ static uint32_t random_below(uint32_t n)
 /* ---- the model ---------------------------------------------------------------------------- */
 
 struct model {
-    enum policy_kind kind;
+    enum placement_kind kind;
     uint32_t sinks, window, n, capacity, step, stamp;
     uint32_t rate;
     bool hot[MAX];
     uint32_t recency[MAX], count[MAX], used[MAX], moved[MAX];
     uint16_t score[MAX];
     double exact[MAX]; /* bkp's count in selections of today */
-    struct policy_stats stats;
+    struct placement_stats stats;
 };
 
 static bool forced(const struct model *m, uint32_t i)
@@ -58,9 +58,9 @@ static uint32_t hot_tokens(const struct model *m)
 /* Is a to go down before b? */
 static bool worse(const struct model *m, uint32_t a, uint32_t b)
 {
-    if (m->kind == POLICY_LRU)
+    if (m->kind == PLACEMENT_LRU)
         return m->recency[a] < m->recency[b];
-    if (m->kind == POLICY_SCORE)
+    if (m->kind == PLACEMENT_SCORE)
         return m->score[a] < m->score[b];
     if (m->count[a] != m->count[b])
         return m->count[a] < m->count[b];
@@ -116,7 +116,7 @@ static void model_watch(struct model *m, const uint32_t *selected, uint32_t n)
     m->step++;
     m->stats.steps++;
     for (uint32_t i = 0; i < m->n; i++)
-        m->exact[i] /= exp2(1.0 / policy_defaults().half_life);
+        m->exact[i] /= exp2(1.0 / placement_defaults().half_life);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t s = selected[i];
         m->exact[s]++;
@@ -184,14 +184,14 @@ static void model_trim(struct model *m, uint32_t n)
 /* ---- what holds for all -------------------------------------------------------------------- */
 
 struct rig {
-    struct policy *policy;
+    struct placement *placement;
     struct model model;
-    struct policy_settings settings;
+    struct placement_settings settings;
     bool follows; /* the model says every move; else (bkp) it follows what is done */
     bool loose;   /* trim or place may leave forced tokens cold, or too many hot */
 };
 
-static void apply(struct rig *r, const struct policy_moves *moves)
+static void apply(struct rig *r, const struct placement_moves *moves)
 {
     struct model *m = &r->model;
     for (uint32_t i = 0; i < moves->n_demoted; i++) {
@@ -208,11 +208,11 @@ static void apply(struct rig *r, const struct policy_moves *moves)
 static void compare(const struct rig *r)
 {
     const struct model *m = &r->model;
-    assert_int_equal(policy_tokens(r->policy), m->n);
-    assert_int_equal(policy_hot_tokens(r->policy), hot_tokens(m));
+    assert_int_equal(placement_tokens(r->placement), m->n);
+    assert_int_equal(placement_hot_tokens(r->placement), hot_tokens(m));
     for (uint32_t i = 0; i < m->n; i++)
-        assert_int_equal(policy_is_hot(r->policy, i), m->hot[i]);
-    assert_memory_equal(policy_stats(r->policy), &m->stats, sizeof m->stats);
+        assert_int_equal(placement_is_hot(r->placement, i), m->hot[i]);
+    assert_memory_equal(placement_stats(r->placement), &m->stats, sizeof m->stats);
     if (!r->loose) {
         assert_true(hot_tokens(m) <= m->capacity);
         for (uint32_t i = 0; i < m->n; i++)
@@ -221,10 +221,10 @@ static void compare(const struct rig *r)
 }
 
 /* bkp: swaps pay, rest is kept, pinned tokens stay, the highest counts stay. */
-static void check_bkp_step(const struct rig *r, const struct policy_moves *moves, bool was_full)
+static void check_bkp_step(const struct rig *r, const struct placement_moves *moves, bool was_full)
 {
     const struct model *m = &r->model;
-    const struct policy_settings *s = &r->settings;
+    const struct placement_settings *s = &r->settings;
     uint32_t pin = (uint32_t)ceil(s->pin * m->n);
     pin = pin < m->capacity / 16 ? pin : m->capacity / 16;
     if (was_full)
@@ -265,12 +265,12 @@ static uint32_t choose(const struct model *m, uint32_t *selected)
 static void do_append(struct rig *r)
 {
     struct model *m = &r->model;
-    struct policy_moves moves;
+    struct placement_moves moves;
     uint32_t count = m->n == 0 ? 1 + random_below(MAX / 2) : random_below(3);
     if (count > MAX - m->n)
         count = MAX - m->n;
     uint32_t capacity = random_below(50) ? m->capacity : 1 + random_below(m->n + count);
-    assert_int_equal(policy_append(r->policy, count, capacity, &moves), 0);
+    assert_int_equal(placement_append(r->placement, count, capacity, &moves), 0);
     assert_int_equal(moves.n_promoted, 0);
     if (r->follows) {
         model_append(m, count, capacity);
@@ -291,7 +291,7 @@ static void do_append(struct rig *r)
 static void do_step(struct rig *r)
 {
     struct model *m = &r->model;
-    struct policy_moves moves;
+    struct placement_moves moves;
     uint32_t selected[MAX], n;
     uint16_t scores[MAX];
     if (m->n == 0)
@@ -300,14 +300,14 @@ static void do_step(struct rig *r)
     for (uint32_t i = 0; i < m->n; i++)
         scores[i] = (uint16_t)random_below(40);
     bool was_full = hot_tokens(m) >= m->capacity;
-    assert_int_equal(policy_step(r->policy, selected, n, scores, 0, &moves), 0);
+    assert_int_equal(placement_step(r->placement, selected, n, scores, 0, &moves), 0);
     model_watch(m, selected, n);
     if (m->rate)
         assert_true(moves.n_promoted <= m->rate);
-    if (m->kind == POLICY_BKP) {
+    if (m->kind == PLACEMENT_BKP) {
         check_bkp_step(r, &moves, was_full);
         apply(r, &moves);
-    } else if (m->kind == POLICY_SCORE) {
+    } else if (m->kind == PLACEMENT_SCORE) {
         model_score_step(m, scores);
     } else {
         model_cache_step(m, selected, n);
@@ -323,26 +323,26 @@ static void do_rare(struct rig *r)
         if (m->n == 0)
             return;
         n = choose(m, selected);
-        assert_int_equal(policy_watch(r->policy, selected, n), 0);
+        assert_int_equal(placement_watch(r->placement, selected, n), 0);
         model_watch(m, selected, n);
         return;
     case 1: /* a new sequence */
-        assert_int_equal(policy_trim(r->policy, 0), 0);
+        assert_int_equal(placement_trim(r->placement, 0), 0);
         model_trim(m, 0);
         return;
     default: /* without a window a trim leaves nothing cold that is forced */
         n = m->n > 3 ? m->n - random_below(3) : m->n;
-        assert_int_equal(policy_trim(r->policy, n), 0);
+        assert_int_equal(placement_trim(r->placement, n), 0);
         model_trim(m, n);
         r->loose |= m->window != 0;
     }
 }
 
-static void run(enum policy_kind kind, uint32_t sinks, uint32_t window, uint32_t rate)
+static void run(enum placement_kind kind, uint32_t sinks, uint32_t window, uint32_t rate)
 {
     const char *text = getenv("HILL_TEST_OPERATIONS");
     uint32_t operations = text ? (uint32_t)strtoul(text, NULL, 10) : 40000;
-    struct rig r = {.settings = policy_defaults(), .follows = kind != POLICY_BKP};
+    struct rig r = {.settings = placement_defaults(), .follows = kind != PLACEMENT_BKP};
     struct hill_why why;
     random_state = seed + kind * 1000 + window;
     r.settings.max_tokens = MAX;
@@ -351,7 +351,7 @@ static void run(enum policy_kind kind, uint32_t sinks, uint32_t window, uint32_t
     r.settings.rate = rate;
     r.model =
         (struct model){.kind = kind, .sinks = sinks, .window = window, .rate = rate, .capacity = 9};
-    assert_int_equal(policy_create(&r.policy, kind, &r.settings, &why), 0);
+    assert_int_equal(placement_create(&r.placement, kind, &r.settings, &why), 0);
     for (uint32_t i = 0; i < operations; i++) {
         uint32_t what = random_below(1000);
         if (what < 4 || r.model.n >= MAX - 2)
@@ -363,40 +363,40 @@ static void run(enum policy_kind kind, uint32_t sinks, uint32_t window, uint32_t
         compare(&r);
     }
     printf("%s: seed %llu, %u operations, %llu promoted, %llu demoted, %llu bounced\n",
-           policy_name(kind), (unsigned long long)seed, operations,
+           placement_name(kind), (unsigned long long)seed, operations,
            (unsigned long long)r.model.stats.promoted, (unsigned long long)r.model.stats.demoted,
            (unsigned long long)r.model.stats.bounced);
     assert_true(r.model.stats.promoted > operations / 100);
-    policy_destroy(r.policy);
+    placement_destroy(r.placement);
 }
 
 static void lru_is_the_model(void **state)
 {
     (void)state;
-    run(POLICY_LRU, 2, 5, 0);
-    run(POLICY_LRU, 0, 0, 3);
+    run(PLACEMENT_LRU, 2, 5, 0);
+    run(PLACEMENT_LRU, 0, 0, 3);
 }
 
 static void lfu_is_the_model(void **state)
 {
     (void)state;
-    run(POLICY_LFU, 2, 5, 0);
-    run(POLICY_LFU, 0, 0, 3);
+    run(PLACEMENT_LFU, 2, 5, 0);
+    run(PLACEMENT_LFU, 0, 0, 3);
 }
 
 static void score_is_the_model(void **state)
 {
     (void)state;
-    run(POLICY_SCORE, 2, 5, 0);
-    run(POLICY_SCORE, 0, 0, 0);
+    run(PLACEMENT_SCORE, 2, 5, 0);
+    run(PLACEMENT_SCORE, 0, 0, 0);
 }
 
 static void bkp_keeps_its_rules(void **state)
 {
     (void)state;
-    run(POLICY_BKP, 2, 5, 4);
-    run(POLICY_BKP, 0, 0, 1);
-    run(POLICY_BKP, 3, 20, 0);
+    run(PLACEMENT_BKP, 2, 5, 4);
+    run(PLACEMENT_BKP, 0, 0, 1);
+    run(PLACEMENT_BKP, 3, 20, 0);
 }
 
 /* ---- belady against every choice ------------------------------------------------------------ */
@@ -442,24 +442,24 @@ static uint32_t belady_hits(const struct tiny *t)
             if (t->masks[s] >> i & 1)
                 lists[s][counts[s]++] = i;
     }
-    struct policy_future future = {TINY_STEPS, t->n_tokens, counts, selected};
-    struct policy_settings settings = policy_defaults();
-    struct policy *p;
-    struct policy_moves moves;
+    struct placement_future future = {TINY_STEPS, t->n_tokens, counts, selected};
+    struct placement_settings settings = placement_defaults();
+    struct placement *p;
+    struct placement_moves moves;
     settings.max_tokens = TINY_TOKENS;
     settings.sinks = 0;
     settings.window = 1;
     settings.future = &future;
-    assert_int_equal(policy_create(&p, POLICY_BELADY, &settings, NULL), 0);
+    assert_int_equal(placement_create(&p, PLACEMENT_BELADY, &settings, NULL), 0);
     for (uint32_t s = 0; s < TINY_STEPS; s++) {
-        assert_int_equal(policy_append(p, t->n_tokens[s] - policy_tokens(p), t->capacity, &moves),
-                         0);
-        assert_int_equal(policy_step(p, selected[s], counts[s], NULL, 0, &moves), 0);
+        assert_int_equal(
+            placement_append(p, t->n_tokens[s] - placement_tokens(p), t->capacity, &moves), 0);
+        assert_int_equal(placement_step(p, selected[s], counts[s], NULL, 0, &moves), 0);
         assert_int_equal(moves.n_promoted, moves.n_demoted);
-        assert_true(policy_hot_tokens(p) <= t->capacity);
+        assert_true(placement_hot_tokens(p) <= t->capacity);
     }
-    uint32_t hits = (uint32_t)policy_stats(p)->hits_hot;
-    policy_destroy(p);
+    uint32_t hits = (uint32_t)placement_stats(p)->hits_hot;
+    placement_destroy(p);
     return hits;
 }
 

@@ -1,5 +1,5 @@
-/* cpu_scorer/pipeline.c - life of a pipeline, its loop and its waits; see pipeline.h. */
-#include "cpu_scorer/pipeline_internal.h"
+/* cpu_scorer/scorer.c - life of a scorer, its loop and its waits; see scorer.h. */
+#include "cpu_scorer/scorer_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,14 +16,14 @@
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-static uint32_t blocks_max(const struct pipeline_config *c)
+static uint32_t blocks_max(const struct scorer_config *c)
 {
     return c->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
 }
 
-static int create_sequences(struct pipeline *p)
+static int create_sequences(struct scorer *p)
 {
-    const struct pipeline_config *c = &p->config;
+    const struct scorer_config *c = &p->config;
     p->sequences = calloc(c->n_sequences, sizeof *p->sequences);
     if (!p->sequences)
         return HILL_E_NOMEM;
@@ -38,9 +38,9 @@ static int create_sequences(struct pipeline *p)
     return 0;
 }
 
-static int create_buffers(struct pipeline *p)
+static int create_buffers(struct scorer *p)
 {
-    const struct pipeline_config *c = &p->config;
+    const struct scorer_config *c = &p->config;
     p->positions = calloc(c->gpu_slots, sizeof *p->positions);
     p->slots = calloc(c->gpu_slots, sizeof *p->slots);
     p->missed = calloc(c->gpu_slots, sizeof *p->missed);
@@ -64,9 +64,9 @@ static int create_buffers(struct pipeline *p)
     return rc;
 }
 
-static int create_tables(struct pipeline *p, struct hill_why *why)
+static int create_tables(struct scorer *p, struct hill_why *why)
 {
-    const struct pipeline_config *c = &p->config;
+    const struct scorer_config *c = &p->config;
     uint32_t n_lists = c->n_sequences * c->geometry.n_layers;
     struct hkm_config config = {.geometry = c->geometry,
                                 .ctx_tokens = c->ctx_tokens,
@@ -85,7 +85,7 @@ static int create_tables(struct pipeline *p, struct hill_why *why)
 }
 
 /* A DEMOTE of demote_slots must fit the ring. */
-static int fit_demotes(struct pipeline *p, struct hill_why *why)
+static int fit_demotes(struct scorer *p, struct hill_why *why)
 {
     struct demote_parts parts;
     if (!p->config.csd)
@@ -102,9 +102,9 @@ static int fit_demotes(struct pipeline *p, struct hill_why *why)
                      "the background ring takes records of %u bytes, too few for one entry", most);
 }
 
-int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
-                    const struct pipeline_io *io, const struct pipeline_hooks *hooks,
-                    struct hill_why *why)
+int scorer_create(struct scorer **out, const struct scorer_config *config,
+                  const struct scorer_io *io, const struct scorer_hooks *hooks,
+                  struct hill_why *why)
 {
     *out = NULL;
     if (!config->ctx_tokens || !config->n_sequences || !config->gpu_slots || !config->score ||
@@ -116,7 +116,7 @@ int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
                          "cannot set up scoring: there are no windows for the keys that policy %s "
                          "reads from the drive",
                          kv_policy_name(config->policy));
-    struct pipeline *p = calloc(1, sizeof *p);
+    struct scorer *p = calloc(1, sizeof *p);
     if (!p)
         return hill_fail(why, HILL_E_NOMEM, "cannot set up scoring: out of memory");
     p->config = *config;
@@ -141,14 +141,14 @@ int pipeline_create(struct pipeline **out, const struct pipeline_config *config,
         hill_fail(why, rc, "cannot start %u scoring threads: %s", config->threads,
                   hill_strerror(rc));
     if (rc) {
-        pipeline_destroy(p);
+        scorer_destroy(p);
         return rc;
     }
     *out = p;
     return 0;
 }
 
-void pipeline_destroy(struct pipeline *p)
+void scorer_destroy(struct scorer *p)
 {
     if (!p)
         return;
@@ -179,12 +179,12 @@ void pipeline_destroy(struct pipeline *p)
     free(p);
 }
 
-uint64_t pipeline_private_bytes(const struct pipeline *p)
+uint64_t scorer_private_bytes(const struct scorer *p)
 {
-    const struct pipeline_config *c = &p->config;
+    const struct scorer_config *c = &p->config;
     uint64_t placement =
-        c->placement == PIPELINE_BKP && c->csd
-            ? c->n_sequences * policy_live_bytes(c->geometry.n_layers, c->ctx_tokens)
+        c->placement == SCORER_BKP && c->csd
+            ? c->n_sequences * placement_live_bytes(c->geometry.n_layers, c->ctx_tokens)
             : 0;
     uint64_t guesses = c->speculates
                            ? (uint64_t)c->gpu_slots * (c->n_sequences * 3 * sizeof(uint32_t) +
@@ -201,32 +201,32 @@ uint64_t pipeline_private_bytes(const struct pipeline *p)
            (uint64_t)blocks_max(c) * (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
 }
 
-uint32_t pipeline_hot_blocks(const struct pipeline *p)
+uint32_t scorer_hot_blocks(const struct scorer *p)
 {
     return p->hkm.n_blocks;
 }
 
-void pipeline_set_beta(struct pipeline *p, double beta)
+void scorer_set_beta(struct scorer *p, double beta)
 {
     p->config.beta = beta;
     for (uint32_t i = 0; p->config.adapts && beta > 0 && i < p->config.n_sequences; i++)
         if (p->sequences[i].state == SEQUENCE_ACTIVE && p->sequences[i].kept)
-            p->sequences[i].placement.beta = beta;
+            p->sequences[i].share.beta = beta;
 }
 
-void pipeline_set_cpu(struct pipeline *p, double gb_per_s)
+void scorer_set_cpu(struct scorer *p, double gb_per_s)
 {
     p->config.cpu_gb_per_s = gb_per_s;
 }
 
-const struct hkm *pipeline_tables(const struct pipeline *p)
+const struct hkm *scorer_tables(const struct scorer *p)
 {
     return &p->hkm;
 }
 
 /* ---- records ------------------------------------------------------------------------------ */
 
-bool pipeline_accept(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes)
+bool scorer_accept(struct scorer *p, uint32_t type, const void *payload, uint32_t bytes)
 {
     struct hill_why why = {""};
     const struct record_header *header = payload;
@@ -241,7 +241,7 @@ bool pipeline_accept(struct pipeline *p, uint32_t type, const void *payload, uin
     return false;
 }
 
-void pipeline_fail(struct pipeline *p, struct sequence *s, int code, const char *format, ...)
+void scorer_fail(struct scorer *p, struct sequence *s, int code, const char *format, ...)
 {
     char text[400];
     va_list args;
@@ -258,7 +258,7 @@ void pipeline_fail(struct pipeline *p, struct sequence *s, int code, const char 
 
 /* ---- the loop ----------------------------------------------------------------------------- */
 
-int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy)
+int scorer_pause(struct scorer *p, uint32_t seen, bool busy)
 {
     if (p->hooks.interrupted(p->hooks.context))
         return HILL_E_CANCELLED;
@@ -277,9 +277,9 @@ int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy)
 }
 
 /* One turn: everything that can move on now, what frees others first. */
-static int turn(struct pipeline *p)
+static int turn(struct scorer *p)
 {
-    static int (*const pumps[])(struct pipeline *) = {
+    static int (*const pumps[])(struct scorer *) = {
         agent_pump, agent_pump_commits, append_pump_endings, append_pump,
         query_pump, agent_pump_moves,   profile_pump,
     };
@@ -293,7 +293,7 @@ static int turn(struct pipeline *p)
     return moved;
 }
 
-int pipeline_run(struct pipeline *p)
+int scorer_run(struct scorer *p)
 {
     for (;;) {
         uint32_t seen = shm_doorbell_read(p->io.bell);
@@ -305,7 +305,7 @@ int pipeline_run(struct pipeline *p)
                 return HILL_E_CANCELLED;
             continue;
         }
-        rc = pipeline_pause(p, seen, false);
+        rc = scorer_pause(p, seen, false);
         if (rc)
             return rc;
     }

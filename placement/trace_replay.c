@@ -1,5 +1,5 @@
-/* placement/replay.c - see replay.h. */
-#include "placement/replay.h"
+/* placement/trace_replay.c - see trace_replay.h. */
+#include "placement/trace_replay.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -80,10 +80,11 @@ static void front_destroy(struct front *f)
 
 /* Keep in `positions` what the GPU lacks of one selection; returns how many, or HILL_E_NOSPACE. */
 static int64_t front_pass(struct front *f, const struct trace_record *r,
-                          const struct policy_settings *policy, uint32_t *positions,
-                          struct replay_result *out)
+                          const struct placement_settings *placement, uint32_t *positions,
+                          struct trace_replay_result *out)
 {
-    uint32_t lacked = 0, from = r->n_tokens > policy->window ? r->n_tokens - policy->window : 0;
+    uint32_t lacked = 0,
+             from = r->n_tokens > placement->window ? r->n_tokens - placement->window : 0;
     out->selected += r->n_selected;
     if (f->memory == NULL) {
         out->uploads += r->n_selected;
@@ -100,7 +101,7 @@ static int64_t front_pass(struct front *f, const struct trace_record *r,
         uint32_t position = positions[i];
         if (f->slots[i] & GPU_SLOTS_UPLOAD)
             positions[lacked++] = position;
-        else if (position >= policy->sinks && position < from)
+        else if (position >= placement->sinks && position < from)
             out->gpu_hits++;
     }
     return lacked;
@@ -128,9 +129,9 @@ static int allocate_selections(struct selections *s, const struct trace_file *fi
 }
 
 /* Read a stream's selections through the GPU's slots. */
-static int load_selections(struct selections *s, struct replay_result *out, struct front *front,
-                           struct trace_file *file, const struct stream *in,
-                           const struct replay_settings *settings, struct hill_why *why)
+static int load_selections(struct selections *s, struct trace_replay_result *out,
+                           struct front *front, struct trace_file *file, const struct stream *in,
+                           const struct trace_replay_settings *settings, struct hill_why *why)
 {
     uint32_t *at = s->positions;
     for (uint32_t i = 0; i < in->count; i++) {
@@ -142,7 +143,7 @@ static int load_selections(struct selections *s, struct replay_result *out, stru
             return rc;
         for (uint32_t j = 0; j < r->n_selected; j++)
             at[j] = words[j] & TRACE_POSITION_MASK;
-        int64_t lacked = front_pass(front, r, &settings->policy, at, out);
+        int64_t lacked = front_pass(front, r, &settings->placement, at, out);
         if (lacked < 0)
             return hill_fail(why, HILL_E_INVALID,
                              "cannot replay %s: record %u selects %u entries, and the GPU has "
@@ -159,32 +160,33 @@ static int load_selections(struct selections *s, struct replay_result *out, stru
 
 /* ---- replay ------------------------------------------------------------------------------- */
 
-/* Step i of a stream. Only the score policy follows scores: the others spare the reading. */
-static int replay_record(struct policy *policy, enum policy_kind kind, struct trace_file *file,
-                         uint32_t index, const struct selections *s, uint32_t i, double hot,
-                         struct hill_why *why)
+/* Step i of a stream. Only the score placement follows scores: the others spare the reading. */
+static int replay_record(struct placement *placement, enum placement_kind kind,
+                         struct trace_file *file, uint32_t index, const struct selections *s,
+                         uint32_t i, double hot, struct hill_why *why)
 {
     const uint32_t *words;
     const uint16_t *scores = NULL;
-    struct policy_moves moves;
+    struct placement_moves moves;
     uint32_t n = s->n_tokens[i];
-    int rc = kind == POLICY_SCORE ? trace_file_read(file, index, &words, &scores, why) : 0;
+    int rc = kind == PLACEMENT_SCORE ? trace_file_read(file, index, &words, &scores, why) : 0;
     if (rc)
         return rc;
-    if (n < policy_tokens(policy)) /* the scorer had started again, or had trimmed */
-        rc = policy_trim(policy, n);
+    if (n < placement_tokens(placement)) /* the scorer had started again, or had trimmed */
+        rc = placement_trim(placement, n);
     if (rc == 0)
-        rc = policy_append(policy, n - policy_tokens(policy), (uint32_t)ceil(hot * n), &moves);
+        rc = placement_append(placement, n - placement_tokens(placement), (uint32_t)ceil(hot * n),
+                              &moves);
     if (rc == 0)
-        rc = policy_step(policy, s->selected[i], s->n_selected[i], scores, 0, &moves);
+        rc = placement_step(placement, s->selected[i], s->n_selected[i], scores, 0, &moves);
     if (rc == HILL_E_INVALID)
         return hill_fail(why, rc,
-                         "cannot replay %s: record %u has no scores, which this policy follows",
+                         "cannot replay %s: record %u has no scores, which this placement follows",
                          trace_file_path(file), index);
     return rc ? out_of_memory(file, why) : 0;
 }
 
-static void add_stats(struct policy_stats *sum, const struct policy_stats *one)
+static void add_stats(struct placement_stats *sum, const struct placement_stats *one)
 {
     sum->steps += one->steps;
     sum->hits_hot += one->hits_hot;
@@ -195,32 +197,32 @@ static void add_stats(struct policy_stats *sum, const struct policy_stats *one)
     sum->bounced += one->bounced;
 }
 
-static int run_policy(struct replay_result *out, struct trace_file *file, const struct stream *in,
-                      const struct selections *s, enum policy_kind kind,
-                      const struct replay_settings *settings, struct hill_why *why)
+static int run_policy(struct trace_replay_result *out, struct trace_file *file,
+                      const struct stream *in, const struct selections *s, enum placement_kind kind,
+                      const struct trace_replay_settings *settings, struct hill_why *why)
 {
-    struct policy_settings policy_settings = settings->policy;
-    const struct policy_future future = {.n_steps = in->count,
-                                         .n_tokens = s->n_tokens,
-                                         .n_selected = s->n_selected,
-                                         .selected = s->selected};
-    struct policy *policy = NULL;
-    policy_settings.max_tokens = in->max_tokens;
-    policy_settings.future = &future; /* only belady looks at it */
-    if (kind != POLICY_BKP)
-        policy_settings.rate = 0;
-    int rc = policy_create(&policy, kind, &policy_settings, why);
+    struct placement_settings placement_settings = settings->placement;
+    const struct placement_future future = {.n_steps = in->count,
+                                            .n_tokens = s->n_tokens,
+                                            .n_selected = s->n_selected,
+                                            .selected = s->selected};
+    struct placement *placement = NULL;
+    placement_settings.max_tokens = in->max_tokens;
+    placement_settings.future = &future; /* only belady looks at it */
+    if (kind != PLACEMENT_BKP)
+        placement_settings.rate = 0;
+    int rc = placement_create(&placement, kind, &placement_settings, why);
     for (uint32_t i = 0; i < in->count && rc == 0; i++)
-        rc = replay_record(policy, kind, file, in->records[i], s, i, settings->hot, why);
+        rc = replay_record(placement, kind, file, in->records[i], s, i, settings->hot, why);
     if (rc == 0)
-        add_stats(&out->stats, policy_stats(policy));
-    policy_destroy(policy);
+        add_stats(&out->stats, placement_stats(placement));
+    placement_destroy(placement);
     return rc;
 }
 
-static int replay_stream(struct replay_result *out, struct trace_file *file,
-                         const struct stream *in, enum policy_kind kind,
-                         const struct replay_settings *settings, struct hill_why *why)
+static int replay_stream(struct trace_replay_result *out, struct trace_file *file,
+                         const struct stream *in, enum placement_kind kind,
+                         const struct trace_replay_settings *settings, struct hill_why *why)
 {
     struct selections selections = {0};
     struct front front;
@@ -252,21 +254,21 @@ static uint32_t usual_gpu_slots(const struct trace_file *file)
     return slots;
 }
 
-struct replay_settings replay_defaults(const struct trace_file *file)
+struct trace_replay_settings trace_replay_defaults(const struct trace_file *file)
 {
     const struct trace_settings *t = trace_file_settings(file);
-    struct replay_settings s = {.hot = 0.6, .layer = -1, .policy = policy_defaults()};
+    struct trace_replay_settings s = {.hot = 0.6, .layer = -1, .placement = placement_defaults()};
     s.gpu_slots = usual_gpu_slots(file);
-    s.policy.rate = POLICY_LIVE_RATE;
-    s.policy.sinks = t->sinks;
-    s.policy.window = t->window;
+    s.placement.rate = PLACEMENT_LIVE_RATE;
+    s.placement.sinks = t->sinks;
+    s.placement.window = t->window;
     if (t->alpha > 0 && t->alpha <= 1)
-        s.policy.alpha = s.policy.pin = t->alpha;
+        s.placement.alpha = s.placement.pin = t->alpha;
     return s;
 }
 
-static int replay_all(struct replay_result *out, struct trace_file *file, uint32_t *order,
-                      enum policy_kind kind, const struct replay_settings *settings,
+static int replay_all(struct trace_replay_result *out, struct trace_file *file, uint32_t *order,
+                      enum placement_kind kind, const struct trace_replay_settings *settings,
                       struct hill_why *why)
 {
     uint32_t count = trace_file_count(file);
@@ -298,11 +300,12 @@ static int replay_all(struct replay_result *out, struct trace_file *file, uint32
     return 0;
 }
 
-int replay_run(struct replay_result *out, struct trace_file *file, enum policy_kind kind,
-               const struct replay_settings *settings, struct hill_why *why)
+int trace_replay_run(struct trace_replay_result *out, struct trace_file *file,
+                     enum placement_kind kind, const struct trace_replay_settings *settings,
+                     struct hill_why *why)
 {
     uint32_t count = trace_file_count(file);
-    *out = (struct replay_result){0};
+    *out = (struct trace_replay_result){0};
     if (!(settings->hot > 0 && settings->hot <= 1))
         return hill_fail(why, HILL_E_INVALID, "a hot share of %g is not in (0, 1]", settings->hot);
     uint32_t *order = calloc((size_t)count + 1, sizeof *order);
@@ -317,20 +320,20 @@ int replay_run(struct replay_result *out, struct trace_file *file, enum policy_k
     return rc;
 }
 
-double replay_hit_rate(const struct replay_result *result)
+double trace_replay_hit_rate(const struct trace_replay_result *result)
 {
     uint64_t all = result->stats.hits_hot + result->stats.hits_cold;
     return all ? (double)result->stats.hits_hot / (double)all : 1;
 }
 
-double replay_near_rate(const struct replay_result *result)
+double trace_replay_near_rate(const struct trace_replay_result *result)
 {
-    const struct policy_stats *s = &result->stats;
+    const struct placement_stats *s = &result->stats;
     uint64_t near = result->gpu_hits + s->hits_hot, all = near + s->hits_cold;
     return all ? (double)near / (double)all : 1;
 }
 
-void replay_add(struct replay_result *sum, const struct replay_result *one)
+void trace_replay_add(struct trace_replay_result *sum, const struct trace_replay_result *one)
 {
     add_stats(&sum->stats, &one->stats);
     sum->gpu_hits += one->gpu_hits;

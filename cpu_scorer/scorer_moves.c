@@ -1,7 +1,7 @@
 /*
- * cpu_scorer/pipeline_moves.c - placement by a policy: what moves up and down between queries.
+ * cpu_scorer/scorer_moves.c - placement by a policy: what moves up and down between queries.
  *
- * What: each layer of a sequence that is placed by a policy (placement/policy_bkp.c) has one of its
+ * What: each layer of a sequence that is placed by a policy (placement/placement_bkp.c) has one of its
  * own. It is told which entries each answered query had to upload or named in the hot pool, since
  * what the GPU has kept costs nothing wherever else it lies, and orders a batch of moves; nothing
  * new is ordered before that batch is over, the policy only counts meanwhile.
@@ -12,7 +12,7 @@
  * more. The drive reads nothing for it, and the copies stay in the cold pool.
  *
  * Moving down follows: an entry whose copy is still in the cold pool by COMMIT of that slot and the
- * flip, at once; the others by DEMOTE, completion, COMMIT and flip (pipeline_agent.c). Until that
+ * flip, at once; the others by DEMOTE, completion, COMMIT and flip (scorer_agent.c). Until that
  * is over a layer has up to MOVES_UP more hot tokens than its target; the reservation has a block
  * for that, and where it is used up nothing comes up. So M_0 is never exceeded.
  *
@@ -20,16 +20,16 @@
  * RELEASE and AGENT_QUERY share an ordered ring. Failure: what finds no room stays where it is, and
  * the policy is told so.
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-static struct policy_settings settings_of(const struct pipeline *p, const struct sequence *s)
+static struct placement_settings settings_of(const struct scorer *p, const struct sequence *s)
 {
-    struct policy_settings out = policy_defaults();
+    struct placement_settings out = placement_defaults();
     double k = kv_budget_tokens(&s->settings, s->max_tokens);
     out.max_tokens = s->max_tokens;
     out.sinks = s->settings.sinks;
@@ -41,9 +41,9 @@ static struct policy_settings settings_of(const struct pipeline *p, const struct
     return out;
 }
 
-int moves_begin(struct pipeline *p, struct sequence *s)
+int moves_begin(struct scorer *p, struct sequence *s)
 {
-    struct policy_settings settings = settings_of(p, s);
+    struct placement_settings settings = settings_of(p, s);
     uint64_t n = (uint64_t)p->config.geometry.n_layers * s->max_tokens;
     s->kept = malloc(n * sizeof *s->kept);
     int rc = s->kept ? 0 : HILL_E_NOMEM;
@@ -51,28 +51,28 @@ int moves_begin(struct pipeline *p, struct sequence *s)
         s->kept[i] = COLD_NONE;
     for (uint32_t layer = 0; rc == 0 && layer < p->config.geometry.n_layers; layer++) {
         s->layers[layer].kept = s->kept + (uint64_t)layer * s->max_tokens;
-        rc = policy_create(&s->layers[layer].policy, POLICY_BKP, &settings, NULL);
+        rc = placement_create(&s->layers[layer].policy, PLACEMENT_BKP, &settings, NULL);
     }
     if (rc)
         moves_end(p, s);
     return rc;
 }
 
-void moves_end(struct pipeline *p, struct sequence *s)
+void moves_end(struct scorer *p, struct sequence *s)
 {
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++) {
-        policy_destroy(s->layers[layer].policy);
+        placement_destroy(s->layers[layer].policy);
         s->layers[layer].policy = NULL;
     }
     free(s->kept);
     s->kept = NULL;
 }
 
-uint64_t moves_bounced(const struct pipeline *p, const struct sequence *s)
+uint64_t moves_bounced(const struct scorer *p, const struct sequence *s)
 {
     uint64_t sum = 0;
     for (uint32_t layer = 0; s->kept && layer < p->config.geometry.n_layers; layer++)
-        sum += policy_stats(s->layers[layer].policy)->bounced;
+        sum += placement_stats(s->layers[layer].policy)->bounced;
     return sum;
 }
 
@@ -85,8 +85,8 @@ static bool is_idle(const struct layer_state *l)
 
 /* What is to go down, as far as the batch has room; the rest is given up: the policy orders it
  * again. */
-static void take_demoted(struct pipeline *p, struct sequence *s, uint32_t layer,
-                         const struct policy_moves *moves)
+static void take_demoted(struct scorer *p, struct sequence *s, uint32_t layer,
+                         const struct placement_moves *moves)
 {
     struct layer_state *l = &s->layers[layer];
     for (uint32_t i = 0; i < moves->n_demoted; i++) {
@@ -96,30 +96,30 @@ static void take_demoted(struct pipeline *p, struct sequence *s, uint32_t layer,
         if (l->n_down < MOVES_DOWN)
             l->down[l->n_down++] = position;
         else
-            policy_place(l->policy, position, true);
+            placement_place(l->policy, position, true);
     }
 }
 
 /* How many of `n` tokens may be hot. A beta that has fallen is followed a batch at a time. */
 static uint32_t hot_target(struct sequence *s, const struct layer_state *l, uint32_t n)
 {
-    uint32_t target = placement_hot_target(&s->placement, n), hot = policy_hot_tokens(l->policy);
+    uint32_t target = hot_share_target(&s->share, n), hot = placement_hot_tokens(l->policy);
     uint32_t least = hot > MOVES_DOWN / 2 ? hot - MOVES_DOWN / 2 : 0;
-    if (!s->placement.adapts || policy_tokens(l->policy) == 0 || target > least)
+    if (!s->share.adapts || placement_tokens(l->policy) == 0 || target > least)
         return target;
-    return least < s->placement.limit ? least : s->placement.limit;
+    return least < s->share.limit ? least : s->share.limit;
 }
 
 /* Tell the policy of tokens up to `n` that it does not know yet. */
-static void grow(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n)
+static void grow(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t n)
 {
     struct layer_state *l = &s->layers[layer];
-    struct policy_moves moves;
+    struct placement_moves moves;
     if (n < s->prompt_tokens)
         return; /* the first that it hears of is the whole prompt */
-    while (policy_tokens(l->policy) < n) {
-        uint32_t known = policy_tokens(l->policy), to = known ? n : s->prompt_tokens;
-        int rc = policy_append(l->policy, to - known, hot_target(s, l, to), &moves);
+    while (placement_tokens(l->policy) < n) {
+        uint32_t known = placement_tokens(l->policy), to = known ? n : s->prompt_tokens;
+        int rc = placement_append(l->policy, to - known, hot_target(s, l, to), &moves);
         take_demoted(p, s, layer, &moves);
         if (rc)
             return; /* out of memory: what was ordered stands, and it is tried again */
@@ -129,10 +129,10 @@ static void grow(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_
 /* ---- down --------------------------------------------------------------------------------- */
 
 /* Entries whose copy is in the cold pool: their slots count again. */
-static int recommit(struct pipeline *p, struct sequence *s, uint32_t layer)
+static int recommit(struct scorer *p, struct sequence *s, uint32_t layer)
 {
     struct layer_state *l = &s->layers[layer];
-    uint32_t slots[MOVES_DOWN], n = 0, left = 0, list = pipeline_list(p, s->index, layer);
+    uint32_t slots[MOVES_DOWN], n = 0, left = 0, list = scorer_list(p, s->index, layer);
     for (uint32_t i = 0; i < l->n_down; i++)
         if (l->kept[l->down[i]] != COLD_NONE)
             slots[n++] = l->kept[l->down[i]];
@@ -153,7 +153,7 @@ static int recommit(struct pipeline *p, struct sequence *s, uint32_t layer)
     return 1;
 }
 
-static int go_down(struct pipeline *p, struct sequence *s, uint32_t layer)
+static int go_down(struct scorer *p, struct sequence *s, uint32_t layer)
 {
     struct layer_state *l = &s->layers[layer];
     int moved = recommit(p, s, layer);
@@ -171,7 +171,7 @@ static int go_down(struct pipeline *p, struct sequence *s, uint32_t layer)
 /* ---- up ----------------------------------------------------------------------------------- */
 
 /* The entry of a position that was fetched for the query. NULL: it was not. */
-static const void *staged(const struct pipeline *p, uint32_t position)
+static const void *staged(const struct scorer *p, uint32_t position)
 {
     uint32_t low = 0, n = p->n_fetches;
     while (n > 1) {
@@ -186,11 +186,11 @@ static const void *staged(const struct pipeline *p, uint32_t position)
 
 /* What the query has just fetched becomes hot: copy and digest, flip, and the cold slots stop
  * counting. */
-static void come_up(struct pipeline *p, struct sequence *s, uint32_t layer,
-                    const struct policy_moves *moves)
+static void come_up(struct scorer *p, struct sequence *s, uint32_t layer,
+                    const struct placement_moves *moves)
 {
     struct layer_state *l = &s->layers[layer];
-    uint32_t slots[MOVES_UP], n = 0, list = pipeline_list(p, s->index, layer);
+    uint32_t slots[MOVES_UP], n = 0, list = scorer_list(p, s->index, layer);
     void *room; /* first: without room in the ring nothing flips */
     bool full =
         shm_ring_reserve(&p->io.rings[RING_COMMAND],
@@ -203,33 +203,33 @@ static void come_up(struct pipeline *p, struct sequence *s, uint32_t layer,
         const void *entry = staged(p, position);
         if (full || n == MOVES_UP || hkm_tag(word) != HKM_COLD || !entry ||
             hkm_append(&p->hkm, s->index, layer, position, 1, entry) == 0) {
-            policy_place(l->policy, position, false); /* new tokens have taken the room */
+            placement_place(l->policy, position, false); /* new tokens have taken the room */
             continue;
         }
         cold_map_uncommit(&p->cold, list, hkm_slot(word));
         l->kept[position] = slots[n++] = hkm_slot(word);
     }
     if (n && agent_push_slots(p, RECORD_RELEASE, s->index, layer, slots, n))
-        pipeline_fail(p, s, HILL_E_PEER_GONE, "telling the CSD agent what moved up in layer %u",
-                      layer);
+        scorer_fail(p, s, HILL_E_PEER_GONE, "telling the CSD agent what moved up in layer %u",
+                    layer);
     s->stats.promoted += n;
 }
 
-void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *missed,
+void moves_note(struct scorer *p, struct sequence *s, uint32_t layer, const uint32_t *missed,
                 uint32_t n)
 {
     struct layer_state *l = &s->layers[layer];
-    struct policy_moves moves;
+    struct placement_moves moves;
     if (!l->policy)
         return;
-    uint32_t known = policy_tokens(l->policy), n_known = n;
+    uint32_t known = placement_tokens(l->policy), n_known = n;
     while (n_known && missed[n_known - 1] >= known)
         n_known--; /* newer than what the policy was told: hot anyway */
     if (!is_idle(l) || p->agent_status || s->status) {
-        policy_watch(l->policy, missed, n_known);
+        placement_watch(l->policy, missed, n_known);
         return;
     }
-    if (policy_step(l->policy, missed, n_known, NULL, MOVES_UP, &moves))
+    if (placement_step(l->policy, missed, n_known, NULL, MOVES_UP, &moves))
         return;
     take_demoted(p, s, layer, &moves);
     come_up(p, s, layer, &moves);
@@ -237,18 +237,18 @@ void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const ui
 
 /* ---- the pump ----------------------------------------------------------------------------- */
 
-static int pump_layer(struct pipeline *p, struct sequence *s, uint32_t layer)
+static int pump_layer(struct scorer *p, struct sequence *s, uint32_t layer)
 {
     struct layer_state *l = &s->layers[layer];
     int moved = 0;
-    if (is_idle(l) && l->appended >= policy_tokens(l->policy) + MOVE_TOKENS_MIN)
+    if (is_idle(l) && l->appended >= placement_tokens(l->policy) + MOVE_TOKENS_MIN)
         grow(p, s, layer, l->appended);
-    if (l->n_down && l->moving == 0 && !pipeline_reading(s, layer))
+    if (l->n_down && l->moving == 0 && !scorer_reading(s, layer))
         moved |= go_down(p, s, layer);
     return moved;
 }
 
-int moves_pump(struct pipeline *p, struct sequence *s)
+int moves_pump(struct scorer *p, struct sequence *s)
 {
     uint32_t n = p->config.geometry.n_layers;
     for (uint32_t i = 0; i < n; i++) {

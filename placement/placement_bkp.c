@@ -1,5 +1,5 @@
 /*
- * placement/policy_bkp.c - bidirectional KV pools (paper, 4.2), with what keeps tokens from bouncing.
+ * placement/placement_bkp.c - bidirectional KV pools (paper, 4.2), with what keeps tokens from bouncing.
  *
  * (1) Temporal-aware pinning: the newest `pin` of the tokens, at most a sixteenth of the capacity,
  * stay hot, and so do the forced ones. (2) Hit-rate table: a u16 per token (2N bytes). A selection
@@ -16,7 +16,7 @@
  * over 2N bytes every half-life. Without a rate in the settings it is N / RATE_SHARE, at least
  * RATE_LEAST.
  */
-#include "placement/policy_internal.h"
+#include "placement/placement_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,33 +46,33 @@ struct own {
     uint32_t histogram[BUCKETS + 1]; /* of tokens in play by bucket; the last: the others */
 };
 
-static uint32_t queue_room(const struct policy_settings *s)
+static uint32_t queue_room(const struct placement_settings *s)
 {
     return s->max_tokens / QUEUE_SHARE + QUEUE_LEAST;
 }
 
-static uint32_t rate_of(const struct policy_settings *s, uint32_t n_tokens)
+static uint32_t rate_of(const struct placement_settings *s, uint32_t n_tokens)
 {
     uint32_t share = n_tokens / RATE_SHARE;
     return s->rate ? s->rate : share > RATE_LEAST ? share : RATE_LEAST;
 }
 
-static uint32_t best_room(const struct policy_settings *s)
+static uint32_t best_room(const struct placement_settings *s)
 {
     uint32_t rate = rate_of(s, s->max_tokens);
     return rate < s->max_tokens ? rate : s->max_tokens;
 }
 
-static uint64_t own_bytes(const struct policy_settings *s)
+static uint64_t own_bytes(const struct placement_settings *s)
 {
     return sizeof(struct own) + (uint64_t)s->max_tokens * sizeof(uint16_t) +
            (uint64_t)queue_room(s) * (sizeof(uint32_t) + sizeof(uint16_t)) +
            (uint64_t)best_room(s) * sizeof(uint32_t);
 }
 
-static int create(struct policy *p)
+static int create(struct placement *p)
 {
-    const struct policy_settings *s = &p->settings;
+    const struct placement_settings *s = &p->settings;
     struct own *own = p->own = calloc(1, sizeof *own);
     if (own == NULL)
         return HILL_E_NOMEM;
@@ -89,7 +89,7 @@ static int create(struct policy *p)
     return own->counts && own->queue && own->queue_counts && own->best ? 0 : HILL_E_NOMEM;
 }
 
-static void destroy(struct policy *p)
+static void destroy(struct placement *p)
 {
     struct own *own = p->own;
     if (own == NULL)
@@ -103,7 +103,7 @@ static void destroy(struct policy *p)
 
 /* ---- counts ------------------------------------------------------------------------------- */
 
-static void age(struct policy *p)
+static void age(struct placement *p)
 {
     struct own *own = p->own;
     own->weight *= own->growth;
@@ -117,7 +117,7 @@ static void age(struct policy *p)
     own->protected_from = (uint16_t)(own->protected_from >> 1);
 }
 
-static void watch(struct policy *p, const uint32_t *selected, uint32_t n)
+static void watch(struct placement *p, const uint32_t *selected, uint32_t n)
 {
     struct own *own = p->own;
     age(p);
@@ -132,7 +132,7 @@ static void watch(struct policy *p, const uint32_t *selected, uint32_t n)
 
 /* Positions from here on are pinned; at most a sixteenth of the capacity (README.md says why), and
  * never more than fits beside the sinks. */
-static uint32_t pinned_from(const struct policy *p)
+static uint32_t pinned_from(const struct placement *p)
 {
     uint32_t pin = (uint32_t)ceil(p->settings.pin * p->n_tokens), from;
     if (pin > p->capacity / PIN_SHARE)
@@ -143,7 +143,7 @@ static uint32_t pinned_from(const struct policy *p)
     return from < p->forced_from ? from : p->forced_from;
 }
 
-static bool is_resting(const struct policy *p, uint32_t position)
+static bool is_resting(const struct placement *p, uint32_t position)
 {
     return p->moved[position] && p->step - p->moved[position] < p->settings.rest_steps;
 }
@@ -166,7 +166,7 @@ static int by_count(const void *a, const void *b, void *context)
     return x < y ? -1 : x > y;
 }
 
-static void fill_queue(struct policy *p)
+static void fill_queue(struct placement *p)
 {
     struct own *own = p->own;
     uint32_t to = pinned_from(p), n = 0, taken = 0, bucket = 0;
@@ -195,29 +195,29 @@ static void fill_queue(struct policy *p)
     own->queue_step = p->step;
 }
 
-/* The next of the queue that can go down, left there; POLICY_NONE: used up. for_room: a new token
+/* The next of the queue that can go down, left there; PLACEMENT_NONE: used up. for_room: a new token
  * needs its place, so rest and protection do not count. */
-static uint32_t queue_head(struct policy *p, uint32_t pinned, bool for_room)
+static uint32_t queue_head(struct placement *p, uint32_t pinned, bool for_room)
 {
     struct own *own = p->own;
     for (; own->queue_next < own->queue_count; own->queue_next++) {
         uint32_t head = own->queue[own->queue_next], count = own->counts[head];
-        if (head >= pinned || policy_is_forced(p, head) || !p->hot[head] ||
+        if (head >= pinned || placement_is_forced(p, head) || !p->hot[head] ||
             count > own->queue_counts[own->queue_next])
             continue; /* pinned, gone, or selected since: no longer one of the lowest */
         if (for_room || (!is_resting(p, head) && count < own->protected_from))
             return head;
     }
-    return POLICY_NONE;
+    return PLACEMENT_NONE;
 }
 
-static uint32_t lowest(struct policy *p, bool for_room, bool *filled)
+static uint32_t lowest(struct placement *p, bool for_room, bool *filled)
 {
     struct own *own = p->own;
     uint32_t pinned = pinned_from(p);
     bool stale = p->step - own->queue_step > QUEUE_STEPS;
-    uint32_t head = stale ? POLICY_NONE : queue_head(p, pinned, for_room);
-    if (head == POLICY_NONE && !*filled) {
+    uint32_t head = stale ? PLACEMENT_NONE : queue_head(p, pinned, for_room);
+    if (head == PLACEMENT_NONE && !*filled) {
         fill_queue(p);
         *filled = true;
         head = queue_head(p, pinned, for_room);
@@ -225,7 +225,7 @@ static uint32_t lowest(struct policy *p, bool for_room, bool *filled)
     return head;
 }
 
-static uint32_t victim(struct policy *p)
+static uint32_t victim(struct placement *p)
 {
     bool filled = false;
     return lowest(p, true, &filled);
@@ -253,14 +253,14 @@ static void sink_best(struct own *own, uint32_t count)
 
 /* The `limit` cold tokens with the highest counts above `threshold`, into own->best, highest
  * first (newest first among equals). */
-static uint32_t find_candidates(struct policy *p, const uint32_t *selected, uint32_t n,
+static uint32_t find_candidates(struct placement *p, const uint32_t *selected, uint32_t n,
                                 uint32_t threshold, uint32_t limit)
 {
     struct own *own = p->own;
     uint32_t count = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t position = selected[i];
-        if (p->hot[position] || policy_is_forced(p, position) ||
+        if (p->hot[position] || placement_is_forced(p, position) ||
             own->counts[position] <= threshold || is_resting(p, position))
             continue;
         if (count < limit) {
@@ -281,17 +281,17 @@ static uint32_t find_candidates(struct policy *p, const uint32_t *selected, uint
     return count;
 }
 
-static int step(struct policy *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
+static int step(struct placement *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
                 uint32_t rate)
 {
     struct own *own = p->own;
     bool filled = false;
     uint32_t margin = (uint32_t)(p->settings.margin * own->weight);
-    uint32_t down = p->n_hot < p->capacity ? POLICY_NONE : lowest(p, false, &filled);
+    uint32_t down = p->n_hot < p->capacity ? PLACEMENT_NONE : lowest(p, false, &filled);
     (void)scores;
-    if (p->n_hot >= p->capacity && down == POLICY_NONE)
+    if (p->n_hot >= p->capacity && down == PLACEMENT_NONE)
         return 0; /* nothing may go down */
-    uint32_t threshold = down == POLICY_NONE ? 0 : own->counts[down] + margin;
+    uint32_t threshold = down == PLACEMENT_NONE ? 0 : own->counts[down] + margin;
     uint32_t limit = rate_of(&p->settings, p->n_tokens);
     limit = rate < limit ? rate : limit;
     limit = limit < own->best_room ? limit : own->best_room;
@@ -300,19 +300,19 @@ static int step(struct policy *p, const uint32_t *selected, uint32_t n, const ui
         int rc = 0;
         if (p->n_hot >= p->capacity) {
             down = lowest(p, false, &filled);
-            if (down == POLICY_NONE || own->counts[own->best[i]] <= own->counts[down] + margin)
+            if (down == PLACEMENT_NONE || own->counts[own->best[i]] <= own->counts[down] + margin)
                 break;
-            rc = policy_demote(p, down);
+            rc = placement_demote(p, down);
         }
         if (rc == 0)
-            rc = policy_promote(p, own->best[i]);
+            rc = placement_promote(p, own->best[i]);
         if (rc)
             return rc;
     }
     return 0;
 }
 
-static void trimmed(struct policy *p)
+static void trimmed(struct placement *p)
 {
     struct own *own = p->own;
     memset(own->counts + p->n_tokens, 0,
@@ -320,11 +320,11 @@ static void trimmed(struct policy *p)
     own->queue_count = own->queue_next = 0; /* it may name tokens that are gone */
 }
 
-const struct policy_ops policy_bkp_ops = {.name = "bkp",
-                                          .bytes = own_bytes,
-                                          .create = create,
-                                          .destroy = destroy,
-                                          .trimmed = trimmed,
-                                          .watch = watch,
-                                          .step = step,
-                                          .victim = victim};
+const struct placement_ops placement_bkp_ops = {.name = "bkp",
+                                                .bytes = own_bytes,
+                                                .create = create,
+                                                .destroy = destroy,
+                                                .trimmed = trimmed,
+                                                .watch = watch,
+                                                .step = step,
+                                                .victim = victim};

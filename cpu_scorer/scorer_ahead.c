@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/pipeline_ahead.c - what selections hold until they have been read, and what guessed
+ * cpu_scorer/scorer_ahead.c - what selections hold until they have been read, and what guessed
  * queries bring ahead.
  *
  * A query says by its kind which earlier selections of its sequence the attention has read: an
@@ -13,17 +13,17 @@
  * what it needs; the rest is free, and what the guess had missed is brought late. Entries do not
  * change, so what has moved between the tiers meanwhile does not matter: a guess holds copies.
  *
- * Who calls it: pipeline_query.c, pipeline_append.c. Concurrency and failure: as pipeline.h says.
+ * Who calls it: scorer_query.c, scorer_append.c. Concurrency and failure: as scorer.h says.
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <stdlib.h>
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-int ahead_create(struct pipeline *p, struct sequence *s)
+int ahead_create(struct scorer *p, struct sequence *s)
 {
-    const struct pipeline_config *c = &p->config;
+    const struct scorer_config *c = &p->config;
     s->held[0].staging = calloc(c->gpu_slots, sizeof(uint32_t));
     if (!s->held[0].staging)
         return HILL_E_NOMEM;
@@ -50,7 +50,7 @@ void ahead_destroy(struct sequence *s)
     free(s->guess_found);
 }
 
-void ahead_begin(struct pipeline *p, struct sequence *s)
+void ahead_begin(struct scorer *p, struct sequence *s)
 {
     uint32_t n = s->guess_chosen ? p->config.geometry.n_layers : 0;
     for (uint32_t layer = 0; layer < n; layer++)
@@ -65,14 +65,14 @@ void ahead_begin(struct pipeline *p, struct sequence *s)
 
 /* ---- what has been read -------------------------------------------------------------------- */
 
-static void release(struct pipeline *p, struct holding *h)
+static void release(struct scorer *p, struct holding *h)
 {
     shm_arena_give(p->io.staging, h->n_staging, h->staging);
     h->n_staging = 0;
     h->reading = false;
 }
 
-static void drop_guess(struct pipeline *p, struct guess *g)
+static void drop_guess(struct scorer *p, struct guess *g)
 {
     for (uint32_t i = 0; g->there && i < g->n; i++)
         if (g->staging[i] != GUESS_NONE)
@@ -80,7 +80,7 @@ static void drop_guess(struct pipeline *p, struct guess *g)
     g->there = false;
 }
 
-void ahead_release(struct pipeline *p, struct sequence *s, const struct record_query *q)
+void ahead_release(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     if (q->kind == QUERY_EXACT) {
         release(p, &s->held[0]);
@@ -101,7 +101,7 @@ void ahead_reads_done(struct sequence *s)
     s->held[0].reading = s->held[1].reading = false;
 }
 
-void ahead_release_all(struct pipeline *p, struct sequence *s)
+void ahead_release_all(struct scorer *p, struct sequence *s)
 {
     release(p, &s->held[0]);
     release(p, &s->held[1]);
@@ -110,11 +110,11 @@ void ahead_release_all(struct pipeline *p, struct sequence *s)
 
 /* ---- a guess ------------------------------------------------------------------------------- */
 
-int ahead_plan(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t k)
+int ahead_plan(struct scorer *p, struct sequence *s, const struct record_query *q, uint32_t k)
 {
     struct guess *g = &s->guess;
     uint32_t n = 0, layer = q->header.layer;
-    gpu_slots_find(&p->gpu, pipeline_list(p, s->index, layer), p->positions, k, p->slots);
+    gpu_slots_find(&p->gpu, scorer_list(p, s->index, layer), p->positions, k, p->slots);
     for (uint32_t i = 0; i < k; i++) {
         uint32_t word = hkm_location(&p->hkm, s->index, layer, p->positions[i]);
         bool in_place = s->reads_hot && hkm_tag(word) == HKM_HOT;
@@ -132,7 +132,7 @@ int ahead_plan(struct pipeline *p, struct sequence *s, const struct record_query
         if (g->staging[i] == GUESS_NONE)
             continue;
         g->staging[i] = p->missed[g->staging[i]];
-        rc = rc ? rc : pipeline_bring(p, s, layer, g->positions[i], g->staging[i]);
+        rc = rc ? rc : scorer_bring(p, s, layer, g->positions[i], g->staging[i]);
     }
     return rc;
 }
@@ -143,7 +143,7 @@ void ahead_keep(struct sequence *s, const struct record_query *q)
     s->guess.layer = q->header.layer;
 }
 
-void ahead_lose(struct pipeline *p, struct sequence *s)
+void ahead_lose(struct scorer *p, struct sequence *s)
 {
     if (p->query.fetches_open)
         s->guess.there = false; /* its slots are lost with the agent, until the next epoch */
@@ -174,7 +174,7 @@ void ahead_compare(struct sequence *s, const struct record_query *q, const uint3
 
 /* Staging slots that the guess has filled for these uploads; p->filled says for which. Returns how
  * many are missing. */
-static uint32_t take_over(struct pipeline *p, struct sequence *s, uint32_t k)
+static uint32_t take_over(struct scorer *p, struct sequence *s, uint32_t k)
 {
     struct guess *g = &s->guess;
     uint32_t upload = 0, at = 0, missing = 0;
@@ -195,7 +195,7 @@ static uint32_t take_over(struct pipeline *p, struct sequence *s, uint32_t k)
     return missing;
 }
 
-int ahead_take_staging(struct pipeline *p, struct sequence *s, uint32_t k, uint32_t n_uploads)
+int ahead_take_staging(struct scorer *p, struct sequence *s, uint32_t k, uint32_t n_uploads)
 {
     struct holding *h = &s->held[0];
     if (!p->config.speculates) {

@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/pipeline_keys.c - a query of a policy that evaluates FP16 keys on the CPU: h2o and
+ * cpu_scorer/scorer_keys.c - a query of a policy that evaluates FP16 keys on the CPU: h2o and
  * oracle look at all of them (mass_table.h), prefetch at a part of the columns of all of them
  * (kv/partial.h), leoam at those of the chunks that its bounds name (chunk_table.h).
  *
@@ -8,11 +8,11 @@
  * KV_KEY_WINDOWS on their way while the scoring threads evaluate the hot blocks and then the
  * windows that have arrived. Windows are given again when they have been evaluated. What came over
  * is counted as link_key by its completions. The query is open meanwhile, so that nothing of the
- * tables moves. Who calls it: pipeline_query.c and, for completions, pipeline_agent.c; data thread
+ * tables moves. Who calls it: scorer_query.c and, for completions, scorer_agent.c; data thread
  * alone. Failure: a query that fails waits until no command of it is out any more, since the agent
  * may still be writing into a window.
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,7 @@ struct key_eval {
     enum key_job job;              /* in the pool's hands */
     bool hot_done;
     /* what the pool's job reads */
-    struct pipeline *pipeline;
+    struct scorer *scorer;
     uint32_t n_blocks, sequence, layer, list;
     struct key_piece *pieces; /* [pieces_max] */
     uint32_t n_pieces;
@@ -75,35 +75,35 @@ struct key_eval {
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-static uint32_t pieces_max(const struct pipeline_config *c)
+static uint32_t pieces_max(const struct scorer_config *c)
 {
     uint32_t key_bytes = kv_plane_key_bytes(&c->geometry, c->policy);
     return c->key_window_bytes / (key_bytes * PIECE_SLOTS) + RANGES_MAX + 1;
 }
 
 /* Ranges of a query: a stripe's, or candidates' that do not lie together. */
-static uint32_t ranges_max(const struct pipeline *p)
+static uint32_t ranges_max(const struct scorer *p)
 {
     uint32_t chunked = p->config.ctx_tokens + 1;
     return p->config.policy == KV_POLICY_LEOAM && p->cold.n_stripes ? chunked
                                                                     : p->cold.n_stripes + 1;
 }
 
-static uint64_t columns_of_all(const struct pipeline_config *c)
+static uint64_t columns_of_all(const struct scorer_config *c)
 {
     return (uint64_t)c->n_sequences * c->geometry.n_layers * c->geometry.n_kv_heads *
            kv_partial_dims(&c->geometry);
 }
 
-int keys_create(struct pipeline *p)
+int keys_create(struct scorer *p)
 {
-    const struct pipeline_config *c = &p->config;
+    const struct scorer_config *c = &p->config;
     if (!kv_policy_reads_keys(c->policy))
         return 0;
     struct key_eval *e = p->keys = calloc(1, sizeof *e);
     if (!e)
         return HILL_E_NOMEM;
-    e->pipeline = p;
+    e->scorer = p;
     e->key_halves = kv_plane_key_bytes(&c->geometry, c->policy) / 2;
     e->ranges = calloc(ranges_max(p), sizeof *e->ranges);
     e->pieces = calloc(pieces_max(c), sizeof *e->pieces);
@@ -122,7 +122,7 @@ int keys_create(struct pipeline *p)
     return mass_table_create(&e->mass, &g, c->mass, c->ctx_tokens, c->n_sequences);
 }
 
-void keys_destroy(struct pipeline *p)
+void keys_destroy(struct scorer *p)
 {
     if (!p->keys)
         return;
@@ -136,7 +136,7 @@ void keys_destroy(struct pipeline *p)
     p->keys = NULL;
 }
 
-void keys_begin(struct pipeline *p, struct sequence *s)
+void keys_begin(struct scorer *p, struct sequence *s)
 {
     if (p->keys && p->keys->mass)
         mass_table_clear(p->keys->mass, s->index);
@@ -144,14 +144,14 @@ void keys_begin(struct pipeline *p, struct sequence *s)
 
 /* ---- parts of keys -------------------------------------------------------------------------- */
 
-static uint16_t *columns_of(const struct pipeline *p, uint32_t sequence, uint32_t layer)
+static uint16_t *columns_of(const struct scorer *p, uint32_t sequence, uint32_t layer)
 {
     uint64_t each = (uint64_t)p->config.geometry.n_kv_heads * kv_partial_dims(&p->config.geometry);
-    return p->keys->columns + pipeline_list(p, sequence, layer) * each;
+    return p->keys->columns + scorer_list(p, sequence, layer) * each;
 }
 
 /* The first keys of a layer say which columns are kept, for the drive's plane too. */
-void keys_look(struct pipeline *p, struct sequence *s, const struct record_append *r)
+void keys_look(struct scorer *p, struct sequence *s, const struct record_append *r)
 {
     uint32_t n = r->n_tokens < KV_PARTIAL_TOKENS ? r->n_tokens : KV_PARTIAL_TOKENS;
     if (p->keys && p->keys->columns && r->first == 0 && p->append_done == 0)
@@ -159,7 +159,7 @@ void keys_look(struct pipeline *p, struct sequence *s, const struct record_appen
                            p->hkm.entry_bytes / 2, n, columns_of(p, s->index, r->header.layer));
 }
 
-bool keys_fill_plane(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n,
+bool keys_fill_plane(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t n,
                      const uint8_t *entries, const uint32_t *positions, uint8_t *plane)
 {
     uint32_t key_bytes = p->keys ? 2 * p->keys->key_halves : 0;
@@ -179,7 +179,7 @@ bool keys_fill_plane(struct pipeline *p, struct sequence *s, uint32_t layer, uin
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
+void keys_append(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
                  const uint8_t *entries)
 {
     if (p->keys && p->keys->chunks)
@@ -190,7 +190,7 @@ void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_
 /* ---- what is to be read --------------------------------------------------------------------- */
 
 /* The used part of each of the list's stripes, up to its last committed slot. */
-static void list_stripes(struct pipeline *p, struct key_eval *e)
+static void list_stripes(struct scorer *p, struct key_eval *e)
 {
     const struct cold_list *l = &p->cold.lists[e->list];
     uint32_t slots = p->cold.stripe_slots;
@@ -216,8 +216,7 @@ static int slot_order(const void *a, const void *b)
 }
 
 /* Do b's pages follow a's, or begin in them? Then one range costs no more than two. */
-static bool pages_meet(const struct pipeline *p, const struct key_range *a,
-                       const struct key_range *b)
+static bool pages_meet(const struct scorer *p, const struct key_range *a, const struct key_range *b)
 {
     uint64_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
     uint64_t end = (a->first_slot % p->cold.stripe_slots + a->n_slots) * key_bytes;
@@ -227,7 +226,7 @@ static bool pages_meet(const struct pipeline *p, const struct key_range *a,
 }
 
 /* Runs of the candidates' cold slots, by position; true: that is the order of their slots too. */
-static bool list_runs(struct pipeline *p, struct key_eval *e, struct pipeline_candidates *c)
+static bool list_runs(struct scorer *p, struct key_eval *e, struct scorer_candidates *c)
 {
     bool ascending = true;
     uint32_t n_chunks, end = 0; /* of the last run */
@@ -255,7 +254,7 @@ static bool list_runs(struct pipeline *p, struct key_eval *e, struct pipeline_ca
 }
 
 /* The candidates' cold slots, as few ranges as their pages allow. */
-static void list_candidates(struct pipeline *p, struct key_eval *e, struct pipeline_candidates *c)
+static void list_candidates(struct scorer *p, struct key_eval *e, struct scorer_candidates *c)
 {
     bool ascending = list_runs(p, e, c);
     uint32_t n = e->n_ranges;
@@ -276,8 +275,7 @@ static void list_candidates(struct pipeline *p, struct key_eval *e, struct pipel
 }
 
 /* How many of `left` slots from `slot` on fit `room` bytes of whole pages. */
-static uint32_t slots_that_fit(const struct pipeline *p, uint32_t slot, uint32_t left,
-                               uint64_t room)
+static uint32_t slots_that_fit(const struct scorer *p, uint32_t slot, uint32_t left, uint64_t room)
 {
     uint32_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
     uint64_t at = (uint64_t)(slot % p->cold.stripe_slots) * key_bytes % KV_PAGE_BYTES;
@@ -285,7 +283,7 @@ static uint32_t slots_that_fit(const struct pipeline *p, uint32_t slot, uint32_t
     return fit < left ? (uint32_t)fit : left;
 }
 
-static uint64_t range_pages(const struct pipeline *p, const struct key_range *r)
+static uint64_t range_pages(const struct scorer *p, const struct key_range *r)
 {
     uint32_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
     return kv_key_pages((uint64_t)(r->first_slot % p->cold.stripe_slots) * key_bytes, r->n_slots,
@@ -293,7 +291,7 @@ static uint64_t range_pages(const struct pipeline *p, const struct key_range *r)
 }
 
 /* How much of a window is used: half of what is left, within its size. */
-static uint64_t window_room(const struct pipeline *p, const struct key_eval *e)
+static uint64_t window_room(const struct scorer *p, const struct key_eval *e)
 {
     uint64_t most = p->config.key_window_bytes, half = e->bytes_left / 2;
     uint64_t room = half > KV_KEY_LAST_BYTES ? half : KV_KEY_LAST_BYTES;
@@ -302,7 +300,7 @@ static uint64_t window_room(const struct pipeline *p, const struct key_eval *e)
 
 /* Fill the window's ranges from what is left; where the reading goes on is in *range and *slot.
  * Returns the bytes of their pages. */
-static uint64_t fill_window(struct pipeline *p, struct key_eval *e, struct key_window *w,
+static uint64_t fill_window(struct scorer *p, struct key_eval *e, struct key_window *w,
                             uint32_t most, uint32_t *range, uint32_t *slot)
 {
     uint64_t used = 0, room = window_room(p, e);
@@ -325,7 +323,7 @@ static uint64_t fill_window(struct pipeline *p, struct key_eval *e, struct key_w
 }
 
 /* Have the next window filled, when it is free and something is left: 1, 0, or an error. */
-static int push_read(struct pipeline *p, const struct record_query *q)
+static int push_read(struct scorer *p, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
     struct key_window *w = &e->windows[e->next_read];
@@ -359,7 +357,7 @@ static int push_read(struct pipeline *p, const struct record_query *q)
     return 1;
 }
 
-void keys_complete(struct pipeline *p, const struct record_completion *c)
+void keys_complete(struct scorer *p, const struct record_completion *c)
 {
     struct key_eval *e = p->keys;
     for (uint32_t i = 0; e && i < KV_KEY_WINDOWS; i++) {
@@ -372,8 +370,8 @@ void keys_complete(struct pipeline *p, const struct record_completion *c)
         if (!c->status || e->status)
             return;
         e->status = c->status;
-        pipeline_fail(p, &p->sequences[p->query.sequence], c->status,
-                      "reading keys of layer %u from the drive", p->query.layer);
+        scorer_fail(p, &p->sequences[p->query.sequence], c->status,
+                    "reading keys of layer %u from the drive", p->query.layer);
         return;
     }
 }
@@ -385,7 +383,7 @@ bool keys_weighed(const struct sequence *s, const struct layer_state *l)
     return s->settings.policy != KV_POLICY_H2O || l->weighed >= s->prompt_tokens;
 }
 
-void keys_take_mass(struct pipeline *p, const struct record_mass *r)
+void keys_take_mass(struct scorer *p, const struct record_mass *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     struct layer_state *l = &s->layers[r->header.layer];
@@ -393,11 +391,11 @@ void keys_take_mass(struct pipeline *p, const struct record_mass *r)
         return;
     if (s->settings.policy != KV_POLICY_H2O || r->status || r->first != l->weighed ||
         r->n_tokens > s->prompt_tokens - l->weighed || r->n_tokens > l->appended - l->weighed) {
-        pipeline_fail(p, s, HILL_E_PROTOCOL,
-                      "attention of tokens %u..%u of layer %u came after that of %u of the "
-                      "prompt's %u (%u were appended)",
-                      r->first, r->first + r->n_tokens - 1, r->header.layer, l->weighed,
-                      s->prompt_tokens, l->appended);
+        scorer_fail(p, s, HILL_E_PROTOCOL,
+                    "attention of tokens %u..%u of layer %u came after that of %u of the "
+                    "prompt's %u (%u were appended)",
+                    r->first, r->first + r->n_tokens - 1, r->header.layer, l->weighed,
+                    s->prompt_tokens, l->appended);
         return;
     }
     mass_table_add(p->keys->mass, s->index, r->header.layer, r->first, r->n_tokens,
@@ -405,7 +403,7 @@ void keys_take_mass(struct pipeline *p, const struct record_mass *r)
     l->weighed += r->n_tokens;
 }
 
-void keys_read_mass(const struct pipeline *p, const struct sequence *s, uint32_t layer,
+void keys_read_mass(const struct scorer *p, const struct sequence *s, uint32_t layer,
                     uint32_t first, uint32_t n, float *mass)
 {
     mass_table_read(p->keys->mass, s->index, layer, first, n, mass);
@@ -416,7 +414,7 @@ void keys_read_mass(const struct pipeline *p, const struct sequence *s, uint32_t
 static void run_hot(void *context, uint32_t first, uint32_t end)
 {
     const struct key_eval *e = context;
-    const struct pipeline *p = e->pipeline;
+    const struct scorer *p = e->scorer;
     for (uint32_t i = first; i < end; i++) {
         uint32_t slot = p->blocks[i] * KV_HOT_BLOCK_TOKENS;
         mass_table_keys(e->mass, (const uint16_t *)(const void *)hkm_entry(&p->hkm, slot),
@@ -427,7 +425,7 @@ static void run_hot(void *context, uint32_t first, uint32_t end)
 /* The hot one at a position, and those behind it in the chunk that lie behind it: how many. */
 static uint32_t hot_run(const struct key_eval *e, uint32_t position, uint32_t *slot)
 {
-    const struct pipeline *p = e->pipeline;
+    const struct scorer *p = e->scorer;
     uint32_t n = 0, end = (position / KV_CHUNK_FINE + 1) * KV_CHUNK_FINE;
     for (; position + n < end && chunk_table_wants(e->chunks, position + n); n++) {
         uint32_t word = hkm_location(&p->hkm, e->sequence, e->layer, position + n);
@@ -442,7 +440,7 @@ static uint32_t hot_run(const struct key_eval *e, uint32_t position, uint32_t *s
 static void run_hot_chunks(void *context, uint32_t first, uint32_t end)
 {
     const struct key_eval *e = context;
-    const struct pipeline *p = e->pipeline;
+    const struct scorer *p = e->scorer;
     uint32_t n_chunks;
     const uint32_t *chunks = chunk_table_chunks(e->chunks, &n_chunks);
     for (uint32_t i = first; i < end; i++)
@@ -462,7 +460,7 @@ static void run_hot_chunks(void *context, uint32_t first, uint32_t end)
 static void run_hot_parts(void *context, uint32_t first, uint32_t end)
 {
     const struct key_eval *e = context;
-    const struct pipeline *p = e->pipeline;
+    const struct scorer *p = e->scorer;
     const uint16_t *columns = columns_of(p, e->sequence, e->layer);
     uint16_t part[KV_MAX_KEY_DIMS / 2];
     for (uint32_t i = first; i < end; i++)
@@ -479,7 +477,7 @@ static void run_hot_parts(void *context, uint32_t first, uint32_t end)
 static void run_pieces(void *context, uint32_t first, uint32_t end)
 {
     const struct key_eval *e = context;
-    const struct pipeline *p = e->pipeline;
+    const struct scorer *p = e->scorer;
     uint32_t positions[PIECE_SLOTS];
     for (uint32_t i = first; i < end; i++) {
         const struct key_piece *piece = &e->pieces[i];
@@ -494,7 +492,7 @@ static void run_pieces(void *context, uint32_t first, uint32_t end)
 }
 
 /* The window's keys as pieces. */
-static void list_pieces(struct pipeline *p, struct key_eval *e, uint32_t window)
+static void list_pieces(struct scorer *p, struct key_eval *e, uint32_t window)
 {
     const struct key_window *w = &e->windows[window];
     uint32_t key_bytes = kv_plane_key_bytes(&p->config.geometry, p->config.policy);
@@ -514,7 +512,7 @@ static void list_pieces(struct pipeline *p, struct key_eval *e, uint32_t window)
     }
 }
 
-static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
+static void start_job(struct scorer *p, struct key_eval *e, enum key_job job)
 {
     struct work_job work = {.context = e};
     uint64_t key_bytes = 2 * kv_key_dims(&p->config.geometry);
@@ -536,7 +534,7 @@ static void start_job(struct pipeline *p, struct key_eval *e, enum key_job job)
     e->job = job;
 }
 
-static void end_job(struct pipeline *p, struct sequence *s, struct key_eval *e)
+static void end_job(struct scorer *p, struct sequence *s, struct key_eval *e)
 {
     if (e->job == JOB_HOT) {
         e->hot_done = true;
@@ -548,7 +546,7 @@ static void end_job(struct pipeline *p, struct sequence *s, struct key_eval *e)
     e->job = JOB_NONE;
 }
 
-int keys_step(struct pipeline *p, struct sequence *s, const struct record_query *q)
+int keys_step(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
     for (;;) {
@@ -576,14 +574,14 @@ int keys_step(struct pipeline *p, struct sequence *s, const struct record_query 
     }
 }
 
-int keys_back(struct pipeline *p, struct sequence *s, const struct record_query *q)
+int keys_back(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     (void)s;
     (void)q;
     return p->keys->n_open == 0 ? 1 : p->agent_status;
 }
 
-static uint64_t bytes_of_ranges(const struct pipeline *p, const struct key_eval *e)
+static uint64_t bytes_of_ranges(const struct scorer *p, const struct key_eval *e)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < e->n_ranges; i++)
@@ -592,7 +590,7 @@ static uint64_t bytes_of_ranges(const struct pipeline *p, const struct key_eval 
 }
 
 /* By their bounds, whose keys are looked at: nothing can be asked of the drive before. */
-static void search_chunks(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static void search_chunks(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
     int64_t start = clock_now_ns();
@@ -607,13 +605,13 @@ static void search_chunks(struct pipeline *p, struct sequence *s, const struct r
     s->stats.bounds_ns += clock_now_ns() - start;
 }
 
-void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+void keys_query(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
     const float *query = (const float *)(const void *)(q + 1);
     e->sequence = s->index;
     e->layer = q->header.layer;
-    e->list = pipeline_list(p, s->index, q->header.layer);
+    e->list = scorer_list(p, s->index, q->header.layer);
     e->next_range = e->next_slot = e->next_read = e->next_work = 0;
     e->bytes_left = 0;
     e->status = 0;
@@ -645,7 +643,7 @@ static enum mass_rank rank_of(const struct sequence *s, const struct record_quer
     return q->kind == QUERY_AHEAD ? MASS_OF_ALL_AHEAD : MASS_OF_ALL;
 }
 
-int keys_finish(struct pipeline *p, struct sequence *s, const struct record_query *q)
+int keys_finish(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     struct key_eval *e = p->keys;
     int64_t start = clock_now_ns();
@@ -656,8 +654,8 @@ int keys_finish(struct pipeline *p, struct sequence *s, const struct record_quer
                      : chunk_table_finish(e->chunks, p->pool, p->scores);
     count = e->mass ? mass_table_count(e->mass) : chunk_table_count(e->chunks, &wanted);
     if (rc)
-        pipeline_fail(p, s, rc, "%u of %u keys of layer %u were evaluated", count, wanted,
-                      q->header.layer);
+        scorer_fail(p, s, rc, "%u of %u keys of layer %u were evaluated", count, wanted,
+                    q->header.layer);
     else
         rc = kv_selector_add_run(p->selector, 0, p->scores, q->n_tokens);
     STAGE_END(merge, (uint64_t)q->n_tokens * sizeof(uint16_t));
@@ -665,7 +663,7 @@ int keys_finish(struct pipeline *p, struct sequence *s, const struct record_quer
     return rc;
 }
 
-uint64_t keys_private_bytes(const struct pipeline *p)
+uint64_t keys_private_bytes(const struct scorer *p)
 {
     if (!p->keys)
         return 0;

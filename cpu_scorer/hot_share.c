@@ -1,5 +1,5 @@
-/* cpu_scorer/placement.c - see placement.h. */
-#include "cpu_scorer/placement.h"
+/* cpu_scorer/hot_share.c - see hot_share.h. */
+#include "cpu_scorer/hot_share.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ static uint32_t blocks_of(uint32_t tokens)
     return tokens / KV_HOT_BLOCK_TOKENS + (tokens % KV_HOT_BLOCK_TOKENS != 0);
 }
 
-uint32_t placement_hot_target(const struct placement *p, uint32_t n)
+uint32_t hot_share_target(const struct hot_share *p, uint32_t n)
 {
     if (!(p->beta > 0))
         return smaller(p->limit, n);
@@ -26,9 +26,9 @@ uint32_t placement_hot_target(const struct placement *p, uint32_t n)
     return smaller(p->limit, hot > forced ? hot : forced);
 }
 
-void placement_cold_range(const struct placement *p, uint32_t prompt, uint32_t *from, uint32_t *to)
+void hot_share_cold_range(const struct hot_share *p, uint32_t prompt, uint32_t *from, uint32_t *to)
 {
-    uint32_t hot = placement_hot_target(p, prompt);
+    uint32_t hot = hot_share_target(p, prompt);
     uint32_t sinks = smaller(p->sinks, hot);
     *from = sinks;
     *to = prompt - (hot - sinks);
@@ -39,7 +39,7 @@ struct allowance {
     uint32_t blocks, stripes;
 };
 
-static int plan_hot_alone(struct placement *p, uint32_t blocks_allowed, uint32_t max_tokens,
+static int plan_hot_alone(struct hot_share *p, uint32_t blocks_allowed, uint32_t max_tokens,
                           uint32_t *blocks, struct hill_why *why)
 {
     *blocks = blocks_of(max_tokens);
@@ -53,7 +53,7 @@ static int plan_hot_alone(struct placement *p, uint32_t blocks_allowed, uint32_t
 }
 
 /* One block above the target lets entries wait for their way down while new ones come. */
-static int plan_hot_of_two(struct placement *p, uint32_t blocks_allowed, uint32_t max_tokens,
+static int plan_hot_of_two(struct hot_share *p, uint32_t blocks_allowed, uint32_t max_tokens,
                            uint32_t *blocks, struct hill_why *why)
 {
     uint32_t forced = (uint32_t)fmin((double)p->sinks + p->window, max_tokens);
@@ -64,7 +64,7 @@ static int plan_hot_of_two(struct placement *p, uint32_t blocks_allowed, uint32_
                          "layer, there are %u; raise --hot-mb",
                          least, blocks_allowed);
     p->limit = max_tokens;
-    uint32_t want = smaller(blocks_of(placement_hot_target(p, max_tokens)) + 1, all);
+    uint32_t want = smaller(blocks_of(hot_share_target(p, max_tokens)) + 1, all);
     if (p->adapts && p->copies)
         want = all;
     *blocks = smaller(want, blocks_allowed);
@@ -73,7 +73,7 @@ static int plan_hot_of_two(struct placement *p, uint32_t blocks_allowed, uint32_
 }
 
 /* Within an allowance, with copies or without. */
-static int plan_within(struct placement *p, const struct placement_room *room,
+static int plan_within(struct hot_share *p, const struct hot_share_room *room,
                        struct allowance allowed, bool copies, uint32_t max_tokens, uint32_t *blocks,
                        uint32_t *stripes, struct hill_why *why)
 {
@@ -84,7 +84,7 @@ static int plan_within(struct placement *p, const struct placement_room *room,
     int rc = plan_hot_of_two(p, allowed.blocks, max_tokens, blocks, why);
     if (rc)
         return rc;
-    uint32_t cold = copies ? max_tokens : max_tokens - placement_hot_target(p, max_tokens);
+    uint32_t cold = copies ? max_tokens : max_tokens - hot_share_target(p, max_tokens);
     *stripes = cold / room->stripe_slots + (cold % room->stripe_slots != 0);
     if (*stripes > allowed.stripes)
         return hill_fail(why, HILL_E_TOO_LONG,
@@ -94,7 +94,7 @@ static int plan_within(struct placement *p, const struct placement_room *room,
     return 0;
 }
 
-int placement_plan(struct placement *p, const struct placement_room *room, uint32_t max_tokens,
+int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint32_t max_tokens,
                    uint32_t *blocks_per_layer, uint32_t *stripes_per_layer, struct hill_why *why)
 {
     uint32_t layers = room->n_layers, each = layers * room->n_sequences;

@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/pipeline_profile.c - how fast the two sides of a query are: f_c, f_s, B_c, B_s.
+ * cpu_scorer/scorer_profile.c - how fast the two sides of a query are: f_c, f_s, B_c, B_s.
  *
  * What: when no sequence is open, a synthetic one is filled with random entries, hot and cold, the
  * way a request's are, and rounds are timed: the drive scores its tokens while the CPU scores its
@@ -7,11 +7,11 @@
  * while the CPU copies some there. So each side is measured with the other one running: they share
  * cores, memory and, with the drive's agent on this machine, everything else. Medians of the rounds
  * and the distance between their quartiles are told; then the sequence is closed and trimmed.
- * Who calls it: the loop (pipeline.c), after pipeline_ask_profile. Bounded: filling takes at most
+ * Who calls it: the loop (scorer.c), after scorer_ask_profile. Bounded: filling takes at most
  * half of the time given, and no round begins after its end. Failure: the result's status and text;
  * an interruption leaves the loop as everywhere.
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@
 enum rate { F_C, F_S, B_C, B_S, RATES };
 
 struct profile_run {
-    struct pipeline *p;
+    struct scorer *p;
     struct sequence *s;
     int64_t began_ns, fill_until_ns, until_ns;
     uint32_t hot_each, hot_first; /* hot tokens of a layer, and of layer 0, which has the cold */
@@ -110,7 +110,7 @@ static int look(struct profile_run *r)
 
 static int wait_until(struct profile_run *r, is_done *done)
 {
-    for (;;) { /* the agent's deadline ends it: pipeline_pause looks at that */
+    for (;;) { /* the agent's deadline ends it: scorer_pause looks at that */
         uint32_t seen = shm_doorbell_read(r->p->io.bell);
         int moved = look(r);
         if (done(r))
@@ -119,7 +119,7 @@ static int wait_until(struct profile_run *r, is_done *done)
             return moved;
         if (moved)
             continue;
-        int rc = pipeline_pause(r->p, seen, true);
+        int rc = scorer_pause(r->p, seen, true);
         if (rc)
             return rc;
     }
@@ -135,7 +135,7 @@ static int command_room(struct profile_run *r, uint32_t bytes, void **payload)
             return rc;
         rc = look(r);
         if (rc == 0)
-            rc = pipeline_pause(r->p, seen, true);
+            rc = scorer_pause(r->p, seen, true);
         if (rc < 0)
             return rc;
     }
@@ -146,8 +146,8 @@ static int command_room(struct profile_run *r, uint32_t bytes, void **payload)
 /* Sizes, within what the context, the tiers and staging have room for. */
 static int choose_sizes(struct profile_run *r)
 {
-    const struct pipeline *p = r->p;
-    const struct pipeline_config *c = &p->config;
+    const struct scorer *p = r->p;
+    const struct scorer_config *c = &p->config;
     uint32_t layers = c->geometry.n_layers, want = SIDE_BYTES / p->hkm.entry_bytes + 1;
     uint32_t blocks_each =
         smaller(p->hkm.n_unreserved / layers, want / (KV_HOT_BLOCK_TOKENS * layers) + 1);
@@ -195,7 +195,7 @@ static int allocate(struct profile_run *r)
 
 static int open_sequence(struct profile_run *r)
 {
-    struct pipeline *p = r->p;
+    struct scorer *p = r->p;
     struct sequence *s = r->s;
     uint32_t blocks_each = (r->hot_each + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
     uint32_t stripes = (r->cold_tokens + p->cold.stripe_slots - 1) / p->cold.stripe_slots;
@@ -211,7 +211,7 @@ static int open_sequence(struct profile_run *r)
     s->first_tag = p->next_tag;
     s->staging_max = s->k_max = 0;
     if (hkm_reserve(&p->hkm, s->index, blocks_each) ||
-        cold_map_reserve(&p->cold, pipeline_list(p, s->index, 0), stripes))
+        cold_map_reserve(&p->cold, scorer_list(p, s->index, 0), stripes))
         return give_up(r, HILL_E_NOSPACE, "the tiers have no room");
     return 0;
 }
@@ -254,7 +254,7 @@ static int fill(struct profile_run *r)
             cold += m = fill_cold(r, cold);
         if (clock_now_ns() >= r->fill_until_ns)
             break;
-        if (n == 0 && m == 0 && rc == 0 && (rc = pipeline_pause(r->p, seen, true)) != 0)
+        if (n == 0 && m == 0 && rc == 0 && (rc = scorer_pause(r->p, seen, true)) != 0)
             return rc;
     }
     r->hot_tokens = hot;
@@ -272,7 +272,7 @@ static int fill(struct profile_run *r)
 
 static int relay_query(struct profile_run *r)
 {
-    struct pipeline *p = r->p;
+    struct scorer *p = r->p;
     const struct kv_geometry *g = &p->config.geometry;
     uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
     struct record_agent_query *record;
@@ -288,7 +288,7 @@ static int relay_query(struct profile_run *r)
                                     .sequence = r->s->index,
                                     .cold_expected = r->cold_tokens};
     record = payload;
-    *record = (struct record_agent_query){.header = pipeline_header(p, r->s->index, 0, 0),
+    *record = (struct record_agent_query){.header = scorer_header(p, r->s->index, 0, 0),
                                           .query_id = p->query.query_id,
                                           .importance = r->s->settings.importance,
                                           .block_tokens = p->config.block_tokens,
@@ -339,7 +339,7 @@ static int keep_busy(struct profile_run *r, is_done *done, void (*start)(struct 
 
 static void start_scoring(struct profile_run *r)
 {
-    struct pipeline *p = r->p;
+    struct scorer *p = r->p;
     struct score_job job = {
         .geometry = &p->config.geometry,
         .query = {p->query_mantissas, p->query_shifts, r->s->settings.importance},
@@ -352,7 +352,7 @@ static void start_scoring(struct profile_run *r)
 
 static int score_round(struct profile_run *r, double rates[RATES])
 {
-    struct pipeline *p = r->p;
+    struct scorer *p = r->p;
     double entry = p->hkm.entry_bytes;
     int rc = kv_selector_begin(p->selector, &r->s->settings, r->hot_first + r->cold_tokens);
     if (rc == 0)
@@ -374,7 +374,7 @@ static int score_round(struct profile_run *r, double rates[RATES])
 /* Entries from all over the cold tokens, into the first staging slots. */
 static int send_fetch(struct profile_run *r)
 {
-    struct pipeline *p = r->p;
+    struct scorer *p = r->p;
     uint32_t n = r->fetch_tokens;
     uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + n * sizeof(struct fetch_item));
     void *payload;
@@ -385,7 +385,7 @@ static int send_fetch(struct profile_run *r)
     struct fetch_item *items = (struct fetch_item *)(record + 1);
     uint64_t tag = agent_tag(p);
     *record = (struct record_fetch){
-        .header = pipeline_header(p, r->s->index, 0, 0), .tag = tag, .n_entries = n};
+        .header = scorer_header(p, r->s->index, 0, 0), .tag = tag, .n_entries = n};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t position = r->hot_first + (uint32_t)((uint64_t)i * r->cold_tokens / n);
         uint32_t word = hkm_location(&p->hkm, r->s->index, 0, position);
@@ -402,7 +402,7 @@ static int send_fetch(struct profile_run *r)
 /* Entries from all over a layer's hot ones, into the other staging slots. */
 static void start_copying(struct profile_run *r)
 {
-    struct pipeline *p = r->p;
+    struct scorer *p = r->p;
     uint32_t layer = p->config.geometry.n_layers - 1;
     uint32_t there = hkm_hot_tokens(&p->hkm, r->s->index, layer);
     struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes};
@@ -420,7 +420,7 @@ static void start_copying(struct profile_run *r)
 
 static int move_round(struct profile_run *r, double rates[RATES])
 {
-    struct pipeline *p = r->p;
+    struct scorer *p = r->p;
     double bytes = (double)p->hkm.entry_bytes * r->fetch_tokens;
     int rc = shm_arena_take(p->io.staging, 2 * r->fetch_tokens, r->staging);
     if (rc)
@@ -477,7 +477,7 @@ static double quantile(const double *sorted, uint32_t n, double share)
     return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
 }
 
-static void sum_up(struct profile_run *r, struct pipeline_profile *out)
+static void sum_up(struct profile_run *r, struct scorer_profile *out)
 {
     double *const median[RATES] = {&out->median.f_c, &out->median.f_s, &out->median.B_c,
                                    &out->median.B_s};
@@ -514,7 +514,7 @@ static int run(struct profile_run *r)
     return rc;
 }
 
-static int take_profile(struct pipeline *p, int64_t limit_ns, struct pipeline_profile *out)
+static int take_profile(struct scorer *p, int64_t limit_ns, struct scorer_profile *out)
 {
     int64_t now = clock_now_ns();
     struct profile_run r = {.p = p,
@@ -540,20 +540,20 @@ static int take_profile(struct pipeline *p, int64_t limit_ns, struct pipeline_pr
 
 /* ---- asked for ---------------------------------------------------------------------------- */
 
-void pipeline_ask_profile(struct pipeline *p, int64_t limit_ns)
+void scorer_ask_profile(struct scorer *p, int64_t limit_ns)
 {
-    p->profile_limit_ns = limit_ns > 0 ? limit_ns : PIPELINE_PROFILE_NS;
+    p->profile_limit_ns = limit_ns > 0 ? limit_ns : SCORER_PROFILE_NS;
 }
 
-static void refuse(struct pipeline_profile *out, int code, const char *text)
+static void refuse(struct scorer_profile *out, int code, const char *text)
 {
     out->status = code;
     snprintf(out->text, sizeof out->text, "%s", text);
 }
 
-int profile_pump(struct pipeline *p)
+int profile_pump(struct scorer *p)
 {
-    struct pipeline_profile out = {0};
+    struct scorer_profile out = {0};
     bool active = false, ending = false;
     int rc = 0;
     if (!p->profile_limit_ns)

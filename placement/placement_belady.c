@@ -1,15 +1,15 @@
 /*
- * placement/policy_belady.c - the offline optimum: Belady's rule with bypass.
+ * placement/placement_belady.c - the offline optimum: Belady's rule with bypass.
  *
  * A token's next use is the next step that selects it while it is not forced. When room is needed
  * the furthest next use goes down; a selected cold token comes up only in place of one whose next
  * use is further. Each span from one use of a token to its next is an interval that gives one hit
  * if the token stays hot over it; dropping the interval that ends last whenever more overlap than
- * fit keeps the most intervals (interval scheduling on C machines). Optimal among policies that
+ * fit keeps the most intervals (interval scheduling on C machines). Optimal among placements that
  * bring up only what a query has just selected, without a rate limit. The steps must be those of
  * the future it was given. Cost: O(selected * log N).
  */
-#include "placement/policy_internal.h"
+#include "placement/placement_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,21 +20,21 @@ struct own {
     uint32_t *next;  /* by step and index of the selection: the step of the next use */
     uint32_t *use;   /* [max_tokens]: next use as of now */
     uint32_t *order; /* [longest selection]: candidates */
-    struct policy_heap heap;
+    struct placement_heap heap;
 };
 
-static uint64_t own_bytes(const struct policy_settings *s)
+static uint64_t own_bytes(const struct placement_settings *s)
 {
     uint64_t entries = 0;
     if (s->future)
         for (uint32_t i = 0; i < s->future->n_steps; i++)
             entries += s->future->n_selected[i];
     return sizeof(struct own) + entries * 2 * sizeof(uint32_t) +
-           (uint64_t)s->max_tokens * sizeof(uint32_t) + policy_heap_bytes(s->max_tokens);
+           (uint64_t)s->max_tokens * sizeof(uint32_t) + placement_heap_bytes(s->max_tokens);
 }
 
 /* Walk the future backwards; use[] ends as the first use of each token. */
-static void look_ahead(struct policy *p, const struct policy_future *future)
+static void look_ahead(struct placement *p, const struct placement_future *future)
 {
     struct own *own = p->own;
     uint32_t sinks = p->settings.sinks, window = p->settings.window;
@@ -49,9 +49,9 @@ static void look_ahead(struct policy *p, const struct policy_future *future)
     }
 }
 
-static int create(struct policy *p)
+static int create(struct placement *p)
 {
-    const struct policy_future *future = p->settings.future;
+    const struct placement_future *future = p->settings.future;
     uint32_t max = p->settings.max_tokens, longest = 1;
     struct own *own = p->own = calloc(1, sizeof *own);
     if (own == NULL)
@@ -67,7 +67,7 @@ static int create(struct policy *p)
     own->next = calloc(own->first[future->n_steps] + 1, sizeof *own->next);
     own->use = malloc(max * sizeof *own->use);
     own->order = calloc(longest, sizeof *own->order);
-    int rc = policy_heap_init(&own->heap, max);
+    int rc = placement_heap_init(&own->heap, max);
     if (rc || !own->next || !own->use || !own->order)
         return HILL_E_NOMEM;
     memset(own->use, 0xff, max * sizeof *own->use);
@@ -75,12 +75,12 @@ static int create(struct policy *p)
     return 0;
 }
 
-static void destroy(struct policy *p)
+static void destroy(struct placement *p)
 {
     struct own *own = p->own;
     if (own == NULL)
         return;
-    policy_heap_finish(&own->heap);
+    placement_heap_finish(&own->heap);
     free(own->first);
     free(own->next);
     free(own->use);
@@ -89,25 +89,25 @@ static void destroy(struct policy *p)
 }
 
 /* The furthest next use has the lowest key. */
-static void enter(struct policy *p, uint32_t position)
+static void enter(struct placement *p, uint32_t position)
 {
     struct own *own = p->own;
-    policy_heap_set(&own->heap, position, UINT32_MAX - own->use[position]);
+    placement_heap_set(&own->heap, position, UINT32_MAX - own->use[position]);
 }
 
-static void leave(struct policy *p, uint32_t position)
+static void leave(struct placement *p, uint32_t position)
 {
-    policy_heap_remove(&((struct own *)p->own)->heap, position);
+    placement_heap_remove(&((struct own *)p->own)->heap, position);
 }
 
-static void watch(struct policy *p, const uint32_t *selected, uint32_t n)
+static void watch(struct placement *p, const uint32_t *selected, uint32_t n)
 {
     struct own *own = p->own;
     uint32_t now = p->step - 1;
     if (now >= own->n_steps || n != own->first[now + 1] - own->first[now])
         return; /* not the future it was given: the last known next uses stay */
     for (uint32_t i = 0; i < n; i++) {
-        if (policy_is_forced(p, selected[i]))
+        if (placement_is_forced(p, selected[i]))
             continue;
         own->use[selected[i]] = own->next[own->first[now] + i];
         if (p->hot[selected[i]])
@@ -115,9 +115,9 @@ static void watch(struct policy *p, const uint32_t *selected, uint32_t n)
     }
 }
 
-static uint32_t victim(struct policy *p)
+static uint32_t victim(struct placement *p)
 {
-    return policy_heap_top(&((struct own *)p->own)->heap);
+    return placement_heap_top(&((struct own *)p->own)->heap);
 }
 
 static int by_use(const void *a, const void *b, void *context)
@@ -128,7 +128,7 @@ static int by_use(const void *a, const void *b, void *context)
     return x < y ? -1 : x > y;
 }
 
-static int step(struct policy *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
+static int step(struct placement *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
                 uint32_t rate)
 {
     struct own *own = p->own;
@@ -136,30 +136,30 @@ static int step(struct policy *p, const uint32_t *selected, uint32_t n, const ui
     int rc = 0;
     (void)scores;
     for (uint32_t i = 0; i < n; i++)
-        if (!p->hot[selected[i]] && !policy_is_forced(p, selected[i]) &&
-            own->use[selected[i]] != POLICY_NEVER)
+        if (!p->hot[selected[i]] && !placement_is_forced(p, selected[i]) &&
+            own->use[selected[i]] != PLACEMENT_NEVER)
             own->order[count++] = selected[i];
     qsort_r(own->order, count, sizeof *own->order, by_use, own->use);
     for (uint32_t i = 0; i < count && rate-- && rc == 0; i++) {
         if (p->n_hot >= p->capacity) {
             uint32_t down = victim(p);
-            if (down == POLICY_NONE || own->use[down] <= own->use[own->order[i]])
+            if (down == PLACEMENT_NONE || own->use[down] <= own->use[own->order[i]])
                 break;
-            rc = policy_demote(p, down);
+            rc = placement_demote(p, down);
         }
         if (rc == 0)
-            rc = policy_promote(p, own->order[i]);
+            rc = placement_promote(p, own->order[i]);
     }
     return rc;
 }
 
-const struct policy_ops policy_belady_ops = {.name = "belady",
-                                             .needs_future = true,
-                                             .bytes = own_bytes,
-                                             .create = create,
-                                             .destroy = destroy,
-                                             .enter = enter,
-                                             .leave = leave,
-                                             .watch = watch,
-                                             .step = step,
-                                             .victim = victim};
+const struct placement_ops placement_belady_ops = {.name = "belady",
+                                                   .needs_future = true,
+                                                   .bytes = own_bytes,
+                                                   .create = create,
+                                                   .destroy = destroy,
+                                                   .enter = enter,
+                                                   .leave = leave,
+                                                   .watch = watch,
+                                                   .step = step,
+                                                   .victim = victim};

@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/pipeline_read.c - sessions: entries and sums of attention that the GPU worker is to
+ * cpu_scorer/scorer_read.c - sessions: entries and sums of attention that the GPU worker is to
  * save, and the selection hash of one that it has restored.
  *
  * What: a READ names tokens of a layer; they come into the sequence's own staging slots as a
@@ -9,13 +9,13 @@
  * the append ring. Who calls it:
  * query_pump, append_pump. Failure: the answer carries the status.
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <string.h>
 
 #include "base/log.h"
 
-static int push_entries(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int push_entries(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     uint32_t n = p->answer_status ? 0 : p->n_uploads;
     uint32_t bytes = (uint32_t)(sizeof(struct record_entries) + n * sizeof(struct staged_entry));
@@ -35,7 +35,7 @@ static int push_entries(struct pipeline *p, struct sequence *s, const struct rec
     return 1;
 }
 
-static int push_mass(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int push_mass(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     uint32_t n = p->answer_status ? 0 : p->n_uploads;
     uint32_t bytes = (uint32_t)(sizeof(struct record_mass) + n * sizeof(float));
@@ -55,7 +55,7 @@ static int push_mass(struct pipeline *p, struct sequence *s, const struct record
     return 1;
 }
 
-int read_answer(struct pipeline *p, const struct record_read *r)
+int read_answer(struct scorer *p, const struct record_read *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     bool mass = r->what == READ_MASS;
@@ -80,7 +80,7 @@ int read_answer(struct pipeline *p, const struct record_read *r)
     return rc == HILL_E_CANCELLED ? rc : 0;
 }
 
-void read_take_resume(struct pipeline *p, const struct record_resume *r)
+void read_take_resume(struct scorer *p, const struct record_resume *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     if (s->state != SEQUENCE_ACTIVE || s->request_id != r->request_id || s->status)

@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/pipeline_query.c - one query: score, merge, select, gather, answer.
+ * cpu_scorer/scorer_query.c - one query: score, merge, select, gather, answer.
  *
  * Steps: wait until the N tokens are placed and committed; digest the query; relay it to the agent
  * and score the hot blocks meanwhile; merge what arrives; select; give GPU slots; fetch cold
@@ -9,7 +9,7 @@
  * plane and has a deadline. Failure: the answer carries the status; only an interruption leaves a
  * query unanswered (a new epoch asks again).
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <string.h>
 
@@ -25,7 +25,7 @@
 /* A wait of one query: look, then sleep. step() is 1 done, 0 not yet, negative: failed. A request
  * that has failed ends the wait at once, unless despite_failure says that it must be seen through.
  */
-static int wait_for(struct pipeline *p, struct sequence *s, const struct record_query *q,
+static int wait_for(struct scorer *p, struct sequence *s, const struct record_query *q,
                     wait_step *step, bool despite_failure)
 {
     int64_t deadline = clock_now_ns() + p->config.agent_deadline_ns;
@@ -42,10 +42,10 @@ static int wait_for(struct pipeline *p, struct sequence *s, const struct record_
         if (moved)
             continue;
         if (clock_now_ns() >= deadline) {
-            pipeline_fail(p, s, HILL_E_TIMEOUT, "answering a query of layer %u", q->header.layer);
+            scorer_fail(p, s, HILL_E_TIMEOUT, "answering a query of layer %u", q->header.layer);
             return HILL_E_TIMEOUT;
         }
-        rc = pipeline_pause(p, seen, true);
+        rc = scorer_pause(p, seen, true);
         if (rc)
             return rc;
     }
@@ -55,7 +55,7 @@ static int wait_for(struct pipeline *p, struct sequence *s, const struct record_
 
 /* The N tokens are all placed, what of them goes cold at once is committed, and h2o has what its
  * prompt attended to. */
-static int tokens_there(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int tokens_there(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     const struct layer_state *l = &s->layers[q->header.layer];
     uint64_t request = s->request_id;
@@ -80,25 +80,25 @@ static int tokens_there(struct pipeline *p, struct sequence *s, const struct rec
     }
 }
 
-static int check_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int check_query(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id || s->leaving)
         return HILL_E_PROTOCOL; /* of a request that is over; its slot may be another's by now */
     if (s->status)
         return s->status;
     if (q->n_tokens > s->max_tokens || kv_budget_tokens(&s->settings, q->n_tokens) > s->k_max) {
-        pipeline_fail(p, s, HILL_E_PROTOCOL, "a query covers %u tokens of at most %u", q->n_tokens,
-                      s->max_tokens);
+        scorer_fail(p, s, HILL_E_PROTOCOL, "a query covers %u tokens of at most %u", q->n_tokens,
+                    s->max_tokens);
         return HILL_E_PROTOCOL;
     }
     if (q->kind != QUERY_EXACT && !p->config.speculates) {
-        pipeline_fail(p, s, HILL_E_PROTOCOL, "a query of layer %u is a guess", q->header.layer);
+        scorer_fail(p, s, HILL_E_PROTOCOL, "a query of layer %u is a guess", q->header.layer);
         return HILL_E_PROTOCOL;
     }
     return 0;
 }
 
-int query_await_tokens(struct pipeline *p, struct sequence *s, const struct record_query *q)
+int query_await_tokens(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     int rc = check_query(p, s, q);
     if (rc)
@@ -109,7 +109,7 @@ int query_await_tokens(struct pipeline *p, struct sequence *s, const struct reco
 
 /* ---- scoring ------------------------------------------------------------------------------ */
 
-static int push_agent_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int push_agent_query(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     const struct kv_geometry *g = &p->config.geometry;
     uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
@@ -131,7 +131,7 @@ static int push_agent_query(struct pipeline *p, struct sequence *s, const struct
     return 1;
 }
 
-static uint32_t start_hot_scoring(struct pipeline *p, struct sequence *s,
+static uint32_t start_hot_scoring(struct scorer *p, struct sequence *s,
                                   const struct record_query *q)
 {
     uint32_t max = p->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
@@ -161,7 +161,7 @@ static uint32_t leading_run(const uint32_t *block)
 
 /* The used slots of one scored block, by position, into the selector. Tokens from N on are there
  * when the append ring was ahead of the query ring; they are not covered. */
-static int add_block(struct pipeline *p, const uint32_t *block, const uint16_t *scores,
+static int add_block(struct scorer *p, const uint32_t *block, const uint16_t *scores,
                      uint32_t n_tokens)
 {
     uint32_t positions[KV_HOT_BLOCK_TOKENS], n = 0, run = 0;
@@ -182,7 +182,7 @@ static int add_block(struct pipeline *p, const uint32_t *block, const uint16_t *
     return kv_selector_add(p->selector, positions, others, n);
 }
 
-static int add_hot_scores(struct pipeline *p, uint32_t n_blocks, uint32_t n_tokens)
+static int add_hot_scores(struct scorer *p, uint32_t n_blocks, uint32_t n_tokens)
 {
     int rc = 0;
     for (uint32_t i = 0; i < n_blocks && rc == 0; i++)
@@ -191,7 +191,7 @@ static int add_hot_scores(struct pipeline *p, uint32_t n_blocks, uint32_t n_toke
     return rc;
 }
 
-static int hot_scored(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int hot_scored(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     (void)s;
     (void)q;
@@ -200,7 +200,7 @@ static int hot_scored(struct pipeline *p, struct sequence *s, const struct recor
 
 /* This thread's part of the job; between chunks it drains the agent's rings, so that the agent
  * never waits for room while it scores. */
-static int score_own_share(struct pipeline *p)
+static int score_own_share(struct scorer *p)
 {
     while (score_pool_work(p->pool)) {
         int rc = agent_pump(p);
@@ -210,7 +210,7 @@ static int score_own_share(struct pipeline *p)
     return 0;
 }
 
-static int cold_scored(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int cold_scored(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     const struct query_state *state = &p->query;
     if (state->status)
@@ -219,12 +219,12 @@ static int cold_scored(struct pipeline *p, struct sequence *s, const struct reco
         return 0;
     if (state->cold_scored == state->cold_expected)
         return 1;
-    pipeline_fail(p, s, HILL_E_PROTOCOL, "the drive scored %u of %u slots of layer %u",
-                  state->cold_scored, state->cold_expected, q->header.layer);
+    scorer_fail(p, s, HILL_E_PROTOCOL, "the drive scored %u of %u slots of layer %u",
+                state->cold_scored, state->cold_expected, q->header.layer);
     return HILL_E_PROTOCOL;
 }
 
-static int modelled_cpu_done(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int modelled_cpu_done(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     (void)s;
     (void)q;
@@ -233,8 +233,8 @@ static int modelled_cpu_done(struct pipeline *p, struct sequence *s, const struc
 
 /* A modelled CPU (base/csd_model.h) would still be scoring what has been scored since `start`:
  * sleep what is left. */
-static int wait_for_modelled_cpu(struct pipeline *p, struct sequence *s,
-                                 const struct record_query *q, int64_t start, uint64_t tokens)
+static int wait_for_modelled_cpu(struct scorer *p, struct sequence *s, const struct record_query *q,
+                                 int64_t start, uint64_t tokens)
 {
     if (!(p->config.cpu_gb_per_s > 0))
         return 0;
@@ -248,7 +248,7 @@ static int wait_for_modelled_cpu(struct pipeline *p, struct sequence *s,
 }
 
 /* Relay, score, merge. The query is open only in here. */
-static int score_everything(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int score_everything(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     int rc = 0;
     if (p->query.cold_expected && (rc = wait_for(p, s, q, push_agent_query, false)) != 0)
@@ -271,7 +271,7 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
     STAGE_END(merge, (uint64_t)n_blocks * KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
     s->stats.merge_ns += clock_now_ns() - start;
     if (rc) {
-        pipeline_fail(p, s, rc, "the hot pool holds a token of layer %u twice", q->header.layer);
+        scorer_fail(p, s, rc, "the hot pool holds a token of layer %u twice", q->header.layer);
         return rc;
     }
     uint32_t hot = hkm_hot_tokens(&p->hkm, s->index, q->header.layer);
@@ -286,7 +286,7 @@ static int score_everything(struct pipeline *p, struct sequence *s, const struct
 }
 
 /* The same by FP16 keys on this CPU. */
-static int evaluate_keys(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int evaluate_keys(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     keys_query(p, s, q);
     p->query.relayed_ns = p->query.cold_done_ns = clock_now_ns();
@@ -300,7 +300,7 @@ static int evaluate_keys(struct pipeline *p, struct sequence *s, const struct re
     return rc ? rc : keys_finish(p, s, q);
 }
 
-static int score_query(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int score_query(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     bool keys = kv_policy_reads_keys(s->settings.policy);
     if (!keys)
@@ -311,7 +311,7 @@ static int score_query(struct pipeline *p, struct sequence *s, const struct reco
         .query_id = q->query_id,
         .sequence = s->index,
         .layer = q->header.layer,
-        .cold_expected = p->cold.lists[pipeline_list(p, s->index, q->header.layer)].committed};
+        .cold_expected = p->cold.lists[scorer_list(p, s->index, q->header.layer)].committed};
     p->query.relayed_ns = p->query.cold_done_ns = clock_now_ns();
     int rc = keys ? evaluate_keys(p, s, q) : score_everything(p, s, q);
     p->query.open = false;
@@ -330,7 +330,7 @@ static void hash_selection(struct sequence *s, const struct record_query *q,
 
 /* Positions of the selection, ascending, in p->positions: k, or an error. What is attended to is
  * hashed. */
-static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int64_t select_tokens(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     int rc = kv_selector_begin(p->selector, &s->settings, q->n_tokens);
     if (rc == 0 && s->settings.policy != KV_POLICY_FULL)
@@ -343,8 +343,8 @@ static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struc
     STAGE_END(select, k < 0 ? 0 : (uint64_t)k * sizeof *p->positions);
     s->stats.merge_ns += clock_now_ns() - start;
     if (k < 0) {
-        pipeline_fail(p, s, (int)k, "%u of %u tokens of layer %u were scored",
-                      kv_selector_scored(p->selector), q->n_tokens, q->header.layer);
+        scorer_fail(p, s, (int)k, "%u of %u tokens of layer %u were scored",
+                    kv_selector_scored(p->selector), q->n_tokens, q->header.layer);
         return k;
     }
     s->stats.guess_queries += q->kind != QUERY_EXACT;
@@ -360,9 +360,9 @@ static int64_t select_tokens(struct pipeline *p, struct sequence *s, const struc
 
 /* What is hot is read where it lies, when the GPU worker can; the rest takes GPU slots. Returns the
  * number of uploads. What the GPU keeps of an entry that has moved up since gives way in time. */
-static int64_t give_places(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t k)
+static int64_t give_places(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t k)
 {
-    uint32_t list = pipeline_list(p, s->index, layer), n = 0;
+    uint32_t list = scorer_list(p, s->index, layer), n = 0;
     if (!s->reads_hot)
         return gpu_slots_select(&p->gpu, list, p->positions, k, p->slots);
     uint32_t *others = p->missed; /* told anew after the answer */
@@ -380,7 +380,7 @@ static int64_t give_places(struct pipeline *p, struct sequence *s, uint32_t laye
 
 /* What the GPU is to forget of this selection, now that the answer names its slots: `--gpu-keep`.
  * The answer's slots are read before the next query's uploads overwrite them. */
-static void forget_places(struct pipeline *p, uint32_t list, uint32_t n_tokens)
+static void forget_places(struct scorer *p, uint32_t list, uint32_t n_tokens)
 {
     if (p->config.gpu_drop > 0)
         gpu_slots_keep(&p->gpu, list, n_tokens - (uint32_t)(p->config.gpu_drop * n_tokens));
@@ -388,8 +388,8 @@ static void forget_places(struct pipeline *p, uint32_t list, uint32_t n_tokens)
 
 /* ---- gathering ---------------------------------------------------------------------------- */
 
-int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer, uint32_t position,
-                   uint32_t staging)
+int scorer_bring(struct scorer *p, const struct sequence *s, uint32_t layer, uint32_t position,
+                 uint32_t staging)
 {
     uint32_t word = hkm_location(&p->hkm, s->index, layer, position);
     if (hkm_tag(word) == HKM_COLD)
@@ -405,7 +405,7 @@ int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer,
 
 /* Staging slots for the uploads; the cold ones as fetch items, the hot ones counted; what no guess
  * has brought is to be brought. */
-static int plan_uploads(struct pipeline *p, struct sequence *s, const struct record_query *q,
+static int plan_uploads(struct scorer *p, struct sequence *s, const struct record_query *q,
                         uint32_t k, uint32_t n_uploads)
 {
     bool verified = s->guess.there;
@@ -416,7 +416,7 @@ static int plan_uploads(struct pipeline *p, struct sequence *s, const struct rec
         uint32_t staging = s->held[0].staging[upload], position = p->positions[i];
         uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, position);
         if (!p->filled || !p->filled[upload])
-            rc = pipeline_bring(p, s, q->header.layer, position, staging);
+            rc = scorer_bring(p, s, q->header.layer, position, staging);
         if (p->filled && hkm_tag(word) == HKM_COLD)
             p->fetches[p->n_fetches++] = (struct fetch_item){
                 hkm_slot(word), position, staging, shm_arena_generation(p->io.staging, staging)};
@@ -433,7 +433,7 @@ static int plan_uploads(struct pipeline *p, struct sequence *s, const struct rec
     return 0;
 }
 
-static int push_fetches(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int push_fetches(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_COMMAND];
     struct query_state *state = &p->query;
@@ -466,7 +466,7 @@ static int push_fetches(struct pipeline *p, struct sequence *s, const struct rec
 
 /* Do the drive's fetches take longer than one thread's copies? It is the slower by several times.
  */
-static bool drive_is_slower(const struct pipeline *p)
+static bool drive_is_slower(const struct scorer *p)
 {
     return p->query.fetches_open && p->n_copies <= COPIES_PER_FETCH * p->n_late;
 }
@@ -474,7 +474,7 @@ static bool drive_is_slower(const struct pipeline *p)
 /* The hot ones into their staging slots, on all scoring threads: they are read from all over the
  * hot pool. While the drive is the slower one this thread does it alone, and leaves the other CPUs
  * to the agent, which has just been woken. */
-static void copy_hot(struct pipeline *p, struct sequence *s)
+static void copy_hot(struct scorer *p, struct sequence *s)
 {
     struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes, .n = p->n_copies};
     if (s->reads_hot && p->n_copies == 0)
@@ -492,7 +492,7 @@ static void copy_hot(struct pipeline *p, struct sequence *s)
 
 /* Also after one has failed: a slot that the agent may still write to must not be given to others.
  */
-static int fetches_back(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int fetches_back(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     (void)s;
     (void)q;
@@ -500,7 +500,7 @@ static int fetches_back(struct pipeline *p, struct sequence *s, const struct rec
 }
 
 /* What was noted, into staging. */
-static int bring(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int bring(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     int rc = wait_for(p, s, q, push_fetches, true);
     if (rc == 0)
@@ -511,17 +511,17 @@ static int bring(struct pipeline *p, struct sequence *s, const struct record_que
         rc = p->query.status;
     if (rc == 0 && p->query.fetched != p->n_late) {
         rc = HILL_E_PROTOCOL;
-        pipeline_fail(p, s, rc, "the drive fetched %u of %u entries", p->query.fetched, p->n_late);
+        scorer_fail(p, s, rc, "the drive fetched %u of %u entries", p->query.fetched, p->n_late);
     }
     return rc;
 }
 
-static int gather(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t k,
+static int gather(struct scorer *p, struct sequence *s, const struct record_query *q, uint32_t k,
                   uint32_t n_uploads)
 {
     int rc = plan_uploads(p, s, q, k, n_uploads);
     if (rc) {
-        pipeline_fail(p, s, rc, "taking %u staging slots for layer %u", n_uploads, q->header.layer);
+        scorer_fail(p, s, rc, "taking %u staging slots for layer %u", n_uploads, q->header.layer);
         return rc;
     }
     rc = bring(p, s, q);
@@ -531,13 +531,13 @@ static int gather(struct pipeline *p, struct sequence *s, const struct record_qu
 }
 
 /* A guess that is to be verified: everything but an answer. */
-static int gather_ahead(struct pipeline *p, struct sequence *s, const struct record_query *q,
+static int gather_ahead(struct scorer *p, struct sequence *s, const struct record_query *q,
                         uint32_t k)
 {
     int64_t start = clock_now_ns();
     int rc = ahead_plan(p, s, q, k);
     if (rc)
-        pipeline_fail(p, s, rc, "taking staging slots for a guess of layer %u", q->header.layer);
+        scorer_fail(p, s, rc, "taking staging slots for a guess of layer %u", q->header.layer);
     else
         rc = bring(p, s, q);
     if (rc)
@@ -548,7 +548,7 @@ static int gather_ahead(struct pipeline *p, struct sequence *s, const struct rec
     return rc;
 }
 
-int query_stage(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t n)
+int query_stage(struct scorer *p, struct sequence *s, const struct record_query *q, uint32_t n)
 {
     struct holding *h = &s->held[0];
     int rc = query_await_tokens(p, s, q);
@@ -558,7 +558,7 @@ int query_stage(struct pipeline *p, struct sequence *s, const struct record_quer
         return rc;
     h->n_staging = n;
     for (uint32_t i = 0; !rc && i < n; i++)
-        rc = pipeline_bring(p, s, q->header.layer, q->n_tokens - n + i, h->staging[i]);
+        rc = scorer_bring(p, s, q->header.layer, q->n_tokens - n + i, h->staging[i]);
     if (!rc)
         rc = bring(p, s, q);
     if (p->query.fetches_open)
@@ -566,28 +566,27 @@ int query_stage(struct pipeline *p, struct sequence *s, const struct record_quer
     return rc;
 }
 
-int query_push(struct pipeline *p, struct sequence *s, const struct record_query *q,
-               wait_step *push)
+int query_push(struct scorer *p, struct sequence *s, const struct record_query *q, wait_step *push)
 {
     return wait_for(p, s, q, push, true);
 }
 
 /* ---- answering ---------------------------------------------------------------------------- */
 
-static int answer_room(struct pipeline *p, uint32_t bytes, void **payload)
+static int answer_room(struct scorer *p, uint32_t bytes, void **payload)
 {
     int rc = shm_ring_reserve(&p->io.rings[RING_SELECTION], bytes, payload);
     return rc == HILL_E_WOULD_BLOCK ? 0 : rc ? rc : 1;
 }
 
-static uint32_t answer_bytes(const struct pipeline *p)
+static uint32_t answer_bytes(const struct scorer *p)
 {
     return (uint32_t)(sizeof(struct record_selection) +
                       p->n_selected * sizeof(struct selected_item) +
                       p->n_uploads * sizeof(struct selected_upload));
 }
 
-static int push_answer(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int push_answer(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     void *payload;
     int rc = answer_room(p, answer_bytes(p), &payload);
@@ -620,8 +619,8 @@ static int push_answer(struct pipeline *p, struct sequence *s, const struct reco
 /* Go past a query of `layer` that has been answered, if it wants an answer. The rows of a step ask
  * together and their worker goes on when it has all answers: it is woken once, unless what comes
  * next is of another layer (a guess, which is worked at while the worker computes) or takes long
- * (pipeline_pause). */
-static int go_past_query(struct pipeline *p, uint32_t layer)
+ * (scorer_pause). */
+static int go_past_query(struct scorer *p, uint32_t layer)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_QUERY];
     uint32_t type, bytes;
@@ -635,9 +634,9 @@ static int go_past_query(struct pipeline *p, uint32_t layer)
 }
 
 /* Everything between the query and its answer; the numbers of the answer are left in p. */
-static int work_out(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static int work_out(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
-    uint32_t list = pipeline_list(p, s->index, q->header.layer);
+    uint32_t list = scorer_list(p, s->index, q->header.layer);
     int rc = query_await_tokens(p, s, q);
     int64_t k = rc ? rc : select_tokens(p, s, q);
     if (k < 0)
@@ -668,7 +667,7 @@ static int work_out(struct pipeline *p, struct sequence *s, const struct record_
 
 /* The selection into the KV trace, after the answer: it must not wait for a disk. p->slots becomes
  * the trace's words. */
-static void trace_answer(struct pipeline *p, struct sequence *s, const struct record_query *q)
+static void trace_answer(struct scorer *p, struct sequence *s, const struct record_query *q)
 {
     for (uint32_t i = 0; i < p->n_selected; i++) {
         uint32_t word = hkm_location(&p->hkm, s->index, q->header.layer, p->positions[i]);
@@ -692,7 +691,7 @@ static void trace_answer(struct pipeline *p, struct sequence *s, const struct re
 }
 
 /* What the answer uploads or names in the hot pool. */
-static uint32_t list_missed(struct pipeline *p)
+static uint32_t list_missed(struct scorer *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_selected; i++)
@@ -701,7 +700,7 @@ static uint32_t list_missed(struct pipeline *p)
     return n;
 }
 
-static int answer_query(struct pipeline *p, const struct record_query *q)
+static int answer_query(struct scorer *p, const struct record_query *q)
 {
     struct sequence *s = &p->sequences[q->header.sequence];
     const struct record_query head = *q; /* the record is gone when it has been answered */
@@ -731,7 +730,7 @@ static int answer_query(struct pipeline *p, const struct record_query *q)
 }
 
 /* The GPU worker has read what the sequence's last selection named. */
-static void take_reads_done(struct pipeline *p, const struct record_reads_done *r)
+static void take_reads_done(struct scorer *p, const struct record_reads_done *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     if (s->request_id == r->request_id)
@@ -739,7 +738,7 @@ static void take_reads_done(struct pipeline *p, const struct record_reads_done *
 }
 
 /* The record at the ring's head: 1 taken, 0 there is none. */
-static int take_record(struct pipeline *p)
+static int take_record(struct scorer *p)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_QUERY];
     uint32_t type, bytes;
@@ -747,7 +746,7 @@ static int take_record(struct pipeline *p)
     int rc = shm_ring_peek(ring, &type, &payload, &bytes);
     if (rc)
         return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
-    bool accepted = pipeline_accept(p, type, payload, bytes);
+    bool accepted = scorer_accept(p, type, payload, bytes);
     if (accepted && type == RECORD_QUERY) {
         rc = answer_query(p, payload);
     } else {
@@ -765,7 +764,7 @@ static int take_record(struct pipeline *p)
 }
 
 /* As many as a step can have rows, one right after another: what is to move waits for the last. */
-int query_pump(struct pipeline *p)
+int query_pump(struct scorer *p)
 {
     int rc = 1, taken = 0;
     while (rc > 0 && taken < (int)p->config.n_sequences) {

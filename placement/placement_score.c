@@ -1,11 +1,11 @@
 /*
- * placement/policy_score.c - the naive policy of the paper's motivation (4.2): the hot tier strictly
+ * placement/placement_score.c - the naive placement of the paper's motivation (4.2): the hot tier strictly
  * follows the scores of the current step: the forced tokens and the highest-scoring others.
  *
  * Cost: O(N) per step; it is what BKP is measured against. Between steps (new tokens) the lowest
  * score of the last step goes first.
  */
-#include "placement/policy_internal.h"
+#include "placement/placement_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,13 +19,13 @@ struct own {
     bool *wanted;        /* [max_tokens] */
 };
 
-static uint64_t own_bytes(const struct policy_settings *s)
+static uint64_t own_bytes(const struct placement_settings *s)
 {
     return kv_selector_bytes(s->max_tokens) + sizeof(struct own) +
            (uint64_t)s->max_tokens * (sizeof(uint16_t) + sizeof(uint32_t) + sizeof(bool));
 }
 
-static int create(struct policy *p)
+static int create(struct placement *p)
 {
     uint32_t max = p->settings.max_tokens;
     struct own *own = p->own = calloc(1, sizeof *own);
@@ -39,7 +39,7 @@ static int create(struct policy *p)
     return kv_selector_create(&own->selector, max);
 }
 
-static void destroy(struct policy *p)
+static void destroy(struct placement *p)
 {
     struct own *own = p->own;
     if (own == NULL)
@@ -52,7 +52,7 @@ static void destroy(struct policy *p)
 }
 
 /* Positions that the scores want hot, into own->wanted. */
-static int find_wanted(struct policy *p, const uint16_t *scores)
+static int find_wanted(struct placement *p, const uint16_t *scores)
 {
     struct own *own = p->own;
     struct kv_selection_settings s = {.alpha = 1,
@@ -74,7 +74,7 @@ static int find_wanted(struct policy *p, const uint16_t *scores)
 }
 
 /* Pairs of a wanted cold token and an unwanted hot one, newest first, swap. */
-static int step(struct policy *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
+static int step(struct placement *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
                 uint32_t rate)
 {
     struct own *own = p->own;
@@ -91,36 +91,36 @@ static int step(struct policy *p, const uint32_t *selected, uint32_t n, const ui
                 down--;
             if (down == 0)
                 break;
-            rc = policy_demote(p, --down);
+            rc = placement_demote(p, --down);
         }
         if (rc == 0)
-            rc = policy_promote(p, up);
+            rc = placement_promote(p, up);
         rate--;
     }
     return rc;
 }
 
-static uint32_t victim(struct policy *p)
+static uint32_t victim(struct placement *p)
 {
     const struct own *own = p->own;
-    uint32_t worst = POLICY_NONE;
+    uint32_t worst = PLACEMENT_NONE;
     for (uint32_t i = p->settings.sinks; i < p->forced_from; i++)
-        if (p->hot[i] && (worst == POLICY_NONE || own->last[i] < own->last[worst]))
+        if (p->hot[i] && (worst == PLACEMENT_NONE || own->last[i] < own->last[worst]))
             worst = i;
     return worst;
 }
 
-static void trimmed(struct policy *p)
+static void trimmed(struct placement *p)
 {
     struct own *own = p->own;
     memset(own->last + p->n_tokens, 0, (p->settings.max_tokens - p->n_tokens) * sizeof *own->last);
 }
 
-const struct policy_ops policy_score_ops = {.name = "score",
-                                            .needs_scores = true,
-                                            .bytes = own_bytes,
-                                            .create = create,
-                                            .destroy = destroy,
-                                            .trimmed = trimmed,
-                                            .step = step,
-                                            .victim = victim};
+const struct placement_ops placement_score_ops = {.name = "score",
+                                                  .needs_scores = true,
+                                                  .bytes = own_bytes,
+                                                  .create = create,
+                                                  .destroy = destroy,
+                                                  .trimmed = trimmed,
+                                                  .step = step,
+                                                  .victim = victim};

@@ -1,53 +1,53 @@
 /*
- * placement/policy.c - the common part of all placement policies: see policy.h.
+ * placement/placement.c - the common part of all placements: see placement.h.
  *
- * Tiers change here alone, so that capacity, balance and statistics are right whatever a policy
- * does. Who calls it: see policy.h. Concurrency: one thread per policy. Failure: codes.
+ * Tiers change here alone, so that capacity, balance and statistics are right whatever a placement
+ * does. Who calls it: see placement.h. Concurrency: one thread per placement. Failure: codes.
  */
-#include "placement/policy_internal.h"
+#include "placement/placement_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const struct policy_ops *const all_ops[POLICY_COUNT] = {
-    [POLICY_SCORE] = &policy_score_ops,   [POLICY_LRU] = &policy_lru_ops,
-    [POLICY_LFU] = &policy_lfu_ops,       [POLICY_BKP] = &policy_bkp_ops,
-    [POLICY_BELADY] = &policy_belady_ops,
+static const struct placement_ops *const all_ops[PLACEMENT_COUNT] = {
+    [PLACEMENT_SCORE] = &placement_score_ops,   [PLACEMENT_LRU] = &placement_lru_ops,
+    [PLACEMENT_LFU] = &placement_lfu_ops,       [PLACEMENT_BKP] = &placement_bkp_ops,
+    [PLACEMENT_BELADY] = &placement_belady_ops,
 };
 
-const char *policy_name(enum policy_kind kind)
+const char *placement_name(enum placement_kind kind)
 {
-    return (unsigned)kind < POLICY_COUNT ? all_ops[kind]->name : NULL;
+    return (unsigned)kind < PLACEMENT_COUNT ? all_ops[kind]->name : NULL;
 }
 
-int policy_parse(const char *name, enum policy_kind *out)
+int placement_parse(const char *name, enum placement_kind *out)
 {
-    for (unsigned i = 0; i < POLICY_COUNT; i++)
+    for (unsigned i = 0; i < PLACEMENT_COUNT; i++)
         if (strcmp(name, all_ops[i]->name) == 0) {
-            *out = (enum policy_kind)i;
+            *out = (enum placement_kind)i;
             return 0;
         }
     return HILL_E_INVALID;
 }
 
-struct policy_settings policy_defaults(void)
+struct placement_settings placement_defaults(void)
 {
-    return (struct policy_settings){.sinks = 4,
-                                    .window = 32,
-                                    .alpha = 0.2,
-                                    .pin = 0.2,
-                                    .half_life = 16,
-                                    .margin = 0.5,
-                                    .rest_steps = 2};
+    return (struct placement_settings){.sinks = 4,
+                                       .window = 32,
+                                       .alpha = 0.2,
+                                       .pin = 0.2,
+                                       .half_life = 16,
+                                       .margin = 0.5,
+                                       .rest_steps = 2};
 }
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-static int check_settings(const struct policy_ops *ops, const struct policy_settings *s,
+static int check_settings(const struct placement_ops *ops, const struct placement_settings *s,
                           struct hill_why *why)
 {
     if (s->max_tokens == 0 || s->max_tokens > KV_MAX_TOKENS)
-        return hill_fail(why, HILL_E_INVALID, "a placement policy for %u tokens, not in 1..%u",
+        return hill_fail(why, HILL_E_INVALID, "a placement for %u tokens, not in 1..%u",
                          s->max_tokens, KV_MAX_TOKENS);
     if (s->sinks > KV_MAX_TOKENS || s->window > KV_MAX_TOKENS)
         return hill_fail(why, HILL_E_INVALID, "sinks %u and window %u, above %u", s->sinks,
@@ -61,23 +61,23 @@ static int check_settings(const struct policy_ops *ops, const struct policy_sett
                          "half life %u not in 1..256 or margin %g not in [0, 64]", s->half_life,
                          s->margin);
     if (ops->needs_future && s->future == NULL)
-        return hill_fail(why, HILL_E_INVALID, "policy %s needs the future: it works offline only",
-                         ops->name);
+        return hill_fail(why, HILL_E_INVALID,
+                         "placement %s needs the future: it works offline only", ops->name);
     return 0;
 }
 
-int policy_create(struct policy **out, enum policy_kind kind,
-                  const struct policy_settings *settings, struct hill_why *why)
+int placement_create(struct placement **out, enum placement_kind kind,
+                     const struct placement_settings *settings, struct hill_why *why)
 {
     *out = NULL;
-    if ((unsigned)kind >= POLICY_COUNT)
-        return hill_fail(why, HILL_E_INVALID, "placement policy %d is unknown", (int)kind);
+    if ((unsigned)kind >= PLACEMENT_COUNT)
+        return hill_fail(why, HILL_E_INVALID, "placement %d is unknown", (int)kind);
     int rc = check_settings(all_ops[kind], settings, why);
     if (rc)
         return rc;
-    struct policy *p = calloc(1, sizeof *p);
+    struct placement *p = calloc(1, sizeof *p);
     if (p == NULL)
-        return hill_fail(why, HILL_E_NOMEM, "out of memory for a placement policy");
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a placement");
     p->ops = all_ops[kind];
     p->settings = *settings;
     p->hot = calloc(settings->max_tokens, sizeof *p->hot);
@@ -85,45 +85,45 @@ int policy_create(struct policy **out, enum policy_kind kind,
     rc = p->hot && p->moved ? p->ops->create(p) : HILL_E_NOMEM;
     p->settings.future = NULL; /* the caller's, and only during this call */
     if (rc) {
-        policy_destroy(p);
-        return hill_fail(why, rc, "out of memory for the tables of a placement policy");
+        placement_destroy(p);
+        return hill_fail(why, rc, "out of memory for the tables of a placement");
     }
     *out = p;
     return 0;
 }
 
-void policy_destroy(struct policy *policy)
+void placement_destroy(struct placement *placement)
 {
-    if (policy == NULL)
+    if (placement == NULL)
         return;
-    policy->ops->destroy(policy);
-    free(policy->hot);
-    free(policy->moved);
-    free(policy->promoted.items);
-    free(policy->demoted.items);
-    free(policy);
+    placement->ops->destroy(placement);
+    free(placement->hot);
+    free(placement->moved);
+    free(placement->promoted.items);
+    free(placement->demoted.items);
+    free(placement);
 }
 
-uint64_t policy_bytes(enum policy_kind kind, const struct policy_settings *settings)
+uint64_t placement_bytes(enum placement_kind kind, const struct placement_settings *settings)
 {
-    if ((unsigned)kind >= POLICY_COUNT)
+    if ((unsigned)kind >= PLACEMENT_COUNT)
         return 0;
-    return sizeof(struct policy) +
+    return sizeof(struct placement) +
            (uint64_t)settings->max_tokens * (sizeof(bool) + sizeof(uint32_t)) +
            all_ops[kind]->bytes(settings);
 }
 
-uint64_t policy_live_bytes(uint32_t n_layers, uint32_t max_tokens)
+uint64_t placement_live_bytes(uint32_t n_layers, uint32_t max_tokens)
 {
-    struct policy_settings settings = policy_defaults();
+    struct placement_settings settings = placement_defaults();
     settings.max_tokens = max_tokens;
     return n_layers *
-           (policy_bytes(POLICY_BKP, &settings) + (uint64_t)max_tokens * sizeof(uint32_t));
+           (placement_bytes(PLACEMENT_BKP, &settings) + (uint64_t)max_tokens * sizeof(uint32_t));
 }
 
 /* ---- moves -------------------------------------------------------------------------------- */
 
-static int note(struct policy_list *list, uint32_t position)
+static int note(struct placement_list *list, uint32_t position)
 {
     if (list->count == list->room) {
         uint32_t room = list->room ? list->room * 2 : 16;
@@ -137,7 +137,7 @@ static int note(struct policy_list *list, uint32_t position)
     return 0;
 }
 
-int policy_promote(struct policy *p, uint32_t position)
+int placement_promote(struct placement *p, uint32_t position)
 {
     int rc = note(&p->promoted, position);
     if (rc)
@@ -146,20 +146,20 @@ int policy_promote(struct policy *p, uint32_t position)
     p->n_hot++;
     p->stats.promoted++;
     /* a cold token's last move, if any, was down */
-    if (p->moved[position] && p->step - p->moved[position] <= POLICY_BOUNCE_STEPS)
+    if (p->moved[position] && p->step - p->moved[position] <= PLACEMENT_BOUNCE_STEPS)
         p->stats.bounced++;
     p->moved[position] = p->step;
-    if (p->ops->enter && !policy_is_forced(p, position))
+    if (p->ops->enter && !placement_is_forced(p, position))
         p->ops->enter(p, position);
     return 0;
 }
 
-int policy_demote(struct policy *p, uint32_t position)
+int placement_demote(struct placement *p, uint32_t position)
 {
     int rc = note(&p->demoted, position);
     if (rc)
         return rc;
-    if (p->ops->leave && !policy_is_forced(p, position))
+    if (p->ops->leave && !placement_is_forced(p, position))
         p->ops->leave(p, position);
     p->hot[position] = false;
     p->n_hot--;
@@ -168,28 +168,28 @@ int policy_demote(struct policy *p, uint32_t position)
     return 0;
 }
 
-static void clear_moves(struct policy *p)
+static void clear_moves(struct placement *p)
 {
     p->promoted.count = p->demoted.count = 0;
 }
 
-static void show_moves(const struct policy *p, struct policy_moves *moves)
+static void show_moves(const struct placement *p, struct placement_moves *moves)
 {
-    *moves = (struct policy_moves){.promoted = p->promoted.items,
-                                   .demoted = p->demoted.items,
-                                   .n_promoted = p->promoted.count,
-                                   .n_demoted = p->demoted.count};
+    *moves = (struct placement_moves){.promoted = p->promoted.items,
+                                      .demoted = p->demoted.items,
+                                      .n_promoted = p->promoted.count,
+                                      .n_demoted = p->demoted.count};
 }
 
 /* ---- growing ------------------------------------------------------------------------------ */
 
-static uint32_t window_start(const struct policy *p, uint32_t n_tokens)
+static uint32_t window_start(const struct placement *p, uint32_t n_tokens)
 {
     return n_tokens > p->settings.window ? n_tokens - p->settings.window : 0;
 }
 
 /* Tokens that the window has left behind come into play. */
-static void advance_window(struct policy *p, uint32_t from)
+static void advance_window(struct placement *p, uint32_t from)
 {
     uint32_t position = p->forced_from > p->settings.sinks ? p->forced_from : p->settings.sinks;
     p->forced_from = from;
@@ -198,7 +198,7 @@ static void advance_window(struct policy *p, uint32_t from)
             p->ops->enter(p, position);
 }
 
-static void set_capacity(struct policy *p, uint32_t capacity)
+static void set_capacity(struct placement *p, uint32_t capacity)
 {
     uint64_t forced = (uint64_t)p->settings.sinks + p->settings.window;
     if (forced > p->n_tokens)
@@ -206,7 +206,7 @@ static void set_capacity(struct policy *p, uint32_t capacity)
     p->capacity = capacity > forced ? capacity : (uint32_t)forced;
 }
 
-static void place_prompt(struct policy *p)
+static void place_prompt(struct placement *p)
 {
     uint32_t sinks = p->settings.sinks < p->n_tokens ? p->settings.sinks : p->n_tokens;
     uint32_t hot = p->capacity < p->n_tokens ? p->capacity : p->n_tokens;
@@ -217,7 +217,8 @@ static void place_prompt(struct policy *p)
     p->stats.placed_cold += p->n_tokens - hot;
 }
 
-int policy_append(struct policy *p, uint32_t count, uint32_t capacity, struct policy_moves *moves)
+int placement_append(struct placement *p, uint32_t count, uint32_t capacity,
+                     struct placement_moves *moves)
 {
     clear_moves(p);
     show_moves(p, moves);
@@ -239,15 +240,15 @@ int policy_append(struct policy *p, uint32_t count, uint32_t capacity, struct po
     int rc = 0;
     while (rc == 0 && p->n_hot > p->capacity) {
         uint32_t victim = p->ops->victim(p);
-        if (victim == POLICY_NONE)
-            break; /* cannot be: what a policy will not give up fits into the capacity */
-        rc = policy_demote(p, victim);
+        if (victim == PLACEMENT_NONE)
+            break; /* cannot be: what a placement will not give up fits into the capacity */
+        rc = placement_demote(p, victim);
     }
     show_moves(p, moves);
     return rc;
 }
 
-int policy_trim(struct policy *p, uint32_t n_tokens)
+int placement_trim(struct placement *p, uint32_t n_tokens)
 {
     if (n_tokens > p->n_tokens)
         return HILL_E_INVALID;
@@ -269,13 +270,13 @@ int policy_trim(struct policy *p, uint32_t n_tokens)
     return 0;
 }
 
-int policy_place(struct policy *p, uint32_t position, bool hot)
+int placement_place(struct placement *p, uint32_t position, bool hot)
 {
     if (position >= p->n_tokens)
         return HILL_E_INVALID;
     if (p->hot[position] == hot)
         return 0;
-    bool in_play = !policy_is_forced(p, position);
+    bool in_play = !placement_is_forced(p, position);
     if (!hot && in_play && p->ops->leave)
         p->ops->leave(p, position);
     p->hot[position] = hot;
@@ -287,7 +288,7 @@ int policy_place(struct policy *p, uint32_t position, bool hot)
 
 /* ---- stepping ----------------------------------------------------------------------------- */
 
-static bool are_sound(const struct policy *p, const uint32_t *selected, uint32_t n)
+static bool are_sound(const struct placement *p, const uint32_t *selected, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (selected[i] >= p->n_tokens || (i && selected[i] <= selected[i - 1]))
@@ -295,7 +296,7 @@ static bool are_sound(const struct policy *p, const uint32_t *selected, uint32_t
     return true;
 }
 
-int policy_watch(struct policy *p, const uint32_t *selected, uint32_t n)
+int placement_watch(struct placement *p, const uint32_t *selected, uint32_t n)
 {
     clear_moves(p);
     if (!are_sound(p, selected, n))
@@ -303,7 +304,7 @@ int policy_watch(struct policy *p, const uint32_t *selected, uint32_t n)
     p->step++;
     p->stats.steps++;
     for (uint32_t i = 0; i < n; i++) {
-        if (policy_is_forced(p, selected[i]))
+        if (placement_is_forced(p, selected[i]))
             continue;
         if (p->hot[selected[i]])
             p->stats.hits_hot++;
@@ -315,14 +316,14 @@ int policy_watch(struct policy *p, const uint32_t *selected, uint32_t n)
     return 0;
 }
 
-int policy_step(struct policy *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
-                uint32_t rate, struct policy_moves *moves)
+int placement_step(struct placement *p, const uint32_t *selected, uint32_t n,
+                   const uint16_t *scores, uint32_t rate, struct placement_moves *moves)
 {
     clear_moves(p);
     show_moves(p, moves);
     if (p->ops->needs_scores && scores == NULL)
         return HILL_E_INVALID;
-    int rc = policy_watch(p, selected, n);
+    int rc = placement_watch(p, selected, n);
     if (rc)
         return rc;
     uint32_t limit = p->settings.rate ? p->settings.rate : UINT32_MAX;
@@ -335,22 +336,22 @@ int policy_step(struct policy *p, const uint32_t *selected, uint32_t n, const ui
 
 /* ---- questions ---------------------------------------------------------------------------- */
 
-bool policy_is_hot(const struct policy *policy, uint32_t position)
+bool placement_is_hot(const struct placement *placement, uint32_t position)
 {
-    return policy->hot[position];
+    return placement->hot[position];
 }
 
-uint32_t policy_tokens(const struct policy *policy)
+uint32_t placement_tokens(const struct placement *placement)
 {
-    return policy->n_tokens;
+    return placement->n_tokens;
 }
 
-uint32_t policy_hot_tokens(const struct policy *policy)
+uint32_t placement_hot_tokens(const struct placement *placement)
 {
-    return policy->n_hot;
+    return placement->n_hot;
 }
 
-const struct policy_stats *policy_stats(const struct policy *policy)
+const struct placement_stats *placement_stats(const struct placement *placement)
 {
-    return &policy->stats;
+    return &placement->stats;
 }

@@ -1,12 +1,12 @@
 /*
- * cpu_scorer/pipeline_agent.c - the agent's side of the pipeline: what is sent to it, and what
+ * cpu_scorer/scorer_agent.c - the agent's side of the scorer: what is sent to it, and what
  * comes back.
  *
  * Moving an entry down: DEMOTE on the background ring (a copy of entry and digest), its completion
  * (the copy is on flash), COMMIT on the command ring and the location word's flip, then the hot
  * slot is free. The commit precedes every later query on the same ring, and both happen only while
  * no query is open: agent and scorer cut at the same place. An entry that has moved
- * up (pipeline_moves.c) leaves its copy where it was; to go down again it needs the COMMIT alone.
+ * up (scorer_moves.c) leaves its copy where it was; to go down again it needs the COMMIT alone.
  * Copies beyond what is kept (cold_map.h) give their slots to entries that go down without one: a
  * scattered DEMOTE, which the agent sees after the RELEASE of those slots.
  * Link accounting: every payload byte of
@@ -17,7 +17,7 @@
  * commands open is given up until the next epoch. A peer seen gone is only silent: the coordinator
  * brings a new epoch.
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <string.h>
 
@@ -28,18 +28,18 @@
 
 /* ---- commands ----------------------------------------------------------------------------- */
 
-void agent_sent(struct pipeline *p)
+void agent_sent(struct scorer *p)
 {
     if (p->commands_open++ == 0)
         p->agent_heard_ns = clock_now_ns();
 }
 
-uint64_t agent_tag(struct pipeline *p)
+uint64_t agent_tag(struct scorer *p)
 {
     return p->next_tag++ << 8;
 }
 
-int agent_trim(struct pipeline *p, struct sequence *s)
+int agent_trim(struct scorer *p, struct sequence *s)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_COMMAND];
     void *payload;
@@ -47,13 +47,13 @@ int agent_trim(struct pipeline *p, struct sequence *s)
         return HILL_E_WOULD_BLOCK; /* gone: silent, see above */
     s->trim_tag = agent_tag(p);
     *(struct record_trim *)payload =
-        (struct record_trim){.header = pipeline_header(p, s->index, 0, 0), .tag = s->trim_tag};
+        (struct record_trim){.header = scorer_header(p, s->index, 0, 0), .tag = s->trim_tag};
     shm_ring_publish(ring, RECORD_TRIM, sizeof(struct record_trim));
     agent_sent(p);
     return 0;
 }
 
-static struct demote *free_demote(struct pipeline *p)
+static struct demote *free_demote(struct scorer *p)
 {
     for (uint32_t i = 0; i < MAX_DEMOTES; i++)
         if (!p->demotes[i].used)
@@ -61,7 +61,7 @@ static struct demote *free_demote(struct pipeline *p)
     return NULL;
 }
 
-static void drop_demote(struct pipeline *p, struct demote *d)
+static void drop_demote(struct scorer *p, struct demote *d)
 {
     p->sequences[d->sequence].demotes--;
     p->n_demotes--;
@@ -69,7 +69,7 @@ static void drop_demote(struct pipeline *p, struct demote *d)
     d->used = false;
 }
 
-void agent_forget(struct pipeline *p, struct sequence *s)
+void agent_forget(struct scorer *p, struct sequence *s)
 {
     for (uint32_t i = 0; i < MAX_DEMOTES; i++)
         if (p->demotes[i].used && p->demotes[i].sequence == s->index)
@@ -87,7 +87,7 @@ struct demote_record {
 
 /* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare for a
  * record of its own; else behind the others. */
-static uint32_t demote_room(const struct pipeline *p, uint32_t list, bool from_hot, uint32_t n,
+static uint32_t demote_room(const struct scorer *p, uint32_t list, bool from_hot, uint32_t n,
                             bool *scattered)
 {
     uint32_t spare = from_hot ? cold_map_spare(&p->cold, list) : 0;
@@ -98,10 +98,10 @@ static uint32_t demote_room(const struct pipeline *p, uint32_t list, bool from_h
     return n < room ? n : room;
 }
 
-static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer, bool from_hot,
+static int reserve_demote(struct scorer *p, struct sequence *s, uint32_t layer, bool from_hot,
                           uint32_t n, struct demote_record *out)
 {
-    out->n = demote_room(p, pipeline_list(p, s->index, layer), from_hot, n, &out->scattered);
+    out->n = demote_room(p, scorer_list(p, s->index, layer), from_hot, n, &out->scattered);
     if (out->n > p->config.demote_slots)
         out->n = p->config.demote_slots;
     out->demote = free_demote(p);
@@ -119,11 +119,11 @@ static int reserve_demote(struct pipeline *p, struct sequence *s, uint32_t layer
 }
 
 /* Slots of copies for hot positions; what they were copies of has none any more. */
-static void take_copies(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *hot,
+static void take_copies(struct scorer *p, struct sequence *s, uint32_t layer, const uint32_t *hot,
                         struct demote_record *d)
 {
     uint32_t lost[MOVES_DOWN], *slots = d->demote->slots;
-    cold_map_reuse(&p->cold, pipeline_list(p, s->index, layer), hot, d->n, slots, lost);
+    cold_map_reuse(&p->cold, scorer_list(p, s->index, layer), hot, d->n, slots, lost);
     for (uint32_t i = 0; i < d->n; i++)
         s->layers[layer].kept[lost[i]] = COLD_NONE;
     d->slot = slots[0];
@@ -132,10 +132,10 @@ static void take_copies(struct pipeline *p, struct sequence *s, uint32_t layer, 
 
 /* Take the slots. hot: the positions, moved down; NULL: they are first_position and those after it,
  * on their way in. */
-static void take_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
+static void take_demote(struct scorer *p, struct sequence *s, uint32_t layer,
                         uint32_t first_position, const uint32_t *hot, struct demote_record *d)
 {
-    uint32_t list = pipeline_list(p, s->index, layer);
+    uint32_t list = scorer_list(p, s->index, layer);
     if (d->scattered)
         take_copies(p, s, layer, hot, d);
     else if (hot)
@@ -151,7 +151,7 @@ static void take_demote(struct pipeline *p, struct sequence *s, uint32_t layer,
         memcpy((uint8_t *)d->record + d->parts.total, d->demote->slots, d->n * sizeof(uint32_t));
 }
 
-static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t layer, bool from_hot,
+static void publish_demote(struct scorer *p, struct sequence *s, uint32_t layer, bool from_hot,
                            struct demote_record *d)
 {
     struct demote *demote = d->demote; /* its slots are there already */
@@ -164,7 +164,7 @@ static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t laye
     demote->done = false;
     demote->from_hot = from_hot;
     demote->scattered = d->scattered;
-    *d->record = (struct record_demote){.header = pipeline_header(p, s->index, 0, layer),
+    *d->record = (struct record_demote){.header = scorer_header(p, s->index, 0, layer),
                                         .tag = d->demote->tag,
                                         .first_slot = d->slot,
                                         .n_slots = d->n,
@@ -179,8 +179,8 @@ static void publish_demote(struct pipeline *p, struct sequence *s, uint32_t laye
     agent_sent(p);
 }
 
-uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t layer,
-                              uint32_t first, uint32_t n, const uint8_t *entries)
+uint32_t agent_demote_entries(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t first,
+                              uint32_t n, const uint8_t *entries)
 {
     struct demote_record d;
     if (reserve_demote(p, s, layer, false, n, &d))
@@ -201,7 +201,7 @@ uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t l
 
 /* The oldest hot tokens above the sinks that follow one another: *first, and how many (at most
  * max). */
-static uint32_t oldest_hot(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t max,
+static uint32_t oldest_hot(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t max,
                            uint32_t *first)
 {
     struct layer_state *l = &s->layers[layer];
@@ -215,7 +215,7 @@ static uint32_t oldest_hot(struct pipeline *p, struct sequence *s, uint32_t laye
     return n;
 }
 
-uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer,
+uint32_t agent_demote_hot(struct scorer *p, struct sequence *s, uint32_t layer,
                           const uint32_t *positions, uint32_t n)
 {
     struct demote_record d;
@@ -238,7 +238,7 @@ uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer
     return d.n;
 }
 
-static int move_down(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n)
+static int move_down(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t n)
 {
     uint32_t first, positions[MOVES_DOWN];
     n = oldest_hot(p, s, layer, n < MOVES_DOWN ? n : MOVES_DOWN, &first);
@@ -247,14 +247,14 @@ static int move_down(struct pipeline *p, struct sequence *s, uint32_t layer, uin
     return agent_demote_hot(p, s, layer, positions, n) > 0;
 }
 
-static int moves_of(struct pipeline *p, struct sequence *s)
+static int moves_of(struct scorer *p, struct sequence *s)
 {
     int moved = 0;
     bool over = false;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++) {
         struct layer_state *l = &s->layers[layer];
         uint32_t hot = hkm_hot_tokens(&p->hkm, s->index, layer);
-        uint32_t target = placement_hot_target(&s->placement, l->appended);
+        uint32_t target = hot_share_target(&s->share, l->appended);
         if (hot < target + MOVE_TOKENS_MIN)
             continue;
         over = true;
@@ -265,7 +265,7 @@ static int moves_of(struct pipeline *p, struct sequence *s)
     return moved;
 }
 
-int agent_pump_moves(struct pipeline *p)
+int agent_pump_moves(struct scorer *p)
 {
     int moved = 0;
     if (!p->config.csd || p->agent_status)
@@ -285,7 +285,7 @@ int agent_pump_moves(struct pipeline *p)
 
 /* ---- commits ------------------------------------------------------------------------------ */
 
-int agent_push_slots(struct pipeline *p, uint32_t type, uint32_t sequence, uint32_t layer,
+int agent_push_slots(struct scorer *p, uint32_t type, uint32_t sequence, uint32_t layer,
                      const uint32_t *slots, uint32_t n)
 {
     uint32_t bytes = (uint32_t)(sizeof(struct record_commit) + (uint64_t)n * sizeof(uint32_t));
@@ -293,7 +293,7 @@ int agent_push_slots(struct pipeline *p, uint32_t type, uint32_t sequence, uint3
     int rc = shm_ring_reserve(&p->io.rings[RING_COMMAND], bytes, &payload);
     if (rc)
         return rc;
-    struct record_header header = pipeline_header(p, sequence, 0, layer);
+    struct record_header header = scorer_header(p, sequence, 0, layer);
     if (type == RECORD_COMMIT)
         *(struct record_commit *)payload =
             (struct record_commit){.header = header, .tag = agent_tag(p), .n_slots = n};
@@ -311,7 +311,7 @@ static uint32_t slot_of(const struct demote *d, uint32_t i)
     return d->scattered ? d->slots[i] : d->first_slot + i;
 }
 
-static int push_commit(struct pipeline *p, const struct demote *d)
+static int push_commit(struct scorer *p, const struct demote *d)
 {
     uint32_t slots[LAYOUT_COMMIT_SLOTS_MAX];
     for (uint32_t i = 0; i < d->n; i++)
@@ -319,13 +319,13 @@ static int push_commit(struct pipeline *p, const struct demote *d)
     return agent_push_slots(p, RECORD_COMMIT, d->sequence, d->layer, slots, d->n);
 }
 
-static void flip(struct pipeline *p, const struct demote *d)
+static void flip(struct scorer *p, const struct demote *d)
 {
     struct sequence *s = &p->sequences[d->sequence];
     struct layer_state *l = &s->layers[d->layer];
     for (uint32_t i = 0; i < d->n; i++) {
         uint32_t slot = slot_of(d, i);
-        cold_map_commit(&p->cold, pipeline_list(p, d->sequence, d->layer), slot, 1);
+        cold_map_commit(&p->cold, scorer_list(p, d->sequence, d->layer), slot, 1);
         hkm_set_cold(&p->hkm, d->sequence, d->layer, cold_map_taken_position(&p->cold, slot), slot);
     }
     if (d->from_hot) {
@@ -337,7 +337,7 @@ static void flip(struct pipeline *p, const struct demote *d)
     }
 }
 
-int agent_pump_commits(struct pipeline *p)
+int agent_pump_commits(struct scorer *p)
 {
     int moved = 0;
     if (p->n_demotes == 0 || p->query.open)
@@ -348,7 +348,7 @@ int agent_pump_commits(struct pipeline *p)
             continue;
         struct sequence *s = &p->sequences[d->sequence];
         if (s->state == SEQUENCE_ACTIVE && !s->status) {
-            if (d->from_hot && pipeline_reading(s, d->layer))
+            if (d->from_hot && scorer_reading(s, d->layer))
                 continue; /* the hot slots would be free */
             if (push_commit(p, d))
                 break; /* no credits now */
@@ -362,7 +362,7 @@ int agent_pump_commits(struct pipeline *p)
 
 /* ---- what comes back ---------------------------------------------------------------------- */
 
-static void complete_query(struct pipeline *p, const struct record_completion *c)
+static void complete_query(struct scorer *p, const struct record_completion *c)
 {
     struct query_state *q = &p->query;
     if (!q->open || c->tag != q->query_id || q->cold_done)
@@ -374,12 +374,12 @@ static void complete_query(struct pipeline *p, const struct record_completion *c
     else if (c->count != q->cold_expected)
         q->status = HILL_E_PROTOCOL;
     if (q->status)
-        pipeline_fail(p, &p->sequences[q->sequence], q->status,
-                      "scoring layer %u on the drive: %u of %u slots, first bad position %u",
-                      q->layer, c->count, q->cold_expected, c->detail);
+        scorer_fail(p, &p->sequences[q->sequence], q->status,
+                    "scoring layer %u on the drive: %u of %u slots, first bad position %u",
+                    q->layer, c->count, q->cold_expected, c->detail);
 }
 
-static void complete_fetch(struct pipeline *p, const struct record_completion *c)
+static void complete_fetch(struct scorer *p, const struct record_completion *c)
 {
     struct query_state *q = &p->query;
     if (q->fetches_open == 0 || c->tag < q->fetch_first_tag || c->tag > q->fetch_last_tag)
@@ -388,17 +388,16 @@ static void complete_fetch(struct pipeline *p, const struct record_completion *c
     q->fetched += c->count;
     if (c->status && !q->status) {
         q->status = c->status;
-        pipeline_fail(
-            p, &p->sequences[q->sequence], q->status,
-            c->status == HILL_E_DAMAGED
-                ? "the entry of position %u in layer %u is damaged in the cold pool (its "
-                  "checksum does not match); ask again, and check the drive"
-                : "the entry of position %u in layer %u cannot be read from the cold pool",
-            c->detail, q->layer);
+        scorer_fail(p, &p->sequences[q->sequence], q->status,
+                    c->status == HILL_E_DAMAGED
+                        ? "the entry of position %u in layer %u is damaged in the cold pool (its "
+                          "checksum does not match); ask again, and check the drive"
+                        : "the entry of position %u in layer %u cannot be read from the cold pool",
+                    c->detail, q->layer);
     }
 }
 
-static void complete_demote(struct pipeline *p, const struct record_completion *c)
+static void complete_demote(struct scorer *p, const struct record_completion *c)
 {
     struct demote *d = &p->demotes[c->tag % 256 % MAX_DEMOTES];
     if (!d->used || d->tag != c->tag || d->done)
@@ -408,12 +407,12 @@ static void complete_demote(struct pipeline *p, const struct record_completion *
         return;
     struct sequence *s = &p->sequences[d->sequence];
     if (s->state == SEQUENCE_ACTIVE)
-        pipeline_fail(p, s, c->status ? c->status : HILL_E_PROTOCOL,
-                      "writing %u entries of layer %u to the cold pool", d->n, d->layer);
+        scorer_fail(p, s, c->status ? c->status : HILL_E_PROTOCOL,
+                    "writing %u entries of layer %u to the cold pool", d->n, d->layer);
     drop_demote(p, d);
 }
 
-static void complete_trim(struct pipeline *p, const struct record_completion *c)
+static void complete_trim(struct scorer *p, const struct record_completion *c)
 {
     struct sequence *s = &p->sequences[c->header.sequence];
     if (s->state != SEQUENCE_TRIMMING || s->trim_tag != c->tag)
@@ -424,15 +423,15 @@ static void complete_trim(struct pipeline *p, const struct record_completion *c)
     append_free(p, s);
 }
 
-static void complete_commit(struct pipeline *p, const struct record_completion *c)
+static void complete_commit(struct scorer *p, const struct record_completion *c)
 {
     struct sequence *s = &p->sequences[c->header.sequence];
     if (c->status && s->state == SEQUENCE_ACTIVE && c->tag >> 8 >= s->first_tag)
-        pipeline_fail(p, s, c->status, "committing entries of layer %u in the cold pool",
-                      c->header.layer);
+        scorer_fail(p, s, c->status, "committing entries of layer %u in the cold pool",
+                    c->header.layer);
 }
 
-static void take_completion(struct pipeline *p, const struct record_completion *c)
+static void take_completion(struct scorer *p, const struct record_completion *c)
 {
     struct sequence *s = &p->sequences[c->header.sequence];
     if (p->commands_open)
@@ -468,10 +467,10 @@ static void take_completion(struct pipeline *p, const struct record_completion *
 
 /* Scores into the selector, by position. A slot that is not ours or not committed is an error,
  * never a guess. */
-static int add_tuples(struct pipeline *p, const struct record_score_block *b)
+static int add_tuples(struct scorer *p, const struct record_score_block *b)
 {
     const struct score_tuple *tuples = (const struct score_tuple *)(b + 1);
-    uint32_t list = pipeline_list(p, p->query.sequence, p->query.layer);
+    uint32_t list = scorer_list(p, p->query.sequence, p->query.layer);
     uint32_t positions[TUPLES_AT_ONCE];
     uint16_t scores[TUPLES_AT_ONCE];
     for (uint32_t done = 0; done < b->n;) {
@@ -493,7 +492,7 @@ static int add_tuples(struct pipeline *p, const struct record_score_block *b)
     return 0;
 }
 
-static void take_scores(struct pipeline *p, const struct record_score_block *b)
+static void take_scores(struct scorer *p, const struct record_score_block *b)
 {
     struct query_state *q = &p->query;
     struct sequence *s = &p->sequences[b->header.sequence];
@@ -508,15 +507,15 @@ static void take_scores(struct pipeline *p, const struct record_score_block *b)
     int rc = add_tuples(p, b);
     if (rc) {
         q->status = rc;
-        pipeline_fail(p, s, rc, "a Score Block of stripe %u scores a slot twice or a foreign one",
-                      b->stripe);
+        scorer_fail(p, s, rc, "a Score Block of stripe %u scores a slot twice or a foreign one",
+                    b->stripe);
     }
     q->cold_scored += b->n;
     s->stats.merge_ns += clock_now_ns() - start;
 }
 
 /* Account for every byte of a record from the agent, whatever it is. */
-static void count_link(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes,
+static void count_link(struct scorer *p, uint32_t type, const void *payload, uint32_t bytes,
                        bool accepted)
 {
     uint64_t known = 0;
@@ -534,7 +533,7 @@ static void count_link(struct pipeline *p, uint32_t type, const void *payload, u
             p->sequences[i].stats.link_key_bytes += bytes - known;
 }
 
-static int drain(struct pipeline *p, enum layout_ring which)
+static int drain(struct scorer *p, enum layout_ring which)
 {
     struct shm_ring_end *ring = &p->io.rings[which];
     uint32_t expected = which == RING_SCORE ? RECORD_SCORE_BLOCK : RECORD_COMPLETION;
@@ -547,7 +546,7 @@ static int drain(struct pipeline *p, enum layout_ring which)
             return moved;
         if (rc)
             return rc;
-        bool accepted = pipeline_accept(p, type, payload, bytes) && type == expected;
+        bool accepted = scorer_accept(p, type, payload, bytes) && type == expected;
         count_link(p, type, payload, bytes, accepted);
         p->agent_heard_ns = clock_now_ns();
         if (accepted && which == RING_SCORE)
@@ -559,7 +558,7 @@ static int drain(struct pipeline *p, enum layout_ring which)
     }
 }
 
-int agent_pump(struct pipeline *p)
+int agent_pump(struct scorer *p)
 {
     if (!p->config.csd)
         return 0;
@@ -572,7 +571,7 @@ int agent_pump(struct pipeline *p)
     return completions | scores;
 }
 
-void agent_check_deadline(struct pipeline *p)
+void agent_check_deadline(struct scorer *p)
 {
     if (!p->commands_open || p->agent_status ||
         clock_now_ns() < p->agent_heard_ns + p->config.agent_deadline_ns)
@@ -583,7 +582,7 @@ void agent_check_deadline(struct pipeline *p)
               p->commands_open, (long long)(p->config.agent_deadline_ns / 1000000));
     for (uint32_t i = 0; i < p->config.n_sequences; i++) {
         struct sequence *s = &p->sequences[i];
-        if (s->state == SEQUENCE_ACTIVE && p->cold.lists[pipeline_list(p, i, 0)].n_stripes)
-            pipeline_fail(p, s, HILL_E_TIMEOUT, "waiting for the CSD agent");
+        if (s->state == SEQUENCE_ACTIVE && p->cold.lists[scorer_list(p, i, 0)].n_stripes)
+            scorer_fail(p, s, HILL_E_TIMEOUT, "waiting for the CSD agent");
     }
 }

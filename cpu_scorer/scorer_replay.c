@@ -1,5 +1,5 @@
-/* cpu_scorer/replay.c - see replay.h. */
-#include "cpu_scorer/replay.h"
+/* cpu_scorer/scorer_replay.c - see scorer_replay.h. */
+#include "cpu_scorer/scorer_replay.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,8 +45,8 @@ struct replay {
     struct shm_ring_tap taps[RING_COUNT];
     struct shm_doorbell *bell; /* the scorer's */
     struct shm_arena arena;
-    struct pipeline_config config;
-    struct pipeline *pipeline;
+    struct scorer_config config;
+    struct scorer *scorer;
     XXH64_state_t *hash; /* over everything published */
     uint64_t in, out;
     int64_t moved_ns; /* when the last event was met */
@@ -60,7 +60,7 @@ static void next_event(struct replay *r)
     r->looks = r->more ? r->event.looks : 0;
 }
 
-/* To the next event that needs something of the pipeline: staging and windows, which are nobody's
+/* To the next event that needs something of the scorer: staging and windows, which are nobody's
  * at this point, are filled at once. */
 static void settle(struct replay *r)
 {
@@ -148,7 +148,7 @@ static void compare_output(struct replay *r, enum layout_ring ring, uint32_t typ
     advance(r);
 }
 
-/* ---- what the pipeline finds in the rings ---------------------------------------------------- */
+/* ---- what the scorer finds in the rings ---------------------------------------------------- */
 
 /* What it published is taken away, as the others would. */
 static void drain_outputs(struct replay *r)
@@ -237,7 +237,7 @@ static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t typ
     }
 }
 
-/* ---- the pipeline's hooks ----------------------------------------------------------------- */
+/* ---- the scorer's hooks ----------------------------------------------------------------- */
 
 static bool is_over(void *context)
 {
@@ -255,7 +255,7 @@ static bool is_over(void *context)
     return !r->more || r->differs;
 }
 
-static void ignore_stats(void *context, const struct pipeline_stats *stats)
+static void ignore_stats(void *context, const struct scorer_stats *stats)
 {
     (void)context;
     (void)stats;
@@ -263,7 +263,7 @@ static void ignore_stats(void *context, const struct pipeline_stats *stats)
 
 static void ignore_failure(void *context, int code, const char *text, uint64_t request_id)
 {
-    (void)context; /* the pipeline has logged it */
+    (void)context; /* the scorer has logged it */
     (void)code;
     (void)text;
     (void)request_id;
@@ -325,9 +325,9 @@ static int open_ring(struct replay *r, enum layout_ring ring)
     return rc;
 }
 
-static int open_pipeline(struct replay *r, struct hill_why *why)
+static int open_scorer(struct replay *r, struct hill_why *why)
 {
-    const struct pipeline_hooks hooks = {r, is_over, ignore_stats, ignore_failure, ignore_work};
+    const struct scorer_hooks hooks = {r, is_over, ignore_stats, ignore_failure, ignore_work};
     int rc = epoch_config(&r->config, r->file.message->configure, why);
     if (rc == 0)
         rc = open_memory(r, why);
@@ -340,13 +340,13 @@ static int open_pipeline(struct replay *r, struct hill_why *why)
     r->config.agent_deadline_ns = NO_DEADLINE;
     r->config.cpu_gb_per_s = 0; /* at full speed */
     r->bell = layout_doorbell(r->rings.at, PARTY_SCORER);
-    struct pipeline_io io = {.rings = r->ends,
-                             .bell = r->bell,
-                             .staging = &r->arena,
-                             .key_windows = r->windows.at,
-                             .hot = r->hot.at,
-                             .hot_bytes = r->hot.bytes};
-    return pipeline_create(&r->pipeline, &r->config, &io, &hooks, why);
+    struct scorer_io io = {.rings = r->ends,
+                           .bell = r->bell,
+                           .staging = &r->arena,
+                           .key_windows = r->windows.at,
+                           .hot = r->hot.at,
+                           .hot_bytes = r->hot.bytes};
+    return scorer_create(&r->scorer, &r->config, &io, &hooks, why);
 }
 
 static void unmap(struct memory *m)
@@ -357,7 +357,7 @@ static void unmap(struct memory *m)
 
 static void finish(struct replay *r)
 {
-    pipeline_destroy(r->pipeline);
+    scorer_destroy(r->scorer);
     for (int ring = 0; ring < RING_COUNT; ring++) {
         r->ends[ring].tap = NULL;
         shm_ring_close(&r->ends[ring]);
@@ -379,14 +379,14 @@ static int run(struct replay *r, struct hill_why *why)
     r->moved_ns = start;
     next_event(r);
     settle(r);
-    int rc = pipeline_run(r->pipeline);
+    int rc = scorer_run(r->scorer);
     double seconds = (double)(clock_now_ns() - start) / 1e9;
     if (r->differs) {
         *why = r->why;
         return HILL_E_DAMAGED;
     }
     if (rc != HILL_E_CANCELLED)
-        return hill_fail(why, rc, "the pipeline ended: %s", hill_strerror(rc));
+        return hill_fail(why, rc, "the scorer ended: %s", hill_strerror(rc));
     printf("cpu_scorer: %" PRIu64 " records in, %" PRIu64 " out, as recorded; %.3f s; xxhash64 "
            "%016" PRIx64 "\n",
            r->in, r->out, seconds, (uint64_t)XXH64_digest(r->hash));
@@ -405,9 +405,9 @@ int replay_main(int argc, char **argv)
                        : hill_fail(&why, HILL_E_NOMEM, "out of memory");
     if (rc == 0) {
         XXH64_reset(r.hash, 0);
-        rc = open_pipeline(&r, &why);
+        rc = open_scorer(&r, &why);
         if (rc && !why.text[0])
-            hill_fail(&why, rc, "cannot set up the recording's pipeline: %s", hill_strerror(rc));
+            hill_fail(&why, rc, "cannot set up the recording's scorer: %s", hill_strerror(rc));
     }
     if (rc == 0)
         rc = run(&r, &why);

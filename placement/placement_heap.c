@@ -1,15 +1,15 @@
 /*
- * placement/policy_heap.c - an indexed binary heap, for the policies that need an exact order (lfu,
+ * placement/placement_heap.c - an indexed binary heap, for the placements that need an exact order (lfu,
  * belady). Concurrency: one thread. Failure: HILL_E_NOMEM at init.
  */
-#include "placement/policy_internal.h"
+#include "placement/placement_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-int policy_heap_init(struct policy_heap *heap, uint32_t max)
+int placement_heap_init(struct placement_heap *heap, uint32_t max)
 {
-    *heap = (struct policy_heap){.max = max};
+    *heap = (struct placement_heap){.max = max};
     heap->keys = calloc(max, sizeof *heap->keys);
     heap->items = calloc(max, sizeof *heap->items);
     heap->where = malloc(max * sizeof *heap->where);
@@ -19,25 +19,25 @@ int policy_heap_init(struct policy_heap *heap, uint32_t max)
     return 0;
 }
 
-void policy_heap_finish(struct policy_heap *heap)
+void placement_heap_finish(struct placement_heap *heap)
 {
     free(heap->keys);
     free(heap->items);
     free(heap->where);
 }
 
-static bool before(const struct policy_heap *h, uint32_t a, uint32_t b)
+static bool before(const struct placement_heap *h, uint32_t a, uint32_t b)
 {
     return h->keys[a] < h->keys[b] || (h->keys[a] == h->keys[b] && a < b);
 }
 
-static void put(struct policy_heap *h, uint32_t index, uint32_t position)
+static void put(struct placement_heap *h, uint32_t index, uint32_t position)
 {
     h->items[index] = position;
     h->where[position] = index;
 }
 
-static void rise(struct policy_heap *h, uint32_t index)
+static void rise(struct placement_heap *h, uint32_t index)
 {
     uint32_t position = h->items[index];
     for (; index > 0 && before(h, position, h->items[(index - 1) / 2]); index = (index - 1) / 2)
@@ -45,7 +45,7 @@ static void rise(struct policy_heap *h, uint32_t index)
     put(h, index, position);
 }
 
-static void sink(struct policy_heap *h, uint32_t index)
+static void sink(struct placement_heap *h, uint32_t index)
 {
     uint32_t position = h->items[index];
     for (;;) {
@@ -62,21 +62,21 @@ static void sink(struct policy_heap *h, uint32_t index)
     put(h, index, position);
 }
 
-void policy_heap_set(struct policy_heap *heap, uint32_t position, uint64_t key)
+void placement_heap_set(struct placement_heap *heap, uint32_t position, uint64_t key)
 {
-    if (heap->where[position] == POLICY_NONE)
+    if (heap->where[position] == PLACEMENT_NONE)
         put(heap, heap->count++, position);
     heap->keys[position] = key;
     rise(heap, heap->where[position]);
     sink(heap, heap->where[position]);
 }
 
-void policy_heap_remove(struct policy_heap *heap, uint32_t position)
+void placement_heap_remove(struct placement_heap *heap, uint32_t position)
 {
     uint32_t index = heap->where[position];
-    if (index == POLICY_NONE)
+    if (index == PLACEMENT_NONE)
         return;
-    heap->where[position] = POLICY_NONE;
+    heap->where[position] = PLACEMENT_NONE;
     uint32_t last = heap->items[--heap->count];
     if (last == position)
         return;
@@ -85,7 +85,7 @@ void policy_heap_remove(struct policy_heap *heap, uint32_t position)
     sink(heap, heap->where[last]);
 }
 
-uint32_t policy_heap_top(const struct policy_heap *heap)
+uint32_t placement_heap_top(const struct placement_heap *heap)
 {
-    return heap->count ? heap->items[0] : POLICY_NONE;
+    return heap->count ? heap->items[0] : PLACEMENT_NONE;
 }

@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/pipeline_append.c - the append ring: sequences begin, grow, step and end.
+ * cpu_scorer/scorer_append.c - the append ring: sequences begin, grow, step and end.
  *
  * A record that cannot be taken yet (no credits, no free slot) stays at the head of the ring and is
  * looked at again at the next turn; the GPU worker then waits for credits. What waits for the drive
@@ -8,9 +8,9 @@
  * other sequences go on. The sequence's own are not in question: its worker sends none before the
  * answer, but for a SEQ_END that takes the SEQ_BEGIN back.
  * An APPEND may be taken in parts (append_done). Each token is placed once: hot, or
- * straight into a DEMOTE record. Concurrency and failure: as pipeline.h says.
+ * straight into a DEMOTE record. Concurrency and failure: as scorer.h says.
  */
-#include "cpu_scorer/pipeline_internal.h"
+#include "cpu_scorer/scorer_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,7 +23,7 @@
 
 /* ---- end ---------------------------------------------------------------------------------- */
 
-void append_close(struct pipeline *p, struct sequence *s)
+void append_close(struct scorer *p, struct sequence *s)
 {
     if (s->state != SEQUENCE_ACTIVE)
         return;
@@ -31,21 +31,21 @@ void append_close(struct pipeline *p, struct sequence *s)
     s->leaving = false;
     p->staging_unreserved += s->staging_max;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
-        gpu_slots_clear(&p->gpu, pipeline_list(p, s->index, layer));
+        gpu_slots_clear(&p->gpu, scorer_list(p, s->index, layer));
     moves_end(p, s);
     hkm_release(&p->hkm, s->index);
     s->state = SEQUENCE_ENDING;
 }
 
-void append_free(struct pipeline *p, struct sequence *s)
+void append_free(struct scorer *p, struct sequence *s)
 {
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
-        cold_map_release(&p->cold, pipeline_list(p, s->index, layer));
+        cold_map_release(&p->cold, scorer_list(p, s->index, layer));
     s->state = SEQUENCE_FREE;
 }
 
 /* Nothing more can be asked of a lost agent; its stripes stay taken until the next epoch. */
-static void end_without_agent(struct pipeline *p, struct sequence *s)
+static void end_without_agent(struct scorer *p, struct sequence *s)
 {
     agent_forget(p, s);
     if (s->cold_used)
@@ -55,7 +55,7 @@ static void end_without_agent(struct pipeline *p, struct sequence *s)
 }
 
 /* One that has been closed gives its stripes back. */
-static int clear_up(struct pipeline *p, struct sequence *s)
+static int clear_up(struct scorer *p, struct sequence *s)
 {
     if (s->state != SEQUENCE_ENDING && s->state != SEQUENCE_TRIMMING)
         return 0;
@@ -84,13 +84,13 @@ static double median_imbalance(const struct sequence *s)
 }
 
 /* The tiers as they stand, beside what is counted as it happens. */
-static void fill_stats(struct pipeline *p, struct sequence *s)
+static void fill_stats(struct scorer *p, struct sequence *s)
 {
-    struct pipeline_stats *stats = &s->stats;
-    const struct pipeline_config *c = &p->config;
+    struct scorer_stats *stats = &s->stats;
+    const struct scorer_config *c = &p->config;
     uint64_t entry = p->hkm.entry_bytes, hot = 0, cold = 0, gpu = 0;
     for (uint32_t layer = 0; layer < c->geometry.n_layers; layer++) {
-        uint32_t list = pipeline_list(p, s->index, layer);
+        uint32_t list = scorer_list(p, s->index, layer);
         hot += hkm_hot_tokens(&p->hkm, s->index, layer);
         cold += p->cold.lists[list].committed;
         gpu += gpu_slots_resident(&p->gpu, list);
@@ -112,7 +112,7 @@ static void fill_stats(struct pipeline *p, struct sequence *s)
     stats->bounced = moves_bounced(p, s);
 }
 
-uint32_t pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out, uint32_t max)
+uint32_t scorer_live_stats(struct scorer *p, struct scorer_stats *out, uint32_t max)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->config.n_sequences && n < max; i++) {
@@ -124,7 +124,7 @@ uint32_t pipeline_live_stats(struct pipeline *p, struct pipeline_stats *out, uin
     return n;
 }
 
-static void finish_stats(struct pipeline *p, struct sequence *s)
+static void finish_stats(struct scorer *p, struct sequence *s)
 {
     fill_stats(p, s);
     log_debug("request %llu: control bytes of the agent's rings so far: %llu",
@@ -134,13 +134,13 @@ static void finish_stats(struct pipeline *p, struct sequence *s)
               (unsigned long long)s->stats.demoted);
 }
 
-static bool has_credits(struct pipeline *p, uint32_t bytes)
+static bool has_credits(struct scorer *p, uint32_t bytes)
 {
     return shm_ring_credits(&p->io.rings[RING_SELECTION]) >= bytes;
 }
 
 /* 1: the sequence is over and its worker told so; 0: no credits. */
-static int answer_end(struct pipeline *p, struct sequence *s, const struct record_seq_end *r,
+static int answer_end(struct scorer *p, struct sequence *s, const struct record_seq_end *r,
                       bool ours)
 {
     struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
@@ -157,7 +157,7 @@ static int answer_end(struct pipeline *p, struct sequence *s, const struct recor
     return 1;
 }
 
-static int answer_ready(struct pipeline *p, const struct record_seq_ready *answer)
+static int answer_ready(struct scorer *p, const struct record_seq_ready *answer)
 {
     if (!has_credits(p, sizeof *answer))
         return 0;
@@ -166,7 +166,7 @@ static int answer_ready(struct pipeline *p, const struct record_seq_ready *answe
 }
 
 /* Every SEQ_BEGIN has its answer: its worker counts them. */
-static int take_begin_back(struct pipeline *p, struct sequence *s)
+static int take_begin_back(struct scorer *p, struct sequence *s)
 {
     struct record_seq_ready answer = {.header = s->begin.header, .status = HILL_E_CANCELLED};
     if (s->begin_held && !answer_ready(p, &answer))
@@ -176,7 +176,7 @@ static int take_begin_back(struct pipeline *p, struct sequence *s)
 }
 
 /* Stats wait for the demotions under way, so that what they wrote is counted. */
-static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
+static int take_seq_end(struct scorer *p, const struct record_seq_end *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id && !s->leaving;
@@ -192,24 +192,24 @@ static int take_seq_end(struct pipeline *p, const struct record_seq_end *r)
 
 /* ---- begin -------------------------------------------------------------------------------- */
 
-static int reserve_tiers(struct pipeline *p, struct sequence *s, uint32_t blocks, uint32_t stripes)
+static int reserve_tiers(struct scorer *p, struct sequence *s, uint32_t blocks, uint32_t stripes)
 {
     if (hkm_reserve(&p->hkm, s->index, blocks))
         return HILL_E_TOO_LONG;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
-        if (cold_map_reserve(&p->cold, pipeline_list(p, s->index, layer), stripes))
-            return HILL_E_TOO_LONG; /* placement_plan counted them: cannot be, and is undone by end
+        if (cold_map_reserve(&p->cold, scorer_list(p, s->index, layer), stripes))
+            return HILL_E_TOO_LONG; /* hot_share_plan counted them: cannot be, and is undone by end
                                      */
     return 0;
 }
 
 /* For a selection of k tokens; where queries are guessed two of them are alive at a time. */
-static uint32_t staging_of(const struct pipeline *p, uint32_t k)
+static uint32_t staging_of(const struct scorer *p, uint32_t k)
 {
     return p->config.speculates ? 2 * k : k;
 }
 
-static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_why *why)
+static int check_caps(struct scorer *p, const struct sequence *s, struct hill_why *why)
 {
     uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens), staged = staging_of(p, k);
     if (p->agent_status)
@@ -234,17 +234,17 @@ static int check_caps(struct pipeline *p, const struct sequence *s, struct hill_
 }
 
 /* Where something is cold and queries choose, what they choose decides what is hot. */
-static bool wants_policy(const struct pipeline *p, const struct sequence *s)
+static bool wants_policy(const struct scorer *p, const struct sequence *s)
 {
-    return p->config.placement == PIPELINE_BKP && p->config.csd && s->placement.beta > 0 &&
+    return p->config.placement == SCORER_BKP && p->config.csd && s->share.beta > 0 &&
            s->settings.policy != KV_POLICY_FULL;
 }
 
-static int plan_tiers(struct pipeline *p, struct sequence *s, uint32_t *blocks, uint32_t *stripes,
+static int plan_tiers(struct scorer *p, struct sequence *s, uint32_t *blocks, uint32_t *stripes,
                       struct hill_why *why)
 {
-    const struct pipeline_config *c = &p->config;
-    struct placement_room room = {.n_layers = c->geometry.n_layers,
+    const struct scorer_config *c = &p->config;
+    struct hot_share_room room = {.n_layers = c->geometry.n_layers,
                                   .n_sequences = c->n_sequences,
                                   .hot_blocks = p->hkm.n_blocks,
                                   .unreserved = p->hkm.n_unreserved,
@@ -252,13 +252,13 @@ static int plan_tiers(struct pipeline *p, struct sequence *s, uint32_t *blocks, 
                                   .free_stripes = p->cold.n_free,
                                   .stripe_slots = p->cold.stripe_slots,
                                   .cold_pool = c->csd};
-    s->placement = (struct placement){.beta = c->beta,
-                                      .adapts = c->adapts,
-                                      .sinks = s->settings.sinks,
-                                      .window = s->settings.window};
+    s->share = (struct hot_share){.beta = c->beta,
+                                  .adapts = c->adapts,
+                                  .sinks = s->settings.sinks,
+                                  .window = s->settings.window};
     room.wants_copies = wants_policy(p, s);
-    int rc = placement_plan(&s->placement, &room, s->max_tokens, blocks, stripes, why);
-    if (rc == 0 && room.wants_copies && !s->placement.copies)
+    int rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
+    if (rc == 0 && room.wants_copies && !s->share.copies)
         log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
                  "moves up",
                  (unsigned long long)s->request_id);
@@ -266,13 +266,13 @@ static int plan_tiers(struct pipeline *p, struct sequence *s, uint32_t *blocks, 
 }
 
 /* Set everything that a request needs aside, or nothing. */
-static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
+static int admit(struct scorer *p, struct sequence *s, struct hill_why *why)
 {
     uint32_t blocks, stripes;
     int rc = check_caps(p, s, why);
     if (rc == 0)
         rc = plan_tiers(p, s, &blocks, &stripes, why);
-    if (rc == 0 && s->placement.copies && (rc = moves_begin(p, s)) != 0)
+    if (rc == 0 && s->share.copies && (rc = moves_begin(p, s)) != 0)
         hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
     if (rc)
         return rc;
@@ -289,7 +289,7 @@ static int admit(struct pipeline *p, struct sequence *s, struct hill_why *why)
     return 0;
 }
 
-static void start_sequence(struct pipeline *p, struct sequence *s, const struct record_seq_begin *r)
+static void start_sequence(struct scorer *p, struct sequence *s, const struct record_seq_begin *r)
 {
     s->status = 0;
     s->request_id = r->request_id;
@@ -316,14 +316,14 @@ static void start_sequence(struct pipeline *p, struct sequence *s, const struct 
 
 static void place_prompt(struct sequence *s)
 {
-    placement_cold_range(&s->placement, s->prompt_tokens, &s->cold_from, &s->cold_to);
+    hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
     log_info("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
              (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
-             s->prompt_tokens, s->placement.beta, s->placement.limit);
+             s->prompt_tokens, s->share.beta, s->share.limit);
 }
 
 /* Does one still give back what it held? */
-static bool any_ending(const struct pipeline *p)
+static bool any_ending(const struct scorer *p)
 {
     for (uint32_t i = 0; i < p->config.n_sequences; i++)
         if (p->sequences[i].leaving || p->sequences[i].state == SEQUENCE_ENDING ||
@@ -332,7 +332,7 @@ static bool any_ending(const struct pipeline *p)
     return false;
 }
 
-static void say_where_hot(const struct pipeline *p, const struct sequence *s,
+static void say_where_hot(const struct scorer *p, const struct sequence *s,
                           struct record_seq_ready *answer)
 {
     if (!s->reads_hot)
@@ -343,7 +343,7 @@ static void say_where_hot(const struct pipeline *p, const struct sequence *s,
 
 /* 1: answered; 0: not yet. HILL_E_BUSY says that others have to end first: none of them is ending
  * already. */
-static int begin_sequence(struct pipeline *p, struct sequence *s, const struct record_seq_begin *r)
+static int begin_sequence(struct scorer *p, struct sequence *s, const struct record_seq_begin *r)
 {
     struct record_seq_ready answer = {.header = r->header};
     struct hill_why why = {""};
@@ -356,7 +356,7 @@ static int begin_sequence(struct pipeline *p, struct sequence *s, const struct r
     if (answer.status == HILL_E_BUSY) {
         log_debug("request %llu waits: %s", (unsigned long long)s->request_id, why.text);
     } else if (answer.status) {
-        pipeline_fail(p, s, answer.status, "%s", why.text);
+        scorer_fail(p, s, answer.status, "%s", why.text);
     } else {
         s->state = SEQUENCE_ACTIVE;
         place_prompt(s);
@@ -366,7 +366,7 @@ static int begin_sequence(struct pipeline *p, struct sequence *s, const struct r
     return 1;
 }
 
-static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
+static int take_seq_begin(struct scorer *p, const struct record_seq_begin *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     if (!take_begin_back(p, s))
@@ -380,7 +380,7 @@ static int take_seq_begin(struct pipeline *p, const struct record_seq_begin *r)
     return 1;
 }
 
-int append_pump_endings(struct pipeline *p)
+int append_pump_endings(struct scorer *p)
 {
     int moved = 0;
     for (uint32_t i = 0; i < p->config.n_sequences; i++) {
@@ -400,7 +400,7 @@ int append_pump_endings(struct pipeline *p)
 }
 
 /* A SEQ_BEGIN that makes no sense is answered all the same, where it says whose it is. */
-static int refuse_begin(struct pipeline *p, const void *payload, uint32_t bytes)
+static int refuse_begin(struct scorer *p, const void *payload, uint32_t bytes)
 {
     struct record_seq_ready answer = {.status = HILL_E_PROTOCOL};
     if (bytes < sizeof answer.header)
@@ -412,8 +412,8 @@ static int refuse_begin(struct pipeline *p, const void *payload, uint32_t bytes)
 /* ---- tokens ------------------------------------------------------------------------------- */
 
 /* Place tokens of one kind from `position` on; returns how many were taken. */
-static uint32_t place_some(struct pipeline *p, struct sequence *s, uint32_t layer,
-                           uint32_t position, uint32_t n, const uint8_t *entries)
+static uint32_t place_some(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t position,
+                           uint32_t n, const uint8_t *entries)
 {
     bool cold = position >= s->cold_from && position < s->cold_to;
     uint32_t border = cold ? s->cold_to : position < s->cold_from ? s->cold_from : UINT32_MAX;
@@ -430,7 +430,7 @@ static uint32_t place_some(struct pipeline *p, struct sequence *s, uint32_t laye
     return taken;
 }
 
-static int take_append(struct pipeline *p, const struct record_append *r)
+static int take_append(struct scorer *p, const struct record_append *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     struct layer_state *l = &s->layers[r->header.layer];
@@ -438,9 +438,9 @@ static int take_append(struct pipeline *p, const struct record_append *r)
         return 1;
     if (p->append_done == 0 &&
         (r->first != l->appended || r->n_tokens > s->max_tokens - l->appended)) {
-        pipeline_fail(p, s, HILL_E_PROTOCOL,
-                      "tokens %u..%u of layer %u were appended after %u of at most %u", r->first,
-                      r->first + r->n_tokens - 1, r->header.layer, l->appended, s->max_tokens);
+        scorer_fail(p, s, HILL_E_PROTOCOL,
+                    "tokens %u..%u of layer %u were appended after %u of at most %u", r->first,
+                    r->first + r->n_tokens - 1, r->header.layer, l->appended, s->max_tokens);
         return 1;
     }
     const uint8_t *entries = (const uint8_t *)(r + 1);
@@ -476,16 +476,15 @@ static void note_balance(struct sequence *s)
     s->stats.steps++;
 }
 
-static int take_step_end(struct pipeline *p, const struct record_step_end *r)
+static int take_step_end(struct scorer *p, const struct record_step_end *r)
 {
     struct sequence *s = &p->sequences[r->header.sequence];
     if (s->state != SEQUENCE_ACTIVE || s->status)
         return 1;
     for (uint32_t layer = 0; layer < p->config.geometry.n_layers; layer++)
         if (s->layers[layer].appended != r->n_tokens) {
-            pipeline_fail(p, s, HILL_E_PROTOCOL,
-                          "step %u ends with %u tokens, layer %u was given %u", r->header.step,
-                          r->n_tokens, layer, s->layers[layer].appended);
+            scorer_fail(p, s, HILL_E_PROTOCOL, "step %u ends with %u tokens, layer %u was given %u",
+                        r->header.step, r->n_tokens, layer, s->layers[layer].appended);
             return 1;
         }
     note_balance(s);
@@ -494,10 +493,10 @@ static int take_step_end(struct pipeline *p, const struct record_step_end *r)
 }
 
 /* 1: the record is done, 0: it waits, -1: it moved on and waits. */
-static int take_record(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes)
+static int take_record(struct scorer *p, uint32_t type, const void *payload, uint32_t bytes)
 {
     if (!p->append_checked) {
-        p->append_refused = !pipeline_accept(p, type, payload, bytes);
+        p->append_refused = !scorer_accept(p, type, payload, bytes);
         p->append_checked = true;
     }
     if (p->append_refused)
@@ -525,7 +524,7 @@ static int take_record(struct pipeline *p, uint32_t type, const void *payload, u
     }
 }
 
-int append_pump(struct pipeline *p)
+int append_pump(struct scorer *p)
 {
     struct shm_ring_end *ring = &p->io.rings[RING_APPEND];
     int moved = 0;

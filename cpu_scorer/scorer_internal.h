@@ -1,33 +1,33 @@
 /*
- * cpu_scorer/pipeline_internal.h - what the files of the pipeline share; nobody else includes it.
+ * cpu_scorer/scorer_internal.h - what the files of the scorer share; nobody else includes it.
  *
- * pipeline.c         life, the loop, waiting
- * pipeline_append.c  the append ring: sequences begin, grow, end
- * pipeline_agent.c   the agent: commands, completions, demotions, commits, trims
- * pipeline_moves.c   placement by a policy: what a query's answer moves up and down
- * pipeline_keys.c    a query of a policy that evaluates FP16 keys: read, evaluate
- * pipeline_query.c   a query: score, merge, select, gather, answer
- * pipeline_profile.c how fast both sides are, measured between requests
- * pipeline_ahead.c   what selections hold until they are read, and what guesses bring ahead
- * pipeline_read.c    sessions: entries that are to be saved, a hash that goes on
+ * scorer.c         life, the loop, waiting
+ * scorer_append.c  the append ring: sequences begin, grow, end
+ * scorer_agent.c   the agent: commands, completions, demotions, commits, trims
+ * scorer_moves.c   placement by a policy: what a query's answer moves up and down
+ * scorer_keys.c    a query of a policy that evaluates FP16 keys: read, evaluate
+ * scorer_query.c   a query: score, merge, select, gather, answer
+ * scorer_profile.c how fast both sides are, measured between requests
+ * scorer_ahead.c   what selections hold until they are read, and what guesses bring ahead
+ * scorer_read.c    sessions: entries that are to be saved, a hash that goes on
  *
  * A pump does what can be done now and returns 1 (something moved), 0 (nothing to do, or it must
  * wait) or a negative code that ends the loop (HILL_E_CANCELLED: interrupted). Nothing but
- * pipeline_pause ever sleeps.
+ * scorer_pause ever sleeps.
  */
-#ifndef HILL_CPU_SCORER_PIPELINE_INTERNAL_H
-#define HILL_CPU_SCORER_PIPELINE_INTERNAL_H
+#ifndef HILL_CPU_SCORER_SCORER_INTERNAL_H
+#define HILL_CPU_SCORER_SCORER_INTERNAL_H
 
 #include <xxhash.h>
 
 #include "cpu_scorer/cold_map.h"
 #include "placement/gpu_slots.h"
 #include "cpu_scorer/hkm.h"
-#include "cpu_scorer/pipeline.h"
-#include "cpu_scorer/placement.h"
+#include "cpu_scorer/scorer.h"
+#include "cpu_scorer/hot_share.h"
 #include "cpu_scorer/scoring.h"
 #include "kv/select.h"
-#include "placement/policy.h"
+#include "placement/placement.h"
 #include "proto/records.h"
 
 #define MAX_DEMOTES 128u /* DEMOTE commands in flight; the index is the low byte of their tag */
@@ -36,8 +36,8 @@
     4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
 #define MOVE_TOKENS_MIN                                                                            \
     4u /* over the target before moving: one more or less is not worth a record of its own */
-#define MOVES_UP   POLICY_LIVE_RATE /* entries that one answer moves up */
-#define MOVES_DOWN 64u              /* entries of one batch on their way down */
+#define MOVES_UP   PLACEMENT_LIVE_RATE /* entries that one answer moves up */
+#define MOVES_DOWN 64u                 /* entries of one batch on their way down */
 
 enum sequence_state {
     SEQUENCE_FREE,
@@ -54,7 +54,7 @@ struct layer_state {
     uint32_t weighed; /* h2o: tokens whose mass in the prompt's queries has come: 0 .. weighed-1 */
     uint32_t low;     /* no hot token but sinks below this position */
     /* placement by a policy; nothing new is ordered before these moves are over */
-    struct policy *policy; /* NULL: by recency */
+    struct placement *policy; /* NULL: by recency */
     uint32_t *kept; /* [max_tokens]: cold slot that holds a copy of a hot token, or COLD_NONE */
     uint32_t down[MOVES_DOWN]; /* positions */
     uint32_t n_down;
@@ -93,7 +93,7 @@ struct sequence {
     uint32_t prompt_tokens, max_tokens;
     uint32_t cold_from, cold_to; /* prompt positions that go straight to the cold pool */
     struct kv_selection_settings settings;
-    struct placement placement;
+    struct hot_share share;
     struct layer_state *layers; /* [n_layers] */
     uint32_t demotes;           /* in flight */
     bool cold_used;             /* a DEMOTE was sent: the agent holds stripes */
@@ -112,7 +112,7 @@ struct sequence {
     uint32_t move_layer;                  /* whose turn it is */
     uint32_t *kept;                       /* [n_layers][max_tokens], NULL: by recency */
     XXH64_state_t *hash;
-    struct pipeline_stats stats;
+    struct scorer_stats stats;
     struct step_balance balance;
 };
 
@@ -137,12 +137,12 @@ struct query_state {
     uint32_t fetches_sent, fetches_open, fetched; /* items, records, items */
 };
 
-struct key_eval; /* pipeline_keys.c */
+struct key_eval; /* scorer_keys.c */
 
-struct pipeline {
-    struct pipeline_config config;
-    struct pipeline_io io;
-    struct pipeline_hooks hooks;
+struct scorer {
+    struct scorer_config config;
+    struct scorer_io io;
+    struct scorer_hooks hooks;
     struct hkm hkm;
     struct gpu_slots gpu;
     struct cold_map cold;
@@ -185,172 +185,171 @@ struct pipeline {
     int64_t profile_limit_ns; /* 0: no profile is asked for */
 };
 
-/* ---- pipeline.c ---- */
+/* ---- scorer.c ---- */
 
 /* Sleep until the doorbell moves on from `seen`, at most until the next deadline. 0, or
  * HILL_E_CANCELLED. */
-int pipeline_pause(struct pipeline *p, uint32_t seen, bool busy);
+int scorer_pause(struct scorer *p, uint32_t seen, bool busy);
 
 /* Is this record whole and of this epoch? false: it was counted as dropped. */
-bool pipeline_accept(struct pipeline *p, uint32_t type, const void *payload, uint32_t bytes);
+bool scorer_accept(struct scorer *p, uint32_t type, const void *payload, uint32_t bytes);
 
 /* The request of this sequence fails: log, tell, remember. */
-void pipeline_fail(struct pipeline *p, struct sequence *s, int code, const char *format, ...)
+void scorer_fail(struct scorer *p, struct sequence *s, int code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-static inline struct record_header pipeline_header(const struct pipeline *p, uint32_t sequence,
-                                                   uint32_t step, uint32_t layer)
+static inline struct record_header scorer_header(const struct scorer *p, uint32_t sequence,
+                                                 uint32_t step, uint32_t layer)
 {
     return (struct record_header){p->config.epoch, sequence, step, layer};
 }
 
 /* May hot slots of this layer be freed? See the invariant in README.md. */
-static inline bool pipeline_reading(const struct sequence *s, uint32_t layer)
+static inline bool scorer_reading(const struct sequence *s, uint32_t layer)
 {
     return (s->held[0].reading && s->held[0].layer == layer) ||
            (s->held[1].reading && s->held[1].layer == layer);
 }
 
-static inline uint32_t pipeline_list(const struct pipeline *p, uint32_t sequence, uint32_t layer)
+static inline uint32_t scorer_list(const struct scorer *p, uint32_t sequence, uint32_t layer)
 {
     return sequence * p->config.geometry.n_layers + layer;
 }
 
-/* ---- pipeline_append.c ---- */
+/* ---- scorer_append.c ---- */
 
-int append_pump(struct pipeline *p);
+int append_pump(struct scorer *p);
 /* Sequences that end, and those that wait for their slots or room. */
-int append_pump_endings(struct pipeline *p);
+int append_pump_endings(struct scorer *p);
 /* Everything the sequence holds goes back; no stripe is reused before the agent has trimmed. */
-void append_close(struct pipeline *p, struct sequence *s);
+void append_close(struct scorer *p, struct sequence *s);
 /* The trim is done (or nothing had to be trimmed). */
-void append_free(struct pipeline *p, struct sequence *s);
+void append_free(struct scorer *p, struct sequence *s);
 
-/* ---- pipeline_agent.c ---- */
+/* ---- scorer_agent.c ---- */
 
 /* Take what the agent sent: scores into the selector, completions. */
-int agent_pump(struct pipeline *p);
+int agent_pump(struct scorer *p);
 /* Flip what has arrived below. Only while no query is open. */
-int agent_pump_commits(struct pipeline *p);
+int agent_pump_commits(struct scorer *p);
 /* Start demotions of sequences over their hot target. */
-int agent_pump_moves(struct pipeline *p);
+int agent_pump_moves(struct scorer *p);
 /* Send up to n tokens (entries, from `first`) straight to the cold pool; returns how many, 0: no
  * room now. */
-uint32_t agent_demote_entries(struct pipeline *p, struct sequence *s, uint32_t layer,
-                              uint32_t first, uint32_t n, const uint8_t *entries);
+uint32_t agent_demote_entries(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t first,
+                              uint32_t n, const uint8_t *entries);
 /* The same from the hot pool, for any hot positions, counted as a move of the layer: into slots of
  * copies that are not kept any longer, while there are such, else behind the layer's others. */
-uint32_t agent_demote_hot(struct pipeline *p, struct sequence *s, uint32_t layer,
+uint32_t agent_demote_hot(struct scorer *p, struct sequence *s, uint32_t layer,
                           const uint32_t *positions, uint32_t n);
 /* A COMMIT or RELEASE of these slots. */
-int agent_push_slots(struct pipeline *p, uint32_t type, uint32_t sequence, uint32_t layer,
+int agent_push_slots(struct scorer *p, uint32_t type, uint32_t sequence, uint32_t layer,
                      const uint32_t *slots, uint32_t n);
 /* A record in the command ring was published. */
-void agent_sent(struct pipeline *p);
-uint64_t agent_tag(struct pipeline *p);
+void agent_sent(struct scorer *p);
+uint64_t agent_tag(struct scorer *p);
 /* 0, or HILL_E_WOULD_BLOCK. */
-int agent_trim(struct pipeline *p, struct sequence *s);
+int agent_trim(struct scorer *p, struct sequence *s);
 /* Give the agent up when it has not been heard of for too long. */
-void agent_check_deadline(struct pipeline *p);
+void agent_check_deadline(struct scorer *p);
 /* Drop the sequence's demotions whose completion will not come any more. */
-void agent_forget(struct pipeline *p, struct sequence *s);
+void agent_forget(struct scorer *p, struct sequence *s);
 
-/* ---- pipeline_moves.c ---- */
+/* ---- scorer_moves.c ---- */
 
 /* A sequence begins: its policies and tables, when it is placed by one. HILL_E_NOMEM. */
-int moves_begin(struct pipeline *p, struct sequence *s);
+int moves_begin(struct scorer *p, struct sequence *s);
 /* It is over: everything but what is in flight. */
-void moves_end(struct pipeline *p, struct sequence *s);
+void moves_end(struct scorer *p, struct sequence *s);
 /* A query has been answered, and the GPU lacked these entries: the cold ones among them are in the
  * staging slots that p->fetches says. What pays moves up out of there. */
-void moves_note(struct pipeline *p, struct sequence *s, uint32_t layer, const uint32_t *missed,
+void moves_note(struct scorer *p, struct sequence *s, uint32_t layer, const uint32_t *missed,
                 uint32_t n);
 /* Go on with a sequence's moves. Only while no query is open. */
-int moves_pump(struct pipeline *p, struct sequence *s);
-uint64_t moves_bounced(const struct pipeline *p, const struct sequence *s);
+int moves_pump(struct scorer *p, struct sequence *s);
+uint64_t moves_bounced(const struct scorer *p, const struct sequence *s);
 
-/* ---- pipeline_ahead.c ---- */
+/* ---- scorer_ahead.c ---- */
 
-int ahead_create(struct pipeline *p, struct sequence *s); /* HILL_E_NOMEM */
+int ahead_create(struct scorer *p, struct sequence *s); /* HILL_E_NOMEM */
 void ahead_destroy(struct sequence *s);
 /* A sequence begins. */
-void ahead_begin(struct pipeline *p, struct sequence *s);
+void ahead_begin(struct scorer *p, struct sequence *s);
 /* A query says what has been read: that is free, and so is a guess that it has no use for. */
-void ahead_release(struct pipeline *p, struct sequence *s, const struct record_query *q);
+void ahead_release(struct scorer *p, struct sequence *s, const struct record_query *q);
 /* Nothing is read in place any more. */
 void ahead_reads_done(struct sequence *s);
 /* Everything that is held is free. */
-void ahead_release_all(struct pipeline *p, struct sequence *s);
+void ahead_release_all(struct scorer *p, struct sequence *s);
 /* A guess has selected p->positions[0 .. k-1]: note them, and what of them the exact query will
- * need in staging (pipeline_bring). 0, or an error. */
-int ahead_plan(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t k);
+ * need in staging (scorer_bring). 0, or an error. */
+int ahead_plan(struct scorer *p, struct sequence *s, const struct record_query *q, uint32_t k);
 /* It is there. */
 void ahead_keep(struct sequence *s, const struct record_query *q);
 /* It has failed. */
-void ahead_lose(struct pipeline *p, struct sequence *s);
+void ahead_lose(struct scorer *p, struct sequence *s);
 /* An exact query has selected these: how much of that its guess had found is counted. */
 void ahead_compare(struct sequence *s, const struct record_query *q, const uint32_t *positions,
                    uint32_t k);
 /* Staging slots for the answer's uploads, which p->slots [k] says: s->held[0].staging. What the
  * guess has filled of them keeps its slot, and p->filled is set; its other slots are free. */
-int ahead_take_staging(struct pipeline *p, struct sequence *s, uint32_t k, uint32_t n_uploads);
-/* ---- pipeline_keys.c: for p->config.policy; nothing of it where keys are not read ---- */
+int ahead_take_staging(struct scorer *p, struct sequence *s, uint32_t k, uint32_t n_uploads);
+/* ---- scorer_keys.c: for p->config.policy; nothing of it where keys are not read ---- */
 
-int keys_create(struct pipeline *p); /* after the tables; HILL_E_NOMEM */
-void keys_destroy(struct pipeline *p);
-uint64_t keys_private_bytes(const struct pipeline *p);
+int keys_create(struct scorer *p); /* after the tables; HILL_E_NOMEM */
+void keys_destroy(struct scorer *p);
+uint64_t keys_private_bytes(const struct scorer *p);
 /* A sequence begins. */
-void keys_begin(struct pipeline *p, struct sequence *s);
+void keys_begin(struct scorer *p, struct sequence *s);
 /* The plane of n tokens on their way down, from entries, or from the hot ones at positions; false:
  * it is the agent's to make, or of digests. */
-bool keys_fill_plane(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t n,
+bool keys_fill_plane(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t n,
                      const uint8_t *entries, const uint32_t *positions, uint8_t *plane);
 /* An APPEND is to be placed. */
-void keys_look(struct pipeline *p, struct sequence *s, const struct record_append *r);
+void keys_look(struct scorer *p, struct sequence *s, const struct record_append *r);
 /* Tokens were placed, in order. */
-void keys_append(struct pipeline *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
+void keys_append(struct scorer *p, struct sequence *s, uint32_t layer, uint32_t first, uint32_t n,
                  const uint8_t *entries);
 /* A MASS of the append ring. */
-void keys_take_mass(struct pipeline *p, const struct record_mass *r);
+void keys_take_mass(struct scorer *p, const struct record_mass *r);
 /* The sums of a layer's tokens, to be saved. */
-void keys_read_mass(const struct pipeline *p, const struct sequence *s, uint32_t layer,
+void keys_read_mass(const struct scorer *p, const struct sequence *s, uint32_t layer,
                     uint32_t first, uint32_t n, float *mass);
 /* Has the layer all that its queries are added to? */
 bool keys_weighed(const struct sequence *s, const struct layer_state *l);
 /* A query, which is open until keys_step has said 1: set up; then steps of a wait (1 done, 0 not
  * yet, negative: failed); after a failure keys_back is waited for. */
-void keys_query(struct pipeline *p, struct sequence *s, const struct record_query *q);
-int keys_step(struct pipeline *p, struct sequence *s, const struct record_query *q);
-int keys_back(struct pipeline *p, struct sequence *s, const struct record_query *q);
+void keys_query(struct scorer *p, struct sequence *s, const struct record_query *q);
+int keys_step(struct scorer *p, struct sequence *s, const struct record_query *q);
+int keys_back(struct scorer *p, struct sequence *s, const struct record_query *q);
 /* Everything evaluated into the selector. */
-int keys_finish(struct pipeline *p, struct sequence *s, const struct record_query *q);
-void keys_complete(struct pipeline *p, const struct record_completion *c);
+int keys_finish(struct scorer *p, struct sequence *s, const struct record_query *q);
+void keys_complete(struct scorer *p, const struct record_completion *c);
 
-/* ---- pipeline_query.c ---- */
+/* ---- scorer_query.c ---- */
 
-int query_pump(struct pipeline *p);
+int query_pump(struct scorer *p);
 /* Note that the entry of a position is to be brought to a staging slot: p->late, or p->copies. 0,
  * or HILL_E_DAMAGED. */
-int pipeline_bring(struct pipeline *p, const struct sequence *s, uint32_t layer, uint32_t position,
-                   uint32_t staging);
+int scorer_bring(struct scorer *p, const struct sequence *s, uint32_t layer, uint32_t position,
+                 uint32_t staging);
 /* What a query waits for: 1 done, 0 not yet, negative: failed. */
-typedef int wait_step(struct pipeline *p, struct sequence *s, const struct record_query *q);
+typedef int wait_step(struct scorer *p, struct sequence *s, const struct record_query *q);
 /* Wait until its N tokens are there. 0, or an error. */
-int query_await_tokens(struct pipeline *p, struct sequence *s, const struct record_query *q);
+int query_await_tokens(struct scorer *p, struct sequence *s, const struct record_query *q);
 /* The last n of the query's N tokens, when they are there, into the sequence's staging slots. */
-int query_stage(struct pipeline *p, struct sequence *s, const struct record_query *q, uint32_t n);
+int query_stage(struct scorer *p, struct sequence *s, const struct record_query *q, uint32_t n);
 /* Wait until push has found room in the selection ring. */
-int query_push(struct pipeline *p, struct sequence *s, const struct record_query *q,
-               wait_step *push);
+int query_push(struct scorer *p, struct sequence *s, const struct record_query *q, wait_step *push);
 
-/* ---- pipeline_read.c ---- */
+/* ---- scorer_read.c ---- */
 
-int read_answer(struct pipeline *p, const struct record_read *r);
-void read_take_resume(struct pipeline *p, const struct record_resume *r);
+int read_answer(struct scorer *p, const struct record_read *r);
+void read_take_resume(struct scorer *p, const struct record_resume *r);
 
-/* ---- pipeline_profile.c ---- */
+/* ---- scorer_profile.c ---- */
 
 /* The profile that was asked for, if any. */
-int profile_pump(struct pipeline *p);
+int profile_pump(struct scorer *p);
 
 #endif
