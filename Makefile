@@ -44,6 +44,10 @@ override CPPFLAGS += -I. -I$(O) $(shell pkg-config --cflags $(PACKAGES) 2>/dev/n
 override LDFLAGS += -pthread $(filter -fsanitize%,$(FLAGS_$(CONFIG)))
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy $(wildcard scripts/*.sh) tests/run tests/fuzz/run tools/bench/run \
+                $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
+                $(wildcard tests/*/*.sh)
+
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -76,6 +80,7 @@ endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
 # what the figures share: all of tools/bench/ but bench_<figure>.c; also linked to the tests of that folder
+bench_objects := $(patsubst %.c,$(O)/%.o,$(wildcard tools/bench/*.c))
 bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out tools/bench/bench_%,$(wildcard tools/bench/*.c)))
 
 TEST_SOURCES := $(wildcard tests/*/test_*.c)
@@ -142,9 +147,16 @@ bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone
 fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
 
-lint: ## shellcheck and clang-format in dry-run
-	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run tools/bench/run tests/*/*.sh
-	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
+# every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
+lint: programs $(bench_objects) ## layers, circles, citations, columns, shellcheck, clang-format
+	@failed=0; run() { echo "  LINT  $$1"; shift; "$$@" || failed=1; }; \
+	run includes scripts/lint/includes; \
+	run circles scripts/lint/circles $(O); \
+	run citations scripts/lint/citations; \
+	run columns scripts/lint/columns; \
+	run shellcheck shellcheck -x $(SHELL_SOURCES); \
+	run clang-format sh -c "git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror"; \
+	exit $$failed
 
 format: ## rewrite the C sources with clang-format
 	git ls-files '*.c' '*.h' | xargs clang-format -i
