@@ -4,7 +4,10 @@
 usage: chat_templates.py collect FOLDER SOURCE...   put NAME.jinja of every source into FOLDER; a source is
            a *.jinja file, a folder of them, a GGUF file, or a C++ file with `.template_str= */ "..."`
        chat_templates.py learn FOLDER               what model/chat_formats.c would say of each file
+       chat_templates.py table FOLDER > model/chat_formats.c
        chat_templates.py expected FOLDER > tests/model/chat_expected.json
+       chat_templates.py compare FOLDER PROGRAM     random conversations of every file that the program knows,
+           rendered by it (tests/model/test_chat_template.c) and by Jinja
 
 `collect` keeps other people's texts out of the repository: the folder is what $HILL_TEMPLATES names.
 `learn` needs no knowledge of a template: it renders conversations of marks, cuts the texts between the
@@ -12,17 +15,18 @@ marks out of what came, and keeps them only when they render random conversation
 Needs jinja2 and xxhash (and gguf for GGUF files). The environment is the one that transformers uses.
 """
 import ast
+import datetime
 import functools
 import json
 import os
 import random
 import re
+import subprocess
 import sys
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
-import xxhash
 
 BOS, EOS = "<BOS>", "<EOS>"
 DATES = {"%d %b %Y": "\3", "%B %d, %Y": "\4", "%Y-%m-%d": "\5"}
@@ -235,8 +239,21 @@ def random_conversation(rng, systems):
     return system, turns
 
 
+def literals(text):
+    """Texts that the template may look for in a content."""
+    found = [ast.literal_eval(value) for _, kind, value in jinja2.Environment().lex(text)
+             if kind == "string" and "\n" not in value]
+    return [t for t in found if t.strip() and not t.startswith(("<tool", "</tool"))]
+
+
 def verify(text, row, rounds=150):
     rng = random.Random(SEED)
+    own = literals(text)
+    for word in own:
+        for content in (word, word + " x", "x " + word + " y"):
+            turns = [content, content, content]
+            if by_row(row, None, turns) != render(text, conversation(None, turns), mark_date):
+                return False
     for _ in range(rounds):
         system, turns = random_conversation(rng, row["place"] != "none")
         try:
@@ -258,6 +275,7 @@ def normal(text):
 
 
 def digest(text):
+    import xxhash
     return xxhash.xxh64_hexdigest(normal(text).encode())
 
 
@@ -273,6 +291,134 @@ def marked(row):
             for k, v in row.items()}
 
 
+# ---- the table ----------------------------------------------------------------------------------
+
+# A family's mark, in what a conversation begins with; the first that fits gives the name.
+FAMILIES = [("phi4", "<|im_sep|>"), ("chatml", "<|im_start|>"), ("llama3", "<|start_header_id|>"),
+            ("gemma", "<start_of_turn>"), ("mistral-v7", "[SYSTEM_PROMPT]"), ("llama2", "<<SYS>>"),
+            ("mistral", "[INST]"), ("deepseek", "<｜User｜>"), ("deepseek-coder", "<|EOT|>"),
+            ("phi3", "<|end|>"), ("granite", "<|start_of_role|>"),
+            ("zephyr", "<|user|>\n"), ("deepseek2", "User: ")]
+TEXT_MAX = 560  # bytes of a row's texts; what has a longer system prompt is left to the helper
+FIELDS = ["head", "answer", "next", "tail", "system_head", "system_end"]
+
+
+def family(row):
+    text = row["system_head"] + row["head"] + row["next"]
+    return next((name for name, mark in FAMILIES if mark in text), None)
+
+
+def known(folder):
+    """[(name, row, [(digest, source name, text)])] of the families, in a stable order."""
+    rows, order, result = {}, {}, []
+    for name, text in read_folder(folder):
+        row = attempt(lambda: learn(text))
+        if row and family(row) and len("".join(row[f] for f in FIELDS).encode()) <= TEXT_MAX:
+            rows.setdefault(json.dumps(row), []).append((digest(text), name, text))
+    for key in sorted(rows, key=lambda k: (family(json.loads(k)), -len(rows[k]), k)):
+        row = json.loads(key)
+        order[family(row)] = order.get(family(row), 0) + 1
+        result.append(("%s-%d" % (family(row), order[family(row)]), row, rows[key]))
+    return result
+
+
+def c_text(text):
+    out = ""
+    for c in text.replace(BOS, "\1").replace(EOS, "\2"):
+        out += {"\n": "\\n", "\t": "\\t", '"': '\\"', "\\": "\\\\"}.get(
+            c, "\\%03o" % ord(c) if c < " " else c)
+    return '"%s"' % out.replace("??", '?""?')
+
+
+def c_sides(sides):
+    return " | ".join(n for n, s in zip(("CHAT_STRIP_LEFT", "CHAT_STRIP_RIGHT"), sides) if s) or "0"
+
+
+def table(folder):
+    formats = known(folder)
+    print(TABLE_HEAD)
+    for name, row, _ in formats:
+        print("    {.name = %s," % c_text(name))
+        for field in FIELDS:
+            if row[field]:
+                print("     .%s = %s," % (field, c_text(row[field])))
+        if row["place"] != "first":
+            print("     .place = CHAT_SYSTEM_%s," % row["place"].upper())
+        for who in ("system", "user", "answer"):
+            if any(row["strip_" + who]):
+                print("     .strip_%s = %s," % (who, c_sides(row["strip_" + who])))
+        if row["thought"] != "kept":
+            print("     .thought = CHAT_THOUGHT_%s," % row["thought"].upper())
+        print("    },")
+    print("};\nconst unsigned chat_format_count = sizeof chat_formats / sizeof chat_formats[0];\n")
+    print("const struct chat_known chat_known[] = {")
+    hashes = {h: i for i, (_, _, files) in enumerate(formats) for h, _, _ in files}
+    for h in sorted(hashes):
+        print("{0x%s, %d}," % (h, hashes[h]))
+    print("};\nconst unsigned chat_known_count = sizeof chat_known / sizeof chat_known[0];")
+
+
+TABLE_HEAD = """/*
+ * model/chat_formats.c - chat formats and the templates known to render them (chat_formats.h).
+ *
+ * Written by tests/oracle/chat_templates.py table: every row renders random conversations, and the
+ * words that its templates look for, as Jinja renders each of the templates whose hash stands below.
+ */
+#include "model/chat_formats.h"
+
+const struct chat_format chat_formats[] = {"""
+
+
+# ---- expected renderings ------------------------------------------------------------------------
+
+TALKS = [("Be brief. ", ["Hello", "a</think>\n\nHi there ", " Who <s>are</s> you?\n", "", "Bye"]),
+         (None, ["  one\u00a0"]),
+         (None, ["Hi", "\tYes\n", "And?"])]
+
+
+def expected(folder):
+    """By the first template of each format, with bos and eos as in Llama 2."""
+    result = []
+    for name, row, files in known(folder):
+        texts = []
+        for system, turns in TALKS:
+            talk = conversation(system, turns)
+            if system is not None and row["place"] == "none":
+                talk = conversation(None, [system + "\n\n" + turns[0]] + turns[1:])
+            texts.append(render(files[0][2], talk, lambda form: "DATE" + form, "<s>", "</s>"))
+        result.append({"format": name, "hash": files[0][0], "texts": texts})
+    talks = [{"system": s, "turns": t} for s, t in TALKS]
+    print(json.dumps({"talks": talks, "formats": result}, ensure_ascii=False, indent=0))
+
+
+def compare(folder, program, rounds=20):
+    rng = random.Random(int(os.environ.get("HILL_SEED", SEED)))
+    found = unknown = differ = 0
+    for name, text in read_folder(folder):
+        mark = attempt(lambda: render(text, conversation("S0S", ["U1U"]), test_day))
+        talks = [dict(zip(("system", "turns"), random_conversation(rng, mark and "S0S" in mark)))
+                 for _ in range(rounds)]
+        request = {"template": text, "bos": "<s>", "eos": "</s>", "talks": talks}
+        got = json.loads(subprocess.run([program, "render"], input=json.dumps(request).encode(),
+                                        stdout=subprocess.PIPE, check=True).stdout)
+        if got is None:
+            unknown += 1
+            continue
+        found += 1
+        for talk, mine in zip(talks, got):
+            wanted = render(text, conversation(talk["system"], talk["turns"]), test_day,
+                            "<s>", "</s>")
+            if mine != wanted:
+                differ += 1
+                print("%s: %r\n  %r\nwanted\n  %r" % (name, talk, mine, wanted))
+    print("%d of %d templates known, %d renderings differ" % (found, found + unknown, differ))
+    return 1 if differ or not found else 0
+
+
+def test_day(form):
+    return datetime.datetime.fromtimestamp(1700000000).strftime(form)
+
+
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
@@ -283,6 +429,12 @@ def main():
         for name, text in read_folder(folder):
             row = attempt(lambda: learn(text))
             print(digest(text), name, json.dumps(marked(row), ensure_ascii=False) if row else "-")
+    elif command == "table":
+        table(folder)
+    elif command == "compare":
+        sys.exit(compare(folder, sys.argv[3]))
+    elif command == "expected":
+        expected(folder)
     else:
         sys.exit(__doc__)
 
