@@ -61,7 +61,7 @@ void profile_fingerprint(char out[PROFILE_FINGERPRINT_BYTES], const struct setti
              "context %u; %u threads, %.32s; blocks of %u; %.4200s; model %s",
              cpu, sysconf(_SC_NPROCESSORS_ONLN), g->n_layers, g->n_heads, g->n_kv_heads,
              g->head_dim, kv_digest_bits(g), s->epoch.plan.ctx_tokens, s->epoch.threads,
-             simd_name(s->epoch.simd), s->epoch.block_tokens, s->csd_url,
+             epoch_simd_name(s->epoch.simd), s->epoch.block_tokens, s->csd_url,
              csd_model_print(model, &s->epoch.csd_model));
 }
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "kv/plane.h"
-#include "placement/policy.h"
+#include "placement/placement.h"
 #include "pool/pool.h"
 
 #define CTX_DEFAULT_MAX 131072u
@@ -202,7 +202,7 @@ static void fill_plan(struct settings *s)
     plan->speculates = s->epoch.speculate != HILL__SPECULATE__SPECULATE_OFF;
     choose_context(s);
     if (s->epoch.placement == HILL__PLACEMENT__PLACEMENT_BKP)
-        plan->placement_bytes = policy_live_bytes(h->n_layers, plan->ctx_tokens);
+        plan->placement_bytes = placement_live_bytes(h->n_layers, plan->ctx_tokens);
     s->epoch.threads = s->options.threads ? s->options.threads : cpu_count();
 }
 

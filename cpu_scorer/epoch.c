@@ -10,19 +10,19 @@
 #include "cpu_scorer/hkm.h"
 #include "kv/plan.h"
 #include "kv/plane.h"
-#include "placement/policy.h"
+#include "placement/placement.h"
 #include "pool/pool.h"
 
 #define AGENT_DEADLINE_MS 30000
 
 /* What the plan allows under M_0, and the cold pool's sizes, as the agent computes them. */
-static int plan_sizes(struct pipeline_config *out, const struct epoch_settings *s,
+static int plan_sizes(struct scorer_config *out, const struct epoch_settings *s,
                       struct hill_why *why)
 {
     struct kv_plan_input in = s->plan;
     struct kv_hot_plan plan;
-    if (out->placement == PIPELINE_BKP)
-        in.placement_bytes = policy_live_bytes(in.geometry.n_layers, in.ctx_tokens);
+    if (out->placement == SCORER_BKP)
+        in.placement_bytes = placement_live_bytes(in.geometry.n_layers, in.ctx_tokens);
     in.cold_slots = pool_slots_for_tokens(&in.geometry, in.n_sequences, in.ctx_tokens);
     int rc = kv_plan_hot(&plan, &in, s->hot_cap_bytes, why);
     if (rc)
@@ -44,12 +44,12 @@ static int plan_sizes(struct pipeline_config *out, const struct epoch_settings *
     return 0;
 }
 
-int epoch_config(struct pipeline_config *out, const struct epoch_settings *s, struct hill_why *why)
+int epoch_config(struct scorer_config *out, const struct epoch_settings *s, struct hill_why *why)
 {
     const struct kv_plan_input *plan = &s->plan;
     struct layout_input layout = epoch_layout(s);
-    const char *simd = simd_name(s->simd);
-    *out = (struct pipeline_config){
+    const char *simd = epoch_simd_name(s->simd);
+    *out = (struct scorer_config){
         .geometry = plan->geometry,
         .epoch = s->epoch,
         .ctx_tokens = plan->ctx_tokens,
@@ -60,8 +60,7 @@ int epoch_config(struct pipeline_config *out, const struct epoch_settings *s, st
         .beta = s->beta,
         .adapts = s->beta_auto,
         .cpu_gb_per_s = s->csd_model.cpu,
-        .placement =
-            s->placement == HILL__PLACEMENT__PLACEMENT_BKP ? PIPELINE_BKP : PIPELINE_RECENCY,
+        .placement = s->placement == HILL__PLACEMENT__PLACEMENT_BKP ? SCORER_BKP : SCORER_RECENCY,
         .pin = s->pin,
         .speculates = plan->speculates,
         .gpu_drop = s->gpu_drop,
@@ -107,7 +106,7 @@ static int open_trace(struct epoch *e, struct hill_why *why)
     return rc;
 }
 
-/* From before the first record on: what a replay starts from is an empty pipeline. */
+/* From before the first record on: what a replay starts from is an empty scorer. */
 static int open_recording(struct epoch *e, struct hill_why *why)
 {
     char name[RECORDING_NAME_BYTES];
@@ -133,20 +132,20 @@ static int open_party(struct epoch *e, struct hill_why *why)
     return party_open(&e->party, NULL, why);
 }
 
-struct pipeline_io epoch_io(struct party *party)
+struct scorer_io epoch_io(struct party *party)
 {
-    return (struct pipeline_io){.rings = party->ends,
-                                .bell = party->bell,
-                                .staging = &party->arena,
-                                .key_windows = party->key_windows,
-                                .hot = shm_segment_payload(&party->hot),
-                                .hot_bytes = shm_segment_payload_bytes(&party->hot)};
+    return (struct scorer_io){.rings = party->ends,
+                              .bell = party->bell,
+                              .staging = &party->arena,
+                              .key_windows = party->key_windows,
+                              .hot = shm_segment_payload(&party->hot),
+                              .hot_bytes = shm_segment_payload_bytes(&party->hot)};
 }
 
-int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_hooks *hooks,
+int epoch_open(struct epoch *e, const Hill__Configure *c, const struct scorer_hooks *hooks,
                struct hill_why *why)
 {
-    struct pipeline_config config;
+    struct scorer_config config;
     memset(e, 0, sizeof *e);
     int rc = epoch_settings_read(&e->settings, c, why);
     if (rc == 0)
@@ -158,24 +157,24 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_
     if (rc == 0)
         rc = open_recording(e, why);
     if (rc == 0) {
-        struct pipeline_io io = epoch_io(&e->party);
+        struct scorer_io io = epoch_io(&e->party);
         io.trace = e->trace;
         io.trace_scores = e->settings.trace_scores;
-        rc = pipeline_create(&e->pipeline, &config, &io, hooks, why);
+        rc = scorer_create(&e->scorer, &config, &io, hooks, why);
     }
     if (rc) {
         epoch_close(e);
         return rc;
     }
     log_info("epoch %u: %u hot blocks of %u tokens, %u cold stripes of %u tokens, %u threads",
-             config.epoch, pipeline_hot_blocks(e->pipeline), KV_HOT_BLOCK_TOKENS, config.n_stripes,
+             config.epoch, scorer_hot_blocks(e->scorer), KV_HOT_BLOCK_TOKENS, config.n_stripes,
              config.stripe_slots, config.threads);
     return 0;
 }
 
 void epoch_close(struct epoch *e)
 {
-    pipeline_destroy(e->pipeline);
+    scorer_destroy(e->scorer);
     int rc = trace_close(e->trace);
     if (rc)
         log_error("writing the KV trace failed: %s", hill_strerror(rc));
@@ -189,5 +188,5 @@ void epoch_close(struct epoch *e)
 uint64_t epoch_resident_bytes(const struct epoch *e)
 {
     return shm_segment_payload_bytes(&e->party.hot) + shm_segment_payload_bytes(&e->party.staging) +
-           pipeline_private_bytes(e->pipeline);
+           scorer_private_bytes(e->scorer);
 }

@@ -217,7 +217,7 @@ json_t *report_json(const struct report *r)
     set_integer(object, "predicted_tokens", m, m ? m->predicted_tokens : 0);
     set_selection(object, m ? m->selection : NULL);
     json_object_set_new(object, "speculate",
-                        m ? json_string(speculate_name(m->speculate)) : json_null());
+                        m ? json_string(epoch_speculate_name(m->speculate)) : json_null());
     json_object_set_new(object, "speculation", speculation(m, s));
     set_integer(object, "budget", s, s ? s->budget : 0);
     set_real(object, "beta", s && s->beta >= 0, s ? s->beta : 0);

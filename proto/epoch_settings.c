@@ -179,31 +179,31 @@ static int find(const char *const *names, int count, const char *name)
     return i < count ? i : -1;
 }
 
-const char *simd_name(Hill__Simd simd)
+const char *epoch_simd_name(Hill__Simd simd)
 {
     return (unsigned)simd < COUNT(simds) ? simds[simd] : "unknown";
 }
 
-const char *speculate_name(Hill__Speculate speculate)
+const char *epoch_speculate_name(Hill__Speculate speculate)
 {
     return (unsigned)speculate < COUNT(speculates) ? speculates[speculate] : "unknown";
 }
 
-int simd_parse(const char *name, Hill__Simd *out)
+int epoch_simd_parse(const char *name, Hill__Simd *out)
 {
     int i = find(simds, COUNT(simds), name);
     *out = (Hill__Simd)(i < 0 ? 0 : i);
     return i < 0 ? HILL_E_INVALID : 0;
 }
 
-int speculate_parse(const char *name, Hill__Speculate *out)
+int epoch_speculate_parse(const char *name, Hill__Speculate *out)
 {
     int i = find(speculates, COUNT(speculates), name);
     *out = (Hill__Speculate)(i < 0 ? 0 : i);
     return i < 0 ? HILL_E_INVALID : 0;
 }
 
-int placement_parse(const char *name, Hill__Placement *out)
+int epoch_placement_parse(const char *name, Hill__Placement *out)
 {
     int i = find(placements, COUNT(placements), name);
     *out = (Hill__Placement)(i < 0 ? 0 : i);

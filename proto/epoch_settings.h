@@ -76,10 +76,10 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in);
 
 /* Names of the choices, as a person types them ("avx2", "bkp", "verify"); and back: HILL_E_INVALID
  * when there is none of that name. */
-const char *simd_name(Hill__Simd simd);
-const char *speculate_name(Hill__Speculate speculate);
-int simd_parse(const char *name, Hill__Simd *out);
-int speculate_parse(const char *name, Hill__Speculate *out);
-int placement_parse(const char *name, Hill__Placement *out);
+const char *epoch_simd_name(Hill__Simd simd);
+const char *epoch_speculate_name(Hill__Speculate speculate);
+int epoch_simd_parse(const char *name, Hill__Simd *out);
+int epoch_speculate_parse(const char *name, Hill__Speculate *out);
+int epoch_placement_parse(const char *name, Hill__Placement *out);
 
 #endif

@@ -76,11 +76,11 @@ static bool old_text(char out[32], const Hill__Configure *c, uint32_t number)
 static int take_old_choices(Hill__Configure *c)
 {
     char text[32];
-    int rc = old_text(text, c, 22) ? simd_parse(text, &c->simd) : 0;
+    int rc = old_text(text, c, 22) ? epoch_simd_parse(text, &c->simd) : 0;
     if (!rc && old_text(text, c, 33))
-        rc = placement_parse(text, &c->placement);
+        rc = epoch_placement_parse(text, &c->placement);
     if (!rc && old_text(text, c, 70))
-        rc = speculate_parse(text, &c->speculate);
+        rc = epoch_speculate_parse(text, &c->speculate);
     return rc;
 }
 

@@ -134,16 +134,16 @@ static void test_names(void **state)
     Hill__Placement placement;
     (void)state;
     for (unsigned i = 0; i < sizeof simds / sizeof *simds; i++) {
-        assert_int_equal(simd_parse(simds[i], &simd), 0);
-        assert_string_equal(simd_name(simd), simds[i]);
+        assert_int_equal(epoch_simd_parse(simds[i], &simd), 0);
+        assert_string_equal(epoch_simd_name(simd), simds[i]);
     }
-    assert_int_equal(simd_parse("sse9", &simd), HILL_E_INVALID);
-    assert_int_equal(speculate_parse("verify", &speculate), 0);
-    assert_string_equal(speculate_name(speculate), "verify");
-    assert_int_equal(speculate_parse("", &speculate), HILL_E_INVALID);
-    assert_int_equal(placement_parse("bkp", &placement), 0);
+    assert_int_equal(epoch_simd_parse("sse9", &simd), HILL_E_INVALID);
+    assert_int_equal(epoch_speculate_parse("verify", &speculate), 0);
+    assert_string_equal(epoch_speculate_name(speculate), "verify");
+    assert_int_equal(epoch_speculate_parse("", &speculate), HILL_E_INVALID);
+    assert_int_equal(epoch_placement_parse("bkp", &placement), 0);
     assert_int_equal(placement, HILL__PLACEMENT__PLACEMENT_BKP);
-    assert_int_equal(placement_parse("BKP", &placement), HILL_E_INVALID);
+    assert_int_equal(epoch_placement_parse("BKP", &placement), HILL_E_INVALID);
 }
 
 int main(void)
