@@ -129,11 +129,11 @@ const struct block_format *block_format(uint32_t type)
 const char *block_type_name(uint32_t type)
 {
     static const char *const others[] = {
-        [4] = "Q4_2",      [5] = "Q4_3",     [9] = "Q8_1",     [15] = "Q8_K",   [16] = "IQ2_XXS",
-        [17] = "IQ2_XS",   [18] = "IQ3_XXS", [19] = "IQ1_S",   [21] = "IQ3_S",  [22] = "IQ2_S",
-        [24] = "I8",       [25] = "I16",     [26] = "I32",     [27] = "I64",    [28] = "F64",
-        [29] = "IQ1_M",    [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8", [34] = "TQ1_0",
-        [35] = "TQ2_0",    [39] = "MXFP4"};
+        [4] = "Q4_2",    [5] = "Q4_3",      [9] = "Q8_1",      [15] = "Q8_K",     [16] = "IQ2_XXS",
+        [17] = "IQ2_XS", [18] = "IQ3_XXS",  [19] = "IQ1_S",    [21] = "IQ3_S",    [22] = "IQ2_S",
+        [24] = "I8",     [25] = "I16",      [26] = "I32",      [27] = "I64",      [28] = "F64",
+        [29] = "IQ1_M",  [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8", [34] = "TQ1_0",
+        [35] = "TQ2_0",  [39] = "MXFP4"};
     const struct block_format *format = block_format(type);
     if (format)
         return format->name;

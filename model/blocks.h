@@ -58,7 +58,8 @@ const struct block_format *block_format(uint32_t type);
 const char *block_type_name(uint32_t type);
 /* The types that are read, for messages and help: "F32, F16, ...". */
 #define BLOCK_TYPES_READ                                                                           \
-    "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS"
+    "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and "      \
+    "IQ4_XS"
 
 /* A block of a quantised type, taken apart. scale and min: 1 where a block is one sub-block. */
 struct block_parts {
