@@ -341,7 +341,7 @@ static int await_selections(struct worker *w, struct hill_why *why)
     int64_t deadline = worker_deadline();
     for (;;) {
         uint32_t seen = dataplane_seen(&w->plane);
-        int rc = schedule_take_records(w, why);
+        int rc = worker_take_records(w, why);
         if (rc || !count_waiting(w))
             return rc;
         rc = worker_waiting(w, why);
