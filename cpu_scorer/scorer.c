@@ -155,14 +155,19 @@ static int pump_tokens(struct scorer *p)
 /* One turn: everything that can move on now, what frees others first. */
 static int turn(struct scorer *p)
 {
-    int heard = agent_pump(&p->agent);
-    int came = heard < 0 || is_scored(p) ? 0 : pump_tokens(p);
-    int asked = heard < 0 || came < 0 ? 0 : queries_pump(&p->queries);
-    if (heard < 0 || came < 0 || asked < 0)
-        return heard < 0 ? heard : came < 0 ? came : asked;
-    bool awaits = p->queries.query.phase == QUERY_AWAIT;
-    int moved = is_scored(p) || (awaits && (came || asked)) ? 0 : moves_pump(&p->demotions);
-    int measured = p->queries.query.phase == QUERY_NONE ? side_speeds_pump(&p->side_speeds) : 0;
+    const struct query *q = &p->queries.query;
+    bool awaited = q->phase == QUERY_AWAIT;
+    int heard = agent_pump(&p->agent), came, asked;
+    if (heard < 0)
+        return heard;
+    do { /* what a query waits for is taken as long as it comes */
+        came = is_scored(p) ? 0 : pump_tokens(p);
+        asked = came < 0 ? came : queries_pump(&p->queries);
+        if (asked < 0)
+            return asked;
+    } while (awaited && came && !asked);
+    int moved = is_scored(p) || (asked && q->phase == QUERY_AWAIT) ? 0 : moves_pump(&p->demotions);
+    int measured = q->phase == QUERY_NONE ? side_speeds_pump(&p->side_speeds) : 0;
     return measured < 0 ? measured : heard | came | asked | moved | measured;
 }
 
