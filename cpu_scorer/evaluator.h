@@ -4,7 +4,7 @@
  *
  *     digest   hillinfer, and what full needs     digests, on both sides (evaluate_digest.c)
  *     mass     h2o, oracle      FP16 keys of all tokens, on the CPU (evaluate_mass.c)
- *     partial  prefetch         a part of the columns of all keys (evaluate_partial.c)
+ *     partial  prefetch         a part of the columns of all keys (evaluate_mass.c)
  *     chunks   leoam            keys of the chunks that bounds name (evaluate_chunks.c)
  *
  * What: a scorer has one evaluator, for the policy that it was started with; requests have that

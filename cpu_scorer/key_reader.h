@@ -8,7 +8,7 @@
  * windows that have arrived. Windows are given again when they have been evaluated; the last are
  * smaller than the first, since what comes last is evaluated when the drive has nothing more to do.
  * What came over is counted as link_key by its completions.
- * Who calls it: evaluate_mass.c, evaluate_partial.c, evaluate_chunks.c; data thread alone. Failure:
+ * Who calls it: evaluate_mass.c, evaluate_chunks.c; data thread alone. Failure:
  * a query that fails is settled when no command of it is out any more, since the agent may still be
  * writing into a window.
  */
