@@ -1,7 +1,9 @@
 /*
  * placement/placement.c - the common part of all placements: see placement.h.
  *
- * Who calls it: see placement.h. Concurrency: one thread per placement. Failure: codes.
+ * Tiers change here and in placement_tiers.c alone, so that capacity, balance and statistics are
+ * right whatever a placement does. Who calls it: see placement.h. Concurrency: one thread per
+ * placement. Failure: codes.
  */
 #include "placement/placement_internal.h"
 
