@@ -6,8 +6,10 @@
 
 #include "base/clock.h"
 
-#define RANGES_MAX  (KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES) /* of a window: each has a page at least */
-#define PIECE_SLOTS 64u                                   /* of one range: a job's item */
+#define RANGES_MAX                                                                                 \
+    (KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES) /* of a window: each has a page at least \
+                                                           */
+#define PIECE_SLOTS 64u                   /* of one range: a job's item */
 
 enum window_state { WINDOW_FREE, WINDOW_READING, WINDOW_THERE };
 

@@ -27,7 +27,8 @@ struct key_window;
 typedef void key_evaluate(struct key_reader *r, const uint16_t *keys, uint32_t n,
                           const uint32_t *positions);
 
-/* All tokens' scores by position into r->scores. 0, or an error: then `count` of `wanted` keys had come. */
+/* All tokens' scores by position into r->scores. 0, or an error: then `count` of `wanted` keys had
+ * come. */
 typedef int key_scores(struct key_reader *r, const struct query *q, uint32_t *count,
                        uint32_t *wanted);
 

@@ -74,7 +74,8 @@ bool query_has_tokens(const struct query *q)
     return l->appended >= q->n_tokens && (!s->sums || l->weighed >= s->prompt_tokens);
 }
 
-/* Where nothing can be done now a step is 0, where something was done 1; negative: it has failed. */
+/* Where nothing can be done now a step is 0, where something was done 1; negative: it has failed.
+ */
 static int step_await(struct queries *qs, struct query *q)
 {
     const struct sequence *s = q->sequence;
