@@ -84,7 +84,7 @@ struct token_list {
     int error;
 };
 
-void token_list_add(struct token_list *list, uint32_t token);
+void token_list_add(struct token_list *list, uint32_t token); /* token_list.c */
 
 struct merge_scratch;
 
