@@ -51,7 +51,8 @@ static struct selected_upload *given_to(const struct worker *w, const struct ste
     return w->step.given + (size_t)(m - w->step.members) * w->settings.gpu_slots;
 }
 
-/* The device has read staging: it must have been what the selection said all the time. */
+/* The device has read staging: it must have been what the selection said all the time
+ * [I10]. */
 static int confirm_uploads(struct worker *w, struct step_member *m, struct hill_why *why)
 {
     uint32_t n = m->n_given;
