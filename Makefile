@@ -22,7 +22,7 @@ hill-kvtrace     := tools/kvtrace
 hill-eval        := tools/eval
 PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval
 
-PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8
+PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8 libedit
 
 O := build/$(CONFIG)
 BIN := $(if $(filter release,$(CONFIG)),build/bin,$(O)/bin)

@@ -17,7 +17,7 @@
 #include "model/tokenizer.h"
 #include "proto/layout.h"
 
-#define SETTINGS_STOP_TOKENS_MAX 64u
+#define SETTINGS_STOP_TOKENS_MAX 63u /* one more may end the answers of a chat */
 
 struct settings {
     struct hill_pipeline_options options; /* its texts belong to the options they were read from */
