@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "hillctl/chat_lines.h"
 #include "hillctl/conversation.h"
 #include "hillctl/exchange.h"

@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "hillctl/report.h"
 #include "model/tokenizer.h"
 #include "proto/client.h"

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "proto/client.h"
 #include "hillctl/conversation.h"
 #include "hillctl/exchange.h"
