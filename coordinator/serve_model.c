@@ -40,7 +40,7 @@ void model_take_info_request(struct pipeline *p, const struct proto_address *fro
     info.chat_template = to_wire(text);
     info.bos_text = to_wire(token_text(s->model, tokenizer_bos(s->tokenizer)));
     info.eos_text = to_wire(token_text(s->model, tokenizer_eos(s->tokenizer)));
-    info.ctx_tokens = s->plan.ctx_tokens;
+    info.ctx_tokens = s->epoch.plan.ctx_tokens;
     message.body_case = HILL__MESSAGE__BODY_MODEL_INFO;
     message.model_info = &info;
     proto_send(p->control_socket, from, &message);

@@ -21,25 +21,26 @@
 
 #include "base/clock.h"
 
-#define HELPER "chat-template-helper.py"
-#define PYTHON "/usr/bin/python3" /* Debian's, whose packages are Debian's */
+#define HELPER     "chat-template-helper.py"
+#define PYTHON     "/usr/bin/python3" /* Debian's, whose packages are Debian's */
+#define FOLDERS_UP 5                  /* build/asan/tests/hillctl is the deepest */
 
 static const char *const role_names[] = {"system", "user", "assistant"};
 
 /* ---- the process ------------------------------------------------------------------------- */
 
-/* Beside the program (installed), or in the source tree above it (build/bin, build/asan/bin). */
+/* Beside the program (installed), or in scripts/ of the source tree above it. */
 static int find_helper(char out[4096], struct hill_why *why)
 {
-    static const char *const places[] = {"", "/../../scripts", "/../../../scripts"};
     char folder[3800];
     ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
     folder[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash)
+    for (unsigned up = 0; up < FOLDERS_UP; up++) {
+        char *slash = strrchr(folder, '/');
+        if (!slash)
+            break;
         *slash = '\0';
-    for (unsigned i = 0; i < sizeof places / sizeof places[0]; i++) {
-        snprintf(out, 4096, "%s%s/" HELPER, folder, places[i]);
+        snprintf(out, 4096, "%s%s/" HELPER, folder, up ? "/scripts" : "");
         if (access(out, R_OK) == 0)
             return 0;
     }
