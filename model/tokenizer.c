@@ -153,21 +153,6 @@ struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t t
 
 /* ---- encoding ------------------------------------------------------------------------------- */
 
-void token_list_add(struct token_list *list, uint32_t token)
-{
-    if (list->count == list->capacity) {
-        uint64_t more = list->capacity ? list->capacity * 2 : 256;
-        uint32_t *moved = realloc(list->items, more * sizeof *moved);
-        if (!moved) {
-            list->error = HILL_E_NOMEM;
-            return;
-        }
-        list->items = moved;
-        list->capacity = more;
-    }
-    list->items[list->count++] = token;
-}
-
 struct encoding {
     const struct tokenizer *t;
     struct merge_scratch scratch;

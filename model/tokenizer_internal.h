@@ -79,7 +79,7 @@ struct token_list {
     int error;
 };
 
-void token_list_add(struct token_list *list, uint32_t token);
+void token_list_add(struct token_list *list, uint32_t token); /* token_list.c */
 
 /* ---- tokenizer_vocab.c ---- */
 
