@@ -24,23 +24,37 @@ expect "it says so" "$(grep -c 'has no chat template' "$work/err")" 1
 down
 
 # ---- lines of a script ----
-up -m "$model" -c 1024 || fail "up with a real model"
+up -m "$model" -c 1024 --policy full || fail "up with a real model"
 printf 'What is the capital of France?\nAnd what is that of \\\nGermany?\n/clear\nSay hello.\n' |
-    hillctl chat -n 48 --temp 0 >"$work/said" 2>"$work/said.err"
+    hillctl chat --system 'You answer.' -n 48 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "a script's chat: exit code" $? 0
 expect "a script's chat: nothing on stderr" "$(cat "$work/said.err")" ""
-expect "the first answer" "$(sed -n 1p "$work/said" | grep -c Paris)" 1
-expect "the second one knows of the first" "$(sed -n 2p "$work/said" | grep -c Berlin)" 1
+ask() { # SYSTEM-AND-TURNS...: the template's rendering, spelt out; the answer
+    local text="<|im_start|>system\n$1<|im_end|>\n" role=user
+    shift
+    for turn in "$@"; do
+        text+="<|im_start|>$role\n$turn<|im_end|>\n"
+        if [ "$role" = user ]; then role=assistant; else role=user; fi
+    done
+    printf '%b<|im_start|>assistant\n' "$text" >"$work/spelt"
+    hillctl generate --special -f "$work/spelt" -n 48 --temp 0
+}
+first=$(ask 'You answer.' 'What is the capital of France?')
+second=$(ask 'You answer.' 'What is the capital of France?' "${first//\\/\\\\}" 'And what is that of \nGermany?')
+third=$(ask 'You answer.' 'Say hello.')
+expect "three turns are the template, spelt out" "$(cat "$work/said")" "$first
+$second
+$third"
 printf '/nonsense\n' | hillctl chat >"$work/said" 2>"$work/said.err"
 expect "an unknown command: exit code" $? 100
 expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/said")" "1 0"
 
 # ---- one turn; the template's rendering, spelt out, is the same prompt ----
 hillctl generate --chat --system 'You answer.' -p 'Say hello.' -n 48 --temp 0 --json >"$work/chat"
-printf '<|im_start|>system\nYou answer.<|im_end|>\n<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n' >"$work/spelt"
 hillctl generate --special -f "$work/spelt" -n 48 --temp 0 --json >"$work/special"
 expect "a chat is the template, spelt out" "$(jq -c '[.prompt_tokens, .tokens, .logits_hash]' "$work/chat")" \
     "$(jq -c '[.prompt_tokens, .tokens, .logits_hash]' "$work/special")"
+hillctl generate --chat -p 'Say hello.' -n 200 --temp 0 --json >"$work/chat"
 expect "it stops at the template's end" "$(field "$work/chat" .finish_reason)" stop
 expect "the end is no text" "$(field "$work/chat" .text | grep -c '<|')" 0
 
@@ -61,12 +75,12 @@ expect "too long: exit code" $? 1
 expect "too long: lines" "$(wc -l <"$work/said.err")" 1
 
 # ---- a terminal ----
-printf 'What is the capital of Italy?\nAnd the one of Spain?\n' | hillctl chat -n 300 --temp 0 >"$work/said"
+printf 'What is the capital of Italy?\nAnd the one of Spain?\n' | hillctl chat -n 120 --temp 0 >"$work/said"
 mkfifo "$work/keys"
 screen=$work/screen
 : >"$screen"
 exec {keys}<>"$work/keys"
-TERM=xterm script -qfec "'$bin/hillctl' chat --run-dir '$run_dir' --temp 0 -n 300" "$screen" <"$work/keys" >/dev/null 2>&1 &
+TERM=xterm script -qfec "'$bin/hillctl' chat --run-dir '$run_dir' --temp 0 -n 120" "$screen" <"$work/keys" >/dev/null 2>&1 &
 terminal=$!
 shown() { # HOW-OFTEN PATTERN
     [ "$(tr -d '\r' <"$screen" 2>/dev/null | grep -c -- "$2")" -ge "$1" ]
@@ -83,20 +97,21 @@ answers 1 "a first answer, with its speed"
 press 'And the one of Spain?\n'
 answers 2 "a second answer"
 expect "both are what a script is told" "$(tr -d '\r' <"$screen" | grep -cF -f "$work/said" -e NOTHING)" 2
+press '/clear\n'
+wait_for 10 shown 1 'the chat begins anew' || fail "/clear"
 press 'Write a very long story about a lighthouse, a storm and a cat.\n'
-wait_for 30 shown 1 'ghthouse.*[a-z]* [a-z]* [a-z]* ' || fail "the story did not begin"
-sleep 1
+wait_for 60 shown 3 "$(printf '\033')\[K[^p]" || fail "the story did not begin"
 press '\003'
 answers 3 "Ctrl-C ends the answer"
 expect "as stopped, not the chat" "$(shown 1 '; stopped\]' && kill -0 "$terminal" && echo yes)" yes
 press 'half a line\003'
 wait_for 10 shown 1 'Ctrl-D or /exit' || fail "Ctrl-C at the prompt"
 press '/clear\n'
-wait_for 10 shown 1 'the chat begins anew' || fail "/clear"
+wait_for 10 shown 2 'the chat begins anew' || fail "/clear"
 press '"""two\nlines"""\n'
 answers 4 "a turn of several lines after /clear"
 expect "the context began anew" "$(used=$(tr -d '\r' <"$screen" | grep -o 'tokens/s; [0-9]* of' | tail -n 1 | tr -dc 0-9)
-    [ "$used" -lt 345 ] && echo yes || echo "$used")" yes
+    [ "$used" -lt 165 ] && echo yes || echo "$used")" yes
 press '\004'
 wait "$terminal"
 expect "Ctrl-D ends it: exit code" $? 0
