@@ -68,19 +68,34 @@ __kernel void gemm_add(__global const float *a, uint a_stride, __global const we
     }
 }
 
-/* SwiGLU: panels alternate gate, up; out, packed for the next product, [tiles][out_stride][ROWS] = silu(gate) * up */
-__kernel void gemm_swiglu(__global const float *a, uint a_stride, __global const weight *w, uint k,
-                          __global float *out, uint out_stride)
+/* The FFN's first product, activated (activation.cl), packed for the next product: out [tiles][out_stride][ROWS]. A pair of panels
+ * is gate and up, or two of up. bias: NULL, or what is added first, [16 * panels]; without a gate only. */
+__kernel void gemm_activate(__global const float *a, uint a_stride, __global const weight *w, uint k,
+                            __global const float *bias, __global float *out, uint out_stride)
 {
     size_t tile = get_global_id(0), pair = get_global_id(1);
     float16 gate[ROWS], up[ROWS];
     tile_product(a + tile * a_stride * ROWS, w + pair * 32 * k, k, gate, up);
+#if GATED
     float block[ROWS][16];
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        vstore16(gate[r] / (1.0f + exp(-gate[r])) * up[r], 0, block[r]);
+        vstore16(activate(gate[r], up[r]), 0, block[r]);
     __global float *to = out + (tile * out_stride + pair * 16) * ROWS;
     for (int c = 0; c < 16; c++)
         for (int r = 0; r < ROWS; r++)
             to[c * ROWS + r] = block[r][c];
+#else
+    float16 bias0 = bias ? vload16(2 * pair, bias) : (float16)(0.0f), bias1 = bias ? vload16(2 * pair + 1, bias) : (float16)(0.0f);
+    float block[ROWS][32];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        vstore16(activate(gate[r], gate[r] + bias0), 0, block[r]);
+        vstore16(activate(up[r], up[r] + bias1), 1, block[r]);
+    }
+    __global float *to = out + (tile * out_stride + pair * 32) * ROWS;
+    for (int c = 0; c < 32; c++)
+        for (int r = 0; r < ROWS; r++)
+            to[c * ROWS + r] = block[r][c];
+#endif
 }
