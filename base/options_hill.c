@@ -235,6 +235,9 @@ const struct option_spec hill_request_specs[] = {
      .type = OPTION_PATH,
      .value = "FILE",
      .help = "read the prompt from this file"},
+    {.name = "special",
+     .type = OPTION_FLAG,
+     .help = "control tokens spelt out in the prompt (<|im_start|>) are those tokens, not text"},
     {.name = "predict",
      .letter = "n",
      .type = OPTION_INTEGER,
@@ -391,6 +394,7 @@ int hill_request_read(struct hill_request_options *out, const struct options *op
         .repeat_penalty = options_real(options, "repeat-penalty"),
         .ignore_eos = options_flag(options, "ignore-eos"),
         .json = options_flag(options, "json"),
+        .special = options_flag(options, "special"),
     };
     /* on the wire 0 asks for a random seed: the seed 0 that a person gives becomes one outside the
      * 32 bits that can be typed */

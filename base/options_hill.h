@@ -85,7 +85,7 @@ struct hill_request_options {
     uint64_t seed;             /* 0: the coordinator picks one */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
-    bool ignore_eos, json;
+    bool ignore_eos, json, special;
 };
 
 int hill_request_read(struct hill_request_options *out, const struct options *options,

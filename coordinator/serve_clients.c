@@ -38,6 +38,10 @@ static uint64_t random_seed(void)
     return seed ? seed : 1;
 }
 
+_Static_assert((int)PROMPT_SPECIAL == HILL__PROMPT_KIND__PROMPT_SPECIAL &&
+                   (int)PROMPT_LITERAL == HILL__PROMPT_KIND__PROMPT_LITERAL,
+               "kinds of pieces go over the wire as they are");
+
 static void selection_from_wire(struct kv_selection_settings *out, const Hill__Selection *in)
 {
     *out = (struct kv_selection_settings){.alpha = in->alpha,
@@ -46,6 +50,26 @@ static void selection_from_wire(struct kv_selection_settings *out, const Hill__S
                                           .window = in->window,
                                           .policy = in->policy,
                                           .importance = in->importance};
+}
+
+/* The tokens of the request's prompt, whichever way it was sent. */
+static int encode_prompt(const struct tokenizer *tokenizer, const Hill__Generate *generate,
+                         uint32_t **tokens, uint64_t *count, struct hill_why *why)
+{
+    size_t n = generate->n_pieces;
+    struct prompt_piece whole = {(const char *)generate->prompt.data, generate->prompt.len,
+                                 PROMPT_TEXT};
+    struct prompt_piece *pieces = n ? malloc(n * sizeof *pieces) : &whole;
+    if (!pieces)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a prompt of %zu pieces", n);
+    for (size_t i = 0; i < n; i++)
+        pieces[i] = (struct prompt_piece){(const char *)generate->pieces[i]->text.data,
+                                          generate->pieces[i]->text.len,
+                                          (enum prompt_kind)generate->pieces[i]->kind};
+    int code = tokenizer_encode_pieces(tokenizer, pieces, n ? n : 1, true, tokens, count);
+    if (n)
+        free(pieces);
+    return code ? hill_fail(why, code, "cannot tokenise the prompt: %s", hill_strerror(code)) : 0;
 }
 
 /* Tokenise and admit; *request is new and in no queue. */
@@ -58,10 +82,9 @@ static int make_request(struct pipeline *p, const Hill__Generate *generate, stru
     struct kv_selection_settings selection = s->plan.selection;
     if (generate->selection)
         selection_from_wire(&selection, generate->selection);
-    int code = tokenizer_encode(s->tokenizer, (const char *)generate->prompt.data,
-                                generate->prompt.len, true, &tokens, &count);
+    int code = encode_prompt(s->tokenizer, generate, &tokens, &count, why);
     if (code)
-        return hill_fail(why, code, "cannot tokenise the prompt: %s", hill_strerror(code));
+        return code;
     uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX, ctx = s->plan.ctx_tokens;
     uint32_t predict = generate->predict;
     if (predict == HILL_PREDICT_UNTIL_CONTEXT)

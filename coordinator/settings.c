@@ -12,7 +12,7 @@
 
 #include "kv/plane.h"
 #include "kv/score.h"
-#include "placement/policy.h"
+#include "placement/placement.h"
 #include "pool/pool.h"
 
 #define CTX_DEFAULT_MAX 131072u
@@ -235,7 +235,7 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     s->plan.speculates = strcmp(s->options.speculate, "off") != 0;
     choose_context(s);
     if (strcmp(s->options.placement, "bkp") == 0)
-        s->plan.placement_bytes = policy_live_bytes(h->n_layers, s->plan.ctx_tokens);
+        s->plan.placement_bytes = placement_live_bytes(h->n_layers, s->plan.ctx_tokens);
     s->threads = s->options.threads ? s->options.threads : cpu_count();
     snprintf(
         s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",

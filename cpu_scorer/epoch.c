@@ -10,7 +10,7 @@
 #include "cpu_scorer/hkm.h"
 #include "kv/plan.h"
 #include "kv/plane.h"
-#include "placement/policy.h"
+#include "placement/placement.h"
 #include "pool/pool.h"
 #include "proto/records.h"
 
@@ -27,7 +27,7 @@ static struct layout_input layout_of(const Hill__Configure *c)
 }
 
 /* What the plan allows under M_0, and the cold pool's sizes, as the agent computes them. */
-static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, struct hill_why *why)
+static int plan_sizes(struct scorer_config *out, const Hill__Configure *c, struct hill_why *why)
 {
     struct kv_plan_input in = {.geometry = out->geometry,
                                .n_embd = c->n_embd,
@@ -48,8 +48,8 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
         .policy = c->selection->policy,
         .importance = c->selection->importance,
     };
-    if (out->placement == PIPELINE_BKP)
-        in.placement_bytes = policy_live_bytes(out->geometry.n_layers, c->ctx_tokens);
+    if (out->placement == SCORER_BKP)
+        in.placement_bytes = placement_live_bytes(out->geometry.n_layers, c->ctx_tokens);
     in.cold_slots = pool_slots_for_tokens(&out->geometry, c->n_sequences, c->ctx_tokens);
     int rc = kv_plan_hot(&plan, &in, c->hot_cap_bytes, why);
     if (rc)
@@ -73,7 +73,7 @@ static int plan_sizes(struct pipeline_config *out, const Hill__Configure *c, str
     return 0;
 }
 
-int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct hill_why *why)
+int epoch_config(struct scorer_config *out, const Hill__Configure *c, struct hill_why *why)
 {
     struct layout_input in = layout_of(c);
     memset(out, 0, sizeof *out);
@@ -98,7 +98,7 @@ int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct h
     out->beta = c->beta;
     out->adapts = c->beta_auto;
     out->cpu_gb_per_s = proto_csd_model(c->csd_model).cpu;
-    out->placement = strcmp(c->placement, "bkp") == 0 ? PIPELINE_BKP : PIPELINE_RECENCY;
+    out->placement = strcmp(c->placement, "bkp") == 0 ? SCORER_BKP : SCORER_RECENCY;
     out->pin = c->pin;
     out->speculates = c->speculate[0] && strcmp(c->speculate, "off") != 0;
     out->gpu_drop = c->gpu_drop;
@@ -203,7 +203,7 @@ static int open_trace(struct epoch *e, const Hill__Configure *c, struct hill_why
     return rc;
 }
 
-/* From before the first record on: what a replay starts from is an empty pipeline. */
+/* From before the first record on: what a replay starts from is an empty scorer. */
 static int open_recording(struct epoch *e, const Hill__Configure *c, struct hill_why *why)
 {
     char name[RECORDING_NAME_BYTES];
@@ -217,10 +217,10 @@ static int open_recording(struct epoch *e, const Hill__Configure *c, struct hill
     return rc;
 }
 
-int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_hooks *hooks,
+int epoch_open(struct epoch *e, const Hill__Configure *c, const struct scorer_hooks *hooks,
                struct hill_why *why)
 {
-    struct pipeline_config config;
+    struct scorer_config config;
     memset(e, 0, sizeof *e);
     int rc = epoch_config(&config, c, why);
     if (rc == 0)
@@ -234,29 +234,29 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_
     if (rc == 0)
         rc = open_recording(e, c, why);
     if (rc == 0) {
-        struct pipeline_io io = {.rings = e->ends,
-                                 .bell = e->bell,
-                                 .staging = &e->arena,
-                                 .key_windows = e->key_windows,
-                                 .hot = shm_segment_payload(&e->hot),
-                                 .hot_bytes = shm_segment_payload_bytes(&e->hot),
-                                 .trace = e->trace,
-                                 .trace_scores = c->trace_scores};
-        rc = pipeline_create(&e->pipeline, &config, &io, hooks, why);
+        struct scorer_io io = {.rings = e->ends,
+                               .bell = e->bell,
+                               .staging = &e->arena,
+                               .key_windows = e->key_windows,
+                               .hot = shm_segment_payload(&e->hot),
+                               .hot_bytes = shm_segment_payload_bytes(&e->hot),
+                               .trace = e->trace,
+                               .trace_scores = c->trace_scores};
+        rc = scorer_create(&e->scorer, &config, &io, hooks, why);
     }
     if (rc) {
         epoch_close(e);
         return rc;
     }
     log_info("epoch %u: %u hot blocks of %u tokens, %u cold stripes of %u tokens, %u threads",
-             c->epoch, pipeline_hot_blocks(e->pipeline), KV_HOT_BLOCK_TOKENS, config.n_stripes,
+             c->epoch, scorer_hot_blocks(e->scorer), KV_HOT_BLOCK_TOKENS, config.n_stripes,
              config.stripe_slots, config.threads);
     return 0;
 }
 
 void epoch_close(struct epoch *e)
 {
-    pipeline_destroy(e->pipeline);
+    scorer_destroy(e->scorer);
     int rc = trace_close(e->trace);
     if (rc)
         log_error("writing the KV trace failed: %s", hill_strerror(rc));
@@ -276,5 +276,5 @@ void epoch_close(struct epoch *e)
 uint64_t epoch_resident_bytes(const struct epoch *e)
 {
     return shm_segment_payload_bytes(&e->hot) + shm_segment_payload_bytes(&e->staging) +
-           pipeline_private_bytes(e->pipeline);
+           scorer_private_bytes(e->scorer);
 }

@@ -1,8 +1,8 @@
 /*
  * cpu_scorer/epoch.h - one epoch of the data plane: segments attached, rings laid out and opened,
- * pipeline made.
+ * scorer made.
  *
- * What: turns a Configure message into a running pipeline, and takes it down again. The scorer lays
+ * What: turns a Configure message into a running scorer, and takes it down again. The scorer lays
  * out rings and staging for everybody and owns the hot segment. Who calls it: main.c, one at a
  * time. Failure: every number of the message is checked against the segments that are really there;
  * the reason is in why, and nothing stays attached.
@@ -10,7 +10,7 @@
 #ifndef HILL_CPU_SCORER_EPOCH_H
 #define HILL_CPU_SCORER_EPOCH_H
 
-#include "cpu_scorer/pipeline.h"
+#include "cpu_scorer/scorer.h"
 #include "proto/hill.pb-c.h"
 #include "proto/recording.h"
 #include "shm/segment.h"
@@ -20,16 +20,16 @@ struct epoch {
     struct shm_ring_end ends[RING_COUNT];
     struct shm_arena arena;
     uint8_t *key_windows; /* behind the arena; NULL: none */
-    struct pipeline *pipeline;
+    struct scorer *scorer;
     struct trace_writer *trace;  /* NULL: none */
     struct recording *recording; /* of the rings; NULL: none */
     struct shm_doorbell *bell;
 };
 
 /* The pipeline's part of a Configure, checked. */
-int epoch_config(struct pipeline_config *out, const Hill__Configure *c, struct hill_why *why);
+int epoch_config(struct scorer_config *out, const Hill__Configure *c, struct hill_why *why);
 
-int epoch_open(struct epoch *e, const Hill__Configure *c, const struct pipeline_hooks *hooks,
+int epoch_open(struct epoch *e, const Hill__Configure *c, const struct scorer_hooks *hooks,
                struct hill_why *why);
 /* Safe on a zeroed struct. */
 void epoch_close(struct epoch *e);

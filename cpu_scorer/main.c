@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu_scorer/epoch.h"
-#include "cpu_scorer/replay.h"
+#include "cpu_scorer/scorer_replay.h"
 #include "kv/plan.h"
 #include "proto/worker_link.h"
 
@@ -38,13 +38,13 @@ struct told {
     int64_t score_hot_ns, score_cold_ns, fetch_cold_ns, copy_hot_ns;
 };
 
-struct scorer {
+struct process {
     struct worker_link *link;
     Hill__Message *configure; /* the newest, not yet acted on */
     uint32_t epoch;
     struct epoch data;
     int64_t live_ns; /* when the live statistics were last handed to the heartbeats */
-    struct pipeline_stats live[KV_MAX_SEQUENCES];
+    struct scorer_stats live[KV_MAX_SEQUENCES];
     struct told told[KV_MAX_SEQUENCES];
     uint32_t n_told, n_layers;
     uint64_t stages_work;  /* done since the last StageTimes */
@@ -53,22 +53,22 @@ struct scorer {
 };
 
 /* What is neither a Configure nor the end; without an epoch there is nothing to do it with. */
-static void take_message(struct scorer *s, const Hill__Message *message)
+static void take_message(struct process *s, const Hill__Message *message)
 {
-    if (!s->data.pipeline)
+    if (!s->data.scorer)
         return;
     if (message->body_case == HILL__MESSAGE__BODY_PROFILE_REQUEST)
-        pipeline_ask_profile(s->data.pipeline, CLOCK_MS(message->profile_request->limit_ms));
+        scorer_ask_profile(s->data.scorer, CLOCK_MS(message->profile_request->limit_ms));
     else if (message->body_case == HILL__MESSAGE__BODY_BALANCE)
-        pipeline_set_beta(s->data.pipeline, message->balance->beta);
+        scorer_set_beta(s->data.scorer, message->balance->beta);
     else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
-        pipeline_set_cpu(s->data.pipeline, proto_csd_model(message->csd_model).cpu);
+        scorer_set_cpu(s->data.scorer, proto_csd_model(message->csd_model).cpu);
 }
 
 /* Look at the control plane; true when the current epoch must be left. */
 static bool interrupted(void *context)
 {
-    struct scorer *s = context;
+    struct process *s = context;
     Hill__Message *message;
     while ((message = worker_link_poll(s->link)) != NULL) {
         if (message->body_case != HILL__MESSAGE__BODY_CONFIGURE ||
@@ -90,7 +90,7 @@ static double ms(int64_t ns)
     return (double)ns / 1e6;
 }
 
-static void fill_tier(Hill__TierStats *out, const struct pipeline_tier *tier)
+static void fill_tier(Hill__TierStats *out, const struct scorer_tier *tier)
 {
     hill__tier_stats__init(out);
     out->tokens = tier->tokens;
@@ -99,7 +99,7 @@ static void fill_tier(Hill__TierStats *out, const struct pipeline_tier *tier)
     out->hits = tier->hits;
 }
 
-static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
+static void fill_stats(struct wire_stats *wire, const struct scorer_stats *in)
 {
     hill__sequence_stats__init(&wire->stats);
     fill_tier(wire->stats.gpu = &wire->gpu, &in->gpu);
@@ -138,10 +138,10 @@ static void fill_stats(struct wire_stats *wire, const struct pipeline_stats *in)
 }
 
 /* Heartbeats carry the running sequences' statistics from now on; returns of how many. */
-static uint32_t set_live(struct scorer *s)
+static uint32_t set_live(struct process *s)
 {
     Hill__SequenceStats *list[KV_MAX_SEQUENCES];
-    uint32_t n = pipeline_live_stats(s->data.pipeline, s->live, KV_MAX_SEQUENCES);
+    uint32_t n = scorer_live_stats(s->data.scorer, s->live, KV_MAX_SEQUENCES);
     for (uint32_t i = 0; i < n; i++) {
         fill_stats(&s->wire[i], &s->live[i]);
         list[i] = &s->wire[i].stats;
@@ -150,9 +150,9 @@ static uint32_t set_live(struct scorer *s)
     return n;
 }
 
-static void send_stats(void *context, const struct pipeline_stats *in)
+static void send_stats(void *context, const struct scorer_stats *in)
 {
-    struct scorer *s = context;
+    struct process *s = context;
     struct wire_stats wire;
     Hill__Message message = HILL__MESSAGE__INIT;
     fill_stats(&wire, in);
@@ -164,10 +164,10 @@ static void send_stats(void *context, const struct pipeline_stats *in)
 
 static void tell_failure(void *context, int code, const char *text, uint64_t request_id)
 {
-    worker_link_failure(((struct scorer *)context)->link, code, text, false, request_id);
+    worker_link_failure(((struct process *)context)->link, code, text, false, request_id);
 }
 
-static void fill_rates(Hill__Rates *out, const struct pipeline_rates *in)
+static void fill_rates(Hill__Rates *out, const struct scorer_rates *in)
 {
     hill__rates__init(out);
     out->f_c = in->f_c;
@@ -176,7 +176,7 @@ static void fill_rates(Hill__Rates *out, const struct pipeline_rates *in)
     out->b_s = in->B_s;
 }
 
-static void send_profile(void *context, const struct pipeline_profile *in)
+static void send_profile(void *context, const struct scorer_profile *in)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__ProfileResult result = HILL__PROFILE_RESULT__INIT;
@@ -194,11 +194,11 @@ static void send_profile(void *context, const struct pipeline_profile *in)
     result.profile = in->status ? NULL : &profile;
     message.body_case = HILL__MESSAGE__BODY_PROFILE_RESULT;
     message.profile_result = &result;
-    worker_link_send(((struct scorer *)context)->link, &message);
+    worker_link_send(((struct process *)context)->link, &message);
 }
 
 /* What was told of this sequence last; all zero: nothing yet. */
-static struct told told_of(const struct scorer *s, uint64_t request_id)
+static struct told told_of(const struct process *s, uint64_t request_id)
 {
     for (uint32_t i = 0; i < s->n_told; i++)
         if (s->told[i].request_id == request_id)
@@ -206,8 +206,8 @@ static struct told told_of(const struct scorer *s, uint64_t request_id)
     return (struct told){.request_id = request_id};
 }
 
-static struct told add_stages(const struct scorer *s, Hill__StageTimes *sum,
-                              const struct pipeline_stats *now)
+static struct told add_stages(const struct process *s, Hill__StageTimes *sum,
+                              const struct scorer_stats *now)
 {
     struct told last = told_of(s, now->request_id);
     uint64_t queries = now->queries - last.queries;
@@ -225,12 +225,12 @@ static struct told add_stages(const struct scorer *s, Hill__StageTimes *sum,
                          now->fetch_cold_ns, now->copy_hot_ns};
 }
 
-static void tell_stages(struct scorer *s)
+static void tell_stages(struct process *s)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__StageTimes times = HILL__STAGE_TIMES__INIT;
     struct told told[KV_MAX_SEQUENCES];
-    uint32_t n = pipeline_live_stats(s->data.pipeline, s->live, KV_MAX_SEQUENCES);
+    uint32_t n = scorer_live_stats(s->data.scorer, s->live, KV_MAX_SEQUENCES);
     for (uint32_t i = 0; i < n; i++)
         told[i] = add_stages(s, &times, &s->live[i]);
     memcpy(s->told, told, n * sizeof *told);
@@ -243,7 +243,7 @@ static void tell_stages(struct scorer *s)
 
 static void count_work(void *context, uint64_t count)
 {
-    struct scorer *s = context;
+    struct process *s = context;
     s->stages_work += count;
     if (s->stages_every && s->stages_work >= s->stages_every) {
         s->stages_work = 0;
@@ -256,10 +256,10 @@ static void count_work(void *context, uint64_t count)
 }
 
 /* Take up the newest Configure and serve it until it is over: 0, or why this process must end. */
-static int serve_epoch(struct scorer *s)
+static int serve_epoch(struct process *s)
 {
-    struct pipeline_hooks hooks = {s,          interrupted, send_stats, tell_failure,
-                                   count_work, send_profile};
+    struct scorer_hooks hooks = {s,          interrupted, send_stats, tell_failure,
+                                 count_work, send_profile};
     struct hill_why why = {""};
     char device[64];
     Hill__Message *message = s->configure;
@@ -275,7 +275,7 @@ static int serve_epoch(struct scorer *s)
         worker_link_set_epoch(s->link, s->epoch);
         worker_link_set_doorbell(s->link, s->data.bell);
         worker_link_ready(s->link, s->epoch, device, epoch_resident_bytes(&s->data));
-        rc = pipeline_run(s->data.pipeline);
+        rc = scorer_run(s->data.scorer);
         worker_link_set_doorbell(s->link, NULL);
         if (rc != HILL_E_CANCELLED)
             hill_fail(&why, rc, "a ring of the data plane is damaged");
@@ -291,7 +291,7 @@ static int serve_epoch(struct scorer *s)
     return rc;
 }
 
-static int serve(struct scorer *s)
+static int serve(struct process *s)
 {
     int rc = 0;
     while (rc == 0 && !worker_link_stopping(s->link)) {
@@ -307,7 +307,7 @@ static int serve(struct scorer *s)
 
 int main(int argc, char **argv)
 {
-    static struct scorer s; /* zeroed; large for a stack */
+    static struct process s; /* zeroed; large for a stack */
     if (argc > 1 && strcmp(argv[1], "--replay") == 0)
         return replay_main(argc, argv);
     int rc = worker_link_open(&s.link, argc, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-cpu-scorer",

@@ -5,7 +5,7 @@
  * What: the nodes that have memory and CPUs for this process; the scoring threads divided among
  * them; the digests of the hot pool in slabs, each on one node, the nodes taking turns, so that
  * any sequence's blocks lie on all of them. With one node there is one group and nothing is bound.
- * Who calls it: scoring.c and pipeline.c; a test hands a topology of its own to scoring.c.
+ * Who calls it: scoring.c and scorer.c; a test hands a topology of its own to scoring.c.
  * Concurrency: pure functions but for topology_read and topology_place, which are called before
  * threads start. Failure: none; where the kernel does not bind, memory stays where it was.
  */

@@ -99,6 +99,7 @@ static int send_request(struct generation *g, struct hill_why *why)
 {
     Hill__Sampling sampling = HILL__SAMPLING__INIT;
     Hill__Generate generate = HILL__GENERATE__INIT;
+    Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *pieces = &piece;
     Hill__Message message = HILL__MESSAGE__INIT;
     sampling.temperature = (float)g->options.temperature;
     sampling.top_k = g->options.top_k;
@@ -106,8 +107,14 @@ static int send_request(struct generation *g, struct hill_why *why)
     sampling.min_p = (float)g->options.min_p;
     sampling.repeat_penalty = (float)g->options.repeat_penalty;
     sampling.seed = g->options.seed;
-    generate.prompt.data = (uint8_t *)g->prompt;
-    generate.prompt.len = g->prompt_bytes;
+    if (g->options.special) {
+        piece.text = (ProtobufCBinaryData){g->prompt_bytes, (uint8_t *)g->prompt};
+        piece.kind = HILL__PROMPT_KIND__PROMPT_SPECIAL;
+        generate.pieces = &pieces;
+        generate.n_pieces = 1;
+    } else {
+        generate.prompt = (ProtobufCBinaryData){g->prompt_bytes, (uint8_t *)g->prompt};
+    }
     generate.predict = g->options.predict;
     generate.ignore_eos = g->options.ignore_eos;
     generate.sampling = &sampling;

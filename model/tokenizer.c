@@ -1,10 +1,10 @@
 /*
- * model/tokenizer.c - open and close a tokenizer, answer for its tokens, encode a text. See
+ * model/tokenizer.c - open and close a tokenizer, answer for its tokens, encode a prompt. See
  * tokenizer.h.
  *
- * User-defined tokens are cut out of the text first, the longest ones first, each from the left;
- * what lies between goes to the encoder of the vocabulary's kind. Control tokens written out in the
- * text are text: nobody gets a control token into a prompt by spelling it.
+ * The pieces of a prompt become one text; tokenizer_marks.c cuts the tokens out that are spelt in
+ * it, as far as each piece's kind allows; what lies between goes to the encoder of the vocabulary's
+ * kind.
  */
 #include "model/tokenizer.h"
 
@@ -68,41 +68,6 @@ static void read_specials(struct tokenizer *t, const struct gguf_file *file)
     gguf_get_bool(file, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix);
 }
 
-static int longer_first(const void *a, const void *b)
-{
-    uint64_t left = ((const struct user_length *)a)->length;
-    uint64_t right = ((const struct user_length *)b)->length;
-    return left < right ? 1 : left > right ? -1 : 0;
-}
-
-static int collect_user_defined(struct tokenizer *t)
-{
-    uint64_t count = 0, kept = 0;
-    for (uint32_t i = 0; i < t->n_tokens; i++)
-        count += t->tokens[i].type == TOKEN_USER_DEFINED;
-    struct user_length *lengths = t->user_lengths = calloc(count + 1, sizeof *lengths);
-    if (!lengths)
-        return HILL_E_NOMEM;
-    for (uint32_t i = 0; i < t->n_tokens; i++) {
-        const struct token *token = &t->tokens[i];
-        if (token->type != TOKEN_USER_DEFINED || !token->text.length)
-            continue;
-        uint8_t first = (uint8_t)token->text.data[0];
-        lengths[kept].length = token->text.length;
-        lengths[kept++].first_bytes[first / 64] = UINT64_C(1) << first % 64;
-    }
-    qsort(lengths, kept, sizeof *lengths, longer_first);
-    for (uint64_t i = 0; i < kept; i++) {
-        struct user_length *last = t->n_user_lengths ? &lengths[t->n_user_lengths - 1] : NULL;
-        if (!last || last->length != lengths[i].length)
-            lengths[t->n_user_lengths++] = lengths[i];
-        else
-            for (int word = 0; word < 4; word++)
-                last->first_bytes[word] |= lengths[i].first_bytes[word];
-    }
-    return 0;
-}
-
 static int read_tokenizer(struct tokenizer *t, const struct gguf_file *file, struct hill_why *why)
 {
     int rc = read_kind(t, file, why);
@@ -115,7 +80,7 @@ static int read_tokenizer(struct tokenizer *t, const struct gguf_file *file, str
     if (rc)
         return rc;
     read_specials(t, file);
-    if (collect_user_defined(t))
+    if (tokenizer_collect_marks(t))
         return hill_fail(why, HILL_E_NOMEM, "no memory for the tokenizer");
     return 0;
 }
@@ -145,7 +110,7 @@ void tokenizer_close(struct tokenizer *tokenizer)
     bytes_map_finish(&tokenizer->by_text);
     bytes_map_finish(&tokenizer->by_pair);
     free(tokenizer->merges);
-    free(tokenizer->user_lengths);
+    free(tokenizer->mark_lengths);
     free(tokenizer->text_bytes);
     free(tokenizer->piece_bytes);
     free(tokenizer->tokens);
@@ -207,11 +172,13 @@ struct encoding {
     const struct tokenizer *t;
     struct merge_scratch scratch;
     struct token_list list;
-    bool after_token; /* at the start or behind a special token: a space prefix is due */
+    bool after_token; /* at the start or behind a mark: a space prefix is due */
+    bool added_bos;
 };
 
-static void encode_plain(struct encoding *e, const uint8_t *text, uint64_t length)
+static void encode_plain(void *context, const uint8_t *text, uint64_t length)
 {
+    struct encoding *e = context;
     if (length == 0 || e->list.error)
         return;
     if (e->t->kind == TOKENIZER_SPM)
@@ -222,53 +189,62 @@ static void encode_plain(struct encoding *e, const uint8_t *text, uint64_t lengt
     e->after_token = false;
 }
 
-/* The first user-defined token of that length at or behind *at; TOKEN_NONE when there is none. */
-static uint32_t find_user_defined(const struct tokenizer *t, const struct user_length *which,
-                                  const uint8_t *text, uint64_t length, uint64_t *at)
+static void encode_mark(void *context, uint32_t token)
 {
-    for (; length >= which->length && *at <= length - which->length; ++*at) {
-        uint8_t first = text[*at];
-        if (!(which->first_bytes[first / 64] >> first % 64 & 1))
-            continue;
-        uint32_t token = tokenizer_lookup(t, text + *at, which->length);
-        if (token != TOKEN_NONE && t->tokens[token].type == TOKEN_USER_DEFINED)
-            return token;
-    }
-    return TOKEN_NONE;
+    struct encoding *e = context;
+    /* a template that spells BOS itself has said what add_bos would say */
+    if (e->added_bos && e->list.count == 1 && token == e->t->bos)
+        e->added_bos = false;
+    else
+        token_list_add(&e->list, token);
+    e->after_token = true;
 }
 
-/* Cut tokens of user_lengths[level...] out. It recurses only behind a match, so at most as deep as
- * different lengths fit into the text together. */
-static void encode_from(struct encoding *e, const uint8_t *text, uint64_t length, uint64_t level)
+/* The pieces put together; *joined is malloc'ed where there is more than one. */
+static int join_pieces(const struct prompt_piece *pieces, uint64_t n_pieces,
+                       struct marked_text *out, uint8_t **joined)
 {
-    for (; level < e->t->n_user_lengths; level++) {
-        const struct user_length *which = &e->t->user_lengths[level];
-        uint64_t done = 0, at = 0;
-        uint32_t token;
-        while ((token = find_user_defined(e->t, which, text, length, &at)) != TOKEN_NONE) {
-            encode_from(e, text + done, at - done, level + 1);
-            token_list_add(&e->list, token);
-            e->after_token = true;
-            done = at += which->length;
-        }
-        text += done;
-        length -= done;
+    uint64_t total = 0;
+    for (uint64_t i = 0; i < n_pieces; i++)
+        if (pieces[i].bytes > MOST_TEXT_BYTES || (total += pieces[i].bytes) > MOST_TEXT_BYTES)
+            return HILL_E_TOO_LONG;
+    uint64_t *ends = malloc((n_pieces + 1) * sizeof *ends);
+    enum prompt_kind *kinds = malloc((n_pieces + 1) * sizeof *kinds);
+    *joined = n_pieces == 1 ? NULL : malloc(total + 1);
+    *out = (struct marked_text){n_pieces == 1 ? (const uint8_t *)pieces[0].text : *joined, ends,
+                                kinds, n_pieces};
+    if (!ends || !kinds || (n_pieces != 1 && !*joined))
+        return HILL_E_NOMEM;
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < n_pieces; i++) {
+        if (*joined && pieces[i].bytes)
+            memcpy(*joined + at, pieces[i].text, pieces[i].bytes);
+        ends[i] = at += pieces[i].bytes;
+        kinds[i] = pieces[i].kind;
     }
-    encode_plain(e, text, length);
+    return 0;
 }
 
-int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
-                     bool add_special, uint32_t **tokens, uint64_t *count)
+int tokenizer_encode_pieces(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
+                            uint64_t n_pieces, bool add_bos, uint32_t **tokens, uint64_t *count)
 {
     struct encoding e = {.t = tokenizer, .after_token = true};
+    struct marked_text text = {0};
+    uint8_t *joined = NULL;
     *tokens = NULL;
     *count = 0;
-    if (length > MOST_TEXT_BYTES)
-        return HILL_E_TOO_LONG;
-    if (add_special && tokenizer->add_bos && tokenizer->bos != TOKEN_NONE)
+    e.list.error = join_pieces(pieces, n_pieces, &text, &joined);
+    e.added_bos = add_bos && tokenizer->add_bos && tokenizer->bos != TOKEN_NONE;
+    if (!e.list.error && e.added_bos)
         token_list_add(&e.list, tokenizer->bos);
-    encode_from(&e, (const uint8_t *)text, length, 0);
+    if (!e.list.error) {
+        const struct mark_sink sink = {encode_plain, encode_mark, &e};
+        tokenizer_cut_marks(tokenizer, &text, &sink);
+    }
     merge_scratch_finish(&e.scratch);
+    free((void *)text.ends);
+    free((void *)text.kinds);
+    free(joined);
     if (!e.list.error && !e.list.items && !(e.list.items = malloc(sizeof *e.list.items)))
         e.list.error = HILL_E_NOMEM; /* no tokens are a valid, freeable list */
     if (e.list.error) {
@@ -278,4 +254,11 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64
     *tokens = e.list.items;
     *count = e.list.count;
     return 0;
+}
+
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
+                     bool add_bos, uint32_t **tokens, uint64_t *count)
+{
+    const struct prompt_piece piece = {text, length, PROMPT_TEXT};
+    return tokenizer_encode_pieces(tokenizer, &piece, 1, add_bos, tokens, count);
 }

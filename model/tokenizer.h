@@ -34,13 +34,33 @@ bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token); /* EOS
 /* true when encoding puts a space before the text (add_space_prefix of a "llama" vocabulary). */
 bool tokenizer_adds_space_prefix(const struct tokenizer *tokenizer);
 
-/* Encode bytes (any bytes; no NUL needed). add_special: BOS as the metadata asks (never EOS: the
- * text goes on). User-defined tokens spelt in the text are recognised, control tokens are not.
- * *tokens is malloc'ed, NULL after an error: HILL_E_NOMEM, HILL_E_TOO_LONG (over 1 GiB),
+/* Which tokens spelt out in a piece of a prompt become those tokens. User-defined tokens are runs of
+ * white space, HTML tags, letters, and in some files the marks of a chat. */
+enum prompt_kind {
+    PROMPT_TEXT,    /* user-defined tokens; control tokens stay text (llama.cpp's default) */
+    PROMPT_SPECIAL, /* control, unknown and user-defined tokens: a template's own text */
+    PROMPT_LITERAL, /* a person's words in a chat: no control token, and of the user-defined ones none
+                     * that looks like a mark (from '<' or '[' to '>' or ']') */
+};
+
+struct prompt_piece {
+    const char *text; /* any bytes; no NUL needed */
+    uint64_t bytes;
+    enum prompt_kind kind;
+};
+
+/* Encode the pieces as one text: tokens and pre-tokens may reach over the pieces' borders, but a
+ * recognised token lies wholly in pieces of a kind that allow such a token. add_bos: BOS as the
+ * metadata asks, unless a PROMPT_SPECIAL piece has spelt BOS at the very start (never EOS: the text
+ * goes on). *tokens is malloc'ed, NULL after an error: HILL_E_NOMEM, HILL_E_TOO_LONG (over 1 GiB),
  * HILL_E_UNSUPPORTED (a byte for which the vocabulary has neither a token nor an unknown token).
  * Time O(n log n). */
+int tokenizer_encode_pieces(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
+                            uint64_t n_pieces, bool add_bos, uint32_t **tokens, uint64_t *count);
+
+/* One piece of PROMPT_TEXT. */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
-                     bool add_special, uint32_t **tokens, uint64_t *count);
+                     bool add_bos, uint32_t **tokens, uint64_t *count);
 
 /* Bytes of one token; special/control tokens give none. Valid while the tokenizer lives. */
 struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t token);

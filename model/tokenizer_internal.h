@@ -2,11 +2,13 @@
  * model/tokenizer_internal.h - what the files of the tokenizer share. Nobody outside model/
  * includes it.
  *
- * tokenizer.c        open, close, questions about tokens, encode: cuts user-defined tokens out of
- * the text first tokenizer_vocab.c  reads tokens, scores and types; the hash table of token texts;
- * pieces tokenizer_spm.c    SentencePiece-style encoding        tokenizer_bpe.c  byte-level BPE:
- * merges, encoding tokenizer_merge.c  the merge loop that both use        tokenizer_pre.c
- * pre-tokenizer patterns (PCRE2)
+ * tokenizer.c         open, close, questions about tokens, encode
+ * tokenizer_marks.c   cuts tokens that are spelt out in a text out of it
+ * tokenizer_vocab.c   reads tokens, scores and types; the hash table of token texts; pieces
+ * tokenizer_spm.c     SentencePiece-style encoding
+ * tokenizer_bpe.c     byte-level BPE: merges, encoding
+ * tokenizer_merge.c   the merge loop that both use
+ * tokenizer_pre.c     pre-tokenizer patterns (PCRE2)
  */
 #ifndef HILL_MODEL_TOKENIZER_INTERNAL_H
 #define HILL_MODEL_TOKENIZER_INTERNAL_H
@@ -35,8 +37,9 @@ struct token {
     bool ends; /* generation stops at it */
 };
 
-/* The user-defined tokens of one length, found by their first byte, then by look-up. */
-struct user_length {
+/* The marks (control, unknown and user-defined tokens) of one length, found by their first byte,
+ * then by look-up. */
+struct mark_length {
     uint64_t length;
     uint64_t first_bytes[4]; /* bit set */
 };
@@ -59,8 +62,8 @@ struct tokenizer {
     uint64_t longest; /* bytes of the longest text */
     uint32_t bos, eos, unknown;
     bool add_bos, add_space_prefix;
-    struct user_length *user_lengths; /* longest first */
-    uint64_t n_user_lengths;
+    struct mark_length *mark_lengths; /* longest first */
+    uint64_t n_mark_lengths;
     uint32_t byte_symbols[256]; /* the token of a byte, or n_tokens + byte: there is none */
     /* byte-level BPE only */
     bool ignore_merges; /* a pre-token that is a token is taken whole */
@@ -123,7 +126,28 @@ int merge_add_symbol(struct merge_scratch *scratch, uint32_t offset, uint32_t le
 int merge_run(const struct tokenizer *t, const uint8_t *text, struct merge_scratch *scratch,
               merge_lookup *lookup);
 
-/* ---- the two encoders; text contains no user-defined token ---- */
+/* ---- tokenizer_marks.c ---- */
+
+/* Fill mark_lengths from the tokens' types. 0 or HILL_E_NOMEM. */
+int tokenizer_collect_marks(struct tokenizer *t);
+
+/* A prompt as one text; ends[i] is where piece i ends, kinds[i] its kind. */
+struct marked_text {
+    const uint8_t *text;
+    const uint64_t *ends;
+    const enum prompt_kind *kinds;
+    uint64_t n_pieces;
+};
+/* Hand the text on in order: plain runs, and the marks that their pieces allow. */
+struct mark_sink {
+    void (*plain)(void *context, const uint8_t *text, uint64_t length);
+    void (*mark)(void *context, uint32_t token);
+    void *context;
+};
+void tokenizer_cut_marks(const struct tokenizer *t, const struct marked_text *text,
+                         const struct mark_sink *sink);
+
+/* ---- the two encoders; text contains no mark ---- */
 
 void spm_encode(const struct tokenizer *t, const uint8_t *text, uint64_t length, bool space_prefix,
                 struct merge_scratch *scratch, struct token_list *list);

@@ -15,8 +15,8 @@
  * before the failure are whole. A damaged or foreign file: HILL_E_DAMAGED and one line that names
  * file and record; a file that ends inside a record is used up to there (trace_file_tail says so).
  */
-#ifndef HILL_POLICY_TRACE_H
-#define HILL_POLICY_TRACE_H
+#ifndef HILL_PLACEMENT_TRACE_H
+#define HILL_PLACEMENT_TRACE_H
 
 #include <stdint.h>
 

@@ -21,6 +21,7 @@
 #define TEXT_MAX      4096u
 #define SEQUENCES_MAX KV_MAX_SEQUENCES
 #define TOKENS_MAX    KV_MAX_TOKENS
+#define PIECES_MAX    65536u
 #define CAP_MAX       (UINT64_C(1) << 50) /* 1 PiB */
 
 static int refuse(struct hill_why *why, const char *message, const char *field)
@@ -283,6 +284,17 @@ static int check_heartbeat(const Hill__Heartbeat *m, struct hill_why *why)
     return code;
 }
 
+static int check_pieces(const Hill__Generate *m, struct hill_why *why)
+{
+    CHECK("generate", "pieces", m->n_pieces <= PIECES_MAX);
+    CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
+    for (size_t i = 0; i < m->n_pieces; i++)
+        CHECK("generate", "pieces.kind",
+              m->pieces[i]->kind >= HILL__PROMPT_KIND__PROMPT_TEXT &&
+                  m->pieces[i]->kind <= HILL__PROMPT_KIND__PROMPT_LITERAL);
+    return 0;
+}
+
 static int check_generate(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "predict", m->predict <= TOKENS_MAX);
@@ -291,7 +303,9 @@ static int check_generate(const Hill__Generate *m, struct hill_why *why)
           text_ok(m->save_path) &&
               (!m->save_path[0] || (m->save_path[0] == '/' && !m->score_from)));
     CHECK("generate", "sampling", m->sampling != NULL);
-    int code = check_sampling(m->sampling, why);
+    int code = check_pieces(m, why);
+    if (code == 0)
+        code = check_sampling(m->sampling, why);
     if (code == 0 && m->selection)
         code = check_selection(m->selection, why);
     return code;

@@ -19,7 +19,7 @@ static const struct kv_selection_settings usual = {
 
 struct rig_options {
     double beta;
-    enum pipeline_placement placement;
+    enum scorer_placement placement;
     double pin; /* of bkp */
     bool adapts;
     bool csd;
@@ -40,16 +40,16 @@ struct rig {
     struct shm_doorbell bells[PARTY_COUNT];
     struct shm_ring_end scorer[RING_COUNT], gpu[RING_COUNT];
     struct shm_arena staging, staging_view;
-    struct pipeline *pipeline;
+    struct scorer *pipeline;
     struct rig_agent *agent;
     pthread_t pipeline_thread, agent_thread;
     int run_result;
     _Atomic bool interrupt;
     bool csd, reads_hot;
-    struct pipeline_stats stats; /* of the last request that ended; read after SEQ_STATS */
+    struct scorer_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;
     _Atomic bool ask_profile, profiled; /* asked for; profile is there */
-    struct pipeline_profile profile;
+    struct scorer_profile profile;
     _Atomic uint64_t hot_now;   /* entries of a running sequence, as live statistics say */
     _Atomic uint32_t set_beta;  /* in hundredths; 0: as it is */
     _Atomic uint32_t live_most; /* sequences with live statistics at the same time, at most */
@@ -65,14 +65,14 @@ static bool rig_interrupted(void *context)
 {
     struct rig *r = context;
     if (atomic_exchange_explicit(&r->ask_profile, false, memory_order_acquire))
-        pipeline_ask_profile(r->pipeline, CLOCK_MS(1000));
+        scorer_ask_profile(r->pipeline, CLOCK_MS(1000));
     uint32_t beta = atomic_exchange_explicit(&r->set_beta, 0, memory_order_relaxed);
     if (beta)
-        pipeline_set_beta(r->pipeline, beta / 100.0);
+        scorer_set_beta(r->pipeline, beta / 100.0);
     return atomic_load_explicit(&r->interrupt, memory_order_acquire);
 }
 
-static void rig_profiled(void *context, const struct pipeline_profile *profile)
+static void rig_profiled(void *context, const struct scorer_profile *profile)
 {
     struct rig *r = context;
     r->profile = *profile;
@@ -80,7 +80,7 @@ static void rig_profiled(void *context, const struct pipeline_profile *profile)
     atomic_store_explicit(&r->profiled, true, memory_order_release);
 }
 
-static void rig_stats(void *context, const struct pipeline_stats *stats)
+static void rig_stats(void *context, const struct scorer_stats *stats)
 {
     ((struct rig *)context)->stats = *stats; /* the SEQ_STATS record publishes it */
 }
@@ -96,9 +96,9 @@ static void rig_failure(void *context, int code, const char *text, uint64_t requ
 static void rig_work_done(void *context, uint64_t count)
 {
     struct rig *r = context;
-    struct pipeline_stats live[RIG_SEQUENCES];
+    struct scorer_stats live[RIG_SEQUENCES];
     (void)count;
-    uint32_t n = pipeline_live_stats(r->pipeline, live, RIG_SEQUENCES);
+    uint32_t n = scorer_live_stats(r->pipeline, live, RIG_SEQUENCES);
     if (n == RIG_SEQUENCES)
         assert_true(live[0].request_id != live[1].request_id);
     if (n)
@@ -110,7 +110,7 @@ static void rig_work_done(void *context, uint64_t count)
 static void *rig_pipeline_main(void *arg)
 {
     struct rig *r = arg;
-    r->run_result = pipeline_run(r->pipeline);
+    r->run_result = scorer_run(r->pipeline);
     return NULL;
 }
 
@@ -144,9 +144,9 @@ static void rig_open_ring(struct rig *r, enum layout_ring ring)
                      0);
 }
 
-static struct pipeline_config rig_config(const struct rig_options *o)
+static struct scorer_config rig_config(const struct rig_options *o)
 {
-    return (struct pipeline_config){
+    return (struct scorer_config){
         .geometry = rig_geometry,
         .epoch = RIG_EPOCH,
         .ctx_tokens = RIG_CTX,
@@ -176,7 +176,7 @@ static struct pipeline_config rig_config(const struct rig_options *o)
 static struct rig *rig_start(const struct rig_options *o)
 {
     struct rig *r = calloc(1, sizeof *r);
-    struct pipeline_config config = rig_config(o);
+    struct scorer_config config = rig_config(o);
     struct hill_why why = {""};
     hill_log_init("rig", HILL_LOG_ERROR);
     r->csd = o->csd;
@@ -195,7 +195,7 @@ static struct rig *rig_start(const struct rig_options *o)
     assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
     struct hkm_config tables = {rig_geometry, RIG_CTX, RIG_SEQUENCES, RIG_GPU_SLOTS,
                                 config.hot_blocks};
-    struct pipeline_io io = {
+    struct scorer_io io = {
         .rings = r->scorer, .bell = &r->bells[PARTY_SCORER], .staging = &r->staging};
     if (config.key_window_bytes)
         io.key_windows = r->windows = rig_memory(KV_KEY_WINDOWS * config.key_window_bytes);
@@ -204,10 +204,10 @@ static struct rig *rig_start(const struct rig_options *o)
     r->agent->key_bytes = kv_plane_key_bytes(&rig_geometry, o->policy);
     io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
     io.hot = r->hot_memory = rig_memory(io.hot_bytes);
-    struct pipeline_hooks hooks = {r,           rig_interrupted, rig_stats,
-                                   rig_failure, rig_work_done,   rig_profiled};
-    if (pipeline_create(&r->pipeline, &config, &io, &hooks, &why))
-        fail_msg("pipeline_create: %s", why.text);
+    struct scorer_hooks hooks = {r,           rig_interrupted, rig_stats,
+                                 rig_failure, rig_work_done,   rig_profiled};
+    if (scorer_create(&r->pipeline, &config, &io, &hooks, &why))
+        fail_msg("scorer_create: %s", why.text);
     assert_int_equal(pthread_create(&r->pipeline_thread, NULL, rig_pipeline_main, r), 0);
     if (r->csd)
         assert_int_equal(pthread_create(&r->agent_thread, NULL, agent_main, r->agent), 0);
@@ -215,7 +215,7 @@ static struct rig *rig_start(const struct rig_options *o)
 }
 
 /* Ask for a profile and wait for it. */
-static inline const struct pipeline_profile *rig_profile(struct rig *r)
+static inline const struct scorer_profile *rig_profile(struct rig *r)
 {
     int64_t deadline = clock_deadline_ms(60000);
     atomic_store_explicit(&r->profiled, false, memory_order_relaxed);
@@ -241,13 +241,13 @@ static void rig_stop(struct rig *r)
 {
     struct hill_why why = {""};
     assert_int_equal(rig_interrupt(r), HILL_E_CANCELLED);
-    if (hkm_audit(pipeline_tables(r->pipeline), &why))
+    if (hkm_audit(scorer_tables(r->pipeline), &why))
         fail_msg("audit: %s", why.text);
     atomic_store_explicit(&r->agent->stop, true, memory_order_release);
     shm_doorbell_ring(&r->bells[PARTY_AGENT]);
     if (r->csd)
         pthread_join(r->agent_thread, NULL);
-    pipeline_destroy(r->pipeline);
+    scorer_destroy(r->pipeline);
     for (int ring = 0; ring < RING_COUNT; ring++) {
         shm_ring_close(&r->scorer[ring]);
         shm_ring_close(&r->gpu[ring]);
@@ -349,7 +349,7 @@ static struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t 
     const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
     assert_int_equal(ready->status, expected_status);
     if (r->reads_hot && !expected_status) {
-        const struct hkm *tables = pipeline_tables(r->pipeline);
+        const struct hkm *tables = scorer_tables(r->pipeline);
         assert_ptr_equal((uint8_t *)r->hot_memory + 64ull * ready->hot_offset, tables->entries);
         assert_int_equal(ready->hot_entries, tables->n_blocks * KV_HOT_BLOCK_TOKENS);
     } else {
@@ -409,7 +409,7 @@ static void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
 /* What the attention reads in the hot pool is there still. */
 static void gpu_check_reading(const struct rig_request *q)
 {
-    const struct hkm *tables = pipeline_tables(q->rig->pipeline);
+    const struct hkm *tables = scorer_tables(q->rig->pipeline);
     const uint8_t *entries = tables->entries;
     for (uint32_t i = 0; i < q->n_reading; i++) /* not given to another, nor free for one */
         assert_int_equal(tables->positions[q->reading[i][0]], q->reading[i][1]);
@@ -844,14 +844,14 @@ static void gpu_free(struct rig_request *q)
     free(q);
 }
 
-static struct pipeline_stats gpu_end(struct rig_request *q)
+static struct scorer_stats gpu_end(struct rig_request *q)
 {
     struct rig *r = q->rig;
     struct record_seq_end end = {.header = gpu_header(q, 0), .request_id = q->request_id};
     gpu_push(r, RING_APPEND, RECORD_SEQ_END, &end, sizeof end);
     const struct record_seq_stats *stats = gpu_wait(r, RECORD_SEQ_STATS);
     assert_int_equal(stats->request_id, q->request_id);
-    struct pipeline_stats answer = r->stats;
+    struct scorer_stats answer = r->stats;
     shm_ring_release(&r->gpu[RING_SELECTION]);
     gpu_free(q);
     return answer;

@@ -26,7 +26,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu_scorer/hkm.h"
-#include "cpu_scorer/pipeline.h"
+#include "cpu_scorer/scorer.h"
 #include "kv/plane.h"
 #include "kv/select.h"
 #include "proto/records.h"

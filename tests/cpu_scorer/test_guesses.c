@@ -6,8 +6,7 @@ enum { PROMPT = 500, STEPS = 60, MAX = PROMPT + STEPS };
 
 /* Guesses, with every placement and both ways to read: each selection is checked against the
  * oracle's for the query that is attended to, and the hash is one. */
-static struct pipeline_stats guessed_request(const struct rig_options *options,
-                                             enum query_kind kind)
+static struct scorer_stats guessed_request(const struct rig_options *options, enum query_kind kind)
 {
     static struct rig_request kept; /* for its oracle */
     struct rig *r = rig_start(options);
@@ -18,7 +17,7 @@ static struct pipeline_stats guessed_request(const struct rig_options *options,
         assert_int_equal(gpu_decode_guessed(q, kind), 0);
     uint64_t hash = XXH64_digest(q->hash), uploads = q->uploads, in_place = q->in_place;
     memcpy(&kept, q, sizeof kept);
-    struct pipeline_stats s = gpu_end(q);
+    struct scorer_stats s = gpu_end(q);
     assert_int_equal(s.selection_hash, hash);
     assert_int_equal(s.queries, STEPS * RIG_LAYERS);
     assert_int_equal(s.guess_queries, STEPS * (RIG_LAYERS - 1));
@@ -46,11 +45,11 @@ static void test_guesses_select_the_same_at_every_place(void **unused)
         for (int i = 0; i < 16; i++) {
             struct rig_options o = {.csd = betas[i % 4] > 0,
                                     .beta = betas[i % 4],
-                                    .placement = i & 4 ? PIPELINE_BKP : PIPELINE_RECENCY,
+                                    .placement = i & 4 ? SCORER_BKP : SCORER_RECENCY,
                                     .pin = 0.05,
                                     .reads_hot = i & 8,
                                     .speculates = true};
-            struct pipeline_stats s = guessed_request(&o, kinds[k]);
+            struct scorer_stats s = guessed_request(&o, kinds[k]);
             hash = i ? hash : s.selection_hash;
             assert_int_equal(s.selection_hash, hash);
             /* what a guess had brought is not fetched again */
@@ -70,7 +69,7 @@ static void test_guesses_give_back_what_they_hold(void **unused)
     (void)unused;
     for (int k = 0; k < 2; k++) {
         struct rig_options o = {
-            .csd = true, .beta = 0.66, .placement = PIPELINE_BKP, .pin = 0.05, .speculates = true};
+            .csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05, .speculates = true};
         struct rig *r = rig_start(&o);
         uint32_t spare = RIG_STAGING - 4 * kv_budget_tokens(&usual, MAX), *slots;
         slots = calloc(spare, sizeof *slots);

@@ -5,8 +5,8 @@
 enum { PROMPT = 500, STEPS = 60, MAX = PROMPT + STEPS };
 
 /* A whole request checked against the oracle: its statistics. */
-static struct pipeline_stats whole_request(const struct rig_options *options,
-                                           const struct kv_selection_settings *how)
+static struct scorer_stats whole_request(const struct rig_options *options,
+                                         const struct kv_selection_settings *how)
 {
     struct rig *r = rig_start(options);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, how, 0);
@@ -14,7 +14,7 @@ static struct pipeline_stats whole_request(const struct rig_options *options,
     for (int i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
     uint64_t hash = XXH64_digest(q->hash), uploads = q->uploads, in_place = q->in_place;
-    struct pipeline_stats stats = gpu_end(q);
+    struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
     assert_int_equal(stats.hot.hits + stats.cold.hits, uploads + in_place);
     if (options->reads_hot) /* no hot entry is copied */
@@ -39,7 +39,7 @@ static void test_hot_only_selects_what_the_oracle_does(void **unused)
 {
     (void)unused;
     struct rig_options o = {.csd = false};
-    struct pipeline_stats s = whole_request(&o, &usual);
+    struct scorer_stats s = whole_request(&o, &usual);
     assert_int_equal(s.cold.tokens, 0);
     assert_true(s.beta < 0);
     assert_int_equal(s.link_score_bytes, 0);
@@ -51,7 +51,7 @@ static void test_a_fifth_cold_selects_the_same(void **unused)
 {
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 4};
-    struct pipeline_stats s = whole_request(&o, &usual);
+    struct scorer_stats s = whole_request(&o, &usual);
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     assert_true(s.cold.tokens > MAX * RIG_LAYERS / 6 && s.cold.tokens < MAX * RIG_LAYERS / 4);
     assert_true(s.beta > 3.5 && s.beta < 5);
@@ -62,7 +62,7 @@ static void test_four_fifths_cold_selects_the_same(void **unused)
 {
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 0.25};
-    struct pipeline_stats s = whole_request(&o, &usual);
+    struct scorer_stats s = whole_request(&o, &usual);
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     assert_true(s.cold.tokens > MAX * RIG_LAYERS * 3 / 4);
     assert_true(s.demoted > 0); /* decode moved some down */
@@ -95,7 +95,7 @@ static void test_policy_full_selects_everything_unscored(void **unused)
     struct kv_selection_settings full = usual;
     struct rig_options o = {.csd = true, .beta = 0.25};
     full.policy = KV_POLICY_FULL;
-    struct pipeline_stats s = whole_request(&o, &full);
+    struct scorer_stats s = whole_request(&o, &full);
     assert_int_equal(s.link_score_bytes, 0);
     assert_int_equal(s.budget, MAX - 1);
 }
@@ -111,7 +111,7 @@ static void test_every_importance_selects_the_same_at_every_place(void **unused)
         struct rig_options hot = {.csd = false}, cold = {.csd = true, .beta = 0.25},
                            moving = {.csd = true,
                                      .beta = 0.66,
-                                     .placement = PIPELINE_BKP,
+                                     .placement = SCORER_BKP,
                                      .pin = 0.05,
                                      .score = kv_score_reference};
         other.importance = i;
@@ -131,8 +131,8 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
     (void)unused;
     for (size_t i = 0; i < sizeof betas / sizeof betas[0]; i++) {
         struct rig_options o = {
-            .csd = true, .beta = betas[i], .placement = PIPELINE_BKP, .pin = 0.05};
-        struct pipeline_stats s = whole_request(&o, &usual);
+            .csd = true, .beta = betas[i], .placement = SCORER_BKP, .pin = 0.05};
+        struct scorer_stats s = whole_request(&o, &usual);
         print_message("beta %g: %llu promoted, %llu demoted, %llu bounced; %llu hot, %llu cold\n",
                       betas[i], (unsigned long long)s.promoted, (unsigned long long)s.demoted,
                       (unsigned long long)s.bounced, (unsigned long long)s.hot.tokens,
@@ -148,13 +148,13 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
 static void test_slots_of_what_moved_up_are_used_again(void **unused)
 {
     (void)unused;
-    struct rig_options o = {.csd = true, .beta = 0.66, .placement = PIPELINE_BKP};
+    struct rig_options o = {.csd = true, .beta = 0.66, .placement = SCORER_BKP};
     struct rig *r = rig_start(&o);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
     gpu_prefill(q);
     for (uint32_t i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
-    struct pipeline_stats s = gpu_end(q);
+    struct scorer_stats s = gpu_end(q);
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     uint32_t reused = atomic_load_explicit(&r->agent->reused, memory_order_relaxed); /* a count */
     print_message("%u of %llu demotions\n", reused, (unsigned long long)s.demoted);
@@ -169,7 +169,7 @@ static void test_bkp_survives_sequences_that_are_dropped(void **unused)
 {
     (void)unused;
     struct rig_options o = {
-        .csd = true, .beta = 0.66, .placement = PIPELINE_BKP, .hot_blocks = 2 * 3 * RIG_LAYERS};
+        .csd = true, .beta = 0.66, .placement = SCORER_BKP, .hot_blocks = 2 * 3 * RIG_LAYERS};
     struct rig *r = rig_start(&o);
     struct rig_request *b = gpu_begin(r, 1, 300, 420, &usual, 0);
     gpu_prefill(b);
@@ -183,7 +183,7 @@ static void test_bkp_survives_sequences_that_are_dropped(void **unused)
         gpu_free(a);
     }
     uint64_t hash = XXH64_digest(b->hash);
-    struct pipeline_stats s = gpu_end(b);
+    struct scorer_stats s = gpu_end(b);
     assert_int_equal(s.selection_hash, hash);
     assert_true(s.promoted > 0);
     assert_true(s.hot.tokens <= 3 * KV_HOT_BLOCK_TOKENS * RIG_LAYERS);
@@ -197,7 +197,7 @@ static void test_hot_entries_are_read_where_they_lie(void **unused)
 {
     (void)unused;
     struct rig_options o = {.csd = false, .reads_hot = true};
-    struct pipeline_stats s = whole_request(&o, &usual);
+    struct scorer_stats s = whole_request(&o, &usual);
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     assert_int_equal(s.gpu.hits, 0);
     assert_int_equal(s.gpu.tokens, 0); /* they take no GPU slots */
@@ -205,7 +205,7 @@ static void test_hot_entries_are_read_where_they_lie(void **unused)
     for (size_t i = 0; i < 6; i++) {
         o = (struct rig_options){.csd = true,
                                  .beta = betas[i % 3],
-                                 .placement = i < 3 ? PIPELINE_BKP : PIPELINE_RECENCY,
+                                 .placement = i < 3 ? SCORER_BKP : SCORER_RECENCY,
                                  .pin = 0.05,
                                  .reads_hot = true};
         s = whole_request(&o, &usual);
@@ -227,7 +227,7 @@ static void test_what_is_read_in_place_keeps_its_bytes(void **unused)
     for (int placement = 0; placement < 2; placement++) {
         struct rig_options o = {.csd = true,
                                 .beta = 0.25,
-                                .placement = placement ? PIPELINE_BKP : PIPELINE_RECENCY,
+                                .placement = placement ? SCORER_BKP : SCORER_RECENCY,
                                 .hot_blocks = 2 * 2 * RIG_LAYERS,
                                 .reads_hot = true};
         struct rig *r = rig_start(&o);
@@ -242,7 +242,7 @@ static void test_what_is_read_in_place_keeps_its_bytes(void **unused)
         }
         assert_true(a->in_place > 0 && b->in_place > 0);
         uint64_t hash = XXH64_digest(a->hash);
-        struct pipeline_stats s = gpu_end(a);
+        struct scorer_stats s = gpu_end(a);
         assert_int_equal(s.selection_hash, hash);
         assert_true(s.demoted > 0);
         gpu_end(b);
@@ -255,7 +255,7 @@ static void test_what_is_read_in_place_keeps_its_bytes(void **unused)
 static void test_bkp_needs_room_for_copies(void **unused)
 {
     (void)unused;
-    struct rig_options o = {.csd = true, .beta = 4, .placement = PIPELINE_BKP};
+    struct rig_options o = {.csd = true, .beta = 4, .placement = SCORER_BKP};
     struct rig *r = rig_start(&o);
     struct rig_request *a = gpu_begin(r, 0, 600, 800, &usual, 0); /* 4 stripes a layer of 10 */
     struct rig_request *b = gpu_begin(r, 1, 600, 800, &usual, 0); /* 4 */
@@ -284,7 +284,7 @@ static void test_the_hot_cap_wins_over_beta(void **unused)
 {
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 4, .hot_blocks = RIG_LAYERS * 2 * RIG_SEQUENCES};
-    struct pipeline_stats s = whole_request(&o, &usual);
+    struct scorer_stats s = whole_request(&o, &usual);
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     assert_true(s.hot.tokens <= RIG_LAYERS * 2 * KV_HOT_BLOCK_TOKENS);
 }

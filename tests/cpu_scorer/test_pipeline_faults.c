@@ -125,7 +125,7 @@ static void test_foreign_bytes_on_the_link_are_counted_as_keys(void **unused)
     r->agent->leak = true;
     assert_int_equal(gpu_decode(q), 0);
     assert_int_equal(gpu_decode(q), 0);
-    struct pipeline_stats s = gpu_end(q);
+    struct scorer_stats s = gpu_end(q);
     assert_int_equal(s.link_key_bytes, 100);
     assert_int_equal(s.dropped_records, 1);
     rig_stop(r);

@@ -10,7 +10,7 @@ static struct kv_selection_settings settings_of(uint32_t policy)
 }
 
 /* A whole request checked against the oracle: its statistics. */
-static struct pipeline_stats whole_request(struct rig_options o, uint32_t policy)
+static struct scorer_stats whole_request(struct rig_options o, uint32_t policy)
 {
     struct kv_selection_settings how = settings_of(policy);
     o.policy = o.policy ? o.policy : policy;
@@ -20,7 +20,7 @@ static struct pipeline_stats whole_request(struct rig_options o, uint32_t policy
     for (int i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
     uint64_t hash = XXH64_digest(q->hash);
-    struct pipeline_stats stats = gpu_end(q);
+    struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
     assert_int_equal(stats.queries, STEPS * RIG_LAYERS);
     assert_int_equal(stats.link_score_bytes, 0);
@@ -35,15 +35,15 @@ static void each_place_selects_the_same(uint32_t policy)
         {.csd = true, .beta = 4},
         {.csd = true, .beta = 0.25},
         {.csd = true, .beta = 0.25, .reads_hot = true, .mass = "reference"},
-        {.csd = true, .beta = 0.66, .placement = PIPELINE_BKP, .pin = 0.05},
-        {.csd = true, .beta = 0.25, .placement = PIPELINE_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.25, .placement = SCORER_BKP, .pin = 0.05},
     };
     uint64_t hash = whole_request((struct rig_options){.csd = false}, policy).selection_hash;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        struct pipeline_stats s = whole_request(places[i], policy);
+        struct scorer_stats s = whole_request(places[i], policy);
         assert_int_equal(s.selection_hash, hash);
         assert_int_equal(s.link_key_bytes > 0, places[i].csd);
-        if (places[i].placement == PIPELINE_BKP)
+        if (places[i].placement == SCORER_BKP)
             assert_true(s.promoted > 0 && s.demoted > 0);
     }
 }
@@ -155,10 +155,10 @@ static void test_the_plan_counts_what_is_allocated(void **unused)
         struct rig *r = rig_start(&o);
         assert_int_equal(kv_plan_hot(&plan, &in, 1u << 30, NULL), 0);
         print_message("%s: %llu bytes, planned %llu\n", kv_policy_name(policy),
-                      (unsigned long long)pipeline_private_bytes(r->pipeline),
+                      (unsigned long long)scorer_private_bytes(r->pipeline),
                       (unsigned long long)plan.private_bytes);
-        assert_true(pipeline_private_bytes(r->pipeline) <= plan.private_bytes);
-        assert_true(plan.private_bytes < pipeline_private_bytes(r->pipeline) * 5 / 4);
+        assert_true(scorer_private_bytes(r->pipeline) <= plan.private_bytes);
+        assert_true(plan.private_bytes < scorer_private_bytes(r->pipeline) * 5 / 4);
         assert_true(plan.staging_bytes >=
                     shm_arena_bytes(plan.staging_slots, RIG_ENTRY) +
                         KV_KEY_WINDOWS * kv_key_window_bytes(&rig_geometry, policy, RIG_CTX));
@@ -179,7 +179,7 @@ static void test_a_new_sequence_has_seen_nothing(void **unused)
         gpu_prefill(q);
         for (int i = 0; i < 10; i++)
             assert_int_equal(gpu_decode(q), 0);
-        struct pipeline_stats s = gpu_end(q);
+        struct scorer_stats s = gpu_end(q);
         first = first ? first : s.selection_hash;
         assert_int_equal(s.selection_hash, first);
     }
@@ -300,12 +300,12 @@ static void test_keys_on_a_drive_need_windows(void **unused)
 {
     (void)unused;
     struct hill_why why = {""};
-    struct pipeline *p = NULL;
+    struct scorer *p = NULL;
     struct rig_options o = {.csd = true, .beta = 1, .policy = KV_POLICY_LEOAM};
-    struct pipeline_config config = rig_config(&o);
-    struct pipeline_io io = {.key_windows = NULL};
-    struct pipeline_hooks hooks = {.context = NULL};
-    assert_int_equal(pipeline_create(&p, &config, &io, &hooks, &why), HILL_E_INVALID);
+    struct scorer_config config = rig_config(&o);
+    struct scorer_io io = {.key_windows = NULL};
+    struct scorer_hooks hooks = {.context = NULL};
+    assert_int_equal(scorer_create(&p, &config, &io, &hooks, &why), HILL_E_INVALID);
     assert_null(p);
     assert_non_null(strstr(why.text, "leoam"));
 }

@@ -13,12 +13,12 @@ static uint64_t request(struct rig *r)
     for (int i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
     uint64_t hash = XXH64_digest(q->hash);
-    struct pipeline_stats stats = gpu_end(q);
+    struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
     return hash;
 }
 
-static bool sound(const struct pipeline_rates *rates, double least)
+static bool sound(const struct scorer_rates *rates, double least)
 {
     const double all[] = {rates->f_c, rates->f_s, rates->B_c, rates->B_s};
     for (int i = 0; i < 4; i++)
@@ -31,7 +31,7 @@ static void test_four_rates_with_their_spread(void **unused)
 {
     (void)unused;
     struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
-    const struct pipeline_profile *m = rig_profile(r);
+    const struct scorer_profile *m = rig_profile(r);
     if (m->status)
         fail_msg("%s", m->text);
     assert_true(sound(&m->median, 1) && sound(&m->spread, 0));
@@ -64,7 +64,7 @@ static void test_tiers_of_few_blocks_and_stripes_are_measured_too(void **unused)
     struct rig_options o = {
         .csd = true, .beta = 0.25, .hot_blocks = 2 * RIG_LAYERS, .n_stripes = RIG_LAYERS};
     struct rig *r = rig_start(&o);
-    const struct pipeline_profile *m = rig_profile(r);
+    const struct scorer_profile *m = rig_profile(r);
     if (m->status)
         fail_msg("%s", m->text);
     assert_true(sound(&m->median, 1));
@@ -80,7 +80,7 @@ static void test_refused_while_a_request_runs(void **unused)
     struct rig_request *q = gpu_begin(r, 1, PROMPT, MAX, &usual, 0);
     gpu_prefill(q);
     assert_int_equal(gpu_decode(q), 0);
-    const struct pipeline_profile *m = rig_profile(r);
+    const struct scorer_profile *m = rig_profile(r);
     assert_int_equal(m->status, HILL_E_BUSY);
     assert_true(m->text[0]);
     assert_int_equal(gpu_decode(q), 0);
@@ -122,7 +122,7 @@ static void test_a_modelled_cpu_takes_its_time_and_changes_nothing(void **unused
     assert_int_equal(request(r), real);
     double least = (double)STEPS * RIG_LAYERS * (PROMPT * 0.2) * RIG_ENTRY * 1000;
     assert_true((double)r->stats.score_hot_ns >= least);
-    const struct pipeline_profile *m = rig_profile(r);
+    const struct scorer_profile *m = rig_profile(r);
     assert_int_equal(m->status, 0);
     assert_true(m->median.f_c == 1e6);
     rig_stop(r);
@@ -144,7 +144,7 @@ static void test_beta_changes_while_a_request_runs(void **unused)
 {
     (void)unused;
     struct rig_options o = {
-        .csd = true, .beta = 1, .placement = PIPELINE_BKP, .pin = 0.05, .adapts = true};
+        .csd = true, .beta = 1, .placement = SCORER_BKP, .pin = 0.05, .adapts = true};
     struct rig *r = rig_start(&o);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, RIG_CTX, &usual, 0);
     gpu_prefill(q);
@@ -154,7 +154,7 @@ static void test_beta_changes_while_a_request_runs(void **unused)
     assert_true(less < first);
     assert_true(more > less);
     uint64_t hash = XXH64_digest(q->hash);
-    struct pipeline_stats stats = gpu_end(q);
+    struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
     assert_true(stats.promoted > 0 && stats.demoted > 0);
     rig_stop(r);

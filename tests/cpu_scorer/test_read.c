@@ -1,5 +1,5 @@
 /*
- * tests/cpu_scorer/test_read.c - sessions in the scorer's pipeline (pipeline_read.c): entries that
+ * tests/cpu_scorer/test_read.c - sessions in the scorer's pipeline (scorer_read.c): entries that
  * are to be saved come as they were appended, wherever they lie; a restored selection hash goes on.
  * See pipeline_rig.h.
  */
@@ -55,8 +55,8 @@ static void test_entries_are_read_wherever_they_lie(void **unused)
         {.csd = false},
         {.csd = false, .reads_hot = true},
         {.csd = true, .beta = 0.25},
-        {.csd = true, .beta = 0.6, .placement = PIPELINE_BKP, .pin = 0.05},
-        {.csd = true, .beta = 0.6, .placement = PIPELINE_BKP, .pin = 0.05, .reads_hot = true},
+        {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .reads_hot = true},
     };
     (void)unused;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -68,7 +68,7 @@ static void test_entries_are_read_wherever_they_lie(void **unused)
             assert_int_equal(gpu_decode(q), 0);
         read_all(q);
         uint64_t served = q->uploads + q->in_place;
-        struct pipeline_stats stats = gpu_end(q);
+        struct scorer_stats stats = gpu_end(q);
         assert_int_equal(stats.hot.hits + stats.cold.hits, served); /* reading hits nothing */
         assert_int_equal(stats.queries, STEPS * RIG_LAYERS);
         rig_stop(r);

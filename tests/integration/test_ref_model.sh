@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The trained model that is shipped: its greedy text equals llama.cpp's (models/expected.jsonl, made as its README says), with
-# every KV entry attended to; and it answers a pass key at 2 KiB with a tenth of them.
+# every KV entry attended to; it answers a pass key at 2 KiB with a tenth of them; --special.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 model=models/hill-ref.gguf
@@ -24,5 +24,13 @@ while read -r line; do
     case $(field "$work/out" .text) in *"$key"*) right=$((right + 1)) ;; esac
 done < <(jq -c 'select(.answer)' models/expected.jsonl)
 expect "pass keys found with a tenth of the KV entries" $right 3
+
+# <|endoftext|> is a control token: typed, it is text of many tokens; with --special it is one
+for special in "" --special; do
+    # shellcheck disable=SC2086  # nothing or a word
+    run_json "$work/out$special" -m "$model" -c 4096 -p "<|endoftext|>" -n 1 --temp 0 $special || fail "run: $(cat "$work/out$special.err")"
+done
+expect "prompt tokens with --special: BOS and the token" "$(field "$work/out--special" .prompt_tokens)" 2
+[ "$(field "$work/out" .prompt_tokens)" -gt 5 ] || fail "a control token that was typed is $(field "$work/out" .prompt_tokens) tokens"
 expect_nothing_left
 finish

@@ -27,9 +27,9 @@ run_json "$work/out" "${pipeline[@]}" "${request[@]}" --trace-kv "$work/run.kvt"
 expect "a trace changes no selection" "$(field "$work/out" .selection_hash)" "$(field "$work/plain" .selection_hash)"
 replay "$work/run.kvt"
 expect "queries recorded" "$(field "$work/replay" .records)" $records
-expect "each policy saw each step" "$(field "$work/replay" '[.policies[].steps] | unique | join(" ")')" $((n - 1))
-expect "what the GPU kept, as replayed" "$(field "$work/replay" '.policies.bkp.hits_gpu == .recorded.gpu and .recorded.gpu > 0')" true
-expect "policies" "$(field "$work/replay" '.policies | keys | sort | join(" ")')" "belady bkp lfu lru score"
+expect "each placement saw each step" "$(field "$work/replay" '[.placements[].steps] | unique | join(" ")')" $((n - 1))
+expect "what the GPU kept, as replayed" "$(field "$work/replay" '.placements.bkp.hits_gpu == .recorded.gpu and .recorded.gpu > 0')" true
+expect "placements" "$(field "$work/replay" '.placements | keys | sort | join(" ")')" "belady bkp lfu lru score"
 expect "entries that came from the cold tier" "$(field "$work/replay" '.recorded.cold <= '"$(field "$work/out" .tiers.cold.hits)"' and .recorded.cold > 0')" true
 
 # --- without scores; nothing is overwritten; a relative name is one of the caller's folder
@@ -37,7 +37,7 @@ sum=$(sha256sum <"$work/run.kvt")
 (cd "$work" && "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" --json "${pipeline[@]}" "${request[@]}" --csd none --trace-kv run.kvt \
     >"$work/out" 2>"$work/out.err") || fail "run: $(cat "$work/out.err")"
 expect "the first trace is untouched" "$(sha256sum <"$work/run.kvt")" "$sum"
-replay "$work/run.kvt.2" --policy bkp
+replay "$work/run.kvt.2" --placement bkp
 expect "queries recorded in the second" "$(field "$work/replay" .records)" $records
 expect "hot only: cold entries recorded" "$(field "$work/replay" .recorded.cold)" 0
 
@@ -48,7 +48,7 @@ kill -KILL "$(worker_pid cpu_scorer)"
 "$bin/hillctl" generate --run-dir "$run_dir" "${request[@]}" >/dev/null 2>"$work/err" || fail "generate after a kill: $(cat "$work/err")"
 down || fail "down"
 for file in up.kvt up.kvt.2; do
-    replay "$work/$file" --policy bkp
+    replay "$work/$file" --placement bkp
     expect "queries recorded in $file" "$(field "$work/replay" .records)" $records
 done
 

@@ -1,5 +1,5 @@
 /*
- * Importance counts by hand, and hill-kvtrace's choice of policies.
+ * Importance counts by hand, and hill-kvtrace's choice of placements.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -105,21 +105,21 @@ static void counting_needs_scores(void **state)
     trace_file_close(file);
 }
 
-static void policies_by_name(void **state)
+static void placements_by_name(void **state)
 {
     (void)state;
     struct report r;
     struct hill_why why;
-    assert_int_equal(report_parse_policies(&r, "all", &why), 0);
-    for (unsigned i = 0; i < POLICY_COUNT; i++)
+    assert_int_equal(report_parse_placements(&r, "all", &why), 0);
+    for (unsigned i = 0; i < PLACEMENT_COUNT; i++)
         assert_true(r.wanted[i]);
-    assert_int_equal(report_parse_policies(&r, "bkp,score", &why), 0);
-    assert_true(r.wanted[POLICY_BKP] && r.wanted[POLICY_SCORE]);
-    assert_false(r.wanted[POLICY_LRU] || r.wanted[POLICY_LFU] || r.wanted[POLICY_BELADY]);
+    assert_int_equal(report_parse_placements(&r, "bkp,score", &why), 0);
+    assert_true(r.wanted[PLACEMENT_BKP] && r.wanted[PLACEMENT_SCORE]);
+    assert_false(r.wanted[PLACEMENT_LRU] || r.wanted[PLACEMENT_LFU] || r.wanted[PLACEMENT_BELADY]);
     static const char *const wrong[] = {
         "", "fifo", "bkp,", ",bkp", "bkp,all", "bkp lru", "aaaaaaaaaaaaaaaaaaaaaaaaaaa"};
     for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        assert_int_equal(report_parse_policies(&r, wrong[i], &why), HILL_E_INVALID);
+        assert_int_equal(report_parse_placements(&r, wrong[i], &why), HILL_E_INVALID);
 }
 
 int main(void)
@@ -127,7 +127,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_worked_by_hand),
         cmocka_unit_test(counting_needs_scores),
-        cmocka_unit_test(policies_by_name),
+        cmocka_unit_test(placements_by_name),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -114,6 +114,36 @@ static void names_the_field_out_of_range(void **state)
     }
 }
 
+static void refuses_pieces_beside_a_prompt_and_of_no_kind(void **state)
+{
+    (void)state;
+    for (int bad = 0; bad < 3; bad++) {
+        Hill__Sampling sampling = HILL__SAMPLING__INIT;
+        Hill__Generate generate = HILL__GENERATE__INIT;
+        Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *pieces = &piece;
+        Hill__Message message = HILL__MESSAGE__INIT, *parsed = NULL;
+        struct hill_why why;
+        uint8_t body[512], text[] = "x";
+        sampling.top_p = sampling.repeat_penalty = 1;
+        generate.sampling = &sampling;
+        generate.pieces = &pieces;
+        generate.n_pieces = 1;
+        piece.text = (ProtobufCBinaryData){1, text};
+        if (bad == 1)
+            generate.prompt = piece.text;
+        if (bad == 2)
+            piece.kind = (Hill__PromptKind)3;
+        message.body_case = HILL__MESSAGE__BODY_GENERATE;
+        message.generate = &generate;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         bad ? HILL_E_PROTOCOL : 0);
+        if (bad)
+            assert_non_null(strstr(why.text, bad == 1 ? "pieces" : "pieces.kind"));
+        else
+            proto_free(parsed);
+    }
+}
+
 static void refuses_a_device_model_out_of_range(void **state)
 {
     (void)state;
@@ -326,6 +356,7 @@ int main(void)
         cmocka_unit_test(refuses_half_of_what_is_to_be_scored),
         cmocka_unit_test(refuses_a_heartbeat_with_half_its_statistics),
         cmocka_unit_test(refuses_a_heartbeat_with_others_that_make_no_sense),
+        cmocka_unit_test(refuses_pieces_beside_a_prompt_and_of_no_kind),
         cmocka_unit_test(refuses_a_device_model_out_of_range),
         cmocka_unit_test(survives_damaged_bytes),
         cmocka_unit_test(rubbish_on_a_socket_is_not_fatal),

@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_placement.c - figure "placement": hit rate, moved KV and bounces of the placement
- * policies over KV traces, and what the GPU's cache saves.
+ * tools/bench/bench_placement.c - figure "placement": hit rate, moved KV and bounces of
+ * placements over KV traces, and what the GPU's cache saves.
  *
  * What: runs the pipeline on each of its models over the licence text with --trace-kv, and replays
  * the traces at three hot shares through score, lru, lfu, bkp and belady, with the GPU's slot table
@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "tools/bench/dense_model.h"
 #include "tools/bench/run_pipeline.h"
-#include "placement/replay.h"
+#include "placement/trace_replay.h"
 
 #define SHARES 3u
 
@@ -31,7 +31,7 @@ static const double shares[SHARES] = {0.6, 0.4, 0.2};
 struct figure_trace {
     char name[128];
     uint64_t entry; /* bytes */
-    struct replay_result results[SHARES][POLICY_COUNT];
+    struct trace_replay_result results[SHARES][PLACEMENT_COUNT];
     bool live; /* it was made here, and these are the run's own numbers */
     double prompt_tokens, gpu_hits, hot_hits, cold_hits, upload_bytes, promoted, demoted, bounced;
     uint64_t live_hot, live_cold; /* of the trace: without the forced */
@@ -47,15 +47,15 @@ static double per(double sum, double count)
 
 /* ---- replay ------------------------------------------------------------------------------- */
 
-static void print_row(const struct figure_trace *t, unsigned share, enum policy_kind kind)
+static void print_row(const struct figure_trace *t, unsigned share, enum placement_kind kind)
 {
-    const struct replay_result *r = &t->results[share][kind];
-    const struct replay_result *score = &t->results[share][POLICY_SCORE];
-    const struct policy_stats *s = &r->stats;
+    const struct trace_replay_result *r = &t->results[share][kind];
+    const struct trace_replay_result *score = &t->results[share][PLACEMENT_SCORE];
+    const struct placement_stats *s = &r->stats;
     double moved = (double)(s->promoted + s->demoted), steps = (double)r->steps;
     printf("| %.0f %% | %s | %.2f %% | %.2f %% | %.1f | %.1f | %.3f | %.2f |\n",
-           100 * shares[share], policy_name(kind), 100 * replay_hit_rate(r),
-           100 * replay_near_rate(r), per((double)s->promoted, steps),
+           100 * shares[share], placement_name(kind), 100 * trace_replay_hit_rate(r),
+           100 * trace_replay_near_rate(r), per((double)s->promoted, steps),
            per(moved * (double)t->entry, steps) / 1024,
            per(moved, (double)(score->stats.promoted + score->stats.demoted)),
            per((double)s->bounced, steps));
@@ -90,7 +90,7 @@ static void replay(struct figure_trace *t, const char *path)
     if (trace_file_open(&file, path, &why))
         bench_fail("%s", why.text);
     const struct trace_settings *settings = trace_file_settings(file);
-    struct replay_settings s = replay_defaults(file);
+    struct trace_replay_settings s = trace_replay_defaults(file);
     if (!*t->name)
         snprintf(t->name, sizeof t->name, "%s", settings->model);
     t->entry = kv_entry_bytes(&settings->geometry);
@@ -103,13 +103,14 @@ static void replay(struct figure_trace *t, const char *path)
            "bounces/step |\n|---|---|---|---|---|---|---|---|\n");
     for (unsigned share = 0; share < SHARES; share++) {
         s.hot = shares[share];
-        for (unsigned kind = 0; kind < POLICY_COUNT; kind++) {
-            bench_progress(share + 1, SHARES, policy_name((enum policy_kind)kind));
-            if (replay_run(&t->results[share][kind], file, (enum policy_kind)kind, &s, &why))
+        for (unsigned kind = 0; kind < PLACEMENT_COUNT; kind++) {
+            bench_progress(share + 1, SHARES, placement_name((enum placement_kind)kind));
+            if (trace_replay_run(&t->results[share][kind], file, (enum placement_kind)kind, &s,
+                                 &why))
                 bench_fail("%s", why.text);
         }
-        for (unsigned kind = 0; kind < POLICY_COUNT; kind++)
-            print_row(t, share, (enum policy_kind)kind);
+        for (unsigned kind = 0; kind < PLACEMENT_COUNT; kind++)
+            print_row(t, share, (enum placement_kind)kind);
     }
     trace_file_close(file);
 }
@@ -131,13 +132,13 @@ static void print_bars(void)
     for (unsigned i = 0; i < n_traces; i++)
         for (unsigned share = 0; share < SHARES; share++) {
             const struct figure_trace *t = &traces[i];
-            const struct replay_result *bkp = &t->results[share][POLICY_BKP],
-                                       *score = &t->results[share][POLICY_SCORE],
-                                       *best = &t->results[share][POLICY_BELADY];
-            double hits = 100 * (replay_hit_rate(bkp) - replay_hit_rate(score));
-            double near = 100 * (replay_near_rate(bkp) - replay_near_rate(score));
-            double hits_best = 100 * (replay_hit_rate(bkp) - replay_hit_rate(best));
-            double near_best = 100 * (replay_near_rate(bkp) - replay_near_rate(best));
+            const struct trace_replay_result *bkp = &t->results[share][PLACEMENT_BKP],
+                                             *score = &t->results[share][PLACEMENT_SCORE],
+                                             *best = &t->results[share][PLACEMENT_BELADY];
+            double hits = 100 * (trace_replay_hit_rate(bkp) - trace_replay_hit_rate(score));
+            double near = 100 * (trace_replay_near_rate(bkp) - trace_replay_near_rate(score));
+            double hits_best = 100 * (trace_replay_hit_rate(bkp) - trace_replay_hit_rate(best));
+            double near_best = 100 * (trace_replay_near_rate(bkp) - trace_replay_near_rate(best));
             double moves = per((double)(bkp->stats.promoted + bkp->stats.demoted),
                                (double)(score->stats.promoted + score->stats.demoted));
             printf("| %s | %.0f %% | %+.1f %s | %+.1f %s | %.3f %s | %+.1f %s | %+.1f %s |\n",
@@ -148,7 +149,7 @@ static void print_bars(void)
 }
 
 /* Promotions of entries that no query had fetched, at least: score brings up others too. */
-static double unfetched(const struct replay_result *r)
+static double unfetched(const struct trace_replay_result *r)
 {
     uint64_t fetched = r->stats.hits_cold;
     return r->stats.promoted > fetched ? (double)(r->stats.promoted - fetched) : 0;
@@ -166,9 +167,9 @@ static void print_price(void)
     for (unsigned i = 0; i < n_traces; i++)
         for (unsigned share = 0; share < SHARES; share++) {
             const struct figure_trace *t = &traces[i];
-            const struct replay_result *bkp = &t->results[share][POLICY_BKP],
-                                       *score = &t->results[share][POLICY_SCORE],
-                                       *best = &t->results[share][POLICY_BELADY];
+            const struct trace_replay_result *bkp = &t->results[share][PLACEMENT_BKP],
+                                             *score = &t->results[share][PLACEMENT_SCORE],
+                                             *best = &t->results[share][PLACEMENT_BELADY];
             double queries = (double)bkp->queries;
             printf("| %s | %.0f %% | %.1f | %.1f | %.1f | %.1f | %.1f |\n", t->name,
                    100 * shares[share],
@@ -260,7 +261,7 @@ static void print_live(void)
            "|---|---|---|---|---|---|---|---|---|---|\n");
     for (unsigned i = 0; i < n_traces; i++) {
         const struct figure_trace *t = &traces[i];
-        double steps = (double)t->results[0][POLICY_BKP].steps;
+        double steps = (double)t->results[0][PLACEMENT_BKP].steps;
         double selected = (t->gpu_hits + t->hot_hits + t->cold_hits) * (double)t->entry;
         if (!t->live)
             continue;
@@ -268,7 +269,7 @@ static void print_live(void)
                t->name, t->prompt_tokens, per(selected, steps) / 1024,
                per(t->upload_bytes, steps) / 1024, per(t->upload_bytes, selected),
                100 * per((double)t->live_hot, (double)(t->live_hot + t->live_cold)),
-               100 * replay_hit_rate(&t->results[0][POLICY_BKP]), per(t->promoted, steps),
+               100 * trace_replay_hit_rate(&t->results[0][PLACEMENT_BKP]), per(t->promoted, steps),
                per(t->demoted, steps), per(t->bounced, steps));
     }
 }
@@ -278,17 +279,17 @@ static void print_live(void)
 /* One step of bkp over n tokens, a fifth of them told at random with favourites. */
 static double step_us(uint32_t n, uint32_t steps)
 {
-    struct policy_settings settings = policy_defaults();
-    struct policy_moves moves;
-    struct policy *policy;
+    struct placement_settings settings = placement_defaults();
+    struct placement_moves moves;
+    struct placement *placement;
     uint32_t *selected = bench_memory((uint64_t)n * sizeof *selected);
     uint64_t random = 7;
     int64_t ns = 0;
     settings.max_tokens = n + steps;
-    if (policy_create(&policy, POLICY_BKP, &settings, NULL))
-        bench_fail("no memory for a policy of %u tokens", n);
-    if (policy_append(policy, n, n * 6 / 10, &moves))
-        bench_fail("a policy of %u tokens took no prompt", n);
+    if (placement_create(&placement, PLACEMENT_BKP, &settings, NULL))
+        bench_fail("no memory for a placement of %u tokens", n);
+    if (placement_append(placement, n, n * 6 / 10, &moves))
+        bench_fail("a placement of %u tokens took no prompt", n);
     for (uint32_t step = 0; step < steps; step++) {
         uint32_t count = 0;
         for (uint32_t i = 0; i < n; i++) {
@@ -297,12 +298,12 @@ static double step_us(uint32_t n, uint32_t steps)
                 selected[count++] = i;
         }
         int64_t start = clock_now_ns();
-        if (policy_append(policy, 1, (n + step) * 6 / 10, &moves) ||
-            policy_step(policy, selected, count, NULL, POLICY_LIVE_RATE, &moves))
-            bench_fail("a step of the policy failed");
+        if (placement_append(placement, 1, (n + step) * 6 / 10, &moves) ||
+            placement_step(placement, selected, count, NULL, PLACEMENT_LIVE_RATE, &moves))
+            bench_fail("a step of the placement failed");
         ns += clock_now_ns() - start;
     }
-    policy_destroy(policy);
+    placement_destroy(placement);
     bench_memory_free(selected, (uint64_t)n * sizeof *selected);
     return (double)ns / steps / 1000;
 }

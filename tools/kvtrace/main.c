@@ -1,8 +1,8 @@
 /*
- * hill-kvtrace - replay KV traces through placement policies, offline.
+ * hill-kvtrace - replay KV traces through placements, offline.
  *
  * SYNOPSIS     hill-kvtrace FILE... [OPTIONS]        (hill-kvtrace --help)
- * DESCRIPTION  Reads the traces that --trace-kv wrote and reports, for each policy, how many of the
+ * DESCRIPTION  Reads the traces that --trace-kv wrote and reports, for each placement, how many of the
  * selected entries that were not forced (sinks, window) and that the GPU lacked it would have had
  * in the hot tier, and what it would have moved for that. --importance-counts counts instead how
  * often each token was important (the paper's Figure 8). DIAGNOSTICS  One line on stderr; a trace
@@ -19,7 +19,7 @@
 #define FILES_MAX 256
 
 static const struct option_spec specs[] = {
-    {.name = "policy",
+    {.name = "placement",
      .type = OPTION_STRING,
      .fallback = "all",
      .value = "LIST",
@@ -105,18 +105,18 @@ static const struct option_table table = {
 static const struct option_program program = {
     .name = "hill-kvtrace",
     .usage = "FILE... [OPTIONS]",
-    .summary = "Replays KV traces (--trace-kv) through placement policies and compares them.",
-    .example = "hill-kvtrace run.kvt --policy score,bkp,belady --hot 0.4",
+    .summary = "Replays KV traces (--trace-kv) through placements and compares them.",
+    .example = "hill-kvtrace run.kvt --placement score,bkp,belady --hot 0.4",
     .notes =
-        "Hits count selected entries that were not forced (sinks, window). A policy hears only\n"
-        "of what the GPU lacked, as the live scorer's does. belady knows the future: no policy\n"
+        "Hits count selected entries that were not forced (sinks, window). A placement hears only\n"
+        "of what the GPU lacked, as the live scorer's does. belady knows the future: no placement\n"
         "that brings up only what the GPU has just lacked has more hits.\n",
     .tables = &table,
     .n_tables = 1,
     .positional_max = FILES_MAX,
 };
 
-static void read_settings(struct replay_settings *s, const struct options *o)
+static void read_settings(struct trace_replay_settings *s, const struct options *o)
 {
     s->hot = options_real(o, "hot");
     if (options_is_set(o, "gpu-slots"))
@@ -124,17 +124,17 @@ static void read_settings(struct replay_settings *s, const struct options *o)
     if (options_is_set(o, "layer"))
         s->layer = options_integer(o, "layer");
     if (options_is_set(o, "alpha"))
-        s->policy.alpha = s->policy.pin = options_real(o, "alpha");
+        s->placement.alpha = s->placement.pin = options_real(o, "alpha");
     if (options_is_set(o, "pin"))
-        s->policy.pin = options_real(o, "pin");
+        s->placement.pin = options_real(o, "pin");
     if (options_is_set(o, "rate"))
-        s->policy.rate = (uint32_t)options_integer(o, "rate");
+        s->placement.rate = (uint32_t)options_integer(o, "rate");
     if (options_is_set(o, "half-life"))
-        s->policy.half_life = (uint32_t)options_integer(o, "half-life");
+        s->placement.half_life = (uint32_t)options_integer(o, "half-life");
     if (options_is_set(o, "margin"))
-        s->policy.margin = options_real(o, "margin");
+        s->placement.margin = options_real(o, "margin");
     if (options_is_set(o, "rest"))
-        s->policy.rest_steps = (uint32_t)options_integer(o, "rest");
+        s->placement.rest_steps = (uint32_t)options_integer(o, "rest");
 }
 
 static int count_importance(struct trace_file *file, int64_t layer, const char *svg,
@@ -155,12 +155,12 @@ static int count_importance(struct trace_file *file, int64_t layer, const char *
     return rc;
 }
 
-static int compare_policies(struct trace_file *file, const struct options *o,
-                            const struct replay_settings *settings, json_t *all,
-                            struct hill_why *why)
+static int compare_placements(struct trace_file *file, const struct options *o,
+                              const struct trace_replay_settings *settings, json_t *all,
+                              struct hill_why *why)
 {
     struct report report = {.file = file, .settings = *settings};
-    int rc = report_parse_policies(&report, options_text(o, "policy"), why);
+    int rc = report_parse_placements(&report, options_text(o, "placement"), why);
     if (rc == 0)
         rc = report_run(&report, why);
     if (rc)
@@ -181,7 +181,7 @@ static int work_on(const char *path, const struct options *o, json_t *all, struc
         return rc;
     if (trace_file_tail(file))
         fprintf(stderr, "hill-kvtrace: %s\n", trace_file_tail(file));
-    struct replay_settings settings = replay_defaults(file);
+    struct trace_replay_settings settings = trace_replay_defaults(file);
     read_settings(&settings, o);
     uint32_t n_layers = trace_file_settings(file)->geometry.n_layers;
     if (settings.layer >= n_layers)
@@ -190,7 +190,7 @@ static int work_on(const char *path, const struct options *o, json_t *all, struc
     else if (options_flag(o, "importance-counts"))
         rc = count_importance(file, settings.layer, options_text(o, "svg"), why);
     else
-        rc = compare_policies(file, o, &settings, all, why);
+        rc = compare_placements(file, o, &settings, all, why);
     trace_file_close(file);
     return rc;
 }

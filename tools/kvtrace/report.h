@@ -1,5 +1,5 @@
 /*
- * tools/kvtrace/report.h - what the policies would have done with a trace, for people and for programs.
+ * tools/kvtrace/report.h - what the placements would have done with a trace, for people and for programs.
  *
  * Who calls it: hill-kvtrace. Concurrency: none. Failure: codes of replay.h; HILL_E_IO when stdout
  * does not take it.
@@ -10,20 +10,20 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "placement/replay.h"
+#include "placement/trace_replay.h"
 
 struct report {
     struct trace_file *file;
-    struct replay_settings settings;
-    bool wanted[POLICY_COUNT];
-    struct replay_result results[POLICY_COUNT];
+    struct trace_replay_settings settings;
+    bool wanted[PLACEMENT_COUNT];
+    struct trace_replay_result results[PLACEMENT_COUNT];
     uint64_t gpu, hot, cold; /* unforced selected entries as the trace has them */
 };
 
 /* "all" or names with commas between them. HILL_E_INVALID: why names the wrong one. */
-int report_parse_policies(struct report *report, const char *text, struct hill_why *why);
+int report_parse_placements(struct report *report, const char *text, struct hill_why *why);
 
-/* Replay every wanted policy and count where the entries were. */
+/* Replay every wanted placement and count where the entries were. */
 int report_run(struct report *report, struct hill_why *why);
 
 void report_print(const struct report *report, FILE *to);

@@ -1,0 +1,120 @@
+/* cpu_scorer/hot_share.c - see hot_share.h. */
+#include "cpu_scorer/hot_share.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "kv/plan.h"
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t blocks_of(uint32_t tokens)
+{
+    return tokens / KV_HOT_BLOCK_TOKENS + (tokens % KV_HOT_BLOCK_TOKENS != 0);
+}
+
+uint32_t hot_share_target(const struct hot_share *p, uint32_t n)
+{
+    if (!(p->beta > 0))
+        return smaller(p->limit, n);
+    double share = ceil((double)n * (p->beta / (1 + p->beta)));
+    uint32_t forced = (uint32_t)fmin((double)p->sinks + p->window, n);
+    uint32_t hot = share < n ? (uint32_t)share : n;
+    return smaller(p->limit, hot > forced ? hot : forced);
+}
+
+void hot_share_cold_range(const struct hot_share *p, uint32_t prompt, uint32_t *from, uint32_t *to)
+{
+    uint32_t hot = hot_share_target(p, prompt);
+    uint32_t sinks = smaller(p->sinks, hot);
+    *from = sinks;
+    *to = prompt - (hot - sinks);
+}
+
+/* What one sequence may take of each layer's share. */
+struct allowance {
+    uint32_t blocks, stripes;
+};
+
+static int plan_hot_alone(struct hot_share *p, uint32_t blocks_allowed, uint32_t max_tokens,
+                          uint32_t *blocks, struct hill_why *why)
+{
+    *blocks = blocks_of(max_tokens);
+    p->limit = max_tokens;
+    if (*blocks > blocks_allowed)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "cannot take a request of %u tokens without a CSD: %u hot blocks per "
+                         "layer needed, there are %u; raise --hot-mb or attach a CSD",
+                         max_tokens, *blocks, blocks_allowed);
+    return 0;
+}
+
+/* One block above the target lets entries wait for their way down while new ones come. */
+static int plan_hot_of_two(struct hot_share *p, uint32_t blocks_allowed, uint32_t max_tokens,
+                           uint32_t *blocks, struct hill_why *why)
+{
+    uint32_t forced = (uint32_t)fmin((double)p->sinks + p->window, max_tokens);
+    uint32_t all = blocks_of(max_tokens), least = smaller(blocks_of(forced) + 1, all);
+    if (blocks_allowed < least)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "cannot take the request: its sinks and window need %u hot blocks per "
+                         "layer, there are %u; raise --hot-mb",
+                         least, blocks_allowed);
+    p->limit = max_tokens;
+    uint32_t want = smaller(blocks_of(hot_share_target(p, max_tokens)) + 1, all);
+    if (p->adapts && p->copies)
+        want = all;
+    *blocks = smaller(want, blocks_allowed);
+    p->limit = *blocks == all ? max_tokens : (*blocks - 1) * KV_HOT_BLOCK_TOKENS;
+    return 0;
+}
+
+/* Within an allowance, with copies or without. */
+static int plan_within(struct hot_share *p, const struct hot_share_room *room,
+                       struct allowance allowed, bool copies, uint32_t max_tokens, uint32_t *blocks,
+                       uint32_t *stripes, struct hill_why *why)
+{
+    *stripes = 0;
+    p->copies = copies;
+    if (!room->cold_pool)
+        return plan_hot_alone(p, allowed.blocks, max_tokens, blocks, why);
+    int rc = plan_hot_of_two(p, allowed.blocks, max_tokens, blocks, why);
+    if (rc)
+        return rc;
+    uint32_t cold = copies ? max_tokens : max_tokens - hot_share_target(p, max_tokens);
+    *stripes = cold / room->stripe_slots + (cold % room->stripe_slots != 0);
+    if (*stripes > allowed.stripes)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "cannot take a request of %u tokens: %u cold tokens per layer need %u "
+                         "stripes, there are %u; raise --cold-mb",
+                         max_tokens, cold, *stripes, allowed.stripes);
+    return 0;
+}
+
+int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint32_t max_tokens,
+                   uint32_t *blocks_per_layer, uint32_t *stripes_per_layer, struct hill_why *why)
+{
+    uint32_t layers = room->n_layers, each = layers * room->n_sequences;
+    const struct allowance free_now = {room->unreserved / layers, room->free_stripes / layers};
+    const struct allowance quota = {smaller(room->hot_blocks / each, free_now.blocks),
+                                    smaller(room->stripes / each, free_now.stripes)};
+    const struct allowance whole = {room->hot_blocks / layers, room->stripes / layers};
+    const struct {
+        struct allowance allowed;
+        bool copies;
+    } tries[] = {{quota, true}, {quota, false}, {free_now, false}};
+    if (!room->cold_pool)
+        p->beta = 0;
+    for (unsigned i = room->wants_copies ? 0 : 1; i < sizeof tries / sizeof tries[0]; i++)
+        if (plan_within(p, room, tries[i].allowed, tries[i].copies, max_tokens, blocks_per_layer,
+                        stripes_per_layer, NULL) == 0)
+            return 0;
+    int rc =
+        plan_within(p, room, whole, false, max_tokens, blocks_per_layer, stripes_per_layer, why);
+    return rc ? rc
+              : hill_fail(why, HILL_E_BUSY,
+                          "a request of %u tokens has no room beside those that run", max_tokens);
+}

@@ -1,0 +1,53 @@
+/*
+ * cpu_scorer/hot_share.h - which tokens are hot: by recency under a fixed ratio, for now.
+ *
+ * Rule: of n tokens of a layer, h(n) are hot: the sinks and the newest h(n) - sinks.
+ *     no cold pool, or beta = 0:  h(n) = min(limit, n)
+ *     else:                       h(n) = min(limit, max(ceil(n * beta / (1 + beta)), min(n, sinks +
+ * window))) limit is what M_0 gives this sequence per layer: M_0 wins over beta. beta = M_c / M_s,
+ * hot over cold (paper, 4.3). A sequence whose beta may change reserves what it may have at most.
+ * With a fixed beta h grows by at most one per token, so what is cold never has to come
+ * back. Admission (hot_share_plan) reserves for the whole length ahead, so that nothing is refused
+ * in mid-request. Each of n sequences may have 1/n of the hot blocks and of the cold stripes
+ * whatever the others do; one that needs more gets what nobody has reserved, or is told to wait.
+ * Pure functions.
+ */
+#ifndef HILL_CPU_SCORER_HOT_SHARE_H
+#define HILL_CPU_SCORER_HOT_SHARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct hot_share {
+    double beta;
+    uint32_t sinks, window;
+    uint32_t limit; /* hot tokens per layer */
+    bool adapts;    /* beta may change meanwhile; only with copies */
+    bool copies;    /* every token has a cold slot of its own set aside */
+};
+
+struct hot_share_room {
+    uint32_t n_layers, n_sequences;
+    uint32_t hot_blocks;            /* all of them */
+    uint32_t unreserved;            /* hot blocks that no sequence has reserved */
+    uint32_t stripes, free_stripes; /* all of them, those not reserved; 0 without a cold pool */
+    uint32_t stripe_slots;
+    bool cold_pool;
+    bool wants_copies; /* of what moves up: then every token may need a cold slot of its own */
+};
+
+/* h(n). */
+uint32_t hot_share_target(const struct hot_share *p, uint32_t n);
+
+/* The positions *from .. *to - 1 of a prompt of `prompt` tokens are placed cold, the others hot. */
+void hot_share_cold_range(const struct hot_share *p, uint32_t prompt, uint32_t *from, uint32_t *to);
+
+/* For a sequence that may grow to max_tokens: fill p->limit and p->copies, the hot blocks and cold
+ * stripes to reserve per layer. HILL_E_BUSY when it fits once others have ended; HILL_E_TOO_LONG
+ * (why says what is missing) when it does not fit empty tiers. */
+int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint32_t max_tokens,
+                   uint32_t *blocks_per_layer, uint32_t *stripes_per_layer, struct hill_why *why);
+
+#endif

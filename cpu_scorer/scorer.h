@@ -1,0 +1,172 @@
+/*
+ * cpu_scorer/scorer.h - the scorer's data loop: records in, selections out (architecture 2 and
+ * 3).
+ *
+ * What: owns the hot pool's tables, the cold map, the GPU slot table and the staging arena of one
+ * epoch of the data plane, and answers the GPU worker from them with the agent's help. One thread;
+ * scoring threads only read digests. A scorer knows no process and no socket: main.c gives it
+ * opened ring ends, mapped memory and hooks, and so do the tests. Invariants: see README.md.
+ * Failure: a request fails by the status of its SELECTION or SEQ_READY and the failure hook;
+ * scorer_run returns only when interrupted (HILL_E_CANCELLED) or when a ring is damaged
+ * (HILL_E_DAMAGED).
+ */
+#ifndef HILL_CPU_SCORER_SCORER_H
+#define HILL_CPU_SCORER_SCORER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kv/geometry.h"
+#include "kv/mass.h"
+#include "kv/score.h"
+#include "placement/trace.h"
+#include "proto/layout.h"
+#include "shm/arena.h"
+#include "shm/doorbell.h"
+#include "shm/ring.h"
+
+enum scorer_placement {
+    SCORER_RECENCY, /* the newest are hot */
+    SCORER_BKP,     /* placement/placement_bkp.c */
+};
+
+struct scorer_config {
+    struct kv_geometry geometry;
+    uint32_t epoch, ctx_tokens, n_sequences;
+    uint32_t threads;      /* scoring threads */
+    uint32_t block_tokens; /* n of a Score Block */
+    uint32_t gpu_slots;    /* per (sequence, layer) */
+    uint32_t hot_blocks;   /* at most */
+    uint32_t demote_slots; /* at most in one DEMOTE; lowered to what the ring takes */
+    double beta;
+    bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
+    enum scorer_placement placement;
+    bool speculates; /* queries may be guesses */
+    double pin;      /* bkp; negative: alpha */
+    double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next */
+    double margin;   /* bkp: of misses, for moving up; 0: the policy's default */
+    uint64_t hot_cap_bytes, gpu_cap_bytes,
+        cold_cap_bytes; /* reported, enforced by the sizes given */
+    double
+        cpu_gb_per_s; /* the modelled CPU scores no more FP16 K and V than that; 0: what it can */
+    bool csd;         /* an agent with a cold pool is attached */
+    uint32_t stripe_slots, n_stripes; /* of the cold pool */
+    kv_score_fn *score;
+    uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
+    const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
+    uint32_t key_window_bytes;      /* the same */
+    int64_t agent_deadline_ns; /* for any answer of the agent (and of the GPU worker's draining) */
+};
+
+struct scorer_tier {
+    uint64_t tokens, bytes, cap_bytes, hits;
+};
+
+/* Of leoam: tokens whose keys its queries looked at (guesses too), and how the cold ones' lay. */
+struct scorer_candidates {
+    uint64_t hot, cold;
+    uint64_t runs;    /* of pages that READ_KEYS asked for */
+    uint64_t between; /* cold slots of others between candidates in a run */
+};
+
+/* proto's SequenceStats, without protobuf. */
+struct scorer_stats {
+    uint64_t request_id, selection_hash;
+    uint32_t budget;
+    double beta;
+    struct scorer_tier gpu, hot, cold;
+    uint64_t link_key_bytes, link_score_bytes, link_kv_bytes;
+    uint64_t flash_read_bytes, flash_write_bytes;
+    int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
+    int64_t bounds_ns; /* leoam: until it is known whose keys are looked at */
+    struct scorer_candidates candidates;
+    int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
+    int64_t copy_hot_ns;   /* of fetch_ns, copying hot entries into staging */
+    uint32_t steps;        /* whose two sides were compared */
+    double imbalance;      /* median over them of |T_CPU - T_CSD| / the longer of the two */
+    uint64_t hot_copied;   /* of the hot hits: not read where they lie, but sent to the GPU */
+    uint64_t promoted, demoted, bounced;
+    uint64_t reused; /* of the demoted: written over copies of what has moved up */
+    uint64_t queries, dropped_records;
+    /* of guesses; the counts of each layer, NULL: none, are the scorer's (see scorer_ahead.c)
+     */
+    uint64_t guess_queries, late_fetches;
+    const uint64_t *guess_chosen, *guess_found;
+    uint32_t n_layers;
+};
+
+/* The two sides of a query: bytes of FP16 KV per second, each with the other one running. */
+struct scorer_rates {
+    double f_c, f_s; /* scored by the CPU, by the drive */
+    double B_c, B_s; /* copied from the hot pool into staging, brought there from the drive */
+};
+
+#define SCORER_PROFILE_NS INT64_C(500000000) /* how long a measurement takes, about */
+
+struct scorer_profile {
+    int status; /* 0, or why nothing was measured; then text says it */
+    char text[240];
+    struct scorer_rates median, spread; /* spread: between the quartiles, as a share */
+    uint32_t rounds, hot_tokens, cold_tokens, fetch_tokens;
+    int64_t took_ns;
+};
+
+struct scorer_hooks {
+    void *context;
+    /* True when the loop must be left: another Configure or the end. Called at every turn of every
+     * wait. */
+    bool (*interrupted)(void *context);
+    void (*stats)(void *context, const struct scorer_stats *stats);
+    void (*failure)(void *context, int code, const char *text, uint64_t request_id);
+    void (*work_done)(void *context, uint64_t count);
+    void (*profiled)(void *context, const struct scorer_profile *profile); /* NULL: nobody asks */
+};
+
+struct scorer_io {
+    struct shm_ring_end
+        *rings; /* [RING_COUNT], opened; the agent's four are not used without a CSD */
+    struct shm_doorbell *bell; /* the scorer's */
+    struct shm_arena *staging; /* owned */
+    uint8_t *key_windows;      /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
+    void *hot;                 /* the hot segment's payload */
+    uint64_t hot_bytes;
+    struct trace_writer *trace; /* NULL: no KV trace */
+    bool trace_scores;
+};
+
+struct scorer;
+
+/* HILL_E_INVALID (caps too small, impossible sizes), HILL_E_NOMEM, HILL_E_IO. io's parts outlive
+ * the scorer. */
+int scorer_create(struct scorer **out, const struct scorer_config *config,
+                  const struct scorer_io *io, const struct scorer_hooks *hooks,
+                  struct hill_why *why);
+void scorer_destroy(struct scorer *p);
+
+/* Measure both sides when the sequences that are being cleared up are gone, for about limit_ns (0:
+ * SCORER_PROFILE_NS); the hook `profiled` is told. HILL_E_BUSY there: a request runs. The data
+ * thread alone (from a hook). */
+void scorer_ask_profile(struct scorer *p, int64_t limit_ns);
+/* Hot entries for each cold one: for sequences that begin from now on, and for those that run and
+ * are placed by a policy: more stays hot or comes up as it is missed, or goes down a batch at a
+ * time. The data thread alone. */
+void scorer_set_beta(struct scorer *p, double beta);
+
+/* The modelled CPU: GB/s of FP16 K and V that it scores at most, from the next query on; 0: none.
+ */
+void scorer_set_cpu(struct scorer *p, double gb_per_s);
+
+/* Serve until interrupted. */
+int scorer_run(struct scorer *p);
+
+/* Bytes of private memory that grow with context and pool (the selector, the cold map, buffers). */
+uint64_t scorer_private_bytes(const struct scorer *p);
+uint32_t scorer_hot_blocks(const struct scorer *p);
+/* Of the running sequences as they stand, at most max; returns how many. The data thread alone. */
+uint32_t scorer_live_stats(struct scorer *p, struct scorer_stats *out, uint32_t max);
+
+struct hkm;
+/* The tables, for tests. */
+const struct hkm *scorer_tables(const struct scorer *p);
+
+#endif

@@ -1,0 +1,418 @@
+/* cpu_scorer/scorer_replay.c - see scorer_replay.h. */
+#include "cpu_scorer/scorer_replay.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cpu_scorer/epoch.h"
+#include "kv/plane.h"
+#include "proto/recording.h"
+#include "proto/records.h"
+
+#define STUCK_NS    CLOCK_MS(20000)
+#define NO_DEADLINE (INT64_MAX / 4)
+
+struct replay;
+
+struct tap_context {
+    struct replay *replay;
+    enum layout_ring ring;
+};
+
+struct memory {
+    void *at;
+    uint64_t bytes;
+};
+
+struct replay {
+    struct recording_file file;
+    struct recording_event event; /* the next one, while `more` */
+    bool more, differs;
+    uint32_t looks;               /* that found nothing, still to come before the event */
+    uint32_t credits[RING_COUNT]; /* as told last */
+    struct hill_why why;
+    struct memory rings, staging, windows, hot;
+    struct shm_ring_end ends[RING_COUNT];   /* the scorer's */
+    struct shm_ring_end others[RING_COUNT]; /* the other parties' */
+    struct tap_context contexts[RING_COUNT];
+    struct shm_ring_tap taps[RING_COUNT];
+    struct shm_doorbell *bell; /* the scorer's */
+    struct shm_arena arena;
+    struct scorer_config config;
+    struct scorer *scorer;
+    XXH64_state_t *hash; /* over everything published */
+    uint64_t in, out;
+    int64_t moved_ns; /* when the last event was met */
+};
+
+/* ---- walking through the recording -------------------------------------------------------- */
+
+static void next_event(struct replay *r)
+{
+    r->more = recording_next(&r->file, &r->event);
+    r->looks = r->more ? r->event.looks : 0;
+}
+
+/* To the next event that needs something of the scorer: staging and windows, which are nobody's
+ * at this point, are filled at once. */
+static void settle(struct replay *r)
+{
+    const struct recording_event *e = &r->event;
+    for (; r->more; next_event(r)) {
+        if (e->kind == RECORDING_STAGING)
+            memcpy(shm_arena_slot(&r->arena, e->type), e->payload, e->bytes);
+        else if (e->kind == RECORDING_WINDOW)
+            memcpy((uint8_t *)r->windows.at + (uint64_t)e->type * r->config.key_window_bytes,
+                   e->payload, e->bytes);
+        else
+            return;
+    }
+}
+
+/* Entries come up between the first grant of room in the command ring and the RELEASE that tells
+ * which they were: what their staging slots held is recorded after a second grant, and needed now.
+ */
+static void fill_staging_ahead(struct replay *r)
+{
+    struct recording_file ahead = r->file; /* the mapping is shared; only the place is another */
+    struct recording_event e;
+    while (recording_next(&ahead, &e)) {
+        if (e.kind == RECORDING_STAGING)
+            memcpy(shm_arena_slot(&r->arena, e.type), e.payload, e.bytes);
+        else if (e.kind != RECORDING_ROOM || e.ring != RING_COMMAND)
+            return;
+    }
+}
+
+static void advance(struct replay *r)
+{
+    r->moved_ns = clock_now_ns();
+    next_event(r);
+    settle(r);
+}
+
+/* Is this what comes now? Looks that found nothing come first. */
+static bool is_next(const struct replay *r, enum recording_kind kind, enum layout_ring ring)
+{
+    return r->more && !r->differs && r->looks == 0 && r->event.kind == kind &&
+           r->event.ring == ring;
+}
+
+/* One of the looks that found nothing then? */
+static bool is_look(struct replay *r)
+{
+    if (!r->more || r->looks == 0)
+        return false;
+    r->looks--;
+    return true;
+}
+
+static void fail(struct replay *r, const char *what, enum layout_ring ring, uint32_t type)
+{
+    if (r->differs)
+        return;
+    r->differs = true;
+    hill_fail(&r->why, HILL_E_DAMAGED,
+              "the replay differs from the recording at event %" PRIu64 ": %s %s in the %s ring",
+              r->event.number, what, record_name(type), layout_ring_name(ring));
+}
+
+static void compare_output(struct replay *r, enum layout_ring ring, uint32_t type,
+                           const void *payload, uint32_t bytes)
+{
+    const struct recording_event *e = &r->event;
+    uint32_t head[3] = {(uint32_t)ring, type, bytes};
+    if (!is_next(r, RECORDING_OUT, ring) || e->type != type || e->bytes != bytes) {
+        fail(r, "there was no such", ring, type);
+        return;
+    }
+    if (memcmp(e->payload, payload, bytes) != 0) {
+        uint32_t at = 0;
+        while (e->payload[at] == ((const uint8_t *)payload)[at])
+            at++;
+        char what[64];
+        snprintf(what, sizeof what, "byte %u of %u of the", at, bytes);
+        fail(r, what, ring, type);
+        return;
+    }
+    XXH64_update(r->hash, head, sizeof head);
+    XXH64_update(r->hash, payload, bytes);
+    r->out++;
+    advance(r);
+}
+
+/* ---- what the scorer finds in the rings ---------------------------------------------------- */
+
+/* What it published is taken away, as the others would. */
+static void drain_outputs(struct replay *r)
+{
+    for (int ring = 0; ring < RING_COUNT; ring++) {
+        struct shm_ring_end *end = &r->others[ring];
+        uint32_t type, bytes;
+        const void *payload;
+        while (end->ring && !end->producer && shm_ring_peek(end, &type, &payload, &bytes) == 0)
+            shm_ring_release(end);
+    }
+}
+
+/* A record lies there when its turn has come, and not before. 1: look again. */
+static uint32_t find_nothing(struct replay *r, enum layout_ring ring)
+{
+    const struct recording_event *e = &r->event;
+    bool counted = ring < RING_COMMAND;
+    if (counted && is_look(r))
+        return 0;
+    if (is_next(r, RECORDING_IN, ring)) {
+        if (shm_ring_push(&r->others[ring], e->type, e->payload, e->bytes) == 0)
+            return 1;
+        fail(r, "no room for the", ring, e->type);
+    } else if (counted && r->more) {
+        fail(r, "one look too many for a record, before the", ring, e->type);
+    }
+    return 0;
+}
+
+static uint32_t find_room(struct replay *r, enum layout_ring ring, uint32_t bytes)
+{
+    if (is_look(r))
+        return 0;
+    if (is_next(r, RECORDING_GONE, ring)) {
+        advance(r);
+        return SHM_RING_NOBODY;
+    }
+    if (!is_next(r, RECORDING_ROOM, ring) || r->event.bytes != bytes)
+        return 0;
+    if (ring == RING_COMMAND)
+        fill_staging_ahead(r);
+    advance(r);
+    return 1;
+}
+
+static uint32_t find_credits(struct replay *r, enum layout_ring ring)
+{
+    if (is_next(r, RECORDING_CREDITS, ring)) {
+        r->credits[ring] = r->event.bytes;
+        advance(r);
+    } else {
+        is_look(r);
+    }
+    return r->credits[ring];
+}
+
+static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t type,
+                        const void *payload, uint32_t bytes)
+{
+    const struct tap_context *c = context;
+    struct replay *r = c->replay;
+    switch (moment) {
+    case SHM_RING_EMPTY:
+        return find_nothing(r, c->ring);
+    case SHM_RING_STILL:
+        if (c->ring < RING_COMMAND && r->more && !is_look(r))
+            fail(r, "one look too many at a record, before the", r->event.ring, r->event.type);
+        return 1;
+    case SHM_RING_PEEKED:
+        r->in++;
+        advance(r);
+        return 1;
+    case SHM_RING_PUBLISHED:
+        compare_output(r, c->ring, type, payload, bytes);
+        return 1;
+    case SHM_RING_FULL:
+        drain_outputs(r);
+        return 1;
+    case SHM_RING_RESERVED:
+        return find_room(r, c->ring, bytes);
+    case SHM_RING_GONE:
+        return 0;
+    default:
+        return find_credits(r, c->ring);
+    }
+}
+
+/* ---- the scorer's hooks ----------------------------------------------------------------- */
+
+static bool is_over(void *context)
+{
+    struct replay *r = context;
+    drain_outputs(r);
+    shm_doorbell_ring(r->bell); /* another look may find what this one was not to find */
+    if (r->more && !r->differs && clock_now_ns() - r->moved_ns > STUCK_NS) {
+        static const char *const waits[] = {[RECORDING_IN] = "unseen stays a",
+                                            [RECORDING_OUT] = "missing is a",
+                                            [RECORDING_ROOM] = "no room is asked for a",
+                                            [RECORDING_CREDITS] = "no credits are asked for a",
+                                            [RECORDING_GONE] = "nobody is missed in front of a"};
+        fail(r, waits[r->event.kind], r->event.ring, r->event.type);
+    }
+    return !r->more || r->differs;
+}
+
+static void ignore_stats(void *context, const struct scorer_stats *stats)
+{
+    (void)context;
+    (void)stats;
+}
+
+static void ignore_failure(void *context, int code, const char *text, uint64_t request_id)
+{
+    (void)context; /* the scorer has logged it */
+    (void)code;
+    (void)text;
+    (void)request_id;
+}
+
+static void ignore_work(void *context, uint64_t count)
+{
+    (void)context;
+    (void)count;
+}
+
+/* ---- life --------------------------------------------------------------------------------- */
+
+static int map_memory(struct memory *m, uint64_t bytes, const char *what, struct hill_why *why)
+{
+    m->at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m->at == MAP_FAILED) {
+        m->at = NULL;
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the recording's %s: %" PRIu64 " bytes",
+                         what, bytes);
+    }
+    m->bytes = bytes;
+    return 0;
+}
+
+static int open_memory(struct replay *r, struct hill_why *why)
+{
+    const Hill__Configure *c = r->file.message->configure;
+    uint64_t staging = shm_arena_bytes(c->staging_slots, kv_entry_bytes(&r->config.geometry));
+    if (staging == 0 || c->hot_bytes == 0)
+        return hill_fail(why, HILL_E_DAMAGED, "the recording's %s is out of range",
+                         staging ? "hot_bytes" : "staging_slots");
+    int rc = map_memory(&r->rings, layout_rings_bytes(&r->file.layout), "rings", why);
+    if (rc == 0)
+        rc = map_memory(&r->staging, staging, "staging arena", why);
+    if (rc == 0)
+        rc = map_memory(&r->hot, c->hot_bytes, "hot pool", why);
+    if (rc == 0 && r->config.key_window_bytes)
+        rc = map_memory(&r->windows, KV_KEY_WINDOWS * (uint64_t)r->config.key_window_bytes,
+                        "windows of keys", why);
+    if (rc == 0)
+        rc = shm_arena_init(r->staging.at, c->staging_slots, kv_entry_bytes(&r->config.geometry));
+    if (rc == 0)
+        rc = shm_arena_own(&r->arena, r->staging.at, r->staging.bytes);
+    return rc;
+}
+
+static int open_ring(struct replay *r, enum layout_ring ring)
+{
+    enum layout_party other = ring < RING_COMMAND ? PARTY_GPU : PARTY_AGENT;
+    int rc = layout_open(&r->ends[ring], r->rings.at, r->rings.bytes, &r->file.layout, ring,
+                         PARTY_SCORER);
+    if (rc == 0)
+        rc = layout_open(&r->others[ring], r->rings.at, r->rings.bytes, &r->file.layout, ring,
+                         other);
+    r->contexts[ring] = (struct tap_context){r, ring};
+    r->taps[ring] = (struct shm_ring_tap){&r->contexts[ring], at_ring};
+    r->ends[ring].tap = &r->taps[ring];
+    return rc;
+}
+
+static int open_scorer(struct replay *r, struct hill_why *why)
+{
+    const struct scorer_hooks hooks = {r, is_over, ignore_stats, ignore_failure, ignore_work};
+    int rc = epoch_config(&r->config, r->file.message->configure, why);
+    if (rc == 0)
+        rc = open_memory(r, why);
+    if (rc == 0)
+        rc = layout_init(r->rings.at, r->rings.bytes, &r->file.layout);
+    for (int ring = 0; rc == 0 && ring < RING_COUNT; ring++)
+        rc = open_ring(r, (enum layout_ring)ring);
+    if (rc)
+        return rc;
+    r->config.agent_deadline_ns = NO_DEADLINE;
+    r->config.cpu_gb_per_s = 0; /* at full speed */
+    r->bell = layout_doorbell(r->rings.at, PARTY_SCORER);
+    struct scorer_io io = {.rings = r->ends,
+                           .bell = r->bell,
+                           .staging = &r->arena,
+                           .key_windows = r->windows.at,
+                           .hot = r->hot.at,
+                           .hot_bytes = r->hot.bytes};
+    return scorer_create(&r->scorer, &r->config, &io, &hooks, why);
+}
+
+static void unmap(struct memory *m)
+{
+    if (m->at)
+        munmap(m->at, m->bytes);
+}
+
+static void finish(struct replay *r)
+{
+    scorer_destroy(r->scorer);
+    for (int ring = 0; ring < RING_COUNT; ring++) {
+        r->ends[ring].tap = NULL;
+        shm_ring_close(&r->ends[ring]);
+        shm_ring_close(&r->others[ring]);
+    }
+    if (r->arena.header)
+        shm_arena_finish(&r->arena);
+    unmap(&r->rings);
+    unmap(&r->staging);
+    unmap(&r->windows);
+    unmap(&r->hot);
+    recording_finish(&r->file);
+    XXH64_freeState(r->hash);
+}
+
+static int run(struct replay *r, struct hill_why *why)
+{
+    int64_t start = clock_now_ns();
+    r->moved_ns = start;
+    next_event(r);
+    settle(r);
+    int rc = scorer_run(r->scorer);
+    double seconds = (double)(clock_now_ns() - start) / 1e9;
+    if (r->differs) {
+        *why = r->why;
+        return HILL_E_DAMAGED;
+    }
+    if (rc != HILL_E_CANCELLED)
+        return hill_fail(why, rc, "the scorer ended: %s", hill_strerror(rc));
+    printf("cpu_scorer: %" PRIu64 " records in, %" PRIu64 " out, as recorded; %.3f s; xxhash64 "
+           "%016" PRIx64 "\n",
+           r->in, r->out, seconds, (uint64_t)XXH64_digest(r->hash));
+    if (r->file.cut)
+        log_warn("the recording reached its bound: the run went on after it");
+    return 0;
+}
+
+int replay_main(int argc, char **argv)
+{
+    struct replay r = {.hash = XXH64_createState()};
+    struct hill_why why = {""};
+    hill_log_init("hill-cpu-scorer", HILL_LOG_WARN);
+    int rc = argc != 3 ? hill_fail(&why, HILL_E_INVALID, "--replay needs one FILE; try --help")
+             : r.hash  ? recording_open(&r.file, argv[2], &why)
+                       : hill_fail(&why, HILL_E_NOMEM, "out of memory");
+    if (rc == 0) {
+        XXH64_reset(r.hash, 0);
+        rc = open_scorer(&r, &why);
+        if (rc && !why.text[0])
+            hill_fail(&why, rc, "cannot set up the recording's scorer: %s", hill_strerror(rc));
+    }
+    if (rc == 0)
+        rc = run(&r, &why);
+    if (rc)
+        log_error("%s", why.text);
+    finish(&r);
+    return hill_exit_code(rc);
+}

@@ -1,0 +1,59 @@
+/*
+ * placement/trace_replay.h - run a placement over a recorded trace.
+ *
+ * What: every (request, sequence, layer) of the trace is replayed on its own, with a placement that
+ * starts at the first record's tokens as its prompt; results are added up. Hot capacity of n
+ * tokens: ceil(hot * n). As in the live scorer the GPU's slot table stands in front: it keeps what
+ * it has, and a placement hears only of the entries that the GPU lacked (and moves only those, but for
+ * score). What the GPU lacked does not depend on the placement. Not as live: moves take no time, and
+ * new tokens are told one by one. Who calls it: hill-kvtrace, bench, tests. Concurrency: one thread
+ * per file. Failure: codes of placement.h and trace.h; HILL_E_INVALID when the placement needs scores
+ * that the trace lacks.
+ */
+#ifndef HILL_PLACEMENT_TRACE_REPLAY_H
+#define HILL_PLACEMENT_TRACE_REPLAY_H
+
+#include "placement/placement.h"
+#include "placement/trace.h"
+
+struct trace_replay_settings {
+    double hot;         /* (0, 1]: share of the tokens that may be hot */
+    int64_t layer;      /* that layer alone; -1: all */
+    uint32_t gpu_slots; /* of the GPU, per (sequence, layer); 0: it keeps nothing */
+    struct placement_settings
+        placement; /* max_tokens and future are filled by the replay; rate applies
+                                      to bkp alone: the others are what they are */
+};
+
+struct trace_replay_result {
+    struct placement_stats stats; /* of what the GPU lacked */
+    uint64_t gpu_hits;            /* selected entries that were not forced and that the GPU held */
+    uint64_t uploads;             /* selected entries that it lacked, the forced ones too */
+    uint64_t selected;            /* all */
+    uint32_t streams;             /* (request, sequence, layer) */
+    uint64_t queries;             /* records */
+    uint64_t steps;               /* of the decode: distinct (request, sequence, step) */
+    uint64_t n_last;              /* tokens at the end, the largest */
+};
+
+/* Settings for a trace: its sinks, window and alpha, pin = alpha, the GPU slots that the scorer has
+ * when no cap is tight (the budget of the whole context, at least the longest selection), the rate
+ * of the live scorer, defaults for the rest. */
+struct trace_replay_settings trace_replay_defaults(const struct trace_file *file);
+
+int trace_replay_run(struct trace_replay_result *out, struct trace_file *file,
+                     enum placement_kind kind, const struct trace_replay_settings *settings,
+                     struct hill_why *why);
+
+/* Share of the unforced selected entries that the GPU lacked and that were hot; 1 when there were
+ * none. */
+double trace_replay_hit_rate(const struct trace_replay_result *result);
+
+/* Share of all unforced selected entries that the GPU held or that were hot: what does not wait for
+ * the drive. 1 when there were none. */
+double trace_replay_near_rate(const struct trace_replay_result *result);
+
+/* Add up two results (several files). */
+void trace_replay_add(struct trace_replay_result *sum, const struct trace_replay_result *one);
+
+#endif

@@ -1,0 +1,186 @@
+/* tests/cpu_scorer/test_hot_share.c - the placement rule and admission, against numbers worked by
+ * hand. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cpu_scorer/hot_share.h"
+
+static void test_a_quarter_beta_keeps_a_fifth_hot(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32, .limit = 100000};
+    assert_int_equal(hot_share_target(&p, 1000), 200);
+    assert_int_equal(hot_share_target(&p, 1001), 201); /* ceil(200.2) */
+    assert_int_equal(hot_share_target(&p, 100), 36);   /* sinks + window */
+    assert_int_equal(hot_share_target(&p, 20), 20);
+    p.limit = 150;
+    assert_int_equal(hot_share_target(&p, 1000), 150); /* M_0 wins */
+    p.beta = 0;
+    assert_int_equal(hot_share_target(&p, 1000), 150);
+    assert_int_equal(hot_share_target(&p, 140), 140);
+}
+
+static void test_sinks_and_the_newest_are_hot(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32, .limit = 100000};
+    uint32_t from, to;
+    hot_share_cold_range(&p, 1000, &from, &to);
+    assert_int_equal(from, 4);
+    assert_int_equal(to, 804); /* 200 hot: 4 sinks and the newest 196 */
+    p.beta = 0;
+    hot_share_cold_range(&p, 1000, &from, &to);
+    assert_int_equal(from, to);
+}
+
+/* What is cold never has to come back: a longer sequence has at most one more hot token. */
+static void test_the_target_grows_by_at_most_one(void **unused)
+{
+    (void)unused;
+    static const double betas[] = {0, 0.01, 0.25, 1, 4, 100};
+    for (uint32_t b = 0; b < 6; b++) {
+        struct hot_share p = {.beta = betas[b], .sinks = 4, .window = 32, .limit = 700};
+        for (uint32_t n = 0; n < 3000; n++) {
+            uint32_t now = hot_share_target(&p, n), next = hot_share_target(&p, n + 1);
+            assert_true(next == now || next == now + 1);
+        }
+    }
+}
+
+static void test_without_a_csd_everything_must_fit(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32};
+    struct hot_share_room room = {
+        .n_layers = 2, .n_sequences = 1, .hot_blocks = 10, .unreserved = 10};
+    uint32_t blocks, stripes;
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(blocks, 5);
+    assert_int_equal(stripes, 0);
+    assert_int_equal(hot_share_target(&p, 320), 320);
+    assert_int_equal(hot_share_plan(&p, &room, 321, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+}
+
+static struct hot_share_room two_tiers(uint32_t n_sequences, uint32_t blocks, uint32_t stripes)
+{
+    return (struct hot_share_room){.n_layers = 2,
+                                   .n_sequences = n_sequences,
+                                   .hot_blocks = blocks,
+                                   .unreserved = blocks,
+                                   .stripes = stripes,
+                                   .free_stripes = stripes,
+                                   .stripe_slots = 256,
+                                   .cold_pool = true};
+}
+
+static void test_the_cold_pool_takes_what_is_beyond(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 0, .sinks = 4, .window = 32};
+    struct hot_share_room room = two_tiers(1, 10, 8);
+    uint32_t blocks, stripes;
+    /* five blocks each: four to fill (256 tokens), one to move through */
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_int_equal(blocks, 5);
+    assert_int_equal(p.limit, 256);
+    assert_int_equal(stripes, 3); /* 744 tokens */
+    assert_int_equal(hot_share_plan(&p, &room, 256 + 1024 + 1, &blocks, &stripes, NULL),
+                     HILL_E_TOO_LONG);
+    room = two_tiers(1, 2, 8); /* one block each: sinks and window need two */
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+}
+
+static void test_copies_where_there_is_room_for_them(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32};
+    struct hot_share_room room = two_tiers(1, 40, 8);
+    uint32_t blocks, stripes;
+    room.wants_copies = true;
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_true(p.copies);
+    assert_int_equal(stripes, 4); /* 1000 */
+    assert_int_equal(hot_share_plan(&p, &room, 1200, &blocks, &stripes, NULL), 0);
+    assert_false(p.copies);
+    assert_int_equal(stripes, 4); /* 960 */
+    room.wants_copies = false;
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_false(p.copies);
+}
+
+/* Whatever a sequence within its share reserves, all others get theirs. */
+static void test_shares_do_not_depend_on_the_others(void **unused)
+{
+    (void)unused;
+    static const uint32_t lengths[4] = {1000, 64, 1500, 700};
+    for (int copies = 0; copies < 2; copies++) {
+        struct hot_share_room room = two_tiers(4, 4 * 2 * 6, 4 * 2 * 6);
+        room.wants_copies = copies;
+        for (uint32_t i = 0; i < 4; i++) {
+            struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32}, alone = p;
+            struct hot_share_room empty = two_tiers(4, 4 * 2 * 6, 4 * 2 * 6);
+            uint32_t blocks, stripes, blocks_alone, stripes_alone;
+            empty.wants_copies = copies;
+            assert_int_equal(hot_share_plan(&p, &room, lengths[i], &blocks, &stripes, NULL), 0);
+            assert_int_equal(
+                hot_share_plan(&alone, &empty, lengths[i], &blocks_alone, &stripes_alone, NULL), 0);
+            assert_int_equal(blocks, blocks_alone);
+            assert_int_equal(stripes, stripes_alone);
+            assert_int_equal(p.limit, alone.limit);
+            assert_true(blocks <= 6 && stripes <= 6);
+            room.unreserved -= 2 * blocks;
+            room.free_stripes -= 2 * stripes;
+        }
+    }
+}
+
+static void test_beyond_its_share_a_sequence_takes_what_is_free_or_waits(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32};
+    struct hot_share_room room = {
+        .n_layers = 2, .n_sequences = 4, .hot_blocks = 40, .unreserved = 40};
+    uint32_t blocks, stripes;
+    /* without a cold pool: a share is five blocks a layer, 320 tokens */
+    assert_int_equal(hot_share_plan(&p, &room, 1280, &blocks, &stripes, NULL), 0);
+    assert_int_equal(blocks, 20);
+    assert_int_equal(hot_share_plan(&p, &room, 1281, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+    room.unreserved = 38;
+    assert_int_equal(hot_share_plan(&p, &room, 1280, &blocks, &stripes, NULL), HILL_E_BUSY);
+    room.unreserved = 10;
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(hot_share_plan(&p, &room, 321, &blocks, &stripes, NULL), HILL_E_BUSY);
+    /* with one: a share is three blocks and one stripe a layer */
+    room = two_tiers(2, 12, 4);
+    p = (struct hot_share){.beta = 0.25, .sinks = 4, .window = 32};
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(stripes, 1);
+    assert_int_equal(hot_share_plan(&p, &room, 640, &blocks, &stripes, NULL), 0);
+    assert_int_equal(stripes, 2); /* the other's too */
+    room.free_stripes = 2;
+    assert_int_equal(hot_share_plan(&p, &room, 640, &blocks, &stripes, NULL), HILL_E_BUSY);
+    room.free_stripes = 4;
+    room.unreserved = 2; /* sinks and window need two blocks a layer */
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), HILL_E_BUSY);
+    room.unreserved = 4;
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(blocks, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_quarter_beta_keeps_a_fifth_hot),
+        cmocka_unit_test(test_sinks_and_the_newest_are_hot),
+        cmocka_unit_test(test_the_target_grows_by_at_most_one),
+        cmocka_unit_test(test_without_a_csd_everything_must_fit),
+        cmocka_unit_test(test_the_cold_pool_takes_what_is_beyond),
+        cmocka_unit_test(test_copies_where_there_is_room_for_them),
+        cmocka_unit_test(test_shares_do_not_depend_on_the_others),
+        cmocka_unit_test(test_beyond_its_share_a_sequence_takes_what_is_free_or_waits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
