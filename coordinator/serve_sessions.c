@@ -44,7 +44,8 @@ static void fill_terms(struct pipeline *p, const struct kv_selection_settings *s
         .window = selection->window,
         .score_bits = s->options.score_bits,
         /* verify: the exact queries decide */
-        .speculate = strcmp(s->options.speculate, "on") == 0 ? s->options.exact_layers : 0};
+        .speculate = strcmp(s->options.speculate, "on") == 0 ? s->options.exact_layers : 0,
+        .rope_choice = model_rope_choice(&s->hparams, s->plan.ctx_tokens)};
 }
 
 void session_to_wire(struct pipeline *p, const struct request *r, const char *path,

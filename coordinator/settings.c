@@ -95,6 +95,11 @@ static int open_model(struct settings *s, struct hill_why *why)
         code = tokenizer_open(&s->tokenizer, s->model, why);
     if (code)
         return code;
+    if (s->hparams.window)
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "cannot use model %.200s: layers of '%s' attend to a window of %u tokens, "
+                         "which the scorer does not do yet",
+                         s->options.model, s->hparams.arch->name, s->hparams.window);
     if (tokenizer_vocab_size(s->tokenizer) > s->hparams.n_vocab)
         return hill_fail(why, HILL_E_DAMAGED,
                          "%.200s: the tokenizer has %u tokens, the embedding %u", s->options.model,
@@ -152,7 +157,7 @@ static int choose_selection(struct settings *s, struct hill_why *why)
     return kv_selection_check(selection, why);
 }
 
-static void choose_context(struct settings *s)
+static int choose_context(struct settings *s, struct hill_why *why)
 {
     uint32_t trained = s->hparams.n_ctx_train;
     s->plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens
@@ -162,6 +167,11 @@ static void choose_context(struct settings *s)
         log_warn("a context of %u tokens is above the %u the model was trained with; going on, "
                  "answers may be poor",
                  s->plan.ctx_tokens, trained);
+    if (s->hparams.n_ctx_max && s->plan.ctx_tokens > s->hparams.n_ctx_max)
+        return hill_fail(why, HILL_E_INVALID,
+                         "a context of %u tokens: the model has learned %u positions and no more",
+                         s->plan.ctx_tokens, s->hparams.n_ctx_max);
+    return 0;
 }
 
 /* ---- sizes ------------------------------------------------------------------------------- */
@@ -230,10 +240,13 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     s->plan.n_embd = h->n_embd;
     s->plan.n_ff = h->n_ff;
     s->plan.n_vocab = h->n_vocab;
+    s->plan.rope_tables = model_rope_tables(h);
     s->plan.batch_tokens = s->options.batch_tokens;
     s->plan.n_sequences = s->options.parallel;
     s->plan.speculates = strcmp(s->options.speculate, "off") != 0;
-    choose_context(s);
+    code = choose_context(s, why);
+    if (code)
+        return code;
     if (strcmp(s->options.placement, "bkp") == 0)
         s->plan.placement_bytes = placement_live_bytes(h->n_layers, s->plan.ctx_tokens);
     s->threads = s->options.threads ? s->options.threads : cpu_count();

@@ -193,6 +193,8 @@ static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why
     if (!rc)
         rc = engine_configure(w->engine, c->batch_tokens, c->gpu_slots, c->n_sequences, why);
     if (!rc)
+        rc = engine_set_context(w->engine, c->ctx_tokens, why);
+    if (!rc)
         rc = set_guesses(w, c, why);
     if (!rc)
         rc = engine_attach_staging(w->engine, w->plane.arena.slots, w->plane.arena.stride,
