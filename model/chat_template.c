@@ -1,0 +1,303 @@
+/*
+ * model/chat_template.c - templates recognised, conversations rendered; see chat_template.h.
+ */
+#include "model/chat_template.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "model/chat_formats.h"
+
+/* ---- recognition ------------------------------------------------------------------------- */
+
+uint64_t chat_template_hash(const char *text, uint64_t bytes)
+{
+    char *copy = malloc(bytes + 1);
+    uint64_t kept = 0;
+    if (!copy)
+        return 0;
+    for (uint64_t i = 0; i < bytes; i++) {
+        bool of_pair = text[i] == '\r' && i + 1 < bytes && text[i + 1] == '\n';
+        if (!of_pair)
+            copy[kept++] = text[i] == '\r' ? '\n' : text[i];
+    }
+    if (kept && copy[kept - 1] == '\n')
+        kept--;
+    uint64_t hash = XXH64(copy, kept, 0);
+    free(copy);
+    return hash;
+}
+
+const struct chat_format *chat_format_find(const char *text, uint64_t bytes)
+{
+    uint64_t hash = chat_template_hash(text, bytes);
+    unsigned low = 0, high = chat_known_count;
+    while (low < high) {
+        unsigned middle = low + (high - low) / 2;
+        if (chat_known[middle].hash == hash)
+            return &chat_formats[chat_known[middle].format];
+        if (chat_known[middle].hash < hash)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+const char *chat_format_name(const struct chat_format *format)
+{
+    return format->name;
+}
+
+/* ---- white space ------------------------------------------------------------------------- */
+
+/* Bytes of the character of white space at the start of a text; 0: none there. The characters are
+ * those of Unicode's White_Space and U+001C to U+001F, as in Python. */
+static unsigned space_at(const uint8_t *t, uint64_t left)
+{
+    if (left >= 1 &&
+        (t[0] == ' ' || (t[0] >= 0x09 && t[0] <= 0x0d) || (t[0] >= 0x1c && t[0] <= 0x1f)))
+        return 1;
+    if (left >= 2 && t[0] == 0xc2 && (t[1] == 0x85 || t[1] == 0xa0))
+        return 2;
+    if (left < 3)
+        return 0;
+    unsigned character = (t[0] & 0x0fu) << 12 | (t[1] & 0x3fu) << 6 | (t[2] & 0x3fu);
+    if ((t[0] & 0xf0) != 0xe0 || (t[1] & 0xc0) != 0x80 || (t[2] & 0xc0) != 0x80)
+        return 0;
+    bool space = character == 0x1680 || (character >= 0x2000 && character <= 0x200a) ||
+                 character == 0x2028 || character == 0x2029 || character == 0x202f ||
+                 character == 0x205f || character == 0x3000;
+    return space ? 3 : 0;
+}
+
+uint64_t chat_space_left(const char *text, uint64_t bytes)
+{
+    uint64_t at = 0;
+    unsigned length;
+    while ((length = space_at((const uint8_t *)text + at, bytes - at)) > 0)
+        at += length;
+    return at;
+}
+
+/* Bytes of the character of white space at the end of a text; 0: none there. */
+static unsigned space_before(const uint8_t *end, uint64_t left)
+{
+    for (unsigned length = 1; length <= 3 && length <= left; length++)
+        if (space_at(end - length, length) == length)
+            return length;
+    return 0;
+}
+
+uint64_t chat_space_right(const char *text, uint64_t bytes)
+{
+    uint64_t end = bytes;
+    unsigned length;
+    while ((length = space_before((const uint8_t *)text + end, end)) > 0)
+        end -= length;
+    return bytes - end;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------ */
+
+struct builder {
+    struct chat_prompt *out;
+    const struct chat_vocabulary *vocabulary;
+    char dates[3][40]; /* marks 3 to 5 */
+    uint64_t bytes, room, piece_room;
+    bool failed; /* out of memory */
+};
+
+static void add_bytes(struct builder *b, const char *text, uint64_t bytes, enum prompt_kind kind)
+{
+    struct chat_prompt *out = b->out;
+    if (b->failed || !bytes)
+        return;
+    if (bytes > b->room - b->bytes) {
+        uint64_t room = (b->bytes + bytes) * 2;
+        char *larger = realloc(out->texts, room);
+        b->failed = !larger;
+        if (!larger)
+            return;
+        out->texts = larger;
+        b->room = room;
+    }
+    memcpy(out->texts + b->bytes, text, bytes);
+    b->bytes += bytes;
+    if (out->n_pieces && out->pieces[out->n_pieces - 1].kind == kind) {
+        out->pieces[out->n_pieces - 1].bytes += bytes;
+        return;
+    }
+    if (out->n_pieces == b->piece_room) {
+        uint64_t room = b->piece_room * 2 + 8;
+        struct prompt_piece *larger = realloc(out->pieces, room * sizeof *larger);
+        b->failed = !larger;
+        if (!larger)
+            return;
+        out->pieces = larger;
+        b->piece_room = room;
+    }
+    out->pieces[out->n_pieces++] = (struct prompt_piece){NULL, bytes, kind};
+}
+
+/* A text of the format, its marks replaced. */
+static void add_own(struct builder *b, const char *text)
+{
+    const char *texts[] = {b->vocabulary->bos, b->vocabulary->eos, b->dates[0], b->dates[1],
+                           b->dates[2]};
+    for (; text && *text; text++) {
+        uint64_t plain = strcspn(text, "\1\2\3\4\5");
+        add_bytes(b, text, plain, PROMPT_SPECIAL);
+        text += plain;
+        if (!*text)
+            return;
+        const char *other = texts[*text - 1];
+        add_bytes(b, other, strlen(other), PROMPT_SPECIAL);
+    }
+}
+
+/* A text of the format by itself, malloc'ed; NULL: out of memory. */
+static char *own_text(const struct builder *like, const char *text)
+{
+    struct chat_prompt alone = {0};
+    struct builder b = *like;
+    b.out = &alone;
+    b.bytes = b.room = b.piece_room = 0;
+    add_own(&b, text);
+    char *copy = b.failed ? NULL : strndup(alone.texts ? alone.texts : "", b.bytes);
+    chat_prompt_finish(&alone);
+    return copy;
+}
+
+static void add_content(struct builder *b, const char *text, uint64_t bytes, unsigned strip,
+                        enum prompt_kind kind)
+{
+    uint64_t left = strip & CHAT_STRIP_LEFT ? chat_space_left(text, bytes) : 0;
+    text += left;
+    bytes -= left;
+    if (strip & CHAT_STRIP_RIGHT)
+        bytes -= chat_space_right(text, bytes);
+    add_bytes(b, text, bytes, kind);
+}
+
+static void add_answer(struct builder *b, const struct chat_format *format,
+                       const struct chat_message *m)
+{
+    static const char end[] = "</think>";
+    const char *text = m->text, *last = m->text + m->bytes, *found;
+    bool cut = false;
+    while (format->thought != CHAT_THOUGHT_KEPT &&
+           (found = memmem(text, (size_t)(last - text), end, sizeof end - 1))) {
+        text = found + sizeof end - 1;
+        cut = true;
+    }
+    while (cut && format->thought == CHAT_THOUGHT_CUT_LINES && text < last && *text == '\n')
+        text++;
+    add_content(b, text, (uint64_t)(last - text), format->strip_answer, PROMPT_TEXT);
+}
+
+static void add_system(struct builder *b, const struct chat_format *format,
+                       const struct chat_message *system)
+{
+    unsigned strip = format->place == CHAT_SYSTEM_NONE ? format->strip_user & CHAT_STRIP_LEFT
+                                                       : format->strip_system;
+    add_content(b, system->text, system->bytes, strip, PROMPT_LITERAL);
+    if (format->place == CHAT_SYSTEM_NONE)
+        add_bytes(b, "\n\n", 2, PROMPT_LITERAL);
+    else
+        add_own(b, format->system_end);
+}
+
+/* The user's text that joined a system text lost no white space at its start. */
+static unsigned strip_user(const struct chat_format *format, bool joined)
+{
+    return joined ? format->strip_user & ~(unsigned)CHAT_STRIP_LEFT : format->strip_user;
+}
+
+static void add_all(struct builder *b, const struct chat_format *format,
+                    const struct chat_message *messages, unsigned count)
+{
+    const struct chat_message *system = messages->role == CHAT_SYSTEM ? messages : NULL;
+    unsigned first = system ? 1 : 0;
+    bool opens = system && format->place == CHAT_SYSTEM_FIRST;
+    add_own(b, opens ? format->system_head : format->head);
+    for (unsigned i = first; i < count; i++) {
+        const struct chat_message *m = &messages[i];
+        bool here = system && i == (format->place == CHAT_SYSTEM_LAST ? count - 1 : first);
+        if (m->role == CHAT_ASSISTANT) {
+            add_own(b, format->answer);
+            add_answer(b, format, m);
+            add_own(b, format->next);
+            continue;
+        }
+        if (here)
+            add_system(b, format, system);
+        add_content(b, m->text, m->bytes,
+                    strip_user(format, here && format->place == CHAT_SYSTEM_NONE), PROMPT_LITERAL);
+    }
+    add_own(b, format->tail);
+}
+
+/* ---- all --------------------------------------------------------------------------------- */
+
+int chat_check(const struct chat_message *messages, unsigned count, struct hill_why *why)
+{
+    unsigned first = count && messages[0].role == CHAT_SYSTEM;
+    if (count == first)
+        return hill_fail(why, HILL_E_INVALID, "the conversation has no user's text");
+    for (unsigned i = first; i < count; i++)
+        if (messages[i].role != ((i - first) % 2 ? CHAT_ASSISTANT : CHAT_USER))
+            return hill_fail(why, HILL_E_INVALID,
+                             "message %u of the conversation is out of turn: it is [system] user "
+                             "(assistant user)*",
+                             i + 1);
+    if (messages[count - 1].role != CHAT_USER)
+        return hill_fail(why, HILL_E_INVALID, "the conversation does not end with a user's text");
+    return 0;
+}
+
+static int dates_of(struct builder *b)
+{
+    static const char *const forms[3] = {"%d %b %Y", "%B %d, %Y", "%Y-%m-%d"};
+    struct tm parts;
+    if (!localtime_r(&b->vocabulary->now, &parts))
+        return HILL_E_INVALID;
+    for (unsigned i = 0; i < 3; i++)
+        if (!strftime(b->dates[i], sizeof b->dates[i], forms[i], &parts))
+            return HILL_E_INVALID;
+    return 0;
+}
+
+int chat_render(struct chat_prompt *out, const struct chat_format *format,
+                const struct chat_vocabulary *vocabulary, const struct chat_message *messages,
+                unsigned count, struct hill_why *why)
+{
+    struct builder b = {.out = out, .vocabulary = vocabulary};
+    *out = (struct chat_prompt){0};
+    int code = chat_check(messages, count, why);
+    if (code == 0 && dates_of(&b))
+        code = hill_fail(why, HILL_E_INVALID, "the clock tells no date");
+    if (code)
+        return code;
+    add_all(&b, format, messages, count);
+    out->answer_end = own_text(&b, format->next);
+    if (b.failed || !out->answer_end) {
+        chat_prompt_finish(out);
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a conversation of %u messages",
+                         count);
+    }
+    const char *text = out->texts; /* where it lies at last */
+    for (uint64_t i = 0; i < out->n_pieces; text += out->pieces[i++].bytes)
+        out->pieces[i].text = text;
+    return 0;
+}
+
+void chat_prompt_finish(struct chat_prompt *prompt)
+{
+    free(prompt->pieces);
+    free(prompt->answer_end);
+    free(prompt->texts);
+    *prompt = (struct chat_prompt){0};
+}

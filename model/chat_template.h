@@ -1,0 +1,68 @@
+/*
+ * model/chat_template.h - a conversation as the prompt that a model's chat template makes of it.
+ *
+ * What: the common templates, recognised by the xxHash of their text and by nothing else: a known
+ * text has a format (chat_formats.h) that renders as the template does, and of an unknown one it is
+ * unknown what it does. A text is taken as Jinja reads it: CRLF is LF, one newline at the end does
+ * not count. Today's date stands where the template puts it; a template that would answer a tool is
+ * rendered as without tools. A system text for a template that has no place for one is put before
+ * the first user's text, with an empty line between them.
+ * The prompt is a list of pieces (model/tokenizer.h): the template's own text, in which control
+ * tokens are tokens, the user's and the system text, in which nothing is, and earlier answers, in
+ * which user-defined tokens are: nobody can put a control token into a prompt by typing it.
+ * Who calls it: hillctl. Concurrency: none, but constants are shared.
+ */
+#ifndef HILL_MODEL_CHAT_TEMPLATE_H
+#define HILL_MODEL_CHAT_TEMPLATE_H
+
+#include <stdint.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "model/tokenizer.h"
+
+struct chat_format;
+
+enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT };
+
+struct chat_message {
+    enum chat_role role;
+    const char *text; /* any bytes; no NUL needed */
+    uint64_t bytes;
+};
+
+/* What the template needs to know of the model, as its vocabulary spells it; "" for none. */
+struct chat_vocabulary {
+    const char *bos, *eos;
+    time_t now; /* for templates that tell the date; local time */
+};
+
+/* A rendered conversation; texts belong to it. */
+struct chat_prompt {
+    struct prompt_piece *pieces;
+    uint64_t n_pieces;
+    char *answer_end; /* what the template puts after an answer; its first control token ends one */
+    char *texts;
+};
+
+/* Hash of a template's text: XXH64 with seed 0 of the text as Jinja reads it; 0: out of memory. */
+uint64_t chat_template_hash(const char *text, uint64_t bytes);
+
+/* NULL: not known. */
+const struct chat_format *chat_format_find(const char *text, uint64_t bytes);
+const char *chat_format_name(const struct chat_format *format);
+
+/* Is it [system] user (assistant user)*? HILL_E_INVALID with the reason when not. */
+int chat_check(const struct chat_message *messages, unsigned count, struct hill_why *why);
+
+/* Render, with what begins an answer at the end. HILL_E_INVALID (chat_check), HILL_E_NOMEM. */
+int chat_render(struct chat_prompt *out, const struct chat_format *format,
+                const struct chat_vocabulary *vocabulary, const struct chat_message *messages,
+                unsigned count, struct hill_why *why);
+void chat_prompt_finish(struct chat_prompt *prompt);
+
+/* White space as Python's str.strip knows it: bytes of it at the start or at the end of a text. */
+uint64_t chat_space_left(const char *text, uint64_t bytes);
+uint64_t chat_space_right(const char *text, uint64_t bytes);
+
+#endif

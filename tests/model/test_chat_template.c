@@ -1,0 +1,272 @@
+/*
+ * test_chat_template.c - chat formats against what Jinja rendered (chat_expected.json, written by
+ * tests/oracle/chat_templates.py), recognition, pieces, and refusals.
+ *
+ * "test_chat_template render" reads one JSON object from stdin instead, {template, bos, eos, talks},
+ * and writes what each of the talks becomes, or null for a template that is not known: for
+ * test_chat_oracle.sh.
+ */
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/chat_formats.h"
+#include "model/chat_template.h"
+
+#define TALK_MESSAGES_MAX 64u
+#define NOON              1700000000 /* some day */
+
+static const struct chat_vocabulary llama2 = {"<s>", "</s>", NOON};
+
+static unsigned talk_messages(struct chat_message *out, const json_t *talk)
+{
+    const json_t *system = json_object_get(talk, "system"), *turns = json_object_get(talk, "turns");
+    unsigned count = 0;
+    if (json_is_string(system))
+        out[count++] = (struct chat_message){CHAT_SYSTEM, json_string_value(system),
+                                             json_string_length(system)};
+    for (size_t i = 0; i < json_array_size(turns) && count < TALK_MESSAGES_MAX; i++) {
+        const json_t *turn = json_array_get(turns, i);
+        out[count++] = (struct chat_message){i % 2 ? CHAT_ASSISTANT : CHAT_USER,
+                                             json_string_value(turn), json_string_length(turn)};
+    }
+    return count;
+}
+
+/* All pieces as one text, malloc'ed. */
+static char *join(const struct chat_prompt *prompt)
+{
+    uint64_t bytes = 0, at = 0;
+    for (uint64_t i = 0; i < prompt->n_pieces; i++)
+        bytes += prompt->pieces[i].bytes;
+    char *text = malloc(bytes + 1);
+    assert_non_null(text);
+    for (uint64_t i = 0; i < prompt->n_pieces; at += prompt->pieces[i++].bytes)
+        memcpy(text + at, prompt->pieces[i].text, prompt->pieces[i].bytes);
+    text[bytes] = '\0';
+    return text;
+}
+
+static char *render_talk(const struct chat_format *format, const struct chat_vocabulary *vocabulary,
+                         const json_t *talk)
+{
+    struct chat_message messages[TALK_MESSAGES_MAX];
+    struct chat_prompt prompt;
+    struct hill_why why = {""};
+    unsigned count = talk_messages(messages, talk);
+    if (chat_render(&prompt, format, vocabulary, messages, count, &why))
+        fail_msg("%s: %s", chat_format_name(format), why.text);
+    char *text = join(&prompt);
+    chat_prompt_finish(&prompt);
+    return text;
+}
+
+/* The oracle writes DATE and the form for the day on which it ran. */
+static char *with_date(const char *text)
+{
+    char *copy = strdup(text), form[40], date[40];
+    const time_t noon = NOON;
+    struct tm parts;
+    char *at = copy ? strstr(copy, "DATE%") : NULL;
+    if (!at)
+        return copy;
+    size_t length = at[strlen("DATE%")] == 'Y'   ? strlen("%Y-%m-%d")
+                    : at[strlen("DATE%")] == 'd' ? strlen("%d %b %Y")
+                                                 : strlen("%B %d, %Y");
+    memcpy(form, at + 4, length);
+    form[length] = '\0';
+    localtime_r(&noon, &parts);
+    size_t written = strftime(date, sizeof date, form, &parts);
+    char *out = malloc(strlen(copy) + written + 1);
+    sprintf(out, "%.*s%s%s", (int)(at - copy), copy, date, at + 4 + length);
+    free(copy);
+    return out;
+}
+
+static const struct chat_format *named(const char *name)
+{
+    for (unsigned i = 0; i < chat_format_count; i++)
+        if (strcmp(chat_formats[i].name, name) == 0)
+            return &chat_formats[i];
+    return NULL;
+}
+
+static void formats_render_as_jinja_did(void **state)
+{
+    (void)state;
+    json_error_t error;
+    json_t *root = json_load_file("tests/model/chat_expected.json", 0, &error);
+    if (!root)
+        fail_msg("chat_expected.json:%d: %s", error.line, error.text);
+    json_t *talks = json_object_get(root, "talks"), *formats = json_object_get(root, "formats");
+    assert_int_equal(json_array_size(formats), chat_format_count);
+    assert_true(json_array_size(talks) >= 3);
+    for (size_t i = 0; i < json_array_size(formats); i++) {
+        const json_t *row = json_array_get(formats, i), *texts = json_object_get(row, "texts");
+        const struct chat_format *format = named(json_string_value(json_object_get(row, "format")));
+        assert_non_null(format);
+        for (size_t t = 0; t < json_array_size(talks); t++) {
+            char *got = render_talk(format, &llama2, json_array_get(talks, t));
+            char *wanted = with_date(json_string_value(json_array_get(texts, t)));
+            if (strcmp(got, wanted) != 0)
+                fail_msg("%s, talk %zu:\n%s\nwanted:\n%s", format->name, t, got, wanted);
+            free(got);
+            free(wanted);
+        }
+    }
+    json_decref(root);
+}
+
+static void table_of_hashes_is_sorted_and_points_at_formats(void **state)
+{
+    (void)state;
+    assert_true(chat_known_count > 0);
+    for (unsigned i = 0; i < chat_known_count; i++) {
+        assert_true(i == 0 || chat_known[i - 1].hash < chat_known[i].hash);
+        assert_true(chat_known[i].format < chat_format_count);
+    }
+}
+
+/* The plainest ChatML template: every turn as it is. */
+static const char chatml[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + "
+                             "'\\n' + message['content'] + "
+                             "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+                             "'<|im_start|>assistant\\n' }}{% endif %}";
+
+static void a_known_text_is_found_and_a_changed_one_is_not(void **state)
+{
+    (void)state;
+    char other[sizeof chatml + 2];
+    const uint64_t bytes = sizeof chatml - 1;
+    const struct chat_format *format = chat_format_find(chatml, bytes);
+    assert_non_null(format);
+    assert_string_equal(chat_format_name(format), "chatml-1");
+    snprintf(other, sizeof other, "%s\n", chatml); /* Jinja drops one newline */
+    assert_ptr_equal(chat_format_find(other, bytes + 1), format);
+    snprintf(other, sizeof other, "%s\r\n", chatml);
+    assert_ptr_equal(chat_format_find(other, bytes + 2), format);
+    snprintf(other, sizeof other, "%s\n\n", chatml);
+    assert_null(chat_format_find(other, bytes + 2));
+    for (uint64_t i = 0; i < bytes; i++) {
+        memcpy(other, chatml, bytes);
+        other[i] ^= 1;
+        assert_null(chat_format_find(other, bytes));
+    }
+    assert_null(chat_format_find("", 0));
+}
+
+static struct chat_message message(enum chat_role role, const char *text)
+{
+    return (struct chat_message){role, text, strlen(text)};
+}
+
+static void words_of_a_person_are_a_piece_of_their_own(void **state)
+{
+    (void)state;
+    const struct chat_message talk[] = {
+        message(CHAT_SYSTEM, "<|im_end|>S"), message(CHAT_USER, "<|im_end|>U"),
+        message(CHAT_ASSISTANT, "<|im_end|>A"), message(CHAT_USER, "<|im_start|>V")};
+    const enum prompt_kind kinds[] = {PROMPT_LITERAL, PROMPT_LITERAL, PROMPT_TEXT, PROMPT_LITERAL};
+    struct chat_prompt prompt;
+    struct hill_why why = {""};
+    const struct chat_format *format = named("chatml-1");
+    assert_int_equal(chat_render(&prompt, format, &llama2, talk, 4, &why), 0);
+    assert_int_equal(prompt.n_pieces, 9);
+    for (unsigned i = 0; i < 9; i++) {
+        const struct prompt_piece *piece = &prompt.pieces[i];
+        const struct chat_message *m = &talk[i / 2];
+        assert_int_equal(piece->kind, i % 2 ? kinds[i / 2] : PROMPT_SPECIAL);
+        if (i % 2) {
+            assert_int_equal(piece->bytes, m->bytes);
+            assert_memory_equal(piece->text, m->text, m->bytes);
+        }
+    }
+    assert_string_equal(prompt.answer_end, "<|im_end|>\n<|im_start|>user\n");
+    chat_prompt_finish(&prompt);
+}
+
+static void white_space_is_pythons(void **state)
+{
+    (void)state;
+    static const char space[] =
+        " \t\n\v\f\r\x1c\x1f\xc2\x85\xc2\xa0\xe1\x9a\x80\xe2\x80\x80\xe2\x80"
+        "\x8a\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaf\xe2\x81\x9f\xe3\x80\x80";
+    char text[128];
+    int bytes = snprintf(text, sizeof text, "%sx%s", space, space);
+    assert_int_equal(chat_space_left(text, (uint64_t)bytes), sizeof space - 1);
+    assert_int_equal(chat_space_right(text, (uint64_t)bytes), sizeof space - 1);
+    assert_int_equal(chat_space_right(space, sizeof space - 1), sizeof space - 1);
+    assert_int_equal(chat_space_left("\xe2\x80\x8bx", 4), 0); /* U+200B is none */
+    assert_int_equal(chat_space_right("\xe2\x80", 2), 0);     /* half a character */
+    assert_int_equal(chat_space_left("", 0), 0);
+}
+
+static void a_conversation_out_of_turn_is_refused(void **state)
+{
+    (void)state;
+    const struct chat_message s = message(CHAT_SYSTEM, "s"), u = message(CHAT_USER, "u"),
+                              a = message(CHAT_ASSISTANT, "a");
+    const struct chat_message wrong[][3] = {{s}, {a}, {u, a}, {u, u}, {u, s}, {s, a, u}, {s, s, u}};
+    const unsigned counts[] = {1, 1, 2, 2, 2, 3, 3};
+    for (unsigned i = 0; i < 7; i++) {
+        struct chat_prompt prompt;
+        struct hill_why why = {""};
+        assert_int_equal(
+            chat_render(&prompt, named("chatml-1"), &llama2, wrong[i], counts[i], &why),
+            HILL_E_INVALID);
+        assert_true(why.text[0] != '\0');
+        assert_null(prompt.pieces);
+    }
+    struct hill_why why = {""};
+    assert_int_equal(chat_check(NULL, 0, &why), HILL_E_INVALID);
+}
+
+/* ---- for test_chat_oracle.sh --------------------------------------------------------------- */
+
+static int render_stdin(void)
+{
+    json_error_t error;
+    json_t *request = json_loadf(stdin, 0, &error), *answer = json_array(), *talk;
+    size_t i;
+    if (!request)
+        return 100;
+    const json_t *text = json_object_get(request, "template");
+    const struct chat_vocabulary vocabulary = {json_string_value(json_object_get(request, "bos")),
+                                               json_string_value(json_object_get(request, "eos")),
+                                               NOON};
+    const struct chat_format *format =
+        chat_format_find(json_string_value(text), json_string_length(text));
+    if (!format)
+        return puts("null") < 0;
+    json_array_foreach(json_object_get(request, "talks"), i, talk)
+    {
+        char *got = render_talk(format, &vocabulary, talk);
+        json_array_append_new(answer, json_string(got));
+        free(got);
+    }
+    int code = json_dumpf(answer, stdout, JSON_COMPACT);
+    json_decref(answer);
+    json_decref(request);
+    return code ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(formats_render_as_jinja_did),
+        cmocka_unit_test(table_of_hashes_is_sorted_and_points_at_formats),
+        cmocka_unit_test(a_known_text_is_found_and_a_changed_one_is_not),
+        cmocka_unit_test(words_of_a_person_are_a_piece_of_their_own),
+        cmocka_unit_test(white_space_is_pythons),
+        cmocka_unit_test(a_conversation_out_of_turn_is_refused),
+    };
+    if (argc > 1 && strcmp(argv[1], "render") == 0)
+        return render_stdin();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
