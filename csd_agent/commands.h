@@ -37,8 +37,8 @@ struct data_plane {
     /* set by the owner before the first turn */
     struct kv_geometry geometry;
     uint32_t n_sequences, epoch;
-    struct shm_ring_end command, background, score, completion;
-    struct shm_arena staging; /* a view */
+    struct shm_ring_end *command, *background, *score, *completion; /* the owner's, open */
+    struct shm_arena *staging;                                      /* the owner's view */
     struct cold_pool *pool;
     uint8_t *key_windows; /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
     uint32_t key_window_bytes;
@@ -71,7 +71,7 @@ int data_plane_write_directory(struct data_plane *plane, struct hill_why *why);
  * HILL_E_DAMAGED, HILL_E_TIMEOUT (an output ring was not drained), HILL_E_CANCELLED (stopping). */
 int data_plane_turn(struct data_plane *plane);
 
-/* Close the ring ends; the pool is the caller's. Safe on a zeroed struct. */
+/* Drop what is held back; rings and pool are the caller's. Safe on a zeroed struct. */
 void data_plane_close(struct data_plane *plane);
 
 #endif

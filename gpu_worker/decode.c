@@ -120,6 +120,7 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         {&e->step_activated, 4 * rows * e->act_stride},
         {&e->step_branch, engine_norms_branches(e) ? 4 * rows * e->hidden_stride : 0},
         {&e->step_keys, engine_norms_heads(e) ? rows * e->entry_bytes : 0},
+        {&e->step_quantised, e->quantised ? 2 * 4 * rows * quant_stride(e) : 0},
         {&e->partial, 4 * rows * tiles * e->hp.n_heads * (padded + 16)},
         {&e->counters, COUNTER_BYTES},
     };
@@ -188,8 +189,9 @@ static void release_hot(struct engine *e)
 
 void decode_release(struct engine *e)
 {
-    struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->step_branch,
-                                       &e->step_keys,     &e->partial,        &e->counters};
+    struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->step_quantised,
+                                       &e->step_branch,   &e->step_keys,      &e->partial,
+                                       &e->counters};
     struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->step_guess, &e->items,
                                       &e->lists, &e->fresh, &e->logits, &e->uploads};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
@@ -208,12 +210,12 @@ void decode_release(struct engine *e)
 
 uint64_t decode_bytes(const struct engine *e)
 {
-    return e->step_attended.bytes + e->step_activated.bytes + e->step_branch.bytes +
-           e->step_keys.bytes + e->partial.bytes + e->counters.bytes + e->x.device.bytes +
-           e->turn.device.bytes + e->step_q.device.bytes + e->step_guess.device.bytes +
-           e->items.device.bytes + e->lists.device.bytes + e->fresh.device.bytes +
-           e->logits.device.bytes + e->halves[0].entries.bytes + e->halves[0].list.bytes +
-           e->halves[1].entries.bytes + e->halves[1].list.bytes;
+    return e->step_attended.bytes + e->step_activated.bytes + e->step_quantised.bytes +
+           e->step_branch.bytes + e->step_keys.bytes + e->partial.bytes + e->counters.bytes +
+           e->x.device.bytes + e->turn.device.bytes + e->step_q.device.bytes +
+           e->step_guess.device.bytes + e->items.device.bytes + e->lists.device.bytes +
+           e->fresh.device.bytes + e->logits.device.bytes + e->halves[0].entries.bytes +
+           e->halves[0].list.bytes + e->halves[1].entries.bytes + e->halves[1].list.bytes;
 }
 
 int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, uint32_t count,
@@ -300,6 +302,12 @@ static uint32_t guess_panels(const struct engine *e, const struct step_launch *s
     return s->guess ? (e->hp.n_heads * e->hp.head_dim + 15) / 16 : 0;
 }
 
+/* Tasks that make the input of a product int8; as decode.cl's count_quant_tasks. */
+static uint32_t quant_tasks(const struct step_launch *s, const struct matrix *m)
+{
+    return m->quantised ? s->n_rows * ((m->k / 32 + QUANT_BLOCKS - 1) / QUANT_BLOCKS) : 0;
+}
+
 static uint32_t count_tasks(const struct engine *e, const struct step_launch *s, enum phase phase)
 {
     /* as decode.cl's HEAD_BLOCKS */
@@ -313,6 +321,17 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
         return s->n_tiles * ((e->hp.n_kv_heads + block - 1) / block);
     case PHASE_COMBINE:
         return s->n_rows * e->hp.n_heads;
+    case PHASE_QUANT_OUTPUT:
+        return quant_tasks(s, &s->layer->output);
+    case PHASE_QUANT_GATE_UP:
+        return quant_tasks(s, &s->layer->gate_up);
+    case PHASE_QUANT_DOWN:
+        return quant_tasks(s, &s->layer->down);
+    case PHASE_QUANT_QKV:
+        return (s->next ? quant_tasks(s, &s->next->qkv) : 0) +
+               (s->guess ? quant_tasks(s, &s->guess->qkv) : 0);
+    case PHASE_QUANT_LOGITS:
+        return s->next ? 0 : quant_tasks(s, &e->output);
     case PHASE_OUTPUT:
         return s->layer->output.panels;
     case PHASE_JOIN_ATTENTION:
@@ -335,7 +354,7 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
 
 #define ARG_WEIGHTS(m, n)                                                                          \
     ARG_BUFFER((m)->buffer), ARG_BUFFER((m)->bias), ARG_U32(n), ARG_U32((m)->k),                   \
-        ARG_U32((m)->f16), ARG_U32((m)->panels)
+        ARG_U32((m)->quantised), ARG_U32((m)->panels)
 #define ARG_HEADS(e, w, layer)                                                                     \
     ARG_BUFFER((w)->q_norm), ARG_BUFFER((w)->k_norm), ARG_U32(first_turn(e, layer)),               \
         ARG_U32(rotated_dims(e, layer))
@@ -379,6 +398,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(e->items.device.mem),
         ARG_BUFFER(s->uploads),
         ARG_BUFFER(e->lists.device.mem),
+        {sizeof(cl_mem), e->quantised ? &e->step_quantised.mem : &e->step_activated.mem},
         ARG_U32(s->n_rows),
         ARG_U32(e->gpu_slots + 1),
         ARG_U32(s->n_tiles),
@@ -400,7 +420,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(e->counters.mem),
     };
     const struct launch launch = {
-        e->kernels[0][KERNEL_STEP], "decode_step", 0, {size, 1}, s->event, s->after};
+        e->kernels[KERNEL_STEP], "decode_step", 0, {size, 1}, s->event, s->after};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -441,8 +461,9 @@ static int launch_alone(struct engine *e, const struct layer_weights *next, uint
                             .staging = e->fresh.device.mem,
                             .uploads = e->items.device.mem,
                             .n_rows = n_rows};
-    int rc =
-        launch_step(e, &s, next ? PHASE_QKV : PHASE_LOGITS, next ? PHASE_HEADS : PHASE_LOGITS, why);
+    /* the phase before it makes its input int8 */
+    int rc = launch_step(e, &s, next ? PHASE_QUANT_QKV : PHASE_QUANT_LOGITS,
+                         next ? PHASE_HEADS : PHASE_LOGITS, why);
     if (!rc)
         rc = pull_results(e, next ? 0 : e->hp.n_layers, n_rows, why);
     return rc ? rc : cldevice_check(clFlush(e->queue), "the device failed", why);

@@ -126,7 +126,7 @@ uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_sl
 }
 
 /* 0 for an arena that cannot be. */
-static uint64_t staging_bytes(const struct kv_plan_input *in, uint32_t slots)
+uint64_t kv_plan_staging_bytes(const struct kv_plan_input *in, uint32_t slots)
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t arena = shm_arena_bytes(slots, kv_entry_bytes(g));
@@ -209,7 +209,7 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
     out->staging_slots = smaller((n + 1 + (in->speculates ? n : 0)) * k +
                                      n * smaller(in->selection.window, in->ctx_tokens),
                                  UINT32_MAX);
-    out->staging_bytes = staging_bytes(in, out->staging_slots);
+    out->staging_bytes = kv_plan_staging_bytes(in, out->staging_slots);
     out->tables_bytes = segment_tables(in, lists, k);
     out->private_bytes = private_tables(in, lists, k);
     out->block_bytes =

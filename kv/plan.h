@@ -52,6 +52,9 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
 
 #define KV_MAX_SEQUENCES 64u
 
+/* The staging segment's payload: an arena of that many slots, and the key windows behind it. 0: out
+ * of range. */
+uint64_t kv_plan_staging_bytes(const struct kv_plan_input *in, uint32_t staging_slots);
 /* Where the key windows lie in the staging segment's payload (kv/plane.h). */
 uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_slots);
 

@@ -1,0 +1,212 @@
+/*
+ * tests/cpu_scorer/pipeline_rig.c - the rig's memory, rings, hooks and threads: start, profile, stop.
+ */
+#include "tests/cpu_scorer/pipeline_rig.h"
+
+static const uint32_t rig_capacities[RING_COUNT] = {
+    [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 11,      [RING_SELECTION] = 1u << 16,
+    [RING_COMMAND] = 1u << 12,    [RING_BACKGROUND] = 1u << 13, [RING_SCORE] = 1u << 10,
+    [RING_COMPLETION] = 1u << 10,
+};
+
+static bool rig_interrupted(void *context)
+{
+    struct rig *r = context;
+    if (atomic_exchange_explicit(&r->ask_profile, false, memory_order_acquire))
+        scorer_ask_profile(r->pipeline, CLOCK_MS(1000));
+    uint32_t beta = atomic_exchange_explicit(&r->set_beta, 0, memory_order_relaxed);
+    if (beta)
+        scorer_set_beta(r->pipeline, beta / 100.0);
+    return atomic_load_explicit(&r->interrupt, memory_order_acquire);
+}
+
+static void rig_profiled(void *context, const struct scorer_profile *profile)
+{
+    struct rig *r = context;
+    r->profile = *profile;
+    /* release: pairs with the acquire in rig_profile */
+    atomic_store_explicit(&r->profiled, true, memory_order_release);
+}
+
+static void rig_stats(void *context, const struct scorer_stats *stats)
+{
+    ((struct rig *)context)->stats = *stats; /* the SEQ_STATS record publishes it */
+}
+
+static void rig_failure(void *context, int code, const char *text, uint64_t request_id)
+{
+    (void)code;
+    (void)text;
+    (void)request_id;
+    atomic_fetch_add_explicit(&((struct rig *)context)->n_failures, 1, memory_order_relaxed);
+}
+
+static void rig_work_done(void *context, uint64_t count)
+{
+    struct rig *r = context;
+    struct scorer_stats live[RIG_SEQUENCES];
+    (void)count;
+    uint32_t n = scorer_live_stats(r->pipeline, live, RIG_SEQUENCES);
+    if (n == RIG_SEQUENCES)
+        assert_true(live[0].request_id != live[1].request_id);
+    if (n)
+        atomic_store_explicit(&r->hot_now, live[0].hot.tokens, memory_order_relaxed);
+    if (n > atomic_load_explicit(&r->live_most, memory_order_relaxed)) /* single writer */
+        atomic_store_explicit(&r->live_most, n, memory_order_relaxed);
+}
+
+static void *rig_pipeline_main(void *arg)
+{
+    struct rig *r = arg;
+    r->run_result = scorer_run(r->pipeline);
+    return NULL;
+}
+
+static void *rig_memory(uint64_t bytes)
+{
+    void *memory;
+    assert_int_equal(posix_memalign(&memory, 4096, bytes), 0);
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static void rig_open_ring(struct rig *r, enum layout_ring ring)
+{
+    static const enum layout_party from[RING_COUNT] = {
+        PARTY_GPU, PARTY_GPU, PARTY_SCORER, PARTY_SCORER, PARTY_SCORER, PARTY_AGENT, PARTY_AGENT};
+    static const enum layout_party to[RING_COUNT] = {PARTY_SCORER, PARTY_SCORER, PARTY_GPU,
+                                                     PARTY_AGENT,  PARTY_AGENT,  PARTY_SCORER,
+                                                     PARTY_SCORER};
+    uint64_t bytes = shm_ring_bytes(rig_capacities[ring]);
+    struct shm_ring_end *other = ring < RING_COMMAND ? r->gpu : r->agent->ends;
+    bool produces = from[ring] == PARTY_SCORER;
+    r->ring_memory[ring] = rig_memory(bytes);
+    assert_int_equal(shm_ring_init(r->ring_memory[ring], rig_capacities[ring], UINT32_MAX - 3), 0);
+    if (!r->csd && ring >= RING_COMMAND)
+        return;
+    struct shm_doorbell *own = &r->bells[PARTY_SCORER];
+    struct shm_doorbell *peer = &r->bells[produces ? to[ring] : from[ring]];
+    assert_int_equal(
+        shm_ring_open(&r->scorer[ring], r->ring_memory[ring], bytes, produces, own, peer), 0);
+    assert_int_equal(shm_ring_open(&other[ring], r->ring_memory[ring], bytes, !produces, peer, own),
+                     0);
+}
+
+struct scorer_config rig_config(const struct rig_options *o)
+{
+    return (struct scorer_config){
+        .geometry = rig_geometry,
+        .epoch = RIG_EPOCH,
+        .ctx_tokens = RIG_CTX,
+        .n_sequences = RIG_SEQUENCES,
+        .threads = 2,
+        .block_tokens = 32,
+        .gpu_slots = RIG_GPU_SLOTS,
+        .hot_blocks = o->hot_blocks ? o->hot_blocks : 120,
+        .demote_slots = 1000,
+        .beta = o->beta,
+        .placement = o->placement,
+        .pin = o->pin,
+        .adapts = o->adapts,
+        .margin = 0.5, /* so that much moves */
+        .cpu_gb_per_s = o->cpu_gb_per_s,
+        .csd = o->csd,
+        .speculates = o->speculates,
+        .stripe_slots = RIG_STRIPE,
+        .n_stripes = o->n_stripes ? o->n_stripes : RIG_STRIPES,
+        .score = o->score ? o->score : kv_score_reference,
+        .policy = o->policy,
+        .mass = kv_mass_choose(o->mass ? o->mass : "auto"),
+        .key_window_bytes = kv_policy_reads_keys(o->policy) ? 8192 : 0,
+        .agent_deadline_ns = CLOCK_MS(o->agent_deadline_ms ? o->agent_deadline_ms : 60000)};
+}
+
+struct rig *rig_start(const struct rig_options *o)
+{
+    struct rig *r = calloc(1, sizeof *r);
+    struct scorer_config config = rig_config(o);
+    struct hill_why why = {""};
+    hill_log_init("rig", HILL_LOG_ERROR);
+    r->csd = o->csd;
+    r->reads_hot = o->reads_hot;
+    r->agent = calloc(1, sizeof *r->agent);
+    r->agent->bell = &r->bells[PARTY_AGENT];
+    r->agent->random = 99;
+    r->agent->wrong_score_position = r->agent->damaged_position = UINT32_MAX;
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        rig_open_ring(r, (enum layout_ring)ring);
+    uint64_t staging = shm_arena_bytes(RIG_STAGING, RIG_ENTRY);
+    r->staging_memory = rig_memory(staging);
+    assert_int_equal(shm_arena_init(r->staging_memory, RIG_STAGING, RIG_ENTRY), 0);
+    assert_int_equal(shm_arena_own(&r->staging, r->staging_memory, staging), 0);
+    assert_int_equal(shm_arena_view(&r->staging_view, r->staging_memory, staging), 0);
+    assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
+    struct hkm_config tables = {rig_geometry, RIG_CTX, RIG_SEQUENCES, RIG_GPU_SLOTS,
+                                config.hot_blocks};
+    struct scorer_io io = {
+        .rings = r->scorer, .bell = &r->bells[PARTY_SCORER], .staging = &r->staging};
+    if (config.key_window_bytes)
+        io.key_windows = r->windows = rig_memory(KV_KEY_WINDOWS * config.key_window_bytes);
+    r->agent->windows = io.key_windows;
+    r->agent->window_bytes = config.key_window_bytes;
+    r->agent->key_bytes = kv_plane_key_bytes(&rig_geometry, o->policy);
+    io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
+    io.hot = r->hot_memory = rig_memory(io.hot_bytes);
+    struct scorer_hooks hooks = {r,           rig_interrupted, rig_stats,
+                                 rig_failure, rig_work_done,   rig_profiled};
+    if (scorer_create(&r->pipeline, &config, &io, &hooks, &why))
+        fail_msg("scorer_create: %s", why.text);
+    assert_int_equal(pthread_create(&r->pipeline_thread, NULL, rig_pipeline_main, r), 0);
+    if (r->csd)
+        assert_int_equal(pthread_create(&r->agent_thread, NULL, rig_agent_main, r->agent), 0);
+    return r;
+}
+
+const struct scorer_profile *rig_profile(struct rig *r)
+{
+    int64_t deadline = clock_deadline_ms(60000);
+    atomic_store_explicit(&r->profiled, false, memory_order_relaxed);
+    atomic_store_explicit(&r->ask_profile, true, memory_order_release);
+    shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+    while (!atomic_load_explicit(&r->profiled, memory_order_acquire) && clock_now_ns() < deadline)
+        shm_doorbell_wait(&r->bells[PARTY_GPU], shm_doorbell_read(&r->bells[PARTY_GPU]),
+                          clock_deadline_ms(1), 0);
+    assert_true(atomic_load_explicit(&r->profiled, memory_order_acquire));
+    return &r->profile;
+}
+
+/* Interrupt the pipeline, as a Configure would; its return code. */
+static int rig_interrupt(struct rig *r)
+{
+    atomic_store_explicit(&r->interrupt, true, memory_order_release);
+    shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+    pthread_join(r->pipeline_thread, NULL);
+    return r->run_result;
+}
+
+void rig_stop(struct rig *r)
+{
+    struct hill_why why = {""};
+    assert_int_equal(rig_interrupt(r), HILL_E_CANCELLED);
+    if (hkm_audit(scorer_tables(r->pipeline), &why))
+        fail_msg("audit: %s", why.text);
+    atomic_store_explicit(&r->agent->stop, true, memory_order_release);
+    shm_doorbell_ring(&r->bells[PARTY_AGENT]);
+    if (r->csd)
+        pthread_join(r->agent_thread, NULL);
+    scorer_destroy(r->pipeline);
+    for (int ring = 0; ring < RING_COUNT; ring++) {
+        shm_ring_close(&r->scorer[ring]);
+        shm_ring_close(&r->gpu[ring]);
+        shm_ring_close(&r->agent->ends[ring]);
+        free(r->ring_memory[ring]);
+    }
+    shm_arena_finish(&r->staging);
+    shm_arena_finish(&r->staging_view);
+    shm_arena_finish(&r->agent->staging);
+    free(r->staging_memory);
+    free(r->hot_memory);
+    free(r->windows);
+    free(r->agent);
+    free(r);
+}

@@ -1,0 +1,274 @@
+/*
+ * tests/cpu_scorer/rig_agent.c - the fake agent's answers, a function a record, and its thread.
+ */
+#include "tests/cpu_scorer/rig_agent.h"
+
+uint32_t rig_random(uint64_t *state, uint32_t below)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33) % below;
+}
+
+static bool agent_stopping(struct rig_agent *a)
+{
+    return atomic_load_explicit(&a->stop, memory_order_acquire); /* pairs with rig_stop */
+}
+
+/* Push, waiting for credits. */
+static void agent_push(struct rig_agent *a, enum layout_ring ring, uint32_t type,
+                       const void *record, uint32_t bytes)
+{
+    while (!agent_stopping(a) &&
+           shm_ring_push(&a->ends[ring], type, record, bytes) == HILL_E_WOULD_BLOCK)
+        shm_doorbell_wait(a->bell, shm_doorbell_read(a->bell), clock_deadline_ms(1), 0);
+}
+
+static void agent_complete(struct rig_agent *a, const struct record_header *header, uint64_t tag,
+                           uint32_t command, int32_t status, uint32_t count, uint32_t detail)
+{
+    struct record_completion c = {.header = *header,
+                                  .tag = tag,
+                                  .command = command,
+                                  .status = status,
+                                  .count = count,
+                                  .detail = detail,
+                                  .flash_read_bytes = 1000,
+                                  .flash_write_bytes = 100,
+                                  .link_kv_bytes = 10 * count,
+                                  .link_key_bytes = command == RECORD_READ_KEYS ? detail : 0};
+    bool slow = atomic_load_explicit(&a->slow, memory_order_relaxed);
+    if ((command == RECORD_DEMOTE && a->n_late < 8 && (slow || rig_random(&a->random, 2))) ||
+        (command == RECORD_TRIM && slow)) {
+        assert_true(a->n_late < 8);
+        a->late[a->n_late++] = c;
+        return;
+    }
+    agent_push(a, RING_COMPLETION, RECORD_COMPLETION, &c, sizeof c);
+}
+
+static void agent_send_late(struct rig_agent *a)
+{
+    while (a->n_late) {
+        uint32_t i = rig_random(&a->random, a->n_late);
+        struct record_completion c = a->late[i];
+        a->late[i] = a->late[--a->n_late];
+        agent_push(a, RING_COMPLETION, RECORD_COMPLETION, &c, sizeof c);
+    }
+}
+
+static void agent_demote(struct rig_agent *a, const struct record_demote *r)
+{
+    const uint8_t *at = (const uint8_t *)r;
+    struct demote_parts parts;
+    record_demote_parts(&parts, &rig_geometry, r->first_slot, r->n_slots);
+    const uint32_t *named = (const uint32_t *)(at + parts.total);
+    assert_true(r->scattered ||
+                r->first_slot / RIG_STRIPE == (r->first_slot + r->n_slots - 1) / RIG_STRIPE);
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        struct rig_slot *s = &a->slots[r->scattered ? named[i] : r->first_slot + i];
+        /* only a copy of what has moved up is written over before it is trimmed */
+        assert_true(s->written == r->scattered && !s->committed);
+        assert_true(!r->scattered ||
+                    (s->sequence == r->header.sequence && s->layer == r->header.layer));
+        atomic_fetch_add_explicit(&a->reused, r->scattered, memory_order_relaxed); /* a count */
+        *s = (struct rig_slot){.written = true,
+                               .sequence = r->header.sequence,
+                               .layer = r->header.layer,
+                               .position = ((const uint32_t *)(at + parts.positions))[i]};
+        memcpy(s->entry, at + parts.entries + i * RIG_ENTRY, RIG_ENTRY);
+        if (a->key_bytes && a->key_bytes < 2 * RIG_DIMS) /* parts of keys */
+            memcpy(s->mantissas, at + parts.digests + i * a->key_bytes, a->key_bytes);
+        else
+            kv_digest_get(&rig_geometry, at + parts.digests, r->first_slot % 16 + i, s->mantissas,
+                          s->exponents);
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_DEMOTE, 0, r->n_slots, 0);
+}
+
+static void agent_commit(struct rig_agent *a, const struct record_commit *r)
+{
+    const uint32_t *slots = (const uint32_t *)(r + 1);
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        assert_true(a->slots[slots[i]].written);
+        assert_false(a->slots[slots[i]].committed);
+        a->slots[slots[i]].committed = true;
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_COMMIT, 0, r->n_slots, 0);
+}
+
+static void agent_release(struct rig_agent *a, const struct record_release *r)
+{
+    const uint32_t *slots = (const uint32_t *)(r + 1);
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        struct rig_slot *s = &a->slots[slots[i]];
+        assert_true(s->committed && s->sequence == r->header.sequence &&
+                    s->layer == r->header.layer);
+        s->committed = false;
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_RELEASE, 0, r->n_slots, 0);
+}
+
+static uint16_t agent_score(struct rig_agent *a, const struct kv_query *query,
+                            const struct rig_slot *s)
+{
+    uint16_t score;
+    uint8_t group[1024];
+    assert_true(kv_group_bytes(&rig_geometry) <= sizeof group);
+    kv_digest_put(&rig_geometry, group, 0, s->mantissas, s->exponents);
+    kv_score_reference(&rig_geometry, query, group, 1, &score);
+    if (s->position == atomic_load_explicit(&a->wrong_score_position, memory_order_relaxed))
+        score = 0xfff0;
+    return score;
+}
+
+static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
+{
+    const int8_t *mantissas = (const int8_t *)(r + 1);
+    struct kv_query query = {mantissas, (const uint8_t *)mantissas + RIG_DIMS, r->importance};
+    uint32_t total = 0;
+    struct {
+        struct record_score_block block;
+        struct score_tuple tuples[RIG_STRIPE];
+    } out;
+    for (uint32_t base = 0; base < RIG_STRIPE * RIG_STRIPES; base += r->block_tokens) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < r->block_tokens; i++) {
+            const struct rig_slot *s = &a->slots[base + i];
+            if (s->committed && s->sequence == r->header.sequence && s->layer == r->header.layer)
+                out.tuples[n++] = (struct score_tuple){(uint16_t)i, agent_score(a, &query, s)};
+        }
+        if (n == 0)
+            continue;
+        out.block = (struct record_score_block){.header = r->header,
+                                                .query_id = r->query_id,
+                                                .stripe = base / RIG_STRIPE,
+                                                .first_slot = base % RIG_STRIPE,
+                                                .n = n,
+                                                .version = SCORE_BLOCK_VERSION,
+                                                .planes = 1};
+        agent_push(a, RING_SCORE, RECORD_SCORE_BLOCK, &out,
+                   (uint32_t)(sizeof out.block + n * sizeof out.tuples[0]));
+        total += n;
+    }
+    assert_int_equal(total, r->expected);
+    agent_complete(a, &r->header, r->query_id, RECORD_AGENT_QUERY, 0, total, 0);
+}
+
+static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
+{
+    const struct fetch_item *items = (const struct fetch_item *)(r + 1);
+    uint32_t damaged = atomic_load_explicit(&a->damaged_position, memory_order_relaxed);
+    int32_t status = 0;
+    for (uint32_t i = 0; i < r->n_entries; i++) {
+        const struct rig_slot *s = &a->slots[items[i].cold_slot];
+        assert_true(s->committed && s->position == items[i].position);
+        assert_int_equal(shm_arena_generation(&a->staging, items[i].staging_slot),
+                         items[i].generation);
+        memcpy(shm_arena_slot(&a->staging, items[i].staging_slot), s->entry, RIG_ENTRY);
+        if (s->position == damaged)
+            status = HILL_E_DAMAGED;
+    }
+    agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
+}
+
+/* Keys as the pool's plane has them: in pages of the file, a range's pages after the other's. */
+static void agent_read_keys(struct rig_agent *a, const struct record_read_keys *r)
+{
+    const struct key_range *ranges = (const struct key_range *)(r + 1);
+    uint8_t *at = a->windows + r->window * a->window_bytes;
+    uint32_t used = 0, key_bytes = a->key_bytes;
+    bool whole = key_bytes == 2 * RIG_DIMS;
+    for (uint32_t i = 0; i < r->n_ranges; i++) {
+        uint32_t first = ranges[i].first_slot, n = ranges[i].n_slots;
+        uint32_t skip = first % RIG_STRIPE * key_bytes % 4096;
+        assert_int_equal(first / RIG_STRIPE, (first + n - 1) / RIG_STRIPE);
+        uint32_t end = first + n - 1; /* one from there on is committed */
+        while (!a->slots[end].committed && end % RIG_STRIPE != RIG_STRIPE - 1)
+            end++;
+        assert_true(a->slots[end].committed);
+        for (uint32_t j = 0; j < n; j++) {
+            const struct rig_slot *s = &a->slots[first + j];
+            if (s->written)
+                assert_true(s->sequence == r->header.sequence && s->layer == r->header.layer);
+            memcpy(at + used + skip + j * key_bytes, whole ? (const void *)s->entry : s->mantissas,
+                   key_bytes);
+        }
+        used += (skip + n * key_bytes + 4095) / 4096 * 4096;
+    }
+    assert_true(used <= a->window_bytes);
+    agent_complete(a, &r->header, r->tag, RECORD_READ_KEYS, 0, r->n_ranges, used);
+}
+
+static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r)
+{
+    for (uint32_t i = 0; i < a->n_late; i++) /* its own demotions are over by then */
+        assert_true(a->late[i].header.sequence != r->header.sequence);
+    for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
+        if (a->slots[i].sequence == r->header.sequence)
+            a->slots[i].written = a->slots[i].committed = false;
+    agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
+}
+
+/* Take one record; false when there is none. */
+static bool agent_take(struct rig_agent *a, enum layout_ring ring)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    if (shm_ring_peek(&a->ends[ring], &type, &payload, &bytes))
+        return false;
+    assert_int_equal(record_check(type, payload, bytes, &rig_geometry, RIG_SEQUENCES, NULL), 0);
+    if (type == RECORD_DEMOTE)
+        agent_demote(a, payload);
+    else if (type == RECORD_COMMIT)
+        agent_commit(a, payload);
+    else if (type == RECORD_RELEASE)
+        agent_release(a, payload);
+    else if (type == RECORD_AGENT_QUERY)
+        agent_query(a, payload);
+    else if (type == RECORD_FETCH)
+        agent_fetch(a, payload);
+    else if (type == RECORD_READ_KEYS)
+        agent_read_keys(a, payload);
+    else
+        agent_trim_sequence(a, payload);
+    shm_ring_release(&a->ends[ring]);
+    return true;
+}
+
+/* A DEMOTE may write to slots that a RELEASE on the other ring frees, which was published before
+ * it: once the DEMOTE is seen the RELEASE is there too, and goes first. */
+static bool agent_take_background(struct rig_agent *a)
+{
+    uint32_t type, bytes;
+    const void *payload;
+    if (shm_ring_peek(&a->ends[RING_BACKGROUND], &type, &payload, &bytes))
+        return false;
+    while (agent_take(a, RING_COMMAND))
+        continue;
+    return agent_take(a, RING_BACKGROUND);
+}
+
+void *rig_agent_main(void *arg)
+{
+    struct rig_agent *a = arg;
+    static const uint8_t key[100] = "raw key bytes";
+    while (!agent_stopping(a)) {
+        uint32_t seen = shm_doorbell_read(a->bell);
+        bool moved = false;
+        if (!atomic_load_explicit(&a->silent, memory_order_relaxed)) {
+            if (atomic_exchange_explicit(&a->leak, false, memory_order_relaxed))
+                agent_push(a, RING_COMPLETION, 99, key, sizeof key);
+            moved = agent_take(a, RING_COMMAND);
+            if (rig_random(&a->random, 3)) /* bulk waits for urgent work, and sometimes longer */
+                moved |= agent_take_background(a);
+            else
+                moved = true;
+        }
+        if ((!rig_random(&a->random, 6) || !moved) &&
+            !atomic_load_explicit(&a->slow, memory_order_relaxed))
+            agent_send_late(a);
+        if (!moved)
+            shm_doorbell_wait(a->bell, seen, clock_deadline_ms(5), 0);
+    }
+    return NULL;
+}
