@@ -155,7 +155,7 @@ static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
            mass_tables(g, fine * KV_CHUNK_FINE, 1);
 }
 
-/* What reading cold keys takes (cpu_scorer/evaluate_keys.c): n ranges, windows, a window's pieces.
+/* What reading cold keys takes (cpu_scorer/key_reader.c): n ranges, windows, a window's pieces.
  */
 static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges)
 {
