@@ -1,0 +1,473 @@
+/* proto/options_hill.c - see options_hill.h. */
+#include "proto/options_hill.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kv/score.h"
+
+#define MAX_TOKENS    16777216 /* of a context: KV_MAX_TOKENS */
+#define MAX_PARALLEL  64
+#define MAX_MIB       1073741824
+#define SMALLEST_SIZE 0.0009765625 /* 1 KiB */
+
+const struct option_spec hill_common_specs[] = {
+    {.name = "run-dir",
+     .type = OPTION_PATH,
+     .value = "DIR",
+     .unset_help = "${XDG_RUNTIME_DIR:-/tmp}/hillinfer-UID",
+     .help = "folder of the running pipeline: sockets and lock; one pipeline a folder"},
+    {.name = "log-level",
+     .type = OPTION_CHOICE,
+     .choices = "error|warn|info|debug",
+     .fallback = "info",
+     .value = "LEVEL",
+     .help = "how much to say on stderr"},
+};
+const unsigned hill_common_count = sizeof hill_common_specs / sizeof hill_common_specs[0];
+
+const struct option_spec hill_pipeline_specs[] = {
+    {.name = "model",
+     .letter = "m",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "the model, a GGUF file (required)"},
+    {.name = "ctx-size",
+     .letter = "c",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = MAX_TOKENS,
+     .fallback = "0",
+     .value = "TOKENS",
+     .help =
+         "context, prompt and answer together; 0: what the model was trained with, at most 131072"},
+    {.name = "threads",
+     .letter = "t",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1024,
+     .fallback = "0",
+     .value = "N",
+     .help = "threads that score on the CPU; 0: one for each CPU"},
+    {.name = "batch-size",
+     .letter = "b",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 4096,
+     .fallback = "256",
+     .value = "TOKENS",
+     .help = "tokens of one chunk of the prefill"},
+    {.name = "parallel",
+     .letter = "np",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = MAX_PARALLEL,
+     .fallback = "1",
+     .value = "N",
+     .help = "requests that run at the same time, each with the whole context; others wait"},
+    {.name = "policy",
+     .type = OPTION_CHOICE,
+     .choices = "full|hillinfer|h2o|leoam|prefetch|oracle",
+     .fallback = "hillinfer",
+     .value = "NAME",
+     .help = "how KV entries are evaluated and moved"},
+    {.name = "alpha",
+     .type = OPTION_REAL,
+     .min = 0,
+     .min_open = true,
+     .max = 1,
+     .fallback = "0.2",
+     .value = "SHARE",
+     .help = "share of the context that a query attends to"},
+    {.name = "budget",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = MAX_TOKENS,
+     .value = "TOKENS",
+     .help = "tokens that a query attends to, sinks and window included, instead of --alpha"},
+    {.name = "beta",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1e6,
+     .choices = "auto",
+     .fallback = "auto",
+     .value = "RATIO",
+     .help =
+         "hot entries for each cold one; auto: from the speeds of both sides (hillctl profile), "
+         "0.25 until they are known"},
+    {.name = "placement",
+     .type = OPTION_CHOICE,
+     .choices = "bkp|recency",
+     .fallback = "bkp",
+     .value = "NAME",
+     .help = "which entries are hot: those that are selected often, and the newest (bkp), or the "
+             "newest alone"},
+    {.name = "pin",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .choices = "auto",
+     .fallback = "auto",
+     .value = "SHARE",
+     .help = "bkp: the newest share of the entries that stays hot, at most a sixteenth of the hot "
+             "ones; "
+             "auto is --alpha"},
+    {.name = "gpu-keep",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "1",
+     .value = "SHARE",
+     .help = "share of the context whose entries the GPU keeps from one query to the next, in each "
+             "layer, as far as it has slots; what else is selected is brought anew"},
+    HILL_SINKS_SPEC,
+    HILL_WINDOW_SPEC,
+    {.name = "block-tokens",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 65536,
+     .fallback = "256",
+     .value = "N",
+     .help = "tokens whose scores the drive sends in one block"},
+    {.name = "hot-mb",
+     .type = OPTION_SIZE,
+     .min = SMALLEST_SIZE,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .unset_help = "a quarter of the free memory, no more than the context needs",
+     .help =
+         "M_0: host memory for KV entries, digests, staging and tables; counts more than --beta"},
+    {.name = "gpu-kv-mb",
+     .type = OPTION_SIZE,
+     .min = SMALLEST_SIZE,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .unset_help = "a quarter of the free memory, no more than the context needs",
+     .help = "GPU memory for KV entries, the prefill included"},
+    {.name = "cold-mb",
+     .type = OPTION_SIZE,
+     .min = SMALLEST_SIZE,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .unset_help = "a quarter of the free disk, no more than the context needs",
+     .help = "cold pool on the drive"},
+    {.name = "csd",
+     .type = OPTION_STRING,
+     .choices = "none",
+     .value = "URL",
+     .unset_help = "file:STATE/cold.pool",
+     .help = "the computational storage drive: file:PATH, or none"},
+    {.name = "csd-model",
+     .type = OPTION_STRING,
+     .choices = "off",
+     .fallback = "off",
+     .value = "KEY=VALUE,...",
+     .help =
+         "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "
+         "score in GB/s (score: of FP16 KV) and latency_us; what is not named is a SmartSSD's. "
+         "cpu: "
+         "this host's scoring, as slow as that many GB/s"},
+    {.name = "score-bits",
+     .type = OPTION_CHOICE,
+     .choices = "8|4",
+     .fallback = "8",
+     .value = "BITS",
+     .help =
+         "bits of a value in a key's digest: 4 halves what scoring reads, and chooses less well"},
+    {.name = "importance",
+     .type = OPTION_CHOICE,
+     .choices = "sum|max|norm",
+     .fallback = "norm",
+     .value = "NAME",
+     .help =
+         "how the KV heads' scores become one: sum, the paper's; max; norm, max with queries of "
+         "equal length"},
+    {.name = "speculate",
+     .type = OPTION_CHOICE,
+     .choices = "off|on|verify",
+     .fallback = "off",
+     .value = "MODE",
+     .help =
+         "guess the next layer's query from this layer's input, so that its entries are chosen and "
+         "fetched meanwhile; verify: attend to what the exact query selects"},
+    {.name = "exact-layers",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 1024,
+     .fallback = "2",
+     .value = "N",
+     .help = "first layers whose queries are never guessed"},
+    {.name = "state-dir",
+     .type = OPTION_PATH,
+     .value = "DIR",
+     .unset_help = "${XDG_STATE_HOME:-~/.local/state}/hillinfer",
+     .help = "folder that lasts: the cold pool, and the speeds that were measured"},
+    {.name = "device",
+     .type = OPTION_STRING,
+     .value = "NAME",
+     .unset_help = "the first",
+     .help = "OpenCL device of the GPU worker: its number or a part of its name"},
+    {.name = "simd",
+     .type = OPTION_CHOICE,
+     .choices = "auto|reference|avx2|avx512|avx512vnni",
+     .fallback = "auto",
+     .value = "PATH",
+     .help = "code path that scores on the CPU"},
+    {.name = "record",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "record the ring traffic, at most 2 GiB, for hillinfer replay; FILE.2 and so on when "
+             "FILE is there"},
+    {.name = "trace-kv",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "record which entries each query selected and where they lay, for hill-kvtrace; "
+             "FILE.2 and so on when FILE is there"},
+    {.name = "trace-scores",
+     .type = OPTION_FLAG,
+     .help = "record every token's score too; two bytes for each token of each query"},
+};
+const unsigned hill_pipeline_count = sizeof hill_pipeline_specs / sizeof hill_pipeline_specs[0];
+
+const struct option_spec hill_request_specs[] = {
+    {.name = "prompt", .letter = "p", .type = OPTION_STRING, .value = "TEXT", .help = "the prompt"},
+    {.name = "file",
+     .letter = "f",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "read the prompt from this file"},
+    {.name = "special",
+     .type = OPTION_FLAG,
+     .help = "control tokens spelt out in the prompt (<|im_start|>) are those tokens, not text"},
+    {.name = "predict",
+     .letter = "n",
+     .type = OPTION_INTEGER,
+     .min = -1,
+     .max = MAX_TOKENS,
+     .fallback = "-1",
+     .value = "TOKENS",
+     .help = "tokens to generate; -1: until the context is full"},
+    {.name = "seed",
+     .letter = "s",
+     .type = OPTION_INTEGER,
+     .min = -1,
+     .max = 4294967295.0,
+     .fallback = "-1",
+     .value = "N",
+     .help = "of the sampler's random numbers; -1: another one each time"},
+    {.name = "temp",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1000,
+     .fallback = "0.8",
+     .value = "T",
+     .help = "temperature; 0: greedy"},
+    {.name = "top-k",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1048576,
+     .fallback = "40",
+     .value = "N",
+     .help = "sample from the N most probable tokens; 0: off"},
+    {.name = "top-p",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "0.95",
+     .value = "P",
+     .help = "sample from the fewest tokens whose probabilities reach P; 1: off"},
+    {.name = "min-p",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "0.05",
+     .value = "P",
+     .help = "drop tokens less probable than P times the best; 0: off"},
+    {.name = "repeat-penalty",
+     .type = OPTION_REAL,
+     .min = 0,
+     .min_open = true,
+     .max = 100,
+     .fallback = "1",
+     .value = "X",
+     .help = "make repeated tokens less probable; 1: off"},
+    {.name = "ignore-eos", .type = OPTION_FLAG, .help = "go on after an end-of-text token"},
+    {.name = "json",
+     .type = OPTION_FLAG,
+     .help = "print one JSON object on stdout instead of the text"},
+};
+const unsigned hill_request_count = sizeof hill_request_specs / sizeof hill_request_specs[0];
+
+/* ---- pipeline ---------------------------------------------------------------------------- */
+
+static uint64_t size_or_zero(const struct options *options, const char *name)
+{
+    return options_is_set(options, name) ? options_bytes(options, name) : 0;
+}
+
+static int read_csd(struct hill_pipeline_options *out, struct csd_model *model,
+                    const struct options *options, struct hill_why *why)
+{
+    const char *url = options_text(options, "csd");
+    out->no_csd = options_is_word(options, "csd");
+    out->csd_url = out->no_csd ? NULL : url;
+    if (out->csd_url && (strncmp(url, "file:", 5) != 0 || !url[5]))
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "--csd: '%.200s' is neither file:PATH nor none (xrt: and tcp: are not in this version)",
+            url);
+    if (out->no_csd && options_is_set(options, "cold-mb"))
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "--cold-mb and --csd none exclude each other: there is no drive to hold a cold pool");
+    struct hill_why detail = {""};
+    int code = csd_model_parse(model, options_text(options, "csd-model"), &detail);
+    return code ? hill_fail(why, code, "--csd-model: %s", detail.text) : 0;
+}
+
+static int read_selection(struct kv_selection_settings *out, const struct options *options,
+                          struct hill_why *why)
+{
+    enum option_source alpha = options_source(options, "alpha"),
+                       budget = options_source(options, "budget");
+    *out = (struct kv_selection_settings){
+        .alpha = options_real(options, "alpha"),
+        .budget =
+            options_is_set(options, "budget") ? (uint32_t)options_integer(options, "budget") : 0,
+        .sinks = (uint32_t)options_integer(options, "sinks"),
+        .window = (uint32_t)options_integer(options, "window"),
+    };
+    /* the tables have refused unknown names */
+    kv_policy_parse(options_text(options, "policy"), &out->policy);
+    kv_importance_parse(options_text(options, "importance"), &out->importance);
+    if (out->budget && alpha == budget)
+        return hill_fail(why, HILL_E_INVALID, "--alpha and --budget exclude each other");
+    if (alpha > budget && alpha > OPTION_FROM_DEFAULT)
+        out->budget = 0; /* the source that counts more decides which of the two holds */
+    if (out->budget && out->budget < out->sinks + out->window)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--budget %u is less than --sinks %u and --window %u together",
+                         out->budget, out->sinks, out->window);
+    return 0;
+}
+
+/* What does not depend on model and machine; the tables have refused unknown names. */
+static void read_epoch(struct epoch_settings *e, const struct options *options)
+{
+    bool any_beta = options_is_word(options, "beta"), any_pin = options_is_word(options, "pin");
+    *e = (struct epoch_settings){
+        .plan = {.batch_tokens = (uint32_t)options_integer(options, "batch-size"),
+                 .n_sequences = (uint32_t)options_integer(options, "parallel"),
+                 .geometry.digest_bits =
+                     strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8},
+        .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
+        .beta_auto = any_beta,
+        .beta = any_beta ? HILL_BETA_UNMEASURED : options_real(options, "beta"),
+        .exact_layers = (uint32_t)options_integer(options, "exact-layers"),
+        .pin = any_pin ? -1 : options_real(options, "pin"),
+        .gpu_drop = 1 - options_real(options, "gpu-keep"),
+        .device = options_text(options, "device"),
+        .trace_scores = options_flag(options, "trace-scores"),
+    };
+    epoch_simd_parse(options_text(options, "simd"), &e->simd);
+    epoch_placement_parse(options_text(options, "placement"), &e->placement);
+    epoch_speculate_parse(options_text(options, "speculate"), &e->speculate);
+}
+
+int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
+                       const struct options *options, struct hill_why *why)
+{
+    *out = (struct hill_pipeline_options){
+        .model = options_text(options, "model"),
+        .ctx_tokens = (uint32_t)options_integer(options, "ctx-size"),
+        .threads = (uint32_t)options_integer(options, "threads"),
+        .hot_bytes = size_or_zero(options, "hot-mb"),
+        .gpu_kv_bytes = size_or_zero(options, "gpu-kv-mb"),
+        .cold_bytes = size_or_zero(options, "cold-mb"),
+        .record = options_text(options, "record"),
+        .trace_kv = options_text(options, "trace-kv"),
+    };
+    read_epoch(epoch, options);
+    if (!out->model)
+        return hill_fail(why, HILL_E_INVALID, "no model: -m FILE is required");
+    int code = read_selection(&epoch->plan.selection, options, why);
+    if (code)
+        return code;
+    if (epoch->trace_scores && !out->trace_kv)
+        return hill_fail(why, HILL_E_INVALID, "--trace-scores needs --trace-kv FILE");
+    return read_csd(out, &epoch->csd_model, options, why);
+}
+
+/* ---- request ----------------------------------------------------------------------------- */
+
+int hill_request_read(struct hill_request_options *out, const struct options *options,
+                      struct hill_why *why)
+{
+    int64_t predict = options_integer(options, "predict"), seed = options_integer(options, "seed");
+    *out = (struct hill_request_options){
+        .prompt = options_text(options, "prompt"),
+        .file = options_text(options, "file"),
+        .predict = predict < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)predict,
+        .temperature = options_real(options, "temp"),
+        .top_k = (uint32_t)options_integer(options, "top-k"),
+        .top_p = options_real(options, "top-p"),
+        .min_p = options_real(options, "min-p"),
+        .repeat_penalty = options_real(options, "repeat-penalty"),
+        .ignore_eos = options_flag(options, "ignore-eos"),
+        .json = options_flag(options, "json"),
+        .special = options_flag(options, "special"),
+    };
+    /* on the wire 0 asks for a random seed: the seed 0 that a person gives becomes one outside the
+     * 32 bits that can be typed */
+    out->seed = seed < 0 ? 0 : seed == 0 ? UINT64_C(1) << 32 : (uint64_t)seed;
+    if (predict == 0)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--predict 0: nothing to generate (-1: until the context is full)");
+    if (!out->prompt && !out->file)
+        return hill_fail(why, HILL_E_INVALID, "no prompt: -p TEXT or -f FILE is required");
+    if (out->prompt && out->file)
+        return hill_fail(why, HILL_E_INVALID, "--prompt and --file exclude each other");
+    return 0;
+}
+
+/* ---- folders ----------------------------------------------------------------------------- */
+
+int hill_run_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why)
+{
+    const char *given = options_text(options, "run-dir"), *base = getenv("XDG_RUNTIME_DIR");
+    int used = given ? snprintf(out, HILL_PATH_BYTES, "%s", given)
+                     : snprintf(out, HILL_PATH_BYTES, "%s/hillinfer-%u",
+                                base && *base ? base : "/tmp", (unsigned)getuid());
+    if (used > HILL_RUN_DIR_MAX)
+        return hill_fail(why, HILL_E_INVALID,
+                         "run folder '%.200s' is too long for socket names (%d bytes, at most %d)",
+                         out, used, HILL_RUN_DIR_MAX);
+    return 0;
+}
+
+int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why)
+{
+    const char *given = options_text(options, "state-dir"), *base = getenv("XDG_STATE_HOME"),
+               *home = getenv("HOME");
+    int used;
+    if (given)
+        used = snprintf(out, HILL_PATH_BYTES, "%s", given);
+    else if (base && *base)
+        used = snprintf(out, HILL_PATH_BYTES, "%s/hillinfer", base);
+    else if (home && *home)
+        used = snprintf(out, HILL_PATH_BYTES, "%s/.local/state/hillinfer", home);
+    else
+        return hill_fail(why, HILL_E_INVALID,
+                         "no state folder: neither --state-dir nor XDG_STATE_HOME nor HOME is set");
+    if (used >= HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID, "the state folder's name is too long");
+    return 0;
+}
+
+enum hill_log_level hill_log_option(const struct options *options)
+{
+    enum hill_log_level level = HILL_LOG_INFO;
+    hill_log_parse_level(options_text(options, "log-level"), &level); /* checked by the table */
+    return level;
+}

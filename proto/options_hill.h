@@ -1,0 +1,86 @@
+/*
+ * proto/options_hill.h - HillInfer's own options, one table for all programs
+ * (docs/interface.md, "Options").
+ *
+ * What: the pipeline's options (coordinator; foreign to hillctl but for the run folder) and those
+ * of one request (hillctl; foreign to the coordinator), and structs with their checked values.
+ * Spellings are llama.cpp's where it has one. Who calls it: coordinator, hillctl, and
+ * for the run folder and the log level the workers (proto/worker_link.h).
+ * Failure: as options.h; impossible pairs are refused here. Texts in the structs belong to the
+ * options they were read from. Concurrency: none (start-up).
+ */
+#ifndef HILL_PROTO_OPTIONS_HILL_H
+#define HILL_PROTO_OPTIONS_HILL_H
+
+#include "base/log.h"
+#include "base/options.h"
+#include "proto/epoch_settings.h"
+
+/* --run-dir and --log-level: every program has them. */
+extern const struct option_spec hill_common_specs[];
+extern const unsigned hill_common_count;
+extern const struct option_spec hill_pipeline_specs[];
+extern const unsigned hill_pipeline_count;
+extern const struct option_spec hill_request_specs[];
+extern const unsigned hill_request_count;
+
+#define HILL_COMMON_TABLE                                                                          \
+    {                                                                                              \
+        .title = "run folder and log", .specs = hill_common_specs, .count = hill_common_count      \
+    }
+/* --sinks and --window, where a program has them in a table of its own. */
+#define HILL_SINKS_SPEC                                                                            \
+    {                                                                                              \
+        .name = "sinks", .type = OPTION_INTEGER, .min = 0, .max = 65536, .fallback = "4",          \
+        .value = "TOKENS", .help = "first tokens that are always attended to"                      \
+    }
+#define HILL_WINDOW_SPEC                                                                           \
+    {                                                                                              \
+        .name = "window", .type = OPTION_INTEGER, .min = 1, .max = 65536, .fallback = "32",        \
+        .value = "TOKENS", .help = "newest tokens that are always attended to"                     \
+    }
+#define HILL_PATH_BYTES  4096
+#define HILL_RUN_DIR_MAX 91 /* bytes: with "/heartbeat.sock" it must fit sun_path */
+#define HILL_PREDICT_UNTIL_CONTEXT                                                                 \
+    0u /* Generate.predict: as many tokens as the context has room for (-n -1) */
+
+#define HILL_BETA_UNMEASURED                                                                       \
+    0.25 /* --beta auto before the two sides' speeds are known: a fifth of the entries hot */
+
+/* What a person wants of a pipeline beside struct epoch_settings; 0 and NULL: the default. */
+struct hill_pipeline_options {
+    const char *model;
+    uint32_t ctx_tokens;                          /* 0: the model's */
+    uint32_t threads;                             /* 0: one for each CPU this process may run on */
+    uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
+    const char *csd_url;                          /* NULL: file: in the state folder */
+    bool no_csd;                                  /* --csd none */
+    const char *record;                           /* NULL: rings are not recorded */
+    const char *trace_kv;                         /* NULL: no trace */
+};
+
+/* epoch: what needs no model and no machine to be known; the rest is zero. */
+int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
+                       const struct options *options, struct hill_why *why);
+
+struct hill_request_options {
+    const char *prompt, *file; /* exactly one is set */
+    uint32_t predict;          /* HILL_PREDICT_UNTIL_CONTEXT or the number */
+    uint64_t seed;             /* 0: the coordinator picks one */
+    double temperature, top_p, min_p, repeat_penalty;
+    uint32_t top_k;
+    bool ignore_eos, json, special;
+};
+
+int hill_request_read(struct hill_request_options *out, const struct options *options,
+                      struct hill_why *why);
+
+/* --run-dir, or ${XDG_RUNTIME_DIR:-/tmp}/hillinfer-UID; HILL_E_INVALID when socket names in it
+ * would be too long. */
+int hill_run_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why);
+/* --state-dir, or ${XDG_STATE_HOME:-$HOME/.local/state}/hillinfer. */
+int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why);
+
+enum hill_log_level hill_log_option(const struct options *options);
+
+#endif
