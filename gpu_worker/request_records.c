@@ -1,6 +1,6 @@
 /*
- * gpu_worker/request_records.c - what a request tells scorer and coordinator on its way, whatever it
- * is doing; for request.c, restore.c, save.c and step.c. See request.h.
+ * gpu_worker/request_records.c - what a request tells scorer and coordinator on its way, whatever
+ * it is doing; for request.c, restore.c, save.c and step.c. See request.h.
  */
 #include "gpu_worker/request.h"
 
