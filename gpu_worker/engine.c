@@ -12,6 +12,7 @@
 
 HILL_EMBED(gpu_worker_product_cl, "gpu_worker/product.cl");
 HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
+HILL_EMBED(gpu_worker_decode_product_cl, "gpu_worker/decode_product.cl");
 HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 
@@ -193,9 +194,11 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                                 struct hill_why *why)
 {
     const struct model_hparams *hp = &e->hp;
-    const char *const body[PROGRAM_COUNT] = {gpu_worker_matmul_cl, gpu_worker_attention_cl,
-                                             gpu_worker_decode_cl};
-    const char *const head = program == PROGRAM_ATTENTION ? "" : gpu_worker_product_cl;
+    static const char *const parts[PROGRAM_COUNT][3] = {
+        {gpu_worker_product_cl, gpu_worker_matmul_cl, ""},
+        {gpu_worker_attention_cl, "", ""},
+        {gpu_worker_product_cl, gpu_worker_decode_product_cl, gpu_worker_decode_cl}};
+    const char *const *part = parts[program];
     char options[1024];
     int used = snprintf(options, sizeof options, "-cl-std=CL1.2 -DROWS=%u", TILE_ROWS);
     if (program != PROGRAM_ATTENTION)
@@ -210,13 +213,13 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                  hp->n_kv_heads, hp->rope_dims, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
                  1.4426950408889634 / sqrt(hp->head_dim), ENGINE_SEQUENCES_MAX, e->hidden_stride,
                  e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
-    size_t bytes = strlen(head) + strlen(body[program]) + 1;
+    size_t bytes = strlen(part[0]) + strlen(part[1]) + strlen(part[2]) + 1;
     char *source = malloc(bytes);
     if (!source) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
         return NULL;
     }
-    snprintf(source, bytes, "%s%s", head, body[program]);
+    snprintf(source, bytes, "%s%s%s", part[0], part[1], part[2]);
     cl_program built = cldevice_build(&e->device, source, options, why);
     free(source);
     return built;

@@ -70,9 +70,9 @@ INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bit
 #elif HILL_DOT == 1 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pmaddubsw512)
 typedef char bytes64 __attribute__((__vector_size__(64)));
 typedef short words32 __attribute__((__vector_size__(64)));
-INLINE int16 add_pairs(uint16 codes, uint16 x, short weight)
+INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
 {
-    words32 weights = (words32){0} + weight;
+    words32 weights = __builtin_astype((uint16)(weight * 0x10001u), words32);
     words32 pairs =
         (words32)__builtin_ia32_pmaddubsw512(__builtin_astype(codes, bytes64), __builtin_astype(x, bytes64));
     return __builtin_astype(__builtin_ia32_pmaddwd512(pairs, weights), int16);
@@ -81,14 +81,14 @@ INLINE int16 add_pairs(uint16 codes, uint16 x, short weight)
 #elif HILL_DOT == 1 && defined(__AVX2__) && __has_builtin(__builtin_ia32_pmaddubsw256)
 typedef char bytes32 __attribute__((__vector_size__(32)));
 typedef short words16 __attribute__((__vector_size__(32)));
-INLINE int8 add_half(uint8 codes, uint8 x, short weight)
+INLINE int8 add_half(uint8 codes, uint8 x, uint weight)
 {
-    words16 weights = (words16){0} + weight;
+    words16 weights = __builtin_astype((uint8)(weight * 0x10001u), words16);
     words16 pairs =
         (words16)__builtin_ia32_pmaddubsw256(__builtin_astype(codes, bytes32), __builtin_astype(x, bytes32));
     return __builtin_astype(__builtin_ia32_pmaddwd256(pairs, weights), int8);
 }
-INLINE int16 add_pairs(uint16 codes, uint16 x, short weight)
+INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
 {
     return (int16)(add_half(codes.lo, x.lo, weight), add_half(codes.hi, x.hi, weight));
 }
