@@ -14,135 +14,34 @@
 
 #include "base/clock.h"
 #include "coordinator/worker_process.h"
-#include "shm/segment.h"
-
-struct part {
-    const char *what;
-    uint64_t bytes;
-    bool place; /* on NUMA nodes and huge pages: worth it for the big one */
-};
-
-#define PART_COUNT 3
-
-static void list_parts(const struct settings *s, struct part parts[PART_COUNT])
-{
-    parts[0] = (struct part){"rings", s->rings_bytes, false};
-    parts[1] = (struct part){"staging", s->staging_bytes, false};
-    parts[2] = (struct part){"hot", s->hot_bytes, true};
-}
+#include "proto/party.h"
 
 void epoch_remove_segments(struct pipeline *p)
 {
-    struct part parts[PART_COUNT];
-    char name[SHM_NAME_BYTES];
-    list_parts(p->settings, parts);
-    for (unsigned i = 0; i < PART_COUNT && p->epoch; i++) {
-        shm_segment_name(name, p->folder->run_id, p->epoch, parts[i].what);
-        shm_segment_unlink(name);
-    }
+    if (p->epoch)
+        epoch_unlink(p->folder->run_id, p->epoch);
     p->epoch_exists = false;
 }
 
-static int create_segments(struct pipeline *p, struct hill_why *why)
+/* The settings as they hold in this epoch. */
+static struct epoch_settings settings_now(const struct pipeline *p)
 {
-    struct part parts[PART_COUNT];
-    list_parts(p->settings, parts);
-    for (unsigned i = 0; i < PART_COUNT; i++) {
-        struct shm_segment segment = {0};
-        char name[SHM_NAME_BYTES];
-        shm_segment_name(name, p->folder->run_id, p->epoch, parts[i].what);
-        int code = shm_segment_create(&segment, name, parts[i].bytes, p->settings->fingerprint,
-                                      p->epoch, why);
-        if (code) {
-            epoch_remove_segments(p);
-            return code;
-        }
-        if (parts[i].place)
-            shm_segment_place(&segment);
-        shm_segment_detach(&segment); /* the coordinator never looks into one */
-    }
-    p->epoch_exists = true;
-    return 0;
-}
-
-void selection_to_wire(Hill__Selection *out, const struct kv_selection_settings *selection)
-{
-    hill__selection__init(out);
-    out->alpha = selection->alpha;
-    out->budget = selection->budget;
-    out->sinks = selection->sinks;
-    out->window = selection->window;
-    out->policy = selection->policy;
-    out->importance = selection->importance;
-}
-
-static void fill_sizes(Hill__Configure *c, const struct settings *s)
-{
-    c->hot_cap_bytes = s->hot_cap_bytes;
-    c->gpu_kv_cap_bytes = s->gpu_cap_bytes;
-    c->gpu_slots = s->gpu_slots;
-    c->cold_cap_bytes = s->cold_cap_bytes;
-    c->staging_bytes = s->staging_bytes;
-    c->hot_bytes = s->hot_bytes;
-    c->rings_bytes = s->rings_bytes;
-    c->staging_slots = s->hot.staging_slots;
-}
-
-static void fill_model(Hill__Configure *c, const struct settings *s)
-{
-    const struct kv_plan_input *plan = &s->plan;
-    c->model_path = (char *)s->model_path;
-    c->n_layers = plan->geometry.n_layers;
-    c->n_heads = plan->geometry.n_heads;
-    c->n_kv_heads = plan->geometry.n_kv_heads;
-    c->head_dim = plan->geometry.head_dim;
-    c->score_bits = kv_digest_bits(&plan->geometry);
-    c->n_embd = plan->n_embd;
-    c->n_ff = plan->n_ff;
-    c->n_vocab = plan->n_vocab;
-    c->ctx_tokens = plan->ctx_tokens;
-    c->n_sequences = plan->n_sequences;
-    c->batch_tokens = plan->batch_tokens;
+    struct epoch_settings s = p->settings->epoch;
+    s.run_id = p->folder->run_id;
+    s.epoch = p->epoch;
+    s.beta = profile_beta(p);
+    return s;
 }
 
 void epoch_configure(struct pipeline *p, enum worker w)
 {
-    const struct settings *s = p->settings;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__Configure configure = HILL__CONFIGURE__INIT;
-    Hill__Selection selection;
-    Hill__CsdModel model;
+    struct epoch_settings now = settings_now(p);
+    struct epoch_wire wire;
     if (!p->epoch_exists)
         return; /* epoch_begin tells everyone who is there when it has created one */
-    selection_to_wire(&selection, &s->plan.selection);
-    configure.run_id = p->folder->run_id;
-    configure.epoch = p->epoch;
-    fill_model(&configure, s);
-    fill_sizes(&configure, s);
-    configure.threads = s->threads;
-    configure.block_tokens = s->options.block_tokens;
-    configure.selection = &selection;
-    configure.beta = profile_beta(p);
-    configure.beta_auto = s->options.beta_auto;
-    configure.csd_attached = s->csd_attached;
-    configure.csd_url = (char *)(s->csd_attached ? s->csd_url : "");
-    configure.device = (char *)(s->options.device ? s->options.device : "");
-    configure.simd = (char *)s->options.simd;
-    configure.importance = (char *)s->options.importance;
-    configure.placement = (char *)s->options.placement;
-    configure.pin = s->options.pin;
-    configure.speculate = (char *)s->options.speculate;
-    configure.exact_layers = s->options.exact_layers;
-    configure.gpu_drop = 1 - s->options.gpu_keep;
-    configure.trace_path = (char *)s->trace_path;
-    configure.record_path = (char *)s->record_path;
-    configure.trace_scores = s->options.trace_scores;
-    proto_set_csd_model(&model, &s->options.csd_model);
-    configure.csd_model = &model;
-    message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
-    message.configure = &configure;
+    epoch_settings_to_wire(&wire, &now);
     worker_table_configured(&p->workers, w);
-    int code = worker_send(p, w, &message);
+    int code = worker_send(p, w, &wire.message);
     if (code)
         log_warn("configuring %s failed: %s; it will be found dead", p->workers.rows[w].name,
                  hill_strerror(code));
@@ -167,7 +66,9 @@ void epoch_begin(struct pipeline *p, const char *reason)
     epoch_remove_segments(p);
     p->epoch++;
     p->epoch_delayed = false;
-    int code = create_segments(p, &why);
+    struct epoch_settings now = settings_now(p);
+    int code = epoch_create(&now, &why);
+    p->epoch_exists = code == 0;
     if (code == HILL_E_NOSPACE && worker_table_any_running(&p->workers)) {
         delay_epoch(p);
         return;

@@ -118,7 +118,8 @@ int main(int argc, char **argv)
     hill_log_init("hill-coordinator", hill_log_option(options));
     prctl(PR_SET_NAME, "hill-coord");     /* the kernel keeps 15 characters and would cut it */
     struct hill_pipeline_options checked; /* impossible pairs, before anything is touched */
-    code = hill_pipeline_read(&checked, options, &why);
+    struct epoch_settings epoch;
+    code = hill_pipeline_read(&checked, &epoch, options, &why);
     if (code) {
         options_misuse(&program, &why);
         options_free(options);

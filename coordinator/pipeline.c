@@ -56,8 +56,8 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
     p->ready_fd = ready_fd;
     p->started_ns = clock_now_ns();
     p->reap_at_ns = CLOCK_NEVER;
-    request_book_init(&p->book, settings->options.parallel);
-    worker_table_init(&p->workers, settings->csd_attached);
+    request_book_init(&p->book, settings->epoch.plan.n_sequences);
+    worker_table_init(&p->workers, settings->epoch.csd_attached);
     p->context = zmq_ctx_new();
     if (p->context && (p->worker_socket = bind_socket(p, "worker.sock", 0, why)) &&
         (p->heartbeat_socket = bind_socket(p, "heartbeat.sock", 0, why)) &&
@@ -161,7 +161,7 @@ static void announce(struct pipeline *p)
 {
     p->announced = true;
     log_info("ready: epoch %u, %s", p->epoch,
-             p->settings->csd_attached ? p->settings->csd_url : "no CSD");
+             p->settings->epoch.csd_attached ? p->settings->csd_url : "no CSD");
     if (p->ready_fd < 0)
         return;
     if (write(p->ready_fd, "ready\n", 6) != 6)

@@ -174,6 +174,5 @@ void request_on_done(struct pipeline *p, struct request *r,
 void request_send(struct pipeline *p, struct request *r, const Hill__Message *message);
 /* How often the supervisor script started this coordinator again. */
 uint32_t coordinator_restarts(void);
-void selection_to_wire(Hill__Selection *out, const struct kv_selection_settings *selection);
 
 #endif

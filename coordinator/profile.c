@@ -53,15 +53,16 @@ void profile_cpu_name(char *out, uint32_t bytes)
 void profile_fingerprint(char out[PROFILE_FINGERPRINT_BYTES], const struct settings *s,
                          const char *cpu)
 {
-    const struct kv_geometry *g = &s->plan.geometry;
+    const struct kv_geometry *g = &s->epoch.plan.geometry;
     char model[CSD_MODEL_TEXT];
     snprintf(out, PROFILE_FINGERPRINT_BYTES,
              "%.200s; %ld CPUs; version " HILL_VERSION
              "; %u layers, %u heads, %u KV heads of %u; INT%u; "
              "context %u; %u threads, %.32s; blocks of %u; %.4200s; model %s",
              cpu, sysconf(_SC_NPROCESSORS_ONLN), g->n_layers, g->n_heads, g->n_kv_heads,
-             g->head_dim, kv_digest_bits(g), s->plan.ctx_tokens, s->threads, s->options.simd,
-             s->options.block_tokens, s->csd_url, csd_model_print(model, &s->options.csd_model));
+             g->head_dim, kv_digest_bits(g), s->epoch.plan.ctx_tokens, s->epoch.threads,
+             epoch_simd_name(s->epoch.simd), s->epoch.block_tokens, s->csd_url,
+             csd_model_print(model, &s->epoch.csd_model));
 }
 
 /* ---- the file ---------------------------------------------------------------------------- */

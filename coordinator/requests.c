@@ -101,8 +101,8 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     summary.csd_model_counters = &counters;
     summary.restarts = &restarts;
     summary.selection = &selection;
-    summary.speculate = (char *)p->settings->options.speculate;
-    summary.exact_layers = p->settings->options.exact_layers;
+    summary.speculate = p->settings->epoch.speculate;
+    summary.exact_layers = p->settings->epoch.exact_layers;
     summary.attempts = r->attempts;
     summary.beta = profile_beta_effective(p);
     summary.profile = profile_show(p, &profile);

@@ -12,7 +12,7 @@
 #ifndef HILL_COORDINATOR_RUN_FOLDER_H
 #define HILL_COORDINATOR_RUN_FOLDER_H
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "coordinator/worker_table.h"
 
 struct run_folder {

@@ -42,16 +42,6 @@ _Static_assert((int)PROMPT_SPECIAL == HILL__PROMPT_KIND__PROMPT_SPECIAL &&
                    (int)PROMPT_LITERAL == HILL__PROMPT_KIND__PROMPT_LITERAL,
                "kinds of pieces go over the wire as they are");
 
-static void selection_from_wire(struct kv_selection_settings *out, const Hill__Selection *in)
-{
-    *out = (struct kv_selection_settings){.alpha = in->alpha,
-                                          .budget = in->budget,
-                                          .sinks = in->sinks,
-                                          .window = in->window,
-                                          .policy = in->policy,
-                                          .importance = in->importance};
-}
-
 /* The tokens of the request's prompt, whichever way it was sent. */
 static int encode_prompt(const struct tokenizer *tokenizer, const Hill__Generate *generate,
                          uint32_t **tokens, uint64_t *count, struct hill_why *why)
@@ -79,13 +69,14 @@ static int make_request(struct pipeline *p, const Hill__Generate *generate, stru
     const struct settings *s = p->settings;
     uint32_t *tokens = NULL;
     uint64_t count = 0;
-    struct kv_selection_settings selection = s->plan.selection;
+    struct kv_selection_settings selection = s->epoch.plan.selection;
     if (generate->selection)
-        selection_from_wire(&selection, generate->selection);
+        selection = selection_from_wire(generate->selection);
     int code = encode_prompt(s->tokenizer, generate, &tokens, &count, why);
     if (code)
         return code;
-    uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX, ctx = s->plan.ctx_tokens;
+    uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX,
+             ctx = s->epoch.plan.ctx_tokens;
     uint32_t predict = generate->predict;
     if (predict == HILL_PREDICT_UNTIL_CONTEXT)
         predict = n_prompt < ctx ? ctx - n_prompt : 1;
@@ -301,29 +292,29 @@ static void take_status(struct pipeline *p, const struct proto_address *from)
         fill_worker(&workers[w], &p->workers.rows[w], now);
         list[w] = &workers[w];
     }
-    selection_to_wire(&selection, &s->plan.selection);
+    selection_to_wire(&selection, &s->epoch.plan.selection);
     reply.epoch = p->epoch;
     reply.model = (char *)s->model_path;
     reply.ready = !p->ending && p->epoch_exists && worker_table_ready(&p->workers);
-    reply.csd_attached = s->csd_attached;
-    reply.csd_url = (char *)(s->csd_attached ? s->csd_url : "");
+    reply.csd_attached = s->epoch.csd_attached;
+    reply.csd_url = (char *)(s->epoch.csd_attached ? s->csd_url : "");
     reply.workers = list;
     reply.n_workers = WORKER_COUNT;
     reply.requests_waiting = p->book.n_waiting;
     reply.requests_done = p->book.n_done;
-    reply.hot_cap_bytes = s->hot_cap_bytes;
-    reply.gpu_kv_cap_bytes = s->gpu_cap_bytes;
-    reply.cold_cap_bytes = s->cold_cap_bytes;
+    reply.hot_cap_bytes = s->epoch.hot_cap_bytes;
+    reply.gpu_kv_cap_bytes = s->epoch.gpu_kv_cap_bytes;
+    reply.cold_cap_bytes = s->epoch.cold_cap_bytes;
     reply.malformed_messages = p->malformed;
     reply.selection = &selection;
     reply.beta = profile_beta_effective(p);
-    reply.beta_auto = s->options.beta_auto;
+    reply.beta_auto = s->epoch.beta_auto;
     reply.profile = profile_show(p, &profile);
     reply.uptime_seconds = (double)(now - p->started_ns) / 1e9;
-    reply.ctx_tokens = s->plan.ctx_tokens;
+    reply.ctx_tokens = s->epoch.plan.ctx_tokens;
     fill_own(&own);
     reply.coordinator = &own;
-    reply.parallel = s->options.parallel;
+    reply.parallel = s->epoch.plan.n_sequences;
     collect_running(&all, p, now);
     fill_status_running(&reply, p, &all);
     csd_model_show(p, &(struct csd_model_use){0}, &model, &counters);
@@ -360,7 +351,7 @@ static void take_attach(struct pipeline *p, const struct proto_address *from,
     struct hill_why why = {{0}};
     if (!may_change(p, from))
         return;
-    if (p->settings->csd_attached) {
+    if (p->settings->epoch.csd_attached) {
         client_reply(p, from, HILL_E_INVALID, "a CSD is attached already; detach it first");
         return;
     }
@@ -370,7 +361,7 @@ static void take_attach(struct pipeline *p, const struct proto_address *from,
         return;
     }
     log_info("attaching %s, --cold-mb %.3f", p->settings->csd_url,
-             (double)p->settings->cold_cap_bytes / 1048576.0);
+             (double)p->settings->epoch.cold_cap_bytes / 1048576.0);
     p->change = CHANGE_ATTACH;
     p->change_client = *from;
     worker_table_want(&p->workers, WORKER_AGENT, true, clock_now_ns());
@@ -381,7 +372,7 @@ static void take_detach(struct pipeline *p, const struct proto_address *from)
 {
     if (!may_change(p, from))
         return;
-    if (!p->settings->csd_attached) {
+    if (!p->settings->epoch.csd_attached) {
         client_reply(p, from, HILL_E_INVALID, "no CSD is attached");
         return;
     }

@@ -16,7 +16,7 @@ void csd_model_take_change(struct pipeline *p, const struct proto_address *from,
     struct settings *s = p->settings;
     struct hill_why why = {""}, detail = {""};
     char text[CSD_MODEL_TEXT];
-    int code = csd_model_parse(&s->options.csd_model, change->text, &detail);
+    int code = csd_model_parse(&s->epoch.csd_model, change->text, &detail);
     if (code) {
         hill_fail(&why, code, "csd model: %s", detail.text);
         client_reply(p, from, code, why.text);
@@ -25,12 +25,12 @@ void csd_model_take_change(struct pipeline *p, const struct proto_address *from,
     p->csd_model.changes++;
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__CsdModel model;
-    proto_set_csd_model(&model, &s->options.csd_model);
+    proto_set_csd_model(&model, &s->epoch.csd_model);
     message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
     message.csd_model = &model;
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         worker_send(p, w, &message); /* one that is not there gets it with Configure */
-    csd_model_print(text, &s->options.csd_model);
+    csd_model_print(text, &s->epoch.csd_model);
     log_info("device model %s", text);
     client_reply(p, from, 0, text);
 }
@@ -78,7 +78,7 @@ void csd_model_show(const struct pipeline *p, const struct csd_model_use *since,
                     Hill__CsdModel *model, Hill__CsdModelCounters *counters)
 {
     struct csd_model_use now = csd_model_used(p);
-    proto_set_csd_model(model, &p->settings->options.csd_model);
+    proto_set_csd_model(model, &p->settings->epoch.csd_model);
     hill__csd_model_counters__init(counters);
     counters->commands = now.commands - since->commands;
     counters->flash_ns = now.flash_ns - since->flash_ns;

@@ -40,28 +40,29 @@ static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct pipeline *p)
 
 double profile_beta(const struct pipeline *p)
 {
-    bool use = p->settings->options.beta_auto && p->profile.have;
-    return use ? p->profile.beta : p->settings->options.beta;
+    bool use = p->settings->epoch.beta_auto && p->profile.have;
+    return use ? p->profile.beta : p->settings->epoch.beta;
 }
 
 double profile_beta_effective(const struct pipeline *p)
 {
-    bool use = p->settings->options.beta_auto && p->profile.have;
-    return use ? p->profile.beta_bounded : p->settings->options.beta;
+    bool use = p->settings->epoch.beta_auto && p->profile.have;
+    return use ? p->profile.beta_bounded : p->settings->epoch.beta;
 }
 
 /* Of all contexts when they are full: bytes of entries, and what M_0 holds of them. */
 static void volumes(const struct settings *s, double *M, double *M_0)
 {
-    double entry = kv_entry_bytes(&s->plan.geometry);
-    *M = entry * s->plan.geometry.n_layers * s->plan.ctx_tokens * s->plan.n_sequences;
+    double entry = kv_entry_bytes(&s->epoch.plan.geometry);
+    *M = entry * s->epoch.plan.geometry.n_layers * s->epoch.plan.ctx_tokens *
+         s->epoch.plan.n_sequences;
     *M_0 = entry * s->hot.n_blocks * KV_HOT_BLOCK_TOKENS;
 }
 
 /* Bytes of a side that go on to the GPU cross its modelled link as well. */
 static double with_link(const struct pipeline *p, double seconds_a_byte)
 {
-    const struct csd_model *m = &p->settings->options.csd_model;
+    const struct csd_model *m = &p->settings->epoch.csd_model;
     return 1 / (seconds_a_byte + (m->on ? 1e-9 / m->gpu_link : 0));
 }
 
@@ -81,7 +82,7 @@ static void tell_scorer(struct pipeline *p)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Balance balance = HILL__BALANCE__INIT;
-    if (!p->settings->options.beta_auto)
+    if (!p->settings->epoch.beta_auto)
         return;
     balance.beta = profile_beta(p);
     message.body_case = HILL__MESSAGE__BODY_BALANCE;
@@ -105,12 +106,13 @@ static void adopt(struct pipeline *p, const struct profile *values)
     p->profile.values = *values;
     forget_stages(p);
     p->profile.alpha_c = p->profile.alpha_s =
-        (double)kv_budget_tokens(&s->plan.selection, s->plan.ctx_tokens) / s->plan.ctx_tokens;
+        (double)kv_budget_tokens(&s->epoch.plan.selection, s->epoch.plan.ctx_tokens) /
+        s->epoch.plan.ctx_tokens;
     int code = work_out(p, &why);
     p->profile.have = code == 0;
     p->profile.beta_measured = p->profile.beta;
     if (code) {
-        log_warn("%s; beta stays %g", why.text, s->options.beta);
+        log_warn("%s; beta stays %g", why.text, s->epoch.beta);
         return;
     }
     if (!values->cached)
@@ -119,7 +121,7 @@ static void adopt(struct pipeline *p, const struct profile *values)
              "%.0f, %.0f %%), %s; Eq. 4 gives beta %.4g, within M_0 %.4g%s",
              r->f_c / 1e9, r->f_s / 1e9, r->B_c / 1e9, r->B_s / 1e9, d->f_c * 100, d->f_s * 100,
              d->B_c * 100, d->B_s * 100, source, p->profile.beta, p->profile.beta_bounded,
-             s->options.beta_auto ? "" : "; --beta is fixed and stays");
+             s->epoch.beta_auto ? "" : "; --beta is fixed and stays");
     tell_scorer(p);
 }
 
@@ -156,8 +158,8 @@ static int target_of(struct pipeline *p, double *target)
 void profile_take_stages(struct pipeline *p, const Hill__StageTimes *m)
 {
     const struct settings *s = p->settings;
-    double entry = kv_entry_bytes(&s->plan.geometry), target = 0, M, M_0;
-    if (!p->profile.have || !s->options.beta_auto)
+    double entry = kv_entry_bytes(&s->epoch.plan.geometry), target = 0, M, M_0;
+    if (!p->profile.have || !s->epoch.beta_auto)
         return;
     sample_cost(&p->profile.score_hot, m->score_hot_ns, entry * (double)m->hot_tokens);
     sample_cost(&p->profile.score_cold, m->score_cold_ns, entry * (double)m->cold_tokens);
@@ -219,7 +221,7 @@ bool profile_tick(struct pipeline *p, int64_t now_ns)
         log_warn("measuring the two sides takes more than %d ms; going on with beta %g meanwhile",
                  WAIT_MS, profile_beta(p));
     }
-    if (p->profile.asked || !p->settings->options.beta_auto || !p->settings->csd_attached ||
+    if (p->profile.asked || !p->settings->epoch.beta_auto || !p->settings->epoch.csd_attached ||
         p->book.running)
         return true;
     fingerprint(wanted, p);
@@ -256,7 +258,7 @@ void profile_take_request(struct pipeline *p, const struct proto_address *from)
     int code = HILL_E_BUSY;
     if (p->ending)
         text = "the pipeline is ending";
-    else if (!p->settings->csd_attached)
+    else if (!p->settings->epoch.csd_attached)
         text = "no CSD is attached: there is nothing to balance", code = HILL_E_INVALID;
     else if (p->settings->record_path[0])
         text = "the rings are being recorded: what they carry must be requests' alone",
@@ -351,7 +353,7 @@ Hill__Profile *profile_show(const struct pipeline *p, struct profile_wire *wire)
 {
     const struct profile *values = &p->profile.values;
     Hill__Profile *out = &wire->profile;
-    if (!p->profile.have || !p->settings->csd_attached) /* else of a drive that is gone */
+    if (!p->profile.have || !p->settings->epoch.csd_attached) /* else of a drive that is gone */
         return NULL;
     hill__profile__init(out);
     rates_to_wire(out->rates = &wire->rates, &values->rates);

@@ -24,27 +24,28 @@ static void fill_terms(struct pipeline *p, const struct kv_selection_settings *s
                        struct session_terms *out)
 {
     const struct settings *s = p->settings;
-    const struct kv_geometry *g = &s->plan.geometry;
+    const struct kv_geometry *g = &s->epoch.plan.geometry;
     if (!p->model_identity)
         p->model_identity = gguf_identity(s->model);
-    *out = (struct session_terms){
-        .model_bytes = gguf_file_bytes(s->model),
-        .model_identity = p->model_identity,
-        .n_layers = g->n_layers,
-        .n_heads = g->n_heads,
-        .n_kv_heads = g->n_kv_heads,
-        .head_dim = g->head_dim,
-        .n_embd = s->plan.n_embd,
-        .n_vocab = s->plan.n_vocab,
-        .policy = selection->policy,
-        .importance = selection->importance,
-        .alpha = selection->alpha,
-        .budget = selection->budget,
-        .sinks = selection->sinks,
-        .window = selection->window,
-        .score_bits = s->options.score_bits,
-        /* verify: the exact queries decide */
-        .speculate = strcmp(s->options.speculate, "on") == 0 ? s->options.exact_layers : 0};
+    *out = (struct session_terms){.model_bytes = gguf_file_bytes(s->model),
+                                  .model_identity = p->model_identity,
+                                  .n_layers = g->n_layers,
+                                  .n_heads = g->n_heads,
+                                  .n_kv_heads = g->n_kv_heads,
+                                  .head_dim = g->head_dim,
+                                  .n_embd = s->epoch.plan.n_embd,
+                                  .n_vocab = s->epoch.plan.n_vocab,
+                                  .policy = selection->policy,
+                                  .importance = selection->importance,
+                                  .alpha = selection->alpha,
+                                  .budget = selection->budget,
+                                  .sinks = selection->sinks,
+                                  .window = selection->window,
+                                  .score_bits = s->epoch.plan.geometry.digest_bits,
+                                  /* verify: the exact queries decide */
+                                  .speculate = s->epoch.speculate == HILL__SPECULATE__SPECULATE_ON
+                                                   ? s->epoch.exact_layers
+                                                   : 0};
 }
 
 void session_to_wire(struct pipeline *p, const struct request *r, const char *path,
@@ -142,7 +143,7 @@ static int read_session(struct pipeline *p, const char *path, struct session_hea
 {
     struct session_file file;
     struct session_terms here;
-    fill_terms(p, &p->settings->plan.selection, &here);
+    fill_terms(p, &p->settings->epoch.plan.selection, &here);
     int code = session_open(&file, path, why);
     if (!code)
         code = session_compare(&file.header.terms, &here, path, why);
@@ -159,7 +160,7 @@ static int admit(const struct pipeline *p, uint32_t n_tokens, uint32_t *predict,
                  struct hill_why *why)
 {
     const struct settings *s = p->settings;
-    uint32_t ctx = s->plan.ctx_tokens;
+    uint32_t ctx = s->epoch.plan.ctx_tokens;
     if (*predict == HILL_PREDICT_UNTIL_CONTEXT)
         *predict = n_tokens < ctx ? ctx - n_tokens : 1;
     if ((uint64_t)n_tokens + *predict > ctx)
@@ -168,7 +169,7 @@ static int admit(const struct pipeline *p, uint32_t n_tokens, uint32_t *predict,
                          "%u tokens",
                          n_tokens, path, *predict, ctx);
     /* no prompt takes GPU memory */
-    return settings_admit(s, &s->plan.selection, 1, n_tokens + *predict - 1, why);
+    return settings_admit(s, &s->epoch.plan.selection, 1, n_tokens + *predict - 1, why);
 }
 
 static void fill_sampling(Hill__Sampling *out, const struct session_header *h)
@@ -213,7 +214,7 @@ static int make_request(struct pipeline *p, const Hill__RestoreSession *order, s
     if (!r)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens",
                          header.n_tokens);
-    r->selection = p->settings->plan.selection;
+    r->selection = p->settings->epoch.plan.selection;
     r->ignore_eos = order->ignore_eos || header.ignore_eos;
     r->want_progress = order->want_progress;
     fill_sampling(&r->sampling, &header);

@@ -44,13 +44,14 @@ static void take_hello(struct pipeline *p, const struct proto_address *from,
     if (row->state != WORKER_STARTED)
         return; /* it is being stopped */
     if (hello->records_version != PROTO_RECORDS_VERSION ||
-        strcmp(hello->version, HILL_VERSION) != 0) {
+        hello->protocol_version != PROTO_VERSION || strcmp(hello->version, HILL_VERSION) != 0) {
         char text[256];
         snprintf(text, sizeof text,
-                 "%s is version %.40s with records version %llu, this coordinator is %s with %u: "
-                 "install them together",
-                 row->binary, hello->version, (unsigned long long)hello->records_version,
-                 HILL_VERSION, PROTO_RECORDS_VERSION);
+                 "%s is version %.40s with protocol %u and records version %llu, this coordinator "
+                 "is %s with %u and %u: install them together",
+                 row->binary, hello->version, hello->protocol_version,
+                 (unsigned long long)hello->records_version, HILL_VERSION, PROTO_VERSION,
+                 PROTO_RECORDS_VERSION);
         pipeline_end(p, HILL_E_UNSUPPORTED, text);
         return;
     }

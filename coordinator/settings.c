@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "kv/plane.h"
-#include "kv/score.h"
 #include "placement/placement.h"
 #include "pool/pool.h"
 
@@ -83,6 +82,7 @@ int settings_make_state_dir(const char *path, struct hill_why *why)
 
 static int open_model(struct settings *s, struct hill_why *why)
 {
+    s->epoch.model_path = s->model_path;
     if (!realpath(s->options.model, s->model_path))
         snprintf(s->model_path, sizeof s->model_path, "%s", s->options.model);
     int code = gguf_open(&s->model, s->options.model, why);
@@ -125,93 +125,91 @@ static int absolute(char out[HILL_PATH_BYTES], const char *file, const char *opt
 
 static int choose_trace(struct settings *s, struct hill_why *why)
 {
+    s->epoch.trace_path = s->trace_path;
+    s->epoch.record_path = s->record_path;
     int code = absolute(s->trace_path, s->options.trace_kv, "--trace-kv", why);
     if (s->options.record) /* a scorer that is replayed hears of no other beta */
-        s->options.beta_auto = false;
+        s->epoch.beta_auto = false;
     return code ? code : absolute(s->record_path, s->options.record, "--record", why);
 }
 
-static int choose_selection(struct settings *s, struct hill_why *why)
+static int check_selection(struct settings *s, struct hill_why *why)
 {
-    struct kv_selection_settings *selection = &s->plan.selection;
-    *selection = (struct kv_selection_settings){.alpha = s->options.alpha,
-                                                .budget = s->options.budget,
-                                                .sinks = s->options.sinks,
-                                                .window = s->options.window};
-    /* the option table has refused other names, but it does not know the numbers */
-    if (kv_policy_parse(s->options.policy, &selection->policy))
-        return hill_fail(why, HILL_E_UNSUPPORTED, "--policy %s is not in this version",
-                         s->options.policy);
-    if (kv_importance_parse(s->options.importance, &selection->importance))
-        return hill_fail(why, HILL_E_INVALID, "--importance %s is unknown", s->options.importance);
-    if (kv_policy_reads_keys(
-            selection->policy)) /* the balance of two sides that score is hillinfer's */
-        s->options.beta_auto = false;
-    if (selection->policy == KV_POLICY_PREFETCH && strcmp(s->options.speculate, "off") == 0)
-        s->options.speculate = "on"; /* fetching ahead by a guess is what this policy is */
-    return kv_selection_check(selection, why);
+    uint32_t policy = s->epoch.plan.selection.policy;
+    if (kv_policy_reads_keys(policy)) /* the balance of two sides that score is hillinfer's */
+        s->epoch.beta_auto = false;
+    if (policy == KV_POLICY_PREFETCH && s->epoch.speculate == HILL__SPECULATE__SPECULATE_OFF)
+        s->epoch.speculate = HILL__SPECULATE__SPECULATE_ON; /* this policy is to fetch by a guess */
+    return kv_selection_check(&s->epoch.plan.selection, why);
 }
 
 static void choose_context(struct settings *s)
 {
     uint32_t trained = s->hparams.n_ctx_train;
-    s->plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens
-                         : trained             ? (uint32_t)smaller(trained, CTX_DEFAULT_MAX)
-                                               : CTX_UNSTATED;
-    if (trained && s->plan.ctx_tokens > trained)
+    s->epoch.plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens
+                               : trained             ? (uint32_t)smaller(trained, CTX_DEFAULT_MAX)
+                                                     : CTX_UNSTATED;
+    if (trained && s->epoch.plan.ctx_tokens > trained)
         log_warn("a context of %u tokens is above the %u the model was trained with; going on, "
                  "answers may be poor",
-                 s->plan.ctx_tokens, trained);
+                 s->epoch.plan.ctx_tokens, trained);
 }
 
 /* ---- sizes ------------------------------------------------------------------------------- */
 
 static int size_hot(struct settings *s, struct hill_why *why)
 {
-    uint64_t quarter = memory_available() / 4, full = kv_plan_hot_full_bytes(&s->plan);
+    uint64_t quarter = memory_available() / 4, full = kv_plan_hot_full_bytes(&s->epoch.plan);
     /* the hot pool lies in /dev/shm, which containers keep small; leave a tenth of it to rings and
      * others */
     uint64_t room = disk_free("/dev/shm");
     room = room == UINT64_MAX ? room : room / 10 * 9;
-    s->hot_cap_bytes =
+    s->epoch.hot_cap_bytes =
         s->options.hot_bytes ? s->options.hot_bytes : smaller(full, smaller(quarter, room));
-    int code = kv_plan_hot(&s->hot, &s->plan, s->hot_cap_bytes, why);
+    int code = kv_plan_hot(&s->hot, &s->epoch.plan, s->epoch.hot_cap_bytes, why);
     if (code)
         return code;
-    s->staging_bytes = s->hot.staging_bytes;
-    s->hot_bytes = s->hot.tables_bytes + (uint64_t)s->hot.n_blocks * s->hot.block_bytes;
+    s->epoch.staging_slots = s->hot.staging_slots;
+    s->epoch.hot_bytes = s->hot.tables_bytes + (uint64_t)s->hot.n_blocks * s->hot.block_bytes;
     return 0;
 }
 
 static int size_gpu(struct settings *s, struct hill_why *why)
 {
-    uint64_t need = kv_plan_gpu_bytes(&s->plan, s->plan.ctx_tokens, 0);
-    s->gpu_cap_bytes =
+    uint64_t need = kv_plan_gpu_bytes(&s->epoch.plan, s->epoch.plan.ctx_tokens, 0);
+    s->epoch.gpu_kv_cap_bytes =
         s->options.gpu_kv_bytes ? s->options.gpu_kv_bytes : smaller(need, memory_available() / 4);
-    s->gpu_slots = kv_plan_gpu_slots(&s->plan, s->gpu_cap_bytes);
-    if (!s->gpu_slots)
+    s->epoch.gpu_slots = kv_plan_gpu_slots(&s->epoch.plan, s->epoch.gpu_kv_cap_bytes);
+    if (!s->epoch.gpu_slots)
         return hill_fail(why, HILL_E_INVALID,
                          "--gpu-kv-mb: %.3f MiB do not hold the prefill of %u tokens and the "
                          "sinks and windows of --parallel %u; "
                          "%.3f MiB hold all that the budget selects",
-                         (double)s->gpu_cap_bytes / MIB, s->plan.ctx_tokens, s->plan.n_sequences,
-                         (double)need / MIB);
+                         (double)s->epoch.gpu_kv_cap_bytes / MIB, s->epoch.plan.ctx_tokens,
+                         s->epoch.plan.n_sequences, (double)need / MIB);
     return 0;
 }
 
-static void size_segments(struct settings *s)
+static void fill_plan(struct settings *s)
 {
-    struct layout_input layout = {.geometry = s->plan.geometry,
-                                  .ctx_tokens = s->plan.ctx_tokens,
-                                  .n_sequences = s->plan.n_sequences};
-    s->rings_bytes = layout_rings_bytes(&layout);
-    s->fingerprint = layout_fingerprint(&layout);
+    const struct model_hparams *h = &s->hparams;
+    struct kv_plan_input *plan = &s->epoch.plan;
+    plan->geometry = (struct kv_geometry){h->n_layers, h->n_heads, h->n_kv_heads, h->head_dim,
+                                          plan->geometry.digest_bits};
+    plan->n_embd = h->n_embd;
+    plan->n_ff = h->n_ff;
+    plan->n_vocab = h->n_vocab;
+    plan->speculates = s->epoch.speculate != HILL__SPECULATE__SPECULATE_OFF;
+    choose_context(s);
+    if (s->epoch.placement == HILL__PLACEMENT__PLACEMENT_BKP)
+        plan->placement_bytes = placement_live_bytes(h->n_layers, plan->ctx_tokens);
+    s->epoch.threads = s->options.threads ? s->options.threads : cpu_count();
 }
 
 int settings_open(struct settings *s, const struct options *options, struct hill_why *why)
 {
     *s = (struct settings){.log_level = options_text(options, "log-level")};
-    int code = hill_pipeline_read(&s->options, options, why);
+    int code = hill_pipeline_read(&s->options, &s->epoch, options, why);
     if (!code)
         code = hill_state_dir(s->state_dir, options, why);
     if (!code)
@@ -219,42 +217,28 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     if (!code)
         code = open_model(s, why);
     if (!code)
-        code = choose_selection(s, why);
+        code = check_selection(s, why);
     if (!code)
         code = choose_trace(s, why);
     if (code)
         return code;
-    const struct model_hparams *h = &s->hparams;
-    s->plan.geometry = (struct kv_geometry){h->n_layers, h->n_heads, h->n_kv_heads, h->head_dim,
-                                            s->options.score_bits};
-    s->plan.n_embd = h->n_embd;
-    s->plan.n_ff = h->n_ff;
-    s->plan.n_vocab = h->n_vocab;
-    s->plan.batch_tokens = s->options.batch_tokens;
-    s->plan.n_sequences = s->options.parallel;
-    s->plan.speculates = strcmp(s->options.speculate, "off") != 0;
-    choose_context(s);
-    if (strcmp(s->options.placement, "bkp") == 0)
-        s->plan.placement_bytes = placement_live_bytes(h->n_layers, s->plan.ctx_tokens);
-    s->threads = s->options.threads ? s->options.threads : cpu_count();
-    snprintf(
-        s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",
-        s->options.csd_url ? "" : "file:", s->options.csd_url ? s->options.csd_url : s->state_dir,
-        s->options.csd_url ? "" : "/cold.pool");
-    code = kv_geometry_check(&s->plan.geometry, why);
+    const char *url = s->options.csd_url;
+    snprintf(s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",
+             url ? "" : "file:", url ? url : s->state_dir, url ? "" : "/cold.pool");
+    fill_plan(s);
+    struct kv_plan_input *plan = &s->epoch.plan;
+    code = kv_geometry_check(&plan->geometry, why);
     if (!code) {
         /* counted also without a drive: one may be attached later */
-        s->plan.cold_slots =
-            pool_slots_for_tokens(&s->plan.geometry, s->plan.n_sequences, s->plan.ctx_tokens);
+        plan->cold_slots =
+            pool_slots_for_tokens(&plan->geometry, plan->n_sequences, plan->ctx_tokens);
         code = size_hot(s, why);
     }
     if (!code)
         code = size_gpu(s, why);
     if (!code && !s->options.no_csd)
         code = settings_attach(s, "", why);
-    if (!code)
-        size_segments(s);
-    return code;
+    return code ? code : epoch_settings_check(&s->epoch, why);
 }
 
 void settings_close(struct settings *s)
@@ -284,31 +268,34 @@ static uint64_t pool_room(const char *file)
 
 int settings_attach(struct settings *s, const char *url, struct hill_why *why)
 {
+    const struct kv_plan_input *plan = &s->epoch.plan;
     const char *wanted = *url ? url : s->csd_default_url;
     if (strncmp(wanted, "file:", 5) != 0 || !wanted[5] || strlen(wanted) >= HILL_PATH_BYTES)
         return hill_fail(why, HILL_E_INVALID, "'%.200s' is no drive of this version: file:PATH is",
                          wanted);
-    uint32_t key_bytes = kv_plane_key_bytes(&s->plan.geometry, s->plan.selection.policy);
+    uint32_t key_bytes = kv_plane_key_bytes(&plan->geometry, plan->selection.policy);
     uint64_t need =
-        pool_bytes_with_keys(&s->plan.geometry, key_bytes, s->plan.n_sequences, s->plan.ctx_tokens);
+        pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
     uint64_t cap =
         s->options.cold_bytes ? s->options.cold_bytes : smaller(pool_room(wanted + 5) / 4, need);
     struct pool_layout layout;
-    int code = pool_layout_with_keys(&layout, &s->plan.geometry, key_bytes, cap, why);
+    int code = pool_layout_with_keys(&layout, &plan->geometry, key_bytes, cap, why);
     if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
                  full disk */
         return s->options.cold_bytes ? code : HILL_E_NOSPACE;
     memmove(s->csd_url, wanted, strlen(wanted) + 1);
-    s->csd_attached = true;
-    s->cold_cap_bytes = cap;
-    s->cold_tokens = (uint64_t)(layout.n_stripes / s->plan.geometry.n_layers) * layout.stripe_slots;
+    s->epoch.csd_attached = true;
+    s->epoch.csd_url = s->csd_url;
+    s->epoch.cold_cap_bytes = cap;
+    s->cold_tokens = (uint64_t)(layout.n_stripes / plan->geometry.n_layers) * layout.stripe_slots;
     return 0;
 }
 
 void settings_detach(struct settings *s)
 {
-    s->csd_attached = false;
-    s->cold_cap_bytes = s->cold_tokens = 0;
+    s->epoch.csd_attached = false;
+    s->epoch.csd_url = "";
+    s->epoch.cold_cap_bytes = s->cold_tokens = 0;
 }
 
 /* ---- admission --------------------------------------------------------------------------- */
@@ -317,56 +304,58 @@ int settings_admit(const struct settings *s, const struct kv_selection_settings 
                    uint32_t n_prompt, uint32_t n_predict, struct hill_why *why)
 {
     uint64_t total = (uint64_t)n_prompt + n_predict;
-    if (total > s->plan.ctx_tokens)
+    if (total > s->epoch.plan.ctx_tokens)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "the prompt's %u tokens and %u to predict exceed the context of %u tokens",
-                         n_prompt, n_predict, s->plan.ctx_tokens);
+                         n_prompt, n_predict, s->epoch.plan.ctx_tokens);
     int code = kv_selection_check(selection, why);
     if (code)
         return code;
-    if (!kv_policy_served(s->plan.selection.policy, selection->policy))
+    if (!kv_policy_served(s->epoch.plan.selection.policy, selection->policy))
         return hill_fail(why, HILL_E_UNSUPPORTED,
                          "a pipeline started with --policy %s has no keys laid out for policy %s: "
                          "start one with --policy %s",
-                         kv_policy_name(s->plan.selection.policy),
+                         kv_policy_name(s->epoch.plan.selection.policy),
                          kv_policy_name(selection->policy), kv_policy_name(selection->policy));
-    struct kv_plan_input plan = s->plan;
+    struct kv_plan_input plan = s->epoch.plan;
     plan.selection = *selection;
     uint32_t k = kv_budget_tokens(selection, (uint32_t)total);
     uint64_t gpu_bytes = kv_plan_gpu_bytes(&plan, n_prompt, n_predict);
-    if (k > s->gpu_slots || gpu_bytes > s->gpu_cap_bytes)
+    if (k > s->epoch.gpu_slots || gpu_bytes > s->epoch.gpu_kv_cap_bytes)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "%" PRIu64 " tokens select %u entries a layer, the GPU has room for %u: "
                          "%.3f MiB needed, --gpu-kv-mb is %.3f",
-                         total, k, s->gpu_slots, (double)gpu_bytes / MIB,
-                         (double)s->gpu_cap_bytes / MIB);
+                         total, k, s->epoch.gpu_slots, (double)gpu_bytes / MIB,
+                         (double)s->epoch.gpu_kv_cap_bytes / MIB);
     uint64_t hot_tokens =
-        (uint64_t)(s->hot.n_blocks / s->plan.geometry.n_layers) * KV_HOT_BLOCK_TOKENS;
+        (uint64_t)(s->hot.n_blocks / s->epoch.plan.geometry.n_layers) * KV_HOT_BLOCK_TOKENS;
     if (total > hot_tokens + s->cold_tokens)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "%" PRIu64 " tokens do not fit: the hot pool has room for %" PRIu64
                          " (--hot-mb), the cold pool for %" PRIu64 " (%s)",
                          total, hot_tokens, s->cold_tokens,
-                         s->csd_attached ? "--cold-mb" : "no CSD is attached");
+                         s->epoch.csd_attached ? "--cold-mb" : "no CSD is attached");
     return 0;
 }
 
 void settings_log(const struct settings *s)
 {
     log_info("model %s: %u layers, %u heads, %u KV heads of %u, context %u tokens", s->model_path,
-             s->plan.geometry.n_layers, s->plan.geometry.n_heads, s->plan.geometry.n_kv_heads,
-             s->plan.geometry.head_dim, s->plan.ctx_tokens);
+             s->epoch.plan.geometry.n_layers, s->epoch.plan.geometry.n_heads,
+             s->epoch.plan.geometry.n_kv_heads, s->epoch.plan.geometry.head_dim,
+             s->epoch.plan.ctx_tokens);
     char beta[32] = "auto";
-    if (!s->options.beta_auto)
-        snprintf(beta, sizeof beta, "%g", s->options.beta);
+    if (!s->epoch.beta_auto)
+        snprintf(beta, sizeof beta, "%g", s->epoch.beta);
     log_info("caps: --hot-mb %.3f (M_0), --gpu-kv-mb %.3f (%u entries a layer), --cold-mb "
              "%.3f%s%s; beta %s; --parallel %u",
-             (double)s->hot_cap_bytes / MIB, (double)s->gpu_cap_bytes / MIB, s->gpu_slots,
-             (double)s->cold_cap_bytes / MIB, s->csd_attached ? " at " : " (no CSD)",
-             s->csd_attached ? s->csd_url : "", beta, s->plan.n_sequences);
+             (double)s->epoch.hot_cap_bytes / MIB, (double)s->epoch.gpu_kv_cap_bytes / MIB,
+             s->epoch.gpu_slots, (double)s->epoch.cold_cap_bytes / MIB,
+             s->epoch.csd_attached ? " at " : " (no CSD)", s->epoch.csd_attached ? s->csd_url : "",
+             beta, s->epoch.plan.n_sequences);
     char model[CSD_MODEL_TEXT];
-    if (s->options.csd_model.on)
+    if (s->epoch.csd_model.on)
         log_info("device model %s (--csd-model): times of the drive are modelled, not the real "
                  "one's",
-                 csd_model_print(model, &s->options.csd_model));
+                 csd_model_print(model, &s->epoch.csd_model));
 }

@@ -10,39 +10,28 @@
 #ifndef HILL_COORDINATOR_SETTINGS_H
 #define HILL_COORDINATOR_SETTINGS_H
 
-#include "base/options_hill.h"
-#include "kv/plan.h"
 #include "model/gguf.h"
 #include "model/hparams.h"
 #include "model/tokenizer.h"
-#include "proto/layout.h"
+#include "proto/options_hill.h"
 
 #define SETTINGS_STOP_TOKENS_MAX 64u
 
 struct settings {
+    struct epoch_settings epoch; /* what workers are told; its texts lie here or in the options */
     struct hill_pipeline_options options; /* its texts belong to the options they were read from */
     const char *log_level;
     char model_path[HILL_PATH_BYTES], state_dir[HILL_PATH_BYTES];
-    char record_path[HILL_PATH_BYTES]; /* likewise; empty: no recording of the rings */
-    char trace_path[HILL_PATH_BYTES];  /* absolute: workers have another folder; empty: no trace */
+    char record_path[HILL_PATH_BYTES], trace_path[HILL_PATH_BYTES]; /* of the workers: absolute */
     struct gguf_file *model;
     struct model_hparams hparams;
     struct tokenizer *tokenizer;
     uint32_t stop_tokens[SETTINGS_STOP_TOKENS_MAX];
     uint32_t n_stop_tokens;
-    uint32_t threads;
 
-    struct kv_plan_input plan; /* geometry, context, batch, default selection */
     struct kv_hot_plan hot;
-    uint64_t hot_cap_bytes, gpu_cap_bytes;
-    uint32_t gpu_slots;
-    uint64_t rings_bytes, staging_bytes, hot_bytes; /* payloads of the segments */
-    uint64_t fingerprint;
-
-    bool csd_attached;
     char csd_url[HILL_PATH_BYTES + 32];         /* of the attached one */
     char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
-    uint64_t cold_cap_bytes;                    /* 0 when none is attached */
     uint64_t cold_tokens; /* of one sequence alone, each layer, that the cold pool holds */
 };
 

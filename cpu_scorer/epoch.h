@@ -1,6 +1,5 @@
 /*
- * cpu_scorer/epoch.h - one epoch of the data plane: segments attached, rings laid out and opened,
- * scorer made.
+ * cpu_scorer/epoch.h - one epoch of the data plane: this party entered, scorer made.
  *
  * What: turns a Configure message into a running scorer, and takes it down again. The scorer lays
  * out rings and staging for everybody and owns the hot segment. Who calls it: main.c, one at a
@@ -11,24 +10,24 @@
 #define HILL_CPU_SCORER_EPOCH_H
 
 #include "cpu_scorer/scorer.h"
-#include "proto/hill.pb-c.h"
+#include "proto/party.h"
 #include "proto/recording.h"
-#include "shm/segment.h"
 
 struct epoch {
-    struct shm_segment rings, staging, hot;
-    struct shm_ring_end ends[RING_COUNT];
-    struct shm_arena arena;
-    uint8_t *key_windows; /* behind the arena; NULL: none */
+    struct epoch_settings settings; /* its texts are the message's */
+    struct party party;
     struct scorer *scorer;
     struct trace_writer *trace;  /* NULL: none */
     struct recording *recording; /* of the rings; NULL: none */
-    struct shm_doorbell *bell;
 };
 
-/* The pipeline's part of a Configure, checked. */
-int epoch_config(struct scorer_config *out, const Hill__Configure *c, struct hill_why *why);
+/* The scorer's part of the settings, and what the cold pool will be. */
+int epoch_config(struct scorer_config *out, const struct epoch_settings *s, struct hill_why *why);
 
+/* The memory and rings of the scorer's party, without a KV trace. */
+struct scorer_io epoch_io(struct party *party);
+
+/* c outlives the epoch. */
 int epoch_open(struct epoch *e, const Hill__Configure *c, const struct scorer_hooks *hooks,
                struct hill_why *why);
 /* Safe on a zeroed struct. */

@@ -266,14 +266,15 @@ static int serve_epoch(struct process *s)
     s->configure = NULL;
     int rc = epoch_open(&s->data, message->configure, &hooks, &why);
     if (rc == 0) {
-        s->n_layers = message->configure->n_layers;
+        const struct epoch_settings *settings = &s->data.settings;
+        s->n_layers = settings->plan.geometry.n_layers;
         /* a step is a query and an append of each layer, and its end */
-        s->stages_every = message->configure->beta_auto ? STAGES_STEPS * (2 * s->n_layers + 1) : 0;
+        s->stages_every = settings->beta_auto ? STAGES_STEPS * (2 * s->n_layers + 1) : 0;
         s->n_told = 0;
-        snprintf(device, sizeof device, "%u threads, %s", message->configure->threads,
-                 message->configure->simd);
+        snprintf(device, sizeof device, "%u threads, %s", settings->threads,
+                 epoch_simd_name(settings->simd));
         worker_link_set_epoch(s->link, s->epoch);
-        worker_link_set_doorbell(s->link, s->data.bell);
+        worker_link_set_doorbell(s->link, s->data.party.bell);
         worker_link_ready(s->link, s->epoch, device, epoch_resident_bytes(&s->data));
         rc = scorer_run(s->data.scorer);
         worker_link_set_doorbell(s->link, NULL);

@@ -5,14 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu_scorer/epoch.h"
-#include "kv/plane.h"
 #include "proto/recording.h"
 #include "proto/records.h"
 
@@ -26,11 +24,6 @@ struct tap_context {
     enum layout_ring ring;
 };
 
-struct memory {
-    void *at;
-    uint64_t bytes;
-};
-
 struct replay {
     struct recording_file file;
     struct recording_event event; /* the next one, while `more` */
@@ -38,13 +31,9 @@ struct replay {
     uint32_t looks;               /* that found nothing, still to come before the event */
     uint32_t credits[RING_COUNT]; /* as told last */
     struct hill_why why;
-    struct memory rings, staging, windows, hot;
-    struct shm_ring_end ends[RING_COUNT];   /* the scorer's */
-    struct shm_ring_end others[RING_COUNT]; /* the other parties' */
+    struct party own, gpu, agent; /* all three, over memory of this process alone */
     struct tap_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
-    struct shm_doorbell *bell; /* the scorer's */
-    struct shm_arena arena;
     struct scorer_config config;
     struct scorer *scorer;
     XXH64_state_t *hash; /* over everything published */
@@ -67,10 +56,10 @@ static void settle(struct replay *r)
     const struct recording_event *e = &r->event;
     for (; r->more; next_event(r)) {
         if (e->kind == RECORDING_STAGING)
-            memcpy(shm_arena_slot(&r->arena, e->type), e->payload, e->bytes);
+            memcpy(shm_arena_slot(&r->own.arena, e->type), e->payload, e->bytes);
         else if (e->kind == RECORDING_WINDOW)
-            memcpy((uint8_t *)r->windows.at + (uint64_t)e->type * r->config.key_window_bytes,
-                   e->payload, e->bytes);
+            memcpy(r->own.key_windows + (uint64_t)e->type * r->config.key_window_bytes, e->payload,
+                   e->bytes);
         else
             return;
     }
@@ -85,7 +74,7 @@ static void fill_staging_ahead(struct replay *r)
     struct recording_event e;
     while (recording_next(&ahead, &e)) {
         if (e.kind == RECORDING_STAGING)
-            memcpy(shm_arena_slot(&r->arena, e.type), e.payload, e.bytes);
+            memcpy(shm_arena_slot(&r->own.arena, e.type), e.payload, e.bytes);
         else if (e.kind != RECORDING_ROOM || e.ring != RING_COMMAND)
             return;
     }
@@ -150,11 +139,17 @@ static void compare_output(struct replay *r, enum layout_ring ring, uint32_t typ
 
 /* ---- what the scorer finds in the rings ---------------------------------------------------- */
 
+/* The end of a ring that is not the scorer's. */
+static struct shm_ring_end *other_end(struct replay *r, enum layout_ring ring)
+{
+    return ring < RING_COMMAND ? &r->gpu.ends[ring] : &r->agent.ends[ring];
+}
+
 /* What it published is taken away, as the others would. */
 static void drain_outputs(struct replay *r)
 {
     for (int ring = 0; ring < RING_COUNT; ring++) {
-        struct shm_ring_end *end = &r->others[ring];
+        struct shm_ring_end *end = other_end(r, (enum layout_ring)ring);
         uint32_t type, bytes;
         const void *payload;
         while (end->ring && !end->producer && shm_ring_peek(end, &type, &payload, &bytes) == 0)
@@ -170,7 +165,7 @@ static uint32_t find_nothing(struct replay *r, enum layout_ring ring)
     if (counted && is_look(r))
         return 0;
     if (is_next(r, RECORDING_IN, ring)) {
-        if (shm_ring_push(&r->others[ring], e->type, e->payload, e->bytes) == 0)
+        if (shm_ring_push(other_end(r, ring), e->type, e->payload, e->bytes) == 0)
             return 1;
         fail(r, "no room for the", ring, e->type);
     } else if (counted && r->more) {
@@ -243,7 +238,7 @@ static bool is_over(void *context)
 {
     struct replay *r = context;
     drain_outputs(r);
-    shm_doorbell_ring(r->bell); /* another look may find what this one was not to find */
+    shm_doorbell_ring(r->own.bell); /* another look may find what this one was not to find */
     if (r->more && !r->differs && clock_now_ns() - r->moved_ns > STUCK_NS) {
         static const char *const waits[] = {[RECORDING_IN] = "unseen stays a",
                                             [RECORDING_OUT] = "missing is a",
@@ -277,98 +272,47 @@ static void ignore_work(void *context, uint64_t count)
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-static int map_memory(struct memory *m, uint64_t bytes, const char *what, struct hill_why *why)
+static int open_parties(struct replay *r, struct hill_why *why)
 {
-    m->at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (m->at == MAP_FAILED) {
-        m->at = NULL;
-        return hill_fail(why, HILL_E_NOMEM, "no memory for the recording's %s: %" PRIu64 " bytes",
-                         what, bytes);
+    int rc = party_attach_alone(&r->own, &r->file.settings, why);
+    if (rc == 0)
+        rc = party_open(&r->own, NULL, why);
+    if (rc == 0)
+        rc = party_beside(&r->gpu, PARTY_GPU, &r->own, why);
+    if (rc == 0)
+        rc = party_beside(&r->agent, PARTY_AGENT, &r->own, why);
+    for (int ring = 0; rc == 0 && ring < RING_COUNT; ring++) {
+        r->contexts[ring] = (struct tap_context){r, (enum layout_ring)ring};
+        r->taps[ring] = (struct shm_ring_tap){&r->contexts[ring], at_ring};
+        r->own.ends[ring].tap = &r->taps[ring];
     }
-    m->bytes = bytes;
-    return 0;
-}
-
-static int open_memory(struct replay *r, struct hill_why *why)
-{
-    const Hill__Configure *c = r->file.message->configure;
-    uint64_t staging = shm_arena_bytes(c->staging_slots, kv_entry_bytes(&r->config.geometry));
-    if (staging == 0 || c->hot_bytes == 0)
-        return hill_fail(why, HILL_E_DAMAGED, "the recording's %s is out of range",
-                         staging ? "hot_bytes" : "staging_slots");
-    int rc = map_memory(&r->rings, layout_rings_bytes(&r->file.layout), "rings", why);
-    if (rc == 0)
-        rc = map_memory(&r->staging, staging, "staging arena", why);
-    if (rc == 0)
-        rc = map_memory(&r->hot, c->hot_bytes, "hot pool", why);
-    if (rc == 0 && r->config.key_window_bytes)
-        rc = map_memory(&r->windows, KV_KEY_WINDOWS * (uint64_t)r->config.key_window_bytes,
-                        "windows of keys", why);
-    if (rc == 0)
-        rc = shm_arena_init(r->staging.at, c->staging_slots, kv_entry_bytes(&r->config.geometry));
-    if (rc == 0)
-        rc = shm_arena_own(&r->arena, r->staging.at, r->staging.bytes);
-    return rc;
-}
-
-static int open_ring(struct replay *r, enum layout_ring ring)
-{
-    enum layout_party other = ring < RING_COMMAND ? PARTY_GPU : PARTY_AGENT;
-    int rc = layout_open(&r->ends[ring], r->rings.at, r->rings.bytes, &r->file.layout, ring,
-                         PARTY_SCORER);
-    if (rc == 0)
-        rc = layout_open(&r->others[ring], r->rings.at, r->rings.bytes, &r->file.layout, ring,
-                         other);
-    r->contexts[ring] = (struct tap_context){r, ring};
-    r->taps[ring] = (struct shm_ring_tap){&r->contexts[ring], at_ring};
-    r->ends[ring].tap = &r->taps[ring];
     return rc;
 }
 
 static int open_scorer(struct replay *r, struct hill_why *why)
 {
     const struct scorer_hooks hooks = {r, is_over, ignore_stats, ignore_failure, ignore_work};
-    int rc = epoch_config(&r->config, r->file.message->configure, why);
+    int rc = epoch_config(&r->config, &r->file.settings, why);
+    if (rc == 0 && r->file.settings.hot_bytes == 0)
+        rc = hill_fail(why, HILL_E_DAMAGED, "the recording's hot_bytes is out of range");
     if (rc == 0)
-        rc = open_memory(r, why);
-    if (rc == 0)
-        rc = layout_init(r->rings.at, r->rings.bytes, &r->file.layout);
-    for (int ring = 0; rc == 0 && ring < RING_COUNT; ring++)
-        rc = open_ring(r, (enum layout_ring)ring);
+        rc = open_parties(r, why);
     if (rc)
         return rc;
     r->config.agent_deadline_ns = NO_DEADLINE;
     r->config.cpu_gb_per_s = 0; /* at full speed */
-    r->bell = layout_doorbell(r->rings.at, PARTY_SCORER);
-    struct scorer_io io = {.rings = r->ends,
-                           .bell = r->bell,
-                           .staging = &r->arena,
-                           .key_windows = r->windows.at,
-                           .hot = r->hot.at,
-                           .hot_bytes = r->hot.bytes};
+    struct scorer_io io = epoch_io(&r->own);
     return scorer_create(&r->scorer, &r->config, &io, &hooks, why);
-}
-
-static void unmap(struct memory *m)
-{
-    if (m->at)
-        munmap(m->at, m->bytes);
 }
 
 static void finish(struct replay *r)
 {
     scorer_destroy(r->scorer);
-    for (int ring = 0; ring < RING_COUNT; ring++) {
-        r->ends[ring].tap = NULL;
-        shm_ring_close(&r->ends[ring]);
-        shm_ring_close(&r->others[ring]);
-    }
-    if (r->arena.header)
-        shm_arena_finish(&r->arena);
-    unmap(&r->rings);
-    unmap(&r->staging);
-    unmap(&r->windows);
-    unmap(&r->hot);
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        r->own.ends[ring].tap = NULL;
+    party_leave(&r->gpu);
+    party_leave(&r->agent);
+    party_leave(&r->own);
     recording_finish(&r->file);
     XXH64_freeState(r->hash);
 }

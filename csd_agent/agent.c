@@ -11,13 +11,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/options.h"
-#include "csd_agent/commands.h"
-#include "kv/plan.h"
 #include "kv/plane.h"
-#include "proto/layout.h"
 
 #define LAYOUT_DEADLINE_MS 30000 /* for the scorer to lay out rings and arena */
-#define LAYOUT_RETRY_MS    10
 #define IDLE_MS            500
 #define REST_MS            20 /* without a command: the directory is written then, not between queries */
 #define SPIN_NS            20000 /* a following command comes within some 10 us */
@@ -31,9 +27,10 @@
 
 struct agent {
     struct worker_link *link;
-    Hill__Message *configure; /* the one in force or being put in force */
-    Hill__Message *newer;     /* arrived meanwhile, to be put in force next */
-    struct shm_segment rings, staging;
+    Hill__Message *configure;       /* the one in force or being put in force */
+    Hill__Message *newer;           /* arrived meanwhile, to be put in force next */
+    struct epoch_settings settings; /* its texts are the Configure's */
+    struct party party;
     struct data_plane plane;
     bool serving;           /* rings are open */
     bool behind;            /* a command may have changed the directory since it was written */
@@ -77,8 +74,7 @@ static void close_plane(struct agent *agent)
     data_plane_close(&agent->plane);
     cold_pool_close(agent->plane.pool);
     memset(&agent->plane, 0, sizeof agent->plane);
-    shm_segment_detach(&agent->rings);
-    shm_segment_detach(&agent->staging);
+    party_leave(&agent->party);
     agent->serving = false;
 }
 
@@ -158,143 +154,79 @@ static void read_mailbox(struct agent *agent)
     }
 }
 
-static struct layout_input layout_input(const Hill__Configure *c)
+/* Called while the scorer lays out the rings: a newer epoch or the end is not waited through. */
+static int waiting(void *context, struct hill_why *why)
 {
-    return (struct layout_input){
-        .geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
-        .ctx_tokens = c->ctx_tokens,
-        .n_sequences = c->n_sequences,
+    struct agent *agent = context;
+    read_mailbox(agent);
+    bool leave = worker_link_stopping(agent->link) || agent->newer;
+    return leave ? hill_fail(why, HILL_E_CANCELLED, "interrupted: the epoch ends") : 0;
+}
+
+int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, const char *url,
+                    struct hill_why *why)
+{
+    struct layout_input layout = epoch_layout(s);
+    struct cold_pool_config config = {
+        .url = url,
+        .options = {.device = s->device, .create = true},
+        .geometry = layout.geometry,
+        .n_sequences = layout.n_sequences,
+        .cap_bytes = s->cold_cap_bytes,
+        .fingerprint = layout_fingerprint(&layout),
+        .key_bytes = kv_plane_key_bytes(&layout.geometry, s->plan.selection.policy),
     };
+    return cold_pool_open(&plane->pool, &config, why);
 }
 
-static int attach(struct shm_segment *segment, const Hill__Configure *c, const char *what,
-                  struct hill_why *why)
+void agent_join(struct data_plane *plane, struct party *party, uint32_t epoch)
 {
-    struct layout_input in = layout_input(c);
-    char name[SHM_NAME_BYTES];
-
-    shm_segment_name(name, c->run_id, c->epoch, what);
-    return shm_segment_attach(segment, name, layout_fingerprint(&in), c->epoch, why);
+    plane->geometry = party->layout.geometry;
+    plane->n_sequences = party->layout.n_sequences;
+    plane->epoch = epoch;
+    plane->command = &party->ends[RING_COMMAND];
+    plane->background = &party->ends[RING_BACKGROUND];
+    plane->score = &party->ends[RING_SCORE];
+    plane->completion = &party->ends[RING_COMPLETION];
+    plane->staging = &party->arena;
+    plane->key_windows = party->key_windows;
+    plane->key_window_bytes = party->key_window_bytes;
 }
 
-/* One try at the rings and the arena. HILL_E_WOULD_BLOCK: the scorer has not come so far. */
-static int try_open_rings(struct agent *agent, const struct layout_input *in)
+static int open_plane(struct agent *agent, struct hill_why *why)
 {
-    static const enum layout_ring rings[] = {RING_COMMAND, RING_BACKGROUND, RING_SCORE,
-                                             RING_COMPLETION};
+    const struct epoch_settings *s = &agent->settings;
     struct data_plane *plane = &agent->plane;
-    struct shm_ring_end *ends[] = {&plane->command, &plane->background, &plane->score,
-                                   &plane->completion};
-    void *payload = shm_segment_payload(&agent->rings);
-    int status = 0;
+    int status = epoch_settings_read(&agent->settings, agent->configure->configure, why);
 
-    for (uint32_t i = 0; status == 0 && i < sizeof rings / sizeof *rings; i++)
-        if (!ends[i]->ring)
-            status = layout_open(ends[i], payload, shm_segment_payload_bytes(&agent->rings), in,
-                                 rings[i], PARTY_AGENT);
+    if (status == 0 && s->cold_cap_bytes == 0)
+        status = hill_fail(why, HILL_E_INVALID, "an agent needs a cold pool");
+    if (status == 0)
+        status = party_attach(&agent->party, PARTY_AGENT, s, why);
     if (status != 0)
         return status;
-    status = shm_arena_view(&plane->staging, shm_segment_payload(&agent->staging),
-                            shm_segment_payload_bytes(&agent->staging));
-    /* an arena that is not laid out yet looks damaged; the caller's deadline tells it from one that
-     * is */
-    return status == HILL_E_DAMAGED ? HILL_E_WOULD_BLOCK : status;
-}
-
-static int open_rings(struct agent *agent, const struct layout_input *in, struct hill_why *why)
-{
-    int64_t deadline = clock_deadline_ms(LAYOUT_DEADLINE_MS);
-    int status;
-
-    while ((status = try_open_rings(agent, in)) == HILL_E_WOULD_BLOCK ||
-           status == HILL_E_BUSY /* an agent that was killed and is not reaped yet */) {
-        struct shm_doorbell *bell = worker_link_doorbell(agent->link);
-        uint32_t seen = shm_doorbell_read(bell);
-        read_mailbox(agent);
-        if (worker_link_stopping(agent->link) || agent->newer)
-            return HILL_E_CANCELLED;
-        if (clock_now_ns() >= deadline)
-            return hill_fail(why, HILL_E_TIMEOUT,
-                             "the scorer has not laid out rings and staging within %d s",
-                             LAYOUT_DEADLINE_MS / 1000);
-        shm_doorbell_wait(bell, seen, clock_deadline_ms(LAYOUT_RETRY_MS), 0);
-    }
-    return status == 0 ? 0
-                       : hill_fail(why, status, "cannot open the rings: %s", hill_strerror(status));
-}
-
-static int open_pool(struct agent *agent, const Hill__Configure *c, const struct layout_input *in,
-                     struct hill_why *why)
-{
-    struct cold_pool_config config = {
-        .url = c->csd_url,
-        .options = {.device = c->device, .create = true},
-        .geometry = in->geometry,
-        .n_sequences = in->n_sequences,
-        .cap_bytes = c->cold_cap_bytes,
-        .fingerprint = layout_fingerprint(in),
-        .key_bytes = kv_plane_key_bytes(&in->geometry, c->selection->policy),
-    };
-    return cold_pool_open(&agent->plane.pool, &config, why);
-}
-
-/* Where keys go that the scorer evaluates itself. */
-static int open_windows(struct agent *agent, const Hill__Configure *c, struct hill_why *why)
-{
-    struct data_plane *plane = &agent->plane;
-    uint32_t window = kv_key_window_bytes(&plane->geometry, c->selection->policy, c->ctx_tokens);
-    uint64_t given = shm_segment_payload_bytes(&agent->staging);
-    uint64_t at = kv_plan_windows_offset(&plane->geometry, c->staging_slots);
-
-    if (window == 0)
-        return 0;
-    if (at > given || given - at < (uint64_t)KV_KEY_WINDOWS * window)
-        return hill_fail(why, HILL_E_INVALID, "the staging segment has no room for key windows");
-    plane->key_windows = (uint8_t *)shm_segment_payload(&agent->staging) + at;
-    plane->key_window_bytes = window;
-    return 0;
-}
-
-static int open_plane(struct agent *agent, const Hill__Configure *c, struct hill_why *why)
-{
-    struct layout_input in = layout_input(c);
-    struct data_plane *plane = &agent->plane;
-    int status = kv_geometry_check(&in.geometry, why);
-
-    plane->geometry = in.geometry;
-    plane->n_sequences = c->n_sequences;
-    plane->epoch = c->epoch;
+    agent_join(plane, &agent->party, s->epoch);
     plane->wrong_position = wrong_position();
     plane->stopping = stopping;
     plane->stopping_context = agent->link;
     plane->model.counters = agent->counters;
     data_plane_set_model(plane, &agent->model);
-    if (status == 0 && (c->cold_cap_bytes == 0 || c->n_sequences == 0 || !c->selection))
-        status = hill_fail(why, HILL_E_INVALID,
-                           "an agent needs a cold pool, a sequence and selection settings");
-    if (status == 0)
-        status = attach(&agent->rings, c, "rings", why);
-    if (status == 0)
-        status = attach(&agent->staging, c, "staging", why);
-    if (status == 0)
-        status = open_windows(agent, c, why);
-    if (status == 0)
-        status = open_pool(agent, c, &in, why);
-    if (status == 0)
-        status = open_rings(agent, &in, why);
-    return status;
+    worker_link_set_doorbell(agent->link, agent->party.bell);
+    status = agent_open_pool(plane, s, s->csd_url, why);
+    const struct party_wait wait = {waiting, agent, clock_deadline_ms(LAYOUT_DEADLINE_MS)};
+    return status == 0 ? party_open(&agent->party, &wait, why) : status;
 }
 
-static void say_ready(struct agent *agent, const Hill__Configure *c)
+static void say_ready(struct agent *agent)
 {
+    const struct epoch_settings *s = &agent->settings;
+    const struct pool_layout *layout = cold_pool_layout(agent->plane.pool);
     char device[400];
 
     cold_pool_describe(agent->plane.pool, device, sizeof device);
-    log_info("serving epoch %u: %s on %s, %u stripes of %u slots", c->epoch, c->csd_url, device,
-             cold_pool_layout(agent->plane.pool)->n_stripes,
-             cold_pool_layout(agent->plane.pool)->stripe_slots);
-    worker_link_ready(agent->link, c->epoch, device,
-                      cold_pool_layout(agent->plane.pool)->total_bytes);
+    log_info("serving epoch %u: %s on %s, %u stripes of %u slots", s->epoch, s->csd_url, device,
+             layout->n_stripes, layout->stripe_slots);
+    worker_link_ready(agent->link, s->epoch, device, layout->total_bytes);
 }
 
 /* Put agent->newer in force. 0 also when it was overtaken or the process is to stop. */
@@ -309,12 +241,10 @@ static int configure(struct agent *agent)
     const Hill__Configure *c = agent->configure->configure;
     cldevice_set_threads(c->threads);
     worker_link_set_epoch(agent->link, c->epoch);
-    int status = open_plane(agent, c, &why);
+    int status = open_plane(agent, &why);
     if (status == 0) {
         agent->serving = true;
-        worker_link_set_doorbell(agent->link,
-                                 layout_doorbell(shm_segment_payload(&agent->rings), PARTY_AGENT));
-        say_ready(agent, c);
+        say_ready(agent);
         return 0;
     }
     close_plane(agent);
@@ -375,7 +305,7 @@ static void rest(struct agent *agent, struct shm_doorbell *bell, uint32_t seen)
     int64_t spin = near ? AWAKE_NS : due == CLOCK_NEVER ? SPIN_NS : 0;
     int status = shm_doorbell_wait(bell, seen, until, spin);
     if (status == HILL_E_TIMEOUT && until == idle && agent->serving)
-        shm_ring_peer_alive(&agent->plane.command); /* a dead scorer: the next peek says so */
+        shm_ring_peer_alive(agent->plane.command); /* a dead scorer: the next peek says so */
 }
 
 int agent_run(struct worker_link *link)

@@ -11,9 +11,16 @@
 #ifndef HILL_CSD_AGENT_AGENT_H
 #define HILL_CSD_AGENT_AGENT_H
 
+#include "csd_agent/commands.h"
+#include "proto/party.h"
 #include "proto/worker_link.h"
 
 /* 0 after an orderly stop, else the code of the failure (already logged and sent). */
 int agent_run(struct worker_link *link);
+
+/* Of an epoch, the same for the replay: the pool under this URL, and the plane's part in it. */
+int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, const char *url,
+                    struct hill_why *why);
+void agent_join(struct data_plane *plane, struct party *party, uint32_t epoch);
 
 #endif

@@ -50,7 +50,7 @@ static int reserve(struct data_plane *plane, struct shm_ring_end *end, uint32_t 
 /* Send a record now. */
 static int send(struct data_plane *plane, uint32_t type, const void *record, uint32_t bytes)
 {
-    struct shm_ring_end *end = type == RECORD_SCORE_BLOCK ? &plane->score : &plane->completion;
+    struct shm_ring_end *end = type == RECORD_SCORE_BLOCK ? plane->score : plane->completion;
     void *payload;
     int status = reserve(plane, end, bytes, &payload);
 
@@ -216,7 +216,7 @@ static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
     struct data_plane *plane = run->plane;
     void *block;
     int status = reserve(
-        plane, &plane->score,
+        plane, plane->score,
         (uint32_t)(sizeof(struct record_score_block) + n * sizeof(struct score_tuple)), &block);
 
     if (status != 0)
@@ -225,7 +225,7 @@ static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
     if (tuples == 0)
         return 0; /* the next reserve takes the place */
     shm_ring_publish(
-        &plane->score, RECORD_SCORE_BLOCK,
+        plane->score, RECORD_SCORE_BLOCK,
         (uint32_t)(sizeof(struct record_score_block) + tuples * sizeof(struct score_tuple)));
     run->count += tuples;
     return 0;
@@ -253,7 +253,7 @@ static int send_scores(void *context, uint32_t stripe, uint32_t first_slot, uint
 /* Slots per block as asked, but no more than a record of the ring can carry. */
 static uint32_t block_slots(struct data_plane *plane, uint32_t asked)
 {
-    uint32_t most = (shm_ring_payload_max(&plane->score) - sizeof(struct record_score_block)) /
+    uint32_t most = (shm_ring_payload_max(plane->score) - sizeof(struct record_score_block)) /
                     sizeof(struct score_tuple);
     return asked < most ? asked : most;
 }
@@ -329,7 +329,7 @@ static int run_fetch(struct data_plane *plane, const void *payload,
     STAGE_BEGIN_AT(agent_fetch, &record->header);
     int status = cold_pool_fetch(plane->pool, record->header.sequence, record->header.layer,
                                  (const struct fetch_item *)(record + 1), record->n_entries,
-                                 &plane->staging, cost, &completion->detail, why);
+                                 plane->staging, cost, &completion->detail, why);
     STAGE_END(agent_fetch, cost->flash_read_bytes);
 
     completion->count = status == 0 ? record->n_entries : 0;
@@ -587,9 +587,9 @@ static void drain_background(struct data_plane *plane, uint32_t sequence)
     uint64_t taken = 0;
     uint32_t bytes;
 
-    while (taken <= plane->background.capacity &&
-           !may_need_a_release(&plane->background, sequence) &&
-           turn_ring(plane, &plane->background, true, &bytes) == 1)
+    while (taken <= plane->background->capacity &&
+           !may_need_a_release(plane->background, sequence) &&
+           turn_ring(plane, plane->background, true, &bytes) == 1)
         taken += bytes + SHM_RECORD_ALIGN;
 }
 
@@ -616,13 +616,13 @@ int data_plane_turn(struct data_plane *plane)
         send_due(plane); /* a failure is plane->lost */
     if (plane->lost != 0)
         return plane->lost;
-    int status = turn_ring(plane, &plane->command, false, &bytes);
-    if (status != 0 || !flash_is_free(plane) || !waits(&plane->background))
+    int status = turn_ring(plane, plane->command, false, &bytes);
+    if (status != 0 || !flash_is_free(plane) || !waits(plane->background))
         return status;
     /* What has come on the command ring before this record came on the other is there now, a
-     * RELEASE of slots that it writes to: that goes first. */
-    status = turn_ring(plane, &plane->command, false, &bytes);
-    return status == 0 ? turn_ring(plane, &plane->background, true, &bytes) : status;
+     * RELEASE of slots that it writes to: that goes first [I18]. */
+    status = turn_ring(plane, plane->command, false, &bytes);
+    return status == 0 ? turn_ring(plane, plane->background, true, &bytes) : status;
 }
 
 int data_plane_write_directory(struct data_plane *plane, struct hill_why *why)
@@ -654,9 +654,4 @@ int64_t data_plane_next_ns(const struct data_plane *plane)
 void data_plane_close(struct data_plane *plane)
 {
     held_finish(&plane->held);
-    shm_ring_close(&plane->command);
-    shm_ring_close(&plane->background);
-    shm_ring_close(&plane->score);
-    shm_ring_close(&plane->completion);
-    shm_arena_finish(&plane->staging);
 }

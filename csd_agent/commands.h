@@ -5,7 +5,7 @@
  * What: two input rings (command: urgent, ordered; background: demotes), two output rings (Score
  * Blocks, completions). A turn carries out at most one command, from the command ring when there is
  * one, so that a query waits for one demote record at most. A trim first carries out the demotes
- * that were pushed before it: else they would claim stripes of a sequence that is gone. Output
+ * that were pushed before it: else they would claim stripes of a sequence that is gone [I18]. Output
  * rings that are full are waited for with the doorbell, in slices, with a deadline: nothing is
  * dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
  * epoch is dropped and counted; one that record_check refuses, or that does not belong on its ring,
@@ -37,8 +37,8 @@ struct data_plane {
     /* set by the owner before the first turn */
     struct kv_geometry geometry;
     uint32_t n_sequences, epoch;
-    struct shm_ring_end command, background, score, completion;
-    struct shm_arena staging; /* a view */
+    struct shm_ring_end *command, *background, *score, *completion; /* the owner's, open */
+    struct shm_arena *staging;                                      /* the owner's view */
     struct cold_pool *pool;
     uint8_t *key_windows; /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
     uint32_t key_window_bytes;
@@ -71,7 +71,7 @@ int data_plane_write_directory(struct data_plane *plane, struct hill_why *why);
  * HILL_E_DAMAGED, HILL_E_TIMEOUT (an output ring was not drained), HILL_E_CANCELLED (stopping). */
 int data_plane_turn(struct data_plane *plane);
 
-/* Close the ring ends; the pool is the caller's. Safe on a zeroed struct. */
+/* Drop what is held back; rings and pool are the caller's. Safe on a zeroed struct. */
 void data_plane_close(struct data_plane *plane);
 
 #endif

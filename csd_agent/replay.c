@@ -11,8 +11,7 @@
 #include "base/cldevice.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "csd_agent/commands.h"
-#include "kv/plan.h"
+#include "csd_agent/agent.h"
 #include "kv/plane.h"
 #include "proto/recording.h"
 #include "proto/records.h"
@@ -27,9 +26,7 @@ struct recorded {
 struct replay {
     struct recording_file file;
     struct data_plane plane;
-    void *rings, *staging;
-    uint64_t staging_bytes;
-    struct shm_ring_end command, background, score, completion; /* the scorer's */
+    struct party scorer, agent;            /* both, over memory of this process alone */
     struct recorded *completions, *blocks; /* completions sorted by command and tag */
     uint64_t n_completions, n_blocks, next_block;
     uint64_t in, out;
@@ -143,8 +140,8 @@ static void take_output(struct replay *r, struct shm_ring_end *end)
 static bool make_room(void *context)
 {
     struct replay *r = context;
-    take_output(r, &r->score);
-    take_output(r, &r->completion);
+    take_output(r, &r->scorer.ends[RING_SCORE]);
+    take_output(r, &r->scorer.ends[RING_COMPLETION]);
     return r->status != 0;
 }
 
@@ -156,9 +153,9 @@ static void stage_slots(struct replay *r, const struct recording_event *e)
     const struct record_fetch *fetch = (const void *)e->payload;
     const struct fetch_item *items = (const struct fetch_item *)(fetch + 1);
     for (uint32_t i = 0; i < fetch->n_entries; i++)
-        if (items[i].staging_slot < r->plane.staging.slot_count)
+        if (items[i].staging_slot < r->plane.staging->slot_count)
             /* relaxed: this thread is the only one */
-            atomic_store_explicit(&r->plane.staging.generations[items[i].staging_slot],
+            atomic_store_explicit(&r->plane.staging->generations[items[i].staging_slot],
                                   items[i].generation, memory_order_relaxed);
 }
 
@@ -167,8 +164,8 @@ static void hash_fetched(struct replay *r, const struct recording_event *e)
     const struct record_fetch *fetch = (const void *)e->payload;
     const struct fetch_item *items = (const struct fetch_item *)(fetch + 1);
     for (uint32_t i = 0; i < fetch->n_entries; i++)
-        if (items[i].staging_slot < r->plane.staging.slot_count)
-            XXH64_update(r->hash, shm_arena_slot(&r->plane.staging, items[i].staging_slot),
+        if (items[i].staging_slot < r->plane.staging->slot_count)
+            XXH64_update(r->hash, shm_arena_slot(r->plane.staging, items[i].staging_slot),
                          kv_entry_bytes(&r->plane.geometry));
 }
 
@@ -217,7 +214,7 @@ static void compare_keys(struct replay *r, const struct recording_event *e)
 
 static int carry_out(struct replay *r, const struct recording_event *e)
 {
-    struct shm_ring_end *end = e->ring == RING_COMMAND ? &r->command : &r->background;
+    struct shm_ring_end *end = &r->scorer.ends[e->ring];
     int rc = 1;
     r->current = e;
     if (e->type == RECORD_FETCH)
@@ -267,91 +264,36 @@ static int run(struct replay *r)
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-static int open_rings(struct replay *r)
-{
-    static const enum layout_ring rings[] = {RING_COMMAND, RING_BACKGROUND, RING_SCORE,
-                                             RING_COMPLETION};
-    struct shm_ring_end *own[] = {&r->plane.command, &r->plane.background, &r->plane.score,
-                                  &r->plane.completion};
-    struct shm_ring_end *others[] = {&r->command, &r->background, &r->score, &r->completion};
-    const struct layout_input *in = &r->file.layout;
-    uint64_t bytes = layout_rings_bytes(in);
-    r->rings = aligned_alloc(64, (bytes + 63) & ~UINT64_C(63));
-    if (!r->rings)
-        return HILL_E_NOMEM;
-    memset(r->rings, 0, bytes);
-    int rc = layout_init(r->rings, bytes, in);
-    for (int i = 0; rc == 0 && i < 4; i++) {
-        rc = layout_open(own[i], r->rings, bytes, in, rings[i], PARTY_AGENT);
-        if (rc == 0)
-            rc = layout_open(others[i], r->rings, bytes, in, rings[i], PARTY_SCORER);
-    }
-    return rc;
-}
-
-static int open_staging(struct replay *r)
-{
-    uint32_t slots = r->file.message->configure->staging_slots;
-    uint32_t entry_bytes = kv_entry_bytes(&r->file.layout.geometry);
-    uint32_t window = recording_window_bytes(r->file.message->configure);
-    uint64_t windows_at = kv_plan_windows_offset(&r->file.layout.geometry, slots);
-    uint64_t arena_bytes = shm_arena_bytes(slots, entry_bytes);
-    r->staging_bytes = windows_at + KV_KEY_WINDOWS * (uint64_t)window;
-    r->staging_bytes = r->staging_bytes > arena_bytes ? r->staging_bytes : arena_bytes;
-    r->staging =
-        arena_bytes ? aligned_alloc(4096, (r->staging_bytes + 4095) & ~UINT64_C(4095)) : NULL;
-    if (!r->staging)
-        return HILL_E_NOMEM;
-    memset(r->staging, 0, r->staging_bytes);
-    r->plane.key_windows = window ? (uint8_t *)r->staging + windows_at : NULL;
-    r->plane.key_window_bytes = window;
-    int rc = shm_arena_init(r->staging, slots, entry_bytes);
-    return rc ? rc : shm_arena_view(&r->plane.staging, r->staging, r->staging_bytes);
-}
-
 static int open_plane(struct replay *r, const char *url)
 {
-    const Hill__Configure *c = r->file.message->configure;
-    struct cold_pool_config config = {
-        .url = url,
-        .options = {.device = c->device, .create = true},
-        .geometry = r->file.layout.geometry,
-        .n_sequences = c->n_sequences,
-        .cap_bytes = c->cold_cap_bytes,
-        .fingerprint = layout_fingerprint(&r->file.layout),
-        .key_bytes = kv_plane_key_bytes(&r->file.layout.geometry, c->selection->policy),
-    };
-    if (!c->csd_attached || !c->cold_cap_bytes)
+    struct epoch_settings s = r->file.settings;
+    if (!s.csd_attached || !s.cold_cap_bytes)
         return hill_fail(&r->why, HILL_E_INVALID, "no drive was attached when this was recorded");
-    r->plane.geometry = config.geometry;
-    r->plane.n_sequences = c->n_sequences;
-    r->plane.epoch = c->epoch;
+    s.hot_bytes = 0; /* the agent has no part in it */
+    cldevice_set_threads(s.threads);
+    int rc = agent_open_pool(&r->plane, &s, url, &r->why);
+    if (rc == 0)
+        rc = party_attach_alone(&r->scorer, &s, &r->why);
+    if (rc == 0)
+        rc = party_open(&r->scorer, NULL, &r->why);
+    if (rc == 0)
+        rc = party_beside(&r->agent, PARTY_AGENT, &r->scorer, &r->why);
+    if (rc)
+        return rc;
+    agent_join(&r->plane, &r->agent, s.epoch);
     r->plane.wrong_position = COLD_NO_POSITION;
     r->plane.stopping = make_room;
     r->plane.stopping_context = r;
-    cldevice_set_threads(c->threads);
-    int rc = cold_pool_open(&r->plane.pool, &config, &r->why);
-    if (rc)
-        return rc;
-    rc = open_rings(r);
-    if (rc == 0)
-        rc = open_staging(r);
-    if (rc == 0)
-        rc = list_answers(r);
-    return rc ? hill_fail(&r->why, rc, "cannot set up the recording's rings: %s", hill_strerror(rc))
-              : 0;
+    rc = list_answers(r);
+    return rc ? hill_fail(&r->why, rc, "out of memory for the recording's answers") : 0;
 }
 
 static void finish(struct replay *r)
 {
     data_plane_close(&r->plane);
     cold_pool_close(r->plane.pool);
-    shm_ring_close(&r->command);
-    shm_ring_close(&r->background);
-    shm_ring_close(&r->score);
-    shm_ring_close(&r->completion);
-    free(r->rings);
-    free(r->staging);
+    party_leave(&r->agent);
+    party_leave(&r->scorer);
     free(r->completions);
     free(r->blocks);
     recording_finish(&r->file);

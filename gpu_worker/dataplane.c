@@ -11,126 +11,52 @@
 
 uint32_t dataplane_seen(const struct dataplane *plane)
 {
-    return shm_doorbell_read(plane->bell);
+    return shm_doorbell_read(plane->party.bell);
 }
 
 bool dataplane_sleep(const struct dataplane *plane, uint32_t seen, int64_t deadline_ns)
 {
     int64_t slice = clock_now_ns() + SLICE_NS;
-    return shm_doorbell_wait(plane->bell, seen, slice < deadline_ns ? slice : deadline_ns,
+    return shm_doorbell_wait(plane->party.bell, seen, slice < deadline_ns ? slice : deadline_ns,
                              SPIN_NS) == 0;
 }
 
 static int call_waiting(const struct dataplane *plane, struct hill_why *why)
 {
-    return plane->settings.waiting ? plane->settings.waiting(plane->settings.context, why) : 0;
+    return plane->waiting ? plane->waiting(plane->context, why) : 0;
 }
 
-int dataplane_attach(struct dataplane *plane, const struct dataplane_settings *settings,
+int dataplane_attach(struct dataplane *plane, const struct epoch_settings *settings,
+                     int (*waiting)(void *context, struct hill_why *why), void *context,
                      struct hill_why *why)
 {
-    char name[SHM_NAME_BYTES];
-    uint64_t fingerprint = layout_fingerprint(&settings->layout);
-    memset(plane, 0, sizeof *plane);
-    plane->settings = *settings;
-    shm_segment_name(name, settings->run_id, settings->epoch, "rings");
-    int rc = shm_segment_attach(&plane->rings, name, fingerprint, settings->epoch, why);
-    if (!rc) {
-        shm_segment_name(name, settings->run_id, settings->epoch, "staging");
-        rc = shm_segment_attach(&plane->staging, name, fingerprint, settings->epoch, why);
-    }
-    if (!rc && shm_segment_payload_bytes(&plane->rings) < layout_rings_bytes(&settings->layout))
-        rc = hill_fail(why, HILL_E_DAMAGED, "segment %s is too small for its rings",
-                       plane->rings.name);
-    if (rc) {
-        dataplane_detach(plane);
-        return rc;
-    }
-    plane->bell = layout_doorbell(shm_segment_payload(&plane->rings), PARTY_GPU);
-    return 0;
-}
-
-int dataplane_attach_hot(struct dataplane *plane, struct hill_why *why)
-{
-    const struct dataplane_settings *s = &plane->settings;
-    char name[SHM_NAME_BYTES];
-    shm_segment_name(name, s->run_id, s->epoch, "hot");
-    return shm_segment_attach_to_read(&plane->hot, name, layout_fingerprint(&s->layout), s->epoch,
-                                      why);
-}
-
-static int open_ring(struct dataplane *plane, struct shm_ring_end *end, enum layout_ring ring)
-{
-    if (end->ring)
-        return 0;
-    return layout_open(end, shm_segment_payload(&plane->rings),
-                       shm_segment_payload_bytes(&plane->rings), &plane->settings.layout, ring,
-                       PARTY_GPU);
-}
-
-/* The scorer lays out rings and arena in its own time; an arena without its magic looks damaged
- * until then. */
-static int try_open(struct dataplane *plane)
-{
-    int rc = open_ring(plane, &plane->append, RING_APPEND);
-    if (!rc)
-        rc = open_ring(plane, &plane->query, RING_QUERY);
-    if (!rc)
-        rc = open_ring(plane, &plane->selection, RING_SELECTION);
-    if (!rc && !plane->arena.header)
-        rc = shm_arena_view(&plane->arena, shm_segment_payload(&plane->staging),
-                            shm_segment_payload_bytes(&plane->staging)) == 0
-                 ? 0
-                 : HILL_E_WOULD_BLOCK;
-    return rc;
+    *plane = (struct dataplane){.epoch = settings->epoch,
+                                .append = &plane->party.ends[RING_APPEND],
+                                .query = &plane->party.ends[RING_QUERY],
+                                .selection = &plane->party.ends[RING_SELECTION],
+                                .waiting = waiting,
+                                .context = context};
+    return party_attach(&plane->party, PARTY_GPU, settings, why);
 }
 
 int dataplane_open(struct dataplane *plane, int64_t deadline_ns, struct hill_why *why)
 {
-    for (;;) {
-        uint32_t seen = dataplane_seen(plane);
-        int rc = try_open(plane);
-        if (rc == 0)
-            break;
-        /* busy: the worker before us has died but is still counted for a moment */
-        if (rc != HILL_E_WOULD_BLOCK && rc != HILL_E_BUSY)
-            return hill_fail(why, rc, "cannot open the rings in %s: %s", plane->rings.name,
-                             hill_strerror(rc));
-        rc = call_waiting(plane, why);
-        if (rc)
-            return rc;
-        if (clock_now_ns() >= deadline_ns)
-            return hill_fail(why, HILL_E_TIMEOUT, "the scorer has not laid out the rings in %s",
-                             plane->rings.name);
-        int64_t next = clock_now_ns() + 5 * 1000000ll; /* nobody rings for a layout */
-        dataplane_sleep(plane, seen, next < deadline_ns ? next : deadline_ns);
-    }
-    const struct kv_geometry *g = &plane->settings.layout.geometry;
-    if (plane->arena.header->slot_bytes < kv_entry_bytes(g))
-        return hill_fail(why, HILL_E_DAMAGED, "staging slots of %u bytes cannot hold entries of %u",
-                         plane->arena.header->slot_bytes, kv_entry_bytes(g));
-    return 0;
+    const struct party_wait wait = {plane->waiting, plane->context, deadline_ns};
+    return party_open(&plane->party, &wait, why);
 }
 
 void dataplane_detach(struct dataplane *plane)
 {
-    shm_ring_close(&plane->append);
-    shm_ring_close(&plane->query);
-    shm_ring_close(&plane->selection);
-    if (plane->arena.header)
-        shm_arena_finish(&plane->arena);
-    shm_segment_detach(&plane->rings);
-    shm_segment_detach(&plane->staging);
-    shm_segment_detach(&plane->hot);
+    party_leave(&plane->party);
     memset(plane, 0, sizeof *plane);
 }
 
 /* Both rings, then one doorbell. */
 static void show_all(struct dataplane *plane)
 {
-    bool appended = shm_ring_show(&plane->append), asked = shm_ring_show(&plane->query);
+    bool appended = shm_ring_show(plane->append), asked = shm_ring_show(plane->query);
     if (appended || asked)
-        shm_ring_tell(&plane->query);
+        shm_ring_tell(plane->query);
 }
 
 int dataplane_reserve(struct dataplane *plane, struct shm_ring_end *ring, uint32_t bytes,
@@ -190,21 +116,21 @@ void dataplane_flush(struct dataplane *plane)
 int dataplane_next(struct dataplane *plane, uint32_t *type, const void **payload,
                    struct hill_why *why)
 {
-    const struct layout_input *in = &plane->settings.layout;
+    const struct layout_input *in = &plane->party.layout;
     for (;;) {
         uint32_t bytes;
-        int rc = shm_ring_peek(&plane->selection, type, payload, &bytes);
+        int rc = shm_ring_peek(plane->selection, type, payload, &bytes);
         if (rc == HILL_E_WOULD_BLOCK)
             return rc;
         if (rc)
             return hill_fail(why, rc, "cannot read the selection ring: %s", hill_strerror(rc));
         rc = record_check(*type, *payload, bytes, &in->geometry, in->n_sequences, why);
-        if (rc == 0 && ((const struct record_header *)*payload)->epoch == plane->settings.epoch)
+        if (rc == 0 && ((const struct record_header *)*payload)->epoch == plane->epoch)
             return 0;
         if (rc)
             log_error("a record from the scorer is refused: %s", why ? why->text : "malformed");
         plane->dropped++;
-        shm_ring_release(&plane->selection);
+        shm_ring_release(plane->selection);
         if (rc)
             return rc;
     }
@@ -218,10 +144,10 @@ int dataplane_check_staged(const struct dataplane *plane, const struct selected_
     atomic_thread_fence(memory_order_acquire);
     for (uint32_t i = 0; i < n; i++) {
         const struct selected_upload *u = &uploads[i];
-        if (u->staging_slot >= plane->arena.slot_count)
+        if (u->staging_slot >= plane->party.arena.slot_count)
             return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u of %u", u->staging_slot,
-                             plane->arena.slot_count);
-        if (shm_arena_generation(&plane->arena, u->staging_slot) != u->generation)
+                             plane->party.arena.slot_count);
+        if (shm_arena_generation(&plane->party.arena, u->staging_slot) != u->generation)
             return hill_fail(why, HILL_E_PROTOCOL, "staging slot %u is not of generation %u",
                              u->staging_slot, u->generation);
     }

@@ -16,34 +16,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/layout.h"
+#include "proto/party.h"
 #include "proto/records.h"
-#include "shm/arena.h"
-
-struct dataplane_settings {
-    uint64_t run_id;
-    uint32_t epoch;
-    struct layout_input layout;
-    int (*waiting)(void *context, struct hill_why *why);
-    void *context;
-};
 
 struct dataplane {
-    struct dataplane_settings settings;
-    struct shm_segment rings, staging, hot;
-    struct shm_ring_end append, query, selection;
-    struct shm_arena arena;
-    struct shm_doorbell *bell;
+    struct party party;
+    struct shm_ring_end *append, *query, *selection; /* of the party */
+    uint32_t epoch;
+    int (*waiting)(void *context, struct hill_why *why);
+    void *context;
     uint64_t dropped; /* records of another epoch or query */
     bool holding;     /* records are staged, see dataplane_hold */
 };
 
-/* Map the epoch's segments; bell is valid from here on, so that control messages can ring it. */
-int dataplane_attach(struct dataplane *plane, const struct dataplane_settings *settings,
+/* Enter the epoch: its segments are mapped and party.bell is valid; open waits for the scorer to lay
+ * out rings and arena. waiting is called in every wait, from here on. */
+int dataplane_attach(struct dataplane *plane, const struct epoch_settings *settings,
+                     int (*waiting)(void *context, struct hill_why *why), void *context,
                      struct hill_why *why);
-/* Map the hot pool too, to read from; it goes with the rest. */
-int dataplane_attach_hot(struct dataplane *plane, struct hill_why *why);
-/* Open the rings and the arena, waiting for the scorer to lay them out. */
 int dataplane_open(struct dataplane *plane, int64_t deadline_ns, struct hill_why *why);
 /* Safe on a zeroed struct. */
 void dataplane_detach(struct dataplane *plane);

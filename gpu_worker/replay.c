@@ -57,14 +57,11 @@ struct replay {
     struct script script;
     struct play *plays; /* [script.n_requests] */
     struct seat seats[KV_MAX_SEQUENCES];
-    uint32_t n_sequences, entry_bytes, gpu_slots;
-    uint64_t run_id;
-    struct shm_segment rings, staging, hot;
-    struct shm_ring_end append, query, selection; /* the scorer's */
-    struct shm_doorbell *bell;
-    struct shm_arena arena;
-    struct hot_slot *hot_slots; /* [n_hot], without the spare ones */
-    uint32_t n_hot;             /* as recorded; then 2 * gpu_slots spare ones a sequence */
+    uint32_t n_sequences, entry_bytes;
+    struct epoch_settings settings; /* as recorded, but for the segments' names and sizes */
+    struct party scorer;            /* that is stood in for */
+    struct hot_slot *hot_slots;     /* [n_hot], without the spare ones */
+    uint32_t n_hot;                 /* as recorded; then 2 * gpu_slots spare ones a sequence */
     struct worker_link *link;
     _Atomic bool ready;   /* the worker is; written by its thread */
     _Atomic bool stopped; /* the worker has ended by itself */
@@ -203,10 +200,10 @@ static void *room(struct replay *r, uint32_t bytes)
 {
     void *payload = NULL;
     for (int64_t start = clock_now_ns(); clock_now_ns() - start < STUCK_NS;) {
-        uint32_t seen = shm_doorbell_read(r->bell);
-        if (shm_ring_reserve(&r->selection, bytes, &payload) == 0)
+        uint32_t seen = shm_doorbell_read(r->scorer.bell);
+        if (shm_ring_reserve(&r->scorer.ends[RING_SELECTION], bytes, &payload) == 0)
             return payload;
-        shm_doorbell_wait(r->bell, seen, clock_deadline_ms(10), 0);
+        shm_doorbell_wait(r->scorer.bell, seen, clock_deadline_ms(10), 0);
     }
     r->status = hill_fail(&r->why, HILL_E_TIMEOUT, "the worker takes no answers");
     return NULL;
@@ -214,7 +211,7 @@ static void *room(struct replay *r, uint32_t bytes)
 
 static void give_staging_back(struct replay *r, struct seat *seat, int which)
 {
-    shm_arena_give(&r->arena, seat->staging[which].n, seat->staging[which].slots);
+    shm_arena_give(&r->scorer.arena, seat->staging[which].n, seat->staging[which].slots);
     seat->staging[which].n = 0;
 }
 
@@ -240,7 +237,7 @@ static int stage_uploads(struct replay *r, struct seat *seat, uint32_t layer,
     struct selected_item *items = (struct selected_item *)(answer + 1);
     struct selected_upload *uploads = (struct selected_upload *)(items + answer->n_selected);
     uint32_t *slots = seat->staging[0].slots;
-    if (shm_arena_take(&r->arena, answer->n_uploads, slots))
+    if (shm_arena_take(&r->scorer.arena, answer->n_uploads, slots))
         return HILL_E_DAMAGED;
     seat->staging[0].n = answer->n_uploads;
     for (uint32_t u = 0, i = 0; u < answer->n_uploads; u++, i++) {
@@ -250,9 +247,9 @@ static int stage_uploads(struct replay *r, struct seat *seat, uint32_t layer,
             i < answer->n_selected ? entry_at(seat->play, layer, items[i].position) : NULL;
         if (!entry)
             return HILL_E_DAMAGED;
-        memcpy(shm_arena_slot(&r->arena, slots[u]), entry, r->entry_bytes);
+        memcpy(shm_arena_slot(&r->scorer.arena, slots[u]), entry, r->entry_bytes);
         uploads[u].staging_slot = slots[u];
-        uploads[u].generation = shm_arena_generation(&r->arena, slots[u]);
+        uploads[u].generation = shm_arena_generation(&r->scorer.arena, slots[u]);
     }
     return 0;
 }
@@ -269,7 +266,7 @@ static int place_hot(struct replay *r, uint32_t sequence, uint32_t layer,
 {
     struct seat *seat = &r->seats[sequence];
     struct selected_item *items = (struct selected_item *)(answer + 1);
-    uint8_t *entries = shm_segment_payload(&r->hot);
+    uint8_t *entries = shm_segment_payload(&r->scorer.hot);
     uint32_t n_spare = 0;
     for (uint32_t i = 0; i < answer->n_selected; i++) {
         uint32_t slot = items[i].gpu_slot & ~SELECTED_HOT;
@@ -280,7 +277,8 @@ static int place_hot(struct replay *r, uint32_t sequence, uint32_t layer,
             return HILL_E_DAMAGED;
         struct hot_slot *hot = &r->hot_slots[slot];
         if (hot->entry != entry && is_read(r, hot, sequence)) {
-            slot = r->n_hot + (2 * sequence + seat->answers % 2) * r->gpu_slots + n_spare++;
+            slot =
+                r->n_hot + (2 * sequence + seat->answers % 2) * r->settings.gpu_slots + n_spare++;
             items[i].gpu_slot = SELECTED_HOT | slot;
         } else if (hot->entry == entry) {
             continue; /* the bytes stay, whoever reads them */
@@ -310,8 +308,8 @@ static int answer_query(struct replay *r, struct seat *seat, const struct script
     uint32_t layer = asked->header.layer, k = answer->n_selected;
     answer->query_id = asked->query_id;
     seat->answers++;
-    int rc = k > r->gpu_slots || answer->n_uploads > r->gpu_slots ? HILL_E_DAMAGED
-             : answer->status                                     ? 0
+    int rc = k > r->settings.gpu_slots || answer->n_uploads > r->settings.gpu_slots ? HILL_E_DAMAGED
+             : answer->status                                                       ? 0
                               : stage_uploads(r, seat, layer, answer);
     if (!rc)
         rc = place_hot(r, asked->header.sequence, layer, answer);
@@ -320,7 +318,7 @@ static int answer_query(struct replay *r, struct seat *seat, const struct script
                                      "the recording makes no sense at event %" PRIu64
                                      ": a SELECTION names what was not appended",
                                      then->number);
-    shm_ring_publish(&r->selection, RECORD_SELECTION, then->bytes);
+    shm_ring_publish(&r->scorer.ends[RING_SELECTION], RECORD_SELECTION, then->bytes);
     return 0;
 }
 
@@ -335,9 +333,9 @@ static int answer_begin(struct replay *r, struct play *play)
     memcpy(answer, then->payload, sizeof *answer);
     if (answer->hot_entries) {
         answer->hot_offset = 0;
-        answer->hot_entries = r->n_hot + 2 * r->n_sequences * r->gpu_slots;
+        answer->hot_entries = r->n_hot + 2 * r->n_sequences * r->settings.gpu_slots;
     }
-    shm_ring_publish(&r->selection, RECORD_SEQ_READY, sizeof *answer);
+    shm_ring_publish(&r->scorer.ends[RING_SELECTION], RECORD_SEQ_READY, sizeof *answer);
     return 0;
 }
 
@@ -347,7 +345,7 @@ static int answer_end(struct replay *r, struct seat *seat, const struct record_s
     if (!answer)
         return r->status;
     *answer = (struct record_seq_stats){.header = end->header, .request_id = end->request_id};
-    shm_ring_publish(&r->selection, RECORD_SEQ_STATS, sizeof *answer);
+    shm_ring_publish(&r->scorer.ends[RING_SELECTION], RECORD_SEQ_STATS, sizeof *answer);
     note_read(r, seat, QUERY_EXACT);
     seat->play->ended = true;
     seat->play = NULL;
@@ -401,7 +399,7 @@ static bool take_ring(struct replay *r, struct shm_ring_end *end, enum script_ri
 static int before_end(struct replay *r, const struct play *play)
 {
     const struct script_request *s = play->script;
-    take_ring(r, &r->query, SCRIPT_QUERY);
+    take_ring(r, &r->scorer.ends[RING_QUERY], SCRIPT_QUERY);
     uint32_t next = play->next[SCRIPT_QUERY];
     if (!r->status && s->natural && next < s->n_lines[SCRIPT_QUERY])
         fail(r, HILL_E_DAMAGED, s->lines[SCRIPT_QUERY][next].record.number, "missing is a",
@@ -458,14 +456,6 @@ static bool all_ended(const struct replay *r)
     return true;
 }
 
-static void unlink_segments(struct replay *r)
-{
-    struct shm_segment *segments[] = {&r->rings, &r->staging, &r->hot};
-    for (int i = 0; i < 3; i++)
-        if (segments[i]->base)
-            shm_segment_unlink(segments[i]->name);
-}
-
 static void check_stuck(struct replay *r)
 {
     if (clock_now_ns() - r->moved_ns < STUCK_NS)
@@ -492,18 +482,19 @@ static void *player_main(void *argument)
             return NULL;
         usleep(1000); /* the model is being loaded */
     }
-    unlink_segments(r); /* whatever happens from here on, nothing stays */
+    epoch_unlink(r->settings.run_id,
+                 r->settings.epoch); /* whatever happens from here on, nothing stays */
     r->ready_ns = r->moved_ns = clock_now_ns();
     while (!r->status && !all_ended(r) &&
            !atomic_load_explicit(&r->stopped, memory_order_acquire)) {
-        uint32_t seen = shm_doorbell_read(r->bell);
+        uint32_t seen = shm_doorbell_read(r->scorer.bell);
         give_due(r);
-        bool moved = take_ring(r, &r->append, SCRIPT_APPEND);
-        moved |= take_ring(r, &r->query, SCRIPT_QUERY);
+        bool moved = take_ring(r, &r->scorer.ends[RING_APPEND], SCRIPT_APPEND);
+        moved |= take_ring(r, &r->scorer.ends[RING_QUERY], SCRIPT_QUERY);
         if (moved || r->status)
             continue;
         check_stuck(r);
-        shm_doorbell_wait(r->bell, seen, clock_deadline_ms(100), 20000);
+        shm_doorbell_wait(r->scorer.bell, seen, clock_deadline_ms(100), 20000);
     }
     r->over_ns = clock_now_ns();
     worker_link_stop(r->link);
@@ -522,15 +513,6 @@ static void take_message(void *context, const Hill__Message *message)
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-static int create(struct replay *r, struct shm_segment *segment, const char *what, uint64_t bytes)
-{
-    char name[SHM_NAME_BYTES];
-    uint32_t epoch = r->file.message->configure->epoch;
-    shm_segment_name(name, r->run_id, epoch, what);
-    return shm_segment_create(segment, name, bytes, layout_fingerprint(&r->file.layout), epoch,
-                              &r->why);
-}
-
 static uint32_t recorded_hot_entries(const struct script *script)
 {
     uint32_t most = 0;
@@ -543,55 +525,32 @@ static uint32_t recorded_hot_entries(const struct script *script)
     return most;
 }
 
-static int create_hot(struct replay *r)
+/* What was read in place; nothing: the worker finds no such segment, and says so. */
+static int size_hot(struct replay *r)
 {
-    uint64_t n = r->n_hot + 2 * (uint64_t)r->n_sequences * r->gpu_slots;
+    uint64_t n = r->n_hot + 2 * (uint64_t)r->n_sequences * r->settings.gpu_slots;
+    r->settings.hot_bytes = 0;
     if (r->n_hot == 0)
-        return 0; /* nothing was read in place: the worker finds no such segment, and says so */
+        return 0;
     if (n >= SELECTED_HOT)
         return hill_fail(&r->why, HILL_E_UNSUPPORTED,
                          "the recording's hot pool is too large to be replayed");
+    r->settings.hot_bytes = n * r->entry_bytes + 64; /* a vector may be read past the last value */
     r->hot_slots = calloc(r->n_hot, sizeof *r->hot_slots);
-    /* a vector may be read past the last value of the last entry */
     return r->hot_slots
-               ? create(r, &r->hot, "hot", n * r->entry_bytes + 64)
+               ? 0
                : hill_fail(&r->why, HILL_E_NOMEM, "out of memory for %u hot slots", r->n_hot);
-}
-
-static int open_rings(struct replay *r)
-{
-    const struct layout_input *in = &r->file.layout;
-    void *payload = shm_segment_payload(&r->rings);
-    uint64_t bytes = shm_segment_payload_bytes(&r->rings);
-    struct shm_ring_end *ends[] = {&r->append, &r->query, &r->selection};
-    static const enum layout_ring rings[] = {RING_APPEND, RING_QUERY, RING_SELECTION};
-    int rc = layout_init(payload, bytes, in);
-    for (int i = 0; !rc && i < 3; i++)
-        rc = layout_open(ends[i], payload, bytes, in, rings[i], PARTY_SCORER);
-    r->bell = layout_doorbell(payload, PARTY_SCORER);
-    return rc;
 }
 
 static int open_memory(struct replay *r)
 {
-    uint32_t slots = r->file.message->configure->staging_slots;
-    uint64_t staging = shm_arena_bytes(slots, r->entry_bytes);
-    if (!staging)
-        return hill_fail(&r->why, HILL_E_DAMAGED, "the recording's staging_slots is out of range");
-    int rc = create(r, &r->rings, "rings", layout_rings_bytes(&r->file.layout));
+    r->settings.csd_attached = false; /* the worker has no rings with the agent */
+    int rc = size_hot(r);
     if (!rc)
-        rc = create(r, &r->staging, "staging", staging);
+        rc = epoch_create(&r->settings, &r->why);
     if (!rc)
-        rc = create_hot(r);
-    if (rc)
-        return rc;
-    rc = open_rings(r);
-    if (!rc)
-        rc = shm_arena_init(shm_segment_payload(&r->staging), slots, r->entry_bytes);
-    if (!rc)
-        rc = shm_arena_own(&r->arena, shm_segment_payload(&r->staging), staging);
-    return rc ? hill_fail(&r->why, rc, "cannot set up the recording's rings: %s", hill_strerror(rc))
-              : 0;
+        rc = party_attach(&r->scorer, PARTY_SCORER, &r->settings, &r->why);
+    return rc ? rc : party_open(&r->scorer, NULL, &r->why);
 }
 
 static int make_plays(struct replay *r)
@@ -608,7 +567,8 @@ static int make_plays(struct replay *r)
         }
     }
     for (uint32_t i = 0; i < 2 * r->n_sequences; i++)
-        whole = (r->seats[i / 2].staging[i % 2].slots = calloc(r->gpu_slots, sizeof(uint32_t))) &&
+        whole = (r->seats[i / 2].staging[i % 2].slots =
+                     calloc(r->settings.gpu_slots, sizeof(uint32_t))) &&
                 whole;
     return r->plays && whole ? 0 : hill_fail(&r->why, HILL_E_NOMEM, "out of memory");
 }
@@ -620,11 +580,11 @@ static int prepare(struct replay *r, const char *path)
         rc = script_read(&r->script, &r->file, &r->why);
     if (rc)
         return rc;
-    const Hill__Configure *c = r->file.message->configure;
-    r->run_id = RUN_ID | (uint32_t)getpid();
+    r->settings = r->file.settings;
+    r->settings.run_id = RUN_ID | (uint32_t)getpid();
+    r->settings.record_path = "";
     r->entry_bytes = kv_entry_bytes(&r->file.layout.geometry);
-    r->n_sequences = c->n_sequences;
-    r->gpu_slots = c->gpu_slots;
+    r->n_sequences = r->file.layout.n_sequences;
     r->n_hot = recorded_hot_entries(&r->script);
     rc = make_plays(r);
     if (!rc)
@@ -635,36 +595,20 @@ static int prepare(struct replay *r, const char *path)
     return rc;
 }
 
-/* As it was, but for the segments' names, and nothing is recorded. */
 static int give_configure(struct replay *r)
 {
-    size_t bytes = hill__message__get_packed_size(r->file.message);
-    uint8_t *packed = malloc(bytes);
-    Hill__Message *copy = NULL;
-    if (packed) {
-        hill__message__pack(r->file.message, packed);
-        copy = hill__message__unpack(NULL, bytes, packed);
-    }
-    free(packed);
-    if (!copy)
-        return hill_fail(&r->why, HILL_E_NOMEM, "out of memory");
-    copy->configure->run_id = r->run_id;
-    if (copy->configure->record_path[0])
-        copy->configure->record_path[0] = '\0';
-    return worker_link_give(r->link, copy);
+    struct epoch_wire wire;
+    epoch_settings_to_wire(&wire, &r->settings);
+    Hill__Message *copy = proto_copy(&wire.message);
+    return copy ? worker_link_give(r->link, copy)
+                : hill_fail(&r->why, HILL_E_NOMEM, "out of memory");
 }
 
 static void finish(struct replay *r)
 {
-    unlink_segments(r);
-    shm_ring_close(&r->append);
-    shm_ring_close(&r->query);
-    shm_ring_close(&r->selection);
-    if (r->arena.header)
-        shm_arena_finish(&r->arena);
-    shm_segment_detach(&r->rings);
-    shm_segment_detach(&r->staging);
-    shm_segment_detach(&r->hot);
+    if (r->settings.run_id)
+        epoch_unlink(r->settings.run_id, r->settings.epoch);
+    party_leave(&r->scorer);
     for (uint32_t i = 0; r->plays && i < r->script.n_requests; i++)
         for (int ring = 0; ring < SCRIPT_RINGS; ring++)
             XXH64_freeState(r->plays[i].hashes[ring]);

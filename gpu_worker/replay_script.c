@@ -182,7 +182,7 @@ int script_read(struct script *script, struct recording_file *file, struct hill_
     recording_rewind(file);
     while (!rc && recording_next(file, &e)) {
         bool in = e.kind == RECORDING_IN, out = e.kind == RECORDING_OUT;
-        if ((!in && !out) || header_of(&e)->epoch != file->message->configure->epoch)
+        if ((!in && !out) || header_of(&e)->epoch != file->settings.epoch)
             continue;
         if (in && e.ring == RING_APPEND)
             rc = take_append_ring(&r, &e);

@@ -116,16 +116,16 @@ void request_free(struct request *r)
 
 struct record_header request_header(const struct request *r, uint32_t layer)
 {
-    return (struct record_header){r->w->epoch, r->sequence, r->step, layer};
+    return (struct record_header){r->w->settings.epoch, r->sequence, r->step, layer};
 }
 
 static int admit(const struct request *r, struct hill_why *why)
 {
     const struct worker *w = r->w;
-    if ((uint64_t)r->prompt + r->predict > w->ctx_tokens)
+    if ((uint64_t)r->prompt + r->predict > w->settings.plan.ctx_tokens)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "%u prompt and %u new tokens exceed the context of %u", r->prompt,
-                         r->predict, w->ctx_tokens);
+                         r->predict, w->settings.plan.ctx_tokens);
     for (uint32_t i = 0; i < r->prompt; i++)
         if (r->tokens[i] >= w->hparams.n_vocab)
             return hill_fail(why, HILL_E_INVALID,
@@ -138,11 +138,11 @@ static int admit(const struct request *r, struct hill_why *why)
     uint64_t needed = engine_kv_bytes_needed(w->engine, r->prompt);
     if (request_weighs(r))
         needed += engine_mass_bytes_needed(w->engine, r->prompt);
-    if (w->gpu_kv_cap_bytes && needed > w->gpu_kv_cap_bytes)
+    if (w->settings.gpu_kv_cap_bytes && needed > w->settings.gpu_kv_cap_bytes)
         return hill_fail(
             why, HILL_E_NOSPACE,
             "a prompt of %u tokens needs %.1f MiB of GPU memory for KV, the cap is %.1f", r->prompt,
-            needed / 1048576.0, w->gpu_kv_cap_bytes / 1048576.0);
+            needed / 1048576.0, w->settings.gpu_kv_cap_bytes / 1048576.0);
     return 0;
 }
 
@@ -153,7 +153,7 @@ static int push(struct request *r, uint32_t type, const void *record, uint32_t b
     struct worker *w = r->w;
     w->waiting = r;
     int rc =
-        dataplane_push(&w->plane, &w->plane.append, type, record, bytes, worker_deadline(), why);
+        dataplane_push(&w->plane, w->plane.append, type, record, bytes, worker_deadline(), why);
     w->waiting = NULL;
     return rc;
 }
@@ -173,7 +173,7 @@ static int push_prompt(struct request *r, struct hill_why *why)
         uint32_t bytes = (uint32_t)sizeof(struct record_prompt) + n;
         void *payload;
         r->w->waiting = r;
-        rc = dataplane_reserve(plane, &plane->append, bytes, &payload, worker_deadline(), why);
+        rc = dataplane_reserve(plane, plane->append, bytes, &payload, worker_deadline(), why);
         r->w->waiting = NULL;
         if (rc)
             break;
@@ -182,7 +182,7 @@ static int push_prompt(struct request *r, struct hill_why *why)
                                                                   .first_byte = (uint32_t)at,
                                                                   .n_bytes = n};
         memcpy((struct record_prompt *)payload + 1, packed + at, n);
-        shm_ring_publish(&plane->append, RECORD_PROMPT, bytes);
+        shm_ring_publish(plane->append, RECORD_PROMPT, bytes);
         at += n;
     }
     free(packed);
@@ -207,7 +207,7 @@ int request_begin(struct request *r, struct hill_why *why)
         .reads_hot = r->reads_hot,
     };
     int rc = admit(r, why);
-    if (!rc && r->w->recorded)
+    if (!rc && r->w->settings.record_path[0])
         rc = push_prompt(r, why);
     if (!rc)
         rc = push(r, RECORD_SEQ_BEGIN, &begin, sizeof begin, why);
@@ -341,13 +341,13 @@ static int append_entries(struct request *r, struct hill_why *why)
     struct worker *w = r->w;
     struct dataplane *plane = &w->plane;
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
-    uint32_t at_once = layout_append_tokens_max(&plane->settings.layout);
+    uint32_t at_once = layout_append_tokens_max(&plane->party.layout);
     for (uint32_t first = 0; first < u.count; first += at_once) {
         uint32_t n = u.count - first < at_once ? u.count - first : at_once;
         uint32_t bytes = (uint32_t)sizeof(struct record_append) + n * worker_entry_bytes(w);
         void *payload;
         w->waiting = r;
-        int rc = dataplane_reserve(plane, &plane->append, bytes, &payload, worker_deadline(), why);
+        int rc = dataplane_reserve(plane, plane->append, bytes, &payload, worker_deadline(), why);
         w->waiting = NULL;
         if (rc)
             return rc;
@@ -357,7 +357,7 @@ static int append_entries(struct request *r, struct hill_why *why)
         rc = engine_prefill_read(w->engine, r->unit, first, n, append + 1, why);
         if (rc)
             return rc;
-        shm_ring_publish(&plane->append, RECORD_APPEND, bytes);
+        shm_ring_publish(plane->append, RECORD_APPEND, bytes);
         if (u.first + first == 0)
             r->first_append = n;
     }
@@ -366,12 +366,12 @@ static int append_entries(struct request *r, struct hill_why *why)
 
 bool request_weighs(const struct request *r)
 {
-    return r->prefill->selection->policy == KV_POLICY_H2O;
+    return r->prefill->selection->policy == HILL__POLICY__POLICY_H2O;
 }
 
 static uint32_t mass_tokens_max(const struct request *r)
 {
-    return (shm_ring_payload_max(&r->w->plane.append) - (uint32_t)sizeof(struct record_mass)) /
+    return (shm_ring_payload_max(r->w->plane.append) - (uint32_t)sizeof(struct record_mass)) /
            (uint32_t)sizeof(float);
 }
 
@@ -388,7 +388,7 @@ int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint
     uint32_t n = rest < most ? rest : most;
     void *payload;
     r->w->waiting = r;
-    int rc = dataplane_reserve(plane, &plane->append, (uint32_t)(sizeof **out + n * sizeof(float)),
+    int rc = dataplane_reserve(plane, plane->append, (uint32_t)(sizeof **out + n * sizeof(float)),
                                &payload, worker_deadline(), why);
     r->w->waiting = NULL;
     if (rc)
@@ -400,7 +400,7 @@ int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint
 
 void request_publish_mass(struct request *r, const struct record_mass *record)
 {
-    shm_ring_publish(&r->w->plane.append, RECORD_MASS,
+    shm_ring_publish(r->w->plane.append, RECORD_MASS,
                      (uint32_t)(sizeof *record + record->n_tokens * sizeof(float)));
 }
 
@@ -548,7 +548,7 @@ static void end_sequence(struct request *r, int rc)
                                  .request_id = r->prefill->request_id,
                                  .status = r->over ? 0 : rc};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
-    if (r->begun && dataplane_push(plane, &plane->append, RECORD_SEQ_END, &end, sizeof end,
+    if (r->begun && dataplane_push(plane, plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))
         log_warn("the scorer was not told that request %llu ended: %s",
                  (unsigned long long)end.request_id, why.text);

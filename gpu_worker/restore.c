@@ -50,7 +50,7 @@ static int push_resume(struct request *r, struct hill_why *why)
                                    .request_id = r->prefill->request_id,
                                    .selection_hash = r->session->header.selection_hash};
     r->w->waiting = r;
-    int rc = dataplane_push(plane, &plane->append, RECORD_RESUME, &resume, sizeof resume,
+    int rc = dataplane_push(plane, plane->append, RECORD_RESUME, &resume, sizeof resume,
                             worker_deadline(), why);
     r->w->waiting = NULL;
     return rc;
@@ -77,7 +77,7 @@ int restore_begin(struct request *r, struct hill_why *why)
                  r->session->path, h->device);
     r->first_prompt = h->n_prompt;
     r->first_append = h->first_append;
-    uint32_t at_once = layout_append_tokens_max(&w->plane.settings.layout);
+    uint32_t at_once = layout_append_tokens_max(&w->plane.party.layout);
     r->units = h->terms.n_layers * (1 + (h->n_entries - r->first_append + at_once - 1) / at_once);
     if (session_has_masses(&h->terms))
         r->units += h->terms.n_layers * request_mass_records(r, h->n_entries);
@@ -91,14 +91,14 @@ static int append(struct request *r, struct hill_why *why)
     struct dataplane *plane = &r->w->plane;
     struct session_file *f = r->session;
     uint32_t left = f->header.n_entries - f->next, layer = f->layer, first = f->next;
-    uint32_t n = layout_append_tokens_max(&plane->settings.layout);
+    uint32_t n = layout_append_tokens_max(&plane->party.layout);
     n = n < left ? n : left;
     if (first == 0 && r->first_append < n)
         n = r->first_append; /* what the scorer takes from them it takes again */
     uint32_t bytes = (uint32_t)sizeof(struct record_append) + n * f->header.entry_bytes;
     void *payload;
     r->w->waiting = r;
-    int rc = dataplane_reserve(plane, &plane->append, bytes, &payload, worker_deadline(), why);
+    int rc = dataplane_reserve(plane, plane->append, bytes, &payload, worker_deadline(), why);
     r->w->waiting = NULL;
     if (rc)
         return rc;
@@ -107,7 +107,7 @@ static int append(struct request *r, struct hill_why *why)
         (struct record_append){.header = request_header(r, layer), .first = first, .n_tokens = n};
     rc = session_read_entries(f, n, record + 1, why);
     if (!rc)
-        shm_ring_publish(&plane->append, RECORD_APPEND, bytes);
+        shm_ring_publish(plane->append, RECORD_APPEND, bytes);
     return rc;
 }
 

@@ -137,7 +137,7 @@ static int begin(struct request *r, struct hill_why *why)
              (unsigned long long)r->prefill->request_id, r->save->header.n_tokens,
              r->save->header.file_bytes / 1048576.0, path);
     return session_writer_open(&r->save->writer, path, r->save->header.file_bytes, ring,
-                               r->w->plane.bell, why);
+                               r->w->plane.party.bell, why);
 }
 
 /* ---- sections ----------------------------------------------------------------------------- */
@@ -184,7 +184,7 @@ static int ask(struct request *r, struct hill_why *why)
                                .what = save->masses ? READ_MASS : READ_ENTRIES,
                                .request_id = r->prefill->request_id};
     w->waiting = r;
-    int rc = dataplane_push(&w->plane, &w->plane.query, RECORD_READ, &read, sizeof read,
+    int rc = dataplane_push(&w->plane, w->plane.query, RECORD_READ, &read, sizeof read,
                             worker_deadline(), why);
     w->waiting = NULL;
     return rc;
@@ -224,7 +224,8 @@ static int take_entries(struct request *r, const struct record_entries *e)
         int rc = dataplane_check_staged(plane, &slot, 1, &save->why);
         if (rc)
             return rc;
-        memcpy(save->room + save->filled, shm_arena_slot(&plane->arena, slot.staging_slot), bytes);
+        memcpy(save->room + save->filled, shm_arena_slot(&plane->party.arena, slot.staging_slot),
+               bytes);
         rc = dataplane_check_staged(plane, &slot, 1, &save->why);
         if (rc)
             return rc;

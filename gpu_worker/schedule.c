@@ -41,7 +41,7 @@ int schedule_take_records(struct worker *w, struct hill_why *why)
             plane->dropped++;
         else if (type == RECORD_ENTRIES && !save_take_entries(w, payload))
             plane->dropped++;
-        shm_ring_release(&plane->selection);
+        shm_ring_release(plane->selection);
     }
 }
 
@@ -211,7 +211,7 @@ static int sleep_once(struct worker *w, struct request *r, uint32_t seen, struct
     int rc = worker_waiting(w, why);
     w->waiting = NULL;
     if (!rc && !r->ready && !dataplane_sleep(&w->plane, seen, worker_deadline()))
-        (void)shm_ring_peer_alive(&w->plane.selection); /* dead: the ring says so once empty */
+        (void)shm_ring_peer_alive(w->plane.selection); /* dead: the ring says so once empty */
     return rc;
 }
 
@@ -228,7 +228,7 @@ static struct request *any_request(const struct worker *w)
 static void sleep_saving(struct worker *w, uint32_t seen)
 {
     if (!dataplane_sleep(&w->plane, seen, worker_deadline()))
-        (void)shm_ring_peer_alive(&w->plane.selection); /* dead: the ring says so once empty */
+        (void)shm_ring_peer_alive(w->plane.selection); /* dead: the ring says so once empty */
 }
 
 static int run_turn(struct worker *w)

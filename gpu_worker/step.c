@@ -48,7 +48,7 @@ static int row_failed(const struct worker *w, struct step_member *m, int rc,
 
 static struct selected_upload *given_to(const struct worker *w, const struct step_member *m)
 {
-    return w->step.given + (size_t)(m - w->step.members) * w->gpu_slots;
+    return w->step.given + (size_t)(m - w->step.members) * w->settings.gpu_slots;
 }
 
 /* The device has read staging: it must have been what the selection said all the time. */
@@ -72,7 +72,7 @@ static int reserve_query(struct worker *w, const struct step_member *m, uint32_t
 {
     const struct request *r = m->request;
     void *payload = NULL;
-    int rc = dataplane_reserve(&w->plane, &w->plane.query, query_bytes(w), &payload,
+    int rc = dataplane_reserve(&w->plane, w->plane.query, query_bytes(w), &payload,
                                worker_deadline(), why);
     if (rc)
         return rc;
@@ -86,7 +86,8 @@ static int reserve_query(struct worker *w, const struct step_member *m, uint32_t
 /* The layer's query is not sent when its guess is attended to. */
 static bool is_exact(const struct worker *w)
 {
-    return w->speculate != SPECULATE_ON || !engine_guesses(w->engine, w->step.layer);
+    return w->settings.speculate != HILL__SPECULATE__SPECULATE_ON ||
+           !engine_guesses(w->engine, w->step.layer);
 }
 
 static int use_selection(struct worker *w, struct step_member *m, const struct record_selection *s,
@@ -117,7 +118,7 @@ static int push_own(struct worker *w, struct step_member *m, struct hill_why *wh
     void *to_append;
     int rc = exact ? reserve_query(w, m, layer, QUERY_EXACT, &query, why) : 0;
     if (!rc)
-        rc = dataplane_reserve(plane, &plane->append, append_bytes, &to_append, worker_deadline(),
+        rc = dataplane_reserve(plane, plane->append, append_bytes, &to_append, worker_deadline(),
                                why);
     if (rc)
         return rc;
@@ -134,9 +135,9 @@ static int push_own(struct worker *w, struct step_member *m, struct hill_why *wh
     if (query) {
         m->query_id = query->query_id;
         m->waiting = true; /* before the answer can come */
-        dataplane_publish(plane, &plane->query, RECORD_QUERY, query_bytes(w));
+        dataplane_publish(plane, plane->query, RECORD_QUERY, query_bytes(w));
     }
-    dataplane_publish(plane, &plane->append, RECORD_APPEND, append_bytes);
+    dataplane_publish(plane, plane->append, RECORD_APPEND, append_bytes);
     STAGE_END(query, (query ? query_bytes(w) : 0) + append_bytes);
     return query ? 0 : turn_to_guess(w, m, why);
 }
@@ -145,7 +146,7 @@ static int push_own(struct worker *w, struct step_member *m, struct hill_why *wh
 static int push_guess(struct worker *w, struct step_member *m, struct hill_why *why)
 {
     uint32_t layer = w->step.layer + 1, row = (uint32_t)(m - w->step.members);
-    bool attended = w->speculate == SPECULATE_ON;
+    bool attended = w->settings.speculate == HILL__SPECULATE__SPECULATE_ON;
     struct record_query *query;
     int rc = reserve_query(w, m, layer, attended ? QUERY_SPECULATIVE : QUERY_AHEAD, &query, why);
     STAGE_BEGIN(query, m->request->sequence, m->request->step, layer);
@@ -155,7 +156,7 @@ static int push_guess(struct worker *w, struct step_member *m, struct hill_why *
         return rc;
     m->ahead_id = query->query_id;
     m->ahead = attended;
-    dataplane_publish(&w->plane, &w->plane.query, RECORD_QUERY, query_bytes(w));
+    dataplane_publish(&w->plane, w->plane.query, RECORD_QUERY, query_bytes(w));
     STAGE_END(query, query_bytes(w));
     return 0;
 }
@@ -196,8 +197,9 @@ static int push_queries(struct worker *w, struct hill_why *why)
 static int apply_uploads(struct worker *w, struct step_member *m,
                          const struct selected_upload *uploads, uint32_t n, struct hill_why *why)
 {
-    if (n > w->gpu_slots)
-        return hill_fail(why, HILL_E_PROTOCOL, "%u uploads for %u GPU slots", n, w->gpu_slots);
+    if (n > w->settings.gpu_slots)
+        return hill_fail(why, HILL_E_PROTOCOL, "%u uploads for %u GPU slots", n,
+                         w->settings.gpu_slots);
     int rc = dataplane_check_staged(&w->plane, uploads, n, why);
     for (uint32_t i = 0; !rc && i < n; i++) {
         w->step.uploads[i] = (struct engine_upload){uploads[i].staging_slot, uploads[i].gpu_slot};
@@ -228,12 +230,13 @@ static void charge_link(struct worker *w, struct step_member *m, const struct se
 static int check_items(const struct worker *w, const struct selected_item *items, uint32_t n,
                        uint32_t n_before, struct hill_why *why)
 {
-    if (n > w->gpu_slots || n > n_before)
+    if (n > w->settings.gpu_slots || n > n_before)
         return hill_fail(why, HILL_E_PROTOCOL, "a selection of %u entries of %u with %u GPU slots",
-                         n, n_before, w->gpu_slots);
+                         n, n_before, w->settings.gpu_slots);
     uint32_t hot_entries = engine_hot_entries(w->engine);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t slot = items[i].gpu_slot, most = slot & SELECTED_HOT ? hot_entries : w->gpu_slots;
+        uint32_t slot = items[i].gpu_slot,
+                 most = slot & SELECTED_HOT ? hot_entries : w->settings.gpu_slots;
         if ((slot & ~SELECTED_HOT) >= most || items[i].position >= n_before ||
             (i && items[i].position <= items[i - 1].position))
             return hill_fail(
@@ -347,7 +350,7 @@ static int await_selections(struct worker *w, struct hill_why *why)
         if (clock_now_ns() >= deadline)
             step_fail_waiting(w, HILL_E_TIMEOUT, "the scorer sent no SELECTION in time");
         else if (!dataplane_sleep(&w->plane, seen, deadline))
-            (void)shm_ring_peer_alive(&w->plane.selection); /* dead: the ring says so once empty */
+            (void)shm_ring_peer_alive(w->plane.selection); /* dead: the ring says so once empty */
     }
 }
 
@@ -411,7 +414,7 @@ static int say_reads_done(struct worker *w, struct hill_why *why)
             continue;
         struct record_reads_done done = {.header = request_header(r, 0),
                                          .request_id = r->prefill->request_id};
-        rc = dataplane_push(&w->plane, &w->plane.query, RECORD_READS_DONE, &done, sizeof done,
+        rc = dataplane_push(&w->plane, w->plane.query, RECORD_READS_DONE, &done, sizeof done,
                             worker_deadline(), why);
     }
     return rc;

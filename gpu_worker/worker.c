@@ -15,12 +15,6 @@
 #define OPEN_DEADLINE_MS 30000
 #define IDLE_SLICE_MS    1000
 
-static void take_model(struct worker *w, const Hill__CsdModel *message)
-{
-    struct csd_model model = proto_csd_model(message);
-    gpu_link_set(&w->gpu_link, &model);
-}
-
 static void take_message(struct worker *w, Hill__Message *message)
 {
     switch (message->body_case) {
@@ -38,7 +32,8 @@ static void take_message(struct worker *w, Hill__Message *message)
         save_take_order(w, message->save);
         break;
     case HILL__MESSAGE__BODY_CSD_MODEL:
-        take_model(w, message->csd_model);
+        w->settings.csd_model = proto_csd_model(message->csd_model);
+        gpu_link_set(&w->gpu_link, &w->settings.csd_model);
         break;
     case HILL__MESSAGE__BODY_REPLY:
         log_debug("the coordinator says: %s", message->reply->text);
@@ -83,38 +78,42 @@ static void unload_model(struct worker *w)
     w->model_path = NULL;
 }
 
-static int check_geometry(const struct worker *w, const Hill__Configure *c, struct hill_why *why)
+static int check_geometry(const struct worker *w, struct hill_why *why)
 {
     const struct model_hparams *hp = &w->hparams;
-    if (hp->n_layers == c->n_layers && hp->n_heads == c->n_heads &&
-        hp->n_kv_heads == c->n_kv_heads && hp->head_dim == c->head_dim && hp->n_vocab == c->n_vocab)
+    const struct kv_plan_input *plan = &w->settings.plan;
+    const struct kv_geometry *g = &plan->geometry;
+    if (hp->n_layers == g->n_layers && hp->n_heads == g->n_heads &&
+        hp->n_kv_heads == g->n_kv_heads && hp->head_dim == g->head_dim &&
+        hp->n_vocab == plan->n_vocab)
         return 0;
     return hill_fail(why, HILL_E_DAMAGED,
                      "%s has another shape than was configured: has it been replaced?",
-                     c->model_path);
+                     w->settings.model_path);
 }
 
-static int load_model(struct worker *w, const Hill__Configure *c, struct hill_why *why)
+static int load_model(struct worker *w, struct hill_why *why)
 {
+    const struct epoch_settings *s = &w->settings;
     int64_t start = clock_now_ns();
     unload_model(w);
-    cldevice_set_threads(c->threads);
-    int rc = gguf_open(&w->file, c->model_path, why);
+    cldevice_set_threads(s->threads);
+    int rc = gguf_open(&w->file, s->model_path, why);
     if (!rc)
         rc = model_hparams_read(&w->hparams, w->file, why);
     if (!rc)
-        rc = cldevice_open(&w->device, c->device, why);
+        rc = cldevice_open(&w->device, s->device, why);
     if (!rc)
         rc = engine_create(&w->engine, &w->device, w->file, &w->hparams, why);
     if (!rc)
         rc = sampler_init(&w->sampler, w->hparams.n_vocab);
     w->logits = rc ? NULL : calloc(w->hparams.n_vocab, sizeof *w->logits);
-    w->model_path = rc ? NULL : strdup(c->model_path);
+    w->model_path = rc ? NULL : strdup(s->model_path);
     if (rc)
         return rc;
     if (!w->logits || !w->model_path)
         return hill_fail(why, HILL_E_NOMEM, "no memory for %u logits", w->hparams.n_vocab);
-    log_info("%s: %.1f MiB of weights on %s in %.1f s", c->model_path,
+    log_info("%s: %.1f MiB of weights on %s in %.1f s", s->model_path,
              engine_weight_bytes(w->engine) / 1048576.0, w->device.name,
              (clock_now_ns() - start) * 1e-9);
     return 0;
@@ -132,22 +131,13 @@ static void leave_epoch(struct worker *w)
     dataplane_detach(&w->plane);
 }
 
-static int attach_epoch(struct worker *w, const Hill__Configure *c, struct hill_why *why)
+static int attach_epoch(struct worker *w, struct hill_why *why)
 {
-    struct dataplane_settings settings = {
-        .run_id = c->run_id,
-        .epoch = c->epoch,
-        .layout = {.geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
-                   .ctx_tokens = c->ctx_tokens,
-                   .n_sequences = c->n_sequences},
-        .waiting = worker_waiting,
-        .context = w,
-    };
     leave_epoch(w);
-    int rc = dataplane_attach(&w->plane, &settings, why);
+    int rc = dataplane_attach(&w->plane, &w->settings, worker_waiting, w, why);
     if (rc)
         return rc;
-    worker_link_set_doorbell(w->link, w->plane.bell);
+    worker_link_set_doorbell(w->link, w->plane.party.bell);
     rc = dataplane_open(&w->plane, clock_deadline_ms(OPEN_DEADLINE_MS), why);
     if (rc) {
         worker_link_set_doorbell(w->link, NULL);
@@ -165,74 +155,72 @@ static void attach_hot(struct worker *w)
     const char *copy = getenv("HILL_TEST_COPY_HOT");
     int rc = copy && *copy ? HILL_E_UNSUPPORTED : 0;
     if (!rc)
-        rc = dataplane_attach_hot(&w->plane, &why);
+        rc = party_attach_hot(&w->plane.party, &w->settings, &why);
     if (!rc)
-        rc = engine_attach_hot(w->engine, shm_segment_payload(&w->plane.hot),
-                               shm_segment_payload_bytes(&w->plane.hot), &why);
+        rc = engine_attach_hot(w->engine, shm_segment_payload(&w->plane.party.hot),
+                               shm_segment_payload_bytes(&w->plane.party.hot), &why);
     w->reads_hot = rc == 0;
     if (rc)
         log_info("hot entries are copied before they are read: %s", why.text);
 }
 
-static int set_guesses(struct worker *w, const Hill__Configure *c, struct hill_why *why)
+static int set_guesses(struct worker *w, struct hill_why *why)
 {
-    w->speculate = strcmp(c->speculate, "on") == 0       ? SPECULATE_ON
-                   : strcmp(c->speculate, "verify") == 0 ? SPECULATE_VERIFY
-                                                         : SPECULATE_OFF;
-    uint32_t first = c->exact_layers ? c->exact_layers : 1;
-    return engine_guess_from(w->engine, w->speculate == SPECULATE_OFF ? 0 : first, why);
+    const struct epoch_settings *s = &w->settings;
+    uint32_t first = s->exact_layers ? s->exact_layers : 1;
+    return engine_guess_from(w->engine, s->speculate == HILL__SPECULATE__SPECULATE_OFF ? 0 : first,
+                             why);
 }
 
-static int carry_out(struct worker *w, const Hill__Configure *c, struct hill_why *why)
+static int carry_out(struct worker *w, struct hill_why *why)
 {
-    int rc = attach_epoch(w, c, why);
-    if (!rc && (!w->model_path || strcmp(w->model_path, c->model_path) != 0))
-        rc = load_model(w, c, why);
+    const struct epoch_settings *s = &w->settings;
+    const struct shm_arena *arena = &w->plane.party.arena;
+    uint32_t n_sequences = s->plan.n_sequences;
+    int rc = attach_epoch(w, why);
+    if (!rc && (!w->model_path || strcmp(w->model_path, s->model_path) != 0))
+        rc = load_model(w, why);
     if (!rc)
-        rc = check_geometry(w, c, why);
+        rc = check_geometry(w, why);
     if (!rc)
-        rc = engine_configure(w->engine, c->batch_tokens, c->gpu_slots, c->n_sequences, why);
+        rc = engine_configure(w->engine, s->plan.batch_tokens, s->gpu_slots, n_sequences, why);
     if (!rc)
-        rc = set_guesses(w, c, why);
+        rc = set_guesses(w, why);
     if (!rc)
-        rc = engine_attach_staging(w->engine, w->plane.arena.slots, w->plane.arena.stride,
-                                   w->plane.arena.slot_count, why);
+        rc = engine_attach_staging(w->engine, arena->slots, arena->stride, arena->slot_count, why);
     if (!rc)
         attach_hot(w);
     if (!rc)
-        rc = step_make_tables(&w->step, c->gpu_slots, c->n_sequences, why);
-    w->epoch = c->epoch;
-    w->recorded = c->record_path[0] != 0;
-    w->ctx_tokens = c->ctx_tokens;
-    w->gpu_slots = c->gpu_slots;
-    w->n_sequences = rc ? 0 : c->n_sequences;
-    w->gpu_kv_cap_bytes = c->gpu_kv_cap_bytes;
-    take_model(w, c->csd_model);
+        rc = step_make_tables(&w->step, s->gpu_slots, n_sequences, why);
+    w->n_sequences = rc ? 0 : n_sequences;
+    gpu_link_set(&w->gpu_link, &s->csd_model);
     return rc;
 }
 
 int worker_configure(struct worker *w)
 {
-    Hill__Message *message = w->pending;
     struct hill_why why = {.text = ""};
+    proto_free(w->configure);
+    w->configure = w->pending;
     w->pending = NULL;
     w->ready = false;
     w->peer_gone_ns = 0;
     memset(w->ready_owed, 0, sizeof w->ready_owed);
-    const Hill__Configure *c = message->configure;
-    int rc = carry_out(w, c, &why);
+    int rc = epoch_settings_read(&w->settings, w->configure->configure, &why);
+    uint32_t epoch = w->settings.epoch;
+    if (rc == 0)
+        rc = carry_out(w, &why);
     if (rc == 0) {
         w->ready = true;
-        worker_link_set_epoch(w->link, c->epoch);
-        worker_link_ready(w->link, c->epoch, w->device.name, engine_weight_bytes(w->engine));
+        worker_link_set_epoch(w->link, epoch);
+        worker_link_ready(w->link, epoch, w->device.name, engine_weight_bytes(w->engine));
     } else if (w->pending || worker_link_stopping(w->link)) {
-        log_info("epoch %u is left before it was entered: %s", c->epoch, why.text);
+        log_info("epoch %u is left before it was entered: %s", epoch, why.text);
         rc = 0;
     } else {
-        log_debug("cannot enter epoch %u: %s", c->epoch, why.text);
+        log_debug("cannot enter epoch %u: %s", epoch, why.text);
         worker_link_failure(w->link, rc, why.text, true, 0);
     }
-    proto_free(message);
     return rc;
 }
 
@@ -270,5 +258,6 @@ void worker_finish(struct worker *w)
         leave_epoch(w);
     unload_model(w);
     proto_free(w->pending);
+    proto_free(w->configure);
     step_free_tables(&w->step);
 }

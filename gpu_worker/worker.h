@@ -21,23 +21,18 @@
 
 struct request;
 
-/* Queries guessed a layer ahead (engine_guess_from): what is attended to is what the guess selects,
- * or what the exact query does while the guess only has it brought nearer. */
-enum speculate { SPECULATE_OFF, SPECULATE_ON, SPECULATE_VERIFY };
-
 struct worker {
     struct worker_link *link;
-    Hill__Message *pending; /* a Configure that is not carried out yet, or NULL */
+    Hill__Message *pending;   /* a Configure that is not carried out yet, or NULL */
+    Hill__Message *configure; /* the one that was last, or NULL: the texts of settings are its */
+    struct epoch_settings settings;
     uint64_t work_done;
 
-    struct dataplane plane; /* of the current epoch; plane.bell is NULL when there is none */
-    bool ready;             /* Ready has been said for this epoch */
-    uint32_t epoch, ctx_tokens, gpu_slots, n_sequences;
-    bool recorded;            /* the rings are: say what requests are made of */
+    struct dataplane plane;   /* of the current epoch */
+    bool ready;               /* Ready has been said for this epoch */
+    uint32_t n_sequences;     /* that may run: 0 unless the epoch was entered */
     bool reads_hot;           /* the device reads hot entries where they lie */
     struct gpu_link gpu_link; /* as the device model says */
-    enum speculate speculate;
-    uint64_t gpu_kv_cap_bytes;
     uint32_t next_query_id;
 
     struct request *requests[ENGINE_SEQUENCES_MAX]; /* by sequence, or NULL */
@@ -86,7 +81,7 @@ static inline int64_t worker_deadline(void)
 
 static inline uint32_t worker_entry_bytes(const struct worker *w)
 {
-    return kv_entry_bytes(&w->plane.settings.layout.geometry);
+    return kv_entry_bytes(&w->plane.party.layout.geometry);
 }
 
 static inline void worker_unit_of_work(struct worker *w)

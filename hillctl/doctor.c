@@ -24,7 +24,7 @@
 
 #include <numa.h>
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "hillctl/probe.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "proto/client.h"
 #include "hillctl/report.h"
 #include "hillctl/session_path.h"

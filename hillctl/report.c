@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "kv/score.h"
 #include "kv/select.h"
+#include "proto/epoch_settings.h"
 
 #define MIB (1024.0 * 1024.0)
 
@@ -71,11 +72,11 @@ static json_t *recall_per_layer(const Hill__SequenceStats *s, double *mean)
 
 static json_t *speculation(const Hill__Summary *m, const Hill__SequenceStats *s)
 {
-    if (!m || !s || strcmp(m->speculate, "off") == 0)
+    if (!m || !s || m->speculate == HILL__SPECULATE__SPECULATE_OFF)
         return json_null();
     json_t *object = json_object();
     double mean;
-    bool verified = strcmp(m->speculate, "verify") == 0;
+    bool verified = m->speculate == HILL__SPECULATE__SPECULATE_VERIFY;
     set_integer(object, "exact_layers", true, m->exact_layers);
     set_integer(object, "queries", true, s->guess_queries);
     json_object_set_new(object, "recall_per_layer", recall_per_layer(s, &mean));
@@ -138,7 +139,7 @@ static json_t *stages(const Hill__Done *gpu, const Hill__SequenceStats *s)
 /* Of leoam: whose keys its bounds named. */
 static json_t *candidates(const Hill__Summary *m, const Hill__SequenceStats *s)
 {
-    if (!m || !s || !m->selection || m->selection->policy != KV_POLICY_LEOAM)
+    if (!m || !s || !m->selection || m->selection->policy != HILL__POLICY__POLICY_LEOAM)
         return json_null();
     json_t *object = json_object();
     set_integer(object, "hot", true, s->candidates_hot);
@@ -215,7 +216,8 @@ json_t *report_json(const struct report *r)
     set_integer(object, "prompt_tokens", m, m ? m->prompt_tokens : 0);
     set_integer(object, "predicted_tokens", m, m ? m->predicted_tokens : 0);
     set_selection(object, m ? m->selection : NULL);
-    json_object_set_new(object, "speculate", m ? json_string(m->speculate) : json_null());
+    json_object_set_new(object, "speculate",
+                        m ? json_string(epoch_speculate_name(m->speculate)) : json_null());
     json_object_set_new(object, "speculation", speculation(m, s));
     set_integer(object, "budget", s, s ? s->budget : 0);
     set_real(object, "beta", s && s->beta >= 0, s ? s->beta : 0);

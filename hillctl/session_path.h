@@ -2,7 +2,7 @@
 #ifndef HILL_HILLCTL_SESSION_PATH_H
 #define HILL_HILLCTL_SESSION_PATH_H
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 
 int session_path(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why);
 

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "proto/client.h"
 
 struct short_command {

@@ -119,7 +119,7 @@ uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_sl
 }
 
 /* 0 for an arena that cannot be. */
-static uint64_t staging_bytes(const struct kv_plan_input *in, uint32_t slots)
+uint64_t kv_plan_staging_bytes(const struct kv_plan_input *in, uint32_t slots)
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t arena = shm_arena_bytes(slots, kv_entry_bytes(g));
@@ -148,7 +148,7 @@ static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
            mass_tables(g, fine * KV_CHUNK_FINE, 1);
 }
 
-/* What reading cold keys takes (cpu_scorer/evaluate_keys.c): n ranges, windows, a window's pieces.
+/* What reading cold keys takes (cpu_scorer/key_reader.c): n ranges, windows, a window's pieces.
  */
 static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges)
 {
@@ -202,7 +202,7 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
     out->staging_slots = smaller((n + 1 + (in->speculates ? n : 0)) * k +
                                      n * smaller(in->selection.window, in->ctx_tokens),
                                  UINT32_MAX);
-    out->staging_bytes = staging_bytes(in, out->staging_slots);
+    out->staging_bytes = kv_plan_staging_bytes(in, out->staging_slots);
     out->tables_bytes = segment_tables(in, lists, k);
     out->private_bytes = private_tables(in, lists, k);
     out->block_bytes =

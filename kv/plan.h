@@ -1,5 +1,5 @@
 /*
- * kv/plan.h - what a context costs in each tier (architecture 3.7: budgets are hard).
+ * kv/plan.h - what a context costs in each tier: budgets are hard [I22].
  *
  * One place computes every size, so that coordinator (admission, defaults, segment creation),
  * scorer, GPU worker and agent agree. All sizes in bytes.
@@ -51,6 +51,9 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
 
 #define KV_MAX_SEQUENCES 64u
 
+/* The staging segment's payload: an arena of that many slots, and the key windows behind it. 0: out
+ * of range. */
+uint64_t kv_plan_staging_bytes(const struct kv_plan_input *in, uint32_t staging_slots);
 /* Where the key windows lie in the staging segment's payload (kv/plane.h). */
 uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_slots);
 

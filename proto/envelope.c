@@ -68,10 +68,6 @@ int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t
     if (frame_bytes != FRAME_BYTES || memcmp(f, "HILL", 4) != 0)
         return hill_fail(why, HILL_E_PROTOCOL, "message refused: no HILL envelope");
     unsigned version = f[4] | (unsigned)f[5] << 8;
-    if (version != PROTO_VERSION)
-        return hill_fail(why, HILL_E_PROTOCOL,
-                         "message refused: protocol version %u, this program speaks %u", version,
-                         PROTO_VERSION);
     if (f[6] || f[7])
         return hill_fail(why, HILL_E_PROTOCOL,
                          "message refused: reserved envelope bytes are not zero");
@@ -79,6 +75,15 @@ int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t
         return hill_fail(why, HILL_E_PROTOCOL, "message refused: %zu bytes, at most %u", body_bytes,
                          PROTO_MESSAGE_MAX);
     Hill__Message *message = hill__message__unpack(NULL, body_bytes, body);
+    bool hello = message && message->body_case == HILL__MESSAGE__BODY_HELLO;
+    if (version != PROTO_VERSION && !hello) {
+        proto_free(message);
+        return hill_fail(why, HILL_E_PROTOCOL,
+                         "message refused: protocol version %u, this program speaks %u", version,
+                         PROTO_VERSION);
+    }
+    if (hello)
+        message->hello->protocol_version = version;
     if (!message)
         return hill_fail(why, HILL_E_PROTOCOL, "message refused: its %zu bytes do not parse",
                          body_bytes);
@@ -174,6 +179,18 @@ void proto_free(Hill__Message *message)
         hill__message__free_unpacked(message, NULL);
 }
 
+Hill__Message *proto_copy(const Hill__Message *message)
+{
+    size_t bytes = hill__message__get_packed_size(message);
+    uint8_t *packed = malloc(bytes ? bytes : 1);
+    if (!packed)
+        return NULL;
+    hill__message__pack(message, packed);
+    Hill__Message *copy = hill__message__unpack(NULL, bytes, packed);
+    free(packed);
+    return copy;
+}
+
 const char *proto_role_name(Hill__Role role)
 {
     switch (role) {
@@ -190,31 +207,4 @@ const char *proto_role_name(Hill__Role role)
     default:
         return "unknown";
     }
-}
-
-struct csd_model proto_csd_model(const Hill__CsdModel *m)
-{
-    if (!m || !m->on)
-        return (struct csd_model){.on = false};
-    return (struct csd_model){.on = true,
-                              .flash = m->flash,
-                              .write = m->write,
-                              .link = m->link,
-                              .gpu_link = m->gpu_link,
-                              .score = m->score,
-                              .latency_us = m->latency_us,
-                              .cpu = m->cpu};
-}
-
-void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model)
-{
-    hill__csd_model__init(out);
-    out->on = model->on;
-    out->flash = model->flash;
-    out->write = model->write;
-    out->link = model->link;
-    out->gpu_link = model->gpu_link;
-    out->score = model->score;
-    out->latency_us = model->latency_us;
-    out->cpu = model->cpu;
 }

@@ -3,7 +3,9 @@
  * field validated.
  *
  * Wire: [optional routing frame of ROUTER sockets] [8 bytes: magic "HILL", u16 protocol version,
- * u16 zero, little endian] [Message]. Failure: a malformed message (wrong magic or version,
+ * u16 zero, little endian] [Message]. A Hello has the same form in every protocol version and
+ * is received from any, with its version in protocol_version, so that its sender can be refused by
+ * name; everything else of another version is refused as malformed. Failure: a malformed message (wrong magic or version,
  * unparsable, a field out of range, too large) is HILL_E_PROTOCOL with the field in why: the
  * receiver counts it and answers with a Reply; it is never fatal. Who calls it: every process.
  * Concurrency: one thread per socket.
@@ -19,7 +21,7 @@
 #include "base/error.h"
 #include "proto/hill.pb-c.h"
 
-#define PROTO_VERSION             1u
+#define PROTO_VERSION             2u
 #define PROTO_MESSAGE_MAX         (64u << 20) /* bytes: a prompt of 16 M tokens */
 #define PROTO_RECORDS_VERSION     6u
 #define PROTO_SESSION_TERMS_BYTES 80u /* SessionFile.terms */
@@ -43,6 +45,8 @@ int proto_receive(void *socket, struct proto_address *from, Hill__Message **out,
                   struct hill_why *why);
 
 void proto_free(Hill__Message *message);
+/* A deep copy, through the wire form; NULL: out of memory. */
+Hill__Message *proto_copy(const Hill__Message *message);
 
 /* Check every field of a parsed message: ranges, enums, finite numbers, string lengths. 0 or
  * HILL_E_PROTOCOL. */

@@ -27,11 +27,12 @@
 #include <stdint.h>
 
 #include "proto/envelope.h"
-#include "proto/layout.h"
+#include "proto/epoch_settings.h"
 #include "shm/arena.h"
 
 #define RECORDING_MAGIC      "HILLRING"
-#define RECORDING_VERSION    2u
+#define RECORDING_VERSION    3u
+#define RECORDING_VERSION_1  2u /* its Configure is of protocol 1; read, too */
 #define RECORDING_BYTES_MAX  (UINT64_C(2) << 30)
 #define RECORDING_NAME_BYTES 4200u
 
@@ -81,7 +82,7 @@ _Static_assert(sizeof(struct recording_frame) == 24, "recording frame layout");
 struct recording;
 
 /* Open the first free name of path, path.2, ... (it is in name), write the header. */
-int recording_create(struct recording **out, const char *path, const Hill__Configure *configure,
+int recording_create(struct recording **out, const char *path, const struct epoch_settings *s,
                      char name[RECORDING_NAME_BYTES], struct hill_why *why);
 /* Tap the scorer's ends, [RING_COUNT] (those that are not open are left alone). windows:
  * KV_KEY_WINDOWS one after the other, of the size that Configure says; NULL: none. All of it lives
@@ -106,8 +107,9 @@ struct recording_file {
     uint64_t bytes, at, frames; /* at: where the next frame lies */
     uint64_t next;
     bool cut;
-    Hill__Message *message; /* its configure is valid */
-    struct layout_input layout;
+    Hill__Message *message; /* the Configure; the texts of settings are its */
+    struct epoch_settings settings;
+    struct layout_input layout; /* of settings */
 };
 
 /* Maps the file and checks all of it. */
@@ -115,8 +117,6 @@ int recording_open(struct recording_file *f, const char *path, struct hill_why *
 /* The next event but END; false at the end. */
 bool recording_next(struct recording_file *f, struct recording_event *event);
 void recording_rewind(struct recording_file *f);
-/* Bytes of a window of keys; 0: none are read. */
-uint32_t recording_window_bytes(const Hill__Configure *configure);
 /* Safe on a zeroed struct. */
 void recording_finish(struct recording_file *f);
 

@@ -2,6 +2,7 @@
 #ifndef HILL_PROTO_RECORDING_INTERNAL_H
 #define HILL_PROTO_RECORDING_INTERNAL_H
 
+#include "kv/plane.h"
 #include "proto/recording.h"
 
 static inline uint64_t recording_pad(uint64_t bytes)
@@ -19,6 +20,12 @@ static inline bool recording_memory(uint8_t kind)
 static inline bool recording_bare(uint8_t kind)
 {
     return kind == RECORDING_ROOM || kind == RECORDING_CREDITS || kind == RECORDING_GONE;
+}
+
+/* Bytes of a window of keys; 0: none are read. */
+static inline uint32_t recording_window_bytes(const struct epoch_settings *s)
+{
+    return kv_key_window_bytes(&s->plan.geometry, s->plan.selection.policy, s->plan.ctx_tokens);
 }
 
 uint64_t recording_frame_check(const struct recording_frame *frame, const void *payload,

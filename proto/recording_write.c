@@ -20,7 +20,6 @@
 
 #include "base/log.h"
 #include "kv/plan.h"
-#include "kv/plane.h"
 #include "proto/recording_internal.h"
 #include "proto/records.h"
 
@@ -304,21 +303,16 @@ static int open_new(const char *path, char name[RECORDING_NAME_BYTES], struct hi
                      path);
 }
 
-static int put_header(struct recording *r, const Hill__Configure *configure)
+static int put_header(struct recording *r, const struct epoch_settings *s)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
-    struct layout_input in = {.geometry = {configure->n_layers, configure->n_heads,
-                                           configure->n_kv_heads, configure->head_dim,
-                                           configure->score_bits},
-                              .ctx_tokens = configure->ctx_tokens,
-                              .n_sequences = configure->n_sequences};
-    message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
-    message.configure = (Hill__Configure *)(uintptr_t)configure;
-    size_t bytes = hill__message__get_packed_size(&message);
-    uint8_t *packed = malloc(bytes ? bytes : 1);
+    struct layout_input in = epoch_layout(s);
+    struct epoch_wire wire;
+    epoch_settings_to_wire(&wire, s);
+    size_t bytes = hill__message__get_packed_size(&wire.message);
+    uint8_t *packed = malloc(bytes);
     if (!packed)
         return HILL_E_NOMEM;
-    hill__message__pack(&message, packed);
+    hill__message__pack(&wire.message, packed);
     struct recording_header h = {.version = RECORDING_VERSION,
                                  .header_bytes = sizeof h,
                                  .records_version = PROTO_RECORDS_VERSION,
@@ -332,11 +326,11 @@ static int put_header(struct recording *r, const Hill__Configure *configure)
     put_padding(r, bytes);
     free(packed);
     r->entry_bytes = kv_entry_bytes(&in.geometry);
-    r->window_bytes = recording_window_bytes(configure);
+    r->window_bytes = recording_window_bytes(s);
     return 0;
 }
 
-int recording_create(struct recording **out, const char *path, const Hill__Configure *configure,
+int recording_create(struct recording **out, const char *path, const struct epoch_settings *s,
                      char name[RECORDING_NAME_BYTES], struct hill_why *why)
 {
     *out = NULL;
@@ -346,7 +340,7 @@ int recording_create(struct recording **out, const char *path, const Hill__Confi
     struct recording *r = calloc(1, sizeof *r);
     if (r)
         r->fd = fd;
-    if (!r || put_header(r, configure)) {
+    if (!r || put_header(r, s)) {
         close(fd);
         free(r);
         return hill_fail(why, HILL_E_NOMEM, "cannot record: out of memory");

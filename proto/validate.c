@@ -36,6 +36,11 @@ static int refuse(struct hill_why *why, const char *message, const char *field)
             return refuse(why, message, field);                                                    \
     } while (0)
 
+static bool known(const ProtobufCEnumDescriptor *choices, int value)
+{
+    return protobuf_c_enum_descriptor_get_value(choices, value) != NULL;
+}
+
 static bool text_ok(const char *text)
 {
     return text && strlen(text) <= TEXT_MAX;
@@ -75,8 +80,8 @@ static int check_selection(const Hill__Selection *m, struct hill_why *why)
     CHECK("selection", "budget", m->budget <= TOKENS_MAX);
     CHECK("selection", "sinks", m->sinks <= TOKENS_MAX);
     CHECK("selection", "window", m->window <= TOKENS_MAX);
-    CHECK("selection", "policy", m->policy < KV_POLICY_COUNT);
-    CHECK("selection", "importance", m->importance < KV_IMPORTANCE_COUNT);
+    CHECK("selection", "policy", (unsigned)m->policy < KV_POLICY_COUNT);
+    CHECK("selection", "importance", (unsigned)m->importance < KV_IMPORTANCE_COUNT);
     return 0;
 }
 
@@ -144,19 +149,16 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "cold_cap_bytes", m->cold_cap_bytes <= CAP_MAX);
     CHECK("configure", "csd_url", text_ok(m->csd_url) && (!m->csd_attached || m->csd_url[0]));
     CHECK("configure", "device", text_ok(m->device));
-    CHECK("configure", "simd", text_ok(m->simd));
-    CHECK("configure", "importance", text_ok(m->importance));
+    CHECK("configure", "simd", known(&hill__simd__descriptor, m->simd));
     CHECK("configure", "trace_path", text_ok(m->trace_path));
     CHECK("configure", "record_path", text_ok(m->record_path));
-    CHECK("configure", "placement", text_ok(m->placement));
+    CHECK("configure", "placement", known(&hill__placement__descriptor, m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "gpu_drop", not_negative(m->gpu_drop) && m->gpu_drop <= 1);
     CHECK("configure", "csd_model", csd_model_ok(m->csd_model));
-    CHECK("configure", "speculate", text_ok(m->speculate));
+    CHECK("configure", "speculate", known(&hill__speculate__descriptor, m->speculate));
     CHECK("configure", "exact_layers", m->exact_layers <= KV_MAX_LAYERS);
-    CHECK("configure", "staging_bytes", m->staging_bytes <= CAP_MAX);
     CHECK("configure", "hot_bytes", m->hot_bytes <= CAP_MAX);
-    CHECK("configure", "rings_bytes", m->rings_bytes <= CAP_MAX);
     CHECK("configure", "staging_slots", m->staging_slots > 0);
     CHECK("configure", "n_embd", m->n_embd > 0 && m->n_embd <= 1u << 20);
     CHECK("configure", "n_ff", m->n_ff <= 1u << 24);
@@ -326,7 +328,7 @@ static int check_summary(const Hill__Summary *m, struct hill_why *why)
     CHECK("summary", "text", text_ok(m->text));
     CHECK("summary", "ttft_ms", not_negative(m->ttft_ms));
     CHECK("summary", "csd_model", csd_model_ok(m->csd_model));
-    CHECK("summary", "speculate", text_ok(m->speculate));
+    CHECK("summary", "speculate", known(&hill__speculate__descriptor, m->speculate));
     int code = m->gpu ? check_done(m->gpu, why) : 0;
     if (code == 0 && m->scorer)
         code = check_sequence_stats(m->scorer, why);

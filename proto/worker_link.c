@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "base/process.h"
 #include "proto/worker_trace.h"
 
@@ -47,7 +47,8 @@ struct worker_link {
     int signal_fd;        /* SIGTERM */
     pthread_mutex_t lock; /* guards the queues and bell */
     struct queue in, out;
-    Hill__Heartbeat *live; /* the statistics that heartbeats carry; NULL: none; guarded by lock */
+    Hill__Message *
+        live; /* a heartbeat with the statistics that heartbeats carry; NULL: none; guarded by lock */
     struct shm_doorbell own_bell, *bell;
     _Atomic bool stopping, closing;
     _Atomic uint64_t work;
@@ -127,7 +128,7 @@ static void take_incoming(struct worker_link *link)
             stop(link, "coordinator asked for it");
             continue;
         }
-        if (worker_trace_take(link, link->role, message))
+        if (worker_trace_take(link, worker_link_send, link->role, message))
             continue;
         if (worker_link_give(link, message)) {
             stop(link, "out of memory");
@@ -179,9 +180,9 @@ static void send_heartbeat(struct worker_link *link)
     process_usage(&beat.cpu_ms, &beat.rss_bytes);
     pthread_mutex_lock(&link->lock); /* sending never blocks */
     if (link->live) {
-        beat.live = link->live->live;
-        beat.live_others = link->live->live_others;
-        beat.n_live_others = link->live->n_live_others;
+        beat.live = link->live->heartbeat->live;
+        beat.live_others = link->live->heartbeat->live_others;
+        beat.n_live_others = link->live->heartbeat->n_live_others;
     }
     proto_send(link->heartbeat, NULL, &message); /* a lost heartbeat is what heartbeats are for */
     pthread_mutex_unlock(&link->lock);
@@ -495,16 +496,10 @@ int worker_link_send(struct worker_link *link, const Hill__Message *message)
         link->sent(link->sent_context, message);
         return 0;
     }
-    /* a deep copy through the wire form: the caller's message may live on its stack */
-    size_t size = hill__message__get_packed_size(message);
-    uint8_t *packed = malloc(size ? size : 1);
     struct item *item = malloc(sizeof *item);
-    if (packed && item) {
-        hill__message__pack(message, packed);
-        item->message = hill__message__unpack(NULL, size, packed);
-    }
-    free(packed);
-    if (!item || !packed || !item->message) {
+    if (item)
+        item->message = proto_copy(message); /* the caller's may live on its stack */
+    if (!item || !item->message) {
         free(item);
         return HILL_E_NOMEM;
     }
@@ -562,26 +557,23 @@ void worker_link_set_epoch(struct worker_link *link, uint32_t epoch)
 
 void worker_link_set_live(struct worker_link *link, Hill__SequenceStats *const *stats, size_t n)
 {
+    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
     if (n == 0)
         return;
     beat.live = stats[0];
     beat.live_others = (Hill__SequenceStats **)(stats + 1);
     beat.n_live_others = n - 1;
-    /* a deep copy through the wire form, as in worker_link_send */
-    size_t size = hill__heartbeat__get_packed_size(&beat);
-    uint8_t *packed = malloc(size ? size : 1);
-    if (!packed)
+    message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
+    message.heartbeat = &beat;
+    Hill__Message *copy = proto_copy(&message);
+    if (!copy)
         return; /* statistics: the next ones come in a moment */
-    hill__heartbeat__pack(&beat, packed);
-    Hill__Heartbeat *copy = hill__heartbeat__unpack(NULL, size, packed);
-    free(packed);
     pthread_mutex_lock(&link->lock);
-    Hill__Heartbeat *old = link->live;
+    Hill__Message *old = link->live;
     link->live = copy;
     pthread_mutex_unlock(&link->lock);
-    if (old)
-        hill__heartbeat__free_unpacked(old, NULL);
+    proto_free(old);
 }
 
 void worker_link_close(struct worker_link *link)
@@ -611,8 +603,7 @@ void worker_link_close(struct worker_link *link)
         close(link->signal_fd);
     queue_clear(&link->in);
     queue_clear(&link->out);
-    if (link->live)
-        hill__heartbeat__free_unpacked(link->live, NULL);
+    proto_free(link->live);
     pthread_mutex_destroy(&link->lock);
     free(link);
 }

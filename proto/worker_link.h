@@ -21,7 +21,7 @@
 
 struct worker_link;
 
-/* Read a worker's command line (--run-dir, --log-level, --help, --version of base/options_hill.h;
+/* Read a worker's command line (--run-dir, --log-level, --help, --version of proto/options_hill.h;
  * the rest comes with Configure, and HILL_* and --config are the coordinator's), set signals,
  * parent-death and the log, connect, say Hello, and wait for the answer (at most 30 s, then
  * HILL_E_PEER_GONE, as when it is a refusal; a run folder that does not exist is HILL_E_IO).

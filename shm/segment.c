@@ -186,6 +186,21 @@ int shm_segment_attach_to_read(struct shm_segment *segment, const char *name, ui
     return attach(segment, name, fingerprint, epoch, PROT_READ, why);
 }
 
+int shm_segment_private(struct shm_segment *segment, uint64_t payload_bytes, struct hill_why *why)
+{
+    memset(segment, 0, sizeof *segment);
+    if (payload_bytes == 0 || payload_bytes > INT64_MAX - SHM_HEADER_BYTES)
+        return hill_fail(why, HILL_E_INVALID, "private memory of %" PRIu64 " bytes", payload_bytes);
+    void *base = mmap(NULL, SHM_HEADER_BYTES + payload_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return hill_fail(why, HILL_E_NOMEM, "no private memory of %" PRIu64 " bytes",
+                         payload_bytes);
+    segment->base = base;
+    segment->total_bytes = SHM_HEADER_BYTES + payload_bytes;
+    return 0;
+}
+
 void *shm_segment_payload(const struct shm_segment *segment)
 {
     return (uint8_t *)segment->base + SHM_HEADER_BYTES;

@@ -5,7 +5,7 @@
  * coordinator creates and unlinks segments and never touches a payload; workers attach by name.
  * Names: "hill-<run id>-<epoch>-<what>" (shm_segment_name); the run id is 16 hex digits derived
  * from the run folder, so that the next start in the same folder finds what a killed one left.
- * Invariants: no pointers in shared memory; magic is published last (release) and read first
+ * Invariants: no pointers in shared memory [I23]; magic is published last (release) and read first
  * (acquire); pages are really allocated at creation, so that a full /dev/shm is an error code and
  * never SIGBUS. Who calls it: all processes. Concurrency: calls on one struct by one thread.
  */
@@ -60,6 +60,10 @@ int shm_segment_attach(struct shm_segment *segment, const char *name, uint64_t f
 /* The same, to be read only: it is mapped without the right to write. */
 int shm_segment_attach_to_read(struct shm_segment *segment, const char *name, uint64_t fingerprint,
                                uint32_t epoch, struct hill_why *why);
+
+/* Zeroed memory of this process alone, without a name or a header to check: for what plays all sides
+ * itself. HILL_E_INVALID when payload_bytes is 0, HILL_E_NOMEM. */
+int shm_segment_private(struct shm_segment *segment, uint64_t payload_bytes, struct hill_why *why);
 
 /* The first payload byte and the payload's size. */
 void *shm_segment_payload(const struct shm_segment *segment);

@@ -1,4 +1,4 @@
-/* Tests of base/options.[ch] and base/options_hill.[ch]: sources and their order, strict values,
+/* Tests of base/options.[ch]: sources and their order, strict values,
  * refusals, help. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/options_hill.h"
+#include "base/options.h"
 
 static const struct option_spec specs[] = {
     {.name = "ctx-size",
@@ -410,124 +410,6 @@ static void test_help_wins_but_is_not_taken_from_a_value(void **state)
     assert_string_equal(options_text(options, "prompt"), "--help");
 }
 
-/* ---- HillInfer's tables ------------------------------------------------------------------ */
-
-static int parse_hill(struct hill_pipeline_options *pipeline, struct hill_request_options *request,
-                      const char *first, ...)
-{
-    const struct option_table all[3] = {
-        HILL_COMMON_TABLE,
-        {.title = "p", .specs = hill_pipeline_specs, .count = hill_pipeline_count},
-        {.title = "r", .specs = hill_request_specs, .count = hill_request_count}};
-    static struct option_table kept[3];
-    memcpy(kept, all, sizeof all);
-    static const struct option_program both = {
-        .name = "hill", .usage = "", .summary = "", .example = "", .tables = kept, .n_tables = 3};
-    char *argv[32] = {(char *)"hill"};
-    int argc = 1;
-    va_list args;
-    va_start(args, first);
-    for (const char *a = first; a; a = va_arg(args, const char *))
-        argv[argc++] = (char *)a;
-    va_end(args);
-    options_free(options);
-    int code = options_parse(&options, &both, argc, argv, NULL, &why);
-    if (!code && pipeline)
-        code = hill_pipeline_read(pipeline, options, &why);
-    if (!code && request)
-        code = hill_request_read(request, options, &why);
-    return code;
-}
-
-static void test_pipeline_defaults(void **state)
-{
-    (void)state;
-    struct hill_pipeline_options p;
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", NULL), 0);
-    assert_true(p.alpha == 0.2 && p.beta == 0.25);
-    assert_int_equal(p.sinks, 4);
-    assert_int_equal(p.window, 32);
-    assert_int_equal(p.block_tokens, 256);
-    assert_int_equal(p.budget, 0);
-    assert_false(p.no_csd);
-    assert_null(p.csd_url);
-    assert_string_equal(p.policy, "hillinfer");
-}
-
-static void test_pipeline_refusals(void **state)
-{
-    (void)state;
-    struct hill_pipeline_options p;
-    assert_int_equal(parse_hill(&p, NULL, NULL, NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--alpha", "0.1", "--budget", "100", NULL),
-                     HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--budget", "35", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--csd", "none", "--cold-mb", "5", NULL),
-                     HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--csd", "tcp://h:1", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--csd", "file:", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--score-bits", "5", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--speculate", "some", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--exact-layers", "0", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--policy", "some", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--budget", "36", "--csd", "none", NULL), 0);
-    assert_true(p.no_csd);
-    assert_int_equal(p.score_bits, 8);
-    assert_int_equal(parse_hill(&p, NULL, "-m", "x", "--score-bits", "4", NULL), 0);
-    assert_int_equal(p.score_bits, 4);
-}
-
-static void test_request(void **state)
-{
-    (void)state;
-    struct hill_request_options r;
-    assert_int_equal(parse_hill(NULL, &r, "-p", "x", NULL), 0);
-    assert_true(r.temperature == 0.8 && r.top_p == 0.95 && r.min_p == 0.05 &&
-                r.repeat_penalty == 1);
-    assert_int_equal(r.top_k, 40);
-    assert_int_equal(r.predict, HILL_PREDICT_UNTIL_CONTEXT);
-    assert_int_equal(r.seed, 0);
-    assert_int_equal(parse_hill(NULL, &r, "-f", "x", "-n", "9", "-s", "0", NULL), 0);
-    assert_int_equal(r.predict, 9);
-    assert_int_not_equal(r.seed, 0);
-    assert_int_equal(parse_hill(NULL, &r, NULL, NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(NULL, &r, "-p", "x", "-f", "y", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(NULL, &r, "-p", "x", "-n", "0", NULL), HILL_E_INVALID);
-    assert_int_equal(parse_hill(NULL, &r, "-p", "x", "-s", "4294967296", NULL), HILL_E_INVALID);
-}
-
-static void test_run_dir_too_long_for_sockets(void **state)
-{
-    (void)state;
-    char out[HILL_PATH_BYTES], path[128];
-    memset(path, 'a', sizeof path);
-    path[HILL_RUN_DIR_MAX] = '\0';
-    assert_int_equal(parse_hill(NULL, NULL, "--run-dir", path, NULL), 0);
-    assert_int_equal(hill_run_dir(out, options, &why), 0);
-    path[HILL_RUN_DIR_MAX] = 'a';
-    path[HILL_RUN_DIR_MAX + 1] = '\0';
-    assert_int_equal(parse_hill(NULL, NULL, "--run-dir", path, NULL), 0);
-    assert_int_equal(hill_run_dir(out, options, &why), HILL_E_INVALID);
-}
-
-static void test_every_default_of_the_tables_is_valid_and_unique(void **state)
-{
-    (void)state;
-    assert_int_equal(parse_hill(NULL, NULL, NULL, NULL), 0);
-    const struct option_spec *all[] = {hill_common_specs, hill_pipeline_specs, hill_request_specs};
-    unsigned counts[] = {hill_common_count, hill_pipeline_count, hill_request_count};
-    for (unsigned t = 0; t < 3; t++)
-        for (unsigned i = 0; i < counts[t]; i++)
-            for (unsigned u = 0; u < 3; u++)
-                for (unsigned j = 0; j < counts[u]; j++) {
-                    const struct option_spec *a = &all[t][i], *b = &all[u][j];
-                    if (a != b) {
-                        assert_string_not_equal(a->name, b->name);
-                        assert_false(a->letter && b->letter && strcmp(a->letter, b->letter) == 0);
-                    }
-                }
-}
-
 #define T(test) cmocka_unit_test_teardown(test, reset)
 
 int main(void)
@@ -554,11 +436,6 @@ int main(void)
         T(test_foreign_names_pass_in_file_and_environment),
         T(test_help_names_everything),
         T(test_help_wins_but_is_not_taken_from_a_value),
-        T(test_pipeline_defaults),
-        T(test_pipeline_refusals),
-        T(test_request),
-        T(test_run_dir_too_long_for_sockets),
-        T(test_every_default_of_the_tables_is_valid_and_unique),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }

@@ -29,9 +29,9 @@ struct scene {
     struct data_plane plane;
     struct model m;
     void *ring_memory[RINGS], *arena_memory, *windows;
-    struct shm_ring_end ends[RINGS]; /* the scorer's */
+    struct shm_ring_end ends[RINGS], agent_ends[RINGS]; /* the scorer's, the agent's */
     struct shm_doorbell agent_bell, scorer_bell;
-    struct shm_arena staging;
+    struct shm_arena staging, agent_staging;
     pthread_t thread;
     _Atomic bool stop;
     int ended; /* with what the loop ended */
@@ -66,8 +66,8 @@ static inline void *agent_main(void *context)
 
 static inline void open_rings(struct scene *s)
 {
-    struct shm_ring_end *agent_ends[RINGS] = {&s->plane.command, &s->plane.background,
-                                              &s->plane.score, &s->plane.completion};
+    struct shm_ring_end **agent_ends[RINGS] = {&s->plane.command, &s->plane.background,
+                                               &s->plane.score, &s->plane.completion};
 
     shm_doorbell_init(&s->agent_bell);
     shm_doorbell_init(&s->scorer_bell);
@@ -76,7 +76,8 @@ static inline void open_rings(struct scene *s)
         bool agent_produces = r >= SCORE;
         s->ring_memory[r] = aligned_alloc(64, (bytes + 63) / 64 * 64);
         assert_int_equal(shm_ring_init(s->ring_memory[r], capacities[r], UINT32_MAX - 3), 0);
-        assert_int_equal(shm_ring_open(agent_ends[r], s->ring_memory[r], bytes, agent_produces,
+        *agent_ends[r] = &s->agent_ends[r];
+        assert_int_equal(shm_ring_open(&s->agent_ends[r], s->ring_memory[r], bytes, agent_produces,
                                        &s->agent_bell, &s->scorer_bell),
                          0);
         assert_int_equal(shm_ring_open(&s->ends[r], s->ring_memory[r], bytes, !agent_produces,
@@ -117,7 +118,8 @@ static inline void scene_prepare_keys(struct scene *s, uint32_t wrong_position, 
     s->arena_memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     memset(s->arena_memory, 0, bytes);
     assert_int_equal(shm_arena_init(s->arena_memory, STAGING_SLOTS, kv_entry_bytes(&g)), 0);
-    assert_int_equal(shm_arena_view(&s->plane.staging, s->arena_memory, bytes), 0);
+    assert_int_equal(shm_arena_view(&s->agent_staging, s->arena_memory, bytes), 0);
+    s->plane.staging = &s->agent_staging;
     assert_int_equal(shm_arena_own(&s->staging, s->arena_memory, bytes), 0);
     open_rings(s);
     if (key_bytes == 0)

@@ -146,9 +146,7 @@ static void configure_modelled(struct scene *s, uint32_t epoch, uint64_t cold_ca
     c.cold_cap_bytes = cold_cap_bytes;
     c.csd_attached = 1;
     c.csd_url = (char *)pool_url();
-    c.simd = (char *)"auto";
-    c.importance = (char *)"sum";
-    c.staging_bytes = c.hot_bytes = c.rings_bytes = 1 << 20;
+    c.hot_bytes = 1 << 20;
     c.staging_slots = 16;
     c.n_embd = 64;
     c.n_ff = 64;

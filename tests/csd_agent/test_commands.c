@@ -93,10 +93,10 @@ static void test_a_release_goes_before_the_demote_that_follows_it(void **state)
     scene_stop(&s); /* the turns are the test's */
     late.demote = prepare_scattered(&s, &late.slot, 1);
     late.armed = true;
-    s.plane.command.tap = &tap;
+    s.plane.command->tap = &tap;
     for (int i = 0; i < 3; i++)
         assert_true(data_plane_turn(&s.plane) >= 0);
-    s.plane.command.tap = NULL;
+    s.plane.command->tap = NULL;
     assert_false(late.armed);
     free(late.demote.bytes);
     scene_start(&s);

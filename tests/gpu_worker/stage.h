@@ -56,7 +56,7 @@ struct stage {
     pid_t pid;
     uint64_t run_id;
     uint32_t epoch;
-    const char *speculate; /* NULL: off */
+    Hill__Speculate speculate;
     uint32_t exact_layers;
     struct random_model m;
     struct layout_input layout;
@@ -230,16 +230,17 @@ static inline void stage_free_staging(struct stage *s, struct stage_lane *lane, 
 static inline void stage_check_order(const struct stage *s, struct stage_lane *lane,
                                      const struct record_query *q)
 {
-    const char *mode = s->speculate ? s->speculate : "off";
-    bool guessed = strcmp(mode, "off") != 0 && q->header.layer >= s->exact_layers;
+    Hill__Speculate mode = s->speculate;
+    bool guessed = mode != HILL__SPECULATE__SPECULATE_OFF && q->header.layer >= s->exact_layers;
     lane->n_kinds[q->kind]++;
     if (q->kind == QUERY_AHEAD) { /* before the one that it is ahead of */
-        assert_true(strcmp(mode, "verify") == 0 && guessed);
+        assert_true(mode == HILL__SPECULATE__SPECULATE_VERIFY && guessed);
         assert_int_equal(q->header.step, lane->expect_step);
         assert_int_equal(q->header.layer, lane->expect_layer);
         return;
     }
-    assert_int_equal(q->kind, guessed && strcmp(mode, "on") == 0 ? QUERY_SPECULATIVE : QUERY_EXACT);
+    assert_int_equal(q->kind, guessed && mode == HILL__SPECULATE__SPECULATE_ON ? QUERY_SPECULATIVE
+                                                                               : QUERY_EXACT);
     assert_int_equal(q->header.step, lane->expect_step);
     assert_int_equal(q->header.layer, lane->expect_layer);
     if (++lane->expect_layer == s->m.shape.n_layers) {
@@ -473,8 +474,8 @@ static inline void stage_configure(struct stage *s)
     c.selection = &selection;
     c.staging_slots = STAGE_LANES * 2 * STAGE_CTX;
     c.gpu_kv_cap_bytes = 64 << 20;
-    c.csd_url = c.device = c.simd = c.importance = (char *)"";
-    c.speculate = (char *)(s->speculate ? s->speculate : "");
+    c.csd_url = c.device = (char *)"";
+    c.speculate = s->speculate;
     c.exact_layers = s->exact_layers;
     c.n_embd = m->n_embd;
     c.n_ff = m->n_ff;

@@ -67,8 +67,7 @@ static int read_script(const struct piece pieces[2], struct hill_why *why)
     struct recording *recording;
     struct script script;
     char name[RECORDING_NAME_BYTES];
-    Hill__Configure configure;
-    Hill__Selection selection;
+    struct epoch_settings settings = make_settings(&layout, EPOCH);
     unlink(path);
     assert_non_null(rings);
     memset(rings, 0, bytes);
@@ -76,8 +75,7 @@ static int read_script(const struct piece pieces[2], struct hill_why *why)
     assert_int_equal(layout_open(&gpu, rings, bytes, &layout, RING_APPEND, PARTY_GPU), 0);
     assert_int_equal(
         layout_open(&ends[RING_APPEND], rings, bytes, &layout, RING_APPEND, PARTY_SCORER), 0);
-    fill_configure(&configure, &selection, &layout, EPOCH);
-    assert_int_equal(recording_create(&recording, path, &configure, name, why), 0);
+    assert_int_equal(recording_create(&recording, path, &settings, name, why), 0);
     recording_tap(recording, ends, NULL, NULL);
     for (int i = 0; i < 2; i++)
         push_piece(&gpu, &ends[RING_APPEND], &pieces[i]);

@@ -366,7 +366,7 @@ static void a_new_epoch_lets_all_go(void **state)
 
 /* ---- guesses: the played scorer selects everything, so the bits are those of the engine ---- */
 
-static void speculate(const char *mode, uint32_t exact_layers)
+static void speculate(Hill__Speculate mode, uint32_t exact_layers)
 {
     uint32_t ready = stage.n_ready;
     stage.speculate = mode;
@@ -382,12 +382,12 @@ static void speculate(const char *mode, uint32_t exact_layers)
 static void guesses_come_in_order_and_in_number(void **state)
 {
     static const struct {
-        const char *mode;
+        Hill__Speculate mode;
         uint32_t exact_layers, kinds[3]; /* queries of a step */
-    } cases[] = {{"on", 1, {1, 2, 0}},
-                 {"on", 2, {2, 1, 0}},
-                 {"verify", 1, {3, 0, 2}},
-                 {"verify", 3, {3, 0, 0}}};
+    } cases[] = {{HILL__SPECULATE__SPECULATE_ON, 1, {1, 2, 0}},
+                 {HILL__SPECULATE__SPECULATE_ON, 2, {2, 1, 0}},
+                 {HILL__SPECULATE__SPECULATE_VERIFY, 1, {3, 0, 2}},
+                 {HILL__SPECULATE__SPECULATE_VERIFY, 3, {3, 0, 0}}};
     (void)state;
     for (int i = 0; i < 8; i++) {
         speculate(cases[i / 2].mode, cases[i / 2].exact_layers);
@@ -402,7 +402,7 @@ static void guesses_of_three_with_their_own_bits(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        speculate(i ? "verify" : "on", 1);
+        speculate(i ? HILL__SPECULATE__SPECULATE_VERIFY : HILL__SPECULATE__SPECULATE_ON, 1);
         start_stories();
         for (uint32_t lane = 0; lane < STAGE_LANES; lane++)
             assert_story(lane);
@@ -412,7 +412,7 @@ static void guesses_of_three_with_their_own_bits(void **state)
 static void failures_of_guesses_end_one_request(void **state)
 {
     (void)state;
-    speculate("on", 1);
+    speculate(HILL__SPECULATE__SPECULATE_ON, 1);
     start_stories();
     STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
     stage.lanes[0].refuse_at = stage.lanes[0].n_queries + 2;
@@ -435,12 +435,12 @@ static void failures_of_guesses_end_one_request(void **state)
 static void a_new_epoch_without_guesses_asks_exactly(void **state)
 {
     (void)state;
-    speculate("on", 1);
+    speculate(HILL__SPECULATE__SPECULATE_ON, 1);
     request();
     first->stall_at = 8;
     first->n_queries = 0;                       /* the last request's until this one begins */
     STAGE_UNTIL(&stage, first->n_queries >= 8); /* the guess after it goes out too */
-    speculate(NULL, 0);
+    speculate(HILL__SPECULATE__SPECULATE_OFF, 0);
     request();
     assert_whole();
     assert_int_equal(first->n_kinds[QUERY_EXACT], 3 * (PREDICT - 1));

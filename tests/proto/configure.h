@@ -1,35 +1,29 @@
 /*
- * tests/proto/configure.h - a small Configure that fits a layout, for tests of recordings, which
- * begin with one. Pure; c keeps a pointer to s.
+ * tests/proto/configure.h - small settings that fit a layout, for tests of recordings, which begin
+ * with a Configure, and of who enters an epoch. Pure.
  */
 #ifndef HILL_TESTS_PROTO_CONFIGURE_H
 #define HILL_TESTS_PROTO_CONFIGURE_H
 
-#include "proto/hill.pb-c.h"
-#include "proto/layout.h"
+#include "proto/epoch_settings.h"
 
-static inline void fill_configure(Hill__Configure *c, Hill__Selection *s,
-                                  const struct layout_input *layout, uint32_t epoch)
+static inline struct epoch_settings make_settings(const struct layout_input *layout, uint32_t epoch)
 {
-    hill__configure__init(c);
-    hill__selection__init(s);
-    s->alpha = 0.2;
-    c->selection = s;
-    c->run_id = 1;
-    c->epoch = epoch;
-    c->model_path = (char *)"model.gguf";
-    c->n_layers = layout->geometry.n_layers;
-    c->n_heads = layout->geometry.n_heads;
-    c->n_kv_heads = layout->geometry.n_kv_heads;
-    c->head_dim = layout->geometry.head_dim;
-    c->ctx_tokens = layout->ctx_tokens;
-    c->n_sequences = layout->n_sequences;
-    c->batch_tokens = 8;
-    c->threads = 1;
-    c->block_tokens = 16;
-    c->gpu_slots = c->staging_slots = 64;
-    c->n_embd = c->n_ff = 64;
-    c->n_vocab = 32;
+    return (struct epoch_settings){.run_id = 1,
+                                   .epoch = epoch,
+                                   .plan = {.geometry = layout->geometry,
+                                            .n_embd = 64,
+                                            .n_ff = 64,
+                                            .n_vocab = 32,
+                                            .ctx_tokens = layout->ctx_tokens,
+                                            .batch_tokens = 8,
+                                            .n_sequences = layout->n_sequences,
+                                            .selection.alpha = 0.2},
+                                   .model_path = "model.gguf",
+                                   .threads = 1,
+                                   .gpu_slots = 64,
+                                   .staging_slots = 64,
+                                   .block_tokens = 16};
 }
 
 #endif

@@ -46,11 +46,21 @@ static void decodes_what_was_packed(void **state)
     proto_free(message);
 }
 
+static size_t pack_cancel(uint8_t *out)
+{
+    Hill__Cancel cancel = HILL__CANCEL__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    cancel.request_id = 5;
+    message.body_case = HILL__MESSAGE__BODY_CANCEL;
+    message.cancel = &cancel;
+    return pack(&message, out);
+}
+
 static void refuses_other_envelopes(void **state)
 {
     (void)state;
     uint8_t body[256], frame[8];
-    size_t size = pack_hello(body);
+    size_t size = pack_cancel(body);
     Hill__Message *message;
     struct hill_why why;
     for (unsigned i = 0; i < 8; i++) {
@@ -62,8 +72,28 @@ static void refuses_other_envelopes(void **state)
     assert_int_equal(proto_decode(good_frame, 7, body, size, &message, &why), HILL_E_PROTOCOL);
     frame[4] = 9;
     memcpy(frame, "HILL", 4);
+    frame[7] = 0;
     assert_int_equal(proto_decode(frame, 8, body, size, &message, &why), HILL_E_PROTOCOL);
     assert_non_null(strstr(why.text, "version 9"));
+}
+
+/* So that who sent it can be named. */
+static void a_hello_of_another_version_is_read_and_says_which(void **state)
+{
+    (void)state;
+    uint8_t body[256], frame[8];
+    size_t size = pack_hello(body);
+    Hill__Message *message;
+    for (unsigned version = 0; version < 1000; version += 37) {
+        memcpy(frame, good_frame, 8);
+        frame[4] = version & 0xff;
+        frame[5] = (uint8_t)(version >> 8);
+        assert_int_equal(proto_decode(frame, 8, body, size, &message, NULL), 0);
+        assert_int_equal(message->hello->protocol_version, version);
+        proto_free(message);
+    }
+    frame[0] = 'h';
+    assert_int_equal(proto_decode(frame, 8, body, size, &message, NULL), HILL_E_PROTOCOL);
 }
 
 static void refuses_an_empty_message(void **state)
@@ -351,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_what_was_packed),
         cmocka_unit_test(refuses_other_envelopes),
+        cmocka_unit_test(a_hello_of_another_version_is_read_and_says_which),
         cmocka_unit_test(refuses_an_empty_message),
         cmocka_unit_test(names_the_field_out_of_range),
         cmocka_unit_test(refuses_half_of_what_is_to_be_scored),

@@ -13,7 +13,7 @@
 
 #include <sys/types.h>
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "tools/eval/matrix.h"
 #include "proto/client.h"
 

@@ -7,7 +7,7 @@
 #ifndef HILL_EVAL_SUBJECT_H
 #define HILL_EVAL_SUBJECT_H
 
-#include "base/options_hill.h"
+#include "proto/options_hill.h"
 #include "model/tokenizer.h"
 
 struct subject {

@@ -1,9 +1,11 @@
-/* base/options_hill.c - see options_hill.h. */
-#include "base/options_hill.h"
+/* proto/options_hill.c - see options_hill.h. */
+#include "proto/options_hill.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "kv/score.h"
 
 #define MAX_TOKENS    16777216 /* of a context: KV_MAX_TOKENS */
 #define MAX_PARALLEL  64
@@ -304,8 +306,8 @@ static uint64_t size_or_zero(const struct options *options, const char *name)
     return options_is_set(options, name) ? options_bytes(options, name) : 0;
 }
 
-static int read_csd(struct hill_pipeline_options *out, const struct options *options,
-                    struct hill_why *why)
+static int read_csd(struct hill_pipeline_options *out, struct csd_model *model,
+                    const struct options *options, struct hill_why *why)
 {
     const char *url = options_text(options, "csd");
     out->no_csd = options_is_word(options, "csd");
@@ -320,50 +322,25 @@ static int read_csd(struct hill_pipeline_options *out, const struct options *opt
             why, HILL_E_INVALID,
             "--cold-mb and --csd none exclude each other: there is no drive to hold a cold pool");
     struct hill_why detail = {""};
-    int code = csd_model_parse(&out->csd_model, options_text(options, "csd-model"), &detail);
+    int code = csd_model_parse(model, options_text(options, "csd-model"), &detail);
     return code ? hill_fail(why, code, "--csd-model: %s", detail.text) : 0;
 }
 
-int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *options,
-                       struct hill_why *why)
+static int read_selection(struct kv_selection_settings *out, const struct options *options,
+                          struct hill_why *why)
 {
-    *out = (struct hill_pipeline_options){
-        .model = options_text(options, "model"),
-        .ctx_tokens = (uint32_t)options_integer(options, "ctx-size"),
-        .threads = (uint32_t)options_integer(options, "threads"),
-        .batch_tokens = (uint32_t)options_integer(options, "batch-size"),
-        .parallel = (uint32_t)options_integer(options, "parallel"),
-        .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
-        .policy = options_text(options, "policy"),
-        .importance = options_text(options, "importance"),
-        .score_bits = strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8,
-        .simd = options_text(options, "simd"),
+    enum option_source alpha = options_source(options, "alpha"),
+                       budget = options_source(options, "budget");
+    *out = (struct kv_selection_settings){
         .alpha = options_real(options, "alpha"),
         .budget =
             options_is_set(options, "budget") ? (uint32_t)options_integer(options, "budget") : 0,
         .sinks = (uint32_t)options_integer(options, "sinks"),
         .window = (uint32_t)options_integer(options, "window"),
-        .beta_auto = options_is_word(options, "beta"),
-        .beta =
-            options_is_word(options, "beta") ? HILL_BETA_UNMEASURED : options_real(options, "beta"),
-        .placement = options_text(options, "placement"),
-        .speculate = options_text(options, "speculate"),
-        .exact_layers = (uint32_t)options_integer(options, "exact-layers"),
-        .pin = options_is_word(options, "pin") ? -1 : options_real(options, "pin"),
-        .gpu_keep = options_real(options, "gpu-keep"),
-        .hot_bytes = size_or_zero(options, "hot-mb"),
-        .gpu_kv_bytes = size_or_zero(options, "gpu-kv-mb"),
-        .cold_bytes = size_or_zero(options, "cold-mb"),
-        .device = options_text(options, "device"),
-        .state_dir = options_text(options, "state-dir"),
-        .record = options_text(options, "record"),
-        .trace_kv = options_text(options, "trace-kv"),
-        .trace_scores = options_flag(options, "trace-scores"),
     };
-    if (!out->model)
-        return hill_fail(why, HILL_E_INVALID, "no model: -m FILE is required");
-    enum option_source alpha = options_source(options, "alpha"),
-                       budget = options_source(options, "budget");
+    /* the tables have refused unknown names */
+    kv_policy_parse(options_text(options, "policy"), &out->policy);
+    kv_importance_parse(options_text(options, "importance"), &out->importance);
     if (out->budget && alpha == budget)
         return hill_fail(why, HILL_E_INVALID, "--alpha and --budget exclude each other");
     if (alpha > budget && alpha > OPTION_FROM_DEFAULT)
@@ -372,9 +349,54 @@ int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *
         return hill_fail(why, HILL_E_INVALID,
                          "--budget %u is less than --sinks %u and --window %u together",
                          out->budget, out->sinks, out->window);
-    if (out->trace_scores && !out->trace_kv)
+    return 0;
+}
+
+/* What does not depend on model and machine; the tables have refused unknown names. */
+static void read_epoch(struct epoch_settings *e, const struct options *options)
+{
+    bool any_beta = options_is_word(options, "beta"), any_pin = options_is_word(options, "pin");
+    *e = (struct epoch_settings){
+        .plan = {.batch_tokens = (uint32_t)options_integer(options, "batch-size"),
+                 .n_sequences = (uint32_t)options_integer(options, "parallel"),
+                 .geometry.digest_bits =
+                     strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8},
+        .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
+        .beta_auto = any_beta,
+        .beta = any_beta ? HILL_BETA_UNMEASURED : options_real(options, "beta"),
+        .exact_layers = (uint32_t)options_integer(options, "exact-layers"),
+        .pin = any_pin ? -1 : options_real(options, "pin"),
+        .gpu_drop = 1 - options_real(options, "gpu-keep"),
+        .device = options_text(options, "device"),
+        .trace_scores = options_flag(options, "trace-scores"),
+    };
+    epoch_simd_parse(options_text(options, "simd"), &e->simd);
+    epoch_placement_parse(options_text(options, "placement"), &e->placement);
+    epoch_speculate_parse(options_text(options, "speculate"), &e->speculate);
+}
+
+int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
+                       const struct options *options, struct hill_why *why)
+{
+    *out = (struct hill_pipeline_options){
+        .model = options_text(options, "model"),
+        .ctx_tokens = (uint32_t)options_integer(options, "ctx-size"),
+        .threads = (uint32_t)options_integer(options, "threads"),
+        .hot_bytes = size_or_zero(options, "hot-mb"),
+        .gpu_kv_bytes = size_or_zero(options, "gpu-kv-mb"),
+        .cold_bytes = size_or_zero(options, "cold-mb"),
+        .record = options_text(options, "record"),
+        .trace_kv = options_text(options, "trace-kv"),
+    };
+    read_epoch(epoch, options);
+    if (!out->model)
+        return hill_fail(why, HILL_E_INVALID, "no model: -m FILE is required");
+    int code = read_selection(&epoch->plan.selection, options, why);
+    if (code)
+        return code;
+    if (epoch->trace_scores && !out->trace_kv)
         return hill_fail(why, HILL_E_INVALID, "--trace-scores needs --trace-kv FILE");
-    return read_csd(out, options, why);
+    return read_csd(out, &epoch->csd_model, options, why);
 }
 
 /* ---- request ----------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
- * base/options_hill.h - HillInfer's own options, one table for all programs (contract.md
- * "Options").
+ * proto/options_hill.h - HillInfer's own options, one table for all programs
+ * (docs/interface.md, "Options").
  *
  * What: the pipeline's options (coordinator; foreign to hillctl but for the run folder) and those
  * of one request (hillctl; foreign to the coordinator), and structs with their checked values.
@@ -9,12 +9,12 @@
  * Failure: as options.h; impossible pairs are refused here. Texts in the structs belong to the
  * options they were read from. Concurrency: none (start-up).
  */
-#ifndef HILL_BASE_OPTIONS_HILL_H
-#define HILL_BASE_OPTIONS_HILL_H
+#ifndef HILL_PROTO_OPTIONS_HILL_H
+#define HILL_PROTO_OPTIONS_HILL_H
 
-#include "base/csd_model.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "proto/epoch_settings.h"
 
 /* --run-dir and --log-level: every program has them. */
 extern const struct option_spec hill_common_specs[];
@@ -47,37 +47,21 @@ extern const unsigned hill_request_count;
 #define HILL_BETA_UNMEASURED                                                                       \
     0.25 /* --beta auto before the two sides' speeds are known: a fifth of the entries hot */
 
+/* What a person wants of a pipeline beside struct epoch_settings; 0 and NULL: the default. */
 struct hill_pipeline_options {
     const char *model;
-    uint32_t ctx_tokens; /* 0: the model's */
-    uint32_t threads;    /* 0: one for each CPU this process may run on */
-    uint32_t batch_tokens, block_tokens;
-    uint32_t parallel; /* requests at the same time */
-    const char *policy, *importance, *simd;
-    uint32_t score_bits; /* 8 or 4 */
-    double alpha;
-    uint32_t budget; /* 0: alpha */
-    uint32_t sinks, window;
-    double beta; /* ratio M_c / M_s; auto: HILL_BETA_UNMEASURED */
-    bool beta_auto;
-    const char *placement;
-    const char *speculate; /* off, on, verify */
-    uint32_t exact_layers;
-    double pin;      /* negative: alpha */
-    double gpu_keep; /* share of the context that may stay on the GPU */
+    uint32_t ctx_tokens;                          /* 0: the model's */
+    uint32_t threads;                             /* 0: one for each CPU this process may run on */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
     const char *csd_url;                          /* NULL: file: in the state folder */
     bool no_csd;                                  /* --csd none */
-    struct csd_model csd_model;
-    const char *device;    /* NULL: the first */
-    const char *state_dir; /* NULL: default */
-    const char *record;    /* NULL: rings are not recorded */
-    const char *trace_kv;  /* NULL: no trace */
-    bool trace_scores;
+    const char *record;                           /* NULL: rings are not recorded */
+    const char *trace_kv;                         /* NULL: no trace */
 };
 
-int hill_pipeline_read(struct hill_pipeline_options *out, const struct options *options,
-                       struct hill_why *why);
+/* epoch: what needs no model and no machine to be known; the rest is zero. */
+int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
+                       const struct options *options, struct hill_why *why);
 
 struct hill_request_options {
     const char *prompt, *file; /* exactly one is set */

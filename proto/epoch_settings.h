@@ -1,0 +1,85 @@
+/*
+ * proto/epoch_settings.h - what all processes of an epoch agree on: one struct, and Configure on
+ * the wire.
+ *
+ * What: everything a worker needs to enter an epoch (proto/party.h) and to do its work in it. The
+ * coordinator fills it from options and a model (coordinator/settings.h) and embeds it; Configure
+ * carries it; workers, replays and tests read it back here and nowhere else. Ownership: the texts
+ * belong to whoever filled the struct: after epoch_settings_read to the message. Failure:
+ * HILL_E_INVALID with the numbers. Concurrency: pure functions.
+ */
+#ifndef HILL_PROTO_EPOCH_SETTINGS_H
+#define HILL_PROTO_EPOCH_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/csd_model.h"
+#include "kv/plan.h"
+#include "proto/hill.pb-c.h"
+#include "proto/layout.h"
+
+struct epoch_settings {
+    uint64_t run_id; /* of the run folder: part of the segments' names */
+    uint32_t epoch;  /* from 1 */
+
+    struct kv_plan_input plan; /* model's shape, context, sequences, selection (a request may bring
+                                  its own); placement_bytes and cold_slots do not travel */
+    const char *model_path;
+    const char *device; /* OpenCL device: its number or part of its name; empty: the first */
+    uint32_t threads;   /* of each process, scoring or OpenCL */
+
+    uint64_t hot_cap_bytes;    /* M_0 */
+    uint64_t hot_bytes;        /* payload of the hot segment */
+    uint64_t gpu_kv_cap_bytes; /* --gpu-kv-mb */
+    uint32_t gpu_slots;        /* entries of a (sequence, layer) of the GPU slot table */
+    uint32_t staging_slots;    /* of the staging arena */
+    double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next one */
+
+    bool csd_attached;
+    const char *csd_url;     /* of the agent: "file:PATH" */
+    uint64_t cold_cap_bytes; /* 0: no cold pool */
+    uint32_t block_tokens;   /* n of a Score Block */
+    struct csd_model csd_model;
+
+    double beta;    /* wanted hot / cold entries, M_c / M_s; 0: everything hot that M_0 allows */
+    bool beta_auto; /* beta follows what the scorer tells of its stages */
+    Hill__Placement placement;
+    double pin; /* bkp: the newest share locked hot; negative: the selection's alpha */
+    Hill__Speculate speculate;
+    uint32_t exact_layers; /* the first layers, whose queries are not guessed; 0 means 1 */
+    Hill__Simd simd;
+
+    const char *trace_path;  /* of the scorer's KV trace, absolute; empty: none */
+    bool trace_scores;       /* with every token's score */
+    const char *record_path; /* of the recording of the rings, absolute; empty: none */
+};
+
+/* What the sizes and offsets of the rings follow from. */
+struct layout_input epoch_layout(const struct epoch_settings *s);
+/* Can the processes work with these numbers together? (proto_validate has seen each alone.) */
+int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why);
+/* Out of a validated Configure, checked. */
+int epoch_settings_read(struct epoch_settings *out, const Hill__Configure *c, struct hill_why *why);
+
+/* A Configure message; its parts point at each other and into the settings. */
+struct epoch_wire {
+    Hill__Message message;
+    Hill__Configure configure;
+    Hill__Selection selection;
+    Hill__CsdModel csd_model;
+};
+void epoch_settings_to_wire(struct epoch_wire *out, const struct epoch_settings *s);
+
+void selection_to_wire(Hill__Selection *out, const struct kv_selection_settings *selection);
+struct kv_selection_settings selection_from_wire(const Hill__Selection *in);
+
+/* Names of the choices, as a person types them ("avx2", "bkp", "verify"); and back: HILL_E_INVALID
+ * when there is none of that name. */
+const char *epoch_simd_name(Hill__Simd simd);
+const char *epoch_speculate_name(Hill__Speculate speculate);
+int epoch_simd_parse(const char *name, Hill__Simd *out);
+int epoch_speculate_parse(const char *name, Hill__Speculate *out);
+int epoch_placement_parse(const char *name, Hill__Placement *out);
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * proto/party.h - the one road from the settings of an epoch into it, the same for every process.
+ *
+ * What: epoch_create makes the segments of an epoch (the coordinator; a replay that stands in for
+ * it). A party is one process's part in the epoch: party_attach maps the segments that it uses and
+ * finds the key windows; party_open lays rings and staging out (the scorer, which takes part in
+ * every ring) or waits until the scorer has, and opens this party's ends; party_leave gives all of
+ * it back. A replay plays over private memory: party_attach_alone, then party_open as the scorer,
+ * and party_beside for the parties it stands in for. Segments and rings: proto/layout.h.
+ *
+ *     coordinator                 scorer                        GPU worker, agent
+ *     epoch_create                party_attach                  party_attach
+ *     Configure to all    ->      party_open: lays out    ->    party_open: waits for the layout
+ *     epoch_unlink                party_leave                   party_leave
+ *
+ * Who calls it: coordinator, the three workers, their replays, test rigs. Concurrency: one thread a
+ * party. Failure: each number is checked against the memory that is really there; the reason is in
+ * why, and nothing stays mapped. A wait ends at its deadline, or with what `waiting` says.
+ */
+#ifndef HILL_PROTO_PARTY_H
+#define HILL_PROTO_PARTY_H
+
+#include "proto/epoch_settings.h"
+#include "shm/arena.h"
+#include "shm/doorbell.h"
+
+struct party {
+    enum layout_party who;
+    struct layout_input layout;
+    uint32_t staging_slots;
+    bool agent_rings; /* those of the agent are opened */
+    bool borrowed;    /* the segments are another party's */
+    struct shm_segment rings, staging;
+    struct shm_segment hot;               /* the scorer's; others: party_attach_hot */
+    struct shm_ring_end ends[RING_COUNT]; /* this party's; .ring is NULL where it has none */
+    struct shm_arena arena;               /* the scorer owns it, others view it */
+    struct shm_doorbell *bell;            /* this party's; NULL: not attached */
+    uint8_t *key_windows;                 /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
+    uint32_t key_window_bytes;
+};
+
+/* What a party does while it waits for the scorer's layout; an error ends the wait. */
+struct party_wait {
+    int (*waiting)(void *context, struct hill_why *why); /* NULL: nothing */
+    void *context;
+    int64_t deadline_ns;
+};
+
+/* ---- segments ---- */
+
+/* Create the segments of s->epoch: rings, staging, and hot unless s->hot_bytes is 0; the big one on
+ * NUMA nodes and huge pages. Those that are there already go on failure: HILL_E_NOSPACE when
+ * /dev/shm has no room. */
+int epoch_create(const struct epoch_settings *s, struct hill_why *why);
+/* Remove their names; also of those that are not there. */
+void epoch_unlink(uint64_t run_id, uint32_t epoch);
+
+/* ---- parties ---- */
+
+/* Map rings and staging (the scorer: hot too), written by others already. bell is valid from here
+ * on, so that control messages can ring it. */
+int party_attach(struct party *p, enum layout_party who, const struct epoch_settings *s,
+                 struct hill_why *why);
+/* The scorer's part over private memory of these sizes, which no other process sees. */
+int party_attach_alone(struct party *p, const struct epoch_settings *s, struct hill_why *why);
+/* Map the hot pool, to be read only. */
+int party_attach_hot(struct party *p, const struct epoch_settings *s, struct hill_why *why);
+/* Lay out (scorer) or wait for the layout, and open this party's ring ends and the arena. wait may
+ * be NULL for the scorer. Without a drive the scorer does not open the agent's rings. */
+int party_open(struct party *p, const struct party_wait *wait, struct hill_why *why);
+/* The other side's ends over the memory of p, which is open and outlives this. */
+int party_beside(struct party *out, enum layout_party who, const struct party *p,
+                 struct hill_why *why);
+/* Close and unmap. Safe on a zeroed struct, which it leaves. */
+void party_leave(struct party *p);
+
+#endif

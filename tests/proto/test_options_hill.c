@@ -1,0 +1,195 @@
+/* Tests of proto/options_hill.[ch]: the tables of HillInfer's own options, and what is read of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "kv/score.h"
+#include "proto/options_hill.h"
+
+static struct options *options;
+static struct hill_why why;
+static struct epoch_settings epoch;
+
+static int reset(void **state)
+{
+    (void)state;
+    options_free(options);
+    options = NULL;
+    return 0;
+}
+
+static int parse(struct hill_pipeline_options *pipeline, struct hill_request_options *request,
+                 const char *first, ...)
+{
+    const struct option_table all[3] = {
+        HILL_COMMON_TABLE,
+        {.title = "p", .specs = hill_pipeline_specs, .count = hill_pipeline_count},
+        {.title = "r", .specs = hill_request_specs, .count = hill_request_count}};
+    static struct option_table kept[3];
+    memcpy(kept, all, sizeof all);
+    static const struct option_program both = {
+        .name = "hill", .usage = "", .summary = "", .example = "", .tables = kept, .n_tables = 3};
+    char *argv[32] = {(char *)"hill"};
+    int argc = 1;
+    va_list args;
+    va_start(args, first);
+    for (const char *a = first; a; a = va_arg(args, const char *))
+        argv[argc++] = (char *)a;
+    va_end(args);
+    options_free(options);
+    int code = options_parse(&options, &both, argc, argv, NULL, &why);
+    if (!code && pipeline)
+        code = hill_pipeline_read(pipeline, &epoch, options, &why);
+    if (!code && request)
+        code = hill_request_read(request, options, &why);
+    return code;
+}
+
+static void test_pipeline_defaults(void **state)
+{
+    (void)state;
+    struct hill_pipeline_options p;
+    assert_int_equal(parse(&p, NULL, "-m", "x", NULL), 0);
+    assert_true(epoch.plan.selection.alpha == 0.2 && epoch.beta == 0.25 && epoch.beta_auto);
+    assert_int_equal(epoch.plan.selection.sinks, 4);
+    assert_int_equal(epoch.plan.selection.window, 32);
+    assert_int_equal(epoch.block_tokens, 256);
+    assert_int_equal(epoch.plan.selection.budget, 0);
+    assert_false(p.no_csd);
+    assert_null(p.csd_url);
+    assert_int_equal(epoch.plan.selection.policy, KV_POLICY_HILLINFER);
+    assert_int_equal(epoch.plan.selection.importance, KV_IMPORTANCE_NORM);
+    assert_int_equal(epoch.placement, HILL__PLACEMENT__PLACEMENT_BKP);
+    assert_int_equal(epoch.speculate, HILL__SPECULATE__SPECULATE_OFF);
+    assert_int_equal(epoch.simd, HILL__SIMD__SIMD_AUTO);
+}
+
+/* Each word that a table takes is the choice of that name. */
+static void test_choices_become_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option, *word;
+        int number;
+    } cases[] = {
+        {"--simd", "reference", HILL__SIMD__SIMD_REFERENCE},
+        {"--simd", "avx2", HILL__SIMD__SIMD_AVX2},
+        {"--simd", "avx512", HILL__SIMD__SIMD_AVX512},
+        {"--simd", "avx512vnni", HILL__SIMD__SIMD_AVX512VNNI},
+        {"--speculate", "on", HILL__SPECULATE__SPECULATE_ON},
+        {"--speculate", "verify", HILL__SPECULATE__SPECULATE_VERIFY},
+        {"--placement", "recency", HILL__PLACEMENT__PLACEMENT_RECENCY},
+        {"--policy", "full", KV_POLICY_FULL},
+        {"--policy", "h2o", KV_POLICY_H2O},
+        {"--policy", "oracle", KV_POLICY_ORACLE},
+        {"--policy", "leoam", KV_POLICY_LEOAM},
+        {"--policy", "prefetch", KV_POLICY_PREFETCH},
+        {"--importance", "sum", KV_IMPORTANCE_SUM},
+        {"--importance", "max", KV_IMPORTANCE_MAX},
+    };
+    struct hill_pipeline_options p;
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *option = cases[i].option;
+        assert_int_equal(parse(&p, NULL, "-m", "x", option, cases[i].word, NULL), 0);
+        int got = strcmp(option, "--simd") == 0        ? (int)epoch.simd
+                  : strcmp(option, "--speculate") == 0 ? (int)epoch.speculate
+                  : strcmp(option, "--placement") == 0 ? (int)epoch.placement
+                  : strcmp(option, "--policy") == 0    ? (int)epoch.plan.selection.policy
+                                                       : (int)epoch.plan.selection.importance;
+        assert_int_equal(got, cases[i].number);
+    }
+}
+
+static void test_pipeline_refusals(void **state)
+{
+    (void)state;
+    struct hill_pipeline_options p;
+    assert_int_equal(parse(&p, NULL, NULL, NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--alpha", "0.1", "--budget", "100", NULL),
+                     HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--budget", "35", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "none", "--cold-mb", "5", NULL),
+                     HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "tcp://h:1", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "file:", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--score-bits", "5", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--speculate", "some", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--exact-layers", "0", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--policy", "some", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--budget", "36", "--csd", "none", NULL), 0);
+    assert_true(p.no_csd);
+    assert_int_equal(epoch.plan.geometry.digest_bits, 8);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--score-bits", "4", NULL), 0);
+    assert_int_equal(epoch.plan.geometry.digest_bits, 4);
+}
+
+static void test_request(void **state)
+{
+    (void)state;
+    struct hill_request_options r;
+    assert_int_equal(parse(NULL, &r, "-p", "x", NULL), 0);
+    assert_true(r.temperature == 0.8 && r.top_p == 0.95 && r.min_p == 0.05 &&
+                r.repeat_penalty == 1);
+    assert_int_equal(r.top_k, 40);
+    assert_int_equal(r.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    assert_int_equal(r.seed, 0);
+    assert_int_equal(parse(NULL, &r, "-f", "x", "-n", "9", "-s", "0", NULL), 0);
+    assert_int_equal(r.predict, 9);
+    assert_int_not_equal(r.seed, 0);
+    assert_int_equal(parse(NULL, &r, NULL, NULL), HILL_E_INVALID);
+    assert_int_equal(parse(NULL, &r, "-p", "x", "-f", "y", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(NULL, &r, "-p", "x", "-n", "0", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(NULL, &r, "-p", "x", "-s", "4294967296", NULL), HILL_E_INVALID);
+}
+
+static void test_run_dir_too_long_for_sockets(void **state)
+{
+    (void)state;
+    char out[HILL_PATH_BYTES], path[128];
+    memset(path, 'a', sizeof path);
+    path[HILL_RUN_DIR_MAX] = '\0';
+    assert_int_equal(parse(NULL, NULL, "--run-dir", path, NULL), 0);
+    assert_int_equal(hill_run_dir(out, options, &why), 0);
+    path[HILL_RUN_DIR_MAX] = 'a';
+    path[HILL_RUN_DIR_MAX + 1] = '\0';
+    assert_int_equal(parse(NULL, NULL, "--run-dir", path, NULL), 0);
+    assert_int_equal(hill_run_dir(out, options, &why), HILL_E_INVALID);
+}
+
+static void test_every_default_of_the_tables_is_valid_and_unique(void **state)
+{
+    (void)state;
+    assert_int_equal(parse(NULL, NULL, NULL, NULL), 0);
+    const struct option_spec *all[] = {hill_common_specs, hill_pipeline_specs, hill_request_specs};
+    unsigned counts[] = {hill_common_count, hill_pipeline_count, hill_request_count};
+    for (unsigned t = 0; t < 3; t++)
+        for (unsigned i = 0; i < counts[t]; i++)
+            for (unsigned u = 0; u < 3; u++)
+                for (unsigned j = 0; j < counts[u]; j++) {
+                    const struct option_spec *a = &all[t][i], *b = &all[u][j];
+                    if (a != b) {
+                        assert_string_not_equal(a->name, b->name);
+                        assert_false(a->letter && b->letter && strcmp(a->letter, b->letter) == 0);
+                    }
+                }
+}
+
+#define T(test) cmocka_unit_test_teardown(test, reset)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(test_pipeline_defaults),
+        T(test_choices_become_numbers),
+        T(test_pipeline_refusals),
+        T(test_request),
+        T(test_run_dir_too_long_for_sockets),
+        T(test_every_default_of_the_tables_is_valid_and_unique),
+    };
+    return cmocka_run_group_tests_name("options_hill", tests, NULL, NULL);
+}
