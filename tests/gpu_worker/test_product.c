@@ -18,7 +18,8 @@
 #include "tests/gpu_worker/product_reference.h"
 #include "tests/model/gguf_writer.h"
 
-extern const char gpu_worker_product_cl[], gpu_worker_matmul_cl[], gpu_worker_decode_product_cl[];
+extern const char gpu_worker_activation_cl[], gpu_worker_product_cl[], gpu_worker_matmul_cl[],
+    gpu_worker_decode_product_cl[];
 
 #define TILE 12u
 
@@ -69,15 +70,16 @@ static cl_program program_for(bool prefill, int dot)
         types |= 1u << quantised_types[i];
     for (uint32_t i = 0; i < 3; i++)
         types |= 1u << floats[i];
-    const char *parts[] = {gpu_worker_product_cl,
+    const char *parts[] = {gpu_worker_activation_cl, gpu_worker_product_cl,
                            prefill ? gpu_worker_matmul_cl : gpu_worker_decode_product_cl,
                            prefill ? "" : decode_driver};
-    char *source = malloc(strlen(parts[0]) + strlen(parts[1]) + strlen(parts[2]) + 1);
+    char *source = NULL;
     snprintf(options, sizeof options,
              "-cl-std=CL1.2 -DROWS=%u -DTYPES=%uu -DHILL_DOT=%d -DMAX_ROWS=64 -DQUANT_BLOCKS=16 "
-             "-DQUANT_STRIDE=%u",
+             "-DQUANT_STRIDE=%u -DACTIVATION=0 -DLAYER_NORM=0",
              TILE, types, dot, 1024u / 4 + 1024 / 32 * 5);
-    sprintf(source, "%s%s%s", parts[0], parts[1], parts[2]);
+    if (asprintf(&source, "%s%s%s%s", parts[0], parts[1], parts[2], parts[3]) < 0)
+        fail_msg("no memory");
     programs[prefill][dot] = cldevice_build(&device, source, options, &why);
     if (!programs[prefill][dot])
         fail_msg("%s", why.text);
