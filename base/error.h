@@ -45,7 +45,7 @@ const char *hill_strerror(int code);
 /* Translate errno into a code. */
 int hill_from_errno(int err);
 
-/* The process exit code of the contract for an error code. */
+/* The process's exit code for an error code (docs/interface.md). */
 int hill_exit_code(int code);
 
 #endif

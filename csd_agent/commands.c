@@ -620,7 +620,7 @@ int data_plane_turn(struct data_plane *plane)
     if (status != 0 || !flash_is_free(plane) || !waits(plane->background))
         return status;
     /* What has come on the command ring before this record came on the other is there now, a
-     * RELEASE of slots that it writes to: that goes first. */
+     * RELEASE of slots that it writes to: that goes first [I18]. */
     status = turn_ring(plane, plane->command, false, &bytes);
     return status == 0 ? turn_ring(plane, plane->background, true, &bytes) : status;
 }

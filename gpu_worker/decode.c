@@ -118,6 +118,7 @@ int decode_reserve(struct engine *e, struct hill_why *why)
     } scratch[] = {
         {&e->step_attended, 4 * rows * q_stride(e)},
         {&e->step_activated, 4 * rows * e->act_stride},
+        {&e->step_quantised, e->quantised ? 2 * 4 * rows * quant_stride(e) : 0},
         {&e->partial, 4 * rows * tiles * e->hp.n_heads * (padded + 16)},
         {&e->counters, COUNTER_BYTES},
     };
@@ -186,8 +187,8 @@ static void release_hot(struct engine *e)
 
 void decode_release(struct engine *e)
 {
-    struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->partial,
-                                       &e->counters};
+    struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->step_quantised,
+                                       &e->partial, &e->counters};
     struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->step_guess, &e->items,
                                       &e->lists, &e->fresh, &e->logits, &e->uploads};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
@@ -206,11 +207,12 @@ void decode_release(struct engine *e)
 
 uint64_t decode_bytes(const struct engine *e)
 {
-    return e->step_attended.bytes + e->step_activated.bytes + e->partial.bytes + e->counters.bytes +
-           e->x.device.bytes + e->turn.device.bytes + e->step_q.device.bytes +
-           e->step_guess.device.bytes + e->items.device.bytes + e->lists.device.bytes +
-           e->fresh.device.bytes + e->logits.device.bytes + e->halves[0].entries.bytes +
-           e->halves[0].list.bytes + e->halves[1].entries.bytes + e->halves[1].list.bytes;
+    return e->step_attended.bytes + e->step_activated.bytes + e->step_quantised.bytes +
+           e->partial.bytes + e->counters.bytes + e->x.device.bytes + e->turn.device.bytes +
+           e->step_q.device.bytes + e->step_guess.device.bytes + e->items.device.bytes +
+           e->lists.device.bytes + e->fresh.device.bytes + e->logits.device.bytes +
+           e->halves[0].entries.bytes + e->halves[0].list.bytes + e->halves[1].entries.bytes +
+           e->halves[1].list.bytes;
 }
 
 int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, uint32_t count,
@@ -296,6 +298,12 @@ static uint32_t guess_panels(const struct engine *e, const struct step_launch *s
     return s->guess ? (e->hp.n_heads * e->hp.head_dim + 15) / 16 : 0;
 }
 
+/* Tasks that make the input of a product int8; as decode.cl's count_quant_tasks. */
+static uint32_t quant_tasks(const struct step_launch *s, const struct matrix *m)
+{
+    return m->quantised ? s->n_rows * ((m->k / 32 + QUANT_BLOCKS - 1) / QUANT_BLOCKS) : 0;
+}
+
 static uint32_t count_tasks(const struct engine *e, const struct step_launch *s, enum phase phase)
 {
     /* as decode.cl's HEAD_BLOCKS */
@@ -309,6 +317,17 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
         return s->n_tiles * ((e->hp.n_kv_heads + block - 1) / block);
     case PHASE_COMBINE:
         return s->n_rows * e->hp.n_heads;
+    case PHASE_QUANT_OUTPUT:
+        return quant_tasks(s, &s->layer->output);
+    case PHASE_QUANT_GATE_UP:
+        return quant_tasks(s, &s->layer->gate_up);
+    case PHASE_QUANT_DOWN:
+        return quant_tasks(s, &s->layer->down);
+    case PHASE_QUANT_QKV:
+        return (s->next ? quant_tasks(s, &s->next->qkv) : 0) +
+               (s->guess ? quant_tasks(s, &s->guess->qkv) : 0);
+    case PHASE_QUANT_LOGITS:
+        return s->next ? 0 : quant_tasks(s, &e->output);
     case PHASE_OUTPUT:
         return s->layer->output.panels;
     case PHASE_GATE_UP:
@@ -322,7 +341,8 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
     }
 }
 
-#define ARG_WEIGHTS(m, n) ARG_BUFFER((m)->buffer), ARG_U32(n), ARG_U32((m)->k), ARG_U32((m)->f16)
+#define ARG_WEIGHTS(m, n)                                                                          \
+    ARG_BUFFER((m)->buffer), ARG_U32(n), ARG_U32((m)->k), ARG_U32((m)->quantised)
 
 static int launch_phases(struct engine *e, const struct step_launch *s, enum phase first,
                          enum phase last, size_t size, struct hill_why *why)
@@ -348,6 +368,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(e->items.device.mem),
         ARG_BUFFER(s->uploads),
         ARG_BUFFER(e->lists.device.mem),
+        {sizeof(cl_mem), e->quantised ? &e->step_quantised.mem : &e->step_activated.mem},
         ARG_U32(s->n_rows),
         ARG_U32(e->gpu_slots + 1),
         ARG_U32(s->n_tiles),
@@ -367,7 +388,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(e->counters.mem),
     };
     const struct launch launch = {
-        e->kernels[0][KERNEL_STEP], "decode_step", 0, {size, 1}, s->event, s->after};
+        e->kernels[KERNEL_STEP], "decode_step", 0, {size, 1}, s->event, s->after};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -397,7 +418,7 @@ static int pull_results(struct engine *e, uint32_t layer, uint32_t n_rows, struc
     return rc ? rc : pull(e, &e->fresh, 2ull * n_rows * fresh_stride(e), why);
 }
 
-/* A launch of one phase that needs no layer's attention before it. */
+/* A launch of a product that needs no layer's attention before it. */
 static int launch_alone(struct engine *e, const struct layer_weights *next, enum phase phase,
                         uint32_t n_rows, struct hill_why *why)
 {
@@ -408,7 +429,8 @@ static int launch_alone(struct engine *e, const struct layer_weights *next, enum
                             .staging = e->fresh.device.mem,
                             .uploads = e->items.device.mem,
                             .n_rows = n_rows};
-    int rc = launch_step(e, &s, phase, phase, why);
+    /* the phase before it makes its input int8 */
+    int rc = launch_step(e, &s, phase - 1, phase, why);
     if (!rc)
         rc = pull_results(e, next ? 0 : e->hp.n_layers, n_rows, why);
     return rc ? rc : cldevice_check(clFlush(e->queue), "the device failed", why);

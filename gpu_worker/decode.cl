@@ -8,9 +8,10 @@
  *     fused = 1   phases first .. last in one launch, for devices where a launch costs as much as a phase: every work item
  *                 takes tasks off the phase's counter and, when none is left, waits until all of them are done. It waits
  *                 only for tasks that running work items have taken, so one item alone gets through as well.
- * Which item computes a task changes nothing, nor does the way it is run. In F16 or F32 weights, packed [panels][k][16];
- * x and norm weights are padded with zeros to whole vectors. Sums of a product run in four interleaved chains of fixed order; the
- * norm's factor is linear and is applied to the result. A task of a product takes its panel times all rows, so that a step reads the
+ * Which item computes a task changes nothing, nor does the way it is run. Weights are of any tensor type (product.cl, which comes
+ * before this); before a product with quantised weights a phase of its own makes its input int8, times the norm's weights. x and norm
+ * weights are padded with zeros to whole vectors. Sums of a product with F32, F16 or BF16 weights run in four interleaved chains of
+ * fixed order; the norm's factor is linear and is applied to the result. A task of a product takes its panel times all rows, so that a step reads the
  * weights once; each row has its own chains, whose order does not depend on how many rows there are, nor on which one it is.
  *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16. K and V saturate at the largest FP16: an infinity would
  *     poison entries that are masked.
@@ -34,9 +35,6 @@
 #define FRESH    0xffffffffu
 #define ATTENDED 0x80000000u /* in an upload's staging slot: an item says STAGED */
 
-#ifndef __has_builtin
-#define __has_builtin(name) 0
-#endif
 #if __has_builtin(__builtin_prefetch)
 #define PREFETCH(p) __builtin_prefetch((p), 0, 3)
 #else
@@ -53,17 +51,31 @@
 
 #define AHEAD 4 /* entries that are on their way to the cache while one is scored */
 
-enum phase { SCATTER, ATTEND, COMBINE, OUTPUT, GATE_UP, DOWN, QKV, LOGITS };
+enum phase {
+    SCATTER,
+    ATTEND,
+    COMBINE,
+    QUANT_OUTPUT,
+    OUTPUT,
+    QUANT_GATE_UP,
+    GATE_UP,
+    QUANT_DOWN,
+    DOWN,
+    QUANT_QKV,
+    QKV,
+    QUANT_LOGITS,
+    LOGITS
+};
 
 struct weights {
-    __global const char *panels;
-    uint n_panels, k, f16;
+    __global const uint *matrix; /* as product.cl says */
+    uint n_panels, k, quantised; /* quantised: some of its panels are */
 };
 
 /*
  * Buffers of rows: x [n][X_STRIDE], q, guess and attended [n][Q_STRIDE], activated [n][ACT_STRIDE], logits [n][LOGITS_STRIDE], fresh
- * [n][FRESH_STRIDE], turn [n][ROPE_DIMS], items [n][item_stride]; lists [n]: items of the row's list and its first tile among all
- * rows' tiles. slots: of all sequences; items and uploads say where.
+ * [n][FRESH_STRIDE], turn [n][ROPE_DIMS], items [n][item_stride]; quantised: [n][QUANT_STRIDE] words, the rows of the product that is
+ * next, then [n][QUANT_STRIDE] of the guess; lists [n]: items of the row's list and its first tile among all rows' tiles. slots: of all sequences; items and uploads say where.
  */
 struct step {
     __global float *x, *q, *guess, *attended, *activated, *partial, *logits;
@@ -72,6 +84,7 @@ struct step {
     __global const float *turn, *ffn_norm, *next_norm, *guess_norm;
     __global const uint *items, *uploads;
     __global const uint2 *lists;
+    __global uint *quantised;
     uint n_rows, item_stride, n_tiles, n_uploads, staging_stride;
     float eps;
     struct weights output, gate_up, down, qkv, guesser, head; /* guesser: the projections of the layer after, to where q ends */
@@ -120,25 +133,15 @@ static float norm_factor(__global const float *x, uint k, float eps)
 #define PLAIN(i)  x[i]
 #define SCALED(i) x[i] * g[i]
 
-static float16 plain_f16(__global const float *x, __global const half *w, uint k)
-{
-    PANEL_PRODUCT(vload_half16, PLAIN)
-}
-
-static float16 plain_f32(__global const float *x, __global const float *w, uint k)
-{
-    PANEL_PRODUCT(vload16, PLAIN)
-}
-
-static float16 scaled_f16(__global const float *x, __global const float *g, __global const half *w, uint k)
-{
-    PANEL_PRODUCT(vload_half16, SCALED)
-}
-
-static float16 scaled_f32(__global const float *x, __global const float *g, __global const float *w, uint k)
-{
-    PANEL_PRODUCT(vload16, SCALED)
-}
+#define DEFINE_ROW(NAME, TYPE, LOAD)                                                               \
+    static float16 plain_##NAME##_1(__global const float *x, __global const TYPE *w, uint k)       \
+    {                                                                                              \
+        PANEL_PRODUCT(LOAD, PLAIN)                                                                 \
+    }                                                                                              \
+    static float16 scaled_##NAME##_1(__global const float *x, __global const float *g, __global const TYPE *w, uint k) \
+    {                                                                                              \
+        PANEL_PRODUCT(LOAD, SCALED)                                                                \
+    }
 
 /*
  * The same of several rows of x, `stride` apart: a weight is loaded and widened once for them. x times g is computed for 16 places at
@@ -201,66 +204,196 @@ static float16 scaled_f32(__global const float *x, __global const float *g, __gl
         }                                                                                          \
         EACH_OF_##N(ROW_END)                                                                       \
     }
-DEFINE_ROWS(2, f16, half, vload_half16)
-DEFINE_ROWS(4, f16, half, vload_half16)
-DEFINE_ROWS(2, f32, float, vload16)
-DEFINE_ROWS(4, f32, float, vload16)
 
-/* y [n_rows]: a panel of w times every row of x; four rows at a time, for which the panel comes from memory once and then from the
- * cache, while memory gives the next one. */
-#define AHEAD_OF(r, w) ((r) == 4 ? (size_t)16 * (w).k : 0)
+/* y [rows] of a panel of a float type; four rows at a time, for which the panel comes from memory once and then from the cache,
+ * while memory gives the next one. */
+#define DEFINE_FLOAT_PANEL(NAME, TYPE, LOAD)                                                       \
+    DEFINE_ROW(NAME, TYPE, LOAD)                                                                   \
+    DEFINE_ROWS(2, NAME, TYPE, LOAD)                                                               \
+    DEFINE_ROWS(4, NAME, TYPE, LOAD)                                                               \
+    static void plain_##NAME(__global const float *x, size_t stride, uint n_rows, __global const TYPE *w, uint k, float16 *y) \
+    {                                                                                              \
+        uint r = 0;                                                                                \
+        for (; r + 4 <= n_rows; r += 4)                                                            \
+            plain_##NAME##_4(x + r * stride, stride, w, k, r == 4 ? (size_t)16 * k : 0, y + r);    \
+        for (; r + 2 <= n_rows; r += 2)                                                            \
+            plain_##NAME##_2(x + r * stride, stride, w, k, r == 4 ? (size_t)16 * k : 0, y + r);    \
+        if (r < n_rows)                                                                            \
+            y[r] = plain_##NAME##_1(x + r * stride, w, k);                                         \
+    }                                                                                              \
+    static void scaled_##NAME(__global const float *x, size_t stride, uint n_rows, __global const float *g, \
+                              __global const TYPE *w, uint k, float16 *y)                          \
+    {                                                                                              \
+        uint r = 0;                                                                                \
+        for (; r + 4 <= n_rows; r += 4)                                                            \
+            scaled_##NAME##_4(x + r * stride, stride, g, w, k, r == 4 ? (size_t)16 * k : 0, y + r); \
+        for (; r + 2 <= n_rows; r += 2)                                                            \
+            scaled_##NAME##_2(x + r * stride, stride, g, w, k, r == 4 ? (size_t)16 * k : 0, y + r); \
+        if (r < n_rows)                                                                            \
+            y[r] = scaled_##NAME##_1(x + r * stride, g, w, k);                                     \
+    }
+#if HAS(F32)
+DEFINE_FLOAT_PANEL(f32, float, LOAD_F32)
+#endif
+#if HAS(F16)
+DEFINE_FLOAT_PANEL(f16, half, LOAD_F16)
+#endif
+#if HAS(BF16)
+DEFINE_FLOAT_PANEL(bf16, ushort, LOAD_BF16)
+#endif
 
-static void product(const struct step *s, __global const float *x, size_t stride, struct weights w, uint panel, float16 *y)
+/* y [n_rows] of a panel of a quantised type and the rows at q. */
+static void quant_panel(uint type, __global const uint *q, uint n_rows, __global const uchar *panel, uint k, float16 *all)
 {
-    size_t at = (size_t)panel * 16 * w.k;
-    __global const half *h = (__global const half *)w.panels + at;
-    __global const float *f = (__global const float *)w.panels + at;
     uint r = 0;
-    for (; r + 4 <= s->n_rows; r += 4)
-        w.f16 ? plain_f16_4(x + r * stride, stride, h, w.k, AHEAD_OF(r, w), y + r) : plain_f32_4(x + r * stride, stride, f, w.k, AHEAD_OF(r, w), y + r);
-    for (; r + 2 <= s->n_rows; r += 2)
-        w.f16 ? plain_f16_2(x + r * stride, stride, h, w.k, AHEAD_OF(r, w), y + r) : plain_f32_2(x + r * stride, stride, f, w.k, AHEAD_OF(r, w), y + r);
-    if (r < s->n_rows)
-        y[r] = w.f16 ? plain_f16(x + r * stride, h, w.k) : plain_f32(x + r * stride, f, w.k);
+    for (; r + 4 <= n_rows; r += 4) {
+        float16 *y = all + r;
+        __global const uint *row = q + (size_t)r * QUANT_STRIDE;
+        struct activations x = {row, 1, QUANT_STRIDE, row + k / 4, FIELDS, 1, QUANT_STRIDE};
+        switch (type) {
+            QUANT_CASES(4)
+        default: break;
+        }
+    }
+    for (; r < n_rows; r++) {
+        float16 *y = all + r;
+        __global const uint *row = q + (size_t)r * QUANT_STRIDE;
+        struct activations x = {row, 1, QUANT_STRIDE, row + k / 4, FIELDS, 1, QUANT_STRIDE};
+        switch (type) {
+            QUANT_CASES(1)
+        default: break;
+        }
+    }
 }
 
-/* y [n_rows]: a panel of w times every row of x and the norm's weights g. */
-static void product_scaled(const struct step *s, __global const float *g, struct weights w, uint panel, float16 *y)
+/* y [n_rows]: a panel of w times every row of x, or, where the panel is quantised, of q. */
+static void product(const struct step *s, __global const float *x, size_t stride, __global const uint *q, struct weights w,
+                    uint panel, float16 *y)
 {
-    size_t at = (size_t)panel * 16 * w.k;
-    __global const half *h = (__global const half *)w.panels + at;
-    __global const float *f = (__global const float *)w.panels + at, *x = s->x;
-    uint r = 0;
-    for (; r + 4 <= s->n_rows; r += 4)
-        w.f16 ? scaled_f16_4(x + r * X_STRIDE, X_STRIDE, g, h, w.k, AHEAD_OF(r, w), y + r)
-              : scaled_f32_4(x + r * X_STRIDE, X_STRIDE, g, f, w.k, AHEAD_OF(r, w), y + r);
-    for (; r + 2 <= s->n_rows; r += 2)
-        w.f16 ? scaled_f16_2(x + r * X_STRIDE, X_STRIDE, g, h, w.k, AHEAD_OF(r, w), y + r)
-              : scaled_f32_2(x + r * X_STRIDE, X_STRIDE, g, f, w.k, AHEAD_OF(r, w), y + r);
-    if (r < s->n_rows)
-        y[r] = w.f16 ? scaled_f16(x + r * X_STRIDE, g, h, w.k) : scaled_f32(x + r * X_STRIDE, g, f, w.k);
+    struct run run = find_run(w.matrix, panel);
+    __global const uchar *p = panel_of(w.matrix, run, panel);
+    switch (run.type) {
+#if HAS(F32)
+    case F32: plain_f32(x, stride, s->n_rows, (__global const float *)p, w.k, y); break;
+#endif
+#if HAS(F16)
+    case F16: plain_f16(x, stride, s->n_rows, (__global const half *)p, w.k, y); break;
+#endif
+#if HAS(BF16)
+    case BF16: plain_bf16(x, stride, s->n_rows, (__global const ushort *)p, w.k, y); break;
+#endif
+    default: quant_panel(run.type, q, s->n_rows, p, w.k, y);
+    }
+}
+
+/* y [n_rows]: a panel of w times every row of x and the norm's weights g; q has that product already. */
+static void product_scaled(const struct step *s, __global const float *g, __global const uint *q, struct weights w, uint panel,
+                           float16 *y)
+{
+    struct run run = find_run(w.matrix, panel);
+    __global const uchar *p = panel_of(w.matrix, run, panel);
+    switch (run.type) {
+#if HAS(F32)
+    case F32: scaled_f32(s->x, X_STRIDE, s->n_rows, g, (__global const float *)p, w.k, y); break;
+#endif
+#if HAS(F16)
+    case F16: scaled_f16(s->x, X_STRIDE, s->n_rows, g, (__global const half *)p, w.k, y); break;
+#endif
+#if HAS(BF16)
+    case BF16: scaled_bf16(s->x, X_STRIDE, s->n_rows, g, (__global const ushort *)p, w.k, y); break;
+#endif
+    default: quant_panel(run.type, q, s->n_rows, p, w.k, y);
+    }
+}
+
+/* ---- activations for quantised weights ---- */
+
+static int add_ints(int16 v)
+{
+    int8 a = v.lo + v.hi;
+    int4 b = a.lo + a.hi;
+    return (b.x + b.z) + (b.y + b.w);
+}
+
+/* A block of 32 values as product.cl takes it. */
+static void quantise_block(float16 a, float16 b, __global uint *words, __global uint *fields)
+{
+    float largest = max_lanes(fmax(fabs(a), fabs(b)));
+    float16 inverse = inverse_scale((float16)(largest));
+    float scale = scale_of((float16)(largest)).x;
+    int16 qa = convert_int16(rint(a * inverse)), qb = convert_int16(rint(b * inverse));
+    int first = add_ints(qa), last = add_ints(qb);
+    vstore16(convert_char16(qa), 0, (__global char *)words);
+    vstore16(convert_char16(qb), 1, (__global char *)words);
+    fields[SCALE] = as_uint(scale);
+    fields[MINUS_SUM] = as_uint(-(first + last));
+    fields[MINUS_FIRST] = as_uint(-first);
+    fields[MINUS_LAST] = as_uint(-last);
+    fields[SCALED_SUM] = as_uint(scale * (float)(first + last));
+}
+
+static uint quant_tasks_of_row(uint k)
+{
+    return (k / 32 + QUANT_BLOCKS - 1) / QUANT_BLOCKS;
+}
+
+static uint count_quant_tasks(const struct step *s, struct weights w)
+{
+    return w.quantised && w.n_panels ? s->n_rows * quant_tasks_of_row(w.k) : 0;
+}
+
+/* Some blocks of a row of x [n][stride], times g unless NULL, to q. */
+static void quantise(__global const float *x, size_t stride, __global const float *g, uint k, __global uint *q, uint task)
+{
+    uint r = task / quant_tasks_of_row(k), block = task % quant_tasks_of_row(k) * QUANT_BLOCKS;
+    uint end = min(block + QUANT_BLOCKS, k / 32);
+    x += r * stride;
+    q += (size_t)r * QUANT_STRIDE;
+    for (; block < end; block++) {
+        float16 a = vload16(2 * block, x), b = vload16(2 * block + 1, x);
+        if (g) {
+            a *= vload16(2 * block, g);
+            b *= vload16(2 * block + 1, g);
+        }
+        quantise_block(a, b, q + block * 8, q + k / 4 + block * FIELDS);
+    }
+}
+
+static __global uint *quantised_guess(const struct step *s)
+{
+    return s->quantised + (size_t)s->n_rows * QUANT_STRIDE;
+}
+
+/* The query's input, then the guess'. */
+static void quantise_qkv(const struct step *s, uint task)
+{
+    uint own = count_quant_tasks(s, s->qkv);
+    if (task < own)
+        quantise(s->x, X_STRIDE, s->next_norm, s->qkv.k, s->quantised, task);
+    else
+        quantise(s->x, X_STRIDE, s->guess_norm, s->guesser.k, quantised_guess(s), task - own);
 }
 
 /* x += a . w */
 static void add_product(const struct step *s, __global const float *a, size_t stride, struct weights w, uint panel)
 {
     float16 y[MAX_ROWS];
-    product(s, a, stride, w, panel, y);
+    product(s, a, stride, s->quantised, w, panel, y);
     for (uint r = 0; r < s->n_rows; r++) {
         __global float *x = s->x + r * X_STRIDE;
         vstore16(vload16(panel, x) + y[r], panel, x);
     }
 }
 
-/* activated = silu(gate) * up of norm(x); panels alternate gate, up */
-static void gate_up(const struct step *s, uint pair, const float *factors)
+/* activated = silu(gate) * up of norm(x); the panels of gate, then as many of up */
+static void gate_up(const struct step *s, uint panel, const float *factors)
 {
     float16 gates[MAX_ROWS], ups[MAX_ROWS];
-    product_scaled(s, s->ffn_norm, s->gate_up, 2 * pair, gates);
-    product_scaled(s, s->ffn_norm, s->gate_up, 2 * pair + 1, ups);
+    product_scaled(s, s->ffn_norm, s->quantised, s->gate_up, panel, gates);
+    product_scaled(s, s->ffn_norm, s->quantised, s->gate_up, s->gate_up.n_panels / 2 + panel, ups);
     for (uint r = 0; r < s->n_rows; r++) {
         float16 gate = gates[r] * factors[r], up = ups[r] * factors[r];
-        vstore16(gate / (1.0f + exp(-gate)) * up, pair, s->activated + r * ACT_STRIDE);
+        vstore16(gate / (1.0f + exp(-gate)) * up, panel, s->activated + r * ACT_STRIDE);
     }
 }
 
@@ -303,7 +436,7 @@ static void project(const struct step *s, uint task, const float *factors)
     bool guess = task >= s->qkv.n_panels;
     uint panel = guess ? task - s->qkv.n_panels : task, dims = guess ? N_HEADS * HEAD_DIM : QKV_DIMS;
     __global float *q = guess ? s->guess : s->q;
-    product_scaled(s, guess ? s->guess_norm : s->next_norm, guess ? s->guesser : s->qkv, panel, y);
+    product_scaled(s, guess ? s->guess_norm : s->next_norm, guess ? quantised_guess(s) : s->quantised, guess ? s->guesser : s->qkv, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
         keep_projection(s, r, panel, y[r] * factors[r], q + r * Q_STRIDE, dims);
 }
@@ -311,7 +444,7 @@ static void project(const struct step *s, uint task, const float *factors)
 static void give_logits(const struct step *s, uint panel, const float *factors)
 {
     float16 y[MAX_ROWS];
-    product_scaled(s, s->next_norm, s->head, panel, y);
+    product_scaled(s, s->next_norm, s->quantised, s->head, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
         vstore16(y[r] * factors[r], panel, s->logits + r * LOGITS_STRIDE);
 }
@@ -514,9 +647,14 @@ static uint count_tasks(const struct step *s, uint phase)
     case SCATTER: return s->n_uploads;
     case ATTEND: return s->n_tiles * HEAD_BLOCKS;
     case COMBINE: return s->n_rows * N_HEADS;
+    case QUANT_OUTPUT: return count_quant_tasks(s, s->output);
     case OUTPUT: return s->output.n_panels;
+    case QUANT_GATE_UP: return count_quant_tasks(s, s->gate_up);
     case GATE_UP: return s->gate_up.n_panels / 2;
+    case QUANT_DOWN: return count_quant_tasks(s, s->down);
     case DOWN: return s->down.n_panels;
+    case QUANT_QKV: return count_quant_tasks(s, s->qkv) + count_quant_tasks(s, s->guesser);
+    case QUANT_LOGITS: return count_quant_tasks(s, s->head);
     case QKV: return s->qkv.n_panels + s->guesser.n_panels;
     default: return s->head.n_panels;
     }
@@ -525,7 +663,7 @@ static uint count_tasks(const struct step *s, uint phase)
 /* The norm before the phase's products: factors [n_rows]. */
 static void phase_factors(const struct step *s, uint phase, float *factors)
 {
-    if (phase != GATE_UP && phase < QKV)
+    if (phase != GATE_UP && phase != QKV && phase != LOGITS)
         return;
     uint k = phase == GATE_UP ? s->gate_up.k : phase == QKV ? s->qkv.k : s->head.k;
     for (uint r = 0; r < s->n_rows; r++)
@@ -538,10 +676,15 @@ static void run_task(const struct step *s, uint phase, uint task, const float *f
     case SCATTER: scatter(s, task); break;
     case ATTEND: attend(s, task); break;
     case COMBINE: combine(s, task); break;
+    case QUANT_OUTPUT: quantise(s->attended, Q_STRIDE, NULL, s->output.k, s->quantised, task); break;
     case OUTPUT: add_product(s, s->attended, Q_STRIDE, s->output, task); break;
+    case QUANT_GATE_UP: quantise(s->x, X_STRIDE, s->ffn_norm, s->gate_up.k, s->quantised, task); break;
     case GATE_UP: gate_up(s, task, factors); break;
+    case QUANT_DOWN: quantise(s->activated, ACT_STRIDE, NULL, s->down.k, s->quantised, task); break;
     case DOWN: add_product(s, s->activated, ACT_STRIDE, s->down, task); break;
+    case QUANT_QKV: quantise_qkv(s, task); break;
     case QKV: project(s, task, factors); break;
+    case QUANT_LOGITS: quantise(s->x, X_STRIDE, s->next_norm, s->head.k, s->quantised, task); break;
     default: give_logits(s, task, factors);
     }
 }
@@ -600,10 +743,10 @@ static void run_fused(const struct step *s, uint first, uint last, __global vola
     }
 }
 
-#define WEIGHTS(name) __global const char *name, uint name##_panels, uint name##_k, uint name##_f16
+#define WEIGHTS(name) __global const uint *name, uint name##_panels, uint name##_k, uint name##_quantised
 #define AS_WEIGHTS(name)                                                                           \
     {                                                                                              \
-        name, name##_panels, name##_k, name##_f16                                                  \
+        name, name##_panels, name##_k, name##_quantised                                                  \
     }
 
 __kernel void decode_step(__global float *x, __global float *q, __global float *guess, __global float *attended,
@@ -611,13 +754,13 @@ __kernel void decode_step(__global float *x, __global float *q, __global float *
                    __global half *slots, __global half *fresh, __global half *staging, __global const half *hot,
                    __global const float *turn, __global const float *ffn_norm,
                    __global const float *next_norm, __global const float *guess_norm, __global const uint *items,
-                   __global const uint *uploads, __global const uint2 *lists, uint n_rows, uint item_stride, uint n_tiles,
+                   __global const uint *uploads, __global const uint2 *lists, __global uint *quantised, uint n_rows, uint item_stride, uint n_tiles,
                    uint n_uploads, uint staging_stride, uint hot_start, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
                    WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head), uint first, uint last, uint fused,
                    __global volatile uint *counters)
 {
     struct step s = {x, q, guess, attended, activated, partial, logits, slots, fresh, staging, hot + (size_t)hot_start * 32, turn, ffn_norm,
-                     next_norm, guess_norm, items, uploads, lists, n_rows, item_stride, n_tiles, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
+                     next_norm, guess_norm, items, uploads, lists, quantised, n_rows, item_stride, n_tiles, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
                      AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head)};
     if (fused) {
         run_fused(&s, first, last, counters);

@@ -10,16 +10,17 @@
 
 #include "base/embed.h"
 
+HILL_EMBED(gpu_worker_product_cl, "gpu_worker/product.cl");
 HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
 HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 
 static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_GEMM_STORE] = "gemm_store",     [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_SWIGLU] = "gemm_swiglu",   [KERNEL_NORM_ROWS] = "norm_rows",
-    [KERNEL_ROTATE_STORE] = "rotate_store", [KERNEL_ATTEND_CHUNK] = "attend_chunk",
-    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",   [KERNEL_WEIGH_HEADS] = "weigh_heads",
-    [KERNEL_STEP] = "decode_step",
+    [KERNEL_GEMM_SWIGLU] = "gemm_swiglu",   [KERNEL_QUANTISE_ROWS] = "quantise_rows",
+    [KERNEL_NORM_ROWS] = "norm_rows",       [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_ATTEND_CHUNK] = "attend_chunk", [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
+    [KERNEL_WEIGH_HEADS] = "weigh_heads",   [KERNEL_STEP] = "decode_step",
 };
 
 /* ---- launches and buffers ---- */
@@ -174,37 +175,80 @@ static int check_shape(const struct model_hparams *hp, struct hill_why *why)
     return 0;
 }
 
-static int build_kernels(struct engine *e, struct hill_why *why)
+/* The ways in which product.cl can multiply integers, best first; all give the same. */
+static int best_dot(const struct engine *e)
+{
+    const char *wish = getenv("HILL_TEST_DOT"); /* for tests: 2, 1 or 0 */
+    if (wish && *wish >= '0' && *wish <= '2' && !wish[1])
+        return *wish - '0';
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (e->device.shares_memory)
+        return __builtin_cpu_supports("avx512vnni") ? 2 : 1;
+#endif
+    return 0;
+}
+
+static cl_program build_program(struct engine *e, enum program program, int dot,
+                                struct hill_why *why)
 {
     const struct model_hparams *hp = &e->hp;
-    const char *const sources[4] = {gpu_worker_matmul_cl, gpu_worker_matmul_cl,
-                                    gpu_worker_attention_cl, gpu_worker_decode_cl};
-    for (int p = 0; p < 4; p++) {
-        char options[1024];
-        snprintf(options, sizeof options,
-                 "-cl-std=CL1.2 -DWEIGHT_F16=%d -DROWS=%u -DSUBS=%u -DKEYS=%u -DDECODE_TILE=%u "
-                 "-DHEAD_DIM=%u "
-                 "-DN_HEADS=%u -DN_KV_HEADS=%u -DROPE_DIMS=%u -DQKV_DIMS=%u -DSCORE_SCALE=%.9ef "
-                 "-DMAX_ROWS=%u -DX_STRIDE=%u -DACT_STRIDE=%u -DLOGITS_STRIDE=%u",
-                 p == 1, TILE_ROWS, ATTEND_SUBTILES, ATTEND_KEYS, DECODE_TILE, hp->head_dim,
-                 hp->n_heads, hp->n_kv_heads, hp->rope_dims,
-                 (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
+    const char *const body[PROGRAM_COUNT] = {gpu_worker_matmul_cl, gpu_worker_attention_cl,
+                                             gpu_worker_decode_cl};
+    const char *const head = program == PROGRAM_ATTENTION ? "" : gpu_worker_product_cl;
+    char options[1024];
+    int used = snprintf(options, sizeof options, "-cl-std=CL1.2 -DROWS=%u", TILE_ROWS);
+    if (program != PROGRAM_ATTENTION)
+        used += snprintf(options + used, sizeof options - (size_t)used,
+                         " -DTYPES=%uu -DHILL_DOT=%d", e->types, dot);
+    if (program != PROGRAM_MATMUL)
+        snprintf(options + used, sizeof options - (size_t)used,
+                 " -DSUBS=%u -DKEYS=%u -DDECODE_TILE=%u -DHEAD_DIM=%u -DN_HEADS=%u -DN_KV_HEADS=%u "
+                 "-DROPE_DIMS=%u -DQKV_DIMS=%u -DSCORE_SCALE=%.9ef -DMAX_ROWS=%u -DX_STRIDE=%u "
+                 "-DACT_STRIDE=%u -DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
+                 ATTEND_SUBTILES, ATTEND_KEYS, DECODE_TILE, hp->head_dim, hp->n_heads,
+                 hp->n_kv_heads, hp->rope_dims, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
                  1.4426950408889634 / sqrt(hp->head_dim), ENGINE_SEQUENCES_MAX, e->hidden_stride,
-                 e->act_stride, logits_stride(e));
-        e->programs[p] = cldevice_build(&e->device, sources[p], options, why);
+                 e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
+    size_t bytes = strlen(head) + strlen(body[program]) + 1;
+    char *source = malloc(bytes);
+    if (!source) {
+        hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
+        return NULL;
+    }
+    snprintf(source, bytes, "%s%s", head, body[program]);
+    cl_program built = cldevice_build(&e->device, source, options, why);
+    free(source);
+    return built;
+}
+
+/* A compiler that refuses one way of multiplying is asked for the next. */
+static int build_programs(struct engine *e, struct hill_why *why)
+{
+    for (enum program p = 0; p < PROGRAM_COUNT; p++) {
+        int dot = p == PROGRAM_ATTENTION || !e->quantised ? 0 : best_dot(e);
+        do
+            e->programs[p] = build_program(e, p, dot, why);
+        while (!e->programs[p] && dot-- > 0);
         if (!e->programs[p])
             return HILL_E_NODEV;
     }
-    for (int k = 0; k < KERNEL_COUNT; k++) {
-        for (int f16 = 0; f16 < (k < KERNEL_TYPED_COUNT ? 2 : 1); f16++) {
-            cl_int status;
-            int p = k < KERNEL_TYPED_COUNT ? f16 : k == KERNEL_STEP ? 3 : 2;
-            e->kernels[f16][k] = clCreateKernel(e->programs[p], kernel_names[k], &status);
-            if (cldevice_check(status, kernel_names[k], why))
-                return HILL_E_NODEV;
-        }
-    }
     return 0;
+}
+
+static int build_kernels(struct engine *e, struct hill_why *why)
+{
+    int rc = build_programs(e, why);
+    for (int k = 0; !rc && k < KERNEL_COUNT; k++) {
+        cl_int status;
+        enum program p = k <= KERNEL_QUANTISE_ROWS ? PROGRAM_MATMUL
+                         : k == KERNEL_STEP        ? PROGRAM_DECODE
+                                                   : PROGRAM_ATTENTION;
+        e->kernels[k] = clCreateKernel(e->programs[p], kernel_names[k], &status);
+        if (cldevice_check(status, kernel_names[k], why))
+            rc = HILL_E_NODEV;
+    }
+    return rc;
 }
 
 int engine_create(struct engine **out, const struct cldevice *device, const struct gguf_file *file,
@@ -234,9 +278,9 @@ int engine_create(struct engine **out, const struct cldevice *device, const stru
     e->read_queue = e->queue ? cldevice_queue(device, false, why) : NULL;
     if (!e->read_queue)
         goto fail;
-    rc = build_kernels(e, why);
+    rc = weights_load(e, why);
     if (!rc)
-        rc = weights_load(e, why);
+        rc = build_kernels(e, why);
     if (rc)
         goto fail;
     *out = e;
@@ -295,9 +339,9 @@ void engine_destroy(struct engine *e)
         clFinish(e->queue);
     if (e->read_queue)
         clFinish(e->read_queue);
-    struct device_buffer *buffers[] = {&e->hidden,     &e->turns,      &e->kt,       &e->v,
-                                       &e->entries[0], &e->entries[1], &e->normed,   &e->qkv,
-                                       &e->q,          &e->attended,   &e->activated};
+    struct device_buffer *buffers[] = {
+        &e->hidden, &e->turns, &e->kt, &e->v,        &e->entries[0], &e->entries[1],
+        &e->normed, &e->qkv,   &e->q,  &e->attended, &e->activated,  &e->quantised_rows};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
     decode_release(e);
@@ -309,11 +353,10 @@ void engine_destroy(struct engine *e)
     if (e->settled)
         clReleaseEvent(e->settled);
     weights_free(e);
-    for (int f16 = 0; f16 < 2; f16++)
-        for (int k = 0; k < KERNEL_COUNT; k++)
-            if (e->kernels[f16][k])
-                clReleaseKernel(e->kernels[f16][k]);
-    for (int p = 0; p < 4; p++)
+    for (int k = 0; k < KERNEL_COUNT; k++)
+        if (e->kernels[k])
+            clReleaseKernel(e->kernels[k]);
+    for (int p = 0; p < PROGRAM_COUNT; p++)
         if (e->programs[p])
             clReleaseProgram(e->programs[p]);
     if (e->read_queue)

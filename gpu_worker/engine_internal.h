@@ -12,16 +12,15 @@
 #define ATTEND_SUBTILES 4u  /* row tiles of an attention work item */
 #define ATTEND_KEYS     64u /* keys of an attention tile */
 #define DECODE_TILE     128u
+#define QUANT_BLOCKS    16u  /* blocks of 32 values that a task of decode.cl makes int8 */
 #define UPLOAD_BATCH    127u /* entries of one transfer to a device with memory of its own */
 
 enum kernel {
-    /* once for each weight type */
     KERNEL_GEMM_STORE,
     KERNEL_GEMM_ADD,
     KERNEL_GEMM_SWIGLU,
-    KERNEL_TYPED_COUNT,
-    /* once */
-    KERNEL_NORM_ROWS = KERNEL_TYPED_COUNT,
+    KERNEL_QUANTISE_ROWS,
+    KERNEL_NORM_ROWS,
     KERNEL_ROTATE_STORE,
     KERNEL_ATTEND_CHUNK,
     KERNEL_WEIGH_CHUNK,
@@ -30,15 +29,17 @@ enum kernel {
     KERNEL_COUNT
 };
 
-struct matrix { /* packed [panels][k][16] */
+struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem buffer;
     uint32_t k, panels; /* panels even; outputs beyond the real ones are 0 */
-    bool f16;
+    bool quantised;     /* some panels are of a quantised type */
 };
+
+enum program { PROGRAM_MATMUL, PROGRAM_ATTENTION, PROGRAM_DECODE, PROGRAM_COUNT };
 
 struct layer_weights {
     cl_mem attn_norm, ffn_norm;               /* [n_embd], padded with zeros */
-    struct matrix qkv, output, gate_up, down; /* gate_up: panels alternate */
+    struct matrix qkv, output, gate_up, down; /* gate_up: gate's panels, then up's */
 };
 
 /* Phases of the decode kernel, in its order (decode.cl). */
@@ -46,10 +47,15 @@ enum phase {
     PHASE_SCATTER,
     PHASE_ATTEND,
     PHASE_COMBINE,
+    PHASE_QUANT_OUTPUT,
     PHASE_OUTPUT,
+    PHASE_QUANT_GATE_UP,
     PHASE_GATE_UP,
+    PHASE_QUANT_DOWN,
     PHASE_DOWN,
+    PHASE_QUANT_QKV,
     PHASE_QKV,
+    PHASE_QUANT_LOGITS,
     PHASE_LOGITS,
     PHASE_COUNT
 };
@@ -106,12 +112,14 @@ struct engine {
     uint32_t entry_bytes, hidden_stride, qkv_stride,
         act_stride;                     /* strides in floats, multiples of 32 */
     cl_command_queue queue, read_queue; /* kernels; prefill's entries */
-    cl_program programs[4]; /* products with F32 weights, with F16 weights; attention; decode */
-    cl_kernel kernels[2][KERNEL_COUNT]; /* [weights are F16]; untyped ones in [0] */
+    cl_program programs[PROGRAM_COUNT];
+    cl_kernel kernels[KERNEL_COUNT];
 
     struct layer_weights *layers; /* [n_layers] */
     cl_mem output_norm;
     struct matrix output;
+    uint32_t types; /* a bit for each tensor type of a matrix */
+    bool quantised; /* some of them are quantised */
     struct weight_block *blocks;
     uint64_t weight_bytes, kv_bytes;
     double *frequencies; /* [rope_dims / 2]: turns (radians) per position */
@@ -124,8 +132,9 @@ struct engine {
         v;                           /* [N][hidden_stride], [N][rope_dims], see attention.cl */
     struct device_buffer entries[2]; /* [batch][entry], of the unit u in u % 2 */
     struct device_buffer normed, qkv, q, attended, activated; /* of a chunk */
-    cl_event stored[2];                                       /* entries[u % 2] are computed */
-    cl_event settled;                                         /* all that was queued is computed */
+    struct device_buffer quantised_rows; /* the input of the product that is next (matmul.cl) */
+    cl_event stored[2];                  /* entries[u % 2] are computed */
+    cl_event settled;                    /* all that was queued is computed */
     uint32_t n_tokens, tokens_given, n_chunks, panels, units_queued, units_read;
     /* of a prompt whose attention is summed (prefill_mass.c) */
     bool weighs;
@@ -134,7 +143,7 @@ struct engine {
     cl_event weighed[2];                      /* mass[l % 2] is computed */
 
     /* decode; buffers of rows are laid out as decode.cl says, for n_sequences rows */
-    struct device_buffer step_attended, step_activated, partial, counters;
+    struct device_buffer step_attended, step_activated, step_quantised, partial, counters;
     struct shared_buffer x, turn, step_q, step_guess, fresh, items, lists, logits;
     struct shared_buffer uploads; /* shared memory only: [n_sequences * gpu_slots] pairs (staging,
                                      slot in the layer's table) */
@@ -193,15 +202,11 @@ struct launch {
 };
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why);
-#define LAUNCH(e, kernel_id, f16, start, size0, size1, event_out, why, ...)                        \
+#define LAUNCH(e, kernel_id, start, size0, size1, event_out, why, ...)                             \
     engine_launch(                                                                                 \
         (e),                                                                                       \
-        &(struct launch){(e)->kernels[(kernel_id) < KERNEL_TYPED_COUNT && (f16)][kernel_id],       \
-                         #kernel_id,                                                               \
-                         (start),                                                                  \
-                         {(size0), (size1)},                                                       \
-                         (event_out),                                                              \
-                         NULL},                                                                    \
+        &(struct launch){                                                                          \
+            (e)->kernels[kernel_id], #kernel_id, (start), {(size0), (size1)}, (event_out), NULL},  \
         (const struct kernel_arg[]){__VA_ARGS__},                                                  \
         sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
 
@@ -240,6 +245,20 @@ void weights_free(struct engine *e);
 static inline uint32_t round_up(uint32_t value, uint32_t multiple)
 {
     return (value + multiple - 1) / multiple * multiple;
+}
+
+/* Words of a row of k activations made int8 (product.cl): four values a word, five fields a block of
+ * 32. The longest row of the model: of the normed state, of what attention gives, of the FFN. */
+static inline uint32_t quant_words(uint32_t k)
+{
+    return k / 4 + k / 32 * 5;
+}
+
+static inline uint32_t quant_stride(const struct engine *e)
+{
+    uint32_t longest = e->hp.n_heads * e->hp.head_dim;
+    longest = e->hp.n_embd > longest ? e->hp.n_embd : longest;
+    return quant_words(e->hp.n_ff > longest ? e->hp.n_ff : longest);
 }
 
 /* Strides of a step's rows, as in decode.cl: floats of logits, of q and attended; halfs of fresh

@@ -18,7 +18,7 @@ static uint32_t row_tiles(uint32_t rows)
 }
 
 struct prefill_sizes {
-    uint64_t hidden, turns, kt, v, entries, normed, qkv, q, attended, activated;
+    uint64_t hidden, turns, kt, v, entries, normed, qkv, q, attended, activated, quantised;
 };
 
 static void compute_sizes(const struct engine *e, uint32_t n_tokens, struct prefill_sizes *s)
@@ -37,6 +37,7 @@ static void compute_sizes(const struct engine *e, uint32_t n_tokens, struct pref
     s->q = 4ull * batch_rows * q_dims;
     s->attended = 4ull * batch_rows * q_dims;
     s->activated = 4ull * batch_rows * e->act_stride;
+    s->quantised = e->quantised ? 4ull * batch_rows * quant_stride(e) : 0;
 }
 
 uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_prompt)
@@ -44,11 +45,11 @@ uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_prompt)
     struct prefill_sizes s;
     compute_sizes(e, n_prompt, &s);
     uint64_t total = s.hidden + s.turns + s.kt + s.v + 2 * s.entries + s.normed + s.qkv + s.q +
-                     s.attended + s.activated;
+                     s.attended + s.activated + s.quantised;
     total += decode_bytes(e);
     for (uint32_t layer = 0; e->slots && layer < e->hp.n_layers; layer++)
         total += e->slots[layer].bytes;
-    return total + 11 * 64; /* buffers are rounded up */
+    return total + 12 * 64; /* buffers are rounded up */
 }
 
 static int reserve_prefill(struct engine *e, uint32_t n_tokens, struct hill_why *why)
@@ -68,7 +69,8 @@ static int reserve_prefill(struct engine *e, uint32_t n_tokens, struct hill_why 
                 {&e->qkv, s.qkv},
                 {&e->q, s.q},
                 {&e->attended, s.attended},
-                {&e->activated, s.activated}};
+                {&e->activated, s.activated},
+                {&e->quantised_rows, s.quantised}};
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof list / sizeof *list; i++)
         rc = engine_reserve(e, list[i].buffer, list[i].bytes, why);
@@ -138,25 +140,45 @@ struct engine_unit engine_prefill_unit(const struct engine *e, uint32_t unit)
                                 rest < e->batch_tokens ? rest : e->batch_tokens};
 }
 
+/* Where kernels find int8 activations; NULL without quantised weights. */
+static cl_mem quantised_rows(const struct engine *e)
+{
+    return e->quantised ? e->quantised_rows.mem : NULL;
+}
+
+/* The input of a product with m, packed rows `stride` apart, for its quantised panels. */
+static int enqueue_quantise(struct engine *e, const struct matrix *m, cl_mem rows, uint32_t stride,
+                            uint32_t first_tile, uint32_t n_tiles, struct hill_why *why)
+{
+    if (!m->quantised)
+        return 0;
+    return LAUNCH(e, KERNEL_QUANTISE_ROWS, first_tile, n_tiles, m->k / 32, NULL, why,
+                  ARG_BUFFER(rows), ARG_U32(stride), ARG_U32(m->k),
+                  ARG_BUFFER(e->quantised_rows.mem));
+}
+
 /* Norm, projections, rotation; keys and values stored. */
 static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t parity,
                         struct hill_why *why)
 {
     const struct layer_weights *w = &e->layers[u->layer];
     uint32_t tiles = row_tiles(u->count);
+    cl_mem quantised = quantised_rows(e);
     if (e->stored[parity])
         clReleaseEvent(e->stored[parity]);
     e->stored[parity] = NULL;
-    int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, 0, u->count, 1, NULL, why, ARG_BUFFER(e->hidden.mem),
+    int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(e->hidden.mem),
                     ARG_U32(e->hidden_stride), ARG_U32(u->first), ARG_BUFFER(w->attn_norm),
                     ARG_U32(e->hp.n_embd), ARG_F32(e->hp.rms_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_STORE, w->qkv.f16, 0, tiles, w->qkv.panels / 2, NULL, why,
-                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(w->qkv.buffer),
-                    ARG_U32(w->qkv.k), ARG_U32(u->count), ARG_BUFFER(e->qkv.mem),
-                    ARG_U32(e->qkv_stride));
+        rc = enqueue_quantise(e, &w->qkv, e->normed.mem, e->hp.n_embd, 0, tiles, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, 0, u->count, 1, &e->stored[parity], why,
+        rc = LAUNCH(e, KERNEL_GEMM_STORE, 0, tiles, w->qkv.panels / 2, NULL, why,
+                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
+                    ARG_BUFFER(w->qkv.buffer), ARG_U32(w->qkv.k), ARG_U32(u->count),
+                    ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, u->count, 1, &e->stored[parity], why,
                     ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(e->turns.mem),
                     ARG_U32(u->first), ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
                     ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_BUFFER(e->entries[parity].mem));
@@ -178,7 +200,7 @@ static int enqueue_attention(struct engine *e, const struct engine_unit *u, uint
     uint32_t tiles = row_tiles(u->count);
     uint32_t blocks = (tiles + ATTEND_SUBTILES - 1) / ATTEND_SUBTILES;
     cl_mem log_sums = mass_log_sums(e);
-    return LAUNCH(e, KERNEL_ATTEND_CHUNK, 0, block_start, blocks - block_start, e->hp.n_heads, NULL,
+    return LAUNCH(e, KERNEL_ATTEND_CHUNK, block_start, blocks - block_start, e->hp.n_heads, NULL,
                   why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
                   ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(u->first), ARG_U32(u->count),
                   ARG_BUFFER(e->attended.mem), ARG_BUFFER(log_sums));
@@ -191,24 +213,31 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
     const struct layer_weights *w = &e->layers[u->layer];
     uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u->count);
     uint32_t start = block_start * ATTEND_SUBTILES, rest = tiles - start;
+    cl_mem quantised = quantised_rows(e);
     cl_event settled = NULL;
-    int rc = LAUNCH(e, KERNEL_GEMM_ADD, w->output.f16, start, rest, w->output.panels / 2, NULL, why,
-                    ARG_BUFFER(e->attended.mem), ARG_U32(q_dims), ARG_BUFFER(w->output.buffer),
-                    ARG_U32(w->output.k), ARG_U32(u->count), ARG_BUFFER(e->hidden.mem),
-                    ARG_U32(e->hidden_stride), ARG_U32(u->first));
+    int rc = enqueue_quantise(e, &w->output, e->attended.mem, q_dims, start, rest, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, start * TILE_ROWS, u->count - start * TILE_ROWS, 1,
-                    NULL, why, ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride),
-                    ARG_U32(u->first), ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd),
-                    ARG_F32(e->hp.rms_eps), ARG_BUFFER(e->normed.mem));
+        rc = LAUNCH(e, KERNEL_GEMM_ADD, start, rest, w->output.panels / 2, NULL, why,
+                    ARG_BUFFER(e->attended.mem), ARG_U32(q_dims), ARG_BUFFER(quantised),
+                    ARG_BUFFER(w->output.buffer), ARG_U32(w->output.k), ARG_U32(u->count),
+                    ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_SWIGLU, w->gate_up.f16, start, rest, w->gate_up.panels / 2, NULL,
-                    why, ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd),
+        rc = LAUNCH(e, KERNEL_NORM_ROWS, start * TILE_ROWS, u->count - start * TILE_ROWS, 1, NULL,
+                    why, ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first),
+                    ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd), ARG_F32(e->hp.rms_eps),
+                    ARG_BUFFER(e->normed.mem));
+    if (!rc)
+        rc = enqueue_quantise(e, &w->gate_up, e->normed.mem, e->hp.n_embd, start, rest, why);
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_GEMM_SWIGLU, start, rest, w->gate_up.panels / 2, NULL, why,
+                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
                     ARG_BUFFER(w->gate_up.buffer), ARG_U32(w->gate_up.k),
                     ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride));
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_ADD, w->down.f16, start, rest, w->down.panels / 2, &settled, why,
-                    ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride),
+        rc = enqueue_quantise(e, &w->down, e->activated.mem, e->act_stride, start, rest, why);
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_GEMM_ADD, start, rest, w->down.panels / 2, &settled, why,
+                    ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride), ARG_BUFFER(quantised),
                     ARG_BUFFER(w->down.buffer), ARG_U32(w->down.k), ARG_U32(u->count),
                     ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
     if (settled)

@@ -49,16 +49,16 @@ int mass_enqueue(struct engine *e, const struct engine_unit *u, cl_event *done,
 {
     uint32_t tiles = (u->count + TILE_ROWS - 1) / TILE_ROWS, parity = u->layer % 2;
     uint32_t key_tiles = round_up(u->first + u->count, ATTEND_KEYS) / ATTEND_KEYS;
-    int rc = LAUNCH(e, KERNEL_WEIGH_CHUNK, 0, 0, key_tiles, e->hp.n_heads, done, why,
-                    ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem), ARG_U32(e->panels),
-                    ARG_U32(u->first), ARG_U32(u->count), ARG_BUFFER(e->log_sums.mem),
-                    ARG_BUFFER(e->head_sums.mem));
+    int rc =
+        LAUNCH(e, KERNEL_WEIGH_CHUNK, 0, key_tiles, e->hp.n_heads, done, why, ARG_BUFFER(e->q.mem),
+               ARG_U32(tiles), ARG_BUFFER(e->kt.mem), ARG_U32(e->panels), ARG_U32(u->first),
+               ARG_U32(u->count), ARG_BUFFER(e->log_sums.mem), ARG_BUFFER(e->head_sums.mem));
     if (rc || u->first + u->count < e->n_tokens)
         return rc;
     if (e->weighed[parity])
         clReleaseEvent(e->weighed[parity]);
     e->weighed[parity] = NULL;
-    return LAUNCH(e, KERNEL_WEIGH_HEADS, 0, 0, e->panels, 1, &e->weighed[parity], why,
+    return LAUNCH(e, KERNEL_WEIGH_HEADS, 0, e->panels, 1, &e->weighed[parity], why,
                   ARG_BUFFER(e->head_sums.mem), ARG_U32(e->panels),
                   ARG_BUFFER(e->mass[parity].mem));
 }

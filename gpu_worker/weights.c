@@ -1,88 +1,154 @@
 /*
- * gpu_worker/weights.c - the model's tensors, packed into column panels on the device.
+ * gpu_worker/weights.c - the model's tensors, packed into panels of 16 outputs on the device.
  *
- * A matrix is [panels][k][16]: 16 consecutive outputs side by side, as the kernels read them.
- * Projections that are always computed together are one matrix: q, k, v one after the other; gate
- * and up in alternating panels. Such a matrix is F16 when all of its tensors are, else F32; F16,
- * BF16 and Q8_0 to F32 are exact. Who calls it: engine.c. Failure: as engine.h says.
+ * A matrix is its runs, then their panels as pack.h lays them out: a run is panels of one tensor type,
+ * so that a matrix may be made of tensors of different types and takes what they take in the file.
+ * Projections that are always computed together are one matrix: q, k, v one after the other; gate,
+ * then up. A panel whose rows come from tensors of different types is a run of its own, in F32. The
+ * file's pages are forgotten when a tensor is packed. Who calls it: engine.c. Failure: as engine.h
+ * says.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "gpu_worker/engine_internal.h"
+#include "gpu_worker/pack.h"
 
 /* Output rows of a matrix, in order, from up to three tensors. */
 struct row_source {
     const struct gguf_tensor *tensors[3];
     uint32_t n_tensors;
-    bool alternate; /* panels of 16 rows taken from each tensor in turn */
+    bool whole_panels; /* each tensor begins with a panel */
 };
+
+/* The head of a matrix on the device (product.cl). */
+#define RUNS_MAX 7u
+struct matrix_run {
+    uint32_t first_panel, type, offset, stride; /* offset and stride in units of 64 bytes */
+};
+struct matrix_head {
+    uint32_t n_runs, pad[3];
+    struct matrix_run runs[RUNS_MAX];
+};
+_Static_assert(sizeof(struct matrix_head) == 128, "panels begin at a multiple of 64");
+
+static uint32_t tensor_rows(const struct row_source *s, uint32_t i)
+{
+    uint32_t rows = (uint32_t)s->tensors[i]->dims[1];
+    return s->whole_panels ? round_up(rows, 16) : rows;
+}
 
 static uint32_t source_rows(const struct row_source *s)
 {
-    uint64_t rows = 0;
+    uint32_t rows = 0;
     for (uint32_t i = 0; i < s->n_tensors; i++)
-        rows +=
-            s->alternate ? round_up((uint32_t)s->tensors[i]->dims[1], 16) : s->tensors[i]->dims[1];
-    return (uint32_t)rows;
+        rows += tensor_rows(s, i);
+    return rows;
 }
 
 /* Which tensor and row an output is; NULL for padding. */
 static const struct gguf_tensor *find_row(const struct row_source *s, uint32_t row,
                                           uint32_t *in_tensor)
 {
-    if (s->alternate) {
-        uint32_t panel = row / 16;
-        const struct gguf_tensor *t = s->tensors[panel % s->n_tensors];
-        *in_tensor = panel / s->n_tensors * 16 + row % 16;
-        return *in_tensor < t->dims[1] ? t : NULL;
-    }
     for (uint32_t i = 0; i < s->n_tensors; i++) {
-        if (row < s->tensors[i]->dims[1]) {
+        if (row < tensor_rows(s, i)) {
             *in_tensor = row;
-            return s->tensors[i];
+            return row < s->tensors[i]->dims[1] ? s->tensors[i] : NULL;
         }
-        row -= (uint32_t)s->tensors[i]->dims[1];
+        row -= tensor_rows(s, i);
     }
     return NULL;
 }
 
-static void pack_lane_f16(uint16_t *panel, uint32_t lane, const struct gguf_tensor *t, uint32_t row,
-                          uint32_t k)
+/* The type of a panel: that of its rows, or F32 where they differ; padding goes with what is before
+ * it. */
+static const struct block_format *panel_format(const struct row_source *s, uint32_t panel)
 {
-    const uint8_t *from = (const uint8_t *)t->data + (uint64_t)row * k * 2;
-    for (uint32_t i = 0; i < k; i++)
-        memcpy(&panel[(uint64_t)i * 16 + lane], from + (uint64_t)i * 2, 2);
+    const struct block_format *format = NULL;
+    for (uint32_t lane = 0; lane < 16; lane++) {
+        uint32_t in_tensor;
+        const struct gguf_tensor *t = find_row(s, panel * 16 + lane, &in_tensor);
+        if (t && format && format->type != t->type)
+            return block_format(GGUF_TENSOR_F32);
+        if (t)
+            format = block_format(t->type);
+    }
+    return format ? format : panel_format(s, panel - 1);
 }
 
-static int pack_lane_f32(float *panel, uint32_t lane, const struct gguf_tensor *t, uint32_t row,
-                         uint32_t k, float *scratch)
+/* The runs of a matrix; its bytes. */
+static uint64_t lay_out(struct matrix *m, const struct row_source *s, struct matrix_head *head)
 {
-    int rc = gguf_tensor_rows_f32(t, row, 1, scratch);
-    for (uint32_t i = 0; rc == 0 && i < k; i++)
-        panel[(uint64_t)i * 16 + lane] = scratch[i];
+    uint64_t bytes = sizeof *head;
+    *head = (struct matrix_head){0};
+    m->quantised = false;
+    for (uint32_t panel = 0; panel < m->panels; panel++) {
+        const struct block_format *format = panel_format(s, panel);
+        struct matrix_run *run = &head->runs[head->n_runs - (head->n_runs > 0)];
+        if (head->n_runs == 0 || run->type != (uint32_t)format->type) {
+            run = &head->runs[head->n_runs++];
+            *run = (struct matrix_run){panel, format->type, (uint32_t)(bytes / 64),
+                                       (uint32_t)(pack_panel_bytes(format, m->k) / 64)};
+        }
+        m->quantised = m->quantised || format->bits;
+        bytes += 64ull * run->stride;
+    }
+    return bytes;
+}
+
+/* A panel of rows of different types, as F32. */
+static int pack_mixed_panel(const struct row_source *s, uint32_t panel, uint32_t k, uint8_t *to)
+{
+    float *values = malloc(sizeof(float) * k * 16);
+    const uint8_t *rows[16] = {NULL};
+    int rc = values ? 0 : HILL_E_NOMEM;
+    for (uint32_t lane = 0; !rc && lane < 16; lane++) {
+        uint32_t in_tensor;
+        const struct gguf_tensor *t = find_row(s, panel * 16 + lane, &in_tensor);
+        if (!t)
+            continue;
+        rc = gguf_tensor_rows_f32(t, in_tensor, 1, values + (size_t)lane * k);
+        rows[lane] = (const uint8_t *)(values + (size_t)lane * k);
+    }
+    if (!rc)
+        pack_panel(block_format(GGUF_TENSOR_F32), k, rows, to);
+    free(values);
     return rc;
 }
 
-static int pack(const struct matrix *m, const struct row_source *s, void *to)
+static int pack_one(const struct row_source *s, const struct block_format *format, uint32_t panel,
+                    uint32_t k, uint8_t *to)
 {
-    uint64_t panel_values = (uint64_t)m->k * 16;
-    float *scratch = malloc(sizeof(float) * m->k);
-    int rc = scratch ? 0 : HILL_E_NOMEM;
-    memset(to, 0, panel_values * m->panels * (m->f16 ? 2 : 4));
-    for (uint32_t row = 0; rc == 0 && row < m->panels * 16; row++) {
+    const uint8_t *rows[16] = {NULL};
+    for (uint32_t lane = 0; lane < 16; lane++) {
         uint32_t in_tensor;
-        const struct gguf_tensor *t = find_row(s, row, &in_tensor);
-        if (!t)
-            continue;
-        if (m->f16)
-            pack_lane_f16((uint16_t *)to + row / 16 * panel_values, row % 16, t, in_tensor, m->k);
-        else
-            rc = pack_lane_f32((float *)to + row / 16 * panel_values, row % 16, t, in_tensor, m->k,
-                               scratch);
+        const struct gguf_tensor *t = find_row(s, panel * 16 + lane, &in_tensor);
+        if (t && t->type != format->type)
+            return pack_mixed_panel(s, panel, k, to);
+        if (t)
+            rows[lane] = (const uint8_t *)t->data +
+                         (uint64_t)in_tensor * (k / format->items) * format->bytes;
     }
-    free(scratch);
+    pack_panel(format, k, rows, to);
+    return 0;
+}
+
+static int pack(const struct matrix *m, const struct row_source *s, const struct matrix_head *head,
+                uint8_t *to)
+{
+    int rc = 0;
+    memcpy(to, head, sizeof *head);
+    for (uint32_t i = 0; !rc && i < head->n_runs; i++) {
+        const struct matrix_run *run = &head->runs[i];
+        uint32_t end = i + 1 < head->n_runs ? head->runs[i + 1].first_panel : m->panels;
+        for (uint32_t panel = run->first_panel; !rc && panel < end; panel++)
+            rc = pack_one(s, block_format(run->type), panel, m->k,
+                          to + 64ull * run->offset +
+                              64ull * run->stride * (panel - run->first_panel));
+    }
+    for (uint32_t i = 0; i < s->n_tensors; i++)
+        gguf_forget_pages(s->tensors[i]);
     return rc;
 }
 
@@ -113,10 +179,11 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
     cl_int status;
     m->k = (uint32_t)s->tensors[0]->dims[0];
     m->panels = round_up(source_rows(s), 32) / 16;
-    m->f16 = true;
-    for (uint32_t i = 0; i < s->n_tensors; i++)
-        m->f16 = m->f16 && s->tensors[i]->type == GGUF_TENSOR_F16;
-    uint64_t bytes = (uint64_t)m->panels * 16 * m->k * (m->f16 ? 2 : 4);
+    struct matrix_head head;
+    uint64_t bytes = lay_out(m, s, &head);
+    e->quantised = e->quantised || m->quantised;
+    for (uint32_t i = 0; i < head.n_runs; i++)
+        e->types |= 1u << head.runs[i].type;
     void *pages = NULL;
     if (e->device.shares_memory) {
         pages = take_pages(e, bytes);
@@ -137,7 +204,7 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
     rc = cldevice_check(status, "cannot write weights to the device", why);
     if (rc)
         return rc;
-    rc = pack(m, s, to);
+    rc = pack(m, s, &head, to);
     if (rc)
         hill_fail(why, rc, "cannot convert tensor '%.*s': %s", (int)s->tensors[0]->name.length,
                   s->tensors[0]->name.data, hill_strerror(rc));

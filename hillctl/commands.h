@@ -1,5 +1,5 @@
 /*
- * hillctl/commands.h - one function a command; each returns the process's exit code (contract "Exit
+ * hillctl/commands.h - one function a command; each returns the process's exit code (docs/interface.md, "Exit
  * codes") and has said what failed, in one line on stderr.
  */
 #ifndef HILL_HILLCTL_COMMANDS_H

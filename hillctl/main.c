@@ -1,10 +1,13 @@
 /*
  * hillctl - the command line to a running pipeline.
  *
- * SYNOPSIS     hillctl COMMAND [OPTIONS]       (hillctl --help, hillctl COMMAND --help)
- * DESCRIPTION  Speaks to the coordinator of a run folder over ZeroMQ; owns nothing itself.
- * DIAGNOSTICS  One line on stderr. Exit codes: 0 done; 1 the request failed; 100 wrong use; 111 no
- * pipeline answers, or the environment failed; 130 cancelled.
+ * SYNOPSIS
+ *     hillctl COMMAND [OPTIONS]       (hillctl --help, hillctl COMMAND --help)
+ * DESCRIPTION
+ *     Speaks to the coordinator of a run folder over ZeroMQ; owns nothing itself.
+ * DIAGNOSTICS
+ *     One line on stderr. Exit codes: 0 done; 1 the request failed; 100 wrong use; 111 no pipeline
+ *     answers, or the environment failed; 130 cancelled.
  */
 #include <stdio.h>
 #include <string.h>

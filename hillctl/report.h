@@ -1,5 +1,5 @@
 /*
- * hillctl/report.h - a finished request, for people and for scripts (contract "JSON of run
+ * hillctl/report.h - a finished request, for people and for scripts (docs/interface.md, "JSON of run
  * --json"). Concurrency: none.
  */
 #ifndef HILL_HILLCTL_REPORT_H
@@ -21,7 +21,7 @@ struct report {
     const char *why;              /* of code */
 };
 
-/* Every field of the contract; null where nothing was measured. The caller decrefs. NULL when out
+/* Every field of docs/interface.md; null where nothing was measured. The caller decrefs. NULL when out
  * of memory. */
 json_t *report_json(const struct report *report);
 

@@ -2,7 +2,7 @@
  * kv/bounds.h - bounds of keys in chunks, and how many tokens may matter by them: what leoam looks
  * at.
  *
- * Chunks are of positions, so that nothing depends on where a key lies: coarse ones of
+ * Chunks are of positions, so that nothing depends on where a key lies [I7]: coarse ones of
  * KV_CHUNK_COARSE tokens, each of fine ones of KV_CHUNK_FINE. A chunk's abstract is the least and
  * the largest value of each key dimension over its tokens (FP16, [least | largest][key dims]). With
  * a query head it bounds the product of every key of the chunk: sum over d of max(q_d least_d, q_d

@@ -4,7 +4,7 @@
  * A KV entry is the key and value of one token in one layer, FP16:
  *     K [n_kv_heads][head_dim], then V [n_kv_heads][head_dim].
  * Its digest, which is all that scoring reads: INT8 or INT4 mantissas [n_kv_heads][head_dim] and
- * one exponent byte per KV head (architecture 3.1); how digests lie: kv/group.h.
+ * one exponent byte per KV head (kv/score.h); how digests lie: kv/group.h.
  */
 #ifndef HILL_KV_GEOMETRY_H
 #define HILL_KV_GEOMETRY_H

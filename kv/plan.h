@@ -1,5 +1,5 @@
 /*
- * kv/plan.h - what a context costs in each tier (architecture 3.7: budgets are hard).
+ * kv/plan.h - what a context costs in each tier: budgets are hard [I22].
  *
  * One place computes every size, so that coordinator (admission, defaults, segment creation),
  * scorer, GPU worker and agent agree. All sizes in bytes.

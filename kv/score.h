@@ -1,5 +1,5 @@
 /*
- * kv/score.h - the digest of keys and queries, and the integer score (architecture 3.1).
+ * kv/score.h - the digest of keys and queries, and the integer score [I6].
  *
  * Key digest, per (token, KV head): exponent e = clamp(min e with amax <= 127 * 2^e, -10, 6),
  * mantissas m = clamp(round_half_even(k / 2^e), -127, 127); stored exponent byte e + 10 (0..16).
@@ -13,8 +13,8 @@
  * P_h = sum_j m_q m_k (int32). Its term: P_h << (key byte + query shift), window 24 bits. A token's
  * score combines the terms (kv_importance) into an int64 (|.| < 2^(14 + 16 + 24) = 2^54), and
  * kv_score16 maps it, monotone, to 16 bits. Source: HillInfer paper 4.4 (raw inner product, low
- * precision for scoring only); importance.md for the combinations. CPU reference, AVX2, AVX-512 and
- * the OpenCL kernel agree bit for bit. Concurrency: pure functions.
+ * precision for scoring only); docs/importance.md for the combinations. CPU reference, AVX2,
+ * AVX-512 and the OpenCL kernel agree bit for bit. Concurrency: pure functions.
  */
 #ifndef HILL_KV_SCORE_H
 #define HILL_KV_SCORE_H

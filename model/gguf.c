@@ -162,57 +162,25 @@ static int read_value(struct gguf_file *file, struct reader *reader, uint64_t in
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
-static const char *tensor_type_name(uint32_t type)
-{
-    static const char *const names[] = {
-        "F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
-        "Q5_1",  "Q8_0",       "Q8_1",       "Q2_K",       "Q3_K",     "Q4_K",     "Q5_K",
-        "Q6_K",  "Q8_K",       "IQ2_XXS",    "IQ2_XS",     "IQ3_XXS",  "IQ1_S",    "IQ4_NL",
-        "IQ3_S", "IQ2_S",      "IQ4_XS",     "I8",         "I16",      "I32",      "I64",
-        "F64",   "IQ1_M",      "BF16",       "Q4_0_4_4",   "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",
-        "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4"};
-    return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
-}
-
-/* Items in a block of a type and the block's bytes; false for a type that is not read. */
-static bool tensor_block(uint32_t type, uint64_t *items, uint64_t *bytes)
-{
-    *items = type == GGUF_TENSOR_Q8_0 ? 32 : 1;
-    switch (type) {
-    case GGUF_TENSOR_F32:
-        *bytes = 4;
-        return true;
-    case GGUF_TENSOR_F16:
-    case GGUF_TENSOR_BF16:
-        *bytes = 2;
-        return true;
-    case GGUF_TENSOR_Q8_0:
-        *bytes = 34;
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Fill tensor->bytes; why says what makes the shape or the type unusable. */
 static int size_tensor(const struct gguf_file *file, struct gguf_tensor *tensor, uint32_t type,
                        struct hill_why *why)
 {
-    uint64_t block_items, block_bytes, items = 1;
-    if (!tensor_block(type, &block_items, &block_bytes))
+    const struct block_format *format = block_format(type);
+    uint64_t items = 1;
+    if (!format)
         return FAIL(HILL_E_UNSUPPORTED,
-                    "tensor '%s' has type %s (%u); F32, F16, BF16 and Q8_0 are read",
-                    show(tensor->name).text, tensor_type_name(type), type);
+                    "tensor '%s' has type %s (%u); " BLOCK_TYPES_READ " are read",
+                    show(tensor->name).text, block_type_name(type), type);
     for (uint32_t d = 0; d < 4; d++)
         if (tensor->dims[d] == 0 || __builtin_mul_overflow(items, tensor->dims[d], &items))
             return FAIL(HILL_E_DAMAGED, "tensor '%s' has an absurd dimension %" PRIu64,
                         show(tensor->name).text, tensor->dims[d]);
-    if (tensor->dims[0] % block_items != 0)
+    if (tensor->dims[0] % format->items != 0)
         return FAIL(HILL_E_DAMAGED,
-                    "tensor '%s' of type %s has rows of %" PRIu64
-                    " items, not a multiple of %" PRIu64,
-                    show(tensor->name).text, tensor_type_name(type), tensor->dims[0], block_items);
-    if (__builtin_mul_overflow(items / block_items, block_bytes, &tensor->bytes))
+                    "tensor '%s' of type %s has rows of %" PRIu64 " items, not a multiple of %u",
+                    show(tensor->name).text, format->name, tensor->dims[0], format->items);
+    if (__builtin_mul_overflow(items / format->items, format->bytes, &tensor->bytes))
         return FAIL(HILL_E_DAMAGED, "tensor '%s' is absurdly large", show(tensor->name).text);
     tensor->type = (enum gguf_tensor_type)type;
     return 0;

@@ -3,8 +3,8 @@
  *
  * What: the key-value metadata and the tensor directory, every length, count and offset checked
  * against the file before it is used. Nothing is copied but the directory; strings and tensor data
- * point into the mapping. Source: the public GGUF specification. Types read: F32, F16, BF16, Q8_0
- * (others are listed by name when refused). Who calls it: coordinator (metadata, tokenizer),
+ * point into the mapping. Source: the public GGUF specification. Types read: those of blocks.h
+ * (others are called by name when refused). Who calls it: coordinator (metadata, tokenizer),
  * gpu_worker (weights), mkmodel's tests. Failure: HILL_E_DAMAGED (truncated, wrong magic, absurd
  * count, offset outside the file), HILL_E_UNSUPPORTED (version, big endian, tensor type, array of
  * arrays), HILL_E_NOMEM, HILL_E_IO and the other codes of hill_from_errno; why names the file and
@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "model/blocks.h"
 
 /* Types of metadata values, numbers of the specification. */
 enum gguf_type {
@@ -35,13 +36,6 @@ enum gguf_type {
     GGUF_U64,
     GGUF_I64,
     GGUF_F64,
-};
-
-enum gguf_tensor_type {
-    GGUF_TENSOR_F32 = 0,
-    GGUF_TENSOR_F16 = 1,
-    GGUF_TENSOR_Q8_0 = 8,
-    GGUF_TENSOR_BF16 = 30
 };
 
 struct gguf_string {
@@ -101,5 +95,9 @@ bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, ui
  * not for speed. HILL_E_INVALID when the tensor has no such rows. */
 int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint64_t row_count,
                          float *out);
+
+/* The tensor's pages leave this process' memory; a later look at them reads them again. For a
+ * tensor whose data has been copied elsewhere. */
+void gguf_forget_pages(const struct gguf_tensor *tensor);
 
 #endif

@@ -5,6 +5,8 @@
 #include "model/gguf.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define LOAD(type, from)                                                                           \
     __extension__({                                                                                \
@@ -113,48 +115,6 @@ bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, ui
 
 /* ---- tensor rows ---------------------------------------------------------------------------- */
 
-static float float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* IEEE binary16: subnormals are scaled from an integer, infinities and NaNs keep their payload. */
-static float float_of_half(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31;
-    uint32_t fraction = half & 0x3FF;
-    if (exponent == 0) {
-        float magnitude = (float)fraction * 0x1p-24f;
-        return sign ? -magnitude : magnitude;
-    }
-    if (exponent == 31)
-        return float_of_bits(sign | 0x7F800000 | fraction << 13);
-    return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
-static void load_row(const struct gguf_tensor *tensor, const uint8_t *row, float *out)
-{
-    for (uint64_t i = 0; i < tensor->dims[0]; i++)
-        switch (tensor->type) {
-        case GGUF_TENSOR_F32:
-            out[i] = LOAD(float, row + 4 * i);
-            break;
-        case GGUF_TENSOR_F16:
-            out[i] = float_of_half(LOAD(uint16_t, row + 2 * i));
-            break;
-        case GGUF_TENSOR_BF16:
-            out[i] = float_of_bits((uint32_t)LOAD(uint16_t, row + 2 * i) << 16);
-            break;
-        case GGUF_TENSOR_Q8_0: { /* blocks of an F16 scale and 32 int8 */
-            const uint8_t *block = row + i / 32 * 34;
-            out[i] = float_of_half(LOAD(uint16_t, block)) * (float)(int8_t)block[2 + i % 32];
-            break;
-        }
-        }
-}
-
 int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint64_t row_count,
                          float *out)
 {
@@ -162,8 +122,16 @@ int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint6
     if (first > rows || row_count > rows - first)
         return HILL_E_INVALID;
     uint64_t row_bytes = tensor->bytes / rows;
-    for (uint64_t r = 0; r < row_count; r++)
-        load_row(tensor, (const uint8_t *)tensor->data + (first + r) * row_bytes,
-                 out + r * tensor->dims[0]);
+    block_floats(block_format(tensor->type), (const uint8_t *)tensor->data + first * row_bytes,
+                 row_count * tensor->dims[0], out);
     return 0;
+}
+
+void gguf_forget_pages(const struct gguf_tensor *tensor)
+{
+    /* whole pages only: a page at either end may belong to a neighbour, which is read again then */
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = (uintptr_t)tensor->data / page * page;
+    uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes + page - 1) / page * page;
+    madvise((void *)from, end - from, MADV_DONTNEED); /* a wish */
 }

@@ -35,10 +35,12 @@ static int read_kind(struct tokenizer *t, const struct gguf_file *file, struct h
         t->kind = TOKENIZER_SPM;
     else if (string_is(model, "gpt2"))
         t->kind = TOKENIZER_BPE;
+    else if (string_is(model, "gemma4"))
+        t->kind = TOKENIZER_CHARS;
     else
         return hill_fail(
             why, HILL_E_UNSUPPORTED,
-            "the tokenizer of model %.200s is '%.*s'; 'llama' and 'gpt2' are supported",
+            "the tokenizer of model %.200s is '%.*s'; 'llama', 'gpt2' and 'gemma4' are supported",
             gguf_path(file), (int)(model.length < 40 ? model.length : 40), model.data);
     return 0;
 }
@@ -64,7 +66,8 @@ static void read_specials(struct tokenizer *t, const struct gguf_file *file)
     for (unsigned i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (ends[i] != TOKEN_NONE)
             t->tokens[ends[i]].ends = true;
-    gguf_get_bool(file, "tokenizer.ggml.add_bos_token", &t->add_bos);
+    if (t->kind != TOKENIZER_CHARS) /* early files of Gemma 4 say false and need it */
+        gguf_get_bool(file, "tokenizer.ggml.add_bos_token", &t->add_bos);
     gguf_get_bool(file, "tokenizer.ggml.add_space_prefix", &t->add_space_prefix);
 }
 
@@ -73,14 +76,15 @@ static int read_tokenizer(struct tokenizer *t, const struct gguf_file *file, str
     int rc = read_kind(t, file, why);
     if (rc)
         return rc;
-    t->add_bos = t->add_space_prefix = t->kind == TOKENIZER_SPM;
+    t->add_space_prefix = t->kind == TOKENIZER_SPM;
+    t->add_bos = t->kind != TOKENIZER_BPE;
     rc = tokenizer_read_vocab(t, file, why);
-    if (!rc && t->kind == TOKENIZER_BPE)
+    if (!rc && t->kind != TOKENIZER_SPM)
         rc = bpe_read(t, file, why);
     if (rc)
         return rc;
     read_specials(t, file);
-    if (tokenizer_collect_marks(t))
+    if (tokenizer_collect_marks(t, file))
         return hill_fail(why, HILL_E_NOMEM, "no memory for the tokenizer");
     return 0;
 }
@@ -153,21 +157,6 @@ struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t t
 
 /* ---- encoding ------------------------------------------------------------------------------- */
 
-void token_list_add(struct token_list *list, uint32_t token)
-{
-    if (list->count == list->capacity) {
-        uint64_t more = list->capacity ? list->capacity * 2 : 256;
-        uint32_t *moved = realloc(list->items, more * sizeof *moved);
-        if (!moved) {
-            list->error = HILL_E_NOMEM;
-            return;
-        }
-        list->items = moved;
-        list->capacity = more;
-    }
-    list->items[list->count++] = token;
-}
-
 struct encoding {
     const struct tokenizer *t;
     struct merge_scratch scratch;
@@ -184,8 +173,10 @@ static void encode_plain(void *context, const uint8_t *text, uint64_t length)
     if (e->t->kind == TOKENIZER_SPM)
         spm_encode(e->t, text, length, e->t->add_space_prefix && e->after_token, &e->scratch,
                    &e->list);
-    else
+    else if (e->t->kind == TOKENIZER_BPE)
         bpe_encode(e->t, text, length, &e->scratch, &e->list);
+    else
+        chars_encode(e->t, text, length, &e->scratch, &e->list);
     e->after_token = false;
 }
 

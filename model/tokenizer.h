@@ -2,11 +2,12 @@
  * model/tokenizer.h - text to token ids and back, from GGUF metadata.
  *
  * What: tokenizer.ggml.model "llama" (SentencePiece-style: scores decide merges, U+2581 for space,
- * byte tokens <0xXX> for what the vocabulary lacks, add_space_prefix) and "gpt2" (byte-level BPE:
- * merges ranked, pre-tokenizer patterns through PCRE2 by tokenizer.ggml.pre: "default", "gpt-2",
- * "llama-bpe", "qwen2" and those alike; an unknown one falls back to gpt-2's with a warning in
- * why). BOS/EOS ids outside the vocabulary mean "none". Ids equal llama.cpp's, but for bytes that
- * are no UTF-8: those are encoded as they are, one by one, so that every text comes back.
+ * byte tokens <0xXX> for what the vocabulary lacks, add_space_prefix), "gpt2" (byte-level BPE:
+ * merges ranked, pre-tokenizer patterns through PCRE2 by tokenizer.ggml.pre; the names are in
+ * README.md, another one is refused) and "gemma4" (ranked merges of characters, the rest as in
+ * "llama"). BOS/EOS ids outside the vocabulary mean "none". Ids equal those of the models' own
+ * tokenizers, but for bytes that are no UTF-8: those are encoded as they are, one by one, so that
+ * every text comes back.
  * Who calls it: coordinator. Concurrency: read-only after open; a stream per request.
  */
 #ifndef HILL_MODEL_TOKENIZER_H
@@ -22,7 +23,7 @@
 struct tokenizer;
 
 /* The tokenizer copies what it needs: file may be closed. On success why->text is a warning or
- * empty. HILL_E_DAMAGED, HILL_E_UNSUPPORTED (tokenizer model), HILL_E_NOMEM. */
+ * empty. HILL_E_DAMAGED, HILL_E_UNSUPPORTED (the tokenizer's kind, its pre-tokenizer), HILL_E_NOMEM. */
 int tokenizer_open(struct tokenizer **out, const struct gguf_file *file, struct hill_why *why);
 void tokenizer_close(struct tokenizer *tokenizer);
 

@@ -1,6 +1,6 @@
 /*
- * model/tokenizer_bpe.c - byte-level BPE: each pre-token's bytes merge by rank. See
- * tokenizer_internal.h.
+ * model/tokenizer_bpe.c - ranked merges: of each pre-token's bytes, or of each line's characters.
+ * See tokenizer_internal.h.
  *
  * The vocabulary spells a byte as a printable character (GPT-2's table); here a byte becomes a
  * symbol at once, a token id or, where the byte has no token, n_tokens + byte. A merge is a pair of
@@ -22,7 +22,7 @@ static uint32_t symbol_of(const struct tokenizer *t, const char *text, uint64_t 
     uint32_t token = tokenizer_lookup(t, text, length);
     if (token != TOKEN_NONE)
         return token;
-    for (int byte = 0; byte < 256 && length <= 2; byte++) {
+    for (int byte = 0; byte < 256 && length <= 2 && t->kind == TOKENIZER_BPE; byte++) {
         uint8_t spelling[2];
         uint32_t bytes = utf8_write_short(tokenizer_byte_code_point((uint8_t)byte), spelling);
         if (bytes == length && memcmp(spelling, text, length) == 0)
@@ -81,11 +81,13 @@ int bpe_read(struct tokenizer *t, const struct gguf_file *file, struct hill_why 
 {
     struct gguf_string pre = {"", 0};
     gguf_get_string(file, "tokenizer.ggml.pre", &pre);
-    int rc = pre_tokenizer_open(&t->pre, pre, why);
-    if (rc)
-        return rc;
-    t->ignore_merges = pre_tokenizer_ignores_merges(t->pre);
-    t->add_bos = pre_tokenizer_adds_bos(t->pre);
+    if (t->kind == TOKENIZER_BPE) {
+        int rc = pre_tokenizer_open(&t->pre, pre, why);
+        if (rc)
+            return rc;
+        t->ignore_merges = pre_tokenizer_ignores_merges(t->pre);
+        t->add_bos = pre_tokenizer_adds_bos(t->pre);
+    }
     const struct gguf_value *merges = gguf_find(file, "tokenizer.ggml.merges");
     if (merges &&
         (merges->type != GGUF_ARRAY || (merges->item_type != GGUF_STRING && merges->count > 0)))
@@ -156,4 +158,49 @@ void bpe_encode(const struct tokenizer *t, const uint8_t *text, uint64_t length,
     for (uint64_t i = 0; !list->error && i < cuts.count; start = cuts.ends[i++])
         encode_word(t, text + start, cuts.ends[i] - start, scratch, list);
     free(cuts.ends);
+}
+
+/* ---- characters ----------------------------------------------------------------------------- */
+
+/* Lines and runs of line feeds do not merge with each other; such a run that is a token is taken
+ * whole, as the model's normalizer has it. */
+static void encode_line(const struct tokenizer *t, const uint8_t *text, uint64_t start,
+                        uint64_t end, struct merge_scratch *scratch, struct token_list *list)
+{
+    uint32_t whole =
+        text[start] == '\n' ? tokenizer_lookup(t, text + start, end - start) : TOKEN_NONE;
+    if (whole != TOKEN_NONE) {
+        token_list_add(list, whole);
+        return;
+    }
+    scratch->n_symbols = 0;
+    int rc = tokenizer_add_characters(t, text, start, end, scratch);
+    if (!rc)
+        rc = merge_run(t, text, scratch, lookup_pair);
+    if (rc)
+        list->error = rc;
+    for (uint64_t i = 0; !rc && i < scratch->n_symbols; i++) {
+        const struct symbol *symbol = &scratch->symbols[i];
+        if (symbol->length && symbol->id != TOKEN_NONE)
+            token_list_add(list, symbol->id);
+        else
+            for (uint32_t byte = 0; byte < symbol->length; byte++)
+                tokenizer_add_byte(t, text[symbol->offset + byte], list);
+    }
+}
+
+void chars_encode(const struct tokenizer *t, const uint8_t *text, uint64_t length,
+                  struct merge_scratch *scratch, struct token_list *list)
+{
+    uint64_t escaped_length = 0, end;
+    uint8_t *escaped = tokenizer_escape_spaces(text, length, false, &escaped_length);
+    if (!escaped)
+        list->error = HILL_E_NOMEM;
+    for (uint64_t start = 0; !list->error && start < escaped_length; start = end) {
+        bool feeds = escaped[start] == '\n';
+        for (end = start + 1; end < escaped_length && (escaped[end] == '\n') == feeds;)
+            end++;
+        encode_line(t, escaped, start, end, scratch, list);
+    }
+    free(escaped);
 }

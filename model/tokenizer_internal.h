@@ -16,7 +16,11 @@
 #include "model/bytes_map.h"
 #include "model/tokenizer.h"
 
-enum tokenizer_kind { TOKENIZER_SPM, TOKENIZER_BPE };
+enum tokenizer_kind {
+    TOKENIZER_SPM,   /* scores decide merges */
+    TOKENIZER_BPE,   /* ranked merges of bytes within pre-tokens */
+    TOKENIZER_CHARS, /* ranked merges of characters within lines; spaces and bytes as in SPM */
+};
 
 /* tokenizer.ggml.token_type */
 enum token_type {
@@ -34,7 +38,8 @@ struct token {
     struct gguf_string piece; /* the bytes it stands for */
     float score;
     uint8_t type;
-    bool ends; /* generation stops at it */
+    bool ends;         /* generation stops at it */
+    bool strips_right; /* white space behind it in the text belongs to it */
 };
 
 /* The marks (control, unknown and user-defined tokens) of one length, found by their first byte,
@@ -65,11 +70,11 @@ struct tokenizer {
     struct mark_length *mark_lengths; /* longest first */
     uint64_t n_mark_lengths;
     uint32_t byte_symbols[256]; /* the token of a byte, or n_tokens + byte: there is none */
-    /* byte-level BPE only */
+    /* ranked merges only */
     bool ignore_merges; /* a pre-token that is a token is taken whole */
     struct bpe_merge *merges;
-    struct bytes_map by_pair; /* pair -> index into merges */
-    struct pre_tokenizer *pre;
+    struct bytes_map by_pair;  /* pair -> index into merges */
+    struct pre_tokenizer *pre; /* of bytes only */
 };
 
 /* A growing list of token ids; failed stays set once memory ran out. */
@@ -79,7 +84,9 @@ struct token_list {
     int error;
 };
 
-void token_list_add(struct token_list *list, uint32_t token);
+void token_list_add(struct token_list *list, uint32_t token); /* token_list.c */
+
+struct merge_scratch;
 
 /* ---- tokenizer_vocab.c ---- */
 
@@ -90,6 +97,13 @@ uint32_t tokenizer_lookup(const struct tokenizer *t, const void *text, uint64_t 
 void tokenizer_add_byte(const struct tokenizer *t, uint8_t byte, struct token_list *list);
 /* GPT-2's printable stand-in of each byte: a code point below U+0200. */
 uint32_t tokenizer_byte_code_point(uint8_t byte);
+/* The text with its spaces as U+2581, and one before it when asked; malloc'ed, NULL: no memory. */
+uint8_t *tokenizer_escape_spaces(const uint8_t *text, uint64_t length, bool space_prefix,
+                                 uint64_t *escaped_length);
+/* Characters of the text as symbols behind those that are there; a byte of no character is one. A
+ * symbol's id is its token, or TOKEN_NONE. 0 or HILL_E_NOMEM. */
+int tokenizer_add_characters(const struct tokenizer *t, const uint8_t *text, uint64_t start,
+                             uint64_t end, struct merge_scratch *scratch);
 
 /* ---- tokenizer_merge.c ---- */
 
@@ -128,8 +142,8 @@ int merge_run(const struct tokenizer *t, const uint8_t *text, struct merge_scrat
 
 /* ---- tokenizer_marks.c ---- */
 
-/* Fill mark_lengths from the tokens' types. 0 or HILL_E_NOMEM. */
-int tokenizer_collect_marks(struct tokenizer *t);
+/* Fill mark_lengths from the tokens' types, strips_right from what is known of the model. 0 or HILL_E_NOMEM. */
+int tokenizer_collect_marks(struct tokenizer *t, const struct gguf_file *file);
 
 /* A prompt as one text; ends[i] is where piece i ends, kinds[i] its kind. */
 struct marked_text {
@@ -155,10 +169,13 @@ void spm_encode(const struct tokenizer *t, const uint8_t *text, uint64_t length,
 int bpe_read(struct tokenizer *t, const struct gguf_file *file, struct hill_why *why);
 void bpe_encode(const struct tokenizer *t, const uint8_t *text, uint64_t length,
                 struct merge_scratch *scratch, struct token_list *list);
+void chars_encode(const struct tokenizer *t, const uint8_t *text, uint64_t length,
+                  struct merge_scratch *scratch, struct token_list *list);
 
 /* ---- tokenizer_pre.c ---- */
 
-/* name: tokenizer.ggml.pre. An unknown one gives gpt-2's patterns and a warning in why. */
+/* name: tokenizer.ggml.pre. Empty: the default patterns and a warning in why. An unknown one:
+ * HILL_E_UNSUPPORTED. */
 int pre_tokenizer_open(struct pre_tokenizer **out, struct gguf_string name, struct hill_why *why);
 void pre_tokenizer_close(struct pre_tokenizer *pre);
 bool pre_tokenizer_ignores_merges(const struct pre_tokenizer *pre);

@@ -25,7 +25,25 @@ static int longer_first(const void *a, const void *b)
     return left < right ? 1 : left > right ? -1 : 0;
 }
 
-int tokenizer_collect_marks(struct tokenizer *t)
+/* Phi 3's tokenizer.json lets the white space behind its marks be part of them; GGUF files do not
+ * say so. */
+static void set_strips(struct tokenizer *t, const struct gguf_file *file)
+{
+    struct gguf_string arch;
+    if (t->kind != TOKENIZER_SPM || !gguf_get_string(file, "general.architecture", &arch) ||
+        arch.length != 4 || memcmp(arch.data, "phi3", 4) != 0)
+        return;
+    static const char *const keep[] = {"<unk>", "<s>", "<|endoftext|>"};
+    for (uint32_t i = 0; i < t->n_tokens; i++)
+        t->tokens[i].strips_right = is_mark(&t->tokens[i]);
+    for (unsigned i = 0; i < sizeof keep / sizeof keep[0]; i++) {
+        uint32_t token = tokenizer_lookup(t, keep[i], strlen(keep[i]));
+        if (token != TOKEN_NONE)
+            t->tokens[token].strips_right = false;
+    }
+}
+
+int tokenizer_collect_marks(struct tokenizer *t, const struct gguf_file *file)
 {
     uint64_t count = 0, kept = 0;
     for (uint32_t i = 0; i < t->n_tokens; i++)
@@ -41,6 +59,7 @@ int tokenizer_collect_marks(struct tokenizer *t)
         lengths[kept].length = token->text.length;
         lengths[kept++].first_bytes[first / 64] = UINT64_C(1) << first % 64;
     }
+    set_strips(t, file);
     qsort(lengths, kept, sizeof *lengths, longer_first);
     for (uint64_t i = 0; i < kept; i++) {
         struct mark_length *last = t->n_mark_lengths ? &lengths[t->n_mark_lengths - 1] : NULL;
@@ -121,6 +140,11 @@ static uint32_t find_mark(const struct cutter *c, const struct mark_length *whic
     return TOKEN_NONE;
 }
 
+static bool is_space(uint8_t byte)
+{
+    return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
 /* Cut marks of mark_lengths[level...] out of start..end. It recurses only behind a match, so at most
  * as deep as different lengths fit into the text together. */
 static void cut_from(const struct cutter *c, uint64_t start, uint64_t end, uint64_t level)
@@ -132,7 +156,11 @@ static void cut_from(const struct cutter *c, uint64_t start, uint64_t end, uint6
         while ((token = find_mark(c, which, &at, end)) != TOKEN_NONE) {
             cut_from(c, start, at, level + 1);
             c->sink->mark(c->sink->context, token);
-            start = at += which->length;
+            at += which->length;
+            if (c->t->tokens[token].strips_right)
+                while (at < end && is_space(c->text->text[at]))
+                    at++;
+            start = at;
         }
     }
     c->sink->plain(c->sink->context, c->text->text + start, end - start);

@@ -25,11 +25,42 @@
 #define OTHER       " ?[^" WHITE "\\p{L}\\p{N}]+"
 #define GPT2        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|" TAIL
 #define CONTRACTION "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
-#define LLAMA3_LIKE(number)                                                                        \
-    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" number "|" OTHER "[\\r\\n]*|" S "*[\\r\\n]+"     \
-                "|" TAIL
+#define AFTER_WORD  OTHER "[\\r\\n]*|" S "*[\\r\\n]+|" TAIL
+/* words: what letters are to the family, with what may stand before them */
+#define LLAMA3_LIKE(words, number) CONTRACTION "|" words "|" number "|" AFTER_WORD
+#define WORD                       "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
+/* letters with their case: a word breaks where a small one is followed by a capital */
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED_WORDS(tail)                                                                          \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" tail "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER    \
+    "*" tail
+#define AFTER_CASED   OTHER "[\\r\\n/]*|" S "*[\\r\\n]+|" TAIL
+#define DEEPSEEK_CJK  "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
+#define DEEPSEEK3_CJK "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
+/* the list of cased letters that DeepSeek LLM's tokenizer.json spells out */
+#define DEEPSEEK_CASED                                                                             \
+    "A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}"                 \
+    "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}"                          \
+    "\\x{37b}-\\x{37d}\\x{37f}\\x{386}\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}"                  \
+    "\\x{3a3}-\\x{3f5}\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}"                         \
+    "\\x{10a0}-\\x{10c5}\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}"                 \
+    "\\x{1cbd}-\\x{1cbf}\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}"                 \
+    "\\x{1e00}-\\x{1f15}\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}"                 \
+    "\\x{1f50}-\\x{1f57}\\x{1f59}\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}"                            \
+    "\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}\\x{1fc2}-\\x{1fc4}"                           \
+    "\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}\\x{1fe0}-\\x{1fec}"                 \
+    "\\x{1ff2}-\\x{1ff4}\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}\\x{210a}-\\x{2113}"                  \
+    "\\x{2115}\\x{2119}-\\x{211d}\\x{2124}\\x{2126}\\x{2128}\\x{212a}-\\x{212d}"                   \
+    "\\x{212f}-\\x{2134}\\x{2139}\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}\\x{214e}"                  \
+    "\\x{2183}\\x{2184}\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}"                  \
+    "\\x{2cf2}\\x{2cf3}\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}"                  \
+    "\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}"                 \
+    "\\x{fb13}-\\x{fb17}\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}"               \
+    "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}"                              \
+    "\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}"
 
-enum { MOST_PATTERNS = 4 };
+enum { MOST_PATTERNS = 6 };
 
 struct family {
     const char *patterns[MOST_PATTERNS];
@@ -40,9 +71,17 @@ enum {
     FAMILY_DEFAULT,
     FAMILY_GPT2,
     FAMILY_DIGITS,
+    FAMILY_FALCON,
     FAMILY_LLAMA3,
     FAMILY_LLAMA3_PLAIN,
-    FAMILY_QWEN2
+    FAMILY_LLAMA3_WHOLE,
+    FAMILY_QWEN2,
+    FAMILY_QWEN35,
+    FAMILY_TEKKEN,
+    FAMILY_GPT4O,
+    FAMILY_DEEPSEEK_LLM,
+    FAMILY_DEEPSEEK_CODER,
+    FAMILY_DEEPSEEK3,
 };
 
 /* Sources: the tokenizer.json of the models; "default" is llama.cpp's for files that name none. */
@@ -50,9 +89,33 @@ static const struct family families[] = {
     [FAMILY_DEFAULT] = {{"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
     [FAMILY_GPT2] = {{GPT2}, false, false},
     [FAMILY_DIGITS] = {{"\\p{N}", GPT2}, false, false},
-    [FAMILY_LLAMA3] = {{LLAMA3_LIKE("\\p{N}{1,3}")}, true, true},
-    [FAMILY_LLAMA3_PLAIN] = {{LLAMA3_LIKE("\\p{N}{1,3}")}, false, false},
-    [FAMILY_QWEN2] = {{LLAMA3_LIKE("\\p{N}")}, false, false},
+    [FAMILY_FALCON] = {{"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"}, false, false},
+    [FAMILY_LLAMA3] = {{LLAMA3_LIKE(WORD, "\\p{N}{1,3}")}, true, true},
+    [FAMILY_LLAMA3_PLAIN] = {{LLAMA3_LIKE(WORD, "\\p{N}{1,3}")}, false, false},
+    [FAMILY_LLAMA3_WHOLE] = {{LLAMA3_LIKE(WORD, "\\p{N}{1,3}")}, true, false},
+    [FAMILY_QWEN2] = {{LLAMA3_LIKE(WORD, "\\p{N}")}, false, false},
+    [FAMILY_QWEN35] = {{CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WHITE
+                                    "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" S "*[\\r\\n]+|" TAIL},
+                       false,
+                       false},
+    [FAMILY_TEKKEN] = {{CASED_WORDS("") "|\\p{N}|" AFTER_CASED}, true, true},
+    [FAMILY_GPT4O] = {{CASED_WORDS("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" AFTER_CASED},
+                      false,
+                      false},
+    [FAMILY_DEEPSEEK_LLM] = {{"[\\r\\n]", S "?[" DEEPSEEK_CASED "]+",
+                              S "?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}"
+                                "\\x{3000}-\\x{3002}]+",
+                              S "+\\z", DEEPSEEK_CJK, "\\p{N}+"},
+                             false,
+                             false},
+    [FAMILY_DEEPSEEK_CODER] = {{"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", DEEPSEEK_CJK, "\\p{N}"},
+                               false,
+                               false},
+    [FAMILY_DEEPSEEK3] = {{"\\p{N}{1,3}", DEEPSEEK3_CJK,
+                           "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+                           "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" S "*[\\r\\n]+|" TAIL},
+                          false,
+                          false},
 };
 
 static const struct {
@@ -60,7 +123,6 @@ static const struct {
     int family;
 } names[] = {
     {"default", FAMILY_DEFAULT},
-    {"", FAMILY_DEFAULT},
     {"gpt-2", FAMILY_GPT2},
     {"gpt2", FAMILY_GPT2},
     {"phi-2", FAMILY_GPT2},
@@ -69,6 +131,11 @@ static const struct {
     {"jais", FAMILY_GPT2},
     {"roberta-bpe", FAMILY_GPT2},
     {"gigachat", FAMILY_GPT2},
+    {"exaone4", FAMILY_GPT2},
+    {"a.x-4.0", FAMILY_GPT2},
+    {"mellum", FAMILY_GPT2},
+    {"trillion", FAMILY_GPT2},
+    {"granite-docling", FAMILY_GPT2},
     {"starcoder", FAMILY_DIGITS},
     {"refact", FAMILY_DIGITS},
     {"command-r", FAMILY_DIGITS},
@@ -76,17 +143,34 @@ static const struct {
     {"codeshell", FAMILY_DIGITS},
     {"exaone", FAMILY_DIGITS},
     {"minerva-7b", FAMILY_DIGITS},
+    {"falcon", FAMILY_FALCON},
     {"llama-bpe", FAMILY_LLAMA3},
     {"llama3", FAMILY_LLAMA3},
     {"llama-v3", FAMILY_LLAMA3},
     {"falcon3", FAMILY_LLAMA3},
+    {"falcon-h1", FAMILY_LLAMA3},
+    {"pixtral", FAMILY_LLAMA3},
+    {"midm-2.0", FAMILY_LLAMA3},
+    {"lfm2", FAMILY_LLAMA3},
     {"dbrx", FAMILY_LLAMA3_PLAIN},
     {"smaug-bpe", FAMILY_LLAMA3_PLAIN},
     {"chatglm-bpe", FAMILY_LLAMA3_PLAIN},
+    {"glm4", FAMILY_LLAMA3_WHOLE},
     {"qwen2", FAMILY_QWEN2},
     {"stablelm2", FAMILY_QWEN2},
     {"deepseek-r1-qwen", FAMILY_QWEN2},
     {"megrez", FAMILY_QWEN2},
+    {"hunyuan", FAMILY_QWEN2},
+    {"grok-2", FAMILY_QWEN2},
+    {"qwen35", FAMILY_QWEN35},
+    {"tekken", FAMILY_TEKKEN},
+    {"gpt-4o", FAMILY_GPT4O},
+    {"llama4", FAMILY_GPT4O},
+    {"kanana2", FAMILY_GPT4O},
+    {"deepseek-llm", FAMILY_DEEPSEEK_LLM},
+    {"deepseek-coder", FAMILY_DEEPSEEK_CODER},
+    {"deepseek-v3", FAMILY_DEEPSEEK3},
+    {"hunyuan-dense", FAMILY_DEEPSEEK3},
 };
 
 struct pre_tokenizer {
@@ -127,27 +211,28 @@ static int compile(struct pre_tokenizer *pre, struct hill_why *why)
 
 int pre_tokenizer_open(struct pre_tokenizer **out, struct gguf_string name, struct hill_why *why)
 {
+    char word[48] = "";
+    for (uint64_t i = 0; i < name.length && i < sizeof word - 1; i++)
+        word[i] = name.data[i] >= ' ' && name.data[i] <= '~' ? name.data[i] : '?';
+    const struct family *family = name.length ? find_family(name) : &families[FAMILY_DEFAULT];
+    if (!family)
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "the pre-tokenizer '%s' (tokenizer.ggml.pre) is unknown: it would have to "
+                         "be guessed how the model cuts its text",
+                         word);
     struct pre_tokenizer *pre = calloc(1, sizeof *pre);
     if (!pre)
         return hill_fail(why, HILL_E_NOMEM, "no memory for the pre-tokenizer");
-    pre->family = find_family(name);
-    bool known = pre->family != NULL;
-    if (!known)
-        pre->family = &families[FAMILY_GPT2];
+    pre->family = family;
     int rc = compile(pre, why);
     if (rc) {
         pre_tokenizer_close(pre);
         return rc;
     }
-    if (!known) {
-        char word[48] = "";
-        for (uint64_t i = 0; i < name.length && i < sizeof word - 1; i++)
-            word[i] = name.data[i] >= ' ' && name.data[i] <= '~' ? name.data[i] : '?';
+    if (!name.length)
         hill_fail(why, 0,
-                  "pre-tokenizer '%s' is unknown, gpt-2's is used: the text may be cut into "
-                  "other tokens than the model was trained on",
-                  word);
-    }
+                  "the model names no pre-tokenizer (tokenizer.ggml.pre), as old files do: the "
+                  "default one is used");
     *out = pre;
     return 0;
 }

@@ -22,9 +22,8 @@ static bool lookup_text(const struct tokenizer *t, const uint8_t *text, const st
     return true;
 }
 
-/* The text with its spaces respelt, malloc'ed. */
-static uint8_t *escape(const uint8_t *text, uint64_t length, bool space_prefix,
-                       uint64_t *escaped_length)
+uint8_t *tokenizer_escape_spaces(const uint8_t *text, uint64_t length, bool space_prefix,
+                                 uint64_t *escaped_length)
 {
     uint64_t spaces = space_prefix;
     for (uint64_t i = 0; i < length; i++)
@@ -44,6 +43,22 @@ static uint8_t *escape(const uint8_t *text, uint64_t length, bool space_prefix,
     return escaped;
 }
 
+int tokenizer_add_characters(const struct tokenizer *t, const uint8_t *text, uint64_t start,
+                             uint64_t end, struct merge_scratch *scratch)
+{
+    int rc = 0;
+    for (uint64_t at = start; !rc && at < end;) {
+        /* a byte of no character stands alone; llama.cpp lets its announced length swallow what
+         * follows, a space's spelling included, which then does not come back as a space */
+        uint32_t bytes = utf8_char_bytes(text + at, end - at);
+        if (bytes == 0)
+            bytes = 1;
+        rc = merge_add_symbol(scratch, (uint32_t)at, bytes, tokenizer_lookup(t, text + at, bytes));
+        at += bytes;
+    }
+    return rc;
+}
+
 static void add_symbol_tokens(const struct tokenizer *t, const uint8_t *text,
                               const struct symbol *symbol, struct token_list *list)
 {
@@ -60,18 +75,11 @@ void spm_encode(const struct tokenizer *t, const uint8_t *text, uint64_t length,
                 struct merge_scratch *scratch, struct token_list *list)
 {
     uint64_t escaped_length = 0;
-    uint8_t *escaped = escape(text, length, space_prefix, &escaped_length);
+    uint8_t *escaped = tokenizer_escape_spaces(text, length, space_prefix, &escaped_length);
     int rc = escaped ? 0 : HILL_E_NOMEM;
     scratch->n_symbols = 0;
-    for (uint64_t at = 0; !rc && at < escaped_length;) {
-        /* a byte of no character stands alone; llama.cpp lets its announced length swallow what
-         * follows, a space's spelling included, which then does not come back as a space */
-        uint32_t bytes = utf8_char_bytes(escaped + at, escaped_length - at);
-        if (bytes == 0)
-            bytes = 1;
-        rc = merge_add_symbol(scratch, (uint32_t)at, bytes, TOKEN_NONE);
-        at += bytes;
-    }
+    if (!rc)
+        rc = tokenizer_add_characters(t, escaped, 0, escaped_length, scratch);
     if (!rc)
         rc = merge_run(t, escaped, scratch, lookup_text);
     for (uint64_t i = 0; !rc && i < scratch->n_symbols; i++)

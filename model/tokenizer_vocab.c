@@ -97,8 +97,8 @@ static uint64_t write_piece(const struct tokenizer *t, const struct token *token
     int byte;
     switch (token->type) {
     case TOKEN_NORMAL:
-        return t->kind == TOKENIZER_SPM ? decode_spm(token->text, out)
-                                        : decode_bpe(token->text, out);
+        return t->kind == TOKENIZER_BPE ? decode_bpe(token->text, out)
+                                        : decode_spm(token->text, out);
     case TOKEN_USER_DEFINED:
         memcpy(out, token->text.data, token->text.length);
         return token->text.length;
@@ -112,6 +112,11 @@ static uint64_t write_piece(const struct tokenizer *t, const struct token *token
         return 0;
     }
 }
+
+/* <|fim_begin|> with U+FF5C and U+2581 */
+#define DEEPSEEK_GAP(word)                                                                         \
+    "<\xEF\xBD\x9C"                                                                                \
+    "fim\xE2\x96\x81" word "\xEF\xBD\x9C>"
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
@@ -174,17 +179,44 @@ static int read_texts(struct tokenizer *t, const struct gguf_value *array, struc
     return 0;
 }
 
-/* Tokens that end a turn by their text; they are control tokens even where the file says otherwise.
- */
-static void mark_ends(struct tokenizer *t)
+/* Tokens that end a turn, and those around a gap to fill, by their text: control tokens, also where
+ * the file says otherwise. */
+static const struct {
+    const char *text;
+    bool ends;
+} control_texts[] = {
+    {"<|eot_id|>", true},
+    {"<|im_end|>", true},
+    {"<|end|>", true},
+    {"<end_of_turn>", true},
+    {"<|endoftext|>", true},
+    {"<|eom_id|>", true},
+    {"<EOT>", true},
+    {"<|end_of_text|>", true},
+    {"<turn|>", true},
+    {"</s>", true},
+    {"<|tool_response>", true},
+    {"<|fim_prefix|>", false},
+    {"<|fim_suffix|>", false},
+    {"<|fim_middle|>", false},
+    {"<fim_prefix>", false},
+    {"<fim_suffix>", false},
+    {"<fim_middle>", false},
+    {DEEPSEEK_GAP("begin"), false},
+    {DEEPSEEK_GAP("hole"), false},
+    {DEEPSEEK_GAP("end"), false},
+};
+
+static void mark_controls(struct tokenizer *t)
 {
-    static const char *const texts[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>", "<end_of_turn>",
-                                        "<|endoftext|>", "<|eom_id|>", "<EOT>"};
-    for (unsigned i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        uint32_t token = tokenizer_lookup(t, texts[i], strlen(texts[i]));
-        if (token == TOKEN_NONE)
+    for (unsigned i = 0; i < sizeof control_texts / sizeof control_texts[0]; i++) {
+        const char *text = control_texts[i].text;
+        uint32_t token = tokenizer_lookup(t, text, strlen(text));
+        /* in Gemma's vocabulary </s> is a tag of HTML */
+        if (token == TOKEN_NONE ||
+            (strcmp(text, "</s>") == 0 && t->tokens[token].type == TOKEN_NORMAL))
             continue;
-        t->tokens[token].ends = true;
+        t->tokens[token].ends = control_texts[i].ends;
         t->tokens[token].type = TOKEN_CONTROL;
     }
 }
@@ -193,7 +225,7 @@ static void find_byte_symbols(struct tokenizer *t)
 {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t token;
-        if (t->kind == TOKENIZER_SPM) {
+        if (t->kind != TOKENIZER_BPE) {
             char text[8];
             uint8_t raw = (uint8_t)byte;
             snprintf(text, sizeof text, "<0x%02X>", byte);
@@ -204,6 +236,9 @@ static void find_byte_symbols(struct tokenizer *t)
             uint8_t spelling[2];
             uint32_t bytes = utf8_write_short(tokenizer_byte_code_point((uint8_t)byte), spelling);
             token = tokenizer_lookup(t, spelling, bytes);
+            /* DeepSeek's letters of U+00C0 and on, spelt as bytes that UTF-8 never has */
+            if (token != TOKEN_NONE && t->tokens[token].type == TOKEN_USER_DEFINED)
+                token = TOKEN_NONE;
         }
         t->byte_symbols[byte] = token != TOKEN_NONE ? token : t->n_tokens + byte;
     }
@@ -237,7 +272,7 @@ int tokenizer_read_vocab(struct tokenizer *t, const struct gguf_file *file, stru
         rc = read_scores_and_types(t, file, why);
     if (rc)
         return rc;
-    mark_ends(t);
+    mark_controls(t);
     find_byte_symbols(t);
     write_pieces(t);
     return 0;

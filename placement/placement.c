@@ -1,8 +1,9 @@
 /*
  * placement/placement.c - the common part of all placements: see placement.h.
  *
- * Tiers change here alone, so that capacity, balance and statistics are right whatever a placement
- * does. Who calls it: see placement.h. Concurrency: one thread per placement. Failure: codes.
+ * Tiers change here and in placement_tiers.c alone, so that capacity, balance and statistics are
+ * right whatever a placement does. Who calls it: see placement.h. Concurrency: one thread per
+ * placement. Failure: codes.
  */
 #include "placement/placement_internal.h"
 
@@ -122,51 +123,6 @@ uint64_t placement_live_bytes(uint32_t n_layers, uint32_t max_tokens)
 }
 
 /* ---- moves -------------------------------------------------------------------------------- */
-
-static int note(struct placement_list *list, uint32_t position)
-{
-    if (list->count == list->room) {
-        uint32_t room = list->room ? list->room * 2 : 16;
-        uint32_t *items = realloc(list->items, room * sizeof *items);
-        if (items == NULL)
-            return HILL_E_NOMEM;
-        list->items = items;
-        list->room = room;
-    }
-    list->items[list->count++] = position;
-    return 0;
-}
-
-int placement_promote(struct placement *p, uint32_t position)
-{
-    int rc = note(&p->promoted, position);
-    if (rc)
-        return rc;
-    p->hot[position] = true;
-    p->n_hot++;
-    p->stats.promoted++;
-    /* a cold token's last move, if any, was down */
-    if (p->moved[position] && p->step - p->moved[position] <= PLACEMENT_BOUNCE_STEPS)
-        p->stats.bounced++;
-    p->moved[position] = p->step;
-    if (p->ops->enter && !placement_is_forced(p, position))
-        p->ops->enter(p, position);
-    return 0;
-}
-
-int placement_demote(struct placement *p, uint32_t position)
-{
-    int rc = note(&p->demoted, position);
-    if (rc)
-        return rc;
-    if (p->ops->leave && !placement_is_forced(p, position))
-        p->ops->leave(p, position);
-    p->hot[position] = false;
-    p->n_hot--;
-    p->stats.demoted++;
-    p->moved[position] = p->step;
-    return 0;
-}
 
 static void clear_moves(struct placement *p)
 {

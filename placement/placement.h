@@ -7,11 +7,13 @@
  *     lru     every selected cold token comes up, the least recently selected goes down
  *     lfu     the same, the least often selected goes down
  *     bkp     bidirectional KV pools (paper, 4.2): newest tokens pinned, aged hit counts, swaps
- * that must pay (placement_bkp.c) belady  offline: the furthest next use goes down, and what is needed
- * later than that is not brought up (bypass): the most hits that any placement can have that brings up
- * only what a query has just selected Rules that hold for all: the forced tokens (first `sinks`,
- * newest `window`) are hot; at most `capacity` tokens are hot; new tokens start hot; a step
- * promotes and demotes equal volumes unless there is free room, and promotes at most `rate` tokens.
+ *             that must pay (placement_bkp.c)
+ *     belady  offline: the furthest next use goes down, and what is needed later than that is not
+ *             brought up (bypass): the most hits that any placement can have that brings up only
+ *             what a query has just selected
+ * Rules that hold for all: the forced tokens (first `sinks`, newest `window`) are hot; at most
+ * `capacity` tokens are hot; new tokens start hot; a step promotes and demotes equal volumes unless
+ * there is free room, and promotes at most `rate` tokens.
  * The order of calls for one query is placement_append (the query's new tokens), placement_step (what it
  * selected). Hits are counted against the placement before the step's moves. Who calls it: the
  * scorer after each query; hill-kvtrace, bench. Concurrency: one thread per placement. Ownership: the

@@ -1,9 +1,11 @@
 /*
- * placement/placement_internal.h - what the placements share: the table of tiers, and how they change it.
+ * placement/placement_internal.h - what the placements share: the table of tiers, and how they
+ * change it.
  *
- * The common part (placement.c) owns tiers, counts and statistics and calls the operations; a placement
- * changes tiers through placement_promote and placement_demote alone. "In play" is a hot token that is
- * not forced: only those can be demoted. Who calls it: the files of this folder.
+ * The common part (placement.c) owns tiers, counts and statistics and calls the operations; a
+ * placement changes tiers through placement_promote and placement_demote (placement_tiers.c) alone.
+ * "In play" is a hot token that is not forced: only those can be demoted. Who calls it: the files of
+ * this folder.
  */
 #ifndef HILL_PLACEMENT_PLACEMENT_INTERNAL_H
 #define HILL_PLACEMENT_PLACEMENT_INTERNAL_H

@@ -5,9 +5,10 @@
  *     superblock   4 KiB   magic, version, fingerprint, geometry, layout, generation, checksum
  *     directory    n_stripes records: owner (sequence, layer), order within its owner,
  *                  valid bitmap, positions, entry checksums
- *     digests      n_stripes stripes: [S / 16] groups (kv/group.h), padded to 4 KiB; or, in a pool
- * of keys (key_bytes > 0), keys [S][key_bytes], padded to 4 KiB, instead entries      n_stripes
- * stripes: FP16 entries [S][entry bytes], packed back to back, padded to 4 KiB
+ *     digests      n_stripes stripes: [S / 16] groups (kv/group.h), padded to 4 KiB; in a pool
+ *                  of keys (key_bytes > 0) instead: keys [S][key_bytes], padded to 4 KiB
+ *     entries      n_stripes stripes: FP16 entries [S][entry bytes], packed back to back,
+ *                  padded to 4 KiB
  *
  * A stripe is S = stripe_slots slots of one (sequence, layer); slot i's digest is token i of the
  * stripe's groups. Its digest part is about 1 MiB, so that consecutive stripes of a layer stream

@@ -3,8 +3,8 @@
  *
  * Segments (shm_segment_name with these `what`s), created by the coordinator for each epoch:
  *     "rings"    doorbells and the seven rings
- *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads
- * them) "hot"      hot pool and tables (owner: scorer), laid out by cpu_scorer alone; a GPU worker
+ *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads them)
+ *     "hot"      hot pool and tables (owner: scorer), laid out by cpu_scorer alone; a GPU worker
  *                whose device shares the host's memory reads entries in it, where SEQ_READY says
  * The coordinator's fresh segment is zeroed; the scorer, which takes part in every ring, lays the
  * rings out (layout_init); the others wait until the rings' magic appears (layout_open).

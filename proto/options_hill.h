@@ -1,6 +1,6 @@
 /*
- * proto/options_hill.h - HillInfer's own options, one table for all programs (contract.md
- * "Options").
+ * proto/options_hill.h - HillInfer's own options, one table for all programs
+ * (docs/interface.md, "Options").
  *
  * What: the pipeline's options (coordinator; foreign to hillctl but for the run folder) and those
  * of one request (hillctl; foreign to the coordinator), and structs with their checked values.

@@ -1,5 +1,6 @@
 /*
- * proto/records.h - the records of the data plane (architecture 2), as they lie in the rings.
+ * proto/records.h - the records of the data plane, as they lie in the rings; who answers what:
+ * docs/decode-step.md.
  *
  * Every record starts with struct record_header. All numbers little endian, fixed width; arrays
  * follow the struct at the offsets named. A receiver checks epoch, ids and every count against the
@@ -9,9 +10,8 @@
  *   to N first), READS_DONE, READ;
  * - selection, scorer to GPU worker: SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer
  *   to SEQ_END), ENTRIES or MASS (answers to READ);
- * - command, scorer to agent: AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent,
- * ordered;
- * - background, scorer to agent: DEMOTE, FETCH (of a promotion);
+ * - command, scorer to agent: AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent, ordered;
+ * - background, scorer to agent: DEMOTE;
  * - score, agent to scorer: SCORE_BLOCK;
  * - completion, agent to scorer: COMPLETION, one for every command.
  */

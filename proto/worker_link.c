@@ -128,7 +128,7 @@ static void take_incoming(struct worker_link *link)
             stop(link, "coordinator asked for it");
             continue;
         }
-        if (worker_trace_take(link, link->role, message))
+        if (worker_trace_take(link, worker_link_send, link->role, message))
             continue;
         if (worker_link_give(link, message)) {
             stop(link, "out of memory");

@@ -18,7 +18,8 @@ static void switch_off(void)
 }
 
 /* Everything that is unread, as one message. */
-static void answer(struct worker_link *link, Hill__Role role, uint32_t serial, int code)
+static void answer(struct worker_link *link, worker_trace_send *send, Hill__Role role,
+                   uint32_t serial, int code)
 {
     Hill__TraceAnswer body = HILL__TRACE_ANSWER__INIT;
     Hill__Message message = HILL__MESSAGE__INIT;
@@ -34,12 +35,13 @@ static void answer(struct worker_link *link, Hill__Role role, uint32_t serial, i
     body.code = code ? code : events ? 0 : HILL_E_NOMEM;
     message.body_case = HILL__MESSAGE__BODY_TRACE_ANSWER;
     message.trace_answer = &body;
-    if (worker_link_send(link, &message))
+    if (send(link, &message))
         log_warn("stage events were not sent: out of memory");
     free(events);
 }
 
-bool worker_trace_take(struct worker_link *link, Hill__Role role, Hill__Message *message)
+bool worker_trace_take(struct worker_link *link, worker_trace_send *send, Hill__Role role,
+                       Hill__Message *message)
 {
     if (message->body_case != HILL__MESSAGE__BODY_TRACE_REQUEST)
         return false;
@@ -51,7 +53,7 @@ bool worker_trace_take(struct worker_link *link, Hill__Role role, Hill__Message 
     } else {
         switch_off();
     }
-    answer(link, role, request->serial, code);
+    answer(link, send, role, request->serial, code);
     proto_free(message);
     return true;
 }

@@ -12,8 +12,12 @@
 
 #define WORKER_TRACE_LEASE_MS 5000
 
+/* worker_link_send, handed in so that calls go one way: from the link to here. */
+typedef int worker_trace_send(struct worker_link *link, const Hill__Message *message);
+
 /* Answer the message when it is a TraceRequest: true, and the message is freed. */
-bool worker_trace_take(struct worker_link *link, Hill__Role role, Hill__Message *message);
+bool worker_trace_take(struct worker_link *link, worker_trace_send *send, Hill__Role role,
+                       Hill__Message *message);
 
 /* Now and then: end what nobody asks for any more. */
 void worker_trace_tick(int64_t now_ns);

@@ -4,7 +4,7 @@
  * What: a header and `capacity` data bytes (a power of two). Indices are free-running uint32_t byte
  * counts. A record is a 16-byte header and a payload, padded to 16 bytes, never split at the end of
  * the data (a filler record covers the rest). Credits: the free bytes; a push that does not fit is
- * HILL_E_WOULD_BLOCK and never blocks; waiting is a separate call (the doorbell).
+ * HILL_E_WOULD_BLOCK and never blocks [I14]; waiting is a separate call (the doorbell).
  * Each end knows two doorbells: its own (it sleeps on it) and the peer's (it rings it). A producer
  * rings at each publish; a consumer gives bytes back silently unless the producer was refused room
  * since (`wanted`): most releases wake nobody, and a ring costs a needless wake-up of 10-20 us.

@@ -5,7 +5,7 @@
  * coordinator creates and unlinks segments and never touches a payload; workers attach by name.
  * Names: "hill-<run id>-<epoch>-<what>" (shm_segment_name); the run id is 16 hex digits derived
  * from the run folder, so that the next start in the same folder finds what a killed one left.
- * Invariants: no pointers in shared memory; magic is published last (release) and read first
+ * Invariants: no pointers in shared memory [I23]; magic is published last (release) and read first
  * (acquire); pages are really allocated at creation, so that a full /dev/shm is an error code and
  * never SIGBUS. Who calls it: all processes. Concurrency: calls on one struct by one thread.
  */

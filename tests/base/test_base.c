@@ -27,7 +27,7 @@
 static void every_code_has_words_and_an_exit_code(void **state)
 {
     (void)state;
-    /* the contract's exit codes, written down here once more */
+    /* the exit codes of docs/interface.md, written down here once more */
     static const int exits[] = {0, 100, 111, 111, 111, 111, 111, 1, 1, 111, 111, 1, 100, 1, 130, 1};
     for (int i = 0; i <= 15; i++) {
         assert_int_equal(hill_exit_code(-i), exits[i]);

@@ -2,14 +2,19 @@
  * Tests of coordinator/balance.[ch] against numbers worked by hand.
  *
  * Rates A: f_c = 8, f_s = 4, B_c = 16, B_s = 2, alpha = 1/4 (bytes per second; powers of two, so
- * that doubles are exact). CPU path, seconds per byte:  1/8 + (1/4)/16 = 8/64 + 1/64 = 9/64 CSD
- * path, seconds per byte:  1/4 + (1/4)/2  = 2/8  + 1/8  = 3/8 = 24/64 beta = (24/64) / (9/64) =
- * 8/3. Eq. 4: B_c f_c (B_s + alpha f_s) / (B_s f_s (B_c + alpha f_c)) = 16*8*(2+1) / (2*4*(16+2)) =
- * 384/144 = 8/3. Section 5.4: f_c (B_s B_c + alpha B_c f_s + alpha B_s f_s) / (B_s f_s (B_c + alpha
- * f_c)) = 8*(32 + 16 + 2) / (8*18) = 400/144 = 25/9. By the paths: CSD path with both links 1/4 +
- * (1/4)(1/2 + 1/16) = 16/64 + 9/64 = 25/64; 25/64 over 9/64 = 25/9. Rates B, the SmartSSD of the
- * design notes (GB/s): f_c = 20, f_s = 3.2, B_c = 25, B_s = 3, alpha = 0.2. Eq. 4: 25*20*(3 + 0.64)
- * / (3*3.2*(25 + 4)) = 500*3.64 / (9.6*29) = 1820/278.4 = 6.537356...
+ * that doubles are exact).
+ *     CPU path, seconds per byte:  1/8 + (1/4)/16 = 8/64 + 1/64 = 9/64
+ *     CSD path, seconds per byte:  1/4 + (1/4)/2  = 2/8  + 1/8  = 3/8 = 24/64
+ *     beta = (24/64) / (9/64) = 8/3
+ *     Eq. 4: B_c f_c (B_s + alpha f_s) / (B_s f_s (B_c + alpha f_c))
+ *          = 16*8*(2+1) / (2*4*(16+2)) = 384/144 = 8/3
+ *     Section 5.4: f_c (B_s B_c + alpha B_c f_s + alpha B_s f_s) / (B_s f_s (B_c + alpha f_c))
+ *          = 8*(32 + 16 + 2) / (8*18) = 400/144 = 25/9
+ *     By the paths: CSD path with both links 1/4 + (1/4)(1/2 + 1/16) = 16/64 + 9/64 = 25/64;
+ *          25/64 over 9/64 = 25/9
+ * Rates B, the SmartSSD of the paper's hardware (GB/s): f_c = 20, f_s = 3.2, B_c = 25, B_s = 3,
+ * alpha = 0.2.
+ *     Eq. 4: 25*20*(3 + 0.64) / (3*3.2*(25 + 4)) = 500*3.64 / (9.6*29) = 1820/278.4 = 6.537356...
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -15,8 +15,10 @@
 static const struct random_shape base_shape = RANDOM_SHAPE_SMALL(2);
 
 /* The largest difference beside the largest logit. K or V on the edge between two halves may round
- * either way: that, and F32 sums, is what the tolerance is for. */
-static void assert_near(const float *got, const double *want, uint32_t n, const char *what)
+ * either way: that, and F32 sums, is what the tolerance is for. Quantised weights are multiplied
+ * with activations of 8 bits, whose noise is about 1 % here; test_product has their exact bits. */
+static void assert_near(const float *got, const double *want, uint32_t n, bool quantised,
+                        const char *what)
 {
     double largest = 0, error = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -24,7 +26,7 @@ static void assert_near(const float *got, const double *want, uint32_t n, const 
         largest = fmax(largest, fabs(want[i]));
         error = fmax(error, fabs(got[i] - want[i]));
     }
-    if (!(error <= 3e-4 * largest))
+    if (!(error <= (quantised ? 0.05 : 3e-4) * largest))
         fail_msg("%s: off by %g of %g", what, error, largest);
 }
 
@@ -37,6 +39,7 @@ static void compare_with_reference(const struct random_shape *shape, uint32_t n,
     struct random_model m;
     struct reference reference;
     struct engine_run run;
+    bool quantised = block_format(shape->type)->bits > 0;
     random_model_make(&m, shape, seed);
     make_tokens(tokens, n + MORE, shape->n_vocab, seed);
     reference_init(&reference, &m, n + MORE);
@@ -45,11 +48,11 @@ static void compare_with_reference(const struct random_shape *shape, uint32_t n,
     struct engine *engine = make_engine(&m);
     run_init(&run, engine, batch, n + MORE);
     run_prefill(&run, tokens, n);
-    assert_near(run.logits, reference.logits, shape->n_vocab, "prefill");
+    assert_near(run.logits, reference.logits, shape->n_vocab, quantised, "prefill");
     for (uint32_t i = 0; i < MORE; i++) {
         reference_token(&reference, tokens[n + i], NULL);
         run_step(&run, tokens[n + i]);
-        assert_near(run.logits, reference.logits, shape->n_vocab, "decode");
+        assert_near(run.logits, reference.logits, shape->n_vocab, quantised, "decode");
     }
     run_finish(&run);
     engine_destroy(engine);
@@ -313,7 +316,7 @@ static void decode_continues_prefill(void **state)
         want[i] = run.logits[i];
     run_prefill(&run, tokens, 199);
     run_step(&run, tokens[199]);
-    assert_near(run.logits, want, m.hp.n_vocab, "decode after prefill");
+    assert_near(run.logits, want, m.hp.n_vocab, false, "decode after prefill");
     free(want);
     run_finish(&run);
     engine_destroy(engine);
@@ -353,7 +356,7 @@ static void selection_limits_attention(void **state)
     RUN_CHECK(engine_step_attend(engine, 0, 0, n_slots, slots, &why));
     RUN_CHECK(engine_step_run(engine, 0, &why));
     RUN_CHECK(engine_step_logits(engine, 0, run.logits, &why));
-    assert_near(run.logits, reference.logits, m.hp.n_vocab, "a third of the entries");
+    assert_near(run.logits, reference.logits, m.hp.n_vocab, false, "a third of the entries");
     free(entry);
     reference_free(&reference);
     run_finish(&run);

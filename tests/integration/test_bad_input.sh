@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Bad input: one clear line, the contract's exit code, nothing left behind.
+# Bad input: one clear line, the right exit code, nothing left behind.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

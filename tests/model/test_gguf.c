@@ -225,8 +225,8 @@ static void tensor_of_unread_type_is_named(void **state)
 {
     (void)state;
     struct writer w = sample();
-    tensor(&w, "blk.0.attn_q.weight", 32, 1, 2, NULL, 18);
-    refused(&w, HILL_E_UNSUPPORTED, "Q4_0");
+    tensor(&w, "blk.0.attn_q.weight", 256, 1, 16, NULL, 66);
+    refused(&w, HILL_E_UNSUPPORTED, "IQ2_XXS");
     w = sample();
     tensor(&w, "x", 32, 1, 4711, NULL, 18);
     refused(&w, HILL_E_UNSUPPORTED, "4711");

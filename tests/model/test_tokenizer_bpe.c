@@ -127,14 +127,29 @@ static void llama_bpe_takes_whole_tokens_and_adds_bos(void **state)
     tokenizer_close(t);
 }
 
-static void unknown_pre_tokenizer_warns_and_works(void **state)
+static void unknown_pre_tokenizer_is_refused_by_name(void **state)
 {
+    struct gguf_file *file;
+    struct tokenizer *t;
     struct hill_why why;
     (void)state;
     struct writer w = writer_new();
     byte_vocabulary(&w, "marvin-42", NULL, 0, NULL, 0);
+    assert_int_equal(open_writer(&file, &w, &why), 0);
+    assert_int_equal(tokenizer_open(&t, file, &why), HILL_E_UNSUPPORTED);
+    assert_null(t);
+    assert_non_null(strstr(why.text, "'marvin-42'"));
+    gguf_close(file);
+}
+
+static void no_pre_tokenizer_is_the_default_with_a_warning(void **state)
+{
+    struct hill_why why;
+    (void)state;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, NULL, NULL, 0, NULL, 0);
     struct tokenizer *t = open_tokenizer(&w, &why);
-    assert_non_null(strstr(why.text, "marvin-42"));
+    assert_non_null(strstr(why.text, "names no pre-tokenizer"));
     CHECK_IDS(t, "hi", true, 'h', 'i');
     tokenizer_close(t);
 }
@@ -328,7 +343,8 @@ int main(void)
         cmocka_unit_test(pre_tokenizers_cut_numbers_differently),
         cmocka_unit_test(pre_tokenizers_cut_contractions_and_spaces),
         cmocka_unit_test(llama_bpe_takes_whole_tokens_and_adds_bos),
-        cmocka_unit_test(unknown_pre_tokenizer_warns_and_works),
+        cmocka_unit_test(unknown_pre_tokenizer_is_refused_by_name),
+        cmocka_unit_test(no_pre_tokenizer_is_the_default_with_a_warning),
         cmocka_unit_test(special_tokens_outside_the_vocabulary_are_none),
         cmocka_unit_test(user_defined_tokens_are_cut_out_longest_first),
         cmocka_unit_test(byte_without_any_token_is_refused),

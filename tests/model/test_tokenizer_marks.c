@@ -148,6 +148,32 @@ static void literal_pieces_never_make_a_control_token(void **state)
     tokenizer_close(t);
 }
 
+static void phi_3_takes_the_space_behind_its_marks(void **state)
+{
+    static const char *const tokens[] = {"<unk>", "<s>", "</s>", "<|user|>", "a", "\xE2\x96\x81"};
+    static const uint32_t types[] = {2, 3, 3, 3, 1, 1};
+    struct hill_why why;
+    (void)state;
+    for (int phi = 0; phi < 2; phi++) {
+        struct writer w = writer_new();
+        key_text(&w, "general.architecture", phi ? "phi3" : "llama");
+        key_text(&w, "tokenizer.ggml.model", "llama");
+        key_texts(&w, "tokenizer.ggml.tokens", tokens, 6);
+        key_bool(&w, "tokenizer.ggml.add_bos_token", 0);
+        key_bool(&w, "tokenizer.ggml.add_space_prefix", 0);
+        key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 6);
+        for (int i = 0; i < 6; i++)
+            put_u32(&w.values, types[i]);
+        struct tokenizer *t = open_tokenizer(&w, &why);
+        const struct prompt_piece text[] = {PIECE("<|user|>  a<s> a", PROMPT_SPECIAL)};
+        if (phi)
+            CHECK(t, text, 3, 4, 1, 5, 4);
+        else
+            CHECK(t, text, 3, 5, 5, 4, 1, 5, 4);
+        tokenizer_close(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +182,7 @@ int main(void)
         cmocka_unit_test(pieces_are_one_text),
         cmocka_unit_test(bos_comes_once),
         cmocka_unit_test(literal_pieces_never_make_a_control_token),
+        cmocka_unit_test(phi_3_takes_the_space_behind_its_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,7 +104,10 @@ new_tree; printf '%0100d\n' 0 >low/README.md; git add -A; quiet columns
 new_tree; for _ in $(seq 100); do printf '─'; done >low/README.md; git add -A; quiet columns
 new_tree; printf '\n%0101d\n' 0 >low/README.md
 complains "low/README.md: over 100 columns: line 2" columns
-new_tree; printf '| %099d |\n' 0 >docs/page.md
+new_tree; printf "| %099d |\n" 0 >docs/page.md; git add -A; quiet columns
+new_tree; printf "| %099d |\n" 0 >docs/README.md
+complains "docs/README.md: over 100 columns: line 1" columns
+new_tree; printf "%0101d\n" 0 >docs/page.md
 complains "docs/page.md: over 100 columns: line 1" columns
 
 # citations: an invariant, a path, a page, a section; the book itself.

@@ -93,7 +93,7 @@ uint32_t point_policies(char names[POINT_POLICIES_MAX][24]);
 /* Does the coordinator's --help offer this value of an option that is one of several? */
 bool point_offers(const char *option, const char *value);
 
-/* The contract's model, or $CSD_MODEL. */
+/* The default of --csd-model, or $CSD_MODEL. */
 const char *point_csd_model(void);
 struct kv_geometry point_geometry(void);
 

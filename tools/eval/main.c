@@ -2,13 +2,16 @@
  * hill-eval - how right is a model's answer under each way to select? Tasks and perplexity through
  * the real pipeline.
  *
- * SYNOPSIS     hill-eval FILE... -m MODEL [OPTIONS]        (hill-eval --help)
- * DESCRIPTION  Asks every item of the task files (*.jsonl) and scores pieces of the texts (all
- * other files) under every setting of the matrix, on a pipeline of its own or on a running one, and
- * writes a table. Results go to a file as they come; the same command goes on where it was stopped.
- * DIAGNOSTICS  One line on stderr a failed request, one at the end. Exit codes: 0 done; 1 a file is
- * damaged or requests failed (the table holds the others); 100 wrong use; 111 the environment
- * failed; 130 interrupted.
+ * SYNOPSIS
+ *     hill-eval FILE... -m MODEL [OPTIONS]        (hill-eval --help)
+ * DESCRIPTION
+ *     Asks every item of the task files (*.jsonl) and scores pieces of the texts (all other files)
+ *     under every setting of the matrix, on a pipeline of its own or on a running one, and writes a
+ *     table. Results go to a file as they come; the same command goes on where it was stopped.
+ * DIAGNOSTICS
+ *     One line on stderr for each failed request, one at the end. Exit codes: 0 done; 1 a file is
+ *     damaged or requests failed (the table holds the others); 100 wrong use; 111 the environment
+ *     failed; 130 interrupted.
  */
 #include <stdio.h>
 #include <stdlib.h>

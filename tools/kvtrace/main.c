@@ -1,13 +1,16 @@
 /*
  * hill-kvtrace - replay KV traces through placements, offline.
  *
- * SYNOPSIS     hill-kvtrace FILE... [OPTIONS]        (hill-kvtrace --help)
- * DESCRIPTION  Reads the traces that --trace-kv wrote and reports, for each placement, how many of the
- * selected entries that were not forced (sinks, window) and that the GPU lacked it would have had
- * in the hot tier, and what it would have moved for that. --importance-counts counts instead how
- * often each token was important (the paper's Figure 8). DIAGNOSTICS  One line on stderr; a trace
- * that ends inside a record is used up to there, and a line says so. Exit codes: 0 done; 1 a trace
- * is damaged; 100 wrong use; 111 the environment failed.
+ * SYNOPSIS
+ *     hill-kvtrace FILE... [OPTIONS]        (hill-kvtrace --help)
+ * DESCRIPTION
+ *     Reads the traces that --trace-kv wrote and reports, for each placement, how many of the
+ *     selected entries that were not forced (sinks, window) and that the GPU lacked it would have
+ *     had in the hot tier, and what it would have moved for that. --importance-counts counts
+ *     instead how often each token was important (the paper's Figure 8).
+ * DIAGNOSTICS
+ *     One line on stderr; a trace that ends inside a record is used up to there, and a line says
+ *     so. Exit codes: 0 done; 1 a trace is damaged; 100 wrong use; 111 the environment failed.
  */
 #include <stdio.h>
 #include <string.h>

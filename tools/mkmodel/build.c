@@ -102,8 +102,9 @@ static uint32_t file_type(enum gguf_tensor_type type)
         return 7;
     case GGUF_TENSOR_BF16:
         return 32;
+    default:
+        return 0;
     }
-    return 0;
 }
 
 static void write_shape(struct gguf_writer *writer, const struct mkmodel_shape *shape)

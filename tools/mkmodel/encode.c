@@ -23,11 +23,9 @@ uint32_t encode_block_bytes(enum gguf_tensor_type type)
         return 4;
     case GGUF_TENSOR_Q8_0:
         return Q8_0_BYTES;
-    case GGUF_TENSOR_F16:
-    case GGUF_TENSOR_BF16:
-        break;
+    default:
+        return 2;
     }
-    return 2;
 }
 
 const char *encode_type_name(enum gguf_tensor_type type)
@@ -41,8 +39,9 @@ const char *encode_type_name(enum gguf_tensor_type type)
         return "q8_0";
     case GGUF_TENSOR_BF16:
         return "bf16";
+    default:
+        return "unknown";
     }
-    return "unknown";
 }
 
 static uint32_t float_bits(float value)
@@ -107,6 +106,7 @@ size_t encode_row(enum gguf_tensor_type type, const float *values, size_t count,
         for (size_t i = 0; i < count / Q8_0_ITEMS; i++)
             encode_q8_0(values + i * Q8_0_ITEMS, out + i * Q8_0_BYTES);
         return count / Q8_0_ITEMS * Q8_0_BYTES;
+    default:
+        return 0;
     }
-    return 0;
 }

@@ -1,0 +1,325 @@
+/*
+ * product.cl - a panel of a weight matrix times rows of activations, for every tensor type. Put before matmul.cl (prefill)
+ * and decode.cl, which both compute from the same packed weights. -D TYPES: a bit for each type that the model has.
+ *
+ * A panel is 16 outputs side by side, as gpu_worker/pack.h lays them out. F32, F16 and BF16 are computed in F32. A quantised
+ * type is computed from its codes, in one rounding that the model did not ask for: ACTIVATIONS BECOME INT8 IN BLOCKS OF 32
+ * VALUES WITH AN F32 SCALE, d = max|x| / 127, q = x * (127 / max|x|) to the nearest even. Then for each block of 32, in order,
+ *     sum += (scale * (float)(codes - zero) . q) * d        an exact integer dot product of 16 or 32 values, then F32:
+ *     sum += min * (d * (float)(q added up))                 one product for each scale, one fma for each line
+ * so a result depends on its row and its panel alone, and is the same bits whichever way the integers are multiplied:
+ * HILL_DOT 2 (AVX512-VNNI), 1 (AVX512BW or AVX2), 0 (plain OpenCL C).
+ */
+#ifndef __has_builtin
+#define __has_builtin(name) 0
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* Numbers of GGUF's types. */
+#define F32    0
+#define F16    1
+#define Q4_0   2
+#define Q4_1   3
+#define Q5_0   6
+#define Q5_1   7
+#define Q8_0   8
+#define Q2_K   10
+#define Q3_K   11
+#define Q4_K   12
+#define Q5_K   13
+#define Q6_K   14
+#define IQ4_NL 20
+#define IQ4_XS 23
+#define BF16   30
+#define HAS(type)      ((TYPES) >> (type) & 1u)
+#define IS_FLOAT(type) ((type) == F32 || (type) == F16 || (type) == BF16)
+
+/* A matrix begins with its runs of panels of one type: their number, 3 words, then for each run its first panel, type, where its
+ * panels begin and how far they are apart, both in units of 64 bytes. */
+struct run {
+    uint first_panel, type, offset, stride;
+};
+
+static struct run find_run(__global const uint *matrix, uint panel)
+{
+    __global const struct run *runs = (__global const struct run *)(matrix + 4);
+    uint i = matrix[0] - 1;
+    while (i > 0 && runs[i].first_panel > panel)
+        i--;
+    return runs[i];
+}
+
+static __global const uchar *panel_of(__global const uint *matrix, struct run run, uint panel)
+{
+    return (__global const uchar *)matrix + ((size_t)run.offset + (size_t)(panel - run.first_panel) * run.stride) * 64;
+}
+
+#define LOAD_F32(i, p)  vload16((i), (p))
+#define LOAD_F16(i, p)  vload_half16((i), (p))
+#define LOAD_BF16(i, p) as_float16(convert_uint16(vload16((i), (p))) << 16)
+
+/* ---- dot products of four codes and four activations in each of 16 lanes ---- */
+
+#if HILL_DOT == 2 && defined(__AVX512F__)
+INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
+{
+    /* the compiler may take the processor for an older one, which is why this is no builtin */
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*x));
+    return sum;
+}
+#elif HILL_DOT == 1 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pmaddubsw512)
+typedef char bytes64 __attribute__((__vector_size__(64)));
+typedef short words32 __attribute__((__vector_size__(64)));
+INLINE int16 add_pairs(uint16 codes, uint16 x, short weight)
+{
+    words32 weights = (words32){0} + weight;
+    words32 pairs =
+        (words32)__builtin_ia32_pmaddubsw512(__builtin_astype(codes, bytes64), __builtin_astype(x, bytes64));
+    return __builtin_astype(__builtin_ia32_pmaddwd512(pairs, weights), int16);
+}
+#define PAIRS
+#elif HILL_DOT == 1 && defined(__AVX2__) && __has_builtin(__builtin_ia32_pmaddubsw256)
+typedef char bytes32 __attribute__((__vector_size__(32)));
+typedef short words16 __attribute__((__vector_size__(32)));
+INLINE int8 add_half(uint8 codes, uint8 x, short weight)
+{
+    words16 weights = (words16){0} + weight;
+    words16 pairs =
+        (words16)__builtin_ia32_pmaddubsw256(__builtin_astype(codes, bytes32), __builtin_astype(x, bytes32));
+    return __builtin_astype(__builtin_ia32_pmaddwd256(pairs, weights), int8);
+}
+INLINE int16 add_pairs(uint16 codes, uint16 x, short weight)
+{
+    return (int16)(add_half(codes.lo, x.lo, weight), add_half(codes.hi, x.hi, weight));
+}
+#define PAIRS
+#else
+INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
+{
+    char4 q = as_char4(*x);
+    sum += convert_int16(codes & 255u) * (int)q.x;
+    sum += convert_int16(codes >> 8 & 255u) * (int)q.y;
+    sum += convert_int16(codes >> 16 & 255u) * (int)q.z;
+    return sum + convert_int16(codes >> 24) * (int)q.w;
+}
+#endif
+
+#ifdef PAIRS
+/* Two products are added in 16 bits first: codes of 7 bits and less cannot overflow them, others go in halves. */
+INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
+{
+    uint16 q = (uint16)(*x);
+    if (bits < 8)
+        return sum + add_pairs(codes, q, 1);
+    return sum + add_pairs(codes & 0x0f0f0f0fu, q, 1) + add_pairs(codes >> 4 & 0x0f0f0f0fu, q, 16);
+}
+#endif
+
+/* ---- codes ---- */
+
+/* Levels + 128 of the IQ4 types. */
+__constant uchar iq4_levels[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+
+#if defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pshufb512)
+typedef char look64 __attribute__((__vector_size__(64)));
+INLINE uint16 look_up(uint16 codes)
+{
+    const uint16 table = (uint16)((uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u), (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u),
+                                  (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u), (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u));
+    return __builtin_astype(__builtin_ia32_pshufb512(__builtin_astype(table, look64), __builtin_astype(codes, look64)), uint16);
+}
+#else
+INLINE uint16 look_up(uint16 codes)
+{
+    uint lanes[16];
+    vstore16(codes, 0, lanes);
+    for (int i = 0; i < 16; i++) {
+        uint c = lanes[i];
+        lanes[i] = iq4_levels[c & 15] | (uint)iq4_levels[c >> 8 & 15] << 8 | (uint)iq4_levels[c >> 16 & 15] << 16 |
+                   (uint)iq4_levels[c >> 24 & 15] << 24;
+    }
+    return vload16(0, lanes);
+}
+#endif
+
+/* The codes of 32 values: w[g] has those of values 4g .. 4g + 3, a byte each, in each lane. pack.h says how they lie. */
+INLINE void unpack(const int bits, const int table, __global const uint *codes, uint16 *w)
+{
+    const int low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
+#pragma unroll
+    for (int g = 0; g < 8; g++) {
+        const int vectors = low, vector = g % vectors, shift = g / vectors * low;
+        const uint mask = low == 8 ? 0xffffffffu : low == 4 ? 0x0f0f0f0fu : 0x03030303u;
+        w[g] = vload16(vector, codes) >> (uint)shift & mask;
+        if (table)
+            w[g] = look_up(w[g]);
+        if (bits - low == 1)
+            w[g] |= (vload16(low, codes) >> (uint)g & 0x01010101u) << (uint)low;
+        if (bits - low == 2)
+            w[g] |= (vload16(low + g % 2, codes) >> (uint)(g / 2 * 2) & 0x03030303u) << (uint)low;
+    }
+}
+
+/* How the scales of a type lie. */
+#define ONE_F16     0 /* of 32 values: d, with mins also the min, F16 */
+#define BYTES       1 /* of 256 values: d, dmin; then for each 32 scales and mins, bytes */
+#define TWO_BYTES   2 /* of 256 values: d; then for each 32 the scales of both halves, signed bytes */
+#define TWO_NIBBLES 3 /* of 256 values: d, dmin; then for each 32 both halves' scales (low) and mins (high nibbles) */
+#define ONE_BYTE    4 /* of 256 values: d; then for each 32 scales, signed bytes */
+
+/* Where quantised activations lie, in words: word g of a row has values 4g .. 4g + 3. Of each block of 32 there are the scale, minus
+ * the sum of q (of all 32, of the first 16, of the last 16), and the scale times the sum. */
+#define FIELDS 5
+enum field { SCALE, MINUS_SUM, MINUS_FIRST, MINUS_LAST, SCALED_SUM };
+struct activations {
+    __global const uint *words;
+    size_t word_stride, row_stride;
+    __global const uint *fields;
+    size_t block_stride, field_stride, field_row_stride;
+};
+
+#define FIELD(f, r) at[(f) * x.field_stride + (r) * x.field_row_stride]
+
+/* y [rows] of a panel of a quantised type: a weight is unpacked once for all rows. */
+INLINE void quant_product(const int rows, const int bits, const int zero, const int table, const int kind, const int sign,
+                          __global const uchar *panel, uint k, struct activations x, float16 *y)
+{
+    const uint inner = kind == ONE_F16 ? 1 : 8;
+    const bool halves = kind == TWO_BYTES || kind == TWO_NIBBLES;
+    __global const uchar *codes = panel, *scales = panel + (size_t)(k / 32) * 64 * bits;
+    __global const uint *words = x.words, *at = x.fields;
+#pragma unroll
+    for (int r = 0; r < rows; r++)
+        y[r] = (float16)(0.0f);
+    for (uint block = 0; block < k / 32; block += inner) {
+        float16 d = vload_half16(0, (__global const half *)scales), dmin = d;
+        if (sign)
+            dmin = vload_half16(1, (__global const half *)scales) * (float)sign;
+        scales += sign ? 64 : 32;
+        for (uint i = 0; i < inner; i++) {
+            float16 s0 = d, s1 = d, m0 = dmin, m1 = dmin;
+            if (kind == BYTES) {
+                s0 = d * convert_float16(vload16(0, scales));
+                m0 = dmin * convert_float16(vload16(1, scales));
+            } else if (kind == TWO_BYTES) {
+                s0 = d * convert_float16(as_char16(vload16(0, scales)));
+                s1 = d * convert_float16(as_char16(vload16(1, scales)));
+            } else if (kind == TWO_NIBBLES) {
+                uchar16 a = vload16(0, scales), b = vload16(1, scales);
+                s0 = d * convert_float16(a & (uchar)15);
+                s1 = d * convert_float16(b & (uchar)15);
+                m0 = dmin * convert_float16(a >> (uchar)4);
+                m1 = dmin * convert_float16(b >> (uchar)4);
+            } else if (kind == ONE_BYTE) {
+                s0 = d * convert_float16(as_char16(vload16(0, scales)));
+            }
+            scales += kind == ONE_F16 ? 0 : kind == ONE_BYTE ? 16 : 32;
+            uint16 w[8];
+            unpack(bits, table, (__global const uint *)codes, w);
+            codes += 64 * bits;
+#pragma unroll
+            for (int r = 0; r < rows; r++) {
+                __global const uint *q = words + r * x.row_stride;
+                int16 first = (int16)(zero ? zero * (int)FIELD(halves ? MINUS_FIRST : MINUS_SUM, r) : 0);
+                int16 last = (int16)(zero ? zero * (int)FIELD(MINUS_LAST, r) : 0);
+#pragma unroll
+                for (int g = 0; g < 8; g++) {
+                    if (halves && g >= 4)
+                        last = dot4(last, w[g], q + g * x.word_stride, table ? 8 : bits);
+                    else
+                        first = dot4(first, w[g], q + g * x.word_stride, table ? 8 : bits);
+                }
+                float16 t = convert_float16(first) * s0;
+                if (halves)
+                    t = fma(convert_float16(last), s1, t);
+                float scale = as_float(FIELD(SCALE, r));
+                y[r] = fma(t, (float16)(scale), y[r]);
+                if (sign && halves) {
+                    y[r] = fma(m0, (float16)(-(float)(int)FIELD(MINUS_FIRST, r) * scale), y[r]);
+                    y[r] = fma(m1, (float16)(-(float)(int)FIELD(MINUS_LAST, r) * scale), y[r]);
+                } else if (sign) {
+                    y[r] = fma(m0, (float16)(as_float(FIELD(SCALED_SUM, r))), y[r]);
+                }
+            }
+            words += 8 * x.word_stride;
+            at += x.block_stride;
+        }
+    }
+}
+
+#if HAS(Q4_0)
+#define CASE_Q4_0(rows) case Q4_0: quant_product(rows, 4, 8, 0, ONE_F16, 0, panel, k, x, y); break;
+#else
+#define CASE_Q4_0(rows)
+#endif
+#if HAS(Q4_1)
+#define CASE_Q4_1(rows) case Q4_1: quant_product(rows, 4, 0, 0, ONE_F16, 1, panel, k, x, y); break;
+#else
+#define CASE_Q4_1(rows)
+#endif
+#if HAS(Q5_0)
+#define CASE_Q5_0(rows) case Q5_0: quant_product(rows, 5, 16, 0, ONE_F16, 0, panel, k, x, y); break;
+#else
+#define CASE_Q5_0(rows)
+#endif
+#if HAS(Q5_1)
+#define CASE_Q5_1(rows) case Q5_1: quant_product(rows, 5, 0, 0, ONE_F16, 1, panel, k, x, y); break;
+#else
+#define CASE_Q5_1(rows)
+#endif
+#if HAS(Q8_0)
+#define CASE_Q8_0(rows) case Q8_0: quant_product(rows, 8, 128, 0, ONE_F16, 0, panel, k, x, y); break;
+#else
+#define CASE_Q8_0(rows)
+#endif
+#if HAS(Q2_K)
+#define CASE_Q2_K(rows) case Q2_K: quant_product(rows, 2, 0, 0, TWO_NIBBLES, -1, panel, k, x, y); break;
+#else
+#define CASE_Q2_K(rows)
+#endif
+#if HAS(Q3_K)
+#define CASE_Q3_K(rows) case Q3_K: quant_product(rows, 3, 4, 0, TWO_BYTES, 0, panel, k, x, y); break;
+#else
+#define CASE_Q3_K(rows)
+#endif
+#if HAS(Q4_K)
+#define CASE_Q4_K(rows) case Q4_K: quant_product(rows, 4, 0, 0, BYTES, -1, panel, k, x, y); break;
+#else
+#define CASE_Q4_K(rows)
+#endif
+#if HAS(Q5_K)
+#define CASE_Q5_K(rows) case Q5_K: quant_product(rows, 5, 0, 0, BYTES, -1, panel, k, x, y); break;
+#else
+#define CASE_Q5_K(rows)
+#endif
+#if HAS(Q6_K)
+#define CASE_Q6_K(rows) case Q6_K: quant_product(rows, 6, 32, 0, TWO_BYTES, 0, panel, k, x, y); break;
+#else
+#define CASE_Q6_K(rows)
+#endif
+#if HAS(IQ4_NL)
+#define CASE_IQ4_NL(rows) case IQ4_NL: quant_product(rows, 4, 128, 1, ONE_F16, 0, panel, k, x, y); break;
+#else
+#define CASE_IQ4_NL(rows)
+#endif
+#if HAS(IQ4_XS)
+#define CASE_IQ4_XS(rows) case IQ4_XS: quant_product(rows, 4, 128, 1, ONE_BYTE, 0, panel, k, x, y); break;
+#else
+#define CASE_IQ4_XS(rows)
+#endif
+#define QUANT_CASES(rows)                                                                          \
+    CASE_Q4_0(rows) CASE_Q4_1(rows) CASE_Q5_0(rows) CASE_Q5_1(rows) CASE_Q8_0(rows) CASE_Q2_K(rows) CASE_Q3_K(rows) \
+    CASE_Q4_K(rows) CASE_Q5_K(rows) CASE_Q6_K(rows) CASE_IQ4_NL(rows) CASE_IQ4_XS(rows)
+
+/* ---- activations ---- */
+
+/* 127 / max|x|, or 0 for a block that is taken for zeros. */
+INLINE float16 inverse_scale(float16 largest)
+{
+    return select((float16)(0.0f), 127.0f / largest, largest > 1e-30f);
+}
+
+INLINE float16 scale_of(float16 largest)
+{
+    return select((float16)(0.0f), largest / 127.0f, largest > 1e-30f);
+}
