@@ -25,8 +25,8 @@
 #define COLD_NONE UINT32_MAX
 
 /* One copy is kept for so many slots that count. Fewer copies are fewer bytes in each query's
- * stream, but more entries that must be written when they go down, each with its group (README.md
- * has what was measured). */
+ * stream, but more entries that must be written when they go down, each with its group
+ * (docs/decisions/cold-copies.md has what was measured). */
 #define COLD_COPIES_PART 16u
 
 struct cold_stripe {

@@ -1,6 +1,5 @@
 /*
- * cpu_scorer/scorer.h - the scorer's data loop: records in, selections out (architecture 2 and
- * 3).
+ * cpu_scorer/scorer.h - the scorer's data loop: records in, selections out.
  *
  * What: owns the hot pool's tables, the cold map, the GPU slot table and the staging arena of one
  * epoch of the data plane, and answers the GPU worker from them with the agent's help. One thread;

@@ -1,5 +1,6 @@
 /*
- * cpu_scorer/scorer_replay.h - the scorer alone, driven by a recording of its rings (proto/recording.h).
+ * cpu_scorer/scorer_replay.h - the scorer alone, driven by a recording of its rings
+ * (proto/recording.h).
  *
  * What: `hill-cpu-scorer --replay FILE` runs the scorer of that epoch at full speed, with nobody
  * at the other ends, and checks that all it publishes is what it published then, byte for byte; so

@@ -8,8 +8,8 @@
  * The GPU worker follows the table blindly. Memory: 8 bytes per slot, and a count per list,
  * in memory of the caller (the hot segment). Invariant: the entries of a list are sorted by
  * position, and their slots are a permutation of 0 .. count-1. Who calls it: the scorer's data
- * thread, and placement/trace_replay.c, which puts the same table in front of a placement offline. Concurrency:
- * one thread per table. Failure: HILL_E_NOSPACE.
+ * thread, and placement/trace_replay.c, which puts the same table in front of a placement offline.
+ * Concurrency: one thread per table. Failure: HILL_E_NOSPACE.
  */
 #ifndef HILL_PLACEMENT_GPU_SLOTS_H
 #define HILL_PLACEMENT_GPU_SLOTS_H

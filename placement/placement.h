@@ -1,8 +1,8 @@
 /*
  * placement/placement.h - placements: which entries of one (sequence, layer) are hot.
  *
- * What: a placement keeps a tier for every position, watches what each query selects, and answers with
- * the entries to move. It moves nothing itself. One struct placement per (sequence, layer).
+ * What: a placement keeps a tier for every position, watches what each query selects, and answers
+ * with the entries to move. It moves nothing itself. One struct placement per (sequence, layer).
  *     score   the hot tier follows the scores of the current step (the paper's naive placement)
  *     lru     every selected cold token comes up, the least recently selected goes down
  *     lfu     the same, the least often selected goes down
@@ -14,11 +14,11 @@
  * Rules that hold for all: the forced tokens (first `sinks`, newest `window`) are hot; at most
  * `capacity` tokens are hot; new tokens start hot; a step promotes and demotes equal volumes unless
  * there is free room, and promotes at most `rate` tokens.
- * The order of calls for one query is placement_append (the query's new tokens), placement_step (what it
- * selected). Hits are counted against the placement before the step's moves. Who calls it: the
- * scorer after each query; hill-kvtrace, bench. Concurrency: one thread per placement. Ownership: the
- * caller owns what it passes in; moves belong to the placement and are valid until its next call.
- * Failure: HILL_E_NOMEM, HILL_E_INVALID; the tables are whole after either.
+ * The order of calls for one query is placement_append (the query's new tokens), placement_step
+ * (what it selected). Hits are counted against the placement before the step's moves. Who calls it:
+ * the scorer after each query; hill-kvtrace, bench. Concurrency: one thread per placement.
+ * Ownership: the caller owns what it passes in; moves belong to the placement and are valid until
+ * its next call. Failure: HILL_E_NOMEM, HILL_E_INVALID; the tables are whole after either.
  */
 #ifndef HILL_PLACEMENT_PLACEMENT_H
 #define HILL_PLACEMENT_PLACEMENT_H
@@ -95,8 +95,8 @@ void placement_destroy(struct placement *placement); /* NULL allowed */
 /* Bytes that a placement takes for its tables (part of M_0's tables). */
 uint64_t placement_bytes(enum placement_kind kind, const struct placement_settings *settings);
 
-/* What the live scorer keeps for one sequence placed by bkp: in each layer a placement and, for every
- * position, the cold slot that still holds a copy (u32). Part of M_0's tables. */
+/* What the live scorer keeps for one sequence placed by bkp: in each layer a placement and, for
+ * every position, the cold slot that still holds a copy (u32). Part of M_0's tables. */
 uint64_t placement_live_bytes(uint32_t n_layers, uint32_t max_tokens);
 
 /* `count` new tokens, hot; from now on at most `capacity` are (raised to the forced ones' number).
@@ -107,8 +107,8 @@ int placement_append(struct placement *placement, uint32_t count, uint32_t capac
                      struct placement_moves *moves);
 
 /* One query selected `selected` (ascending, below the number of tokens). scores: of all tokens,
- * needed by the score placement alone (NULL: HILL_E_INVALID for it). rate: promotions that the caller
- * can take at this step, 0: the settings' alone. bkp: O(n_selected + moves), amortised. */
+ * needed by the score placement alone (NULL: HILL_E_INVALID for it). rate: promotions that the
+ * caller can take at this step, 0: the settings' alone. bkp: O(n_selected + moves), amortised. */
 int placement_step(struct placement *placement, const uint32_t *selected, uint32_t n_selected,
                    const uint16_t *scores, uint32_t rate, struct placement_moves *moves);
 

@@ -1,5 +1,6 @@
 /*
- * placement/placement_bkp.c - bidirectional KV pools (paper, 4.2), with what keeps tokens from bouncing.
+ * placement/placement_bkp.c - bidirectional KV pools (paper, 4.2), with what keeps tokens from
+ * bouncing.
  *
  * (1) Temporal-aware pinning: the newest `pin` of the tokens, at most a sixteenth of the capacity,
  * stay hot, and so do the forced ones. (2) Hit-rate table: a u16 per token (2N bytes). A selection
@@ -195,8 +196,8 @@ static void fill_queue(struct placement *p)
     own->queue_step = p->step;
 }
 
-/* The next of the queue that can go down, left there; PLACEMENT_NONE: used up. for_room: a new token
- * needs its place, so rest and protection do not count. */
+/* The next of the queue that can go down, left there; PLACEMENT_NONE: used up. for_room: a new
+ * token needs its place, so rest and protection do not count. */
 static uint32_t queue_head(struct placement *p, uint32_t pinned, bool for_room)
 {
     struct own *own = p->own;

@@ -1,6 +1,6 @@
 /*
- * placement/placement_heap.c - an indexed binary heap, for the placements that need an exact order (lfu,
- * belady). Concurrency: one thread. Failure: HILL_E_NOMEM at init.
+ * placement/placement_heap.c - an indexed binary heap, for the placements that need an exact order
+ * (lfu, belady). Concurrency: one thread. Failure: HILL_E_NOMEM at init.
  */
 #include "placement/placement_internal.h"
 

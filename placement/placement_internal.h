@@ -4,8 +4,8 @@
  *
  * The common part (placement.c) owns tiers, counts and statistics and calls the operations; a
  * placement changes tiers through placement_promote and placement_demote (placement_tiers.c) alone.
- * "In play" is a hot token that is not forced: only those can be demoted. Who calls it: the files of
- * this folder.
+ * "In play" is a hot token that is not forced: only those can be demoted. Who calls it: the files
+ * of this folder.
  */
 #ifndef HILL_PLACEMENT_PLACEMENT_INTERNAL_H
 #define HILL_PLACEMENT_PLACEMENT_INTERNAL_H
@@ -66,7 +66,8 @@ static inline bool placement_is_forced(const struct placement *p, uint32_t posit
 int placement_promote(struct placement *p, uint32_t position);
 int placement_demote(struct placement *p, uint32_t position);
 
-/* ---- a heap of positions, lowest key first (placement_heap.c) --------------------------------- */
+/* ---- a heap of positions, lowest key first (placement_heap.c) ---------------------------------
+ */
 
 struct placement_heap {
     uint64_t *keys;  /* [max]: of each position in the heap; ties: the lower position first */

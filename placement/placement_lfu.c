@@ -1,6 +1,6 @@
 /*
- * placement/placement_lfu.c - a cache with perfect memory: every selected cold token comes up, the least
- * often selected goes down for it.
+ * placement/placement_lfu.c - a cache with perfect memory: every selected cold token comes up, the
+ * least often selected goes down for it.
  *
  * Counts are kept for hot and cold tokens and never age. Ties: the least recently selected, then
  * the oldest. Nothing that the step selected goes down. Cost: O(selected * log N).

@@ -1,6 +1,6 @@
 /*
- * placement/placement_lru.c - a cache: every selected cold token comes up, the least recently selected
- * token goes down for it.
+ * placement/placement_lru.c - a cache: every selected cold token comes up, the least recently
+ * selected token goes down for it.
  *
  * Tokens in play are in a list, the least recent at its head. A step counts as one instant: tokens
  * that are hit become recent before any token comes up, and nothing that the step selected goes

@@ -1,6 +1,7 @@
 /*
- * placement/placement_score.c - the naive placement of the paper's motivation (4.2): the hot tier strictly
- * follows the scores of the current step: the forced tokens and the highest-scoring others.
+ * placement/placement_score.c - the naive placement of the paper's motivation (4.2): the hot tier
+ * strictly follows the scores of the current step: the forced tokens and the highest-scoring
+ * others.
  *
  * Cost: O(N) per step; it is what BKP is measured against. Between steps (new tokens) the lowest
  * score of the last step goes first.

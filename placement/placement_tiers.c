@@ -1,7 +1,7 @@
 /*
- * placement/placement_tiers.c - a token changes its tier: what every placement calls for a move; see
- * placement_internal.h. Concurrency: one thread per placement. Failure: HILL_E_NOMEM, and nothing
- * has changed.
+ * placement/placement_tiers.c - a token changes its tier: what every placement calls for a move;
+ * see placement_internal.h. Concurrency: one thread per placement. Failure: HILL_E_NOMEM, and
+ * nothing has changed.
  */
 #include "placement/placement_internal.h"
 

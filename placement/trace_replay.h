@@ -4,11 +4,11 @@
  * What: every (request, sequence, layer) of the trace is replayed on its own, with a placement that
  * starts at the first record's tokens as its prompt; results are added up. Hot capacity of n
  * tokens: ceil(hot * n). As in the live scorer the GPU's slot table stands in front: it keeps what
- * it has, and a placement hears only of the entries that the GPU lacked (and moves only those, but for
- * score). What the GPU lacked does not depend on the placement. Not as live: moves take no time, and
- * new tokens are told one by one. Who calls it: hill-kvtrace, bench, tests. Concurrency: one thread
- * per file. Failure: codes of placement.h and trace.h; HILL_E_INVALID when the placement needs scores
- * that the trace lacks.
+ * it has, and a placement hears only of the entries that the GPU lacked (and moves only those, but
+ * for score). What the GPU lacked does not depend on the placement. Not as live: moves take no
+ * time, and new tokens are told one by one. Who calls it: hill-kvtrace, bench, tests. Concurrency:
+ * one thread per file. Failure: codes of placement.h and trace.h; HILL_E_INVALID when the placement
+ * needs scores that the trace lacks.
  */
 #ifndef HILL_PLACEMENT_TRACE_REPLAY_H
 #define HILL_PLACEMENT_TRACE_REPLAY_H

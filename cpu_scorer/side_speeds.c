@@ -1,17 +1,5 @@
-/*
- * cpu_scorer/scorer_profile.c - how fast the two sides of a query are: f_c, f_s, B_c, B_s.
- *
- * What: when no sequence is open, a synthetic one is filled with random entries, hot and cold, the
- * way a request's are, and rounds are timed: the drive scores its tokens while the CPU scores its
- * own, over and over until the drive has answered; then the drive fetches entries into staging
- * while the CPU copies some there. So each side is measured with the other one running: they share
- * cores, memory and, with the drive's agent on this machine, everything else. Medians of the rounds
- * and the distance between their quartiles are told; then the sequence is closed and trimmed.
- * Who calls it: the loop (scorer.c), after scorer_ask_profile. Bounded: filling takes at most
- * half of the time given, and no round begins after its end. Failure: the result's status and text;
- * an interruption leaves the loop as everywhere.
- */
-#include "cpu_scorer/scorer_internal.h"
+/* cpu_scorer/side_speeds.c - see side_speeds.h. */
+#include "cpu_scorer/side_speeds.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +7,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "cpu_scorer/evaluate_digest.h"
+#include "cpu_scorer/holding.h"
 
 #define SIDE_BYTES  (32u << 20) /* of FP16 KV on each side, at most: more than caches hold */
 #define BATCH       64u         /* entries made and placed at a time */
@@ -30,7 +19,10 @@
 enum rate { F_C, F_S, B_C, B_S, RATES };
 
 struct profile_run {
-    struct scorer *p;
+    struct side_speeds *m;
+    struct core *core;
+    struct digest_evaluator *digest;
+    struct query *q;
     struct sequence *s;
     int64_t began_ns, fill_until_ns, until_ns;
     uint32_t hot_each, hot_first; /* hot tokens of a layer, and of layer 0, which has the cold */
@@ -69,7 +61,7 @@ static uint64_t next_random(struct profile_run *r)
 /* FP16 numbers of magnitude 1 to 2 with random signs, four at a time. */
 static void make_entries(struct profile_run *r, uint32_t n)
 {
-    uint64_t bytes = (uint64_t)n * r->p->hkm.entry_bytes;
+    uint64_t bytes = (uint64_t)n * r->core->tiers.hkm.entry_bytes;
     for (uint64_t at = 0; at + 8 <= bytes; at += 8) {
         uint64_t four =
             (next_random(r) & UINT64_C(0x83ff83ff83ff83ff)) | UINT64_C(0x3c003c003c003c00);
@@ -88,30 +80,30 @@ static bool all_committed(const struct profile_run *r)
 
 static bool cold_scored(const struct profile_run *r)
 {
-    return r->p->query.cold_done || r->p->query.status;
+    return r->digest->cold_done || r->digest->status;
 }
 
 static bool fetched(const struct profile_run *r)
 {
-    return r->p->query.fetches_open == 0;
+    return r->q->answer.fetches_open == 0;
 }
 
 /* What the agent has sent, and what can be flipped for it: 1, 0 or an error. */
 static int look(struct profile_run *r)
 {
-    int moved = agent_pump(r->p);
-    int flipped = moved < 0 ? 0 : agent_pump_commits(r->p);
+    int moved = agent_pump(r->m->agent);
+    int flipped = moved < 0 ? 0 : demotions_pump(r->m->demotions);
     if (moved < 0 || flipped < 0)
         return moved < 0 ? moved : flipped;
     if (r->s->status)
         return r->s->status;
-    return r->p->agent_status ? r->p->agent_status : moved | flipped;
+    return r->m->agent->status ? r->m->agent->status : moved | flipped;
 }
 
 static int wait_until(struct profile_run *r, is_done *done)
 {
-    for (;;) { /* the agent's deadline ends it: scorer_pause looks at that */
-        uint32_t seen = shm_doorbell_read(r->p->io.bell);
+    for (;;) { /* the agent's deadline ends it: agent_pause looks at that */
+        uint32_t seen = shm_doorbell_read(r->core->io.bell);
         int moved = look(r);
         if (done(r))
             return r->s->status;
@@ -119,23 +111,23 @@ static int wait_until(struct profile_run *r, is_done *done)
             return moved;
         if (moved)
             continue;
-        int rc = scorer_pause(r->p, seen, true);
+        int rc = agent_pause(r->m->agent, seen, 0, true);
         if (rc)
             return rc;
     }
 }
 
-/* Room in the command ring for a record. */
-static int command_room(struct profile_run *r, uint32_t bytes, void **payload)
+/* Wait until `push` has found room in the command ring. */
+static int wait_to_push(struct profile_run *r, int (*push)(struct profile_run *))
 {
     for (;;) {
-        uint32_t seen = shm_doorbell_read(r->p->io.bell);
-        int rc = shm_ring_reserve(&r->p->io.rings[RING_COMMAND], bytes, payload);
-        if (rc != HILL_E_WOULD_BLOCK)
-            return rc;
+        uint32_t seen = shm_doorbell_read(r->core->io.bell);
+        int rc = push(r);
+        if (rc)
+            return rc < 0 ? rc : 0;
         rc = look(r);
         if (rc == 0)
-            rc = scorer_pause(r->p, seen, true);
+            rc = agent_pause(r->m->agent, seen, 0, true);
         if (rc < 0)
             return rc;
     }
@@ -146,27 +138,30 @@ static int command_room(struct profile_run *r, uint32_t bytes, void **payload)
 /* Sizes, within what the context, the tiers and staging have room for. */
 static int choose_sizes(struct profile_run *r)
 {
-    const struct scorer *p = r->p;
-    const struct scorer_config *c = &p->config;
-    uint32_t layers = c->geometry.n_layers, want = SIDE_BYTES / p->hkm.entry_bytes + 1;
+    const struct core *c = r->core;
+    const struct tiers *t = &c->tiers;
+    const struct kv_geometry *g = &c->config.geometry;
+    uint32_t ctx = c->config.ctx_tokens;
+    uint32_t layers = g->n_layers, want = SIDE_BYTES / t->hkm.entry_bytes + 1;
     uint32_t blocks_each =
-        smaller(p->hkm.n_unreserved / layers, want / (KV_HOT_BLOCK_TOKENS * layers) + 1);
-    if (blocks_each == 0 || c->ctx_tokens < 2)
+        smaller(t->hkm.n_unreserved / layers, want / (KV_HOT_BLOCK_TOKENS * layers) + 1);
+    if (blocks_each == 0 || ctx < 2)
         return give_up(r, HILL_E_NOSPACE, "the hot pool has no room");
-    r->hot_each = smaller(blocks_each * KV_HOT_BLOCK_TOKENS, c->ctx_tokens);
-    r->hot_first = smaller(r->hot_each, c->ctx_tokens / 2);
+    r->hot_each = smaller(blocks_each * KV_HOT_BLOCK_TOKENS, ctx);
+    r->hot_first = smaller(r->hot_each, ctx / 2);
     r->hot_tokens = r->hot_first + (layers - 1) * r->hot_each;
-    uint64_t cold_room = (uint64_t)p->cold.n_free * p->cold.stripe_slots;
-    r->cold_tokens = smaller(c->ctx_tokens - r->hot_first, want);
+    uint64_t cold_room = (uint64_t)t->cold.n_free * t->cold.stripe_slots;
+    r->cold_tokens = smaller(ctx - r->hot_first, want);
     r->cold_tokens = cold_room < r->cold_tokens ? (uint32_t)cold_room : r->cold_tokens;
-    uint32_t ring = shm_ring_payload_max(&p->io.rings[RING_COMMAND]);
+    uint32_t ring = shm_ring_payload_max(&c->io.rings[RING_COMMAND]);
     uint32_t items =
         ring < sizeof(struct record_fetch)
             ? 0
             : (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
-    r->fetch_tokens = smaller(r->cold_tokens / FETCH_SHARE + 1, smaller(items, c->gpu_slots));
+    r->fetch_tokens =
+        smaller(r->cold_tokens / FETCH_SHARE + 1, smaller(items, c->config.gpu_slots));
     r->fetch_tokens = smaller(r->fetch_tokens, LAYOUT_FETCH_ITEMS_MAX);
-    r->fetch_tokens = smaller(r->fetch_tokens, p->io.staging->free_count / 2);
+    r->fetch_tokens = smaller(r->fetch_tokens, t->staging->free_count / 2);
     r->fetch_tokens = smaller(r->fetch_tokens, r->hot_each);
     if (r->cold_tokens == 0 || r->fetch_tokens == 0)
         return give_up(r, HILL_E_NOSPACE, "the cold pool or staging has no room");
@@ -175,17 +170,17 @@ static int choose_sizes(struct profile_run *r)
 
 static uint32_t blocks_max(const struct profile_run *r)
 {
-    return r->p->config.geometry.n_layers *
+    return r->core->config.geometry.n_layers *
            ((r->hot_each + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS);
 }
 
 static int allocate(struct profile_run *r)
 {
-    const struct kv_geometry *g = &r->p->config.geometry;
+    const struct kv_geometry *g = &r->core->config.geometry;
     uint32_t blocks = blocks_max(r);
     r->blocks = calloc(blocks, sizeof *r->blocks);
     r->scores = calloc(blocks, KV_HOT_BLOCK_TOKENS * sizeof *r->scores);
-    r->entries = malloc((size_t)BATCH * r->p->hkm.entry_bytes);
+    r->entries = malloc((size_t)BATCH * r->core->tiers.hkm.entry_bytes);
     r->staging = calloc(2 * (size_t)r->fetch_tokens, sizeof *r->staging);
     r->query = calloc((size_t)g->n_heads * g->head_dim, sizeof *r->query);
     if (!r->blocks || !r->scores || !r->entries || !r->staging || !r->query)
@@ -195,23 +190,27 @@ static int allocate(struct profile_run *r)
 
 static int open_sequence(struct profile_run *r)
 {
-    struct scorer *p = r->p;
+    struct core *c = r->core;
+    struct tiers *t = &c->tiers;
     struct sequence *s = r->s;
     uint32_t blocks_each = (r->hot_each + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
-    uint32_t stripes = (r->cold_tokens + p->cold.stripe_slots - 1) / p->cold.stripe_slots;
-    memset(s->layers, 0, p->config.geometry.n_layers * sizeof *s->layers);
+    uint32_t stripes = (r->cold_tokens + t->cold.stripe_slots - 1) / t->cold.stripe_slots;
+    memset(s->layers, 0, c->config.geometry.n_layers * sizeof *s->layers);
     memset(&s->stats, 0, sizeof s->stats);
     s->state = SEQUENCE_ACTIVE;
     s->status = 0;
     s->request_id = 0; /* nobody's */
-    s->max_tokens = s->prompt_tokens = p->config.ctx_tokens;
+    s->max_tokens = s->prompt_tokens = c->config.ctx_tokens;
     s->settings = (struct kv_selection_settings){.alpha = 1};
-    s->cold_used = s->moves_wanted = s->reads_hot = false;
-    ahead_begin(p, s);
-    s->first_tag = p->next_tag;
+    s->cold_used = s->moves_wanted = s->reads_hot = s->sums = false;
+    holding_begin(c, s);
+    s->first_tag = r->m->agent->next_tag;
     s->staging_max = s->k_max = 0;
-    if (hkm_reserve(&p->hkm, s->index, blocks_each) ||
-        cold_map_reserve(&p->cold, scorer_list(p, s->index, 0), stripes))
+    r->q->header = core_header(c, s->index, 0, 0);
+    r->q->sequence = s;
+    r->q->vector = r->query;
+    if (hkm_reserve(&t->hkm, s->index, blocks_each) ||
+        cold_map_reserve(&t->cold, tiers_list(t, s->index, 0), stripes))
         return give_up(r, HILL_E_NOSPACE, "the tiers have no room");
     return 0;
 }
@@ -222,7 +221,7 @@ static uint32_t fill_hot(struct profile_run *r, uint32_t *layer)
     struct layer_state *l = &r->s->layers[*layer];
     uint32_t goal = *layer ? r->hot_each : r->hot_first, n = smaller(goal - l->appended, BATCH);
     make_entries(r, n);
-    n = hkm_append(&r->p->hkm, r->s->index, *layer, l->appended, n, r->entries);
+    n = hkm_append(&r->core->tiers.hkm, r->s->index, *layer, l->appended, n, r->entries);
     l->appended += n;
     if (l->appended == goal)
         ++*layer;
@@ -234,7 +233,7 @@ static uint32_t fill_cold(struct profile_run *r, uint32_t done)
 {
     uint32_t n = smaller(r->cold_tokens - done, BATCH);
     make_entries(r, n);
-    n = agent_demote_entries(r->p, r->s, 0, r->hot_first + done, n, r->entries);
+    n = demote_entries(r->m->demotions, r->s, 0, r->hot_first + done, n, r->entries);
     r->s->layers[0].uncommitted += n;
     return n;
 }
@@ -242,9 +241,9 @@ static uint32_t fill_cold(struct profile_run *r, uint32_t done)
 /* Both tiers, as far as time allows: the drive writes while the hot pool is filled. */
 static int fill(struct profile_run *r)
 {
-    uint32_t layer = 0, hot = 0, cold = 0, layers = r->p->config.geometry.n_layers;
+    uint32_t layer = 0, hot = 0, cold = 0, layers = r->core->config.geometry.n_layers;
     while (hot < r->hot_tokens || cold < r->cold_tokens) {
-        uint32_t seen = shm_doorbell_read(r->p->io.bell), n = 0, m = 0;
+        uint32_t seen = shm_doorbell_read(r->core->io.bell), n = 0, m = 0;
         int rc = look(r);
         if (rc < 0)
             return rc;
@@ -254,14 +253,14 @@ static int fill(struct profile_run *r)
             cold += m = fill_cold(r, cold);
         if (clock_now_ns() >= r->fill_until_ns)
             break;
-        if (n == 0 && m == 0 && rc == 0 && (rc = scorer_pause(r->p, seen, true)) != 0)
+        if (n == 0 && m == 0 && rc == 0 && (rc = agent_pause(r->m->agent, seen, 0, true)) != 0)
             return rc;
     }
     r->hot_tokens = hot;
     r->cold_tokens = cold;
     r->fetch_tokens = smaller(r->fetch_tokens, cold);
     for (uint32_t i = 0; i < layers; i++)
-        r->n_blocks += hkm_blocks(&r->p->hkm, r->s->index, i, r->blocks + r->n_blocks,
+        r->n_blocks += hkm_blocks(&r->core->tiers.hkm, r->s->index, i, r->blocks + r->n_blocks,
                                   blocks_max(r) - r->n_blocks);
     if (cold == 0 || hot == 0)
         return give_up(r, HILL_E_TIMEOUT, "the drive takes nothing");
@@ -270,46 +269,30 @@ static int fill(struct profile_run *r)
 
 /* ---- a round ------------------------------------------------------------------------------ */
 
+static int push_query(struct profile_run *r)
+{
+    return digest_relay(r->digest);
+}
+
 static int relay_query(struct profile_run *r)
 {
-    struct scorer *p = r->p;
-    const struct kv_geometry *g = &p->config.geometry;
-    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
-    struct record_agent_query *record;
-    void *payload;
-    int rc = command_room(r, bytes, &payload);
-    if (rc)
-        return rc;
+    const struct kv_geometry *g = &r->core->config.geometry;
     for (uint32_t i = 0; i < g->n_heads * g->head_dim; i++)
         r->query[i] = (float)(int)(next_random(r) % 2001) / 1000.0f - 1.0f;
-    kv_digest_query(g, r->s->settings.importance, r->query, p->query_mantissas, p->query_shifts);
-    p->query = (struct query_state){.open = true,
-                                    .query_id = r->n_rounds + 1,
-                                    .sequence = r->s->index,
-                                    .cold_expected = r->cold_tokens};
-    record = payload;
-    *record = (struct record_agent_query){.header = scorer_header(p, r->s->index, 0, 0),
-                                          .query_id = p->query.query_id,
-                                          .importance = r->s->settings.importance,
-                                          .block_tokens = p->config.block_tokens,
-                                          .expected = r->cold_tokens};
-    memcpy(record + 1, p->query_mantissas, kv_key_dims(g));
-    memcpy((uint8_t *)(record + 1) + kv_key_dims(g), p->query_shifts, g->n_kv_heads);
-    p->query.relayed_ns = clock_now_ns();
-    shm_ring_publish(&p->io.rings[RING_COMMAND], RECORD_AGENT_QUERY, bytes);
-    agent_sent(p);
-    return 0;
+    r->q->id = r->n_rounds + 1;
+    digest_open(r->digest, r->q, r->cold_tokens);
+    return wait_to_push(r, push_query);
 }
 
 /* Run a job that has been started to its end, with a look at the agent between chunks. */
 static int finish_job(struct profile_run *r, int64_t *ns)
 {
     int rc = 0;
-    while (rc >= 0 && score_pool_work(r->p->pool))
-        rc = agent_pump(r->p);
-    score_pool_wait(r->p->pool); /* also after an error: helpers read the tables */
-    *ns = score_pool_last_ns(r->p->pool);
-    return rc < 0 ? rc : agent_pump(r->p);
+    while (rc >= 0 && score_pool_work(r->core->pool))
+        rc = agent_pump(r->m->agent);
+    score_pool_wait(r->core->pool); /* also after an error: helpers read the tables */
+    *ns = score_pool_last_ns(r->core->pool);
+    return rc < 0 ? rc : agent_pump(r->m->agent);
 }
 
 static double per_second(double bytes, int64_t ns)
@@ -332,109 +315,98 @@ static int keep_busy(struct profile_run *r, is_done *done, void (*start)(struct 
             return rc;
         sum += ns;
         n++;
-    } while (!(r->p->config.cpu_gb_per_s > 0) && !done(r) && clock_now_ns() - began < BUSY_NS);
+    } while (!(r->core->config.cpu_gb_per_s > 0) && !done(r) && clock_now_ns() - began < BUSY_NS);
     *rate = per_second(bytes * n, sum);
     return 0;
 }
 
 static void start_scoring(struct profile_run *r)
 {
-    struct scorer *p = r->p;
-    struct score_job job = {
-        .geometry = &p->config.geometry,
-        .query = {p->query_mantissas, p->query_shifts, r->s->settings.importance},
-        .digests = p->hkm.digests,
-        .blocks = r->blocks,
-        .n_blocks = r->n_blocks,
-        .scores = r->scores};
-    score_pool_start(p->pool, &job, NULL);
+    struct score_job job = digest_job(r->digest, r->blocks, r->n_blocks, r->scores);
+    score_pool_start(r->core->pool, &job, NULL);
 }
 
 static int score_round(struct profile_run *r, double rates[RATES])
 {
-    struct scorer *p = r->p;
-    double entry = p->hkm.entry_bytes;
-    int rc = kv_selector_begin(p->selector, &r->s->settings, r->hot_first + r->cold_tokens);
+    const struct core *c = r->core;
+    const struct digest_evaluator *e = r->digest;
+    double entry = c->tiers.hkm.entry_bytes;
+    int rc = kv_selector_begin(r->q->selector, &r->s->settings, r->hot_first + r->cold_tokens);
     if (rc == 0)
         rc = relay_query(r);
     if (rc == 0) /* a block is scored whole, also where it is not full */
         rc = keep_busy(r, cold_scored, start_scoring, entry * KV_HOT_BLOCK_TOKENS * r->n_blocks,
                        &rates[F_C]);
-    if (p->config.cpu_gb_per_s > 0) /* modelled: the same work takes longer */
-        rates[F_C] = fmin(rates[F_C], p->config.cpu_gb_per_s * 1e9);
+    if (c->config.cpu_gb_per_s > 0) /* modelled: the same work takes longer */
+        rates[F_C] = fmin(rates[F_C], c->config.cpu_gb_per_s * 1e9);
     if (rc == 0)
         rc = wait_until(r, cold_scored);
-    p->query.open = false;
-    if (rc || p->query.status)
-        return rc ? rc : p->query.status;
-    rates[F_S] = per_second(entry * r->cold_tokens, p->query.cold_done_ns - p->query.relayed_ns);
+    digest_close(r->digest);
+    if (rc || e->status)
+        return rc ? rc : e->status;
+    rates[F_S] = per_second(entry * r->cold_tokens, e->cold_done_ns - e->relayed_ns);
     return 0;
 }
 
 /* Entries from all over the cold tokens, into the first staging slots. */
-static int send_fetch(struct profile_run *r)
+static void plan_fetch(struct profile_run *r)
 {
-    struct scorer *p = r->p;
-    uint32_t n = r->fetch_tokens;
-    uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + n * sizeof(struct fetch_item));
-    void *payload;
-    int rc = command_room(r, bytes, &payload);
-    if (rc)
-        return rc;
-    struct record_fetch *record = payload;
-    struct fetch_item *items = (struct fetch_item *)(record + 1);
-    uint64_t tag = agent_tag(p);
-    *record = (struct record_fetch){
-        .header = scorer_header(p, r->s->index, 0, 0), .tag = tag, .n_entries = n};
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t position = r->hot_first + (uint32_t)((uint64_t)i * r->cold_tokens / n);
-        uint32_t word = hkm_location(&p->hkm, r->s->index, 0, position);
-        items[i] = (struct fetch_item){hkm_slot(word), position, r->staging[i],
-                                       shm_arena_generation(p->io.staging, r->staging[i])};
+    struct answer *a = &r->q->answer;
+    answer_begin(a);
+    for (uint32_t i = 0; i < r->fetch_tokens; i++)
+        a->positions[i] = r->hot_first + (uint32_t)((uint64_t)i * r->cold_tokens / r->fetch_tokens);
+    answer_locate(a, r->s, 0, r->fetch_tokens);
+    for (uint32_t i = 0; i < r->fetch_tokens; i++) {
+        a->items[i].staging = r->staging[i];
+        a->items[i].flags = ANSWER_BRING;
     }
-    p->query = (struct query_state){
-        .sequence = r->s->index, .fetch_first_tag = tag, .fetch_last_tag = tag, .fetches_open = 1};
-    shm_ring_publish(&p->io.rings[RING_COMMAND], RECORD_FETCH, bytes);
-    agent_sent(p);
-    return 0;
+    answer_plan(a);
+}
+
+static int push_fetch(struct profile_run *r)
+{
+    return answer_push_fetches(&r->q->answer, &r->q->header);
 }
 
 /* Entries from all over a layer's hot ones, into the other staging slots. */
 static void start_copying(struct profile_run *r)
 {
-    struct scorer *p = r->p;
-    uint32_t layer = p->config.geometry.n_layers - 1;
-    uint32_t there = hkm_hot_tokens(&p->hkm, r->s->index, layer);
-    struct copy_job job = {.items = p->copies, .bytes = p->hkm.entry_bytes};
+    const struct tiers *t = &r->core->tiers;
+    uint32_t layer = r->core->config.geometry.n_layers - 1;
+    uint32_t there = hkm_hot_tokens(&t->hkm, r->s->index, layer);
+    struct copy_item *copies = r->q->answer.copies;
+    struct copy_job job = {.items = copies, .bytes = t->hkm.entry_bytes};
     if (there == 0)
-        there = hkm_hot_tokens(&p->hkm, r->s->index, layer = 0);
+        there = hkm_hot_tokens(&t->hkm, r->s->index, layer = 0);
     for (uint32_t i = 0; i < r->fetch_tokens; i++) {
         uint32_t position = (uint32_t)((uint64_t)i * there / r->fetch_tokens);
-        uint32_t word = hkm_location(&p->hkm, r->s->index, layer, position);
-        p->copies[job.n++] =
-            (struct copy_item){shm_arena_slot(p->io.staging, r->staging[r->fetch_tokens + i]),
-                               hkm_entry(&p->hkm, hkm_slot(word))};
+        uint32_t word = core_location(r->core, r->s, layer, position);
+        copies[job.n++] =
+            (struct copy_item){shm_arena_slot(t->staging, r->staging[r->fetch_tokens + i]),
+                               hkm_entry(&t->hkm, hkm_slot(word))};
     }
-    score_pool_start_copy(p->pool, &job, NULL);
+    score_pool_start_copy(r->core->pool, &job, NULL);
 }
 
 static int move_round(struct profile_run *r, double rates[RATES])
 {
-    struct scorer *p = r->p;
-    double bytes = (double)p->hkm.entry_bytes * r->fetch_tokens;
-    int rc = shm_arena_take(p->io.staging, 2 * r->fetch_tokens, r->staging);
+    struct shm_arena *staging = r->core->tiers.staging;
+    const struct answer *a = &r->q->answer;
+    double bytes = (double)r->core->tiers.hkm.entry_bytes * r->fetch_tokens;
+    int rc = shm_arena_take(staging, 2 * r->fetch_tokens, r->staging);
     if (rc)
         return give_up(r, rc, "staging has no room");
     int64_t start = clock_now_ns();
-    rc = send_fetch(r);
+    plan_fetch(r);
+    rc = wait_to_push(r, push_fetch);
     if (rc == 0)
         rc = keep_busy(r, fetched, start_copying, bytes, &rates[B_C]);
     if (rc == 0)
         rc = wait_until(r, fetched);
     rates[B_S] = per_second(bytes, clock_now_ns() - start);
-    if (p->query.fetches_open == 0) /* else lost with the agent, until the next epoch */
-        shm_arena_give(p->io.staging, 2 * r->fetch_tokens, r->staging);
-    return rc ? rc : p->query.status;
+    if (a->fetches_open == 0) /* else lost with the agent, until the next epoch */
+        shm_arena_give(staging, 2 * r->fetch_tokens, r->staging);
+    return rc ? rc : a->status;
 }
 
 static int measure(struct profile_run *r)
@@ -510,15 +482,18 @@ static int run(struct profile_run *r)
     if (rc == 0)
         rc = measure(r);
     if (rc != HILL_E_CANCELLED)
-        append_close(r->p, r->s); /* its stripes are trimmed as a request's are */
+        requests_close(r->m->requests, r->s); /* its stripes are trimmed as a request's are */
     return rc;
 }
 
-static int take_profile(struct scorer *p, int64_t limit_ns, struct scorer_profile *out)
+static int take_profile(struct side_speeds *m, int64_t limit_ns, struct scorer_profile *out)
 {
     int64_t now = clock_now_ns();
-    struct profile_run r = {.p = p,
-                            .s = &p->sequences[0],
+    struct profile_run r = {.m = m,
+                            .core = m->core,
+                            .digest = (struct digest_evaluator *)(void *)m->evaluator,
+                            .q = m->query,
+                            .s = &m->core->sequences[0],
                             .began_ns = now,
                             .fill_until_ns = now + limit_ns / 2,
                             .until_ns = now + limit_ns,
@@ -538,12 +513,7 @@ static int take_profile(struct scorer *p, int64_t limit_ns, struct scorer_profil
     return rc;
 }
 
-/* ---- asked for ---------------------------------------------------------------------------- */
-
-void scorer_ask_profile(struct scorer *p, int64_t limit_ns)
-{
-    p->profile_limit_ns = limit_ns > 0 ? limit_ns : SCORER_PROFILE_NS;
-}
+/* ---- asked for ------------------------------------------------------------------------------ */
 
 static void refuse(struct scorer_profile *out, int code, const char *text)
 {
@@ -551,33 +521,34 @@ static void refuse(struct scorer_profile *out, int code, const char *text)
     snprintf(out->text, sizeof out->text, "%s", text);
 }
 
-int profile_pump(struct scorer *p)
+int side_speeds_pump(struct side_speeds *m)
 {
+    const struct core *c = m->core;
     struct scorer_profile out = {0};
     bool active = false, ending = false;
     int rc = 0;
-    if (!p->profile_limit_ns)
+    if (!m->limit_ns)
         return 0;
-    for (uint32_t i = 0; i < p->config.n_sequences; i++) {
-        active |= p->sequences[i].state == SEQUENCE_ACTIVE;
-        ending |= p->sequences[i].state != SEQUENCE_FREE;
+    for (uint32_t i = 0; i < c->config.n_sequences; i++) {
+        active |= c->sequences[i].state == SEQUENCE_ACTIVE;
+        ending |= c->sequences[i].state != SEQUENCE_FREE;
     }
     if (!active && ending)
         return 0; /* once it is cleared up */
-    int64_t limit = p->profile_limit_ns;
-    p->profile_limit_ns = 0;
+    int64_t limit = m->limit_ns;
+    m->limit_ns = 0;
     if (active)
         refuse(&out, HILL_E_BUSY, "a request runs: speeds are measured between requests");
-    else if (!p->config.csd || p->agent_status)
+    else if (!c->config.csd || m->agent->status)
         refuse(&out, HILL_E_INVALID, "no CSD is attached: there is nothing to balance");
-    else if (p->keys)
+    else if (m->evaluator->ops != &evaluate_digest)
         refuse(&out, HILL_E_UNSUPPORTED,
                "this policy evaluates on the CPU alone: there is nothing to balance");
     else
-        rc = take_profile(p, limit, &out);
+        rc = take_profile(m, limit, &out);
     if (rc == HILL_E_CANCELLED)
         return rc; /* a new epoch: nobody waits for this answer */
-    if (p->hooks.profiled)
-        p->hooks.profiled(p->hooks.context, &out);
+    if (c->hooks.profiled)
+        c->hooks.profiled(c->hooks.context, &out);
     return 1;
 }

@@ -1,0 +1,246 @@
+/* cpu_scorer/answer.c - see answer.h. */
+#include "cpu_scorer/answer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+/* DRAM gives at least so many entries to one thread while the drive gives one. */
+#define COPIES_PER_FETCH 2u
+
+int answer_create(struct answer *a, struct core *core, struct agent *agent)
+{
+    uint32_t n = core->config.gpu_slots;
+    *a = (struct answer){.core = core, .agent = agent};
+    a->items = calloc(n, sizeof *a->items);
+    a->positions = calloc(n, sizeof *a->positions);
+    a->slots = calloc(n, sizeof *a->slots);
+    a->copies = calloc(n, sizeof *a->copies);
+    return a->items && a->positions && a->slots && a->copies ? 0 : HILL_E_NOMEM;
+}
+
+void answer_destroy(struct answer *a)
+{
+    free(a->items);
+    free(a->positions);
+    free(a->slots);
+    free(a->copies);
+}
+
+uint64_t answer_private_bytes(const struct scorer_config *c)
+{
+    return (uint64_t)c->gpu_slots *
+           (sizeof(struct answer_item) + 2 * sizeof(uint32_t) + sizeof(struct copy_item));
+}
+
+void answer_begin(struct answer *a)
+{
+    a->n_items = a->n_uploads = a->n_in_place = a->n_cold = 0;
+    a->n_fetches = a->n_copies = a->next_fetch = a->fetches_sent = a->n_fetched = 0;
+    a->fetches_open = 0;
+    a->fetch_tags[0] = a->fetch_tags[1] = 0;
+    a->copied = false;
+    a->status = 0;
+}
+
+/* ---- places --------------------------------------------------------------------------------- */
+
+void answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t word = core_location(a->core, s, layer, a->positions[i]);
+        bool in_place = s->reads_hot && hkm_tag(word) == HKM_HOT;
+        a->items[i] = (struct answer_item){.position = a->positions[i],
+                                           .location = word,
+                                           .gpu_slot = SELECTED_HOT | hkm_slot(word),
+                                           .flags = in_place ? ANSWER_IN_PLACE : 0};
+        a->n_in_place += in_place;
+    }
+    a->n_items = n;
+}
+
+/* What is not read in place, into `positions`; how many. */
+static uint32_t list_others(struct answer *a)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; a->n_in_place && i < a->n_items; i++)
+        if (!(a->items[i].flags & ANSWER_IN_PLACE))
+            a->positions[n++] = a->items[i].position;
+    return a->n_in_place ? n : a->n_items; /* all of them are there */
+}
+
+/* What the GPU keeps of an entry that has moved up since gives way in time. */
+int answer_give_places(struct answer *a, const struct sequence *s, uint32_t layer)
+{
+    struct tiers *t = &a->core->tiers;
+    uint32_t n = list_others(a);
+    int64_t uploads =
+        gpu_slots_select(&t->gpu, tiers_list(t, s->index, layer), a->positions, n, a->slots);
+    if (uploads < 0)
+        return (int)uploads;
+    for (uint32_t i = 0, j = 0; i < a->n_items; i++) {
+        struct answer_item *item = &a->items[i];
+        if (item->flags & ANSWER_IN_PLACE)
+            continue;
+        item->gpu_slot = a->slots[j] & ~GPU_SLOTS_UPLOAD;
+        item->flags = a->slots[j++] & GPU_SLOTS_UPLOAD ? ANSWER_UPLOAD : 0;
+        a->n_cold += item->flags && hkm_tag(item->location) == HKM_COLD;
+    }
+    a->n_uploads = (uint32_t)uploads;
+    return 0;
+}
+
+uint32_t answer_find_lacking(struct answer *a, const struct sequence *s, uint32_t layer)
+{
+    const struct tiers *t = &a->core->tiers;
+    uint32_t n = 0;
+    gpu_slots_find(&t->gpu, tiers_list(t, s->index, layer), a->positions, a->n_items, a->slots);
+    for (uint32_t i = 0; i < a->n_items; i++)
+        if ((a->slots[i] & GPU_SLOTS_UPLOAD) && !(a->items[i].flags & ANSWER_IN_PLACE)) {
+            a->items[i].flags |= ANSWER_BRING;
+            n++;
+        }
+    return n;
+}
+
+/* ---- gathering ------------------------------------------------------------------------------ */
+
+int answer_plan(struct answer *a)
+{
+    const struct core *c = a->core;
+    for (uint32_t i = 0; i < a->n_items; i++) {
+        const struct answer_item *item = &a->items[i];
+        if (!(item->flags & ANSWER_BRING))
+            continue;
+        if (hkm_tag(item->location) == HKM_COLD)
+            a->n_fetches++;
+        else if (hkm_tag(item->location) == HKM_HOT)
+            a->copies[a->n_copies++] =
+                (struct copy_item){shm_arena_slot(c->tiers.staging, item->staging),
+                                   hkm_entry(&c->tiers.hkm, hkm_slot(item->location))};
+        else
+            return HILL_E_DAMAGED; /* a selected token is in some tier, always */
+    }
+    return 0;
+}
+
+/* The next n entries to be fetched. */
+static void fill_fetch(struct answer *a, struct fetch_item *out, uint32_t n)
+{
+    struct shm_arena *staging = a->core->tiers.staging;
+    for (uint32_t i = 0; i < n;) {
+        const struct answer_item *item = &a->items[a->next_fetch++];
+        if ((item->flags & ANSWER_BRING) && hkm_tag(item->location) == HKM_COLD)
+            out[i++] = (struct fetch_item){hkm_slot(item->location), item->position, item->staging,
+                                           shm_arena_generation(staging, item->staging)};
+    }
+}
+
+int answer_push_fetches(struct answer *a, const struct record_header *header)
+{
+    uint32_t ring = shm_ring_payload_max(&a->core->io.rings[RING_COMMAND]);
+    uint32_t most =
+        (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
+    most = most < LAYOUT_FETCH_ITEMS_MAX ? most : LAYOUT_FETCH_ITEMS_MAX;
+    while (a->fetches_sent < a->n_fetches) {
+        uint32_t n = a->n_fetches - a->fetches_sent;
+        n = n < most ? n : most;
+        uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + n * sizeof(struct fetch_item));
+        void *payload;
+        int rc = agent_reserve(a->agent, bytes, &payload);
+        if (rc != 1)
+            return rc;
+        struct record_fetch *record = payload;
+        a->fetch_tags[1] = agent_tag(a->agent);
+        if (!a->fetch_tags[0])
+            a->fetch_tags[0] = a->fetch_tags[1];
+        *record = (struct record_fetch){.header = *header, .tag = a->fetch_tags[1], .n_entries = n};
+        fill_fetch(a, (struct fetch_item *)(record + 1), n);
+        agent_publish(a->agent, RING_COMMAND, RECORD_FETCH, bytes);
+        a->fetches_sent += n;
+        a->fetches_open++;
+    }
+    return 1;
+}
+
+/* Do the drive's fetches take longer than one thread's copies? It is the slower by several times.
+ */
+static bool drive_is_slower(const struct answer *a)
+{
+    return a->fetches_open && a->n_copies <= COPIES_PER_FETCH * a->n_fetches;
+}
+
+/* The hot ones into their staging slots, on all scoring threads: they are read from all over the
+ * hot pool. While the drive is the slower one this thread does it alone, and leaves the other CPUs
+ * to the agent, which has just been woken. */
+static void copy_hot(struct answer *a, struct sequence *s)
+{
+    struct copy_job job = {
+        .items = a->copies, .bytes = a->core->tiers.hkm.entry_bytes, .n = a->n_copies};
+    a->copied = true;
+    if (s->reads_hot && a->n_copies == 0)
+        return;
+    int64_t start = clock_now_ns();
+    if (drive_is_slower(a)) {
+        for (uint32_t i = 0; i < job.n; i++)
+            memcpy(job.items[i].to, job.items[i].from, job.bytes);
+    } else {
+        score_pool_start_copy(a->core->pool, &job, NULL);
+        score_pool_wait(a->core->pool);
+    }
+    s->stats.copy_hot_ns += clock_now_ns() - start;
+}
+
+int answer_gather(struct answer *a, struct sequence *s, const struct record_header *header)
+{
+    int rc = answer_push_fetches(a, header);
+    if (rc == 0)
+        return 0;
+    if (rc == 1 && !a->copied)
+        copy_hot(a, s);
+    /* also after one has failed: a slot that the agent may still write to must not be given to
+     * others */
+    if (a->fetches_open)
+        return a->agent->status;
+    if (rc < 0 || a->status)
+        return rc < 0 ? rc : a->status;
+    if (a->n_fetched == a->n_fetches)
+        return 1;
+    core_fail(a->core, s, HILL_E_PROTOCOL, "the drive fetched %u of %u entries", a->n_fetched,
+              a->n_fetches);
+    return HILL_E_PROTOCOL;
+}
+
+void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
+                       const struct record_completion *r)
+{
+    if (a->fetches_open == 0 || r->tag < a->fetch_tags[0] || r->tag > a->fetch_tags[1])
+        return;
+    a->fetches_open--;
+    a->n_fetched += r->count;
+    if (!r->status || a->status)
+        return;
+    a->status = r->status;
+    core_fail(a->core, s, a->status,
+              a->status == HILL_E_DAMAGED
+                  ? "the entry of position %u in layer %u is damaged in the cold pool (its "
+                    "checksum does not match); ask again, and check the drive"
+                  : "the entry of position %u in layer %u cannot be read from the cold pool",
+              r->detail, layer);
+}
+
+const void *answer_staged(const struct answer *a, uint32_t position)
+{
+    uint32_t low = 0, n = a->n_items;
+    while (n > 1) {
+        uint32_t half = n / 2;
+        low += a->items[low + half].position <= position ? half : 0;
+        n -= half;
+    }
+    const struct answer_item *item = &a->items[low];
+    return n && item->position == position && (item->flags & ANSWER_UPLOAD) &&
+                   hkm_tag(item->location) == HKM_COLD
+               ? shm_arena_slot(a->core->tiers.staging, item->staging)
+               : NULL;
+}

@@ -1,0 +1,149 @@
+/*
+ * cpu_scorer/core.h - what every module of the scorer stands on: the epoch's settings and rings,
+ * the tiers, the sequences.
+ *
+ * What: struct core is the ground of one scorer (scorer.h): nothing in it acts. Modules above it
+ * have state of their own and know those below them alone (README.md has the map). A sequence is
+ * one request in one slot; its layers say how far it is placed and what is on its way. Who calls
+ * it: the data thread; the pool's threads read the tiers of a job. Failure: a request fails with
+ * core_fail, once; the others go on.
+ */
+#ifndef HILL_CPU_SCORER_CORE_H
+#define HILL_CPU_SCORER_CORE_H
+
+#include <xxhash.h>
+
+#include "cpu_scorer/hot_share.h"
+#include "cpu_scorer/scorer.h"
+#include "cpu_scorer/scoring.h"
+#include "cpu_scorer/tiers.h"
+#include "kv/select.h"
+#include "placement/placement.h"
+#include "proto/records.h"
+
+#define MOVES_UP   PLACEMENT_LIVE_RATE /* entries that one answer moves up */
+#define MOVES_DOWN 64u                 /* entries of one batch on their way down */
+
+enum sequence_state {
+    SEQUENCE_FREE,
+    SEQUENCE_ACTIVE,   /* between SEQ_READY and SEQ_END */
+    SEQUENCE_ENDING,   /* waits for its demotions, then trims */
+    SEQUENCE_TRIMMING, /* waits for the completion of its TRIM: its stripes are not reused before */
+};
+
+struct layer_state {
+    uint32_t appended;    /* tokens placed: 0 .. appended-1 */
+    uint32_t uncommitted; /* of them on their way from the append ring to the cold pool */
+    uint32_t moving;      /* hot tokens on their way down */
+    uint32_t weighed; /* h2o: tokens whose mass in the prompt's queries has come: 0 .. weighed-1 */
+    uint32_t low;     /* no hot token but sinks below this position */
+    /* with a placement of its own; nothing new is ordered before these moves are over */
+    struct placement *placement; /* NULL: by recency */
+    uint32_t *kept; /* [max_tokens]: cold slot that holds a copy of a hot token, or COLD_NONE */
+    uint32_t down[MOVES_DOWN]; /* positions */
+    uint32_t n_down;
+};
+
+/* What an answer names, until the GPU worker has read it. */
+struct holding {
+    uint32_t *staging; /* [gpu_slots] */
+    uint32_t n_staging;
+    bool reading; /* it names hot slots of `layer`: none of them is freed */
+    uint32_t layer;
+};
+
+/* What a guessed query has brought for the exact one of its (step, layer). */
+struct guess {
+    bool there;
+    uint32_t step, layer, n;
+    uint32_t *positions; /* [gpu_slots], ascending */
+    uint32_t *staging; /* [gpu_slots]: where the entry lies; GUESS_NONE: the GPU does not need it */
+};
+#define GUESS_NONE UINT32_MAX
+
+/* The two sides of each step: what hot entries took (scored, copied), and what cold ones did
+ * (scored and fetched by the drive). */
+struct step_balance {
+    int64_t cpu_ns, csd_ns; /* of all layers, when the last step ended */
+    uint32_t counts[101];   /* steps by |difference| in percent of the longer side */
+};
+
+struct sequence {
+    enum sequence_state state;
+    int status; /* negative: the request has failed, and every query is answered with this */
+    uint64_t request_id;
+    uint32_t index;
+    uint32_t prompt_tokens, max_tokens;
+    uint32_t cold_from, cold_to; /* prompt positions that go straight to the cold pool */
+    struct kv_selection_settings settings;
+    struct hot_share share;
+    struct layer_state *layers; /* [n_layers] */
+    uint32_t demotes;           /* in flight */
+    bool cold_used;             /* a DEMOTE was sent: the agent holds stripes */
+    bool moves_wanted;
+    bool sums;      /* h2o: what its prompt attended to comes before its first query */
+    bool reads_hot; /* the GPU worker reads hot entries where they lie */
+    uint64_t first_tag, trim_tag;
+    /* records of the append ring that wait for the drive, so that others' do not wait with them */
+    bool leaving, begin_held; /* end has come; begin has, and waits until the slot is free */
+    struct record_seq_end end;
+    struct record_seq_begin begin;
+    uint32_t k_max;         /* of a selection: k at max_tokens */
+    uint32_t staging_max;   /* slots set aside: those of a selection, or of two */
+    struct holding held[2]; /* of the newest selection, and of the one before it */
+    struct guess guess;
+    uint64_t *guess_chosen, *guess_found; /* [n_layers]; NULL: queries are not guessed */
+    uint32_t move_layer;                  /* whose turn it is */
+    uint32_t *kept;                       /* [n_layers][max_tokens], NULL: by recency */
+    XXH64_state_t *hash;
+    struct scorer_stats stats;
+    struct step_balance balance;
+};
+
+struct core {
+    struct scorer_config config;
+    struct scorer_io io;
+    struct scorer_hooks hooks;
+    struct tiers tiers;
+    struct score_pool *pool;
+    struct sequence *sequences; /* [n_sequences] */
+    uint64_t dropped_records;
+};
+
+int core_create(struct core *c, const struct scorer_config *config, const struct scorer_io *io,
+                const struct scorer_hooks *hooks, struct hill_why *why);
+void core_destroy(struct core *c); /* of a zeroed struct, too */
+uint64_t core_private_bytes(const struct core *c);
+
+/* Is this record whole and of this epoch? false: it was counted as dropped. */
+bool core_accept(struct core *c, uint32_t type, const void *payload, uint32_t bytes);
+
+/* The request of this sequence fails: log, tell, remember. The first reason stands. */
+void core_fail(struct core *c, struct sequence *s, int code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static inline struct record_header core_header(const struct core *c, uint32_t sequence,
+                                               uint32_t step, uint32_t layer)
+{
+    return (struct record_header){c->config.epoch, sequence, step, layer};
+}
+
+static inline uint32_t core_location(const struct core *c, const struct sequence *s, uint32_t layer,
+                                     uint32_t position)
+{
+    return hkm_location(&c->tiers.hkm, s->index, layer, position);
+}
+
+/* A request that runs and has not failed. */
+static inline bool core_runs(const struct sequence *s)
+{
+    return s->state == SEQUENCE_ACTIVE && !s->status;
+}
+
+/* Blocks that one layer can have. */
+static inline uint32_t core_blocks_max(const struct core *c)
+{
+    return c->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
+}
+
+#endif

@@ -1,0 +1,272 @@
+/* cpu_scorer/demotion.c - see demotion.h. */
+#include "cpu_scorer/demotion.h"
+
+#include <string.h>
+
+#include "cpu_scorer/holding.h"
+
+/* ---- records in flight ---------------------------------------------------------------------- */
+
+static struct demote *free_demote(struct demotions *d)
+{
+    for (uint32_t i = 0; i < MAX_DEMOTES; i++)
+        if (!d->items[i].used)
+            return &d->items[i];
+    return NULL;
+}
+
+static void drop(struct demotions *d, struct demote *demote)
+{
+    d->core->sequences[demote->sequence].demotes--;
+    d->n--;
+    d->n_moves -= demote->from_hot;
+    demote->used = false;
+}
+
+void demotions_forget(struct demotions *d, const struct sequence *s)
+{
+    for (uint32_t i = 0; i < MAX_DEMOTES; i++)
+        if (d->items[i].used && d->items[i].sequence == s->index)
+            drop(d, &d->items[i]);
+}
+
+static void take_demote(void *context, const void *record)
+{
+    struct demotions *d = context;
+    const struct record_completion *r = record;
+    struct demote *demote = &d->items[r->tag % 256 % MAX_DEMOTES];
+    if (!demote->used || demote->tag != r->tag || demote->done)
+        return;
+    demote->done = true;
+    if (!r->status && r->count == demote->n)
+        return;
+    struct sequence *s = &d->core->sequences[demote->sequence];
+    if (s->state == SEQUENCE_ACTIVE)
+        core_fail(d->core, s, r->status ? r->status : HILL_E_PROTOCOL,
+                  "writing %u entries of layer %u to the cold pool", demote->n, demote->layer);
+    drop(d, demote);
+}
+
+int demotions_init(struct demotions *d, struct core *core, struct agent *agent,
+                   struct evaluator *evaluator, struct hill_why *why)
+{
+    struct demote_parts parts;
+    *d = (struct demotions){.core = core, .agent = agent, .evaluator = evaluator};
+    if (!core->config.csd)
+        return 0;
+    agent_on(agent, RECORD_DEMOTE, take_demote, d);
+    uint32_t most = shm_ring_payload_max(&core->io.rings[RING_BACKGROUND]);
+    for (d->slots_max = core->config.demote_slots; d->slots_max > 0; d->slots_max--) {
+        record_demote_parts(&parts, &core->config.geometry, KV_GROUP_TOKENS - 1, d->slots_max);
+        if (parts.scattered_total <= most)
+            return 0;
+    }
+    return hill_fail(why, HILL_E_INVALID,
+                     "the background ring takes records of %u bytes, too few for one entry", most);
+}
+
+/* ---- a record ------------------------------------------------------------------------------- */
+
+/* Reserved in the background ring, its parts to be filled. */
+struct demote_record {
+    struct record_demote *record;
+    struct demote_parts parts;
+    struct demote *demote;
+    uint32_t n, slot, order;
+    bool scattered; /* into demote->slots */
+};
+
+/* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare for a
+ * record of its own; else behind the others. */
+static uint32_t room_for(const struct cold_map *cold, uint32_t list, bool from_hot, uint32_t n,
+                         bool *scattered)
+{
+    uint32_t spare = from_hot ? cold_map_spare(cold, list) : 0;
+    *scattered = spare > 0 && (spare >= n || spare >= MOVE_TOKENS_MIN);
+    uint32_t room = *scattered ? spare : cold_map_room(cold, list);
+    if (*scattered && room > MOVES_DOWN)
+        room = MOVES_DOWN;
+    return n < room ? n : room;
+}
+
+static int reserve(struct demotions *d, struct sequence *s, uint32_t layer, bool from_hot,
+                   uint32_t n, struct demote_record *out)
+{
+    const struct tiers *t = &d->core->tiers;
+    out->n = room_for(&t->cold, tiers_list(t, s->index, layer), from_hot, n, &out->scattered);
+    if (out->n > d->slots_max)
+        out->n = d->slots_max;
+    out->demote = free_demote(d);
+    if (d->agent->status || out->n == 0 || !out->demote)
+        return HILL_E_WOULD_BLOCK;
+    /* which lane the first slot is in is known when slots are taken; the last needs most room */
+    record_demote_parts(&out->parts, &d->core->config.geometry, KV_GROUP_TOKENS - 1, out->n);
+    void *payload;
+    uint64_t bytes = out->scattered ? out->parts.scattered_total : out->parts.total;
+    int rc = shm_ring_reserve(&d->core->io.rings[RING_BACKGROUND], (uint32_t)bytes, &payload);
+    if (rc)
+        return rc;
+    out->record = payload;
+    return 0;
+}
+
+/* Slots of copies for hot positions; what they were copies of has none any more. */
+static void take_copies(struct demotions *d, struct sequence *s, uint32_t layer,
+                        const uint32_t *hot, struct demote_record *r)
+{
+    uint32_t lost[MOVES_DOWN], *slots = r->demote->slots;
+    struct tiers *t = &d->core->tiers;
+    cold_map_reuse(&t->cold, tiers_list(t, s->index, layer), hot, r->n, slots, lost);
+    for (uint32_t i = 0; i < r->n; i++)
+        s->layers[layer].kept[lost[i]] = COLD_NONE;
+    r->slot = slots[0];
+    r->order = 0; /* of several stripes, which the agent knows */
+}
+
+/* Take the slots. hot: the positions, moved down; NULL: they are first_position and those after it,
+ * on their way in. */
+static void take_slots(struct demotions *d, struct sequence *s, uint32_t layer,
+                       uint32_t first_position, const uint32_t *hot, struct demote_record *r)
+{
+    struct tiers *t = &d->core->tiers;
+    uint32_t list = tiers_list(t, s->index, layer);
+    if (r->scattered)
+        take_copies(d, s, layer, hot, r);
+    else if (hot)
+        cold_map_take_positions(&t->cold, list, hot, r->n, &r->slot, &r->order);
+    else
+        cold_map_take(&t->cold, list, first_position, r->n, &r->slot, &r->order);
+    record_demote_parts(&r->parts, &d->core->config.geometry, r->slot, r->n);
+    memset(r->record, 0, r->parts.entries); /* no padding and no lane carries old bytes */
+    uint32_t *positions = (uint32_t *)((uint8_t *)r->record + r->parts.positions);
+    for (uint32_t i = 0; i < r->n; i++)
+        positions[i] = hot ? hot[i] : first_position + i;
+    if (r->scattered)
+        memcpy((uint8_t *)r->record + r->parts.total, r->demote->slots, r->n * sizeof(uint32_t));
+}
+
+static void fill_plane(struct demotions *d, struct sequence *s, uint32_t layer,
+                       struct demote_record *r, const uint8_t *entries, const uint32_t *hot)
+{
+    struct plane_source from = {entries, hot, r->n, r->slot % KV_GROUP_TOKENS};
+    if (d->evaluator->ops->plane)
+        d->evaluator->ops->plane(d->evaluator, s, layer, &from,
+                                 (uint8_t *)r->record + r->parts.digests);
+}
+
+static void publish(struct demotions *d, struct sequence *s, uint32_t layer, bool from_hot,
+                    struct demote_record *r)
+{
+    struct demote *demote = r->demote; /* its slots are there already */
+    demote->tag = agent_tag(d->agent) | (uint64_t)(demote - d->items);
+    demote->sequence = s->index;
+    demote->layer = layer;
+    demote->first_slot = r->slot;
+    demote->n = r->n;
+    demote->used = true;
+    demote->done = false;
+    demote->from_hot = from_hot;
+    demote->scattered = r->scattered;
+    *r->record = (struct record_demote){.header = core_header(d->core, s->index, 0, layer),
+                                        .tag = demote->tag,
+                                        .first_slot = r->slot,
+                                        .n_slots = r->n,
+                                        .stripe_order = r->order,
+                                        .scattered = r->scattered};
+    d->n++;
+    d->n_moves += from_hot;
+    s->demotes++;
+    s->cold_used = true;
+    agent_publish(d->agent, RING_BACKGROUND, RECORD_DEMOTE,
+                  (uint32_t)(r->scattered ? r->parts.scattered_total : r->parts.total));
+}
+
+uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t first,
+                        uint32_t n, const uint8_t *entries)
+{
+    struct demote_record r;
+    if (reserve(d, s, layer, false, n, &r))
+        return 0;
+    take_slots(d, s, layer, first, NULL, &r);
+    memcpy((uint8_t *)r.record + r.parts.entries, entries,
+           (size_t)r.n * d->core->tiers.hkm.entry_bytes);
+    fill_plane(d, s, layer, &r, entries, NULL);
+    publish(d, s, layer, false, &r);
+    return r.n;
+}
+
+uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,
+                    const uint32_t *positions, uint32_t n)
+{
+    struct demote_record r;
+    if (n == 0 || d->n_moves >= MOVES_OPEN_MAX || reserve(d, s, layer, true, n, &r))
+        return 0;
+    take_slots(d, s, layer, 0, positions, &r);
+    const struct hkm *hkm = &d->core->tiers.hkm;
+    uint8_t *entries = (uint8_t *)r.record + r.parts.entries;
+    for (uint32_t i = 0; i < r.n; i++)
+        memcpy(entries + (uint64_t)i * hkm->entry_bytes,
+               hkm_entry(hkm, hkm_slot(core_location(d->core, s, layer, positions[i]))),
+               hkm->entry_bytes);
+    fill_plane(d, s, layer, &r, NULL, positions);
+    publish(d, s, layer, true, &r);
+    s->layers[layer].moving = r.n;
+    return r.n;
+}
+
+/* ---- commits -------------------------------------------------------------------------------- */
+
+static uint32_t slot_of(const struct demote *d, uint32_t i)
+{
+    return d->scattered ? d->slots[i] : d->first_slot + i;
+}
+
+static int push_commit(struct demotions *d, const struct demote *demote)
+{
+    uint32_t slots[LAYOUT_COMMIT_SLOTS_MAX];
+    for (uint32_t i = 0; i < demote->n; i++)
+        slots[i] = slot_of(demote, i);
+    return agent_push_slots(d->agent, RECORD_COMMIT, demote->sequence, demote->layer, slots,
+                            demote->n);
+}
+
+static void flip(struct demotions *d, const struct demote *demote)
+{
+    struct tiers *t = &d->core->tiers;
+    struct sequence *s = &d->core->sequences[demote->sequence];
+    struct layer_state *l = &s->layers[demote->layer];
+    for (uint32_t i = 0; i < demote->n; i++) {
+        uint32_t slot = slot_of(demote, i);
+        cold_map_commit(&t->cold, tiers_list(t, demote->sequence, demote->layer), slot, 1);
+        hkm_set_cold(&t->hkm, demote->sequence, demote->layer,
+                     cold_map_taken_position(&t->cold, slot), slot);
+    }
+    if (demote->from_hot) {
+        l->moving = 0;
+        s->stats.demoted += demote->n;
+        s->stats.reused += demote->scattered ? demote->n : 0;
+    } else {
+        l->uncommitted -= demote->n;
+    }
+}
+
+int demotions_pump(struct demotions *d)
+{
+    int moved = 0;
+    for (uint32_t i = 0; d->n && i < MAX_DEMOTES; i++) {
+        struct demote *demote = &d->items[i];
+        if (!demote->used || !demote->done)
+            continue;
+        struct sequence *s = &d->core->sequences[demote->sequence];
+        if (core_runs(s)) {
+            if (demote->from_hot && holding_reads(s, demote->layer))
+                continue; /* the hot slots would be free */
+            if (push_commit(d, demote))
+                break; /* no credits now */
+            flip(d, demote);
+        }
+        drop(d, demote);
+        moved = 1;
+    }
+    return moved;
+}

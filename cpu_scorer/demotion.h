@@ -1,0 +1,60 @@
+/*
+ * cpu_scorer/demotion.h - entries on their way down: DEMOTE, its completion, COMMIT, flip.
+ *
+ * What: DEMOTE on the background ring (a copy of entry and plane), its completion (the copy is on
+ * flash), COMMIT on the command ring and the location word's flip, then the hot slot is free. The
+ * commit precedes every later query on the same ring, and both happen only while no query is
+ * scored: agent and scorer cut at the same place. An entry that has moved up (moves.h) leaves its
+ * copy where it was; to go down again it needs the COMMIT alone. Copies beyond what is kept
+ * (cold_map.h) give their slots to entries that go down without one: a scattered DEMOTE, which the
+ * agent sees after the RELEASE of those slots.
+ * Who calls it: intake.c, moves.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails fails
+ * its request.
+ */
+#ifndef HILL_CPU_SCORER_DEMOTION_H
+#define HILL_CPU_SCORER_DEMOTION_H
+
+#include "cpu_scorer/evaluator.h"
+
+#define MAX_DEMOTES 128u /* DEMOTE commands in flight; the index is the low byte of their tag */
+#define MOVES_OPEN_MAX                                                                             \
+    4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
+#define MOVE_TOKENS_MIN                                                                            \
+    4u /* over the target before moving: one more or less is not worth a record of its own */
+
+struct demote {
+    uint64_t tag;
+    uint32_t sequence, layer, first_slot, n;
+    bool used, done, from_hot;
+    bool scattered; /* into slots of copies: `slots`, else first_slot and those after it */
+    uint32_t slots[MOVES_DOWN];
+};
+
+struct demotions {
+    struct core *core;
+    struct agent *agent;
+    struct evaluator *evaluator;
+    struct demote items[MAX_DEMOTES];
+    uint32_t slots_max;  /* of one DEMOTE, within what the ring takes */
+    uint32_t n, n_moves; /* in use; of them from hot */
+};
+
+/* HILL_E_INVALID: the ring takes no DEMOTE at all. */
+int demotions_init(struct demotions *d, struct core *core, struct agent *agent,
+                   struct evaluator *evaluator, struct hill_why *why);
+
+/* Send up to n tokens (entries, from `first`) straight to the cold pool; returns how many, 0: no
+ * room now. */
+uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t first,
+                        uint32_t n, const uint8_t *entries);
+/* The same from the hot pool, for any hot positions, counted as a move of the layer: into slots of
+ * copies that are not kept any longer, while there are such, else behind the layer's others. */
+uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,
+                    const uint32_t *positions, uint32_t n);
+
+/* Commit and flip what has arrived below. Only while no query is scored. */
+int demotions_pump(struct demotions *d);
+/* Drop the sequence's demotions whose completion will not come any more. */
+void demotions_forget(struct demotions *d, const struct sequence *s);
+
+#endif

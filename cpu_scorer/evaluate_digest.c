@@ -1,0 +1,381 @@
+/*
+ * cpu_scorer/evaluate_digest.c - hillinfer: digests are scored where they lie; see evaluator.h.
+ *
+ * The query's digest goes to the drive; meanwhile the threads score the hot blocks, a chunk between
+ * two looks at the agent's rings, so that the agent never waits for room. The hot scores go into
+ * the selector while Score Blocks still arrive. A completion must name as many slots as are
+ * committed; a score of a slot that is not ours or not committed is an error, never a guess.
+ */
+#include "cpu_scorer/evaluate_digest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/busy_until.h"
+#include "base/clock.h"
+
+#define TUPLES_AT_ONCE 512u
+
+static struct digest_evaluator *of(struct evaluator *e)
+{
+    return (struct digest_evaluator *)(void *)e;
+}
+
+/* ---- tokens --------------------------------------------------------------------------------- */
+
+static void make_plane(struct evaluator *e, const struct sequence *s, uint32_t layer,
+                       const struct plane_source *from, uint8_t *plane)
+{
+    const struct hkm *hkm = &e->core->tiers.hkm;
+    const struct kv_geometry *g = &e->core->config.geometry;
+    if (from->entries) {
+        kv_digest_keys(g, (const uint16_t *)(const void *)from->entries, hkm->entry_bytes / 2,
+                       from->n, plane, from->lane);
+        return;
+    }
+    for (uint32_t i = 0; i < from->n; i++)
+        kv_digest_copy(g, plane, from->lane + i, hkm->digests,
+                       hkm_slot(core_location(e->core, s, layer, from->positions[i])), 1);
+}
+
+/* ---- the drive ------------------------------------------------------------------------------ */
+
+void digest_open(struct digest_evaluator *e, struct query *q, uint32_t cold)
+{
+    kv_digest_query(&e->base.core->config.geometry, q->sequence->settings.importance, q->vector,
+                    e->mantissas, e->shifts);
+    e->query = q;
+    e->cold_expected = cold;
+    e->cold_scored = 0;
+    e->cold_done = false;
+    e->status = 0;
+    e->relayed_ns = e->cold_done_ns = clock_now_ns();
+}
+
+void digest_close(struct digest_evaluator *e)
+{
+    e->query = NULL;
+}
+
+int digest_relay(struct digest_evaluator *e)
+{
+    const struct core *c = e->base.core;
+    const struct kv_geometry *g = &c->config.geometry;
+    const struct query *q = e->query;
+    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
+    void *payload;
+    int rc = agent_reserve(e->base.agent, bytes, &payload);
+    if (rc != 1)
+        return rc;
+    struct record_agent_query *r = payload;
+    *r = (struct record_agent_query){.header = q->header,
+                                     .query_id = q->id,
+                                     .importance = q->sequence->settings.importance,
+                                     .block_tokens = c->config.block_tokens,
+                                     .expected = e->cold_expected};
+    memcpy(r + 1, e->mantissas, kv_key_dims(g));
+    memcpy((uint8_t *)(r + 1) + kv_key_dims(g), e->shifts, g->n_kv_heads);
+    agent_publish(e->base.agent, RING_COMMAND, RECORD_AGENT_QUERY, bytes);
+    e->relayed_ns = clock_now_ns();
+    return 1;
+}
+
+static void take_completion(void *context, const void *record)
+{
+    struct digest_evaluator *e = context;
+    const struct record_completion *r = record;
+    const struct query *q = e->query;
+    if (!q || r->tag != q->id || e->cold_done)
+        return;
+    e->cold_done = true;
+    e->cold_done_ns = clock_now_ns();
+    if (r->status)
+        e->status = r->status;
+    else if (r->count != e->cold_expected)
+        e->status = HILL_E_PROTOCOL;
+    if (e->status)
+        core_fail(e->base.core, q->sequence, e->status,
+                  "scoring layer %u on the drive: %u of %u slots, first bad position %u",
+                  q->header.layer, r->count, e->cold_expected, r->detail);
+}
+
+static int add_tuples(const struct digest_evaluator *e, const struct record_score_block *b)
+{
+    const struct score_tuple *tuples = (const struct score_tuple *)(b + 1);
+    const struct tiers *t = &e->base.core->tiers;
+    const struct query *q = e->query;
+    uint32_t list = tiers_list(t, q->sequence->index, q->header.layer);
+    uint32_t positions[TUPLES_AT_ONCE];
+    uint16_t scores[TUPLES_AT_ONCE];
+    for (uint32_t done = 0; done < b->n;) {
+        uint32_t n = b->n - done < TUPLES_AT_ONCE ? b->n - done : TUPLES_AT_ONCE;
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t in_stripe = (uint64_t)b->first_slot + tuples[done + i].slot_offset;
+            positions[i] =
+                in_stripe < t->cold.stripe_slots
+                    ? cold_map_position(&t->cold, list,
+                                        (uint64_t)b->stripe * t->cold.stripe_slots + in_stripe)
+                    : COLD_NONE;
+            scores[i] = tuples[done + i].score;
+        }
+        int rc = kv_selector_add(q->selector, positions, scores, n); /* refuses COLD_NONE */
+        if (rc)
+            return rc;
+        done += n;
+    }
+    return 0;
+}
+
+static void take_scores(void *context, const void *record)
+{
+    struct digest_evaluator *e = context;
+    const struct record_score_block *b = record;
+    const struct query *q = e->query;
+    if (!q || b->query_id != q->id || b->header.sequence != q->header.sequence ||
+        b->header.layer != q->header.layer || e->status) {
+        e->base.core->dropped_records++; /* of a query that was given up */
+        return;
+    }
+    int64_t start = clock_now_ns();
+    int rc = add_tuples(e, b);
+    if (rc) {
+        e->status = rc;
+        core_fail(e->base.core, q->sequence, rc,
+                  "a Score Block of stripe %u scores a slot twice or a foreign one", b->stripe);
+    }
+    e->cold_scored += b->n;
+    q->sequence->stats.merge_ns += clock_now_ns() - start;
+}
+
+/* ---- the hot blocks ------------------------------------------------------------------------- */
+
+struct score_job digest_job(const struct digest_evaluator *e, const uint32_t *blocks,
+                            uint32_t n_blocks, uint16_t *scores)
+{
+    return (struct score_job){
+        .geometry = &e->base.core->config.geometry,
+        .query = {e->mantissas, e->shifts, e->query->sequence->settings.importance},
+        .digests = e->base.core->tiers.hkm.digests,
+        .blocks = blocks,
+        .n_blocks = n_blocks,
+        .scores = scores,
+    };
+}
+
+static void start_hot(struct digest_evaluator *e)
+{
+    struct core *c = e->base.core;
+    const struct query *q = e->query;
+    STAGE_BEGIN_AT(score_hot, &q->header);
+    e->hot_span = stage_span_score_hot;
+    e->hot_began_ns = clock_now_ns();
+    e->n_blocks = hkm_blocks(&c->tiers.hkm, q->sequence->index, q->header.layer, e->blocks,
+                             core_blocks_max(c));
+    struct score_job job = digest_job(e, e->blocks, e->n_blocks, e->scores);
+    job.copies_follow = !q->sequence->reads_hot;
+    score_pool_start(c->pool, &job, c->io.bell);
+}
+
+/* How many of a block's slots, from the first, hold positions that follow one another. */
+static uint32_t leading_run(const uint32_t *block)
+{
+    uint32_t differences = 0, n = 1;
+    for (uint32_t j = 0; j < KV_HOT_BLOCK_TOKENS; j++) /* without a branch: nearly always all do */
+        differences |= block[j] ^ (block[0] + j);
+    if (differences == 0)
+        return KV_HOT_BLOCK_TOKENS;
+    while (block[n] == block[0] + n)
+        n++;
+    return n;
+}
+
+/* The used slots of one scored block, by position, into the selector. Tokens from N on are there
+ * when the append ring was ahead of the query ring; they are not covered. */
+static int add_block(struct kv_selector *selector, const uint32_t *block, const uint16_t *scores,
+                     uint32_t n_tokens)
+{
+    uint32_t positions[KV_HOT_BLOCK_TOKENS], n = 0, run = 0;
+    uint16_t others[KV_HOT_BLOCK_TOKENS];
+    if (block[0] < n_tokens) { /* HKM_NO_POSITION is not */
+        run = leading_run(block);
+        uint32_t covered = n_tokens - block[0] < run ? n_tokens - block[0] : run;
+        int rc = kv_selector_add_run(selector, block[0], scores, covered);
+        if (rc || run == KV_HOT_BLOCK_TOKENS)
+            return rc;
+    }
+    for (uint32_t j = run; j < KV_HOT_BLOCK_TOKENS; j++) {
+        if (block[j] >= n_tokens)
+            continue;
+        positions[n] = block[j];
+        others[n++] = scores[j];
+    }
+    return kv_selector_add(selector, positions, others, n);
+}
+
+static int add_hot_scores(struct digest_evaluator *e, struct query *q)
+{
+    const struct hkm *hkm = &e->base.core->tiers.hkm;
+    int64_t start = clock_now_ns();
+    int rc = 0;
+    STAGE_BEGIN_AT(merge, &q->header);
+    for (uint32_t i = 0; i < e->n_blocks && rc == 0; i++)
+        rc = add_block(q->selector, &hkm->positions[(uint64_t)e->blocks[i] * KV_HOT_BLOCK_TOKENS],
+                       e->scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS, q->n_tokens);
+    STAGE_END(merge, (uint64_t)e->n_blocks * KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
+    q->sequence->stats.merge_ns += clock_now_ns() - start;
+    if (rc)
+        core_fail(e->base.core, q->sequence, rc, "the hot pool holds a token of layer %u twice",
+                  q->header.layer);
+    return rc;
+}
+
+/* A modelled CPU (base/csd_model.h) would still be scoring for so long. */
+static void model_cpu(struct digest_evaluator *e, struct query *q)
+{
+    const struct core *c = e->base.core;
+    if (!(c->config.cpu_gb_per_s > 0))
+        return;
+    uint64_t hot = hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer);
+    int64_t took = busy_until_time(hot * c->tiers.hkm.entry_bytes, c->config.cpu_gb_per_s);
+    int64_t real = score_pool_last_ns(c->pool);
+    q->sequence->stats.score_hot_ns += took > real ? took - real : 0;
+    q->due_ns = e->hot_began_ns + took;
+}
+
+static int end_hot(struct digest_evaluator *e, struct query *q)
+{
+    const struct stage_span stage_span_score_hot = e->hot_span;
+    STAGE_END(score_hot, (uint64_t)e->n_blocks * KV_HOT_BLOCK_TOKENS *
+                             kv_digest_bytes(&e->base.core->config.geometry));
+    q->sequence->stats.score_hot_ns += score_pool_last_ns(e->base.core->pool);
+    int rc = add_hot_scores(e, q);
+    if (rc == 0)
+        model_cpu(e, q);
+    return rc;
+}
+
+/* ---- a query -------------------------------------------------------------------------------- */
+
+static void begin(struct evaluator *base, struct query *q)
+{
+    struct digest_evaluator *e = of(base);
+    const struct tiers *t = &base->core->tiers;
+    digest_open(e, q, t->cold.lists[tiers_list(t, q->sequence->index, q->header.layer)].committed);
+    e->stage = DIGEST_RELAY;
+}
+
+static int wait_for_cold(struct digest_evaluator *e, struct query *q)
+{
+    if (!e->cold_expected)
+        return EVALUATOR_DONE;
+    if (e->status)
+        return e->status;
+    if (!e->cold_done)
+        return EVALUATOR_WAITS;
+    if (e->cold_scored != e->cold_expected) {
+        core_fail(e->base.core, q->sequence, HILL_E_PROTOCOL,
+                  "the drive scored %u of %u slots of layer %u", e->cold_scored, e->cold_expected,
+                  q->header.layer);
+        return HILL_E_PROTOCOL;
+    }
+    const struct stage_span stage_span_score_cold = e->cold_span;
+    STAGE_END(score_cold, (uint64_t)e->cold_scored * sizeof(struct score_tuple));
+    q->sequence->stats.score_cold_ns += e->cold_done_ns - e->relayed_ns;
+    return EVALUATOR_DONE;
+}
+
+static int step(struct evaluator *base, struct query *q)
+{
+    struct digest_evaluator *e = of(base);
+    int rc;
+    switch (e->stage) {
+    case DIGEST_RELAY:
+        rc = e->cold_expected ? digest_relay(e) : 1;
+        if (rc != 1)
+            return rc;
+        start_hot(e);
+        e->stage = DIGEST_HOT;
+        return EVALUATOR_WORKS;
+    case DIGEST_HOT:
+        if (score_pool_work(base->core->pool))
+            return EVALUATOR_WORKS;
+        if (!score_pool_done(base->core->pool))
+            return EVALUATOR_WAITS; /* the last helper rings */
+        rc = end_hot(e, q);
+        if (rc)
+            return rc;
+        e->stage = DIGEST_CPU;
+        return EVALUATOR_WORKS;
+    case DIGEST_CPU:
+        if (q->due_ns && clock_now_ns() < q->due_ns)
+            return EVALUATOR_WAITS;
+        q->due_ns = 0;
+        if (e->cold_expected) {
+            STAGE_BEGIN_AT(score_cold, &q->header);
+            e->cold_span = stage_span_score_cold;
+        }
+        e->stage = DIGEST_COLD;
+        return EVALUATOR_WORKS;
+    default:
+        return wait_for_cold(e, q);
+    }
+}
+
+/* Nobody reads the tables after this; what the drive still sends is dropped. */
+static int settle(struct evaluator *base, struct query *q)
+{
+    score_pool_wait(base->core->pool);
+    q->due_ns = 0;
+    digest_close(of(base));
+    return EVALUATOR_DONE;
+}
+
+static int finish(struct evaluator *base, struct query *q)
+{
+    (void)q;
+    digest_close(of(base));
+    return 0;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static int create(struct evaluator **out, struct core *core, struct agent *agent)
+{
+    struct digest_evaluator *e = calloc(1, sizeof *e);
+    if (!e)
+        return HILL_E_NOMEM;
+    e->base = (struct evaluator){&evaluate_digest, core, agent};
+    *out = &e->base;
+    e->mantissas = calloc(kv_key_dims(&core->config.geometry), 1);
+    e->shifts = calloc(core->config.geometry.n_kv_heads, 1);
+    e->blocks = calloc(core_blocks_max(core), sizeof *e->blocks);
+    e->scores = calloc((size_t)core_blocks_max(core) * KV_HOT_BLOCK_TOKENS, sizeof *e->scores);
+    agent_on(agent, RECORD_AGENT_QUERY, take_completion, e);
+    agent_on(agent, RECORD_SCORE_BLOCK, take_scores, e);
+    return e->mantissas && e->shifts && e->blocks && e->scores ? 0 : HILL_E_NOMEM;
+}
+
+static void destroy(struct evaluator *base)
+{
+    struct digest_evaluator *e = of(base);
+    free(e->mantissas);
+    free(e->shifts);
+    free(e->blocks);
+    free(e->scores);
+    free(e);
+}
+
+static uint64_t private_bytes(const struct evaluator *base)
+{
+    return (uint64_t)core_blocks_max(base->core) *
+           (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
+}
+
+const struct evaluator_ops evaluate_digest = {.create = create,
+                                              .destroy = destroy,
+                                              .bytes = private_bytes,
+                                              .plane = make_plane,
+                                              .begin = begin,
+                                              .step = step,
+                                              .settle = settle,
+                                              .finish = finish};

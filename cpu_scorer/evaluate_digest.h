@@ -1,0 +1,43 @@
+/*
+ * cpu_scorer/evaluate_digest.h - the digests' evaluator as side_speeds.c measures it.
+ *
+ * What: a query's digest goes to the drive (digest_open, digest_relay), which scores its cold
+ * tokens; Score Blocks go into the query's selector as they arrive. Who calls it: side_speeds.c,
+ * and evaluate_digest.c itself. Failure: what the drive did wrong fails the request, and is in
+ * `status`.
+ */
+#ifndef HILL_CPU_SCORER_EVALUATE_DIGEST_H
+#define HILL_CPU_SCORER_EVALUATE_DIGEST_H
+
+#include "cpu_scorer/evaluator.h"
+#include "cpu_scorer/query.h"
+
+enum digest_stage { DIGEST_RELAY, DIGEST_HOT, DIGEST_CPU, DIGEST_COLD };
+
+struct digest_evaluator {
+    struct evaluator base;
+    int8_t *mantissas; /* of the query's digest */
+    uint8_t *shifts;
+    uint32_t *blocks; /* [core_blocks_max] hot blocks of the query */
+    uint16_t *scores; /* [core_blocks_max][64] */
+    /* the query that the drive scores, NULL: none. Between two nothing of it is left. */
+    struct query *query;
+    uint32_t cold_expected, cold_scored;
+    bool cold_done; /* its completion arrived */
+    int status;
+    int64_t relayed_ns, cold_done_ns, hot_began_ns;
+    enum digest_stage stage;
+    uint32_t n_blocks;
+    struct stage_span hot_span, cold_span;
+};
+
+/* Digest the query; `cold` tokens are committed. */
+void digest_open(struct digest_evaluator *e, struct query *q, uint32_t cold);
+/* The drive begins: 1; 0: no room in the ring; negative: failed. */
+int digest_relay(struct digest_evaluator *e);
+/* A job for the scoring threads: these blocks, against the query. */
+struct score_job digest_job(const struct digest_evaluator *e, const uint32_t *blocks,
+                            uint32_t n_blocks, uint16_t *scores);
+void digest_close(struct digest_evaluator *e);
+
+#endif

@@ -1,0 +1,83 @@
+/*
+ * cpu_scorer/evaluator.h - how the tokens of a query get their scores: one table of functions for
+ * every policy.
+ *
+ *     digest   hillinfer, and what full needs     digests, on both sides (evaluate_digest.c)
+ *     mass     h2o, oracle      FP16 keys of all tokens, on the CPU (evaluate_mass.c)
+ *     partial  prefetch         a part of the columns of all keys (evaluate_mass.c)
+ *     chunks   leoam            keys of the chunks that bounds name (evaluate_chunks.c)
+ *
+ * What: a scorer has one evaluator, for the policy that it was started with; requests have that
+ * policy, one that shares its tables, or full, whose queries are not evaluated. An evaluator sees
+ * every token that is placed (append) and makes its plane for the cold pool; a query goes through
+ * begin, step until that has said done, finish. From begin to finish nothing of the tables moves.
+ * Who calls it: intake.c, demotion.c, query.c; data thread alone. Failure: a query that fails, in
+ * whichever step, is settled: nothing of it is out any more when settle has said done.
+ */
+#ifndef HILL_CPU_SCORER_EVALUATOR_H
+#define HILL_CPU_SCORER_EVALUATOR_H
+
+#include "cpu_scorer/agent.h"
+
+struct query;
+struct evaluator;
+
+enum evaluator_turn { /* of step and settle; negative: failed */
+                      EVALUATOR_WAITS = 0,
+                      EVALUATOR_DONE = 1,
+                      EVALUATOR_WORKS = 2, /* step again after a look at the agent's rings */
+};
+
+/* n tokens that go down: entries one after the other, or, where that is NULL, hot ones at these
+ * positions. The first goes into this lane of its group of digests (kv/group.h). */
+struct plane_source {
+    const uint8_t *entries;
+    const uint32_t *positions;
+    uint32_t n, lane;
+};
+
+struct evaluator_ops { /* what is NULL has nothing to do */
+    /* HILL_E_NOMEM. What it asks of the agent comes back by agent_on. */
+    int (*create)(struct evaluator **out, struct core *core, struct agent *agent);
+    void (*destroy)(struct evaluator *e);
+    uint64_t (*bytes)(const struct evaluator *e); /* private, part of M_0 */
+
+    void (*open)(struct evaluator *e, const struct sequence *s); /* a sequence begins */
+    /* the first tokens of a layer are in this record, and none is placed yet */
+    void (*look)(struct evaluator *e, const struct sequence *s, const struct record_append *r);
+    /* tokens were placed, in order */
+    void (*append)(struct evaluator *e, const struct sequence *s, uint32_t layer, uint32_t first,
+                   uint32_t n, const uint8_t *entries);
+    /* what the cold pool keeps of them beside the entries; NULL: the agent makes it */
+    void (*plane)(struct evaluator *e, const struct sequence *s, uint32_t layer,
+                  const struct plane_source *from, uint8_t *plane);
+    /* sums of attention of a layer's tokens: those before the first query, and to be saved */
+    void (*add_mass)(struct evaluator *e, const struct sequence *s, uint32_t layer, uint32_t first,
+                     uint32_t n, const float *mass);
+    void (*read_mass)(const struct evaluator *e, const struct sequence *s, uint32_t layer,
+                      uint32_t first, uint32_t n, float *mass);
+
+    void (*begin)(struct evaluator *e, struct query *q);
+    int (*step)(struct evaluator *e, struct query *q);
+    int (*settle)(struct evaluator *e, struct query *q);
+    /* every token's score is in the query's selector. 0, or an error. */
+    int (*finish)(struct evaluator *e, struct query *q);
+};
+
+struct evaluator { /* the first member of each one's own struct */
+    const struct evaluator_ops *ops;
+    struct core *core;
+    struct agent *agent;
+};
+
+extern const struct evaluator_ops evaluate_digest, evaluate_mass, evaluate_partial, evaluate_chunks;
+
+/* For the policy of core->config. */
+int evaluator_create(struct evaluator **out, struct core *core, struct agent *agent);
+static inline void evaluator_destroy(struct evaluator *e)
+{
+    if (e)
+        e->ops->destroy(e);
+}
+
+#endif

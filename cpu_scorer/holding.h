@@ -1,0 +1,61 @@
+/*
+ * cpu_scorer/holding.h - what selections hold until they have been read, and what guessed queries
+ * bring ahead.
+ *
+ * A query says by its kind which earlier selections of its sequence the attention has read: an
+ * exact one, all; a guess, which comes while the newest is still to be read, all but that. So where
+ * queries are guessed two selections of a sequence are alive at a time, in staging and in what is
+ * read in place, and twice the staging slots are set aside for it.
+ *
+ * A guess that is attended to (QUERY_SPECULATIVE) is a query like any other. One that is verified
+ * (QUERY_AHEAD) has no answer: what it selects and the GPU lacks is brought to staging and stays
+ * there for the exact query of the same (step, layer). That one scores for itself and takes over
+ * what it needs; the rest is free, and what the guess had missed is brought late. Entries do not
+ * change, so what has moved between the tiers meanwhile does not matter: a guess holds copies.
+ *
+ * Who calls it: query.c, requests.c. Failure: codes as documented at each function.
+ */
+#ifndef HILL_CPU_SCORER_HOLDING_H
+#define HILL_CPU_SCORER_HOLDING_H
+
+#include "cpu_scorer/answer.h"
+
+int holding_create(const struct core *c, struct sequence *s); /* HILL_E_NOMEM */
+void holding_destroy(struct sequence *s);
+uint64_t holding_private_bytes(const struct scorer_config *c);
+/* A sequence begins. */
+void holding_begin(const struct core *c, struct sequence *s);
+
+/* A query says what has been read: that is free, and so is a guess that it has no use for. */
+void holding_release(struct core *c, struct sequence *s, const struct record_header *header,
+                     uint32_t kind);
+/* Nothing is read in place any more. */
+void holding_reads_done(struct sequence *s);
+/* Everything that is held is free. */
+void holding_release_all(struct core *c, struct sequence *s);
+
+/* May hot slots of this layer be freed? No, while they are read in place. */
+static inline bool holding_reads(const struct sequence *s, uint32_t layer)
+{
+    return (s->held[0].reading && s->held[0].layer == layer) ||
+           (s->held[1].reading && s->held[1].layer == layer);
+}
+
+/* Staging slots for the answer's uploads, held by the newest selection. What the guess has filled
+ * of them keeps its slot, its other slots are free; all others are to be brought. 0, or
+ * HILL_E_WOULD_BLOCK. */
+int holding_take(struct sequence *s, struct answer *a);
+/* The same for all items of a READ, which are to be brought. */
+int holding_take_all(struct sequence *s, struct answer *a);
+/* The answer's fetches were lost with the agent: their slots are, too, until the next epoch. */
+void holding_lose(struct sequence *s);
+
+/* A guess has selected these items: staging for those that are to be brought. 0, or an error. */
+int holding_guess(struct sequence *s, struct answer *a, uint32_t n_lacking);
+/* It is there, for this (step, layer); or it has failed. */
+void holding_keep_guess(struct sequence *s, const struct record_header *header);
+void holding_lose_guess(struct sequence *s, struct answer *a);
+/* An exact query over n_tokens has selected these: what of that its guess had found is counted. */
+void holding_compare(struct sequence *s, const struct answer *a, uint32_t layer, uint32_t n_tokens);
+
+#endif

@@ -1,0 +1,85 @@
+/*
+ * cpu_scorer/key_reader.h - FP16 keys of a query's tokens, hot ones and those that the drive has,
+ * past an evaluator.
+ *
+ * What: hot keys are evaluated where they lie, as a job of the scoring threads. Cold ones come over
+ * the link with every query: READ_KEYS commands fill the windows behind the staging arena one after
+ * the other, up to KV_KEY_WINDOWS on their way while the threads evaluate the hot keys and then the
+ * windows that have arrived. Windows are given again when they have been evaluated; the last are
+ * smaller than the first, since what comes last is evaluated when the drive has nothing more to do.
+ * What came over is counted as link_key by its completions.
+ * Who calls it: evaluate_mass.c, evaluate_chunks.c; data thread alone. Failure:
+ * a query that fails is settled when no command of it is out any more, since the agent may still be
+ * writing into a window.
+ */
+#ifndef HILL_CPU_SCORER_KEY_READER_H
+#define HILL_CPU_SCORER_KEY_READER_H
+
+#include "cpu_scorer/evaluator.h"
+#include "cpu_scorer/query.h"
+#include "kv/plane.h"
+
+struct key_reader;
+struct key_window;
+
+/* n keys of the plane, one after the other, at these positions (COLD_NONE: a slot of nobody);
+ * called by several threads. */
+typedef void key_evaluate(struct key_reader *r, const uint16_t *keys, uint32_t n,
+                          const uint32_t *positions);
+
+/* All tokens' scores by position into r->scores. 0, or an error: then `count` of `wanted` keys had
+ * come. */
+typedef int key_scores(struct key_reader *r, const struct query *q, uint32_t *count,
+                       uint32_t *wanted);
+
+struct key_reader { /* the first member of each evaluator's own struct */
+    struct evaluator base;
+    key_evaluate *evaluate;
+    uint32_t key_bytes;       /* of a key in the plane */
+    struct key_range *ranges; /* of the query: [ranges_max], the caller fills them */
+    uint32_t n_ranges, ranges_max;
+    struct work_job hot; /* of the query, the caller fills it */
+    /* the query's state; NULL: none */
+    struct query *query;
+    uint32_t list;
+    uint32_t next_range, next_slot;                         /* what is to be read next */
+    uint64_t bytes_left;                                    /* of it, about */
+    struct key_window *windows;                             /* [KV_KEY_WINDOWS] */
+    uint32_t next_read, next_work;                          /* windows are used in turn */
+    uint32_t n_open;                                        /* READ_KEYS without their completion */
+    int status;                                             /* of those */
+    enum { KEY_JOB_NONE, KEY_JOB_HOT, KEY_JOB_WINDOW } job; /* in the pool's hands */
+    bool hot_done;
+    int64_t began_ns, read_ns; /* last completion */
+    struct key_piece *pieces;  /* [pieces_max] */
+    uint32_t n_pieces;
+    uint32_t *blocks; /* [core_blocks_max] hot blocks of the query */
+    uint16_t *scores; /* [core_blocks_max * 64] of the query, by position */
+    struct stage_span span;
+};
+
+/* base is filled. HILL_E_NOMEM. A query has at most ranges_max ranges. */
+int key_reader_create(struct key_reader *r, uint32_t ranges_max, key_evaluate *evaluate);
+void key_reader_destroy(struct key_reader *r);
+uint64_t key_reader_bytes(const struct key_reader *r);
+
+/* A query: then the caller fills ranges and hot, and key_reader_start is called. */
+void key_reader_begin(struct key_reader *r, struct query *q);
+void key_reader_start(struct key_reader *r);
+/* All cold tokens: the used part of each of the list's stripes. Ranges at most: */
+static inline uint32_t key_reader_stripes_max(const struct core *c)
+{
+    return c->tiers.cold.n_stripes + 1;
+}
+void key_reader_list_stripes(struct key_reader *r);
+/* The query's hot blocks are the job's items. */
+void key_reader_list_blocks(struct key_reader *r, void (*run)(void *, uint32_t, uint32_t));
+/* Bytes from its stripe's first key to that of a slot. */
+uint64_t key_reader_offset(const struct key_reader *r, uint32_t slot);
+
+/* The evaluator's; finish has the scores worked out and puts them into the selector. */
+int key_reader_step(struct evaluator *e, struct query *q);
+int key_reader_settle(struct evaluator *e, struct query *q);
+int key_reader_finish(struct key_reader *r, struct query *q, key_scores *scores);
+
+#endif

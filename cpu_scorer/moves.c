@@ -1,0 +1,289 @@
+/* cpu_scorer/moves.c - see moves.h. */
+#include "cpu_scorer/moves.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_scorer/holding.h"
+
+/* ---- life --------------------------------------------------------------------------------- */
+
+static struct placement_settings settings_of(const struct core *c, const struct sequence *s)
+{
+    struct placement_settings out = placement_defaults();
+    double k = kv_budget_tokens(&s->settings, s->max_tokens);
+    out.max_tokens = s->max_tokens;
+    out.sinks = s->settings.sinks;
+    out.window = s->settings.window;
+    out.alpha = s->settings.budget ? k / s->max_tokens : s->settings.alpha;
+    if (c->config.margin > 0)
+        out.margin = c->config.margin;
+    out.pin = c->config.pin < 0 ? out.alpha : c->config.pin;
+    return out;
+}
+
+int moves_begin(const struct core *c, struct sequence *s)
+{
+    struct placement_settings settings = settings_of(c, s);
+    uint64_t n = (uint64_t)c->config.geometry.n_layers * s->max_tokens;
+    s->kept = malloc(n * sizeof *s->kept);
+    int rc = s->kept ? 0 : HILL_E_NOMEM;
+    for (uint64_t i = 0; rc == 0 && i < n; i++)
+        s->kept[i] = COLD_NONE;
+    for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
+        s->layers[layer].kept = s->kept + (uint64_t)layer * s->max_tokens;
+        rc = placement_create(&s->layers[layer].placement, PLACEMENT_BKP, &settings, NULL);
+    }
+    if (rc)
+        moves_end(c, s);
+    return rc;
+}
+
+void moves_end(const struct core *c, struct sequence *s)
+{
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++) {
+        placement_destroy(s->layers[layer].placement);
+        s->layers[layer].placement = NULL;
+    }
+    free(s->kept);
+    s->kept = NULL;
+}
+
+uint64_t moves_bounced(const struct core *c, const struct sequence *s)
+{
+    uint64_t sum = 0;
+    for (uint32_t layer = 0; s->kept && layer < c->config.geometry.n_layers; layer++)
+        sum += placement_stats(s->layers[layer].placement)->bounced;
+    return sum;
+}
+
+/* ---- ordering ----------------------------------------------------------------------------- */
+
+static bool is_idle(const struct layer_state *l)
+{
+    return l->n_down + l->moving == 0;
+}
+
+/* What is to go down, as far as the batch has room; the rest is given up: the placement orders it
+ * again. */
+static void take_demoted(struct demotions *d, struct sequence *s, uint32_t layer,
+                         const struct placement_moves *moves)
+{
+    struct layer_state *l = &s->layers[layer];
+    for (uint32_t i = 0; i < moves->n_demoted; i++) {
+        uint32_t position = moves->demoted[i];
+        if (hkm_tag(core_location(d->core, s, layer, position)) != HKM_HOT)
+            continue;
+        if (l->n_down < MOVES_DOWN)
+            l->down[l->n_down++] = position;
+        else
+            placement_place(l->placement, position, true);
+    }
+}
+
+/* How many of `n` tokens may be hot. A beta that has fallen is followed a batch at a time. */
+static uint32_t hot_target(struct sequence *s, const struct layer_state *l, uint32_t n)
+{
+    uint32_t target = hot_share_target(&s->share, n), hot = placement_hot_tokens(l->placement);
+    uint32_t least = hot > MOVES_DOWN / 2 ? hot - MOVES_DOWN / 2 : 0;
+    if (!s->share.adapts || placement_tokens(l->placement) == 0 || target > least)
+        return target;
+    return least < s->share.limit ? least : s->share.limit;
+}
+
+/* Tell the placement of tokens up to `n` that it does not know yet. */
+static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t n)
+{
+    struct layer_state *l = &s->layers[layer];
+    struct placement_moves moves;
+    if (n < s->prompt_tokens)
+        return; /* the first that it hears of is the whole prompt */
+    while (placement_tokens(l->placement) < n) {
+        uint32_t known = placement_tokens(l->placement), to = known ? n : s->prompt_tokens;
+        int rc = placement_append(l->placement, to - known, hot_target(s, l, to), &moves);
+        take_demoted(d, s, layer, &moves);
+        if (rc)
+            return; /* out of memory: what was ordered stands, and it is tried again */
+    }
+}
+
+/* ---- down --------------------------------------------------------------------------------- */
+
+/* Entries whose copy is in the cold pool: their slots count again. */
+static int recommit(struct demotions *d, struct sequence *s, uint32_t layer)
+{
+    struct layer_state *l = &s->layers[layer];
+    uint32_t slots[MOVES_DOWN], n = 0, left = 0,
+                                list = tiers_list(&d->core->tiers, s->index, layer);
+    for (uint32_t i = 0; i < l->n_down; i++)
+        if (l->kept[l->down[i]] != COLD_NONE)
+            slots[n++] = l->kept[l->down[i]];
+    if (n == 0 || agent_push_slots(d->agent, RECORD_COMMIT, s->index, layer, slots, n))
+        return 0;
+    for (uint32_t i = 0; i < l->n_down; i++) {
+        uint32_t position = l->down[i], slot = l->kept[position];
+        if (slot == COLD_NONE) {
+            l->down[left++] = position;
+            continue;
+        }
+        cold_map_commit(&d->core->tiers.cold, list, slot, 1);
+        hkm_set_cold(&d->core->tiers.hkm, s->index, layer, position, slot);
+        l->kept[position] = COLD_NONE;
+    }
+    s->stats.demoted += n;
+    l->n_down = left;
+    return 1;
+}
+
+static int go_down(struct demotions *d, struct sequence *s, uint32_t layer)
+{
+    struct layer_state *l = &s->layers[layer];
+    int moved = recommit(d, s, layer);
+    if (l->n_down == 0 || l->kept[l->down[0]] != COLD_NONE)
+        return moved;
+    uint32_t n = 1;
+    while (n < l->n_down && l->kept[l->down[n]] == COLD_NONE)
+        n++;
+    n = demote_hot(d, s, layer, l->down, n);
+    l->n_down -= n;
+    memmove(l->down, l->down + n, l->n_down * sizeof *l->down);
+    return moved | (n > 0);
+}
+
+/* ---- up ----------------------------------------------------------------------------------- */
+
+/* What the query has just fetched becomes hot: copy and digest, flip, and the cold slots stop
+ * counting. */
+static void come_up(struct demotions *d, struct sequence *s, uint32_t layer, const struct answer *a,
+                    const struct placement_moves *moves)
+{
+    struct layer_state *l = &s->layers[layer];
+    uint32_t slots[MOVES_UP], n = 0, list = tiers_list(&d->core->tiers, s->index, layer);
+    void *room; /* first: without room in the ring nothing flips */
+    bool full =
+        shm_ring_reserve(&d->core->io.rings[RING_COMMAND],
+                         (uint32_t)(sizeof(struct record_release) + sizeof slots), &room) != 0;
+    for (uint32_t i = 0; i < moves->n_promoted; i++) {
+        uint32_t position = moves->promoted[i];
+        uint32_t word = core_location(d->core, s, layer, position);
+        if (hkm_tag(word) == HKM_HOT)
+            continue;
+        const void *entry = answer_staged(a, position);
+        if (full || n == MOVES_UP || hkm_tag(word) != HKM_COLD || !entry ||
+            hkm_append(&d->core->tiers.hkm, s->index, layer, position, 1, entry) == 0) {
+            placement_place(l->placement, position, false); /* new tokens have taken the room */
+            continue;
+        }
+        cold_map_uncommit(&d->core->tiers.cold, list, hkm_slot(word));
+        l->kept[position] = slots[n++] = hkm_slot(word);
+    }
+    if (n && agent_push_slots(d->agent, RECORD_RELEASE, s->index, layer, slots, n))
+        core_fail(d->core, s, HILL_E_PEER_GONE, "telling the CSD agent what moved up in layer %u",
+                  layer);
+    s->stats.promoted += n;
+}
+
+void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct answer *a)
+{
+    struct layer_state *l = &s->layers[layer];
+    struct placement_moves moves;
+    uint32_t *missed = a->positions, n = 0;
+    if (!l->placement)
+        return;
+    uint32_t known = placement_tokens(l->placement); /* what is newer is hot anyway */
+    for (uint32_t i = 0; i < a->n_items && a->items[i].position < known; i++)
+        if (a->items[i].flags & (ANSWER_UPLOAD | ANSWER_IN_PLACE))
+            missed[n++] = a->items[i].position;
+    if (!is_idle(l) || d->agent->status || s->status) {
+        placement_watch(l->placement, missed, n);
+        return;
+    }
+    if (placement_step(l->placement, missed, n, NULL, MOVES_UP, &moves))
+        return;
+    take_demoted(d, s, layer, &moves);
+    come_up(d, s, layer, a, &moves);
+}
+
+/* ---- the pump ------------------------------------------------------------------------------- */
+
+static int pump_layer(struct demotions *d, struct sequence *s, uint32_t layer)
+{
+    struct layer_state *l = &s->layers[layer];
+    int moved = 0;
+    if (is_idle(l) && l->appended >= placement_tokens(l->placement) + MOVE_TOKENS_MIN)
+        grow(d, s, layer, l->appended);
+    if (l->n_down && l->moving == 0 && !holding_reads(s, layer))
+        moved |= go_down(d, s, layer);
+    return moved;
+}
+
+static int pump_placed(struct demotions *d, struct sequence *s)
+{
+    uint32_t n = d->core->config.geometry.n_layers;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t layer = (s->move_layer + i) % n;
+        if (!pump_layer(d, s, layer))
+            continue;
+        s->move_layer = (layer + 1) % n; /* a query may have come: one layer at a time */
+        return 1;
+    }
+    return 0;
+}
+
+/* The oldest hot tokens above the sinks that follow one another: *first, and how many (at most
+ * max). */
+static uint32_t oldest_hot(const struct core *c, struct sequence *s, uint32_t layer, uint32_t max,
+                           uint32_t *first)
+{
+    struct layer_state *l = &s->layers[layer];
+    uint32_t at = l->low > s->settings.sinks ? l->low : s->settings.sinks, n = 0;
+    while (at < l->appended && hkm_tag(core_location(c, s, layer, at)) != HKM_HOT)
+        at++;
+    *first = l->low = at;
+    while (n < max && at + n < l->appended &&
+           hkm_tag(core_location(c, s, layer, at + n)) == HKM_HOT)
+        n++;
+    return n;
+}
+
+static int move_oldest(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t n)
+{
+    uint32_t first, positions[MOVES_DOWN];
+    n = oldest_hot(d->core, s, layer, n < MOVES_DOWN ? n : MOVES_DOWN, &first);
+    for (uint32_t i = 0; i < n; i++)
+        positions[i] = first + i;
+    return demote_hot(d, s, layer, positions, n) > 0;
+}
+
+static int pump_recency(struct demotions *d, struct sequence *s)
+{
+    int moved = 0;
+    bool over = false;
+    if (!s->moves_wanted || d->n_moves >= MOVES_OPEN_MAX)
+        return 0;
+    for (uint32_t layer = 0; layer < d->core->config.geometry.n_layers; layer++) {
+        struct layer_state *l = &s->layers[layer];
+        uint32_t hot = hkm_hot_tokens(&d->core->tiers.hkm, s->index, layer);
+        uint32_t target = hot_share_target(&s->share, l->appended);
+        if (hot < target + MOVE_TOKENS_MIN)
+            continue;
+        over = true;
+        if (l->moving == 0 && d->n_moves < MOVES_OPEN_MAX)
+            moved |= move_oldest(d, s, layer, hot - target);
+    }
+    s->moves_wanted = over;
+    return moved;
+}
+
+int moves_pump(struct demotions *d)
+{
+    int moved = 0;
+    if (!d->core->config.csd || d->agent->status)
+        return 0;
+    for (uint32_t i = 0; i < d->core->config.n_sequences; i++) {
+        struct sequence *s = &d->core->sequences[i];
+        if (core_runs(s) && !s->leaving)
+            moved |= s->kept ? pump_placed(d, s) : pump_recency(d, s);
+    }
+    return moved;
+}

@@ -1,0 +1,42 @@
+/*
+ * cpu_scorer/moves.h - what moves up and down between queries.
+ *
+ * What: each layer of a sequence whose placement is bkp (placement/placement_bkp.c) has a placement
+ * of its own. It is told which entries each answered query had to upload or named in the hot pool,
+ * since what the GPU has kept costs nothing wherever else it lies, and orders a batch of moves;
+ * nothing new is ordered before that batch is over, it only counts meanwhile. By recency, a layer
+ * over its target has its oldest hot tokens moved down.
+ *
+ * Moving up is done right after the answer: what the query has just fetched (the agent has checked
+ * it) lies in staging until the sequence's next query. It is copied from there into hot slots and
+ * digested, the words flip, and a RELEASE tells the agent that the cold slots do not count any
+ * more. The drive reads nothing for it, and the copies stay in the cold pool.
+ *
+ * Moving down follows: an entry whose copy is still in the cold pool by COMMIT of that slot and the
+ * flip, at once; the others by DEMOTE, completion, COMMIT and flip (demotion.h). Until that is over
+ * a layer has up to MOVES_UP more hot tokens than its target; the reservation has a block for that,
+ * and where it is used up nothing comes up. So M_0 is never exceeded.
+ *
+ * Words flip here and in demotions_pump alone, both only while no query is scored; COMMIT, RELEASE
+ * and AGENT_QUERY share an ordered ring. Who calls it: scorer.c, query.c, requests.c. Failure: what
+ * finds no room stays where it is, and the placement is told so.
+ */
+#ifndef HILL_CPU_SCORER_MOVES_H
+#define HILL_CPU_SCORER_MOVES_H
+
+#include "cpu_scorer/answer.h"
+#include "cpu_scorer/demotion.h"
+
+/* A sequence begins: its placements and tables, when it has such. HILL_E_NOMEM. */
+int moves_begin(const struct core *c, struct sequence *s);
+/* It is over: everything but what is in flight. */
+void moves_end(const struct core *c, struct sequence *s);
+uint64_t moves_bounced(const struct core *c, const struct sequence *s);
+
+/* A query of this layer has been answered, and what it had to upload from the drive lies in
+ * staging. What pays moves up out of there. The answer's `positions` are used up. */
+void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct answer *a);
+/* Go on with all sequences' moves. Only while no query is scored. */
+int moves_pump(struct demotions *d);
+
+#endif

@@ -1,0 +1,585 @@
+/* cpu_scorer/query.c - see query.h. */
+#include "cpu_scorer/query.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cpu_scorer/holding.h"
+#include "cpu_scorer/moves.h"
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static void take_fetch(void *context, const void *record)
+{
+    struct query *q = &((struct queries *)context)->query;
+    if (q->sequence)
+        answer_take_fetch(&q->answer, q->sequence, q->header.layer, record);
+}
+
+int queries_create(struct queries *qs, struct core *core, struct agent *agent,
+                   struct demotions *demotions, struct evaluator *evaluator)
+{
+    *qs = (struct queries){
+        .core = core, .agent = agent, .demotions = demotions, .evaluator = evaluator};
+    agent_on(agent, RECORD_FETCH, take_fetch, qs);
+    int rc = answer_create(&qs->query.answer, core, agent);
+    return rc ? rc : kv_selector_create(&qs->query.selector, core->config.ctx_tokens);
+}
+
+void queries_destroy(struct queries *qs)
+{
+    answer_destroy(&qs->query.answer);
+    kv_selector_destroy(qs->query.selector);
+}
+
+uint64_t queries_private_bytes(const struct scorer_config *c)
+{
+    return answer_private_bytes(c) + kv_selector_bytes(c->ctx_tokens);
+}
+
+/* ---- phases --------------------------------------------------------------------------------- */
+
+static void enter(const struct queries *qs, struct query *q, enum query_phase phase)
+{
+    q->phase = phase;
+    q->deadline_ns = clock_now_ns() + qs->core->config.agent_deadline_ns;
+}
+
+static int check_query(struct core *c, struct query *q)
+{
+    struct sequence *s = q->sequence;
+    if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id || s->leaving)
+        return HILL_E_PROTOCOL; /* of a request that is over; its slot may be another's by now */
+    if (s->status)
+        return s->status;
+    if (q->n_tokens > s->max_tokens || kv_budget_tokens(&s->settings, q->n_tokens) > s->k_max) {
+        core_fail(c, s, HILL_E_PROTOCOL, "a query covers %u tokens of at most %u", q->n_tokens,
+                  s->max_tokens);
+        return HILL_E_PROTOCOL;
+    }
+    if (q->kind != QUERY_EXACT && !c->config.speculates) {
+        core_fail(c, s, HILL_E_PROTOCOL, "a query of layer %u is a guess", q->header.layer);
+        return HILL_E_PROTOCOL;
+    }
+    if (q->what != QUERY_SELECTS && q->n_read > s->k_max)
+        return HILL_E_PROTOCOL; /* it has no staging slots for more */
+    return 0;
+}
+
+bool query_has_tokens(const struct query *q)
+{
+    const struct sequence *s = q->sequence;
+    const struct layer_state *l = &s->layers[q->header.layer];
+    return l->appended >= q->n_tokens && (!s->sums || l->weighed >= s->prompt_tokens);
+}
+
+/* Where nothing can be done now a step is 0, where something was done 1; negative: it has failed.
+ */
+static int step_await(struct queries *qs, struct query *q)
+{
+    const struct sequence *s = q->sequence;
+    if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id || s->leaving)
+        return HILL_E_PROTOCOL; /* it ended while its query was waiting */
+    if (!query_has_tokens(q) || s->layers[q->header.layer].uncommitted)
+        return 0;
+    if (q->what == QUERY_READS_MASS) {
+        enter(qs, q, QUERY_ANSWER);
+        return s->sums ? 1 : HILL_E_PROTOCOL;
+    }
+    if (q->what == QUERY_READS) {
+        enter(qs, q, QUERY_GATHER);
+        return 1;
+    }
+    int rc = kv_selector_begin(q->selector, &s->settings, q->n_tokens);
+    if (rc)
+        return rc;
+    bool evaluated = s->settings.policy != KV_POLICY_FULL;
+    enter(qs, q, evaluated ? QUERY_SCORE : QUERY_SELECT);
+    if (evaluated)
+        qs->evaluator->ops->begin(qs->evaluator, q);
+    return 1;
+}
+
+static int step_score(struct queries *qs, struct query *q)
+{
+    int rc = qs->evaluator->ops->step(qs->evaluator, q);
+    if (rc != EVALUATOR_DONE)
+        return rc == EVALUATOR_WORKS ? 1 : rc;
+    rc = qs->evaluator->ops->finish(qs->evaluator, q);
+    if (rc)
+        return rc;
+    enter(qs, q, QUERY_SELECT);
+    return 1;
+}
+
+/* ---- selecting ------------------------------------------------------------------------------ */
+
+static void hash_selection(const struct query *q, uint32_t k)
+{
+    uint32_t head[2] = {q->header.step, q->header.layer};
+    XXH64_update(q->sequence->hash, head, sizeof head);
+    XXH64_update(q->sequence->hash, q->answer.positions, (size_t)k * sizeof(uint32_t));
+}
+
+/* The selection into answer.positions; what is attended to is hashed. */
+static int step_select(struct queries *qs, struct query *q)
+{
+    struct scorer_stats *stats = &q->sequence->stats;
+    int64_t start = clock_now_ns();
+    STAGE_BEGIN_AT(select, &q->header);
+    int64_t k = kv_selector_finish(q->selector, q->answer.positions); /* <= k_max <= gpu_slots */
+    STAGE_END(select, k < 0 ? 0 : (uint64_t)k * sizeof(uint32_t));
+    stats->merge_ns += clock_now_ns() - start;
+    if (k < 0) {
+        core_fail(qs->core, q->sequence, (int)k, "%u of %u tokens of layer %u were scored",
+                  kv_selector_scored(q->selector), q->n_tokens, q->header.layer);
+        return (int)k;
+    }
+    stats->guess_queries += q->kind != QUERY_EXACT;
+    if (q->kind != QUERY_AHEAD) {
+        hash_selection(q, (uint32_t)k);
+        stats->budget = (uint32_t)k;
+        stats->queries++;
+    }
+    q->answer.n_items = (uint32_t)k;
+    enter(qs, q, QUERY_GATHER);
+    return 1;
+}
+
+/* ---- gathering ------------------------------------------------------------------------------ */
+
+/* What the GPU is to forget of this selection, now that the answer names its slots: `--gpu-keep`.
+ * The answer's slots are read before the next query's uploads overwrite them. */
+static void forget_places(struct core *c, const struct query *q)
+{
+    struct tiers *t = &c->tiers;
+    if (c->config.gpu_drop > 0)
+        gpu_slots_keep(&t->gpu, tiers_list(t, q->sequence->index, q->header.layer),
+                       q->n_tokens - (uint32_t)(c->config.gpu_drop * q->n_tokens));
+}
+
+static void forget_list(struct core *c, const struct query *q)
+{
+    gpu_slots_clear(&c->tiers.gpu, tiers_list(&c->tiers, q->sequence->index, q->header.layer));
+}
+
+/* Staging for what is brought, when that is known. */
+static int plan_staging(struct core *c, struct query *q, int taken, const char *what)
+{
+    int rc = taken ? taken : answer_plan(&q->answer);
+    if (rc && q->what == QUERY_SELECTS)
+        core_fail(c, q->sequence, rc, "taking staging slots for %s of layer %u", what,
+                  q->header.layer);
+    return rc;
+}
+
+static int plan_read(struct core *c, struct query *q)
+{
+    struct answer *a = &q->answer;
+    for (uint32_t i = 0; i < q->n_read; i++)
+        a->positions[i] = q->n_tokens - q->n_read + i;
+    answer_locate(a, q->sequence, q->header.layer, q->n_read);
+    return plan_staging(c, q, holding_take_all(q->sequence, a), "a READ");
+}
+
+static int plan_guess(struct core *c, struct query *q)
+{
+    struct answer *a = &q->answer;
+    answer_locate(a, q->sequence, q->header.layer, a->n_items);
+    uint32_t n = answer_find_lacking(a, q->sequence, q->header.layer);
+    return plan_staging(c, q, holding_guess(q->sequence, a, n), "a guess");
+}
+
+static int plan_answer(struct core *c, struct query *q)
+{
+    struct sequence *s = q->sequence;
+    struct answer *a = &q->answer;
+    bool verified = s->guess.there;
+    answer_locate(a, s, q->header.layer, a->n_items);
+    holding_compare(s, a, q->header.layer, q->n_tokens);
+    int rc = answer_give_places(a, s, q->header.layer);
+    if (rc)
+        return rc; /* admission counted the slots */
+    forget_places(c, q);
+    STAGE_BEGIN_AT(gather, &q->header);
+    q->gather_span = stage_span_gather;
+    rc = plan_staging(c, q, holding_take(s, a), "the selection");
+    if (rc) {
+        forget_list(c, q); /* what was to be uploaded is not there */
+        return rc;
+    }
+    s->stats.late_fetches += verified ? a->n_fetches : 0;
+    s->stats.cold.hits += a->n_cold;
+    s->stats.hot_copied += a->n_uploads - a->n_cold;
+    s->stats.hot.hits += a->n_uploads - a->n_cold + a->n_in_place;
+    return 0;
+}
+
+static int plan_gathering(struct core *c, struct query *q)
+{
+    q->gather_began_ns = clock_now_ns();
+    return q->what == QUERY_READS   ? plan_read(c, q)
+           : q->kind == QUERY_AHEAD ? plan_guess(c, q)
+                                    : plan_answer(c, q);
+}
+
+/* The answer is in staging, or is not going to be. */
+static void end_gathering(struct core *c, struct query *q, int rc)
+{
+    struct sequence *s = q->sequence;
+    struct answer *a = &q->answer;
+    if (q->kind == QUERY_AHEAD) {
+        if (rc)
+            holding_lose_guess(s, a);
+        else
+            holding_keep_guess(s, &q->header);
+        s->stats.fetch_ns += clock_now_ns() - q->gather_began_ns;
+        return;
+    }
+    if (a->fetches_open)
+        holding_lose(s);
+    if (q->what != QUERY_SELECTS)
+        return;
+    const struct stage_span stage_span_gather = q->gather_span;
+    STAGE_END(gather, (uint64_t)a->n_uploads * c->tiers.hkm.entry_bytes);
+    if (rc) {
+        forget_list(c, q);
+        return;
+    }
+    s->stats.fetch_ns += clock_now_ns() - q->gather_began_ns;
+    s->stats.gpu.hits += (uint64_t)(a->n_items - a->n_uploads) - a->n_in_place;
+    s->held[0].reading = a->n_in_place > 0; /* no word has flipped since they were looked up */
+    s->held[0].layer = q->header.layer;
+}
+
+static int step_gather(struct queries *qs, struct query *q)
+{
+    int rc = 0;
+    if (!q->gather_began_ns && (rc = plan_gathering(qs->core, q)) != 0) {
+        if (q->kind == QUERY_AHEAD)
+            end_gathering(qs->core, q, rc);
+        return rc;
+    }
+    rc = answer_gather(&q->answer, q->sequence, &q->header);
+    if (rc == 0)
+        return 0;
+    end_gathering(qs->core, q, rc < 0 ? rc : 0);
+    if (rc == 1)
+        enter(qs, q, QUERY_ANSWER);
+    return rc;
+}
+
+/* ---- answering ------------------------------------------------------------------------------ */
+
+static int answer_room(struct core *c, uint32_t bytes, void **payload)
+{
+    int rc = shm_ring_reserve(&c->io.rings[RING_SELECTION], bytes, payload);
+    return rc == HILL_E_WOULD_BLOCK ? 0 : rc ? rc : 1;
+}
+
+static uint32_t selection_bytes(const struct query *q)
+{
+    const struct answer *a = &q->answer;
+    return (uint32_t)(sizeof(struct record_selection) + a->n_items * sizeof(struct selected_item) +
+                      a->n_uploads * sizeof(struct selected_upload));
+}
+
+static int push_selection(struct core *c, const struct query *q)
+{
+    const struct answer *a = &q->answer;
+    void *payload;
+    int rc = answer_room(c, selection_bytes(q), &payload);
+    if (rc != 1)
+        return rc;
+    struct record_selection *answer = payload;
+    struct selected_item *items = (struct selected_item *)(answer + 1);
+    struct selected_upload *uploads = (struct selected_upload *)(items + a->n_items);
+    *answer = (struct record_selection){.header = q->header,
+                                        .query_id = q->id,
+                                        .n_selected = a->n_items,
+                                        .n_uploads = a->n_uploads,
+                                        .status = q->status};
+    for (uint32_t i = 0; i < a->n_items; i++) {
+        const struct answer_item *item = &a->items[i];
+        items[i] = (struct selected_item){item->position, item->gpu_slot};
+        if (item->flags & ANSWER_UPLOAD)
+            *uploads++ = (struct selected_upload){
+                item->staging, shm_arena_generation(c->tiers.staging, item->staging),
+                item->gpu_slot, 0};
+    }
+    if (a->n_uploads) /* a device with memory of its own copies them while others are scored */
+        shm_ring_publish(&c->io.rings[RING_SELECTION], RECORD_SELECTION, selection_bytes(q));
+    else
+        shm_ring_stage(&c->io.rings[RING_SELECTION], RECORD_SELECTION, selection_bytes(q));
+    return 1;
+}
+
+static int push_entries(struct core *c, const struct query *q)
+{
+    uint32_t n = q->status ? 0 : q->n_read;
+    uint32_t bytes = (uint32_t)(sizeof(struct record_entries) + n * sizeof(struct staged_entry));
+    void *payload;
+    int rc = answer_room(c, bytes, &payload);
+    if (rc != 1)
+        return rc;
+    struct record_entries *answer = payload;
+    struct staged_entry *slots = (struct staged_entry *)(answer + 1);
+    *answer = (struct record_entries){
+        .header = q->header, .read_id = q->id, .n_entries = n, .status = q->status};
+    hash_state_save(&answer->selection_hash, q->sequence->hash);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t staging = q->answer.items[i].staging;
+        slots[i] = (struct staged_entry){staging, shm_arena_generation(c->tiers.staging, staging)};
+    }
+    shm_ring_publish(&c->io.rings[RING_SELECTION], RECORD_ENTRIES, bytes);
+    return 1;
+}
+
+static int push_mass(struct queries *qs, const struct query *q)
+{
+    struct core *c = qs->core;
+    uint32_t n = q->status ? 0 : q->n_read;
+    uint32_t bytes = (uint32_t)(sizeof(struct record_mass) + n * sizeof(float));
+    void *payload;
+    int rc = answer_room(c, bytes, &payload);
+    if (rc != 1)
+        return rc;
+    struct record_mass *answer = payload;
+    *answer = (struct record_mass){.header = q->header,
+                                   .read_id = q->id,
+                                   .first = q->n_tokens - q->n_read,
+                                   .n_tokens = n,
+                                   .status = q->status};
+    if (n)
+        qs->evaluator->ops->read_mass(qs->evaluator, q->sequence, q->header.layer, answer->first, n,
+                                      (float *)(void *)(answer + 1));
+    shm_ring_publish(&c->io.rings[RING_SELECTION], RECORD_MASS, bytes);
+    return 1;
+}
+
+/* Go past a query that has been answered, if it wants an answer. The rows of a step ask together
+ * and their worker goes on when it has all answers: it is woken once, unless what comes next is of
+ * another layer (a guess, which is worked at while the worker computes) or takes long
+ * (agent_pause). */
+static int go_past(struct core *c, const struct query *q)
+{
+    struct shm_ring_end *ring = &c->io.rings[RING_QUERY];
+    uint32_t type, bytes;
+    const void *payload;
+    if (q->what != QUERY_SELECTS) {
+        shm_ring_release(ring);
+        shm_ring_flush(&c->io.rings[RING_SELECTION]); /* in case answers waited for it */
+        return 0;
+    }
+    shm_ring_skip(ring);
+    int rc = shm_ring_peek(ring, &type, &payload, &bytes);
+    if (rc || type != RECORD_QUERY || bytes < sizeof(struct record_query) ||
+        ((const struct record_query *)payload)->header.layer != q->header.layer)
+        shm_ring_flush(&c->io.rings[RING_SELECTION]);
+    return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
+}
+
+/* The selection into the KV trace, after the answer: it must not wait for a disk. */
+static void trace_answer(struct core *c, struct query *q)
+{
+    const struct sequence *s = q->sequence;
+    const struct answer *a = &q->answer;
+    for (uint32_t i = 0; i < a->n_items; i++) {
+        const struct answer_item *item = &a->items[i];
+        a->slots[i] = item->position | (hkm_tag(item->location) == HKM_COLD ? TRACE_COLD : 0) |
+                      (item->flags & (ANSWER_UPLOAD | ANSWER_IN_PLACE) ? 0 : TRACE_GPU);
+    }
+    bool scored = c->io.trace_scores && s->settings.policy != KV_POLICY_FULL;
+    struct trace_query query = {.request = s->request_id,
+                                .sequence = s->index,
+                                .step = q->header.step,
+                                .layer = q->header.layer,
+                                .n_tokens = q->n_tokens,
+                                .n_selected = a->n_items,
+                                .words = a->slots,
+                                .scores = scored ? kv_selector_scores(q->selector) : NULL};
+    int rc = trace_query(c->io.trace, &query);
+    if (rc == 0)
+        return;
+    log_error("writing the KV trace failed: %s; going on without one", hill_strerror(rc));
+    c->io.trace = NULL;
+}
+
+/* It is over; `answered`: its answer says where the entries are. 0, or the ring is damaged. */
+static int end_query(struct queries *qs, struct query *q, bool answered)
+{
+    struct core *c = qs->core;
+    const struct stage_span stage_span_answer = q->answer_span;
+    if (q->what == QUERY_SELECTS)
+        STAGE_END(answer, answered ? selection_bytes(q) : 0);
+    int rc = go_past(c, q);
+    q->phase = QUERY_NONE;
+    if (answered && q->what == QUERY_SELECTS && q->status == 0) {
+        if (c->io.trace) /* where entries were, not where they go */
+            trace_answer(c, q);
+        moves_note(qs->demotions, q->sequence, q->header.layer, &q->answer);
+    }
+    if (rc == 0)
+        c->hooks.work_done(c->hooks.context, 1);
+    return rc;
+}
+
+static int step_answer(struct queries *qs, struct query *q)
+{
+    int rc;
+    if (q->kind == QUERY_AHEAD) { /* if it has failed, the exact query's answer will say so */
+        rc = end_query(qs, q, false);
+        return rc ? rc : 1;
+    }
+    if (q->status) /* it names nothing */
+        q->answer.n_items = q->answer.n_uploads = 0;
+    rc = q->what == QUERY_SELECTS ? push_selection(qs->core, q)
+         : q->what == QUERY_READS ? push_entries(qs->core, q)
+                                  : push_mass(qs, q);
+    if (rc == 0 && clock_now_ns() < q->deadline_ns)
+        return 0;
+    if (rc == 0)
+        core_fail(qs->core, q->sequence, HILL_E_TIMEOUT, "answering a query of layer %u",
+                  q->header.layer);
+    rc = end_query(qs, q, rc == 1); /* a GPU worker that is gone needs no answer */
+    return rc ? rc : 1;
+}
+
+/* ---- the object ----------------------------------------------------------------------------- */
+
+/* It has failed: the answer says so, when nothing of it is out any more. */
+static int fail_query(struct queries *qs, struct query *q, int rc)
+{
+    if (!q->status)
+        enter(qs, q, q->phase);
+    q->status = rc;
+    if (q->phase == QUERY_SCORE &&
+        qs->evaluator->ops->settle(qs->evaluator, q) == EVALUATOR_WAITS &&
+        clock_now_ns() < q->deadline_ns)
+        return 0;
+    enter(qs, q, QUERY_ANSWER);
+    return 1;
+}
+
+/* One step of the phase that it is in. 1: something was done, 0: it waits; negative: the loop ends.
+ */
+static int query_step(struct queries *qs, struct query *q)
+{
+    static int (*const steps[])(struct queries *, struct query *) = {
+        [QUERY_AWAIT] = step_await,
+        [QUERY_SCORE] = step_score,
+        [QUERY_SELECT] = step_select,
+        [QUERY_GATHER] = step_gather,
+    };
+    struct sequence *s = q->sequence;
+    if (q->phase == QUERY_ANSWER)
+        return step_answer(qs, q);
+    if (q->status)
+        return fail_query(qs, q, q->status);
+    int rc = steps[q->phase](qs, q);
+    if (rc == 0 && s->status && q->phase != QUERY_GATHER) /* that is seen through */
+        rc = s->status;
+    if (rc == 0 && clock_now_ns() >= q->deadline_ns) {
+        rc = HILL_E_TIMEOUT;
+        core_fail(qs->core, s, rc, "answering a query of layer %u", q->header.layer);
+        if (q->phase == QUERY_GATHER)
+            end_gathering(qs->core, q, rc);
+    }
+    return rc < 0 ? fail_query(qs, q, rc) : rc;
+}
+
+static void begin_query(struct queries *qs, const struct record_header *header, uint32_t id,
+                        uint32_t n_tokens, uint64_t request_id)
+{
+    struct query *q = &qs->query;
+    q->header = *header;
+    q->id = id;
+    q->n_tokens = n_tokens;
+    q->request_id = request_id;
+    q->sequence = &qs->core->sequences[header->sequence];
+    q->status = 0;
+    q->due_ns = q->gather_began_ns = 0;
+    answer_begin(&q->answer);
+    enter(qs, q, QUERY_AWAIT);
+    q->status = check_query(qs->core, q);
+    if (!q->status)
+        holding_release(qs->core, q->sequence, header, q->kind);
+}
+
+static void begin_selecting(struct queries *qs, const struct record_query *r)
+{
+    struct query *q = &qs->query;
+    STAGE_BEGIN_AT(answer, &r->header);
+    q->answer_span = stage_span_answer;
+    q->what = QUERY_SELECTS;
+    q->kind = r->kind;
+    q->n_read = 0;
+    q->vector = (const float *)(const void *)(r + 1);
+    begin_query(qs, &r->header, r->query_id, r->n_tokens, r->request_id);
+}
+
+static void begin_reading(struct queries *qs, const struct record_read *r)
+{
+    struct query *q = &qs->query;
+    q->what = r->what == READ_MASS ? QUERY_READS_MASS : QUERY_READS;
+    q->kind = QUERY_EXACT; /* all earlier selections have been read */
+    q->n_read = r->n_tokens;
+    begin_query(qs, &r->header, r->read_id, r->first + r->n_tokens, r->request_id);
+}
+
+/* The GPU worker has read what the sequence's last selection named. */
+static void take_reads_done(struct core *c, const struct record_reads_done *r)
+{
+    struct sequence *s = &c->sequences[r->header.sequence];
+    if (s->request_id == r->request_id)
+        holding_reads_done(s);
+}
+
+/* The record at the ring's head: 1 taken, 0 there is none. */
+static int take_record(struct queries *qs)
+{
+    struct core *c = qs->core;
+    struct shm_ring_end *ring = &c->io.rings[RING_QUERY];
+    uint32_t type, bytes;
+    const void *payload;
+    int rc = shm_ring_peek(ring, &type, &payload, &bytes);
+    if (rc)
+        return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
+    bool accepted = core_accept(c, type, payload, bytes);
+    if (accepted && type == RECORD_QUERY) {
+        begin_selecting(qs, payload);
+        return 1;
+    }
+    if (accepted && type == RECORD_READ) {
+        begin_reading(qs, payload);
+        return 1;
+    }
+    if (accepted && type == RECORD_READS_DONE)
+        take_reads_done(c, payload);
+    shm_ring_release(ring);
+    shm_ring_flush(&c->io.rings[RING_SELECTION]); /* in case answers waited for it */
+    c->hooks.work_done(c->hooks.context, 1);
+    return 1;
+}
+
+/* As many as a step can have rows, one right after another: what is to move waits for the last. */
+int queries_pump(struct queries *qs)
+{
+    struct query *q = &qs->query;
+    int moved = 0;
+    while (q->phase != QUERY_NONE || qs->taken < qs->core->config.n_sequences) {
+        enum query_phase before = q->phase;
+        int rc = before == QUERY_NONE ? take_record(qs) : query_step(qs, q);
+        if (rc < 0)
+            return rc;
+        moved |= rc;
+        qs->taken += before == QUERY_NONE && rc > 0;
+        if (rc == 0 && before == QUERY_NONE)
+            break; /* no more of them */
+        if (rc == 0 || (before == QUERY_SCORE && q->phase == before))
+            return moved; /* the agent's rings are looked at between two steps of scoring */
+    }
+    qs->taken = 0;
+    return moved;
+}

@@ -1,0 +1,423 @@
+/* cpu_scorer/requests.c - see requests.h. */
+#include "cpu_scorer/requests.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "cpu_scorer/holding.h"
+#include "cpu_scorer/moves.h"
+#include "kv/plane.h"
+
+/* ---- end ---------------------------------------------------------------------------------- */
+
+void requests_close(struct requests *rs, struct sequence *s)
+{
+    if (s->state != SEQUENCE_ACTIVE)
+        return;
+    holding_release_all(rs->core, s);
+    s->leaving = false;
+    rs->core->tiers.staging_unreserved += s->staging_max;
+    moves_end(rs->core, s);
+    tiers_release_near(&rs->core->tiers, s->index);
+    s->state = SEQUENCE_ENDING;
+}
+
+/* The trim is done (or nothing had to be trimmed). */
+static void free_sequence(struct requests *rs, struct sequence *s)
+{
+    tiers_release_cold(&rs->core->tiers, s->index);
+    s->state = SEQUENCE_FREE;
+}
+
+static void take_trim(void *context, const void *record)
+{
+    struct requests *rs = context;
+    const struct record_completion *r = record;
+    struct sequence *s = &rs->core->sequences[r->header.sequence];
+    if (s->state != SEQUENCE_TRIMMING || s->trim_tag != r->tag)
+        return;
+    if (r->status)
+        log_error("freeing the cold stripes of sequence %u failed: %s; they are used again",
+                  s->index, hill_strerror(r->status));
+    free_sequence(rs, s);
+}
+
+void requests_init(struct requests *rs, struct core *core, struct agent *agent,
+                   struct demotions *demotions, struct evaluator *evaluator)
+{
+    *rs = (struct requests){core, agent, demotions, evaluator};
+    agent_on(agent, RECORD_TRIM, take_trim, rs);
+}
+
+/* Nothing more can be asked of a lost agent; its stripes stay taken until the next epoch. */
+static void end_without_agent(struct requests *rs, struct sequence *s)
+{
+    demotions_forget(rs->demotions, s);
+    if (s->cold_used)
+        s->state = SEQUENCE_FREE;
+    else
+        free_sequence(rs, s);
+}
+
+/* One that has been closed gives its stripes back. */
+static int clear_up(struct requests *rs, struct sequence *s)
+{
+    if (s->state != SEQUENCE_ENDING && s->state != SEQUENCE_TRIMMING)
+        return 0;
+    if (rs->agent->status) {
+        end_without_agent(rs, s);
+        return 1;
+    }
+    if (s->state == SEQUENCE_TRIMMING || s->demotes)
+        return 0;
+    if (!s->cold_used)
+        free_sequence(rs, s);
+    else if (agent_trim(rs->agent, s) == 0)
+        s->state = SEQUENCE_TRIMMING;
+    else
+        return 0;
+    return 1;
+}
+
+/* The middle of the steps' imbalances, to a percent. */
+static double median_imbalance(const struct sequence *s)
+{
+    uint32_t seen = 0, i = 0;
+    while (i < 100 && (seen += s->balance.counts[i]) * 2 < s->stats.steps)
+        i++;
+    return s->stats.steps ? (i + 0.5) / 100 : 0;
+}
+
+/* The tiers as they stand, beside what is counted as it happens. */
+static void fill_stats(struct requests *rs, struct sequence *s)
+{
+    struct scorer_stats *stats = &s->stats;
+    const struct scorer_config *c = &rs->core->config;
+    const struct tiers *t = &rs->core->tiers;
+    uint64_t entry = t->hkm.entry_bytes, hot = 0, cold = 0, gpu = 0;
+    for (uint32_t layer = 0; layer < c->geometry.n_layers; layer++) {
+        uint32_t list = tiers_list(t, s->index, layer);
+        hot += hkm_hot_tokens(&t->hkm, s->index, layer);
+        cold += t->cold.lists[list].committed;
+        gpu += gpu_slots_resident(&t->gpu, list);
+    }
+    stats->request_id = s->request_id;
+    stats->imbalance = median_imbalance(s);
+    stats->selection_hash = XXH64_digest(s->hash);
+    stats->beta = cold ? (double)hot / (double)cold : -1;
+    stats->gpu.tokens = gpu;
+    stats->gpu.bytes = gpu * entry;
+    stats->gpu.cap_bytes = c->gpu_cap_bytes;
+    stats->hot.tokens = hot;
+    stats->hot.bytes = hot * (entry + kv_digest_bytes(&c->geometry));
+    stats->hot.cap_bytes = c->hot_cap_bytes;
+    stats->cold.tokens = cold;
+    stats->cold.bytes = cold * (entry + kv_digest_bytes(&c->geometry));
+    stats->cold.cap_bytes = c->csd ? c->cold_cap_bytes : 0;
+    stats->dropped_records = rs->core->dropped_records;
+    stats->bounced = moves_bounced(rs->core, s);
+}
+
+uint32_t requests_live_stats(struct requests *rs, struct scorer_stats *out, uint32_t max)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < rs->core->config.n_sequences && n < max; i++) {
+        if (rs->core->sequences[i].state != SEQUENCE_ACTIVE)
+            continue;
+        fill_stats(rs, &rs->core->sequences[i]);
+        out[n++] = rs->core->sequences[i].stats;
+    }
+    return n;
+}
+
+static void finish_stats(struct requests *rs, struct sequence *s)
+{
+    fill_stats(rs, s);
+    log_debug("request %llu: control bytes of the agent's rings so far: %llu",
+              (unsigned long long)s->request_id, (unsigned long long)rs->agent->control_bytes);
+    log_debug("request %llu: %llu of %llu demotions took the slots of copies",
+              (unsigned long long)s->request_id, (unsigned long long)s->stats.reused,
+              (unsigned long long)s->stats.demoted);
+}
+
+static bool has_credits(struct requests *rs, uint32_t bytes)
+{
+    return shm_ring_credits(&rs->core->io.rings[RING_SELECTION]) >= bytes;
+}
+
+/* 1: the sequence is over and its worker told so; 0: no credits. */
+static int answer_end(struct requests *rs, struct sequence *s, const struct record_seq_end *r,
+                      bool ours)
+{
+    struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
+    if (!has_credits(rs, sizeof answer))
+        return 0;
+    if (ours) {
+        finish_stats(rs, s);
+        rs->core->hooks.stats(rs->core->hooks.context, &s->stats);
+        if (rs->core->io.trace && trace_flush(rs->core->io.trace))
+            log_error("writing the KV trace failed");
+        requests_close(rs, s);
+    }
+    shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_STATS, &answer, sizeof answer);
+    return 1;
+}
+
+static int answer_ready(struct requests *rs, const struct record_seq_ready *answer)
+{
+    if (!has_credits(rs, sizeof *answer))
+        return 0;
+    shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, answer, sizeof *answer);
+    return 1;
+}
+
+/* Every SEQ_BEGIN has its answer: its worker counts them. */
+static int take_begin_back(struct requests *rs, struct sequence *s)
+{
+    struct record_seq_ready answer = {.header = s->begin.header, .status = HILL_E_CANCELLED};
+    if (s->begin_held && !answer_ready(rs, &answer))
+        return 0;
+    s->begin_held = false;
+    return 1;
+}
+
+/* Stats wait for the demotions under way, so that what they wrote is counted. */
+int requests_take_end(struct requests *rs, const struct record_seq_end *r)
+{
+    struct sequence *s = &rs->core->sequences[r->header.sequence];
+    bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id && !s->leaving;
+    if (!take_begin_back(rs, s))
+        return 0;
+    if (!ours || !s->demotes || rs->agent->status)
+        return answer_end(rs, s, r, ours);
+    holding_reads_done(s); /* so that its demotions come to an end */
+    s->leaving = true;
+    s->end = *r;
+    return 1;
+}
+
+/* ---- begin -------------------------------------------------------------------------------- */
+
+static int reserve_tiers(struct requests *rs, struct sequence *s, uint32_t blocks, uint32_t stripes)
+{
+    struct tiers *t = &rs->core->tiers;
+    if (hkm_reserve(&t->hkm, s->index, blocks))
+        return HILL_E_TOO_LONG;
+    for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
+        if (cold_map_reserve(&t->cold, tiers_list(t, s->index, layer), stripes))
+            return HILL_E_TOO_LONG; /* hot_share_plan counted them: cannot be; admit undoes it */
+    return 0;
+}
+
+/* For a selection of k tokens; where queries are guessed two of them are alive at a time. */
+static uint32_t staging_of(const struct requests *rs, uint32_t k)
+{
+    return rs->core->config.speculates ? 2 * k : k;
+}
+
+static int check_caps(const struct requests *rs, const struct sequence *s, struct hill_why *why)
+{
+    const struct scorer_config *c = &rs->core->config;
+    const struct tiers *t = &rs->core->tiers;
+    uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens), staged = staging_of(rs, k);
+    if (rs->agent->status)
+        return hill_fail(why, rs->agent->status, "the CSD agent does not answer");
+    if (!kv_policy_served(c->policy, s->settings.policy))
+        return hill_fail(why, HILL_E_UNSUPPORTED, "this pipeline is set up for policy %s, not %s",
+                         kv_policy_name(c->policy), kv_policy_name(s->settings.policy));
+    if (s->max_tokens > c->ctx_tokens)
+        return hill_fail(why, HILL_E_TOO_LONG, "%u tokens are beyond the context of %u",
+                         s->max_tokens, c->ctx_tokens);
+    if (k > c->gpu_slots)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "%u selected tokens per layer are beyond the GPU's %u slots; raise "
+                         "--gpu-kv-mb or lower the budget",
+                         k, c->gpu_slots);
+    if (staged > t->staging_unreserved)
+        return hill_fail(why, staged > t->staging->slot_count ? HILL_E_TOO_LONG : HILL_E_BUSY,
+                         "%u selected tokens are beyond the %u staging slots left; raise --hot-mb "
+                         "or lower the budget",
+                         staged, t->staging_unreserved);
+    return 0;
+}
+
+/* Where something is cold and queries choose, what they choose decides what is hot. */
+static bool wants_placement(const struct scorer_config *c, const struct sequence *s)
+{
+    return c->placement == SCORER_BKP && c->csd && s->share.beta > 0 &&
+           s->settings.policy != KV_POLICY_FULL;
+}
+
+static int plan_tiers(struct requests *rs, struct sequence *s, uint32_t *blocks, uint32_t *stripes,
+                      struct hill_why *why)
+{
+    const struct scorer_config *c = &rs->core->config;
+    const struct tiers *t = &rs->core->tiers;
+    struct hot_share_room room = {.n_layers = c->geometry.n_layers,
+                                  .n_sequences = c->n_sequences,
+                                  .hot_blocks = t->hkm.n_blocks,
+                                  .unreserved = t->hkm.n_unreserved,
+                                  .stripes = t->cold.n_stripes,
+                                  .free_stripes = t->cold.n_free,
+                                  .stripe_slots = t->cold.stripe_slots,
+                                  .cold_pool = c->csd};
+    s->share = (struct hot_share){.beta = c->beta,
+                                  .adapts = c->adapts,
+                                  .sinks = s->settings.sinks,
+                                  .window = s->settings.window};
+    room.wants_copies = wants_placement(c, s);
+    int rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
+    if (rc == 0 && room.wants_copies && !s->share.copies)
+        log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
+                 "moves up",
+                 (unsigned long long)s->request_id);
+    return rc;
+}
+
+/* Set everything that a request needs aside, or nothing. */
+static int admit(struct requests *rs, struct sequence *s, struct hill_why *why)
+{
+    uint32_t blocks, stripes;
+    int rc = check_caps(rs, s, why);
+    if (rc == 0)
+        rc = plan_tiers(rs, s, &blocks, &stripes, why);
+    if (rc == 0 && s->share.copies && (rc = moves_begin(rs->core, s)) != 0)
+        hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
+    if (rc)
+        return rc;
+    rc = reserve_tiers(rs, s, blocks, stripes);
+    if (rc) {
+        moves_end(rs->core, s);
+        hkm_release(&rs->core->tiers.hkm, s->index);
+        free_sequence(rs, s);
+        return hill_fail(why, rc, "the tiers have no room");
+    }
+    s->k_max = kv_budget_tokens(&s->settings, s->max_tokens);
+    s->staging_max = staging_of(rs, s->k_max);
+    rs->core->tiers.staging_unreserved -= s->staging_max;
+    return 0;
+}
+
+static void start_sequence(struct requests *rs, struct sequence *s,
+                           const struct record_seq_begin *r)
+{
+    s->status = 0;
+    s->request_id = r->request_id;
+    s->prompt_tokens = r->prompt_tokens;
+    s->max_tokens = r->max_tokens;
+    s->settings = (struct kv_selection_settings){.alpha = r->alpha,
+                                                 .budget = r->budget,
+                                                 .sinks = r->sinks,
+                                                 .window = r->window,
+                                                 .policy = r->policy,
+                                                 .importance = r->importance};
+    memset(s->layers, 0, rs->core->config.geometry.n_layers * sizeof *s->layers);
+    memset(&s->stats, 0, sizeof s->stats);
+    memset(&s->balance, 0, sizeof s->balance);
+    XXH64_reset(s->hash, 0);
+    s->cold_used = s->moves_wanted = false;
+    holding_begin(rs->core, s);
+    s->reads_hot = r->reads_hot;
+    s->first_tag = rs->agent->next_tag;
+    s->sums = r->policy == KV_POLICY_H2O;
+    if (rs->evaluator->ops->open)
+        rs->evaluator->ops->open(rs->evaluator, s);
+    s->trim_tag = 0;
+    s->staging_max = s->k_max = 0;
+}
+
+static void place_prompt(struct sequence *s)
+{
+    hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
+    log_info("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
+             (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
+             s->prompt_tokens, s->share.beta, s->share.limit);
+}
+
+/* Does one still give back what it held? */
+static bool any_ending(const struct requests *rs)
+{
+    for (uint32_t i = 0; i < rs->core->config.n_sequences; i++)
+        if (rs->core->sequences[i].leaving || rs->core->sequences[i].state == SEQUENCE_ENDING ||
+            rs->core->sequences[i].state == SEQUENCE_TRIMMING)
+            return true;
+    return false;
+}
+
+static void say_where_hot(const struct requests *rs, const struct sequence *s,
+                          struct record_seq_ready *answer)
+{
+    if (!s->reads_hot)
+        return;
+    answer->hot_offset =
+        (uint32_t)(rs->core->tiers.hkm.header->entries_offset / 64); /* a multiple of it */
+    answer->hot_entries = rs->core->tiers.hkm.n_blocks * KV_HOT_BLOCK_TOKENS;
+}
+
+/* 1: answered; 0: not yet. HILL_E_BUSY says that others have to end first: none of them is ending
+ * already. */
+static int begin_sequence(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
+{
+    struct record_seq_ready answer = {.header = r->header};
+    struct hill_why why = {""};
+    if (s->state != SEQUENCE_FREE || !has_credits(rs, sizeof answer))
+        return 0;
+    start_sequence(rs, s, r);
+    answer.status = admit(rs, s, &why);
+    if (answer.status == HILL_E_BUSY && any_ending(rs))
+        return 0;
+    if (answer.status == HILL_E_BUSY) {
+        log_debug("request %llu waits: %s", (unsigned long long)s->request_id, why.text);
+    } else if (answer.status) {
+        core_fail(rs->core, s, answer.status, "%s", why.text);
+    } else {
+        s->state = SEQUENCE_ACTIVE;
+        place_prompt(s);
+        say_where_hot(rs, s, &answer);
+    }
+    shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+    return 1;
+}
+
+int requests_take_begin(struct requests *rs, const struct record_seq_begin *r)
+{
+    struct sequence *s = &rs->core->sequences[r->header.sequence];
+    if (!take_begin_back(rs, s))
+        return 0;
+    if (!s->leaving)
+        requests_close(rs, s); /* another is there and was never ended */
+    if (!begin_sequence(rs, s, r)) {
+        s->begin = *r;
+        s->begin_held = true;
+    }
+    return 1;
+}
+
+int requests_pump(struct requests *rs)
+{
+    int moved = 0;
+    for (uint32_t i = 0; i < rs->core->config.n_sequences; i++) {
+        struct sequence *s = &rs->core->sequences[i];
+        if (s->leaving && (s->demotes == 0 || rs->agent->status))
+            moved |= answer_end(rs, s, &s->end, true);
+        moved |= clear_up(rs, s);
+    }
+    for (uint32_t i = 0; i < rs->core->config.n_sequences; i++) {
+        struct sequence *s = &rs->core->sequences[i];
+        if (s->begin_held && begin_sequence(rs, s, &s->begin)) {
+            s->begin_held = false;
+            moved = 1;
+        }
+    }
+    return moved;
+}
+
+/* A SEQ_BEGIN that makes no sense is answered all the same, where it says whose it is. */
+int requests_refuse_begin(struct requests *rs, const void *payload, uint32_t bytes)
+{
+    struct record_seq_ready answer = {.status = HILL_E_PROTOCOL};
+    if (bytes < sizeof answer.header)
+        return 1;
+    memcpy(&answer.header, payload, sizeof answer.header);
+    return answer.header.epoch == rs->core->config.epoch ? answer_ready(rs, &answer) : 1;
+}

@@ -1,0 +1,40 @@
+/*
+ * cpu_scorer/requests.h - sequences begin, with everything set aside that they need, and end.
+ *
+ * What: SEQ_BEGIN reserves hot blocks, cold stripes, staging and GPU slots for max_tokens tokens,
+ * or is refused, so that nothing is refused in mid-request. What waits for the drive does not hold
+ * up the append ring: a SEQ_END whose sequence has demotions under way, and a SEQ_BEGIN whose slot
+ * or room is still being cleared up, are kept with their sequence and answered later. A SEQ_END
+ * takes a kept SEQ_BEGIN back. No stripe is reused before the agent has trimmed. Who calls it:
+ * intake.c, scorer.c, side_speeds.c. Failure: the answer carries the status.
+ */
+#ifndef HILL_CPU_SCORER_REQUESTS_H
+#define HILL_CPU_SCORER_REQUESTS_H
+
+#include "cpu_scorer/demotion.h"
+
+struct requests {
+    struct core *core;
+    struct agent *agent;
+    struct demotions *demotions;
+    struct evaluator *evaluator;
+};
+
+void requests_init(struct requests *rs, struct core *core, struct agent *agent,
+                   struct demotions *demotions, struct evaluator *evaluator);
+
+/* Records of the append ring. 1: done, or kept; 0: no credits for the answer now. */
+int requests_take_begin(struct requests *rs, const struct record_seq_begin *r);
+int requests_take_end(struct requests *rs, const struct record_seq_end *r);
+/* A SEQ_BEGIN that makes no sense is answered all the same, where it says whose it is. */
+int requests_refuse_begin(struct requests *rs, const void *payload, uint32_t bytes);
+
+/* Sequences that end, and those that wait for their slots or room. 1, 0. */
+int requests_pump(struct requests *rs);
+/* Everything that the sequence holds near goes back; what it has in the cold pool follows. */
+void requests_close(struct requests *rs, struct sequence *s);
+
+/* See scorer_live_stats. */
+uint32_t requests_live_stats(struct requests *rs, struct scorer_stats *out, uint32_t max);
+
+#endif

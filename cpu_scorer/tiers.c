@@ -1,0 +1,53 @@
+/* cpu_scorer/tiers.c - see tiers.h. */
+#include "cpu_scorer/tiers.h"
+
+#include "kv/plane.h"
+
+int tiers_create(struct tiers *t, const struct scorer_config *config, const struct scorer_io *io,
+                 struct hill_why *why)
+{
+    uint32_t n_lists = config->n_sequences * config->geometry.n_layers;
+    struct hkm_config tables = {.geometry = config->geometry,
+                                .ctx_tokens = config->ctx_tokens,
+                                .n_sequences = config->n_sequences,
+                                .gpu_slots = config->gpu_slots,
+                                .n_blocks = config->hot_blocks};
+    t->staging = io->staging;
+    t->staging_unreserved = io->staging->slot_count;
+    int rc = hkm_init(&t->hkm, io->hot, io->hot_bytes, &tables, why);
+    if (rc)
+        return rc;
+    t->hkm.no_digests = kv_policy_reads_keys(config->policy);
+    gpu_slots_init(&t->gpu, t->hkm.gpu_table, n_lists, config->gpu_slots);
+    rc = cold_map_init(&t->cold, config->csd ? config->stripe_slots : 1,
+                       config->csd ? config->n_stripes : 0, n_lists);
+    return rc ? hill_fail(why, rc, "cannot map a cold pool of %u stripes of %u slots: %s",
+                          config->n_stripes, config->stripe_slots, hill_strerror(rc))
+              : 0;
+}
+
+void tiers_destroy(struct tiers *t)
+{
+    cold_map_finish(&t->cold);
+}
+
+uint64_t tiers_private_bytes(const struct tiers *t)
+{
+    uint64_t slots = (uint64_t)t->cold.n_stripes * t->cold.stripe_slots;
+    return slots * sizeof(uint32_t) + slots / KV_GROUP_TOKENS +
+           t->cold.n_stripes * sizeof(struct cold_stripe) +
+           (uint64_t)t->cold.n_lists * sizeof(struct cold_list);
+}
+
+void tiers_release_near(struct tiers *t, uint32_t sequence)
+{
+    for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
+        gpu_slots_clear(&t->gpu, tiers_list(t, sequence, layer));
+    hkm_release(&t->hkm, sequence);
+}
+
+void tiers_release_cold(struct tiers *t, uint32_t sequence)
+{
+    for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
+        cold_map_release(&t->cold, tiers_list(t, sequence, layer));
+}

@@ -1,0 +1,39 @@
+/*
+ * cpu_scorer/tiers.h - the tables of one epoch: where each KV entry is, in every tier.
+ *
+ * What: the hot pool and its location words (hkm.h), the map of the cold pool (cold_map.h), the
+ * GPU's slot table (placement/gpu_slots.h) and the staging arena, with what of the arena nobody
+ * has reserved. A list is one (sequence, layer). Who calls it: every module of the data thread.
+ * Failure: codes at create; nothing else fails.
+ */
+#ifndef HILL_CPU_SCORER_TIERS_H
+#define HILL_CPU_SCORER_TIERS_H
+
+#include "cpu_scorer/cold_map.h"
+#include "cpu_scorer/hkm.h"
+#include "cpu_scorer/scorer.h"
+#include "placement/gpu_slots.h"
+
+struct tiers {
+    struct hkm hkm;
+    struct gpu_slots gpu;
+    struct cold_map cold;
+    struct shm_arena *staging;   /* the epoch's; slots are taken and given here alone */
+    uint32_t staging_unreserved; /* slots that no sequence has set aside */
+};
+
+int tiers_create(struct tiers *t, const struct scorer_config *config, const struct scorer_io *io,
+                 struct hill_why *why);
+void tiers_destroy(struct tiers *t);
+uint64_t tiers_private_bytes(const struct tiers *t);
+
+/* What the GPU and the hot pool hold of a sequence goes back; or what the cold pool holds. */
+void tiers_release_near(struct tiers *t, uint32_t sequence);
+void tiers_release_cold(struct tiers *t, uint32_t sequence);
+
+static inline uint32_t tiers_list(const struct tiers *t, uint32_t sequence, uint32_t layer)
+{
+    return hkm_list_index(&t->hkm, sequence, layer);
+}
+
+#endif
