@@ -5,10 +5,10 @@
  * What: takes what clients ask for and what workers say of requests, keeps the requests (over
  * workers' deaths), and answers. service.c holds the one table of {message, sender, handler}; its
  * parts, each on those before it: service_trace.c, service_csd_model.c, service_profile.c (beta),
- * service_saves.c, service_requests.c (attempts, streaming, summaries), service_intake.c
- * (generate, cancel), service_restore.c, service_status.c. The workers are the supervisor's; it
- * calls back through its hooks. Rule: a function that may remove a request says so; its caller does
- * not touch the request afterwards. Who calls it: pipeline.c the first section; the parts the rest.
+ * service_saves.c, service_requests.c (attempts, streaming, summaries), service_model.c (what a
+ * client that renders chats asks), service_intake.c (generate, cancel), service_restore.c,
+ * service_status.c. The workers are the supervisor's; it calls back through its hooks. Rule: a
+ * function that may remove a request says so; its caller does not touch the request afterwards. Who calls it: pipeline.c the first section; the parts the rest.
  * Concurrency: one thread. Failure: a Reply or a Summary with a code and one line; the pipeline
  * goes on.
  */
@@ -132,6 +132,11 @@ void request_cancel(struct service *sv, struct request *r);
 void request_send(struct service *sv, struct request *r, const Hill__Message *message);
 /* How often the supervisor script started this coordinator again. */
 uint32_t coordinator_restarts(void);
+
+/* ---- service_model.c ---- */
+void model_take_info_request(void *owner, struct arrival *a);
+/* The first token of a template's text that can end an answer; TOKEN_NONE: none. */
+uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, uint64_t bytes);
 
 /* ---- service_intake.c ---- */
 void request_take_generate(void *owner, struct arrival *a);

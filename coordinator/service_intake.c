@@ -88,6 +88,8 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     r->selection = selection;
     r->n_forced = n_forced;
     r->ignore_eos = generate->ignore_eos || n_forced;
+    r->answer_end = model_answer_end(s->tokenizer, (const char *)generate->answer_end.data,
+                                     generate->answer_end.len);
     r->want_progress = generate->want_progress;
     r->sampling = *generate->sampling; /* numbers alone */
     r->sampling.base.n_unknown_fields = 0;

@@ -160,6 +160,15 @@ void requests_end_all(struct service *sv, Hill__FinishReason reason, int code, c
 
 /* ---- attempts ---------------------------------------------------------------------------- */
 
+static uint32_t list_stop_tokens(uint32_t *out, const struct settings *s, const struct request *r)
+{
+    uint32_t count = r->ignore_eos ? 0 : s->n_stop_tokens;
+    memcpy(out, s->stop_tokens, count * sizeof *out);
+    if (!r->ignore_eos && r->answer_end != TOKEN_NONE)
+        out[count++] = r->answer_end;
+    return count;
+}
+
 static int send_prefill(struct service *sv, struct request *r)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
@@ -178,8 +187,9 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.n_forced = r->n_forced;
     prefill.sampling = &r->sampling;
     prefill.selection = &selection;
-    prefill.stop_tokens = sv->settings->stop_tokens;
-    prefill.n_stop_tokens = r->ignore_eos ? 0 : sv->settings->n_stop_tokens;
+    uint32_t stop_tokens[SETTINGS_STOP_TOKENS_MAX + 1];
+    prefill.stop_tokens = stop_tokens;
+    prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     if (r->restore_path) {
         session_to_wire(sv, r, r->restore_path, &terms, &restore);
         prefill.restore = &restore;
@@ -281,8 +291,9 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
         supervisor_new_epoch(sv->supervisor, "a request was dropped");
         return;
     }
-    send_text(sv, r, text, detokenizer_push(&r->text, token->token, text), token->token,
-              token->logprob);
+    uint64_t bytes = /* a vocabulary may spell it like text */
+        token->token == r->answer_end ? 0 : detokenizer_push(&r->text, token->token, text);
+    send_text(sv, r, text, bytes, token->token, token->logprob);
     free(text);
 }
 
