@@ -95,6 +95,11 @@ static int open_model(struct settings *s, struct hill_why *why)
         code = tokenizer_open(&s->tokenizer, s->model, why);
     if (code)
         return code;
+    if (s->hparams.window)
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "cannot use model %.200s: layers of '%s' attend to a window of %u tokens, "
+                         "which the scorer does not do yet",
+                         s->options.model, s->hparams.arch->name, s->hparams.window);
     if (tokenizer_vocab_size(s->tokenizer) > s->hparams.n_vocab)
         return hill_fail(why, HILL_E_DAMAGED,
                          "%.200s: the tokenizer has %u tokens, the embedding %u", s->options.model,
@@ -143,7 +148,7 @@ static int check_selection(struct settings *s, struct hill_why *why)
     return kv_selection_check(&s->epoch.plan.selection, why);
 }
 
-static void choose_context(struct settings *s)
+static int choose_context(struct settings *s, struct hill_why *why)
 {
     uint32_t trained = s->hparams.n_ctx_train;
     s->epoch.plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens
@@ -153,6 +158,11 @@ static void choose_context(struct settings *s)
         log_warn("a context of %u tokens is above the %u the model was trained with; going on, "
                  "answers may be poor",
                  s->epoch.plan.ctx_tokens, trained);
+    if (s->hparams.n_ctx_max && s->epoch.plan.ctx_tokens > s->hparams.n_ctx_max)
+        return hill_fail(why, HILL_E_INVALID,
+                         "a context of %u tokens: the model has learned %u positions and no more",
+                         s->epoch.plan.ctx_tokens, s->hparams.n_ctx_max);
+    return 0;
 }
 
 /* ---- sizes ------------------------------------------------------------------------------- */
@@ -190,7 +200,7 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     return 0;
 }
 
-static void fill_plan(struct settings *s)
+static int fill_plan(struct settings *s, struct hill_why *why)
 {
     const struct model_hparams *h = &s->hparams;
     struct kv_plan_input *plan = &s->epoch.plan;
@@ -199,11 +209,13 @@ static void fill_plan(struct settings *s)
     plan->n_embd = h->n_embd;
     plan->n_ff = h->n_ff;
     plan->n_vocab = h->n_vocab;
+    plan->rope_tables = model_rope_tables(h);
     plan->speculates = s->epoch.speculate != HILL__SPECULATE__SPECULATE_OFF;
-    choose_context(s);
+    int rc = choose_context(s, why);
     if (s->epoch.placement == HILL__PLACEMENT__PLACEMENT_BKP)
         plan->placement_bytes = placement_live_bytes(h->n_layers, plan->ctx_tokens);
     s->epoch.threads = s->options.threads ? s->options.threads : cpu_count();
+    return rc;
 }
 
 int settings_open(struct settings *s, const struct options *options, struct hill_why *why)
@@ -225,7 +237,9 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     const char *url = s->options.csd_url;
     snprintf(s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",
              url ? "" : "file:", url ? url : s->state_dir, url ? "" : "/cold.pool");
-    fill_plan(s);
+    code = fill_plan(s, why);
+    if (code)
+        return code;
     struct kv_plan_input *plan = &s->epoch.plan;
     code = kv_geometry_check(&plan->geometry, why);
     if (!code) {

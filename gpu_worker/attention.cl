@@ -29,41 +29,114 @@ static float max16(float16 v)
     return fmax(fmax(b.x, b.z), fmax(b.y, b.w));
 }
 
-/* out, packed [tiles][k][ROWS], = rmsnorm(x [n_rows][stride]) * g */
-__kernel void norm_rows(__global const float *x, uint stride, uint first_row,
-                        __global const float *g, uint k, float eps, __global float *out)
+/* The factor of RMS norm over k values, which are padded with zeros to whole vectors. */
+static float rms_factor(__global const float *from, uint k, float eps)
 {
-    size_t row = get_global_id(0);
-    __global const float *from = x + (first_row + row) * stride;
     float16 sum = (float16)(0.0f);
     for (uint i = 0; i < (k + 15) / 16; i++) {
         float16 v = vload16(i, from);
         sum = fma(v, v, sum);
     }
-    float factor = 1.0f / sqrt(sum16(sum) / (float)k + eps);
-    __global float *to = out + row / ROWS * ROWS * k + row % ROWS;
-    for (uint i = 0; i < k; i++)
-        to[(size_t)i * ROWS] = from[i] * factor * g[i];
+    return 1.0f / sqrt(sum16(sum) / (float)k + eps);
 }
 
-/* One row of qkv [n_rows][stride], at position first + row: rotate, pack, round, and lay out as entries
- * [n_rows][ENTRY] too. turn [position][ROPE_DIMS / 2][2]. */
-__kernel void rotate_store(__global const float *qkv, uint stride, __global const float *turn,
+#if LAYER_NORM
+static float mean_of(__global const float *from, uint k)
+{
+    float16 sum = (float16)(0.0f);
+    for (uint i = 0; i < (k + 15) / 16; i++)
+        sum += vload16(i, from);
+    return sum16(sum) / (float)k;
+}
+
+static float layer_factor(__global const float *from, float mean, uint k, float eps)
+{
+    float sum = 0.0f;
+    for (uint i = 0; i < k; i++)
+        sum = fma(from[i] - mean, from[i] - mean, sum);
+    return 1.0f / sqrt(sum / (float)k + eps);
+}
+#endif
+
+/* out, packed [tiles][k][ROWS], = norm(x [n_rows][stride]) * g. LayerNorm's own bias is in that of the product which follows
+ * (weights.c). */
+__kernel void norm_rows(__global const float *x, uint stride, uint first_row,
+                        __global const float *g, uint k, float eps, __global float *out)
+{
+    size_t row = get_global_id(0);
+    __global const float *from = x + (first_row + row) * stride;
+    __global float *to = out + row / ROWS * ROWS * k + row % ROWS;
+#if LAYER_NORM
+    float mean = mean_of(from, k), factor = layer_factor(from, mean, k, eps);
+    for (uint i = 0; i < k; i++)
+        to[(size_t)i * ROWS] = (from[i] - mean) * factor * g[i];
+#else
+    float factor = rms_factor(from, k, eps);
+    for (uint i = 0; i < k; i++)
+        to[(size_t)i * ROWS] = from[i] * factor * g[i];
+#endif
+}
+
+/* hidden [first_row + row][stride] += branch [row][stride], after its bias or its RMS norm (either may be NULL). */
+__kernel void join_rows(__global const float *branch, uint stride, __global const float *bias, __global const float *norm, uint k,
+                        float eps, __global float *hidden, uint first_row)
+{
+    size_t row = get_global_id(0);
+    __global const float *from = branch + row * stride;
+    __global float *to = hidden + (first_row + row) * stride;
+    float factor = norm ? rms_factor(from, k, eps) : 1.0f;
+    for (uint i = 0; i < k; i++)
+        to[i] += norm ? from[i] * factor * norm[i] : from[i] + bias[i];
+}
+
+/* A head's factor: 1 where heads are not normed. */
+static float head_factor(__global const float *head, __global const float *bias, float eps)
+{
+#if NORM_HEADS
+    float sum = 0.0f;
+    for (uint i = 0; i < HEAD_DIM; i++) {
+        float v = bias ? head[i] + bias[i] : head[i];
+        sum = fma(v, v, sum);
+    }
+    return 1.0f / sqrt(sum / (float)HEAD_DIM + eps);
+#else
+    return 1.0f;
+#endif
+}
+
+/* Value i of a projection's head, with its bias and its norm g. */
+static float head_value(__global const float *head, __global const float *bias, __global const float *g, float factor, uint i)
+{
+    float v = bias ? head[i] + bias[i] : head[i];
+#if NORM_HEADS
+    return v * factor * g[i];
+#else
+    return v;
+#endif
+}
+
+/* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation of the first `rotated` dimensions
+ * of a head; then packed, rounded, and laid out as entries [n_rows][ENTRY] too. turn [first_turn + position][ROPE_DIMS / 2][2]. */
+__kernel void rotate_store(__global const float *qkv, uint stride, __global const float *bias, __global const float *q_norm,
+                           __global const float *k_norm, float eps, __global const float *turn, uint first_turn, uint rotated,
                            uint first, __global float *q, uint tiles, __global half *kt,
                            __global half *v, uint panels, __global half *entries)
 {
     size_t row = get_global_id(0), position = first + row;
     __global const float *from = qkv + row * stride;
-    __global const float *angle = turn + position * ROPE_DIMS;
+    __global const float *angle = turn + (first_turn + position) * ROPE_DIMS;
     __global half *entry = entries + row * ENTRY;
     for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
         bool is_query = head < N_HEADS;
         uint kv_head = head - N_HEADS;
         __global float *to_q = q + (head * (size_t)tiles + row / ROWS) * HEAD_DIM * ROWS + row % ROWS;
         __global half *to_k = kt + (kv_head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
+        __global const float *values = from + head * HEAD_DIM, *add = bias ? bias + head * HEAD_DIM : bias;
+        __global const float *g = is_query ? q_norm : k_norm;
+        float factor = head_factor(values, add, eps);
         for (uint i = 0; i < HEAD_DIM; i += 2) {
-            float a = from[head * HEAD_DIM + i], b = from[head * HEAD_DIM + i + 1];
-            if (i < ROPE_DIMS) {
+            float a = head_value(values, add, g, factor, i), b = head_value(values, add, g, factor, i + 1);
+            if (i < rotated) {
                 float c = angle[i], s = angle[i + 1], t = a;
                 a = a * c - b * s;
                 b = t * s + b * c;
@@ -84,7 +157,8 @@ __kernel void rotate_store(__global const float *qkv, uint stride, __global cons
     for (uint head = 0; head < N_KV_HEADS; head++) {
         __global half *to = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
         for (uint i = 0; i < HEAD_DIM; i++) {
-            float a = clamp(from[(N_HEADS + N_KV_HEADS + head) * HEAD_DIM + i], -65504.0f, 65504.0f);
+            uint at = (N_HEADS + N_KV_HEADS + head) * HEAD_DIM + i;
+            float a = clamp(bias ? from[at] + bias[at] : from[at], -65504.0f, 65504.0f);
             vstore_half(a, i, to);
             vstore_half(a, (N_KV_HEADS + head) * HEAD_DIM + i, entry);
         }
@@ -92,8 +166,15 @@ __kernel void rotate_store(__global const float *qkv, uint stride, __global cons
 }
 
 /* Scores of ROWS queries (first at position `position`) against KEYS keys from key0, times log2(e) / sqrt(HEAD_DIM);
- * keys after the query are -infinity. p [ROWS][KEYS] */
-static void score_tile(__global const float *q, __global const half *kt, uint key0, uint position,
+ * keys after the query are HIDDEN, and with a window those that are `window` tokens or more before it. p [ROWS][KEYS]
+ * A row may see nothing of a tile in front of its window: HIDDEN is finite then, and what such a tile gave is forgotten exactly
+ * (times 2^-1e30 = 0) with the first key that is seen. */
+#if WINDOWS
+#define HIDDEN (-1e30f)
+#else
+#define HIDDEN (-INFINITY)
+#endif
+static void score_tile(__global const float *q, __global const half *kt, uint key0, uint position, uint window,
                        float *p)
 {
     const float scale = SCORE_SCALE;
@@ -116,8 +197,16 @@ static void score_tile(__global const float *q, __global const half *kt, uint ke
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int16 last = (int16)((int)(position + r));
-            vstore16(select(acc0[r] * scale, (float16)(-INFINITY), key > last), 0, p + r * KEYS + pair * 32);
-            vstore16(select(acc1[r] * scale, (float16)(-INFINITY), key + 16 > last), 1, p + r * KEYS + pair * 32);
+            float16 s0 = select(acc0[r] * scale, (float16)(HIDDEN), key > last);
+            float16 s1 = select(acc1[r] * scale, (float16)(HIDDEN), key + 16 > last);
+#if WINDOWS
+            if (window) {
+                s0 = select(s0, (float16)(HIDDEN), key <= last - (int)window);
+                s1 = select(s1, (float16)(HIDDEN), key + 16 <= last - (int)window);
+            }
+#endif
+            vstore16(s0, 0, p + r * KEYS + pair * 32);
+            vstore16(s1, 1, p + r * KEYS + pair * 32);
         }
     }
 }
@@ -191,10 +280,10 @@ static void soften_tile(float *p, float *m, float16 *l, float *alpha)
 /*
  * Chunk rows at positions first .. first + n_rows - 1. Index 0: block of SUBS row tiles, index 1: head.
  * out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]; log_sums [N_HEADS][tiles][ROWS], or
- * NULL: log2 of each softmax' denominator, of scores as score_tile has them.
+ * NULL: log2 of each softmax' denominator, of scores as score_tile has them. window: 0, or how many tokens up to itself a token sees.
  */
 __kernel void attend_chunk(__global const float *q, uint tiles, __global const half *kt,
-                           __global const half *v, uint panels, uint first, uint n_rows,
+                           __global const half *v, uint panels, uint first, uint n_rows, uint window,
                            __global float *out, __global float *log_sums)
 {
     size_t block = get_global_id(0), head = get_global_id(1), kv_head = head / GROUP;
@@ -211,12 +300,17 @@ __kernel void attend_chunk(__global const float *q, uint tiles, __global const h
         l[i] = (float16)(0.0f);
         m[i] = -INFINITY;
     }
-    for (uint key0 = 0; key0 < n_keys; key0 += KEYS) {
+    uint start = 0;
+#if WINDOWS
+    if (window && first + tile0 * ROWS >= window)
+        start = (first + tile0 * ROWS - window + 1) / KEYS * KEYS;
+#endif
+    for (uint key0 = start; key0 < n_keys; key0 += KEYS) {
         for (uint tile = tile0; tile < tile_end; tile++) {
             uint sub = tile - tile0, position = first + tile * ROWS;
             if (key0 >= position + ROWS)
                 continue;
-            score_tile(qh + (size_t)tile * HEAD_DIM * ROWS, kh + (size_t)key0 * HEAD_DIM, key0, position, p);
+            score_tile(qh + (size_t)tile * HEAD_DIM * ROWS, kh + (size_t)key0 * HEAD_DIM, key0, position, window, p);
             soften_tile(p, m + sub * ROWS, l + sub * ROWS, alpha);
             value_tile(p, alpha, vh + (size_t)key0 * PADDED_DIM, min((uint)KEYS, n_keys - key0),
                        o + sub * VECTORS * ROWS);
@@ -246,7 +340,7 @@ __kernel void attend_chunk(__global const float *q, uint tiles, __global const h
  * chunk begin at 0. A weight that is no number counts as 0.
  */
 __kernel void weigh_chunk(__global const float *q, uint tiles, __global const half *kt, uint panels, uint first,
-                          uint n_rows, __global const float *log_sums, __global float *sums)
+                          uint n_rows, uint window, __global const float *log_sums, __global float *sums)
 {
     size_t head = get_global_id(1);
     uint key0 = get_global_id(0) * KEYS;
@@ -260,7 +354,7 @@ __kernel void weigh_chunk(__global const float *q, uint tiles, __global const ha
         total[c] = select(vload16(c, to), (float16)(0.0f), key >= (int16)((int)first));
     }
     for (uint row = key0 < first ? 0 : (key0 - first) / ROWS * ROWS; row < n_rows; row += ROWS) {
-        score_tile(qh + (size_t)row * HEAD_DIM, kh, key0, first + row, p);
+        score_tile(qh + (size_t)row * HEAD_DIM, kh, key0, first + row, window, p);
         for (uint r = 0; r < min((uint)ROWS, n_rows - row); r++) {
             float16 log_sum = (float16)(log_sums[head * tiles * ROWS + row + r]);
             for (uint c = 0; c < KEYS / 16; c++)

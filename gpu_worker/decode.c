@@ -118,6 +118,8 @@ int decode_reserve(struct engine *e, struct hill_why *why)
     } scratch[] = {
         {&e->step_attended, 4 * rows * q_stride(e)},
         {&e->step_activated, 4 * rows * e->act_stride},
+        {&e->step_branch, engine_norms_branches(e) ? 4 * rows * e->hidden_stride : 0},
+        {&e->step_keys, engine_norms_heads(e) ? rows * e->entry_bytes : 0},
         {&e->step_quantised, e->quantised ? 2 * 4 * rows * quant_stride(e) : 0},
         {&e->partial, 4 * rows * tiles * e->hp.n_heads * (padded + 16)},
         {&e->counters, COUNTER_BYTES},
@@ -127,7 +129,7 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         uint64_t bytes;
     } shared[] = {
         {&e->x, 4 * rows * e->hidden_stride},
-        {&e->turn, 4 * rows * e->hp.rope_dims},
+        {&e->turn, 4 * rows * e->hp.rope_dims * model_rope_tables(&e->hp)},
         {&e->step_q, 4 * rows * q_stride(e)},
         {&e->step_guess, e->guess_from ? 4 * rows * q_stride(e) : 0},
         {&e->items, 4 * rows * (e->gpu_slots + 1)},
@@ -188,7 +190,8 @@ static void release_hot(struct engine *e)
 void decode_release(struct engine *e)
 {
     struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->step_quantised,
-                                       &e->partial, &e->counters};
+                                       &e->step_branch,   &e->step_keys,      &e->partial,
+                                       &e->counters};
     struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->step_guess, &e->items,
                                       &e->lists, &e->fresh, &e->logits, &e->uploads};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
@@ -208,11 +211,11 @@ void decode_release(struct engine *e)
 uint64_t decode_bytes(const struct engine *e)
 {
     return e->step_attended.bytes + e->step_activated.bytes + e->step_quantised.bytes +
-           e->partial.bytes + e->counters.bytes + e->x.device.bytes + e->turn.device.bytes +
-           e->step_q.device.bytes + e->step_guess.device.bytes + e->items.device.bytes +
-           e->lists.device.bytes + e->fresh.device.bytes + e->logits.device.bytes +
-           e->halves[0].entries.bytes + e->halves[0].list.bytes + e->halves[1].entries.bytes +
-           e->halves[1].list.bytes;
+           e->step_branch.bytes + e->step_keys.bytes + e->partial.bytes + e->counters.bytes +
+           e->x.device.bytes + e->turn.device.bytes + e->step_q.device.bytes +
+           e->step_guess.device.bytes + e->items.device.bytes + e->lists.device.bytes +
+           e->fresh.device.bytes + e->logits.device.bytes + e->halves[0].entries.bytes +
+           e->halves[0].list.bytes + e->halves[1].entries.bytes + e->halves[1].list.bytes;
 }
 
 int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, uint32_t count,
@@ -286,6 +289,7 @@ uint32_t engine_hot_entries(const struct engine *e)
 struct step_launch {
     const struct layer_weights *layer, *next; /* next NULL: the logits */
     const struct layer_weights *guess;        /* whose query is guessed beside next's, or NULL */
+    uint32_t next_layer;                      /* the number of next; guess is the layer after it */
     cl_mem slots, staging, uploads;
     uint32_t n_rows, n_tiles, n_uploads;
     cl_event *event;
@@ -330,19 +334,41 @@ static uint32_t count_tasks(const struct engine *e, const struct step_launch *s,
         return s->next ? 0 : quant_tasks(s, &e->output);
     case PHASE_OUTPUT:
         return s->layer->output.panels;
+    case PHASE_JOIN_ATTENTION:
+    case PHASE_JOIN_FFN:
+        return engine_norms_branches(e) ? s->n_rows : 0;
     case PHASE_GATE_UP:
         return s->layer->gate_up.panels / 2;
     case PHASE_DOWN:
         return s->layer->down.panels;
     case PHASE_QKV:
         return (s->next ? s->next->qkv.panels : 0) + guess_panels(e, s);
+    case PHASE_HEADS:
+        return s->next && engine_norms_heads(e)
+                   ? s->n_rows * (e->hp.n_heads * (s->guess ? 2 : 1) + e->hp.n_kv_heads)
+                   : 0;
     default:
         return s->next ? 0 : e->output.panels;
     }
 }
 
 #define ARG_WEIGHTS(m, n)                                                                          \
-    ARG_BUFFER((m)->buffer), ARG_U32(n), ARG_U32((m)->k), ARG_U32((m)->quantised)
+    ARG_BUFFER((m)->buffer), ARG_BUFFER((m)->bias), ARG_U32(n), ARG_U32((m)->k),                   \
+        ARG_U32((m)->quantised), ARG_U32((m)->panels)
+#define ARG_HEADS(e, w, layer)                                                                     \
+    ARG_BUFFER((w)->q_norm), ARG_BUFFER((w)->k_norm), ARG_U32(first_turn(e, layer)),               \
+        ARG_U32(rotated_dims(e, layer))
+
+/* Where the turns of the layer's rotary table begin, in floats. */
+static uint32_t first_turn(const struct engine *e, uint32_t layer)
+{
+    return model_layer_rope_table(&e->hp, layer) * e->n_sequences * e->hp.rope_dims;
+}
+
+static uint32_t rotated_dims(const struct engine *e, uint32_t layer)
+{
+    return model_layer_rotates(&e->hp, layer) ? e->hp.rope_dims : 0;
+}
 
 static int launch_phases(struct engine *e, const struct step_launch *s, enum phase first,
                          enum phase last, size_t size, struct hill_why *why)
@@ -357,6 +383,8 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(e->step_activated.mem),
         ARG_BUFFER(e->partial.mem),
         ARG_BUFFER(e->logits.device.mem),
+        ARG_BUFFER(e->step_branch.mem),
+        ARG_BUFFER(e->step_keys.mem),
         ARG_BUFFER(s->slots),
         ARG_BUFFER(e->fresh.device.mem),
         ARG_BUFFER(s->staging),
@@ -365,6 +393,8 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(s->layer->ffn_norm),
         {sizeof(cl_mem), s->next ? &s->next->attn_norm : &e->output_norm},
         ARG_BUFFER(guess->attn_norm),
+        ARG_BUFFER(s->layer->post_attn_norm),
+        ARG_BUFFER(s->layer->post_ffn_norm),
         ARG_BUFFER(e->items.device.mem),
         ARG_BUFFER(s->uploads),
         ARG_BUFFER(e->lists.device.mem),
@@ -375,13 +405,15 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_U32(s->n_uploads),
         ARG_U32((uint32_t)(e->device.shares_memory ? e->staging_stride : e->entry_bytes) / 2),
         ARG_U32((uint32_t)(e->hot_offset / 64)),
-        ARG_F32(e->hp.rms_eps),
+        ARG_F32(e->hp.norm_eps),
         ARG_WEIGHTS(&s->layer->output, s->layer->output.panels),
         ARG_WEIGHTS(&s->layer->gate_up, s->layer->gate_up.panels),
         ARG_WEIGHTS(&s->layer->down, s->layer->down.panels),
         ARG_WEIGHTS(qkv, s->next ? qkv->panels : 0),
         ARG_WEIGHTS(&guess->qkv, guess_panels(e, s)),
         ARG_WEIGHTS(&e->output, s->next ? 0 : e->output.panels),
+        ARG_HEADS(e, s->next ? s->next : s->layer, s->next_layer),
+        ARG_HEADS(e, guess, s->next_layer + 1),
         ARG_U32(first),
         ARG_U32(last),
         ARG_U32(e->device.shares_memory),
@@ -418,9 +450,9 @@ static int pull_results(struct engine *e, uint32_t layer, uint32_t n_rows, struc
     return rc ? rc : pull(e, &e->fresh, 2ull * n_rows * fresh_stride(e), why);
 }
 
-/* A launch of a product that needs no layer's attention before it. */
-static int launch_alone(struct engine *e, const struct layer_weights *next, enum phase phase,
-                        uint32_t n_rows, struct hill_why *why)
+/* A launch of what needs no layer's attention before it: layer 0's projections, or the logits. */
+static int launch_alone(struct engine *e, const struct layer_weights *next, uint32_t n_rows,
+                        struct hill_why *why)
 {
     struct step_launch s = {.layer = &e->layers[0],
                             .next = next,
@@ -430,7 +462,8 @@ static int launch_alone(struct engine *e, const struct layer_weights *next, enum
                             .uploads = e->items.device.mem,
                             .n_rows = n_rows};
     /* the phase before it makes its input int8 */
-    int rc = launch_step(e, &s, phase - 1, phase, why);
+    int rc = launch_step(e, &s, next ? PHASE_QUANT_QKV : PHASE_QUANT_LOGITS,
+                         next ? PHASE_HEADS : PHASE_LOGITS, why);
     if (!rc)
         rc = pull_results(e, next ? 0 : e->hp.n_layers, n_rows, why);
     return rc ? rc : cldevice_check(clFlush(e->queue), "the device failed", why);
@@ -461,10 +494,14 @@ static int take_rows(struct engine *e, uint32_t n_rows, const struct engine_row 
             return hill_fail(why, HILL_E_INVALID, "sequence %u is twice in a step or not there",
                              sequence);
         seen |= UINT64_C(1) << sequence;
-        int rc = engine_embedding(e, rows[r].token, (float *)e->x.host + r * e->hidden_stride, why);
+        int rc = engine_embedding(e, rows[r].token, rows[r].position,
+                                  (float *)e->x.host + r * e->hidden_stride, why);
         if (rc)
             return rc;
-        engine_turns(e, rows[r].position, (float *)e->turn.host + r * e->hp.rope_dims);
+        for (uint32_t table = 0; table < model_rope_tables(&e->hp); table++)
+            engine_turns(e, table, rows[r].position,
+                         (float *)e->turn.host +
+                             ((size_t)table * e->n_sequences + r) * e->hp.rope_dims);
         e->rows[r].sequence = sequence;
     }
     e->n_rows = n_rows;
@@ -481,9 +518,10 @@ int engine_step_begin(struct engine *e, uint32_t n_rows, const struct engine_row
     if (!rc)
         rc = push(e, &e->x, 4ull * n_rows * e->hidden_stride, why);
     if (!rc)
-        rc = push(e, &e->turn, 4ull * n_rows * e->hp.rope_dims, why);
+        rc = push(e, &e->turn, 4ull * e->n_sequences * e->hp.rope_dims * model_rope_tables(&e->hp),
+                  why);
     if (!rc)
-        rc = launch_alone(e, &e->layers[0], PHASE_QKV, n_rows, why);
+        rc = launch_alone(e, &e->layers[0], n_rows, why);
     if (!rc)
         expect_layer(e, 0);
     return rc;
@@ -692,6 +730,7 @@ int engine_step_run(struct engine *e, uint32_t layer, struct hill_why *why)
     struct step_launch s = {.layer = &e->layers[layer],
                             .next = last ? NULL : &e->layers[layer + 1],
                             .guess = engine_guesses(e, layer + 2) ? &e->layers[layer + 2] : NULL,
+                            .next_layer = layer + 1,
                             .slots = e->slots[layer].mem,
                             .staging = e->n_uploads ? e->staging : e->fresh.device.mem,
                             .uploads = e->n_uploads ? e->uploads.device.mem : e->items.device.mem,
@@ -701,7 +740,7 @@ int engine_step_run(struct engine *e, uint32_t layer, struct hill_why *why)
                             .n_uploads = e->n_attended == e->n_uploads ? 0 : e->n_uploads};
     int rc = push(e, &e->lists, 8ull * e->n_rows, why);
     if (!rc)
-        rc = launch_step(e, &s, PHASE_SCATTER, last ? PHASE_LOGITS : PHASE_QKV, why);
+        rc = launch_step(e, &s, PHASE_SCATTER, last ? PHASE_LOGITS : PHASE_HEADS, why);
     if (!rc)
         rc = pull_results(e, layer + 1, e->n_rows, why);
     if (!rc)
@@ -713,7 +752,7 @@ int engine_step_run(struct engine *e, uint32_t layer, struct hill_why *why)
 /* x is the last hidden state: its logits. */
 int engine_logits(struct engine *e, float *logits, struct hill_why *why)
 {
-    int rc = launch_alone(e, NULL, PHASE_LOGITS, 1, why);
+    int rc = launch_alone(e, NULL, 1, why);
     if (!rc)
         rc = await(e, why);
     if (!rc)

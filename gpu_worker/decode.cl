@@ -57,37 +57,59 @@ enum phase {
     COMBINE,
     QUANT_OUTPUT,
     OUTPUT,
+    JOIN_ATTENTION,
     QUANT_GATE_UP,
     GATE_UP,
     QUANT_DOWN,
     DOWN,
+    JOIN_FFN,
     QUANT_QKV,
     QKV,
+    HEADS,
     QUANT_LOGITS,
     LOGITS
 };
 
 struct weights {
     __global const uint *matrix; /* as product.cl says */
+    __global const float *bias;  /* NULL, or as engine_internal.h says */
     uint n_panels, k, quantised; /* quantised: some of its panels are */
+    uint n_biased;               /* panels of the bias; n_panels is how many are computed */
+};
+
+/* How a layer's heads of q and k are normed (or NULL) and turned: the first `rotated` dimensions, by angles from turn on. */
+struct heads {
+    __global const float *q_norm, *k_norm, *turn;
+    uint rotated;
+};
+
+/* What the norm before a product makes of its result, for each row: y * factor - shift * sums. RMS norm has no shift. */
+struct norms {
+    float factors[MAX_ROWS];
+#if LAYER_NORM
+    float shifts[MAX_ROWS];
+#endif
 };
 
 /*
  * Buffers of rows: x [n][X_STRIDE], q, guess and attended [n][Q_STRIDE], activated [n][ACT_STRIDE], logits [n][LOGITS_STRIDE], fresh
- * [n][FRESH_STRIDE], turn [n][ROPE_DIMS], items [n][item_stride]; quantised: [n][QUANT_STRIDE] words, the rows of the product that is
- * next, then [n][QUANT_STRIDE] of the guess; lists [n]: items of the row's list and its first tile among all rows' tiles. slots: of all sequences; items and uploads say where.
+ * [n][FRESH_STRIDE], a table's turns [n][ROPE_DIMS], branch [n][X_STRIDE], keys [n][N_KV_HEADS * HEAD_DIM], items [n][item_stride];
+ * quantised: [n][QUANT_STRIDE] words, the rows of the product that is next, then [n][QUANT_STRIDE] of the guess; lists [n]: items of
+ * the row's list and its first tile among all rows' tiles. slots: of all sequences; items and uploads say where.
  */
 struct step {
     __global float *x, *q, *guess, *attended, *activated, *partial, *logits;
+    __global float *branch, *keys; /* what is normed before it is added; keys before their heads are normed */
     __global half *slots, *fresh, *staging;
     __global const half *hot; /* its first entry */
-    __global const float *turn, *ffn_norm, *next_norm, *guess_norm;
+    __global const float *ffn_norm, *next_norm, *guess_norm, *post_attn_norm, *post_ffn_norm;
     __global const uint *items, *uploads;
     __global const uint2 *lists;
     __global uint *quantised;
     uint n_rows, item_stride, n_tiles, n_uploads, staging_stride;
     float eps;
     struct weights output, gate_up, down, qkv, guesser, head; /* guesser: the projections of the layer after, to where q ends */
+    struct heads next_heads, guess_heads;
 };
 
 static float add_lanes(float16 v)
@@ -115,6 +137,41 @@ static float norm_factor(__global const float *x, uint k, float eps)
         sum = fma(v, v, sum);
     }
     return 1.0f / sqrt(add_lanes(sum) / (float)k + eps);
+}
+
+/* Of every row of x before a product of k inputs. */
+static void find_norms(const struct step *s, uint k, struct norms *out)
+{
+    for (uint r = 0; r < s->n_rows; r++) {
+        __global const float *x = s->x + r * X_STRIDE;
+#if LAYER_NORM
+        float16 sum = (float16)(0.0f);
+        for (uint i = 0; i < (k + 15) / 16; i++)
+            sum += vload16(i, x);
+        float mean = add_lanes(sum) / (float)k, square = 0.0f;
+        for (uint i = 0; i < k; i++)
+            square = fma(x[i] - mean, x[i] - mean, square);
+        out->factors[r] = 1.0f / sqrt(square / (float)k + s->eps);
+        out->shifts[r] = mean * out->factors[r];
+#else
+        out->factors[r] = norm_factor(x, k, s->eps);
+#endif
+    }
+}
+
+static float16 add_bias(float16 y, struct weights w, uint panel)
+{
+    return w.bias ? y + vload16(panel, w.bias) : y;
+}
+
+/* A row's result of a product of normed inputs. */
+static float16 norm_result(const struct norms *n, uint r, float16 y, struct weights w, uint panel)
+{
+    y = y * n->factors[r];
+#if LAYER_NORM
+    y -= n->shifts[r] * vload16(w.n_biased + panel, w.bias);
+#endif
+    return add_bias(y, w, panel);
 }
 
 /* One panel of 16 outputs: X(i) . w */
@@ -374,37 +431,58 @@ static void quantise_qkv(const struct step *s, uint task)
         quantise(s->x, X_STRIDE, s->guess_norm, s->guesser.k, quantised_guess(s), task - own);
 }
 
-/* x += a . w */
+/* x += a . w, or branch = a . w where a norm comes between */
 static void add_product(const struct step *s, __global const float *a, size_t stride, struct weights w, uint panel)
 {
     float16 y[MAX_ROWS];
     product(s, a, stride, s->quantised, w, panel, y);
     for (uint r = 0; r < s->n_rows; r++) {
+#if NORM_BRANCHES
+        vstore16(add_bias(y[r], w, panel), panel, s->branch + r * X_STRIDE);
+#else
         __global float *x = s->x + r * X_STRIDE;
-        vstore16(vload16(panel, x) + y[r], panel, x);
+        vstore16(vload16(panel, x) + add_bias(y[r], w, panel), panel, x);
+#endif
     }
 }
 
-/* activated = silu(gate) * up of norm(x); the panels of gate, then as many of up */
-static void gate_up(const struct step *s, uint panel, const float *factors)
+/* x += norm(branch), a row; both are padded. */
+static void join(const struct step *s, __global const float *g, uint r, uint k)
+{
+    __global const float *branch = s->branch + r * X_STRIDE;
+    __global float *x = s->x + r * X_STRIDE;
+    float factor = norm_factor(branch, k, s->eps);
+    for (uint i = 0; i < (k + 15) / 16; i++)
+        vstore16(vload16(i, x) + vload16(i, branch) * factor * vload16(i, g), i, x);
+}
+
+/* activated = activate(gate, up) of norm(x); the panels of gate, then as many of up; without a gate all are up */
+static void gate_up(const struct step *s, uint panel, const struct norms *norms)
 {
     float16 gates[MAX_ROWS], ups[MAX_ROWS];
     product_scaled(s, s->ffn_norm, s->quantised, s->gate_up, panel, gates);
     product_scaled(s, s->ffn_norm, s->quantised, s->gate_up, s->gate_up.n_panels / 2 + panel, ups);
     for (uint r = 0; r < s->n_rows; r++) {
-        float16 gate = gates[r] * factors[r], up = ups[r] * factors[r];
-        vstore16(gate / (1.0f + exp(-gate)) * up, panel, s->activated + r * ACT_STRIDE);
+        uint other = s->gate_up.n_panels / 2 + panel;
+        float16 gate = norm_result(norms, r, gates[r], s->gate_up, panel);
+        float16 up = norm_result(norms, r, ups[r], s->gate_up, other);
+        __global float *to = s->activated + r * ACT_STRIDE;
+#if GATED
+        vstore16(activate(gate, up), panel, to);
+#else
+        vstore16(activate(gate, gate), panel, to);
+        vstore16(activate(up, up), other, to);
+#endif
     }
 }
 
 /*
  * A row's 16 outputs of the projections: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry. Rotation pairs (2i, 2i + 1) of a head
- * never straddle two panels: head sizes are even. turn [ROPE_DIMS / 2][2]: cosine and sine at this token's position. Nothing is kept
+ * never straddle two panels: head sizes are even. Where heads are normed, q and K wait for phase HEADS as they are. Nothing is kept
  * from dims on.
  */
-static void keep_projection(const struct step *s, uint r, uint panel, float16 y, __global float *q, uint dims)
+static void keep_projection(const struct step *s, uint r, uint panel, float16 y, __global float *q, const struct heads *heads, uint dims)
 {
-    __global const float *turn = s->turn + r * ROPE_DIMS;
     __global half *fresh = s->fresh + r * FRESH_STRIDE;
     float lanes[16];
     vstore16(y, 0, lanes);
@@ -412,13 +490,23 @@ static void keep_projection(const struct step *s, uint r, uint panel, float16 y,
         uint row = panel * 16 + lane;
         if (row >= dims)
             break;
-        uint dim = row % HEAD_DIM;
         float a = lanes[lane], b = lanes[lane + 1];
-        if (row < (N_HEADS + N_KV_HEADS) * HEAD_DIM && dim < ROPE_DIMS) {
+#if NORM_HEADS
+        if (row >= N_HEADS * HEAD_DIM && row < (N_HEADS + N_KV_HEADS) * HEAD_DIM) {
+            __global float *key = s->keys + (size_t)r * N_KV_HEADS * HEAD_DIM + row - N_HEADS * HEAD_DIM;
+            key[0] = a;
+            key[1] = b;
+            continue;
+        }
+#else
+        __global const float *turn = heads->turn + r * ROPE_DIMS;
+        uint dim = row % HEAD_DIM;
+        if (row < (N_HEADS + N_KV_HEADS) * HEAD_DIM && dim < heads->rotated) {
             float c = turn[dim], sine = turn[dim + 1], t = a;
             a = a * c - b * sine;
             b = t * sine + b * c;
         }
+#endif
         if (row < N_HEADS * HEAD_DIM) {
             q[row] = a;
             q[row + 1] = b;
@@ -429,24 +517,71 @@ static void keep_projection(const struct step *s, uint r, uint panel, float16 y,
     }
 }
 
+#if NORM_HEADS
+/* The norm and rotation of a head: from [HEAD_DIM] to itself, or rounded to `entry`, unless that is NULL. */
+static void turn_head(__global float *from, __global const float *g, __global const float *turn, uint rotated, float eps,
+                      __global half *entry)
+{
+    float sum = 0.0f;
+    for (uint i = 0; i < HEAD_DIM; i++)
+        sum = fma(from[i], from[i], sum);
+    float factor = 1.0f / sqrt(sum / (float)HEAD_DIM + eps);
+    for (uint i = 0; i < HEAD_DIM; i += 2) {
+        float a = from[i] * factor * g[i], b = from[i + 1] * factor * g[i + 1];
+        if (i < rotated) {
+            float c = turn[i], sine = turn[i + 1], t = a;
+            a = a * c - b * sine;
+            b = t * sine + b * c;
+        }
+        if (entry) {
+            vstore_half(clamp(a, -65504.0f, 65504.0f), i, entry);
+            vstore_half(clamp(b, -65504.0f, 65504.0f), i + 1, entry);
+        } else {
+            from[i] = a;
+            from[i + 1] = b;
+        }
+    }
+}
+#endif
+
+/* Of a row the heads of q, of K, and of the guess. */
+#define HEADS_OF_ROW(s) (2 * N_HEADS + N_KV_HEADS - ((s)->guesser.n_panels ? 0 : N_HEADS))
+
+static void finish_head(const struct step *s, uint task)
+{
+#if NORM_HEADS
+    uint r = task / HEADS_OF_ROW(s), head = task % HEADS_OF_ROW(s);
+    bool guess = head >= N_HEADS + N_KV_HEADS, key = !guess && head >= N_HEADS;
+    const struct heads *heads = guess ? &s->guess_heads : &s->next_heads;
+    uint kv = head - N_HEADS, of_guess = head - N_HEADS - N_KV_HEADS;
+    __global float *from = key     ? s->keys + ((size_t)r * N_KV_HEADS + kv) * HEAD_DIM
+                           : guess ? s->guess + r * Q_STRIDE + of_guess * HEAD_DIM
+                                   : s->q + r * Q_STRIDE + head * HEAD_DIM;
+    turn_head(from, key ? heads->k_norm : heads->q_norm, heads->turn + r * ROPE_DIMS, heads->rotated, s->eps,
+              key ? s->fresh + r * FRESH_STRIDE + kv * HEAD_DIM : (__global half *)0);
+#endif
+}
+
 /* The next layer's panels, then those of the guess. */
-static void project(const struct step *s, uint task, const float *factors)
+static void project(const struct step *s, uint task, const struct norms *norms)
 {
     float16 y[MAX_ROWS];
     bool guess = task >= s->qkv.n_panels;
     uint panel = guess ? task - s->qkv.n_panels : task, dims = guess ? N_HEADS * HEAD_DIM : QKV_DIMS;
     __global float *q = guess ? s->guess : s->q;
-    product_scaled(s, guess ? s->guess_norm : s->next_norm, guess ? quantised_guess(s) : s->quantised, guess ? s->guesser : s->qkv, panel, y);
+    struct weights w = guess ? s->guesser : s->qkv;
+    product_scaled(s, guess ? s->guess_norm : s->next_norm, guess ? quantised_guess(s) : s->quantised, w, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
-        keep_projection(s, r, panel, y[r] * factors[r], q + r * Q_STRIDE, dims);
+        keep_projection(s, r, panel, norm_result(norms, r, y[r], w, panel), q + r * Q_STRIDE,
+                        guess ? &s->guess_heads : &s->next_heads, dims);
 }
 
-static void give_logits(const struct step *s, uint panel, const float *factors)
+static void give_logits(const struct step *s, uint panel, const struct norms *norms)
 {
     float16 y[MAX_ROWS];
     product_scaled(s, s->next_norm, s->quantised, s->head, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
-        vstore16(y[r] * factors[r], panel, s->logits + r * LOGITS_STRIDE);
+        vstore16(norm_result(norms, r, y[r], s->head, panel), panel, s->logits + r * LOGITS_STRIDE);
 }
 
 /* ---- attention ---- */
@@ -649,6 +784,8 @@ static uint count_tasks(const struct step *s, uint phase)
     case COMBINE: return s->n_rows * N_HEADS;
     case QUANT_OUTPUT: return count_quant_tasks(s, s->output);
     case OUTPUT: return s->output.n_panels;
+    case JOIN_ATTENTION:
+    case JOIN_FFN: return NORM_BRANCHES ? s->n_rows : 0;
     case QUANT_GATE_UP: return count_quant_tasks(s, s->gate_up);
     case GATE_UP: return s->gate_up.n_panels / 2;
     case QUANT_DOWN: return count_quant_tasks(s, s->down);
@@ -656,21 +793,19 @@ static uint count_tasks(const struct step *s, uint phase)
     case QUANT_QKV: return count_quant_tasks(s, s->qkv) + count_quant_tasks(s, s->guesser);
     case QUANT_LOGITS: return count_quant_tasks(s, s->head);
     case QKV: return s->qkv.n_panels + s->guesser.n_panels;
+    case HEADS: return NORM_HEADS && s->qkv.n_panels ? s->n_rows * HEADS_OF_ROW(s) : 0;
     default: return s->head.n_panels;
     }
 }
 
-/* The norm before the phase's products: factors [n_rows]. */
-static void phase_factors(const struct step *s, uint phase, float *factors)
+/* The norm before the phase's products. */
+static void phase_norms(const struct step *s, uint phase, struct norms *norms)
 {
-    if (phase != GATE_UP && phase != QKV && phase != LOGITS)
-        return;
-    uint k = phase == GATE_UP ? s->gate_up.k : phase == QKV ? s->qkv.k : s->head.k;
-    for (uint r = 0; r < s->n_rows; r++)
-        factors[r] = norm_factor(s->x + r * X_STRIDE, k, s->eps);
+    if (phase == GATE_UP || phase == QKV || phase == LOGITS)
+        find_norms(s, phase == GATE_UP ? s->gate_up.k : phase == QKV ? s->qkv.k : s->head.k, norms);
 }
 
-static void run_task(const struct step *s, uint phase, uint task, const float *factors)
+static void run_task(const struct step *s, uint phase, uint task, const struct norms *norms)
 {
     switch (phase) {
     case SCATTER: scatter(s, task); break;
@@ -678,14 +813,17 @@ static void run_task(const struct step *s, uint phase, uint task, const float *f
     case COMBINE: combine(s, task); break;
     case QUANT_OUTPUT: quantise(s->attended, Q_STRIDE, NULL, s->output.k, s->quantised, task); break;
     case OUTPUT: add_product(s, s->attended, Q_STRIDE, s->output, task); break;
+    case JOIN_ATTENTION: join(s, s->post_attn_norm, task, s->gate_up.k); break;
     case QUANT_GATE_UP: quantise(s->x, X_STRIDE, s->ffn_norm, s->gate_up.k, s->quantised, task); break;
-    case GATE_UP: gate_up(s, task, factors); break;
+    case GATE_UP: gate_up(s, task, norms); break;
     case QUANT_DOWN: quantise(s->activated, ACT_STRIDE, NULL, s->down.k, s->quantised, task); break;
     case DOWN: add_product(s, s->activated, ACT_STRIDE, s->down, task); break;
+    case JOIN_FFN: join(s, s->post_ffn_norm, task, s->gate_up.k); break;
     case QUANT_QKV: quantise_qkv(s, task); break;
-    case QKV: project(s, task, factors); break;
+    case QKV: project(s, task, norms); break;
+    case HEADS: finish_head(s, task); break;
     case QUANT_LOGITS: quantise(s->x, X_STRIDE, s->next_norm, s->head.k, s->quantised, task); break;
-    default: give_logits(s, task, factors);
+    default: give_logits(s, task, norms);
     }
 }
 
@@ -718,16 +856,16 @@ static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint 
 
 static void run_fused(const struct step *s, uint first, uint last, __global volatile uint *counters)
 {
-    float factors[MAX_ROWS];
+    struct norms norms;
     for (uint phase = first; phase <= last; phase++) {
         uint n = count_tasks(s, phase);
         if (n == 0)
             continue;
-        phase_factors(s, phase, factors);
+        phase_norms(s, phase, &norms);
         uint task, end;
         while (take_tasks(TAKEN(phase), n, &task, &end)) {
             for (uint t = task; t < end; t++)
-                run_task(s, phase, t, factors);
+                run_task(s, phase, t, &norms);
             atomic_add(DONE(phase), end - task);
         }
         if (phase < last) {
@@ -743,30 +881,41 @@ static void run_fused(const struct step *s, uint first, uint last, __global vola
     }
 }
 
-#define WEIGHTS(name) __global const uint *name, uint name##_panels, uint name##_k, uint name##_quantised
+#define WEIGHTS(name)                                                                              \
+    __global const uint *name, __global const float *name##_bias, uint name##_panels, uint name##_k, uint name##_quantised, \
+        uint name##_biased
 #define AS_WEIGHTS(name)                                                                           \
     {                                                                                              \
-        name, name##_panels, name##_k, name##_quantised                                                  \
+        name, name##_bias, name##_panels, name##_k, name##_quantised, name##_biased                      \
+    }
+#define HEADS_OF(name)                                                                             \
+    __global const float *name##_q_norm, __global const float *name##_k_norm, uint name##_turn, uint name##_rotated
+#define AS_HEADS(name)                                                                             \
+    {                                                                                              \
+        name##_q_norm, name##_k_norm, turn + name##_turn, name##_rotated                           \
     }
 
 __kernel void decode_step(__global float *x, __global float *q, __global float *guess, __global float *attended,
-                   __global float *activated, __global float *partial, __global float *logits,
-                   __global half *slots, __global half *fresh, __global half *staging, __global const half *hot,
+                   __global float *activated, __global float *partial, __global float *logits, __global float *branch,
+                   __global float *keys, __global half *slots, __global half *fresh, __global half *staging, __global const half *hot,
                    __global const float *turn, __global const float *ffn_norm,
-                   __global const float *next_norm, __global const float *guess_norm, __global const uint *items,
+                   __global const float *next_norm, __global const float *guess_norm, __global const float *post_attn_norm,
+                   __global const float *post_ffn_norm, __global const uint *items,
                    __global const uint *uploads, __global const uint2 *lists, __global uint *quantised, uint n_rows, uint item_stride, uint n_tiles,
                    uint n_uploads, uint staging_stride, uint hot_start, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
-                   WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head), uint first, uint last, uint fused,
+                   WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head), HEADS_OF(next), HEADS_OF(guessed), uint first, uint last, uint fused,
                    __global volatile uint *counters)
 {
-    struct step s = {x, q, guess, attended, activated, partial, logits, slots, fresh, staging, hot + (size_t)hot_start * 32, turn, ffn_norm,
-                     next_norm, guess_norm, items, uploads, lists, quantised, n_rows, item_stride, n_tiles, n_uploads, staging_stride, eps, AS_WEIGHTS(output),
-                     AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head)};
+    struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys, slots, fresh, staging, hot + (size_t)hot_start * 32,
+                     ffn_norm, next_norm, guess_norm, post_attn_norm, post_ffn_norm, items, uploads, lists, quantised, n_rows, item_stride, n_tiles,
+                     n_uploads, staging_stride, eps, AS_WEIGHTS(output),
+                     AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head), AS_HEADS(next),
+                     AS_HEADS(guessed)};
     if (fused) {
         run_fused(&s, first, last, counters);
     } else {
-        float factors[MAX_ROWS];
-        phase_factors(&s, first, factors);
-        run_task(&s, first, get_global_id(0), factors);
+        struct norms norms;
+        phase_norms(&s, first, &norms);
+        run_task(&s, first, get_global_id(0), &norms);
     }
 }

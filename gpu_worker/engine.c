@@ -10,17 +10,24 @@
 
 #include "base/embed.h"
 
+HILL_EMBED(gpu_worker_activation_cl, "gpu_worker/activation.cl");
 HILL_EMBED(gpu_worker_product_cl, "gpu_worker/product.cl");
 HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
 HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 
 static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_GEMM_STORE] = "gemm_store",     [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_SWIGLU] = "gemm_swiglu",   [KERNEL_QUANTISE_ROWS] = "quantise_rows",
-    [KERNEL_NORM_ROWS] = "norm_rows",       [KERNEL_ROTATE_STORE] = "rotate_store",
-    [KERNEL_ATTEND_CHUNK] = "attend_chunk", [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
-    [KERNEL_WEIGH_HEADS] = "weigh_heads",   [KERNEL_STEP] = "decode_step",
+    [KERNEL_GEMM_STORE] = "gemm_store",
+    [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",
+    [KERNEL_QUANTISE_ROWS] = "quantise_rows",
+    [KERNEL_NORM_ROWS] = "norm_rows",
+    [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_JOIN_ROWS] = "join_rows",
+    [KERNEL_ATTEND_CHUNK] = "attend_chunk",
+    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
+    [KERNEL_WEIGH_HEADS] = "weigh_heads",
+    [KERNEL_STEP] = "decode_step",
 };
 
 /* ---- launches and buffers ---- */
@@ -116,52 +123,76 @@ int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t byte
 
 /* ---- tables ---- */
 
-void engine_turns(const struct engine *e, uint32_t position, float *out)
+void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out)
 {
-    for (uint32_t i = 0; i < e->hp.rope_dims / 2; i++) {
-        double angle = position * e->frequencies[i];
-        out[2 * i] = (float)cos(angle);
-        out[2 * i + 1] = (float)sin(angle);
+    uint32_t pairs = e->hp.rope_dims / 2;
+    const double *frequencies = e->frequencies + (size_t)table * pairs;
+    for (uint32_t i = 0; i < pairs; i++) {
+        double angle = position * frequencies[i];
+        out[2 * i] = (float)(cos(angle) * e->hp.rope_amplitude);
+        out[2 * i + 1] = (float)(sin(angle) * e->hp.rope_amplitude);
     }
 }
 
-/* In double: at position 10^5 a float angle would be off by 0.01 radians. */
-static int make_frequencies(struct engine *e, struct hill_why *why)
+int engine_set_context(struct engine *e, uint32_t ctx_tokens, struct hill_why *why)
 {
-    uint32_t pairs = e->hp.rope_dims / 2;
-    const struct gguf_tensor *factors = gguf_tensor(e->file, "rope_freqs.weight");
-    float *factor = calloc(pairs + 1, sizeof *factor);
-    e->frequencies = calloc(pairs + 1, sizeof *e->frequencies);
-    int rc =
-        factor && e->frequencies ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory for rotary tables");
-    if (!rc && factors && factors->dims[0] != pairs)
-        rc = hill_fail(why, HILL_E_DAMAGED, "%s: rope_freqs.weight has not %u values",
-                       gguf_path(e->file), pairs);
-    if (!rc && factors)
-        rc = gguf_tensor_rows_f32(factors, 0, 1, factor);
-    for (uint32_t i = 0; !rc && i < pairs; i++) {
-        double f = pow(e->hp.rope_base, -2.0 * i / e->hp.rope_dims) / e->hp.rope_scale;
-        e->frequencies[i] = factors ? f / factor[i] : f;
-    }
-    free(factor);
+    int rc = 0;
+    for (uint32_t t = 0; !rc && t < model_rope_tables(&e->hp); t++)
+        rc = model_rope_frequencies(&e->hp, e->file, t, ctx_tokens,
+                                    e->frequencies + (size_t)t * (e->hp.rope_dims / 2), why);
     return rc;
 }
 
-int engine_embedding(const struct engine *e, uint32_t token, float *out, struct hill_why *why)
+static int make_frequencies(struct engine *e, struct hill_why *why)
+{
+    e->frequencies =
+        calloc((size_t)model_rope_tables(&e->hp) * e->hp.rope_dims + 1, sizeof *e->frequencies);
+    if (!e->frequencies)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for rotary tables");
+    return engine_set_context(e, e->hp.n_ctx_train, why);
+}
+
+/* The learned position is added: out [n_embd]. */
+static int add_position(const struct engine *e, uint32_t position, float *out, struct hill_why *why)
+{
+    if (position >= e->hp.n_ctx_max)
+        return hill_fail(why, HILL_E_INVALID, "position %u of %u that the model has learned",
+                         position, e->hp.n_ctx_max);
+    float *row = malloc(sizeof *row * e->hp.n_embd);
+    int rc =
+        row ? gguf_tensor_rows_f32(e->positions, position + e->hp.arch->position_offset, 1, row)
+            : HILL_E_NOMEM;
+    for (uint32_t i = 0; !rc && i < e->hp.n_embd; i++)
+        out[i] += row[i];
+    free(row);
+    return rc ? hill_fail(why, rc, "cannot read the embedding of position %u", position) : 0;
+}
+
+int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, float *out,
+                     struct hill_why *why)
 {
     if (token >= e->hp.n_vocab)
         return hill_fail(why, HILL_E_INVALID, "token %u is outside the vocabulary of %u", token,
                          e->hp.n_vocab);
     memset(out + e->hp.n_embd, 0, sizeof(float) * (e->hidden_stride - e->hp.n_embd));
     int rc = gguf_tensor_rows_f32(e->embedding, token, 1, out);
-    return rc ? hill_fail(why, rc, "cannot read the embedding of token %u", token) : 0;
+    if (rc)
+        return hill_fail(why, rc, "cannot read the embedding of token %u", token);
+    if (e->hp.arch->scales_embedding) {
+        float scale = sqrtf((float)e->hp.n_embd);
+        for (uint32_t i = 0; i < e->hp.n_embd; i++)
+            out[i] *= scale;
+    }
+    return e->positions ? add_position(e, position, out, why) : 0;
 }
 
 /* ---- create, configure, destroy ---- */
 
 static int check_shape(const struct model_hparams *hp, struct hill_why *why)
 {
-    if (hp->head_dim % 2 || hp->rope_dims % 2 || hp->rope_dims > hp->head_dim || hp->rope_dims == 0)
+    bool rotates = hp->arch->rotary != ARCH_ROTARY_NONE;
+    if (hp->head_dim % 2 || hp->rope_dims % 2 || hp->rope_dims > hp->head_dim ||
+        rotates != (hp->rope_dims > 0))
         return hill_fail(
             why, HILL_E_UNSUPPORTED,
             "head size %u with %u rotated dimensions is not supported: both must be even",
@@ -196,8 +227,12 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
     const char *const body[PROGRAM_COUNT] = {gpu_worker_matmul_cl, gpu_worker_attention_cl,
                                              gpu_worker_decode_cl};
     const char *const head = program == PROGRAM_ATTENTION ? "" : gpu_worker_product_cl;
-    char options[1024];
-    int used = snprintf(options, sizeof options, "-cl-std=CL1.2 -DROWS=%u", TILE_ROWS);
+    char options[1024], *source = NULL;
+    int used = snprintf(options, sizeof options,
+                        "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DLAYER_NORM=%d -DNORM_HEADS=%d "
+                        "-DNORM_BRANCHES=%d -DWINDOWS=%d",
+                        TILE_ROWS, (int)hp->arch->activation, hp->arch->norm == ARCH_NORM_LAYER,
+                        engine_norms_heads(e), engine_norms_branches(e), hp->window > 0);
     if (program != PROGRAM_ATTENTION)
         used += snprintf(options + used, sizeof options - (size_t)used,
                          " -DTYPES=%uu -DHILL_DOT=%d", e->types, dot);
@@ -208,15 +243,12 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                  "-DACT_STRIDE=%u -DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
                  ATTEND_SUBTILES, ATTEND_KEYS, DECODE_TILE, hp->head_dim, hp->n_heads,
                  hp->n_kv_heads, hp->rope_dims, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
-                 1.4426950408889634 / sqrt(hp->head_dim), ENGINE_SEQUENCES_MAX, e->hidden_stride,
-                 e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
-    size_t bytes = strlen(head) + strlen(body[program]) + 1;
-    char *source = malloc(bytes);
-    if (!source) {
+                 1.4426950408889634 / sqrt(hp->attention_dims), ENGINE_SEQUENCES_MAX,
+                 e->hidden_stride, e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
+    if (asprintf(&source, "%s%s%s", gpu_worker_activation_cl, head, body[program]) < 0) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
         return NULL;
     }
-    snprintf(source, bytes, "%s%s", head, body[program]);
     cl_program built = cldevice_build(&e->device, source, options, why);
     free(source);
     return built;

@@ -1,5 +1,5 @@
 /*
- * gpu_worker/engine.h - a Llama forward pass on one OpenCL device, with attention over KV entries
+ * gpu_worker/engine.h - a transformer's forward pass on one OpenCL device, with attention over KV entries
  * that others select.
  *
  * What: weights, activations and the GPU's KV memory. The prompt is taken layer by layer in chunks;
@@ -44,6 +44,10 @@ void engine_destroy(struct engine *engine); /* NULL allowed */
  * ENGINE_SEQUENCES_MAX); contents of the slot tables are lost. */
 int engine_configure(struct engine *engine, uint32_t batch_tokens, uint32_t gpu_slots,
                      uint32_t n_sequences, struct hill_why *why);
+
+/* The context of a sequence: of a model whose rotation depends on it (model/hparams.h), what is
+ * computed from now on. At first the context the model was trained for. */
+int engine_set_context(struct engine *engine, uint32_t ctx_tokens, struct hill_why *why);
 
 /* Where uploads come from: count slots, stride bytes apart (a multiple of 64, entries at the start
  * of each), which stay there until another call; NULL: nothing. Waits until the device has let go

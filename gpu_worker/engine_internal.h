@@ -18,10 +18,11 @@
 enum kernel {
     KERNEL_GEMM_STORE,
     KERNEL_GEMM_ADD,
-    KERNEL_GEMM_SWIGLU,
+    KERNEL_GEMM_ACTIVATE,
     KERNEL_QUANTISE_ROWS,
     KERNEL_NORM_ROWS,
     KERNEL_ROTATE_STORE,
+    KERNEL_JOIN_ROWS,
     KERNEL_ATTEND_CHUNK,
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
@@ -31,6 +32,8 @@ enum kernel {
 
 struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem buffer;
+    cl_mem bias; /* NULL, or [16 * panels], to be added; under LayerNorm, [16 * panels] more: the
+                    sums of each output's weights times the norm's, for the mean */
     uint32_t k, panels; /* panels even; outputs beyond the real ones are 0 */
     bool quantised;     /* some panels are of a quantised type */
 };
@@ -38,8 +41,9 @@ struct matrix { /* as weights.c packs it, for product.cl */
 enum program { PROGRAM_MATMUL, PROGRAM_ATTENTION, PROGRAM_DECODE, PROGRAM_COUNT };
 
 struct layer_weights {
-    cl_mem attn_norm, ffn_norm;               /* [n_embd], padded with zeros */
-    struct matrix qkv, output, gate_up, down; /* gate_up: gate's panels, then up's */
+    cl_mem attn_norm, ffn_norm;                           /* [n_embd], padded with zeros */
+    cl_mem post_attn_norm, post_ffn_norm, q_norm, k_norm; /* or NULL; the last two [head_dim] */
+    struct matrix qkv, output, gate_up, down; /* gate_up: gate's panels, then up's, or up alone */
 };
 
 /* Phases of the decode kernel, in its order (decode.cl). */
@@ -49,12 +53,15 @@ enum phase {
     PHASE_COMBINE,
     PHASE_QUANT_OUTPUT,
     PHASE_OUTPUT,
+    PHASE_JOIN_ATTENTION,
     PHASE_QUANT_GATE_UP,
     PHASE_GATE_UP,
     PHASE_QUANT_DOWN,
     PHASE_DOWN,
+    PHASE_JOIN_FFN,
     PHASE_QUANT_QKV,
     PHASE_QKV,
+    PHASE_HEADS,
     PHASE_QUANT_LOGITS,
     PHASE_LOGITS,
     PHASE_COUNT
@@ -107,7 +114,7 @@ struct upload_half {
 struct engine {
     struct cldevice device; /* a copy; the context is the caller's */
     const struct gguf_file *file;
-    const struct gguf_tensor *embedding;
+    const struct gguf_tensor *embedding, *positions; /* positions: learned, or NULL */
     struct model_hparams hp;
     uint32_t entry_bytes, hidden_stride, qkv_stride,
         act_stride;                     /* strides in floats, multiples of 32 */
@@ -122,15 +129,15 @@ struct engine {
     bool quantised; /* some of them are quantised */
     struct weight_block *blocks;
     uint64_t weight_bytes, kv_bytes;
-    double *frequencies; /* [rope_dims / 2]: turns (radians) per position */
+    double *frequencies; /* [rotary tables][rope_dims / 2]: turns (radians) per position */
 
     uint32_t batch_tokens, gpu_slots, n_sequences;
     struct device_buffer *slots; /* [n_layers]: [n_sequences][gpu_slots][entry] */
 
     /* prefill */
-    struct device_buffer hidden, turns, kt,
-        v;                           /* [N][hidden_stride], [N][rope_dims], see attention.cl */
-    struct device_buffer entries[2]; /* [batch][entry], of the unit u in u % 2 */
+    struct device_buffer hidden, turns, kt, v; /* [N][hidden_stride], [rotary tables][N][rope_dims],
+                                                  see attention.cl */
+    struct device_buffer entries[2];           /* [batch][entry], of the unit u in u % 2 */
     struct device_buffer normed, qkv, q, attended, activated; /* of a chunk */
     struct device_buffer quantised_rows; /* the input of the product that is next (matmul.cl) */
     cl_event stored[2];                  /* entries[u % 2] are computed */
@@ -143,7 +150,8 @@ struct engine {
     cl_event weighed[2];                      /* mass[l % 2] is computed */
 
     /* decode; buffers of rows are laid out as decode.cl says, for n_sequences rows */
-    struct device_buffer step_attended, step_activated, step_quantised, partial, counters;
+    struct device_buffer step_attended, step_activated, step_quantised, step_branch, step_keys,
+        partial, counters;
     struct shared_buffer x, turn, step_q, step_guess, fresh, items, lists, logits;
     struct shared_buffer uploads; /* shared memory only: [n_sequences * gpu_slots] pairs (staging,
                                      slot in the layer's table) */
@@ -232,10 +240,20 @@ int mass_enqueue(struct engine *e, const struct engine_unit *u, cl_event *done,
                  struct hill_why *why);
 void mass_release(struct engine *e);
 
-/* Cosine and sine of each pair at a position: out [rope_dims]. */
-void engine_turns(const struct engine *e, uint32_t position, float *out);
-/* The token's embedding, padded: out [hidden_stride]. */
-int engine_embedding(const struct engine *e, uint32_t token, float *out, struct hill_why *why);
+/* Cosine and sine of each pair of a rotary table at a position: out [rope_dims]. */
+void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out);
+/* The token's embedding at a position, padded: out [hidden_stride]. */
+int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, float *out,
+                     struct hill_why *why);
+/* Is what attention and FFN give normed before it is added? Are heads of q and k normed? */
+static inline bool engine_norms_branches(const struct engine *e)
+{
+    return arch_takes(e->hp.arch, ARCH_PART_POST_ATTN_NORM);
+}
+static inline bool engine_norms_heads(const struct engine *e)
+{
+    return arch_takes(e->hp.arch, ARCH_PART_Q_NORM);
+}
 /* Norm and output matrix of x to logits [n_vocab]; waits. */
 int engine_logits(struct engine *e, float *logits, struct hill_why *why);
 

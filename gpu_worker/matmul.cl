@@ -117,21 +117,39 @@ __kernel void gemm_add(__global const float *a, uint a_stride, __global const ui
     }
 }
 
-/* SwiGLU: gate's panels, then as many of up's; out, packed for the next product, [tiles][out_stride][ROWS] = silu(gate) * up */
-__kernel void gemm_swiglu(__global const float *a, uint a_stride, __global const uint *quantised, __global const uint *w, uint k,
-                          __global float *out, uint out_stride)
+/* The FFN's first product, activated (activation.cl), packed for the next product: out [tiles][out_stride][ROWS]. Gate's panels, then as
+ * many of up's; without a gate all are up's. bias: NULL, or what is added first, [16 * panels]; without a gate only. */
+__kernel void gemm_activate(__global const float *a, uint a_stride, __global const uint *quantised, __global const uint *w, uint k,
+                            __global const float *bias, __global float *out, uint out_stride)
 {
     size_t tile = get_global_id(0), panel = get_global_id(1);
     float16 gate[ROWS], up[ROWS];
-    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, panel, get_global_size(1) + panel, gate, up);
+    size_t half_panels = get_global_size(1);
+    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, panel, half_panels + panel, gate, up);
     float block[ROWS][16];
+    __global float *to = out + (tile * out_stride + panel * 16) * ROWS;
+#if GATED
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        vstore16(gate[r] / (1.0f + exp(-gate[r])) * up[r], 0, block[r]);
-    __global float *to = out + (tile * out_stride + panel * 16) * ROWS;
+        vstore16(activate(gate[r], up[r]), 0, block[r]);
     for (int c = 0; c < 16; c++)
         for (int r = 0; r < ROWS; r++)
             to[c * ROWS + r] = block[r][c];
+#else
+    for (int second = 0; second < 2; second++) {
+        size_t at = panel + second * half_panels;
+        float16 add = bias ? vload16(at, bias) : (float16)(0.0f);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float16 v = (second ? up[r] : gate[r]) + add;
+            vstore16(activate(v, v), 0, block[r]);
+        }
+        to = out + (tile * out_stride + at * 16) * ROWS;
+        for (int c = 0; c < 16; c++)
+            for (int r = 0; r < ROWS; r++)
+                to[c * ROWS + r] = block[r][c];
+    }
+#endif
 }
 
 /* ROWS values of a packed row tile, in the first lanes. */

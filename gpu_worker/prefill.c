@@ -28,11 +28,11 @@ static void compute_sizes(const struct engine *e, uint32_t n_tokens, struct pref
     uint64_t batch_rows = (uint64_t)row_tiles((uint32_t)batch) * TILE_ROWS;
     uint64_t keys = round_up(n_tokens, ATTEND_KEYS), q_dims = (uint64_t)hp->n_heads * hp->head_dim;
     s->hidden = 4ull * n_tokens * e->hidden_stride;
-    s->turns = 4ull * n_tokens * hp->rope_dims;
+    s->turns = 4ull * n_tokens * hp->rope_dims * model_rope_tables(hp);
     s->kt = 2ull * keys * hp->n_kv_heads * hp->head_dim;
     s->v = 2ull * keys * hp->n_kv_heads * round_up(hp->head_dim, 16);
     s->entries = batch * e->entry_bytes;
-    s->normed = 4ull * batch_rows * hp->n_embd;
+    s->normed = 4ull * batch_rows * e->hidden_stride; /* also what is to be joined */
     s->qkv = 4ull * batch * e->qkv_stride;
     s->q = 4ull * batch_rows * q_dims;
     s->attended = 4ull * batch_rows * q_dims;
@@ -77,7 +77,7 @@ static int reserve_prefill(struct engine *e, uint32_t n_tokens, struct hill_why 
     return rc;
 }
 
-static int write_rows(struct engine *e, cl_mem to, uint32_t first, uint32_t count, uint32_t stride,
+static int write_rows(struct engine *e, cl_mem to, uint64_t first, uint32_t count, uint32_t stride,
                       struct hill_why *why)
 {
     if (stride == 0)
@@ -112,14 +112,16 @@ int engine_prefill_tokens(struct engine *e, const uint32_t *tokens, uint32_t cou
         uint32_t n = count - done < HOST_ROWS ? count - done : HOST_ROWS, first = e->tokens_given;
         int rc = 0;
         for (uint32_t i = 0; !rc && i < n; i++)
-            rc = engine_embedding(e, tokens[done + i], e->host_row + (size_t)i * e->hidden_stride,
-                                  why);
+            rc = engine_embedding(e, tokens[done + i], first + i,
+                                  e->host_row + (size_t)i * e->hidden_stride, why);
         if (!rc)
             rc = write_rows(e, e->hidden.mem, first, n, e->hidden_stride, why);
-        for (uint32_t i = 0; !rc && i < n; i++)
-            engine_turns(e, first + i, e->host_row + (size_t)i * e->hp.rope_dims);
-        if (!rc)
-            rc = write_rows(e, e->turns.mem, first, n, e->hp.rope_dims, why);
+        for (uint32_t table = 0; !rc && table < model_rope_tables(&e->hp); table++) {
+            for (uint32_t i = 0; i < n; i++)
+                engine_turns(e, table, first + i, e->host_row + (size_t)i * e->hp.rope_dims);
+            rc = write_rows(e, e->turns.mem, (uint64_t)table * e->n_tokens + first, n,
+                            e->hp.rope_dims, why);
+        }
         if (rc)
             return rc;
         e->tokens_given += n;
@@ -138,6 +140,12 @@ struct engine_unit engine_prefill_unit(const struct engine *e, uint32_t unit)
     uint32_t first = unit % e->n_chunks * e->batch_tokens, rest = e->n_tokens - first;
     return (struct engine_unit){unit / e->n_chunks, first,
                                 rest < e->batch_tokens ? rest : e->batch_tokens};
+}
+
+/* The row of the layer's rotary table that belongs to position 0. */
+static uint32_t first_turn(const struct engine *e, uint32_t layer)
+{
+    return model_layer_rope_table(&e->hp, layer) * e->n_tokens;
 }
 
 /* Where kernels find int8 activations; NULL without quantised weights. */
@@ -169,7 +177,7 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
     e->stored[parity] = NULL;
     int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(e->hidden.mem),
                     ARG_U32(e->hidden_stride), ARG_U32(u->first), ARG_BUFFER(w->attn_norm),
-                    ARG_U32(e->hp.n_embd), ARG_F32(e->hp.rms_eps), ARG_BUFFER(e->normed.mem));
+                    ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
         rc = enqueue_quantise(e, &w->qkv, e->normed.mem, e->hp.n_embd, 0, tiles, why);
     if (!rc)
@@ -179,7 +187,10 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
                     ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride));
     if (!rc)
         rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, u->count, 1, &e->stored[parity], why,
-                    ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(e->turns.mem),
+                    ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias),
+                    ARG_BUFFER(w->q_norm), ARG_BUFFER(w->k_norm), ARG_F32(e->hp.norm_eps),
+                    ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, u->layer)),
+                    ARG_U32(model_layer_rotates(&e->hp, u->layer) ? e->hp.rope_dims : 0),
                     ARG_U32(u->first), ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
                     ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_BUFFER(e->entries[parity].mem));
     return rc;
@@ -203,7 +214,40 @@ static int enqueue_attention(struct engine *e, const struct engine_unit *u, uint
     return LAUNCH(e, KERNEL_ATTEND_CHUNK, block_start, blocks - block_start, e->hp.n_heads, NULL,
                   why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
                   ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(u->first), ARG_U32(u->count),
-                  ARG_BUFFER(e->attended.mem), ARG_BUFFER(log_sums));
+                  ARG_U32(model_layer_window(&e->hp, u->layer)), ARG_BUFFER(e->attended.mem),
+                  ARG_BUFFER(log_sums));
+}
+
+/* Row tiles of a chunk from `start` on, and what tells that the last product is computed. */
+struct tile_span {
+    uint32_t start, rest;
+    cl_event *event;
+};
+
+/* hidden += a . m, by way of a buffer where the product takes a bias or a norm before it is
+ * added. */
+static int enqueue_addition(struct engine *e, const struct engine_unit *u, struct tile_span span,
+                            const struct device_buffer *a, uint32_t a_stride,
+                            const struct matrix *m, cl_mem norm, struct hill_why *why)
+{
+    cl_mem quantised = quantised_rows(e);
+    int rc = enqueue_quantise(e, m, a->mem, a_stride, span.start, span.rest, why);
+    if (!rc && !m->bias && !norm)
+        return LAUNCH(e, KERNEL_GEMM_ADD, span.start, span.rest, m->panels / 2, span.event, why,
+                      ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
+                      ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
+                      ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_GEMM_STORE, span.start, span.rest, m->panels / 2, NULL, why,
+                    ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
+                    ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
+                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_JOIN_ROWS, span.start * TILE_ROWS, u->count - span.start * TILE_ROWS,
+                    1, span.event, why, ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride),
+                    ARG_BUFFER(m->bias), ARG_BUFFER(norm), ARG_U32(e->hp.n_embd),
+                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->hidden.mem), ARG_U32(u->first));
+    return rc;
 }
 
 /* What follows attention, for the same row tiles. */
@@ -215,31 +259,24 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
     uint32_t start = block_start * ATTEND_SUBTILES, rest = tiles - start;
     cl_mem quantised = quantised_rows(e);
     cl_event settled = NULL;
-    int rc = enqueue_quantise(e, &w->output, e->attended.mem, q_dims, start, rest, why);
-    if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_ADD, start, rest, w->output.panels / 2, NULL, why,
-                    ARG_BUFFER(e->attended.mem), ARG_U32(q_dims), ARG_BUFFER(quantised),
-                    ARG_BUFFER(w->output.buffer), ARG_U32(w->output.k), ARG_U32(u->count),
-                    ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
+    int rc = enqueue_addition(e, u, (struct tile_span){start, rest, NULL}, &e->attended, q_dims,
+                              &w->output, w->post_attn_norm, why);
     if (!rc)
         rc = LAUNCH(e, KERNEL_NORM_ROWS, start * TILE_ROWS, u->count - start * TILE_ROWS, 1, NULL,
                     why, ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first),
-                    ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd), ARG_F32(e->hp.rms_eps),
+                    ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps),
                     ARG_BUFFER(e->normed.mem));
     if (!rc)
         rc = enqueue_quantise(e, &w->gate_up, e->normed.mem, e->hp.n_embd, start, rest, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_SWIGLU, start, rest, w->gate_up.panels / 2, NULL, why,
+        rc = LAUNCH(e, KERNEL_GEMM_ACTIVATE, start, rest, w->gate_up.panels / 2, NULL, why,
                     ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
                     ARG_BUFFER(w->gate_up.buffer), ARG_U32(w->gate_up.k),
-                    ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride));
+                    ARG_BUFFER(w->gate_up.bias), ARG_BUFFER(e->activated.mem),
+                    ARG_U32(e->act_stride));
     if (!rc)
-        rc = enqueue_quantise(e, &w->down, e->activated.mem, e->act_stride, start, rest, why);
-    if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_ADD, start, rest, w->down.panels / 2, &settled, why,
-                    ARG_BUFFER(e->activated.mem), ARG_U32(e->act_stride), ARG_BUFFER(quantised),
-                    ARG_BUFFER(w->down.buffer), ARG_U32(w->down.k), ARG_U32(u->count),
-                    ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
+        rc = enqueue_addition(e, u, (struct tile_span){start, rest, &settled}, &e->activated,
+                              e->act_stride, &w->down, w->post_ffn_norm, why);
     if (settled)
         keep_settled(e, settled);
     return rc;

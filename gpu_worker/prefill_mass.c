@@ -52,7 +52,8 @@ int mass_enqueue(struct engine *e, const struct engine_unit *u, cl_event *done,
     int rc =
         LAUNCH(e, KERNEL_WEIGH_CHUNK, 0, key_tiles, e->hp.n_heads, done, why, ARG_BUFFER(e->q.mem),
                ARG_U32(tiles), ARG_BUFFER(e->kt.mem), ARG_U32(e->panels), ARG_U32(u->first),
-               ARG_U32(u->count), ARG_BUFFER(e->log_sums.mem), ARG_BUFFER(e->head_sums.mem));
+               ARG_U32(u->count), ARG_U32(model_layer_window(&e->hp, u->layer)),
+               ARG_BUFFER(e->log_sums.mem), ARG_BUFFER(e->head_sums.mem));
     if (rc || u->first + u->count < e->n_tokens)
         return rc;
     if (e->weighed[parity])

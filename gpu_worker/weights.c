@@ -15,11 +15,19 @@
 #include "gpu_worker/engine_internal.h"
 #include "gpu_worker/pack.h"
 
-/* Output rows of a matrix, in order, from up to three tensors. */
+/* Rows of a tensor that become consecutive outputs. halves: pairs of a head of head_dim that turn
+ * together lie `halves` apart in the tensor, and side by side in the matrix; the kernels know only
+ * that order. What is computed is the same: q and k are reordered alike. */
+struct row_part {
+    const struct gguf_tensor *tensor;
+    uint32_t first, rows, head_dim, halves;
+};
+
+/* Output rows of a matrix, in order, from up to three parts. */
 struct row_source {
-    const struct gguf_tensor *tensors[3];
-    uint32_t n_tensors;
-    bool whole_panels; /* each tensor begins with a panel */
+    struct row_part parts[3];
+    uint32_t n_parts;
+    bool whole_panels; /* each part begins with a panel */
 };
 
 /* The head of a matrix on the device (product.cl). */
@@ -33,30 +41,38 @@ struct matrix_head {
 };
 _Static_assert(sizeof(struct matrix_head) == 128, "panels begin at a multiple of 64");
 
-static uint32_t tensor_rows(const struct row_source *s, uint32_t i)
+static uint32_t padded_rows(const struct row_source *s, uint32_t i)
 {
-    uint32_t rows = (uint32_t)s->tensors[i]->dims[1];
-    return s->whole_panels ? round_up(rows, 16) : rows;
+    return s->whole_panels ? round_up(s->parts[i].rows, 16) : s->parts[i].rows;
 }
 
 static uint32_t source_rows(const struct row_source *s)
 {
     uint32_t rows = 0;
-    for (uint32_t i = 0; i < s->n_tensors; i++)
-        rows += tensor_rows(s, i);
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        rows += padded_rows(s, i);
     return rows;
+}
+
+/* Where output `row` of a part is in its tensor. */
+static uint32_t part_row(const struct row_part *p, uint32_t row)
+{
+    uint32_t dim = p->halves ? row % p->head_dim : 0;
+    if (dim < 2 * p->halves)
+        row = row - dim + dim / 2 + dim % 2 * p->halves;
+    return p->first + row;
 }
 
 /* Which tensor and row an output is; NULL for padding. */
 static const struct gguf_tensor *find_row(const struct row_source *s, uint32_t row,
                                           uint32_t *in_tensor)
 {
-    for (uint32_t i = 0; i < s->n_tensors; i++) {
-        if (row < tensor_rows(s, i)) {
-            *in_tensor = row;
-            return row < s->tensors[i]->dims[1] ? s->tensors[i] : NULL;
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        if (row < padded_rows(s, i)) {
+            *in_tensor = part_row(&s->parts[i], row);
+            return row < s->parts[i].rows ? s->parts[i].tensor : NULL;
         }
-        row -= tensor_rows(s, i);
+        row -= padded_rows(s, i);
     }
     return NULL;
 }
@@ -147,8 +163,8 @@ static int pack(const struct matrix *m, const struct row_source *s, const struct
                           to + 64ull * run->offset +
                               64ull * run->stride * (panel - run->first_panel));
     }
-    for (uint32_t i = 0; i < s->n_tensors; i++)
-        gguf_forget_pages(s->tensors[i]);
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        gguf_forget_pages(s->parts[i].tensor);
     return rc;
 }
 
@@ -177,7 +193,7 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
                        struct hill_why *why)
 {
     cl_int status;
-    m->k = (uint32_t)s->tensors[0]->dims[0];
+    m->k = (uint32_t)s->parts[0].tensor->dims[0];
     m->panels = round_up(source_rows(s), 32) / 16;
     struct matrix_head head;
     uint64_t bytes = lay_out(m, s, &head);
@@ -206,36 +222,152 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
         return rc;
     rc = pack(m, s, &head, to);
     if (rc)
-        hill_fail(why, rc, "cannot convert tensor '%.*s': %s", (int)s->tensors[0]->name.length,
-                  s->tensors[0]->name.data, hill_strerror(rc));
+        hill_fail(why, rc, "cannot convert tensor '%.*s': %s", (int)s->parts[0].tensor->name.length,
+                  s->parts[0].tensor->name.data, hill_strerror(rc));
     status = clEnqueueUnmapMemObject(e->queue, m->buffer, to, 0, NULL, NULL);
     e->weight_bytes += bytes;
     return rc ? rc : cldevice_check(status, "cannot write weights to the device", why);
 }
 
-/* A vector padded with zeros to 32. */
-static int load_vector(struct engine *e, cl_mem *out, const struct gguf_tensor *t,
+/* values [n], padded with zeros to 32, on the device. */
+static int give_vector(struct engine *e, cl_mem *out, const float *values, uint32_t n,
                        struct hill_why *why)
 {
     cl_int status;
-    uint32_t n = (uint32_t)t->dims[0];
     uint64_t bytes = sizeof(float) * (uint64_t)round_up(n, 32);
-    float *values = calloc(1, bytes);
-    if (!values)
-        return hill_fail(why, HILL_E_NOMEM, "no memory for tensor '%.*s'", (int)t->name.length,
-                         t->name.data);
-    int rc = gguf_tensor_rows_f32(t, 0, 1, values);
-    if (rc) {
-        hill_fail(why, rc, "cannot convert tensor '%.*s'", (int)t->name.length, t->name.data);
-    } else {
-        *out = clCreateBuffer(e->device.context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, bytes,
-                              values, &status);
-        rc = cldevice_check(status, "cannot allocate weights on the device", why);
-        e->weight_bytes += rc ? 0 : bytes;
-    }
-    free(values);
+    float *padded = calloc(1, bytes);
+    if (!padded)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for a vector of %u weights", n);
+    memcpy(padded, values, sizeof(float) * n);
+    *out = clCreateBuffer(e->device.context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, bytes, padded,
+                          &status);
+    free(padded);
+    int rc = cldevice_check(status, "cannot allocate weights on the device", why);
+    if (rc)
+        *out = NULL;
+    e->weight_bytes += rc ? 0 : bytes;
     return rc;
 }
+
+static int read_vector(const struct gguf_tensor *t, float *out, struct hill_why *why)
+{
+    int rc = gguf_tensor_rows_f32(t, 0, 1, out);
+    return rc ? hill_fail(why, rc, "cannot convert tensor '%.*s'", (int)t->name.length,
+                          t->name.data)
+              : 0;
+}
+
+/* The order of a head's dimensions is that of its part. NULL tensor: none is wanted. */
+static int load_vector(struct engine *e, cl_mem *out, const struct row_part *p,
+                       struct hill_why *why)
+{
+    if (!p->tensor)
+        return 0;
+    uint32_t n = (uint32_t)p->tensor->dims[0];
+    float *stored = calloc(2, sizeof *stored * n), *ordered = stored + n;
+    if (!stored)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for a vector of %u weights", n);
+    int rc = read_vector(p->tensor, stored, why);
+    for (uint32_t i = 0; i < n; i++)
+        ordered[i] = stored[part_row(p, i)];
+    if (!rc)
+        rc = give_vector(e, out, ordered, n, why);
+    free(stored);
+    return rc;
+}
+
+/* ---- biases ---- */
+
+/* What is added to a matrix's results. Under LayerNorm the matrix is applied to
+ * (x - mean) * factor * g + b, and the kernels compute W (x g) * factor: so W b is added to the
+ * bias, and the sums of W's rows times g are kept behind it, for the mean. */
+struct bias_source {
+    struct row_part parts[3]; /* tensor NULL: none */
+    const struct gguf_tensor *norm,
+        *shift; /* g and b of the LayerNorm before the matrix, or NULL */
+};
+
+static int fold_norm(const struct gguf_tensor *t, uint32_t row, uint32_t k, float *scratch,
+                     const float *norm, float *bias, float *sum)
+{
+    int rc = gguf_tensor_rows_f32(t, row, 1, scratch);
+    double shifted = *bias, weighed = 0;
+    for (uint32_t i = 0; !rc && i < k; i++) {
+        weighed += (double)scratch[i] * norm[i];
+        shifted += (double)scratch[i] * norm[k + i];
+    }
+    *bias = (float)shifted;
+    *sum = (float)weighed;
+    return rc;
+}
+
+/* biases [3]: of the parts; out [outputs], then the sums [outputs] where there is a norm. */
+static int fill_bias(const struct matrix *m, const struct row_source *s,
+                     const struct bias_source *b, float *const *biases, const float *norm,
+                     float *out)
+{
+    uint32_t outputs = m->panels * 16;
+    float *scratch = malloc(sizeof *scratch * m->k);
+    int rc = scratch ? 0 : HILL_E_NOMEM;
+    for (uint32_t row = 0; !rc && row < outputs; row++) {
+        uint32_t at, left = row;
+        const struct gguf_tensor *t = find_row(s, row, &at);
+        const struct row_part *part = b->parts;
+        if (!t)
+            continue;
+        for (uint32_t i = 0; i + 1 < s->n_parts && left >= s->parts[i].rows; i++, part++)
+            left -= s->parts[i].rows;
+        /* a bias alone has its matrix's rows: at is its place too */
+        out[row] = part->tensor ? biases[part - b->parts][at] : 0;
+        if (norm)
+            rc = fold_norm(t, at, m->k, scratch, norm, &out[row], &out[outputs + row]);
+    }
+    free(scratch);
+    return rc;
+}
+
+static int load_bias(struct engine *e, struct matrix *m, const struct row_source *s,
+                     const struct bias_source *b, struct hill_why *why)
+{
+    float *biases[3] = {NULL}, *norm = NULL;
+    uint32_t outputs = m->panels * 16, n = b->norm ? 2 * outputs : outputs;
+    bool wanted = b->norm || b->parts[0].tensor || b->parts[1].tensor || b->parts[2].tensor;
+    if (!wanted)
+        return 0;
+    float *out = calloc(n, sizeof *out);
+    int rc = out ? 0 : HILL_E_NOMEM;
+    for (int i = 0; !rc && i < 3; i++)
+        if (b->parts[i].tensor) {
+            biases[i] = calloc(b->parts[i].tensor->dims[0], sizeof(float));
+            rc = biases[i] ? read_vector(b->parts[i].tensor, biases[i], why) : HILL_E_NOMEM;
+        }
+    if (!rc && b->norm) {
+        norm = calloc(2ull * m->k, sizeof *norm);
+        rc = norm ? read_vector(b->norm, norm, why) : HILL_E_NOMEM;
+        if (!rc)
+            rc = read_vector(b->shift, norm + m->k, why);
+    }
+    if (!rc)
+        rc = fill_bias(m, s, b, biases, norm, out);
+    if (!rc)
+        rc = give_vector(e, &m->bias, out, n, why);
+    else if (rc == HILL_E_NOMEM)
+        hill_fail(why, rc, "no memory for biases");
+    for (int i = 0; i < 3; i++)
+        free(biases[i]);
+    free(norm);
+    free(out);
+    return rc;
+}
+
+static int load_biased(struct engine *e, struct matrix *m, const struct row_source *s,
+                       const struct bias_source *b, struct hill_why *why)
+{
+    int rc = load_matrix(e, m, s, why);
+    return rc ? rc : load_bias(e, m, s, b, why);
+}
+
+/* ---- the model's tensors ---- */
 
 /* The tensor, with the shape the kernels will assume: model_hparams_read has refused other files,
  * but no pointer is followed on another module's word. rows 0: a vector. */
@@ -251,53 +383,134 @@ static const struct gguf_tensor *find_tensor(const struct engine *e, const char 
     return NULL;
 }
 
-static const struct gguf_tensor *layer_tensor(const struct engine *e, uint32_t layer,
-                                              const char *part, uint32_t row_length, uint32_t rows,
-                                              struct hill_why *why)
+/* A layer on its way to the device. Once a tensor was not to be had, nothing more is looked up. */
+struct loader {
+    struct engine *e;
+    uint32_t layer;
+    struct hill_why *why;
+    bool failed;
+};
+
+/* NULL where the architecture has no such tensor, or may go without it and does. */
+static const struct gguf_tensor *layer_tensor(struct loader *l, enum arch_part part,
+                                              uint32_t row_length, uint32_t rows)
 {
+    const struct model_arch *arch = l->e->hp.arch;
     char name[64];
-    snprintf(name, sizeof name, "blk.%u.%s.weight", layer, part);
-    return find_tensor(e, name, row_length, rows, why);
+    if (l->failed || !arch_takes(arch, part))
+        return NULL;
+    model_layer_tensor_name(name, l->layer, part);
+    if (!arch_requires(arch, part) && !gguf_tensor(l->e->file, name))
+        return NULL;
+    const struct gguf_tensor *t = find_tensor(l->e, name, row_length, rows, l->why);
+    l->failed = !t;
+    return t;
+}
+
+static struct row_part whole(const struct gguf_tensor *t)
+{
+    return (struct row_part){.tensor = t, .rows = t ? (uint32_t)t->dims[1] : 0};
+}
+
+/* Rows of q or k, or a vector over them. */
+static struct row_part rotated(const struct engine *e, const struct gguf_tensor *t, uint32_t first,
+                               uint32_t rows)
+{
+    bool halves = e->hp.arch->rotary == ARCH_ROTARY_HALVES;
+    return (struct row_part){t, first, rows, e->hp.head_dim, halves ? e->hp.rope_dims / 2 : 0};
+}
+
+static int load_qkv(struct loader *l, struct layer_weights *w)
+{
+    struct engine *e = l->e;
+    uint32_t n = e->hp.n_embd, q = e->hp.n_heads * e->hp.head_dim,
+             kv = e->hp.n_kv_heads * e->hp.head_dim, head = e->hp.head_dim;
+    const struct gguf_tensor *all = layer_tensor(l, ARCH_PART_QKV, n, q + 2 * kv);
+    const struct gguf_tensor *qs = all ? all : layer_tensor(l, ARCH_PART_Q, n, q);
+    const struct gguf_tensor *ks = all ? all : layer_tensor(l, ARCH_PART_K, n, kv);
+    const struct gguf_tensor *vs = all ? all : layer_tensor(l, ARCH_PART_V, n, kv);
+    const struct row_source rows = {{rotated(e, qs, 0, q), rotated(e, ks, all ? q : 0, kv),
+                                     (struct row_part){vs, all ? q + kv : 0, kv, 0, 0}},
+                                    3,
+                                    false};
+    const struct bias_source bias = {
+        {whole(layer_tensor(l, ARCH_PART_Q_BIAS, q, 0)),
+         whole(layer_tensor(l, ARCH_PART_K_BIAS, kv, 0)),
+         whole(layer_tensor(l, ARCH_PART_V_BIAS, kv, 0))},
+        e->hp.arch->norm == ARCH_NORM_LAYER ? layer_tensor(l, ARCH_PART_ATTN_NORM, n, 0) : NULL,
+        layer_tensor(l, ARCH_PART_ATTN_NORM_BIAS, n, 0)};
+    const struct row_part q_norm = rotated(e, layer_tensor(l, ARCH_PART_Q_NORM, head, 0), 0, head);
+    const struct row_part k_norm = rotated(e, layer_tensor(l, ARCH_PART_K_NORM, head, 0), 0, head);
+    if (l->failed)
+        return HILL_E_DAMAGED;
+    int rc = load_biased(e, &w->qkv, &rows, &bias, l->why);
+    if (!rc)
+        rc = load_vector(e, &w->q_norm, &q_norm, l->why);
+    return rc ? rc : load_vector(e, &w->k_norm, &k_norm, l->why);
+}
+
+static int load_output(struct loader *l, struct layer_weights *w)
+{
+    struct engine *e = l->e;
+    uint32_t n = e->hp.n_embd, q = e->hp.n_heads * e->hp.head_dim;
+    const struct row_source rows = {{whole(layer_tensor(l, ARCH_PART_OUTPUT, q, n))}, 1, false};
+    const struct bias_source bias = {
+        {whole(layer_tensor(l, ARCH_PART_OUTPUT_BIAS, n, 0))}, NULL, NULL};
+    return l->failed ? HILL_E_DAMAGED : load_biased(e, &w->output, &rows, &bias, l->why);
+}
+
+static int load_ffn(struct loader *l, struct layer_weights *w)
+{
+    struct engine *e = l->e;
+    uint32_t n = e->hp.n_embd, ff = e->hp.n_ff;
+    const struct gguf_tensor *both = layer_tensor(l, ARCH_PART_GATE_UP, n, 2 * ff);
+    const struct gguf_tensor *gate = both ? both : layer_tensor(l, ARCH_PART_GATE, n, ff);
+    const struct gguf_tensor *up = both ? both : layer_tensor(l, ARCH_PART_UP, n, ff);
+    struct row_source rows = {{{gate, 0, ff, 0, 0}, {up, both ? ff : 0, ff, 0, 0}}, 2, true};
+    if (!gate) /* no gate: up alone */
+        rows = (struct row_source){{{up, 0, ff, 0, 0}}, 1, false};
+    const struct row_source down = {{whole(layer_tensor(l, ARCH_PART_DOWN, ff, n))}, 1, false};
+    const struct bias_source up_bias = {
+        {whole(layer_tensor(l, ARCH_PART_UP_BIAS, ff, 0))},
+        e->hp.arch->norm == ARCH_NORM_LAYER ? layer_tensor(l, ARCH_PART_FFN_NORM, n, 0) : NULL,
+        layer_tensor(l, ARCH_PART_FFN_NORM_BIAS, n, 0)};
+    const struct bias_source down_bias = {
+        {whole(layer_tensor(l, ARCH_PART_DOWN_BIAS, n, 0))}, NULL, NULL};
+    if (l->failed)
+        return HILL_E_DAMAGED;
+    int rc = load_biased(e, &w->gate_up, &rows, &up_bias, l->why);
+    return rc ? rc : load_biased(e, &w->down, &down, &down_bias, l->why);
+}
+
+static int load_norm(struct loader *l, cl_mem *out, enum arch_part part)
+{
+    const struct row_part p = whole(layer_tensor(l, part, l->e->hp.n_embd, 0));
+    return l->failed ? HILL_E_DAMAGED : load_vector(l->e, out, &p, l->why);
 }
 
 static int load_layer(struct engine *e, uint32_t layer, struct hill_why *why)
 {
-    const struct model_hparams *hp = &e->hp;
     struct layer_weights *w = &e->layers[layer];
-    uint32_t q_dims = hp->n_heads * hp->head_dim, kv_dims = hp->n_kv_heads * hp->head_dim,
-             n = hp->n_embd;
-    const struct gguf_tensor *attn_norm = layer_tensor(e, layer, "attn_norm", n, 0, why);
-    const struct gguf_tensor *ffn_norm =
-        attn_norm ? layer_tensor(e, layer, "ffn_norm", n, 0, why) : NULL;
-    const struct gguf_tensor *q =
-        ffn_norm ? layer_tensor(e, layer, "attn_q", n, q_dims, why) : NULL;
-    const struct gguf_tensor *k = q ? layer_tensor(e, layer, "attn_k", n, kv_dims, why) : NULL;
-    const struct gguf_tensor *v = k ? layer_tensor(e, layer, "attn_v", n, kv_dims, why) : NULL;
-    const struct gguf_tensor *o = v ? layer_tensor(e, layer, "attn_output", q_dims, n, why) : NULL;
-    const struct gguf_tensor *gate =
-        o ? layer_tensor(e, layer, "ffn_gate", n, hp->n_ff, why) : NULL;
-    const struct gguf_tensor *up = gate ? layer_tensor(e, layer, "ffn_up", n, hp->n_ff, why) : NULL;
-    const struct gguf_tensor *down =
-        up ? layer_tensor(e, layer, "ffn_down", hp->n_ff, n, why) : NULL;
-    if (!down)
-        return HILL_E_DAMAGED;
-    int rc = load_vector(e, &w->attn_norm, attn_norm, why);
+    struct loader l = {e, layer, why, false};
+    int rc = load_norm(&l, &w->attn_norm, ARCH_PART_ATTN_NORM);
     if (!rc)
-        rc = load_vector(e, &w->ffn_norm, ffn_norm, why);
+        rc = load_norm(&l, &w->post_attn_norm, ARCH_PART_POST_ATTN_NORM);
     if (!rc)
-        rc = load_matrix(e, &w->qkv, &(struct row_source){{q, k, v}, 3, false}, why);
+        rc = load_norm(&l, &w->ffn_norm, ARCH_PART_FFN_NORM);
     if (!rc)
-        rc = load_matrix(e, &w->output, &(struct row_source){{o}, 1, false}, why);
+        rc = load_norm(&l, &w->post_ffn_norm, ARCH_PART_POST_FFN_NORM);
     if (!rc)
-        rc = load_matrix(e, &w->gate_up, &(struct row_source){{gate, up}, 2, true}, why);
+        rc = load_qkv(&l, w);
     if (!rc)
-        rc = load_matrix(e, &w->down, &(struct row_source){{down}, 1, false}, why);
-    return rc;
+        rc = load_output(&l, w);
+    return rc ? rc : load_ffn(&l, w);
 }
 
 int weights_load(struct engine *e, struct hill_why *why)
 {
     const struct model_hparams *hp = &e->hp;
+    bool shifted = hp->arch->norm == ARCH_NORM_LAYER,
+         learned = hp->arch->rotary == ARCH_ROTARY_NONE;
     e->layers = calloc(hp->n_layers, sizeof *e->layers);
     if (!e->layers)
         return hill_fail(why, HILL_E_NOMEM, "no memory for %u layers", hp->n_layers);
@@ -307,12 +520,19 @@ int weights_load(struct engine *e, struct hill_why *why)
     const struct gguf_tensor *output = e->embedding; /* tied, unless it has its own */
     if (gguf_tensor(e->file, "output.weight"))
         output = find_tensor(e, "output.weight", hp->n_embd, hp->n_vocab, why);
-    const struct gguf_tensor *norm = find_tensor(e, "output_norm.weight", hp->n_embd, 0, why);
-    if (!output || !norm)
+    if (learned)
+        e->positions = find_tensor(e, "position_embd.weight", hp->n_embd,
+                                   hp->n_ctx_max + hp->arch->position_offset, why);
+    const struct row_part norm = whole(find_tensor(e, "output_norm.weight", hp->n_embd, 0, why));
+    const struct gguf_tensor *shift =
+        shifted ? find_tensor(e, "output_norm.bias", hp->n_embd, 0, why) : NULL;
+    if (!output || !norm.tensor || (learned && !e->positions) || (shifted && !shift))
         return HILL_E_DAMAGED;
-    int rc = load_vector(e, &e->output_norm, norm, why);
+    const struct row_source rows = {{whole(output)}, 1, false};
+    const struct bias_source bias = {{{0}}, shifted ? norm.tensor : NULL, shift};
+    int rc = load_vector(e, &e->output_norm, &norm, why);
     if (!rc)
-        rc = load_matrix(e, &e->output, &(struct row_source){{output}, 1, false}, why);
+        rc = load_biased(e, &e->output, &rows, &bias, why);
     for (uint32_t layer = 0; rc == 0 && layer < hp->n_layers; layer++)
         rc = load_layer(e, layer, why);
     if (!rc)
@@ -327,21 +547,29 @@ static void release(cl_mem *mem)
     *mem = NULL;
 }
 
+static void release_matrix(struct matrix *m)
+{
+    release(&m->buffer);
+    release(&m->bias);
+}
+
 void weights_free(struct engine *e)
 {
     for (uint32_t layer = 0; e->layers && layer < e->hp.n_layers; layer++) {
         struct layer_weights *w = &e->layers[layer];
-        release(&w->attn_norm);
-        release(&w->ffn_norm);
-        release(&w->qkv.buffer);
-        release(&w->output.buffer);
-        release(&w->gate_up.buffer);
-        release(&w->down.buffer);
+        cl_mem *vectors[] = {&w->attn_norm, &w->ffn_norm,      &w->post_attn_norm,
+                             &w->q_norm,    &w->post_ffn_norm, &w->k_norm};
+        for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+            release(vectors[i]);
+        release_matrix(&w->qkv);
+        release_matrix(&w->output);
+        release_matrix(&w->gate_up);
+        release_matrix(&w->down);
     }
     free(e->layers);
     e->layers = NULL;
     release(&e->output_norm);
-    release(&e->output.buffer);
+    release_matrix(&e->output);
     while (e->blocks) {
         struct weight_block *b = e->blocks;
         e->blocks = b->next;

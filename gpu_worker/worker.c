@@ -185,6 +185,8 @@ static int carry_out(struct worker *w, struct hill_why *why)
     if (!rc)
         rc = engine_configure(w->engine, s->plan.batch_tokens, s->gpu_slots, n_sequences, why);
     if (!rc)
+        rc = engine_set_context(w->engine, s->plan.ctx_tokens, why);
+    if (!rc)
         rc = set_guesses(w, why);
     if (!rc)
         rc = engine_attach_staging(w->engine, arena->slots, arena->stride, arena->slot_count, why);

@@ -26,6 +26,12 @@ static uint64_t padded(uint64_t value, uint64_t to)
     return (value + to - 1) / to * to;
 }
 
+/* Of a position. */
+static uint64_t angles(const struct kv_plan_input *in)
+{
+    return (uint64_t)in->geometry.head_dim * (in->rope_tables ? in->rope_tables : 1);
+}
+
 /* Bytes that prefill of n_prompt tokens takes besides the slot table: an upper bound of the GPU
  * worker's buffers, whose strides are multiples of 32 floats and whose rows and keys come in tiles.
  */
@@ -36,13 +42,13 @@ static uint64_t prefill_bytes(const struct kv_plan_input *in, uint32_t n_prompt)
     uint64_t rows = (uint64_t)smaller(in->batch_tokens, n_prompt) + KV_GPU_ROW_TILE - 1;
     uint64_t keys = padded(n_prompt, KV_GPU_KEY_TILE), heads = (uint64_t)g->n_heads * g->head_dim;
     /* hidden states, and the rotary angles of a position */
-    uint64_t states = 4 * (uint64_t)n_prompt * (padded(in->n_embd, 32) + g->head_dim);
+    uint64_t states = 4 * (uint64_t)n_prompt * (padded(in->n_embd, 32) + angles(in));
     /* the current layer's keys, and its values padded to whole vectors */
     uint64_t layer = 2 * keys * g->n_kv_heads * (g->head_dim + padded(g->head_dim, 16));
     /* of a chunk: normalised input, q with k and v, packed q, attention output, FFN activations;
      * and entries on their way out, twice */
-    uint64_t row = in->n_embd + padded(heads + 2 * (uint64_t)kv_key_dims(g), 32) + 2 * heads +
-                   padded(in->n_ff, 32);
+    uint64_t row = padded(in->n_embd, 32) + padded(heads + 2 * (uint64_t)kv_key_dims(g), 32) +
+                   2 * heads + padded(in->n_ff, 32);
     return states + layer + rows * (4 * row + 2 * (uint64_t)kv_entry_bytes(g));
 }
 
@@ -67,10 +73,11 @@ static uint64_t decode_bytes(const struct kv_plan_input *in)
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
-    uint64_t floats = padded(in->n_embd, 32) + g->head_dim + 2 * (heads + 16) +
-                      padded(in->n_ff, 32) + padded(in->n_vocab, 32) +
-                      (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16) +
-                      (in->speculates ? heads + 32 : 0);
+    /* a hidden state, what is normed before it is added to it, keys before their heads are normed */
+    uint64_t states = 2 * padded(in->n_embd, 32) + kv_key_dims(g);
+    uint64_t floats =
+        states + angles(in) + 2 * (heads + 16) + padded(in->n_ff, 32) + padded(in->n_vocab, 32) +
+        (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16) + (in->speculates ? heads + 32 : 0);
     uint64_t further = (sequences(in) - 1) * ((uint64_t)kv_entry_bytes(g) + 256);
     return 4 * floats * sequences(in) + further +
            KV_GPU_UPLOAD_TILE * ((uint64_t)kv_entry_bytes(g) + 4) +

@@ -21,6 +21,7 @@ struct context {
     struct model_hparams *hp;
     const struct gguf_file *file;
     struct hill_why *why;
+    char key[96];
 };
 
 static int fail(const struct context *c, int code, const char *format, ...)
@@ -85,29 +86,39 @@ static const char *printable(struct gguf_string string, char out[48])
     return out;
 }
 
-static int read_architecture(const struct context *c)
+/* The architecture's key of that name: "llama.block_count". Good until the next call. */
+static const char *key_of(struct context *c, const char *name)
+{
+    snprintf(c->key, sizeof c->key, "%s.%s", c->hp->arch->name, name);
+    return c->key;
+}
+
+static int read_architecture(struct context *c)
 {
     struct gguf_string name;
-    char word[48];
-    uint64_t experts;
+    char word[48], key[64];
+    uint64_t experts = 0;
     if (!gguf_get_string(c->file, "general.architecture", &name))
         return fail(c, HILL_E_DAMAGED, "metadata key general.architecture is missing");
-    if (!string_is(name, "llama"))
-        return fail(c, HILL_E_UNSUPPORTED, "its architecture is '%s'; only 'llama' is supported",
-                    printable(name, word));
-    if (gguf_get_u64(c->file, "llama.expert_count", &experts) && experts > 0)
-        return fail(c, HILL_E_UNSUPPORTED, "it is a mixture of %llu experts",
-                    (unsigned long long)experts);
+    snprintf(key, sizeof key, "%s.expert_count", printable(name, word));
+    if (gguf_get_u64(c->file, key, &experts) && experts > 0)
+        return fail(c, HILL_E_UNSUPPORTED,
+                    "its architecture '%s' is a mixture of %llu experts, which are not supported",
+                    word, (unsigned long long)experts);
+    c->hp->arch = arch_find(name);
+    if (!c->hp->arch)
+        return fail(c, HILL_E_UNSUPPORTED, "its architecture is '%s'; supported are %s", word,
+                    arch_names());
     return 0;
 }
 
-static int read_heads(const struct context *c)
+static int read_heads(struct context *c)
 {
     struct model_hparams *hp = c->hp;
     uint32_t value_length;
-    int rc = read_count(c, "llama.attention.head_count", MOST_WIDTH, 0, &hp->n_heads);
+    int rc = read_count(c, key_of(c, "attention.head_count"), MOST_WIDTH, 0, &hp->n_heads);
     if (!rc)
-        rc = read_count(c, "llama.attention.head_count_kv", MOST_WIDTH, hp->n_heads,
+        rc = read_count(c, key_of(c, "attention.head_count_kv"), MOST_WIDTH, hp->n_heads,
                         &hp->n_kv_heads);
     if (rc)
         return rc;
@@ -115,11 +126,11 @@ static int read_heads(const struct context *c)
         return fail(c, HILL_E_DAMAGED, "%u heads do not divide among %u kv heads", hp->n_heads,
                     hp->n_kv_heads);
     bool divides = hp->n_embd % hp->n_heads == 0;
-    rc = read_count(c, "llama.attention.key_length", MOST_WIDTH,
+    rc = read_count(c, key_of(c, "attention.key_length"), MOST_WIDTH,
                     divides ? hp->n_embd / hp->n_heads : 0, &hp->head_dim);
     /* llama.cpp's default for the value length is the quotient too, not the key length */
     if (!rc)
-        rc = read_count(c, "llama.attention.value_length", MOST_WIDTH,
+        rc = read_count(c, key_of(c, "attention.value_length"), MOST_WIDTH,
                         divides ? hp->n_embd / hp->n_heads : hp->head_dim, &value_length);
     if (rc)
         return rc;
@@ -129,61 +140,147 @@ static int read_heads(const struct context *c)
     return 0;
 }
 
+static int read_linear(struct context *c)
+{
+    double factor = 0;
+    const char *name = gguf_find(c->file, key_of(c, "rope.scaling.factor")) ? "rope.scaling.factor"
+                                                                            : "rope.scale_linear";
+    if (gguf_get_f64(c->file, key_of(c, name), &factor) && factor == 0)
+        return 0; /* 0 says "not scaled" */
+    return read_positive(c, c->key, &c->hp->rope_scale);
+}
+
+/* Names of the paper (arXiv:2309.00071): s, L, beta (fast), alpha (slow). */
+static int read_yarn(struct context *c)
+{
+    struct model_hparams *hp = c->hp;
+    static const char *const refused[] = {"rope.scaling.yarn_ext_factor",
+                                          "rope.scaling.yarn_log_multiplier"};
+    double value;
+    for (unsigned i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (gguf_get_f64(c->file, key_of(c, refused[i]), &value) && value != (i == 0 ? 1 : 0))
+            return fail(c, HILL_E_UNSUPPORTED, "metadata key %s is %g", c->key, value);
+    hp->rope_yarn = true;
+    int rc = read_linear(c);
+    if (!rc)
+        rc = read_positive(c, key_of(c, "rope.scaling.yarn_beta_fast"), &hp->yarn_beta_fast);
+    if (!rc)
+        rc = read_positive(c, key_of(c, "rope.scaling.yarn_beta_slow"), &hp->yarn_beta_slow);
+    if (!rc) /* the paper's 0.1 ln(s) + 1, times what the file asks for */
+        rc = read_positive(c, key_of(c, "rope.scaling.yarn_attn_factor"), &hp->rope_amplitude);
+    hp->rope_amplitude *= 0.1f * logf(hp->rope_scale) + 1;
+    return rc;
+}
+
 /* A rope.scaling.type that is absent means linear, as in llama.cpp. */
-static int read_rope_scale(const struct context *c)
+static int read_rope_scale(struct context *c)
 {
     struct gguf_string type = {"linear", 6};
     char word[48];
-    double factor = 0;
-    if (gguf_find(c->file, "llama.rope.scaling.type") &&
-        !gguf_get_string(c->file, "llama.rope.scaling.type", &type))
-        return fail(c, HILL_E_DAMAGED, "metadata key llama.rope.scaling.type is no string");
-    if (string_is(type, "none"))
+    const char *key = key_of(c, "rope.scaling.type");
+    if (gguf_find(c->file, key) && !gguf_get_string(c->file, key, &type))
+        return fail(c, HILL_E_DAMAGED, "metadata key %s is no string", key);
+    if (string_is(type, "none") || (c->hp->arch->has_rope_factors && string_is(type, "longrope")))
         return 0;
-    if (!string_is(type, "linear"))
-        return fail(c, HILL_E_UNSUPPORTED,
-                    "its rope scaling is '%s'; none and linear are supported",
-                    printable(type, word));
-    const char *key = gguf_find(c->file, "llama.rope.scaling.factor") ? "llama.rope.scaling.factor"
-                                                                      : "llama.rope.scale_linear";
-    if (gguf_get_f64(c->file, key, &factor) && factor == 0)
-        return 0; /* 0 says "not scaled" */
-    return read_positive(c, key, &c->hp->rope_scale);
+    if (string_is(type, "linear"))
+        return read_linear(c);
+    if (string_is(type, "yarn"))
+        return read_yarn(c);
+    return fail(c, HILL_E_UNSUPPORTED,
+                "its rope scaling is '%s'; none, linear and yarn are supported",
+                printable(type, word));
 }
 
-static int read_rope(const struct context *c)
+static int read_rope(struct context *c)
 {
     struct model_hparams *hp = c->hp;
-    int rc = read_count(c, "llama.rope.dimension_count", MOST_WIDTH, hp->head_dim, &hp->rope_dims);
+    float amplitude = 1;
+    if (hp->arch->rotary == ARCH_ROTARY_NONE)
+        return 0;
+    int rc =
+        read_count(c, key_of(c, "rope.dimension_count"), MOST_WIDTH, hp->head_dim, &hp->rope_dims);
     if (!rc && (hp->rope_dims > hp->head_dim || hp->rope_dims % 2))
         rc = fail(c, HILL_E_DAMAGED, "it rotates %u of %u head dimensions", hp->rope_dims,
                   hp->head_dim);
     if (!rc)
-        rc = read_positive(c, "llama.rope.freq_base", &hp->rope_base);
+        rc = read_positive(c, key_of(c, "rope.freq_base"), &hp->rope_base);
+    if (!rc)
+        rc = read_positive(c, key_of(c, "rope.freq_base_swa"), &hp->rope_base_window);
+    if (!rc)
+        rc = read_count(c, key_of(c, "rope.scaling.original_context_length"), UINT32_MAX,
+                        hp->n_ctx_train ? hp->n_ctx_train : UINT32_MAX, &hp->rope_original_tokens);
     if (!rc)
         rc = read_rope_scale(c);
+    if (!rc)
+        rc = read_positive(c, key_of(c, "rope.scaling.attn_factor"), &amplitude);
+    hp->rope_amplitude *= amplitude;
     return rc;
 }
 
-static int read_metadata(const struct context *c)
+/* What the arithmetic does not do must not be asked for. */
+static int refuse_caps(struct context *c)
+{
+    static const char *const caps[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+    double value;
+    for (unsigned i = 0; i < sizeof caps / sizeof caps[0]; i++)
+        if (gguf_get_f64(c->file, key_of(c, caps[i]), &value) && value != 0)
+            return fail(c, HILL_E_UNSUPPORTED, "metadata key %s is %g: soft caps are not supported",
+                        c->key, value);
+    return 0;
+}
+
+/* Windows only where the table has them: llama.cpp ignores phi3's stated window as well. */
+static int read_window(struct context *c)
+{
+    struct model_hparams *hp = c->hp;
+    uint64_t window;
+    hp->global_every = hp->arch->global_every;
+    if (!hp->global_every)
+        return 0;
+    if (!gguf_find(c->file, key_of(c, "attention.sliding_window"))) {
+        hp->global_every = 0;
+        return 0;
+    }
+    if (!gguf_get_u64(c->file, c->key, &window) || window == 0 || window > UINT32_MAX)
+        return fail(c, HILL_E_DAMAGED, "metadata key %s is no window", c->key);
+    hp->window = (uint32_t)window;
+    return read_count(c, key_of(c, "attention.sliding_window_pattern"), MOST_LAYERS,
+                      hp->global_every, &hp->global_every);
+}
+
+static int read_metadata(struct context *c)
 {
     struct model_hparams *hp = c->hp;
     uint64_t context_length = 0;
     int rc = read_architecture(c);
     if (!rc)
-        rc = read_count(c, "llama.block_count", MOST_LAYERS, 0, &hp->n_layers);
+        rc = read_count(c, key_of(c, "block_count"), MOST_LAYERS, 0, &hp->n_layers);
     if (!rc)
-        rc = read_count(c, "llama.embedding_length", MOST_WIDTH, 0, &hp->n_embd);
+        rc = read_count(c, key_of(c, "embedding_length"), MOST_WIDTH, 0, &hp->n_embd);
     if (!rc)
-        rc = read_count(c, "llama.feed_forward_length", MOST_WIDTH, 0, &hp->n_ff);
+        rc = read_count(c, key_of(c, "feed_forward_length"), MOST_WIDTH, 0, &hp->n_ff);
     if (!rc)
         rc = read_heads(c);
+    if (!rc && gguf_get_u64(c->file, key_of(c, "context_length"), &context_length))
+        hp->n_ctx_train = context_length > UINT32_MAX ? UINT32_MAX : (uint32_t)context_length;
     if (!rc)
         rc = read_rope(c);
     if (!rc)
-        rc = read_positive(c, "llama.attention.layer_norm_rms_epsilon", &hp->rms_eps);
-    if (!rc && gguf_get_u64(c->file, "llama.context_length", &context_length))
-        hp->n_ctx_train = context_length > UINT32_MAX ? UINT32_MAX : (uint32_t)context_length;
+        rc = read_window(c);
+    if (!rc)
+        rc = refuse_caps(c);
+    if (!rc)
+        rc = read_positive(c,
+                           key_of(c, hp->arch->norm == ARCH_NORM_RMS
+                                         ? "attention.layer_norm_rms_epsilon"
+                                         : "attention.layer_norm_epsilon"),
+                           &hp->norm_eps);
+    /* gemma3's largest (62 layers) divides by its width per head instead of the head size */
+    hp->attention_dims = hp->head_dim;
+    if (!rc && hp->arch->scales_embedding && hp->n_layers == 62)
+        hp->attention_dims = hp->n_embd / hp->n_heads;
+    if (!rc && hp->attention_dims == 0)
+        return fail(c, HILL_E_DAMAGED, "it has more heads than dimensions");
     return rc;
 }
 
@@ -203,37 +300,101 @@ static int check_tensor(const struct context *c, const char *name, uint64_t widt
     return 0;
 }
 
-enum { PARTS_OF_A_LAYER = 9 };
-
-struct part {
-    const char *name;
+struct shape {
     uint64_t width, height;
 };
 
-static void layer_parts(const struct model_hparams *hp, struct part out[PARTS_OF_A_LAYER])
+/* Of a layer's tensor. */
+static struct shape part_shape(const struct model_hparams *hp, enum arch_part part)
 {
-    uint64_t q = (uint64_t)hp->n_heads * hp->head_dim, kv = (uint64_t)hp->n_kv_heads * hp->head_dim;
-    const struct part parts[PARTS_OF_A_LAYER] = {
-        {"attn_norm.weight", hp->n_embd, 1},       {"attn_q.weight", hp->n_embd, q},
-        {"attn_k.weight", hp->n_embd, kv},         {"attn_v.weight", hp->n_embd, kv},
-        {"attn_output.weight", q, hp->n_embd},     {"ffn_norm.weight", hp->n_embd, 1},
-        {"ffn_gate.weight", hp->n_embd, hp->n_ff}, {"ffn_up.weight", hp->n_embd, hp->n_ff},
-        {"ffn_down.weight", hp->n_ff, hp->n_embd}};
-    memcpy(out, parts, sizeof parts);
+    uint64_t n = hp->n_embd, ff = hp->n_ff, q = (uint64_t)hp->n_heads * hp->head_dim,
+             kv = (uint64_t)hp->n_kv_heads * hp->head_dim;
+    switch (part) {
+    case ARCH_PART_Q:
+        return (struct shape){n, q};
+    case ARCH_PART_K:
+    case ARCH_PART_V:
+        return (struct shape){n, kv};
+    case ARCH_PART_QKV:
+        return (struct shape){n, q + 2 * kv};
+    case ARCH_PART_Q_BIAS:
+        return (struct shape){q, 1};
+    case ARCH_PART_K_BIAS:
+    case ARCH_PART_V_BIAS:
+        return (struct shape){kv, 1};
+    case ARCH_PART_Q_NORM:
+    case ARCH_PART_K_NORM:
+        return (struct shape){hp->head_dim, 1};
+    case ARCH_PART_OUTPUT:
+        return (struct shape){q, n};
+    case ARCH_PART_GATE:
+    case ARCH_PART_UP:
+        return (struct shape){n, ff};
+    case ARCH_PART_GATE_UP:
+        return (struct shape){n, 2 * ff};
+    case ARCH_PART_UP_BIAS:
+        return (struct shape){ff, 1};
+    case ARCH_PART_DOWN:
+        return (struct shape){ff, n};
+    default: /* norms, and biases of what is added to the residual */
+        return (struct shape){n, 1};
+    }
 }
 
 static int check_layers(const struct context *c)
 {
-    struct part parts[PARTS_OF_A_LAYER];
-    layer_parts(c->hp, parts);
     int rc = 0;
     for (uint32_t layer = 0; !rc && layer < c->hp->n_layers; layer++)
-        for (int p = 0; !rc && p < PARTS_OF_A_LAYER; p++) {
-            char name[64];
-            snprintf(name, sizeof name, "blk.%u.%s", layer, parts[p].name);
-            rc = check_tensor(c, name, parts[p].width, parts[p].height);
+        for (int p = 0; !rc && p < ARCH_PART_COUNT; p++) {
+            struct shape shape = part_shape(c->hp, p);
+            bool there = model_layer_tensor(c->file, layer, p) != NULL;
+            if (arch_requires(c->hp->arch, p) || (there && arch_takes(c->hp->arch, p))) {
+                char name[64];
+                model_layer_tensor_name(name, layer, p);
+                rc = check_tensor(c, name, shape.width, shape.height);
+            }
         }
     return rc;
+}
+
+/* Learned positions: as many as there are, after those in front of position 0. */
+static int check_positions(const struct context *c)
+{
+    const struct gguf_tensor *t = gguf_tensor(c->file, "position_embd.weight");
+    uint32_t offset = c->hp->arch->position_offset;
+    if (c->hp->arch->rotary != ARCH_ROTARY_NONE)
+        return 0;
+    if (t && (t->dims[1] <= offset || t->dims[1] > MOST_WIDTH))
+        return fail(c, HILL_E_DAMAGED, "it has %llu learned positions",
+                    (unsigned long long)t->dims[1]);
+    c->hp->n_ctx_max = t ? (uint32_t)t->dims[1] - offset : 0;
+    return check_tensor(c, "position_embd.weight", c->hp->n_embd, c->hp->n_ctx_max + offset);
+}
+
+/* Tensors of no layer. */
+struct single {
+    const char *name;
+    bool has_place, required;
+    uint64_t width, height;
+};
+
+enum { SINGLES = 7 };
+
+static void list_singles(const struct model_hparams *hp, struct single out[SINGLES])
+{
+    const struct model_arch *arch = hp->arch;
+    bool layer_norm = arch->norm == ARCH_NORM_LAYER, factors = arch->has_rope_factors;
+    uint64_t n = hp->n_embd, pairs = hp->rope_dims / 2;
+    const struct single all[SINGLES] = {
+        {"token_embd.weight", true, true, n, hp->n_vocab},
+        {"output.weight", true, false, n, hp->n_vocab},
+        {"output_norm.weight", true, true, n, 1},
+        {"output_norm.bias", layer_norm, layer_norm, n, 1},
+        {"rope_freqs.weight", pairs && !factors, false, pairs, 1},
+        {"rope_factors_long.weight", factors, false, pairs, 1},
+        {"rope_factors_short.weight", factors, false, pairs, 1},
+    };
+    memcpy(out, all, sizeof all);
 }
 
 static int check_vocabulary(const struct context *c)
@@ -249,36 +410,35 @@ static int check_vocabulary(const struct context *c)
     if (tokens && tokens->count != c->hp->n_vocab)
         return fail(c, HILL_E_DAMAGED, "its tokenizer has %llu tokens and its embedding %u rows",
                     (unsigned long long)tokens->count, c->hp->n_vocab);
-    int rc = check_tensor(c, "token_embd.weight", c->hp->n_embd, c->hp->n_vocab);
-    if (!rc && gguf_tensor(c->file, "output.weight"))
-        rc = check_tensor(c, "output.weight", c->hp->n_embd, c->hp->n_vocab);
-    if (!rc)
-        rc = check_tensor(c, "output_norm.weight", c->hp->n_embd, 1);
-    if (!rc && gguf_tensor(c->file, "rope_freqs.weight"))
-        rc = check_tensor(c, "rope_freqs.weight", c->hp->rope_dims / 2, 1);
-    return rc;
+    struct single singles[SINGLES];
+    list_singles(c->hp, singles);
+    int rc = 0;
+    for (int i = 0; !rc && i < SINGLES; i++)
+        if (singles[i].required || (singles[i].has_place && gguf_tensor(c->file, singles[i].name)))
+            rc = check_tensor(c, singles[i].name, singles[i].width, singles[i].height);
+    return rc ? rc : check_positions(c);
 }
 
 /* Is this tensor one that the arithmetic uses, or one that says nothing new? */
 static bool tensor_expected(const struct model_hparams *hp, struct gguf_string name)
 {
-    static const char *const single[] = {"token_embd.weight", "output.weight", "output_norm.weight",
-                                         "rope_freqs.weight"};
-    struct part parts[PARTS_OF_A_LAYER];
+    struct single singles[SINGLES];
     char text[64], rest[48];
     unsigned layer;
-    for (unsigned i = 0; i < sizeof single / sizeof single[0]; i++)
-        if (string_is(name, single[i]))
-            return true;
+    list_singles(hp, singles);
+    for (int i = 0; i < SINGLES; i++)
+        if (string_is(name, singles[i].name))
+            return singles[i].has_place;
+    if (string_is(name, "position_embd.weight"))
+        return hp->arch->rotary == ARCH_ROTARY_NONE;
     if (name.length >= sizeof rest || memchr(name.data, 0, name.length))
         return false;
     memcpy(text, name.data, name.length);
     text[name.length] = 0;
     if (sscanf(text, "blk.%9u.%47s", &layer, rest) != 2 || layer >= hp->n_layers)
         return false;
-    layer_parts(hp, parts);
-    for (int p = 0; p < PARTS_OF_A_LAYER; p++)
-        if (strcmp(rest, parts[p].name) == 0)
+    for (int p = 0; p < ARCH_PART_COUNT; p++)
+        if (arch_takes(hp->arch, p) && strcmp(rest, arch_part_name(p)) == 0)
             return true;
     return strcmp(rest, "attn_rot_embd.weight") ==
            0; /* old converters: the rotary table, recomputed here */
@@ -299,8 +459,14 @@ static int refuse_others(const struct context *c)
 int model_hparams_read(struct model_hparams *out, const struct gguf_file *file,
                        struct hill_why *why)
 {
-    const struct context c = {out, file, why};
-    *out = (struct model_hparams){.rope_base = 10000, .rope_scale = 1, .rms_eps = 1e-5f};
+    struct context c = {.hp = out, .file = file, .why = why};
+    *out = (struct model_hparams){.rope_base = 10000,
+                                  .rope_base_window = 10000,
+                                  .rope_scale = 1,
+                                  .rope_amplitude = 1,
+                                  .yarn_beta_fast = 32,
+                                  .yarn_beta_slow = 1,
+                                  .norm_eps = 1e-5f};
     int rc = read_metadata(&c);
     if (!rc)
         rc = check_vocabulary(&c);
@@ -309,4 +475,30 @@ int model_hparams_read(struct model_hparams *out, const struct gguf_file *file,
     if (!rc)
         rc = refuse_others(&c);
     return rc;
+}
+
+/* ---- questions ------------------------------------------------------------------------------ */
+
+void model_layer_tensor_name(char out[64], uint32_t layer, enum arch_part part)
+{
+    snprintf(out, 64, "blk.%u.%s", layer, arch_part_name(part));
+}
+
+const struct gguf_tensor *model_layer_tensor(const struct gguf_file *file, uint32_t layer,
+                                             enum arch_part part)
+{
+    char name[64];
+    model_layer_tensor_name(name, layer, part);
+    return gguf_tensor(file, name);
+}
+
+bool model_layer_rotates(const struct model_hparams *hp, uint32_t layer)
+{
+    uint32_t every = hp->arch->unrotated_every;
+    return hp->arch->rotary != ARCH_ROTARY_NONE && (!every || (layer + 1) % every != 0);
+}
+
+uint32_t model_layer_window(const struct model_hparams *hp, uint32_t layer)
+{
+    return hp->global_every && (layer + 1) % hp->global_every != 0 ? hp->window : 0;
 }

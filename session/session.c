@@ -186,6 +186,9 @@ int session_compare(const struct session_terms *a, const struct session_terms *b
                                kv_policy_name(b->policy));
     if (a->speculate != b->speculate)
         return differs(path, why, "--speculate on (0: not) from layer", a->speculate, b->speculate);
+    if (a->rope_choice != b->rope_choice)
+        return differs(path, why, "rotary factors for the context of -c (1: short, 2: long)",
+                       a->rope_choice, b->rope_choice);
     if (a->policy == KV_POLICY_FULL)
         return 0; /* it reads no score and has no budget */
     if (a->importance != b->importance)

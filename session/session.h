@@ -41,8 +41,10 @@ struct session_terms {
     uint32_t policy, importance; /* kv/select.h, kv/score.h */
     double alpha;
     uint32_t budget, sinks, window;
-    uint32_t score_bits, speculate,
-        reserved; /* speculate: layers that are not guessed; 0: none is */
+    uint32_t score_bits;
+    uint32_t speculate; /* layers that are not guessed; 0: none is */
+    uint32_t
+        rope_choice; /* of the rotary factors, by -c (model/hparams.h); 0: there is no choice */
 };
 
 struct session_header {

@@ -75,6 +75,7 @@ struct rig_request {
     uint64_t request_id, random;
     struct kv_selection_settings settings;
     uint16_t entries[RIG_LAYERS][RIG_CTX][RIG_ENTRY / 2];
+    uint8_t digests[RIG_LAYERS][RIG_GROUPS * RIG_GROUP_BYTES]; /* of the entries' keys */
     uint8_t gpu[RIG_LAYERS][RIG_GPU_SLOTS][RIG_ENTRY];
     uint32_t appended[RIG_LAYERS];
     XXH64_state_t *hash; /* the oracle's */

@@ -35,6 +35,8 @@ enum {
     RIG_CTX = 900,
     RIG_DIMS = 32,
     RIG_ENTRY = 128,
+    RIG_GROUP_BYTES = 64 + 16 * RIG_DIMS, /* digests of 16 tokens: kv_group_bytes */
+    RIG_GROUPS = (RIG_CTX + 15) / 16,
     RIG_SEQUENCES = 2,
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,

@@ -52,6 +52,7 @@ struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t prompt,
                               const struct kv_selection_settings *settings, int expected_status)
 {
     struct rig_request *q = calloc(1, sizeof *q);
+    assert_int_equal(kv_group_bytes(&rig_geometry), RIG_GROUP_BYTES);
     q->rig = r;
     q->sequence = sequence;
     q->request_id = 1000 + sequence;
@@ -108,6 +109,8 @@ void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
         for (uint32_t j = 0; j < RIG_ENTRY / 2; j++)
             entry[j] = rig_half(&q->random);
         memcpy(out.entries[i], entry, RIG_ENTRY);
+        kv_digest_keys(&rig_geometry, entry, RIG_ENTRY / 2, 1, q->digests[layer],
+                       q->appended[layer] + i);
     }
     if (q->appended[layer] == 0)
         rig_keep_columns(q, layer, n);

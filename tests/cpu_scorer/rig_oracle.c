@@ -44,16 +44,16 @@ static uint32_t oracle_select(const struct rig_request *q, uint32_t layer, uint3
                               const float *query, uint32_t *positions)
 {
     static struct rig_ranked ranked[RIG_CTX];
+    static uint16_t scores[RIG_CTX];
     int8_t mantissas[RIG_DIMS];
-    uint8_t shifts[2], group[1024];
+    uint8_t shifts[2];
     struct kv_query digest = {mantissas, shifts, q->settings.importance};
     kv_digest_query(&rig_geometry, q->settings.importance, query, mantissas, shifts);
+    kv_score_reference(&rig_geometry, &digest, q->digests[layer], n, scores);
     for (uint32_t p = 0; p < n; p++) {
-        uint16_t score;
-        kv_digest_keys(&rig_geometry, q->entries[layer][p], RIG_ENTRY / 2, 1, group, 0);
-        kv_score_reference(&rig_geometry, &digest, group, 1, &score);
         bool forced = p < q->settings.sinks || p + q->settings.window >= n;
-        ranked[p] = (struct rig_ranked){p, ((int64_t)forced << 48) | ((int64_t)score << 32) | p};
+        ranked[p] =
+            (struct rig_ranked){p, ((int64_t)forced << 48) | ((int64_t)scores[p] << 32) | p};
     }
     qsort(ranked, n, sizeof *ranked, rank_order);
     uint32_t k = kv_budget_tokens(&q->settings, n);

@@ -1,8 +1,9 @@
 /* tests/cpu_scorer/test_guesses.c - guessed queries in the whole pipeline between a fake GPU worker
  * and a fake agent; see pipeline_rig.h. */
 #include "tests/cpu_scorer/pipeline_rig.h"
+#include "tests/rounds.h"
 
-enum { PROMPT = 500, STEPS = 60, MAX = PROMPT + STEPS };
+enum { PROMPT = 500, STEPS = TEST_ROUNDS(60), MAX = PROMPT + STEPS };
 
 /* Guesses, with every placement and both ways to read: each selection is checked against the
  * oracle's for the query that is attended to, and the hash is one. */
@@ -66,19 +67,20 @@ static void test_guesses_select_the_same_at_every_place(void **unused)
 static void test_guesses_give_back_what_they_hold(void **unused)
 {
     static const enum query_kind kinds[] = {QUERY_SPECULATIVE, QUERY_AHEAD};
+    enum { MOST = PROMPT + 60 };
     (void)unused;
     for (int k = 0; k < 2; k++) {
         struct rig_options o = {
             .csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05, .speculates = true};
         struct rig *r = rig_start(&o);
-        uint32_t spare = RIG_STAGING - 4 * kv_budget_tokens(&usual, MAX), *slots;
+        uint32_t spare = RIG_STAGING - 4 * kv_budget_tokens(&usual, MOST), *slots;
         slots = calloc(spare, sizeof *slots);
         assert_int_equal(shm_arena_take(&r->staging, spare, slots), 0);
-        struct rig_request *b = gpu_begin(r, 1, PROMPT, MAX, &usual, 0);
+        struct rig_request *b = gpu_begin(r, 1, PROMPT, MOST, &usual, 0);
         gpu_prefill(b);
         for (int i = 0; i < 8; i++) {
             struct rig_question unanswered;
-            struct rig_request *a = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+            struct rig_request *a = gpu_begin(r, 0, PROMPT, MOST, &usual, 0);
             gpu_prefill(a);
             for (int j = 0; j < 3; j++) {
                 assert_int_equal(gpu_decode_guessed(a, kinds[k]), 0);

@@ -1,8 +1,10 @@
 /* tests/cpu_scorer/test_pipeline.c - the whole pipeline between a fake GPU worker and a fake agent;
  * see pipeline_rig.h. */
 #include "tests/cpu_scorer/pipeline_rig.h"
+#include "tests/rounds.h"
 
-enum { PROMPT = 500, STEPS = 60, MAX = PROMPT + STEPS };
+/* some thirty steps until bkp promotes whatever beta is */
+enum { PROMPT = 500, STEPS = 30 + TEST_ROUNDS(30), MAX = PROMPT + STEPS };
 
 /* A whole request checked against the oracle: its statistics. */
 static struct scorer_stats whole_request(const struct rig_options *options,
@@ -236,7 +238,7 @@ static void test_what_is_read_in_place_keeps_its_bytes(void **unused)
         a->linger_us = 300;
         gpu_prefill(a);
         gpu_prefill(b);
-        for (int i = 0; i < 110; i++) {
+        for (int i = 0; i < TEST_ROUNDS(110); i++) {
             assert_int_equal(gpu_decode(a), 0);
             assert_int_equal(gpu_decode(b), 0);
         }

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "cpu_scorer/scoring.h"
 #include "kv/plan.h"
+#include "tests/rounds.h"
 
 enum { BLOCKS = 150, SLOTS = BLOCKS * 64, HEADS = 4, DIMS = HEADS * 128 };
 enum mode { WORK, WAIT, LEAVE_IT }; /* what the thread that started a job does then */
@@ -85,7 +86,7 @@ static void test_jobs_match_the_reference(void **unused)
     shm_doorbell_init(&bell);
     for (uint32_t threads = 1; threads <= 4; threads++) {
         assert_int_equal(score_pool_create(&pool, threads, kv_score_reference, NULL), 0);
-        for (int round = 0; round < 20; round++)
+        for (int round = 0; round < TEST_ROUNDS(20); round++)
             run_job(pool, &bell, next_random(BLOCKS + 1), round % 2 ? WORK : WAIT);
         score_pool_destroy(pool);
     }

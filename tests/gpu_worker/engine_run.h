@@ -1,6 +1,7 @@
 /*
  * tests/gpu_worker/engine_run.h - drive an engine without a scorer: all entries are kept on the
- * host and every step attends over all of them, in slots of the test's choosing.
+ * host and every step attends over all of them (or over a layer's window), in slots of the test's
+ * choosing.
  */
 #ifndef TESTS_GPU_WORKER_ENGINE_RUN_H
 #define TESTS_GPU_WORKER_ENGINE_RUN_H
@@ -162,7 +163,10 @@ static inline void run_step(struct engine_run *run, uint32_t token)
                                     run->entries[l] + (size_t)n * run->entry_bytes, &why));
         run_upload(run, l, run->uploaded[l], n - run->uploaded[l]);
         run->uploaded[l] = n;
-        RUN_CHECK(engine_step_attend(run->engine, l, 0, n, run_list(run, l, n), &why));
+        uint32_t window = model_layer_window(&run->hp, l); /* the token itself is one of them */
+        uint32_t before = window && n > window - 1 ? n - (window - 1) : 0;
+        RUN_CHECK(
+            engine_step_attend(run->engine, l, 0, n - before, run_list(run, l, n) + before, &why));
         RUN_CHECK(engine_step_run(run->engine, l, &why));
     }
     RUN_CHECK(engine_step_logits(run->engine, 0, run->logits, &why));

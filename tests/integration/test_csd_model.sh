@@ -4,7 +4,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-pass_key_prompt 2500 2500 >"$work/prompt"
+pass_key_prompt 1200 1200 >"$work/prompt"
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 model=(-m "$work/wired.gguf" -c 8192 --budget 256 --beta 0.25)
 request=(-f "$work/prompt" --temp 0 --ignore-eos)

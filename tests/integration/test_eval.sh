@@ -24,8 +24,8 @@ left() { # processes and folders of hill-eval's pipelines
 nothing_left() { [ -z "$(left)" ]; }
 
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
-tasks "$work/few.jsonl" 4 2500
-tasks "$work/many.jsonl" 30 1500
+tasks "$work/few.jsonl" 4 1500
+tasks "$work/many.jsonl" 30 700
 
 # --- the wired model finds its keys through hillinfer's selection, and cannot without it
 "$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/few.results" --alpha 0.1 --budget - --markdown "$work/few.md" 2>"$work/err"

@@ -7,11 +7,11 @@
 slack=$((32 << 20))
 "$bin/hill-mkmodel" --kv-heads 8 -o "$work/model.gguf" || fail "mkmodel" # 20 KiB of KV and digests a token
 for i in 0 1 2 3; do
-    tail -c +$((1 + 2600 * i)) "$text" | head -c 2600 >"$work/prompt$i"
+    tail -c +$((1 + 1300 * i)) "$text" | head -c 1300 >"$work/prompt$i"
     printf '\nThis License' >>"$work/prompt$i"
 done
 {
-    head -c 9000 "$text"
+    head -c 4500 "$text"
     printf '\nThis License'
 } >"$work/prompt"
 
@@ -38,7 +38,7 @@ measure() {
 check() {
     local name=$1 cap=$(($2 * 1048576)) prompts=$3 most=0 most_own=0 samples=0 pid prompt need jobs=()
     shift 3
-    up -m "$work/model.gguf" -c 10240 --budget 256 --beta 0.25 --hot-mb "$((cap >> 20))" "$@" || {
+    up -m "$work/model.gguf" -c 5120 --budget 256 --beta 0.25 --hot-mb "$((cap >> 20))" "$@" || {
         fail "$name: up"
         return
     }
@@ -69,8 +69,8 @@ check() {
     down >/dev/null || fail "$name: down"
 }
 
-check "one sequence" 40 prompt
-check "one sequence, placed by bkp" 42 prompt --placement bkp
-check "four at once" 44 "prompt0 prompt1 prompt2 prompt3" -np 4
+check "one sequence" 20 prompt
+check "one sequence, placed by bkp" 21 prompt --placement bkp
+check "four at once" 22 "prompt0 prompt1 prompt2 prompt3" -np 4
 expect_nothing_left
 finish

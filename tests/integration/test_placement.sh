@@ -4,7 +4,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-pass_key_prompt 3000 3000 >"$work/licence"
+pass_key_prompt 1500 1500 >"$work/licence"
 {
     printf 'Once upon a time, there was a little girl named Lily. %.0s' 1 2 3 4 5 6
     printf 'She loved to play outside in the park with her dog. One day, she saw a big, red ball. %.0s' 1 2 3 4 5

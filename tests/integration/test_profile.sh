@@ -4,7 +4,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-pass_key_prompt 5000 0 >"$work/prompt"
+pass_key_prompt 2500 0 >"$work/prompt"
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 model=(-m "$work/wired.gguf" -c 8192 --budget 256 --hot-mb 12)
 request=(-f "$work/prompt" --temp 0 --ignore-eos)

@@ -13,9 +13,10 @@
 #include <string.h>
 
 #include "kv/score.h"
+#include "tests/rounds.h"
 
 #define SEED       77001u
-#define ROUNDS     400
+#define ROUNDS     TEST_ROUNDS(400)
 #define TOKENS_MAX 70u
 
 static const char *const fast_paths[] = {"avx2", "avx512", "avx512vnni"};
@@ -282,7 +283,7 @@ static void score16_is_monotone(void **state)
     (void)state;
     print_message("seed %u\n", SEED + 2);
     srand(SEED + 2);
-    for (int i = 0; i < 1000000; i++) {
+    for (int i = 0; i < TEST_ROUNDS(1000000); i++) {
         int64_t a = random_value(), b = rand() % 4 ? random_value() : a + rand() % 3 - 1;
         if (a > b) {
             int64_t c = a;

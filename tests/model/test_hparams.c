@@ -59,7 +59,7 @@ static void shape_and_defaults_are_read(void **state)
     assert_int_equal(hp.n_vocab, TINY_VOCAB);
     assert_int_equal(hp.n_ctx_train, 64);
     assert_int_equal(hp.rope_dims, 2);
-    assert_true(hp.rope_base == 10000 && hp.rope_scale == 1 && hp.rms_eps == 1e-5f);
+    assert_true(hp.rope_base == 10000 && hp.rope_scale == 1 && hp.norm_eps == 1e-5f);
 }
 
 static void stated_numbers_replace_defaults(void **state)
@@ -80,7 +80,7 @@ static void stated_numbers_replace_defaults(void **state)
     tiny_f32(&w, "rope_freqs.weight", 1, 1);
     if (read_writer(&w, &hp, &why))
         fail_msg("%s", why.text);
-    assert_true(hp.rope_base == 1e15f && hp.rope_scale == 4 && hp.rms_eps == 1e-6f);
+    assert_true(hp.rope_base == 1e15f && hp.rope_scale == 4 && hp.norm_eps == 1e-6f);
 }
 
 static void each_missing_tensor_is_named(void **state)
@@ -112,8 +112,8 @@ static void tensor_without_a_place_is_named(void **state)
     (void)state;
     struct writer w = metadata();
     tiny_tensors(&w, NULL);
-    tiny_f32(&w, "blk.0.attn_q.bias", 8, 1);
-    refused(&w, HILL_E_UNSUPPORTED, "blk.0.attn_q.bias");
+    tiny_f32(&w, "blk.0.attn_q_norm.weight", 2, 1); /* qwen3 has one, llama has not */
+    refused(&w, HILL_E_UNSUPPORTED, "blk.0.attn_q_norm.weight");
 }
 
 static void other_architecture_is_named(void **state)
@@ -124,6 +124,49 @@ static void other_architecture_is_named(void **state)
     refused(&w, HILL_E_UNSUPPORTED, "mamba");
     w = writer_new();
     refused(&w, HILL_E_DAMAGED, "general.architecture");
+}
+
+static void mixture_of_experts_is_named(void **state)
+{
+    (void)state;
+    struct writer w = writer_new();
+    key_text(&w, "general.architecture", "qwen3moe");
+    key_u32(&w, "qwen3moe.expert_count", 128);
+    refused(&w, HILL_E_UNSUPPORTED, "'qwen3moe' is a mixture of 128 experts");
+}
+
+/* A file of the tiny shape under another architecture's name. */
+static void key_of_qwen2(struct writer *w, const char *name, uint32_t value)
+{
+    char key[64];
+    snprintf(key, sizeof key, "qwen2.%s", name);
+    key_u32(w, key, value);
+}
+
+static void biases_have_a_place_in_qwen2_and_must_fit(void **state)
+{
+    (void)state;
+    for (uint32_t size = 8; size <= 9; size++) {
+        struct model_hparams hp;
+        struct hill_why why;
+        struct writer w = writer_new();
+        key_text(&w, "general.architecture", "qwen2");
+        key_of_qwen2(&w, "block_count", TINY_LAYERS);
+        key_of_qwen2(&w, "embedding_length", TINY_EMBD);
+        key_of_qwen2(&w, "feed_forward_length", TINY_FF);
+        key_of_qwen2(&w, "attention.head_count", TINY_HEADS);
+        key_of_qwen2(&w, "attention.head_count_kv", TINY_KV);
+        tiny_tensors(&w, NULL);
+        tiny_f32(&w, "blk.0.attn_q.bias", size, 1);
+        if (size == 9) {
+            refused(&w, HILL_E_DAMAGED, "blk.0.attn_q.bias");
+        } else if (read_writer(&w, &hp, &why)) {
+            fail_msg("%s", why.text);
+        } else {
+            assert_string_equal(hp.arch->name, "qwen2");
+            assert_int_equal(hp.arch->rotary, ARCH_ROTARY_HALVES);
+        }
+    }
 }
 
 static void bad_counts_are_refused(void **state)
@@ -151,9 +194,9 @@ static void bad_counts_are_refused(void **state)
     key_u32(&w, "llama.block_count", 0);
     refused(&w, HILL_E_DAMAGED, "llama.block_count");
     w = metadata();
-    key_text(&w, "llama.rope.scaling.type", "yarn");
+    key_text(&w, "llama.rope.scaling.type", "dynamic");
     tiny_tensors(&w, NULL);
-    refused(&w, HILL_E_UNSUPPORTED, "yarn");
+    refused(&w, HILL_E_UNSUPPORTED, "dynamic");
 }
 
 static void vocabulary_must_fit_the_embedding(void **state)
@@ -174,6 +217,8 @@ int main(void)
         cmocka_unit_test(misshapen_tensor_is_named),
         cmocka_unit_test(tensor_without_a_place_is_named),
         cmocka_unit_test(other_architecture_is_named),
+        cmocka_unit_test(mixture_of_experts_is_named),
+        cmocka_unit_test(biases_have_a_place_in_qwen2_and_must_fit),
         cmocka_unit_test(bad_counts_are_refused),
         cmocka_unit_test(vocabulary_must_fit_the_embedding),
     };

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "placement/placement.h"
+#include "tests/rounds.h"
 
 #define MAX 260u
 
@@ -341,7 +342,7 @@ static void do_rare(struct rig *r)
 static void run(enum placement_kind kind, uint32_t sinks, uint32_t window, uint32_t rate)
 {
     const char *text = getenv("HILL_TEST_OPERATIONS");
-    uint32_t operations = text ? (uint32_t)strtoul(text, NULL, 10) : 40000;
+    uint32_t operations = text ? (uint32_t)strtoul(text, NULL, 10) : TEST_ROUNDS(40000);
     struct rig r = {.settings = placement_defaults(), .follows = kind != PLACEMENT_BKP};
     struct hill_why why;
     random_state = seed + kind * 1000 + window;

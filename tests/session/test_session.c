@@ -396,6 +396,7 @@ static void test_other_terms_are_refused_by_name(void **state)
         {offsetof(struct session_terms, window), "--window"},
         {offsetof(struct session_terms, score_bits), "--score-bits"},
         {offsetof(struct session_terms, speculate), "--speculate"},
+        {offsetof(struct session_terms, rope_choice), "rotary factors"},
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         struct session_terms here = d.header.terms;

@@ -1,0 +1,183 @@
+/*
+ * tests/gpu_worker/test_architectures.c - each architecture of the table against transformers: tiny
+ * random-weight models and the logits that it gave, by prefill and by decode
+ * (tests/oracle/random_architectures.py wrote both). The largest difference from the expected logits
+ * is at most 1e-3 of the largest of them.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "tests/gpu_worker/engine_device.h"
+
+#ifndef FIXTURES
+#define FIXTURES "tests/gpu_worker/fixtures/"
+#endif
+#define MOST_TOKENS 512u
+
+struct expected {
+    uint32_t n_prompt, n_steps, n_vocab, ctx_tokens;
+    uint32_t ids[MOST_TOKENS];
+    float *logits; /* [n_steps + 1][n_vocab] */
+};
+
+static void read_expected(const char *name, struct expected *out)
+{
+    char path[256];
+    snprintf(path, sizeof path, FIXTURES "%s.expected", name);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        fail_msg("cannot open %s: tests run in the repository's root", path);
+    assert_int_equal(fread(out, 4, 4, f), 4);
+    uint32_t n = out->n_prompt + out->n_steps, values = (out->n_steps + 1) * out->n_vocab;
+    assert_true(n <= MOST_TOKENS);
+    assert_int_equal(fread(out->ids, 4, n, f), n);
+    out->logits = calloc(values, sizeof *out->logits);
+    assert_int_equal(fread(out->logits, 4, values, f), values);
+    fclose(f);
+}
+
+/* The largest difference as a share of the largest expected value. */
+static double difference(const struct expected *x, uint32_t step, const float *logits)
+{
+    const float *want = x->logits + (size_t)step * x->n_vocab;
+    double highest = 0, worst = 0;
+    for (uint32_t i = 0; i < x->n_vocab; i++) {
+        highest = fmax(highest, fabs(want[i]));
+        worst = fmax(worst, isfinite(logits[i]) ? fabs(logits[i] - want[i]) : INFINITY);
+    }
+    return worst / highest;
+}
+
+struct opened {
+    struct gguf_file *file;
+    struct model_hparams hp;
+    struct engine *engine;
+};
+
+static void open_model(struct opened *o, const char *name, uint32_t ctx_tokens, bool own_memory)
+{
+    struct hill_why why = {0};
+    char path[256];
+    struct cldevice d = device;
+    snprintf(path, sizeof path, FIXTURES "%s.gguf", name);
+    d.shares_memory = device.shares_memory && !own_memory;
+    RUN_CHECK(gguf_open(&o->file, path, &why));
+    RUN_CHECK(model_hparams_read(&o->hp, o->file, &why));
+    RUN_CHECK(engine_create(&o->engine, &d, o->file, &o->hp, &why));
+    RUN_CHECK(engine_set_context(o->engine, ctx_tokens, &why));
+}
+
+static void close_model(struct opened *o)
+{
+    engine_destroy(o->engine);
+    gguf_close(o->file);
+}
+
+/* Every row of the prompt by prefill, one length after the other; the rest by decode. */
+static double compare(const char *name, uint32_t batch, bool own_memory)
+{
+    struct expected x;
+    struct opened o;
+    struct engine_run run;
+    read_expected(name, &x);
+    /* one file, two contexts */
+    open_model(&o, strcmp(name, "phi3_short") ? name : "phi3_long", x.ctx_tokens, own_memory);
+    assert_int_equal(o.hp.n_vocab, x.n_vocab);
+    run_init(&run, o.engine, batch, MOST_TOKENS);
+    double worst = 0;
+    for (uint32_t s = 0; s <= x.n_steps; s++) {
+        run_prefill(&run, x.ids, x.n_prompt + s);
+        worst = fmax(worst, difference(&x, s, run.logits));
+    }
+    double by_prefill = worst;
+    run_prefill(&run, x.ids, x.n_prompt);
+    for (uint32_t s = 1; s <= x.n_steps; s++) {
+        run_step(&run, x.ids[x.n_prompt + s - 1]);
+        worst = fmax(worst, difference(&x, s, run.logits));
+    }
+    print_message("%s: %.1e by prefill, %.1e with decode\n", name, by_prefill, worst);
+    run_finish(&run);
+    close_model(&o);
+    free(x.logits);
+    return worst;
+}
+
+static void agrees(void **state)
+{
+    const char *name = *state;
+    assert_true(compare(name, 512, false) < 1e-3);
+    assert_true(compare(name, 24, false) < 1e-3);
+}
+
+static void agrees_with_memory_of_its_own(void **state)
+{
+    const char *name = *state;
+    assert_true(compare(name, 512, true) < 1e-3);
+}
+
+/* The comparison must be able to fail: with another context's factors it does. */
+static void longrope_follows_the_context(void **state)
+{
+    struct expected x;
+    struct opened o;
+    struct engine_run run;
+    (void)state;
+    read_expected("phi3_long", &x);
+    open_model(&o, "phi3_long", 64, false);
+    run_init(&run, o.engine, 512, MOST_TOKENS);
+    run_prefill(&run, x.ids, x.n_prompt);
+    assert_true(difference(&x, 0, run.logits) > 1e-2);
+    run_finish(&run);
+    close_model(&o);
+    free(x.logits);
+}
+
+static void a_position_that_was_not_learned_is_refused(void **state)
+{
+    struct opened o;
+    struct engine_run run;
+    struct hill_why why = {0};
+    uint32_t tokens[97] = {0};
+    (void)state;
+    open_model(&o, "opt", 96, false);
+    assert_int_equal(o.hp.n_ctx_max, 96);
+    run_init(&run, o.engine, 512, MOST_TOKENS);
+    RUN_CHECK(engine_prefill_begin(o.engine, 97, &why));
+    assert_int_equal(engine_prefill_tokens(o.engine, tokens, 97, &why), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, "position 96 of 96"));
+    run_finish(&run);
+    close_model(&o);
+}
+
+#define EACH(NAME)                                                                                 \
+    {#NAME, agrees, NULL, NULL, (void *)(uintptr_t) #NAME},                                        \
+    {                                                                                              \
+#NAME ", memory of its own", agrees_with_memory_of_its_own, NULL, NULL,                    \
+            (void *)(uintptr_t) #NAME                                                              \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        EACH(llama_yarn),
+        EACH(llama_llama3),
+        EACH(llama_linear),
+        EACH(qwen2),
+        EACH(qwen2_yarn),
+        EACH(qwen3),
+        EACH(smollm3),
+        EACH(gemma3),
+        EACH(phi3),
+        EACH(phi3_short),
+        EACH(phi3_long),
+        EACH(opt),
+        cmocka_unit_test(longrope_follows_the_context),
+        cmocka_unit_test(a_position_that_was_not_learned_is_refused),
+    };
+    return cmocka_run_group_tests(tests, device_open, device_close);
+}

@@ -1,0 +1,17 @@
+/*
+ * tests/rounds.h - how often a random test tries.
+ *
+ * A random test draws from the same seeds in every configuration. The release build tries all of
+ * them. A sanitizer makes a round up to twenty times as slow and looks at the same lines in each:
+ * it tries a part.
+ */
+#ifndef HILL_TESTS_ROUNDS_H
+#define HILL_TESTS_ROUNDS_H
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_ROUNDS(n) (((n) + 3) / 4)
+#else
+#define TEST_ROUNDS(n) (n)
+#endif
+
+#endif
