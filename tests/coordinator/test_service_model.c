@@ -1,8 +1,8 @@
 /*
- * test_serve_model.c - which token ends the answers of a chat: the first control token of what a
+ * test_service_model.c - which token ends the answers of a chat: the first control token of what a
  * template puts after an answer, or a token that is spelt like a mark.
  */
-#include "coordinator/pipeline_internal.h"
+#include "coordinator/service.h"
 #include "tests/model/tokenizer_checks.h"
 
 enum { IM_START = 256, IM_END, END, SPACES, N_TOKENS };
