@@ -22,7 +22,7 @@ hill-kvtrace     := tools/kvtrace
 hill-eval        := tools/eval
 PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval
 
-PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8
+PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8 libedit
 
 O := build/$(CONFIG)
 BIN := $(if $(filter release,$(CONFIG)),build/bin,$(O)/bin)
@@ -180,11 +180,12 @@ install: all ## install into PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
+	install -m755 scripts/chat-template-helper.py $(DESTDIR)$(PREFIX)/bin
 	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
 	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 
 uninstall: ## remove what install put there
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models chat-template-helper.py)
 	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
 
 clean: ## remove everything that was built

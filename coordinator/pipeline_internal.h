@@ -141,6 +141,11 @@ struct profile_wire {
  * yet, nothing is to be started. */
 bool profile_tick(struct pipeline *p, int64_t now_ns);
 int64_t profile_next_ns(const struct pipeline *p);
+/* serve_model.c */
+void model_take_info_request(struct pipeline *p, const struct proto_address *from);
+/* The first token of a template's text that can end an answer; TOKEN_NONE: none. */
+uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, uint64_t bytes);
+
 void profile_take_request(struct pipeline *p, const struct proto_address *from);
 void profile_take_result(struct pipeline *p, const Hill__ProfileResult *result);
 /* How long the stages of the last queries took, and what they uploaded: beta follows. */

@@ -33,6 +33,7 @@ struct request *request_create(struct request_book *book, uint32_t *prompt, uint
     request->n_prompt = n_prompt;
     request->predict = predict;
     request->tokens = tokens;
+    request->answer_end = TOKEN_NONE;
     hill__sampling__init(&request->sampling);
     return request;
 }

@@ -160,6 +160,15 @@ void requests_end_all(struct pipeline *p, Hill__FinishReason reason, int code, c
 
 /* ---- attempts ---------------------------------------------------------------------------- */
 
+static uint32_t list_stop_tokens(uint32_t *out, const struct settings *s, const struct request *r)
+{
+    uint32_t count = r->ignore_eos ? 0 : s->n_stop_tokens;
+    memcpy(out, s->stop_tokens, count * sizeof *out);
+    if (!r->ignore_eos && r->answer_end != TOKEN_NONE)
+        out[count++] = r->answer_end;
+    return count;
+}
+
 static int send_prefill(struct pipeline *p, struct request *r)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
@@ -178,8 +187,9 @@ static int send_prefill(struct pipeline *p, struct request *r)
     prefill.n_forced = r->n_forced;
     prefill.sampling = &r->sampling;
     prefill.selection = &selection;
-    prefill.stop_tokens = p->settings->stop_tokens;
-    prefill.n_stop_tokens = r->ignore_eos ? 0 : p->settings->n_stop_tokens;
+    uint32_t stop_tokens[SETTINGS_STOP_TOKENS_MAX + 1];
+    prefill.stop_tokens = stop_tokens;
+    prefill.n_stop_tokens = list_stop_tokens(stop_tokens, p->settings, r);
     if (r->restore_path) {
         session_to_wire(p, r, r->restore_path, &terms, &restore);
         prefill.restore = &restore;
@@ -281,8 +291,9 @@ void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *
         epoch_begin(p, "a request was dropped");
         return;
     }
-    send_text(p, r, text, detokenizer_push(&r->text, token->token, text), token->token,
-              token->logprob);
+    uint64_t bytes = /* a vocabulary may spell it like text */
+        token->token == r->answer_end ? 0 : detokenizer_push(&r->text, token->token, text);
+    send_text(p, r, text, bytes, token->token, token->logprob);
     free(text);
 }
 

@@ -103,6 +103,8 @@ static int make_request(struct pipeline *p, const Hill__Generate *generate, stru
     r->selection = selection;
     r->n_forced = n_forced;
     r->ignore_eos = generate->ignore_eos || n_forced;
+    r->answer_end = model_answer_end(s->tokenizer, (const char *)generate->answer_end.data,
+                                     generate->answer_end.len);
     r->want_progress = generate->want_progress;
     r->sampling = *generate->sampling; /* numbers alone */
     r->sampling.base.n_unknown_fields = 0;
@@ -421,6 +423,9 @@ static void take_message(struct pipeline *p, const struct proto_address *from,
         break;
     case HILL__MESSAGE__BODY_PROFILE_REQUEST:
         profile_take_request(p, from);
+        break;
+    case HILL__MESSAGE__BODY_MODEL_INFO_REQUEST:
+        model_take_info_request(p, from);
         break;
     case HILL__MESSAGE__BODY_SHUTDOWN:
         client_reply(p, from, 0, "");
