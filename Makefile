@@ -83,6 +83,9 @@ $(notdir $(2))_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
+# real models are tried in the engine
+models_parts := $(gpu_worker_parts)
+
 # what the figures share: all of tools/bench/ but bench_<figure>.c; also linked to the tests of that folder
 bench_objects := $(patsubst %.c,$(O)/%.o,$(wildcard tools/bench/*.c))
 bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out tools/bench/bench_%,$(wildcard tools/bench/*.c)))
