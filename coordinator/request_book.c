@@ -281,8 +281,3 @@ bool request_is_over(const struct request *request, int64_t now_ns)
     return request->state == REQUEST_FINISHING &&
            (request->stats || now_ns >= request->deadline_ns);
 }
-
-bool request_worth_retry(int code)
-{
-    return code == HILL_E_PEER_GONE || code == HILL_E_TIMEOUT || code == HILL_E_WOULD_BLOCK;
-}

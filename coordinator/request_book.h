@@ -154,7 +154,4 @@ int request_take_stats(struct request *request, Hill__Message *message);
 /* FINISHING, and statistics are there or overdue. */
 bool request_is_over(const struct request *request, int64_t now_ns);
 
-/* Is an error one that a restarted worker would not meet again (a peer died or hung)? */
-bool request_worth_retry(int code);
-
 #endif

@@ -1,11 +1,11 @@
 /*
- * coordinator/serve_model.c - what a client that renders chats has to know of the model, and the
+ * coordinator/service_model.c - what a client that renders chats has to know of the model, and the
  * token that ends an answer of one.
  *
- * Who calls it: serve_clients.c. Failure: a model without a template or without such a token has
+ * Who calls it: service.c, service_intake.c. Failure: a model without a template or without such a token has
  * none; nothing here fails but for memory. Concurrency: one thread.
  */
-#include "coordinator/pipeline_internal.h"
+#include "coordinator/service.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +29,10 @@ static ProtobufCBinaryData to_wire(struct gguf_string text)
     return (ProtobufCBinaryData){text.length, (uint8_t *)text.data};
 }
 
-void model_take_info_request(struct pipeline *p, const struct proto_address *from)
+void model_take_info_request(void *owner, struct arrival *a)
 {
-    const struct settings *s = p->settings;
+    struct service *sv = owner;
+    const struct settings *s = sv->settings;
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__ModelInfo info = HILL__MODEL_INFO__INIT;
     struct gguf_string text = {"", 0};
@@ -43,7 +44,7 @@ void model_take_info_request(struct pipeline *p, const struct proto_address *fro
     info.ctx_tokens = s->epoch.plan.ctx_tokens;
     message.body_case = HILL__MESSAGE__BODY_MODEL_INFO;
     message.model_info = &info;
-    proto_send(p->control_socket, from, &message);
+    router_to_client(sv->router, &a->from, &message);
 }
 
 /* A control token, or one that vocabularies without such tokens spell like one: <|end|>, [/INST]. */
