@@ -83,11 +83,6 @@ static int load_model(struct worker *w, struct hill_why *why)
     int rc = gguf_open(&w->file, s->model_path, why);
     if (!rc)
         rc = model_hparams_read(&w->hparams, w->file, why);
-    if (!rc && w->hparams.window) /* the scorer selects for all layers alike */
-        rc = hill_fail(why, HILL_E_UNSUPPORTED,
-                       "cannot use model %.200s: layers of '%s' attend to a window of %u tokens, "
-                       "which the scorer does not do yet",
-                       s->model_path, w->hparams.arch->name, w->hparams.window);
     if (!rc)
         rc = cldevice_open(&w->device, s->device, why);
     if (!rc)
