@@ -96,7 +96,8 @@ TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
 RIGS := $(O)/tests/librigs.a
 $(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c),$(wildcard tests/*/*.c)))
 	@mkdir -p $(@D); rm -f $@
-	@ar rcs $@ $^
+	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
+	sort | uniq -d); [ -z "$$twice" ] || { echo "two rigs define $$twice"; exit 1; }
 # a test of tests/<folder>/ links the parts of <folder> when that is a program's folder
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(RIGS) $(ARCHIVES)
@@ -112,6 +113,8 @@ $(patsubst tools/bench/%.c,$(O)/tools/bench/%,$(wildcard tools/bench/bench_*.c))
 # tests/fuzz/fuzz_<name>.c is linked with libFuzzer's main: only CONFIG=fuzz with clang can (tests/fuzz/run)
 FUZZERS := $(patsubst tests/%.c,$(O)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): override LDFLAGS += -fsanitize=fuzzer
+$(O)/tests/fuzz/make_seeds: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
+$(O)/tests/fuzz/make_seeds: override LDLIBS += $(TEST_LDLIBS)
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
 	$(LINK)
 

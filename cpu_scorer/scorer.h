@@ -4,7 +4,7 @@
  * What: owns the hot pool's tables, the cold map, the GPU slot table and the staging arena of one
  * epoch of the data plane, and answers the GPU worker from them with the agent's help. One thread;
  * scoring threads only read digests. A scorer knows no process and no socket: main.c gives it
- * opened ring ends, mapped memory and hooks, and so do the tests. Invariants: see README.md.
+ * opened ring ends, mapped memory and hooks, and so do the tests. Invariants: docs/decode-step.md.
  * Failure: a request fails by the status of its SELECTION or SEQ_READY and the failure hook;
  * scorer_run returns only when interrupted (HILL_E_CANCELLED) or when a ring is damaged
  * (HILL_E_DAMAGED).
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "kv/geometry.h"
+#include "kv/select.h"
 #include "kv/mass.h"
 #include "kv/score.h"
 #include "placement/trace.h"
@@ -32,11 +33,12 @@ enum scorer_placement {
 struct scorer_config {
     struct kv_geometry geometry;
     uint32_t epoch, ctx_tokens, n_sequences;
-    uint32_t threads;      /* scoring threads */
-    uint32_t block_tokens; /* n of a Score Block */
-    uint32_t gpu_slots;    /* per (sequence, layer) */
-    uint32_t hot_blocks;   /* at most */
-    uint32_t demote_slots; /* at most in one DEMOTE; lowered to what the ring takes */
+    struct kv_layer_windows windows; /* layers in which nothing is selected */
+    uint32_t threads;                /* scoring threads */
+    uint32_t block_tokens;           /* n of a Score Block */
+    uint32_t gpu_slots;              /* per (sequence, layer) */
+    uint32_t hot_blocks;             /* at most */
+    uint32_t demote_slots;           /* at most in one DEMOTE; lowered to what the ring takes */
     double beta;
     bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
     enum scorer_placement placement;

@@ -45,24 +45,6 @@ static void take_message(struct worker *w, Hill__Message *message)
     proto_free(message);
 }
 
-bool worker_poll(struct worker *w)
-{
-    Hill__Message *message;
-    while ((message = worker_link_poll(w->link)))
-        take_message(w, message);
-    return w->pending || worker_link_stopping(w->link);
-}
-
-int worker_waiting(void *context, struct hill_why *why)
-{
-    struct worker *w = context;
-    if (worker_poll(w))
-        return hill_fail(why, HILL_E_CANCELLED, "interrupted: the epoch ends");
-    if (w->waiting && request_cancelled(w->waiting))
-        return hill_fail(why, HILL_E_CANCELLED, "cancelled");
-    return w->ready ? schedule_take_records(w, why) : 0;
-}
-
 static void unload_model(struct worker *w)
 {
     engine_destroy(w->engine);
@@ -101,11 +83,6 @@ static int load_model(struct worker *w, struct hill_why *why)
     int rc = gguf_open(&w->file, s->model_path, why);
     if (!rc)
         rc = model_hparams_read(&w->hparams, w->file, why);
-    if (!rc && w->hparams.window) /* the scorer selects for all layers alike */
-        rc = hill_fail(why, HILL_E_UNSUPPORTED,
-                       "cannot use model %.200s: layers of '%s' attend to a window of %u tokens, "
-                       "which the scorer does not do yet",
-                       s->model_path, w->hparams.arch->name, w->hparams.window);
     if (!rc)
         rc = cldevice_open(&w->device, s->device, why);
     if (!rc)
@@ -244,7 +221,9 @@ static void sleep_idle(struct worker *w)
 
 int worker_run(struct worker *w)
 {
+    static const struct worker_hooks hooks = {take_message, schedule_take_records};
     int rc = 0;
+    w->hooks = &hooks;
     while (rc == 0 && !worker_link_stopping(w->link)) {
         if (w->pending)
             rc = worker_configure(w);

@@ -83,7 +83,7 @@ static uint64_t decode_bytes(const struct kv_plan_input *in)
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
-    /* a hidden state, what is normed before it is added to it, keys before their heads are normed */
+    /* a hidden state, what is normed before it is added, keys before their heads are normed */
     uint64_t states = 2 * padded(in->n_embd, 32) + kv_key_dims(g);
     uint64_t floats = states + angles(in) + 2 * (heads + 16) + padded(in->n_ff, 32) +
                       padded(in->n_vocab, 32) +
@@ -100,7 +100,7 @@ uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, ui
 {
     uint32_t total = smaller((uint64_t)n_prompt + n_predict, UINT32_MAX);
     return prefill_bytes(in, n_prompt) + decode_bytes(in) +
-           slot_bytes(in) * sequences(in) * kv_budget_tokens(&in->selection, total);
+           slot_bytes(in) * sequences(in) * kv_most_tokens(&in->selection, &in->windows, total);
 }
 
 static uint32_t forced_tokens(const struct kv_plan_input *in)
@@ -114,8 +114,9 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
     if (gpu_cap_bytes < fixed)
         return 0;
     uint32_t slots = smaller((gpu_cap_bytes - fixed) / (slot_bytes(in) * sequences(in)),
-                             kv_budget_tokens(&in->selection, in->ctx_tokens));
-    return slots < forced_tokens(in) ? 0 : slots;
+                             kv_most_tokens(&in->selection, &in->windows, in->ctx_tokens));
+    uint32_t window = smaller(in->windows.tokens, in->ctx_tokens);
+    return slots < forced_tokens(in) || slots + 1 < window ? 0 : slots;
 }
 
 static uint64_t blocks_of(uint32_t tokens)
@@ -215,7 +216,7 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t n = sequences(in), lists = n * g->n_layers;
-    uint32_t k = kv_budget_tokens(&in->selection, in->ctx_tokens);
+    uint32_t k = kv_most_tokens(&in->selection, &in->windows, in->ctx_tokens);
 
     out->staging_slots = smaller((n + 1 + (in->speculates ? n : 0)) * k +
                                      n * smaller(in->selection.window, in->ctx_tokens),

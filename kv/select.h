@@ -6,8 +6,8 @@
  * the highest scores; ties go to the newer token. The result depends on scores alone, never on the
  * order in which they arrive. Scores arrive in any order, from several threads' blocks one after
  * another (kv_selector_add is called by one thread), each position exactly once: a second score of
- * a position or a missing one is an error, not a guess [I5]. Cost: O(N) per query: two histograms of 256
- * counts (high byte, low byte), no sort.
+ * a position or a missing one is an error, not a guess [I5]. Cost: O(N) per query: two histograms
+ * of 256 counts (high byte, low byte), no sort.
  */
 #ifndef HILL_KV_SELECT_H
 #define HILL_KV_SELECT_H
@@ -43,6 +43,18 @@ int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *w
  * the user wrote (0.07 of 100 is 7, although 0.07 * 100 is above 7 in FP64); alpha to 7 decimals is
  * exact. */
 uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n);
+
+/* Layers whose attention goes over a window, the newest tokens: nothing is selected there. */
+struct kv_layer_windows {
+    uint32_t tokens;       /* with the query's own; 0: no layer has a window */
+    uint32_t global_every; /* layers i with (i + 1) % n == 0 have none */
+};
+/* Tokens of a query's selection in a windowed layer that covers n; where the layer has no window,
+ * 0 (of no tokens: n is at least 1). */
+uint32_t kv_window_tokens(const struct kv_layer_windows *w, uint32_t layer, uint32_t n);
+/* The most that a query of any layer selects of n tokens. */
+uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
+                        uint32_t n);
 
 struct kv_selector;
 

@@ -162,6 +162,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "staging_slots", m->staging_slots > 0);
     CHECK("configure", "n_embd", m->n_embd > 0 && m->n_embd <= 1u << 20);
     CHECK("configure", "n_ff", m->n_ff <= 1u << 24);
+    CHECK("configure", "global_every", m->layer_window == 0 || m->global_every > 0);
     CHECK("configure", "n_vocab", m->n_vocab > 0 && m->n_vocab <= 1u << 24);
     return 0;
 }

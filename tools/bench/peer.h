@@ -1,6 +1,6 @@
 /*
- * tools/bench/peer.h - llama.cpp's programs beside the running pipeline, on the same model file and as
- * many threads.
+ * tools/bench/peer.h - llama.cpp's programs beside the running pipeline, on the same model file and
+ * as many threads.
  *
  * What: PEER_DIR names the folder of llama-bench and llama-cli; without it there is no peer, and a
  * figure says so. The model is model.gguf of the figure's folder (dense_model.h). Who calls it:
