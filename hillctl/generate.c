@@ -30,6 +30,8 @@ struct generation {
     struct hill_request_options options;
     char *prompt;
     size_t prompt_bytes;
+    uint32_t *ids; /* with --token-ids: what the prompt says */
+    size_t n_ids;
     char restore[HILL_PATH_BYTES], save[HILL_PATH_BYTES]; /* sessions, or empty */
     struct report report;
     Hill__Message *summary;
@@ -70,15 +72,40 @@ static int read_prompt_file(struct generation *g, const char *path, struct hill_
     return 0;
 }
 
+/* "12 34 ..." as g->ids. */
+static int read_token_ids(struct generation *g, struct hill_why *why)
+{
+    char *copy = strndup(g->prompt, g->prompt_bytes), *rest = NULL;
+    g->ids = malloc((g->prompt_bytes / 2 + 1) * sizeof *g->ids);
+    int code =
+        copy && g->ids ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt's tokens");
+    for (char *word = code ? NULL : strtok_r(copy, " \t\r\n", &rest); word && code == 0;
+         word = strtok_r(NULL, " \t\r\n", &rest)) {
+        char *end;
+        unsigned long id = strtoul(word, &end, 10);
+        if (word[0] < '0' || word[0] > '9' || *end || id >= UINT32_MAX)
+            code = hill_fail(why, HILL_E_INVALID,
+                             "with --token-ids the prompt is numbers, but '%.40s' is none", word);
+        else
+            g->ids[g->n_ids++] = (uint32_t)id;
+    }
+    free(copy);
+    if (code == 0 && g->n_ids == 0)
+        code = hill_fail(why, HILL_E_INVALID, "the prompt is empty");
+    return code;
+}
+
 static int take_prompt(struct generation *g, struct hill_why *why)
 {
-    if (g->options.file)
-        return read_prompt_file(g, g->options.file, why);
+    if (g->options.file) {
+        int code = read_prompt_file(g, g->options.file, why);
+        return code || !g->options.token_ids ? code : read_token_ids(g, why);
+    }
     g->prompt = strdup(g->options.prompt);
     if (!g->prompt)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt");
     g->prompt_bytes = strlen(g->prompt);
-    return 0;
+    return g->options.token_ids ? read_token_ids(g, why) : 0;
 }
 
 static int send_restore(struct generation *g, struct hill_why *why)
@@ -107,7 +134,11 @@ static int send_request(struct generation *g, struct hill_why *why)
     sampling.min_p = (float)g->options.min_p;
     sampling.repeat_penalty = (float)g->options.repeat_penalty;
     sampling.seed = g->options.seed;
-    if (g->options.special) {
+    generate.score_from = g->options.score_from;
+    if (g->options.token_ids) {
+        generate.token_ids = g->ids;
+        generate.n_token_ids = g->n_ids;
+    } else if (g->options.special) {
         piece.text = (ProtobufCBinaryData){g->prompt_bytes, (uint8_t *)g->prompt};
         piece.kind = HILL__PROMPT_KIND__PROMPT_SPECIAL;
         generate.pieces = &pieces;
@@ -171,12 +202,16 @@ static int take_text(struct generation *g, const Hill__Text *t, struct hill_why 
     uint32_t *tokens = realloc(r->tokens, (r->n_tokens + 1) * sizeof *tokens);
     if (tokens)
         r->tokens = tokens;
-    if (!text || !tokens)
+    double *logprobs = realloc(r->logprobs, (r->n_tokens + 1) * sizeof *logprobs);
+    if (logprobs)
+        r->logprobs = logprobs;
+    if (!text || !tokens || !logprobs)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the answer");
     if (t->text.len)
         memcpy(r->text + r->text_bytes, t->text.data, t->text.len);
     r->text_bytes += t->text.len;
     r->tokens[r->n_tokens] = t->token;
+    r->logprobs[r->n_tokens] = t->logprob;
     r->n_tokens += t->token != UINT32_MAX; /* UINT32_MAX: the rest of a character, not a token */
     clear_progress(g);
     if (!g->options.json &&
@@ -305,6 +340,8 @@ static int finish(struct generation *g, struct options *options, int code, struc
     free(g->prompt);
     free(g->report.text);
     free(g->report.tokens);
+    free(g->report.logprobs);
+    free(g->ids);
     options_free(options);
     return exit_code;
 }
@@ -345,12 +382,14 @@ int command_generate(int argc, char **argv)
     struct generation g = {.client.signal_fd = -1, .terminal = isatty(STDERR_FILENO)};
     struct hill_why why = {""};
     int code = hill_request_read(&g.options, options, &why);
+    g.report.scored = code == 0 && g.options.score_from > 0;
     if (code == 0)
         code = read_save(&g, options, &why);
     if (code == 0)
         code = take_prompt(&g, &why);
     if (code == 0 && options_flag(options, "check")) {
         free(g.prompt);
+        free(g.ids);
         options_free(options);
         return 0;
     }

@@ -240,6 +240,17 @@ const struct option_spec hill_request_specs[] = {
     {.name = "special",
      .type = OPTION_FLAG,
      .help = "control tokens spelt out in the prompt (<|im_start|>) are those tokens, not text"},
+    {.name = "token-ids",
+     .type = OPTION_FLAG,
+     .help = "the prompt is not text but token ids, with white space between them"},
+    {.name = "score-from",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = MAX_TOKENS,
+     .fallback = "0",
+     .value = "N",
+     .help = "give the prompt's tokens from the Nth on instead of generating any: logprobs in the "
+             "JSON says how probable each was; 0: off"},
     {.name = "predict",
      .letter = "n",
      .type = OPTION_INTEGER,
@@ -417,6 +428,8 @@ int hill_request_read(struct hill_request_options *out, const struct options *op
         .ignore_eos = options_flag(options, "ignore-eos"),
         .json = options_flag(options, "json"),
         .special = options_flag(options, "special"),
+        .token_ids = options_flag(options, "token-ids"),
+        .score_from = (uint32_t)options_integer(options, "score-from"),
     };
     /* on the wire 0 asks for a random seed: the seed 0 that a person gives becomes one outside the
      * 32 bits that can be typed */
@@ -424,6 +437,8 @@ int hill_request_read(struct hill_request_options *out, const struct options *op
     if (predict == 0)
         return hill_fail(why, HILL_E_INVALID,
                          "--predict 0: nothing to generate (-1: until the context is full)");
+    if (out->special && out->token_ids)
+        return hill_fail(why, HILL_E_INVALID, "--special and --token-ids exclude each other");
     if (!out->prompt && !out->file)
         return hill_fail(why, HILL_E_INVALID, "no prompt: -p TEXT or -f FILE is required");
     if (out->prompt && out->file)

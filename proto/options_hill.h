@@ -69,7 +69,8 @@ struct hill_request_options {
     uint64_t seed;             /* 0: the coordinator picks one */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
-    bool ignore_eos, json, special;
+    bool ignore_eos, json, special, token_ids;
+    uint32_t score_from; /* 0: generate */
 };
 
 int hill_request_read(struct hill_request_options *out, const struct options *options,

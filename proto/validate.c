@@ -290,6 +290,7 @@ static int check_pieces(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "pieces", m->n_pieces <= PIECES_MAX);
     CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
+    CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
     for (size_t i = 0; i < m->n_pieces; i++)
         CHECK("generate", "pieces.kind",
               m->pieces[i]->kind >= HILL__PROMPT_KIND__PROMPT_TEXT &&
