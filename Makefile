@@ -22,7 +22,7 @@ hill-kvtrace     := tools/kvtrace
 hill-eval        := tools/eval
 PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval
 
-PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8
+PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8 libedit
 
 O := build/$(CONFIG)
 BIN := $(if $(filter release,$(CONFIG)),build/bin,$(O)/bin)
@@ -83,6 +83,9 @@ $(notdir $(2))_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
+# real models are tried in the engine
+models_parts := $(gpu_worker_parts)
+
 # what the figures share: all of tools/bench/ but bench_<figure>.c; also linked to the tests of that folder
 bench_objects := $(patsubst %.c,$(O)/%.o,$(wildcard tools/bench/*.c))
 bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out tools/bench/bench_%,$(wildcard tools/bench/*.c)))
@@ -93,7 +96,8 @@ TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
 RIGS := $(O)/tests/librigs.a
 $(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c),$(wildcard tests/*/*.c)))
 	@mkdir -p $(@D); rm -f $@
-	@ar rcs $@ $^
+	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
+	sort | uniq -d); [ -z "$$twice" ] || { echo "two rigs define $$twice"; exit 1; }
 # a test of tests/<folder>/ links the parts of <folder> when that is a program's folder
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(RIGS) $(ARCHIVES)
@@ -109,6 +113,8 @@ $(patsubst tools/bench/%.c,$(O)/tools/bench/%,$(wildcard tools/bench/bench_*.c))
 # tests/fuzz/fuzz_<name>.c is linked with libFuzzer's main: only CONFIG=fuzz with clang can (tests/fuzz/run)
 FUZZERS := $(patsubst tests/%.c,$(O)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): override LDFLAGS += -fsanitize=fuzzer
+$(O)/tests/fuzz/make_seeds: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
+$(O)/tests/fuzz/make_seeds: override LDLIBS += $(TEST_LDLIBS)
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
 	$(LINK)
 
@@ -180,11 +186,12 @@ install: all ## install into PREFIX (default /usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
+	install -m755 scripts/chat-template-helper.py $(DESTDIR)$(PREFIX)/bin
 	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
 	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 
 uninstall: ## remove what install put there
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models chat-template-helper.py)
 	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
 
 clean: ## remove everything that was built

@@ -33,6 +33,7 @@ struct request *request_create(struct request_book *book, uint32_t *prompt, uint
     request->n_prompt = n_prompt;
     request->predict = predict;
     request->tokens = tokens;
+    request->answer_end = TOKEN_NONE;
     hill__sampling__init(&request->sampling);
     return request;
 }
@@ -279,9 +280,4 @@ bool request_is_over(const struct request *request, int64_t now_ns)
 {
     return request->state == REQUEST_FINISHING &&
            (request->stats || now_ns >= request->deadline_ns);
-}
-
-bool request_worth_retry(int code)
-{
-    return code == HILL_E_PEER_GONE || code == HILL_E_TIMEOUT || code == HILL_E_WOULD_BLOCK;
 }

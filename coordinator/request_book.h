@@ -63,6 +63,7 @@ struct request {
     uint32_t n_prompt, predict;
     uint32_t n_forced; /* 0, or predict: the answer is prompt[n_prompt ...], to be scored */
     bool ignore_eos, want_progress;
+    uint32_t answer_end; /* a chat's: ends the answer besides the model's; TOKEN_NONE: none */
     Hill__Sampling sampling;
     struct kv_selection_settings selection;
     char *restore_path, *save_path; /* sessions: begins from, is saved at the end; owned, or NULL */
@@ -152,8 +153,5 @@ int request_take_done(struct request *request, Hill__Message *message, int64_t n
 int request_take_stats(struct request *request, Hill__Message *message);
 /* FINISHING, and statistics are there or overdue. */
 bool request_is_over(const struct request *request, int64_t now_ns);
-
-/* Is an error one that a restarted worker would not meet again (a peer died or hung)? */
-bool request_worth_retry(int code);
 
 #endif

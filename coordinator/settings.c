@@ -95,11 +95,6 @@ static int open_model(struct settings *s, struct hill_why *why)
         code = tokenizer_open(&s->tokenizer, s->model, why);
     if (code)
         return code;
-    if (s->hparams.window)
-        return hill_fail(why, HILL_E_UNSUPPORTED,
-                         "cannot use model %.200s: layers of '%s' attend to a window of %u tokens, "
-                         "which the scorer does not do yet",
-                         s->options.model, s->hparams.arch->name, s->hparams.window);
     if (tokenizer_vocab_size(s->tokenizer) > s->hparams.n_vocab)
         return hill_fail(why, HILL_E_DAMAGED,
                          "%.200s: the tokenizer has %u tokens, the embedding %u", s->options.model,
@@ -210,6 +205,7 @@ static int fill_plan(struct settings *s, struct hill_why *why)
     plan->n_ff = h->n_ff;
     plan->n_vocab = h->n_vocab;
     plan->rope_tables = model_rope_tables(h);
+    plan->windows = (struct kv_layer_windows){h->window, h->global_every};
     plan->speculates = s->epoch.speculate != HILL__SPECULATE__SPECULATE_OFF;
     int rc = choose_context(s, why);
     if (s->epoch.placement == HILL__PLACEMENT__PLACEMENT_BKP)
@@ -333,7 +329,7 @@ int settings_admit(const struct settings *s, const struct kv_selection_settings 
                          kv_policy_name(selection->policy), kv_policy_name(selection->policy));
     struct kv_plan_input plan = s->epoch.plan;
     plan.selection = *selection;
-    uint32_t k = kv_budget_tokens(selection, (uint32_t)total);
+    uint32_t k = kv_most_tokens(selection, &s->epoch.plan.windows, (uint32_t)total);
     uint64_t gpu_bytes = kv_plan_gpu_bytes(&plan, n_prompt, n_predict);
     if (k > s->epoch.gpu_slots || gpu_bytes > s->epoch.gpu_kv_cap_bytes)
         return hill_fail(why, HILL_E_TOO_LONG,

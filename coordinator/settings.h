@@ -15,7 +15,7 @@
 #include "model/tokenizer.h"
 #include "proto/options_hill.h"
 
-#define SETTINGS_STOP_TOKENS_MAX 64u
+#define SETTINGS_STOP_TOKENS_MAX 63u /* one more may end the answers of a chat */
 
 struct settings {
     struct epoch_settings epoch; /* what workers are told; its texts lie here or in the options */

@@ -31,14 +31,52 @@ const char *worker_state_name(enum worker_state state)
     return names[state];
 }
 
-/* The only place where a state changes. */
-static void set_state(struct worker_row *row, enum worker_state state)
+#define STATES (WORKER_BACKOFF + 1)
+#define EVENTS (WORKER_DIED_UNWANTED + 1)
+/* Of a transition that is not in the table: the state stays. */
+#define TO(state) ((state) + 1)
+
+static const uint8_t transitions[STATES][EVENTS] = {
+    [WORKER_STOPPED] = {[WORKER_WANTED] = TO(WORKER_BACKOFF)},
+    [WORKER_BACKOFF] =
+        {[WORKER_UNWANTED] = TO(WORKER_STOPPED), [WORKER_SPAWNED] = TO(WORKER_STARTED)},
+    [WORKER_STARTED] = {[WORKER_TOLD] = TO(WORKER_CONFIGURED),
+                        [WORKER_TERMINATED] = TO(WORKER_STOPPING),
+                        [WORKER_DIED] = TO(WORKER_BACKOFF),
+                        [WORKER_DIED_UNWANTED] = TO(WORKER_STOPPED)},
+    [WORKER_CONFIGURED] = {[WORKER_SAID_READY] = TO(WORKER_READY),
+                           [WORKER_TERMINATED] = TO(WORKER_STOPPING),
+                           [WORKER_DIED] = TO(WORKER_BACKOFF),
+                           [WORKER_DIED_UNWANTED] = TO(WORKER_STOPPED)},
+    [WORKER_READY] = {[WORKER_TOLD] = TO(WORKER_CONFIGURED),
+                      [WORKER_TERMINATED] = TO(WORKER_STOPPING),
+                      [WORKER_DIED] = TO(WORKER_BACKOFF),
+                      [WORKER_DIED_UNWANTED] = TO(WORKER_STOPPED)},
+    [WORKER_STOPPING] =
+        {[WORKER_DIED] = TO(WORKER_BACKOFF), [WORKER_DIED_UNWANTED] = TO(WORKER_STOPPED)},
+};
+
+enum worker_state worker_state_after(enum worker_state state, enum worker_event event)
 {
-    if (row->state == state)
-        return;
+    uint8_t to = transitions[state][event];
+    return to ? (enum worker_state)(to - 1) : state;
+}
+
+/* The only place where a state changes. False: the event does not matter in this state. */
+static bool step(struct worker_row *row, enum worker_event event)
+{
+    enum worker_state to = worker_state_after(row->state, event);
+    if (to == row->state)
+        return false;
     log_debug("%s (pid %d): %s -> %s", row->name, (int)row->pid, worker_state_name(row->state),
-              worker_state_name(state));
-    row->state = state;
+              worker_state_name(to));
+    row->state = to;
+    return true;
+}
+
+bool worker_failure_passes(int code)
+{
+    return code == HILL_E_PEER_GONE || code == HILL_E_TIMEOUT || code == HILL_E_WOULD_BLOCK;
 }
 
 void worker_table_init(struct worker_table *table, bool with_agent)
@@ -77,34 +115,29 @@ void worker_table_started(struct worker_table *table, enum worker w, int32_t pid
     row->pid = pid;
     row->start_time = start_time;
     row->process_ready = row->killed = false;
-    row->ready_epoch = 0;
     row->started_ns = row->heartbeat_ns = now_ns;
     row->work_done = row->cpu_ms = row->rss_bytes = 0;
     row->device[0] = '\0';
     row->failure_code = 0;
     row->failure_text[0] = '\0';
     row->address.length = 0;
-    set_state(row, WORKER_STARTED);
+    step(row, WORKER_SPAWNED);
 }
 
 void worker_table_configured(struct worker_table *table, enum worker w)
 {
-    if (table->rows[w].state != WORKER_STOPPING)
-        set_state(&table->rows[w], WORKER_CONFIGURED);
+    step(&table->rows[w], WORKER_TOLD);
 }
 
-void worker_table_ready_at(struct worker_table *table, enum worker w, uint32_t epoch,
-                           int64_t now_ns)
+void worker_table_ready_at(struct worker_table *table, enum worker w, int64_t now_ns)
 {
     struct worker_row *row = &table->rows[w];
-    if (row->state == WORKER_STOPPING)
+    if (!step(row, WORKER_SAID_READY))
         return;
     if (!row->process_ready)
         row->ready_ns = now_ns;
     row->process_ready = row->ever_ready = true;
-    row->ready_epoch = epoch;
     row->early_deaths = 0;
-    set_state(row, WORKER_READY);
 }
 
 void worker_table_heartbeat(struct worker_table *table, enum worker w, uint64_t work_done,
@@ -129,11 +162,8 @@ void worker_table_failure(struct worker_table *table, enum worker w, int code, c
 
 void worker_table_terminated(struct worker_table *table, enum worker w, int64_t now_ns)
 {
-    struct worker_row *row = &table->rows[w];
-    if (!worker_running(row) || row->state == WORKER_STOPPING)
-        return;
-    row->kill_at_ns = now_ns + WORKER_KILL_NS;
-    set_state(row, WORKER_STOPPING);
+    if (step(&table->rows[w], WORKER_TERMINATED))
+        table->rows[w].kill_at_ns = now_ns + WORKER_KILL_NS;
 }
 
 void worker_table_killed(struct worker_table *table, enum worker w)
@@ -154,15 +184,13 @@ static int64_t next_backoff(const struct worker_row *row, int64_t now_ns)
 bool worker_table_exited(struct worker_table *table, enum worker w, int64_t now_ns)
 {
     struct worker_row *row = &table->rows[w];
-    if (!row->wanted) {
-        set_state(row, WORKER_STOPPED);
-    } else {
+    step(row, row->wanted ? WORKER_DIED : WORKER_DIED_UNWANTED);
+    if (row->wanted) {
         if (!row->process_ready)
             row->early_deaths++;
         row->backoff_ns = next_backoff(row, now_ns);
         row->start_at_ns = now_ns + row->backoff_ns;
         row->restarts++;
-        set_state(row, WORKER_BACKOFF);
     }
     row->pid = 0;
     row->address.length = 0;
@@ -173,14 +201,11 @@ void worker_table_want(struct worker_table *table, enum worker w, bool wanted, i
 {
     struct worker_row *row = &table->rows[w];
     row->wanted = wanted;
-    if (wanted && row->state == WORKER_STOPPED) {
+    if (step(row, wanted ? WORKER_WANTED : WORKER_UNWANTED) && wanted) {
         row->start_at_ns = now_ns;
         row->backoff_ns = 0;
         row->ever_ready = false;
         row->early_deaths = 0;
-        set_state(row, WORKER_BACKOFF);
-    } else if (!wanted && row->state == WORKER_BACKOFF) {
-        set_state(row, WORKER_STOPPED);
     }
 }
 

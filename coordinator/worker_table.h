@@ -29,6 +29,17 @@ enum worker_state {
     WORKER_BACKOFF,    /* died; starts again at start_at_ns */
 };
 
+enum worker_event {
+    WORKER_WANTED,        /* the drive was attached, or the pipeline starts */
+    WORKER_UNWANTED,      /* the drive is detached; the caller ends the process */
+    WORKER_SPAWNED,       /* there is a process */
+    WORKER_TOLD,          /* a Configure was sent: after Hello, and at each new epoch */
+    WORKER_SAID_READY,    /* for the current epoch */
+    WORKER_TERMINATED,    /* SIGTERM was sent: hangs, is not wanted, or the pipeline ends */
+    WORKER_DIED,          /* its process has ended, and it is still wanted */
+    WORKER_DIED_UNWANTED, /* its process has ended as it was to */
+};
+
 enum worker_action { WORKER_DO_NOTHING, WORKER_DO_START, WORKER_DO_TERMINATE, WORKER_DO_KILL };
 
 #define WORKER_BACKOFF_FIRST_NS  INT64_C(1000000000)
@@ -56,7 +67,6 @@ struct worker_row {
     int32_t pid; /* 0: none */
     uint64_t start_time;
     bool process_ready; /* this process reached Ready */
-    uint32_t ready_epoch;
     int64_t started_ns, ready_ns, heartbeat_ns, kill_at_ns;
     bool killed;
     uint64_t work_done;
@@ -73,6 +83,10 @@ struct worker_table {
 
 void worker_table_init(struct worker_table *table, bool with_agent);
 const char *worker_state_name(enum worker_state state);
+/* The state after an event; the same one where the event does not matter in it. */
+enum worker_state worker_state_after(enum worker_state state, enum worker_event event);
+/* Is a Failure one that a restarted worker would not meet again (a peer died or hung)? */
+bool worker_failure_passes(int code);
 
 /* Does a process of it exist? */
 bool worker_running(const struct worker_row *row);
@@ -84,8 +98,7 @@ bool worker_table_any_running(const struct worker_table *table);
 void worker_table_started(struct worker_table *table, enum worker w, int32_t pid,
                           uint64_t start_time, int64_t now_ns);
 void worker_table_configured(struct worker_table *table, enum worker w);
-void worker_table_ready_at(struct worker_table *table, enum worker w, uint32_t epoch,
-                           int64_t now_ns);
+void worker_table_ready_at(struct worker_table *table, enum worker w, int64_t now_ns);
 void worker_table_heartbeat(struct worker_table *table, enum worker w, uint64_t work_done,
                             int64_t now_ns);
 void worker_table_usage(struct worker_table *table, enum worker w, uint64_t cpu_ms,

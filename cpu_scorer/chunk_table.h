@@ -10,7 +10,7 @@
  * chunk_table_finish gives scores: the candidates' attention mass among themselves, 0 for the
  * others. A chunk that is not whole below n_tokens is refined, or a candidate, without being
  * bounded: tokens beyond may have come already, and the search must not depend on when. Memory:
- * counted in M_0 (kv/plan.c). Who calls it: scorer_keys.c. Concurrency: chunk_table_keys by the
+ * counted in M_0 (kv/plan.c). Who calls it: evaluate_chunks.c. Concurrency: chunk_table_keys by the
  * pool's threads between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at
  * create; HILL_E_PROTOCOL when keys are missing.
  */

@@ -53,6 +53,7 @@ int epoch_config(struct scorer_config *out, const struct epoch_settings *s, stru
         .geometry = plan->geometry,
         .epoch = s->epoch,
         .ctx_tokens = plan->ctx_tokens,
+        .windows = plan->windows,
         .n_sequences = plan->n_sequences,
         .threads = s->threads,
         .block_tokens = s->block_tokens,

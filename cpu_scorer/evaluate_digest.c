@@ -264,6 +264,12 @@ static void begin(struct evaluator *base, struct query *q)
     e->stage = DIGEST_RELAY;
 }
 
+static void start_cold(struct digest_evaluator *e, const struct query *q)
+{
+    STAGE_BEGIN_AT(score_cold, &q->header);
+    e->cold_span = stage_span_score_cold;
+}
+
 static int wait_for_cold(struct digest_evaluator *e, struct query *q)
 {
     if (!e->cold_expected)
@@ -294,8 +300,7 @@ static int step(struct evaluator *base, struct query *q)
         if (rc != 1)
             return rc;
         start_hot(e);
-        e->stage = DIGEST_HOT;
-        return EVALUATOR_WORKS;
+        e->stage = DIGEST_HOT; /* fall through */
     case DIGEST_HOT:
         if (score_pool_work(base->core->pool))
             return EVALUATOR_WORKS;
@@ -304,18 +309,13 @@ static int step(struct evaluator *base, struct query *q)
         rc = end_hot(e, q);
         if (rc)
             return rc;
-        e->stage = DIGEST_CPU;
-        return EVALUATOR_WORKS;
+        e->stage = DIGEST_CPU; /* fall through */
     case DIGEST_CPU:
         if (q->due_ns && clock_now_ns() < q->due_ns)
             return EVALUATOR_WAITS;
         q->due_ns = 0;
-        if (e->cold_expected) {
-            STAGE_BEGIN_AT(score_cold, &q->header);
-            e->cold_span = stage_span_score_cold;
-        }
-        e->stage = DIGEST_COLD;
-        return EVALUATOR_WORKS;
+        start_cold(e, q);
+        e->stage = DIGEST_COLD; /* fall through */
     default:
         return wait_for_cold(e, q);
     }

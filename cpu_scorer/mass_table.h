@@ -7,7 +7,7 @@
  * h2o ranks by the sum over all queries so far, this one included: those of the prompt come summed
  * (mass_table_add; of a restored session, all that were before); oracle ranks by this query's mass
  * alone. A step counts once a layer: a query that is sent again adds nothing. Memory: counted in
- * M_0 (kv/plan.c). Who calls it: scorer_keys.c. Concurrency: mass_table_keys by the pool's
+ * M_0 (kv/plan.c). Who calls it: evaluate_mass.c. Concurrency: mass_table_keys by the pool's
  * threads between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at create;
  * HILL_E_PROTOCOL when tokens are missing.
  */

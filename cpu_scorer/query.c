@@ -46,6 +46,20 @@ static void enter(const struct queries *qs, struct query *q, enum query_phase ph
     q->deadline_ns = clock_now_ns() + qs->core->config.agent_deadline_ns;
 }
 
+/* Tokens that the layer's window gives the query: they are attended to without being scored. 0: the
+ * layer has no window. */
+static uint32_t window_of(const struct core *c, const struct query *q)
+{
+    return kv_window_tokens(&c->config.windows, q->header.layer, q->n_tokens);
+}
+
+static int64_t select_window(const struct query *q, uint32_t window)
+{
+    for (uint32_t i = 0; i < window; i++)
+        q->answer.positions[i] = q->n_tokens - window + i;
+    return window;
+}
+
 static int check_query(struct core *c, struct query *q)
 {
     struct sequence *s = q->sequence;
@@ -53,7 +67,8 @@ static int check_query(struct core *c, struct query *q)
         return HILL_E_PROTOCOL; /* of a request that is over; its slot may be another's by now */
     if (s->status)
         return s->status;
-    if (q->n_tokens > s->max_tokens || kv_budget_tokens(&s->settings, q->n_tokens) > s->k_max) {
+    if (q->n_tokens > s->max_tokens ||
+        kv_most_tokens(&s->settings, &c->config.windows, q->n_tokens) > s->k_max) {
         core_fail(c, s, HILL_E_PROTOCOL, "a query covers %u tokens of at most %u", q->n_tokens,
                   s->max_tokens);
         return HILL_E_PROTOCOL;
@@ -89,6 +104,10 @@ static int step_await(struct queries *qs, struct query *q)
     }
     if (q->what == QUERY_READS) {
         enter(qs, q, QUERY_GATHER);
+        return 1;
+    }
+    if (window_of(qs->core, q)) {
+        enter(qs, q, QUERY_SELECT);
         return 1;
     }
     int rc = kv_selector_begin(q->selector, &s->settings, q->n_tokens);
@@ -128,7 +147,10 @@ static int step_select(struct queries *qs, struct query *q)
     struct scorer_stats *stats = &q->sequence->stats;
     int64_t start = clock_now_ns();
     STAGE_BEGIN_AT(select, &q->header);
-    int64_t k = kv_selector_finish(q->selector, q->answer.positions); /* <= k_max <= gpu_slots */
+    uint32_t window = window_of(qs->core, q);
+    int64_t k =
+        window ? select_window(q, window) : kv_selector_finish(q->selector, q->answer.positions);
+    /* k <= k_max <= gpu_slots */
     STAGE_END(select, k < 0 ? 0 : (uint64_t)k * sizeof(uint32_t));
     stats->merge_ns += clock_now_ns() - start;
     if (k < 0) {
@@ -390,7 +412,7 @@ static void trace_answer(struct core *c, struct query *q)
         a->slots[i] = item->position | (hkm_tag(item->location) == HKM_COLD ? TRACE_COLD : 0) |
                       (item->flags & (ANSWER_UPLOAD | ANSWER_IN_PLACE) ? 0 : TRACE_GPU);
     }
-    bool scored = c->io.trace_scores && s->settings.policy != KV_POLICY_FULL;
+    bool scored = c->io.trace_scores && s->settings.policy != KV_POLICY_FULL && !window_of(c, q);
     struct trace_query query = {.request = s->request_id,
                                 .sequence = s->index,
                                 .step = q->header.step,

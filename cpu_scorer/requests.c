@@ -219,7 +219,8 @@ static int check_caps(const struct requests *rs, const struct sequence *s, struc
 {
     const struct scorer_config *c = &rs->core->config;
     const struct tiers *t = &rs->core->tiers;
-    uint32_t k = kv_budget_tokens(&s->settings, s->max_tokens), staged = staging_of(rs, k);
+    uint32_t k = kv_most_tokens(&s->settings, &c->windows, s->max_tokens),
+             staged = staging_of(rs, k);
     if (rs->agent->status)
         return hill_fail(why, rs->agent->status, "the CSD agent does not answer");
     if (!kv_policy_served(c->policy, s->settings.policy))
@@ -292,7 +293,7 @@ static int admit(struct requests *rs, struct sequence *s, struct hill_why *why)
         free_sequence(rs, s);
         return hill_fail(why, rc, "the tiers have no room");
     }
-    s->k_max = kv_budget_tokens(&s->settings, s->max_tokens);
+    s->k_max = kv_most_tokens(&s->settings, &rs->core->config.windows, s->max_tokens);
     s->staging_max = staging_of(rs, s->k_max);
     rs->core->tiers.staging_unreserved -= s->staging_max;
     return 0;

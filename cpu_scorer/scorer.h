@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "kv/geometry.h"
+#include "kv/select.h"
 #include "kv/mass.h"
 #include "kv/score.h"
 #include "placement/trace.h"
@@ -32,11 +33,12 @@ enum scorer_placement {
 struct scorer_config {
     struct kv_geometry geometry;
     uint32_t epoch, ctx_tokens, n_sequences;
-    uint32_t threads;      /* scoring threads */
-    uint32_t block_tokens; /* n of a Score Block */
-    uint32_t gpu_slots;    /* per (sequence, layer) */
-    uint32_t hot_blocks;   /* at most */
-    uint32_t demote_slots; /* at most in one DEMOTE; lowered to what the ring takes */
+    struct kv_layer_windows windows; /* layers in which nothing is selected */
+    uint32_t threads;                /* scoring threads */
+    uint32_t block_tokens;           /* n of a Score Block */
+    uint32_t gpu_slots;              /* per (sequence, layer) */
+    uint32_t hot_blocks;             /* at most */
+    uint32_t demote_slots;           /* at most in one DEMOTE; lowered to what the ring takes */
     double beta;
     bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
     enum scorer_placement placement;
@@ -87,7 +89,7 @@ struct scorer_stats {
     uint64_t promoted, demoted, bounced;
     uint64_t reused; /* of the demoted: written over copies of what has moved up */
     uint64_t queries, dropped_records;
-    /* of guesses; the counts of each layer, NULL: none, are the scorer's (see scorer_ahead.c)
+    /* of guesses; the counts of each layer, NULL: none, are the scorer's (see holding.h)
      */
     uint64_t guess_queries, late_fetches;
     const uint64_t *guess_chosen, *guess_found;

@@ -13,6 +13,7 @@
 HILL_EMBED(gpu_worker_activation_cl, "gpu_worker/activation.cl");
 HILL_EMBED(gpu_worker_product_cl, "gpu_worker/product.cl");
 HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
+HILL_EMBED(gpu_worker_decode_product_cl, "gpu_worker/decode_product.cl");
 HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 
@@ -209,13 +210,13 @@ static int check_shape(const struct model_hparams *hp, struct hill_why *why)
 /* The ways in which product.cl can multiply integers, best first; all give the same. */
 static int best_dot(const struct engine *e)
 {
-    const char *wish = getenv("HILL_TEST_DOT"); /* for tests: 2, 1 or 0 */
-    if (wish && *wish >= '0' && *wish <= '2' && !wish[1])
+    const char *wish = getenv("HILL_TEST_DOT"); /* for tests: 3, 2, 1 or 0 */
+    if (wish && *wish >= '0' && *wish <= '3' && !wish[1])
         return *wish - '0';
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (e->device.shares_memory)
-        return __builtin_cpu_supports("avx512vnni") ? 2 : 1;
+        return __builtin_cpu_supports("avx512vnni") ? 3 : 2;
 #endif
     return 0;
 }
@@ -224,9 +225,11 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                                 struct hill_why *why)
 {
     const struct model_hparams *hp = &e->hp;
-    const char *const body[PROGRAM_COUNT] = {gpu_worker_matmul_cl, gpu_worker_attention_cl,
-                                             gpu_worker_decode_cl};
-    const char *const head = program == PROGRAM_ATTENTION ? "" : gpu_worker_product_cl;
+    static const char *const parts[PROGRAM_COUNT][3] = {
+        {gpu_worker_product_cl, gpu_worker_matmul_cl, ""},
+        {gpu_worker_attention_cl, "", ""},
+        {gpu_worker_product_cl, gpu_worker_decode_product_cl, gpu_worker_decode_cl}};
+    const char *const *part = parts[program];
     char options[1024], *source = NULL;
     int used = snprintf(options, sizeof options,
                         "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DLAYER_NORM=%d -DNORM_HEADS=%d "
@@ -245,7 +248,7 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                  hp->n_kv_heads, hp->rope_dims, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
                  1.4426950408889634 / sqrt(hp->attention_dims), ENGINE_SEQUENCES_MAX,
                  e->hidden_stride, e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
-    if (asprintf(&source, "%s%s%s", gpu_worker_activation_cl, head, body[program]) < 0) {
+    if (asprintf(&source, "%s%s%s%s", gpu_worker_activation_cl, part[0], part[1], part[2]) < 0) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
         return NULL;
     }

@@ -11,12 +11,13 @@
  * prefill_read(u) } for all units in order, prefill_logits step:   step_begin, { { step_query,
  * step_guess, step_upload*, step_attend } for each row, step_run } for each layer in order,
  * step_logits for each row One prompt and one step at a time; steps may be run between the calls of
- * a prompt. Either is abandoned by beginning the next one. Exactness: F32, BF16 and Q8_0 weights
- * are computed in F32 (exact conversions), F16 weights stay F16 and are widened when loaded into
- * registers; sums are F32. The order of every sum depends on shapes and list length only, never on
- * slot numbers, chunk rows, the other rows of a step or timing: the same input gives the same bits
- * on one device. Failure: HILL_E_NODEV (the device refused something; the engine is of no further
- * use), HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call
+ * a prompt. Either is abandoned by beginning the next one. Exactness: F32, F16 and BF16 weights
+ * are computed in F32 (exact conversions, in registers); quantised ones from their codes, times
+ * activations rounded to int8 in blocks of 32 with an F32 scale (product.cl); sums are F32. The
+ * order of every sum depends on shapes and list length only, never on slot numbers, chunk rows, the
+ * other rows of a step or timing: the same input gives the same bits on one device.
+ * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use), HILL_E_NOMEM,
+ * HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call
  * out of order or out of range). why names it. Who calls it: request.c, step.c and tests.
  * Concurrency: one thread.
  */

@@ -72,12 +72,13 @@ static void tile_product(__global const float *a, __global const uint *quantised
         float_pair(run0.type, a, w0, w1, k, acc0, acc1);
         return;
     }
+    float16 twice[ROWS];
     if (IS_FLOAT(run0.type))
-        float_pair(run0.type, a, w0, w0, k, acc0, acc0);
+        float_pair(run0.type, a, w0, w0, k, acc0, twice);
     else
         quant_tile(run0.type, quantised, w0, k, acc0);
     if (IS_FLOAT(run1.type))
-        float_pair(run1.type, a, w1, w1, k, acc1, acc1);
+        float_pair(run1.type, a, w1, w1, k, acc1, twice);
     else
         quant_tile(run1.type, quantised, w1, k, acc1);
 }

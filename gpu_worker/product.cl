@@ -8,7 +8,7 @@
  *     sum += (scale * (float)(codes - zero) . q) * d        an exact integer dot product of 16 or 32 values, then F32:
  *     sum += min * (d * (float)(q added up))                 one product for each scale, one fma for each line
  * so a result depends on its row and its panel alone, and is the same bits whichever way the integers are multiplied:
- * HILL_DOT 2 (AVX512-VNNI), 1 (AVX512BW or AVX2), 0 (plain OpenCL C).
+ * HILL_DOT 3 (AVX512-VNNI), 2 (AVX512BW), 1 (AVX2), 0 (plain OpenCL C); where a way is not there, the next lower one is taken.
  */
 #ifndef __has_builtin
 #define __has_builtin(name) 0
@@ -60,35 +60,35 @@ static __global const uchar *panel_of(__global const uint *matrix, struct run ru
 
 /* ---- dot products of four codes and four activations in each of 16 lanes ---- */
 
-#if HILL_DOT == 2 && defined(__AVX512F__)
+#if HILL_DOT == 3 && defined(__AVX512F__)
 INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
 {
     /* the compiler may take the processor for an older one, which is why this is no builtin */
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*x));
     return sum;
 }
-#elif HILL_DOT == 1 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pmaddubsw512)
+#elif HILL_DOT >= 2 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pmaddubsw512)
 typedef char bytes64 __attribute__((__vector_size__(64)));
 typedef short words32 __attribute__((__vector_size__(64)));
-INLINE int16 add_pairs(uint16 codes, uint16 x, short weight)
+INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
 {
-    words32 weights = (words32){0} + weight;
+    words32 weights = __builtin_astype((uint16)(weight * 0x10001u), words32);
     words32 pairs =
         (words32)__builtin_ia32_pmaddubsw512(__builtin_astype(codes, bytes64), __builtin_astype(x, bytes64));
     return __builtin_astype(__builtin_ia32_pmaddwd512(pairs, weights), int16);
 }
 #define PAIRS
-#elif HILL_DOT == 1 && defined(__AVX2__) && __has_builtin(__builtin_ia32_pmaddubsw256)
+#elif HILL_DOT >= 1 && defined(__AVX2__) && __has_builtin(__builtin_ia32_pmaddubsw256)
 typedef char bytes32 __attribute__((__vector_size__(32)));
 typedef short words16 __attribute__((__vector_size__(32)));
-INLINE int8 add_half(uint8 codes, uint8 x, short weight)
+INLINE int8 add_half(uint8 codes, uint8 x, uint weight)
 {
-    words16 weights = (words16){0} + weight;
+    words16 weights = __builtin_astype((uint8)(weight * 0x10001u), words16);
     words16 pairs =
         (words16)__builtin_ia32_pmaddubsw256(__builtin_astype(codes, bytes32), __builtin_astype(x, bytes32));
     return __builtin_astype(__builtin_ia32_pmaddwd256(pairs, weights), int8);
 }
-INLINE int16 add_pairs(uint16 codes, uint16 x, short weight)
+INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
 {
     return (int16)(add_half(codes.lo, x.lo, weight), add_half(codes.hi, x.hi, weight));
 }
@@ -120,7 +120,7 @@ INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bit
 /* Levels + 128 of the IQ4 types. */
 __constant uchar iq4_levels[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
-#if defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pshufb512)
+#if HILL_DOT >= 2 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pshufb512)
 typedef char look64 __attribute__((__vector_size__(64)));
 INLINE uint16 look_up(uint16 codes)
 {
@@ -188,9 +188,10 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
     const bool halves = kind == TWO_BYTES || kind == TWO_NIBBLES;
     __global const uchar *codes = panel, *scales = panel + (size_t)(k / 32) * 64 * bits;
     __global const uint *words = x.words, *at = x.fields;
+    float16 sums[12]; /* the most rows of a call */
 #pragma unroll
     for (int r = 0; r < rows; r++)
-        y[r] = (float16)(0.0f);
+        sums[r] = (float16)(0.0f);
     for (uint block = 0; block < k / 32; block += inner) {
         float16 d = vload_half16(0, (__global const half *)scales), dmin = d;
         if (sign)
@@ -233,18 +234,21 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
                 if (halves)
                     t = fma(convert_float16(last), s1, t);
                 float scale = as_float(FIELD(SCALE, r));
-                y[r] = fma(t, (float16)(scale), y[r]);
+                sums[r] = fma(t, (float16)(scale), sums[r]);
                 if (sign && halves) {
-                    y[r] = fma(m0, (float16)(-(float)(int)FIELD(MINUS_FIRST, r) * scale), y[r]);
-                    y[r] = fma(m1, (float16)(-(float)(int)FIELD(MINUS_LAST, r) * scale), y[r]);
+                    sums[r] = fma(m0, (float16)(-(float)(int)FIELD(MINUS_FIRST, r) * scale), sums[r]);
+                    sums[r] = fma(m1, (float16)(-(float)(int)FIELD(MINUS_LAST, r) * scale), sums[r]);
                 } else if (sign) {
-                    y[r] = fma(m0, (float16)(as_float(FIELD(SCALED_SUM, r))), y[r]);
+                    sums[r] = fma(m0, (float16)(as_float(FIELD(SCALED_SUM, r))), sums[r]);
                 }
             }
             words += 8 * x.word_stride;
             at += x.block_stride;
         }
     }
+#pragma unroll
+    for (int r = 0; r < rows; r++)
+        y[r] = sums[r];
 }
 
 #if HAS(Q4_0)

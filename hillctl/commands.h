@@ -7,6 +7,7 @@
 
 /* argv[0] is the command's own name. */
 int command_generate(int argc, char **argv);
+int command_chat(int argc, char **argv);
 int command_save(int argc, char **argv);
 int command_restore(int argc, char **argv);
 int command_status(int argc, char **argv);

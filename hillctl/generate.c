@@ -2,8 +2,7 @@
  * hillctl/generate.c - `hillctl generate` and `hillctl restore`: one request, streamed.
  *
  * Text goes to stdout as it comes (with --json: one object at the end), progress and errors to
- * stderr. SIGINT cancels the request; the pipeline stays. A coordinator that stops answering, or
- * came back without the request, ends it with HILL_E_PEER_GONE.
+ * stderr (exchange.h). With --chat the prompt is one turn of a conversation.
  */
 #include "hillctl/commands.h"
 
@@ -15,15 +14,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "proto/options_hill.h"
 #include "proto/client.h"
-#include "hillctl/report.h"
+#include "hillctl/conversation.h"
+#include "hillctl/exchange.h"
 #include "hillctl/session_path.h"
 #include "session/session.h"
 
 #define PROMPT_BYTES_MAX (60u << 20) /* fits PROTO_MESSAGE_MAX */
-#define PING_MS          2000
 
 struct generation {
     struct client client;
@@ -33,10 +31,9 @@ struct generation {
     uint32_t *ids; /* with --token-ids: what the prompt says */
     size_t n_ids;
     char restore[HILL_PATH_BYTES], save[HILL_PATH_BYTES]; /* sessions, or empty */
-    struct report report;
-    Hill__Message *summary;
-    bool accepted, cancelling, terminal, progress_shown;
-    int64_t started_ns, last_heard_ns, last_ping_ns;
+    bool chat;
+    const char *system; /* of a chat; NULL: the template's own, if any */
+    struct exchange exchange;
 };
 
 static int read_prompt_file(struct generation *g, const char *path, struct hill_why *why)
@@ -116,200 +113,62 @@ static int send_restore(struct generation *g, struct hill_why *why)
     restore.save_path = g->save;
     restore.predict = g->options.predict;
     restore.ignore_eos = g->options.ignore_eos;
-    restore.want_progress = g->terminal;
+    restore.want_progress = g->exchange.terminal;
     message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
     message.restore_session = &restore;
     return client_send(&g->client, &message, why);
 }
 
+/* The prompt as it is, or as the only user's text of a conversation. */
 static int send_request(struct generation *g, struct hill_why *why)
 {
-    Hill__Sampling sampling = HILL__SAMPLING__INIT;
-    Hill__Generate generate = HILL__GENERATE__INIT;
-    Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *pieces = &piece;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    sampling.temperature = (float)g->options.temperature;
-    sampling.top_k = g->options.top_k;
-    sampling.top_p = (float)g->options.top_p;
-    sampling.min_p = (float)g->options.min_p;
-    sampling.repeat_penalty = (float)g->options.repeat_penalty;
-    sampling.seed = g->options.seed;
-    generate.score_from = g->options.score_from;
-    if (g->options.token_ids) {
-        generate.token_ids = g->ids;
-        generate.n_token_ids = g->n_ids;
-    } else if (g->options.special) {
-        piece.text = (ProtobufCBinaryData){g->prompt_bytes, (uint8_t *)g->prompt};
-        piece.kind = HILL__PROMPT_KIND__PROMPT_SPECIAL;
-        generate.pieces = &pieces;
-        generate.n_pieces = 1;
-    } else {
-        generate.prompt = (ProtobufCBinaryData){g->prompt_bytes, (uint8_t *)g->prompt};
+    const struct prompt_piece whole = {g->prompt, g->prompt_bytes,
+                                       g->options.special ? PROMPT_SPECIAL : PROMPT_TEXT};
+    struct exchange_request request = {.options = &g->options, .save = g->save};
+    struct chat_prompt chat = {0};
+    int code = 0;
+    request.pieces = &whole;
+    request.n_pieces = 1;
+    request.ids = g->ids;
+    request.n_ids = g->n_ids;
+    if (g->chat) {
+        struct conversation conversation;
+        code = conversation_open(&conversation, &g->client, g->system, why);
+        if (code == 0)
+            code = conversation_add(&conversation, CHAT_USER, g->prompt, g->prompt_bytes, why);
+        if (code == 0)
+            code = conversation_render(&conversation, &chat, why);
+        conversation_close(&conversation);
+        request.pieces = chat.pieces;
+        request.n_pieces = chat.n_pieces;
+        request.answer_end = chat.answer_end;
     }
-    generate.predict = g->options.predict;
-    generate.ignore_eos = g->options.ignore_eos;
-    generate.sampling = &sampling;
-    generate.want_progress = g->terminal;
-    generate.save_path = g->save;
-    message.body_case = HILL__MESSAGE__BODY_GENERATE;
-    message.generate = &generate;
-    return client_send(&g->client, &message, why);
-}
-
-static void send_cancel(struct generation *g)
-{
-    Hill__Cancel cancel = HILL__CANCEL__INIT; /* id 0: the one of this connection */
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_CANCEL;
-    message.cancel = &cancel;
-    client_send(&g->client, &message, NULL);
-    g->cancelling = true;
-}
-
-static void send_ping(struct generation *g)
-{
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    client_send(&g->client, &message, NULL);
-    g->last_ping_ns = clock_now_ns();
-}
-
-static void clear_progress(struct generation *g)
-{
-    if (g->progress_shown)
-        fputs("\r\033[K", stderr);
-    g->progress_shown = false;
-}
-
-static void show_progress(struct generation *g, const Hill__PrefillProgress *p)
-{
-    if (!g->terminal)
-        return;
-    fprintf(stderr, "\r\033[Kprefill %.0f / %.0f tokens, %.0f tokens/s, %.0f s left",
-            p->tokens_done, p->tokens_total, p->tokens_per_second, p->seconds_left);
-    fflush(stderr);
-    g->progress_shown = true;
-}
-
-static int take_text(struct generation *g, const Hill__Text *t, struct hill_why *why)
-{
-    struct report *r = &g->report;
-    char *text = realloc(r->text, r->text_bytes + t->text.len + 1);
-    if (text)
-        r->text = text;
-    uint32_t *tokens = realloc(r->tokens, (r->n_tokens + 1) * sizeof *tokens);
-    if (tokens)
-        r->tokens = tokens;
-    double *logprobs = realloc(r->logprobs, (r->n_tokens + 1) * sizeof *logprobs);
-    if (logprobs)
-        r->logprobs = logprobs;
-    if (!text || !tokens || !logprobs)
-        return hill_fail(why, HILL_E_NOMEM, "out of memory for the answer");
-    if (t->text.len)
-        memcpy(r->text + r->text_bytes, t->text.data, t->text.len);
-    r->text_bytes += t->text.len;
-    r->tokens[r->n_tokens] = t->token;
-    r->logprobs[r->n_tokens] = t->logprob;
-    r->n_tokens += t->token != UINT32_MAX; /* UINT32_MAX: the rest of a character, not a token */
-    clear_progress(g);
-    if (!g->options.json &&
-        (fwrite(t->text.data, 1, t->text.len, stdout) != t->text.len || fflush(stdout) != 0))
-        return hill_fail(why, HILL_E_IO, "writing the answer to stdout failed: %s",
-                         strerror(errno));
-    return 0;
-}
-
-/* 1: the request is over. */
-static int take_message(struct generation *g, Hill__Message *message, struct hill_why *why)
-{
-    g->last_heard_ns = clock_now_ns();
-    switch (message->body_case) {
-    case HILL__MESSAGE__BODY_ACCEPTED:
-        g->accepted = true;
-        return 0;
-    case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
-        show_progress(g, message->prefill_progress);
-        return 0;
-    case HILL__MESSAGE__BODY_TEXT:
-        return take_text(g, message->text, why);
-    case HILL__MESSAGE__BODY_STATUS_REPLY:
-        if (message->status_reply->uptime_seconds * 1e9 <
-            (double)(g->last_heard_ns - g->started_ns) - 1e9)
-            return hill_fail(why, HILL_E_PEER_GONE,
-                             "the coordinator was replaced; the request is lost, ask again");
-        return 0;
-    case HILL__MESSAGE__BODY_REPLY:
-        if (message->reply->code == 0)
-            return 0;
-        return hill_fail(why, message->reply->code, "%s", message->reply->text);
-    case HILL__MESSAGE__BODY_SUMMARY:
-        g->summary = message;
-        g->report.summary = message->summary;
-        if (message->summary->finish == HILL__FINISH_REASON__FINISH_ERROR)
-            return hill_fail(why,
-                             message->summary->code < 0 ? message->summary->code : HILL_E_PROTOCOL,
-                             "%s", message->summary->text);
-        if (message->summary->finish == HILL__FINISH_REASON__FINISH_CANCEL)
-            return hill_fail(why, HILL_E_CANCELLED, "cancelled");
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-static int follow(struct generation *g, struct hill_why *why)
-{
-    g->started_ns = g->last_heard_ns = g->last_ping_ns = clock_now_ns();
-    for (;;) {
-        Hill__Message *message = NULL;
-        int code = client_receive(&g->client, clock_deadline_ms(PING_MS / 4), &message, why);
-        if (code == HILL_E_CANCELLED) {
-            if (g->cancelling)
-                return code; /* asked twice: leave at once */
-            clear_progress(g);
-            send_cancel(g);
-            continue;
-        }
-        if (code == 0) {
-            code = take_message(g, message, why);
-            if (message != g->summary)
-                proto_free(message);
-            if (code != 0)
-                return code == 1 ? 0 : code;
-        } else if (code != HILL_E_TIMEOUT) {
-            return code;
-        }
-        int64_t now = clock_now_ns();
-        if (now - g->last_ping_ns > CLOCK_MS(PING_MS))
-            send_ping(g);
-        if (now - g->last_heard_ns > CLOCK_MS(CLIENT_ANSWER_MS))
-            return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s stopped answering",
-                             g->client.run_dir);
-    }
+    if (code == 0)
+        code = exchange_send(&g->exchange, &request, why);
+    chat_prompt_finish(&chat);
+    return code;
 }
 
 static int print_result(struct generation *g, int code, struct hill_why *why)
 {
-    clear_progress(g);
-    g->report.code = code;
-    g->report.why = why->text;
+    exchange_clear_progress(&g->exchange);
+    g->exchange.report.code = code;
+    g->exchange.report.why = why->text;
     if (g->options.json) {
-        json_t *object = report_json(&g->report);
+        json_t *object = report_json(&g->exchange.report);
         if (!object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
             fputc('\n', stdout) == EOF || fflush(stdout) != 0)
             code =
                 code != 0 ? code : hill_fail(why, HILL_E_IO, "writing the JSON to stdout failed");
         json_decref(object);
-    } else if (g->report.text_bytes) {
+    } else if (g->exchange.report.text_bytes) {
         fputc('\n', stdout);
         fflush(stdout);
     }
     if (code != 0)
         fprintf(stderr, "hillctl: %s\n", why->text);
-    else if (!g->options.json && g->terminal)
-        report_print(stderr, &g->report);
+    else if (!g->options.json && g->exchange.terminal)
+        report_print(stderr, &g->exchange.report);
     return hill_exit_code(code);
 }
 
@@ -320,9 +179,13 @@ static int run(struct generation *g, const struct options *options, struct hill_
     int code = hill_run_dir(run_dir, options, why);
     if (code == 0)
         code = client_open(&g->client, run_dir, why);
+    g->exchange.client = &g->client;
+    g->exchange.quiet = g->options.json;
     if (code == 0)
         code = g->restore[0] ? send_restore(g, why) : send_request(g, why);
-    return code == 0 ? follow(g, why) : code;
+    if (code != 0)
+        return code;
+    return exchange_follow(&g->exchange, why);
 }
 
 static int read_save(struct generation *g, const struct options *options, struct hill_why *why)
@@ -336,11 +199,8 @@ static int finish(struct generation *g, struct options *options, int code, struc
 {
     int exit_code = print_result(g, code, why);
     client_close(&g->client);
-    proto_free(g->summary);
+    exchange_reset(&g->exchange);
     free(g->prompt);
-    free(g->report.text);
-    free(g->report.tokens);
-    free(g->report.logprobs);
     free(g->ids);
     options_free(options);
     return exit_code;
@@ -359,11 +219,30 @@ static const struct option_spec check_specs[] = {
      .help = "check the options and the prompt file, send nothing"},
 };
 
+static const struct option_spec chat_specs[] = {
+    {.name = "chat",
+     .type = OPTION_FLAG,
+     .help = "the prompt is what a person says; the model's chat template is put around it"},
+    HILL_SYSTEM_SPEC,
+};
+
+static int read_chat(struct generation *g, const struct options *options, struct hill_why *why)
+{
+    g->chat = options_flag(options, "chat");
+    g->system = options_text(options, "system");
+    if (g->system && !g->chat)
+        return hill_fail(why, HILL_E_INVALID, "--system needs --chat");
+    return g->chat && g->options.special
+               ? hill_fail(why, HILL_E_INVALID, "--special and --chat exclude each other")
+               : 0;
+}
+
 int command_generate(int argc, char **argv)
 {
     const struct option_table tables[] = {
         {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
         HILL_COMMON_TABLE,
+        {.title = "chat", .specs = chat_specs, .count = 2},
         {.title = "session and check", .specs = check_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
     };
@@ -373,18 +252,20 @@ int command_generate(int argc, char **argv)
         .summary = "Send one request to the running pipeline and stream the answer to stdout.",
         .example = "hillctl generate -f report.txt -n 64 --temp 0 --json",
         .tables = tables,
-        .n_tables = 4,
+        .n_tables = 5,
     };
     struct options *options;
     int started = options_start(&options, &program, argc, argv);
     if (started != 0)
         return started == 1 ? 0 : hill_exit_code(started);
-    struct generation g = {.client.signal_fd = -1, .terminal = isatty(STDERR_FILENO)};
+    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
     struct hill_why why = {""};
     int code = hill_request_read(&g.options, options, &why);
-    g.report.scored = code == 0 && g.options.score_from > 0;
+    g.exchange.report.scored = code == 0 && g.options.score_from > 0;
     if (code == 0)
         code = read_save(&g, options, &why);
+    if (code == 0)
+        code = read_chat(&g, options, &why);
     if (code == 0)
         code = take_prompt(&g, &why);
     if (code == 0 && options_flag(options, "check")) {
@@ -465,7 +346,7 @@ int command_restore(int argc, char **argv)
     int started = options_start(&options, &program, argc, argv);
     if (started != 0)
         return started == 1 ? 0 : hill_exit_code(started);
-    struct generation g = {.client.signal_fd = -1, .terminal = isatty(STDERR_FILENO)};
+    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
     struct hill_why why = {""};
     int code = read_restore(&g, options, &why);
     if (code == 0 && options_flag(options, "check"))

@@ -20,6 +20,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"generate", "send one request and stream the answer", command_generate},
+    {"chat", "talk with the model in the terminal", command_chat},
     {"save", "save a running request's session in a file", command_save},
     {"restore", "go on with a saved session", command_restore},
     {"status", "show workers, caps and requests", command_status},

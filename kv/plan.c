@@ -26,6 +26,16 @@ static uint64_t padded(uint64_t value, uint64_t to)
     return (value + to - 1) / to * to;
 }
 
+/* Floats that a row of int8 activations takes, for quantised weights: of the longest input of a
+ * product, a byte a value and five words for each 32. */
+static uint64_t quantised_row(const struct kv_plan_input *in)
+{
+    uint64_t longest = (uint64_t)in->geometry.n_heads * in->geometry.head_dim;
+    longest = in->n_embd > longest ? in->n_embd : longest;
+    longest = in->n_ff > longest ? in->n_ff : longest;
+    return padded(longest, 32) / 32 * 13;
+}
+
 /* Of a position. */
 static uint64_t angles(const struct kv_plan_input *in)
 {
@@ -45,10 +55,10 @@ static uint64_t prefill_bytes(const struct kv_plan_input *in, uint32_t n_prompt)
     uint64_t states = 4 * (uint64_t)n_prompt * (padded(in->n_embd, 32) + angles(in));
     /* the current layer's keys, and its values padded to whole vectors */
     uint64_t layer = 2 * keys * g->n_kv_heads * (g->head_dim + padded(g->head_dim, 16));
-    /* of a chunk: normalised input, q with k and v, packed q, attention output, FFN activations;
-     * and entries on their way out, twice */
+    /* of a chunk: normalised input, q with k and v, packed q, attention output, FFN activations,
+     * these as int8; and entries on their way out, twice */
     uint64_t row = padded(in->n_embd, 32) + padded(heads + 2 * (uint64_t)kv_key_dims(g), 32) +
-                   2 * heads + padded(in->n_ff, 32);
+                   2 * heads + padded(in->n_ff, 32) + quantised_row(in);
     return states + layer + rows * (4 * row + 2 * (uint64_t)kv_entry_bytes(g));
 }
 
@@ -75,9 +85,10 @@ static uint64_t decode_bytes(const struct kv_plan_input *in)
     uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
     /* a hidden state, what is normed before it is added to it, keys before their heads are normed */
     uint64_t states = 2 * padded(in->n_embd, 32) + kv_key_dims(g);
-    uint64_t floats =
-        states + angles(in) + 2 * (heads + 16) + padded(in->n_ff, 32) + padded(in->n_vocab, 32) +
-        (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16) + (in->speculates ? heads + 32 : 0);
+    uint64_t floats = states + angles(in) + 2 * (heads + 16) + padded(in->n_ff, 32) +
+                      padded(in->n_vocab, 32) +
+                      (uint64_t)g->n_heads * (padded(g->head_dim, 16) + 16) +
+                      2 * quantised_row(in) + (in->speculates ? heads + 32 : 0);
     uint64_t further = (sequences(in) - 1) * ((uint64_t)kv_entry_bytes(g) + 256);
     return 4 * floats * sequences(in) + further +
            KV_GPU_UPLOAD_TILE * ((uint64_t)kv_entry_bytes(g) + 4) +
@@ -89,7 +100,7 @@ uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, ui
 {
     uint32_t total = smaller((uint64_t)n_prompt + n_predict, UINT32_MAX);
     return prefill_bytes(in, n_prompt) + decode_bytes(in) +
-           slot_bytes(in) * sequences(in) * kv_budget_tokens(&in->selection, total);
+           slot_bytes(in) * sequences(in) * kv_most_tokens(&in->selection, &in->windows, total);
 }
 
 static uint32_t forced_tokens(const struct kv_plan_input *in)
@@ -103,8 +114,9 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
     if (gpu_cap_bytes < fixed)
         return 0;
     uint32_t slots = smaller((gpu_cap_bytes - fixed) / (slot_bytes(in) * sequences(in)),
-                             kv_budget_tokens(&in->selection, in->ctx_tokens));
-    return slots < forced_tokens(in) ? 0 : slots;
+                             kv_most_tokens(&in->selection, &in->windows, in->ctx_tokens));
+    uint32_t window = smaller(in->windows.tokens, in->ctx_tokens);
+    return slots < forced_tokens(in) || slots + 1 < window ? 0 : slots;
 }
 
 static uint64_t blocks_of(uint32_t tokens)
@@ -204,7 +216,7 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t n = sequences(in), lists = n * g->n_layers;
-    uint32_t k = kv_budget_tokens(&in->selection, in->ctx_tokens);
+    uint32_t k = kv_most_tokens(&in->selection, &in->windows, in->ctx_tokens);
 
     out->staging_slots = smaller((n + 1 + (in->speculates ? n : 0)) * k +
                                      n * smaller(in->selection.window, in->ctx_tokens),

@@ -34,6 +34,7 @@ struct kv_plan_input {
     uint32_t batch_tokens; /* -b: prefill chunk */
     uint32_t n_sequences;  /* -np: sequences at once; 0 means 1 */
     struct kv_selection_settings selection;
+    struct kv_layer_windows windows;
     uint64_t
         placement_bytes; /* what placement keeps of one sequence (placement_live_bytes); 0: none */
     bool speculates;     /* queries are guessed: two selections of a sequence are alive at a time */

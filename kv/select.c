@@ -99,6 +99,21 @@ uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n)
     return k < n ? (uint32_t)k : n;
 }
 
+uint32_t kv_window_tokens(const struct kv_layer_windows *w, uint32_t layer, uint32_t n)
+{
+    if (w->tokens < 2 || (layer + 1) % w->global_every == 0)
+        return 0;
+    return w->tokens - 1 < n ? w->tokens - 1 : n;
+}
+
+uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
+                        uint32_t n)
+{
+    uint32_t k = kv_budget_tokens(s, n), window = w->tokens ? w->tokens - 1 : 0;
+    window = window < n ? window : n;
+    return k > window ? k : window;
+}
+
 static uint64_t bitmap_words(uint32_t max_tokens)
 {
     return ((uint64_t)max_tokens + 63) / 64;

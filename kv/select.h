@@ -44,6 +44,18 @@ int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *w
  * exact. */
 uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n);
 
+/* Layers whose attention goes over a window, the newest tokens: nothing is selected there. */
+struct kv_layer_windows {
+    uint32_t tokens;       /* with the query's own; 0: no layer has a window */
+    uint32_t global_every; /* layers i with (i + 1) % n == 0 have none */
+};
+/* Tokens of a query's selection in a windowed layer that covers n; where the layer has no window,
+ * 0 (of no tokens: n is at least 1). */
+uint32_t kv_window_tokens(const struct kv_layer_windows *w, uint32_t layer, uint32_t n);
+/* The most that a query of any layer selects of n tokens. */
+uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
+                        uint32_t n);
+
 struct kv_selector;
 
 int kv_selector_create(struct kv_selector **out, uint32_t max_tokens);

@@ -241,7 +241,7 @@ static int read_window(struct context *c)
         hp->global_every = 0;
         return 0;
     }
-    if (!gguf_get_u64(c->file, c->key, &window) || window == 0 || window > UINT32_MAX)
+    if (!gguf_get_u64(c->file, c->key, &window) || window < 2 || window > UINT32_MAX)
         return fail(c, HILL_E_DAMAGED, "metadata key %s is no window", c->key);
     hp->window = (uint32_t)window;
     return read_count(c, key_of(c, "attention.sliding_window_pattern"), MOST_LAYERS,

@@ -73,6 +73,8 @@ static void plan_to_wire(Hill__Configure *c, const struct kv_plan_input *plan)
     c->n_embd = plan->n_embd;
     c->n_ff = plan->n_ff;
     c->n_vocab = plan->n_vocab;
+    c->layer_window = plan->windows.tokens;
+    c->global_every = plan->windows.global_every;
     c->ctx_tokens = plan->ctx_tokens;
     c->n_sequences = plan->n_sequences;
     c->batch_tokens = plan->batch_tokens;
@@ -129,6 +131,7 @@ int epoch_settings_read(struct epoch_settings *out, const Hill__Configure *c, st
                  .n_embd = c->n_embd,
                  .n_ff = c->n_ff,
                  .n_vocab = c->n_vocab,
+                 .windows = {c->layer_window, c->global_every},
                  .ctx_tokens = c->ctx_tokens,
                  .batch_tokens = c->batch_tokens,
                  .n_sequences = c->n_sequences,

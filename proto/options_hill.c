@@ -230,6 +230,7 @@ const struct option_spec hill_pipeline_specs[] = {
 };
 const unsigned hill_pipeline_count = sizeof hill_pipeline_specs / sizeof hill_pipeline_specs[0];
 
+/* The first HILL_PROMPT_SPECS are the prompt's. */
 const struct option_spec hill_request_specs[] = {
     {.name = "prompt", .letter = "p", .type = OPTION_STRING, .value = "TEXT", .help = "the prompt"},
     {.name = "file",
@@ -412,13 +413,11 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
 
 /* ---- request ----------------------------------------------------------------------------- */
 
-int hill_request_read(struct hill_request_options *out, const struct options *options,
-                      struct hill_why *why)
+int hill_request_read_numbers(struct hill_request_options *out, const struct options *options,
+                              struct hill_why *why)
 {
     int64_t predict = options_integer(options, "predict"), seed = options_integer(options, "seed");
     *out = (struct hill_request_options){
-        .prompt = options_text(options, "prompt"),
-        .file = options_text(options, "file"),
         .predict = predict < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)predict,
         .temperature = options_real(options, "temp"),
         .top_k = (uint32_t)options_integer(options, "top-k"),
@@ -427,9 +426,6 @@ int hill_request_read(struct hill_request_options *out, const struct options *op
         .repeat_penalty = options_real(options, "repeat-penalty"),
         .ignore_eos = options_flag(options, "ignore-eos"),
         .json = options_flag(options, "json"),
-        .special = options_flag(options, "special"),
-        .token_ids = options_flag(options, "token-ids"),
-        .score_from = (uint32_t)options_integer(options, "score-from"),
     };
     /* on the wire 0 asks for a random seed: the seed 0 that a person gives becomes one outside the
      * 32 bits that can be typed */
@@ -437,6 +433,20 @@ int hill_request_read(struct hill_request_options *out, const struct options *op
     if (predict == 0)
         return hill_fail(why, HILL_E_INVALID,
                          "--predict 0: nothing to generate (-1: until the context is full)");
+    return 0;
+}
+
+int hill_request_read(struct hill_request_options *out, const struct options *options,
+                      struct hill_why *why)
+{
+    int code = hill_request_read_numbers(out, options, why);
+    out->prompt = options_text(options, "prompt");
+    out->file = options_text(options, "file");
+    out->special = options_flag(options, "special");
+    out->token_ids = options_flag(options, "token-ids");
+    out->score_from = (uint32_t)options_integer(options, "score-from");
+    if (code)
+        return code;
     if (out->special && out->token_ids)
         return hill_fail(why, HILL_E_INVALID, "--special and --token-ids exclude each other");
     if (!out->prompt && !out->file)

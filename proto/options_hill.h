@@ -23,6 +23,7 @@ extern const struct option_spec hill_pipeline_specs[];
 extern const unsigned hill_pipeline_count;
 extern const struct option_spec hill_request_specs[];
 extern const unsigned hill_request_count;
+#define HILL_PROMPT_SPECS 5u /* the first of hill_request_specs: prompt, file, special ... */
 
 #define HILL_COMMON_TABLE                                                                          \
     {                                                                                              \
@@ -38,6 +39,12 @@ extern const unsigned hill_request_count;
     {                                                                                              \
         .name = "window", .type = OPTION_INTEGER, .min = 1, .max = 65536, .fallback = "32",        \
         .value = "TOKENS", .help = "newest tokens that are always attended to"                     \
+    }
+/* --system of a chat. */
+#define HILL_SYSTEM_SPEC                                                                           \
+    {                                                                                              \
+        .name = "system", .type = OPTION_STRING, .value = "TEXT",                                  \
+        .unset_help = "the template's own, if any", .help = "the system text of the chat"          \
     }
 #define HILL_PATH_BYTES  4096
 #define HILL_RUN_DIR_MAX 91 /* bytes: with "/heartbeat.sock" it must fit sun_path */
@@ -73,6 +80,9 @@ struct hill_request_options {
     uint32_t score_from; /* 0: generate */
 };
 
+/* All of it but the prompt: for a program whose table begins behind the first HILL_PROMPT_SPECS. */
+int hill_request_read_numbers(struct hill_request_options *out, const struct options *options,
+                              struct hill_why *why);
 int hill_request_read(struct hill_request_options *out, const struct options *options,
                       struct hill_why *why);
 

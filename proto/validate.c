@@ -162,6 +162,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "staging_slots", m->staging_slots > 0);
     CHECK("configure", "n_embd", m->n_embd > 0 && m->n_embd <= 1u << 20);
     CHECK("configure", "n_ff", m->n_ff <= 1u << 24);
+    CHECK("configure", "global_every", m->layer_window == 0 || m->global_every > 0);
     CHECK("configure", "n_vocab", m->n_vocab > 0 && m->n_vocab <= 1u << 24);
     return 0;
 }
@@ -286,11 +287,14 @@ static int check_heartbeat(const Hill__Heartbeat *m, struct hill_why *why)
     return code;
 }
 
+#define ANSWER_END_MAX 65536u /* bytes of a template's own text */
+
 static int check_pieces(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "pieces", m->n_pieces <= PIECES_MAX);
     CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
     CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
+    CHECK("generate", "answer_end", m->answer_end.len <= ANSWER_END_MAX);
     for (size_t i = 0; i < m->n_pieces; i++)
         CHECK("generate", "pieces.kind",
               m->pieces[i]->kind >= HILL__PROMPT_KIND__PROMPT_TEXT &&
@@ -447,6 +451,7 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_CANCEL:
     case HILL__MESSAGE__BODY_SHUTDOWN:
     case HILL__MESSAGE__BODY_STATUS_REQUEST:
+    case HILL__MESSAGE__BODY_MODEL_INFO_REQUEST:
     case HILL__MESSAGE__BODY_DETACH:
     case HILL__MESSAGE__BODY_ACCEPTED:
         return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
@@ -471,6 +476,9 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
         return check_done(message->done, why);
     case HILL__MESSAGE__BODY_SEQUENCE_STATS:
         return check_sequence_stats(message->sequence_stats, why);
+    case HILL__MESSAGE__BODY_MODEL_INFO:
+        CHECK("model_info", "ctx_tokens", message->model_info->ctx_tokens > 0);
+        return 0;
     case HILL__MESSAGE__BODY_GENERATE:
         return check_generate(message->generate, why);
     case HILL__MESSAGE__BODY_PREFILL_PROGRESS:

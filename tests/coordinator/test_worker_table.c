@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -36,7 +37,7 @@ static void make_ready(enum worker w)
 {
     start(w);
     worker_table_configured(&table, w);
-    worker_table_ready_at(&table, w, 1, now);
+    worker_table_ready_at(&table, w, now);
     worker_table_heartbeat(&table, w, 0, now);
 }
 
@@ -48,6 +49,36 @@ static double backoff_seconds(enum worker w)
     assert_int_equal(worker_table_due(&table, w, at - 1), WORKER_DO_NOTHING);
     assert_int_equal(worker_table_due(&table, w, at), WORKER_DO_START);
     return (double)(at - now) / 1e9;
+}
+
+/* The table of README.md, read there: every state and every event, what it says and nothing else. */
+static void test_transitions_are_those_of_the_readme(void **state)
+{
+    static const char *const rows[] = {"stopped",    "backoff", "started",
+                                       "configured", "ready",   "stopping"};
+    static const enum worker_state order[] = {WORKER_STOPPED,    WORKER_BACKOFF, WORKER_STARTED,
+                                              WORKER_CONFIGURED, WORKER_READY,   WORKER_STOPPING};
+    (void)state;
+    for (unsigned r = 0; r < 6; r++) {
+        FILE *readme = fopen("coordinator/README.md", "r");
+        char line[256], head[32];
+        if (!readme)
+            skip(); /* run from elsewhere */
+        snprintf(head, sizeof head, "| `%s` |", rows[r]);
+        do
+            assert_non_null(fgets(line, sizeof line, readme));
+        while (strncmp(line, head, strlen(head)) != 0);
+        fclose(readme);
+        char *cell = line + strlen(head), *rest;
+        for (int event = 0; event <= WORKER_DIED_UNWANTED; event++, cell = rest + 1) {
+            assert_non_null(rest = strchr(cell, '|'));
+            *rest = '\0';
+            char *word = cell + strspn(cell, " ");
+            word[strcspn(word, " ")] = '\0';
+            enum worker_state to = worker_state_after(order[r], (enum worker_event)event);
+            assert_string_equal(*word ? word : rows[r], worker_state_name(to));
+        }
+    }
 }
 
 static void test_fresh_table_starts_all_wanted_workers(void **state)
@@ -71,7 +102,7 @@ static void test_ready_is_not_started(void **state)
     assert_false(worker_table_ready(&table));
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         assert_false(worker_table_ready(&table));
-        worker_table_ready_at(&table, w, 1, now);
+        worker_table_ready_at(&table, w, now);
     }
     assert_true(worker_table_ready(&table));
     worker_table_configured(&table, WORKER_SCORER); /* of the next epoch */
@@ -166,7 +197,7 @@ static void test_a_stopping_worker_becomes_neither_configured_nor_ready(void **s
     make_ready(WORKER_GPU);
     worker_table_terminated(&table, WORKER_GPU, now);
     worker_table_configured(&table, WORKER_GPU);
-    worker_table_ready_at(&table, WORKER_GPU, 2, now);
+    worker_table_ready_at(&table, WORKER_GPU, now);
     assert_int_equal(table.rows[WORKER_GPU].state, WORKER_STOPPING);
 }
 
@@ -255,6 +286,7 @@ static void test_lookups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_transitions_are_those_of_the_readme),
         T(test_fresh_table_starts_all_wanted_workers),
         T(test_ready_is_not_started),
         T(test_restarts_double_from_one_second_to_thirty),

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "csd_agent/agent.h"
-#include "proto/layout.h"
+#include "proto/party.h"
 #include "tests/shm/run_id.h"
 
 static const struct layout_input shape = {{2, 4, 2, 16}, 1024, 1};
@@ -19,7 +19,8 @@ struct scene {
     void *context, *control, *heartbeat;
     struct proto_address agent;
     pid_t child;
-    struct shm_segment rings, staging;
+    struct party scorer; /* that the test plays */
+    uint32_t epoch;
 };
 
 /* In the child: what main.c does. */
@@ -95,66 +96,56 @@ static void scene_open(struct scene *s)
     proto_free(hello);
 }
 
+/* The settings of an epoch in which the test is coordinator and scorer. */
+static struct epoch_settings settings_of(uint32_t epoch, uint64_t cold_cap_bytes)
+{
+    return (struct epoch_settings){
+        .run_id = test_run_id(),
+        .epoch = epoch,
+        .plan = {.geometry = shape.geometry,
+                 .n_embd = 64,
+                 .n_ff = 64,
+                 .n_vocab = 64,
+                 .ctx_tokens = shape.ctx_tokens,
+                 .batch_tokens = 64,
+                 .n_sequences = shape.n_sequences,
+                 .selection = {.alpha = 0.2, .sinks = 4, .window = 32}},
+        .model_path = "model",
+        .threads = 1,
+        .hot_cap_bytes = 1 << 20,
+        .gpu_kv_cap_bytes = 1 << 20,
+        .gpu_slots = 64,
+        .staging_slots = 16,
+        .csd_attached = true,
+        .csd_url = pool_url(),
+        .cold_cap_bytes = cold_cap_bytes,
+        .block_tokens = 256,
+    };
+}
+
 static void make_segments(struct scene *s, uint32_t epoch)
 {
-    uint64_t arena = shm_arena_bytes(16, kv_entry_bytes(&shape.geometry));
-    char name[SHM_NAME_BYTES];
-
-    shm_segment_name(name, test_run_id(), epoch, "rings");
-    assert_int_equal(shm_segment_create(&s->rings, name, layout_rings_bytes(&shape),
-                                        layout_fingerprint(&shape), epoch, NULL),
-                     0);
-    shm_segment_name(name, test_run_id(), epoch, "staging");
-    assert_int_equal(
-        shm_segment_create(&s->staging, name, arena, layout_fingerprint(&shape), epoch, NULL), 0);
+    struct epoch_settings settings = settings_of(epoch, 1 << 20);
+    s->epoch = epoch;
+    assert_int_equal(epoch_create(&settings, NULL), 0);
+    assert_int_equal(party_attach(&s->scorer, PARTY_SCORER, &settings, NULL), 0);
 }
 
 static void drop_segments(struct scene *s)
 {
-    shm_segment_unlink(s->rings.name);
-    shm_segment_unlink(s->staging.name);
-    shm_segment_detach(&s->rings);
-    shm_segment_detach(&s->staging);
+    epoch_unlink(test_run_id(), s->epoch);
+    party_leave(&s->scorer);
 }
 
 /* model: of the drive; NULL: none. */
 static void configure_modelled(struct scene *s, uint32_t epoch, uint64_t cold_cap_bytes,
                                Hill__CsdModel *model)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__Configure c = HILL__CONFIGURE__INIT;
-    Hill__Selection selection = HILL__SELECTION__INIT;
-
-    selection.alpha = 0.2;
-    selection.sinks = 4;
-    selection.window = 32;
-    c.run_id = test_run_id();
-    c.epoch = epoch;
-    c.model_path = (char *)"model";
-    c.n_layers = shape.geometry.n_layers;
-    c.n_heads = shape.geometry.n_heads;
-    c.n_kv_heads = shape.geometry.n_kv_heads;
-    c.head_dim = shape.geometry.head_dim;
-    c.ctx_tokens = shape.ctx_tokens;
-    c.n_sequences = shape.n_sequences;
-    c.batch_tokens = 64;
-    c.threads = 1;
-    c.block_tokens = 256;
-    c.selection = &selection;
-    c.hot_cap_bytes = c.gpu_kv_cap_bytes = 1 << 20;
-    c.gpu_slots = 64;
-    c.cold_cap_bytes = cold_cap_bytes;
-    c.csd_attached = 1;
-    c.csd_url = (char *)pool_url();
-    c.hot_bytes = 1 << 20;
-    c.staging_slots = 16;
-    c.n_embd = 64;
-    c.n_ff = 64;
-    c.n_vocab = 64;
-    c.csd_model = model;
-    message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
-    message.configure = &c;
-    send_message(s, &message);
+    struct epoch_settings settings = settings_of(epoch, cold_cap_bytes);
+    struct epoch_wire wire;
+    settings.csd_model = proto_csd_model(model);
+    epoch_settings_to_wire(&wire, &settings);
+    send_message(s, &wire.message);
 }
 
 static void configure(struct scene *s, uint32_t epoch, uint64_t cold_cap_bytes)
@@ -174,28 +165,20 @@ static void expect_ready(struct scene *s, uint32_t epoch)
 /* The scorer's part: lay out late, then one command and its answer. */
 static void serve_one_command(struct scene *s, uint32_t epoch)
 {
-    void *rings = shm_segment_payload(&s->rings);
-    uint64_t bytes = shm_segment_payload_bytes(&s->rings);
     struct record_trim trim = {.header = {.epoch = epoch}, .tag = 42};
-    struct shm_ring_end command, completion;
+    struct shm_ring_end *completion = &s->scorer.ends[RING_COMPLETION];
     const void *payload;
     uint32_t type, size;
 
     usleep(100000); /* the agent waits for the layout */
-    assert_int_equal(layout_init(rings, bytes, &shape), 0);
-    assert_int_equal(
-        shm_arena_init(shm_segment_payload(&s->staging), 16, kv_entry_bytes(&shape.geometry)), 0);
+    assert_int_equal(party_open(&s->scorer, NULL, NULL), 0);
     expect_ready(s, epoch);
-    assert_int_equal(layout_open(&command, rings, bytes, &shape, RING_COMMAND, PARTY_SCORER), 0);
-    assert_int_equal(layout_open(&completion, rings, bytes, &shape, RING_COMPLETION, PARTY_SCORER),
+    assert_int_equal(shm_ring_push(&s->scorer.ends[RING_COMMAND], RECORD_TRIM, &trim, sizeof trim),
                      0);
-    assert_int_equal(shm_ring_push(&command, RECORD_TRIM, &trim, sizeof trim), 0);
-    assert_int_equal(shm_ring_wait(&completion, 0, clock_deadline_ms(10000)), 0);
-    assert_int_equal(shm_ring_peek(&completion, &type, &payload, &size), 0);
+    assert_int_equal(shm_ring_wait(completion, 0, clock_deadline_ms(10000)), 0);
+    assert_int_equal(shm_ring_peek(completion, &type, &payload, &size), 0);
     assert_int_equal(((const struct record_completion *)payload)->tag, 42);
-    shm_ring_release(&completion);
-    shm_ring_close(&command);
-    shm_ring_close(&completion);
+    shm_ring_release(completion);
 }
 
 static void scene_close(struct scene *s, int exit_code)
@@ -238,31 +221,10 @@ static void test_serves_epoch_after_epoch_and_stops_in_order(void **state)
 
 /* ---- under a device model ---- */
 
-/* The scorer's rings of a scene that is configured. */
-struct rings {
-    struct shm_ring_end command, background, completion;
-};
-
-static void open_scorer(struct scene *s, struct rings *r, uint32_t epoch)
-{
-    void *memory = shm_segment_payload(&s->rings);
-    uint64_t bytes = shm_segment_payload_bytes(&s->rings);
-
-    assert_int_equal(layout_init(memory, bytes, &shape), 0);
-    assert_int_equal(
-        shm_arena_init(shm_segment_payload(&s->staging), 16, kv_entry_bytes(&shape.geometry)), 0);
-    expect_ready(s, epoch);
-    assert_int_equal(layout_open(&r->command, memory, bytes, &shape, RING_COMMAND, PARTY_SCORER),
-                     0);
-    assert_int_equal(
-        layout_open(&r->background, memory, bytes, &shape, RING_BACKGROUND, PARTY_SCORER), 0);
-    assert_int_equal(
-        layout_open(&r->completion, memory, bytes, &shape, RING_COMPLETION, PARTY_SCORER), 0);
-}
-
 /* Write eight slots; the completion. */
-static struct record_completion demote(struct rings *r, uint32_t epoch, uint32_t first)
+static struct record_completion demote(struct party *scorer, uint32_t epoch, uint32_t first)
 {
+    struct shm_ring_end *completion = &scorer->ends[RING_COMPLETION];
     struct record_completion out;
     struct demote_parts parts;
     const void *payload;
@@ -273,13 +235,15 @@ static struct record_completion demote(struct rings *r, uint32_t epoch, uint32_t
     assert_non_null(bytes);
     *(struct record_demote *)(void *)bytes = (struct record_demote){
         .header = {.epoch = epoch}, .tag = 7 + first, .first_slot = first, .n_slots = 8};
-    assert_int_equal(shm_ring_push(&r->background, RECORD_DEMOTE, bytes, (uint32_t)parts.total), 0);
+    assert_int_equal(
+        shm_ring_push(&scorer->ends[RING_BACKGROUND], RECORD_DEMOTE, bytes, (uint32_t)parts.total),
+        0);
     free(bytes);
-    assert_int_equal(shm_ring_wait(&r->completion, 0, clock_deadline_ms(20000)), 0);
-    assert_int_equal(shm_ring_peek(&r->completion, &type, &payload, &size), 0);
+    assert_int_equal(shm_ring_wait(completion, 0, clock_deadline_ms(20000)), 0);
+    assert_int_equal(shm_ring_peek(completion, &type, &payload, &size), 0);
     assert_int_equal(size, sizeof out);
     memcpy(&out, payload, sizeof out);
-    shm_ring_release(&r->completion);
+    shm_ring_release(completion);
     assert_int_equal(out.tag, 7 + first);
     assert_int_equal(out.status, 0);
     return out;
@@ -297,7 +261,6 @@ static void test_a_modelled_drive_takes_its_time_and_is_counted(void **state)
     Hill__Message message = HILL__MESSAGE__INIT, *counters;
     Hill__CsdModel model;
     struct record_completion c;
-    struct rings r = {0};
     struct scene s;
     uint64_t commands = 0;
 
@@ -306,8 +269,9 @@ static void test_a_modelled_drive_takes_its_time_and_is_counted(void **state)
     make_segments(&s, 1);
     proto_set_csd_model(&model, &slow);
     configure_modelled(&s, 1, 8u << 20, &model);
-    open_scorer(&s, &r, 1);
-    c = demote(&r, 1, 0);
+    assert_int_equal(party_open(&s.scorer, NULL, NULL), 0);
+    expect_ready(&s, 1);
+    c = demote(&s.scorer, 1, 0);
     assert_int_equal(c.flash_read_bytes, 0);
     assert_true(c.busy_ns >= 30000000 + c.flash_write_bytes * 8);
     while (commands == 0) { /* what it says may be of its directory alone */
@@ -325,15 +289,12 @@ static void test_a_modelled_drive_takes_its_time_and_is_counted(void **state)
     model.latency_us = 60000; /* changed while it serves */
     send_message(&s, &message);
     for (uint32_t first = 8; c.busy_ns < 60000000; first += 8)
-        c = demote(&r, 1, first); /* it is told over another way: soon, not at once */
+        c = demote(&s.scorer, 1, first); /* it is told over another way: soon, not at once */
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
     message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
     message.shutdown = &shutdown;
     send_message(&s, &message);
     scene_close(&s, 0);
-    shm_ring_close(&r.command);
-    shm_ring_close(&r.background);
-    shm_ring_close(&r.completion);
     drop_segments(&s);
 }
 

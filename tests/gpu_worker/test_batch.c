@@ -258,6 +258,18 @@ static void on_a_device_with_memory_of_its_own(void **state)
     compare_with_alone(&base_shape, CAPACITY - STEPS - 1, 5, true);
 }
 
+/* Whatever is beside a row, its activations become the same integers. */
+static void with_quantised_weights(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_Q8_0;
+    s.n_embd = 64;
+    s.n_ff = 96;
+    compare_with_alone(&s, 40, 6, false);
+    compare_with_alone(&s, 40, 6, true);
+}
+
 /* Sequences that differ by 32 among them. */
 static void in_any_of_the_most_sequences(void **state)
 {
@@ -383,6 +395,7 @@ int main(void)
         cmocka_unit_test(with_odd_heads_and_one_kv_head),
         cmocka_unit_test(with_lists_of_more_than_a_tile),
         cmocka_unit_test(on_a_device_with_memory_of_its_own),
+        cmocka_unit_test(with_quantised_weights),
         cmocka_unit_test(in_any_of_the_most_sequences),
         cmocka_unit_test(rows_agree_with_the_oracle),
         cmocka_unit_test(a_row_without_a_list_harms_nobody),

@@ -6,8 +6,8 @@
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
 # bytes of the prompt, tokens to make, temperature
-lengths=(300 1200 60 2500 700 3400 150 1800)
-predicts=(96 80 128 48 112 64 120 56)
+lengths=(300 900 60 1500 600 2000 150 1100)
+predicts=(72 64 96 48 80 56 88 52)
 temperatures=(0 0.8 0.8 0 0.7 0 0.9 0.8)
 for i in 0 1 2 3 4 5 6 7; do
     tail -c +$((1 + 500 * i)) "$text" | head -c "${lengths[i]}" >"$work/prompt$i"

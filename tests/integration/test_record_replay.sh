@@ -20,9 +20,9 @@ replay() { # FILE STAGE: what it printed, without the times
 
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
     -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
-head -c 3000 LICENSE >"$work/prompt"
+head -c 1600 LICENSE >"$work/prompt"
 folders=(--run-dir "$run_dir" --state-dir "$state_dir")
-run=("${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -f "$work/prompt" -n 200 --temp 0 --ignore-eos --json)
+run=("${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -f "$work/prompt" -n 100 --temp 0 --ignore-eos --json)
 
 # --- what is recorded changes nothing, and each stage alone does again what it did
 for placement in recency bkp "bkp --speculate on" "bkp --speculate verify" "bkp --policy h2o" "recency --policy leoam" "bkp --policy prefetch"; do
@@ -71,8 +71,8 @@ several() { # DESCRIPTION OPTIONS...
     "$hillinfer" up --detach "${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -np 3 "$@" --record "$work/several.rec" \
         2>"$work/err" || fail "$what: up --record: $(cat "$work/err")"
     for i in 1 2 3 4; do
-        tail -c +$((i * 300)) LICENSE | head -c $((3000 - i * 500)) >"$work/prompt$i"
-        "$bin/hillctl" generate -f "$work/prompt$i" -n $((i == 3 ? 4000 : 120)) --temp 0.8 -s "$i" --ignore-eos --run-dir "$run_dir" \
+        tail -c +$((i * 300)) LICENSE | head -c $((2000 - i * 300)) >"$work/prompt$i"
+        "$bin/hillctl" generate -f "$work/prompt$i" -n $((i == 3 ? 4000 : 80)) --temp 0.8 -s "$i" --ignore-eos --run-dir "$run_dir" \
             --save "$work/session$i" >/dev/null 2>"$work/err$i" &
         pids[i]=$!
     done

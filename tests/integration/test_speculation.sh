@@ -74,7 +74,7 @@ done
 # --- several at once, and workers that die
 options=(-m "$work/random.gguf" -c 2048 --alpha 0.1 --beta 0.25 --exact-layers 1)
 ask() { # I OUTPUT
-    "$bin/hillctl" generate -f "$work/prompt$1" -n 200 --temp 0.8 -s $((100 + $1)) --ignore-eos --json --run-dir "$run_dir" >"$2" 2>"$2.err"
+    "$bin/hillctl" generate -f "$work/prompt$1" -n 120 --temp 0.8 -s $((100 + $1)) --ignore-eos --json --run-dir "$run_dir" >"$2" 2>"$2.err"
 }
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 decoding() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e "[.requests[] | select(.predicted_tokens > 0)] | length >= $1" >/dev/null; }

@@ -284,9 +284,29 @@ static void a_selector_of_impossible_size_is_refused(void **state)
     assert_true(kv_selector_bytes(1000) >= 1000 * 2 + 1000 / 8);
 }
 
+static void windows_bound_a_selection(void **state)
+{
+    (void)state;
+    /* every third layer attends to all; a window of 10 tokens is 9 and the query's own */
+    const struct kv_layer_windows windows = {10, 3}, none = {0, 0};
+    const struct kv_selection_settings small = settings(0.01, 5, 1, 2);
+    const struct kv_selection_settings large = settings(0.01, 50, 1, 2);
+    const uint32_t expected[6] = {9, 9, 0, 9, 9, 0};
+    for (uint32_t layer = 0; layer < 6; layer++) {
+        assert_int_equal(kv_window_tokens(&windows, layer, 100), expected[layer]);
+        assert_int_equal(kv_window_tokens(&windows, layer, 4), expected[layer] ? 4 : 0);
+        assert_int_equal(kv_window_tokens(&none, layer, 100), 0);
+    }
+    assert_int_equal(kv_most_tokens(&small, &windows, 100), 9);
+    assert_int_equal(kv_most_tokens(&small, &windows, 7), 7);
+    assert_int_equal(kv_most_tokens(&large, &windows, 100), 50);
+    assert_int_equal(kv_most_tokens(&small, &none, 100), 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windows_bound_a_selection),
         cmocka_unit_test(budgets_worked_by_hand),
         cmocka_unit_test(decimal_alphas_have_no_rounding_error),
         cmocka_unit_test(settings_out_of_range_are_refused),

@@ -4,7 +4,7 @@
 # is committed).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-[ -n "${HILL_TEMPLATES:-}" ] && [ -d "$HILL_TEMPLATES" ] || {
+[ -d "${HILL_TEMPLATES:-/nonexistent}" ] || {
     echo "HILL_TEMPLATES names no folder of chat templates (tests/oracle/chat_templates.py collect)"
     exit 77
 }

@@ -200,7 +200,7 @@ def strip(text, sides):
 
 
 def by_row(row, system, turns):
-    """What model/chat_render.c makes of a row."""
+    """What model/chat_template.c makes of a row."""
     parts = []
     if system is not None and row["place"] == "none":
         turns = [system + "\n\n" + turns[0]] + turns[1:]

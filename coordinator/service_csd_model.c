@@ -1,38 +1,41 @@
 /*
- * coordinator/serve_csd_model.c - the device model: changed by clients, counted by the agent, shown
+ * coordinator/service_csd_model.c - the device model: changed by clients, counted by the agent, shown
  * to both.
  *
  * What: settings hold the model in force; a change goes to the agent at once, and into every later
  * Configure. The agent tells its counters a few milliseconds after they change; they are summed
  * over its restarts here, and a request's are the difference to those when its attempt began. Who
- * calls it: serve_clients.c, serve_workers.c, requests.c, epoch.c. Concurrency: one thread.
+ * calls it: service.c, service_requests.c, service_status.c. Concurrency: one thread.
  * Failure: a change that cannot be read is refused with the key at fault, and nothing changes.
  */
-#include "coordinator/pipeline_internal.h"
+#include "coordinator/service.h"
 
-void csd_model_take_change(struct pipeline *p, const struct proto_address *from,
-                           const Hill__CsdModelChange *change)
+void csd_model_take_change(void *owner, struct arrival *a)
 {
-    struct settings *s = p->settings;
+    struct service *sv = owner;
+    const struct proto_address *from = &a->from;
+    const Hill__CsdModelChange *change = a->message->csd_model_change;
+    struct settings *s = sv->settings;
     struct hill_why why = {""}, detail = {""};
     char text[CSD_MODEL_TEXT];
     int code = csd_model_parse(&s->epoch.csd_model, change->text, &detail);
     if (code) {
         hill_fail(&why, code, "csd model: %s", detail.text);
-        client_reply(p, from, code, why.text);
+        router_reply(sv->router, from, code, why.text);
         return;
     }
-    p->csd_model.changes++;
+    sv->csd_model.changes++;
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__CsdModel model;
     proto_set_csd_model(&model, &s->epoch.csd_model);
     message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
     message.csd_model = &model;
     for (enum worker w = 0; w < WORKER_COUNT; w++)
-        worker_send(p, w, &message); /* one that is not there gets it with Configure */
+        router_to_worker(sv->router, w,
+                         &message); /* one that is not there gets it with Configure */
     csd_model_print(text, &s->epoch.csd_model);
     log_info("device model %s", text);
-    client_reply(p, from, 0, text);
+    router_reply(sv->router, from, 0, text);
 }
 
 static void add(struct csd_model_use *sum, const struct csd_model_use *other)
@@ -48,37 +51,39 @@ static void add(struct csd_model_use *sum, const struct csd_model_use *other)
         sum->late_max_ns = other->late_max_ns;
 }
 
-void csd_model_new_agent(struct pipeline *p)
+void csd_model_new_agent(struct service *sv)
 {
-    add(&p->csd_model.before, &p->csd_model.last);
-    p->csd_model.last = (struct csd_model_use){0};
+    add(&sv->csd_model.before, &sv->csd_model.last);
+    sv->csd_model.last = (struct csd_model_use){0};
 }
 
-void csd_model_take_counters(struct pipeline *p, const Hill__CsdModelCounters *counters)
+void csd_model_take_counters(void *owner, struct arrival *a)
 {
-    p->csd_model.last = (struct csd_model_use){.commands = counters->commands,
-                                               .flash_ns = counters->flash_ns,
-                                               .score_ns = counters->score_ns,
-                                               .link_ns = counters->link_ns,
-                                               .late = counters->late,
-                                               .late_ns = counters->late_ns,
-                                               .late_max_ns = counters->late_max_ns,
-                                               .lag_ns = counters->lag_ns};
+    struct service *sv = owner;
+    const Hill__CsdModelCounters *counters = a->message->csd_model_counters;
+    sv->csd_model.last = (struct csd_model_use){.commands = counters->commands,
+                                                .flash_ns = counters->flash_ns,
+                                                .score_ns = counters->score_ns,
+                                                .link_ns = counters->link_ns,
+                                                .late = counters->late,
+                                                .late_ns = counters->late_ns,
+                                                .late_max_ns = counters->late_max_ns,
+                                                .lag_ns = counters->lag_ns};
 }
 
-struct csd_model_use csd_model_used(const struct pipeline *p)
+struct csd_model_use csd_model_used(const struct service *sv)
 {
-    struct csd_model_use sum = p->csd_model.before;
-    add(&sum, &p->csd_model.last);
-    sum.changes = p->csd_model.changes;
+    struct csd_model_use sum = sv->csd_model.before;
+    add(&sum, &sv->csd_model.last);
+    sum.changes = sv->csd_model.changes;
     return sum;
 }
 
-void csd_model_show(const struct pipeline *p, const struct csd_model_use *since,
+void csd_model_show(const struct service *sv, const struct csd_model_use *since,
                     Hill__CsdModel *model, Hill__CsdModelCounters *counters)
 {
-    struct csd_model_use now = csd_model_used(p);
-    proto_set_csd_model(model, &p->settings->epoch.csd_model);
+    struct csd_model_use now = csd_model_used(sv);
+    proto_set_csd_model(model, &sv->settings->epoch.csd_model);
     hill__csd_model_counters__init(counters);
     counters->commands = now.commands - since->commands;
     counters->flash_ns = now.flash_ns - since->flash_ns;

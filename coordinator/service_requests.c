@@ -1,10 +1,10 @@
 /*
- * coordinator/requests.c - the running requests: attempts, streamed text, summaries.
+ * coordinator/service_requests.c - the running requests: attempts, streamed text, summaries.
  *
  * Who calls it: the other parts of the pipeline. Concurrency: one thread. Failure: a request that
  * fails gets a Summary with FINISH_ERROR, a code and one line; the pipeline goes on.
  */
-#include "coordinator/pipeline_internal.h"
+#include "coordinator/service.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,11 +19,11 @@
     UINT32_MAX /* Text.token: more text of the token before, or the end of the text                \
                 */
 
-void request_send(struct pipeline *p, struct request *r, const Hill__Message *message)
+void request_send(struct service *sv, struct request *r, const Hill__Message *message)
 {
     if (r->client_gone)
         return;
-    int code = proto_send(p->control_socket, &r->client, message);
+    int code = router_to_client(sv->router, &r->client, message);
     if (code) {
         log_info("request %" PRIu64 ": its client is gone (%s)", r->id, hill_strerror(code));
         r->client_gone = true; /* requests_tick cancels it */
@@ -49,7 +49,7 @@ static void fill_restarts(Hill__Restarts *out, const struct worker_table *worker
     out->coordinator = coordinator_restarts();
 }
 
-static void send_text(struct pipeline *p, struct request *r, const char *text, uint64_t length,
+static void send_text(struct service *sv, struct request *r, const char *text, uint64_t length,
                       uint32_t token, double logprob)
 {
     do {
@@ -65,7 +65,7 @@ static void send_text(struct pipeline *p, struct request *r, const char *text, u
         body.logprob = token == NO_TOKEN ? 0 : logprob;
         message.body_case = HILL__MESSAGE__BODY_TEXT;
         message.text = &body;
-        request_send(p, r, &message);
+        request_send(sv, r, &message);
         text += piece;
         length -= piece;
         token = NO_TOKEN;
@@ -73,7 +73,7 @@ static void send_text(struct pipeline *p, struct request *r, const char *text, u
 }
 
 /* Send the Summary and remove the request. */
-static void finish(struct pipeline *p, struct request *r, Hill__FinishReason reason, int code,
+static void finish(struct service *sv, struct request *r, Hill__FinishReason reason, int code,
                    const char *text)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
@@ -86,9 +86,9 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     char rest[16];
     uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
     if (rest_bytes)
-        send_text(p, r, rest, rest_bytes, NO_TOKEN, 0);
+        send_text(sv, r, rest, rest_bytes, NO_TOKEN, 0);
     selection_to_wire(&selection, &r->selection);
-    fill_restarts(&restarts, &p->workers);
+    fill_restarts(&restarts, &sv->supervisor->workers);
     summary.request_id = r->id;
     summary.finish = reason;
     summary.code = code;
@@ -96,16 +96,16 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     summary.prompt_tokens = r->n_prompt;
     summary.predicted_tokens = r->n_tokens;
     summary.ttft_ms = r->first_token_ns ? (double)(r->first_token_ns - r->accepted_ns) / 1e6 : 0;
-    csd_model_show(p, &r->csd_before, &model, &counters);
+    csd_model_show(sv, &r->csd_before, &model, &counters);
     summary.csd_model = &model;
     summary.csd_model_counters = &counters;
     summary.restarts = &restarts;
     summary.selection = &selection;
-    summary.speculate = p->settings->epoch.speculate;
-    summary.exact_layers = p->settings->epoch.exact_layers;
+    summary.speculate = sv->settings->epoch.speculate;
+    summary.exact_layers = sv->settings->epoch.exact_layers;
     summary.attempts = r->attempts;
-    summary.beta = profile_beta_effective(p);
-    summary.profile = profile_show(p, &profile);
+    summary.beta = profile_beta_effective(sv);
+    summary.profile = profile_show(sv, &profile);
     if (r->done) {
         summary.gpu = r->done->done;
         summary.gpu->request_id = r->id;
@@ -117,26 +117,26 @@ static void finish(struct pipeline *p, struct request *r, Hill__FinishReason rea
     }
     message.body_case = HILL__MESSAGE__BODY_SUMMARY;
     message.summary = &summary;
-    session_save_lost(p, r, code ? text : "it is over");
+    session_save_lost(sv, r, code ? text : "it is over");
     if (code)
         log_warn("request %" PRIu64 " failed: %s", r->id, text);
-    request_send(p, r, &message);
-    request_book_remove(&p->book, r);
+    request_send(sv, r, &message);
+    request_book_remove(&sv->book, r);
 }
 
-static void fail(struct pipeline *p, struct request *r, int code, const char *text)
+static void fail(struct service *sv, struct request *r, int code, const char *text)
 {
-    finish(p, r, HILL__FINISH_REASON__FINISH_ERROR, code, text);
+    finish(sv, r, HILL__FINISH_REASON__FINISH_ERROR, code, text);
 }
 
 /* Done and, if they came, the statistics are there. */
-static void finish_done(struct pipeline *p, struct request *r)
+static void finish_done(struct service *sv, struct request *r)
 {
     const Hill__Done *done = r->done->done;
     bool success = done->finish == HILL__FINISH_REASON__FINISH_STOP ||
                    done->finish == HILL__FINISH_REASON__FINISH_LENGTH;
     if (success && r->n_attempt < r->n_tokens) {
-        fail(p, r, HILL_E_DAMAGED,
+        fail(sv, r, HILL_E_DAMAGED,
              "internal error: the repeated request ended before the tokens that were already sent");
     } else if (done->finish == HILL__FINISH_REASON__FINISH_ERROR) {
         char text[512];
@@ -144,30 +144,39 @@ static void finish_done(struct pipeline *p, struct request *r)
                  r->failure_text[0] ? r->failure_text
                  : done->text[0]    ? done->text
                                     : hill_strerror(done->code));
-        fail(p, r, done->code < 0 ? done->code : HILL_E_PROTOCOL, text);
+        fail(sv, r, done->code < 0 ? done->code : HILL_E_PROTOCOL, text);
     } else {
-        finish(p, r, done->finish, 0, "");
+        finish(sv, r, done->finish, 0, "");
     }
 }
 
-void requests_end_all(struct pipeline *p, Hill__FinishReason reason, int code, const char *text)
+void requests_end_all(struct service *sv, Hill__FinishReason reason, int code, const char *text)
 {
-    while (p->book.running)
-        finish(p, p->book.running, reason, code, text);
-    while (p->book.first)
-        finish(p, p->book.first, reason, code, text);
+    while (sv->book.running)
+        finish(sv, sv->book.running, reason, code, text);
+    while (sv->book.first)
+        finish(sv, sv->book.first, reason, code, text);
 }
 
 /* ---- attempts ---------------------------------------------------------------------------- */
 
-static int send_prefill(struct pipeline *p, struct request *r)
+static uint32_t list_stop_tokens(uint32_t *out, const struct settings *s, const struct request *r)
+{
+    uint32_t count = r->ignore_eos ? 0 : s->n_stop_tokens;
+    memcpy(out, s->stop_tokens, count * sizeof *out);
+    if (!r->ignore_eos && r->answer_end != TOKEN_NONE)
+        out[count++] = r->answer_end;
+    return count;
+}
+
+static int send_prefill(struct service *sv, struct request *r)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Prefill prefill = HILL__PREFILL__INIT;
     Hill__SessionFile restore, save;
     struct session_terms terms; /* the same for both */
     Hill__Selection selection;
-    r->csd_before = csd_model_used(p);
+    r->csd_before = csd_model_used(sv);
     selection_to_wire(&selection, &r->selection);
     prefill.request_id = r->wire_id;
     prefill.sequence = r->sequence;
@@ -178,77 +187,78 @@ static int send_prefill(struct pipeline *p, struct request *r)
     prefill.n_forced = r->n_forced;
     prefill.sampling = &r->sampling;
     prefill.selection = &selection;
-    prefill.stop_tokens = p->settings->stop_tokens;
-    prefill.n_stop_tokens = r->ignore_eos ? 0 : p->settings->n_stop_tokens;
+    uint32_t stop_tokens[SETTINGS_STOP_TOKENS_MAX + 1];
+    prefill.stop_tokens = stop_tokens;
+    prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     if (r->restore_path) {
-        session_to_wire(p, r, r->restore_path, &terms, &restore);
+        session_to_wire(sv, r, r->restore_path, &terms, &restore);
         prefill.restore = &restore;
     }
     if (r->save_path) {
-        session_to_wire(p, r, r->save_path, &terms, &save);
+        session_to_wire(sv, r, r->save_path, &terms, &save);
         prefill.save = &save;
     }
     message.body_case = HILL__MESSAGE__BODY_PREFILL;
     message.prefill = &prefill;
-    return worker_send(p, WORKER_GPU, &message);
+    return router_to_worker(sv->router, WORKER_GPU, &message);
 }
 
 /* Send it, for the first time or again; may remove it. */
-static void start(struct pipeline *p, struct request *r, int64_t now_ns)
+static void start(struct service *sv, struct request *r, int64_t now_ns)
 {
-    if (request_begin_attempt(&p->book, r, now_ns)) {
-        fail(p, r, HILL_E_TIMEOUT,
+    if (request_begin_attempt(&sv->book, r, now_ns)) {
+        fail(sv, r, HILL_E_TIMEOUT,
              "gave up after starting the request 5 times: a worker died each time");
         return;
     }
     if (r->attempts > 1)
         log_info("request %" PRIu64 ": starting it again (attempt %u)", r->id, r->attempts);
     log_debug("request %" PRIu64 ": starting on sequence %u", r->id, r->sequence);
-    int code = send_prefill(p, r);
+    int code = send_prefill(sv, r);
     if (code == HILL_E_TOO_LONG)
-        fail(p, r, code, "the prompt is larger than a control message can be");
+        fail(sv, r, code, "the prompt is larger than a control message can be");
     else if (code) /* the GPU worker is gone; until its exit brings the next epoch this may be tried
                       again, by whatever wakes the loop */
         request_not_sent(r);
 }
 
-void requests_start(struct pipeline *p, int64_t now_ns)
+void requests_start(struct service *sv, int64_t now_ns)
 {
-    for (struct request *r = p->book.running, *next; r; r = next) {
+    for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
         if (r->state == REQUEST_INTERRUPTED)
-            start(p, r, now_ns);
+            start(sv, r, now_ns);
     }
-    for (struct request *r; (r = request_book_advance(&p->book));)
-        start(p, r, now_ns);
+    for (struct request *r; (r = request_book_advance(&sv->book));)
+        start(sv, r, now_ns);
 }
 
-void requests_interrupt(struct pipeline *p)
+void requests_interrupt(struct service *sv)
 {
-    for (struct request *r = p->book.running, *next; r; r = next) {
+    for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
         if (r->state == REQUEST_CANCELLING)
-            finish(p, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
+            finish(sv, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
         else if (r->state == REQUEST_FINISHING)
-            finish_done(p, r); /* all tokens are out; only statistics may be missing */
+            finish_done(sv, r); /* all tokens are out; only statistics may be missing */
         else {
-            session_save_interrupted(p, r);
+            session_save_interrupted(sv, r);
             request_interrupt(r);
         }
     }
 }
 
-void request_cancel(struct pipeline *p, struct request *r)
+void request_cancel(struct service *sv, struct request *r)
 {
     if (r->state == REQUEST_WAITING || r->state == REQUEST_INTERRUPTED) {
-        finish(p, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
+        finish(sv, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
     } else if (r->state == REQUEST_RUNNING) {
         Hill__Message message = HILL__MESSAGE__INIT;
         Hill__Cancel cancel = HILL__CANCEL__INIT;
         cancel.request_id = r->wire_id;
         message.body_case = HILL__MESSAGE__BODY_CANCEL;
         message.cancel = &cancel;
-        worker_send(p, WORKER_GPU, &message);
+        router_to_worker(sv->router, WORKER_GPU, &message);
         r->state = REQUEST_CANCELLING;
         r->deadline_ns = clock_now_ns() + REQUEST_CANCEL_NS;
     }
@@ -256,20 +266,20 @@ void request_cancel(struct pipeline *p, struct request *r)
 
 /* ---- what the GPU worker says ------------------------------------------------------------ */
 
-void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *token)
+static void take_token(struct service *sv, struct request *r, const Hill__Token *token)
 {
     if (r->state != REQUEST_RUNNING)
         return;
     request_taken_up(r);
     int fresh = request_take_token(r, token->index, token->token, clock_now_ns());
     if (fresh < 0) {
-        fail(p, r, fresh,
+        fail(sv, r, fresh,
              fresh == HILL_E_DAMAGED
                  ? "internal error: the repeated request made other tokens than were already sent"
              : fresh == HILL_E_UNSUPPORTED
                  ? "this GPU worker does not score given tokens"
                  : "internal error: the GPU worker sent a token out of order");
-        epoch_begin(p, "the GPU worker is out of step");
+        supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
     if (!fresh)
@@ -277,16 +287,17 @@ void request_on_token(struct pipeline *p, struct request *r, const Hill__Token *
     uint64_t room = detokenizer_room(&r->text, token->token);
     char *text = malloc(room ? room : 1);
     if (!text) {
-        fail(p, r, HILL_E_NOMEM, "out of memory for the text of a token");
-        epoch_begin(p, "a request was dropped");
+        fail(sv, r, HILL_E_NOMEM, "out of memory for the text of a token");
+        supervisor_new_epoch(sv->supervisor, "a request was dropped");
         return;
     }
-    send_text(p, r, text, detokenizer_push(&r->text, token->token, text), token->token,
-              token->logprob);
+    uint64_t bytes = /* a vocabulary may spell it like text */
+        token->token == r->answer_end ? 0 : detokenizer_push(&r->text, token->token, text);
+    send_text(sv, r, text, bytes, token->token, token->logprob);
     free(text);
 }
 
-void request_on_progress(struct pipeline *p, struct request *r, const Hill__Progress *progress)
+static void take_progress(struct service *sv, struct request *r, const Hill__Progress *progress)
 {
     int64_t now = clock_now_ns();
     bool last = progress->units_done == progress->units_total;
@@ -308,48 +319,86 @@ void request_on_progress(struct pipeline *p, struct request *r, const Hill__Prog
     body.seconds_left = share > 0 ? seconds * (1 - share) / share : 0;
     message.body_case = HILL__MESSAGE__BODY_PREFILL_PROGRESS;
     message.prefill_progress = &body;
-    request_send(p, r, &message);
+    request_send(sv, r, &message);
 }
 
 /* The scorer has no room for it beside the others: it waits until one of them has ended. False: it
  * cannot be that. */
-static bool wait_for_room(struct pipeline *p, struct request *r)
+static bool wait_for_room(struct service *sv, struct request *r)
 {
-    if (request_book_refused(&p->book, r))
+    if (request_book_refused(&sv->book, r))
         return false;
-    session_save_lost(p, r, "there is no room for it beside the others yet; ask again");
+    session_save_lost(sv, r, "there is no room for it beside the others yet; ask again");
     log_info("request %" PRIu64 ": no room beside the others; it waits", r->id);
     return true;
 }
 
-void request_on_done(struct pipeline *p, struct request *r, Hill__Message *message)
+void request_on_done(void *owner, struct arrival *a)
 {
-    const Hill__Done *done = message->done;
+    struct service *sv = owner;
+    struct request *r = request_book_by_wire(&sv->book, a->message->done->request_id);
+    if (!r)
+        return;
+    const Hill__Done *done = a->message->done;
     bool cancelled = r->state == REQUEST_CANCELLING;
     /* with all its tokens out there is nothing to be started again for, whatever the file's error
      */
     bool failed = done->finish == HILL__FINISH_REASON__FINISH_ERROR && !done->save_failed;
     bool busy = failed && done->code == HILL_E_BUSY;
-    if (busy && r->state == REQUEST_RUNNING && wait_for_room(p, r)) {
-        proto_free(message);
+    if (busy && r->state == REQUEST_RUNNING && wait_for_room(sv, r))
         return;
-    }
-    bool lost = failed && request_worth_retry(done->code);
+    bool lost = failed && worker_failure_passes(done->code);
     if (lost && !cancelled) {
         log_warn("request %" PRIu64 ": the GPU worker lost its peer (%s); starting it again", r->id,
                  done->text);
-        proto_free(message);
-        epoch_begin(p, "the GPU worker lost a peer");
+        supervisor_new_epoch(sv->supervisor, "the GPU worker lost a peer");
         return;
     }
-    if (request_take_done(r, message, clock_now_ns())) {
-        proto_free(message);
+    if (request_take_done(r, a->message, clock_now_ns()))
         return;
-    }
+    a->message = NULL;
     if (cancelled)
         r->done->done->finish = HILL__FINISH_REASON__FINISH_CANCEL;
     if (request_is_over(r, clock_now_ns()))
-        finish_done(p, r);
+        finish_done(sv, r);
+}
+
+void request_on_token(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    struct request *r = request_book_by_wire(&sv->book, a->message->token->request_id);
+    if (r)
+        take_token(sv, r, a->message->token);
+}
+
+void request_on_progress(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    struct request *r = request_book_by_wire(&sv->book, a->message->progress->request_id);
+    if (r)
+        take_progress(sv, r, a->message->progress);
+}
+
+/* ---- what others say of a request --------------------------------------------------------- */
+
+void request_on_stats(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    struct request *r = request_book_by_wire(&sv->book, a->message->sequence_stats->request_id);
+    if (r && request_take_stats(r, a->message) == 0)
+        a->message = NULL;
+}
+
+void request_on_failure(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const Hill__Failure *failure = a->message->failure;
+    struct request *r = request_book_by_wire(&sv->book, failure->request_id);
+    if (r && !r->failure_code) {
+        r->failure_code = failure->code;
+        snprintf(r->failure_text, sizeof r->failure_text, "%s", failure->text);
+    }
+    supervisor_failed(sv->supervisor, a->worker, failure);
 }
 
 /* ---- deadlines --------------------------------------------------------------------------- */
@@ -359,37 +408,38 @@ static bool client_is_gone(const struct request *r, int64_t now_ns)
     return r->client_gone || (r->client_asks && now_ns - r->client_heard_ns > REQUEST_SILENCE_NS);
 }
 
-static void drop_gone_clients(struct pipeline *p, struct request *list, int64_t now_ns)
+static void drop_gone_clients(struct service *sv, struct request *list, int64_t now_ns)
 {
     for (struct request *r = list, *next; r; r = next) {
         next = r->next;
         if (client_is_gone(r, now_ns))
-            request_cancel(p, r);
+            request_cancel(sv, r);
     }
 }
 
-void requests_tick(struct pipeline *p, int64_t now_ns)
+void requests_tick(struct service *sv, int64_t now_ns)
 {
-    drop_gone_clients(p, p->book.running, now_ns);
-    drop_gone_clients(p, p->book.first, now_ns);
-    for (struct request *r = p->book.running, *next; r; r = next) {
+    drop_gone_clients(sv, sv->book.running, now_ns);
+    drop_gone_clients(sv, sv->book.first, now_ns);
+    for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
         if (request_is_over(r, now_ns)) {
-            finish_done(p, r);
+            finish_done(sv, r);
         } else if (r->state == REQUEST_CANCELLING && now_ns >= r->deadline_ns) {
             log_warn("request %" PRIu64 ": the GPU worker did not cancel it in time", r->id);
-            epoch_begin(p, "a cancelled request goes on"); /* ends it, and changes the list */
+            supervisor_new_epoch(sv->supervisor,
+                                 "a cancelled request goes on"); /* ends it, and changes the list */
             return;
         }
     }
 }
 
-int64_t requests_next_ns(const struct pipeline *p)
+int64_t requests_next_ns(const struct service *sv)
 {
-    if (!p->book.running && !p->book.first)
+    if (!sv->book.running && !sv->book.first)
         return CLOCK_NEVER;
     int64_t next = clock_now_ns() + CLOCK_MS(1000); /* for clients that are gone */
-    for (const struct request *r = p->book.running; r; r = r->next) {
+    for (const struct request *r = sv->book.running; r; r = r->next) {
         bool waits = r->state == REQUEST_CANCELLING || r->state == REQUEST_FINISHING;
         if (waits && r->deadline_ns < next)
             next = r->deadline_ns;

@@ -1,0 +1,154 @@
+/*
+ * coordinator/service.h - what clients get: requests, sessions, status, the profile, the trace, the
+ * device model.
+ *
+ * What: takes what clients ask for and what workers say of requests, keeps the requests (over
+ * workers' deaths), and answers. service.c holds the one table of {message, sender, handler}; its
+ * parts, each on those before it: service_trace.c, service_csd_model.c, service_profile.c (beta),
+ * service_saves.c, service_requests.c (attempts, streaming, summaries), service_model.c (what a
+ * client that renders chats asks), service_intake.c (generate, cancel), service_restore.c,
+ * service_status.c. The workers are the supervisor's; it calls back through its hooks. Rule: a
+ * function that may remove a request says so; its caller does not touch the request afterwards. Who calls it: pipeline.c the first section; the parts the rest.
+ * Concurrency: one thread. Failure: a Reply or a Summary with a code and one line; the pipeline
+ * goes on.
+ */
+#ifndef HILL_COORDINATOR_SERVICE_H
+#define HILL_COORDINATOR_SERVICE_H
+
+#include "coordinator/profile.h"
+#include "coordinator/request_book.h"
+#include "coordinator/supervisor.h"
+
+struct service {
+    struct settings *settings;
+    struct router *router;
+    struct supervisor *supervisor;
+    struct request_book book;
+    int64_t started_ns;
+    uint64_t model_identity; /* 0: not asked for yet */
+    struct {
+        struct csd_model_use before, last; /* of the agents that are gone; as this one said last */
+        uint32_t changes;                  /* of the model by clients */
+    } csd_model;
+    struct {
+        bool have;                   /* measured, now or at an earlier start */
+        bool asked, late;            /* the scorer is at it; for longer than the pipeline waits */
+        int64_t deadline_ns;         /* of what was asked */
+        uint32_t tries;              /* without an answer */
+        struct proto_address client; /* that asked; none: it was the start */
+        char cpu[256];               /* its name; empty: not asked for yet */
+        char asked_for[PROFILE_FINGERPRINT_BYTES]; /* measured, looked up or tried last */
+        struct profile values;
+        double alpha_c, alpha_s; /* share of each tier that a query uploads */
+        /* as the last queries had it: seconds a byte, and shares; empty: as measured */
+        struct balance_window score_hot, score_cold, copy_hot, fetch_cold, share_hot, share_cold;
+        double beta_measured;      /* Eq. 4 of the values */
+        double beta, beta_bounded; /* in force, without and with M_c <= M_0 */
+    } profile;
+    struct proto_address trace_client; /* who watches the stages */
+    int64_t trace_until_ns;            /* it has the watch to itself so long after it last asked */
+};
+
+/* ---- service.c ---- */
+/* Registers its handlers; hooks: what the supervisor is opened with. */
+void service_open(struct service *sv, struct settings *settings, struct router *router,
+                  struct supervisor *supervisor, struct supervisor_hooks *hooks);
+void service_close(struct service *sv); /* safe on a zeroed struct */
+/* Deadlines; with all workers ready: measures where that is due, else starts what waits. True: the
+ * pipeline is ready and nothing is being measured. */
+bool service_tick(struct service *sv, int64_t now_ns);
+int64_t service_next_ns(const struct service *sv);
+
+/* ---- service_trace.c: stage events, from the workers to the client that watches ---- */
+void trace_ask(void *owner, struct arrival *a);
+void trace_pass_on(void *owner, struct arrival *a);
+
+/* ---- service_csd_model.c: the device model ---- */
+void csd_model_take_change(void *owner, struct arrival *a);
+void csd_model_take_counters(void *owner, struct arrival *a);
+/* An agent says Hello: another process, which counts from 0. */
+void csd_model_new_agent(struct service *sv);
+/* Of the modelled drive since the pipeline started. */
+struct csd_model_use csd_model_used(const struct service *sv);
+/* The model in force, and what was counted since then. */
+void csd_model_show(const struct service *sv, const struct csd_model_use *since,
+                    Hill__CsdModel *model, Hill__CsdModelCounters *counters);
+
+/* ---- service_profile.c ---- */
+struct profile_wire {
+    Hill__Profile profile;
+    Hill__Rates rates, spread;
+};
+void profile_take_request(void *owner, struct arrival *a);
+void profile_take_result(void *owner, struct arrival *a);
+/* How long the stages of the last queries took, and what they uploaded: beta follows. */
+void profile_take_stages(void *owner, struct arrival *a);
+/* With all workers ready: measures, when --beta auto wants to know and no request runs. False: not
+ * yet, nothing is to be started. */
+bool profile_tick(struct service *sv, int64_t now_ns);
+int64_t profile_next_ns(const struct service *sv);
+/* The epoch ends: what was asked will not be answered. */
+void profile_interrupt(struct service *sv);
+/* What is told to the scorer; M_0 bounds it there. */
+double profile_beta(const struct service *sv);
+/* The same within M_0, of a full context. */
+double profile_beta_effective(const struct service *sv);
+/* NULL: nothing is measured. */
+Hill__Profile *profile_show(const struct service *sv, struct profile_wire *wire);
+
+/* ---- service_saves.c ---- */
+struct session_terms;
+void session_take_save(void *owner, struct arrival *a);
+void session_on_saved(void *owner, struct arrival *a);
+/* A save that was ordered will not come: its client is told. */
+void session_save_lost(struct service *sv, struct request *r, const char *reason);
+/* A worker has died: the same, and what a killed one left of the file is removed. */
+void session_save_interrupted(struct service *sv, struct request *r);
+void session_fill_terms(struct service *sv, const struct kv_selection_settings *selection,
+                        struct session_terms *out);
+/* out points into terms and at path. */
+void session_to_wire(struct service *sv, const struct request *r, const char *path,
+                     struct session_terms *terms, Hill__SessionFile *out);
+
+/* ---- service_requests.c ---- */
+/* What workers say of a request; each may remove it. */
+void request_on_token(void *owner, struct arrival *a);
+void request_on_progress(void *owner, struct arrival *a);
+void request_on_done(void *owner, struct arrival *a);
+void request_on_stats(void *owner, struct arrival *a);
+void request_on_failure(void *owner, struct arrival *a);
+/* When all workers are ready: send again what was interrupted, and what waits, in order (may remove
+ * requests). */
+void requests_start(struct service *sv, int64_t now_ns);
+/* Deadlines (may remove requests); when the next one falls due. */
+void requests_tick(struct service *sv, int64_t now_ns);
+int64_t requests_next_ns(const struct service *sv);
+/* The epoch ends under the running requests (may remove them). */
+void requests_interrupt(struct service *sv);
+void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);
+/* May remove the request. */
+void request_cancel(struct service *sv, struct request *r);
+/* Send to the request's client; notes when it is gone. */
+void request_send(struct service *sv, struct request *r, const Hill__Message *message);
+/* How often the supervisor script started this coordinator again. */
+uint32_t coordinator_restarts(void);
+
+/* ---- service_model.c ---- */
+void model_take_info_request(void *owner, struct arrival *a);
+/* The first token of a template's text that can end an answer; TOKEN_NONE: none. */
+uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, uint64_t bytes);
+
+/* ---- service_intake.c ---- */
+void request_take_generate(void *owner, struct arrival *a);
+void request_take_cancel(void *owner, struct arrival *a);
+/* May a request be taken now? And take it: into the queue, Accepted to its client; save_path: where
+ * its session goes at the end, or empty. On failure the request is destroyed. */
+int request_room(struct service *sv, struct hill_why *why);
+int request_accept(struct service *sv, const struct proto_address *from, struct request *r,
+                   const char *save_path, struct hill_why *why);
+
+/* ---- service_restore.c, service_status.c ---- */
+void session_take_restore(void *owner, struct arrival *a);
+void status_take_request(void *owner, struct arrival *a);
+
+#endif

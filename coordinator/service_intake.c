@@ -1,0 +1,181 @@
+/*
+ * coordinator/service_intake.c - what clients ask for: a prompt tokenised, admitted and queued, a
+ * request cancelled.
+ *
+ * Who calls it: service.c, service_restore.c. Failure: what cannot be taken is answered by a Reply
+ * with a code and one line and changes nothing. Concurrency: one thread.
+ */
+#include "coordinator/service.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+
+static uint64_t random_seed(void)
+{
+    uint32_t seed = 0;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed)
+        seed = (uint32_t)clock_now_ns();
+    return seed ? seed : 1;
+}
+
+_Static_assert((int)PROMPT_SPECIAL == HILL__PROMPT_KIND__PROMPT_SPECIAL &&
+                   (int)PROMPT_LITERAL == HILL__PROMPT_KIND__PROMPT_LITERAL,
+               "kinds of pieces go over the wire as they are");
+
+/* Token ids as they were sent: none outside the vocabulary. */
+static int copy_token_ids(const struct tokenizer *tokenizer, const Hill__Generate *generate,
+                          uint32_t **tokens, uint64_t *count, struct hill_why *why)
+{
+    size_t n = generate->n_token_ids;
+    for (size_t i = 0; i < n; i++)
+        if (generate->token_ids[i] >= tokenizer_vocab_size(tokenizer))
+            return hill_fail(why, HILL_E_INVALID, "token id %u is outside the vocabulary of %u",
+                             generate->token_ids[i], tokenizer_vocab_size(tokenizer));
+    *tokens = malloc(n * sizeof **tokens);
+    if (!*tokens)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a prompt of %zu tokens", n);
+    memcpy(*tokens, generate->token_ids, n * sizeof **tokens);
+    *count = n;
+    return 0;
+}
+
+/* The tokens of the request's prompt, whichever way it was sent. */
+static int encode_prompt(const struct tokenizer *tokenizer, const Hill__Generate *generate,
+                         uint32_t **tokens, uint64_t *count, struct hill_why *why)
+{
+    if (generate->n_token_ids)
+        return copy_token_ids(tokenizer, generate, tokens, count, why);
+    size_t n = generate->n_pieces;
+    struct prompt_piece whole = {(const char *)generate->prompt.data, generate->prompt.len,
+                                 PROMPT_TEXT};
+    struct prompt_piece *pieces = n ? malloc(n * sizeof *pieces) : &whole;
+    if (!pieces)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a prompt of %zu pieces", n);
+    for (size_t i = 0; i < n; i++)
+        pieces[i] = (struct prompt_piece){(const char *)generate->pieces[i]->text.data,
+                                          generate->pieces[i]->text.len,
+                                          (enum prompt_kind)generate->pieces[i]->kind};
+    int code = tokenizer_encode_pieces(tokenizer, pieces, n ? n : 1, true, tokens, count);
+    if (n)
+        free(pieces);
+    return code ? hill_fail(why, code, "cannot tokenise the prompt: %s", hill_strerror(code)) : 0;
+}
+
+/* Tokenise and admit; *request is new and in no queue. */
+static int make_request(struct service *sv, const Hill__Generate *generate, struct request **out,
+                        struct hill_why *why)
+{
+    const struct settings *s = sv->settings;
+    uint32_t *tokens = NULL;
+    uint64_t count = 0;
+    struct kv_selection_settings selection = s->epoch.plan.selection;
+    if (generate->selection)
+        selection = selection_from_wire(generate->selection);
+    int code = encode_prompt(s->tokenizer, generate, &tokens, &count, why);
+    if (code)
+        return code;
+    uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX,
+             ctx = s->epoch.plan.ctx_tokens;
+    uint32_t predict = generate->predict;
+    if (predict == HILL_PREDICT_UNTIL_CONTEXT)
+        predict = n_prompt < ctx ? ctx - n_prompt : 1;
+    if (generate->score_from >= n_prompt && n_prompt) {
+        free(tokens);
+        return hill_fail(why, HILL_E_INVALID,
+                         "nothing to score: the prompt has %u tokens, scoring begins at %u",
+                         n_prompt, generate->score_from);
+    }
+    uint32_t n_forced = generate->score_from ? n_prompt - generate->score_from : 0;
+    if (n_forced) {
+        n_prompt = generate->score_from;
+        predict = n_forced;
+    }
+    code = n_prompt ? settings_admit(s, &selection, n_prompt, predict, why)
+                    : hill_fail(why, HILL_E_INVALID, "the prompt is empty");
+    if (code) {
+        free(tokens);
+        return code;
+    }
+    struct request *r = request_create(&sv->book, tokens, n_prompt, predict);
+    if (!r)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens", n_prompt);
+    r->selection = selection;
+    r->n_forced = n_forced;
+    r->ignore_eos = generate->ignore_eos || n_forced;
+    r->answer_end = model_answer_end(s->tokenizer, (const char *)generate->answer_end.data,
+                                     generate->answer_end.len);
+    r->want_progress = generate->want_progress;
+    r->sampling = *generate->sampling; /* numbers alone */
+    r->sampling.base.n_unknown_fields = 0;
+    r->sampling.base.unknown_fields = NULL;
+    if (!r->sampling.seed)
+        r->sampling.seed = random_seed();
+    detokenizer_init(&r->text, s->tokenizer, true);
+    *out = r;
+    return 0;
+}
+
+int request_room(struct service *sv, struct hill_why *why)
+{
+    if (sv->supervisor->ending)
+        return hill_fail(why, HILL_E_PEER_GONE, "the pipeline is ending");
+    return sv->book.n_waiting >= REQUEST_WAITING_MAX
+               ? hill_fail(why, HILL_E_BUSY, "%u requests wait already; try again later",
+                           REQUEST_WAITING_MAX)
+               : 0;
+}
+
+int request_accept(struct service *sv, const struct proto_address *from, struct request *r,
+                   const char *save_path, struct hill_why *why)
+{
+    if (save_path[0] && !(r->save_path = strdup(save_path))) {
+        request_destroy(r);
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a request");
+    }
+    r->client = *from;
+    r->accepted_ns = r->client_heard_ns = clock_now_ns();
+    request_book_add(&sv->book, r); /* there is room: request_room has looked */
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Accepted accepted = HILL__ACCEPTED__INIT;
+    accepted.request_id = r->id;
+    accepted.prompt_tokens = r->n_prompt;
+    message.body_case = HILL__MESSAGE__BODY_ACCEPTED;
+    message.accepted = &accepted;
+    request_send(sv, r, &message);
+    log_info("request %" PRIu64 ": %u %s tokens, at most %u to predict", r->id, r->n_prompt,
+             r->restore_path ? "restored" : "prompt", r->predict);
+    return 0;
+}
+
+void request_take_generate(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const Hill__Generate *generate = a->message->generate;
+    struct hill_why why = {{0}};
+    struct request *r = NULL;
+    int code = request_room(sv, &why);
+    if (!code)
+        code = make_request(sv, generate, &r, &why);
+    if (!code)
+        code = request_accept(sv, &a->from, r, generate->save_path, &why);
+    if (code)
+        router_reply(sv->router, &a->from, code, why.text);
+}
+
+void request_take_cancel(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const Hill__Cancel *cancel = a->message->cancel;
+    request_book_heard(&sv->book, &a->from, false, clock_now_ns());
+    struct request *r = request_book_find(&sv->book, &a->from, cancel->request_id);
+    if (r)
+        request_cancel(sv, r);
+    else
+        router_reply(sv->router, &a->from, HILL_E_INVALID,
+                     "there is no such request of this client");
+}

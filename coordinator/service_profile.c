@@ -1,0 +1,380 @@
+/*
+ * coordinator/service_profile.c - when the two sides are measured, and the beta that follows.
+ *
+ * What: with a drive and --beta auto, the rates of coordinator/balance.h are looked up in the state
+ * folder's cache; when it has none for this machine, model and drive, the scorer measures them
+ * before the pipeline is said to be ready, or before the next request when the drive has changed.
+ * A client may ask for it between requests, whatever --beta says. beta is Eq. 4 of the rates, with
+ * the share of each tier that queries upload in place of alpha; while requests run, medians of what
+ * the last queries' stages took and uploaded take the place of what was measured, and beta follows
+ * them, damped (balance_follow). The scorer is told beta; M_0 bounds it there for each sequence,
+ * and here for what is shown. Who calls it: service.c, service_requests.c, service_status.c. Concurrency: one
+ * thread. Failure: nothing is held up for more than a second; what cannot be measured leaves beta
+ * as it was, with one warning.
+ */
+#include "coordinator/service.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define WAIT_MS   1000 /* for a measurement, at most, before going on without it */
+#define TRIES_MAX 2u   /* of one that is interrupted by a worker's death */
+/* And its inverse: beyond, one side has next to nothing, and its times say little. */
+#define BETA_MOST 64.0
+
+static void cache_path(char out[HILL_PATH_BYTES + 32], const struct service *sv)
+{
+    snprintf(out, HILL_PATH_BYTES + 32, "%s/profile.json", sv->settings->state_dir);
+}
+
+static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct service *sv)
+{
+    if (!sv->profile.cpu[0])
+        profile_cpu_name(sv->profile.cpu, sizeof sv->profile.cpu);
+    profile_fingerprint(out, sv->settings, sv->profile.cpu);
+}
+
+/* ---- beta -------------------------------------------------------------------------------- */
+
+double profile_beta(const struct service *sv)
+{
+    bool use = sv->settings->epoch.beta_auto && sv->profile.have;
+    return use ? sv->profile.beta : sv->settings->epoch.beta;
+}
+
+double profile_beta_effective(const struct service *sv)
+{
+    bool use = sv->settings->epoch.beta_auto && sv->profile.have;
+    return use ? sv->profile.beta_bounded : sv->settings->epoch.beta;
+}
+
+/* Of all contexts when they are full: bytes of entries, and what M_0 holds of them. */
+static void volumes(const struct settings *s, double *M, double *M_0)
+{
+    double entry = kv_entry_bytes(&s->epoch.plan.geometry);
+    *M = entry * s->epoch.plan.geometry.n_layers * s->epoch.plan.ctx_tokens *
+         s->epoch.plan.n_sequences;
+    *M_0 = entry * s->hot.n_blocks * KV_HOT_BLOCK_TOKENS;
+}
+
+/* Bytes of a side that go on to the GPU cross its modelled link as well. */
+static double with_link(const struct service *sv, double seconds_a_byte)
+{
+    const struct csd_model *m = &sv->settings->epoch.csd_model;
+    return 1 / (seconds_a_byte + (m->on ? 1e-9 / m->gpu_link : 0));
+}
+
+static int work_out(struct service *sv, struct hill_why *why)
+{
+    const struct profile_rates *r = &sv->profile.values.rates;
+    const struct balance_rates rates = {r->f_c, r->f_s, with_link(sv, 1 / r->B_c),
+                                        with_link(sv, 1 / r->B_s), 1};
+    double M, M_0;
+    volumes(sv->settings, &M, &M_0);
+    int code = balance_beta_shares(&sv->profile.beta, &rates, sv->profile.alpha_c,
+                                   sv->profile.alpha_s, why);
+    return code ? code : balance_bound(&sv->profile.beta_bounded, sv->profile.beta, M, M_0, why);
+}
+
+static void tell_scorer(struct service *sv)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Balance balance = HILL__BALANCE__INIT;
+    if (!sv->settings->epoch.beta_auto)
+        return;
+    balance.beta = profile_beta(sv);
+    message.body_case = HILL__MESSAGE__BODY_BALANCE;
+    message.balance = &balance;
+    router_to_worker(sv->router, WORKER_SCORER,
+                     &message); /* one that is not there gets it with Configure */
+}
+
+static void forget_stages(struct service *sv)
+{
+    sv->profile.score_hot = sv->profile.score_cold = sv->profile.copy_hot = sv->profile.fetch_cold =
+        sv->profile.share_hot = sv->profile.share_cold = (struct balance_window){.n = 0};
+}
+
+/* Take up rates, and say what they are. */
+static void adopt(struct service *sv, const struct profile *values)
+{
+    const struct settings *s = sv->settings;
+    struct hill_why why = {""};
+    const struct profile_rates *r = &values->rates, *d = &values->spread;
+    char source[64] = "measured before";
+    sv->profile.values = *values;
+    forget_stages(sv);
+    sv->profile.alpha_c = sv->profile.alpha_s =
+        (double)kv_budget_tokens(&s->epoch.plan.selection, s->epoch.plan.ctx_tokens) /
+        s->epoch.plan.ctx_tokens;
+    int code = work_out(sv, &why);
+    sv->profile.have = code == 0;
+    sv->profile.beta_measured = sv->profile.beta;
+    if (code) {
+        log_warn("%s; beta stays %g", why.text, s->epoch.beta);
+        return;
+    }
+    if (!values->cached)
+        snprintf(source, sizeof source, "measured in %.0f ms", values->took_ms);
+    log_info("profile: f_c %.3f, f_s %.3f, B_c %.3f, B_s %.3f GB/s (quartiles apart by %.0f, %.0f, "
+             "%.0f, %.0f %%), %s; Eq. 4 gives beta %.4g, within M_0 %.4g%s",
+             r->f_c / 1e9, r->f_s / 1e9, r->B_c / 1e9, r->B_s / 1e9, d->f_c * 100, d->f_s * 100,
+             d->B_c * 100, d->B_s * 100, source, sv->profile.beta, sv->profile.beta_bounded,
+             s->epoch.beta_auto ? "" : "; --beta is fixed and stays");
+    tell_scorer(sv);
+}
+
+/* A sample of seconds a byte: none where nothing was done. */
+static void sample_cost(struct balance_window *window, uint64_t ns, double bytes)
+{
+    if (ns && bytes > 0)
+        balance_window_add(window, (double)ns / 1e9 / bytes);
+}
+
+static void sample_share(struct balance_window *window, uint64_t part, uint64_t whole)
+{
+    if (whole)
+        balance_window_add(window, fmin((double)part / (double)whole, 1));
+}
+
+/* Where beta would be if all stayed as it was lately. */
+static int target_of(struct service *sv, double *target)
+{
+    const struct profile_rates *r = &sv->profile.values.rates;
+    const struct balance_rates now = {
+        1 / balance_window_median(&sv->profile.score_hot, 1 / r->f_c),
+        1 / balance_window_median(&sv->profile.score_cold, 1 / r->f_s),
+        with_link(sv, balance_window_median(&sv->profile.copy_hot, 1 / r->B_c)),
+        with_link(sv, balance_window_median(&sv->profile.fetch_cold, 1 / r->B_s)), 1};
+    sv->profile.alpha_c = balance_window_median(&sv->profile.share_hot, sv->profile.alpha_c);
+    sv->profile.alpha_s = balance_window_median(&sv->profile.share_cold, sv->profile.alpha_s);
+    int code = balance_beta_shares(target, &now, sv->profile.alpha_c, sv->profile.alpha_s, NULL);
+    double most = fmax(BETA_MOST, sv->profile.beta_measured);
+    *target = code ? 1 : fmax(1 / BETA_MOST, fmin(most, *target));
+    return code;
+}
+
+void profile_take_stages(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const Hill__StageTimes *m = a->message->stage_times;
+    const struct settings *s = sv->settings;
+    double entry = kv_entry_bytes(&s->epoch.plan.geometry), target = 0, M, M_0;
+    if (!sv->profile.have || !s->epoch.beta_auto)
+        return;
+    sample_cost(&sv->profile.score_hot, m->score_hot_ns, entry * (double)m->hot_tokens);
+    sample_cost(&sv->profile.score_cold, m->score_cold_ns, entry * (double)m->cold_tokens);
+    sample_cost(&sv->profile.copy_hot, m->copy_hot_ns, entry * (double)m->hot_hits);
+    sample_cost(&sv->profile.fetch_cold, m->fetch_cold_ns, entry * (double)m->cold_hits);
+    sample_share(&sv->profile.share_hot, m->hot_hits, m->hot_tokens);
+    sample_share(&sv->profile.share_cold, m->cold_hits, m->cold_tokens);
+    if (target_of(sv, &target))
+        return;
+    double beta = balance_follow(sv->profile.beta, target);
+    volumes(s, &M, &M_0);
+    if (beta == sv->profile.beta || balance_bound(&sv->profile.beta_bounded, beta, M, M_0, NULL))
+        return;
+    log_debug("beta %.4g, was %.4g: on its way to %.4g", beta, sv->profile.beta, target);
+    sv->profile.beta = beta;
+    tell_scorer(sv);
+}
+
+/* ---- measuring --------------------------------------------------------------------------- */
+
+static void ask(struct service *sv, const struct proto_address *client, int64_t now_ns)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__ProfileRequest request = HILL__PROFILE_REQUEST__INIT;
+    message.body_case = HILL__MESSAGE__BODY_PROFILE_REQUEST;
+    message.profile_request = &request;
+    sv->profile.client = client ? *client : (struct proto_address){0};
+    sv->profile.asked = true;
+    sv->profile.late = false;
+    sv->profile.deadline_ns = now_ns + CLOCK_MS(WAIT_MS);
+    sv->profile.tries++;
+    router_to_worker(sv->router, WORKER_SCORER, &message); /* one that is gone brings a new epoch */
+}
+
+/* The drive, or what else rates depend on, is not what it was: true when they must be measured. */
+static bool look_up(struct service *sv)
+{
+    char path[HILL_PATH_BYTES + 32];
+    struct hill_why why = {""};
+    struct profile found;
+    sv->profile.have = false;
+    sv->profile.tries = 0;
+    cache_path(path, sv);
+    int code = profile_cache_find(&found, path, sv->profile.asked_for, &why);
+    if (code == HILL_E_DAMAGED)
+        log_warn("%s; measuring anew", why.text);
+    if (code == 0)
+        adopt(sv, &found);
+    return code != 0;
+}
+
+bool profile_tick(struct service *sv, int64_t now_ns)
+{
+    char wanted[PROFILE_FINGERPRINT_BYTES];
+    if (sv->profile.asked && now_ns < sv->profile.deadline_ns)
+        return false;
+    if (sv->profile.asked && !sv->profile.late) {
+        sv->profile.late = true;
+        log_warn("measuring the two sides takes more than %d ms; going on with beta %g meanwhile",
+                 WAIT_MS, profile_beta(sv));
+    }
+    if (sv->profile.asked || !sv->settings->epoch.beta_auto || !sv->settings->epoch.csd_attached ||
+        sv->book.running)
+        return true;
+    fingerprint(wanted, sv);
+    if (strcmp(wanted, sv->profile.asked_for) != 0) {
+        memcpy(sv->profile.asked_for, wanted, sizeof wanted);
+        if (!look_up(sv))
+            return true;
+    } else if (sv->profile.have || sv->profile.tries == 0 || sv->profile.tries >= TRIES_MAX) {
+        return true;
+    }
+    ask(sv, NULL, now_ns);
+    return false;
+}
+
+int64_t profile_next_ns(const struct service *sv)
+{
+    return sv->profile.asked && !sv->profile.late ? sv->profile.deadline_ns : CLOCK_NEVER;
+}
+
+void profile_interrupt(struct service *sv)
+{
+    if (!sv->profile.asked)
+        return;
+    sv->profile.asked = false;
+    router_reply(sv->router, &sv->profile.client, HILL_E_PEER_GONE,
+                 "a worker ended while the two sides were being measured");
+}
+
+/* ---- messages ---------------------------------------------------------------------------- */
+
+void profile_take_request(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const struct proto_address *from = &a->from;
+    const char *text = NULL;
+    int code = HILL_E_BUSY;
+    if (sv->supervisor->ending)
+        text = "the pipeline is ending";
+    else if (!sv->settings->epoch.csd_attached)
+        text = "no CSD is attached: there is nothing to balance", code = HILL_E_INVALID;
+    else if (sv->settings->record_path[0])
+        text = "the rings are being recorded: what they carry must be requests' alone",
+        code = HILL_E_INVALID;
+    else if (sv->book.running || sv->book.first)
+        text = "a request runs or waits: speeds are measured between requests";
+    else if (sv->profile.asked)
+        text = "they are being measured already";
+    else if (sv->supervisor->change != CHANGE_NONE || !supervisor_ready(sv->supervisor))
+        text = "the pipeline is not ready yet";
+    if (text) {
+        router_reply(sv->router, from, code, text);
+        return;
+    }
+    fingerprint(sv->profile.asked_for, sv);
+    ask(sv, from, clock_now_ns());
+}
+
+static struct profile_rates rates_from_wire(const Hill__Rates *in)
+{
+    return (struct profile_rates){in->f_c, in->f_s, in->b_c, in->b_s};
+}
+
+static void keep(struct service *sv, const struct profile *values)
+{
+    char path[HILL_PATH_BYTES + 32];
+    struct hill_why why = {""};
+    cache_path(path, sv);
+    if (profile_cache_store(path, sv->profile.asked_for, values, &why))
+        log_warn("%s; the next start measures again", why.text);
+}
+
+/* The client that asked gets what was measured. */
+static void answer(struct service *sv)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__ProfileResult result = HILL__PROFILE_RESULT__INIT;
+    struct profile_wire wire;
+    result.text = (char *)"";
+    result.profile = profile_show(sv, &wire);
+    message.body_case = HILL__MESSAGE__BODY_PROFILE_RESULT;
+    message.profile_result = &result;
+    if (!result.profile)
+        router_reply(sv->router, &sv->profile.client, HILL_E_INVALID,
+                     "the rates give no finite beta");
+    else if (sv->profile.client.length)
+        router_to_client(sv->router, &sv->profile.client, &message);
+}
+
+void profile_take_result(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const Hill__ProfileResult *result = a->message->profile_result;
+    char now[PROFILE_FINGERPRINT_BYTES];
+    if (!sv->profile.asked)
+        return;
+    sv->profile.asked = false;
+    sv->profile.tries = TRIES_MAX; /* answered: not asked again on our own */
+    fingerprint(now, sv);
+    if (!result->code && strcmp(now, sv->profile.asked_for) != 0) { /* of neither, nor to be kept */
+        router_reply(sv->router, &sv->profile.client, HILL_E_BUSY,
+                     "the drive's model was changed while the two sides were measured; ask again");
+        return;
+    }
+    if (result->code) {
+        if (sv->profile.client.length)
+            router_reply(sv->router, &sv->profile.client, result->code, result->text);
+        else
+            log_warn("%s; beta stays %g", result->text, profile_beta(sv));
+        return;
+    }
+    const Hill__Profile *in = result->profile;
+    struct profile values = {.rates = rates_from_wire(in->rates),
+                             .spread = rates_from_wire(in->spread),
+                             .rounds = in->rounds,
+                             .hot_tokens = in->hot_tokens,
+                             .cold_tokens = in->cold_tokens,
+                             .fetch_tokens = in->fetch_tokens,
+                             .took_ms = in->took_ms};
+    adopt(sv, &values);
+    keep(sv, &values);
+    answer(sv);
+}
+
+static void rates_to_wire(Hill__Rates *out, const struct profile_rates *in)
+{
+    hill__rates__init(out);
+    out->f_c = in->f_c;
+    out->f_s = in->f_s;
+    out->b_c = in->B_c;
+    out->b_s = in->B_s;
+}
+
+Hill__Profile *profile_show(const struct service *sv, struct profile_wire *wire)
+{
+    const struct profile *values = &sv->profile.values;
+    Hill__Profile *out = &wire->profile;
+    if (!sv->profile.have || !sv->settings->epoch.csd_attached) /* else of a drive that is gone */
+        return NULL;
+    hill__profile__init(out);
+    rates_to_wire(out->rates = &wire->rates, &values->rates);
+    rates_to_wire(out->spread = &wire->spread, &values->spread);
+    out->rounds = values->rounds;
+    out->hot_tokens = values->hot_tokens;
+    out->cold_tokens = values->cold_tokens;
+    out->fetch_tokens = values->fetch_tokens;
+    out->took_ms = values->took_ms;
+    out->cached = values->cached;
+    out->alpha_c = sv->profile.alpha_c;
+    out->alpha_s = sv->profile.alpha_s;
+    out->beta = sv->profile.beta;
+    out->beta_bounded = sv->profile.beta_bounded;
+    return out;
+}

@@ -1,0 +1,135 @@
+/*
+ * coordinator/service_saves.c - sessions saved: the terms of a session, and a client's order to save
+ * a running request, handed on to the GPU worker and answered when it has.
+ *
+ * Who calls it: service.c, service_requests.c, service_restore.c. Failure: a Reply with a code and
+ * one line; nothing else changes. Concurrency: one thread.
+ */
+#include "coordinator/service.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "session/session_writer.h"
+
+_Static_assert(sizeof(struct session_terms) == PROTO_SESSION_TERMS_BYTES, "SessionFile.terms");
+
+void session_fill_terms(struct service *sv, const struct kv_selection_settings *selection,
+                        struct session_terms *out)
+{
+    const struct settings *s = sv->settings;
+    const struct kv_geometry *g = &s->epoch.plan.geometry;
+    if (!sv->model_identity)
+        sv->model_identity = gguf_identity(s->model);
+    *out = (struct session_terms){.model_bytes = gguf_file_bytes(s->model),
+                                  .model_identity = sv->model_identity,
+                                  .n_layers = g->n_layers,
+                                  .n_heads = g->n_heads,
+                                  .n_kv_heads = g->n_kv_heads,
+                                  .head_dim = g->head_dim,
+                                  .n_embd = s->epoch.plan.n_embd,
+                                  .n_vocab = s->epoch.plan.n_vocab,
+                                  .policy = selection->policy,
+                                  .importance = selection->importance,
+                                  .alpha = selection->alpha,
+                                  .budget = selection->budget,
+                                  .sinks = selection->sinks,
+                                  .window = selection->window,
+                                  .score_bits = s->epoch.plan.geometry.digest_bits,
+                                  /* verify: the exact queries decide */
+                                  .speculate = s->epoch.speculate == HILL__SPECULATE__SPECULATE_ON
+                                                   ? s->epoch.exact_layers
+                                                   : 0};
+}
+
+void session_to_wire(struct service *sv, const struct request *r, const char *path,
+                     struct session_terms *terms, Hill__SessionFile *out)
+{
+    session_fill_terms(sv, &r->selection, terms);
+    hill__session_file__init(out);
+    out->path = (char *)path;
+    out->terms.data = (uint8_t *)terms;
+    out->terms.len = sizeof *terms;
+}
+
+static struct request *find_running(const struct request_book *book, uint64_t id)
+{
+    struct request *r = book->running;
+    if (id == 0)
+        return book->n_running == 1 ? r : NULL;
+    while (r && r->id != id)
+        r = r->next;
+    return r;
+}
+
+void session_take_save(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const struct proto_address *from = &a->from;
+    const Hill__SaveSession *order = a->message->save_session;
+    struct request *r = find_running(&sv->book, order->request_id);
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Save save = HILL__SAVE__INIT;
+    Hill__SessionFile file;
+    struct session_terms terms;
+    if (!r || r->state != REQUEST_RUNNING) {
+        router_reply(sv->router, from, HILL_E_INVALID,
+                     order->request_id ? "no such request runs: hillctl status lists those that do"
+                                       : "not exactly one request runs: say which");
+        return;
+    }
+    if (r->saving_path) {
+        router_reply(sv->router, from, HILL_E_BUSY, "the request is being saved already");
+        return;
+    }
+    r->saving_path = strdup(order->path);
+    if (!r->saving_path) {
+        router_reply(sv->router, from, HILL_E_NOMEM, "out of memory");
+        return;
+    }
+    r->saver = *from;
+    session_to_wire(sv, r, order->path, &terms, &file);
+    save.request_id = r->wire_id;
+    save.file = &file;
+    message.body_case = HILL__MESSAGE__BODY_SAVE;
+    message.save = &save;
+    if (router_to_worker(sv->router, WORKER_GPU, &message))
+        session_save_lost(sv, r, "the GPU worker is gone");
+}
+
+void session_save_lost(struct service *sv, struct request *r, const char *reason)
+{
+    char text[300];
+    if (!r->saving_path)
+        return;
+    snprintf(text, sizeof text, "request %" PRIu64 " was not saved: %.200s", r->id, reason);
+    router_reply(sv->router, &r->saver, HILL_E_PEER_GONE, text);
+    free(r->saving_path);
+    r->saving_path = NULL;
+}
+
+void session_save_interrupted(struct service *sv, struct request *r)
+{
+    if (r->saving_path)
+        session_writer_clear(r->saving_path);
+    if (r->save_path)
+        session_writer_clear(r->save_path); /* at its end, which comes again */
+    session_save_lost(sv, r, "a worker died meanwhile; ask again");
+}
+
+void session_on_saved(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const Hill__Saved *saved = a->message->saved;
+    struct request *r = request_book_by_wire(&sv->book, saved->request_id);
+    char text[2200];
+    if (!r || !r->saving_path)
+        return;
+    snprintf(text, sizeof text, "request %" PRIu64 ": %u tokens, %.1f MiB, saved in %.2000s", r->id,
+             saved->tokens, (double)saved->bytes / 1048576.0, r->saving_path);
+    router_reply(sv->router, &r->saver, saved->code, saved->code ? saved->text : text);
+    free(r->saving_path);
+    r->saving_path = NULL;
+}

@@ -1,0 +1,64 @@
+/*
+ * coordinator/service_trace.c - stage events: a client's request to every worker, their answers back
+ * to it.
+ *
+ * What: one client at a time watches; it has the watch until it switches it off or was silent for
+ * TRACE_LEASE_MS (the workers end by themselves then, proto/worker_trace.h). The coordinator's own
+ * answer goes first and says how many workers were asked. Nothing is kept here. Who calls it:
+ * service.c. Failure: a worker that cannot be reached is not counted; an
+ * answer that nobody waits for is dropped.
+ */
+#include "coordinator/service.h"
+
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define TRACE_LEASE_MS 5000
+
+static uint32_t ask_workers(struct service *sv, const Hill__TraceRequest *request)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__TraceRequest copy = *request;
+    uint32_t asked = 0;
+    message.body_case = HILL__MESSAGE__BODY_TRACE_REQUEST;
+    message.trace_request = &copy;
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (worker_running(&sv->supervisor->workers.rows[w]) &&
+            router_to_worker(sv->router, w, &message) == 0)
+            asked++;
+    return asked;
+}
+
+void trace_ask(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const struct proto_address *from = &a->from;
+    const Hill__TraceRequest *request = a->message->trace_request;
+    int64_t now = clock_now_ns();
+    if (sv->supervisor->ending) {
+        router_reply(sv->router, from, HILL_E_PEER_GONE, "the pipeline is ending");
+        return;
+    }
+    if (now < sv->trace_until_ns && !proto_same_address(from, &sv->trace_client)) {
+        router_reply(sv->router, from, HILL_E_BUSY, "another hillctl trace is under way");
+        return;
+    }
+    sv->trace_client = *from;
+    sv->trace_until_ns = request->on ? now + CLOCK_MS(TRACE_LEASE_MS) : 0;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__TraceAnswer answer = HILL__TRACE_ANSWER__INIT;
+    answer.role = HILL__ROLE__ROLE_COORDINATOR;
+    answer.pid = (int32_t)getpid();
+    answer.serial = request->serial;
+    answer.expected = ask_workers(sv, request);
+    message.body_case = HILL__MESSAGE__BODY_TRACE_ANSWER;
+    message.trace_answer = &answer;
+    router_to_client(sv->router, from, &message);
+}
+
+void trace_pass_on(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    router_to_client(sv->router, &sv->trace_client, a->message);
+}

@@ -1,0 +1,454 @@
+/* coordinator/supervisor.c - see supervisor.h. */
+#include "coordinator/supervisor.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "coordinator/worker_process.h"
+#include "proto/party.h"
+
+#define REAP_DELAY_MS 100 /* lets a dying worker's last words arrive before its end is acted on */
+
+/* ---- the end ----------------------------------------------------------------------------- */
+
+void supervisor_end(struct supervisor *s, int code, const char *text)
+{
+    if (s->ending)
+        return;
+    s->ending = true;
+    s->end_code = code;
+    snprintf(s->end_why.text, sizeof s->end_why.text, "%s", text);
+    if (s->announced && (code == 0 || code == HILL_E_CANCELLED))
+        log_info("ending: %s", text);
+    s->hooks.ending(s->hooks.context, code, text);
+}
+
+void supervisor_kill_all(struct supervisor *s)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (worker_running(&s->workers.rows[w]))
+            kill(s->workers.rows[w].pid, SIGKILL);
+}
+
+/* ---- processes --------------------------------------------------------------------------- */
+
+static void start(struct supervisor *s, enum worker w)
+{
+    struct hill_why why = {{0}};
+    int32_t pid;
+    uint64_t start_time;
+    int code = worker_process_start(&pid, &start_time, s->workers.rows[w].binary, s->folder->path,
+                                    s->settings->log_level, &why);
+    if (code) {
+        supervisor_end(s, code, why.text);
+        return;
+    }
+    worker_table_started(&s->workers, w, pid, start_time, clock_now_ns());
+    if (run_folder_write_pids(s->folder, &s->workers))
+        log_warn(
+            "writing %s/pids failed; after a kill of this process, workers that hang are not found",
+            s->folder->path);
+}
+
+static void terminate(struct supervisor *s, enum worker w, const char *reason)
+{
+    struct worker_row *row = &s->workers.rows[w];
+    if (!worker_running(row) || row->state == WORKER_STOPPING)
+        return;
+    log_debug("ending %s (pid %d) %s", row->name, (int)row->pid, reason);
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
+    shutdown.graceful = true;
+    message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
+    message.shutdown = &shutdown;
+    if (row->address.length)
+        router_to_worker(s->router, w, &message);
+    kill(row->pid, SIGTERM);
+    worker_table_terminated(&s->workers, w, clock_now_ns());
+}
+
+/* ---- epochs ------------------------------------------------------------------------------ */
+
+static void remove_segments(struct supervisor *s)
+{
+    if (s->epoch)
+        epoch_unlink(s->folder->run_id, s->epoch);
+    s->epoch_exists = false;
+}
+
+/* The settings as they hold in this epoch. */
+static struct epoch_settings settings_now(const struct supervisor *s)
+{
+    struct epoch_settings now = s->settings->epoch;
+    now.run_id = s->folder->run_id;
+    now.epoch = s->epoch;
+    now.beta = s->hooks.beta(s->hooks.context);
+    return now;
+}
+
+static void configure(struct supervisor *s, enum worker w)
+{
+    struct epoch_settings now = settings_now(s);
+    struct epoch_wire wire;
+    if (!s->epoch_exists)
+        return; /* supervisor_new_epoch tells everyone who is there when it has created one */
+    epoch_settings_to_wire(&wire, &now);
+    worker_table_configured(&s->workers, w);
+    int code = router_to_worker(s->router, w, &wire.message);
+    if (code)
+        log_warn("configuring %s failed: %s; it will be found dead", s->workers.rows[w].name,
+                 hill_strerror(code));
+}
+
+static void delay_epoch(struct supervisor *s)
+{
+    log_warn("no room for new segments while workers hold the old ones: restarting all workers");
+    s->epoch_delayed = true;
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (worker_running(&s->workers.rows[w]))
+            terminate(s, w, "to free shared memory");
+}
+
+void supervisor_new_epoch(struct supervisor *s, const char *reason)
+{
+    struct hill_why why = {{0}};
+    s->hooks.epoch_ends(s->hooks.context);
+    if (s->ending)
+        return;
+    remove_segments(s);
+    s->epoch++;
+    s->epoch_delayed = false;
+    struct epoch_settings now = settings_now(s);
+    int code = epoch_create(&now, &why);
+    s->epoch_exists = code == 0;
+    if (code == HILL_E_NOSPACE && worker_table_any_running(&s->workers)) {
+        delay_epoch(s);
+        return;
+    }
+    if (code) {
+        supervisor_end(s, code, why.text);
+        return;
+    }
+    log_debug("epoch %u: %s", s->epoch, reason);
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        const struct worker_row *row = &s->workers.rows[w];
+        if (row->address.length && (row->state == WORKER_CONFIGURED || row->state == WORKER_READY))
+            configure(s, w);
+    }
+}
+
+/* ---- the drive --------------------------------------------------------------------------- */
+
+/* The only place where a change of the drive changes its state. */
+static void set_change(struct supervisor *s, enum drive_change change)
+{
+    static const char *const names[] = {"none", "attach", "detach", "undo"};
+    log_debug("change of the drive: %s -> %s", names[s->change], names[change]);
+    s->change = change;
+}
+
+static void want_agent(struct supervisor *s, bool wanted, const char *reason)
+{
+    worker_table_want(&s->workers, WORKER_AGENT, wanted, clock_now_ns());
+    if (!wanted)
+        terminate(s, WORKER_AGENT, reason);
+}
+
+/* A newly attached agent cannot work: detach again; the client is told why when the others are
+ * ready again. */
+static void undo_attach(struct supervisor *s, int code, const char *text)
+{
+    set_change(s, CHANGE_UNDO);
+    s->change_code = code;
+    snprintf(s->change_text, sizeof s->change_text, "cannot attach %.150s: %.300s",
+             s->settings->csd_url, text);
+    log_warn("%s; going on without a CSD", s->change_text);
+    settings_detach(s->settings);
+    want_agent(s, false, "because its drive cannot be used");
+}
+
+void supervisor_settled(struct supervisor *s)
+{
+    if (s->change == CHANGE_NONE)
+        return;
+    bool undone = s->change == CHANGE_UNDO;
+    router_reply(s->router, &s->change_client, undone ? s->change_code : 0,
+                 undone                       ? s->change_text
+                 : s->change == CHANGE_ATTACH ? "attached"
+                                              : "detached");
+    set_change(s, CHANGE_NONE);
+}
+
+/* May the drive change now? Answers the client when not. */
+static bool may_change(struct supervisor *s, const struct proto_address *from)
+{
+    const char *text = NULL;
+    if (s->ending)
+        text = "the pipeline is ending";
+    else if (s->hooks.is_busy(s->hooks.context))
+        text = "a request runs or waits: this version attaches and detaches between requests only";
+    else if (s->change != CHANGE_NONE)
+        text = "another attach or detach is under way";
+    else if (!supervisor_ready(s))
+        text = "the pipeline is not ready yet";
+    if (text)
+        router_reply(s->router, from, HILL_E_BUSY, text);
+    return !text;
+}
+
+static void take_attach(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    struct hill_why why = {{0}};
+    if (!may_change(s, &a->from))
+        return;
+    int code = s->settings->epoch.csd_attached
+                   ? hill_fail(&why, HILL_E_INVALID, "a CSD is attached already; detach it first")
+                   : settings_attach(s->settings, a->message->attach->url, &why);
+    if (code) {
+        router_reply(s->router, &a->from, code, why.text);
+        return;
+    }
+    log_info("attaching %s, --cold-mb %.3f", s->settings->csd_url,
+             (double)s->settings->epoch.cold_cap_bytes / 1048576.0);
+    set_change(s, CHANGE_ATTACH);
+    s->change_client = a->from;
+    want_agent(s, true, NULL);
+    supervisor_new_epoch(s, "a CSD is being attached");
+}
+
+static void take_detach(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    if (!may_change(s, &a->from))
+        return;
+    if (!s->settings->epoch.csd_attached) {
+        router_reply(s->router, &a->from, HILL_E_INVALID, "no CSD is attached");
+        return;
+    }
+    log_info("detaching %s", s->settings->csd_url);
+    set_change(s, CHANGE_DETACH);
+    s->change_client = a->from;
+    settings_detach(s->settings);
+    want_agent(s, false, "because it is detached"); /* its exit brings the epoch without a drive */
+}
+
+/* ---- a worker's end ---------------------------------------------------------------------- */
+
+static void worker_exited(struct supervisor *s, enum worker w, const char *how)
+{
+    struct worker_row *row = &s->workers.rows[w];
+    int32_t pid = row->pid;
+    bool knew_epoch = row->address.length != 0, expected = s->ending || !row->wanted;
+    bool given_up = worker_table_exited(&s->workers, w, clock_now_ns());
+    run_folder_write_pids(s->folder, &s->workers);
+    if (expected)
+        log_debug("%s (pid %d) %s", row->name, (int)pid, how);
+    else
+        log_warn("%s (pid %d) %s; starting it again in %.0f s", row->name, (int)pid, how,
+                 (double)row->backoff_ns / 1e9);
+    if (s->ending)
+        return;
+    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT && !row->ever_ready && row->wanted) {
+        undo_attach(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE,
+                    row->failure_code ? row->failure_text
+                                      : "the CSD agent ended before it was ready");
+        knew_epoch = true; /* the others have been configured with a drive */
+    } else if (given_up) {
+        char text[512];
+        snprintf(text, sizeof text, "%s ended %u times before it was ready%s%s", row->name,
+                 row->early_deaths, row->failure_code ? ": " : "", row->failure_text);
+        supervisor_end(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE, text);
+        return;
+    }
+    if (s->epoch_delayed ? !worker_table_any_running(&s->workers) : knew_epoch)
+        supervisor_new_epoch(s, "a worker has ended");
+}
+
+static void reap(struct supervisor *s)
+{
+    int32_t pid;
+    char how[64];
+    s->reap_at_ns = CLOCK_NEVER;
+    while (worker_process_reap(&pid, how, sizeof how)) {
+        enum worker w = worker_table_by_pid(&s->workers, pid);
+        if (w != WORKER_COUNT)
+            worker_exited(s, w, how);
+    }
+}
+
+void supervisor_child_ended(struct supervisor *s)
+{
+    if (s->reap_at_ns == CLOCK_NEVER)
+        s->reap_at_ns = clock_now_ns() + (s->ending ? 0 : CLOCK_MS(REAP_DELAY_MS));
+}
+
+/* ---- messages ---------------------------------------------------------------------------- */
+
+static void take_hello(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    const Hill__Hello *hello = a->message->hello;
+    enum worker w = worker_table_by_role(hello->role);
+    if (w == WORKER_COUNT || s->workers.rows[w].pid != hello->pid) {
+        router_refuse(s->router, &a->from, "a Hello from a process that was not started here");
+        return;
+    }
+    struct worker_row *row = &s->workers.rows[w];
+    if (row->state != WORKER_STARTED)
+        return; /* it is being stopped */
+    if (hello->records_version != PROTO_RECORDS_VERSION ||
+        hello->protocol_version != PROTO_VERSION || strcmp(hello->version, HILL_VERSION) != 0) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "%s is version %.40s with protocol %u and records version %llu, this coordinator "
+                 "is %s with %u and %u: install them together",
+                 row->binary, hello->version, hello->protocol_version,
+                 (unsigned long long)hello->records_version, HILL_VERSION, PROTO_VERSION,
+                 PROTO_RECORDS_VERSION);
+        supervisor_end(s, HILL_E_UNSUPPORTED, text);
+        return;
+    }
+    row->address = a->from;
+    s->hooks.worker_came(s->hooks.context, w);
+    worker_table_heartbeat(&s->workers, w, 0, clock_now_ns());
+    worker_table_configured(&s->workers, w);
+    configure(s, w);
+}
+
+static void take_ready(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    const Hill__Ready *ready = a->message->ready;
+    struct worker_row *row = &s->workers.rows[a->worker];
+    if (ready->epoch != s->epoch || !s->epoch_exists)
+        return; /* of an epoch that is over; the answer to the newer Configure follows */
+    snprintf(row->device, sizeof row->device, "%s", ready->device);
+    if (!row->process_ready)
+        log_info("%s (pid %d) is ready%s%s", row->name, (int)row->pid, *ready->device ? " on " : "",
+                 ready->device);
+    worker_table_ready_at(&s->workers, a->worker, clock_now_ns());
+}
+
+void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)
+{
+    struct worker_row *row = &s->workers.rows[w];
+    if (!failure->fatal) {
+        log_debug("%s: %s", row->name, failure->text);
+        return;
+    }
+    worker_table_failure(&s->workers, w, failure->code, failure->text);
+    if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
+        log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
+        return;                                                     /* its exit does the rest */
+    }
+    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT) {
+        undo_attach(s, failure->code, failure->text);
+    } else {
+        char text[400];
+        snprintf(text, sizeof text, "%s: %s", row->name, row->failure_text);
+        supervisor_end(s, failure->code, text);
+    }
+}
+
+static void take_heartbeat(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    const Hill__Heartbeat *beat = a->message->heartbeat;
+    enum worker w = worker_table_by_role(beat->role);
+    if (w == WORKER_COUNT || beat->pid != s->workers.rows[w].pid) {
+        s->router->malformed++;
+        return;
+    }
+    worker_table_heartbeat(&s->workers, w, beat->work_done, clock_now_ns());
+    worker_table_usage(&s->workers, w, beat->cpu_ms, beat->rss_bytes);
+    if (w == WORKER_SCORER && beat->live) {
+        proto_free(s->live);
+        s->live = a->message;
+        a->message = NULL;
+    }
+}
+
+static void take_shutdown(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    router_reply(s->router, &a->from, 0, "");
+    supervisor_end(s, 0, "hillctl asked for it");
+}
+
+static const struct route routes[] = {
+    {HILL__MESSAGE__BODY_HELLO, FROM_NEWCOMER, take_hello},
+    {HILL__MESSAGE__BODY_READY, FROM_WORKERS, take_ready},
+    {HILL__MESSAGE__BODY_HEARTBEAT, FROM_HEARTBEATS, take_heartbeat},
+    {HILL__MESSAGE__BODY_ATTACH, FROM_CLIENT, take_attach},
+    {HILL__MESSAGE__BODY_DETACH, FROM_CLIENT, take_detach},
+    {HILL__MESSAGE__BODY_SHUTDOWN, FROM_CLIENT, take_shutdown},
+};
+
+/* ---- what time brings -------------------------------------------------------------------- */
+
+static void do_action(struct supervisor *s, enum worker w, enum worker_action action)
+{
+    struct worker_row *row = &s->workers.rows[w];
+    if (action == WORKER_DO_START && !s->epoch_delayed && !s->ending) {
+        start(s, w);
+    } else if (action == WORKER_DO_TERMINATE) {
+        log_warn("%s (pid %d) %s: SIGTERM, SIGKILL in 5 s", row->name, (int)row->pid,
+                 row->state == WORKER_STARTED ? "has not said Hello within 10 s"
+                                              : "has missed its heartbeats for 3 s");
+        terminate(s, w, "because it hangs");
+    } else if (action == WORKER_DO_KILL) {
+        log_warn("%s (pid %d) does not end: SIGKILL", row->name, (int)row->pid);
+        kill(row->pid, SIGKILL);
+        worker_table_killed(&s->workers, w);
+    }
+}
+
+void supervisor_tick(struct supervisor *s, int64_t now_ns)
+{
+    if (now_ns >= s->reap_at_ns)
+        reap(s);
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        do_action(s, w, worker_table_due(&s->workers, w, now_ns));
+    enum worker next = s->ending ? worker_table_stop_next(&s->workers) : WORKER_COUNT;
+    if (next != WORKER_COUNT)
+        terminate(s, next, "in order");
+}
+
+int64_t supervisor_next_ns(const struct supervisor *s)
+{
+    int64_t next = worker_table_next_ns(&s->workers);
+    return s->reap_at_ns < next ? s->reap_at_ns : next;
+}
+
+bool supervisor_ready(const struct supervisor *s)
+{
+    return !s->ending && s->epoch_exists && worker_table_ready(&s->workers);
+}
+
+/* ---- life -------------------------------------------------------------------------------- */
+
+int supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
+                    struct router *router, const struct supervisor_hooks *hooks,
+                    struct hill_why *why)
+{
+    *s = (struct supervisor){.settings = settings,
+                             .folder = folder,
+                             .router = router,
+                             .hooks = *hooks,
+                             .reap_at_ns = CLOCK_NEVER};
+    worker_table_init(&s->workers, settings->epoch.csd_attached);
+    router_register(router, routes, sizeof routes / sizeof *routes, s);
+    supervisor_new_epoch(s, "the first one");
+    *why = s->end_why;
+    return s->ending ? s->end_code : 0;
+}
+
+void supervisor_close(struct supervisor *s)
+{
+    if (s->folder)
+        remove_segments(s);
+    proto_free(s->live);
+}

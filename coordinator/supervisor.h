@@ -1,0 +1,85 @@
+/*
+ * coordinator/supervisor.h - the workers: their processes, the epochs they meet in, the drive that
+ * comes and goes, and the end.
+ *
+ * What: starts and ends workers as worker_table.h says, creates and removes each epoch's segments,
+ * configures who says Hello, changes the drive for a client, and ends everything in order. An epoch
+ * is one set of segments: when a worker that knew it dies, the segments are unlinked, the next
+ * epoch's are created, the survivors get a new Configure, and the dead worker gets its own at
+ * Hello. It knows no request: whoever has some (service.h) is told through the hooks. Who calls it:
+ * pipeline.c (the loop), the service. Concurrency: one thread. Failure: no room for new segments
+ * while survivors still map the old ones: all are ended first, then it is tried once more; what a
+ * restart cannot cure ends the pipeline with that worker's line and code.
+ */
+#ifndef HILL_COORDINATOR_SUPERVISOR_H
+#define HILL_COORDINATOR_SUPERVISOR_H
+
+#include "coordinator/router.h"
+#include "coordinator/run_folder.h"
+#include "coordinator/settings.h"
+
+enum drive_change {
+    CHANGE_NONE,
+    CHANGE_ATTACH, /* an agent was started for a new drive; until all are ready */
+    CHANGE_DETACH, /* the agent was told to end; until the others are ready without it */
+    CHANGE_UNDO,   /* the new drive cannot be used: as CHANGE_DETACH, then the client is told why */
+};
+
+/* What the owner of the requests hears. */
+struct supervisor_hooks {
+    void *context;
+    void (*epoch_ends)(void *context); /* what was sent to workers is lost */
+    void (*ending)(void *context, int code, const char *text); /* once; code 0: as asked for */
+    void (*worker_came)(void *context, enum worker w);         /* said Hello: a new process */
+    double (*beta)(void *context);  /* to be told to the scorer in Configure */
+    bool (*is_busy)(void *context); /* a request runs or waits: the drive stays */
+};
+
+struct supervisor {
+    struct settings *settings;
+    struct run_folder *folder;
+    struct router *router;
+    struct supervisor_hooks hooks;
+    struct worker_table workers;
+    int64_t reap_at_ns; /* CLOCK_NEVER: no child has ended */
+    uint32_t epoch;
+    bool epoch_exists;  /* its segments have been created */
+    bool epoch_delayed; /* no room for new segments until the workers let go of the old ones */
+    enum drive_change change;
+    struct proto_address change_client;
+    int change_code; /* UNDO: what the client is told when the pipeline is ready again */
+    char change_text[512];
+    Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
+    bool announced;      /* that all workers are ready, once */
+    bool ending;
+    int end_code;
+    struct hill_why end_why;
+};
+
+/* Register the handlers, create the first epoch's segments. 0, or why there is none. */
+int supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
+                    struct router *router, const struct supervisor_hooks *hooks,
+                    struct hill_why *why);
+void supervisor_close(struct supervisor *s); /* safe on a zeroed struct */
+
+/* A child has ended; it is looked for a moment later. */
+void supervisor_child_ended(struct supervisor *s);
+/* What time brings: starts, missed heartbeats, the end in stop order. */
+void supervisor_tick(struct supervisor *s, int64_t now_ns);
+int64_t supervisor_next_ns(const struct supervisor *s);
+/* Are all wanted workers ready in an epoch that exists? */
+bool supervisor_ready(const struct supervisor *s);
+/* Ready, and nothing else is to be waited for: the client of a change of the drive is answered. */
+void supervisor_settled(struct supervisor *s);
+
+/* Begin the next epoch: interrupts what runs. A failure ends the pipeline. */
+void supervisor_new_epoch(struct supervisor *s, const char *reason);
+/* A worker cannot go on, it says. */
+void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure);
+/* End in order: workers are stopped one after the other. code 0: as asked for; the first call
+ * counts. */
+void supervisor_end(struct supervisor *s, int code, const char *text);
+/* Do not wait for them. */
+void supervisor_kill_all(struct supervisor *s);
+
+#endif

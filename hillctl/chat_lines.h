@@ -1,0 +1,44 @@
+/*
+ * hillctl/chat_lines.h - lines that a person types, or that a script has prepared.
+ *
+ * What: on a terminal line editing with a history of this run (libedit), Ctrl-C and SIGTERM as
+ * answers of their own; else plain lines, no prompt. Lines are UTF-8 where the locale is; a locale
+ * of ASCII alone counts as UTF-8. Who calls it: chat.c, with SIGINT and SIGTERM blocked and readable
+ * from a signalfd (proto/client.h). Failure: HILL_E_NOMEM, HILL_E_IO. Concurrency: one thread.
+ */
+#ifndef HILL_HILLCTL_CHAT_LINES_H
+#define HILL_HILLCTL_CHAT_LINES_H
+
+#include <stdbool.h>
+
+#include <histedit.h>
+
+#include "base/error.h"
+
+enum chat_line {
+    CHAT_LINE,
+    CHAT_LINE_END,        /* no more: end of file, Ctrl-D */
+    CHAT_LINE_INTERRUPT,  /* Ctrl-C: the line is dropped */
+    CHAT_LINE_TERMINATED, /* SIGTERM */
+};
+
+struct chat_lines {
+    bool terminal;
+    int signal_fd;
+    EditLine *editor;
+    History *history;
+    const char *prompt;
+    enum chat_line event; /* why the editor got no key; CHAT_LINE: it got one */
+    char *plain;          /* getline's */
+    size_t plain_room;
+};
+
+int chat_lines_open(struct chat_lines *lines, int signal_fd, struct hill_why *why);
+void chat_lines_close(struct chat_lines *lines);
+
+/* A line without its newline: *out stays until the next call. */
+enum chat_line chat_lines_read(struct chat_lines *lines, const char *prompt, char **out);
+/* What arrow-up brings back. */
+void chat_lines_remember(struct chat_lines *lines, const char *text);
+
+#endif

@@ -1,0 +1,42 @@
+/*
+ * hillctl/conversation.h - the turns of a chat, and the prompt that the model's template makes of
+ * them.
+ *
+ * What: asks the coordinator for the template, renders by model/chat_template.h where the template
+ * is known, and else by the helper (chat_helper.h). Who calls it: generate.c, chat.c.
+ * Failure: HILL_E_UNSUPPORTED when the model has no template or nothing can render it, and what
+ * chat_render and the helper say. Concurrency: one thread.
+ */
+#ifndef HILL_HILLCTL_CONVERSATION_H
+#define HILL_HILLCTL_CONVERSATION_H
+
+#include "model/chat_template.h"
+#include "proto/client.h"
+
+struct conversation {
+    Hill__Message *info;              /* a ModelInfo */
+    const struct chat_format *format; /* NULL: the helper renders */
+    struct chat_message *messages;    /* texts are the conversation's */
+    unsigned count, room;
+};
+
+/* system: NULL for the template's own. close it after a failure, too. */
+int conversation_open(struct conversation *c, struct client *client, const char *system,
+                      struct hill_why *why);
+void conversation_close(struct conversation *c);
+
+/* Copies the text. */
+int conversation_add(struct conversation *c, enum chat_role role, const char *text, uint64_t bytes,
+                     struct hill_why *why);
+/* Take the last `count` messages away; the system text stays. */
+void conversation_drop(struct conversation *c, unsigned count);
+/* Messages that are turns: all but the system text. */
+unsigned conversation_turns(const struct conversation *c);
+/* Set, or with NULL remove, the system text. */
+int conversation_set_system(struct conversation *c, const char *text, struct hill_why *why);
+const char *conversation_system(const struct conversation *c); /* NULL: the template's own */
+
+int conversation_render(const struct conversation *c, struct chat_prompt *out,
+                        struct hill_why *why);
+
+#endif

@@ -1,0 +1,45 @@
+/*
+ * tests/gpu_worker/engine_device.c - the device that all tests of a program share. Interface:
+ * engine_device.h.
+ */
+#include "tests/gpu_worker/engine_device.h"
+
+struct cldevice device;
+
+int device_open(void **state)
+{
+    struct hill_why why = {0};
+    (void)state;
+    cldevice_set_threads(2);
+    RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
+    return 0;
+}
+
+int device_close(void **state)
+{
+    (void)state;
+    cldevice_close(&device);
+    return 0;
+}
+
+struct engine *make_engine_on(const struct random_model *m, bool own_memory)
+{
+    struct hill_why why = {0};
+    struct engine *engine = NULL;
+    struct cldevice d = device;
+    d.shares_memory = device.shares_memory && !own_memory;
+    RUN_CHECK(engine_create(&engine, &d, m->file, &m->hp, &why));
+    return engine;
+}
+
+struct engine *make_engine(const struct random_model *m)
+{
+    return make_engine_on(m, false);
+}
+
+void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed)
+{
+    uint64_t state = seed * 2 + 1;
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (uint32_t)(next_random(&state) % n_vocab);
+}

@@ -1,0 +1,510 @@
+/*
+ * tests/gpu_worker/stage.c - the played coordinator and scorer: control messages, rings, epochs.
+ * Interface: stage.h.
+ */
+#include "tests/gpu_worker/stage.h"
+
+static void *stage_bind(struct stage *s, const char *file)
+{
+    char address[128];
+    snprintf(address, sizeof address, "ipc://%s/%s", s->dir, file);
+    void *socket = zmq_socket(s->context, ZMQ_ROUTER);
+    assert_int_equal(zmq_bind(socket, address), 0);
+    return socket;
+}
+
+static void stage_leave_epoch(struct stage *s)
+{
+    shm_ring_close(&s->append);
+    shm_ring_close(&s->query);
+    shm_ring_close(&s->selection);
+    if (s->arena.header)
+        shm_arena_finish(&s->arena);
+    for (int i = 0; i < 3; i++) {
+        struct shm_segment *segment = i == 0 ? &s->rings : i == 1 ? &s->staging : &s->hot;
+        if (segment->base) {
+            shm_segment_unlink(segment->name);
+            shm_segment_detach(segment);
+        }
+    }
+    memset(&s->append, 0, sizeof s->append);
+    memset(&s->query, 0, sizeof s->query);
+    memset(&s->selection, 0, sizeof s->selection);
+    memset(&s->arena, 0, sizeof s->arena);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        s->lanes[i].n_taken[0] = s->lanes[i].n_taken[1] = 0;
+}
+
+void stage_enter_epoch(struct stage *s)
+{
+    char name[SHM_NAME_BYTES];
+    struct hill_why why = {0};
+    uint64_t fingerprint = layout_fingerprint(&s->layout),
+             rings_bytes = layout_rings_bytes(&s->layout);
+    stage_leave_epoch(s);
+    s->epoch++;
+    shm_segment_name(name, s->run_id, s->epoch, "rings");
+    assert_int_equal(shm_segment_create(&s->rings, name, rings_bytes, fingerprint, s->epoch, &why),
+                     0);
+    shm_segment_name(name, s->run_id, s->epoch, "staging");
+    assert_int_equal(
+        shm_segment_create(&s->staging, name,
+                           shm_arena_bytes(STAGE_LANES * 2 * STAGE_CTX, s->entry_bytes),
+                           fingerprint, s->epoch, &why),
+        0);
+    if (s->epoch % 2) {
+        uint64_t entries = (uint64_t)STAGE_LANES * s->m.shape.n_layers * STAGE_CTX;
+        shm_segment_name(name, s->run_id, s->epoch, "hot");
+        assert_int_equal(shm_segment_create(&s->hot, name,
+                                            STAGE_HOT_OFFSET + entries * s->entry_bytes,
+                                            fingerprint, s->epoch, &why),
+                         0);
+    }
+    void *rings = shm_segment_payload(&s->rings), *staging = shm_segment_payload(&s->staging);
+    assert_int_equal(layout_init(rings, rings_bytes, &s->layout), 0);
+    assert_int_equal(shm_arena_init(staging, STAGE_LANES * 2 * STAGE_CTX, s->entry_bytes), 0);
+    assert_int_equal(shm_arena_own(&s->arena, staging, shm_segment_payload_bytes(&s->staging)), 0);
+    assert_int_equal(
+        layout_open(&s->append, rings, rings_bytes, &s->layout, RING_APPEND, PARTY_SCORER), 0);
+    assert_int_equal(
+        layout_open(&s->query, rings, rings_bytes, &s->layout, RING_QUERY, PARTY_SCORER), 0);
+    assert_int_equal(
+        layout_open(&s->selection, rings, rings_bytes, &s->layout, RING_SELECTION, PARTY_SCORER),
+        0);
+}
+
+static uint32_t stage_hot_slot(const struct stage *s, uint32_t sequence, uint32_t layer,
+                               uint32_t position)
+{
+    return (sequence * s->m.shape.n_layers + layer) * STAGE_CTX + position;
+}
+
+static void stage_take_append(struct stage *s, uint32_t type, const void *payload)
+{
+    const struct record_header *header = payload;
+    struct stage_lane *lane = &s->lanes[header->sequence];
+    assert_int_equal(header->epoch, s->epoch);
+    if (type == RECORD_SEQ_BEGIN) {
+        struct record_seq_ready ready = {.header = *header};
+        lane->reads_hot = ((const struct record_seq_begin *)payload)->reads_hot;
+        assert_true(!lane->reads_hot || s->hot.base);
+        if (lane->reads_hot) {
+            ready.hot_offset = STAGE_HOT_OFFSET / 64;
+            ready.hot_entries = stage_hot_slot(s, STAGE_LANES, 0, 0);
+        }
+        lane->n_reads_done = 0;
+        lane->n_begins++;
+        lane->n_steps = lane->n_queries = 0;
+        lane->expect_step = 1;
+        lane->expect_layer = 0;
+        memset(lane->n_kinds, 0, sizeof lane->n_kinds);
+        memset(lane->appended, 0, sizeof lane->appended);
+        memset(lane->resident, 0, sizeof lane->resident);
+        assert_int_equal(shm_ring_push(&s->selection, RECORD_SEQ_READY, &ready, sizeof ready), 0);
+    } else if (type == RECORD_APPEND) {
+        const struct record_append *a = payload;
+        assert_int_equal(a->first, lane->appended[header->layer]); /* in order, each once */
+        assert_true(a->first + a->n_tokens <= STAGE_CTX);
+        memcpy(lane->entries[header->layer] + (size_t)a->first * s->entry_bytes, a + 1,
+               (size_t)a->n_tokens * s->entry_bytes);
+        lane->appended[header->layer] += a->n_tokens;
+        for (uint32_t i = 0; s->hot.base && i < a->n_tokens; i++)
+            memcpy((uint8_t *)shm_segment_payload(&s->hot) + STAGE_HOT_OFFSET +
+                       (size_t)stage_hot_slot(s, header->sequence, header->layer, a->first + i) *
+                           s->entry_bytes,
+                   (const uint8_t *)(a + 1) + (size_t)i * s->entry_bytes, s->entry_bytes);
+    } else if (type == RECORD_STEP_END) {
+        for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
+            assert_int_equal(lane->appended[l],
+                             ((const struct record_step_end *)payload)->n_tokens);
+        assert_int_equal(header->step, lane->n_steps++);
+    } else {
+        assert_int_equal(type, RECORD_SEQ_END);
+        lane->n_ends++;
+    }
+}
+
+static uint32_t stage_slot(uint32_t position)
+{
+    return (position * 5 + 11) % STAGE_CTX; /* a permutation: 5 and 192 share no factor */
+}
+
+static bool stage_in_place(const struct stage_lane *lane, uint32_t position)
+{
+    return lane->reads_hot && position % 2 == 0;
+}
+
+static void stage_give(struct stage *s, struct stage_lane *lane, uint32_t which)
+{
+    if (lane->n_taken[which])
+        shm_arena_give(&s->arena, lane->n_taken[which], lane->taken[which]);
+    lane->n_taken[which] = 0;
+}
+
+/* What the kind of a query says has been read is free, and at once something else. */
+static void stage_free_staging(struct stage *s, struct stage_lane *lane, uint32_t kind)
+{
+    for (uint32_t which = kind == QUERY_EXACT ? 0 : 1; which < 2; which++) {
+        for (uint32_t i = 0; i < lane->n_taken[which]; i++)
+            memset(shm_arena_slot(&s->arena, lane->taken[which][i]), 0x7d, s->entry_bytes);
+        stage_give(s, lane, which);
+    }
+    if (kind == QUERY_EXACT)
+        return;
+    memcpy(lane->taken[1], lane->taken[0], sizeof lane->taken[0]);
+    lane->n_taken[1] = lane->n_taken[0];
+    lane->n_taken[0] = 0;
+}
+
+/* Every layer of every step is asked for once, in order, with the kind that it must have. */
+static void stage_check_order(const struct stage *s, struct stage_lane *lane,
+                              const struct record_query *q)
+{
+    Hill__Speculate mode = s->speculate;
+    bool guessed = mode != HILL__SPECULATE__SPECULATE_OFF && q->header.layer >= s->exact_layers;
+    lane->n_kinds[q->kind]++;
+    if (q->kind == QUERY_AHEAD) { /* before the one that it is ahead of */
+        assert_true(mode == HILL__SPECULATE__SPECULATE_VERIFY && guessed);
+        assert_int_equal(q->header.step, lane->expect_step);
+        assert_int_equal(q->header.layer, lane->expect_layer);
+        return;
+    }
+    assert_int_equal(q->kind, guessed && mode == HILL__SPECULATE__SPECULATE_ON ? QUERY_SPECULATIVE
+                                                                               : QUERY_EXACT);
+    assert_int_equal(q->header.step, lane->expect_step);
+    assert_int_equal(q->header.layer, lane->expect_layer);
+    if (++lane->expect_layer == s->m.shape.n_layers) {
+        lane->expect_layer = 0;
+        lane->expect_step++;
+    }
+}
+
+static void stage_answer(struct stage *s, const struct record_query *q)
+{
+    struct stage_lane *lane = &s->lanes[q->header.sequence];
+    uint32_t layer = q->header.layer, n = q->n_tokens, n_uploads = 0, number = ++lane->n_queries;
+    if (number == lane->stall_at)
+        return;
+    for (uint32_t i = lane->resident[layer]; i < n; i++)
+        n_uploads += !stage_in_place(lane, i);
+    stage_free_staging(s, lane, q->kind);
+    assert_int_equal(shm_arena_take(&s->arena, n_uploads, lane->taken[0]), 0);
+    lane->n_taken[0] = n_uploads;
+    uint32_t bytes = (uint32_t)(sizeof(struct record_selection) + n * sizeof(struct selected_item) +
+                                n_uploads * sizeof(struct selected_upload));
+    void *payload;
+    assert_int_equal(shm_ring_reserve(&s->selection, bytes, &payload), 0);
+    struct record_selection *out = payload;
+    struct selected_item *items = (struct selected_item *)(out + 1);
+    struct selected_upload *uploads = (struct selected_upload *)(items + n);
+    *out = (struct record_selection){q->header, q->query_id, n, n_uploads,
+                                     number == lane->refuse_at ? HILL_E_DAMAGED : 0};
+    for (uint32_t i = 0; i < n; i++)
+        items[i] = (struct selected_item){
+            i, stage_in_place(lane, i)
+                   ? SELECTED_HOT | stage_hot_slot(s, q->header.sequence, layer, i)
+                   : stage_slot(i)};
+    if (number == lane->wild_at)
+        items[0].gpu_slot = SELECTED_HOT | stage_hot_slot(s, STAGE_LANES, 0, 0);
+    lane->n_in_place += lane->reads_hot ? (n + 1) / 2 : 0;
+    for (uint32_t i = 0, position = lane->resident[layer]; i < n_uploads; i++, position++) {
+        uint32_t slot = lane->taken[0][i];
+        position += stage_in_place(lane, position);
+        memcpy(shm_arena_slot(&s->arena, slot),
+               lane->entries[layer] + (size_t)position * s->entry_bytes, s->entry_bytes);
+        uploads[i] = (struct selected_upload){slot, shm_arena_generation(&s->arena, slot),
+                                              stage_slot(position), 0};
+        uploads[i].generation -= number == lane->old_generation_at;
+    }
+    lane->resident[layer] = n;
+    shm_ring_publish(&s->selection, RECORD_SELECTION, bytes);
+}
+
+static void stage_send(struct stage *s, Hill__Message *message)
+{
+    assert_int_equal(proto_send(s->control, &s->worker, message), 0);
+}
+
+void stage_cancel(struct stage *s, const struct stage_lane *lane)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Cancel cancel = HILL__CANCEL__INIT;
+    cancel.request_id = lane->request_id;
+    message.body_case = HILL__MESSAGE__BODY_CANCEL;
+    message.cancel = &cancel;
+    stage_send(s, &message);
+}
+
+static void stage_take_query(struct stage *s, const struct record_query *q)
+{
+    struct stage_lane *lane = &s->lanes[q->header.sequence];
+    assert_true(lane->appended[q->header.layer] >= q->n_tokens); /* N is appended before */
+    stage_check_order(s, lane, q);
+    if (q->kind == QUERY_AHEAD)
+        return; /* nothing has to be brought ahead */
+    if (lane->n_queries + 1 == lane->cancel_at) {
+        lane->cancel_at = 0;
+        lane->n_queries++;
+        stage_cancel(s, lane);
+    } else {
+        stage_answer(s, q);
+    }
+}
+
+static void stage_pump_appends(struct stage *s)
+{
+    struct hill_why why = {0};
+    uint32_t type, bytes;
+    const void *payload;
+    while (s->append.ring && shm_ring_peek(&s->append, &type, &payload, &bytes) == 0) {
+        if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
+            fail_msg("%s", why.text);
+        stage_take_append(s, type, payload);
+        shm_ring_release(&s->append);
+    }
+}
+
+static void stage_pump_rings(struct stage *s)
+{
+    struct hill_why why = {0};
+    uint32_t type, bytes, lanes = 0; /* a bit each */
+    const void *payload;
+    stage_pump_appends(s);
+    while (s->query.ring && shm_ring_peek(&s->query, &type, &payload, &bytes) == 0) {
+        if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
+            fail_msg("%s", why.text);
+        if (type == RECORD_READS_DONE) {
+            struct stage_lane *lane = &s->lanes[((const struct record_header *)payload)->sequence];
+            assert_true(lane->reads_hot);
+            lane->n_reads_done++;
+        } else {
+            assert_int_equal(type, RECORD_QUERY);
+            stage_pump_appends(s); /* with guesses the worker is ahead of what was taken */
+            stage_take_query(s, payload);
+            lanes |= 1u << ((const struct record_header *)payload)->sequence;
+        }
+        shm_ring_release(&s->query);
+    }
+    if ((uint32_t)__builtin_popcount(lanes) > s->most_at_once)
+        s->most_at_once = (uint32_t)__builtin_popcount(lanes);
+}
+
+/* NULL: of a request that was sent to no lane. */
+static struct stage_lane *stage_lane_of(struct stage *s, uint64_t request_id)
+{
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        if (s->lanes[i].request_id == request_id)
+            return &s->lanes[i];
+    return NULL;
+}
+
+static void stage_take_token(struct stage *s, const Hill__Token *token)
+{
+    struct stage_lane *lane = stage_lane_of(s, token->request_id);
+    assert_non_null(lane);
+    assert_false(lane->done);
+    assert_int_equal(token->index, lane->n_tokens);
+    assert_true(lane->n_tokens < STAGE_TOKENS);
+    lane->tokens[lane->n_tokens++] = token->token;
+}
+
+static void stage_take_done(struct stage *s, const Hill__Done *done)
+{
+    struct stage_lane *lane = stage_lane_of(s, done->request_id);
+    if (!lane) {
+        s->n_refused++;
+        s->refused_code = done->code;
+        return;
+    }
+    assert_false(lane->done); /* once */
+    lane->done = true;
+    lane->finish = done->finish;
+    lane->code = done->code;
+    lane->logits_hash = done->logits_hash;
+    lane->busy_ms = done->gpu_busy_ms;
+    lane->upload_bytes = done->gpu_upload_bytes;
+    lane->link_bytes = done->link_gpu_bytes;
+    lane->link_ns = done->link_gpu_ns;
+    lane->idle_ms = done->gpu_idle_ms;
+    lane->decode_ms = done->predicted_ms;
+    lane->gap_ms = done->longest_gap_ms;
+}
+
+static void stage_take_message(struct stage *s, const Hill__Message *message)
+{
+    switch (message->body_case) {
+    case HILL__MESSAGE__BODY_READY:
+        assert_int_equal(message->ready->epoch, s->epoch);
+        s->n_ready++;
+        break;
+    case HILL__MESSAGE__BODY_TOKEN:
+        stage_take_token(s, message->token);
+        break;
+    case HILL__MESSAGE__BODY_DONE:
+        stage_take_done(s, message->done);
+        break;
+    case HILL__MESSAGE__BODY_FAILURE:
+        print_message("failure: %s\n", message->failure->text);
+        s->n_failures++;
+        break;
+    case HILL__MESSAGE__BODY_HELLO:
+    case HILL__MESSAGE__BODY_PROGRESS:
+        break;
+    default:
+        fail_msg("an unexpected message %d", (int)message->body_case);
+    }
+}
+
+void stage_pump(struct stage *s)
+{
+    Hill__Message *message;
+    struct proto_address from;
+    stage_pump_rings(s);
+    while (proto_receive(s->control, &from, &message, NULL) == 0) {
+        s->worker = from;
+        stage_take_message(s, message);
+        proto_free(message);
+    }
+    while (proto_receive(s->heartbeat, &from, &message, NULL) == 0)
+        proto_free(message);
+    usleep(200);
+}
+
+void stage_configure(struct stage *s)
+{
+    const struct random_shape *m = &s->m.shape;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Configure c = HILL__CONFIGURE__INIT;
+    Hill__Selection selection = HILL__SELECTION__INIT;
+    selection.alpha = 1;
+    c.run_id = s->run_id;
+    c.epoch = s->epoch;
+    c.model_path = s->model;
+    c.n_layers = m->n_layers;
+    c.n_heads = m->n_heads;
+    c.n_kv_heads = m->n_kv_heads;
+    c.head_dim = m->head_dim;
+    c.ctx_tokens = c.gpu_slots = STAGE_CTX;
+    c.n_sequences = STAGE_LANES;
+    c.batch_tokens = 32;
+    c.threads = 1;
+    c.block_tokens = 256;
+    c.selection = &selection;
+    c.staging_slots = STAGE_LANES * 2 * STAGE_CTX;
+    c.gpu_kv_cap_bytes = 64 << 20;
+    c.csd_url = c.device = (char *)"";
+    c.speculate = s->speculate;
+    c.exact_layers = s->exact_layers;
+    c.n_embd = m->n_embd;
+    c.n_ff = m->n_ff;
+    c.n_vocab = m->n_vocab;
+    Hill__CsdModel figures;
+    proto_set_csd_model(&figures, &s->model_figures);
+    c.csd_model = &figures;
+    message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
+    message.configure = &c;
+    stage_send(s, &message);
+}
+
+void stage_set_model(struct stage *s, const char *text)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__CsdModel figures;
+    assert_int_equal(csd_model_parse(&s->model_figures, text, NULL), 0);
+    proto_set_csd_model(&figures, &s->model_figures);
+    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
+    message.csd_model = &figures;
+    stage_send(s, &message);
+}
+
+uint64_t stage_send_request(struct stage *s, uint32_t sequence, const uint32_t *tokens, uint32_t n,
+                            uint32_t predict, uint32_t stop)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Prefill p = HILL__PREFILL__INIT;
+    Hill__Sampling sampling = HILL__SAMPLING__INIT;
+    Hill__Selection selection = HILL__SELECTION__INIT;
+    selection.alpha = 1;
+    sampling.top_p = sampling.repeat_penalty = 1;
+    p.request_id = ++s->n_requests;
+    p.sequence = sequence;
+    p.tokens = (uint32_t *)tokens;
+    p.n_tokens = n;
+    p.predict = predict;
+    p.sampling = &sampling;
+    p.selection = &selection;
+    p.stop_tokens = &stop;
+    p.n_stop_tokens = stop != UINT32_MAX;
+    message.body_case = HILL__MESSAGE__BODY_PREFILL;
+    message.prefill = &p;
+    stage_send(s, &message);
+    return p.request_id;
+}
+
+void stage_request(struct stage *s, uint32_t sequence, const uint32_t *tokens, uint32_t n,
+                   uint32_t predict, uint32_t stop)
+{
+    struct stage_lane *lane = &s->lanes[sequence];
+    lane->n_tokens = 0;
+    lane->done = false;
+    lane->request_id = stage_send_request(s, sequence, tokens, n, predict, stop);
+}
+
+void stage_open(struct stage *s, const struct random_shape *shape, const char *program)
+{
+    struct hill_why why = {0};
+    memset(s, 0, sizeof *s);
+    snprintf(s->dir, sizeof s->dir, "/tmp/hill-test-gpu-XXXXXX");
+    assert_non_null(mkdtemp(s->dir));
+    snprintf(s->model, sizeof s->model, "%s/model.gguf", s->dir);
+    struct blob bytes = random_model_build(&s->m, shape, 5);
+    FILE *f = fopen(s->model, "wb");
+    assert_int_equal(fwrite(bytes.data, 1, bytes.size, f), bytes.size);
+    fclose(f);
+    free(bytes.data);
+    assert_int_equal(gguf_open(&s->m.file, s->model, &why), 0);
+    assert_int_equal(model_hparams_read(&s->m.hp, s->m.file, &why), 0);
+    s->layout =
+        (struct layout_input){{shape->n_layers, shape->n_heads, shape->n_kv_heads, shape->head_dim},
+                              STAGE_CTX,
+                              STAGE_LANES};
+    s->entry_bytes = kv_entry_bytes(&s->layout.geometry);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        for (uint32_t l = 0; l < shape->n_layers; l++)
+            s->lanes[i].entries[l] = calloc(STAGE_CTX, s->entry_bytes);
+    s->run_id = test_run_id();
+    pid_t self = getpid();
+    s->context = zmq_ctx_new();
+    s->control = stage_bind(s, "worker.sock");
+    s->heartbeat = stage_bind(s, "heartbeat.sock");
+    s->pid = fork();
+    if (s->pid == 0) {
+        test_die_with_parent(self);
+        execl(program, program, "--run-dir", s->dir, "--log-level", "warn", (char *)NULL);
+        _exit(127);
+    }
+    STAGE_UNTIL(s, s->worker.length > 0);
+}
+
+int stage_close(struct stage *s)
+{
+    int status = -1;
+    char path[128];
+    kill(s->pid, SIGTERM);
+    assert_int_equal(waitpid(s->pid, &status, 0), s->pid);
+    stage_leave_epoch(s);
+    zmq_close(s->control);
+    zmq_close(s->heartbeat);
+    zmq_ctx_term(s->context);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
+            free(s->lanes[i].entries[l]);
+    random_model_free(&s->m);
+    static const char *const files[] = {"model.gguf", "worker.sock", "heartbeat.sock"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", s->dir, files[i]);
+        unlink(path);
+    }
+    rmdir(s->dir);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}

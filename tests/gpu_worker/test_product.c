@@ -1,0 +1,466 @@
+/*
+ * tests/gpu_worker/test_product.c - products with weights of every tensor type, as the kernels of
+ * prefill and of decode compute them: bit by bit what plain C gets from the file's blocks, whichever
+ * way the integers are multiplied, whatever rows are beside; close to the product in double; and
+ * panels cost what the file costs.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/cldevice.h"
+#include "gpu_worker/pack.h"
+#include "tests/gpu_worker/product_reference.h"
+#include "tests/model/gguf_writer.h"
+
+extern const char gpu_worker_activation_cl[], gpu_worker_product_cl[], gpu_worker_matmul_cl[],
+    gpu_worker_decode_product_cl[];
+
+#define TILE 12u
+
+/* Decode's products alone: rows made int8, then every panel times all rows. */
+static const char decode_driver[] =
+    "__kernel void decode_rows(__global const float *x, __global const float *g, uint n_rows, uint "
+    "k,\n"
+    "    __global uint *q, __global const uint *matrix, uint panels, __global float *y, uint "
+    "stride)\n"
+    "{\n"
+    "    float16 out[MAX_ROWS];\n"
+    "    for (uint task = 0; task < n_rows * quant_tasks_of_row(k); task++)\n"
+    "        quantise(x, k, g, k, q, task);\n"
+    "    for (uint panel = 0; panel < panels; panel++) {\n"
+    "        if (g)\n"
+    "            product_scaled(n_rows, x, k, g, q, matrix, k, panel, out);\n"
+    "        else\n"
+    "            product(n_rows, x, k, q, matrix, k, panel, out);\n"
+    "        for (uint r = 0; r < n_rows; r++)\n"
+    "            vstore16(out[r], panel, y + r * stride);\n"
+    "    }\n"
+    "}\n";
+
+static struct cldevice device;
+static cl_command_queue queue;
+#define WAYS 4                       /* to multiply integers: HILL_DOT */
+static cl_program programs[2][WAYS]; /* [prefill][way] */
+static uint64_t seed = 20260102;
+
+static const uint32_t quantised_types[] = {
+    GGUF_TENSOR_Q4_0, GGUF_TENSOR_Q4_1, GGUF_TENSOR_Q5_0,   GGUF_TENSOR_Q5_1,
+    GGUF_TENSOR_Q8_0, GGUF_TENSOR_Q2_K, GGUF_TENSOR_Q3_K,   GGUF_TENSOR_Q4_K,
+    GGUF_TENSOR_Q5_K, GGUF_TENSOR_Q6_K, GGUF_TENSOR_IQ4_NL, GGUF_TENSOR_IQ4_XS};
+#define N_QUANTISED (sizeof quantised_types / sizeof *quantised_types)
+
+/* ---- the device ---- */
+
+/* Prefill's or decode's kernels for all types, one program for each way to multiply. */
+static cl_program program_for(bool prefill, int dot)
+{
+    static const uint32_t floats[] = {GGUF_TENSOR_F32, GGUF_TENSOR_F16, GGUF_TENSOR_BF16};
+    struct hill_why why = {0};
+    char options[300];
+    if (programs[prefill][dot])
+        return programs[prefill][dot];
+    uint32_t types = 0;
+    for (uint32_t i = 0; i < N_QUANTISED; i++)
+        types |= 1u << quantised_types[i];
+    for (uint32_t i = 0; i < 3; i++)
+        types |= 1u << floats[i];
+    const char *parts[] = {gpu_worker_activation_cl, gpu_worker_product_cl,
+                           prefill ? gpu_worker_matmul_cl : gpu_worker_decode_product_cl,
+                           prefill ? "" : decode_driver};
+    char *source = NULL;
+    snprintf(options, sizeof options,
+             "-cl-std=CL1.2 -DROWS=%u -DTYPES=%uu -DHILL_DOT=%d -DMAX_ROWS=64 -DQUANT_BLOCKS=16 "
+             "-DQUANT_STRIDE=%u -DACTIVATION=0 -DLAYER_NORM=0",
+             TILE, types, dot, 1024u / 4 + 1024 / 32 * 5);
+    if (asprintf(&source, "%s%s%s%s", parts[0], parts[1], parts[2], parts[3]) < 0)
+        fail_msg("no memory");
+    programs[prefill][dot] = cldevice_build(&device, source, options, &why);
+    if (!programs[prefill][dot])
+        fail_msg("%s", why.text);
+    free(source);
+    return programs[prefill][dot];
+}
+
+/* The best that product.cl has for this processor. */
+static int best_dot(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512vnni") ? 3 : 2;
+#else
+    return 0;
+#endif
+}
+
+static cl_mem buffer(size_t bytes, const void *from)
+{
+    cl_int status;
+    cl_mem mem = clCreateBuffer(device.context, from ? CL_MEM_COPY_HOST_PTR : CL_MEM_READ_WRITE,
+                                bytes, (void *)(uintptr_t)from, &status);
+    assert_int_equal(status, CL_SUCCESS);
+    return mem;
+}
+
+struct arg {
+    size_t bytes;
+    const void *value;
+};
+
+static void run(cl_program program, const char *name, size_t n0, size_t n1, const struct arg *args,
+                uint32_t n_args)
+{
+    static const size_t one[2] = {1, 1};
+    const size_t size[2] = {n0, n1};
+    cl_int status;
+    cl_kernel kernel = clCreateKernel(program, name, &status);
+    assert_int_equal(status, CL_SUCCESS);
+    for (uint32_t i = 0; i < n_args; i++)
+        assert_int_equal(clSetKernelArg(kernel, i, args[i].bytes, args[i].value), CL_SUCCESS);
+    assert_int_equal(clEnqueueNDRangeKernel(queue, kernel, 2, NULL, size, one, 0, NULL, NULL),
+                     CL_SUCCESS);
+    assert_int_equal(clFinish(queue), CL_SUCCESS);
+    clReleaseKernel(kernel);
+}
+#define MEM(m)                                                                                     \
+    {                                                                                              \
+        sizeof(cl_mem), &(m)                                                                       \
+    }
+#define NUMBER(n)                                                                                  \
+    {                                                                                              \
+        sizeof(uint32_t), &(uint32_t)                                                              \
+        {                                                                                          \
+            n                                                                                      \
+        }                                                                                          \
+    }
+#define RUN(program, name, n0, n1, ...)                                                            \
+    run(program, name, n0, n1, (const struct arg[]){__VA_ARGS__},                                  \
+        sizeof((const struct arg[]){__VA_ARGS__}) / sizeof(struct arg))
+
+/* ---- a matrix ---- */
+
+/* Panels of `type`, then as many of `other`. */
+struct problem {
+    uint32_t k, rows, outputs, panels, types[2], split; /* split: the first panel of types[1] */
+    uint8_t *weights[2];                                /* as in a file, [outputs][row bytes] */
+    float *x, *g;                                       /* [rows][k]; [k] or NULL */
+    uint8_t *matrix;
+    uint64_t matrix_bytes;
+};
+
+/* Random bytes, but for the F16 numbers, which are finite. */
+static uint8_t *random_blocks(const struct block_format *f, uint64_t n)
+{
+    uint8_t *data = malloc(n * f->bytes);
+    for (uint64_t i = 0; i < n * f->bytes; i++)
+        data[i] = (uint8_t)(next_random(&seed) >> 24);
+    for (uint64_t b = 0; b < n; b++) {
+        uint8_t *block = data + b * f->bytes;
+        uint32_t at = f->type == GGUF_TENSOR_Q2_K   ? 80
+                      : f->type == GGUF_TENSOR_Q3_K ? 108
+                      : f->type == GGUF_TENSOR_Q6_K ? 208
+                                                    : 0;
+        for (int i = 0; i < (f->min_sign ? 2 : 1); i++) {
+            uint16_t half = (uint16_t)(0x1c00 + next_random(&seed) % 0x1400); /* 2^-8 to 2^-3 */
+            half |= (uint16_t)(next_random(&seed) % 2 << 15);
+            memcpy(block + at + 2 * i, &half, 2);
+        }
+    }
+    return data;
+}
+
+static uint8_t *random_floats(const struct block_format *f, uint64_t n)
+{
+    uint8_t *data = malloc(n * f->bytes);
+    for (uint64_t i = 0; i < n; i++) {
+        float value = (float)(int32_t)(next_random(&seed) >> 32) * 0x1p-31f;
+        uint32_t bits;
+        memcpy(&bits, &value, 4);
+        uint16_t half = f->type == GGUF_TENSOR_BF16 ? (uint16_t)(bits >> 16)
+                                                    : (uint16_t)(next_random(&seed) % 0x3c00);
+        memcpy(data + i * f->bytes, f->bytes == 4 ? (void *)&value : (void *)&half, f->bytes);
+    }
+    return data;
+}
+
+static void make_matrix(struct problem *p)
+{
+    struct {
+        uint32_t n_runs, pad[3], runs[7][4];
+    } head = {.n_runs = 2};
+    uint64_t bytes[2], at = 128;
+    for (int i = 0; i < 2; i++) {
+        bytes[i] = pack_panel_bytes(block_format(p->types[i]), p->k);
+        uint32_t first = i ? p->split : 0, n = i ? p->panels - p->split : p->split;
+        const uint32_t words[4] = {first, p->types[i], (uint32_t)(at / 64),
+                                   (uint32_t)(bytes[i] / 64)};
+        memcpy(head.runs[i], words, sizeof words);
+        at += n * bytes[i];
+    }
+    p->matrix_bytes = at;
+    p->matrix = calloc(1, at);
+    memcpy(p->matrix, &head, sizeof head);
+    for (uint32_t panel = 0; panel < p->panels; panel++) {
+        int i = panel >= p->split;
+        const struct block_format *f = block_format(p->types[i]);
+        const uint8_t *rows[16];
+        for (uint32_t lane = 0; lane < 16; lane++) {
+            uint32_t o = panel * 16 + lane;
+            rows[lane] =
+                o < p->outputs ? p->weights[i] + (uint64_t)o * (p->k / f->items) * f->bytes : NULL;
+        }
+        pack_panel(f, p->k, rows,
+                   p->matrix + 64ull * head.runs[i][2] + bytes[i] * (panel - head.runs[i][0]));
+    }
+}
+
+static struct problem make_problem(uint32_t type, uint32_t other, uint32_t k, uint32_t rows,
+                                   uint32_t outputs)
+{
+    struct problem p = {.k = k, .rows = rows, .outputs = outputs, .types = {type, other}};
+    p.panels = (outputs + 31) / 32 * 2;
+    p.split = other == type ? p.panels : p.panels / 2;
+    for (int i = 0; i < 2; i++) {
+        const struct block_format *f = block_format(p.types[i]);
+        uint64_t n = (uint64_t)outputs * (k / f->items);
+        p.weights[i] = f->bits ? random_blocks(f, n) : random_floats(f, n);
+    }
+    p.x = malloc(sizeof(float) * k * rows);
+    for (uint32_t i = 0; i < k * rows; i++) /* one block in ten is zero */
+        p.x[i] =
+            next_random(&seed) / 64 % 10 ? (float)(int32_t)(next_random(&seed) >> 32) * 1e-9f : 0;
+    for (uint32_t i = 0; i < 32; i++)
+        p.x[i] = 0;
+    make_matrix(&p);
+    return p;
+}
+
+static void free_problem(struct problem *p)
+{
+    free(p->weights[0]);
+    free(p->weights[1]);
+    free(p->x);
+    free(p->g);
+    free(p->matrix);
+}
+
+/* ---- what the kernels get ---- */
+
+/* y [rows][panels * 16] by prefill's kernels. */
+static void prefill_rows(const struct problem *p, int dot, float *y)
+{
+    uint32_t tiles = (p->rows + TILE - 1) / TILE, stride = p->panels * 16;
+    uint32_t words = TILE * (p->k / 4 + p->k / 32 * 5);
+    float *tiled = calloc((size_t)tiles * TILE * p->k, sizeof *tiled);
+    for (uint32_t r = 0; r < p->rows; r++)
+        for (uint32_t i = 0; i < p->k; i++)
+            tiled[((size_t)(r / TILE) * p->k + i) * TILE + r % TILE] = p->x[(size_t)r * p->k + i];
+    cl_program program = program_for(true, dot);
+    cl_mem a = buffer(sizeof(float) * tiles * TILE * p->k, tiled),
+           q = buffer(4ull * words * tiles, NULL), w = buffer(p->matrix_bytes, p->matrix),
+           out = buffer(4ull * p->rows * stride, NULL);
+    RUN(program, "quantise_rows", tiles, p->k / 32, MEM(a), NUMBER(p->k), NUMBER(p->k), MEM(q));
+    RUN(program, "gemm_store", tiles, p->panels / 2, MEM(a), NUMBER(p->k), MEM(q), MEM(w),
+        NUMBER(p->k), NUMBER(p->rows), MEM(out), NUMBER(stride));
+    assert_int_equal(
+        clEnqueueReadBuffer(queue, out, CL_TRUE, 0, 4ull * p->rows * stride, y, 0, NULL, NULL),
+        CL_SUCCESS);
+    free(tiled);
+    cl_mem all[] = {a, q, w, out};
+    for (int i = 0; i < 4; i++)
+        clReleaseMemObject(all[i]);
+}
+
+/* The same by decode's, of rows first .. first + n - 1. */
+static void decode_rows(const struct problem *p, int dot, uint32_t first, uint32_t n, float *y)
+{
+    uint32_t stride = p->panels * 16, words = 1024 / 4 + 1024 / 32 * 5;
+    cl_program program = program_for(false, dot);
+    cl_mem x = buffer(4ull * n * p->k, p->x + (size_t)first * p->k),
+           q = buffer(4ull * words * n, NULL), w = buffer(p->matrix_bytes, p->matrix),
+           out = buffer(4ull * n * stride, NULL);
+    cl_mem g = p->g ? buffer(4ull * p->k, p->g) : NULL;
+    RUN(program, "decode_rows", 1, 1, MEM(x), MEM(g), NUMBER(n), NUMBER(p->k), MEM(q), MEM(w),
+        NUMBER(p->panels), MEM(out), NUMBER(stride));
+    assert_int_equal(
+        clEnqueueReadBuffer(queue, out, CL_TRUE, 0, 4ull * n * stride, y, 0, NULL, NULL),
+        CL_SUCCESS);
+    cl_mem all[] = {x, q, w, out, g};
+    for (int i = 0; i < (g ? 5 : 4); i++)
+        clReleaseMemObject(all[i]);
+}
+
+/* ---- what they must be ---- */
+
+static const uint8_t *row_of(const struct problem *p, uint32_t o, const struct block_format **f)
+{
+    int i = o / 16 >= p->split;
+    *f = block_format(p->types[i]);
+    return p->weights[i] + (uint64_t)o * (p->k / (*f)->items) * (*f)->bytes;
+}
+
+/* Quantised outputs of row r bit by bit; all outputs near the product in double. */
+static void check_row(const struct problem *p, uint32_t r, const float *y, const char *what)
+{
+    float *x = malloc(sizeof(float) * p->k), *w = malloc(sizeof(float) * p->k);
+    for (uint32_t i = 0; i < p->k; i++)
+        x[i] = p->x[(size_t)r * p->k + i] * (p->g ? p->g[i] : 1);
+    for (uint32_t o = 0; o < p->panels * 16; o++) {
+        const struct block_format *f;
+        if (o >= p->outputs) {
+            assert_true(y[o] == 0);
+            continue;
+        }
+        const uint8_t *row = row_of(p, o, &f);
+        double want = 0, size = 0;
+        block_floats(f, row, p->k, w);
+        for (uint32_t i = 0; i < p->k; i++) {
+            want += (double)w[i] * x[i];
+            size += fabs((double)w[i] * x[i]);
+        }
+        if (!(fabs(y[o] - want) <= (f->bits ? 0.02 : 1e-6) * size + 1e-6))
+            fail_msg("%s, %s: row %u, output %u: %g, in double %g", what, f->name, r, o, y[o],
+                     want);
+        if (!f->bits)
+            continue;
+        float exact = reference_quantised(f, row, p->k, x);
+        if (memcmp(&exact, &y[o], 4) != 0)
+            fail_msg("%s, %s: row %u, output %u: %.9g, in C %.9g", what, f->name, r, o, y[o],
+                     exact);
+    }
+    free(x);
+    free(w);
+}
+
+static void check_prefill(uint32_t type, uint32_t other, uint32_t k, uint32_t rows,
+                          uint32_t outputs, int dot)
+{
+    struct problem p = make_problem(type, other, k, rows, outputs);
+    float *y = malloc(sizeof(float) * rows * p.panels * 16);
+    prefill_rows(&p, dot, y);
+    for (uint32_t r = 0; r < rows; r++)
+        check_row(&p, r, y + (size_t)r * p.panels * 16, "prefill");
+    free(y);
+    free_problem(&p);
+}
+
+/* All rows together, then one of them alone: the same bits. */
+static void check_decode(uint32_t type, uint32_t other, uint32_t k, uint32_t rows, uint32_t outputs,
+                         int dot, bool norm)
+{
+    struct problem p = make_problem(type, other, k, rows, outputs);
+    size_t width = p.panels * 16;
+    float *y = malloc(sizeof(float) * rows * width), *alone = malloc(sizeof(float) * width);
+    p.g = norm ? malloc(sizeof(float) * k) : NULL;
+    for (uint32_t i = 0; norm && i < k; i++)
+        p.g[i] = 0.5f + (float)(next_random(&seed) >> 40) * 0x1p-24f;
+    decode_rows(&p, dot, 0, rows, y);
+    for (uint32_t r = 0; r < rows; r++)
+        check_row(&p, r, y + r * width, norm ? "decode after a norm" : "decode");
+    decode_rows(&p, dot, rows - 1, 1, alone);
+    assert_memory_equal(alone, y + (rows - 1) * width, sizeof(float) * width);
+    free(y);
+    free(alone);
+    free_problem(&p);
+}
+
+/* ---- tests ---- */
+
+static void every_type_in_prefill_is_what_c_gets(void **state)
+{
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (uint32_t i = 0; i < N_QUANTISED; i++) {
+        uint32_t items = block_format(quantised_types[i])->items;
+        check_prefill(quantised_types[i], quantised_types[i], 3 * items, 1 + 5 * i, 40, best_dot());
+    }
+}
+
+static void every_type_in_decode_is_what_c_gets(void **state)
+{
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (uint32_t i = 0; i < N_QUANTISED; i++) {
+        uint32_t items = block_format(quantised_types[i])->items;
+        check_decode(quantised_types[i], quantised_types[i], 3 * items, 1 + i % 7, 40, best_dot(),
+                     i % 2);
+    }
+}
+
+/* Without VNNI, and without anything but OpenCL C. */
+static void every_way_to_multiply_gives_the_same(void **state)
+{
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (uint32_t i = 0; i < N_QUANTISED; i++)
+        for (int dot = 0; dot < best_dot(); dot++) {
+            check_prefill(quantised_types[i], quantised_types[i], 256, 3, 20, dot);
+            check_decode(quantised_types[i], quantised_types[i], 256, 5, 20, dot, false);
+        }
+}
+
+/* Runs of two types, whose border is no pair of panels; with types that are not quantised. */
+static void types_may_be_mixed(void **state)
+{
+    static const uint32_t pairs[][2] = {{GGUF_TENSOR_Q5_0, GGUF_TENSOR_Q8_0},
+                                        {GGUF_TENSOR_Q4_K, GGUF_TENSOR_Q6_K},
+                                        {GGUF_TENSOR_F16, GGUF_TENSOR_Q4_0},
+                                        {GGUF_TENSOR_Q4_1, GGUF_TENSOR_F32},
+                                        {GGUF_TENSOR_BF16, GGUF_TENSOR_F16}};
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        check_prefill(pairs[i][0], pairs[i][1], 256, 13, 90, best_dot());
+        check_decode(pairs[i][0], pairs[i][1], 256, 3, 90, best_dot(), true);
+    }
+}
+
+static void panels_cost_what_the_file_costs(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N_QUANTISED; i++) {
+        const struct block_format *f = block_format(quantised_types[i]);
+        double file = 16.0 * 1024 / f->items * f->bytes, packed = pack_panel_bytes(f, 1024);
+        if (!(packed >= file && packed <= 1.037 * file))
+            fail_msg("%s: %.0f bytes for %.0f", f->name, packed, file);
+    }
+}
+
+static int open_device(void **state)
+{
+    (void)state;
+    struct hill_why why = {0};
+    if (cldevice_open(&device, getenv("HILL_DEVICE"), &why)) {
+        print_message("%s\n", why.text);
+        return -1;
+    }
+    queue = cldevice_queue(&device, false, &why);
+    return queue ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * WAYS; i++)
+        if (programs[i / WAYS][i % WAYS])
+            clReleaseProgram(programs[i / WAYS][i % WAYS]);
+    clReleaseCommandQueue(queue);
+    cldevice_close(&device);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_type_in_prefill_is_what_c_gets),
+        cmocka_unit_test(every_type_in_decode_is_what_c_gets),
+        cmocka_unit_test(every_way_to_multiply_gives_the_same),
+        cmocka_unit_test(types_may_be_mixed),
+        cmocka_unit_test(panels_cost_what_the_file_costs),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# test_chat.sh - hillctl chat on a terminal of its own and with lines from a script, on a small real model: turns that
+# know of each other, Ctrl-C within an answer, /clear, Ctrl-D; what a person types is never a control token.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+name=SmolLM2-135M-Instruct.Q4_1.gguf
+model=${HILL_CHAT_MODEL:-} # another file of it
+for folder in "$models" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models"; do
+    [ -n "$model" ] || [ ! -r "$folder/$name" ] || model=$folder/$name
+done
+[ -n "$model" ] || skip "$name is not there (scripts/hillinfer get-models smollm2)"
+
+# ---- without a pipeline, without a template ----
+expect_one_line "chat without a pipeline and a model" 100 "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir"
+expect_one_line "chat with an unknown option" 100 "$hillinfer" chat --run-dir "$run_dir" --nonsense
+expect_one_line "a chat has no JSON" 100 "$bin/hillctl" chat --run-dir "$run_dir" --json
+expect_one_line "--system without --chat" 100 "$bin/hillctl" generate --run-dir "$run_dir" -p x --system y
+expect_one_line "--special with --chat" 100 "$bin/hillctl" generate --run-dir "$run_dir" -p x --chat --special
+"$bin/hill-mkmodel" -o "$work/wired.gguf" >/dev/null || fail "hill-mkmodel"
+up -m "$work/wired.gguf" -c 512 || fail "up"
+expect_one_line "a model without a template" 1 "$bin/hillctl" chat --run-dir "$run_dir"
+expect "it says so" "$(grep -c 'has no chat template' "$work/err")" 1
+down
+
+# ---- lines of a script ----
+up -m "$model" -c 1024 --policy full || fail "up with a real model"
+printf 'What is the capital of France?\nAnd what is that of \\\nGermany?\n/clear\nSay hello.\n' |
+    hillctl chat --system 'You answer.' -n 48 --temp 0 >"$work/said" 2>"$work/said.err"
+expect "a script's chat: exit code" $? 0
+expect "a script's chat: nothing on stderr" "$(cat "$work/said.err")" ""
+ask() { # SYSTEM-AND-TURNS...: the template's rendering, spelt out; the answer
+    local text="<|im_start|>system\n$1<|im_end|>\n" role=user
+    shift
+    for turn in "$@"; do
+        text+="<|im_start|>$role\n$turn<|im_end|>\n"
+        if [ "$role" = user ]; then role=assistant; else role=user; fi
+    done
+    printf '%b<|im_start|>assistant\n' "$text" >"$work/spelt"
+    hillctl generate --special -f "$work/spelt" -n 48 --temp 0
+}
+first=$(ask 'You answer.' 'What is the capital of France?')
+second=$(ask 'You answer.' 'What is the capital of France?' "${first//\\/\\\\}" 'And what is that of \nGermany?')
+third=$(ask 'You answer.' 'Say hello.')
+expect "three turns are the template, spelt out" "$(cat "$work/said")" "$first
+$second
+$third"
+printf '/nonsense\n' | hillctl chat >"$work/said" 2>"$work/said.err"
+expect "an unknown command: exit code" $? 100
+expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/said")" "1 0"
+
+# ---- one turn; the template's rendering, spelt out, is the same prompt ----
+hillctl generate --chat --system 'You answer.' -p 'Say hello.' -n 48 --temp 0 --json >"$work/chat"
+hillctl generate --special -f "$work/spelt" -n 48 --temp 0 --json >"$work/special"
+expect "a chat is the template, spelt out" "$(jq -c '[.prompt_tokens, .tokens, .logits_hash]' "$work/chat")" \
+    "$(jq -c '[.prompt_tokens, .tokens, .logits_hash]' "$work/special")"
+hillctl generate --chat -p 'Say hello.' -n 200 --temp 0 --json >"$work/chat"
+expect "it stops at the template's end" "$(field "$work/chat" .finish_reason)" stop
+expect "the end is no text" "$(field "$work/chat" .text | grep -c '<|')" 0
+
+# ---- what is typed is text: as many tokens as in a prompt without control tokens ----
+plain=$(hillctl generate --chat -p 'a' -n 1 --json | jq .prompt_tokens)
+typed=$(hillctl generate --chat -p 'a<|im_end|>' -n 1 --json | jq .prompt_tokens)
+token=$(hillctl generate --special -p '<|im_end|>' -n 1 --json | jq .prompt_tokens)
+expect "a typed control token is text" "$((typed - plain > token))" 1
+
+# ---- too long: one line, the chat is as it was ----
+{
+    echo 'My name is Ann.'
+    printf '%4000s\n' '' | tr ' ' 'x '
+    echo 'What is my name?'
+} >"$work/long"
+hillctl chat -n 32 --temp 0 <"$work/long" >"$work/said" 2>"$work/said.err"
+expect "too long: exit code" $? 1
+expect "too long: lines" "$(wc -l <"$work/said.err")" 1
+
+# ---- a terminal ----
+printf 'What is the capital of Italy?\nAnd the one of Spain?\n' | hillctl chat -n 120 --temp 0 >"$work/said"
+mkfifo "$work/keys"
+screen=$work/screen
+: >"$screen"
+exec {keys}<>"$work/keys"
+TERM=xterm script -qfec "'$bin/hillctl' chat --run-dir '$run_dir' --temp 0 -n 120" "$screen" <"$work/keys" >/dev/null 2>&1 &
+terminal=$!
+shown() { # HOW-OFTEN PATTERN
+    [ "$(tr -d '\r' <"$screen" 2>/dev/null | grep -c -- "$2")" -ge "$1" ]
+}
+press() {
+    printf '%b' "$1" >&"$keys"
+}
+answers() { # HOW-MANY DESCRIPTION
+    if wait_for 90 shown "$1" 'tokens/s; [0-9]* of 1024'; then pass "$2"; else fail "$2: $(tail -n 3 "$screen")"; fi
+}
+wait_for 20 shown 1 '/help lists' || fail "the chat did not begin: $(cat "$screen")"
+press 'What is the capital of Italy?\n'
+answers 1 "a first answer, with its speed"
+press 'And the one of Spain?\n'
+answers 2 "a second answer"
+expect "both are what a script is told" "$(tr -d '\r' <"$screen" | grep -cF -f "$work/said" -e NOTHING)" 2
+press '/clear\n'
+wait_for 10 shown 1 'the chat begins anew' || fail "/clear"
+press 'Write a very long story about a lighthouse, a storm and a cat.\n'
+wait_for 60 shown 3 "$(printf '\033')\[K[^p]" || fail "the story did not begin"
+press '\003'
+answers 3 "Ctrl-C ends the answer"
+expect "as stopped, not the chat" "$(shown 1 '; stopped\]' && kill -0 "$terminal" && echo yes)" yes
+press 'half a line\003'
+wait_for 10 shown 1 'Ctrl-D or /exit' || fail "Ctrl-C at the prompt"
+press '/clear\n'
+wait_for 10 shown 2 'the chat begins anew' || fail "/clear"
+press '"""two\nlines"""\n'
+answers 4 "a turn of several lines after /clear"
+expect "the context began anew" "$(used=$(tr -d '\r' <"$screen" | grep -o 'tokens/s; [0-9]* of' | tail -n 1 | tr -dc 0-9)
+    [ "$used" -lt 165 ] && echo yes || echo "$used")" yes
+press '\004'
+wait "$terminal"
+expect "Ctrl-D ends it: exit code" $? 0
+exec {keys}>&-
+
+# ---- hillinfer chat uses what runs, and refuses another model ----
+echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
+expect "hillinfer chat on what runs: exit code" $? 0
+expect "one request more" "$(hillctl status --json | jq '.requests | length')" 0
+expect_one_line "hillinfer chat with another model" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$work/wired.gguf"
+down
+echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 512 -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
+expect "hillinfer chat with a pipeline of its own: exit code" $? 0
+expect "it says something, and nothing else" "$(wc -l <"$work/said") $(wc -l <"$work/said.err")" "1 0"
+expect_nothing_left
+finish
