@@ -45,24 +45,6 @@ static void take_message(struct worker *w, Hill__Message *message)
     proto_free(message);
 }
 
-bool worker_poll(struct worker *w)
-{
-    Hill__Message *message;
-    while ((message = worker_link_poll(w->link)))
-        take_message(w, message);
-    return w->pending || worker_link_stopping(w->link);
-}
-
-int worker_waiting(void *context, struct hill_why *why)
-{
-    struct worker *w = context;
-    if (worker_poll(w))
-        return hill_fail(why, HILL_E_CANCELLED, "interrupted: the epoch ends");
-    if (w->waiting && request_cancelled(w->waiting))
-        return hill_fail(why, HILL_E_CANCELLED, "cancelled");
-    return w->ready ? schedule_take_records(w, why) : 0;
-}
-
 static void unload_model(struct worker *w)
 {
     engine_destroy(w->engine);
@@ -239,7 +221,9 @@ static void sleep_idle(struct worker *w)
 
 int worker_run(struct worker *w)
 {
+    static const struct worker_hooks hooks = {take_message, schedule_take_records};
     int rc = 0;
+    w->hooks = &hooks;
     while (rc == 0 && !worker_link_stopping(w->link)) {
         if (w->pending)
             rc = worker_configure(w);

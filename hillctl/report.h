@@ -1,6 +1,6 @@
 /*
- * hillctl/report.h - a finished request, for people and for scripts (docs/interface.md, "JSON of run
- * --json"). Concurrency: none.
+ * hillctl/report.h - a finished request, for people and for scripts (docs/interface.md, "JSON of
+ * run --json"). Concurrency: none.
  */
 #ifndef HILL_HILLCTL_REPORT_H
 #define HILL_HILLCTL_REPORT_H
@@ -24,8 +24,8 @@ struct report {
     const char *why;              /* of code */
 };
 
-/* Every field of docs/interface.md; null where nothing was measured. The caller decrefs. NULL when out
- * of memory. */
+/* Every field of docs/interface.md; null where nothing was measured. The caller decrefs. NULL when
+ * out of memory. */
 json_t *report_json(const struct report *report);
 
 /* Rates and what follows from them; NULL: nothing was measured, all null. */

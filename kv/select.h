@@ -6,8 +6,8 @@
  * the highest scores; ties go to the newer token. The result depends on scores alone, never on the
  * order in which they arrive. Scores arrive in any order, from several threads' blocks one after
  * another (kv_selector_add is called by one thread), each position exactly once: a second score of
- * a position or a missing one is an error, not a guess [I5]. Cost: O(N) per query: two histograms of 256
- * counts (high byte, low byte), no sort.
+ * a position or a missing one is an error, not a guess [I5]. Cost: O(N) per query: two histograms
+ * of 256 counts (high byte, low byte), no sort.
  */
 #ifndef HILL_KV_SELECT_H
 #define HILL_KV_SELECT_H

@@ -79,6 +79,9 @@ const struct gguf_tensor *gguf_tensor(const struct gguf_file *file, const char *
 uint64_t gguf_tensor_count(const struct gguf_file *file);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf_file *file, uint64_t index);
 
+/* An integer of any type as its bits and sign; false for what is no integer. */
+bool gguf_integer(const struct gguf_value *value, uint64_t *bits, bool *negative);
+
 /* Typed access: true when present and of a fitting type (any integer type for u64, range checked).
  */
 bool gguf_get_u64(const struct gguf_file *file, const char *key, uint64_t *out);

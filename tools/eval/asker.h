@@ -1,6 +1,6 @@
 /*
- * tools/eval/asker.h - jobs (an item under a setting) sent to a pipeline as requests, answers handed
- * back.
+ * tools/eval/asker.h - jobs (an item under a setting) sent to a pipeline as requests, answers
+ * handed back.
  *
  * Up to `parallel` requests are under way; the coordinator queues what it cannot run at once.
  * Greedy sampling. Failure: what concerns a request (refused, failed) is in its answer and the rest

@@ -2,12 +2,13 @@
  * tools/eval/items.h - what is asked: questions of task files and pieces of texts.
  *
  * A task file holds a JSON object a line: {"task": NAME, "prompt": TEXT, "answers": [TEXT, ...]}
- * and, when wanted, "match": line (default), contains, start or all (tools/eval/grade.h) and "predict":
- * tokens to generate; without it, room for the answers that the rule wants and ITEM_SPARE_TOKENS
- * more. Other members are the generators' own and not looked at. Empty lines are skipped. A text is
- * cut into pieces of equal length, spread evenly; the last tokens of each are scored. Who calls it:
- * main.c. Failure: one line that names file and line: HILL_E_DAMAGED for what is no such object,
- * HILL_E_TOO_LONG, HILL_E_NOMEM, or why the file cannot be read. Concurrency: none.
+ * and, when wanted, "match": line (default), contains, start or all (tools/eval/grade.h) and
+ * "predict": tokens to generate; without it, room for the answers that the rule wants and
+ * ITEM_SPARE_TOKENS more. Other members are the generators' own and not looked at. Empty lines are
+ * skipped. A text is cut into pieces of equal length, spread evenly; the last tokens of each are
+ * scored. Who calls it: main.c. Failure: one line that names file and line: HILL_E_DAMAGED for what
+ * is no such object, HILL_E_TOO_LONG, HILL_E_NOMEM, or why the file cannot be read. Concurrency:
+ * none.
  */
 #ifndef HILL_EVAL_ITEMS_H
 #define HILL_EVAL_ITEMS_H

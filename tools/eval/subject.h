@@ -1,6 +1,6 @@
 /*
- * tools/eval/subject.h - the model that is measured: its tokenizer (to count what fits) and what tells it
- * from another.
+ * tools/eval/subject.h - the model that is measured: its tokenizer (to count what fits) and what
+ * tells it from another.
  *
  * Who calls it: main.c, items.c. Failure: codes of gguf.h and tokenizer.h. Concurrency: none.
  */
