@@ -396,12 +396,26 @@ static bool is_stop(const struct request *r, uint32_t token)
     return false;
 }
 
+/* HILL_TEST_LOGITS: a file to which each step's logits are added, float [n_vocab]; for comparisons
+ * with other engines (tests/README.md). */
+static void write_logits(const struct worker *w)
+{
+    const char *path = getenv("HILL_TEST_LOGITS");
+    FILE *file = path ? fopen(path, "ab") : NULL;
+    if (path && (!file || fwrite(w->logits, sizeof *w->logits, w->hparams.n_vocab, file) !=
+                              w->hparams.n_vocab))
+        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
+    if (file && fclose(file) != 0)
+        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
+}
+
 int request_take_token(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
     uint32_t token;
     double logprob = 0;
     XXH64_update(r->hash, w->logits, sizeof *w->logits * w->hparams.n_vocab);
+    write_logits(w);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
         if (sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
