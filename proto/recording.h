@@ -14,12 +14,12 @@
  * so (shm_ring_decide) and counts as a look. File: struct recording_header, the Configure of the
  * epoch packed as in the control plane, frames, an END frame. Everything little endian, parts
  * padded to 8 bytes with zeros; each frame's checksum covers its fields, its payload and its
- * number. An epoch has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten. Bound:
- * RECORDING_BYTES_MAX; what comes later is not recorded and END says so. Who calls it: cpu_scorer
- * writes (one thread, its data thread), gpu_worker, cpu_scorer and csd_agent replay. Failure:
- * writing: a warning, and the recording ends there, without END when the disk is full; reading:
- * HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything of it is
- * used.
+ * number. An epoch has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten.
+ * Bound: RECORDING_BYTES_MAX; what comes later is not recorded and END says so. Who calls it:
+ * cpu_scorer writes (one thread, its data thread), gpu_worker, cpu_scorer and csd_agent replay.
+ * Failure: writing: a warning, and the recording ends there, without END when the disk is full;
+ * reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything
+ * of it is used.
  */
 #ifndef HILL_PROTO_RECORDING_H
 #define HILL_PROTO_RECORDING_H
