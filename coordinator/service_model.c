@@ -25,10 +25,10 @@ void model_take_info_request(void *owner, struct arrival *a)
     gguf_get_string(s->model, "tokenizer.chat_template", &text);
     info.path = (char *)s->model_path;
     info.chat_template = to_wire(text);
-    info.bos_text = to_wire(
-        gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_bos(s->tokenizer)));
-    info.eos_text = to_wire(
-        gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_eos(s->tokenizer)));
+    info.bos_text =
+        to_wire(gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_bos(s->tokenizer)));
+    info.eos_text =
+        to_wire(gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_eos(s->tokenizer)));
     info.ctx_tokens = s->epoch.plan.ctx_tokens;
     message.body_case = HILL__MESSAGE__BODY_MODEL_INFO;
     message.model_info = &info;

@@ -343,15 +343,11 @@ static void the_plot_has_a_line_a_policy(void **state)
 /* ---- multiple choice ----------------------------------------------------------------------- */
 
 #define CHOICE_ITEM(question, index, of, right, length)                                            \
-    {.is_choice = true,                                                                            \
-     .group = (char *)"pick",                                                                      \
-     .place = (char *)"t",                                                                         \
-     .hash = 100 * question + index,                                                               \
-     .choice = index,                                                                              \
-     .n_choices = of,                                                                              \
-     .gold = right,                                                                                \
-     .choice_bytes = length,                                                                       \
-     .n_scored = 2}
+    {                                                                                              \
+        .is_choice = true, .group = (char *)"pick", .place = (char *)"t",                          \
+        .hash = 100 * question + index, .choice = index, .n_choices = of, .gold = right,           \
+        .choice_bytes = length, .n_scored = 2                                                      \
+    }
 
 /* Question 1: gold 1; 2: gold 0; 3: gold 2. */
 static struct item choice_items[] = {
@@ -365,14 +361,13 @@ static void add_choices(unsigned row, const double *logprobs, unsigned count)
     for (unsigned i = 0; i < count; i++) {
         const struct job job = {&choice_items[i], &matrix.rows[row]};
         const struct answer answer = {.logprob = logprobs[i], .n_scored = 2, .selected = 10};
-        assert_int_equal(
-            results_add(results, results_key(&subject, &job), &job, &answer, &why), 0);
+        assert_int_equal(results_add(results, results_key(&subject, &job), &job, &answer, &why), 0);
     }
 }
 
 /* full: question 1 by sum is choice 0 (-4 over -6), wrong; by bytes choice 1 (-0.3 over -0.4),
  * right. 2: both -3, so the first, right. 3: choice 2, right.
- * hillinfer: 1: choice 1, right both ways. 2: choice 1, wrong both ways. 3: one choice is missing. */
+ * hillinfer: 1: choice 1, right both ways. 2: choice 1, wrong both ways. 3: one is missing. */
 static void choices_worked_by_hand(void **state)
 {
     (void)state;

@@ -137,7 +137,7 @@ static int take_text(struct slot *slot, const Hill__Text *t, struct hill_why *wh
     answer->text_bytes += t->text.len;
     if (t->token == UINT32_MAX) /* more text, no token */
         return 0;
-    if (item_is_scored(slot->job->item) && answer->n_tokens > 0) { /* the first one is the prefill's */
+    if (item_is_scored(slot->job->item) && answer->n_tokens > 0) { /* 0: the prefill's */
         answer->logprob += t->logprob;
         answer->n_scored++;
     }

@@ -227,8 +227,8 @@ static const char *append_choices(struct item_list *list, const struct item *que
         item.group = strdup(question->group);
         int n = asprintf(&item.prompt, "%s %s", question->prompt, choice);
         item.prompt_bytes = n > 0 ? (size_t)n : 0;
-        bool room = item.group && n > 0 &&
-                    asprintf(&item.place, "%s:%u choice %u", path, number, i) > 0;
+        bool room =
+            item.group && n > 0 && asprintf(&item.place, "%s:%u choice %u", path, number, i) > 0;
         if (!room || hash_item(&item) || append(list, &item)) {
             free_item(&item);
             return "out of memory";
@@ -248,9 +248,9 @@ static int read_line(struct item_list *list, const char *path, unsigned number, 
     bool wanted = !wrong && (!limit || count_of_group(list, item.group) < limit),
          taken = wanted && !item.is_choice;
     if (wanted)
-        wrong = taken ? append_question(list, &item, path, number)
-                      : append_choices(list, &item, json_object_get(object, "choices"), path,
-                                       number);
+        wrong = taken
+                    ? append_question(list, &item, path, number)
+                    : append_choices(list, &item, json_object_get(object, "choices"), path, number);
     if (wrong)
         code = hill_fail(why, HILL_E_DAMAGED, "%s:%u is no task: %.200s", path, number, wrong);
     if (wrong || !taken)

@@ -36,7 +36,7 @@ struct item {
     char **answers; /* [n_answers] */
     uint32_t n_answers;
     enum item_rule rule;
-    /* of a choice: which one of how many, the right one; bytes of the prompt alone, of the choice */
+    /* choice: which one of how many, the right one; bytes of the prompt alone, of the choice */
     uint32_t choice, n_choices, gold, context_bytes, choice_bytes;
     uint32_t predict;    /* 0: not given; items_measure fills it */
     uint32_t n_tokens;   /* of the prompt, by items_measure */

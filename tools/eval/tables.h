@@ -8,9 +8,9 @@
  * no result has none. Accuracy: right answers of those that are there;
  * perplexity: exp(-mean log-probability of the scored tokens). "worst": the task that lost most
  * against full, in percentage points. Below, each row against full item by item: won (right, full
- * was wrong), lost, and the exact two-sided p of McNemar's test. A cell whose items are not all there says how many are. Who
- * calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM; HILL_E_UNSUPPORTED from tables_draw: there is
- * no gnuplot. Concurrency: none.
+ * was wrong), lost, and the exact two-sided p of McNemar's test. A cell whose items are not all
+ * there says how many are. Who calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM;
+ * HILL_E_UNSUPPORTED from tables_draw: there is no gnuplot. Concurrency: none.
  */
 #ifndef HILL_EVAL_TABLES_H
 #define HILL_EVAL_TABLES_H
