@@ -12,13 +12,13 @@ options=(-m "$work/random.gguf" -c 4096 --beta 0.25 --temp 0 --ignore-eos)
 # The longest prefix of the text that has this many tokens.
 prompt_of() { # TOKENS FILE BYTES MORE: it has from BYTES to BYTES + MORE bytes
     local low=$3 high=$(($3 + $4)) middle
-    while [ $low -lt $high ]; do
+    while [ "$low" -lt "$high" ]; do
         middle=$(((low + high + 1) / 2))
         head -c $middle "$text" >"$2"
         hillctl generate -f "$2" -n 1 --temp 0 --json >"$work/count" 2>"$work/count.err" || fail "count: $(cat "$work/count.err")"
         if [ "$(field "$work/count" .prompt_tokens)" -le "$1" ]; then low=$middle; else high=$((middle - 1)); fi
     done
-    head -c $low "$text" >"$2"
+    head -c "$low" "$text" >"$2"
 }
 up -m "$work/random.gguf" -c 8192 --policy full || fail "up"
 prompt_of 2046 "$work/p2046" 2000 6000
