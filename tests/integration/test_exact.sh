@@ -67,6 +67,9 @@ for other in "--csd none" "--hot-mb 8 --beta 0.05 --placement recency" "--specul
     run other p2046 8 $other
     expect "across the border, $other" "$(of other)" "$(of cross)"
 done
+run guessed p2046 8 --speculate on
+run other p2046 8 --speculate on --csd none
+expect "across the border, --speculate on" "$(of other)" "$(of guessed)"
 for policy in h2o oracle leoam prefetch; do
     run cross p2046 8 --policy $policy
     run other p2046 8 --policy $policy --hot-mb 12 --beta 0.1
