@@ -5,9 +5,9 @@
  * What: first come, first served; at most `parallel` run, each on a sequence slot of its own, and
  * at most REQUEST_WAITING_MAX wait. Each attempt has a wire id of its own, so that a late message
  * of an attempt that was given up is told from one of the current attempt. Tokens that were sent to
- * the client stay: a later attempt must make the same ones and they are not sent again. A request
- * that the scorer has no room for beside the others goes back to its place in the queue; nobody
- * behind it is started before it has been taken up.
+ * the client stay: a later attempt must make the same ones and they are not sent again [I21]. A
+ * request that the scorer has no room for beside the others goes back to its place in the queue;
+ * nobody behind it is started before it has been taken up.
  * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
  * RUNNING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room beside the
  * others); RUNNING -> CANCELLING -> FINISHING. Who calls it: pipeline.c and its parts. Concurrency:

@@ -27,10 +27,29 @@ _Static_assert((int)PROMPT_SPECIAL == HILL__PROMPT_KIND__PROMPT_SPECIAL &&
                    (int)PROMPT_LITERAL == HILL__PROMPT_KIND__PROMPT_LITERAL,
                "kinds of pieces go over the wire as they are");
 
+/* Token ids as they were sent: none outside the vocabulary. */
+static int copy_token_ids(const struct tokenizer *tokenizer, const Hill__Generate *generate,
+                          uint32_t **tokens, uint64_t *count, struct hill_why *why)
+{
+    size_t n = generate->n_token_ids;
+    for (size_t i = 0; i < n; i++)
+        if (generate->token_ids[i] >= tokenizer_vocab_size(tokenizer))
+            return hill_fail(why, HILL_E_INVALID, "token id %u is outside the vocabulary of %u",
+                             generate->token_ids[i], tokenizer_vocab_size(tokenizer));
+    *tokens = malloc(n * sizeof **tokens);
+    if (!*tokens)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a prompt of %zu tokens", n);
+    memcpy(*tokens, generate->token_ids, n * sizeof **tokens);
+    *count = n;
+    return 0;
+}
+
 /* The tokens of the request's prompt, whichever way it was sent. */
 static int encode_prompt(const struct tokenizer *tokenizer, const Hill__Generate *generate,
                          uint32_t **tokens, uint64_t *count, struct hill_why *why)
 {
+    if (generate->n_token_ids)
+        return copy_token_ids(tokenizer, generate, tokens, count, why);
     size_t n = generate->n_pieces;
     struct prompt_piece whole = {(const char *)generate->prompt.data, generate->prompt.len,
                                  PROMPT_TEXT};

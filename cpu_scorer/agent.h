@@ -1,11 +1,11 @@
 /*
  * cpu_scorer/agent.h - the port to the CSD agent: its four rings, its commands, its silence.
  *
- * What: modules above reserve a command, fill it and publish it; what comes back is checked,
+ * What: modules above reserve a command, fill it and publish it; what comes back is checked [I20],
  * counted and handed to who asked for it (agent_on). Every payload byte of the agent's two rings
  * is a Score Block's tuples (link_score), a fixed header or a completion (control), or, being
  * nothing of these, counted as link_key. A raw key that came over would show there, as do those
- * that READ_KEYS brings on purpose (completions say how many bytes).
+ * that READ_KEYS brings on purpose (completions say how many bytes) [I19].
  * Who calls it: the data thread. Failure: an agent that is silent past the deadline with commands
  * open is given up until the next epoch. A peer seen gone is only silent: the coordinator brings a
  * new epoch.

@@ -1,11 +1,12 @@
 /*
- * cpu_scorer/demotion.h - entries on their way down: DEMOTE, its completion, COMMIT, flip.
+ * cpu_scorer/demotion.h - entries on their way down: DEMOTE, its completion, COMMIT, flip
+ * [I2].
  *
  * What: DEMOTE on the background ring (a copy of entry and plane), its completion (the copy is on
  * flash), COMMIT on the command ring and the location word's flip, then the hot slot is free. The
  * commit precedes every later query on the same ring, and both happen only while no query is
- * scored: agent and scorer cut at the same place. An entry that has moved up (moves.h) leaves its
- * copy where it was; to go down again it needs the COMMIT alone. Copies beyond what is kept
+ * scored: agent and scorer cut at the same place [I4]. An entry that has moved up (moves.h) leaves
+ * its copy where it was; to go down again it needs the COMMIT alone. Copies beyond what is kept
  * (cold_map.h) give their slots to entries that go down without one: a scattered DEMOTE, which the
  * agent sees after the RELEASE of those slots.
  * Who calls it: intake.c, moves.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails fails

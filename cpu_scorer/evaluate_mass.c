@@ -1,7 +1,7 @@
 /*
  * cpu_scorer/evaluate_mass.c - attention mass by the FP16 keys of all tokens, whole ones (h2o,
  * oracle) or a part of their columns (prefetch; kv/partial.h), worked out on the CPU; see
- * evaluator.h and mass_table.h.
+ * evaluator.h and mass_table.h. Positions decide the order of every sum, not places [I7].
  *
  * h2o ranks by the sums over all queries so far, the others by the query's own mass. The prompt's
  * sums come by MASS before the first query. A guess that is verified adds nothing. prefetch: the

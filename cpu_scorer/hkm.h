@@ -6,16 +6,17 @@
  * position), hot blocks of KV_HOT_BLOCK_TOKENS slots, each owned by one (sequence, layer), and the
  * GPU's slot table (gpu_slots.h). Everything lies in shared memory as offsets and numbers, so that
  * it outlives the process. Layout: header, location words, lists, block owners, GPU slot table,
- * then the planes of all blocks: positions  u32 [n_blocks][64]             HKM_NO_POSITION: the
- * slot is free; digests  [n_blocks][4] groups of 16 slots (kv/group.h); entries  u16
- * [n_blocks][64][2 * key dims]
- * Invariants: a location word is the only authority on where an entry is; it changes by one atomic
- * store, after the entry's copy at its new place is whole and before the old slot is freed. A list
- * never takes more blocks than were reserved for it, so taking a block within the reservation
- * cannot fail. A u16 hit-rate table per (sequence, layer, position) is to follow the location words
- * when one is needed: its offset is in the header (0: absent). Who calls it: the scorer's data
- * thread alone; scoring threads read digest planes while that thread changes none of them. Failure:
- * codes as documented at each function.
+ * then the planes of all blocks:
+ *     positions  u32 [n_blocks][64]                HKM_NO_POSITION: the slot is free
+ *     digests    [n_blocks][4] groups of 16 slots  (kv/group.h)
+ *     entries    u16 [n_blocks][64][2 * key dims]
+ * Invariants: a location word is the only authority [I1] on where an entry is; it changes by one
+ * atomic store, after the entry's copy at its new place is whole and before the old slot is freed.
+ * A list never takes more blocks than were reserved for it, so taking a block within the
+ * reservation cannot fail. A u16 hit-rate table per (sequence, layer, position) is to follow the
+ * location words when one is needed: its offset is in the header (0: absent). Who calls it: the
+ * scorer's data thread alone; scoring threads read digest planes while that thread changes none of
+ * them. Failure: codes as documented at each function.
  */
 #ifndef HILL_CPU_SCORER_HKM_H
 #define HILL_CPU_SCORER_HKM_H

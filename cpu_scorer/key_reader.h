@@ -10,7 +10,7 @@
  * What came over is counted as link_key by its completions.
  * Who calls it: evaluate_mass.c, evaluate_chunks.c; data thread alone. Failure:
  * a query that fails is settled when no command of it is out any more, since the agent may still be
- * writing into a window.
+ * writing into a window [I13].
  */
 #ifndef HILL_CPU_SCORER_KEY_READER_H
 #define HILL_CPU_SCORER_KEY_READER_H

@@ -6,13 +6,13 @@
  *     hill-cpu-scorer --replay FILE
  * DESCRIPTION
  *     Started by hill-coordinator. Takes K and V of new tokens from the GPU worker, places them in
- * the hot pool or sends them to the CSD agent, scores the hot ones itself, merges the agent's
- * scores, selects, and hands the selected entries to the GPU worker. Everything it needs to know
- * comes with Configure; a Configure of a higher epoch makes it drop everything and start anew.
+ *     the hot pool or sends them to the CSD agent, scores the hot ones itself, merges the agent's
+ *     scores, selects, and hands the selected entries to the GPU worker. Everything it needs to
+ *     know comes with Configure; one of a higher epoch makes it drop everything and start anew.
  * DIAGNOSTICS
  *     Exits 0 on --help, --version and an orderly shutdown, 100 when the configuration is
- * impossible, 111 when the environment fails (no memory, no segment), 1 when the data plane is
- * damaged. A request's failure is reported and survived.
+ *     impossible, 111 when the environment fails (no memory, no segment), 1 when the data plane is
+ *     damaged. A request's failure is reported and survived.
  */
 #include <stdio.h>
 #include <string.h>

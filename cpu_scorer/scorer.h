@@ -4,7 +4,7 @@
  * What: owns the hot pool's tables, the cold map, the GPU slot table and the staging arena of one
  * epoch of the data plane, and answers the GPU worker from them with the agent's help. One thread;
  * scoring threads only read digests. A scorer knows no process and no socket: main.c gives it
- * opened ring ends, mapped memory and hooks, and so do the tests. Invariants: see README.md.
+ * opened ring ends, mapped memory and hooks, and so do the tests. Invariants: docs/decode-step.md.
  * Failure: a request fails by the status of its SELECTION or SEQ_READY and the failure hook;
  * scorer_run returns only when interrupted (HILL_E_CANCELLED) or when a ring is damaged
  * (HILL_E_DAMAGED).

@@ -7,8 +7,8 @@
  * filled pages. A slot's life: free -> written (demote: entry and digest are on flash) -> committed
  * (counts for queries, can be fetched) -> written (release), from where it is committed again or
  * written anew -> free (trim, a whole sequence at a time). Slot ids are chosen by the scorer.
- * Invariants [I18]: the directory's bit of a slot is set after its data is on flash, and reaches flash
- * later (cold_pool_write_directory); digests of committed slots are read from flash for every
+ * Invariants [I18]: the directory's bit of a slot is set after its data is on flash, and reaches
+ * flash later (cold_pool_write_directory); digests of committed slots are read from flash for every
  * query, none are kept in memory; a stripe belongs to one (sequence, layer) until it is trimmed.
  * Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a command that
  * does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum is wrong,

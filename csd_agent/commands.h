@@ -5,9 +5,9 @@
  * What: two input rings (command: urgent, ordered; background: demotes), two output rings (Score
  * Blocks, completions). A turn carries out at most one command, from the command ring when there is
  * one, so that a query waits for one demote record at most. A trim first carries out the demotes
- * that were pushed before it: else they would claim stripes of a sequence that is gone [I18]. Output
- * rings that are full are waited for with the doorbell, in slices, with a deadline: nothing is
- * dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
+ * that were pushed before it: else they would claim stripes of a sequence that is gone [I18].
+ * Output rings that are full are waited for with the doorbell, in slices, with a deadline: nothing
+ * is dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
  * epoch is dropped and counted; one that record_check refuses, or that does not belong on its ring,
  * is counted, logged and, where its tag can be read, answered with HILL_E_PROTOCOL. None is fatal.
  * Under a device model (device_model.h) a command is carried out at once and charged to the

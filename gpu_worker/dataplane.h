@@ -29,8 +29,8 @@ struct dataplane {
     bool holding;     /* records are staged, see dataplane_hold */
 };
 
-/* Enter the epoch: its segments are mapped and party.bell is valid; open waits for the scorer to lay
- * out rings and arena. waiting is called in every wait, from here on. */
+/* Enter the epoch: its segments are mapped and party.bell is valid; open waits for the scorer to
+ * lay out rings and arena. waiting is called in every wait, from here on. */
 int dataplane_attach(struct dataplane *plane, const struct epoch_settings *settings,
                      int (*waiting)(void *context, struct hill_why *why), void *context,
                      struct hill_why *why);

@@ -1,6 +1,6 @@
 /*
- * gpu_worker/engine.h - a transformer's forward pass on one OpenCL device, with attention over KV entries
- * that others select.
+ * gpu_worker/engine.h - a transformer's forward pass on one OpenCL device, with attention over KV
+ * entries that others select.
  *
  * What: weights, activations and the GPU's KV memory. The prompt is taken layer by layer in chunks;
  * after each (layer, chunk) unit its KV entries can be read. A decode step goes layer by layer:

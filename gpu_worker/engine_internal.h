@@ -265,8 +265,8 @@ static inline uint32_t round_up(uint32_t value, uint32_t multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
-/* Words of a row of k activations made int8 (product.cl): four values a word, five fields a block of
- * 32. The longest row of the model: of the normed state, of what attention gives, of the FFN. */
+/* Words of a row of k activations made int8 (product.cl): four values a word, five fields a block
+ * of 32. The longest row of the model: of the normed state, of what attention gives, of the FFN. */
 static inline uint32_t quant_words(uint32_t k)
 {
     return k / 4 + k / 32 * 5;

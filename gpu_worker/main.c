@@ -7,10 +7,13 @@
  *
  * What: waits for Configure (model, epoch, device), loads the weights, says Ready, runs up to
  * n_sequences requests at once. A later Configure with a new epoch may come at any time; the
- * weights stay. DIAGNOSTICS: one line on stderr for each failure. A request that fails is answered
- * with Done; what the worker cannot survive (no device, no memory for the weights, a damaged model)
- * with Failure, and the process ends with the contract's code. It ends with 0 on SIGTERM, Shutdown,
- * or when the coordinator is gone.
+ * weights stay.
+ *
+ * DIAGNOSTICS
+ *     One line on stderr for each failure. A request that fails is answered with Done; what the
+ *     worker cannot survive (no device, no memory for the weights, a damaged model) with Failure,
+ *     and the process ends with that error's exit code (docs/interface.md). It ends with 0 on
+ *     SIGTERM, Shutdown, or when the coordinator is gone.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /*
- * gpu_worker/pack.h - weights of every tensor type, packed into panels of 16 outputs for the kernels
- * of prefill and decode alike (product.cl).
+ * gpu_worker/pack.h - weights of every tensor type, packed into panels of 16 outputs for the
+ * kernels of prefill and decode alike (product.cl).
  *
- * A panel of a type that is not quantised is [k][16] values as stored. A panel of a quantised type is
- * its codes, then its scales, and costs what the 16 rows cost in the file (K-quants and IQ4_XS at most
- * 3.6 % more: scales of 6 bits become bytes). L is a lane, one of the 16 outputs.
+ * A panel of a type that is not quantised is [k][16] values as stored. A panel of a quantised type
+ * is its codes, then its scales, and costs what the 16 rows cost in the file (K-quants and IQ4_XS
+ * at most 3.6 % more: scales of 6 bits become bytes). L is a lane, one of the 16 outputs.
  *     codes: for each 32 values, 64 * bits bytes. Byte 4 L + j of a vector of 64 has values 4 g + j of
  *            lane L, for several groups g = 0 .. 7, lowest bits first:
  *            8 bits   vector g
@@ -26,7 +26,8 @@
 /* What a panel of rows of k values takes. */
 uint64_t pack_panel_bytes(const struct block_format *format, uint32_t k);
 
-/* rows [16]: where the outputs' rows lie in the file; NULL: an output that is 0. out is overwritten. */
+/* rows [16]: where the outputs' rows lie in the file; NULL: an output that is 0. out is
+ * overwritten. */
 void pack_panel(const struct block_format *format, uint32_t k, const uint8_t *const rows[16],
                 uint8_t *out);
 

@@ -13,7 +13,6 @@
 
 #include "base/log.h"
 
-#define PROGRESS_NS    (150 * 1000000ll)
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
 #define PROMPT_PIECE   (256u << 10)
 #define UNIT_WAIT_MS   300000 /* a layer of a chunk, on the slowest device */
@@ -92,11 +91,6 @@ void request_cancel(struct worker *w, uint64_t request_id)
             w->requests[i]->cancelled = true;
 }
 
-bool request_cancelled(const struct request *r)
-{
-    return r->cancelled;
-}
-
 void request_free(struct request *r)
 {
     struct worker *w = r->w;
@@ -113,11 +107,6 @@ void request_free(struct request *r)
 }
 
 /* ---- begin ---- */
-
-struct record_header request_header(const struct request *r, uint32_t layer)
-{
-    return (struct record_header){r->w->settings.epoch, r->sequence, r->step, layer};
-}
 
 static int admit(const struct request *r, struct hill_why *why)
 {
@@ -144,18 +133,6 @@ static int admit(const struct request *r, struct hill_why *why)
             "a prompt of %u tokens needs %.1f MiB of GPU memory for KV, the cap is %.1f", r->prompt,
             needed / 1048576.0, w->settings.gpu_kv_cap_bytes / 1048576.0);
     return 0;
-}
-
-/* Push a record of this request; its cancel ends the wait for room. */
-static int push(struct request *r, uint32_t type, const void *record, uint32_t bytes,
-                struct hill_why *why)
-{
-    struct worker *w = r->w;
-    w->waiting = r;
-    int rc =
-        dataplane_push(&w->plane, w->plane.append, type, record, bytes, worker_deadline(), why);
-    w->waiting = NULL;
-    return rc;
 }
 
 /* For the recording: the Prefill message, in pieces that every append ring takes. */
@@ -211,7 +188,7 @@ int request_begin(struct request *r, struct hill_why *why)
     if (!rc && r->w->settings.record_path[0])
         rc = push_prompt(r, why);
     if (!rc)
-        rc = push(r, RECORD_SEQ_BEGIN, &begin, sizeof begin, why);
+        rc = request_push(r, RECORD_SEQ_BEGIN, &begin, sizeof begin, why);
     if (rc)
         return rc;
     r->begun = true;
@@ -273,22 +250,6 @@ int request_check_ready(struct request *r, struct hill_why *why)
 }
 
 /* ---- prefill ---- */
-
-void request_progress(struct request *r, uint32_t done)
-{
-    int64_t now = clock_now_ns();
-    if (done < r->units && now < r->progress_ns + PROGRESS_NS)
-        return;
-    r->progress_ns = now;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__Progress progress = HILL__PROGRESS__INIT;
-    progress.request_id = r->prefill->request_id;
-    progress.units_done = done;
-    progress.units_total = r->units;
-    message.body_case = HILL__MESSAGE__BODY_PROGRESS;
-    message.progress = &progress;
-    worker_link_send(r->w->link, &message);
-}
 
 /* Queue units up to `end`. */
 static int enqueue(struct request *r, uint32_t end, struct hill_why *why)
@@ -365,46 +326,6 @@ static int append_entries(struct request *r, struct hill_why *why)
     return 0;
 }
 
-bool request_weighs(const struct request *r)
-{
-    return r->prefill->selection->policy == HILL__POLICY__POLICY_H2O;
-}
-
-static uint32_t mass_tokens_max(const struct request *r)
-{
-    return (shm_ring_payload_max(r->w->plane.append) - (uint32_t)sizeof(struct record_mass)) /
-           (uint32_t)sizeof(float);
-}
-
-uint32_t request_mass_records(const struct request *r, uint32_t n_tokens)
-{
-    return (n_tokens + mass_tokens_max(r) - 1) / mass_tokens_max(r);
-}
-
-int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
-                         struct record_mass **out, struct hill_why *why)
-{
-    struct dataplane *plane = &r->w->plane;
-    uint32_t most = mass_tokens_max(r);
-    uint32_t n = rest < most ? rest : most;
-    void *payload;
-    r->w->waiting = r;
-    int rc = dataplane_reserve(plane, plane->append, (uint32_t)(sizeof **out + n * sizeof(float)),
-                               &payload, worker_deadline(), why);
-    r->w->waiting = NULL;
-    if (rc)
-        return rc;
-    *out = payload;
-    **out = (struct record_mass){.header = request_header(r, layer), .first = first, .n_tokens = n};
-    return 0;
-}
-
-void request_publish_mass(struct request *r, const struct record_mass *record)
-{
-    shm_ring_publish(r->w->plane.append, RECORD_MASS,
-                     (uint32_t)(sizeof *record + record->n_tokens * sizeof(float)));
-}
-
 /* After a layer's last entries: what the prompt's queries have attended to there. */
 static int append_mass(struct request *r, uint32_t layer, struct hill_why *why)
 {
@@ -421,12 +342,6 @@ static int append_mass(struct request *r, uint32_t layer, struct hill_why *why)
         request_publish_mass(r, record);
     }
     return rc;
-}
-
-int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why)
-{
-    struct record_step_end end = {.header = request_header(r, 0), .n_tokens = n_tokens};
-    return push(r, RECORD_STEP_END, &end, sizeof end, why);
 }
 
 int request_append_unit(struct request *r, struct hill_why *why)
@@ -482,12 +397,26 @@ static bool is_stop(const struct request *r, uint32_t token)
     return false;
 }
 
+/* HILL_TEST_LOGITS: a file to which each step's logits are added, float [n_vocab]; for comparisons
+ * with other engines (tests/README.md). */
+static void write_logits(const struct worker *w)
+{
+    const char *path = getenv("HILL_TEST_LOGITS");
+    FILE *file = path ? fopen(path, "ab") : NULL;
+    if (path && (!file || fwrite(w->logits, sizeof *w->logits, w->hparams.n_vocab, file) !=
+                              w->hparams.n_vocab))
+        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
+    if (file && fclose(file) != 0)
+        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
+}
+
 int request_take_token(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
     uint32_t token;
     double logprob = 0;
     XXH64_update(r->hash, w->logits, sizeof *w->logits * w->hparams.n_vocab);
+    write_logits(w);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
         if (sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))

@@ -66,7 +66,6 @@ struct request {
 void request_arrive(struct worker *w, Hill__Message *message);
 /* Marks it; schedule.c ends it. */
 void request_cancel(struct worker *w, uint64_t request_id);
-bool request_cancelled(const struct request *r);
 
 /* Is it within limits? SEQ_BEGIN to the scorer. */
 int request_begin(struct request *r, struct hill_why *why);
@@ -85,6 +84,11 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why);
  * logits are in w->logits and the request is in REQUEST_DECODE. */
 int request_append_unit(struct request *r, struct hill_why *why);
 
+/* ---- request_records.c ---- */
+
+/* Push a record of this request into the append ring; its cancel ends the wait for room. */
+int request_push(struct request *r, uint32_t type, const void *record, uint32_t bytes,
+                 struct hill_why *why);
 /* Of its prompt or session: units done of r->units. */
 void request_progress(struct request *r, uint32_t done);
 struct record_header request_header(const struct request *r, uint32_t layer);
@@ -97,6 +101,9 @@ int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint
 uint32_t request_mass_records(const struct request *r, uint32_t n_tokens); /* of so many tokens */
 void request_publish_mass(struct request *r, const struct record_mass *record);
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
+
+/* ---- request.c ---- */
+
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the
  * request is at its end. */
 int request_take_token(struct request *r, struct hill_why *why);

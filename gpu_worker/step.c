@@ -51,7 +51,8 @@ static struct selected_upload *given_to(const struct worker *w, const struct ste
     return w->step.given + (size_t)(m - w->step.members) * w->settings.gpu_slots;
 }
 
-/* The device has read staging: it must have been what the selection said all the time. */
+/* The device has read staging: it must have been what the selection said all the time
+ * [I10]. */
 static int confirm_uploads(struct worker *w, struct step_member *m, struct hill_why *why)
 {
     uint32_t n = m->n_given;
@@ -341,7 +342,7 @@ static int await_selections(struct worker *w, struct hill_why *why)
     int64_t deadline = worker_deadline();
     for (;;) {
         uint32_t seen = dataplane_seen(&w->plane);
-        int rc = schedule_take_records(w, why);
+        int rc = worker_take_records(w, why);
         if (rc || !count_waiting(w))
             return rc;
         rc = worker_waiting(w, why);

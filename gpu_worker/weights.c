@@ -1,12 +1,12 @@
 /*
  * gpu_worker/weights.c - the model's tensors, packed into panels of 16 outputs on the device.
  *
- * A matrix is its runs, then their panels as pack.h lays them out: a run is panels of one tensor type,
- * so that a matrix may be made of tensors of different types and takes what they take in the file.
- * Projections that are always computed together are one matrix: q, k, v one after the other; gate,
- * then up. A panel whose rows come from tensors of different types is a run of its own, in F32. The
- * file's pages are forgotten when a tensor is packed. Who calls it: engine.c. Failure: as engine.h
- * says.
+ * A matrix is its runs, then their panels as pack.h lays them out: a run is panels of one tensor
+ * type, so that a matrix may be made of tensors of different types and takes what they take in the
+ * file. Projections that are always computed together are one matrix: q, k, v one after the other;
+ * gate, then up. A panel whose rows come from tensors of different types is a run of its own, in
+ * F32. The file's pages are forgotten when a tensor is packed. Who calls it: engine.c. Failure: as
+ * engine.h says.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -6,6 +6,8 @@
  */
 #include "gpu_worker/request.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,24 +47,6 @@ static void take_message(struct worker *w, Hill__Message *message)
     proto_free(message);
 }
 
-bool worker_poll(struct worker *w)
-{
-    Hill__Message *message;
-    while ((message = worker_link_poll(w->link)))
-        take_message(w, message);
-    return w->pending || worker_link_stopping(w->link);
-}
-
-int worker_waiting(void *context, struct hill_why *why)
-{
-    struct worker *w = context;
-    if (worker_poll(w))
-        return hill_fail(why, HILL_E_CANCELLED, "interrupted: the epoch ends");
-    if (w->waiting && request_cancelled(w->waiting))
-        return hill_fail(why, HILL_E_CANCELLED, "cancelled");
-    return w->ready ? schedule_take_records(w, why) : 0;
-}
-
 static void unload_model(struct worker *w)
 {
     engine_destroy(w->engine);
@@ -92,6 +76,16 @@ static int check_geometry(const struct worker *w, struct hill_why *why)
                      w->settings.model_path);
 }
 
+/* Building kernels takes seconds and cannot be interrupted, and nothing is lost with it: SIGTERM
+ * ends the process at once then, instead of after the coordinator's SIGKILL. */
+static void mask_sigterm(int how)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(how, &set, NULL);
+}
+
 static int load_model(struct worker *w, struct hill_why *why)
 {
     const struct epoch_settings *s = &w->settings;
@@ -103,8 +97,14 @@ static int load_model(struct worker *w, struct hill_why *why)
         rc = model_hparams_read(&w->hparams, w->file, why);
     if (!rc)
         rc = cldevice_open(&w->device, s->device, why);
-    if (!rc)
-        rc = engine_create(&w->engine, &w->device, w->file, &w->hparams, why);
+    if (!rc) {
+        mask_sigterm(SIG_UNBLOCK);
+        if (worker_link_stopping(w->link))
+            rc = hill_fail(why, HILL_E_CANCELLED, "asked to end");
+        else
+            rc = engine_create(&w->engine, &w->device, w->file, &w->hparams, why);
+        mask_sigterm(SIG_BLOCK);
+    }
     if (!rc)
         rc = sampler_init(&w->sampler, w->hparams.n_vocab);
     w->logits = rc ? NULL : calloc(w->hparams.n_vocab, sizeof *w->logits);
@@ -239,7 +239,9 @@ static void sleep_idle(struct worker *w)
 
 int worker_run(struct worker *w)
 {
+    static const struct worker_hooks hooks = {take_message, schedule_take_records};
     int rc = 0;
+    w->hooks = &hooks;
     while (rc == 0 && !worker_link_stopping(w->link)) {
         if (w->pending)
             rc = worker_configure(w);

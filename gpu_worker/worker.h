@@ -20,8 +20,16 @@
 #define WORKER_WAIT_MS 60000 /* for anything that another process owes */
 
 struct request;
+struct worker;
+
+/* What is done with what comes in during a wait; constant, set by worker_run. */
+struct worker_hooks {
+    void (*take_message)(struct worker *w, Hill__Message *message); /* owns it */
+    int (*take_records)(struct worker *w, struct hill_why *why);    /* schedule_take_records */
+};
 
 struct worker {
+    const struct worker_hooks *hooks;
     struct worker_link *link;
     Hill__Message *pending;   /* a Configure that is not carried out yet, or NULL */
     Hill__Message *configure; /* the one that was last, or NULL: the texts of settings are its */
@@ -52,12 +60,15 @@ struct worker {
     struct step step;
 };
 
+/* waiting.c */
 /* Take what is in the mailbox. True when the epoch must be left: a new one, or stopping. */
 bool worker_poll(struct worker *w);
 /* Called in every wait: mailbox and selection ring are emptied, so that nobody waits for us. Not 0
  * when the wait must end: HILL_E_CANCELLED (the epoch is to be left, or w->waiting was cancelled),
  * or what the ring said. */
 int worker_waiting(void *worker, struct hill_why *why);
+/* Take what is in the selection ring. 0, or what the ring said. */
+int worker_take_records(struct worker *w, struct hill_why *why);
 
 /* Carry out w->pending: attach its epoch, load the model unless it is loaded, say Ready (or
  * Failure). 0, or an error after which the process ends (already said). */

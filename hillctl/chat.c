@@ -1,5 +1,6 @@
 /*
- * hillctl/chat.c - `hillctl chat`: a conversation in the terminal, through the model's own template.
+ * hillctl/chat.c - `hillctl chat`: a conversation in the terminal, through the model's own
+ * template.
  *
  * Every turn sends the whole conversation as a prompt. A turn that fails is taken out again, so
  * that the conversation stays what it was. On a terminal Ctrl-C stops the answer, Ctrl-D ends the

@@ -3,8 +3,9 @@
  *
  * What: on a terminal line editing with a history of this run (libedit), Ctrl-C and SIGTERM as
  * answers of their own; else plain lines, no prompt. Lines are UTF-8 where the locale is; a locale
- * of ASCII alone counts as UTF-8. Who calls it: chat.c, with SIGINT and SIGTERM blocked and readable
- * from a signalfd (proto/client.h). Failure: HILL_E_NOMEM, HILL_E_IO. Concurrency: one thread.
+ * of ASCII alone counts as UTF-8. Who calls it: chat.c, with SIGINT and SIGTERM blocked and
+ * readable from a signalfd (proto/client.h). Failure: HILL_E_NOMEM, HILL_E_IO. Concurrency: one
+ * thread.
  */
 #ifndef HILL_HILLCTL_CHAT_LINES_H
 #define HILL_HILLCTL_CHAT_LINES_H

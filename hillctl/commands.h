@@ -1,6 +1,6 @@
 /*
- * hillctl/commands.h - one function a command; each returns the process's exit code (docs/interface.md, "Exit
- * codes") and has said what failed, in one line on stderr.
+ * hillctl/commands.h - one function a command; each returns the process's exit code
+ * (docs/interface.md, "Exit codes") and has said what failed, in one line on stderr.
  */
 #ifndef HILL_HILLCTL_COMMANDS_H
 #define HILL_HILLCTL_COMMANDS_H

@@ -39,7 +39,10 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     sampling.repeat_penalty = (float)options->repeat_penalty;
     sampling.seed = options->seed;
     generate.pieces = list;
-    generate.n_pieces = n;
+    generate.n_pieces = request->n_ids ? 0 : n;
+    generate.token_ids = (uint32_t *)request->ids;
+    generate.n_token_ids = request->n_ids;
+    generate.score_from = options->score_from;
     if (request->answer_end)
         generate.answer_end =
             (ProtobufCBinaryData){strlen(request->answer_end), (uint8_t *)request->answer_end};
@@ -102,12 +105,16 @@ static int take_text(struct exchange *x, const Hill__Text *t, struct hill_why *w
     uint32_t *tokens = realloc(r->tokens, (r->n_tokens + 1) * sizeof *tokens);
     if (tokens)
         r->tokens = tokens;
-    if (!text || !tokens)
+    double *logprobs = realloc(r->logprobs, (r->n_tokens + 1) * sizeof *logprobs);
+    if (logprobs)
+        r->logprobs = logprobs;
+    if (!text || !tokens || !logprobs)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the answer");
     if (t->text.len)
         memcpy(r->text + r->text_bytes, t->text.data, t->text.len);
     r->text_bytes += t->text.len;
     r->tokens[r->n_tokens] = t->token;
+    r->logprobs[r->n_tokens] = t->logprob;
     r->n_tokens += t->token != UINT32_MAX; /* UINT32_MAX: the rest of a character, not a token */
     exchange_clear_progress(x);
     if (!x->quiet &&
@@ -194,6 +201,7 @@ void exchange_reset(struct exchange *x)
     proto_free(x->summary);
     free(x->report.text);
     free(x->report.tokens);
+    free(x->report.logprobs);
     x->summary = NULL;
     x->report = (struct report){0};
     x->cancelling = x->progress_shown = false;

@@ -32,6 +32,8 @@ struct exchange_request {
     const struct hill_request_options *options;
     const struct prompt_piece *pieces;
     uint64_t n_pieces;
+    const uint32_t *ids; /* instead of pieces, where n_ids is not 0 */
+    size_t n_ids;
     const char *answer_end; /* of a chat's template (proto: Generate.answer_end); NULL: none */
     const char *save;       /* a session's file, or "" */
 };

@@ -28,6 +28,8 @@ struct generation {
     struct hill_request_options options;
     char *prompt;
     size_t prompt_bytes;
+    uint32_t *ids; /* with --token-ids: what the prompt says */
+    size_t n_ids;
     char restore[HILL_PATH_BYTES], save[HILL_PATH_BYTES]; /* sessions, or empty */
     bool chat;
     const char *system; /* of a chat; NULL: the template's own, if any */
@@ -67,15 +69,40 @@ static int read_prompt_file(struct generation *g, const char *path, struct hill_
     return 0;
 }
 
+/* "12 34 ..." as g->ids. */
+static int read_token_ids(struct generation *g, struct hill_why *why)
+{
+    char *copy = strndup(g->prompt, g->prompt_bytes), *rest = NULL;
+    g->ids = malloc((g->prompt_bytes / 2 + 1) * sizeof *g->ids);
+    int code =
+        copy && g->ids ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt's tokens");
+    for (char *word = code ? NULL : strtok_r(copy, " \t\r\n", &rest); word && code == 0;
+         word = strtok_r(NULL, " \t\r\n", &rest)) {
+        char *end;
+        unsigned long id = strtoul(word, &end, 10);
+        if (word[0] < '0' || word[0] > '9' || *end || id >= UINT32_MAX)
+            code = hill_fail(why, HILL_E_INVALID,
+                             "with --token-ids the prompt is numbers, but '%.40s' is none", word);
+        else
+            g->ids[g->n_ids++] = (uint32_t)id;
+    }
+    free(copy);
+    if (code == 0 && g->n_ids == 0)
+        code = hill_fail(why, HILL_E_INVALID, "the prompt is empty");
+    return code;
+}
+
 static int take_prompt(struct generation *g, struct hill_why *why)
 {
-    if (g->options.file)
-        return read_prompt_file(g, g->options.file, why);
+    if (g->options.file) {
+        int code = read_prompt_file(g, g->options.file, why);
+        return code || !g->options.token_ids ? code : read_token_ids(g, why);
+    }
     g->prompt = strdup(g->options.prompt);
     if (!g->prompt)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt");
     g->prompt_bytes = strlen(g->prompt);
-    return 0;
+    return g->options.token_ids ? read_token_ids(g, why) : 0;
 }
 
 static int send_restore(struct generation *g, struct hill_why *why)
@@ -102,6 +129,8 @@ static int send_request(struct generation *g, struct hill_why *why)
     int code = 0;
     request.pieces = &whole;
     request.n_pieces = 1;
+    request.ids = g->ids;
+    request.n_ids = g->n_ids;
     if (g->chat) {
         struct conversation conversation;
         code = conversation_open(&conversation, &g->client, g->system, why);
@@ -172,6 +201,7 @@ static int finish(struct generation *g, struct options *options, int code, struc
     client_close(&g->client);
     exchange_reset(&g->exchange);
     free(g->prompt);
+    free(g->ids);
     options_free(options);
     return exit_code;
 }
@@ -231,6 +261,7 @@ int command_generate(int argc, char **argv)
     struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
     struct hill_why why = {""};
     int code = hill_request_read(&g.options, options, &why);
+    g.exchange.report.scored = code == 0 && g.options.score_from > 0;
     if (code == 0)
         code = read_save(&g, options, &why);
     if (code == 0)
@@ -239,6 +270,7 @@ int command_generate(int argc, char **argv)
         code = take_prompt(&g, &why);
     if (code == 0 && options_flag(options, "check")) {
         free(g.prompt);
+        free(g.ids);
         options_free(options);
         return 0;
     }

@@ -211,6 +211,12 @@ json_t *report_json(const struct report *r)
         json_array_append_new(tokens, json_integer(r->tokens[i]));
     json_object_set_new(object, "text", json_stringn(r->text ? r->text : "", r->text_bytes));
     json_object_set_new(object, "tokens", tokens);
+    if (r->scored) {
+        json_t *logprobs = json_array();
+        for (size_t i = 0; i < r->n_tokens; i++)
+            json_array_append_new(logprobs, json_real(r->logprobs[i]));
+        json_object_set_new(object, "logprobs", logprobs);
+    }
     json_object_set_new(object, "finish_reason", json_string(m ? finish_name(m->finish) : "error"));
     if (r->code != 0)
         json_object_set_new(object, "error", json_string(r->why ? r->why : hill_strerror(r->code)));

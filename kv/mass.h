@@ -8,8 +8,8 @@
  * an order that follows from shapes and positions alone, blocks of KV_MASS_BLOCK positions one
  * after the other, so that the same keys give the same bits wherever they lie, in whatever order
  * they come, with any number of threads and on each of the paths (plain C, AVX2, AVX-512; no
- * contraction, no reassociation) [I7]. Halves that are no numbers count as the largest one, queries that
- * are none as 0. Source: H2O (accumulated attention); the paper's baselines.
+ * contraction, no reassociation) [I7]. Halves that are no numbers count as the largest one, queries
+ * that are none as 0. Source: H2O (accumulated attention); the paper's baselines.
  *
  * Who calls it: the scorer, blocks in parallel. Concurrency: pure functions.
  */

@@ -83,7 +83,7 @@ static uint64_t decode_bytes(const struct kv_plan_input *in)
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t heads = (uint64_t)g->n_heads * g->head_dim;
-    /* a hidden state, what is normed before it is added to it, keys before their heads are normed */
+    /* a hidden state, what is normed before it is added, keys before their heads are normed */
     uint64_t states = 2 * padded(in->n_embd, 32) + kv_key_dims(g);
     uint64_t floats = states + angles(in) + 2 * (heads + 16) + padded(in->n_ff, 32) +
                       padded(in->n_vocab, 32) +

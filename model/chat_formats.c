@@ -2,7 +2,8 @@
  * model/chat_formats.c - chat formats and the templates known to render them (chat_formats.h).
  *
  * Written by tests/oracle/chat_templates.py table: every row renders random conversations, and the
- * words that its templates look for, as Jinja renders each of the templates whose hash stands below.
+ * words that its templates look for, as Jinja renders each of the templates whose hash stands
+ * below.
  */
 #include "model/chat_formats.h"
 

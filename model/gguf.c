@@ -217,9 +217,11 @@ static int read_tensor(struct gguf_file *file, struct reader *reader, uint64_t i
 static int read_alignment(const struct gguf_file *file, uint64_t *alignment, struct hill_why *why)
 {
     *alignment = DEFAULT_ALIGNMENT;
-    if (!gguf_find(file, "general.alignment"))
+    const struct gguf_value *value = gguf_find(file, "general.alignment");
+    bool negative;
+    if (!value)
         return 0;
-    if (!gguf_get_u64(file, "general.alignment", alignment) || *alignment == 0 ||
+    if (!gguf_integer(value, alignment, &negative) || negative || *alignment == 0 ||
         *alignment > UINT32_MAX || (*alignment & (*alignment - 1)) != 0)
         return FAIL(HILL_E_DAMAGED, "general.alignment is no power of two");
     return 0;

@@ -79,6 +79,9 @@ const struct gguf_tensor *gguf_tensor(const struct gguf_file *file, const char *
 uint64_t gguf_tensor_count(const struct gguf_file *file);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf_file *file, uint64_t index);
 
+/* An integer of any type as its bits and sign; false for what is no integer. */
+bool gguf_integer(const struct gguf_value *value, uint64_t *bits, bool *negative);
+
 /* Typed access: true when present and of a fitting type (any integer type for u64, range checked).
  */
 bool gguf_get_u64(const struct gguf_file *file, const char *key, uint64_t *out);
@@ -90,6 +93,9 @@ bool gguf_get_string(const struct gguf_file *file, const char *key, struct gguf_
  * when it is none. */
 bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, uint64_t *index,
                       struct gguf_string *out);
+
+/* String number index of the array under key; empty for none. Time O(index). */
+struct gguf_string gguf_string_at(const struct gguf_file *file, const char *key, uint64_t index);
 
 /* Rows of a tensor as F32: row_count rows of dims[0] from row first. Plain, for tests and tables,
  * not for speed. HILL_E_INVALID when the tensor has no such rows. */

@@ -15,50 +15,12 @@
         loaded_;                                                                                   \
     })
 
-/* An integer of any type as its bits and sign; false for what is no integer. */
-static bool load_integer(const struct gguf_value *value, uint64_t *bits, bool *negative)
-{
-    int64_t number = 0;
-    switch (value->type) {
-    case GGUF_U8:
-        number = *value->data;
-        break;
-    case GGUF_I8:
-        number = LOAD(int8_t, value->data);
-        break;
-    case GGUF_U16:
-        number = LOAD(uint16_t, value->data);
-        break;
-    case GGUF_I16:
-        number = LOAD(int16_t, value->data);
-        break;
-    case GGUF_U32:
-        number = LOAD(uint32_t, value->data);
-        break;
-    case GGUF_I32:
-        number = LOAD(int32_t, value->data);
-        break;
-    case GGUF_I64:
-        number = LOAD(int64_t, value->data);
-        break;
-    case GGUF_U64:
-        *bits = LOAD(uint64_t, value->data);
-        *negative = false;
-        return true;
-    default:
-        return false;
-    }
-    *bits = (uint64_t)number;
-    *negative = number < 0;
-    return true;
-}
-
 bool gguf_get_u64(const struct gguf_file *file, const char *key, uint64_t *out)
 {
     const struct gguf_value *value = gguf_find(file, key);
     uint64_t bits;
     bool negative;
-    if (!value || !load_integer(value, &bits, &negative) || negative)
+    if (!value || !gguf_integer(value, &bits, &negative) || negative)
         return false;
     *out = bits;
     return true;
@@ -75,7 +37,7 @@ bool gguf_get_f64(const struct gguf_file *file, const char *key, double *out)
         *out = LOAD(float, value->data);
     else if (value->type == GGUF_F64)
         *out = LOAD(double, value->data);
-    else if (load_integer(value, &bits, &negative))
+    else if (gguf_integer(value, &bits, &negative))
         *out = negative ? (double)(int64_t)bits : (double)bits;
     else
         return false;
@@ -111,6 +73,17 @@ bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, ui
     *cursor += sizeof(uint64_t) + out->length;
     ++*index;
     return true;
+}
+
+struct gguf_string gguf_string_at(const struct gguf_file *file, const char *key, uint64_t wanted)
+{
+    const struct gguf_value *texts = gguf_find(file, key);
+    const uint8_t *cursor = texts ? texts->data : NULL;
+    struct gguf_string text = {"", 0}, next;
+    uint64_t index = 0;
+    while (texts && index <= wanted && gguf_next_string(texts, &cursor, &index, &next))
+        text = next;
+    return texts && index == wanted + 1 ? text : (struct gguf_string){"", 0};
 }
 
 /* ---- tensor rows ---------------------------------------------------------------------------- */

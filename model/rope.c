@@ -26,8 +26,8 @@ uint32_t model_rope_choice(const struct model_hparams *hp, uint32_t ctx_tokens)
     return ctx_tokens > hp->rope_original_tokens ? 2 : 1;
 }
 
-/* The pair that turns `rotations` times within the original context (arXiv:2309.00071, section 3.2),
- * as a real number. */
+/* The pair that turns `rotations` times within the original context (arXiv:2309.00071, section
+ * 3.2), as a real number. */
 static double yarn_pair(const struct model_hparams *hp, double rotations)
 {
     return hp->rope_dims * log(hp->rope_original_tokens / (rotations * 2 * PI)) /

@@ -23,7 +23,8 @@
 struct tokenizer;
 
 /* The tokenizer copies what it needs: file may be closed. On success why->text is a warning or
- * empty. HILL_E_DAMAGED, HILL_E_UNSUPPORTED (the tokenizer's kind, its pre-tokenizer), HILL_E_NOMEM. */
+ * empty. HILL_E_DAMAGED, HILL_E_UNSUPPORTED (the tokenizer's kind, its pre-tokenizer),
+ * HILL_E_NOMEM. */
 int tokenizer_open(struct tokenizer **out, const struct gguf_file *file, struct hill_why *why);
 void tokenizer_close(struct tokenizer *tokenizer);
 
@@ -35,8 +36,8 @@ bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token); /* EOS
 /* true when encoding puts a space before the text (add_space_prefix of a "llama" vocabulary). */
 bool tokenizer_adds_space_prefix(const struct tokenizer *tokenizer);
 
-/* Which tokens spelt out in a piece of a prompt become those tokens. User-defined tokens are runs of
- * white space, HTML tags, letters, and in some files the marks of a chat. */
+/* Which tokens spelt out in a piece of a prompt become those tokens. User-defined tokens are runs
+ * of white space, HTML tags, letters, and in some files the marks of a chat. */
 enum prompt_kind {
     PROMPT_TEXT,    /* user-defined tokens; control tokens stay text (llama.cpp's default) */
     PROMPT_SPECIAL, /* control, unknown and user-defined tokens: a template's own text */

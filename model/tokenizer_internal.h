@@ -142,7 +142,8 @@ int merge_run(const struct tokenizer *t, const uint8_t *text, struct merge_scrat
 
 /* ---- tokenizer_marks.c ---- */
 
-/* Fill mark_lengths from the tokens' types, strips_right from what is known of the model. 0 or HILL_E_NOMEM. */
+/* Fill mark_lengths from the tokens' types, strips_right from what is known of the model. 0 or
+ * HILL_E_NOMEM. */
 int tokenizer_collect_marks(struct tokenizer *t, const struct gguf_file *file);
 
 /* A prompt as one text; ends[i] is where piece i ends, kinds[i] its kind. */

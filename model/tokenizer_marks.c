@@ -3,9 +3,9 @@
  * tokenizer_internal.h.
  *
  * Marks are control, unknown and user-defined tokens: no merge makes them, they are found as they
- * are spelt, the longest ones first, those of one length from the left. What kind of piece each byte
- * of the text comes from decides which of them count: a control token that a person typed stays
- * text, so nobody gets one into a prompt by spelling it.
+ * are spelt, the longest ones first, those of one length from the left. What kind of piece each
+ * byte of the text comes from decides which of them count: a control token that a person typed
+ * stays text, so nobody gets one into a prompt by spelling it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -74,8 +74,8 @@ int tokenizer_collect_marks(struct tokenizer *t, const struct gguf_file *file)
 
 /* ---- which marks count ---------------------------------------------------------------------- */
 
-/* Could the token's text steer a chat? User-defined tokens that are letters, white space or the like
- * are text as any other. */
+/* Could the token's text steer a chat? User-defined tokens that are letters, white space or the
+ * like are text as any other. */
 static bool looks_like_mark(struct gguf_string text)
 {
     char first = text.data[0], last = text.data[text.length - 1];
@@ -145,8 +145,8 @@ static bool is_space(uint8_t byte)
     return byte == ' ' || (byte >= '\t' && byte <= '\r');
 }
 
-/* Cut marks of mark_lengths[level...] out of start..end. It recurses only behind a match, so at most
- * as deep as different lengths fit into the text together. */
+/* Cut marks of mark_lengths[level...] out of start..end. It recurses only behind a match, so at
+ * most as deep as different lengths fit into the text together. */
 static void cut_from(const struct cutter *c, uint64_t start, uint64_t end, uint64_t level)
 {
     for (; level < c->t->n_mark_lengths; level++) {

@@ -5,10 +5,10 @@
  * Wire: [optional routing frame of ROUTER sockets] [8 bytes: magic "HILL", u16 protocol version,
  * u16 zero, little endian] [Message]. A Hello has the same form in every protocol version and
  * is received from any, with its version in protocol_version, so that its sender can be refused by
- * name; everything else of another version is refused as malformed. Failure: a malformed message (wrong magic or version,
- * unparsable, a field out of range, too large) is HILL_E_PROTOCOL with the field in why: the
- * receiver counts it and answers with a Reply; it is never fatal. Who calls it: every process.
- * Concurrency: one thread per socket.
+ * name; everything else of another version is refused as malformed. Failure: a malformed message
+ * (wrong magic or version, unparsable, a field out of range, too large) is HILL_E_PROTOCOL with the
+ * field in why: the receiver counts it and answers with a Reply; it is never fatal. Who calls it:
+ * every process. Concurrency: one thread per socket.
  */
 #ifndef HILL_PROTO_ENVELOPE_H
 #define HILL_PROTO_ENVELOPE_H

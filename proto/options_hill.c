@@ -250,6 +250,17 @@ const struct option_spec hill_request_specs[] = {
     {.name = "special",
      .type = OPTION_FLAG,
      .help = "control tokens spelt out in the prompt (<|im_start|>) are those tokens, not text"},
+    {.name = "token-ids",
+     .type = OPTION_FLAG,
+     .help = "the prompt is not text but token ids, with white space between them"},
+    {.name = "score-from",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = MAX_TOKENS,
+     .fallback = "0",
+     .value = "N",
+     .help = "give the prompt's tokens from the Nth on instead of generating any: logprobs in the "
+             "JSON says how probable each was; 0: off"},
     {.name = "predict",
      .letter = "n",
      .type = OPTION_INTEGER,
@@ -452,8 +463,12 @@ int hill_request_read(struct hill_request_options *out, const struct options *op
     out->prompt = options_text(options, "prompt");
     out->file = options_text(options, "file");
     out->special = options_flag(options, "special");
+    out->token_ids = options_flag(options, "token-ids");
+    out->score_from = (uint32_t)options_integer(options, "score-from");
     if (code)
         return code;
+    if (out->special && out->token_ids)
+        return hill_fail(why, HILL_E_INVALID, "--special and --token-ids exclude each other");
     if (!out->prompt && !out->file)
         return hill_fail(why, HILL_E_INVALID, "no prompt: -p TEXT or -f FILE is required");
     if (out->prompt && out->file)

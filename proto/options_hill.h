@@ -23,7 +23,7 @@ extern const struct option_spec hill_pipeline_specs[];
 extern const unsigned hill_pipeline_count;
 extern const struct option_spec hill_request_specs[];
 extern const unsigned hill_request_count;
-#define HILL_PROMPT_SPECS 3u /* the first of hill_request_specs: prompt, file, special */
+#define HILL_PROMPT_SPECS 5u /* the first of hill_request_specs: prompt, file, special ... */
 
 #define HILL_COMMON_TABLE                                                                          \
     {                                                                                              \
@@ -76,7 +76,8 @@ struct hill_request_options {
     uint64_t seed;             /* 0: the coordinator picks one */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
-    bool ignore_eos, json, special;
+    bool ignore_eos, json, special, token_ids;
+    uint32_t score_from; /* 0: generate */
 };
 
 /* All of it but the prompt: for a program whose table begins behind the first HILL_PROMPT_SPECS. */

@@ -10,7 +10,8 @@
  *   to N first), READS_DONE, READ;
  * - selection, scorer to GPU worker: SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer
  *   to SEQ_END), ENTRIES or MASS (answers to READ);
- * - command, scorer to agent: AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent, ordered;
+ * - command, scorer to agent: AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent,
+ * ordered;
  * - background, scorer to agent: DEMOTE;
  * - score, agent to scorer: SCORE_BLOCK;
  * - completion, agent to scorer: COMPLETION, one for every command.

@@ -294,6 +294,7 @@ static int check_pieces(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "pieces", m->n_pieces <= PIECES_MAX);
     CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
+    CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
     CHECK("generate", "answer_end", m->answer_end.len <= ANSWER_END_MAX);
     for (size_t i = 0; i < m->n_pieces; i++)
         CHECK("generate", "pieces.kind",

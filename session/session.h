@@ -11,12 +11,12 @@
  * then V of all KV heads in FP16, as it lies in the pools: hot or cold is not said, because
  * placement never changes a result; hit rates are left out for the same reason. A mass is the
  * attention that the entry's token has had from all queries so far, which h2o ranks by.
- * Who calls it: the coordinator (header, terms, tokens), the GPU worker (entries). Concurrency: none; a file is one
- * caller's. Failure: HILL_E_DAMAGED (not whole, not of this format or version: why names the file
- * and the field), HILL_E_INVALID (no such file; of another model or of other settings: likewise),
- * what errno says. Nothing of the file is used before the header's checksum and the file's length
- * were found right; entries are given out before the checksum of their layer is known, and the read
- * that ends the layer fails when it is wrong.
+ * Who calls it: the coordinator (header, terms, tokens), the GPU worker (entries). Concurrency:
+ * none; a file is one caller's. Failure: HILL_E_DAMAGED (not whole, not of this format or version:
+ * why names the file and the field), HILL_E_INVALID (no such file; of another model or of other
+ * settings: likewise), what errno says. Nothing of the file is used before the header's checksum
+ * and the file's length were found right; entries are given out before the checksum of their layer
+ * is known, and the read that ends the layer fails when it is wrong.
  */
 #ifndef HILL_SESSION_SESSION_H
 #define HILL_SESSION_SESSION_H

@@ -3,8 +3,8 @@
  *
  * What: one owner takes and gives slots; other processes read or fill the slots they are told of
  * by index. A slot's generation goes up when it is given back, so that a late writer or reader can
- * be told from a current one [I10]. The free list is the owner's private memory: after the owner died a
- * new one starts with all slots free (shm_arena_own).
+ * be told from a current one [I10]. The free list is the owner's private memory: after the owner
+ * died a new one starts with all slots free (shm_arena_own).
  * Concurrency: take/give by the owner's thread; generation and slot pointers by anyone.
  */
 #ifndef HILL_SHM_ARENA_H

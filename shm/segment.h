@@ -61,8 +61,8 @@ int shm_segment_attach(struct shm_segment *segment, const char *name, uint64_t f
 int shm_segment_attach_to_read(struct shm_segment *segment, const char *name, uint64_t fingerprint,
                                uint32_t epoch, struct hill_why *why);
 
-/* Zeroed memory of this process alone, without a name or a header to check: for what plays all sides
- * itself. HILL_E_INVALID when payload_bytes is 0, HILL_E_NOMEM. */
+/* Zeroed memory of this process alone, without a name or a header to check: for what plays all
+ * sides itself. HILL_E_INVALID when payload_bytes is 0, HILL_E_NOMEM. */
 int shm_segment_private(struct shm_segment *segment, uint64_t payload_bytes, struct hill_why *why);
 
 /* The first payload byte and the payload's size. */

@@ -1,5 +1,6 @@
 /*
- * tests/cpu_scorer/pipeline_rig.c - the rig's memory, rings, hooks and threads: start, profile, stop.
+ * tests/cpu_scorer/pipeline_rig.c - the rig's memory, rings, hooks and threads: start, profile,
+ * stop.
  */
 #include "tests/cpu_scorer/pipeline_rig.h"
 

@@ -1,6 +1,6 @@
 /*
- * tests/cpu_scorer/rig_gpu.c - the fake GPU worker: begins requests, appends random entries, asks, and
- * has each answer compared by the oracle. Interface: pipeline_rig.h.
+ * tests/cpu_scorer/rig_gpu.c - the fake GPU worker: begins requests, appends random entries, asks,
+ * and has each answer compared by the oracle. Interface: pipeline_rig.h.
  */
 #include "tests/cpu_scorer/pipeline_rig.h"
 

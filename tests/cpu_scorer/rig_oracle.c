@@ -1,6 +1,7 @@
 /*
- * tests/cpu_scorer/rig_oracle.c - what the scorer must select, computed from the fake GPU worker's own
- * copy of all entries: by score, by attention mass, by the bounds of chunks. Interface: pipeline_rig.h.
+ * tests/cpu_scorer/rig_oracle.c - what the scorer must select, computed from the fake GPU worker's
+ * own copy of all entries: by score, by attention mass, by the bounds of chunks. Interface:
+ * pipeline_rig.h.
  */
 #include "tests/cpu_scorer/pipeline_rig.h"
 

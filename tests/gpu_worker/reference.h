@@ -1,7 +1,7 @@
 /*
  * tests/gpu_worker/reference.h - the Llama forward pass as the papers write it, in double, one
  * token after the other: the oracle of the engine. It shares no code with it. K and V are rounded
- * to FP16 as the contract says, nothing else is.
+ * to FP16, as entries are, nothing else is.
  */
 #ifndef TESTS_GPU_WORKER_REFERENCE_H
 #define TESTS_GPU_WORKER_REFERENCE_H

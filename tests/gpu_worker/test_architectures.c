@@ -1,8 +1,8 @@
 /*
  * tests/gpu_worker/test_architectures.c - each architecture of the table against transformers: tiny
  * random-weight models and the logits that it gave, by prefill and by decode
- * (tests/oracle/random_architectures.py wrote both). The largest difference from the expected logits
- * is at most 1e-3 of the largest of them.
+ * (tests/oracle/random_architectures.py wrote both). The largest difference from the expected
+ * logits is at most 1e-3 of the largest of them.
  */
 #include <stdarg.h>
 #include <stddef.h>

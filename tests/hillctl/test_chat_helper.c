@@ -1,6 +1,6 @@
 /*
- * test_chat_helper.c - templates that are not built in, through the helper process: what it renders,
- * what hostile templates come to, and what its filter refuses.
+ * test_chat_helper.c - templates that are not built in, through the helper process: what it
+ * renders, what hostile templates come to, and what its filter refuses.
  *
  * Skipped where Debian's python3-jinja2 is not installed.
  */

@@ -32,5 +32,16 @@ for special in "" --special; do
 done
 expect "prompt tokens with --special: BOS and the token" "$(field "$work/out--special" .prompt_tokens)" 2
 [ "$(field "$work/out" .prompt_tokens)" -gt 5 ] || fail "a control token that was typed is $(field "$work/out" .prompt_tokens) tokens"
+
+# token ids as the prompt: the text's own, and ones that are refused; given tokens come back with log-probabilities
+run_json "$work/ids" -m "$model" -c 4096 -p "256 257" --token-ids -n 1 --temp 0 || fail "run: $(cat "$work/ids.err")"
+expect "ids as text with --special: logits" "$(field "$work/ids" .logits_hash)" "$(field "$work/out--special" .logits_hash)"
+run_json "$work/scored" -m "$model" -c 4096 -p "256 257 100" --token-ids --score-from 1 || fail "run: $(cat "$work/scored.err")"
+expect "given tokens" "$(field "$work/scored" '.tokens | join(" ")')" "257 100"
+expect "their log-probabilities" "$(field "$work/scored" '[.logprobs[] | . < 0] | join(" ")')" "true true"
+for bad in "256 99999999" "256 x7"; do
+    ! run_json "$work/bad" -m "$model" -c 4096 -p "$bad" --token-ids -n 1 || fail "ids '$bad' were taken"
+    grep -q "99999999 is outside the vocabulary\|'x7' is none" "$work/bad.err" || fail "ids '$bad': $(cat "$work/bad.err")"
+done
 expect_nothing_left
 finish

@@ -2,8 +2,8 @@
  * test_chat_template.c - chat formats against what Jinja rendered (chat_expected.json, written by
  * tests/oracle/chat_templates.py), recognition, pieces, and refusals.
  *
- * "test_chat_template render" reads one JSON object from stdin instead, {template, bos, eos, talks},
- * and writes what each of the talks becomes, or null for a template that is not known: for
+ * "test_chat_template render" reads one JSON object from stdin instead, {template, bos, eos,
+ * talks}, and writes what each of the talks becomes, or null for a template that is not known: for
  * test_chat_oracle.sh.
  */
 #include <jansson.h>

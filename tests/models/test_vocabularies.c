@@ -124,8 +124,8 @@ static uint64_t random_bytes(uint64_t *state, char *out)
     return used;
 }
 
-/* Bytes that are refused or become the unknown token: some vocabularies (DeepSeek's, Falcon's) lack bytes that their training text
- * never had. */
+/* Bytes that are refused or become the unknown token: some vocabularies (DeepSeek's, Falcon's) lack
+ * bytes that their training text never had. */
 static void find_missing_bytes(const struct tokenizer *t, bool missing[256])
 {
     for (int byte = 0; byte < 256; byte++) {

@@ -1,6 +1,6 @@
 /*
- * Placements under random operations: lru, lfu and score against brute-force models that search every
- * token; bkp against a table of exact counts in FP64; belady against every possible choice.
+ * Placements under random operations: lru, lfu and score against brute-force models that search
+ * every token; bkp against a table of exact counts in FP64; belady against every possible choice.
  *
  * HILL_TEST_SEED and HILL_TEST_OPERATIONS (default 40000 a placement) set seed and length.
  */

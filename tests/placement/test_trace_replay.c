@@ -83,8 +83,8 @@ static struct trace_replay_result run(struct trace_file *file, enum placement_ki
     return r;
 }
 
-/* Layer 0 selects the same 20 old, cold tokens at each step, and layer 1 others. Each placement that
- * moves what is selected misses them once and never again; bkp when it is convinced. */
+/* Layer 0 selects the same 20 old, cold tokens at each step, and layer 1 others. Each placement
+ * that moves what is selected misses them once and never again; bkp when it is convinced. */
 static void a_steady_set_is_learned(void **state)
 {
     (void)state;

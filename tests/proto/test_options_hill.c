@@ -1,4 +1,5 @@
-/* Tests of proto/options_hill.[ch]: the tables of HillInfer's own options, and what is read of them. */
+/* Tests of proto/options_hill.[ch]: the tables of HillInfer's own options, and what is read of
+ * them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_ablation.c - figure "ablation": a decode step of hillinfer whole, and without the
- * paper's parts, on the paper's device model and on this machine's drive.
+ * tools/bench/bench_ablation.c - figure "ablation": a decode step of hillinfer whole, and without
+ * the paper's parts, on the paper's device model and on this machine's drive.
  *
  * What: without HKM, entries are hot by recency alone and the GPU keeps nothing from one query to
  * the next; without APP, beta is a fixed number and no query is guessed ahead, so that nothing

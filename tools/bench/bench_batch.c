@@ -1,14 +1,14 @@
 /*
- * tools/bench/bench_batch.c - figure "batch": tokens a second of the GPU worker's engine when a step
- * takes 1, 2, 4 or 8 sequences.
+ * tools/bench/bench_batch.c - figure "batch": tokens a second of the GPU worker's engine when a
+ * step takes 1, 2, 4 or 8 sequences.
  *
  * What: first the engine alone, without scorer and rings: a model of random weights (the shape of
  * the figures decode and prefill), each sequence with a list of CONTEXT entries in its slots. The
  * weights are read once a step, so a further row costs its arithmetic and its own entries only.
  * Every row must give the logits it gives alone, bit by bit. Then the running pipeline with as many
  * clients, on that model and on one whose weights dominate by far, each speed taken while all of
- * them decode. Who calls it: tools/bench/run. Concurrency: one thread and the device's; the pipeline is
- * processes.
+ * them decode. Who calls it: tools/bench/run. Concurrency: one thread and the device's; the
+ * pipeline is processes.
  */
 #include <stdio.h>
 #include <stdlib.h>

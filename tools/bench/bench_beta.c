@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_beta.c - figure "beta": is the beta of Eq. 4 the one that decodes fastest, and does
- * it follow a drive that becomes slower?
+ * tools/bench/bench_beta.c - figure "beta": is the beta of Eq. 4 the one that decodes fastest, and
+ * does it follow a drive that becomes slower?
  *
  * What: the whole pipeline on random-weight models with next to no weights, so that a step is its
  * waits. The drive is modelled (--csd-model), and so is the host's scoring (cpu=): both sides of a

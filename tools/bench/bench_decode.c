@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_decode.c - figure "decode": tokens a second at the start of a text and deep in it,
- * beside llama.cpp, and the bytes a token moves.
+ * tools/bench/bench_decode.c - figure "decode": tokens a second at the start of a text and deep in
+ * it, beside llama.cpp, and the bytes a token moves.
  *
  * What: the running pipeline with everything hot, at depth 0 and after a prompt of 16384 tokens
  * with --alpha 0.05, and with --budget of the same size; llama.cpp (PEER_DIR) on the same model

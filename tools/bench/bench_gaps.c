@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_gaps.c - figure "gaps": how long a sequence that decodes waits between two tokens
- * while the prompt of another is computed.
+ * tools/bench/bench_gaps.c - figure "gaps": how long a sequence that decodes waits between two
+ * tokens while the prompt of another is computed.
  *
  * What: the running pipeline on the 134 M random-weight model; one client decodes, and another asks
  * for a prompt of 4096 and of 16384 tokens, interleaved with nobody asking. Decode steps run

@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_policies.c - figure "policies": what a decode step costs under each policy, against
- * context length and batch, on the paper's device model and on this machine's drive.
+ * tools/bench/bench_policies.c - figure "policies": what a decode step costs under each policy,
+ * against context length and batch, on the paper's device model and on this machine's drive.
  *
  * What: every policy that the coordinator accepts (oracle left out: it costs what h2o costs and is
  * no system), one binary, one model, one share of hot entries, one share of the context kept on the
@@ -10,8 +10,8 @@
  * point measured without a drive. Bars: bytes within 5 %, time within 20 %. Beside that, hillinfer
  * on a drive whose kernel scores as fast as a public one would (formula.h), and with INT4 digests:
  * variants. Points are measured one after the other; POINTS chooses some, RESUME=1 keeps those that
- * there are (tools/bench/README.md). Tables have a row for each length and batch and a column for each
- * policy.
+ * there are (tools/bench/README.md). Tables have a row for each length and batch and a column for
+ * each policy.
  * Concurrency: one thread. Failure: as tools/bench/point.h.
  */
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_prefill.c - figure "prefill": prompts of 512 and 4096 tokens through the running
- * pipeline, beside llama.cpp.
+ * tools/bench/bench_prefill.c - figure "prefill": prompts of 512 and 4096 tokens through the
+ * running pipeline, beside llama.cpp.
  *
  * What: tokens a second from the request to the first token, entries handed to the scorer and their
  * digests made included, with everything hot; llama-bench of PEER_DIR, where that is set, takes

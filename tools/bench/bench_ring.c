@@ -1,5 +1,6 @@
 /*
- * tools/bench/bench_ring.c - figure "ring": shared-memory rings beside ZeroMQ ipc, between two processes.
+ * tools/bench/bench_ring.c - figure "ring": shared-memory rings beside ZeroMQ ipc, between two
+ * processes.
  *
  * What: streams of records of one size from this process to a child (the sender copies each record
  * in, the receiver reads every byte), and round trips of 64-byte records, with both ends spinning,

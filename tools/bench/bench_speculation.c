@@ -1,6 +1,6 @@
 /*
- * tools/bench/bench_speculation.c - figure "speculation": what guessing the next layer's queries gains in
- * time and costs in what is selected.
+ * tools/bench/bench_speculation.c - figure "speculation": what guessing the next layer's queries
+ * gains in time and costs in what is selected.
  *
  * What: the running pipeline on the random-weight model after a prompt of DEPTH tokens with
  * --speculate off, on and verify: everything hot; four fifths cold; the same with the paper's

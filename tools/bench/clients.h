@@ -1,6 +1,6 @@
 /*
- * tools/bench/clients.h - clients of the running pipeline (run_pipeline.h) that note when each token
- * reached them.
+ * tools/bench/clients.h - clients of the running pipeline (run_pipeline.h) that note when each
+ * token reached them.
  *
  * What: up to CLIENTS_MAX connections, each with one request, all read by this thread. "Together"
  * is what counts for a batch: tokens that arrived while every client was decoding, not each

@@ -1,6 +1,6 @@
 /*
- * tools/bench/dense_model.h - the model of the figures in which weights matter: 12 layers, width 768, 12
- * heads, FFN 2048, vocabulary 32000, F16: 134 M parameters with random values.
+ * tools/bench/dense_model.h - the model of the figures in which weights matter: 12 layers, width
+ * 768, 12 heads, FFN 2048, vocabulary 32000, F16: 134 M parameters with random values.
  *
  * Who calls it: bench_decode.c, bench_prefill.c, bench_batch.c, bench_gaps.c, bench_speculation.c,
  * bench_placement.c. Concurrency: none. Failure: bench_fail().

@@ -1,6 +1,6 @@
 /*
- * tools/bench/formula.h - how long a modelled drive takes for a query under a policy, and what a decode
- * step takes then: pure functions over the byte formulas of kv/policy_cost.h.
+ * tools/bench/formula.h - how long a modelled drive takes for a query under a policy, and what a
+ * decode step takes then: pure functions over the byte formulas of kv/policy_cost.h.
  *
  * What: a query is one (sequence, layer) of a decode step. A policy evaluates what is cold in its
  * own way, then the selected entries that the GPU lacks come up. Times are those of

@@ -1,6 +1,6 @@
 /*
- * tools/bench/harness.h - what every figure needs: options, samples and their medians, pinned threads,
- * memory, progress.
+ * tools/bench/harness.h - what every figure needs: options, samples and their medians, pinned
+ * threads, memory, progress.
  *
  * A figure (bench_<name>.c) measures several methods in turn, round after round (interleaved), so
  * that a slow minute of the machine falls on all of them, and prints its section as Markdown on

@@ -4,8 +4,8 @@
  * What: series of points with a name each; those called `predicted` are dashed, in the colour of
  * the series before. With categories the points of all series stand side by side as bars, x being
  * the number of the category. The picture is benchmarks-NAME.svg in PICTURE_FOLDER of the
- * environment (tools/bench/run sets it to docs, or to build/bench for a smoke run), by a temporary name,
- * so that a failure leaves the old one.
+ * environment (tools/bench/run sets it to docs, or to build/bench for a smoke run), by a temporary
+ * name, so that a failure leaves the old one.
  * Who calls it: the figures. Concurrency: one at a time. Failure: picture_write answers false where
  * gnuplot is missing or fails; the figure goes on without.
  */

@@ -1,6 +1,6 @@
 /*
- * tools/bench/point.h - one measured point of a figure about policies: the running pipeline at a context
- * length, with a number of sequences in a step, on a modelled drive, the real one or none.
+ * tools/bench/point.h - one measured point of a figure about policies: the running pipeline at a
+ * context length, with a number of sequences in a step, on a modelled drive, the real one or none.
  *
  * What: the model has many bytes of KV for few weights (2 layers, 8 KV heads x 128: an entry of
  * 4096 bytes, as Llama-3-8B and Qwen-7B with GQA have it, and 3 M parameters), so that the drive

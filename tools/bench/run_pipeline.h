@@ -1,6 +1,6 @@
 /*
- * tools/bench/run_pipeline.h - the running pipeline, as the figures drive it: started, asked, stopped by
- * scripts/hillinfer, its answers read as JSON.
+ * tools/bench/run_pipeline.h - the running pipeline, as the figures drive it: started, asked,
+ * stopped by scripts/hillinfer, its answers read as JSON.
  *
  * What: a figure has one folder, which holds its models, prompts, run and state folder, and at most
  * one pipeline at a time, which runs on PIPELINE_THREADS threads. Of a random-weight model a byte

@@ -1,6 +1,6 @@
 /*
- * tools/eval/asker.h - jobs (an item under a setting) sent to a pipeline as requests, answers handed
- * back.
+ * tools/eval/asker.h - jobs (an item under a setting) sent to a pipeline as requests, answers
+ * handed back.
  *
  * Up to `parallel` requests are under way; the coordinator queues what it cannot run at once.
  * Greedy sampling. Failure: what concerns a request (refused, failed) is in its answer and the rest
@@ -28,7 +28,7 @@ struct answer {
     char *text;
     size_t text_bytes;
     uint32_t n_tokens; /* generated or forced */
-    double logprob;    /* text items: sum over the n_scored last tokens, natural logarithm */
+    double logprob;    /* scored items: sum over the n_scored last tokens, natural logarithm */
     uint32_t n_scored;
     uint32_t prompt_tokens, selected; /* selected: k at the end */
     double prompt_ms, predicted_ms;

@@ -1,6 +1,6 @@
 /*
- * tools/eval/results.h - the results file: a JSON object a line for each item under each setting, and
- * what makes a run go on.
+ * tools/eval/results.h - the results file: a JSON object a line for each item under each setting,
+ * and what makes a run go on.
  *
  * A result's key is a hash of the model, the setting and the item: what is in the file is not asked
  * again, whatever order or subset the next run has. A line is written whole and synced before the

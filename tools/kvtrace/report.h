@@ -1,5 +1,6 @@
 /*
- * tools/kvtrace/report.h - what the placements would have done with a trace, for people and for programs.
+ * tools/kvtrace/report.h - what the placements would have done with a trace, for people and for
+ * programs.
  *
  * Who calls it: hill-kvtrace. Concurrency: none. Failure: codes of replay.h; HILL_E_IO when stdout
  * does not take it.

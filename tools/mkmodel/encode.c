@@ -1,4 +1,5 @@
-/* tools/mkmodel/encode.c - see encode.h. Files are little endian, and so are the machines this runs on.
+/* tools/mkmodel/encode.c - see encode.h. Files are little endian, and so are the machines this runs
+ * on.
  */
 #include "tools/mkmodel/encode.h"
 

@@ -1,5 +1,6 @@
 /*
- * tools/mkmodel/encode.h - floats into a GGUF tensor type, rounded to the nearest representable value.
+ * tools/mkmodel/encode.h - floats into a GGUF tensor type, rounded to the nearest representable
+ * value.
  *
  * Who calls it: build.c, row by row. Cannot fail: callers pass whole blocks (shape_check) and
  * finite values. Concurrency: stateless.

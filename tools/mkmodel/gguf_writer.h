@@ -1,6 +1,6 @@
 /*
- * tools/mkmodel/gguf_writer.h - write a GGUF v3 file: metadata, tensor directory, then the data, in that
- * order.
+ * tools/mkmodel/gguf_writer.h - write a GGUF v3 file: metadata, tensor directory, then the data, in
+ * that order.
  *
  * The file appears whole or not at all: everything goes to a temporary file beside the target,
  * which is synced and renamed by gguf_writer_commit(). A target that exists and is no regular file

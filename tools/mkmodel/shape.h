@@ -1,6 +1,6 @@
 /*
- * tools/mkmodel/shape.h - what is to be built: the shape of the model, and the names of its tensors'
- * roles.
+ * tools/mkmodel/shape.h - what is to be built: the shape of the model, and the names of its
+ * tensors' roles.
  *
  * Who uses it: every part of mkmodel. A shape that passed shape_check() is safe to build: counts
  * fit 32 bits, products 64 bits, and rows fit the tensor type's blocks. Concurrency: plain data.

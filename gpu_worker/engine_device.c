@@ -1,0 +1,149 @@
+/*
+ * gpu_worker/engine_device.c - what every part of the engine stands on: launches, buffers, and the
+ * rows that the host fills in. See engine_internal.h.
+ */
+#include "gpu_worker/engine_internal.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE (2ull << 20)
+#define HUGE_FROM HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
+
+int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
+                  uint32_t n_args, struct hill_why *why)
+{
+    static const size_t local[2] = {1, 1};
+    size_t offset[2] = {launch->offset, 0};
+    for (uint32_t i = 0; i < n_args; i++) {
+        cl_int status = clSetKernelArg(launch->kernel, i, args[i].bytes, args[i].value);
+        if (status != CL_SUCCESS)
+            return cldevice_check(status, launch->name, why);
+    }
+    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, offset, launch->size,
+                                                 local, launch->after ? 1 : 0, launch->after,
+                                                 launch->event),
+                          launch->name, why);
+}
+
+void *engine_map_pages(uint64_t bytes, uint64_t *mapped)
+{
+    bytes = (bytes + 4095) / 4096 * 4096;
+    uint8_t *all = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED)
+        return NULL;
+    uint64_t before = -(uintptr_t)all % HUGE_PAGE;
+    if (before)
+        munmap(all, before);
+    if (before < HUGE_PAGE)
+        munmap(all + before + bytes, HUGE_PAGE - before);
+    /* a wish: small pages are right as well. Not for the rest of the last one: memory is counted */
+    if (bytes >= HUGE_PAGE)
+        madvise(all + before, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+    *mapped = bytes;
+    return all + before;
+}
+
+/* Make the memory object, over pages of our own where the device works in them. */
+static cl_int make_buffer(const struct engine *e, struct device_buffer *buffer, uint64_t bytes)
+{
+    cl_int status;
+    cl_mem_flags flags = CL_MEM_READ_WRITE;
+    if (e->device.shares_memory && bytes >= HUGE_FROM) {
+        buffer->pages = engine_map_pages(bytes, &buffer->page_bytes);
+        if (!buffer->pages)
+            return CL_MEM_OBJECT_ALLOCATION_FAILURE;
+        flags |= CL_MEM_USE_HOST_PTR;
+    }
+    buffer->mem = clCreateBuffer(e->device.context, flags, bytes, buffer->pages, &status);
+    if (status != CL_SUCCESS)
+        buffer->mem = NULL;
+    return status;
+}
+
+void engine_release(struct engine *e, struct device_buffer *buffer)
+{
+    if (buffer->mem)
+        clReleaseMemObject(buffer->mem);
+    if (buffer->pages)
+        munmap(buffer->pages, buffer->page_bytes);
+    e->kv_bytes -= buffer->bytes;
+    *buffer = (struct device_buffer){0};
+}
+
+int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
+                   struct hill_why *why)
+{
+    static const cl_uint zero = 0;
+    if (buffer->bytes >= bytes)
+        return 0;
+    engine_release(e, buffer);
+    bytes = (bytes + 63) / 64 * 64;
+    cl_int status = make_buffer(e, buffer, bytes);
+    if (status != CL_SUCCESS) {
+        engine_release(e, buffer);
+        return hill_fail(why, HILL_E_NOMEM, "cannot allocate %llu MiB on the device: %s",
+                         (unsigned long long)(bytes >> 20), cldevice_strerror(status));
+    }
+    buffer->bytes = bytes;
+    e->kv_bytes += bytes;
+    /* what is never written is still read as padding: it must be finite. Fresh pages are zero. */
+    if (buffer->pages)
+        return 0;
+    return cldevice_check(
+        clEnqueueFillBuffer(e->queue, buffer->mem, &zero, sizeof zero, 0, bytes, 0, NULL, NULL),
+        "cannot clear device memory", why);
+}
+
+int engine_finish(struct engine *e, struct hill_why *why)
+{
+    int rc = cldevice_check(clFinish(e->queue), "the device failed", why);
+    return rc ? rc : cldevice_check(clFinish(e->read_queue), "the device failed", why);
+}
+
+void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out)
+{
+    uint32_t pairs = e->hp.rope_dims / 2;
+    const double *frequencies = e->frequencies + (size_t)table * pairs;
+    for (uint32_t i = 0; i < pairs; i++) {
+        double angle = position * frequencies[i];
+        out[2 * i] = (float)(cos(angle) * e->hp.rope_amplitude);
+        out[2 * i + 1] = (float)(sin(angle) * e->hp.rope_amplitude);
+    }
+}
+
+/* The learned position is added: out [n_embd]. */
+static int add_position(const struct engine *e, uint32_t position, float *out, struct hill_why *why)
+{
+    if (position >= e->hp.n_ctx_max)
+        return hill_fail(why, HILL_E_INVALID, "position %u of %u that the model has learned",
+                         position, e->hp.n_ctx_max);
+    float *row = malloc(sizeof *row * e->hp.n_embd);
+    int rc =
+        row ? gguf_tensor_rows_f32(e->positions, position + e->hp.arch->position_offset, 1, row)
+            : HILL_E_NOMEM;
+    for (uint32_t i = 0; !rc && i < e->hp.n_embd; i++)
+        out[i] += row[i];
+    free(row);
+    return rc ? hill_fail(why, rc, "cannot read the embedding of position %u", position) : 0;
+}
+
+int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, float *out,
+                     struct hill_why *why)
+{
+    if (token >= e->hp.n_vocab)
+        return hill_fail(why, HILL_E_INVALID, "token %u is outside the vocabulary of %u", token,
+                         e->hp.n_vocab);
+    memset(out + e->hp.n_embd, 0, sizeof(float) * (e->hidden_stride - e->hp.n_embd));
+    int rc = gguf_tensor_rows_f32(e->embedding, token, 1, out);
+    if (rc)
+        return hill_fail(why, rc, "cannot read the embedding of token %u", token);
+    if (e->hp.arch->scales_embedding) {
+        float scale = sqrtf((float)e->hp.n_embd);
+        for (uint32_t i = 0; i < e->hp.n_embd; i++)
+            out[i] *= scale;
+    }
+    return e->positions ? add_position(e, position, out, why) : 0;
+}

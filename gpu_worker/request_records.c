@@ -1,0 +1,86 @@
+/*
+ * gpu_worker/request_records.c - what a request tells scorer and coordinator on its way, whatever
+ * it is doing; for request.c, restore.c, save.c and step.c. See request.h.
+ */
+#include "gpu_worker/request.h"
+
+#define PROGRESS_NS (150 * 1000000ll)
+
+struct record_header request_header(const struct request *r, uint32_t layer)
+{
+    return (struct record_header){r->w->settings.epoch, r->sequence, r->step, layer};
+}
+
+/* Push a record of this request; its cancel ends the wait for room. */
+int request_push(struct request *r, uint32_t type, const void *record, uint32_t bytes,
+                 struct hill_why *why)
+{
+    struct worker *w = r->w;
+    w->waiting = r;
+    int rc =
+        dataplane_push(&w->plane, w->plane.append, type, record, bytes, worker_deadline(), why);
+    w->waiting = NULL;
+    return rc;
+}
+
+void request_progress(struct request *r, uint32_t done)
+{
+    int64_t now = clock_now_ns();
+    if (done < r->units && now < r->progress_ns + PROGRESS_NS)
+        return;
+    r->progress_ns = now;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Progress progress = HILL__PROGRESS__INIT;
+    progress.request_id = r->prefill->request_id;
+    progress.units_done = done;
+    progress.units_total = r->units;
+    message.body_case = HILL__MESSAGE__BODY_PROGRESS;
+    message.progress = &progress;
+    worker_link_send(r->w->link, &message);
+}
+
+static uint32_t mass_tokens_max(const struct request *r)
+{
+    return (shm_ring_payload_max(r->w->plane.append) - (uint32_t)sizeof(struct record_mass)) /
+           (uint32_t)sizeof(float);
+}
+
+uint32_t request_mass_records(const struct request *r, uint32_t n_tokens)
+{
+    return (n_tokens + mass_tokens_max(r) - 1) / mass_tokens_max(r);
+}
+
+int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
+                         struct record_mass **out, struct hill_why *why)
+{
+    struct dataplane *plane = &r->w->plane;
+    uint32_t most = mass_tokens_max(r);
+    uint32_t n = rest < most ? rest : most;
+    void *payload;
+    r->w->waiting = r;
+    int rc = dataplane_reserve(plane, plane->append, (uint32_t)(sizeof **out + n * sizeof(float)),
+                               &payload, worker_deadline(), why);
+    r->w->waiting = NULL;
+    if (rc)
+        return rc;
+    *out = payload;
+    **out = (struct record_mass){.header = request_header(r, layer), .first = first, .n_tokens = n};
+    return 0;
+}
+
+void request_publish_mass(struct request *r, const struct record_mass *record)
+{
+    shm_ring_publish(r->w->plane.append, RECORD_MASS,
+                     (uint32_t)(sizeof *record + record->n_tokens * sizeof(float)));
+}
+
+int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why)
+{
+    struct record_step_end end = {.header = request_header(r, 0), .n_tokens = n_tokens};
+    return request_push(r, RECORD_STEP_END, &end, sizeof end, why);
+}
+
+bool request_weighs(const struct request *r)
+{
+    return r->prefill->selection->policy == HILL__POLICY__POLICY_H2O;
+}

@@ -1,0 +1,65 @@
+# tests/models/lib.sh - what the tests of real models share; sourced, not run.
+#
+# Files are looked for in $HILL_MODELS, the folder of `hillinfer get-models` and ../shared/models.
+# SmolLM2 is tested by `make check` where it lies; the larger ones only by `make check-models`.
+# shellcheck shell=bash source=../integration/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../integration/lib.sh"
+
+# real_model NAME FILE: $model is its path; skips where there is none
+real_model() {
+    local folder
+    [ "$1" = smollm2 ] || [ -n "${HILL_CHECK_MODELS:-}" ] || skip "make check-models runs $1"
+    for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models" ../shared/models; do
+        model=$folder/$2
+        [ -z "$folder" ] || [ ! -r "$model" ] || return 0
+    done
+    skip "$2 is not there: scripts/hillinfer get-models $1"
+}
+
+full=(-c 1024 --csd none --policy full --temp 0 --ignore-eos)
+
+# The ids and the text are the same prompt: as many tokens, the same logits.
+same_prompt() { # DESCRIPTION IDS TEXT ARGUMENTS...
+    local description=$1 ids=$2 text=$3
+    shift 3
+    run_json "$work/ids" -m "$model" "${full[@]}" -n 1 --token-ids -p "$ids" || fail "$description: $(cat "$work/ids.err")"
+    run_json "$work/text" -m "$model" "${full[@]}" -n 1 -p "$text" "$@" || fail "$description: $(cat "$work/text.err")"
+    expect "$description: tokens" "$(field "$work/text" .prompt_tokens)" "$(wc -w <<<"$ids")"
+    expect "$description: logits" "$(field "$work/text" .logits_hash)" "$(field "$work/ids" .logits_hash)"
+}
+
+# greedy TEXT WANTED: the ids of the answer
+greedy() {
+    run_json "$work/greedy" -m "$model" "${full[@]}" -n "$(wc -w <<<"$2")" -p "$1" || fail "$1: $(cat "$work/greedy.err")"
+    expect "greedy after '$1'" "$(field "$work/greedy" '.tokens | join(" ")')" "$2"
+}
+
+# perplexity WANTED TOKENS: of the reference sentence (the first token is given), within 3 %: the reference is
+# arithmetic in F32 on the dequantised weights, the product rounds activations
+perplexity() {
+    local sentence="It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. The capital of France is Paris, and the capital of Germany is Berlin."
+    run_json "$work/ppl" -m "$model" "${full[@]}" -p "$sentence" --score-from 1 || fail "perplexity: $(cat "$work/ppl.err")"
+    expect "perplexity: scored tokens" "$(field "$work/ppl" '.logprobs | length')" $(($2 - 1))
+    field "$work/ppl" '-(.logprobs | add / length) | exp' >"$work/value"
+    awk -v wanted="$1" '{exit !($1 > 0.97 * wanted && $1 < 1.03 * wanted)}' "$work/value" || fail "perplexity $(cat "$work/value"), wanted $1"
+    pass "perplexity $(cat "$work/value"), F32 arithmetic: $1"
+}
+
+# placements PROMPT-FILE N ARGUMENTS...: hot only, mostly on the drive, no drive: equal hashes
+placements() {
+    local prompt=$1 n=$2 first="" placement cold entries
+    shift 2
+    for placement in "--csd none" "--beta 4 --placement bkp" "--beta 0.25 --placement recency"; do
+        # shellcheck disable=SC2086  # words on purpose
+        run_json "$work/out" -m "$model" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$placement: $(cat "$work/out.err")"
+        [ -n "$first" ] || first=$(hashes "$work/out")
+        expect "$placement: hashes" "$(hashes "$work/out")" "$first"
+        cold=$(field "$work/out" .tiers.cold.tokens) entries=$(field "$work/out" '.tiers.hot.tokens + .tiers.cold.tokens')
+        case $placement in
+        *none*) expect "$placement: cold entries" "$cold" 0 ;;
+        *0.25*) [ $((cold * 100)) -ge $((entries * 75)) ] || fail "$placement: only $cold of $entries entries are cold" ;;
+        esac
+    done
+    HILL_TEST_WRONG_SCORE=100 run_json "$work/out" -m "$model" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --beta 0.25 || fail "wrong score: $(cat "$work/out.err")"
+    [ "$(field "$work/out" .selection_hash)" != "${first% *}" ] || fail "a wrong score for a cold entry did not change the selection"
+}
