@@ -78,8 +78,15 @@ static const char *wrong_field(const struct session_header *h)
 {
     const struct session_terms *t = &h->terms;
     struct kv_geometry g = geometry_of(t);
-    struct kv_selection_settings selection = {t->alpha,  t->budget, t->sinks,
-                                              t->window, t->policy, t->importance};
+    struct kv_selection_settings selection = {
+        .alpha = t->alpha,
+        .budget = t->budget,
+        .sinks = t->sinks,
+        .window = t->window,
+        .policy = t->policy,
+        .importance = t->importance,
+        .exact_below = t->exact_below,
+    };
     if (h->header_bytes != sizeof *h)
         return "header_bytes is not this version's";
     if (kv_geometry_check(&g, NULL) || t->n_vocab - 1 >= 1u << 24 || t->n_embd - 1 >= 1u << 20)
@@ -200,6 +207,8 @@ int session_compare(const struct session_header *saved, const struct session_ter
         return differs(path, why, "--budget", a->budget, b->budget);
     if (a->budget == 0 && a->alpha != b->alpha)
         return differs(path, why, "--alpha", a->alpha, b->alpha);
+    if (a->exact_below != b->exact_below)
+        return differs(path, why, "--exact-below", a->exact_below, b->exact_below);
     if (a->sinks != b->sinks)
         return differs(path, why, "--sinks", a->sinks, b->sinks);
     if (a->window != b->window)

@@ -38,7 +38,9 @@ struct session_terms {
     uint64_t model_bytes, model_identity; /* gguf_identity */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim;
     uint32_t n_embd, n_vocab;
-    uint32_t policy, importance; /* kv/select.h, kv/score.h */
+    uint16_t policy;      /* kv/select.h */
+    uint16_t exact_below; /* tokens; files from before it have 0 here */
+    uint32_t importance;  /* kv/score.h */
     double alpha;
     uint32_t budget, sinks, window;
     uint32_t score_bits;
