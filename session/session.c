@@ -182,21 +182,23 @@ static int compare_model(const struct session_terms *a, const struct session_ter
     return 0;
 }
 
-int session_compare(const struct session_terms *a, const struct session_terms *b, const char *path,
-                    struct hill_why *why)
+int session_compare(const struct session_header *saved, const struct session_terms *b,
+                    const char *path, struct hill_why *why)
 {
+    const struct session_terms *a = &saved->terms;
     int rc = compare_model(a, b, path, why);
     if (rc)
         return rc;
-    if (a->policy != b->policy)
+    bool selected = saved->step > 0, sums_differ = session_has_masses(a) != session_has_masses(b);
+    if (a->policy != b->policy && (selected || sums_differ))
         return differs_by_name(path, why, "--policy", kv_policy_name(a->policy),
                                kv_policy_name(b->policy));
-    if (a->speculate != b->speculate)
+    if (selected && a->speculate != b->speculate)
         return differs(path, why, "--speculate on (0: not) from layer", a->speculate, b->speculate);
     if (a->rope_choice != b->rope_choice)
         return differs(path, why, "rotary factors for the context of -c (1: short, 2: long)",
                        a->rope_choice, b->rope_choice);
-    if (a->policy == KV_POLICY_FULL)
+    if (!selected || a->policy == KV_POLICY_FULL)
         return 0; /* it reads no score and has no budget */
     if (a->importance != b->importance)
         return differs_by_name(path, why, "--importance", kv_importance_name(a->importance),

@@ -86,8 +86,10 @@ int session_check(const struct session_header *header, uint64_t file_bytes, cons
                   struct hill_why *why);
 
 /* Was it saved under these terms? HILL_E_INVALID with the first that differs. Terms that the
- * policy does not use are not compared. */
-int session_compare(const struct session_terms *saved, const struct session_terms *here,
+ * policy does not use are not compared; before the first decode step (step 0) nothing has been
+ * selected, and only the model's and the rotary factors' are, but for the policy where one of both
+ * is h2o: sums of attention are saved for h2o alone. */
+int session_compare(const struct session_header *saved, const struct session_terms *here,
                     const char *path, struct hill_why *why);
 
 struct session_file {
