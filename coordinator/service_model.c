@@ -10,20 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A token's text as the file spells it; empty for none. */
-static struct gguf_string token_text(const struct gguf_file *model, uint32_t token)
-{
-    const struct gguf_value *texts = gguf_find(model, "tokenizer.ggml.tokens");
-    const uint8_t *cursor = texts ? texts->data : NULL;
-    struct gguf_string text = {"", 0}, next;
-    uint64_t index = 0;
-    if (token == TOKEN_NONE)
-        return text;
-    while (texts && index <= token && gguf_next_string(texts, &cursor, &index, &next))
-        text = next;
-    return texts && index == (uint64_t)token + 1 ? text : (struct gguf_string){"", 0};
-}
-
 static ProtobufCBinaryData to_wire(struct gguf_string text)
 {
     return (ProtobufCBinaryData){text.length, (uint8_t *)text.data};
@@ -39,8 +25,10 @@ void model_take_info_request(void *owner, struct arrival *a)
     gguf_get_string(s->model, "tokenizer.chat_template", &text);
     info.path = (char *)s->model_path;
     info.chat_template = to_wire(text);
-    info.bos_text = to_wire(token_text(s->model, tokenizer_bos(s->tokenizer)));
-    info.eos_text = to_wire(token_text(s->model, tokenizer_eos(s->tokenizer)));
+    info.bos_text =
+        to_wire(gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_bos(s->tokenizer)));
+    info.eos_text =
+        to_wire(gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_eos(s->tokenizer)));
     info.ctx_tokens = s->epoch.plan.ctx_tokens;
     message.body_case = HILL__MESSAGE__BODY_MODEL_INFO;
     message.model_info = &info;

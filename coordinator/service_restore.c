@@ -23,7 +23,7 @@ static int read_session(struct service *sv, const char *path, struct session_hea
     session_fill_terms(sv, &sv->settings->epoch.plan.selection, &here);
     int code = session_open(&file, path, why);
     if (!code)
-        code = session_compare(&file.header.terms, &here, path, why);
+        code = session_compare(&file.header, &here, path, why);
     if (!code && !(*tokens = calloc(file.header.n_tokens, sizeof **tokens)))
         code = hill_fail(why, HILL_E_NOMEM, "out of memory for %u tokens", file.header.n_tokens);
     if (!code)

@@ -53,6 +53,15 @@ static uint32_t window_of(const struct core *c, const struct query *q)
     return kv_window_tokens(&c->config.windows, q->header.layer, q->n_tokens);
 }
 
+/* Are scores asked for? Digests have no use where all is selected; the other evaluators keep state
+ * from query to query. */
+static bool is_evaluated(const struct query *q)
+{
+    const struct kv_selection_settings *s = &q->sequence->settings;
+    bool scored = s->policy != KV_POLICY_FULL && s->policy != KV_POLICY_HILLINFER;
+    return scored || !kv_selects_all(s, q->n_tokens);
+}
+
 static int64_t select_window(const struct query *q, uint32_t window)
 {
     for (uint32_t i = 0; i < window; i++)
@@ -113,7 +122,7 @@ static int step_await(struct queries *qs, struct query *q)
     int rc = kv_selector_begin(q->selector, &s->settings, q->n_tokens);
     if (rc)
         return rc;
-    bool evaluated = s->settings.policy != KV_POLICY_FULL;
+    bool evaluated = is_evaluated(q);
     enter(qs, q, evaluated ? QUERY_SCORE : QUERY_SELECT);
     if (evaluated)
         qs->evaluator->ops->begin(qs->evaluator, q);
@@ -412,7 +421,7 @@ static void trace_answer(struct core *c, struct query *q)
         a->slots[i] = item->position | (hkm_tag(item->location) == HKM_COLD ? TRACE_COLD : 0) |
                       (item->flags & (ANSWER_UPLOAD | ANSWER_IN_PLACE) ? 0 : TRACE_GPU);
     }
-    bool scored = c->io.trace_scores && s->settings.policy != KV_POLICY_FULL && !window_of(c, q);
+    bool scored = c->io.trace_scores && is_evaluated(q) && !window_of(c, q);
     struct trace_query query = {.request = s->request_id,
                                 .sequence = s->index,
                                 .step = q->header.step,

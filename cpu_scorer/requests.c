@@ -311,7 +311,8 @@ static void start_sequence(struct requests *rs, struct sequence *s,
                                                  .sinks = r->sinks,
                                                  .window = r->window,
                                                  .policy = r->policy,
-                                                 .importance = r->importance};
+                                                 .importance = r->importance,
+                                                 .exact_below = r->exact_below};
     memset(s->layers, 0, rs->core->config.geometry.n_layers * sizeof *s->layers);
     memset(&s->stats, 0, sizeof s->stats);
     memset(&s->balance, 0, sizeof s->balance);

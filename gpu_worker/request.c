@@ -182,6 +182,7 @@ int request_begin(struct request *r, struct hill_why *why)
         .policy = s->policy,
         .importance = s->importance,
         .reads_hot = r->reads_hot,
+        .exact_below = (uint16_t)s->exact_below, /* at most KV_EXACT_BELOW_MAX: validated */
     };
     int rc = admit(r, why);
     if (!rc && r->w->settings.record_path[0])

@@ -28,7 +28,7 @@ static int check_file(const struct request *r, struct hill_why *why)
     const Hill__SessionFile *order = r->prefill->restore;
     struct session_terms here;
     memcpy(&here, order->terms.data, sizeof here); /* of PROTO_SESSION_TERMS_BYTES: validated */
-    if (h->n_tokens != r->prompt || session_compare(&h->terms, &here, order->path, NULL))
+    if (h->n_tokens != r->prompt || session_compare(h, &here, order->path, NULL))
         return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                          order->path);
     uint32_t *tokens = malloc(sizeof *tokens * h->n_tokens);

@@ -6,6 +6,8 @@
  */
 #include "gpu_worker/request.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +76,16 @@ static int check_geometry(const struct worker *w, struct hill_why *why)
                      w->settings.model_path);
 }
 
+/* Building kernels takes seconds and cannot be interrupted, and nothing is lost with it: SIGTERM
+ * ends the process at once then, instead of after the coordinator's SIGKILL. */
+static void mask_sigterm(int how)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(how, &set, NULL);
+}
+
 static int load_model(struct worker *w, struct hill_why *why)
 {
     const struct epoch_settings *s = &w->settings;
@@ -85,8 +97,14 @@ static int load_model(struct worker *w, struct hill_why *why)
         rc = model_hparams_read(&w->hparams, w->file, why);
     if (!rc)
         rc = cldevice_open(&w->device, s->device, why);
-    if (!rc)
-        rc = engine_create(&w->engine, &w->device, w->file, &w->hparams, why);
+    if (!rc) {
+        mask_sigterm(SIG_UNBLOCK);
+        if (worker_link_stopping(w->link))
+            rc = hill_fail(why, HILL_E_CANCELLED, "asked to end");
+        else
+            rc = engine_create(&w->engine, &w->device, w->file, &w->hparams, why);
+        mask_sigterm(SIG_BLOCK);
+    }
     if (!rc)
         rc = sampler_init(&w->sampler, w->hparams.n_vocab);
     w->logits = rc ? NULL : calloc(w->hparams.n_vocab, sizeof *w->logits);

@@ -80,6 +80,8 @@ static json_t *status_json(const Hill__StatusReply *s)
         s->coordinator ? worker_json(s->coordinator) : json_null(), "running",
         running_json(s->running), "live", report_live_json(s->live), "parallel",
         (json_int_t)s->parallel, "requests", requests_json(s), "sequences", sequences_json(s));
+    json_object_set_new(object, "exact_below",
+                        json_integer(s->selection ? (json_int_t)s->selection->exact_below : 0));
     json_object_set_new(object, "beta_auto", json_boolean(s->beta_auto));
     json_object_set_new(object, "profile", report_profile_json(s->profile));
     json_object_set_new(object, "csd_model",

@@ -70,6 +70,9 @@ int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *w
     if (s->window > KV_MAX_TOKENS)
         return hill_fail(why, HILL_E_INVALID, "window is %u tokens, above %u", s->window,
                          KV_MAX_TOKENS);
+    if (s->exact_below > KV_EXACT_BELOW_MAX)
+        return hill_fail(why, HILL_E_INVALID, "exact below is %u tokens, above %u", s->exact_below,
+                         KV_EXACT_BELOW_MAX);
     if (s->policy >= KV_POLICY_COUNT)
         return hill_fail(why, HILL_E_INVALID, "policy %u is unknown", s->policy);
     if (s->importance >= KV_IMPORTANCE_COUNT)
@@ -88,9 +91,14 @@ static uint64_t alpha_tokens(double alpha, uint32_t n)
     return (uint64_t)ceil(product);
 }
 
+bool kv_selects_all(const struct kv_selection_settings *s, uint32_t n)
+{
+    return s->policy == KV_POLICY_FULL || n < s->exact_below;
+}
+
 uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n)
 {
-    if (s->policy == KV_POLICY_FULL)
+    if (kv_selects_all(s, n))
         return n;
     uint64_t k = s->budget != 0 ? s->budget : alpha_tokens(s->alpha, n);
     uint64_t forced = (uint64_t)s->sinks + s->window;
@@ -110,7 +118,9 @@ uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_l
                         uint32_t n)
 {
     uint32_t k = kv_budget_tokens(s, n), window = w->tokens ? w->tokens - 1 : 0;
+    uint32_t exact = s->exact_below < n ? s->exact_below : n;
     window = window < n ? window : n;
+    k = k > exact ? k : exact;
     return k > window ? k : window;
 }
 
@@ -160,7 +170,7 @@ int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_se
     selector->n = n;
     selector->scored = 0;
     selector->k = kv_budget_tokens(s, n);
-    selector->full = s->policy == KV_POLICY_FULL;
+    selector->full = kv_selects_all(s, n);
     selector->forced_below = s->sinks < n ? s->sinks : n;
     selector->forced_from = s->window < n ? n - s->window : 0;
     memset(selector->present, 0, bitmap_words(n) * 8);

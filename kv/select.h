@@ -1,17 +1,18 @@
 /*
  * kv/select.h - how many tokens a query may attend to, and which.
  *
- * Budget: k = clamp(ceil(alpha * N) or budget, min(N, sinks + window), N), the
- * forced tokens (the first `sinks`, the newest `window`) included. Selection: forced tokens, then
- * the highest scores; ties go to the newer token. The result depends on scores alone, never on the
- * order in which they arrive. Scores arrive in any order, from several threads' blocks one after
- * another (kv_selector_add is called by one thread), each position exactly once: a second score of
- * a position or a missing one is an error, not a guess [I5]. Cost: O(N) per query: two histograms
- * of 256 counts (high byte, low byte), no sort.
+ * Budget: k = clamp(ceil(alpha * N) or budget, min(N, sinks + window), N), the forced tokens (the
+ * first `sinks`, the newest `window`) included; while N < exact_below, where a selection saves
+ * nothing, k = N. Selection: forced tokens, then the highest scores; ties go to the newer token. The
+ * result depends on scores alone, never on the order in which they arrive. Scores arrive in any
+ * order, from several threads' blocks one after another (kv_selector_add is called by one thread),
+ * each position exactly once: a second score of a position or a missing one is an error, not a guess
+ * [I5]. Cost: O(N) per query: two histograms of 256 counts (high byte, low byte), no sort.
  */
 #ifndef HILL_KV_SELECT_H
 #define HILL_KV_SELECT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -35,7 +36,12 @@ struct kv_selection_settings {
     uint32_t sinks, window;
     uint32_t policy;     /* enum kv_policy */
     uint32_t importance; /* enum kv_importance */
+    /* of a context of fewer tokens all are selected; 0: never for that reason */
+    uint32_t exact_below;
 };
+
+/* The most of exact_below: 16 bits of files and records hold it. */
+#define KV_EXACT_BELOW_MAX UINT16_MAX
 
 int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *why);
 
@@ -43,6 +49,9 @@ int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *w
  * the user wrote (0.07 of 100 is 7, although 0.07 * 100 is above 7 in FP64); alpha to 7 decimals is
  * exact. */
 uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n);
+
+/* Are all of n tokens selected whatever their scores, as policy full and exact_below say? */
+bool kv_selects_all(const struct kv_selection_settings *s, uint32_t n);
 
 /* Layers whose attention goes over a window, the newest tokens: nothing is selected there. */
 struct kv_layer_windows {
@@ -52,7 +61,8 @@ struct kv_layer_windows {
 /* Tokens of a query's selection in a windowed layer that covers n; where the layer has no window,
  * 0 (of no tokens: n is at least 1). */
 uint32_t kv_window_tokens(const struct kv_layer_windows *w, uint32_t layer, uint32_t n);
-/* The most that a query of any layer selects of n tokens. */
+/* The most that a query of any layer selects while the context grows to n tokens: more than k(n)
+ * where n is at least exact_below. What staging and GPU slots are reserved for. */
 uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
                         uint32_t n);
 

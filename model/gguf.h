@@ -94,6 +94,9 @@ bool gguf_get_string(const struct gguf_file *file, const char *key, struct gguf_
 bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, uint64_t *index,
                       struct gguf_string *out);
 
+/* String number index of the array under key; empty for none. Time O(index). */
+struct gguf_string gguf_string_at(const struct gguf_file *file, const char *key, uint64_t index);
+
 /* Rows of a tensor as F32: row_count rows of dims[0] from row first. Plain, for tests and tables,
  * not for speed. HILL_E_INVALID when the tensor has no such rows. */
 int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint64_t row_count,

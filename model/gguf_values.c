@@ -75,6 +75,17 @@ bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, ui
     return true;
 }
 
+struct gguf_string gguf_string_at(const struct gguf_file *file, const char *key, uint64_t wanted)
+{
+    const struct gguf_value *texts = gguf_find(file, key);
+    const uint8_t *cursor = texts ? texts->data : NULL;
+    struct gguf_string text = {"", 0}, next;
+    uint64_t index = 0;
+    while (texts && index <= wanted && gguf_next_string(texts, &cursor, &index, &next))
+        text = next;
+    return texts && index == wanted + 1 ? text : (struct gguf_string){"", 0};
+}
+
 /* ---- tensor rows ---------------------------------------------------------------------------- */
 
 int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint64_t row_count,

@@ -51,6 +51,7 @@ void selection_to_wire(Hill__Selection *out, const struct kv_selection_settings 
     out->window = selection->window;
     out->policy = (Hill__Policy)selection->policy;
     out->importance = (Hill__Importance)selection->importance;
+    out->exact_below = selection->exact_below;
 }
 
 struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
@@ -60,7 +61,8 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
                                           .sinks = in->sinks,
                                           .window = in->window,
                                           .policy = (uint32_t)in->policy,
-                                          .importance = (uint32_t)in->importance};
+                                          .importance = (uint32_t)in->importance,
+                                          .exact_below = in->exact_below};
 }
 
 static void plan_to_wire(Hill__Configure *c, const struct kv_plan_input *plan)

@@ -7,10 +7,12 @@
 
 #include "kv/score.h"
 
-#define MAX_TOKENS    16777216 /* of a context: KV_MAX_TOKENS */
-#define MAX_PARALLEL  64
-#define MAX_MIB       1073741824
-#define SMALLEST_SIZE 0.0009765625 /* 1 KiB */
+#define MAX_EXACT_BELOW 65535 /* KV_EXACT_BELOW_MAX */
+#define EXACT_BELOW     2048
+#define MAX_TOKENS      16777216 /* of a context: KV_MAX_TOKENS */
+#define MAX_PARALLEL    64
+#define MAX_MIB         1073741824
+#define SMALLEST_SIZE   0.0009765625 /* 1 KiB */
 
 const struct option_spec hill_common_specs[] = {
     {.name = "run-dir",
@@ -86,6 +88,13 @@ const struct option_spec hill_pipeline_specs[] = {
      .max = MAX_TOKENS,
      .value = "TOKENS",
      .help = "tokens that a query attends to, sinks and window included, instead of --alpha"},
+    {.name = "exact-below",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = MAX_EXACT_BELOW,
+     .value = "TOKENS",
+     .unset_help = "2048; 0 with --alpha or --budget",
+     .help = "while a context has fewer tokens, a query attends to all of them"},
     {.name = "beta",
      .type = OPTION_REAL,
      .min = 0,
@@ -338,6 +347,16 @@ static int read_csd(struct hill_pipeline_options *out, struct csd_model *model,
     return code ? hill_fail(why, code, "--csd-model: %s", detail.text) : 0;
 }
 
+/* Who asks for a share or a budget has it on short contexts, too, whatever the source. */
+static uint32_t read_exact_below(const struct options *options)
+{
+    if (options_is_set(options, "exact-below"))
+        return (uint32_t)options_integer(options, "exact-below");
+    bool asked = options_source(options, "alpha") > OPTION_FROM_DEFAULT ||
+                 options_source(options, "budget") > OPTION_FROM_DEFAULT;
+    return asked ? 0 : EXACT_BELOW;
+}
+
 static int read_selection(struct kv_selection_settings *out, const struct options *options,
                           struct hill_why *why)
 {
@@ -349,6 +368,7 @@ static int read_selection(struct kv_selection_settings *out, const struct option
             options_is_set(options, "budget") ? (uint32_t)options_integer(options, "budget") : 0,
         .sinks = (uint32_t)options_integer(options, "sinks"),
         .window = (uint32_t)options_integer(options, "window"),
+        .exact_below = read_exact_below(options),
     };
     /* the tables have refused unknown names */
     kv_policy_parse(options_text(options, "policy"), &out->policy);

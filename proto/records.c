@@ -56,7 +56,8 @@ static int check_seq_begin(const struct checked *c)
                                              .sinks = r->sinks,
                                              .window = r->window,
                                              .policy = r->policy,
-                                             .importance = r->importance};
+                                             .importance = r->importance,
+                                             .exact_below = r->exact_below};
     struct hill_why detail = {""};
     int rc = check_size(c, sizeof(*r));
     if (rc == 0)

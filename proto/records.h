@@ -67,7 +67,8 @@ struct record_seq_begin {
     uint32_t max_tokens;    /* prompt + predict */
     double alpha;
     uint32_t budget, sinks, window, policy, importance;
-    uint32_t reads_hot; /* 1: the attention can read entries in the hot pool, where they lie; 0 */
+    uint16_t reads_hot;   /* 1: the attention can read entries in the hot pool, where they lie; 0 */
+    uint16_t exact_below; /* of recordings from before it: 0 */
 };
 
 /* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an

@@ -80,6 +80,7 @@ static int check_selection(const Hill__Selection *m, struct hill_why *why)
     CHECK("selection", "budget", m->budget <= TOKENS_MAX);
     CHECK("selection", "sinks", m->sinks <= TOKENS_MAX);
     CHECK("selection", "window", m->window <= TOKENS_MAX);
+    CHECK("selection", "exact_below", m->exact_below <= KV_EXACT_BELOW_MAX);
     CHECK("selection", "policy", (unsigned)m->policy < KV_POLICY_COUNT);
     CHECK("selection", "importance", (unsigned)m->importance < KV_IMPORTANCE_COUNT);
     return 0;

@@ -78,8 +78,15 @@ static const char *wrong_field(const struct session_header *h)
 {
     const struct session_terms *t = &h->terms;
     struct kv_geometry g = geometry_of(t);
-    struct kv_selection_settings selection = {t->alpha,  t->budget, t->sinks,
-                                              t->window, t->policy, t->importance};
+    struct kv_selection_settings selection = {
+        .alpha = t->alpha,
+        .budget = t->budget,
+        .sinks = t->sinks,
+        .window = t->window,
+        .policy = t->policy,
+        .importance = t->importance,
+        .exact_below = t->exact_below,
+    };
     if (h->header_bytes != sizeof *h)
         return "header_bytes is not this version's";
     if (kv_geometry_check(&g, NULL) || t->n_vocab - 1 >= 1u << 24 || t->n_embd - 1 >= 1u << 20)
@@ -175,21 +182,23 @@ static int compare_model(const struct session_terms *a, const struct session_ter
     return 0;
 }
 
-int session_compare(const struct session_terms *a, const struct session_terms *b, const char *path,
-                    struct hill_why *why)
+int session_compare(const struct session_header *saved, const struct session_terms *b,
+                    const char *path, struct hill_why *why)
 {
+    const struct session_terms *a = &saved->terms;
     int rc = compare_model(a, b, path, why);
     if (rc)
         return rc;
-    if (a->policy != b->policy)
+    bool selected = saved->step > 0, sums_differ = session_has_masses(a) != session_has_masses(b);
+    if (a->policy != b->policy && (selected || sums_differ))
         return differs_by_name(path, why, "--policy", kv_policy_name(a->policy),
                                kv_policy_name(b->policy));
-    if (a->speculate != b->speculate)
+    if (selected && a->speculate != b->speculate)
         return differs(path, why, "--speculate on (0: not) from layer", a->speculate, b->speculate);
     if (a->rope_choice != b->rope_choice)
         return differs(path, why, "rotary factors for the context of -c (1: short, 2: long)",
                        a->rope_choice, b->rope_choice);
-    if (a->policy == KV_POLICY_FULL)
+    if (!selected || a->policy == KV_POLICY_FULL)
         return 0; /* it reads no score and has no budget */
     if (a->importance != b->importance)
         return differs_by_name(path, why, "--importance", kv_importance_name(a->importance),
@@ -198,6 +207,8 @@ int session_compare(const struct session_terms *a, const struct session_terms *b
         return differs(path, why, "--budget", a->budget, b->budget);
     if (a->budget == 0 && a->alpha != b->alpha)
         return differs(path, why, "--alpha", a->alpha, b->alpha);
+    if (a->exact_below != b->exact_below)
+        return differs(path, why, "--exact-below", a->exact_below, b->exact_below);
     if (a->sinks != b->sinks)
         return differs(path, why, "--sinks", a->sinks, b->sinks);
     if (a->window != b->window)

@@ -38,7 +38,9 @@ struct session_terms {
     uint64_t model_bytes, model_identity; /* gguf_identity */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim;
     uint32_t n_embd, n_vocab;
-    uint32_t policy, importance; /* kv/select.h, kv/score.h */
+    uint16_t policy;      /* kv/select.h */
+    uint16_t exact_below; /* tokens; files from before it have 0 here */
+    uint32_t importance;  /* kv/score.h */
     double alpha;
     uint32_t budget, sinks, window;
     uint32_t score_bits;
@@ -84,8 +86,10 @@ int session_check(const struct session_header *header, uint64_t file_bytes, cons
                   struct hill_why *why);
 
 /* Was it saved under these terms? HILL_E_INVALID with the first that differs. Terms that the
- * policy does not use are not compared. */
-int session_compare(const struct session_terms *saved, const struct session_terms *here,
+ * policy does not use are not compared; before the first decode step (step 0) nothing has been
+ * selected, and only the model's and the rotary factors' are, but for the policy where one of both
+ * is h2o: sums of attention are saved for h2o alone. */
+int session_compare(const struct session_header *saved, const struct session_terms *here,
                     const char *path, struct hill_why *why);
 
 struct session_file {

@@ -74,6 +74,69 @@ static void members_are_taken(void **state)
     assert_int_equal(b->predict, 7);
 }
 
+#define CHOICE                                                                                     \
+    "{\"task\":\"c\",\"prompt\":\"a b\",\"choices\":[\"x\",\"yz \",\"\\u00e9\"],\"gold\":1}\n"
+
+static void choices_are_items(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"a b x", "a b yz ", "a b \xc3\xa9"};
+    static const uint32_t bytes[] = {1, 3, 2};
+    assert_int_equal(read_text(GOOD CHOICE GOOD), 0);
+    assert_int_equal(list.count, 5);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct item *item = &list.items[1 + i];
+        char place[96];
+        snprintf(place, sizeof place, "%s:2 choice %u", path, i);
+        assert_true(item->is_choice && item_is_scored(item) && !item->is_text);
+        assert_string_equal(item->place, place);
+        assert_string_equal(item->prompt, texts[i]);
+        assert_int_equal(item->prompt_bytes, strlen(texts[i]));
+        assert_int_equal(item->context_bytes, 3);
+        assert_int_equal(item->choice, i);
+        assert_int_equal(item->choice_bytes, bytes[i]);
+        assert_int_equal(item->n_choices, 3);
+        assert_int_equal(item->gold, 1);
+        for (uint32_t j = 0; j < i; j++)
+            assert_true(item->hash != list.items[1 + j].hash);
+    }
+    assert_false(list.items[4].is_choice);
+}
+
+/* Questions count, not their choices. */
+static void the_limit_keeps_whole_questions(void **state)
+{
+    (void)state;
+    put(CHOICE CHOICE CHOICE GOOD, strlen(CHOICE CHOICE CHOICE GOOD));
+    assert_int_equal(items_read_tasks(&list, path, 2, &why), 0);
+    assert_int_equal(list.count, 7);
+    assert_int_equal(list.items[5].choice, 2);
+    assert_string_equal(list.items[6].group, "key");
+}
+
+/* 10, 30, 12 | 5 | 11 tokens; the question goes as a whole. */
+static void what_is_too_long_is_left_out(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = {10, 30, 12, 5, 11};
+    uint32_t longest = 0;
+    assert_int_equal(read_text(CHOICE GOOD GOOD), 0);
+    for (unsigned i = 0; i < 5; i++)
+        list.items[i].n_tokens = tokens[i];
+    list.items[4].predict = 2;
+    assert_int_equal(items_fit(&list, 30, &longest, &why), 0);
+    assert_int_equal(list.count, 5);
+    assert_int_equal(longest, 30);
+    assert_int_equal(items_fit(&list, 13, &longest, &why), 0);
+    assert_int_equal(list.count, 2);
+    assert_int_equal(longest, 13);
+    assert_int_equal(items_fit(&list, 12, &longest, &why), 0);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.items[0].n_tokens, 5);
+    assert_int_equal(items_fit(&list, 4, &longest, &why), HILL_E_INVALID);
+    assert_int_equal(list.count, 0);
+}
+
 /* Each is refused in one line that names the file and line 2. */
 static void damaged_lines_are_named(void **state)
 {
@@ -103,6 +166,18 @@ static void damaged_lines_are_named(void **state)
         "{\"task\":\"k\",\"prompt\":\"p\",\"answers\":[\"1\"],\"predict\":0}",
         "{\"task\":\"k\",\"prompt\":\"p\",\"answers\":[\"1\"],\"predict\":4097}",
         "{\"task\":\"k\",\"prompt\":\"p\",\"answers\":[\"1\"],\"predict\":1.5}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"answers\":[\"1\"],\"chat\":1}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\",\"2\"]}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\",\"2\"],\"gold\":2}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\",\"2\"],\"gold\":-1}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\",\"2\"],\"gold\":\"1\"}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\"],\"gold\":0}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":\"1\",\"gold\":0}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\",\"\"],\"gold\":0}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\",2],\"gold\":0}",
+        "{\"task\":\"k\",\"prompt\":\"p \",\"choices\":[\"1\",\"2\"],\"gold\":0}",
+        "{\"task\":\"k\",\"prompt\":\"p\",\"choices\":[\"1\",\"2\"],\"gold\":0,"
+        "\"answers\":[\"1\"]}",
     };
     char text[512], begin[96];
     snprintf(begin, sizeof begin, "%s:2 is no task: ", path);
@@ -158,6 +233,10 @@ static void what_a_person_wrote_changes_the_hash(void **state)
         "{\"task\":\"key\",\"prompt\":\"a b\",\"answers\":[\"2\",\"1\"]}",
         "{\"task\":\"key\",\"prompt\":\"a b\",\"answers\":[\"1\",\"2\"],\"match\":\"all\"}",
         "{\"task\":\"key\",\"prompt\":\"a b\",\"answers\":[\"1\",\"2\"],\"predict\":3}",
+        "{\"task\":\"key\",\"prompt\":\"a b\",\"answers\":[\"1\",\"2\"],\"chat\":true}",
+        /* two items each: the border between prompt and choice counts */
+        "{\"task\":\"key\",\"prompt\":\"a\",\"choices\":[\"b\",\"b c\"],\"gold\":0}",
+        "{\"task\":\"key\",\"prompt\":\"a b\",\"choices\":[\"c\",\"d\"],\"gold\":0}",
     };
     for (unsigned i = 0; i < sizeof texts / sizeof texts[0]; i++)
         assert_int_equal(read_text(texts[i]), 0);
@@ -243,6 +322,9 @@ int main(void)
 #define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, make_path, remove_path)
     const struct CMUnitTest tests[] = {
         WITH_FILE(members_are_taken),
+        WITH_FILE(choices_are_items),
+        WITH_FILE(the_limit_keeps_whole_questions),
+        WITH_FILE(what_is_too_long_is_left_out),
         WITH_FILE(damaged_lines_are_named),
         WITH_FILE(a_nul_byte_is_named),
         WITH_FILE(files_without_tasks),

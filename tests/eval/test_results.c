@@ -340,6 +340,89 @@ static void the_plot_has_a_line_a_policy(void **state)
     table_free(&t);
 }
 
+/* ---- multiple choice ----------------------------------------------------------------------- */
+
+#define CHOICE_ITEM(question, index, of, right, length)                                            \
+    {                                                                                              \
+        .is_choice = true, .group = (char *)"pick", .place = (char *)"t",                          \
+        .hash = 100 * question + index, .choice = index, .n_choices = of, .gold = right,           \
+        .choice_bytes = length, .n_scored = 2                                                      \
+    }
+
+/* Question 1: gold 1; 2: gold 0; 3: gold 2. */
+static struct item choice_items[] = {
+    CHOICE_ITEM(1, 0, 2, 1, 10), CHOICE_ITEM(1, 1, 2, 1, 20), CHOICE_ITEM(2, 0, 2, 0, 4),
+    CHOICE_ITEM(2, 1, 2, 0, 4),  CHOICE_ITEM(3, 0, 3, 2, 5),  CHOICE_ITEM(3, 1, 3, 2, 5),
+    CHOICE_ITEM(3, 2, 3, 2, 5),
+};
+
+static void add_choices(unsigned row, const double *logprobs, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        const struct job job = {&choice_items[i], &matrix.rows[row]};
+        const struct answer answer = {.logprob = logprobs[i], .n_scored = 2, .selected = 10};
+        assert_int_equal(results_add(results, results_key(&subject, &job), &job, &answer, &why), 0);
+    }
+}
+
+/* full: question 1 by sum is choice 0 (-4 over -6), wrong; by bytes choice 1 (-0.3 over -0.4),
+ * right. 2: both -3, so the first, right. 3: choice 2, right.
+ * hillinfer: 1: choice 1, right both ways. 2: choice 1, wrong both ways. 3: one is missing. */
+static void choices_worked_by_hand(void **state)
+{
+    (void)state;
+    static const double full[] = {-4, -6, -3, -3, -9, -8, -7},
+                        hillinfer[] = {-7, -6, -3.5, -3, -1, -2};
+    const struct item_list choices = {choice_items, 7, 7};
+    struct table t;
+    char *text = NULL;
+    size_t bytes;
+    reopen();
+    add_choices(0, full, 7);
+    add_choices(1, hillinfer, 6);
+    reopen(); /* as another run finds them */
+    assert_int_equal(results_count(results), 13);
+    assert_int_equal(table_build(&t, &subject, &choices, &matrix, results, &why), 0);
+    assert_int_equal(t.n_columns, 2);
+    assert_int_equal(t.columns[0].n_items, 3);
+    assert_false(t.columns[0].by_bytes);
+    assert_true(t.columns[1].by_bytes);
+    assert_int_equal(t.rows[0].cells[0].right, 2);
+    assert_int_equal(t.rows[0].cells[1].right, 3);
+    assert_int_equal(t.rows[1].cells[0].n, 2);
+    assert_int_equal(t.rows[1].cells[0].right, 1);
+    assert_int_equal(t.rows[1].cells[0].won, 1);
+    assert_int_equal(t.rows[1].cells[0].lost, 1);
+    assert_int_equal(t.rows[1].cells[1].won, 0);
+    assert_int_equal(t.rows[1].cells[1].lost, 1);
+    assert_float_equal(t.rows[0].accuracy, 2 / 3.0, 1e-12); /* without the column by bytes */
+    FILE *to = open_memstream(&text, &bytes);
+    assert_int_equal(table_print(&t, to, &why), 0);
+    fclose(to);
+    assert_non_null(strstr(text, " pick, % (3) | pick, by bytes, % (3) | mean, %"));
+    assert_non_null(strstr(text, "| full | all | - | - | - | 66.7 | 100.0 | 66.7 | - | 10 |\n"));
+    assert_non_null(strstr(
+        text, "| hillinfer | 10 % | sum | 8 | off | 50.0 (2 of 3) | 50.0 (2 of 3) | 50.0 |"));
+    assert_non_null(
+        strstr(text, "| hillinfer | 10 % | sum | 8 | off | 1 / 1, p 1 | 0 / 1, p 1 |\n"));
+    free(text);
+    table_free(&t);
+}
+
+/* 2 (C(8,0) + C(8,1)) / 2^8 = 18 / 256; 2 / 2^10; 2 (1 + 5 + 10) / 2^5 = 1. */
+static void mcnemar_worked_by_hand(void **state)
+{
+    (void)state;
+    assert_float_equal(table_mcnemar(0, 0), 1, 0);
+    assert_float_equal(table_mcnemar(4, 4), 1, 0);
+    assert_float_equal(table_mcnemar(1, 7), 18 / 256.0, 1e-12);
+    assert_float_equal(table_mcnemar(7, 1), 18 / 256.0, 1e-12);
+    assert_float_equal(table_mcnemar(0, 10), 2 / 1024.0, 1e-12);
+    assert_float_equal(table_mcnemar(2, 3), 1, 1e-12);
+    /* a wide split of many: below what a double tells from 0 in a naive sum of counts */
+    assert_true(table_mcnemar(0, 1000) > 0 && table_mcnemar(0, 1000) < 1e-290);
+}
+
 int main(void)
 {
 #define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -354,6 +437,8 @@ int main(void)
         cmocka_unit_test(wrong_words_are_named),
         WITH_FILE(table_worked_by_hand),
         WITH_FILE(a_cell_says_when_items_are_missing),
+        WITH_FILE(choices_worked_by_hand),
+        cmocka_unit_test(mcnemar_worked_by_hand),
         WITH_FILE(the_plot_has_a_line_a_policy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

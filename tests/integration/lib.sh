@@ -13,6 +13,7 @@ text=/usr/share/common-licenses/GPL-3 # some English
 work=$(mktemp -d /tmp/hill-test-XXXXXX)
 run_dir=$work/run
 state_dir=$work/state
+export HILL_EXACT_BELOW=0 # short contexts are selected from, too: test_exact.sh has the default
 export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}
 export POCL_CACHE_DIR=${POCL_CACHE_DIR:-$PWD/build/pocl-cache} # built kernels, apart from the user's
 mkdir -p "$POCL_CACHE_DIR"

@@ -206,6 +206,24 @@ for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy leoa
     down || fail "down"
 done
 
+# --- saved before the first decode step: any selection and policy goes on from there, but for h2o, whose sums are missing
+up "${options[@]}" "${small[@]}" || fail "up"
+generate 1 1 "$work/first" --save "$work/read" || fail "--save after one token: $(cat "$work/first.err")"
+down || fail "down"
+for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 4" "--speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
+    # shellcheck disable=SC2086  # words
+    up "${options[@]}" "${small[@]}" $other || fail "up $other"
+    generate 1 60 "$work/whole" || fail "$other: $(cat "$work/whole.err")"
+    restore "$work/read" 59 "$work/rest" || fail "$other, restore: $(cat "$work/rest.err")"
+    same "read once, $other: tokens" "$(tokens "$work/first" "$work/rest")" "$(tokens "$work/whole")"
+    expect "read once, $other: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
+    down || fail "down"
+done
+up "${options[@]}" "${small[@]}" --policy h2o || fail "up --policy h2o"
+restore "$work/read" 5 "$work/out"
+one_line "read once without sums, restored with h2o" $? 100 "$work/out.err" "--policy"
+down || fail "down"
+
 # --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again
 "$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel --random"
 printf 'A short prompt.' >"$work/prompt2"

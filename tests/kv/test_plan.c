@@ -90,6 +90,29 @@ static void gpu_slots_and_bytes_agree(void **state)
     assert_int_equal(kv_plan_gpu_slots(&in, whole - 8 * layer_slot - 1), 198);
 }
 
+/* Staging and slots are for max(k(ctx), min(exact_below, ctx)). */
+static void exact_contexts_have_their_room(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t ctx, exact_below, most;
+    } cases[] = {{2000, 0, 200},     {2000, 100, 200},   {2000, 300, 300},   {2000, 2000, 2000},
+                 {2000, 2048, 2000}, {2048, 2048, 2048}, {2049, 2048, 2048}, {30000, 2048, 3000}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kv_plan_input in = input(cases[i].ctx, 0.1), all = in;
+        struct kv_hot_plan plan, same;
+        in.selection.exact_below = cases[i].exact_below;
+        all.selection.budget = cases[i].most;
+        assert_int_equal(kv_plan_gpu_slots(&in, UINT64_MAX), cases[i].most);
+        assert_int_equal(kv_plan_gpu_bytes(&in, cases[i].ctx, 0),
+                         kv_plan_gpu_bytes(&all, cases[i].ctx, 0));
+        assert_int_equal(kv_plan_hot(&plan, &in, UINT64_MAX / 2, NULL), 0);
+        assert_int_equal(kv_plan_hot(&same, &all, UINT64_MAX / 2, NULL), 0);
+        assert_int_equal(plan.staging_slots, 2 * cases[i].most + 32);
+        assert_memory_equal(&plan, &same, sizeof plan);
+    }
+}
+
 static void hot_plan_worked_by_hand(void **state)
 {
     (void)state;
@@ -216,6 +239,7 @@ int main(void)
         cmocka_unit_test(geometry_limits_are_checked),
         cmocka_unit_test(gpu_bytes_worked_by_hand),
         cmocka_unit_test(gpu_slots_and_bytes_agree),
+        cmocka_unit_test(exact_contexts_have_their_room),
         cmocka_unit_test(hot_plan_worked_by_hand),
         cmocka_unit_test(guesses_take_a_second_selection),
         cmocka_unit_test(each_sequence_has_its_share_of_the_hot_plan),

@@ -51,6 +51,73 @@ static void budgets_worked_by_hand(void **state)
     assert_int_equal(budget_of(0.5, 0, KV_MAX_TOKENS, KV_MAX_TOKENS, 77), 77);
 }
 
+static uint32_t exact_below_of(uint32_t exact_below, uint32_t policy, double alpha, uint32_t budget,
+                               uint32_t n)
+{
+    struct kv_selection_settings s = settings(alpha, budget, 4, 32);
+    s.exact_below = exact_below;
+    s.policy = policy;
+    assert_int_equal(kv_selection_check(&s, NULL), 0);
+    return kv_budget_tokens(&s, n);
+}
+
+static void short_contexts_are_exact_under_every_policy(void **state)
+{
+    (void)state;
+    for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++) {
+        bool full = policy == KV_POLICY_FULL;
+        assert_int_equal(exact_below_of(2048, policy, 0.2, 0, 1), 1);
+        assert_int_equal(exact_below_of(2048, policy, 0.2, 0, 2047), 2047);
+        assert_int_equal(exact_below_of(2048, policy, 0.2, 0, 2048), full ? 2048 : 410);
+        assert_int_equal(exact_below_of(2048, policy, 0.2, 0, 2049), full ? 2049 : 410);
+        assert_int_equal(exact_below_of(2048, policy, 0.01, 0, 2047), 2047);
+        assert_int_equal(exact_below_of(2048, policy, 0.01, 0, 2048), full ? 2048 : 36);
+        assert_int_equal(exact_below_of(2048, policy, 0.2, 500, 2047), 2047);
+        assert_int_equal(exact_below_of(2048, policy, 0.2, 500, 2049), full ? 2049 : 500);
+        assert_int_equal(exact_below_of(2048, policy, 0.2, 9000, 2049), 2049);
+        assert_int_equal(exact_below_of(0, policy, 0.2, 0, 2047), full ? 2047 : 410);
+        assert_int_equal(exact_below_of(1, policy, 0.2, 0, 2047), full ? 2047 : 410);
+    }
+}
+
+/* Of all lengths on the way; where exact_below decides, one more than any query needs. */
+static void what_is_reserved_covers_the_exact_part(void **state)
+{
+    (void)state;
+    const struct kv_layer_windows none = {0, 0}, windows = {3000, 3};
+    struct kv_selection_settings s = settings(0.1, 0, 4, 32);
+    s.exact_below = 2048;
+    assert_int_equal(kv_most_tokens(&s, &none, 100), 100);
+    assert_int_equal(kv_most_tokens(&s, &none, 2047), 2047);
+    assert_int_equal(kv_most_tokens(&s, &none, 2048), 2048);
+    assert_int_equal(kv_most_tokens(&s, &none, 2049), 2048);
+    assert_int_equal(kv_most_tokens(&s, &none, 20480), 2048);
+    assert_int_equal(kv_most_tokens(&s, &none, 30000), 3000);
+    assert_int_equal(kv_most_tokens(&s, &windows, 20480), 2999);
+    for (uint32_t n = 1, most = 0; n < 30000; n++) {
+        most = kv_budget_tokens(&s, n) > most ? kv_budget_tokens(&s, n) : most;
+        assert_true(kv_most_tokens(&s, &none, n) >= most);
+        assert_true(kv_most_tokens(&s, &none, n) <= most + 1);
+    }
+}
+
+static void exact_contexts_need_no_scores(void **state)
+{
+    (void)state;
+    struct kv_selector *selector;
+    struct kv_selection_settings s = settings(0.1, 0, 1, 1);
+    uint32_t positions[64];
+    s.exact_below = 50;
+    assert_int_equal(kv_selector_create(&selector, 64), 0);
+    assert_int_equal(kv_selector_begin(selector, &s, 49), 0);
+    assert_int_equal(kv_selector_finish(selector, positions), 49);
+    for (uint32_t i = 0; i < 49; i++)
+        assert_int_equal(positions[i], i);
+    assert_int_equal(kv_selector_begin(selector, &s, 50), 0);
+    assert_int_equal(kv_selector_finish(selector, positions), HILL_E_PROTOCOL);
+    kv_selector_destroy(selector);
+}
+
 /* every alpha of four decimals, against the same in whole numbers */
 static void decimal_alphas_have_no_rounding_error(void **state)
 {
@@ -308,6 +375,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_bound_a_selection),
         cmocka_unit_test(budgets_worked_by_hand),
+        cmocka_unit_test(short_contexts_are_exact_under_every_policy),
+        cmocka_unit_test(what_is_reserved_covers_the_exact_part),
+        cmocka_unit_test(exact_contexts_need_no_scores),
         cmocka_unit_test(decimal_alphas_have_no_rounding_error),
         cmocka_unit_test(settings_out_of_range_are_refused),
         cmocka_unit_test(policies_go_by_name),

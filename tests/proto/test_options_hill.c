@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "kv/score.h"
@@ -129,6 +130,43 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(epoch.plan.geometry.digest_bits, 4);
 }
 
+/* Whatever the source of --alpha and --budget: the environment here is a source as any other. */
+static void test_a_share_or_a_budget_turns_exact_below_off(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variable, *value, *words[4];
+        uint32_t expected;
+    } cases[] = {
+        {NULL, NULL, {"--window", "16"}, 2048},
+        {NULL, NULL, {"--policy", "h2o"}, 2048},
+        {NULL, NULL, {"--alpha", "0.2"}, 0},
+        {NULL, NULL, {"--budget", "100"}, 0},
+        {NULL, NULL, {"--exact-below", "300"}, 300},
+        {NULL, NULL, {"--exact-below", "0"}, 0},
+        {NULL, NULL, {"--exact-below", "65535"}, 65535},
+        {NULL, NULL, {"--alpha", "0.2", "--exact-below", "300"}, 300},
+        {NULL, NULL, {"--exact-below", "2048", "--budget", "100"}, 2048},
+        {"HILL_ALPHA", "0.3", {"--window", "16"}, 0},
+        {"HILL_BUDGET", "99", {"--window", "16"}, 0},
+        {"HILL_ALPHA", "0.3", {"--exact-below", "2048"}, 2048},
+        {"HILL_EXACT_BELOW", "77", {"--alpha", "0.2"}, 77},
+        {"HILL_EXACT_BELOW", "77", {"--exact-below", "78"}, 78},
+    };
+    struct hill_pipeline_options p;
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *const *w = cases[i].words;
+        if (cases[i].variable)
+            setenv(cases[i].variable, cases[i].value, 1);
+        assert_int_equal(parse(&p, NULL, "-m", "x", w[0], w[1], w[2], w[3], NULL), 0);
+        assert_int_equal(epoch.plan.selection.exact_below, cases[i].expected);
+        if (cases[i].variable)
+            unsetenv(cases[i].variable);
+    }
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--exact-below", "65536", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--exact-below", "-1", NULL), HILL_E_INVALID);
+}
+
 static void test_request(void **state)
 {
     (void)state;
@@ -184,10 +222,12 @@ static void test_every_default_of_the_tables_is_valid_and_unique(void **state)
 
 int main(void)
 {
+    unsetenv("HILL_EXACT_BELOW"); /* which the tests' runs set */
     const struct CMUnitTest tests[] = {
         T(test_pipeline_defaults),
         T(test_choices_become_numbers),
         T(test_pipeline_refusals),
+        T(test_a_share_or_a_budget_turns_exact_below_off),
         T(test_request),
         T(test_run_dir_too_long_for_sockets),
         T(test_every_default_of_the_tables_is_valid_and_unique),

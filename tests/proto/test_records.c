@@ -175,7 +175,7 @@ static const struct field fields[] = {
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, window), {UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, policy), {KV_POLICY_COUNT, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, importance), {KV_IMPORTANCE_COUNT, END}},
-    {RECORD_SEQ_BEGIN, FIELD(seq_begin, reads_hot), {2, UINT32_MAX, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, reads_hot), {2, UINT16_MAX, END}},
     {RECORD_APPEND, FIELD(append, n_tokens), {0, 2, 4, 3 + (1u << 25), UINT32_MAX, END}},
     {RECORD_APPEND, FIELD(append, first), {KV_MAX_TOKENS - 2, UINT32_MAX, END}},
     {RECORD_STEP_END, FIELD(step_end, n_tokens), {0, KV_MAX_TOKENS + 1, UINT32_MAX, END}},

@@ -323,7 +323,7 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     struct hill_why why = {""};
     uint32_t *const fields[] = {&d.header.n_tokens,       &d.header.n_entries,
                                 &d.header.entry_bytes,    &d.header.terms.n_layers,
-                                &d.header.terms.n_vocab,  &d.header.terms.policy,
+                                &d.header.terms.n_vocab,  &d.header.terms.importance,
                                 &d.header.terms.head_dim, &d.header.ignore_eos,
                                 &d.header.n_prompt,       &d.header.first_append};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -331,7 +331,7 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
             fill(&d);
             uint64_t bytes = d.header.file_bytes;
             *fields[i] = big ? UINT32_MAX : fields[i] == &d.header.ignore_eos ? 2 : 0;
-            if (fields[i] == &d.header.terms.policy && !big)
+            if (fields[i] == &d.header.terms.importance && !big)
                 continue;
             session_seal(&d.header);
             d.header.file_bytes = bytes;
@@ -342,6 +342,10 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     }
     fill(&d);
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), 0);
+    d.header.terms.policy = KV_POLICY_COUNT;
+    session_seal(&d.header);
+    assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), HILL_E_DAMAGED);
+    fill(&d);
     d.header.version = 2;
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), HILL_E_DAMAGED);
     assert_string_equal(why.text, "session F has version 2, this program reads 3");
@@ -392,6 +396,7 @@ static void test_other_terms_are_refused_by_name(void **state)
         {offsetof(struct session_terms, importance), "--importance"},
         {offsetof(struct session_terms, alpha), "--alpha"},
         {offsetof(struct session_terms, budget), "--budget"},
+        {offsetof(struct session_terms, exact_below), "--exact-below"},
         {offsetof(struct session_terms, sinks), "--sinks"},
         {offsetof(struct session_terms, window), "--window"},
         {offsetof(struct session_terms, score_bits), "--score-bits"},
@@ -401,12 +406,12 @@ static void test_other_terms_are_refused_by_name(void **state)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         struct session_terms here = d.header.terms;
         ((uint8_t *)&here)[words[i].offset] ^= 1;
-        assert_int_equal(session_compare(&d.header.terms, &here, "/x/FILE", &why), HILL_E_INVALID);
+        assert_int_equal(session_compare(&d.header, &here, "/x/FILE", &why), HILL_E_INVALID);
         assert_non_null(strstr(why.text, words[i].name));
         assert_non_null(strstr(why.text, "/x/FILE"));
     }
     struct session_terms same = d.header.terms;
-    assert_int_equal(session_compare(&d.header.terms, &same, "F", &why), 0);
+    assert_int_equal(session_compare(&d.header, &same, "F", &why), 0);
 }
 
 static void test_terms_that_do_not_matter_may_differ(void **state)
@@ -415,16 +420,71 @@ static void test_terms_that_do_not_matter_may_differ(void **state)
     struct data d;
     struct hill_why why = {""};
     fill(&d);
-    struct session_terms saved = d.header.terms, here = saved;
-    saved.budget = here.budget = 10;
+    struct session_header saved = d.header;
+    struct session_terms here = saved.terms;
+    saved.terms.budget = here.budget = 10;
     here.alpha = 0.9;
     assert_int_equal(session_compare(&saved, &here, "F", &why), 0);
-    saved = here = d.header.terms;
-    saved.policy = here.policy = KV_POLICY_FULL;
+    saved = d.header;
+    saved.terms.policy = KV_POLICY_FULL;
+    here = saved.terms;
     here.alpha = 1;
     here.importance = 1;
     here.window = 1;
+    here.exact_below = 2048;
     assert_int_equal(session_compare(&saved, &here, "F", &why), 0);
+}
+
+/* Before the first decode step nothing was selected. */
+static void test_before_the_first_step_any_selection_will_do(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    fill(&d);
+    struct session_header saved = d.header;
+    saved.terms.policy = KV_POLICY_HILLINFER;
+    for (uint32_t step = 0; step < 2; step++) {
+        saved.step = step;
+        struct session_terms here = saved.terms;
+        here.alpha /= 2;
+        here.budget += 7;
+        here.exact_below += 5;
+        here.importance ^= 1;
+        here.sinks++;
+        here.window++;
+        here.score_bits = 12 - here.score_bits;
+        here.speculate++;
+        assert_int_equal(session_compare(&saved, &here, "F", &why), step ? HILL_E_INVALID : 0);
+        here = saved.terms;
+        here.policy = KV_POLICY_PREFETCH;
+        assert_int_equal(session_compare(&saved, &here, "F", &why), step ? HILL_E_INVALID : 0);
+        here.policy = KV_POLICY_H2O; /* its sums are not there */
+        assert_int_equal(session_compare(&saved, &here, "F", &why), HILL_E_INVALID);
+        assert_non_null(strstr(why.text, "--policy"));
+        here = saved.terms;
+        here.model_identity ^= 1;
+        assert_int_equal(session_compare(&saved, &here, "F", &why), HILL_E_INVALID);
+        here = saved.terms;
+        here.rope_choice ^= 1;
+        assert_int_equal(session_compare(&saved, &here, "F", &why), HILL_E_INVALID);
+    }
+}
+
+/* Files from before the term have a 32-bit policy there, and so 0. */
+static void test_a_file_without_the_exact_term_has_0(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    const uint32_t policy = KV_POLICY_PREFETCH;
+    fill(&d);
+    d.header.terms.exact_below = UINT16_MAX;
+    memcpy((uint8_t *)&d.header.terms + 40, &policy, sizeof policy);
+    session_seal(&d.header);
+    assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), 0);
+    assert_int_equal(d.header.terms.policy, KV_POLICY_PREFETCH);
+    assert_int_equal(d.header.terms.exact_below, 0);
 }
 
 static void test_a_close_before_the_end_leaves_nothing(void **state)
@@ -569,6 +629,8 @@ int main(void)
         cmocka_unit_test_setup(test_a_hash_whose_state_contradicts_itself_is_refused, set_up),
         cmocka_unit_test_setup(test_other_terms_are_refused_by_name, set_up),
         cmocka_unit_test_setup(test_terms_that_do_not_matter_may_differ, set_up),
+        cmocka_unit_test_setup(test_before_the_first_step_any_selection_will_do, set_up),
+        cmocka_unit_test_setup(test_a_file_without_the_exact_term_has_0, set_up),
         cmocka_unit_test_setup(test_a_close_before_the_end_leaves_nothing, set_up),
         cmocka_unit_test_setup(test_two_writers_of_one_file_do_not_mix, set_up),
         cmocka_unit_test_setup(test_a_file_that_does_not_fit_is_one_line_and_no_file, set_up),

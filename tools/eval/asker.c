@@ -40,9 +40,14 @@ static int send_job(struct asker *a, struct slot *slot, const struct job *job, s
     sampling.repeat_penalty = 1;
     sampling.seed = 1; /* temperature 0: not used */
     setting_selection(job->setting, item->n_tokens, &selection);
-    generate.prompt.data = (uint8_t *)item->prompt;
-    generate.prompt.len = item->prompt_bytes;
-    generate.predict = item->is_text ? 1 : item->predict;
+    if (item->tokens) {
+        generate.token_ids = item->tokens;
+        generate.n_token_ids = item->n_tokens;
+    } else {
+        generate.prompt.data = (uint8_t *)item->prompt;
+        generate.prompt.len = item->prompt_bytes;
+    }
+    generate.predict = item_is_scored(item) ? 1 : item->predict;
     generate.score_from = item->score_from;
     generate.sampling = &sampling;
     generate.selection = &selection;
@@ -132,7 +137,7 @@ static int take_text(struct slot *slot, const Hill__Text *t, struct hill_why *wh
     answer->text_bytes += t->text.len;
     if (t->token == UINT32_MAX) /* more text, no token */
         return 0;
-    if (slot->job->item->is_text && answer->n_tokens > 0) { /* the first one is the prefill's */
+    if (item_is_scored(slot->job->item) && answer->n_tokens > 0) { /* 0: the prefill's */
         answer->logprob += t->logprob;
         answer->n_scored++;
     }
@@ -149,7 +154,7 @@ static int take_summary(struct asker *a, struct slot *slot, const Hill__Summary 
         return fail_job(a, slot, m->code < 0 ? m->code : HILL_E_PROTOCOL, m->text, why);
     if (m->finish == HILL__FINISH_REASON__FINISH_CANCEL)
         return hill_fail(why, HILL_E_PEER_GONE, "the pipeline is ending: it cancelled a request");
-    if (item->is_text && answer->n_scored != item->n_scored)
+    if (item_is_scored(item) && answer->n_scored != item->n_scored)
         return fail_job(a, slot, HILL_E_PROTOCOL, "not all of the tokens were scored", why);
     answer->prompt_tokens = m->prompt_tokens;
     answer->prompt_ms = m->gpu ? m->gpu->prompt_ms : 0;

@@ -28,7 +28,7 @@ struct answer {
     char *text;
     size_t text_bytes;
     uint32_t n_tokens; /* generated or forced */
-    double logprob;    /* text items: sum over the n_scored last tokens, natural logarithm */
+    double logprob;    /* scored items: sum over the n_scored last tokens, natural logarithm */
     uint32_t n_scored;
     uint32_t prompt_tokens, selected; /* selected: k at the end */
     double prompt_ms, predicted_ms;

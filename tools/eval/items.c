@@ -29,6 +29,7 @@ static void free_item(struct item *item)
     free(item->group);
     free(item->place);
     free(item->prompt);
+    free(item->tokens);
 }
 
 void items_free(struct item_list *list)
@@ -58,7 +59,8 @@ static uint32_t count_of_group(const struct item_list *list, const char *group)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < list->count; i++)
-        n += !list->items[i].is_text && strcmp(list->items[i].group, group) == 0;
+        n += !list->items[i].is_text && list->items[i].choice == 0 &&
+             strcmp(list->items[i].group, group) == 0;
     return n;
 }
 
@@ -74,8 +76,11 @@ static int hash_item(struct item *item)
     if (!state)
         return HILL_E_NOMEM;
     uint32_t numbers[] = {item->is_text, item->rule, item->predict, item->n_scored};
+    uint32_t more[] = {item->is_choice, item->is_chat, item->context_bytes};
     XXH64_reset(state, 0);
     hash_text(state, numbers, sizeof numbers);
+    if (item->is_choice || item->is_chat) /* other items keep the keys that result files hold */
+        hash_text(state, more, sizeof more);
     hash_text(state, item->group, strlen(item->group));
     hash_text(state, item->prompt, item->prompt_bytes);
     for (uint32_t i = 0; i < item->n_answers; i++)
@@ -128,12 +133,59 @@ static const char *read_rule(struct item *item, const json_t *match)
     return "\"match\" is none of line, contains, start, all";
 }
 
+static const char *read_predict(struct item *item, const json_t *predict)
+{
+    json_int_t n = json_integer_value(predict);
+    if (predict && (!json_is_integer(predict) || n < 1 || n > (json_int_t)ITEM_PREDICT_MAX))
+        return "\"predict\" is not a whole number from 1 to 4096";
+    item->predict = (uint32_t)n;
+    return NULL;
+}
+
+static const char *read_question(struct item *item, const json_t *object)
+{
+    const json_t *chat = json_object_get(object, "chat");
+    if (chat && !json_is_boolean(chat))
+        return "\"chat\" is neither true nor false";
+    item->is_chat = json_is_true(chat);
+    const char *wrong = read_predict(item, json_object_get(object, "predict"));
+    if (!wrong)
+        wrong = read_rule(item, json_object_get(object, "match"));
+    return wrong ? wrong : read_answers(item, json_object_get(object, "answers"));
+}
+
+/* What all the choices of a question have in common. */
+static const char *read_choices(struct item *item, const json_t *object)
+{
+    static const char *const others[] = {"answers", "match", "predict", "chat"};
+    const json_t *choices = json_object_get(object, "choices"),
+                 *gold = json_object_get(object, "gold");
+    size_t n = json_array_size(choices);
+    if (n < 2 || n > ITEM_ANSWERS_MAX)
+        return "\"choices\" is not a list of 2 to 64 texts";
+    for (size_t i = 0; i < n; i++)
+        if (json_string_length(json_array_get(choices, i)) == 0)
+            return "\"choices\" holds something that is not a text, or an empty one";
+    if (!json_is_integer(gold) || json_integer_value(gold) < 0 ||
+        json_integer_value(gold) >= (json_int_t)n)
+        return "\"gold\" is not the index of a choice";
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (json_object_get(object, others[i]))
+            return "a multiple choice has no \"answers\", \"match\", \"predict\" or \"chat\"";
+    if (isspace((unsigned char)item->prompt[item->prompt_bytes - 1]))
+        return "a multiple choice's prompt ends in white space (a space is put after it)";
+    item->is_choice = true;
+    item->n_choices = (uint32_t)n;
+    item->gold = (uint32_t)json_integer_value(gold);
+    item->context_bytes = (uint32_t)item->prompt_bytes;
+    return NULL;
+}
+
 /* NULL, or what is wrong with the object. */
 static const char *read_object(struct item *item, const json_t *object)
 {
     const char *task = json_string_value(json_object_get(object, "task"));
-    const json_t *prompt = json_object_get(object, "prompt"),
-                 *predict = json_object_get(object, "predict");
+    const json_t *prompt = json_object_get(object, "prompt");
     if (!json_is_object(object))
         return "it is not a JSON object";
     if (!task || !name_ok(task))
@@ -142,19 +194,47 @@ static const char *read_object(struct item *item, const json_t *object)
         return "\"prompt\" is not a text, or empty";
     if (json_string_length(prompt) > ITEM_PROMPT_MAX)
         return "the prompt is longer than 60 MiB";
-    if (predict) {
-        json_int_t n = json_integer_value(predict);
-        if (!json_is_integer(predict) || n < 1 || n > (json_int_t)ITEM_PREDICT_MAX)
-            return "\"predict\" is not a whole number from 1 to 4096";
-        item->predict = (uint32_t)n;
-    }
     item->group = strdup(task);
     item->prompt = strdup(json_string_value(prompt));
     item->prompt_bytes = json_string_length(prompt);
     if (!item->group || !item->prompt)
         return "out of memory";
-    const char *wrong = read_rule(item, json_object_get(object, "match"));
-    return wrong ? wrong : read_answers(item, json_object_get(object, "answers"));
+    return json_object_get(object, "choices") ? read_choices(item, object)
+                                              : read_question(item, object);
+}
+
+/* NULL, or what is wrong. */
+static const char *append_question(struct item_list *list, struct item *item, const char *path,
+                                   unsigned number)
+{
+    if (asprintf(&item->place, "%s:%u", path, number) < 0) {
+        item->place = NULL;
+        return "out of memory";
+    }
+    return hash_item(item) || append(list, item) ? "out of memory" : NULL;
+}
+
+/* An item for each choice of a question; the question stays the caller's. */
+static const char *append_choices(struct item_list *list, const struct item *question,
+                                  const json_t *choices, const char *path, unsigned number)
+{
+    for (uint32_t i = 0; i < question->n_choices; i++) {
+        const char *choice = json_string_value(json_array_get(choices, i));
+        struct item item = *question;
+        item.choice = i;
+        item.choice_bytes = (uint32_t)strlen(choice);
+        item.prompt = item.place = NULL;
+        item.group = strdup(question->group);
+        int n = asprintf(&item.prompt, "%s %s", question->prompt, choice);
+        item.prompt_bytes = n > 0 ? (size_t)n : 0;
+        bool room =
+            item.group && n > 0 && asprintf(&item.place, "%s:%u choice %u", path, number, i) > 0;
+        if (!room || hash_item(&item) || append(list, &item)) {
+            free_item(&item);
+            return "out of memory";
+        }
+    }
+    return NULL;
 }
 
 static int read_line(struct item_list *list, const char *path, unsigned number, const char *line,
@@ -165,14 +245,15 @@ static int read_line(struct item_list *list, const char *path, unsigned number, 
     json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
     const char *wrong = object ? read_object(&item, object) : error.text;
     int code = 0;
-    if (!wrong && (asprintf(&item.place, "%s:%u", path, number) < 0 || hash_item(&item)))
-        wrong = "out of memory";
-    bool wanted = !wrong && (!limit || count_of_group(list, item.group) < limit);
-    if (wanted && append(list, &item))
-        wrong = "out of memory";
+    bool wanted = !wrong && (!limit || count_of_group(list, item.group) < limit),
+         taken = wanted && !item.is_choice;
+    if (wanted)
+        wrong = taken
+                    ? append_question(list, &item, path, number)
+                    : append_choices(list, &item, json_object_get(object, "choices"), path, number);
     if (wrong)
         code = hill_fail(why, HILL_E_DAMAGED, "%s:%u is no task: %.200s", path, number, wrong);
-    if (wrong || !wanted)
+    if (wrong || !taken)
         free_item(&item);
     json_decref(object);
     return code;
@@ -302,20 +383,46 @@ static int count_answers(struct item *item, const struct subject *subject, struc
     return 0;
 }
 
-static int measure(struct item *item, const struct subject *subject, struct hill_why *why)
+/* The first forced token's logits come from the prefill, which attends to everything: one token is
+ * asked for beside the n_scored that count. */
+static int place_scored(struct item *item, struct hill_why *why)
 {
-    int code = subject_count(subject, item->prompt, item->prompt_bytes, true, &item->n_tokens, why);
-    if (code == 0 && !item->is_text && !item->predict)
-        code = count_answers(item, subject, why);
-    if (code || !item->is_text)
-        return code;
-    /* the first forced token's logits come from the prefill, which attends to everything: it is
-     * asked for beside the n_scored that count */
     if (item->n_tokens < item->n_scored + 2)
-        return hill_fail(why, HILL_E_INVALID, "a piece of %u tokens cannot have %u scored ones",
+        return hill_fail(why, HILL_E_INVALID, "%u tokens cannot have %u scored ones",
                          item->n_tokens, item->n_scored);
     item->score_from = item->n_tokens - item->n_scored - 1;
     return 0;
+}
+
+static int measure_choice(struct item *item, const struct subject *subject, struct hill_why *why)
+{
+    uint32_t n_context = 0;
+    int code = subject_count(subject, item->prompt, item->context_bytes, true, &n_context, why);
+    if (code)
+        return code;
+    if (item->n_tokens <= n_context)
+        return hill_fail(why, HILL_E_INVALID, "the choice adds no token to the prompt's %u",
+                         n_context);
+    item->n_scored = item->n_tokens - n_context;
+    return 0;
+}
+
+static int measure(struct item *item, const struct subject *subject, struct hill_why *why)
+{
+    int code = item->is_chat ? subject_chat(subject, item->prompt, item->prompt_bytes,
+                                            &item->tokens, &item->n_tokens, why)
+                             : subject_count(subject, item->prompt, item->prompt_bytes, true,
+                                             &item->n_tokens, why);
+    if (code == 0 && !item_is_scored(item) && !item->predict)
+        code = count_answers(item, subject, why);
+    if (code == 0 && item->is_choice)
+        code = measure_choice(item, subject, why);
+    return code || !item_is_scored(item) ? code : place_scored(item, why);
+}
+
+static uint32_t tokens_of(const struct item *item)
+{
+    return item->n_tokens + (item_is_scored(item) ? 0 : item->predict);
 }
 
 int items_measure(struct item_list *list, const struct subject *subject, uint32_t *most,
@@ -328,8 +435,54 @@ int items_measure(struct item_list *list, const struct subject *subject, uint32_
         int code = measure(item, subject, &inner);
         if (code)
             return hill_fail(why, code, "%s: %.300s", item->place, inner.text);
-        uint32_t total = item->n_tokens + (item->is_text ? 0 : item->predict);
-        *most = total > *most ? total : *most;
+        *most = tokens_of(item) > *most ? tokens_of(item) : *most;
     }
     return 0;
+}
+
+/* Of a question (all its choices) that begins there. */
+static uint32_t longest_of(const struct item *first, uint32_t count)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < count; i++)
+        longest = tokens_of(&first[i]) > longest ? tokens_of(&first[i]) : longest;
+    return longest;
+}
+
+static void say_left_out(const char *group, uint32_t count, uint32_t most)
+{
+    if (count)
+        fprintf(stderr, "hill-eval: %s: %u left out, longer than %u tokens\n", group, count, most);
+}
+
+int items_fit(struct item_list *list, uint32_t most, uint32_t *longest, struct hill_why *why)
+{
+    char group[ITEM_NAME_MAX + 1] = "";
+    size_t kept = 0;
+    uint32_t left_out = 0, count;
+    *longest = 0;
+    for (size_t i = 0; i < list->count; i += count) {
+        struct item *first = &list->items[i];
+        count = first->is_choice ? first->n_choices : 1;
+        uint32_t tokens = longest_of(first, count);
+        if (strncmp(group, first->group, ITEM_NAME_MAX) != 0) {
+            say_left_out(group, left_out, most);
+            snprintf(group, sizeof group, "%s", first->group);
+            left_out = 0;
+        }
+        if (tokens <= most) {
+            memmove(&list->items[kept], first, count * sizeof *first);
+            kept += count;
+            *longest = tokens > *longest ? tokens : *longest;
+            continue;
+        }
+        left_out++;
+        for (uint32_t c = 0; c < count; c++)
+            free_item(&first[c]);
+    }
+    say_left_out(group, left_out, most);
+    list->count = kept;
+    return kept ? 0
+                : hill_fail(why, HILL_E_INVALID,
+                            "nothing is left to ask: everything is longer than %u tokens", most);
 }

@@ -28,7 +28,7 @@ enum item_rule { ITEM_LINE, ITEM_CONTAINS, ITEM_START, ITEM_ALL, ITEM_RULE_COUNT
 const char *item_rule_name(enum item_rule rule);
 
 struct item {
-    bool is_text;
+    bool is_text, is_choice, is_chat;
     char *group; /* the task's name or the text file's: a column of the table */
     char *place; /* "FILE:LINE", "FILE:byte N" */
     char *prompt;
@@ -36,19 +36,29 @@ struct item {
     char **answers; /* [n_answers] */
     uint32_t n_answers;
     enum item_rule rule;
+    /* choice: which one of how many, the right one; bytes of the prompt alone, of the choice */
+    uint32_t choice, n_choices, gold, context_bytes, choice_bytes;
     uint32_t predict;    /* 0: not given; items_measure fills it */
     uint32_t n_tokens;   /* of the prompt, by items_measure */
-    uint32_t n_scored;   /* text: tokens that count */
-    uint32_t score_from; /* text: position where forced decoding begins, by items_measure */
+    uint32_t *tokens;    /* chat: [n_tokens], by items_measure; NULL: the pipeline makes them */
+    uint32_t n_scored;   /* text, choice (by items_measure): tokens that count */
+    uint32_t score_from; /* text, choice: where forced decoding begins, by items_measure */
     uint64_t hash;       /* of everything above that a person wrote */
 };
+
+/* Is it given and scored, not generated and graded? */
+static inline bool item_is_scored(const struct item *item)
+{
+    return item->is_text || item->is_choice;
+}
 
 struct item_list {
     struct item *items;
     size_t count, room;
 };
 
-/* Append a file's items; of each task name no more than limit in the whole list (0: all). */
+/* Append a file's items; of each task name no more than limit questions in the whole list (0: all).
+ */
 int items_read_tasks(struct item_list *list, const char *path, uint32_t limit,
                      struct hill_why *why);
 
@@ -62,6 +72,10 @@ int items_read_text(struct item_list *list, const char *path, const struct item_
  */
 int items_measure(struct item_list *list, const struct subject *subject, uint32_t *most,
                   struct hill_why *why);
+
+/* Leave out questions and pieces of more than most tokens with what is generated, a line on stderr
+ * for each task or text; *longest as items_measure's most. HILL_E_INVALID: nothing is left. */
+int items_fit(struct item_list *list, uint32_t most, uint32_t *longest, struct hill_why *why);
 
 void items_free(struct item_list *list);
 

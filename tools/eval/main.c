@@ -30,6 +30,9 @@ static const struct option_spec what_specs[] = {
      .fallback = "0",
      .value = "N",
      .help = "of each task no more than the first N; 0: all"},
+    {.name = "fit",
+     .type = OPTION_FLAG,
+     .help = "leave out what is longer than the model was trained for"},
     {.name = "text-bytes",
      .type = OPTION_INTEGER,
      .min = 64,
@@ -312,6 +315,8 @@ static int prepare(struct run *r, struct hill_why *why)
                                           : ask_model(options_text(o, "run-dir"), &r->subject, why);
     if (code == 0)
         code = items_measure(&r->items, &r->subject, &r->most_tokens, why);
+    if (code == 0 && options_flag(o, "fit") && r->subject.trained_tokens)
+        code = items_fit(&r->items, r->subject.trained_tokens, &r->most_tokens, why);
     if (code == 0)
         code = results_open(&r->results, options_text(o, "results"), why);
     return code;

@@ -103,11 +103,27 @@ static int make_command(struct command *c, struct own_pipeline *own,
         return code;
     snprintf(c->ctx, sizeof c->ctx, "%u", order->ctx_tokens);
     /* policy full, or all of the context: room for requests that attend to everything */
-    add_words(c,
-              (const char *[]){c->launcher, "up", "-m", order->model, "-c", c->ctx, "--policy",
-                               kv_policy_name(order->kind.policy), "--alpha", "1", "--run-dir",
-                               own->run_dir, "--state-dir", own->state_dir, "--score-bits",
-                               order->kind.score_bits, "--speculate", order->kind.speculate, NULL});
+    add_words(c, (const char *[]){c->launcher,
+                                  "up",
+                                  "-m",
+                                  order->model,
+                                  "-c",
+                                  c->ctx,
+                                  "--policy",
+                                  kv_policy_name(order->kind.policy),
+                                  "--alpha",
+                                  "1",
+                                  "--exact-below",
+                                  "0",
+                                  "--run-dir",
+                                  own->run_dir,
+                                  "--state-dir",
+                                  own->state_dir,
+                                  "--score-bits",
+                                  order->kind.score_bits,
+                                  "--speculate",
+                                  order->kind.speculate,
+                                  NULL});
     c->more = strdup(order->more ? order->more : "");
     if (!c->more)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the pipeline's options");

@@ -212,7 +212,12 @@ static json_t *make_line(uint64_t key, const struct job *job, const struct answe
     json_object_set_new(line, job->item->is_text ? "text" : "task", json_string(job->item->group));
     json_object_set_new(line, "item", json_string(job->item->place));
     describe_setting(line, job->setting);
-    if (job->item->is_text) {
+    if (job->item->is_choice) {
+        json_object_set_new(line, "choice", json_integer(job->item->choice));
+        json_object_set_new(line, "gold", json_boolean(job->item->choice == job->item->gold));
+        json_object_set_new(line, "bytes", json_integer(job->item->choice_bytes));
+    }
+    if (item_is_scored(job->item)) {
         json_object_set_new(line, "logprob", json_real(result->logprob));
         json_object_set_new(line, "scored", json_integer(answer->n_scored));
     } else {

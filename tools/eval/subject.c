@@ -51,6 +51,28 @@ static int take_fingerprint(struct subject *s, struct hill_why *why)
                 : 0;
 }
 
+static char *token_text(const struct gguf_file *file, uint32_t token)
+{
+    struct gguf_string text = gguf_string_at(file, "tokenizer.ggml.tokens", token);
+    return strndup(text.data, text.length);
+}
+
+static int take_metadata(struct subject *s, const struct gguf_file *file, struct hill_why *why)
+{
+    struct gguf_string text;
+    char key[128];
+    uint64_t trained;
+    if (gguf_get_string(file, "general.architecture", &text) &&
+        snprintf(key, sizeof key, "%.*s.context_length", (int)(text.length % 64), text.data) > 0 &&
+        gguf_get_u64(file, key, &trained) && trained <= UINT32_MAX)
+        s->trained_tokens = (uint32_t)trained;
+    if (gguf_get_string(file, "tokenizer.chat_template", &text))
+        s->chat = chat_format_find(text.data, text.length);
+    s->bos = token_text(file, tokenizer_bos(s->tokenizer));
+    s->eos = token_text(file, tokenizer_eos(s->tokenizer));
+    return s->bos && s->eos ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory for the model");
+}
+
 int subject_open(struct subject *s, const char *path, struct hill_why *why)
 {
     struct gguf_file *file = NULL;
@@ -60,6 +82,8 @@ int subject_open(struct subject *s, const char *path, struct hill_why *why)
     int code = gguf_open(&file, path, why);
     if (code == 0)
         code = tokenizer_open(&s->tokenizer, file, why);
+    if (code == 0)
+        code = take_metadata(s, file, why);
     gguf_close(file);
     return code ? code : take_fingerprint(s, why);
 }
@@ -67,7 +91,10 @@ int subject_open(struct subject *s, const char *path, struct hill_why *why)
 void subject_close(struct subject *s)
 {
     tokenizer_close(s->tokenizer);
+    free(s->bos);
+    free(s->eos);
     s->tokenizer = NULL;
+    s->bos = s->eos = NULL;
 }
 
 int subject_count(const struct subject *s, const char *text, size_t bytes, bool special,
@@ -77,6 +104,28 @@ int subject_count(const struct subject *s, const char *text, size_t bytes, bool 
     uint64_t n = 0;
     int code = tokenizer_encode(s->tokenizer, text, bytes, special, &tokens, &n);
     free(tokens);
+    if (code)
+        return hill_fail(why, code, "cannot tokenise: %s", hill_strerror(code));
+    *count = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+    return 0;
+}
+
+int subject_chat(const struct subject *s, const char *text, size_t bytes, uint32_t **tokens,
+                 uint32_t *count, struct hill_why *why)
+{
+    /* a template that tells the date tells this one: a question is the same on every day */
+    const struct chat_vocabulary vocabulary = {s->bos, s->eos, 0};
+    const struct chat_message message = {CHAT_USER, text, bytes};
+    struct chat_prompt prompt = {0};
+    uint64_t n = 0;
+    *tokens = NULL;
+    if (!s->chat)
+        return subject_count(s, text, bytes, true, count, why);
+    int code = chat_render(&prompt, s->chat, &vocabulary, &message, 1, why);
+    if (code)
+        return code;
+    code = tokenizer_encode_pieces(s->tokenizer, prompt.pieces, prompt.n_pieces, true, tokens, &n);
+    chat_prompt_finish(&prompt);
     if (code)
         return hill_fail(why, code, "cannot tokenise: %s", hill_strerror(code));
     *count = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;

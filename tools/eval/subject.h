@@ -8,7 +8,7 @@
 #define HILL_EVAL_SUBJECT_H
 
 #include "proto/options_hill.h"
-#include "model/tokenizer.h"
+#include "model/chat_template.h"
 
 struct subject {
     char path[HILL_PATH_BYTES];
@@ -16,6 +16,9 @@ struct subject {
     /* of the size, the first and the last MiB: metadata and the last tensors, which training
      * changes; a file of many GiB is not read for it */
     uint64_t fingerprint;
+    uint32_t trained_tokens;        /* context that the model was trained for; 0: not said */
+    const struct chat_format *chat; /* NULL: no chat template, or none that is known */
+    char *bos, *eos;                /* as the vocabulary spells them; "" for none */
 };
 
 int subject_open(struct subject *subject, const char *path, struct hill_why *why);
@@ -24,5 +27,10 @@ void subject_close(struct subject *subject);
 /* Tokens of a text, with what the coordinator puts before a prompt (special) or as it stands. */
 int subject_count(const struct subject *subject, const char *text, size_t bytes, bool special,
                   uint32_t *count, struct hill_why *why);
+
+/* Tokens of a question as the one message of a conversation; *tokens is NULL when no chat template
+ * is known (*count is then the plain text's), otherwise the caller frees them. */
+int subject_chat(const struct subject *subject, const char *text, size_t bytes, uint32_t **tokens,
+                 uint32_t *count, struct hill_why *why);
 
 #endif

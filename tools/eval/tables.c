@@ -7,15 +7,36 @@
 
 /* ---- counting ------------------------------------------------------------------------------ */
 
-static struct table_column *column_of(struct table *t, const struct item *item)
+/* Where results come from. */
+struct evidence {
+    const struct subject *subject;
+    const struct item_list *items;
+    struct results *results;
+};
+
+static struct table_column *column_of(struct table *t, const struct item *item, bool by_bytes)
 {
     for (uint32_t i = 0; i < t->n_columns; i++)
-        if (t->columns[i].is_text == item->is_text && strcmp(t->columns[i].name, item->group) == 0)
+        if (t->columns[i].is_text == item->is_text && t->columns[i].by_bytes == by_bytes &&
+            strcmp(t->columns[i].name, item->group) == 0)
             return &t->columns[i];
     return NULL;
 }
 
-/* Tasks in the order in which they come, then texts. */
+static void count_item(struct table *t, const struct item *item, bool by_bytes)
+{
+    struct table_column *column = column_of(t, item, by_bytes);
+    if (!column) {
+        column = &t->columns[t->n_columns++];
+        *column = (struct table_column){
+            .name = item->group, .is_text = item->is_text, .by_bytes = by_bytes};
+        *(item->is_text ? &t->n_texts : &t->n_tasks) += 1;
+    }
+    column->n_items++;
+}
+
+/* Tasks in the order in which they come, then texts. No more columns than items: a multiple choice
+ * has two and at least as many choices. */
 static int make_columns(struct table *t, const struct item_list *items)
 {
     t->columns = calloc(items->count ? items->count : 1, sizeof *t->columns);
@@ -24,39 +45,99 @@ static int make_columns(struct table *t, const struct item_list *items)
     for (int texts = 0; texts < 2; texts++)
         for (size_t i = 0; i < items->count; i++) {
             const struct item *item = &items->items[i];
-            if (item->is_text != texts)
+            if (item->is_text != texts || item->choice)
                 continue;
-            struct table_column *column = column_of(t, item);
-            if (!column) {
-                column = &t->columns[t->n_columns++];
-                *column = (struct table_column){.name = item->group, .is_text = item->is_text};
-                *(item->is_text ? &t->n_texts : &t->n_tasks) += 1;
-            }
-            column->n_items++;
+            count_item(t, item, false);
+            if (item->is_choice)
+                count_item(t, item, true);
         }
     return 0;
 }
 
-static void count_row(struct table *t, struct table_row *row, const struct subject *subject,
-                      const struct item_list *items, struct results *results)
+static const struct result *result_of(const struct evidence *e, const struct item *item,
+                                      const struct setting *setting)
+{
+    struct job job = {item, setting};
+    return results_find(e->results, results_key(e->subject, &job));
+}
+
+enum outcome { MISSING, WRONG, RIGHT };
+
+/* first: of the question's choices. */
+static enum outcome outcome_of_choices(const struct evidence *e, const struct item *first,
+                                       const struct setting *setting, bool by_bytes)
+{
+    uint32_t best = 0;
+    double most = -INFINITY;
+    for (uint32_t i = 0; i < first->n_choices; i++) {
+        const struct result *result = result_of(e, &first[i], setting);
+        if (!result)
+            return MISSING;
+        double likely = by_bytes ? result->logprob / first[i].choice_bytes : result->logprob;
+        if (likely > most) {
+            most = likely;
+            best = i;
+        }
+    }
+    return best == first->gold ? RIGHT : WRONG;
+}
+
+static enum outcome outcome_of(const struct evidence *e, const struct item *item,
+                               const struct setting *setting, bool by_bytes)
+{
+    if (item->is_choice)
+        return outcome_of_choices(e, item, setting, by_bytes);
+    const struct result *result = result_of(e, item, setting);
+    return !result ? MISSING : result->right ? RIGHT : WRONG;
+}
+
+/* A question's or piece's part in one column. */
+static void count_cell(struct table *t, struct table_row *row, const struct evidence *e,
+                       const struct item *item, const struct setting *full, bool by_bytes)
+{
+    struct table_cell *cell = &row->cells[column_of(t, item, by_bytes) - t->columns];
+    enum outcome here = outcome_of(e, item, row->setting, by_bytes),
+                 there = full ? outcome_of(e, item, full, by_bytes) : MISSING;
+    cell->n += here != MISSING;
+    cell->right += here == RIGHT;
+    cell->won += here == RIGHT && there == WRONG;
+    cell->lost += here == WRONG && there == RIGHT;
+}
+
+/* What belongs to each result, a choice's too. */
+static void count_sums(struct table *t, struct table_row *row, const struct evidence *e)
 {
     double selected[2] = {0, 0}; /* tasks, texts */
     uint64_t n[2] = {0, 0};
-    for (size_t i = 0; i < items->count; i++) {
-        struct job job = {&items->items[i], row->setting};
-        const struct result *result = results_find(results, results_key(subject, &job));
+    for (size_t i = 0; i < e->items->count; i++) {
+        const struct item *item = &e->items->items[i];
+        const struct result *result = result_of(e, item, row->setting);
         if (!result)
             continue;
-        struct table_cell *cell = &row->cells[column_of(t, job.item) - t->columns];
-        cell->n++;
-        cell->right += result->right;
-        cell->logprob += result->logprob;
-        cell->n_scored += result->n_scored;
-        selected[job.item->is_text] += result->selected;
-        n[job.item->is_text]++;
+        if (item->is_text) {
+            struct table_cell *cell = &row->cells[column_of(t, item, false) - t->columns];
+            cell->logprob += result->logprob;
+            cell->n_scored += result->n_scored;
+        }
+        selected[item->is_text] += result->selected;
+        n[item->is_text]++;
     }
     row->selected_text = n[1] ? selected[1] / (double)n[1] : NAN;
     row->selected = n[0] ? selected[0] / (double)n[0] : t->n_tasks ? NAN : row->selected_text;
+}
+
+static void count_row(struct table *t, struct table_row *row, const struct evidence *e,
+                      const struct setting *full)
+{
+    for (size_t i = 0; i < e->items->count; i++) {
+        const struct item *item = &e->items->items[i];
+        if (item->choice)
+            continue;
+        count_cell(t, row, e, item, full, false);
+        if (item->is_choice)
+            count_cell(t, row, e, item, full, true);
+    }
+    count_sums(t, row, e);
 }
 
 static double accuracy_of(const struct table_cell *cell)
@@ -73,13 +154,16 @@ static void sum_row(const struct table *t, struct table_row *row)
 {
     double accuracy = 0, logprob = 0;
     uint64_t n_scored = 0;
+    uint32_t n_means = 0;
     for (uint32_t i = 0; i < t->n_columns; i++) {
-        if (!t->columns[i].is_text)
+        if (!t->columns[i].is_text && !t->columns[i].by_bytes) {
             accuracy += accuracy_of(&row->cells[i]);
+            n_means++;
+        }
         logprob += row->cells[i].logprob;
         n_scored += row->cells[i].n_scored;
     }
-    row->accuracy = t->n_tasks ? accuracy / t->n_tasks : NAN;
+    row->accuracy = n_means ? accuracy / n_means : NAN;
     row->perplexity = perplexity_of(logprob, n_scored);
     row->worst = NAN;
 }
@@ -88,7 +172,8 @@ static void sum_row(const struct table *t, struct table_row *row)
 static void compare_row(const struct table *t, struct table_row *row, const struct table_row *full)
 {
     for (uint32_t i = 0; i < t->n_tasks; i++) {
-        if (row->cells[i].n != t->columns[i].n_items || full->cells[i].n != t->columns[i].n_items)
+        if (t->columns[i].by_bytes || row->cells[i].n != t->columns[i].n_items ||
+            full->cells[i].n != t->columns[i].n_items)
             continue;
         double change = 100 * (accuracy_of(&row->cells[i]) - accuracy_of(&full->cells[i]));
         if (isnan(row->worst) || change < row->worst)
@@ -101,9 +186,19 @@ static bool is_full(const struct setting *s)
     return !s->window_only && s->selection.policy == KV_POLICY_FULL;
 }
 
+static const struct setting *find_full(const struct matrix *matrix)
+{
+    for (uint32_t i = 0; i < matrix->n_rows; i++)
+        if (is_full(&matrix->rows[i]))
+            return &matrix->rows[i];
+    return NULL;
+}
+
 int table_build(struct table *t, const struct subject *subject, const struct item_list *items,
                 const struct matrix *matrix, struct results *results, struct hill_why *why)
 {
+    const struct evidence evidence = {subject, items, results};
+    const struct setting *full_setting = find_full(matrix);
     *t = (struct table){.matrix = matrix};
     bool room = make_columns(t, items) == 0 && (t->rows = calloc(matrix->n_rows, sizeof *t->rows));
     const struct table_row *full = NULL;
@@ -113,9 +208,9 @@ int table_build(struct table *t, const struct subject *subject, const struct ite
         row->cells = calloc(t->n_columns ? t->n_columns : 1, sizeof *row->cells);
         room = row->cells != NULL;
         if (room) {
-            count_row(t, row, subject, items, results);
+            count_row(t, row, &evidence, full_setting);
             sum_row(t, row);
-            full = is_full(row->setting) ? row : full;
+            full = row->setting == full_setting ? row : full;
         }
     }
     if (!room) {
@@ -162,27 +257,47 @@ static void print_cell(FILE *to, const struct table_column *column, const struct
     fputs(" |", to);
 }
 
-static void print_head(const struct table *t, FILE *to)
+static void print_name_head(FILE *to)
 {
     fputs("| policy | attends to | importance | score bits | speculate |", to);
-    for (uint32_t i = 0; i < t->n_columns; i++)
-        fprintf(to, t->columns[i].is_text ? " %s, perplexity (%u) |" : " %s, %% (%u) |",
-                t->columns[i].name, t->columns[i].n_items);
-    fputs(t->n_tasks ? " mean, % | worst against full, points |" : "", to);
-    fputs(" mean selected tokens |\n|---|---:|---|---|---|", to);
-    for (uint32_t i = 0; i < t->n_columns + 1 + (t->n_tasks ? 2 : 0); i++)
+}
+
+static void print_rule(FILE *to, uint32_t n_numbers)
+{
+    fputs("\n|---|---:|---|---|---|", to);
+    for (uint32_t i = 0; i < n_numbers; i++)
         fputs("---:|", to);
     fputc('\n', to);
 }
 
-static void print_row(const struct table *t, const struct table_row *row, FILE *to)
+static const char *column_suffix(const struct table_column *column)
 {
-    const struct setting *s = row->setting;
+    return column->by_bytes ? ", by bytes" : "";
+}
+
+static void print_head(const struct table *t, FILE *to)
+{
+    print_name_head(to);
+    for (uint32_t i = 0; i < t->n_columns; i++)
+        fprintf(to, " %s%s, %s (%u) |", t->columns[i].name, column_suffix(&t->columns[i]),
+                t->columns[i].is_text ? "perplexity" : "%", t->columns[i].n_items);
+    fputs(t->n_tasks ? " mean, % | worst against full, points |" : "", to);
+    fputs(" mean selected tokens |", to);
+    print_rule(to, t->n_columns + 1 + (t->n_tasks ? 2 : 0));
+}
+
+static void print_name(const struct table *t, const struct setting *s, FILE *to)
+{
     const struct matrix_pipeline *p = &t->matrix->pipelines[s->pipeline];
     bool digests = setting_has_digests(s);
     fprintf(to, "| %s | %s | %s | %s | %s |", s->name, s->amount,
             digests ? setting_importance(s) : "-", digests ? p->score_bits : "-",
             digests ? p->speculate : "-");
+}
+
+static void print_row(const struct table *t, const struct table_row *row, FILE *to)
+{
+    print_name(t, row->setting, to);
     for (uint32_t i = 0; i < t->n_columns; i++)
         print_cell(to, &t->columns[i], &row->cells[i]);
     if (t->n_tasks) {
@@ -193,11 +308,43 @@ static void print_row(const struct table *t, const struct table_row *row, FILE *
     fputc('\n', to);
 }
 
+/* ---- pairs --------------------------------------------------------------------------------- */
+
+double table_mcnemar(uint32_t won, uint32_t lost)
+{
+    double n = (double)won + lost, tail = 0;
+    for (uint32_t i = 0; i <= (won < lost ? won : lost); i++) /* n over i, by 2^n */
+        tail += exp(lgamma(n + 1) - lgamma(i + 1.0) - lgamma(n - i + 1) - n * log(2));
+    return won == lost ? 1 : fmin(1, 2 * tail);
+}
+
+static void print_pairs(const struct table *t, FILE *to)
+{
+    fputs("\nAgainst full, item by item: won / lost, exact two-sided p of McNemar's test.\n\n", to);
+    print_name_head(to);
+    for (uint32_t i = 0; i < t->n_tasks; i++)
+        fprintf(to, " %s%s |", t->columns[i].name, column_suffix(&t->columns[i]));
+    print_rule(to, t->n_tasks);
+    for (uint32_t r = 0; r < t->matrix->n_rows; r++) {
+        if (is_full(t->rows[r].setting))
+            continue;
+        print_name(t, t->rows[r].setting, to);
+        for (uint32_t i = 0; i < t->n_tasks; i++) {
+            const struct table_cell *cell = &t->rows[r].cells[i];
+            fprintf(to, " %u / %u, p %.3g |", cell->won, cell->lost,
+                    table_mcnemar(cell->won, cell->lost));
+        }
+        fputc('\n', to);
+    }
+}
+
 int table_print(const struct table *t, FILE *to, struct hill_why *why)
 {
     print_head(t, to);
     for (uint32_t i = 0; i < t->matrix->n_rows; i++)
         print_row(t, &t->rows[i], to);
+    if (t->n_tasks && t->matrix->n_rows > 1 && find_full(t->matrix))
+        print_pairs(t, to);
     if (fflush(to) != 0 || ferror(to))
         return hill_fail(why, HILL_E_IO, "the table could not be written");
     return 0;

@@ -1,11 +1,16 @@
 /*
  * tools/eval/tables.h - results as a table (markdown) and as a picture (gnuplot, SVG).
  *
- * A row a setting, a column a task or text. Accuracy: right answers of those that are there;
+ * A row a setting, a column a task or text; a multiple choice has two: the choice whose tokens'
+ * log-probabilities have the largest sum is the answer (lm-evaluation-harness: acc), and the one
+ * with the largest sum divided by the choice's bytes (acc_norm; its column is "TASK, by bytes" and
+ * is left out of mean and worst). Of equal ones the first counts. A question with a choice that has
+ * no result has none. Accuracy: right answers of those that are there;
  * perplexity: exp(-mean log-probability of the scored tokens). "worst": the task that lost most
- * against full, in percentage points. A cell whose items are not all there says how many are. Who
- * calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM; HILL_E_UNSUPPORTED from tables_draw: there is
- * no gnuplot. Concurrency: none.
+ * against full, in percentage points. Below, each row against full item by item: won (right, full
+ * was wrong), lost, and the exact two-sided p of McNemar's test. A cell whose items are not all
+ * there says how many are. Who calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM;
+ * HILL_E_UNSUPPORTED from tables_draw: there is no gnuplot. Concurrency: none.
  */
 #ifndef HILL_EVAL_TABLES_H
 #define HILL_EVAL_TABLES_H
@@ -16,12 +21,13 @@
 
 struct table_column {
     const char *name;
-    bool is_text;
-    uint32_t n_items;
+    bool is_text, by_bytes;
+    uint32_t n_items; /* questions, pieces */
 };
 
 struct table_cell {
-    uint32_t n, right; /* results that are there, those that are right */
+    uint32_t n, right;  /* results that are there, those that are right */
+    uint32_t won, lost; /* against full, of the items that both have */
     double logprob;
     uint64_t n_scored;
 };
@@ -47,6 +53,10 @@ struct table {
 int table_build(struct table *table, const struct subject *subject, const struct item_list *items,
                 const struct matrix *matrix, struct results *results, struct hill_why *why);
 void table_free(struct table *table);
+
+/* Probability, when each of won + lost items is as likely won as lost, of a split at least as
+ * uneven. */
+double table_mcnemar(uint32_t won, uint32_t lost);
 
 int table_print(const struct table *table, FILE *to, struct hill_why *why);
 

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Exact while it is cheap: below --exact-below tokens every policy attends to all of them, from there on to its selection; at
+# 2047, 2048 and 2049 tokens, across the border in one answer, in a session, with guesses, and in the caps.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+unset HILL_EXACT_BELOW
+
+"$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 16 --ffn 96 --vocab 512 --type f16 -s 11 \
+    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+options=(-m "$work/random.gguf" -c 4096 --beta 0.25 --temp 0 --ignore-eos)
+
+# The longest prefix of the text that has this many tokens.
+prompt_of() { # TOKENS FILE BYTES MORE: it has from BYTES to BYTES + MORE bytes
+    local low=$3 high=$(($3 + $4)) middle
+    while [ "$low" -lt "$high" ]; do
+        middle=$(((low + high + 1) / 2))
+        head -c $middle "$text" >"$2"
+        hillctl generate -f "$2" -n 1 --temp 0 --json >"$work/count" 2>"$work/count.err" || fail "count: $(cat "$work/count.err")"
+        if [ "$(field "$work/count" .prompt_tokens)" -le "$1" ]; then low=$middle; else high=$((middle - 1)); fi
+    done
+    head -c "$low" "$text" >"$2"
+}
+up -m "$work/random.gguf" -c 8192 --policy full || fail "up"
+prompt_of 2046 "$work/p2046" 2000 6000
+for n in 2047 2048 2049; do prompt_of $n "$work/p$n" "$(stat -c %s "$work/p$((n - 1))")" 30; done
+down || fail "down"
+
+# run NAME PROMPT TOKENS ARGUMENTS...
+run() {
+    local name=$1 prompt=$2 n=$3
+    shift 3
+    run_json "$work/$name" "${options[@]}" -f "$work/$prompt" -n "$n" "$@" || fail "$name: $(cat "$work/$name.err")"
+}
+of() { # NAME: what is compared of an answer
+    field "$work/$1" '"\(.prompt_tokens) \(.budget) \(.selection_hash) \(.logits_hash)"'
+}
+
+# the second token's query covers the prompt
+for n in 2047 2048 2049; do
+    run default "p$n" 2
+    expect "$n tokens: exact_below" "$(field "$work/default" .exact_below)" 2048
+    expect "$n tokens: of the prompt" "$(field "$work/default" .prompt_tokens)" $n
+    run full "p$n" 2 --policy full
+    run off "p$n" 2 --exact-below 0
+    expect "$n tokens, --exact-below 0: tokens a query" "$(field "$work/off" .budget)" 410
+    same=off
+    [ $n -ge 2048 ] || same=full
+    expect "$n tokens: as $same" "$(of default)" "$(of $same)"
+    [ "$(of full)" != "$(of off)" ] || fail "$n tokens: nothing tells the two apart"
+done
+
+# who asks for a share or a budget has it, unless --exact-below is given, too
+run alpha p2047 2 --alpha 0.2
+run off p2047 2 --exact-below 0
+expect "--alpha alone" "$(field "$work/alpha" .exact_below) $(of alpha)" "0 $(of off)"
+HILL_BUDGET=410 run budget p2047 2
+expect "HILL_BUDGET alone" "$(field "$work/budget" .exact_below) $(of budget)" "0 $(of off)"
+run both p2047 2 --alpha 0.2 --exact-below 2048
+run full p2047 2 --policy full
+expect "--alpha with --exact-below" "$(of both)" "$(of full)"
+
+# across the border in one answer, wherever entries lie and however queries are made, under every policy
+run cross p2046 8
+expect "across the border: tokens a query at the end" "$(field "$work/cross" .budget)" 411
+for other in "--csd none" "--hot-mb 8 --beta 0.05 --placement recency" "--speculate verify" "-t 1 --simd reference"; do
+    # shellcheck disable=SC2086  # words
+    run other p2046 8 $other
+    expect "across the border, $other" "$(of other)" "$(of cross)"
+done
+run guessed p2046 8 --speculate on
+run other p2046 8 --speculate on --csd none
+expect "across the border, --speculate on" "$(of other)" "$(of guessed)"
+for policy in h2o oracle leoam prefetch; do
+    run cross p2046 8 --policy $policy
+    run other p2046 8 --policy $policy --hot-mb 12 --beta 0.1
+    expect "$policy across the border" "$(of other)" "$(of cross)"
+    run exact p2047 2 --policy $policy
+    expect "$policy at 2047: logits" "$(field "$work/exact" .logits_hash)" "$(field "$work/full" .logits_hash)"
+done
+
+# a session saved below and restored; the term is the pipeline's
+run cross p2046 8
+up "${options[@]:0:4}" --beta 0.25 || fail "up"
+expect "status: exact_below" "$(status | jq .exact_below)" 2048
+hillctl generate -f "$work/p2046" -n 1 --temp 0 --ignore-eos --json --save "$work/s" >"$work/part" || fail "save"
+hillctl restore "$work/s" -n 7 --json >"$work/rest" || fail "restore"
+expect "restored across the border" "$(hashes "$work/rest") $(field "$work/rest" .budget)" "$(hashes "$work/cross") 411"
+down || fail "down"
+up "${options[@]:0:4}" --exact-below 1024 || fail "up"
+expect_one_line "restored with --exact-below 1024" 100 hillctl restore "$work/s" -n 7
+grep -qF -- '--exact-below 2048' "$work/err" || fail "the refusal does not name the term: $(cat "$work/err")"
+down || fail "down"
+
+# the caps are for all of a short context
+run_json "$work/out" "${options[@]}" -f "$work/p2047" -n 2 --budget 100 --gpu-kv-mb 3 || fail "a small GPU cap: $(cat "$work/out.err")"
+expect_one_line "a GPU cap below what is exact" 1 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" \
+    "${options[@]}" -f "$work/p2047" -n 2 --budget 100 --exact-below 2048 --gpu-kv-mb 3
+grep -q -- '--gpu-kv-mb' "$work/err" || fail "the refusal does not name the cap: $(cat "$work/err")"
+expect_nothing_left
+finish
