@@ -152,6 +152,19 @@ static int pump_tokens(struct scorer *p)
     return taken < 0 ? taken : flipped | ended | taken;
 }
 
+/* What moves up and down; `asked`: the queries have moved on in this turn. A turn in which a query
+ * waits for commits alone looks at nothing but the agent's rings, which a recording does not count,
+ * and moves may be ordered in it without a record that shows it: the turn itself is counted. */
+static int pump_moves(struct scorer *p, int asked)
+{
+    bool awaited = p->queries.query.phase == QUERY_AWAIT;
+    if (is_scored(p) || (asked && awaited))
+        return 0;
+    if (awaited)
+        shm_ring_decide(&p->core.io.rings[RING_APPEND]);
+    return moves_pump(&p->demotions);
+}
+
 /* One turn: everything that can move on now, what frees others first. */
 static int turn(struct scorer *p)
 {
@@ -166,7 +179,7 @@ static int turn(struct scorer *p)
         if (asked < 0)
             return asked;
     } while (awaited && came && !asked);
-    int moved = is_scored(p) || (asked && q->phase == QUERY_AWAIT) ? 0 : moves_pump(&p->demotions);
+    int moved = pump_moves(p, asked);
     int measured = q->phase == QUERY_NONE ? side_speeds_pump(&p->side_speeds) : 0;
     return measured < 0 ? measured : heard | came | asked | moved | measured;
 }

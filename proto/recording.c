@@ -118,6 +118,7 @@ static int check_header(struct recording_file *f, const char *path, struct hill_
         return hill_fail(why, HILL_E_DAMAGED, "the recording %.200s is damaged: %.200s", path,
                          reason.text);
     f->layout = epoch_layout(&f->settings);
+    f->decisions = h.version > RECORDING_VERSION_2;
     if (h.fingerprint != layout_fingerprint(&f->layout))
         return damaged(why, path, "fingerprint");
     return 0;

@@ -10,15 +10,16 @@
  * lay between two events (with several sequences, when a policy hears of new tokens). Order and
  * counts make a replay exact: the scorer's output is a function of them. Not counted are looks at
  * the agent's rings: how often it takes them while it scores follows from its threads, and what
- * they bring does not depend on it. File: struct recording_header, the Configure of the epoch
- * packed as in the control plane, frames, an END frame. Everything little endian, parts padded to 8
- * bytes with zeros; each frame's checksum covers its fields, its payload and its number. An epoch
- * has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten. Bound:
- * RECORDING_BYTES_MAX; what comes later is not recorded and END says so. Who calls it: cpu_scorer
- * writes (one thread, its data thread), gpu_worker, cpu_scorer and csd_agent replay. Failure:
- * writing: a warning, and the recording ends there, without END when the disk is full; reading:
- * HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything of it is
- * used.
+ * they bring does not depend on it. A turn that looks at nothing else and decides all the same says
+ * so (shm_ring_decide) and counts as a look. File: struct recording_header, the Configure of the
+ * epoch packed as in the control plane, frames, an END frame. Everything little endian, parts
+ * padded to 8 bytes with zeros; each frame's checksum covers its fields, its payload and its
+ * number. An epoch has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten.
+ * Bound: RECORDING_BYTES_MAX; what comes later is not recorded and END says so. Who calls it:
+ * cpu_scorer writes (one thread, its data thread), gpu_worker, cpu_scorer and csd_agent replay.
+ * Failure: writing: a warning, and the recording ends there, without END when the disk is full;
+ * reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything
+ * of it is used.
  */
 #ifndef HILL_PROTO_RECORDING_H
 #define HILL_PROTO_RECORDING_H
@@ -31,8 +32,9 @@
 #include "shm/arena.h"
 
 #define RECORDING_MAGIC      "HILLRING"
-#define RECORDING_VERSION    3u
-#define RECORDING_VERSION_1  2u /* its Configure is of protocol 1; read, too */
+#define RECORDING_VERSION    4u
+#define RECORDING_VERSION_2  3u /* turns without a look are not counted; read, too */
+#define RECORDING_VERSION_1  2u /* nor there, and its Configure is of protocol 1; read, too */
 #define RECORDING_BYTES_MAX  (UINT64_C(2) << 30)
 #define RECORDING_NAME_BYTES 4200u
 
@@ -64,7 +66,8 @@ struct recording_frame {
     uint32_t type; /* enum record_type */
     uint32_t bytes;
     uint32_t looks; /* since the frame before: at append and query rings, no new record; for room,
-                       refused; at credits, the same as before (0 at first). 0: STAGING, WINDOW */
+                       refused; at credits, the same as before (0 at first); decisions that were
+                       made without one. 0: STAGING, WINDOW */
     uint64_t check; /* XXH64 over the fields before and the padded payload, seed: frame's number */
     /* then the payload, padded */
 };
@@ -107,6 +110,7 @@ struct recording_file {
     uint64_t bytes, at, frames; /* at: where the next frame lies */
     uint64_t next;
     bool cut;
+    bool decisions;         /* turns without a look are counted (RECORDING_VERSION_2) */
     Hill__Message *message; /* the Configure; the texts of settings are its */
     struct epoch_settings settings;
     struct layout_input layout; /* of settings */

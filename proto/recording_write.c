@@ -224,6 +224,7 @@ static bool is_look(struct recording *r, enum layout_ring ring, enum shm_ring_mo
         r->looks += ring < RING_COMMAND;
         return true;
     case SHM_RING_FULL:
+    case SHM_RING_DECIDES:
         r->looks++;
         return true;
     case SHM_RING_CREDITS:

@@ -218,6 +218,12 @@ static uint32_t tell_tap(const struct shm_ring_end *end, enum shm_ring_moment mo
     return end->tap->at(end->tap->context, moment, type, payload, bytes);
 }
 
+void shm_ring_decide(struct shm_ring_end *end)
+{
+    if (end->tap)
+        tell_tap(end, SHM_RING_DECIDES, 0, NULL, 0);
+}
+
 /* ---- producer --------------------------------------------------------------------------- */
 
 static int look_at_tail(struct shm_ring_end *end)

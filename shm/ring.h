@@ -72,6 +72,7 @@ enum shm_ring_moment {
     SHM_RING_FULL,      /* there is none; answer 1 to have it look again, else 0 */
     SHM_RING_GONE,      /* there is none any more: the consumer is gone */
     SHM_RING_CREDITS,   /* the credits are `bytes`; the answer is what the caller is told */
+    SHM_RING_DECIDES,   /* no look at the ring: shm_ring_decide */
 };
 #define SHM_RING_NOBODY 2u
 
@@ -141,6 +142,10 @@ void shm_ring_flush(struct shm_ring_end *end);
  * ring (shm_ring_tell): for several rings of one consumer that are to wake it once. */
 bool shm_ring_show(struct shm_ring_end *end);
 void shm_ring_tell(struct shm_ring_end *end);
+
+/* Either end: what its owner does next depends on when, though no look at a ring tells so. Told to
+ * the tap alone. */
+void shm_ring_decide(struct shm_ring_end *end);
 
 /* Producer: reserve, copy, publish. */
 int shm_ring_push(struct shm_ring_end *end, uint32_t type, const void *payload,

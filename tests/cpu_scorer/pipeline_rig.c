@@ -136,6 +136,8 @@ struct rig *rig_start(const struct rig_options *o)
     r->agent->wrong_score_position = r->agent->damaged_position = UINT32_MAX;
     for (int ring = 0; ring < RING_COUNT; ring++)
         rig_open_ring(r, (enum layout_ring)ring);
+    for (int ring = 0; o->taps && ring < RING_COUNT; ring++)
+        r->scorer[ring].tap = &o->taps[ring];
     uint64_t staging = shm_arena_bytes(RIG_STAGING, RIG_ENTRY);
     r->staging_memory = rig_memory(staging);
     assert_int_equal(shm_arena_init(r->staging_memory, RIG_STAGING, RIG_ENTRY), 0);

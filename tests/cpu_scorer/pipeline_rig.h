@@ -29,9 +29,10 @@ struct rig_options {
     int64_t agent_deadline_ms;
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     bool speculates;
-    uint32_t policy;     /* the pipeline's */
-    const char *mass;    /* path that evaluates keys; NULL: auto */
-    double cpu_gb_per_s; /* modelled */
+    uint32_t policy;                 /* the pipeline's */
+    const char *mass;                /* path that evaluates keys; NULL: auto */
+    double cpu_gb_per_s;             /* modelled */
+    const struct shm_ring_tap *taps; /* [RING_COUNT], of the scorer's ends; NULL: none */
 };
 
 struct rig {

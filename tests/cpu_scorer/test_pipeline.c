@@ -545,6 +545,98 @@ static void test_a_query_is_answered_behind_a_slot_that_is_cleared_up(void **unu
     rig_stop(r);
 }
 
+/* ---- what a recording counts ---- */
+
+/* Turns that looked at the agent's completions in vain, and what a recording counts beside. */
+struct turns {
+    struct shm_ring_tap taps[RING_COUNT];
+    _Atomic uint32_t begun, looked, decided;
+};
+
+static uint32_t at_agent(void *context, enum shm_ring_moment moment, uint32_t type,
+                         const void *payload, uint32_t bytes)
+{
+    struct turns *t = context;
+    (void)type;
+    (void)payload;
+    if (moment == SHM_RING_EMPTY)
+        atomic_fetch_add(&t->begun, 1);
+    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
+}
+
+static uint32_t at_nothing(void *context, enum shm_ring_moment moment, uint32_t type,
+                           const void *payload, uint32_t bytes)
+{
+    (void)context;
+    (void)type;
+    (void)payload;
+    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
+}
+
+static uint32_t at_others(void *context, enum shm_ring_moment moment, uint32_t type,
+                          const void *payload, uint32_t bytes)
+{
+    struct turns *t = context;
+    (void)type;
+    (void)payload;
+    if (moment == SHM_RING_DECIDES)
+        atomic_fetch_add(&t->decided, 1);
+    else if (moment == SHM_RING_EMPTY || moment == SHM_RING_STILL)
+        atomic_fetch_add(&t->looked, 1);
+    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
+}
+
+/* Wait until the scorer sleeps; how many turns have begun. */
+static uint32_t turns_taken(struct turns *t)
+{
+    struct timespec pause = {.tv_nsec = 50000000};
+    uint32_t before, now = atomic_load(&t->begun);
+    do {
+        before = now;
+        nanosleep(&pause, NULL);
+        now = atomic_load(&t->begun);
+    } while (now != before);
+    return now;
+}
+
+/* A query whose tokens are all there waits for the drive: the append ring is left alone, and moves
+ * may be ordered. A replay must take as many turns as the run did. */
+static void test_every_turn_of_a_query_that_waits_is_counted(void **unused)
+{
+    (void)unused;
+    struct turns turns = {.begun = 0};
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        turns.taps[ring] = (struct shm_ring_tap){&turns, ring < RING_COMMAND       ? at_others
+                                                         : ring == RING_COMPLETION ? at_agent
+                                                                                   : at_nothing};
+    struct rig_options o = {.csd = true,
+                            .beta = 0.25,
+                            .placement = SCORER_BKP,
+                            .agent_deadline_ms = 60000,
+                            .taps = turns.taps};
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, 60, 120, &usual, 0);
+    struct rig_question asked;
+    be_slow(r, true);
+    gpu_prefill(a);
+    gpu_ask(a, 0, a->n, false, &asked);
+    uint32_t begun = turns_taken(&turns), looked = atomic_load(&turns.looked),
+             decided = atomic_load(&turns.decided);
+    assert_true(decided > 0);
+    for (int i = 0; i < 5; i++) {
+        shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+        turns_taken(&turns);
+    }
+    assert_true(atomic_load(&turns.begun) >= begun + 5);
+    assert_int_equal(atomic_load(&turns.decided) - decided, atomic_load(&turns.begun) - begun);
+    assert_int_equal(atomic_load(&turns.looked), looked);
+    assert_true(nothing_was_said(r));
+    be_slow(r, false);
+    assert_int_equal(gpu_answer(a, 0, a->n, &asked), 0);
+    gpu_end(a);
+    rig_stop(r);
+}
+
 static void test_an_idle_pipeline_sleeps(void **unused)
 {
     (void)unused;
@@ -584,6 +676,7 @@ int main(void)
         cmocka_unit_test(test_an_end_that_waits_for_the_drive_stops_nobody),
         cmocka_unit_test(test_a_beginning_that_waits_for_the_drive_stops_nobody),
         cmocka_unit_test(test_a_query_is_answered_behind_a_slot_that_is_cleared_up),
+        cmocka_unit_test(test_every_turn_of_a_query_that_waits_is_counted),
         cmocka_unit_test(test_an_idle_pipeline_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

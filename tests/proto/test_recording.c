@@ -104,9 +104,9 @@ static void read_keys(struct rig *rig)
     shm_ring_release(&rig->ends[RING_COMPLETION]);
 }
 
-/* A step end arrives (two looks before it, one too many at it; those at the agent's do not count),
- * a fetch goes out, its slot 5 comes up; keys are read; credits are asked for twice;
- * the agent goes. */
+/* A step end arrives (two looks and a turn without any before it, one look too many at it; those at
+ * the agent's do not count), a fetch goes out, its slot 5 comes up; keys are read; credits are
+ * asked for twice; the agent goes. */
 static void make_traffic(struct rig *rig)
 {
     struct record_step_end step = {.header = {3, 0, 1, 0}, .n_tokens = 9};
@@ -122,6 +122,7 @@ static void make_traffic(struct rig *rig)
     assert_int_equal(peek(rig, RING_APPEND), HILL_E_WOULD_BLOCK);
     assert_int_equal(peek(rig, RING_QUERY), HILL_E_WOULD_BLOCK);
     assert_int_equal(peek(rig, RING_SCORE), HILL_E_WOULD_BLOCK);
+    shm_ring_decide(&rig->ends[RING_APPEND]);
     assert_int_equal(shm_ring_push(&rig->others[RING_APPEND], RECORD_STEP_END, &step, sizeof step),
                      0);
     for (int i = 0; i < 2; i++)
@@ -169,7 +170,7 @@ static void what_happened_is_read_back_in_order(void **state)
         enum layout_ring ring;
         uint32_t type, looks;
     } expected[] = {
-        {RECORDING_IN, RING_APPEND, RECORD_STEP_END, 2},
+        {RECORDING_IN, RING_APPEND, RECORD_STEP_END, 3},
         {RECORDING_ROOM, RING_COMMAND, 0, 1},
         {RECORDING_OUT, RING_COMMAND, RECORD_FETCH, 0},
         {RECORDING_ROOM, RING_COMMAND, 0, 0},
@@ -189,6 +190,7 @@ static void what_happened_is_read_back_in_order(void **state)
     assert_int_equal(recording_open(&file, path, &why), 0);
     assert_int_equal(file.settings.epoch, 3);
     assert_false(file.cut);
+    assert_true(file.decisions);
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
             assert_true(recording_next(&file, &event));
@@ -300,6 +302,7 @@ static void the_version_before_is_read_too(void **state)
     assert_int_equal(file.settings.placement, HILL__PLACEMENT__PLACEMENT_BKP);
     assert_int_equal(file.settings.speculate, HILL__SPECULATE__SPECULATE_VERIFY);
     assert_true(file.settings.plan.speculates);
+    assert_false(file.decisions);
     while (recording_next(&file, &event))
         n++;
     assert_int_equal(n, 12);

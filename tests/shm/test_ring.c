@@ -641,6 +641,8 @@ static void a_tap_decides_what_a_consumer_finds(void **state)
     assert_record(&pair.consumer, 5, "late");
     assert_record(&pair.consumer, 5, "late");
     ASSERT_SEEN(&w, SHM_RING_EMPTY, SHM_RING_PEEKED, SHM_RING_STILL);
+    shm_ring_decide(&pair.consumer);
+    ASSERT_SEEN(&w, SHM_RING_DECIDES);
     w.helps = false;
     shm_ring_release(&pair.consumer);
     shm_ring_close(&pair.producer);
