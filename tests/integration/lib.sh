@@ -100,23 +100,11 @@ expect_nothing_left() {
     expect "segments left" "$(segments)" ""
 }
 
-# Segments that appeared since the test began; those of unit tests (tests/shm/run_id.h) are not ours.
-list_segments() {
-    find /dev/shm -maxdepth 1 -name 'hill-*' ! -name 'hill-7e57*' -printf '%f\n' 2>/dev/null | sort
-}
-segments_before=$(list_segments)
-# A segment whose living creator (int32 at byte 32 of the header, shm/segment.h) serves another run folder is not ours.
-foreign_segment() {
-    local pid
-    pid=$(od -An -td4 -j32 -N4 "/dev/shm/$1" 2>/dev/null | tr -d ' ')
-    [ -n "$pid" ] && [ -r "/proc/$pid/cmdline" ] && ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF -- "$run_dir"
-}
+# The segments of this run folder: their names begin with the hash of its path (shm/segment.h).
 segments() {
-    local name
-    comm -13 <(echo "$segments_before") <(list_segments) | while read -r name; do
-        # one that others are making, or removing, says so a moment later
-        foreign_segment "$name" || { sleep 1 && [ -e "/dev/shm/$name" ] && ! foreign_segment "$name" && echo "$name"; }
-    done | tr '\n' ' ' | sed 's/ *$//'
+    local own
+    own=hill-$(printf %s "$(realpath -m "$run_dir")" | xxhsum -H64 | cut -d' ' -f1)-
+    find /dev/shm -maxdepth 1 -name "$own*" -printf '%f ' 2>/dev/null | sed 's/ *$//'
 }
 
 wait_for() { # SECONDS COMMAND...

@@ -78,16 +78,17 @@ for policy in h2o oracle leoam prefetch; do
     expect "$policy at 2047: logits" "$(field "$work/exact" .logits_hash)" "$(field "$work/full" .logits_hash)"
 done
 
-# a session saved below and restored; the term is the pipeline's
+# a session saved below, after a decode step, and restored; the term is the pipeline's
 run cross p2046 8
 up "${options[@]:0:4}" --beta 0.25 || fail "up"
 expect "status: exact_below" "$(status | jq .exact_below)" 2048
-hillctl generate -f "$work/p2046" -n 1 --temp 0 --ignore-eos --json --save "$work/s" >"$work/part" || fail "save"
-hillctl restore "$work/s" -n 7 --json >"$work/rest" || fail "restore"
+[ -n "$(segments)" ] || fail "no segments of a running pipeline are found"
+hillctl generate -f "$work/p2046" -n 2 --temp 0 --ignore-eos --json --save "$work/s" >"$work/part" || fail "save"
+hillctl restore "$work/s" -n 6 --json >"$work/rest" || fail "restore"
 expect "restored across the border" "$(hashes "$work/rest") $(field "$work/rest" .budget)" "$(hashes "$work/cross") 411"
 down || fail "down"
 up "${options[@]:0:4}" --exact-below 1024 || fail "up"
-expect_one_line "restored with --exact-below 1024" 100 hillctl restore "$work/s" -n 7
+expect_one_line "restored with --exact-below 1024" 100 hillctl restore "$work/s" -n 6
 grep -qF -- '--exact-below 2048' "$work/err" || fail "the refusal does not name the term: $(cat "$work/err")"
 down || fail "down"
 
