@@ -15,38 +15,13 @@
 #define GROUP      (N_HEADS / N_KV_HEADS)
 #define ENTRY      (2 * N_KV_HEADS * HEAD_DIM)
 
-static float sum16(float16 v)
-{
-    float8 a = v.lo + v.hi;
-    float4 b = a.lo + a.hi;
-    return (b.x + b.z) + (b.y + b.w);
-}
-
-static float max16(float16 v)
-{
-    float8 a = fmax(v.lo, v.hi);
-    float4 b = fmax(a.lo, a.hi);
-    return fmax(fmax(b.x, b.z), fmax(b.y, b.w));
-}
-
-/* The factor of RMS norm over k values, which are padded with zeros to whole vectors. */
-static float rms_factor(__global const float *from, uint k, float eps)
-{
-    float16 sum = (float16)(0.0f);
-    for (uint i = 0; i < (k + 15) / 16; i++) {
-        float16 v = vload16(i, from);
-        sum = fma(v, v, sum);
-    }
-    return 1.0f / sqrt(sum16(sum) / (float)k + eps);
-}
-
 #if LAYER_NORM
 static float mean_of(__global const float *from, uint k)
 {
     float16 sum = (float16)(0.0f);
     for (uint i = 0; i < (k + 15) / 16; i++)
         sum += vload16(i, from);
-    return sum16(sum) / (float)k;
+    return add_lanes(sum) / (float)k;
 }
 
 static float layer_factor(__global const float *from, float mean, uint k, float eps)
@@ -264,7 +239,7 @@ static void soften_tile(float *p, float *m, float16 *l, float *alpha)
         float16 top = vload16(0, p + r * KEYS);
         for (int c = 1; c < KEYS / 16; c++)
             top = fmax(top, vload16(c, p + r * KEYS));
-        float highest = fmax(m[r], max16(top));
+        float highest = fmax(m[r], max_lanes(top));
         float16 sum = (float16)(0.0f);
         for (int c = 0; c < KEYS / 16; c++) {
             float16 e = exp2(vload16(c, p + r * KEYS) - highest);
@@ -320,7 +295,7 @@ __kernel void attend_chunk(__global const float *q, uint tiles, __global const h
         uint sub = tile - tile0;
         __global float *to = out + ((size_t)tile * N_HEADS + head) * HEAD_DIM * ROWS;
         for (int r = 0; r < ROWS; r++) {
-            float sum = sum16(l[sub * ROWS + r]);
+            float sum = add_lanes(l[sub * ROWS + r]);
             if (log_sums)
                 log_sums[(head * tiles + tile) * ROWS + r] = m[sub * ROWS + r] + log2(sum);
             for (int j = 0; j < VECTORS; j++) {

@@ -124,7 +124,7 @@ static void find_norms(const struct step *s, uint k, struct norms *out)
         out->factors[r] = 1.0f / sqrt(square / (float)k + s->eps);
         out->shifts[r] = mean * out->factors[r];
 #else
-        out->factors[r] = norm_factor(x, k, s->eps);
+        out->factors[r] = rms_factor(x, k, s->eps);
 #endif
     }
 }
@@ -191,7 +191,7 @@ static void join(const struct step *s, __global const float *g, uint r, uint k)
 {
     __global const float *branch = s->branch + r * X_STRIDE;
     __global float *x = s->x + r * X_STRIDE;
-    float factor = norm_factor(branch, k, s->eps);
+    float factor = rms_factor(branch, k, s->eps);
     for (uint i = 0; i < (k + 15) / 16; i++)
         vstore16(vload16(i, x) + vload16(i, branch) * factor * vload16(i, g), i, x);
 }

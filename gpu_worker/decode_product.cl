@@ -12,31 +12,6 @@
 #define PREFETCH(p)
 #endif
 
-static float add_lanes(float16 v)
-{
-    float8 a = v.lo + v.hi;
-    float4 b = a.lo + a.hi;
-    return (b.x + b.z) + (b.y + b.w);
-}
-
-static float max_lanes(float16 v)
-{
-    float8 a = fmax(v.lo, v.hi);
-    float4 b = fmax(a.lo, a.hi);
-    return fmax(fmax(b.x, b.z), fmax(b.y, b.w));
-}
-
-/* 1 / sqrt(mean(x^2) + eps) */
-static float norm_factor(__global const float *x, uint k, float eps)
-{
-    float16 sum = (float16)(0.0f);
-    for (uint i = 0; i < (k + 15) / 16; i++) {
-        float16 v = vload16(i, x);
-        sum = fma(v, v, sum);
-    }
-    return 1.0f / sqrt(add_lanes(sum) / (float)k + eps);
-}
-
 /* One panel of 16 outputs: X(i) . w */
 #define PANEL_PRODUCT(LOAD, X)                                                                     \
     float16 a = (float16)(0.0f), b = a, c = a, d = a;                                              \

@@ -9,7 +9,7 @@
 
 #include "base/embed.h"
 
-HILL_EMBED(gpu_worker_activation_cl, "gpu_worker/activation.cl");
+HILL_EMBED(gpu_worker_shared_cl, "gpu_worker/shared.cl");
 HILL_EMBED(gpu_worker_product_cl, "gpu_worker/product.cl");
 HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
 HILL_EMBED(gpu_worker_decode_product_cl, "gpu_worker/decode_product.cl");
@@ -111,7 +111,7 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                  hp->n_kv_heads, hp->rope_dims, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
                  1.4426950408889634 / sqrt(hp->attention_dims), ENGINE_SEQUENCES_MAX,
                  e->hidden_stride, e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
-    if (asprintf(&source, "%s%s%s%s", gpu_worker_activation_cl, part[0], part[1], part[2]) < 0) {
+    if (asprintf(&source, "%s%s%s%s", gpu_worker_shared_cl, part[0], part[1], part[2]) < 0) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
         return NULL;
     }

@@ -118,7 +118,7 @@ __kernel void gemm_add(__global const float *a, uint a_stride, __global const ui
     }
 }
 
-/* The FFN's first product, activated (activation.cl), packed for the next product: out [tiles][out_stride][ROWS]. Gate's panels, then as
+/* The FFN's first product, activated (shared.cl), packed for the next product: out [tiles][out_stride][ROWS]. Gate's panels, then as
  * many of up's; without a gate all are up's. bias: NULL, or what is added first, [16 * panels]; without a gate only. */
 __kernel void gemm_activate(__global const float *a, uint a_stride, __global const uint *quantised, __global const uint *w, uint k,
                             __global const float *bias, __global float *out, uint out_stride)

@@ -18,7 +18,7 @@
 #include "tests/gpu_worker/product_reference.h"
 #include "tests/model/gguf_writer.h"
 
-extern const char gpu_worker_activation_cl[], gpu_worker_product_cl[], gpu_worker_matmul_cl[],
+extern const char gpu_worker_shared_cl[], gpu_worker_product_cl[], gpu_worker_matmul_cl[],
     gpu_worker_decode_product_cl[];
 
 #define TILE 12u
@@ -70,7 +70,7 @@ static cl_program program_for(bool prefill, int dot)
         types |= 1u << quantised_types[i];
     for (uint32_t i = 0; i < 3; i++)
         types |= 1u << floats[i];
-    const char *parts[] = {gpu_worker_activation_cl, gpu_worker_product_cl,
+    const char *parts[] = {gpu_worker_shared_cl, gpu_worker_product_cl,
                            prefill ? gpu_worker_matmul_cl : gpu_worker_decode_product_cl,
                            prefill ? "" : decode_driver};
     char *source = NULL;

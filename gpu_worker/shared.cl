@@ -1,0 +1,50 @@
+/*
+ * shared.cl - what kernels of several files need: sums over a vector's lanes, RMS norm's factor,
+ * and the FFN's activation. The host puts this text in front of every program's source.
+ *
+ * ACTIVATION is model/arch.h's enum arch_activation. With a gate, the first product of the FFN
+ * has the gate's panels, then as many of up's; one of each gives 16 values. Without a gate each
+ * panel gives 16.
+ */
+static float add_lanes(float16 v)
+{
+    float8 a = v.lo + v.hi;
+    float4 b = a.lo + a.hi;
+    return (b.x + b.z) + (b.y + b.w);
+}
+
+static float max_lanes(float16 v)
+{
+    float8 a = fmax(v.lo, v.hi);
+    float4 b = fmax(a.lo, a.hi);
+    return fmax(fmax(b.x, b.z), fmax(b.y, b.w));
+}
+
+/* RMS norm's factor 1 / sqrt(mean(x^2) + eps) of k values, padded with zeros to whole vectors. */
+static float rms_factor(__global const float *x, uint k, float eps)
+{
+    float16 sum = (float16)(0.0f);
+    for (uint i = 0; i < (k + 15) / 16; i++) {
+        float16 v = vload16(i, x);
+        sum = fma(v, v, sum);
+    }
+    return 1.0f / sqrt(add_lanes(sum) / (float)k + eps);
+}
+
+#define SILU_GATED 0
+#define GELU_GATED 1
+#define RELU       2
+#define GATED      (ACTIVATION != RELU)
+
+static float16 activate(float16 gate, float16 up)
+{
+#if ACTIVATION == GELU_GATED
+    /* x (1 + tanh(u)) / 2 = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+    float16 u = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
+    return gate / (1.0f + exp(-2.0f * u)) * up;
+#elif ACTIVATION == SILU_GATED
+    return gate / (1.0f + exp(-gate)) * up;
+#else
+    return fmax(up, (float16)(0.0f));
+#endif
+}
