@@ -23,6 +23,7 @@ struct token_log {
     uint64_t chain;   /* checksum of the last record */
     int flush_ms;     /* of token_log_create */
     int64_t flush_ns; /* CLOCK_NEVER: nothing to flush */
+    bool ended;       /* a token could not be written: those behind it would have no place */
 };
 
 /* ---- writing ----------------------------------------------------------------------------- */
@@ -158,8 +159,11 @@ int token_log_append(struct token_log *log, const struct token_log_token *token,
                      struct hill_why *why)
 {
     uint8_t room[sizeof(struct token_log_record) + sizeof *token];
+    if (log->ended)
+        return 0;
     memcpy(room + sizeof(struct token_log_record), token, sizeof *token);
     int code = write_record(log, TOKEN_LOG_TOKEN, room, sizeof *token, why);
+    log->ended = code != 0;
     if (code || log->flush_ms == TOKEN_LOG_FLUSH_NEVER)
         return code;
     if (log->flush_ns == CLOCK_NEVER)

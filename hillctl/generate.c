@@ -114,9 +114,10 @@ static int send_restore(struct generation *g, struct hill_why *why)
     restore.predict = g->options.predict;
     restore.ignore_eos = g->options.ignore_eos;
     restore.want_progress = g->exchange.terminal;
+    restore.key = exchange_new_key();
     message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
     message.restore_session = &restore;
-    return client_send(&g->client, &message, why);
+    return exchange_send_order(&g->exchange, restore.key, &message, why);
 }
 
 /* The prompt as it is, or as the only user's text of a conversation. */

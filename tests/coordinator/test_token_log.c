@@ -264,9 +264,9 @@ static void a_log_that_is_there_is_not_written_over(void **state)
     assert_int_equal(access(path, F_OK), 0);
 }
 
-/* A file size limit stands for a full disk: the record that has no room is not there, those before
- * it are, and with room again the log goes on. */
-static void a_record_without_room_is_taken_back(void **state)
+/* A file size limit stands for a full disk: the record that has no room ends the log, those before
+ * it stay, and later ones are not written behind a gap. */
+static void a_record_without_room_ends_the_log(void **state)
 {
     (void)state;
     struct rlimit before, tight;
@@ -286,10 +286,12 @@ static void a_record_without_room_is_taken_back(void **state)
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(info.st_size, file_bytes);
+    token.index = 3;
     assert_int_equal(token_log_append(log, &token, 0, &why), 0);
     token_log_close(log);
     assert_int_equal(reopen(&c), 0);
-    check_tokens(&c, 3);
+    check_tokens(&c, 2);
+    assert_int_equal(c.torn_bytes, 0);
     token_log_contents_finish(&c);
 }
 
@@ -329,7 +331,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_doubled_or_missing_record_ends_the_log, setup, teardown),
         cmocka_unit_test_setup_teardown(another_run_folders_log_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(a_log_that_is_there_is_not_written_over, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_record_without_room_is_taken_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_record_without_room_ends_the_log, setup, teardown),
         cmocka_unit_test_setup_teardown(flushes_when_it_is_told_to, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
