@@ -8,13 +8,13 @@
 "$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 7 \
     -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 for n in 1 2 3; do head -c $((900 + 100 * n)) "$text" >"$work/prompt.$n"; done
-head -c 12000 "$text" >"$work/prompt.long"
+head -c 6000 "$text" >"$work/prompt.long"
 options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2)
 common=(--ignore-eos --json --run-dir "$run_dir")
 # each kind of request: 1 decodes for long, 2 samples, 3 is scored, long has a prompt to be killed in
 declare -A asks=(
-    [1]="-f $work/prompt.1 -n 900 --temp 0"
-    [2]="-f $work/prompt.2 -n 900 --temp 0.9 -s 11"
+    [1]="-f $work/prompt.1 -n 600 --temp 0"
+    [2]="-f $work/prompt.2 -n 600 --temp 0.9 -s 11"
     [3]="-f $work/prompt.3 --score-from 200"
     [long]="-f $work/prompt.long -n 40 --temp 0"
 )
