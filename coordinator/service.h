@@ -117,6 +117,10 @@ void request_logs_folder(const struct service *sv, char out[HILL_PATH_BYTES + 16
 void request_log_name(char out[REQUEST_LOG_NAME_BYTES], uint64_t run_id, uint64_t id);
 /* When a request was accepted, by this boot's clock. */
 int64_t request_accepted_ns(int64_t accepted_us);
+/* What the GPU worker is told of it, but for ids and stop tokens; out points into the others. */
+void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *out,
+                          Hill__Selection *selection, struct session_terms *terms,
+                          Hill__SessionFile *restore, Hill__SessionFile *save);
 /* A request is accepted: its log, where it has a key. */
 void request_log_begin(struct service *sv, struct request *r);
 /* Token `index` of the request, before its client gets it. */
@@ -142,10 +146,6 @@ int request_send_again(struct service *sv, struct request *r, uint32_t n_there,
                        uint64_t bytes_there);
 
 /* ---- service_requests.c ---- */
-/* What the GPU worker is told of it, but for ids and stop tokens; out points into the others. */
-void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *out,
-                          Hill__Selection *selection, struct session_terms *terms,
-                          Hill__SessionFile *restore, Hill__SessionFile *save);
 /* What workers say of a request; each may remove it. */
 void request_on_token(void *owner, struct arrival *a);
 void request_on_progress(void *owner, struct arrival *a);

@@ -41,6 +41,28 @@ int64_t request_accepted_ns(int64_t accepted_us)
     return clock_now_ns() - (ago_us > 0 ? ago_us * 1000 : 0);
 }
 
+void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *out,
+                          Hill__Selection *selection, struct session_terms *terms,
+                          Hill__SessionFile *restore, Hill__SessionFile *save)
+{
+    selection_to_wire(selection, &r->selection);
+    out->tokens = r->prompt;
+    out->n_tokens = r->n_prompt;
+    out->predict = r->predict;
+    out->forced = r->prompt + r->n_prompt;
+    out->n_forced = r->n_forced;
+    out->sampling = &r->sampling;
+    out->selection = selection;
+    if (r->restore_path) {
+        session_to_wire(sv, r, r->restore_path, terms, restore);
+        out->restore = restore;
+    }
+    if (r->save_path) {
+        session_to_wire(sv, r, r->save_path, terms, save);
+        out->save = save;
+    }
+}
+
 static int create(struct service *sv, struct request *r, const Hill__Message *message,
                   struct hill_why *why)
 {

@@ -155,28 +155,6 @@ static uint32_t list_stop_tokens(uint32_t *out, const struct settings *s, const 
     return count;
 }
 
-void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *out,
-                          Hill__Selection *selection, struct session_terms *terms,
-                          Hill__SessionFile *restore, Hill__SessionFile *save)
-{
-    selection_to_wire(selection, &r->selection);
-    out->tokens = r->prompt;
-    out->n_tokens = r->n_prompt;
-    out->predict = r->predict;
-    out->forced = r->prompt + r->n_prompt;
-    out->n_forced = r->n_forced;
-    out->sampling = &r->sampling;
-    out->selection = selection;
-    if (r->restore_path) {
-        session_to_wire(sv, r, r->restore_path, terms, restore);
-        out->restore = restore;
-    }
-    if (r->save_path) {
-        session_to_wire(sv, r, r->save_path, terms, save);
-        out->save = save;
-    }
-}
-
 static int send_prefill(struct service *sv, struct request *r)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
