@@ -62,7 +62,7 @@ static void take_message(struct process *s, const Hill__Message *message)
     else if (message->body_case == HILL__MESSAGE__BODY_BALANCE)
         scorer_set_beta(s->data.scorer, message->balance->beta);
     else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
-        scorer_set_cpu(s->data.scorer, proto_csd_model(message->csd_model).cpu);
+        scorer_set_model(s->data.scorer, proto_csd_model(message->csd_model));
 }
 
 /* Look at the control plane; true when the current epoch must be left. */

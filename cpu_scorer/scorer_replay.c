@@ -305,7 +305,7 @@ static int open_scorer(struct replay *r, struct hill_why *why)
     if (rc)
         return rc;
     r->config.agent_deadline_ns = NO_DEADLINE;
-    r->config.cpu_gb_per_s = 0; /* at full speed */
+    r->config.csd_model.on = false; /* at full speed */
     struct scorer_io io = epoch_io(&r->own);
     return scorer_create(&r->scorer, &r->config, &io, &hooks, why);
 }

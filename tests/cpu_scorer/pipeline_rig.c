@@ -110,7 +110,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .pin = o->pin,
         .adapts = o->adapts,
         .margin = 0.5, /* so that much moves */
-        .cpu_gb_per_s = o->cpu_gb_per_s,
+        .csd_model = {.on = o->cpu_gb_per_s > 0, .cpu = o->cpu_gb_per_s},
         .csd = o->csd,
         .speculates = o->speculates,
         .stripe_slots = RIG_STRIPE,

@@ -1,40 +1,40 @@
 /*
- * test_device_model.c - modelled times against sums done by hand, and against a simulation that
+ * test_modelled_drive.c - modelled times against sums done by hand, and against a simulation that
  * knows no busy-until clocks: queues of jobs, moved on a nanosecond at a time. And the order in
  * which held records leave, against a sort.
  */
 #include "tests/csd_agent/fixture.h"
 
-#include "csd_agent/device_model.h"
+#include "csd_agent/modelled_drive.h"
 #include "csd_agent/held_output.h"
 
 /* ---- by hand ---- */
 
 /* bytes a nanosecond: flash 2, write 1, link 4, score 8, latency 1000 ns */
-static struct device_model plain(void)
+static struct modelled_drive plain(void)
 {
-    return (struct device_model){.figures = {.on = true,
-                                             .flash = 2,
-                                             .write = 1,
-                                             .link = 4,
-                                             .gpu_link = 25,
-                                             .score = 8,
-                                             .latency_us = 1}};
+    return (struct modelled_drive){.model.figures = {.on = true,
+                                                     .flash = 2,
+                                                     .write = 1,
+                                                     .link = 4,
+                                                     .gpu_link = 25,
+                                                     .score = 8,
+                                                     .latency_us = 1}};
 }
 
 static void test_a_fetch_takes_latency_and_the_slower_of_flash_and_link(void **state)
 {
-    struct device_model m = plain();
-    struct device_command c;
+    struct modelled_drive m = plain();
+    struct drive_command c;
 
     (void)state;
-    device_command_begin(&c, &m, 5000);
+    drive_begin(&c, &m, 5000);
     assert_int_equal(c.done, 5000);
-    device_model_read(&m, &c, 8000); /* flash 4000 ns, link 2000 ns at the same time */
+    drive_read(&m, &c, 8000); /* flash 4000 ns, link 2000 ns at the same time */
     assert_int_equal(c.done, 5000 + 1000 + 4000);
-    m.figures.link = 1;
-    device_command_begin(&c, &m, 20000);
-    device_model_read(&m, &c, 8000);
+    m.model.figures.link = 1;
+    drive_begin(&c, &m, 20000);
+    drive_read(&m, &c, 8000);
     assert_int_equal(c.done, 20000 + 1000 + 8000);
     assert_int_equal(m.counters.flash_ns, 8000);
     assert_int_equal(m.counters.link_ns, 2000 + 8000);
@@ -42,76 +42,76 @@ static void test_a_fetch_takes_latency_and_the_slower_of_flash_and_link(void **s
 
 static void test_a_query_takes_the_slower_of_flash_and_scoring_not_both(void **state)
 {
-    struct device_model m = plain();
-    struct device_command c;
+    struct modelled_drive m = plain();
+    struct drive_command c;
     int64_t first, last;
 
     (void)state;
-    device_command_begin(&c, &m, 0);
+    drive_begin(&c, &m, 0);
     /* two blocks: flash 500 ns each, scoring 1000 ns each, link 100 ns each */
-    first = device_model_score(&m, &c, 1000, 8000, 400);
-    last = device_model_score(&m, &c, 1000, 8000, 400);
+    first = drive_score(&m, &c, 1000, 8000, 400);
+    last = drive_score(&m, &c, 1000, 8000, 400);
     assert_int_equal(first, 1000 + 1000 + 100);
     assert_int_equal(last, 1000 + 2000 + 100);
     assert_int_equal(c.done, last);
     assert_int_equal(m.counters.flash_ns, 1000);
     assert_int_equal(m.counters.score_ns, 2000);
     assert_int_equal(m.counters.link_ns, 200);
-    device_command_begin(&c, &m, 100000);
+    drive_begin(&c, &m, 100000);
     /* flash 3000 ns each, scoring 1000 ns each: it ends with its input */
-    first = device_model_score(&m, &c, 6000, 8000, 0);
-    last = device_model_score(&m, &c, 6000, 8000, 0);
+    first = drive_score(&m, &c, 6000, 8000, 0);
+    last = drive_score(&m, &c, 6000, 8000, 0);
     assert_int_equal(first, 100000 + 1000 + 3000);
     assert_int_equal(last, 100000 + 1000 + 6000);
 }
 
 static void test_a_demote_reads_borders_and_then_writes(void **state)
 {
-    struct device_model m = plain();
-    struct device_command c;
+    struct modelled_drive m = plain();
+    struct drive_command c;
 
     (void)state;
-    device_command_begin(&c, &m, 0);
-    device_model_write(&m, &c, 8000); /* link 2000, flash 8000 at the same time */
+    drive_begin(&c, &m, 0);
+    drive_write(&m, &c, 8000); /* link 2000, flash 8000 at the same time */
     assert_int_equal(c.done, 1000 + 8000);
-    device_command_begin(&c, &m, 50000);
-    device_model_read(&m, &c, 4000); /* flash 2000, link 1000 */
-    device_model_write(&m, &c, 8000);
+    drive_begin(&c, &m, 50000);
+    drive_read(&m, &c, 4000); /* flash 2000, link 1000 */
+    drive_write(&m, &c, 8000);
     assert_int_equal(c.done, 50000 + 1000 + 2000 + 8000);
 }
 
 static void test_commands_share_the_flash_and_only_it(void **state)
 {
-    struct device_model m = plain();
-    struct device_command write, query, fetch;
+    struct modelled_drive m = plain();
+    struct drive_command write, query, fetch;
 
     (void)state;
-    device_command_begin(&write, &m, 0);
-    device_model_write(&m, &write, 10000); /* flash until 11000 */
-    device_command_begin(&query, &m, 2000);
-    device_model_score(&m, &query, 2000, 80000, 0); /* flash until 12000, scorer until 21000 */
+    drive_begin(&write, &m, 0);
+    drive_write(&m, &write, 10000); /* flash until 11000 */
+    drive_begin(&query, &m, 2000);
+    drive_score(&m, &query, 2000, 80000, 0); /* flash until 12000, scorer until 21000 */
     assert_int_equal(query.done, 11000 + 10000);
-    device_command_begin(&fetch, &m, 3000);
-    device_model_read(&m, &fetch, 4000); /* after the query's flash, not after its scoring */
+    drive_begin(&fetch, &m, 3000);
+    drive_read(&m, &fetch, 4000); /* after the query's flash, not after its scoring */
     assert_int_equal(fetch.done, 12000 + 2000);
     assert_int_equal(write.done, 11000);
 }
 
 static void test_late_ends_are_counted(void **state)
 {
-    struct device_model m = plain();
-    struct device_command c;
+    struct modelled_drive m = plain();
+    struct drive_command c;
 
     (void)state;
-    device_command_begin(&c, &m, 0);
-    device_command_end(&m, &c, 99999); /* did not touch the drive */
+    drive_begin(&c, &m, 0);
+    drive_end(&m, &c, 99999); /* did not touch the drive */
     assert_int_equal(m.counters.commands, 0);
-    device_model_read(&m, &c, 8000);
-    device_command_end(&m, &c, 5000);
+    drive_read(&m, &c, 8000);
+    drive_end(&m, &c, 5000);
     assert_int_equal(m.counters.commands, 1);
     assert_int_equal(m.counters.late, 0);
-    device_command_end(&m, &c, 5300);
-    device_command_end(&m, &c, 5100);
+    drive_end(&m, &c, 5300);
+    drive_end(&m, &c, 5100);
     assert_int_equal(m.counters.late, 2);
     assert_int_equal(m.counters.late_ns, 400);
     assert_int_equal(m.counters.late_max_ns, 300);
@@ -119,13 +119,13 @@ static void test_late_ends_are_counted(void **state)
 
 static void test_an_idle_device_forgets_nothing_and_owes_nothing(void **state)
 {
-    struct device_model m = plain();
-    struct device_command c;
+    struct modelled_drive m = plain();
+    struct drive_command c;
 
     (void)state;
     for (int64_t at = 0; at < 1000000; at += 100000) {
-        device_command_begin(&c, &m, at);
-        device_model_read(&m, &c, 2000);
+        drive_begin(&c, &m, at);
+        drive_read(&m, &c, 2000);
         assert_int_equal(c.done, at + 1000 + 1000);
     }
 }
@@ -204,18 +204,18 @@ struct rates {
 };
 
 /* The same random command for both: the model's command, and jobs of the simulation. */
-static void random_command(struct device_model *m, struct device_command *c, struct simulation *s,
+static void random_command(struct modelled_drive *m, struct drive_command *c, struct simulation *s,
                            const struct rates *r, int number, int64_t now)
 {
-    device_command_begin(c, m, now);
-    int64_t ready = now + (int64_t)(m->figures.latency_us * 1000);
+    drive_begin(c, m, now);
+    int64_t ready = now + (int64_t)(m->model.figures.latency_us * 1000);
     uint32_t what = random_below(4);
     int last = -1;
     if (what < 2) {
         for (uint32_t blocks = 1 + random_below(4); blocks > 0; blocks--) {
             uint64_t flash = 1 + random_below(300), kv = 1 + random_below(900);
             uint64_t scores = random_below(4) ? random_below(200) : 0;
-            device_model_score(m, c, flash, kv, scores);
+            drive_score(m, c, flash, kv, scores);
             int read = add_job(s, FLASH, number, ready, whole_ns(flash, r->flash), -1, -1);
             int score = add_job(s, SCORER, number, ready, whole_ns(kv, r->score), read, -1);
             if (scores)
@@ -225,13 +225,13 @@ static void random_command(struct device_model *m, struct device_command *c, str
     }
     if (what == 2 || random_below(3) == 0) {
         uint64_t bytes = 1 + random_below(500);
-        device_model_read(m, c, bytes);
+        drive_read(m, c, bytes);
         int read = add_job(s, FLASH, number, ready, whole_ns(bytes, r->flash), -1, -1);
         last = add_job(s, UP, number, ready, whole_ns(bytes, r->link), read, -1);
     }
     if (what == 3) {
         uint64_t bytes = 1 + random_below(500);
-        device_model_write(m, c, bytes);
+        drive_write(m, c, bytes);
         int down = add_job(s, DOWN, number, ready, whole_ns(bytes, r->link), -1, last);
         add_job(s, FLASH, number, ready, whole_ns(bytes, r->write), down, -1);
     }
@@ -241,14 +241,14 @@ static void random_sequence(void)
 {
     struct rates r = {1 + random_below(40), 1 + random_below(40), 1 + random_below(40),
                       1 + random_below(40)};
-    struct device_model m = {.figures = {.on = true,
-                                         .flash = r.flash / 8.0,
-                                         .write = r.write / 8.0,
-                                         .link = r.link / 8.0,
-                                         .gpu_link = 1,
-                                         .score = r.score / 8.0,
-                                         .latency_us = random_below(3) * 0.125}};
-    struct device_command commands[MAX_COMMANDS];
+    struct modelled_drive m = {.model.figures = {.on = true,
+                                                 .flash = r.flash / 8.0,
+                                                 .write = r.write / 8.0,
+                                                 .link = r.link / 8.0,
+                                                 .gpu_link = 1,
+                                                 .score = r.score / 8.0,
+                                                 .latency_us = random_below(3) * 0.125}};
+    struct drive_command commands[MAX_COMMANDS];
     uint32_t n = 1 + random_below(MAX_COMMANDS);
     struct simulation *s = calloc(1, sizeof *s);
     uint64_t busy[RESOURCES] = {0};
