@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu_worker/replay_script.h"
+#include "tools/replay/replay_script.h"
 #include "tests/proto/configure.h"
 
 enum { EPOCH = 3, PIECE = 16 };

@@ -1,8 +1,7 @@
-/* csd_agent/replay.c - see replay.h. */
-#include "csd_agent/replay.h"
+/* tools/replay/replay_agent.c - the agent alone, see replay.h. */
+#include "tools/replay/replay.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +9,8 @@
 
 #include "base/cldevice.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "csd_agent/agent.h"
 #include "kv/plane.h"
-#include "proto/recording.h"
 #include "proto/records.h"
 
 /* An answer as it was recorded. */
@@ -24,7 +21,7 @@ struct recorded {
 };
 
 struct replay {
-    struct recording_file file;
+    struct recording_file *file;
     struct data_plane plane;
     struct party scorer, agent;            /* both, over memory of this process alone */
     struct recorded *completions, *blocks; /* completions sorted by command and tag */
@@ -34,7 +31,7 @@ struct replay {
     XXH64_state_t *hash;
     const struct recording_event *current; /* the command under way */
     int status;
-    struct hill_why why;
+    struct hill_why *why;
 };
 
 /* ---- what was answered then --------------------------------------------------------------- */
@@ -50,11 +47,11 @@ static int by_tag(const void *a, const void *b)
 static int list_answers(struct replay *r)
 {
     struct recording_event event, window = {0};
-    r->completions = calloc(r->file.frames + 1, sizeof *r->completions);
-    r->blocks = calloc(r->file.frames + 1, sizeof *r->blocks);
+    r->completions = calloc(r->file->frames + 1, sizeof *r->completions);
+    r->blocks = calloc(r->file->frames + 1, sizeof *r->blocks);
     if (!r->completions || !r->blocks)
         return HILL_E_NOMEM;
-    while (recording_next(&r->file, &event)) {
+    while (recording_next(r->file, &event)) {
         if (event.kind == RECORDING_WINDOW)
             window = event; /* its completion is the next event */
         if (event.kind != RECORDING_IN)
@@ -69,7 +66,7 @@ static int list_answers(struct replay *r)
         }
     }
     qsort(r->completions, r->n_completions, sizeof *r->completions, by_tag);
-    recording_rewind(&r->file);
+    recording_rewind(r->file);
     return 0;
 }
 
@@ -77,7 +74,7 @@ static void differs(struct replay *r, const char *what)
 {
     if (r->status)
         return;
-    r->status = hill_fail(&r->why, HILL_E_DAMAGED,
+    r->status = hill_fail(r->why, HILL_E_DAMAGED,
                           "the replay differs from the recording: %s of the %s at event %" PRIu64,
                           what, record_name(r->current->type), r->current->number);
 }
@@ -220,14 +217,14 @@ static int carry_out(struct replay *r, const struct recording_event *e)
     if (e->type == RECORD_FETCH)
         stage_slots(r, e);
     if (shm_ring_push(end, e->type, e->payload, e->bytes))
-        return hill_fail(&r->why, HILL_E_DAMAGED, "event %" PRIu64 " does not fit its ring",
+        return hill_fail(r->why, HILL_E_DAMAGED, "event %" PRIu64 " does not fit its ring",
                          e->number);
     while (rc == 1 && r->status == 0) {
         rc = data_plane_turn(&r->plane);
         make_room(r);
     }
     if (r->status == 0 && rc < 0)
-        return hill_fail(&r->why, rc, "the agent gave the rings up at event %" PRIu64 ": %s",
+        return hill_fail(r->why, rc, "the agent gave the rings up at event %" PRIu64 ": %s",
                          e->number, hill_strerror(rc));
     if (e->type == RECORD_FETCH)
         hash_fetched(r, e);
@@ -241,24 +238,17 @@ static int run(struct replay *r)
 {
     struct recording_event event;
     int rc = 0;
-    int64_t start = clock_now_ns();
-    while (rc == 0 && recording_next(&r->file, &event))
+    while (rc == 0 && recording_next(r->file, &event))
         if (event.kind == RECORDING_OUT &&
             (event.ring == RING_COMMAND || event.ring == RING_BACKGROUND))
             rc = carry_out(r, &event);
     if (rc)
         return rc;
     if (r->next_block != r->n_blocks)
-        return hill_fail(&r->why, HILL_E_DAMAGED,
+        return hill_fail(r->why, HILL_E_DAMAGED,
                          "the replay differs from the recording: %" PRIu64 " of %" PRIu64
                          " Score Blocks came",
                          r->next_block, r->n_blocks);
-    printf("csd_agent: %" PRIu64 " commands, %" PRIu64 " records out, as recorded; %.3f s, busy "
-           "%.3f s; xxhash64 %016" PRIx64 "\n",
-           r->in, r->out, (double)(clock_now_ns() - start) / 1e9, (double)r->busy_ns / 1e9,
-           (uint64_t)XXH64_digest(r->hash));
-    if (r->file.cut)
-        log_warn("the recording reached its bound: the run went on after it");
     return 0;
 }
 
@@ -266,18 +256,18 @@ static int run(struct replay *r)
 
 static int open_plane(struct replay *r, const char *url)
 {
-    struct epoch_settings s = r->file.settings;
+    struct epoch_settings s = r->file->settings;
     if (!s.csd_attached || !s.cold_cap_bytes)
-        return hill_fail(&r->why, HILL_E_INVALID, "no drive was attached when this was recorded");
+        return hill_fail(r->why, HILL_E_INVALID, "no drive was attached when this was recorded");
     s.hot_bytes = 0; /* the agent has no part in it */
     cldevice_set_threads(s.threads);
-    int rc = agent_open_pool(&r->plane, &s, url, &r->why);
+    int rc = agent_open_pool(&r->plane, &s, url, r->why);
     if (rc == 0)
-        rc = party_attach_alone(&r->scorer, &s, &r->why);
+        rc = party_attach_alone(&r->scorer, &s, r->why);
     if (rc == 0)
-        rc = party_open(&r->scorer, NULL, &r->why);
+        rc = party_open(&r->scorer, NULL, r->why);
     if (rc == 0)
-        rc = party_beside(&r->agent, PARTY_AGENT, &r->scorer, &r->why);
+        rc = party_beside(&r->agent, PARTY_AGENT, &r->scorer, r->why);
     if (rc)
         return rc;
     agent_join(&r->plane, &r->agent, s.epoch);
@@ -285,7 +275,7 @@ static int open_plane(struct replay *r, const char *url)
     r->plane.stopping = make_room;
     r->plane.stopping_context = r;
     rc = list_answers(r);
-    return rc ? hill_fail(&r->why, rc, "out of memory for the recording's answers") : 0;
+    return rc ? hill_fail(r->why, rc, "out of memory for the recording's answers") : 0;
 }
 
 static void finish(struct replay *r)
@@ -296,26 +286,24 @@ static void finish(struct replay *r)
     party_leave(&r->scorer);
     free(r->completions);
     free(r->blocks);
-    recording_finish(&r->file);
     XXH64_freeState(r->hash);
 }
 
-int replay_main(int argc, char **argv)
+int replay_csd_agent(struct recording_file *file, const char *url, struct replay_result *result,
+                     struct hill_why *why)
 {
-    struct replay r = {.hash = XXH64_createState()};
-    hill_log_init("hill-csd-agent", HILL_LOG_WARN);
-    int rc = argc != 4 ? hill_fail(&r.why, HILL_E_INVALID,
-                                   "--replay needs FILE and the URL of a pool; try --help")
-             : r.hash  ? recording_open(&r.file, argv[2], &r.why)
-                       : hill_fail(&r.why, HILL_E_NOMEM, "out of memory");
+    struct replay r = {.file = file, .hash = XXH64_createState(), .why = why};
+    int rc = r.hash ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory");
     if (rc == 0) {
         XXH64_reset(r.hash, 0);
-        rc = open_plane(&r, argv[3]);
+        rc = open_plane(&r, url);
     }
+    int64_t start = clock_now_ns();
     if (rc == 0)
         rc = run(&r);
-    if (rc)
-        log_error("%s", r.why.text);
+    if (rc == 0)
+        *result = (struct replay_result){r.in, r.out, XXH64_digest(r.hash), clock_now_ns() - start,
+                                         r.busy_ns};
     finish(&r);
-    return hill_exit_code(rc);
+    return rc;
 }

@@ -1,5 +1,5 @@
-/* cpu_scorer/scorer_replay.c - see scorer_replay.h. */
-#include "cpu_scorer/scorer_replay.h"
+/* tools/replay/replay_scorer.c - the scorer alone, see replay.h. */
+#include "tools/replay/replay.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,9 +9,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "cpu_scorer/epoch.h"
-#include "proto/recording.h"
 #include "proto/records.h"
 
 #define STUCK_NS    CLOCK_MS(20000)
@@ -25,12 +23,12 @@ struct tap_context {
 };
 
 struct replay {
-    struct recording_file file;
+    struct recording_file *file;
     struct recording_event event; /* the next one, while `more` */
     bool more, differs;
     uint32_t looks;               /* that found nothing, still to come before the event */
     uint32_t credits[RING_COUNT]; /* as told last */
-    struct hill_why why;
+    struct hill_why *why;
     struct party own, gpu, agent; /* all three, over memory of this process alone */
     struct tap_context contexts[RING_COUNT];
     struct shm_ring_tap taps[RING_COUNT];
@@ -45,7 +43,7 @@ struct replay {
 
 static void next_event(struct replay *r)
 {
-    r->more = recording_next(&r->file, &r->event);
+    r->more = recording_next(r->file, &r->event);
     r->looks = r->more ? r->event.looks : 0;
 }
 
@@ -70,7 +68,7 @@ static void settle(struct replay *r)
  */
 static void fill_staging_ahead(struct replay *r)
 {
-    struct recording_file ahead = r->file; /* the mapping is shared; only the place is another */
+    struct recording_file ahead = *r->file; /* the mapping is shared; only the place is another */
     struct recording_event e;
     while (recording_next(&ahead, &e)) {
         if (e.kind == RECORDING_STAGING)
@@ -108,7 +106,7 @@ static void fail(struct replay *r, const char *what, enum layout_ring ring, uint
     if (r->differs)
         return;
     r->differs = true;
-    hill_fail(&r->why, HILL_E_DAMAGED,
+    hill_fail(r->why, HILL_E_DAMAGED,
               "the replay differs from the recording at event %" PRIu64 ": %s %s in the %s ring",
               r->event.number, what, record_name(type), layout_ring_name(ring));
 }
@@ -214,7 +212,7 @@ static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t typ
             fail(r, "one look too many at a record, before the", r->event.ring, r->event.type);
         return 1;
     case SHM_RING_DECIDES:
-        if (r->file.decisions && r->more && !is_look(r))
+        if (r->file->decisions && r->more && !is_look(r))
             fail(r, "one turn too many of a query that waits, before the", r->event.ring,
                  r->event.type);
         return 0;
@@ -277,15 +275,15 @@ static void ignore_work(void *context, uint64_t count)
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-static int open_parties(struct replay *r, struct hill_why *why)
+static int open_parties(struct replay *r)
 {
-    int rc = party_attach_alone(&r->own, &r->file.settings, why);
+    int rc = party_attach_alone(&r->own, &r->file->settings, r->why);
     if (rc == 0)
-        rc = party_open(&r->own, NULL, why);
+        rc = party_open(&r->own, NULL, r->why);
     if (rc == 0)
-        rc = party_beside(&r->gpu, PARTY_GPU, &r->own, why);
+        rc = party_beside(&r->gpu, PARTY_GPU, &r->own, r->why);
     if (rc == 0)
-        rc = party_beside(&r->agent, PARTY_AGENT, &r->own, why);
+        rc = party_beside(&r->agent, PARTY_AGENT, &r->own, r->why);
     for (int ring = 0; rc == 0 && ring < RING_COUNT; ring++) {
         r->contexts[ring] = (struct tap_context){r, (enum layout_ring)ring};
         r->taps[ring] = (struct shm_ring_tap){&r->contexts[ring], at_ring};
@@ -294,20 +292,20 @@ static int open_parties(struct replay *r, struct hill_why *why)
     return rc;
 }
 
-static int open_scorer(struct replay *r, struct hill_why *why)
+static int open_scorer(struct replay *r)
 {
     const struct scorer_hooks hooks = {r, is_over, ignore_stats, ignore_failure, ignore_work};
-    int rc = epoch_config(&r->config, &r->file.settings, why);
-    if (rc == 0 && r->file.settings.hot_bytes == 0)
-        rc = hill_fail(why, HILL_E_DAMAGED, "the recording's hot_bytes is out of range");
+    int rc = epoch_config(&r->config, &r->file->settings, r->why);
+    if (rc == 0 && r->file->settings.hot_bytes == 0)
+        rc = hill_fail(r->why, HILL_E_DAMAGED, "the recording's hot_bytes is out of range");
     if (rc == 0)
-        rc = open_parties(r, why);
+        rc = open_parties(r);
     if (rc)
         return rc;
     r->config.agent_deadline_ns = NO_DEADLINE;
     r->config.csd_model.on = false; /* at full speed */
     struct scorer_io io = epoch_io(&r->own);
-    return scorer_create(&r->scorer, &r->config, &io, &hooks, why);
+    return scorer_create(&r->scorer, &r->config, &io, &hooks, r->why);
 }
 
 static void finish(struct replay *r)
@@ -318,50 +316,40 @@ static void finish(struct replay *r)
     party_leave(&r->gpu);
     party_leave(&r->agent);
     party_leave(&r->own);
-    recording_finish(&r->file);
     XXH64_freeState(r->hash);
 }
 
-static int run(struct replay *r, struct hill_why *why)
+static int run(struct replay *r)
 {
-    int64_t start = clock_now_ns();
-    r->moved_ns = start;
+    r->moved_ns = clock_now_ns();
     next_event(r);
     settle(r);
     int rc = scorer_run(r->scorer);
-    double seconds = (double)(clock_now_ns() - start) / 1e9;
-    if (r->differs) {
-        *why = r->why;
+    if (r->differs)
         return HILL_E_DAMAGED;
-    }
-    if (rc != HILL_E_CANCELLED)
-        return hill_fail(why, rc, "the scorer ended: %s", hill_strerror(rc));
-    printf("cpu_scorer: %" PRIu64 " records in, %" PRIu64 " out, as recorded; %.3f s; xxhash64 "
-           "%016" PRIx64 "\n",
-           r->in, r->out, seconds, (uint64_t)XXH64_digest(r->hash));
-    if (r->file.cut)
-        log_warn("the recording reached its bound: the run went on after it");
-    return 0;
+    return rc == HILL_E_CANCELLED
+               ? 0
+               : hill_fail(r->why, rc, "the scorer ended: %s", hill_strerror(rc));
 }
 
-int replay_main(int argc, char **argv)
+int replay_cpu_scorer(struct recording_file *file, const char *url, struct replay_result *result,
+                      struct hill_why *why)
 {
-    struct replay r = {.hash = XXH64_createState()};
-    struct hill_why why = {""};
-    hill_log_init("hill-cpu-scorer", HILL_LOG_WARN);
-    int rc = argc != 3 ? hill_fail(&why, HILL_E_INVALID, "--replay needs one FILE; try --help")
-             : r.hash  ? recording_open(&r.file, argv[2], &why)
-                       : hill_fail(&why, HILL_E_NOMEM, "out of memory");
+    struct replay r = {.file = file, .hash = XXH64_createState(), .why = why};
+    (void)url;
+    int rc = r.hash ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory");
     if (rc == 0) {
         XXH64_reset(r.hash, 0);
-        rc = open_scorer(&r, &why);
-        if (rc && !why.text[0])
-            hill_fail(&why, rc, "cannot set up the recording's scorer: %s", hill_strerror(rc));
+        rc = open_scorer(&r);
+        if (rc && !why->text[0])
+            hill_fail(why, rc, "cannot set up the recording's scorer: %s", hill_strerror(rc));
     }
+    int64_t start = clock_now_ns();
     if (rc == 0)
-        rc = run(&r, &why);
-    if (rc)
-        log_error("%s", why.text);
+        rc = run(&r);
+    if (rc == 0)
+        *result =
+            (struct replay_result){r.in, r.out, XXH64_digest(r.hash), clock_now_ns() - start, 0};
     finish(&r);
-    return hill_exit_code(rc);
+    return rc;
 }

@@ -1,5 +1,5 @@
 /*
- * proto/recording.h - the ring traffic of an epoch in a file, as the scorer sees it; and reading it
+ * recording/recording.h - the ring traffic of an epoch in a file, as the scorer sees it; and reading it
  * back.
  *
  * What: the scorer takes part in every ring, so one tap on its seven ends (shm/ring.h) sees all
@@ -16,13 +16,13 @@
  * padded to 8 bytes with zeros; each frame's checksum covers its fields, its payload and its
  * number. An epoch has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten.
  * Bound: RECORDING_BYTES_MAX; what comes later is not recorded and END says so. Who calls it:
- * cpu_scorer writes (one thread, its data thread), gpu_worker, cpu_scorer and csd_agent replay.
+ * cpu_scorer writes (one thread, its data thread), tools/replay reads.
  * Failure: writing: a warning, and the recording ends there, without END when the disk is full;
  * reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything
  * of it is used.
  */
-#ifndef HILL_PROTO_RECORDING_H
-#define HILL_PROTO_RECORDING_H
+#ifndef HILL_RECORDING_RECORDING_H
+#define HILL_RECORDING_RECORDING_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -16,7 +16,7 @@
 #include "kv/plane.h"
 #include <xxhash.h>
 
-#include "proto/recording.h"
+#include "recording/recording.h"
 #include "proto/records.h"
 #include "tests/proto/configure.h"
 

@@ -1,5 +1,5 @@
 /*
- * gpu_worker/replay_script.h - a recording of the rings, told as the lives of its requests.
+ * tools/replay/replay_script.h - a recording of the rings, told as the lives of its requests.
  *
  * What: for each SEQ_BEGIN the prompt behind it, what the GPU worker published for it in each of
  * its two rings, the scorer's answers, and every KV entry that was appended, by layer and position.
@@ -7,10 +7,10 @@
  * business of threads, and may be another one in a replay. Who calls it: replay.c. Failure:
  * HILL_E_DAMAGED with the event's number, HILL_E_NOMEM. Payloads stay in the mapped file.
  */
-#ifndef HILL_GPU_WORKER_REPLAY_SCRIPT_H
-#define HILL_GPU_WORKER_REPLAY_SCRIPT_H
+#ifndef HILL_TOOLS_REPLAY_REPLAY_SCRIPT_H
+#define HILL_TOOLS_REPLAY_REPLAY_SCRIPT_H
 
-#include "proto/recording.h"
+#include "recording/recording.h"
 #include "proto/records.h"
 
 enum script_ring { SCRIPT_APPEND, SCRIPT_QUERY, SCRIPT_RINGS };

@@ -1,9 +1,9 @@
-/* proto/recording_internal.h - what the reading and the writing side of recording.h share. */
-#ifndef HILL_PROTO_RECORDING_INTERNAL_H
-#define HILL_PROTO_RECORDING_INTERNAL_H
+/* recording/recording_internal.h - what the reading and the writing side of recording.h share. */
+#ifndef HILL_RECORDING_RECORDING_INTERNAL_H
+#define HILL_RECORDING_RECORDING_INTERNAL_H
 
 #include "kv/plane.h"
-#include "proto/recording.h"
+#include "recording/recording.h"
 
 static inline uint64_t recording_pad(uint64_t bytes)
 {

@@ -1,5 +1,5 @@
-/* gpu_worker/replay_script.c - see replay_script.h. */
-#include "gpu_worker/replay_script.h"
+/* tools/replay/replay_script.c - see replay_script.h. */
+#include "tools/replay/replay_script.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

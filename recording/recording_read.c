@@ -1,5 +1,5 @@
-/* proto/recording.c - the reading side of recording.h. */
-#include "proto/recording.h"
+/* recording/recording_read.c - the reading side of recording.h. */
+#include "recording/recording.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include <xxhash.h>
 
-#include "proto/recording_internal.h"
+#include "recording/recording_internal.h"
 #include "proto/records.h"
 
 uint64_t recording_frame_check(const struct recording_frame *frame, const void *payload,

@@ -1,5 +1,5 @@
 /*
- * proto/recording_write.c - the writing side of recording.h.
+ * recording/recording_write.c - the writing side of recording.h.
  *
  * Frames are put together in a buffer of fixed size that is written when full. Entries that come up
  * are copied out of staging, which the agent filled: a RELEASE tells which they are, and what their
@@ -20,7 +20,7 @@
 
 #include "base/log.h"
 #include "kv/plan.h"
-#include "proto/recording_internal.h"
+#include "recording/recording_internal.h"
 #include "proto/records.h"
 
 #define BUFFER_BYTES (1u << 20)

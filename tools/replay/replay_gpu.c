@@ -1,5 +1,5 @@
 /*
- * gpu_worker/replay.c - see replay.h.
+ * tools/replay/replay_gpu.c - the GPU worker alone, see replay.h.
  *
  * Two threads: the process's own is the worker's data loop, as always; the player's reads its
  * append and query rings and answers. A request's Prefill is given when all requests before it have
@@ -11,11 +11,10 @@
  * bytes in it is replaced by a spare one. Memory is laid out before the worker attaches it; the
  * player alone writes staging and hot.
  */
-#include "gpu_worker/replay.h"
+#include "tools/replay/replay.h"
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +22,7 @@
 #include <xxhash.h>
 
 #include "base/log.h"
-#include "gpu_worker/replay_script.h"
+#include "tools/replay/replay_script.h"
 #include "gpu_worker/worker.h"
 #include "kv/plan.h"
 
@@ -53,7 +52,7 @@ struct seat { /* of a sequence */
 };
 
 struct replay {
-    struct recording_file file;
+    struct recording_file *file;
     struct script script;
     struct play *plays; /* [script.n_requests] */
     struct seat seats[KV_MAX_SEQUENCES];
@@ -68,13 +67,13 @@ struct replay {
     int64_t ready_ns, moved_ns, over_ns;
     uint64_t n_in;
     int status; /* of the player, with why */
-    struct hill_why why;
+    struct hill_why *why;
 };
 
 static int fail(struct replay *r, int code, uint64_t event, const char *what, uint32_t type)
 {
     return r->status = hill_fail(
-               &r->why, code, "the replay differs from the recording at event %" PRIu64 ": %s %s",
+               r->why, code, "the replay differs from the recording at event %" PRIu64 ": %s %s",
                event, what, record_name(type));
 }
 
@@ -120,7 +119,7 @@ static int cancel(struct replay *r, struct play *play)
     if (!message || !body) {
         free(message);
         free(body);
-        return r->status = hill_fail(&r->why, HILL_E_NOMEM, "out of memory");
+        return r->status = hill_fail(r->why, HILL_E_NOMEM, "out of memory");
     }
     hill__message__init(message);
     hill__cancel__init(body);
@@ -150,7 +149,7 @@ static int give_prefill(struct replay *r, struct play *play)
     if (!m || m->body_case != HILL__MESSAGE__BODY_PREFILL || proto_validate(m, &why) ||
         m->prefill->sequence != play->script->sequence) {
         proto_free(m);
-        return r->status = hill_fail(&r->why, HILL_E_DAMAGED,
+        return r->status = hill_fail(r->why, HILL_E_DAMAGED,
                                      "the recording makes no sense at event %" PRIu64
                                      ": its PROMPT is no prefill message %s",
                                      play->script->begun, why.text);
@@ -205,7 +204,7 @@ static void *room(struct replay *r, uint32_t bytes)
             return payload;
         shm_doorbell_wait(r->scorer.bell, seen, clock_deadline_ms(10), 0);
     }
-    r->status = hill_fail(&r->why, HILL_E_TIMEOUT, "the worker takes no answers");
+    r->status = hill_fail(r->why, HILL_E_TIMEOUT, "the worker takes no answers");
     return NULL;
 }
 
@@ -314,7 +313,7 @@ static int answer_query(struct replay *r, struct seat *seat, const struct script
     if (!rc)
         rc = place_hot(r, asked->header.sequence, layer, answer);
     if (rc)
-        return r->status = hill_fail(&r->why, rc,
+        return r->status = hill_fail(r->why, rc,
                                      "the recording makes no sense at event %" PRIu64
                                      ": a SELECTION names what was not appended",
                                      then->number);
@@ -364,7 +363,7 @@ static int begin(struct replay *r, const struct record_seq_begin *record, struct
         seat->play = play;
         return 0;
     }
-    return r->status = hill_fail(&r->why, HILL_E_PROTOCOL, "a request began that was not given");
+    return r->status = hill_fail(r->why, HILL_E_PROTOCOL, "a request began that was not given");
 }
 
 /* The next one of its request in its ring, compared; NULL: of one that is cut off, or it differs.
@@ -437,7 +436,7 @@ static bool take_ring(struct replay *r, struct shm_ring_end *end, enum script_ri
     bool moved = false;
     while (!r->status && shm_ring_peek(end, &type, &payload, &bytes) == 0) {
         int rc =
-            record_check(type, payload, bytes, &r->file.layout.geometry, r->n_sequences, &r->why);
+            record_check(type, payload, bytes, &r->file->layout.geometry, r->n_sequences, r->why);
         r->status = rc ? rc : take(r, ring, type, payload, bytes);
         shm_ring_release(end);
         r->moved_ns = clock_now_ns();
@@ -469,14 +468,14 @@ static void check_stuck(struct replay *r)
                 return;
             }
     }
-    r->status = hill_fail(&r->why, HILL_E_TIMEOUT, "the worker does nothing");
+    r->status = hill_fail(r->why, HILL_E_TIMEOUT, "the worker does nothing");
 }
 
 static void *player_main(void *argument)
 {
     struct replay *r = argument;
     pthread_setname_np(pthread_self(), "player");
-    /* acquire: pair with the releases in take_message and replay_main */
+    /* acquire: pair with the releases in take_message and run */
     while (!atomic_load_explicit(&r->ready, memory_order_acquire)) {
         if (atomic_load_explicit(&r->stopped, memory_order_acquire))
             return NULL;
@@ -533,13 +532,13 @@ static int size_hot(struct replay *r)
     if (r->n_hot == 0)
         return 0;
     if (n >= SELECTED_HOT)
-        return hill_fail(&r->why, HILL_E_UNSUPPORTED,
+        return hill_fail(r->why, HILL_E_UNSUPPORTED,
                          "the recording's hot pool is too large to be replayed");
     r->settings.hot_bytes = n * r->entry_bytes + 64; /* a vector may be read past the last value */
     r->hot_slots = calloc(r->n_hot, sizeof *r->hot_slots);
     return r->hot_slots
                ? 0
-               : hill_fail(&r->why, HILL_E_NOMEM, "out of memory for %u hot slots", r->n_hot);
+               : hill_fail(r->why, HILL_E_NOMEM, "out of memory for %u hot slots", r->n_hot);
 }
 
 static int open_memory(struct replay *r)
@@ -547,10 +546,10 @@ static int open_memory(struct replay *r)
     r->settings.csd_attached = false; /* the worker has no rings with the agent */
     int rc = size_hot(r);
     if (!rc)
-        rc = epoch_create(&r->settings, &r->why);
+        rc = epoch_create(&r->settings, r->why);
     if (!rc)
-        rc = party_attach(&r->scorer, PARTY_SCORER, &r->settings, &r->why);
-    return rc ? rc : party_open(&r->scorer, NULL, &r->why);
+        rc = party_attach(&r->scorer, PARTY_SCORER, &r->settings, r->why);
+    return rc ? rc : party_open(&r->scorer, NULL, r->why);
 }
 
 static int make_plays(struct replay *r)
@@ -570,28 +569,26 @@ static int make_plays(struct replay *r)
         whole = (r->seats[i / 2].staging[i % 2].slots =
                      calloc(r->settings.gpu_slots, sizeof(uint32_t))) &&
                 whole;
-    return r->plays && whole ? 0 : hill_fail(&r->why, HILL_E_NOMEM, "out of memory");
+    return r->plays && whole ? 0 : hill_fail(r->why, HILL_E_NOMEM, "out of memory");
 }
 
-static int prepare(struct replay *r, const char *path)
+static int prepare(struct replay *r)
 {
-    int rc = recording_open(&r->file, path, &r->why);
-    if (!rc)
-        rc = script_read(&r->script, &r->file, &r->why);
+    int rc = script_read(&r->script, r->file, r->why);
     if (rc)
         return rc;
-    r->settings = r->file.settings;
+    r->settings = r->file->settings;
     r->settings.run_id = RUN_ID | (uint32_t)getpid();
     r->settings.record_path = "";
-    r->entry_bytes = kv_entry_bytes(&r->file.layout.geometry);
-    r->n_sequences = r->file.layout.n_sequences;
+    r->entry_bytes = kv_entry_bytes(&r->file->layout.geometry);
+    r->n_sequences = r->file->layout.n_sequences;
     r->n_hot = recorded_hot_entries(&r->script);
     rc = make_plays(r);
     if (!rc)
         rc = open_memory(r);
     if (!rc && worker_link_open_alone(&r->link, HILL__ROLE__ROLE_GPU_WORKER, "hill-gpu-worker",
                                       take_message, r))
-        rc = hill_fail(&r->why, HILL_E_NOMEM, "out of memory");
+        rc = hill_fail(r->why, HILL_E_NOMEM, "out of memory");
     return rc;
 }
 
@@ -601,7 +598,7 @@ static int give_configure(struct replay *r)
     epoch_settings_to_wire(&wire, &r->settings);
     Hill__Message *copy = proto_copy(&wire.message);
     return copy ? worker_link_give(r->link, copy)
-                : hill_fail(&r->why, HILL_E_NOMEM, "out of memory");
+                : hill_fail(r->why, HILL_E_NOMEM, "out of memory");
 }
 
 static void finish(struct replay *r)
@@ -617,13 +614,12 @@ static void finish(struct replay *r)
     free(r->hot_slots);
     free(r->plays);
     script_free(&r->script);
-    recording_finish(&r->file);
     worker_link_close(r->link);
 }
 
 /* ---- all ---------------------------------------------------------------------------------- */
 
-static void print_result(const struct replay *r)
+static uint64_t hash_of_all(const struct replay *r)
 {
     uint64_t hash = 0;
     for (uint32_t i = 0; i < r->script.n_requests; i++)
@@ -631,11 +627,7 @@ static void print_result(const struct replay *r)
             uint64_t one = XXH64_digest(r->plays[i].hashes[ring]);
             hash = XXH64(&one, sizeof one, hash);
         }
-    printf("gpu_worker: %u requests, %" PRIu64 " records out, as recorded; %.3f s; xxhash64 "
-           "%016" PRIx64 "\n",
-           r->script.n_requests, r->n_in, (double)(r->over_ns - r->ready_ns) / 1e9, hash);
-    if (r->file.cut)
-        log_warn("the recording reached its bound: the run went on after it");
+    return hash;
 }
 
 static int run(struct replay *r)
@@ -646,7 +638,7 @@ static int run(struct replay *r)
     if (rc)
         return rc;
     if (pthread_create(&player, NULL, player_main, r))
-        return hill_fail(&r->why, HILL_E_NOMEM, "cannot start a thread");
+        return hill_fail(r->why, HILL_E_NOMEM, "cannot start a thread");
     rc = worker_run(&worker);
     atomic_store_explicit(&r->stopped, true, memory_order_release); /* pairs with player_main */
     pthread_join(player, NULL);
@@ -654,22 +646,23 @@ static int run(struct replay *r)
     if (r->status)
         return r->status;
     if (rc)
-        return hill_fail(&r->why, rc, "the worker ended: %s", hill_strerror(rc));
-    return all_ended(r) ? 0 : hill_fail(&r->why, HILL_E_CANCELLED, "interrupted");
+        return hill_fail(r->why, rc, "the worker ended: %s", hill_strerror(rc));
+    return all_ended(r) ? 0 : hill_fail(r->why, HILL_E_CANCELLED, "interrupted");
 }
 
-int replay_main(int argc, char **argv)
+int replay_gpu_worker(struct recording_file *file, const char *url, struct replay_result *result,
+                      struct hill_why *why)
 {
     static struct replay r; /* zeroed; large for a stack */
-    hill_log_init("hill-gpu-worker", HILL_LOG_WARN);
-    int rc = argc != 3 ? hill_fail(&r.why, HILL_E_INVALID, "--replay needs one FILE; try --help")
-                       : prepare(&r, argv[2]);
+    r.file = file;
+    r.why = why;
+    (void)url;
+    int rc = prepare(&r);
     if (!rc)
         rc = run(&r);
-    if (rc)
-        log_error("%s", r.why.text);
-    else
-        print_result(&r);
+    if (!rc)
+        *result = (struct replay_result){r.script.n_requests, r.n_in, hash_of_all(&r),
+                                         r.over_ns - r.ready_ns, 0};
     finish(&r);
-    return hill_exit_code(rc);
+    return rc;
 }
