@@ -1,9 +1,11 @@
 /*
- * placement/placement_lfu.c - a cache with perfect memory: every selected cold token comes up, the
- * least often selected goes down for it.
+ * placement/placement_cache.c - the two classic caches: every selected cold token comes up, and the
+ * least recently (lru) or the least often (lfu) selected token goes down for it.
  *
- * Counts are kept for hot and cold tokens and never age. Ties: the least recently selected, then
- * the oldest. Nothing that the step selected goes down. Cost: O(selected * log N).
+ * lfu has perfect memory: counts are kept for hot and cold tokens and never age; ties: the least
+ * recently selected, then the oldest. lru: a step counts as one instant: tokens that are hit become
+ * recent before any token comes up. Nothing that the step selected goes down. Cost: O(selected *
+ * log N).
  */
 #include "placement/placement_internal.h"
 
@@ -13,6 +15,7 @@
 struct own {
     uint32_t *counts, *used;    /* [max_tokens]; used: step of the last selection */
     struct placement_heap heap; /* of the tokens in play */
+    uint64_t entered;           /* so many have; lru: a token's key is its number */
 };
 
 static uint64_t own_bytes(const struct placement_settings *s)
@@ -44,11 +47,16 @@ static void destroy(struct placement *p)
     free(own);
 }
 
+static bool by_recency(const struct placement *p)
+{
+    return p->ops == &placement_lru_ops;
+}
+
 static void enter(struct placement *p, uint32_t position)
 {
     struct own *own = p->own;
-    placement_heap_set(&own->heap, position,
-                       (uint64_t)own->counts[position] << 32 | own->used[position]);
+    uint64_t often = (uint64_t)own->counts[position] << 32 | own->used[position];
+    placement_heap_set(&own->heap, position, by_recency(p) ? ++own->entered : often);
 }
 
 static void leave(struct placement *p, uint32_t position)
@@ -75,12 +83,14 @@ static uint32_t victim(struct placement *p)
 }
 
 /* The lowest that this step has not selected; those above it leave the heap for the moment and are
- * marked by being hot and not in it. */
+ * marked by being hot and not in it. By recency there is none after one that it has selected. */
 static uint32_t unselected_victim(struct placement *p)
 {
     struct own *own = p->own;
     uint32_t top = victim(p);
     while (top != PLACEMENT_NONE && own->used[top] == p->step) {
+        if (by_recency(p))
+            return PLACEMENT_NONE;
         placement_heap_remove(&own->heap, top);
         top = victim(p);
     }
@@ -105,7 +115,7 @@ static int step(struct placement *p, const uint32_t *selected, uint32_t n, const
             rc = placement_promote(p, selected[i]);
         rate--;
     }
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n && !by_recency(p); i++)
         if (p->hot[selected[i]] && !placement_is_forced(p, selected[i]))
             enter(p, selected[i]);
     return rc;
@@ -119,13 +129,9 @@ static void trimmed(struct placement *p)
     memset(own->used + p->n_tokens, 0, gone * sizeof *own->used);
 }
 
-const struct placement_ops placement_lfu_ops = {.name = "lfu",
-                                                .bytes = own_bytes,
-                                                .create = create,
-                                                .destroy = destroy,
-                                                .enter = enter,
-                                                .leave = leave,
-                                                .trimmed = trimmed,
-                                                .watch = watch,
-                                                .step = step,
-                                                .victim = victim};
+#define CACHE_OPS                                                                                  \
+    .bytes = own_bytes, .create = create, .destroy = destroy, .enter = enter, .leave = leave,      \
+    .trimmed = trimmed, .watch = watch, .step = step, .victim = victim
+
+const struct placement_ops placement_lru_ops = {.name = "lru", CACHE_OPS};
+const struct placement_ops placement_lfu_ops = {.name = "lfu", CACHE_OPS};
