@@ -42,24 +42,31 @@ static const struct option_program program = {
     .arguments_only = true,
 };
 
-static int find_stage(const struct stage **stage, const struct options *o, struct hill_why *why)
+/* NULL: none of that name, or with other arguments. */
+static const struct stage *stage_of(const struct options *o)
 {
-    uint32_t n = options_positional_count(o);
-    const char *name = n > 1 ? options_positional(o, 1) : "";
-    for (*stage = stages; *stage < stages + 3; ++*stage)
-        if (strcmp((*stage)->name, name) == 0 && n == (*stage == &stages[2] ? 3u : 2u))
-            return 0;
-    return hill_fail(why, HILL_E_INVALID, "wrong arguments; try hill-replay --help");
+    unsigned n = options_positional_count(o);
+    for (const struct stage *s = stages; n > 1 && s < stages + 3; s++)
+        if (strcmp(s->name, options_positional(o, 1)) == 0)
+            return n == (s->run == replay_csd_agent ? 3 : 2) ? s : NULL;
+    return NULL;
 }
 
-static int replay(const struct stage *stage, const struct options *o, struct hill_why *why)
+static int check(const struct options *o, struct hill_why *why)
 {
+    return stage_of(o) ? 0 : hill_fail(why, HILL_E_INVALID, "it needs FILE and a worker");
+}
+
+static int replay(const struct options *o, struct hill_why *why)
+{
+    const struct stage *stage = stage_of(o);
     struct recording_file file;
     struct replay_result r = {0};
+    hill_log_init(program.name, HILL_LOG_WARN);
     int rc = recording_open(&file, options_positional(o, 0), why);
     if (rc)
         return rc;
-    rc = stage->run(&file, stage == &stages[2] ? options_positional(o, 2) : NULL, &r, why);
+    rc = stage->run(&file, options_positional(o, 2), &r, why);
     if (rc == 0) {
         printf("%s: %" PRIu64 " %s, %" PRIu64 " %s, as recorded; %.3f s", stage->name, r.in,
                stage->in, r.out, stage->out, (double)r.took_ns / 1e9);
@@ -75,18 +82,5 @@ static int replay(const struct stage *stage, const struct options *o, struct hil
 
 int main(int argc, char **argv)
 {
-    struct options *options;
-    const struct stage *stage;
-    struct hill_why why = {""};
-    hill_log_init(program.name, HILL_LOG_WARN);
-    int rc = options_start(&options, &program, argc, argv);
-    if (rc)
-        return rc == 1 ? 0 : hill_exit_code(rc);
-    rc = find_stage(&stage, options, &why);
-    if (rc == 0)
-        rc = replay(stage, options, &why);
-    if (rc)
-        log_error("%s", why.text);
-    options_free(options);
-    return hill_exit_code(rc);
+    return options_main(&program, argc, argv, check, replay);
 }
