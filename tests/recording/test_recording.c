@@ -1,5 +1,5 @@
 /*
- * tests/proto/test_recording.c - recordings of the rings: what is written is read back in order;
+ * tests/recording/test_recording.c - recordings of the rings: what is written is read back in order;
  * every flipped bit and every cut is refused with a field; random bytes are survived.
  */
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * tests/gpu_worker/test_replay_script.c - a recording whose frames are whole but contradict one
+ * tests/replay/test_replay_script.c - a recording whose frames are whole but contradict one
  * another is refused: what they say is a file's word. Made with the writing side itself.
  */
 #include <setjmp.h>
