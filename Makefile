@@ -174,12 +174,13 @@ fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
 
 # every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
-lint: programs $(bench_objects) ## layers, circles, citations, columns, shellcheck, clang-format
+lint: programs $(bench_objects) ## layers, circles, citations, columns, names, shellcheck, clang-format
 	@failed=0; run() { echo "  LINT  $$1"; shift; "$$@" || failed=1; }; \
 	run includes scripts/lint/includes; \
 	run circles scripts/lint/circles $(O); \
 	run citations scripts/lint/citations; \
 	run columns scripts/lint/columns; \
+	run names scripts/lint/names; \
 	run shellcheck shellcheck -x $(SHELL_SOURCES); \
 	run clang-format sh -c "git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror"; \
 	exit $$failed

@@ -6,7 +6,7 @@
  * that the conversation stays what it was. On a terminal Ctrl-C stops the answer, Ctrl-D ends the
  * program; without one every line of stdin is a turn, and the first failure ends the program.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <fcntl.h>

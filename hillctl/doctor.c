@@ -6,7 +6,7 @@
  * take this process with it. Needs no running pipeline. Concurrency: none. Failure: exit 111 when
  * something is missing; what cannot be found out is a warning.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,7 +4,7 @@
  * Text goes to stdout as it comes (with --json: one object at the end), progress and errors to
  * stderr (exchange.h). With --chat the prompt is one turn of a conversation.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <fcntl.h>

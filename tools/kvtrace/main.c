@@ -17,7 +17,7 @@
 
 #include "base/options.h"
 #include "tools/kvtrace/counts.h"
-#include "tools/kvtrace/report.h"
+#include "tools/kvtrace/placement_report.h"
 
 #define FILES_MAX 256
 

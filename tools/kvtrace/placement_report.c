@@ -1,5 +1,5 @@
-/* tools/kvtrace/report.c - see report.h. */
-#include "tools/kvtrace/report.h"
+/* tools/kvtrace/placement_report.c - see placement_report.h. */
+#include "tools/kvtrace/placement_report.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* cpu_scorer/agent.c - see agent.h. */
-#include "cpu_scorer/agent.h"
+/* cpu_scorer/agent_port.c - see agent_port.h. */
+#include "cpu_scorer/agent_port.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /*
- * hillctl/commands.h - one function a command; each returns the process's exit code
+ * hillctl/command_list.h - one function a command; each returns the process's exit code
  * (docs/interface.md, "Exit codes") and has said what failed, in one line on stderr.
  */
-#ifndef HILL_HILLCTL_COMMANDS_H
-#define HILL_HILLCTL_COMMANDS_H
+#ifndef HILL_HILLCTL_COMMAND_LIST_H
+#define HILL_HILLCTL_COMMAND_LIST_H
 
 /* argv[0] is the command's own name. */
 int command_generate(int argc, char **argv);

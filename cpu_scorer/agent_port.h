@@ -1,5 +1,5 @@
 /*
- * cpu_scorer/agent.h - the port to the CSD agent: its four rings, its commands, its silence.
+ * cpu_scorer/agent_port.h - the port to the CSD agent: its four rings, its commands, its silence.
  *
  * What: modules above reserve a command, fill it and publish it; what comes back is checked [I20],
  * counted and handed to who asked for it (agent_on). Every payload byte of the agent's two rings
@@ -10,8 +10,8 @@
  * open is given up until the next epoch. A peer seen gone is only silent: the coordinator brings a
  * new epoch.
  */
-#ifndef HILL_CPU_SCORER_AGENT_H
-#define HILL_CPU_SCORER_AGENT_H
+#ifndef HILL_CPU_SCORER_AGENT_PORT_H
+#define HILL_CPU_SCORER_AGENT_PORT_H
 
 #include "cpu_scorer/core.h"
 

@@ -1,12 +1,12 @@
 /*
- * tools/kvtrace/report.h - what the placements would have done with a trace, for people and for
+ * tools/kvtrace/placement_report.h - what the placements would have done with a trace, for people and for
  * programs.
  *
  * Who calls it: hill-kvtrace. Concurrency: none. Failure: codes of replay.h; HILL_E_IO when stdout
  * does not take it.
  */
-#ifndef HILL_KVTRACE_REPORT_H
-#define HILL_KVTRACE_REPORT_H
+#ifndef HILL_KVTRACE_PLACEMENT_REPORT_H
+#define HILL_KVTRACE_PLACEMENT_REPORT_H
 
 #include <jansson.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * tools/eval/picture.c - the table as a picture (tables.h: table_draw), drawn by gnuplot.
+ * tools/eval/table_picture.c - the table as a picture (tables.h: table_draw), drawn by gnuplot.
  *
  * gnuplot is a child that reads its commands from a pipe; the picture is written beside its place
  * and renamed, so that a gnuplot that fails leaves the old one.
