@@ -49,12 +49,6 @@ enum request_state {
     REQUEST_DELIVERED, /* Summary sent: Delivered is awaited until deadline_ns, then its log goes */
 };
 
-/* What the modelled drive has done (proto: CsdModelCounters). */
-struct csd_model_use {
-    uint64_t commands, flash_ns, score_ns, link_ns, late, late_ns, late_max_ns, lag_ns;
-    uint32_t changes;
-};
-
 struct request {
     struct request *next; /* in the queue, or among those that run */
     enum request_state state;
@@ -92,8 +86,8 @@ struct request {
     int64_t accepted_ns, prefill_ns, first_token_ns, progress_ns; /* 0: not yet */
     int64_t deadline_ns;
     int64_t outage_ns; /* since when a lost worker keeps it from going on; 0: none does */
-    struct csd_model_use csd_before; /* when the attempt began */
-    int failure_code;                /* what a worker said about it; 0: nothing */
+    Hill__CsdModelCounters csd_before; /* when the attempt began */
+    int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
     Hill__Message *done, *stats; /* owned; NULL: not there */
 };
