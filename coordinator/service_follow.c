@@ -99,6 +99,7 @@ static struct request *rebuild(struct service *sv, const struct token_log_conten
         return NULL;
     request_keep_id(&sv->book, r, order->request_id);
     r->key = order->key;
+    r->from_prompt = p->from_prompt;
     r->ignore_eos = order->ignore_eos;
     r->want_progress = order->want_progress;
     r->answer_end = order->answer_end;
