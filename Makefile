@@ -2,11 +2,12 @@
 #
 # One non-recursive Makefile: every folder in LIBRARIES becomes an archive of its *.c files, every folder in
 # PROGRAMS a program of its *.c files, every tests/<folder>/test_*.c a test program. Dropping a
-# file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan, asan+ubsan)
+# file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan, asan+ubsan,
+# faults)
 # has an object folder of its own: build/<configuration>; release binaries land in build/bin.
 
 CC      ?= gcc
-CONFIG  ?= release
+CONFIG  ?= $(if $(FAULTS),faults,release)
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 
@@ -27,6 +28,7 @@ PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2
 O := build/$(CONFIG)
 BIN := $(if $(filter release,$(CONFIG)),build/bin,$(O)/bin)
 
+comma := ,
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wno-missing-field-initializers
 FLAGS_release := -O2 -g -fno-omit-frame-pointer
@@ -35,6 +37,8 @@ FLAGS_asan    := -O1 -g -fno-omit-frame-pointer -fsanitize=address
 FLAGS_ubsan   := -O1 -g -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=all
 # what the tests run: both at once, and of the debug information what a report's lines need
 FLAGS_asan+ubsan := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+# fault points of base/fault.h (make FAULTS=1); not -O2, to build soon
+FLAGS_faults  := -O1 -g1 -fno-omit-frame-pointer -DHILL_FAULTS
 FLAGS_tsan    := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 # by tests/fuzz/run with clang, whose own warnings are not a reason not to fuzz
 FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
@@ -45,6 +49,13 @@ override CFLAGS += -std=c11 -D_GNU_SOURCE $(WARNINGS) $(FLAGS_$(CONFIG)) -ffp-co
 PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 override CPPFLAGS += -I. -I$(O) $(PACKAGE_CFLAGS)
 override LDFLAGS += -pthread $(filter -fsanitize%,$(FLAGS_$(CONFIG)))
+# what base/fault_calls.c stands in front of
+FAULT_CALLS := malloc calloc realloc aligned_alloc strdup mmap read pread write pwrite ftruncate fallocate \
+               posix_fallocate fsync fdatasync rename clCreateBuffer clCreateKernel clBuildProgram \
+               clEnqueueNDRangeKernel clEnqueueReadBuffer clEnqueueWriteBuffer clEnqueueMapBuffer clFinish
+ifeq ($(CONFIG),faults)
+override LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,$(FAULT_CALLS))
+endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
