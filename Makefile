@@ -3,8 +3,7 @@
 # One non-recursive Makefile: every folder in LIBRARIES becomes an archive of its *.c files, every folder in
 # PROGRAMS a program of its *.c files, every tests/<folder>/test_*.c a test program. Dropping a
 # file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan, asan+ubsan,
-# faults)
-# has an object folder of its own: build/<configuration>; release binaries land in build/bin.
+# faults) has an object folder of its own: build/<configuration>; release binaries land in build/bin.
 
 CC      ?= gcc
 CONFIG  ?= $(if $(FAULTS),faults,release)
