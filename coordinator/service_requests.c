@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "session/session.h"
 
 #define PROGRESS_EVERY_NS INT64_C(200000000)
@@ -171,7 +172,9 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     message.body_case = HILL__MESSAGE__BODY_PREFILL;
     message.prefill = &prefill;
-    return router_to_worker(sv->router, WORKER_GPU, &message);
+    int code = router_to_worker(sv->router, WORKER_GPU, &message);
+    FAULT_POINT(coordinator, prefill, sent);
+    return code;
 }
 
 /* Send it, for the first time or again; may remove it. */
@@ -244,6 +247,7 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     if (r->state != REQUEST_RUNNING)
         return;
     request_taken_up(r);
+    FAULT_POINT(coordinator, token, taken);
     int fresh = request_take_token(r, token->index, token->token, clock_now_ns());
     if (fresh < 0) {
         request_fail(
@@ -258,11 +262,13 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     }
     if (!fresh)
         return;
+    supervisor_progress(sv->supervisor);
     request_log_token(r, token->index, token->logprob);
     if (request_send_token(sv, r, token->token, token->logprob)) {
         request_fail(sv, r, HILL_E_NOMEM, "out of memory for the text of a token");
         supervisor_new_epoch(sv->supervisor, "a request was dropped");
     }
+    FAULT_POINT(coordinator, token, passed);
 }
 
 static void take_progress(struct service *sv, struct request *r, const Hill__Progress *progress)
@@ -273,6 +279,8 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
         return;
     request_taken_up(r);
     double share = (double)progress->units_done / (double)progress->units_total;
+    if (share > r->prefill_share)
+        supervisor_progress(sv->supervisor);
     r->prefill_share = share;
     if (!r->want_progress || r->n_tokens || (!last && now - r->progress_ns < PROGRESS_EVERY_NS))
         return;
@@ -309,6 +317,7 @@ void request_on_done(void *owner, struct arrival *a)
         return;
     const Hill__Done *done = a->message->done;
     bool cancelled = r->state == REQUEST_CANCELLING;
+    FAULT_POINT(coordinator, done, taken);
     /* with all its tokens out there is nothing to be started again for, whatever the file's error
      */
     bool failed = done->finish == HILL__FINISH_REASON__FINISH_ERROR && !done->save_failed;
