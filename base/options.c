@@ -11,6 +11,8 @@
 
 #include <ini.h>
 
+#include "base/fault.h"
+
 struct option_value {
     const struct option_spec *spec;
     enum option_source source;
@@ -511,6 +513,12 @@ int options_start(struct options **out, const struct option_program *program, in
 {
     struct hill_why why = {{0}};
     enum option_question question = OPTIONS_NONE;
+#ifdef HILL_FAULTS
+    if (argc == 2 && strcmp(argv[1], "--list-faults") == 0) {
+        fault_list(stdout);
+        return 1;
+    }
+#endif
     int code = options_parse(out, program, argc, argv, &question, &why);
     if (code) {
         options_misuse(program, &why);
@@ -521,6 +529,24 @@ int options_start(struct options **out, const struct option_program *program, in
     else if (question == OPTIONS_VERSION)
         printf("%s %s\n", program->name, HILL_VERSION);
     return question != OPTIONS_NONE;
+}
+
+int options_main(const struct option_program *program, int argc, char **argv,
+                 int (*check)(const struct options *options, struct hill_why *why),
+                 int (*run)(const struct options *options, struct hill_why *why))
+{
+    struct options *options;
+    struct hill_why why = {""};
+    int code = options_start(&options, program, argc, argv);
+    if (code)
+        return code > 0 ? 0 : hill_exit_code(code);
+    code = check ? check(options, &why) : 0;
+    if (code)
+        options_misuse(program, &why);
+    else if ((code = run(options, &why)) != 0 && why.text[0])
+        fprintf(stderr, "%.*s: %s\n", (int)strcspn(program->name, " "), program->name, why.text);
+    options_free(options);
+    return hill_exit_code(code);
 }
 
 void options_misuse(const struct option_program *program, const struct hill_why *why)

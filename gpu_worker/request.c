@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
@@ -169,11 +170,11 @@ static int push_prompt(struct request *r, struct hill_why *why)
 int request_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Selection *s = r->prefill->selection;
-    r->reads_hot = r->w->reads_hot && !r->w->gpu_link.on;
+    r->reads_hot = r->w->reads_hot && !r->w->model.figures.on;
     struct record_seq_begin begin = {
         .header = request_header(r, 0),
         .request_id = r->prefill->request_id,
-        .prompt_tokens = r->prompt - (r->prefill->restore ? 1 : 0), /* that come with entries */
+        .prompt_tokens = request_entries(r),
         .max_tokens = r->prompt + r->predict,
         .alpha = s->alpha,
         .budget = s->budget,
@@ -191,6 +192,7 @@ int request_begin(struct request *r, struct hill_why *why)
         rc = request_push(r, RECORD_SEQ_BEGIN, &begin, sizeof begin, why);
     if (rc)
         return rc;
+    FAULT_POINT(gpu_worker, begin, pushed);
     r->begun = true;
     r->begun_ns = clock_now_ns();
     r->w->ready_owed[r->sequence]++;
@@ -313,6 +315,7 @@ static int append_entries(struct request *r, struct hill_why *why)
         w->waiting = NULL;
         if (rc)
             return rc;
+        FAULT_POINT(gpu_worker, append, reserved);
         struct record_append *append = payload;
         *append = (struct record_append){
             .header = request_header(r, u.layer), .first = u.first + first, .n_tokens = n};
@@ -320,6 +323,7 @@ static int append_entries(struct request *r, struct hill_why *why)
         if (rc)
             return rc;
         shm_ring_publish(plane->append, RECORD_APPEND, bytes);
+        FAULT_POINT(gpu_worker, append, pushed);
         if (u.first + first == 0)
             r->first_append = n;
     }
@@ -349,12 +353,14 @@ int request_append_unit(struct request *r, struct hill_why *why)
     struct worker *w = r->w;
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
     int rc = enqueue(r, r->unit + 2, why);
+    FAULT_POINT(gpu_worker, unit, computed);
     if (!rc)
         rc = append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
         rc = append_mass(r, u.layer, why);
     if (rc)
         return rc;
+    FAULT_POINT(gpu_worker, unit, appended);
     request_progress(r, ++r->unit);
     worker_unit_of_work(w);
     if (r->unit < r->units)
@@ -362,6 +368,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
     rc = engine_prefill_logits(w->engine, w->logits, why);
     if (!rc)
         rc = request_push_step_end(r, r->prompt, why);
+    FAULT_POINT(gpu_worker, prefill, ended);
     r->prompt_done_ns = clock_now_ns();
     r->state = REQUEST_DECODE;
     return rc;
@@ -387,6 +394,7 @@ static void send_token(struct request *r, uint32_t token, double logprob)
     message.body_case = HILL__MESSAGE__BODY_TOKEN;
     message.token = &body;
     worker_link_send(r->w->link, &message);
+    FAULT_POINT(gpu_worker, token, sent);
 }
 
 static bool is_stop(const struct request *r, uint32_t token)
@@ -395,6 +403,20 @@ static bool is_stop(const struct request *r, uint32_t token)
         if (r->prefill->stop_tokens[i] == token)
             return true;
     return false;
+}
+
+/* 1: the request is at its end. */
+static int take(struct request *r, uint32_t token, double logprob)
+{
+    if (!r->prefill->n_forced && is_stop(r, token)) {
+        r->tokens[r->n_tokens] = token; /* for a session; there is room: it is not the last */
+        r->finish = HILL__FINISH_REASON__FINISH_STOP;
+        return 1;
+    }
+    send_token(r, token, logprob);
+    r->tokens[r->n_tokens++] = token;
+    r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
+    return ++r->predicted == r->predict;
 }
 
 /* HILL_TEST_LOGITS: a file to which each step's logits are added, float [n_vocab]; for comparisons
@@ -425,16 +447,13 @@ int request_take_token(struct request *r, struct hill_why *why)
     } else {
         w->sampler.settings = r->sampling;
         token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
-        if (is_stop(r, token)) {
-            r->tokens[r->n_tokens] = token; /* for a session; there is room: it is not the last */
-            r->finish = HILL__FINISH_REASON__FINISH_STOP;
-            return 1;
-        }
     }
-    send_token(r, token, logprob);
-    r->tokens[r->n_tokens++] = token;
-    r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
-    return ++r->predicted == r->predict;
+    return take(r, token, logprob);
+}
+
+int request_take_restored(struct request *r)
+{
+    return take(r, r->prefill->n_forced ? r->prefill->forced[0] : r->restored_token, 0);
 }
 
 /* ---- the end ---- */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "gpu_worker/request.h"
 #include "session/session.h"
@@ -22,21 +23,23 @@ static int64_t turn_ns(void)
 
 /* The coordinator has read the same header and tokens: has the file been replaced since? The terms
  * are this pipeline's; what the policy does not use of them may differ. */
-static int check_file(const struct request *r, struct hill_why *why)
+static int check_file(struct request *r, struct hill_why *why)
 {
     const struct session_header *h = &r->session->header;
     const Hill__SessionFile *order = r->prefill->restore;
     struct session_terms here;
     memcpy(&here, order->terms.data, sizeof here); /* of PROTO_SESSION_TERMS_BYTES: validated */
-    if (h->n_tokens != r->prompt || session_compare(h, &here, order->path, NULL))
+    if (h->n_entries != request_entries(r) || session_compare(h, &here, order->path, NULL))
         return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                          order->path);
     uint32_t *tokens = malloc(sizeof *tokens * h->n_tokens);
     int rc = tokens ? session_read_tokens(r->session, tokens, why)
                     : hill_fail(why, HILL_E_NOMEM, "out of memory for %u tokens", h->n_tokens);
-    if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * h->n_tokens) != 0)
+    if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * r->prompt) != 0)
         rc = hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                        order->path);
+    if (!rc)
+        r->restored_token = tokens[h->n_tokens - 1];
     free(tokens);
     return rc;
 }
@@ -106,6 +109,7 @@ static int append(struct request *r, struct hill_why *why)
     *record =
         (struct record_append){.header = request_header(r, layer), .first = first, .n_tokens = n};
     rc = session_read_entries(f, n, record + 1, why);
+    FAULT_POINT(gpu_worker, restore, reading);
     if (!rc)
         shm_ring_publish(plane->append, RECORD_APPEND, bytes);
     return rc;

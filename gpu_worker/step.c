@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/stage_trace.h"
 #include "gpu_worker/request.h"
 
@@ -137,8 +138,10 @@ static int push_own(struct worker *w, struct step_member *m, struct hill_why *wh
         m->query_id = query->query_id;
         m->waiting = true; /* before the answer can come */
         dataplane_publish(plane, plane->query, RECORD_QUERY, query_bytes(w));
+        FAULT_POINT(gpu_worker, query, pushed);
     }
     dataplane_publish(plane, plane->append, RECORD_APPEND, append_bytes);
+    FAULT_POINT(gpu_worker, entry, pushed);
     STAGE_END(query, (query ? query_bytes(w) : 0) + append_bytes);
     return query ? 0 : turn_to_guess(w, m, why);
 }
@@ -219,12 +222,16 @@ static void charge_link(struct worker *w, struct step_member *m, const struct se
                         uint32_t n_selected, uint32_t n_uploads)
 {
     uint64_t n = n_uploads;
-    if (!w->gpu_link.on)
+    if (!w->model.figures.on)
         return;
     for (uint32_t i = 0; i < n_selected; i++)
         n += items[i].gpu_slot & SELECTED_HOT ? 1 : 0;
-    m->request->link_bytes += n * worker_entry_bytes(w);
-    m->request->link_ns += gpu_link_charge(&w->gpu_link, n * worker_entry_bytes(w), clock_now_ns());
+    n *= worker_entry_bytes(w);
+    struct device_span span =
+        device_charge(&w->model, DEVICE_GPU_LINK, n, device_at(clock_now_ns()));
+    m->request->link_bytes += n;
+    m->request->link_ns += (uint64_t)(span.due - span.start);
+    w->link_due = span.due;
 }
 
 /* Positions ascend below N and slots lie in the table: what the attention relies on. */
@@ -254,6 +261,7 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
     const struct selected_item *items = (const struct selected_item *)(s + 1);
     struct request *r = m->request;
     uint32_t layer = w->step.layer;
+    FAULT_POINT(gpu_worker, selection, taken);
     if (s->status)
         return hill_fail(why, s->status < 0 ? s->status : HILL_E_PROTOCOL,
                          "the scorer cannot select for layer %u: %s", layer,
@@ -268,6 +276,7 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
         rc = apply_uploads(w, m, (const struct selected_upload *)(items + s->n_selected),
                            s->n_uploads, why);
     STAGE_END(upload, (uint64_t)s->n_uploads * worker_entry_bytes(w));
+    FAULT_POINT(gpu_worker, selection, uploaded);
     if (!rc)
         charge_link(w, m, items, s->n_selected, s->n_uploads);
     _Static_assert(SELECTED_HOT == ENGINE_HOT, "a slot is handed on as it is");
@@ -369,6 +378,20 @@ static bool fill_failed(struct worker *w, int *rc, struct hill_why *why)
     return alive > 0;
 }
 
+/* The layer is not launched before what was charged has crossed: the real upload happens meanwhile,
+ * and only what is left is slept. */
+static int wait_for_link(struct worker *w, struct hill_why *why)
+{
+    while (clock_now_ns() < w->link_due) {
+        uint32_t seen = dataplane_seen(&w->plane);
+        int rc = worker_waiting(w, why);
+        if (rc)
+            return rc;
+        dataplane_sleep(&w->plane, seen, w->link_due);
+    }
+    return 0;
+}
+
 /* True when some row goes on to the next layer. */
 static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
 {
@@ -380,7 +403,7 @@ static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
     STAGE_BEGIN(await_selection, first->sequence, first->step, w->step.layer);
     *rc = await_selections(w, why);
     if (!*rc)
-        *rc = gpu_link_wait(w, why);
+        *rc = wait_for_link(w, why);
     STAGE_END(await_selection, 0);
     int64_t waited = clock_now_ns() - start;
     for (uint32_t i = 0; i < w->step.n_members; i++)
@@ -389,6 +412,7 @@ static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
         return false;
     if (!*rc)
         *rc = engine_step_run(w->engine, w->step.layer, why);
+    FAULT_POINT(gpu_worker, layer, launched);
     return !*rc;
 }
 
@@ -432,6 +456,7 @@ static int say_step_ends(struct worker *w, struct hill_why *why)
         int failed = confirm_uploads(w, m, why);
         if (!failed)
             failed = request_push_step_end(m->request, m->request->n_tokens, why);
+        FAULT_POINT(gpu_worker, step, ended);
         if (failed)
             rc = row_failed(w, m, failed, why);
     }
