@@ -27,6 +27,7 @@
 #define STEPS       64u
 #define ALPHA       "0.05"
 #define SHALLOW     "-c 4300 --csd none"
+#define PROBE_RUNS  1u
 #define PROBE_DEPTH 2048u /* where a peer's flags for the deep test are chosen */
 #define KEPT_FOLDER "build/bench/models"
 #define KEPT_FILE   (figure.o.quick ? KEPT_FOLDER "/quick.jsonl" : KEPT_FOLDER "/rounds.jsonl")
@@ -37,11 +38,10 @@ static const struct {
     const char *word; /* of TESTS */
     uint32_t length;
     double asked, least; /* times the better peer */
-    uint32_t probe_runs;
-} tests[TESTS] = {[DECODE] = {"decode", 2, 1.0, 0.85, 3},
-                  [PROMPT] = {"512", 512, 1.0, 0.85, 3},
-                  [LONG_PROMPT] = {"4096", 4096, 1.0, 0.85, 1},
-                  [DEEP] = {"16384", 16384, 3.0, 2.0, 1}};
+} tests[TESTS] = {[DECODE] = {"decode", 2, 1.0, 0.85},
+                  [PROMPT] = {"512", 512, 1.0, 0.85},
+                  [LONG_PROMPT] = {"4096", 4096, 1.0, 0.85},
+                  [DEEP] = {"16384", 16384, 3.0, 2.0}};
 
 static const struct {
     const char *file;
@@ -248,8 +248,7 @@ static void choose(uint32_t model, enum test t, uint32_t peer, bool asked, struc
         fprintf(stderr, "  models: flags of %s for %s, %s\n", peer_name(peer), models[model].file,
                 tests[t].word);
         bench_options_of(peer, t, options);
-        peer_best_flags(peer, figure.path[model], options, figure.o.quick ? 1 : tests[t].probe_runs,
-                        c->speeds);
+        peer_best_flags(peer, figure.path[model], options, PROBE_RUNS, c->speeds);
         kept_rounds_add(&test, c->speeds);
     } else {
         for (uint32_t i = 0; c->n_flags > 1 && i < c->n_flags; i++)
@@ -434,6 +433,9 @@ static void print_flags(void)
                           "grep -E '^(avx|amx|fma|f16c)' | sort | tr '\\n' ' '");
     printf("CPU flags: %s\n", flags ? flags : "unknown");
     free(flags);
+    char *policy = capture("chrt -p $$ | sed -n 's/.*policy: //p'");
+    printf("Scheduling policy of all of them: %s\n", policy ? policy : "unknown");
+    free(policy);
 }
 
 static void print_choices(struct measured m[MODELS][TESTS])
