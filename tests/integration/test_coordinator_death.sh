@@ -33,8 +33,8 @@ check() { # DESCRIPTION NAME PID [RESTARTS]
     expect "$1: the undisturbed answer" "$(answer "$2")" "${whole[$2]}"
     expect "$1: restarts of the coordinator" "$(jq .restarts.coordinator "$work/out.$2")" "${4:-1}"
 }
-is() { # JQ-CONDITION of the status
-    status 2>/dev/null | jq -e "$1" >/dev/null
+is() { # JQ-CONDITION of the status; of none at all jq -e would say yes
+    [ "$(status 2>/dev/null | jq "$1")" = true ]
 }
 decoded() { # TOKENS
     is ".requests | any(.predicted_tokens > $1)"

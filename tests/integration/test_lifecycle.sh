@@ -99,7 +99,10 @@ expect_nothing_left
 "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 64 --temp 0 --ignore-eos --json \
     >"$work/out" 2>"$work/err" &
 request=$!
-wait_for 20 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' 2>/dev/null | jq -e '.requests_running == 1' >/dev/null"
+runs() { # of no status at all jq -e would say yes
+    [ "$(status 2>/dev/null | jq .requests_running)" = 1 ]
+}
+wait_for 30 runs || fail "no request runs"
 kill -KILL "$(coordinator_pid)"
 wait "$request" || fail "a run whose coordinator was killed: $(cat "$work/err")"
 expect "the same answer with its coordinator killed" "$(answer "$work/out")" "$first"
