@@ -99,6 +99,7 @@ void epoch_settings_to_wire(struct epoch_wire *out, const struct epoch_settings 
     plan_to_wire(c, &s->plan);
     c->run_id = s->run_id;
     c->epoch = s->epoch;
+    c->tiers_epoch = s->tiers_epoch;
     c->model_path = text(s->model_path);
     c->device = text(s->device);
     c->threads = s->threads;
@@ -129,6 +130,7 @@ int epoch_settings_read(struct epoch_settings *out, const Hill__Configure *c, st
     *out = (struct epoch_settings){
         .run_id = c->run_id,
         .epoch = c->epoch,
+        .tiers_epoch = c->tiers_epoch ? c->tiers_epoch : c->epoch,
         .plan = {.geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
                  .n_embd = c->n_embd,
                  .n_ff = c->n_ff,
