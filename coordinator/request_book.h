@@ -45,12 +45,6 @@ enum request_state {
     REQUEST_FINISHING,   /* Done seen, SequenceStats awaited until deadline_ns */
 };
 
-/* What the modelled drive has done (proto: CsdModelCounters). */
-struct csd_model_use {
-    uint64_t commands, flash_ns, score_ns, link_ns, late, late_ns, late_max_ns, lag_ns;
-    uint32_t changes;
-};
-
 #define REQUEST_STATES 8u /* as many whole steps as the scorer keeps of a sequence */
 
 /* What lets a later attempt go on where an earlier one was interrupted, and what was done again. */
@@ -99,8 +93,8 @@ struct request {
     struct detokenizer text;
     int64_t accepted_ns, prefill_ns, first_token_ns, progress_ns; /* 0: not yet */
     int64_t deadline_ns;
-    struct csd_model_use csd_before; /* when the attempt began */
-    int failure_code;                /* what a worker said about it; 0: nothing */
+    Hill__CsdModelCounters csd_before; /* when the attempt began */
+    int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
     Hill__Message *done, *stats; /* owned; NULL: not there */
 };

@@ -3,7 +3,6 @@
  *
  * SYNOPSIS
  *     hill-cpu-scorer --run-dir DIR [--log-level LEVEL]
- *     hill-cpu-scorer --replay FILE
  * DESCRIPTION
  *     Started by hill-coordinator. Takes K and V of new tokens from the GPU worker, places them in
  *     the hot pool or sends them to the CSD agent, scores the hot ones itself, merges the agent's
@@ -20,7 +19,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu_scorer/epoch.h"
-#include "cpu_scorer/scorer_replay.h"
 #include "kv/plan.h"
 #include "proto/worker_link.h"
 
@@ -62,7 +60,7 @@ static void take_message(struct process *s, const Hill__Message *message)
     else if (message->body_case == HILL__MESSAGE__BODY_BALANCE)
         scorer_set_beta(s->data.scorer, message->balance->beta);
     else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
-        scorer_set_cpu(s->data.scorer, proto_csd_model(message->csd_model).cpu);
+        scorer_set_model(s->data.scorer, proto_csd_model(message->csd_model));
 }
 
 /* Look at the control plane; true when the current epoch must be left. */
@@ -309,8 +307,6 @@ static int serve(struct process *s)
 int main(int argc, char **argv)
 {
     static struct process s; /* zeroed; large for a stack */
-    if (argc > 1 && strcmp(argv[1], "--replay") == 0)
-        return replay_main(argc, argv);
     int rc = worker_link_open(&s.link, argc, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-cpu-scorer",
                               "Keeps the hot KV tier, scores it, and selects what a query needs.");
     if (rc)

@@ -169,7 +169,7 @@ static int push_prompt(struct request *r, struct hill_why *why)
 int request_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Selection *s = r->prefill->selection;
-    r->reads_hot = r->w->reads_hot && !r->w->gpu_link.on;
+    r->reads_hot = r->w->reads_hot && !r->w->model.figures.on;
     struct record_seq_begin begin = {
         .header = request_header(r, 0),
         .request_id = r->prefill->request_id,

@@ -4,7 +4,7 @@
  * Text goes to stdout as it comes (with --json: one object at the end), progress and errors to
  * stderr (exchange.h). With --chat the prompt is one turn of a conversation.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -165,11 +165,9 @@ static int print_result(struct generation *g, int code, struct hill_why *why)
         fputc('\n', stdout);
         fflush(stdout);
     }
-    if (code != 0)
-        fprintf(stderr, "hillctl: %s\n", why->text);
-    else if (!g->options.json && g->exchange.terminal)
+    if (code == 0 && !g->options.json && g->exchange.terminal)
         report_print(stderr, &g->exchange.report);
-    return hill_exit_code(code);
+    return code;
 }
 
 /* Connect, ask, follow. */
@@ -194,16 +192,14 @@ static int read_save(struct generation *g, const struct options *options, struct
     return save ? session_path(g->save, save, why) : 0;
 }
 
-/* The exit code; the options are freed. */
-static int finish(struct generation *g, struct options *options, int code, struct hill_why *why)
+static int finish(struct generation *g, int code, struct hill_why *why)
 {
-    int exit_code = print_result(g, code, why);
+    code = print_result(g, code, why);
     client_close(&g->client);
     exchange_reset(&g->exchange);
     free(g->prompt);
     free(g->ids);
-    options_free(options);
-    return exit_code;
+    return code;
 }
 
 #define SAVE_SPEC                                                                                  \
@@ -237,6 +233,27 @@ static int read_chat(struct generation *g, const struct options *options, struct
                : 0;
 }
 
+static int generate(const struct options *options, struct hill_why *why)
+{
+    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
+    int code = hill_request_read(&g.options, options, why);
+    g.exchange.report.scored = code == 0 && g.options.score_from > 0;
+    if (code == 0)
+        code = read_save(&g, options, why);
+    if (code == 0)
+        code = read_chat(&g, options, why);
+    if (code == 0)
+        code = take_prompt(&g, why);
+    if (code == 0 && options_flag(options, "check")) {
+        free(g.prompt);
+        free(g.ids);
+        return 0;
+    }
+    if (code == 0)
+        code = run(&g, options, why);
+    return finish(&g, code, why);
+}
+
 int command_generate(int argc, char **argv)
 {
     const struct option_table tables[] = {
@@ -254,29 +271,7 @@ int command_generate(int argc, char **argv)
         .tables = tables,
         .n_tables = 5,
     };
-    struct options *options;
-    int started = options_start(&options, &program, argc, argv);
-    if (started != 0)
-        return started == 1 ? 0 : hill_exit_code(started);
-    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
-    struct hill_why why = {""};
-    int code = hill_request_read(&g.options, options, &why);
-    g.exchange.report.scored = code == 0 && g.options.score_from > 0;
-    if (code == 0)
-        code = read_save(&g, options, &why);
-    if (code == 0)
-        code = read_chat(&g, options, &why);
-    if (code == 0)
-        code = take_prompt(&g, &why);
-    if (code == 0 && options_flag(options, "check")) {
-        free(g.prompt);
-        free(g.ids);
-        options_free(options);
-        return 0;
-    }
-    if (code == 0)
-        code = run(&g, options, &why);
-    return finish(&g, options, code, &why);
+    return options_main(&program, argc, argv, NULL, generate);
 }
 
 /* ---- restore ------------------------------------------------------------------------------ */
@@ -324,6 +319,20 @@ static int read_restore(struct generation *g, const struct options *options, str
     return code ? code : read_save(g, options, why);
 }
 
+static int restore(const struct options *options, struct hill_why *why)
+{
+    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
+    int code = read_restore(&g, options, why);
+    if (code == 0 && options_flag(options, "check")) {
+        code = check_session(g.restore, why);
+        if (code == 0)
+            return 0;
+    } else if (code == 0) {
+        code = run(&g, options, why);
+    }
+    return finish(&g, code, why);
+}
+
 int command_restore(int argc, char **argv)
 {
     const struct option_table tables[] = {
@@ -342,20 +351,5 @@ int command_restore(int argc, char **argv)
         .n_tables = 4,
         .positional_max = 1,
     };
-    struct options *options;
-    int started = options_start(&options, &program, argc, argv);
-    if (started != 0)
-        return started == 1 ? 0 : hill_exit_code(started);
-    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
-    struct hill_why why = {""};
-    int code = read_restore(&g, options, &why);
-    if (code == 0 && options_flag(options, "check"))
-        code = check_session(g.restore, &why);
-    else if (code == 0)
-        code = run(&g, options, &why);
-    if (code == 0 && options_flag(options, "check")) {
-        options_free(options);
-        return 0;
-    }
-    return finish(&g, options, code, &why);
+    return options_main(&program, argc, argv, NULL, restore);
 }

@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "cpu_scorer/adoption.h"
+#include "tests/cpu_scorer/hkm_audit.h"
 
 enum { LAYERS = 2, SEQUENCES = 2, CTX = 400, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40, PROMPT = 40 };
 enum { STRIPE = 256, STRIPES = 2 * LAYERS * SEQUENCES, COLD = STRIPE * STRIPES };

@@ -14,11 +14,6 @@
 
 static const char *const rule_names[ITEM_RULE_COUNT] = {"line", "contains", "start", "all"};
 
-const char *item_rule_name(enum item_rule rule)
-{
-    return (unsigned)rule < ITEM_RULE_COUNT ? rule_names[rule] : "?";
-}
-
 /* ---- the list ------------------------------------------------------------------------------ */
 
 static void free_item(struct item *item)

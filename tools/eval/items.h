@@ -25,8 +25,6 @@
 
 enum item_rule { ITEM_LINE, ITEM_CONTAINS, ITEM_START, ITEM_ALL, ITEM_RULE_COUNT };
 
-const char *item_rule_name(enum item_rule rule);
-
 struct item {
     bool is_text, is_choice, is_chat;
     char *group; /* the task's name or the text file's: a column of the table */

@@ -346,33 +346,20 @@ static int ask_and_write(struct run *r, struct hill_why *why)
     return code;
 }
 
-static void finish(struct run *r)
+static int evaluate(const struct options *options, struct hill_why *why)
 {
-    results_close(r->results);
-    matrix_free(&r->matrix);
-    items_free(&r->items);
-    subject_close(&r->subject);
+    struct run run = {.options = options};
+    int code = prepare(&run, why);
+    if (code == 0)
+        code = ask_and_write(&run, why);
+    results_close(run.results);
+    matrix_free(&run.matrix);
+    items_free(&run.items);
+    subject_close(&run.subject);
+    return code;
 }
 
 int main(int argc, char **argv)
 {
-    struct options *options;
-    struct hill_why why = {{0}};
-    int code = options_start(&options, &program, argc, argv);
-    if (code)
-        return code > 0 ? 0 : hill_exit_code(code);
-    struct run run = {.options = options};
-    code = check_use(options, &why);
-    if (code) {
-        options_misuse(&program, &why);
-    } else {
-        code = prepare(&run, &why);
-        if (code == 0)
-            code = ask_and_write(&run, &why);
-        if (code)
-            fprintf(stderr, "hill-eval: %s\n", why.text);
-    }
-    finish(&run);
-    options_free(options);
-    return hill_exit_code(code);
+    return options_main(&program, argc, argv, check_use, evaluate);
 }
