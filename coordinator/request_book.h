@@ -79,10 +79,10 @@ struct request {
     char *saving_path;              /* a save that was ordered meanwhile; owned, or NULL */
     struct proto_address saver;     /* by whom */
     /* the answer */
-    uint32_t *tokens;   /* [predict], owned */
-    uint32_t n_tokens;  /* committed: sent to the client */
-    uint32_t n_attempt;    /* of this attempt */
-    uint32_t attempt_from; /* those whose times are not this attempt's */
+    uint32_t *tokens;             /* [predict], owned */
+    uint32_t n_tokens;            /* committed: sent to the client */
+    uint32_t n_attempt;           /* of this attempt */
+    uint32_t attempt_from;        /* those whose times are not this attempt's */
     uint32_t attempts, fruitless; /* all; those since the last new token */
     struct request_recovery recovery;
     bool refused;           /* for want of room beside the others, and not taken up since */

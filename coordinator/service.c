@@ -75,8 +75,8 @@ void service_open(struct service *sv, struct settings *settings, struct router *
                            .started_ns = clock_now_ns()};
     request_book_init(&sv->book, settings->epoch.plan.n_sequences);
     router_register(router, routes, sizeof routes / sizeof *routes, sv);
-    *hooks = (struct supervisor_hooks){sv, epoch_ends, ending, worker_came,
-                                       beta, is_busy, keeps_tiers};
+    *hooks =
+        (struct supervisor_hooks){sv, epoch_ends, ending, worker_came, beta, is_busy, keeps_tiers};
 }
 
 void service_close(struct service *sv)

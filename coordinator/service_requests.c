@@ -372,8 +372,8 @@ void request_on_done(void *owner, struct arrival *a)
         return;
     bool lost = failed && worker_failure_passes(done->code);
     if (failed && !lost && request_begin_anew(r)) {
-        log_warn("request %" PRIu64 ": what was kept of it is of no use (%s); it begins anew", r->id,
-                 done->text);
+        log_warn("request %" PRIu64 ": what was kept of it is of no use (%s); it begins anew",
+                 r->id, done->text);
         return;
     }
     if (lost && !cancelled) {

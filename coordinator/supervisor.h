@@ -33,8 +33,8 @@ struct supervisor_hooks {
     void (*epoch_ends)(void *context); /* what was sent to workers is lost */
     void (*ending)(void *context, int code, const char *text); /* once; code 0: as asked for */
     void (*worker_came)(void *context, enum worker w);         /* said Hello: a new process */
-    double (*beta)(void *context);  /* to be told to the scorer in Configure */
-    bool (*is_busy)(void *context); /* a request runs or waits: the drive stays */
+    double (*beta)(void *context);      /* to be told to the scorer in Configure */
+    bool (*is_busy)(void *context);     /* a request runs or waits: the drive stays */
     bool (*keeps_tiers)(void *context); /* after epoch_ends: requests can go on with the entries */
 };
 
@@ -46,11 +46,11 @@ struct supervisor {
     struct worker_table workers;
     int64_t reap_at_ns; /* CLOCK_NEVER: no child has ended */
     uint32_t epoch;
-    uint32_t tiers_epoch;  /* in which the hot segment was made; 0: there is none */
+    uint32_t tiers_epoch;   /* in which the hot segment was made; 0: there is none */
     uint32_t tiers_unready; /* epochs in a row that took it over and never were ready */
     bool tiers_spoilt;      /* a worker cannot work with what is kept */
-    bool epoch_exists;  /* its segments have been created */
-    bool epoch_delayed; /* no room for new segments until the workers let go of the old ones */
+    bool epoch_exists;      /* its segments have been created */
+    bool epoch_delayed;     /* no room for new segments until the workers let go of the old ones */
     enum drive_change change;
     struct proto_address change_client;
     int change_code; /* UNDO: what the client is told when the pipeline is ready again */

@@ -27,12 +27,13 @@ static void take_plan(const struct core *c, struct sequence *s, const struct kep
     s->settings = p->settings;
     s->prompt_tokens = p->prompt_tokens;
     s->max_tokens = p->max_tokens;
-    s->share = (struct hot_share){.beta = p->adapts && c->config.beta > 0 ? c->config.beta : p->beta,
-                                  .sinks = p->sinks,
-                                  .window = p->window,
-                                  .limit = p->limit,
-                                  .adapts = p->adapts,
-                                  .copies = p->copies};
+    s->share =
+        (struct hot_share){.beta = p->adapts && c->config.beta > 0 ? c->config.beta : p->beta,
+                           .sinks = p->sinks,
+                           .window = p->window,
+                           .limit = p->limit,
+                           .adapts = p->adapts,
+                           .copies = p->copies};
 }
 
 /* ---- what an earlier process has left ------------------------------------------------------- */
@@ -90,7 +91,8 @@ static int settle(struct core *c, struct sequence *s, struct hill_why *why)
     return 0;
 }
 
-static void free_left(struct core *c, struct sequence *s, bool was_there, const struct hill_why *why)
+static void free_left(struct core *c, struct sequence *s, bool was_there,
+                      const struct hill_why *why)
 {
     if (was_there)
         log_info("sequence %u of an earlier epoch is not kept: %s", s->index, why->text);
@@ -133,8 +135,9 @@ const struct kept_step *adoption_step(const struct core *c, const struct sequenc
                                                 .policy = r->policy,
                                                 .importance = r->importance,
                                                 .exact_below = r->exact_below};
-    bool same = s->state == SEQUENCE_DORMANT && r->adopt_max && r->identity == kept_read(k, &plan) &&
-                r->prompt_tokens == plan.prompt_tokens && r->max_tokens == plan.max_tokens &&
+    bool same = s->state == SEQUENCE_DORMANT && r->adopt_max &&
+                r->identity == kept_read(k, &plan) && r->prompt_tokens == plan.prompt_tokens &&
+                r->max_tokens == plan.max_tokens &&
                 memcmp(&asked, &plan.settings, sizeof asked) == 0;
     return same ? kept_newest(k, r->adopt_min, r->adopt_max) : NULL;
 }
@@ -229,8 +232,8 @@ static int push_adopt(struct agent *a, struct sequence *s, uint32_t list)
                                .tag = agent_tag(a),
                                .stripe = o->stripe,
                                .stripe_order = cold->stripes[o->stripe].order};
-    r->n_slots = fill_items(a->core, list, o->stripe, o->slot, most, (struct adopt_item *)(r + 1),
-                            &o->slot);
+    r->n_slots =
+        fill_items(a->core, list, o->stripe, o->slot, most, (struct adopt_item *)(r + 1), &o->slot);
     if (!o->first_tag)
         o->first_tag = r->tag;
     o->open++;

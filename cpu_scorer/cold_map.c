@@ -10,7 +10,8 @@
 #define COPY        0x40000000u /* of an entry that has moved up; uncommitted too */
 #define POSITION    0x3fffffffu
 
-_Static_assert(COLD_NOBODY == POSITION && KV_MAX_TOKENS < POSITION, "a position leaves room for both bits");
+_Static_assert(COLD_NOBODY == POSITION && KV_MAX_TOKENS < POSITION,
+               "a position leaves room for both bits");
 
 int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripes, uint32_t n_lists)
 {

@@ -75,8 +75,8 @@ struct step_balance {
 struct adoption {
     uint32_t stripe, slot; /* the next cold slot to be committed: within layer; COLD_NONE: none */
     uint32_t layer;
-    uint64_t first_tag;     /* of the commands */
-    uint32_t open;          /* without a completion */
+    uint64_t first_tag; /* of the commands */
+    uint32_t open;      /* without a completion */
     int status;
 };
 
@@ -107,9 +107,9 @@ struct sequence {
     uint64_t *guess_chosen, *guess_found; /* [n_layers]; NULL: queries are not guessed */
     uint32_t move_layer;                  /* whose turn it is */
     uint32_t *kept;                       /* [n_layers][max_tokens], NULL: by recency */
-    XXH64_state_t *hash;        /* of the selections */
-    XXH64_state_t *hash_before; /* as it stood when hashed_step began */
-    uint32_t hashed_step;       /* the newest that it has something of; 0: none */
+    XXH64_state_t *hash;                  /* of the selections */
+    XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
+    uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
     struct adoption adoption;
     struct scorer_stats stats;
     struct step_balance balance;

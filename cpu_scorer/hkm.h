@@ -15,8 +15,8 @@
  * atomic store, after the entry's copy at its new place is whole and before the old slot is freed.
  * A list never takes more blocks than were reserved for it, so taking a block within the
  * reservation cannot fail. A successor process relies on words, checks and entries alone: lists,
- * owners, positions and digests are made anew out of them (hkm_adopt, hkm_recover), so that a kill
- * at any moment leaves nothing to repair. Who calls it: the scorer's data thread alone; scoring
+ * owners, positions and digests are made anew out of them [I24] (hkm_adopt, hkm_recover), so that a
+ * kill at any moment leaves nothing to repair. Who calls it: the scorer's data thread alone; scoring
  * threads read digest planes while that thread changes none of them. Failure: codes as documented at
  * each function.
  */
@@ -101,8 +101,8 @@ _Static_assert(KV_HOT_BLOCK_TOKENS == 64, "a block's slots are the bits of one w
 struct hkm_config {
     struct kv_geometry geometry;
     uint32_t ctx_tokens, n_sequences;
-    uint32_t gpu_slots; /* per (sequence, layer) */
-    uint32_t n_blocks;  /* at most; fewer when the memory holds fewer */
+    uint32_t gpu_slots;  /* per (sequence, layer) */
+    uint32_t n_blocks;   /* at most; fewer when the memory holds fewer */
     uint32_t cold_slots; /* of the cold pool; 0: there is none */
 };
 
@@ -114,10 +114,10 @@ struct hkm {
     _Atomic uint32_t *words; /* [n_sequences][n_layers][ctx_tokens] */
     struct hkm_list *lists;  /* [n_sequences][n_layers] */
     struct hkm_owner *owners;
-    void *gpu_table;        /* gpu_slots_bytes, see gpu_slots.h */
-    uint8_t *kept;          /* [n_sequences][KV_KEPT_BYTES], see kept.h */
-    struct hkm_check *cold_checks; /* [n_cold_slots] */
-    struct hkm_check *checks;      /* [n_blocks][64] */
+    void *gpu_table;                       /* gpu_slots_bytes, see gpu_slots.h */
+    uint8_t *kept;                         /* [n_sequences][KV_KEPT_BYTES], see kept.h */
+    struct hkm_check *cold_checks;         /* [n_cold_slots] */
+    struct hkm_check *checks;              /* [n_blocks][64] */
     uint64_t identities[KV_MAX_SEQUENCES]; /* of the requests; 0: no checks are made */
     uint32_t *positions;
     uint8_t *digests; /* groups: slot i is their token i */

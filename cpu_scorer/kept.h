@@ -5,7 +5,7 @@
  * newest whole steps, each with the selection hash as it stood then. A step is noted when its
  * STEP_END is taken: a copy of some 120 bytes. The newest eight are there, because tokens of the
  * last steps may be lost with the GPU worker that made them. Everything carries a checksum, so a
- * write that a kill has torn is none, and the steps before it stand.
+ * write that a kill has torn is none, and the steps before it stand [I25].
  * Who calls it: the scorer's data thread. Failure: what does not fit its checksum is not there.
  */
 #ifndef HILL_CPU_SCORER_KEPT_H

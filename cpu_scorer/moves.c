@@ -118,8 +118,8 @@ int moves_recover(const struct core *c, struct sequence *s)
         rc = placement_append(l->placement, l->appended, hot_share_target(&s->share, l->appended),
                               &moves);
         for (uint32_t p = 0; rc == 0 && p < l->appended; p++)
-            rc = placement_place(l->placement, p,
-                                 hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+            rc =
+                placement_place(l->placement, p, hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
     }
     if (rc)
         moves_end(c, s);

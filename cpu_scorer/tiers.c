@@ -18,8 +18,7 @@ int tiers_create(struct tiers *t, const struct scorer_config *config, const stru
                                     config->csd ? config->n_stripes * config->stripe_slots : 0};
     t->staging = io->staging;
     t->staging_unreserved = io->staging->slot_count;
-    t->adopted = config->adopts &&
-                 hkm_adopt(&t->hkm, io->hot, io->hot_bytes, &tables, &found) == 0;
+    t->adopted = config->adopts && hkm_adopt(&t->hkm, io->hot, io->hot_bytes, &tables, &found) == 0;
     int rc = t->adopted ? 0 : hkm_init(&t->hkm, io->hot, io->hot_bytes, &tables, why);
     if (rc)
         return rc;

@@ -99,8 +99,7 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
 static bool open_kept(struct cold_pool *pool, int fd, const struct cold_pool_config *config)
 {
     struct hill_why why = {""};
-    int status =
-        pool_open_stamped(&pool->directory, fd, config->fingerprint, &config->stamp, &why);
+    int status = pool_open_stamped(&pool->directory, fd, config->fingerprint, &config->stamp, &why);
     if (status == 0 && same_layout(&pool->directory->layout, &pool->layout))
         return true;
     log_warn("nothing in cold pool '%s' is kept: %s", config->url,

@@ -250,8 +250,8 @@ int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *a, struct h
     int status = check_adopt(pool, a, why);
 
     if (status == 0)
-        status = cold_stripe_claim(pool, a->stripe, a->sequence, a->layer, a->stripe_order, &state,
-                                   why);
+        status =
+            cold_stripe_claim(pool, a->stripe, a->sequence, a->layer, a->stripe_order, &state, why);
     if (status != 0)
         return status;
     distrust_pages(pool, state);

@@ -38,7 +38,7 @@ struct cold_pool_config {
     uint32_t n_sequences;
     uint64_t cap_bytes;
     uint64_t fingerprint;
-    uint32_t key_bytes; /* of a slot in the plane of keys; 0: the plane is of digests */
+    uint32_t key_bytes;      /* of a slot in the plane of keys; 0: the plane is of digests */
     struct pool_stamp stamp; /* whose entries it is to hold */
     bool keeps;              /* they are there already: slots can be adopted */
 };

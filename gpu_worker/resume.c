@@ -72,8 +72,8 @@ int resume_begin(struct request *r, struct hill_why *why)
                          r->kept_tokens);
     for (uint32_t i = 0; i <= last; i++)
         if (m->tokens[i] >= r->w->hparams.n_vocab)
-            return hill_fail(why, HILL_E_INVALID, "token %u of the answer is outside the vocabulary",
-                             i);
+            return hill_fail(why, HILL_E_INVALID,
+                             "token %u of the answer is outside the vocabulary", i);
     memcpy(&state, m->logits_states.data + (last - m->first_state) * sizeof state, sizeof state);
     if (!hash_state_load(r->hash, &state))
         return hill_fail(why, HILL_E_PROTOCOL, "the logits' hash is of another xxHash");

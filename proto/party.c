@@ -15,7 +15,7 @@ static const char *const names[] = {"rings", "staging", "hot"};
 
 #define SEGMENTS 3
 
-#define HOT      (SEGMENTS - 1)
+#define HOT (SEGMENTS - 1)
 
 /* The epoch whose number is in the segment's name. */
 static uint32_t made_in(const struct epoch_settings *s, int segment)

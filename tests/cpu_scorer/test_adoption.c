@@ -60,8 +60,7 @@ static void open_core(bool adopts)
                                          .adopts = adopts};
     static struct scorer_io io;
     struct hill_why why = {""};
-    io = (struct scorer_io){
-        .staging = &staging, .hot = world->segment, .hot_bytes = segment_bytes};
+    io = (struct scorer_io){.staging = &staging, .hot = world->segment, .hot_bytes = segment_bytes};
     memset(&core, 0, sizeof core);
     core.config = config;
     core.io = io;
@@ -352,7 +351,7 @@ static bool flip_something(void)
     case 3:
         flip(h->kept, KV_KEPT_BYTES);
         return false; /* it may be a step that nobody needs */
-    default: /* what is made anew */
+    default:          /* what is made anew */
         flip((uint8_t *)h->lists, SEQUENCES * LAYERS * sizeof *h->lists);
         flip((uint8_t *)h->owners, BLOCKS * sizeof *h->owners);
         flip((uint8_t *)h->positions, BLOCKS * 64 * sizeof *h->positions);
@@ -372,7 +371,8 @@ static void test_a_bit_that_has_changed_is_found(void **unused)
     memcpy(good, world->segment, segment_bytes);
     uint32_t lost = 0;
     for (int i = 0; i < FLIPS; i++) {
-        core.sequences[0].layers[0].appended = kept_newest(tiers_kept(&core.tiers, 0), 1, CTX)->n_tokens;
+        core.sequences[0].layers[0].appended =
+            kept_newest(tiers_kept(&core.tiers, 0), 1, CTX)->n_tokens;
         bool used = flip_something();
         close_core();
         open_core(true);

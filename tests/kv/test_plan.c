@@ -168,7 +168,8 @@ static void each_sequence_has_its_share_of_the_hot_plan(void **state)
     assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
     assert_int_equal(plan.n_blocks, 8 * 5 * 2);
     assert_int_equal(plan.staging_slots, 9 * 200 + 8 * 32); /* a selection each, and one more */
-    assert_int_equal(plan.tables_bytes, 192 + 8 * 40000 + 640 + (160 + 41 * 1600 + 32) + 8 * 1280 + 384);
+    assert_int_equal(plan.tables_bytes,
+                     192 + 8 * 40000 + 640 + (160 + 41 * 1600 + 32) + 8 * 1280 + 384);
     /* the selector and a query's buffers are for one at a time */
     assert_int_equal(plan.private_bytes - one.private_bytes, 7 * (200 * 4 + 5 * 512 + 1000));
     assert_int_equal(kv_plan_hot(&plan, &in, full, NULL), 0);
