@@ -106,6 +106,19 @@ static const struct option_spec where_specs[] = {
      .type = OPTION_STRING,
      .value = "OPTIONS",
      .help = "further options of the pipeline that -m starts, in one word: '--csd none -t 2'"},
+    {.name = "sessions",
+     .type = OPTION_PATH,
+     .value = "DIR",
+     .unset_help = "RESULTS.sessions, removed at the end",
+     .help = "where prompts that were read are kept, and used again by the next run"},
+    {.name = "sessions-mb",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1 << 30,
+     .fallback = SESSIONS_MB_DEFAULT,
+     .value = "MIB",
+     .help = "without --sessions: of the prompts that lie there at a time; 0: none, every request "
+             "reads its prompt"},
     {.name = "parallel",
      .letter = "np",
      .type = OPTION_INTEGER,
@@ -336,7 +349,11 @@ static int ask_and_write(struct run *r, struct hill_why *why)
                                       .results = options_text(o, "results"),
                                       .more = options_text(o, "pipeline"),
                                       .ctx_tokens = r->most_tokens}};
-    int code = work_run(&work, why);
+    int code = sessions_open(&work.sessions, options_text(o, "sessions"), work.own_order.results,
+                             (uint64_t)options_integer(o, "sessions-mb"), why);
+    if (code == 0)
+        code = work_run(&work, why);
+    sessions_close(&work.sessions, code == 0 && work.n_failed == 0);
     if (code)
         return code;
     code = write_output(r, why);
