@@ -232,12 +232,15 @@ static uint64_t hash_of(uint32_t step)
     return out;
 }
 
-/* Goes on after a step that is at most `back` before the newest. */
+/* Goes on after a step that is `back` before the newest; where that has been cut off before, or a
+ * torn note took its place, after the newest. */
 static void take_up(struct sequence *s, uint32_t back)
 {
     const struct kept *k = tiers_kept(&core.tiers, s->index);
     uint32_t newest = kept_newest(k, 1, CTX)->n_tokens;
     uint32_t to = newest > PROMPT + back ? newest - back : newest;
+    if (!kept_newest(k, to, to))
+        to = newest;
     const struct record_seq_begin asked = {.identity = core.tiers.hkm.identities[s->index],
                                            .prompt_tokens = PROMPT,
                                            .max_tokens = CTX,
