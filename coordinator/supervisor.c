@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "coordinator/worker_process.h"
 #include "proto/party.h"
 
@@ -145,6 +146,7 @@ void supervisor_new_epoch(struct supervisor *s, const char *reason)
     s->epoch_exists = code == 0;
     if (code && s->tiers_epoch == s->epoch)
         s->tiers_epoch = 0; /* it was not made */
+    FAULT_POINT(coordinator, epoch, created);
     if (code == HILL_E_NOSPACE && worker_table_any_running(&s->workers)) {
         delay_epoch(s);
         return;
