@@ -223,7 +223,7 @@ static const struct field fields[] = {
     {RECORD_SCORE_BLOCK, FIELD(score_block, first_slot), {4091, 4096, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, version), {0, 2, 65535, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, planes), {0, 2, 65535, END}},
-    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 39, UINT32_MAX, END}},
+    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 40, UINT32_MAX, END}},
     {RECORD_COMPLETION, FIELD(completion, status), {1, U32(-16), END}},
     {RECORD_COMPLETION, FIELD(completion, count), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
 };
