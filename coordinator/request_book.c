@@ -251,12 +251,14 @@ void request_not_sent(struct request *request)
 void request_note_state(struct request *request, uint32_t index, const void *bytes, size_t n)
 {
     struct request_recovery *r = &request->recovery;
-    if (n == sizeof *r->states)
-        memcpy(&r->states[index % REQUEST_STATES], bytes, n);
-    else
-        r->states_from = index + 1;
-    if (r->states_from + REQUEST_STATES <= index)
-        r->states_from = index + 1 - REQUEST_STATES;
+    if (n != sizeof *r->states)
+        return;
+    memcpy(&r->states[index % REQUEST_STATES], bytes, n);
+    if (r->states_to != index)
+        r->states_from = index;
+    r->states_to = index + 1;
+    if (r->states_to - r->states_from > REQUEST_STATES)
+        r->states_from = r->states_to - REQUEST_STATES;
 }
 
 /* The last token is made again, so that an attempt always ends as others do. */
@@ -267,7 +269,7 @@ uint32_t request_resume_states(const struct request *request, uint32_t *first,
     uint32_t n = 0;
     *first = r->states_from;
     bool last_alone = request->n_tokens == request->predict && *first + 1 == request->n_tokens;
-    if (r->barred || last_alone)
+    if (r->barred || last_alone || r->states_to != request->n_tokens)
         return 0;
     for (uint32_t i = *first; i < request->n_tokens; i++)
         states[n++] = r->states[i % REQUEST_STATES];

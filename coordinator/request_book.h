@@ -49,9 +49,9 @@ enum request_state {
 
 /* What lets a later attempt go on where an earlier one was interrupted, and what was done again. */
 struct request_recovery {
-    /* of the hash over the logits after a token, by index; those from states_from on are there */
+    /* of the hash over the logits after a token, by index: of states_from .. states_to - 1 */
     struct hash_state states[REQUEST_STATES];
-    uint32_t states_from;
+    uint32_t states_from, states_to;
     bool resumed; /* this attempt has gone on */
     bool barred;  /* one that went on has failed: the next ones begin anew */
     uint32_t recoveries;
