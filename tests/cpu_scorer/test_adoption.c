@@ -21,7 +21,7 @@
 
 enum { LAYERS = 2, SEQUENCES = 2, CTX = 400, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40, PROMPT = 40 };
 enum { STRIPE = 256, STRIPES = 2 * LAYERS * SEQUENCES, COLD = STRIPE * STRIPES };
-enum { MOST_HOT = 100, KILLS = 300, FLIPS = 2000 };
+enum { MOST_HOT = 100, KILLS = 150, FLIPS = 600 };
 
 static const struct kv_geometry geometry = {LAYERS, 4, 2, 8};
 
