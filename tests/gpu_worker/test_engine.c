@@ -216,6 +216,41 @@ static void chunk_borders_change_no_bit(void **state)
     random_model_free(&m);
 }
 
+/* A token's logits within a prompt are those of the prompt that ends there. */
+static void logits_of_a_whole_prompt(void **state)
+{
+    enum { N = 150 };
+    (void)state;
+    uint32_t tokens[N];
+    struct random_shape shape = base_shape;
+    struct random_model m;
+    struct engine_run run;
+    struct hill_why why = {0};
+    shape.type = GGUF_TENSOR_Q8_0;
+    shape.n_embd = 64;
+    shape.n_ff = 96;
+    random_model_make(&m, &shape, 19);
+    make_tokens(tokens, N, m.hp.n_vocab, 19);
+    struct engine *engine = make_engine(&m);
+    run_init(&run, engine, 64, N);
+    run.whole = calloc((size_t)N * m.hp.n_vocab, sizeof *run.whole);
+    run_prefill(&run, tokens, N);
+    float *whole = run.whole;
+    run.whole = NULL;
+    for (uint32_t n = 1; n <= N; n += n % 64 < 2 ? 1 : 20) {
+        run_prefill(&run, tokens, n);
+        assert_memory_equal(run.logits, whole + (size_t)(n - 1) * m.hp.n_vocab,
+                            m.hp.n_vocab * sizeof *whole);
+        if (n > 1)
+            assert_int_equal(engine_prefill_logits_of(engine, n - 2, run.logits, &why),
+                             HILL_E_INVALID);
+    }
+    free(whole);
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
 static void slot_numbers_change_no_bit(void **state)
 {
     (void)state;
@@ -445,6 +480,7 @@ int main(void)
         cmocka_unit_test(long_prompt),
         cmocka_unit_test(random_shapes),
         cmocka_unit_test(chunk_borders_change_no_bit),
+        cmocka_unit_test(logits_of_a_whole_prompt),
         cmocka_unit_test(slot_numbers_change_no_bit),
         cmocka_unit_test(memory_of_its_own_changes_no_bit),
         cmocka_unit_test(entries_read_in_place_change_no_bit),
