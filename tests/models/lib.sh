@@ -78,7 +78,7 @@ weights_in_memory() {
         END {print packed + 0, left + 0}' "/proc/$(worker_pid gpu_worker)/smaps" >"$work/pss"
     down
     read -r packed left <"$work/pss"
-    [ "$left" -le $((size * 8 / 100)) ] && [ "$left" -gt 0 ] || fail "$left bytes of the file's $size are mapped after it was packed"
+    [ $((size * 8)) -ge $((left * 100)) ] || fail "$left bytes of the file's $size are mapped after it was packed"
     [ "$packed" -gt 0 ] || skip "no mapping asks for huge pages: this kernel has none"
     [ $((packed * 10)) -gt $((size * 5)) ] || fail "$packed bytes cannot be the packed weights of $size"
     [ $(((packed + left) * 10)) -le $((size * 11)) ] || fail "weights of $size bytes take $packed and $left of the file"
