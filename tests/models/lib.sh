@@ -79,7 +79,10 @@ weights_in_memory() {
     down
     read -r packed left <"$work/pss"
     [ $((size * 8)) -ge $((left * 100)) ] || fail "$left bytes of the file's $size are mapped after it was packed"
-    [ "$packed" -gt 0 ] || skip "no mapping asks for huge pages: this kernel has none"
+    [ "$packed" -gt 0 ] || {
+        echo "packed weights are not measured: this kernel has no huge pages"
+        return
+    }
     [ $((packed * 10)) -gt $((size * 5)) ] || fail "$packed bytes cannot be the packed weights of $size"
     [ $(((packed + left) * 10)) -le $((size * 11)) ] || fail "weights of $size bytes take $packed and $left of the file"
     pass "weights: PSS $packed packed, $left of the file, which has $size"
