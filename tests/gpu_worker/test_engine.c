@@ -129,6 +129,30 @@ static void q8_0_weights(void **state)
     compare_with_reference(&s, 40, 16, 7);
 }
 
+/* q, k and v are one matrix: panels with rows of two types, one with rows of all three. */
+static void types_that_meet_within_a_panel(void **state)
+{
+    static const uint32_t types[][PART_ATTN_NORM] = {
+        {GGUF_TENSOR_Q8_0, GGUF_TENSOR_F16, GGUF_TENSOR_BF16, GGUF_TENSOR_F32, GGUF_TENSOR_F16,
+         GGUF_TENSOR_Q8_0, GGUF_TENSOR_BF16},
+        {GGUF_TENSOR_F16, GGUF_TENSOR_Q8_0, GGUF_TENSOR_Q8_0, GGUF_TENSOR_BF16, GGUF_TENSOR_Q8_0,
+         GGUF_TENSOR_F32, GGUF_TENSOR_Q8_0},
+        {GGUF_TENSOR_Q8_0, GGUF_TENSOR_F32, GGUF_TENSOR_Q8_0, GGUF_TENSOR_F16, GGUF_TENSOR_BF16,
+         GGUF_TENSOR_F16, GGUF_TENSOR_Q8_0}};
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct random_shape s = base_shape;
+        s.type = GGUF_TENSOR_Q8_0; /* of the embedding and the output */
+        s.part_types = types[i];
+        s.n_embd = 64;
+        s.n_ff = 96;
+        s.n_heads = 4;
+        s.n_kv_heads = i == 0 ? 1 : 2;
+        s.head_dim = s.rope_dims = i == 0 ? 6 : 10; /* rows 24, 6, 6; 40, 20, 20 */
+        compare_with_reference(&s, 40, 16, 20 + i);
+    }
+}
+
 static void one_token_prompt(void **state)
 {
     (void)state;
@@ -476,6 +500,7 @@ int main(void)
         cmocka_unit_test(half_precision_weights),
         cmocka_unit_test(bfloat_weights_with_scaled_rotation),
         cmocka_unit_test(q8_0_weights),
+        cmocka_unit_test(types_that_meet_within_a_panel),
         cmocka_unit_test(one_token_prompt),
         cmocka_unit_test(long_prompt),
         cmocka_unit_test(random_shapes),
