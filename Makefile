@@ -10,7 +10,7 @@ CONFIG  ?= release
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 
-LIBRARIES := base shm kv placement proto pool model session
+LIBRARIES := base shm kv placement proto recording pool model session
 # program = folder
 hill-gpu-worker  := gpu_worker
 hill-cpu-scorer  := cpu_scorer
@@ -20,7 +20,8 @@ hillctl          := hillctl
 hill-mkmodel     := tools/mkmodel
 hill-kvtrace     := tools/kvtrace
 hill-eval        := tools/eval
-PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval
+hill-replay      := tools/replay
+PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval hill-replay
 
 PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8 libedit
 
@@ -69,7 +70,7 @@ endef
 $(foreach l,$(LIBRARIES),$(eval $(call library_rules,$(l))))
 $(O)/libproto.a: $(O)/proto/hill.pb-c.o
 
-# A library may use those to its left in base, shm, kv, placement, proto, pool, model, session; archives are grouped once.
+# A library may use those to its left in base, shm, kv, placement, proto, recording, pool, model, session; archives are grouped once.
 ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
 LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
        $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)
@@ -82,6 +83,10 @@ $(BIN)/$(1): $$($(2)_objects) $(ARCHIVES)
 $(notdir $(2))_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
+
+# a replay runs the workers' own code
+$(BIN)/hill-replay: $(gpu_worker_parts) $(cpu_scorer_parts) $(csd_agent_parts)
+replay_parts += $(gpu_worker_parts) $(cpu_scorer_parts) $(csd_agent_parts)
 
 # real models are tried in the engine
 models_parts := $(gpu_worker_parts)
@@ -170,12 +175,13 @@ fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
 
 # every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
-lint: programs $(bench_objects) ## layers, circles, citations, columns, shellcheck, clang-format
+lint: programs $(bench_objects) ## layers, circles, citations, columns, names, shellcheck, clang-format
 	@failed=0; run() { echo "  LINT  $$1"; shift; "$$@" || failed=1; }; \
 	run includes scripts/lint/includes; \
 	run circles scripts/lint/circles $(O); \
 	run citations scripts/lint/citations; \
 	run columns scripts/lint/columns; \
+	run names scripts/lint/names; \
 	run shellcheck shellcheck -x $(SHELL_SOURCES); \
 	run clang-format sh -c "git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror"; \
 	exit $$failed

@@ -2,8 +2,7 @@
  * base/csd_model.h - the figures of a modelled drive: what --csd-model and `hillctl csd-model` say.
  *
  * What: text like "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42" to numbers and
- * back; the only parser of it. csd_agent/device_model.h, gpu_worker/gpu_link.h and
- * cpu_scorer/query.c make times of them. `cpu` stands in for a slower host's scoring of
+ * back; the only parser of it. base/device_model.h makes times of them. `cpu` stands in for a slower host's scoring of
  * digests (not for policies that evaluate keys) and is 0 (and not printed) unless it is named. Keys
  * that a text does not name keep what is in force; with none in force, the figures of a SmartSSD
  * below. Who calls it: proto/options_hill.c, the coordinator, hillctl; proto/validate.c checks

@@ -523,6 +523,24 @@ int options_start(struct options **out, const struct option_program *program, in
     return question != OPTIONS_NONE;
 }
 
+int options_main(const struct option_program *program, int argc, char **argv,
+                 int (*check)(const struct options *options, struct hill_why *why),
+                 int (*run)(const struct options *options, struct hill_why *why))
+{
+    struct options *options;
+    struct hill_why why = {""};
+    int code = options_start(&options, program, argc, argv);
+    if (code)
+        return code > 0 ? 0 : hill_exit_code(code);
+    code = check ? check(options, &why) : 0;
+    if (code)
+        options_misuse(program, &why);
+    else if ((code = run(options, &why)) != 0 && why.text[0])
+        fprintf(stderr, "%.*s: %s\n", (int)strcspn(program->name, " "), program->name, why.text);
+    options_free(options);
+    return hill_exit_code(code);
+}
+
 void options_misuse(const struct option_program *program, const struct hill_why *why)
 {
     fprintf(stderr, "%s: %s; try %s --help\n", program->name, why->text, program->name);

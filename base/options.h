@@ -92,6 +92,12 @@ int options_parse(struct options **out, const struct option_program *program, in
 int options_start(struct options **out, const struct option_program *program, int argc,
                   char **argv);
 
+/* A whole main: parse, check, run, and say what failed on stderr as "NAME: WHY" (nothing where why
+ * is empty), for check with "try NAME --help". check may be NULL. Returns the exit code. */
+int options_main(const struct option_program *program, int argc, char **argv,
+                 int (*check)(const struct options *options, struct hill_why *why),
+                 int (*run)(const struct options *options, struct hill_why *why));
+
 void options_free(struct options *options); /* NULL allowed */
 
 void options_help(FILE *to, const struct option_program *program);

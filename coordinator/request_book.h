@@ -44,12 +44,6 @@ enum request_state {
     REQUEST_FINISHING,   /* Done seen, SequenceStats awaited until deadline_ns */
 };
 
-/* What the modelled drive has done (proto: CsdModelCounters). */
-struct csd_model_use {
-    uint64_t commands, flash_ns, score_ns, link_ns, late, late_ns, late_max_ns, lag_ns;
-    uint32_t changes;
-};
-
 struct request {
     struct request *next; /* in the queue, or among those that run */
     enum request_state state;
@@ -63,6 +57,7 @@ struct request {
     uint32_t n_prompt, predict;
     uint32_t n_forced; /* 0, or predict: the answer is prompt[n_prompt ...], to be scored */
     bool ignore_eos, want_progress;
+    bool from_prompt;    /* restored, and its prompt is answered from the first token on */
     uint32_t answer_end; /* a chat's: ends the answer besides the model's; TOKEN_NONE: none */
     Hill__Sampling sampling;
     struct kv_selection_settings selection;
@@ -82,8 +77,8 @@ struct request {
     struct detokenizer text;
     int64_t accepted_ns, prefill_ns, first_token_ns, progress_ns; /* 0: not yet */
     int64_t deadline_ns;
-    struct csd_model_use csd_before; /* when the attempt began */
-    int failure_code;                /* what a worker said about it; 0: nothing */
+    Hill__CsdModelCounters csd_before; /* when the attempt began */
+    int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
     Hill__Message *done, *stats; /* owned; NULL: not there */
 };

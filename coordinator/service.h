@@ -27,8 +27,8 @@ struct service {
     int64_t started_ns;
     uint64_t model_identity; /* 0: not asked for yet */
     struct {
-        struct csd_model_use before, last; /* of the agents that are gone; as this one said last */
-        uint32_t changes;                  /* of the model by clients */
+        Hill__CsdModelCounters before, last; /* of the agents that are gone; as this one said */
+        uint32_t changes;                    /* of the model by clients */
     } csd_model;
     struct {
         bool have;                   /* measured, now or at an earlier start */
@@ -69,9 +69,9 @@ void csd_model_take_counters(void *owner, struct arrival *a);
 /* An agent says Hello: another process, which counts from 0. */
 void csd_model_new_agent(struct service *sv);
 /* Of the modelled drive since the pipeline started. */
-struct csd_model_use csd_model_used(const struct service *sv);
+Hill__CsdModelCounters csd_model_used(const struct service *sv);
 /* The model in force, and what was counted since then. */
-void csd_model_show(const struct service *sv, const struct csd_model_use *since,
+void csd_model_show(const struct service *sv, const Hill__CsdModelCounters *since,
                     Hill__CsdModel *model, Hill__CsdModelCounters *counters);
 
 /* ---- service_profile.c ---- */

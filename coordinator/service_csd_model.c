@@ -38,60 +38,47 @@ void csd_model_take_change(void *owner, struct arrival *a)
     router_reply(sv->router, from, 0, text);
 }
 
-static void add(struct csd_model_use *sum, const struct csd_model_use *other)
+/* times: 1, or UINT64_MAX to take away; a maximum stays. */
+static void add(Hill__CsdModelCounters *sum, const Hill__CsdModelCounters *other, uint64_t times)
 {
-    sum->commands += other->commands;
-    sum->flash_ns += other->flash_ns;
-    sum->score_ns += other->score_ns;
-    sum->link_ns += other->link_ns;
-    sum->late += other->late;
-    sum->late_ns += other->late_ns;
-    sum->lag_ns += other->lag_ns;
-    if (other->late_max_ns > sum->late_max_ns)
+    sum->commands += times * other->commands;
+    sum->flash_ns += times * other->flash_ns;
+    sum->score_ns += times * other->score_ns;
+    sum->link_ns += times * other->link_ns;
+    sum->late += times * other->late;
+    sum->late_ns += times * other->late_ns;
+    sum->lag_ns += times * other->lag_ns;
+    sum->changes += (uint32_t)times * other->changes;
+    if (times == 1 && other->late_max_ns > sum->late_max_ns)
         sum->late_max_ns = other->late_max_ns;
 }
 
 void csd_model_new_agent(struct service *sv)
 {
-    add(&sv->csd_model.before, &sv->csd_model.last);
-    sv->csd_model.last = (struct csd_model_use){0};
+    add(&sv->csd_model.before, &sv->csd_model.last, 1);
+    sv->csd_model.last = (Hill__CsdModelCounters){0};
 }
 
 void csd_model_take_counters(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
-    const Hill__CsdModelCounters *counters = a->message->csd_model_counters;
-    sv->csd_model.last = (struct csd_model_use){.commands = counters->commands,
-                                                .flash_ns = counters->flash_ns,
-                                                .score_ns = counters->score_ns,
-                                                .link_ns = counters->link_ns,
-                                                .late = counters->late,
-                                                .late_ns = counters->late_ns,
-                                                .late_max_ns = counters->late_max_ns,
-                                                .lag_ns = counters->lag_ns};
+    sv->csd_model.last = *a->message->csd_model_counters;
+    sv->csd_model.last.changes = 0; /* not the agent's to count */
 }
 
-struct csd_model_use csd_model_used(const struct service *sv)
+Hill__CsdModelCounters csd_model_used(const struct service *sv)
 {
-    struct csd_model_use sum = sv->csd_model.before;
-    add(&sum, &sv->csd_model.last);
+    Hill__CsdModelCounters sum = HILL__CSD_MODEL_COUNTERS__INIT;
+    add(&sum, &sv->csd_model.before, 1);
+    add(&sum, &sv->csd_model.last, 1);
     sum.changes = sv->csd_model.changes;
     return sum;
 }
 
-void csd_model_show(const struct service *sv, const struct csd_model_use *since,
+void csd_model_show(const struct service *sv, const Hill__CsdModelCounters *since,
                     Hill__CsdModel *model, Hill__CsdModelCounters *counters)
 {
-    struct csd_model_use now = csd_model_used(sv);
     proto_set_csd_model(model, &sv->settings->epoch.csd_model);
-    hill__csd_model_counters__init(counters);
-    counters->commands = now.commands - since->commands;
-    counters->flash_ns = now.flash_ns - since->flash_ns;
-    counters->score_ns = now.score_ns - since->score_ns;
-    counters->link_ns = now.link_ns - since->link_ns;
-    counters->late = now.late - since->late;
-    counters->late_ns = now.late_ns - since->late_ns;
-    counters->late_max_ns = now.late_max_ns; /* of all: a maximum has no difference */
-    counters->lag_ns = now.lag_ns - since->lag_ns;
-    counters->changes = now.changes - since->changes;
+    *counters = csd_model_used(sv);
+    add(counters, since, UINT64_MAX);
 }

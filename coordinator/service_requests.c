@@ -193,6 +193,7 @@ static int send_prefill(struct service *sv, struct request *r)
     if (r->restore_path) {
         session_to_wire(sv, r, r->restore_path, &terms, &restore);
         prefill.restore = &restore;
+        prefill.from_prompt = r->from_prompt;
     }
     if (r->save_path) {
         session_to_wire(sv, r, r->save_path, &terms, &save);

@@ -14,39 +14,82 @@
 
 #define TAIL_TOKENS 8u /* more than an unfinished character has */
 
-/* What the file says of the request; *tokens is the caller's. */
-static int read_session(struct service *sv, const char *path, struct session_header *header,
-                        uint32_t **tokens, struct hill_why *why)
+/* A session and what is asked of it. */
+struct restoring {
+    const Hill__RestoreSession *order;
+    struct kv_selection_settings selection;
+    struct session_header header;
+    uint32_t *tokens;           /* the prompt, and room for n_forced more; the request's later */
+    uint32_t n_prompt, predict; /* n_prompt: tokens of the session that are the prompt now */
+};
+
+/* With from_prompt the newest token is the answer's first and not the prompt's last. */
+static int count_prompt(struct restoring *x, struct hill_why *why)
+{
+    const struct session_header *h = &x->header;
+    x->n_prompt = h->n_tokens - (x->order->from_prompt ? 1 : 0);
+    if (!x->order->from_prompt || (h->step == 0 && x->n_prompt == h->n_prompt && x->n_prompt > 0))
+        return 0;
+    return hill_fail(why, HILL_E_INVALID,
+                     "session %.300s has %u tokens after its prompt of %u: that prompt can be "
+                     "answered again only from a session with one",
+                     x->order->path, h->n_tokens - h->n_prompt, h->n_prompt);
+}
+
+static int read_tokens(struct restoring *x, struct session_file *file, struct hill_why *why)
+{
+    size_t room = (size_t)file->header.n_tokens + x->order->n_forced;
+    if (!(x->tokens = calloc(room, sizeof *x->tokens)))
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for %zu tokens", room);
+    int code = session_read_tokens(file, x->tokens, why);
+    if (!code && x->order->n_forced)
+        memcpy(x->tokens + x->n_prompt, x->order->forced, x->order->n_forced * sizeof *x->tokens);
+    return code;
+}
+
+static int read_session(struct service *sv, struct restoring *x, struct hill_why *why)
 {
     struct session_file file;
     struct session_terms here;
-    session_fill_terms(sv, &sv->settings->epoch.plan.selection, &here);
-    int code = session_open(&file, path, why);
+    session_fill_terms(sv, &x->selection, &here);
+    int code = session_open(&file, x->order->path, why);
     if (!code)
-        code = session_compare(&file.header, &here, path, why);
-    if (!code && !(*tokens = calloc(file.header.n_tokens, sizeof **tokens)))
-        code = hill_fail(why, HILL_E_NOMEM, "out of memory for %u tokens", file.header.n_tokens);
+        code = session_compare(&file.header, &here, x->order->path, why);
+    if (!code) {
+        x->header = file.header;
+        code = count_prompt(x, why);
+    }
     if (!code)
-        code = session_read_tokens(&file, *tokens, why);
-    *header = file.header;
+        code = read_tokens(x, &file, why);
     session_close(&file);
     return code;
 }
 
-static int admit(const struct service *sv, uint32_t n_tokens, uint32_t *predict, const char *path,
-                 struct hill_why *why)
+static int admit(const struct service *sv, struct restoring *x, struct hill_why *why)
 {
     const struct settings *s = sv->settings;
-    uint32_t ctx = s->epoch.plan.ctx_tokens;
-    if (*predict == HILL_PREDICT_UNTIL_CONTEXT)
-        *predict = n_tokens < ctx ? ctx - n_tokens : 1;
-    if ((uint64_t)n_tokens + *predict > ctx)
+    uint32_t ctx = s->epoch.plan.ctx_tokens, n_tokens = x->n_prompt;
+    x->predict = x->order->n_forced ? (uint32_t)x->order->n_forced : x->order->predict;
+    if (x->predict == HILL_PREDICT_UNTIL_CONTEXT)
+        x->predict = n_tokens < ctx ? ctx - n_tokens : 1;
+    if ((uint64_t)n_tokens + x->predict > ctx)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "the %u tokens of session %.300s and %u to predict exceed the context of "
                          "%u tokens",
-                         n_tokens, path, *predict, ctx);
+                         n_tokens, x->order->path, x->predict, ctx);
     /* no prompt takes GPU memory */
-    return settings_admit(s, &s->epoch.plan.selection, 1, n_tokens + *predict - 1, why);
+    return settings_admit(s, &x->selection, 1, n_tokens + x->predict - 1, why);
+}
+
+static int check_forced(const struct service *sv, const Hill__RestoreSession *order,
+                        struct hill_why *why)
+{
+    uint32_t n_vocab = tokenizer_vocab_size(sv->settings->tokenizer);
+    for (size_t i = 0; i < order->n_forced; i++)
+        if (order->forced[i] >= n_vocab)
+            return hill_fail(why, HILL_E_INVALID, "token id %u is outside the vocabulary of %u",
+                             order->forced[i], n_vocab);
+    return 0;
 }
 
 static void fill_sampling(Hill__Sampling *out, const struct session_header *h)
@@ -64,8 +107,8 @@ static void fill_sampling(Hill__Sampling *out, const struct session_header *h)
 static int resume_text(struct request *r, const struct tokenizer *tokenizer)
 {
     detokenizer_init(&r->text, tokenizer, true);
-    for (uint32_t i = r->n_prompt > TAIL_TOKENS ? r->n_prompt - TAIL_TOKENS : 0; i < r->n_prompt;
-         i++) {
+    for (uint32_t i = r->n_prompt > TAIL_TOKENS ? r->n_prompt - TAIL_TOKENS : 0;
+         !r->from_prompt && i < r->n_prompt; i++) {
         char *text = malloc(detokenizer_room(&r->text, r->prompt[i]) + 1);
         if (!text)
             return HILL_E_NOMEM;
@@ -75,26 +118,21 @@ static int resume_text(struct request *r, const struct tokenizer *tokenizer)
     return 0;
 }
 
-static int make_request(struct service *sv, const Hill__RestoreSession *order, struct request **out,
-                        struct hill_why *why)
+/* Takes the tokens over. */
+static int create(struct service *sv, struct restoring *x, struct request **out,
+                  struct hill_why *why)
 {
-    struct session_header header;
-    uint32_t *tokens = NULL, predict = order->predict;
-    int code = read_session(sv, order->path, &header, &tokens, why);
-    if (!code)
-        code = admit(sv, header.n_tokens, &predict, order->path, why);
-    if (code) {
-        free(tokens);
-        return code;
-    }
-    struct request *r = request_create(&sv->book, tokens, header.n_tokens, predict);
+    const Hill__RestoreSession *order = x->order;
+    struct request *r = request_create(&sv->book, x->tokens, x->n_prompt, x->predict);
     if (!r)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens",
-                         header.n_tokens);
-    r->selection = sv->settings->epoch.plan.selection;
-    r->ignore_eos = order->ignore_eos || header.ignore_eos;
+                         x->n_prompt);
+    r->selection = x->selection;
+    r->from_prompt = order->from_prompt;
+    r->n_forced = (uint32_t)order->n_forced;
+    r->ignore_eos = order->ignore_eos || x->header.ignore_eos || r->n_forced;
     r->want_progress = order->want_progress;
-    fill_sampling(&r->sampling, &header);
+    fill_sampling(&r->sampling, &x->header);
     r->restore_path = strdup(order->path);
     if (!r->restore_path || resume_text(r, sv->settings->tokenizer)) {
         request_destroy(r);
@@ -102,6 +140,23 @@ static int make_request(struct service *sv, const Hill__RestoreSession *order, s
     }
     *out = r;
     return 0;
+}
+
+static int make_request(struct service *sv, const Hill__RestoreSession *order, struct request **out,
+                        struct hill_why *why)
+{
+    struct restoring x = {.order = order, .selection = sv->settings->epoch.plan.selection};
+    if (order->selection)
+        x.selection = selection_from_wire(order->selection);
+    int code = check_forced(sv, order, why);
+    if (!code)
+        code = read_session(sv, &x, why);
+    if (!code)
+        code = admit(sv, &x, why);
+    if (!code)
+        return create(sv, &x, out, why);
+    free(x.tokens);
+    return code;
 }
 
 void session_take_restore(void *owner, struct arrival *a)

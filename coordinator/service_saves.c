@@ -23,26 +23,27 @@ void session_fill_terms(struct service *sv, const struct kv_selection_settings *
     const struct kv_geometry *g = &s->epoch.plan.geometry;
     if (!sv->model_identity)
         sv->model_identity = gguf_identity(s->model);
-    *out = (struct session_terms){.model_bytes = gguf_file_bytes(s->model),
-                                  .model_identity = sv->model_identity,
-                                  .n_layers = g->n_layers,
-                                  .n_heads = g->n_heads,
-                                  .n_kv_heads = g->n_kv_heads,
-                                  .head_dim = g->head_dim,
-                                  .n_embd = s->epoch.plan.n_embd,
-                                  .n_vocab = s->epoch.plan.n_vocab,
-                                  .policy = (uint16_t)selection->policy,
-                                  .exact_below = (uint16_t)selection->exact_below,
-                                  .importance = selection->importance,
-                                  .alpha = selection->alpha,
-                                  .budget = selection->budget,
-                                  .sinks = selection->sinks,
-                                  .window = selection->window,
-                                  .score_bits = s->epoch.plan.geometry.digest_bits,
-                                  /* verify: the exact queries decide */
-                                  .speculate = s->epoch.speculate == HILL__SPECULATE__SPECULATE_ON
-                                                   ? s->epoch.exact_layers
-                                                   : 0};
+    *out = (struct session_terms){
+        .model_bytes = gguf_file_bytes(s->model),
+        .model_identity = sv->model_identity,
+        .n_layers = g->n_layers,
+        .n_heads = g->n_heads,
+        .n_kv_heads = g->n_kv_heads,
+        .head_dim = g->head_dim,
+        .n_embd = s->epoch.plan.n_embd,
+        .n_vocab = s->epoch.plan.n_vocab,
+        .policy = (uint16_t)selection->policy,
+        .exact_below = (uint16_t)selection->exact_below,
+        .importance = selection->importance,
+        .alpha = selection->alpha,
+        .budget = selection->budget,
+        .sinks = selection->sinks,
+        .window = selection->window,
+        .score_bits = s->epoch.plan.geometry.digest_bits,
+        /* verify: the exact queries decide */
+        .speculate =
+            s->epoch.speculate == HILL__SPECULATE__SPECULATE_ON ? s->epoch.exact_layers : 0,
+        .rope_choice = model_rope_choice(&s->hparams, s->epoch.plan.ctx_tokens)};
 }
 
 void session_to_wire(struct service *sv, const struct request *r, const char *path,

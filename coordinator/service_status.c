@@ -157,7 +157,7 @@ void status_take_request(void *owner, struct arrival *a)
     reply.parallel = s->epoch.plan.n_sequences;
     collect_running(&all, sv, now);
     fill_status_running(&reply, sv, &all);
-    csd_model_show(sv, &(struct csd_model_use){0}, &model, &counters);
+    csd_model_show(sv, &(Hill__CsdModelCounters){0}, &model, &counters);
     reply.csd_model = &model;
     reply.csd_model_counters = &counters;
     message.body_case = HILL__MESSAGE__BODY_STATUS_REPLY;

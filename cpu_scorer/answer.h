@@ -11,7 +11,7 @@
 #ifndef HILL_CPU_SCORER_ANSWER_H
 #define HILL_CPU_SCORER_ANSWER_H
 
-#include "cpu_scorer/agent.h"
+#include "cpu_scorer/agent_port.h"
 
 enum answer_flags {
     ANSWER_UPLOAD = 1,   /* the GPU lacks the entry: it lies, or will lie, in `staging` */

@@ -59,6 +59,7 @@ int core_create(struct core *c, const struct scorer_config *config, const struct
     if (rc)
         return rc;
     c->config = *config;
+    c->device.figures = config->csd_model;
     c->io = *io;
     c->hooks = *hooks;
     rc = tiers_create(&c->tiers, config, io, why);

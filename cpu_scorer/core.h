@@ -13,6 +13,7 @@
 
 #include <xxhash.h>
 
+#include "base/device_model.h"
 #include "cpu_scorer/hot_share.h"
 #include "cpu_scorer/scorer.h"
 #include "cpu_scorer/scoring.h"
@@ -102,6 +103,7 @@ struct sequence {
 
 struct core {
     struct scorer_config config;
+    struct device_model device; /* its CPU alone */
     struct scorer_io io;
     struct scorer_hooks hooks;
     struct tiers tiers;

@@ -60,7 +60,7 @@ int epoch_config(struct scorer_config *out, const struct epoch_settings *s, stru
         .gpu_slots = s->gpu_slots,
         .beta = s->beta,
         .adapts = s->beta_auto,
-        .cpu_gb_per_s = s->csd_model.cpu,
+        .csd_model = s->csd_model,
         .placement = s->placement == HILL__PLACEMENT__PLACEMENT_BKP ? SCORER_BKP : SCORER_RECENCY,
         .pin = s->pin,
         .speculates = plan->speculates,

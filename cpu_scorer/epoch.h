@@ -11,7 +11,7 @@
 
 #include "cpu_scorer/scorer.h"
 #include "proto/party.h"
-#include "proto/recording.h"
+#include "recording/recording.h"
 
 struct epoch {
     struct epoch_settings settings; /* its texts are the message's */

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/busy_until.h"
 #include "base/clock.h"
 
 #define TUPLES_AT_ONCE 512u
@@ -232,14 +231,13 @@ static int add_hot_scores(struct digest_evaluator *e, struct query *q)
 /* A modelled CPU (base/csd_model.h) would still be scoring for so long. */
 static void model_cpu(struct digest_evaluator *e, struct query *q)
 {
-    const struct core *c = e->base.core;
-    if (!(c->config.cpu_gb_per_s > 0))
-        return;
+    struct core *c = e->base.core;
     uint64_t hot = hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer);
-    int64_t took = busy_until_time(hot * c->tiers.hkm.entry_bytes, c->config.cpu_gb_per_s);
-    int64_t real = score_pool_last_ns(c->pool);
+    struct device_span span = device_charge(&c->device, DEVICE_CPU, hot * c->tiers.hkm.entry_bytes,
+                                            device_at(e->hot_began_ns));
+    int64_t took = span.due - span.start, real = score_pool_last_ns(c->pool);
     q->sequence->stats.score_hot_ns += took > real ? took - real : 0;
-    q->due_ns = e->hot_began_ns + took;
+    q->due_ns = span.due;
 }
 
 static int end_hot(struct digest_evaluator *e, struct query *q)

@@ -17,7 +17,7 @@
 #ifndef HILL_CPU_SCORER_EVALUATOR_H
 #define HILL_CPU_SCORER_EVALUATOR_H
 
-#include "cpu_scorer/agent.h"
+#include "cpu_scorer/agent_port.h"
 
 struct query;
 struct evaluator;

@@ -169,7 +169,4 @@ static inline uint32_t hkm_hot_tokens(const struct hkm *h, uint32_t sequence, ui
     return h->lists[hkm_list_index(h, sequence, layer)].n_hot;
 }
 
-/* Check every invariant of the tables, in O(everything): for tests and audits. */
-int hkm_audit(const struct hkm *h, struct hill_why *why);
-
 #endif

@@ -3,7 +3,6 @@
  *
  * SYNOPSIS
  *     hill-cpu-scorer --run-dir DIR [--log-level LEVEL]
- *     hill-cpu-scorer --replay FILE
  * DESCRIPTION
  *     Started by hill-coordinator. Takes K and V of new tokens from the GPU worker, places them in
  *     the hot pool or sends them to the CSD agent, scores the hot ones itself, merges the agent's
@@ -20,7 +19,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu_scorer/epoch.h"
-#include "cpu_scorer/scorer_replay.h"
 #include "kv/plan.h"
 #include "proto/worker_link.h"
 
@@ -62,7 +60,7 @@ static void take_message(struct process *s, const Hill__Message *message)
     else if (message->body_case == HILL__MESSAGE__BODY_BALANCE)
         scorer_set_beta(s->data.scorer, message->balance->beta);
     else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
-        scorer_set_cpu(s->data.scorer, proto_csd_model(message->csd_model).cpu);
+        scorer_set_model(s->data.scorer, proto_csd_model(message->csd_model));
 }
 
 /* Look at the control plane; true when the current epoch must be left. */
@@ -90,51 +88,43 @@ static double ms(int64_t ns)
     return (double)ns / 1e6;
 }
 
-static void fill_tier(Hill__TierStats *out, const struct scorer_tier *tier)
+/* Statistics that are the same on the wire, and those that are milliseconds there. */
+/* clang-format off */
+#define SAME(X)                                                                                    \
+    X(request_id) X(selection_hash) X(budget) X(beta) X(link_key_bytes) X(link_score_bytes)        \
+    X(link_kv_bytes) X(flash_read_bytes) X(flash_write_bytes) X(imbalance) X(promoted) X(demoted)  \
+    X(bounced) X(queries) X(dropped_records) X(guess_queries) X(late_fetches)
+/* clang-format on */
+#define TIMES(X)       X(score_hot) X(score_cold) X(merge) X(fetch) X(bounds)
+#define FILL(field)    out->field = in->field;
+#define FILL_MS(stage) out->stage##_ms = ms(in->stage##_ns);
+
+static void fill_tier(Hill__TierStats *out, const struct scorer_tier *in)
 {
     hill__tier_stats__init(out);
-    out->tokens = tier->tokens;
-    out->bytes = tier->bytes;
-    out->cap_bytes = tier->cap_bytes;
-    out->hits = tier->hits;
+    FILL(tokens)
+    FILL(bytes)
+    FILL(cap_bytes)
+    FILL(hits)
 }
 
 static void fill_stats(struct wire_stats *wire, const struct scorer_stats *in)
 {
-    hill__sequence_stats__init(&wire->stats);
-    fill_tier(wire->stats.gpu = &wire->gpu, &in->gpu);
-    fill_tier(wire->stats.hot = &wire->hot, &in->hot);
-    fill_tier(wire->stats.cold = &wire->cold, &in->cold);
-    wire->stats.request_id = in->request_id;
-    wire->stats.selection_hash = in->selection_hash;
-    wire->stats.budget = in->budget;
-    wire->stats.beta = in->beta;
-    wire->stats.link_key_bytes = in->link_key_bytes;
-    wire->stats.link_score_bytes = in->link_score_bytes;
-    wire->stats.link_kv_bytes = in->link_kv_bytes;
-    wire->stats.flash_read_bytes = in->flash_read_bytes;
-    wire->stats.flash_write_bytes = in->flash_write_bytes;
-    wire->stats.score_hot_ms = ms(in->score_hot_ns);
-    wire->stats.score_cold_ms = ms(in->score_cold_ns);
-    wire->stats.merge_ms = ms(in->merge_ns);
-    wire->stats.fetch_ms = ms(in->fetch_ns);
-    wire->stats.steps_compared = in->steps;
-    wire->stats.imbalance = in->imbalance;
-    wire->stats.promoted = in->promoted;
-    wire->stats.demoted = in->demoted;
-    wire->stats.bounced = in->bounced;
-    wire->stats.queries = in->queries;
-    wire->stats.dropped_records = in->dropped_records;
-    wire->stats.guess_queries = in->guess_queries;
-    wire->stats.late_fetches = in->late_fetches;
-    wire->stats.bounds_ms = ms(in->bounds_ns);
-    wire->stats.candidates_hot = in->candidates.hot;
-    wire->stats.candidates_cold = in->candidates.cold;
-    wire->stats.candidate_runs = in->candidates.runs;
-    wire->stats.between_candidates = in->candidates.between;
-    wire->stats.n_guess_chosen = wire->stats.n_guess_found = in->guess_chosen ? in->n_layers : 0;
-    wire->stats.guess_chosen = (uint64_t *)in->guess_chosen; /* read only */
-    wire->stats.guess_found = (uint64_t *)in->guess_found;
+    Hill__SequenceStats *out = &wire->stats;
+    hill__sequence_stats__init(out);
+    fill_tier(out->gpu = &wire->gpu, &in->gpu);
+    fill_tier(out->hot = &wire->hot, &in->hot);
+    fill_tier(out->cold = &wire->cold, &in->cold);
+    SAME(FILL)
+    TIMES(FILL_MS)
+    out->steps_compared = in->steps;
+    out->candidates_hot = in->candidates.hot;
+    out->candidates_cold = in->candidates.cold;
+    out->candidate_runs = in->candidates.runs;
+    out->between_candidates = in->candidates.between;
+    out->n_guess_chosen = out->n_guess_found = in->guess_chosen ? in->n_layers : 0;
+    out->guess_chosen = (uint64_t *)in->guess_chosen; /* read only */
+    out->guess_found = (uint64_t *)in->guess_found;
 }
 
 /* Heartbeats carry the running sequences' statistics from now on; returns of how many. */
@@ -309,8 +299,6 @@ static int serve(struct process *s)
 int main(int argc, char **argv)
 {
     static struct process s; /* zeroed; large for a stack */
-    if (argc > 1 && strcmp(argv[1], "--replay") == 0)
-        return replay_main(argc, argv);
     int rc = worker_link_open(&s.link, argc, argv, HILL__ROLE__ROLE_CPU_SCORER, "hill-cpu-scorer",
                               "Keeps the hot KV tier, scores it, and selects what a query needs.");
     if (rc)

@@ -119,9 +119,9 @@ void scorer_set_beta(struct scorer *p, double beta)
             c->sequences[i].share.beta = beta;
 }
 
-void scorer_set_cpu(struct scorer *p, double gb_per_s)
+void scorer_set_model(struct scorer *p, struct csd_model figures)
 {
-    p->core.config.cpu_gb_per_s = gb_per_s;
+    p->core.device.figures = figures;
 }
 
 void scorer_ask_profile(struct scorer *p, int64_t limit_ns)

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/csd_model.h"
 #include "kv/geometry.h"
 #include "kv/select.h"
 #include "kv/mass.h"
@@ -47,10 +48,9 @@ struct scorer_config {
     double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next */
     double margin;   /* bkp: of misses, for moving up; 0: the policy's default */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
-        cold_cap_bytes; /* reported, enforced by the sizes given */
-    double
-        cpu_gb_per_s; /* the modelled CPU scores no more FP16 K and V than that; 0: what it can */
-    bool csd;         /* an agent with a cold pool is attached */
+        cold_cap_bytes;               /* reported, enforced by the sizes given */
+    struct csd_model csd_model;       /* at the beginning */
+    bool csd;                         /* an agent with a cold pool is attached */
     uint32_t stripe_slots, n_stripes; /* of the cold pool */
     kv_score_fn *score;
     uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
@@ -153,9 +153,8 @@ void scorer_ask_profile(struct scorer *p, int64_t limit_ns);
  * time. The data thread alone. */
 void scorer_set_beta(struct scorer *p, double beta);
 
-/* The modelled CPU: GB/s of FP16 K and V that it scores at most, from the next query on; 0: none.
- */
-void scorer_set_cpu(struct scorer *p, double gb_per_s);
+/* The modelled CPU, from the next query on. */
+void scorer_set_model(struct scorer *p, struct csd_model figures);
 
 /* Serve until interrupted. */
 int scorer_run(struct scorer *p);

@@ -315,7 +315,7 @@ static int keep_busy(struct profile_run *r, is_done *done, void (*start)(struct 
             return rc;
         sum += ns;
         n++;
-    } while (!(r->core->config.cpu_gb_per_s > 0) && !done(r) && clock_now_ns() - began < BUSY_NS);
+    } while (!(r->core->device.figures.cpu > 0) && !done(r) && clock_now_ns() - began < BUSY_NS);
     *rate = per_second(bytes * n, sum);
     return 0;
 }
@@ -337,8 +337,8 @@ static int score_round(struct profile_run *r, double rates[RATES])
     if (rc == 0) /* a block is scored whole, also where it is not full */
         rc = keep_busy(r, cold_scored, start_scoring, entry * KV_HOT_BLOCK_TOKENS * r->n_blocks,
                        &rates[F_C]);
-    if (c->config.cpu_gb_per_s > 0) /* modelled: the same work takes longer */
-        rates[F_C] = fmin(rates[F_C], c->config.cpu_gb_per_s * 1e9);
+    if (c->device.figures.cpu > 0) /* modelled: the same work takes longer */
+        rates[F_C] = fmin(rates[F_C], c->device.figures.cpu * 1e9);
     if (rc == 0)
         rc = wait_until(r, cold_scored);
     digest_close(r->digest);

@@ -32,11 +32,11 @@ struct agent {
     struct epoch_settings settings; /* its texts are the Configure's */
     struct party party;
     struct data_plane plane;
-    bool serving;           /* rings are open */
-    bool behind;            /* a command may have changed the directory since it was written */
-    int64_t rest_ns;        /* from then on the agent is at rest */
-    struct csd_model model; /* as the coordinator said last */
-    struct device_counters counters, sent; /* of the planes so far; as the coordinator knows them */
+    bool serving;                /* rings are open */
+    bool behind;                 /* a command may have changed the directory since it was written */
+    int64_t rest_ns;             /* from then on the agent is at rest */
+    struct modelled_drive drive; /* of the planes so far; figures: as they were said last */
+    Hill__CsdModelCounters sent; /* as the coordinator knows them */
     int64_t sent_ns;
 };
 
@@ -70,7 +70,7 @@ static void close_plane(struct agent *agent)
     /* the doorbell lies in the segment that goes away */
     worker_link_set_doorbell(agent->link, NULL);
     if (agent->serving)
-        agent->counters = agent->plane.model.counters;
+        agent->drive = agent->plane.drive;
     data_plane_close(&agent->plane);
     cold_pool_close(agent->plane.pool);
     memset(&agent->plane, 0, sizeof agent->plane);
@@ -86,9 +86,9 @@ static void take_model(struct agent *agent, const Hill__CsdModel *message)
     struct csd_model model = proto_csd_model(message);
     char text[CSD_MODEL_TEXT];
 
-    if (csd_model_same(&model, &agent->model))
+    if (csd_model_same(&model, &agent->drive.model.figures))
         return;
-    agent->model = model;
+    agent->drive.model.figures = model;
     if (agent->serving)
         data_plane_set_model(&agent->plane, &model);
     if (model.on)
@@ -99,22 +99,11 @@ static void take_model(struct agent *agent, const Hill__CsdModel *message)
 
 static void send_counters(struct agent *agent)
 {
-    const struct device_counters *c = &agent->plane.model.counters;
     Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__CsdModelCounters body = HILL__CSD_MODEL_COUNTERS__INIT;
-
-    body.commands = c->commands;
-    body.flash_ns = c->flash_ns;
-    body.score_ns = c->score_ns;
-    body.link_ns = c->link_ns;
-    body.late = c->late;
-    body.late_ns = c->late_ns;
-    body.late_max_ns = c->late_max_ns;
-    body.lag_ns = c->lag_ns;
     message.body_case = HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS;
-    message.csd_model_counters = &body;
+    message.csd_model_counters = &agent->plane.drive.counters;
     worker_link_send(agent->link, &message);
-    agent->sent = *c;
+    agent->sent = agent->plane.drive.counters;
     agent->sent_ns = clock_now_ns();
 }
 
@@ -122,7 +111,7 @@ static void send_counters(struct agent *agent)
 static int64_t tell_counters(struct agent *agent)
 {
     if (!agent->serving ||
-        memcmp(&agent->sent, &agent->plane.model.counters, sizeof agent->sent) == 0)
+        memcmp(&agent->sent, &agent->plane.drive.counters, sizeof agent->sent) == 0)
         return CLOCK_NEVER;
     if (clock_now_ns() < agent->sent_ns + COUNTERS_NS)
         return agent->sent_ns + COUNTERS_NS;
@@ -209,8 +198,7 @@ static int open_plane(struct agent *agent, struct hill_why *why)
     plane->wrong_position = wrong_position();
     plane->stopping = stopping;
     plane->stopping_context = agent->link;
-    plane->model.counters = agent->counters;
-    data_plane_set_model(plane, &agent->model);
+    plane->drive = agent->drive;
     worker_link_set_doorbell(agent->link, agent->party.bell);
     status = agent_open_pool(plane, s, s->csd_url, why);
     const struct party_wait wait = {waiting, agent, clock_deadline_ms(LAYOUT_DEADLINE_MS)};
@@ -310,7 +298,8 @@ static void rest(struct agent *agent, struct shm_doorbell *bell, uint32_t seen)
 
 int agent_run(struct worker_link *link)
 {
-    struct agent agent = {.link = link};
+    struct agent agent = {.link = link, .drive.counters = HILL__CSD_MODEL_COUNTERS__INIT};
+    agent.sent = agent.drive.counters;
     int status = 0;
 
     while (status == 0 && !worker_link_stopping(link)) {

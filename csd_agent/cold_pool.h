@@ -48,7 +48,7 @@ struct cold_cost {
 };
 
 /* Open or format the pool; its directory is empty afterwards. A file that is neither empty nor one
- * of our pools is left as it is (HILL_E_DAMAGED). Others: pool_layout_for_cap, pool_format,
+ * of our pools is left as it is (HILL_E_DAMAGED). Others: pool_layout_with_keys, pool_format,
  * csd_backend_open. */
 int cold_pool_open(struct cold_pool **out, const struct cold_pool_config *config,
                    struct hill_why *why);

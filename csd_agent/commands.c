@@ -66,7 +66,7 @@ static int send(struct data_plane *plane, uint32_t type, const void *record, uin
 /* Nothing is held and nothing has to be: records go straight to their rings. */
 static bool direct(const struct data_plane *plane)
 {
-    return !plane->model.figures.on && plane->held.bytes == 0;
+    return !plane->drive.model.figures.on && plane->held.bytes == 0;
 }
 
 /* Send what is due. A completion's busy time ends now. */
@@ -80,7 +80,7 @@ static int send_due(struct data_plane *plane)
             struct record_completion *completion = (void *)held->payload;
             int64_t now = clock_now_ns();
             completion->busy_ns = (uint64_t)(now - held->start_ns);
-            plane->model.counters.lag_ns += (uint64_t)(now - held->due_ns);
+            plane->drive.counters.lag_ns += (uint64_t)(now - held->due_ns);
         }
         status = send(plane, held->type, held->payload, held->bytes);
         free(held);
@@ -123,7 +123,7 @@ static struct held_record *hold_room(struct data_plane *plane, uint32_t bytes)
 
 /* A completion, when the modelled drive is done; at once without one. */
 static int answer(struct data_plane *plane, enum held_stream stream,
-                  const struct record_completion *completion, const struct device_command *device)
+                  const struct record_completion *completion, const struct drive_command *device)
 {
     if (direct(plane))
         return send(plane, RECORD_COMPLETION, completion, sizeof *completion);
@@ -149,7 +149,7 @@ struct query_run {
     uint32_t block_slots; /* slots that a Score Block covers at most */
     uint32_t count;
     struct cold_cost *cost;
-    struct device_command *device;
+    struct drive_command *device;
     uint64_t charged_bytes; /* of flash, to the modelled drive */
 };
 
@@ -193,9 +193,9 @@ static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
         return plane->lost;
     uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
     uint64_t kv_bytes = (uint64_t)tuples * kv_entry_bytes(&plane->geometry);
-    if (plane->model.figures.on) /* its scorer passes over slots that do not count */
-        due = device_model_score(&plane->model, run->device, flash_bytes, kv_bytes,
-                                 tuples * sizeof(struct score_tuple));
+    if (plane->drive.model.figures.on) /* its scorer passes over slots that do not count */
+        due = drive_score(&plane->drive, run->device, flash_bytes, kv_bytes,
+                          tuples * sizeof(struct score_tuple));
     if (tuples == 0) {
         free(held);
         return 0;
@@ -470,14 +470,14 @@ static void note_failure(struct data_plane *plane, const struct command *command
 
 /* What a command other than a query moved. A query is charged as its scores come. */
 static void charge(struct data_plane *plane, const struct command *command,
-                   const struct cold_cost *cost, struct device_command *device)
+                   const struct cold_cost *cost, struct drive_command *device)
 {
-    if (!plane->model.figures.on || command->type == RECORD_AGENT_QUERY)
+    if (!plane->drive.model.figures.on || command->type == RECORD_AGENT_QUERY)
         return;
     if (cost->flash_read_bytes)
-        device_model_read(&plane->model, device, cost->flash_read_bytes);
+        drive_read(&plane->drive, device, cost->flash_read_bytes);
     if (cost->flash_write_bytes)
-        device_model_write(&plane->model, device, cost->flash_write_bytes);
+        drive_write(&plane->drive, device, cost->flash_write_bytes);
 }
 
 static enum held_stream stream_of(const struct command *command, bool background)
@@ -493,11 +493,11 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
     struct record_completion completion = {.tag = tag_of(command, payload),
                                            .command = command->type};
     struct cold_cost cost = {0};
-    struct device_command device;
+    struct drive_command device;
     struct hill_why why = {""};
     int64_t start = clock_now_ns();
 
-    device_command_begin(&device, &plane->model, start);
+    drive_begin(&device, &plane->drive, start);
     plane->device = &device; /* a trim's demotes have their own, and it needs its no more */
     memcpy(&completion.header, payload, sizeof completion.header);
     completion.status = check(plane, command, background, payload, bytes, &why);
@@ -514,7 +514,7 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
     if (completion.status != 0)
         note_failure(plane, command, &completion, malformed, &why);
     charge(plane, command, &cost, &device);
-    device_command_end(&plane->model, &device, clock_now_ns());
+    drive_end(&plane->drive, &device, clock_now_ns());
     completion.flash_read_bytes = cost.flash_read_bytes;
     completion.flash_write_bytes = cost.flash_write_bytes;
     completion.link_kv_bytes = cost.link_kv_bytes;
@@ -596,7 +596,8 @@ static void drain_background(struct data_plane *plane, uint32_t sequence)
 /* May work that nobody waits for go to the drive? */
 static bool flash_is_free(struct data_plane *plane)
 {
-    plane->gated = plane->model.figures.on && plane->model.flash_free > clock_now_ns();
+    plane->gated =
+        plane->drive.model.figures.on && drive_flash_free(&plane->drive) > clock_now_ns();
     return !plane->gated;
 }
 
@@ -627,28 +628,29 @@ int data_plane_turn(struct data_plane *plane)
 
 int data_plane_write_directory(struct data_plane *plane, struct hill_why *why)
 {
-    struct device_command device;
+    struct drive_command device;
 
     if (!flash_is_free(plane))
         return 0;
-    device_command_begin(&device, &plane->model, clock_now_ns());
+    drive_begin(&device, &plane->drive, clock_now_ns());
     int status = cold_pool_write_directory(plane->pool, why);
-    if (status == 1 && plane->model.figures.on)
-        device_model_write(&plane->model, &device,
-                           pool_directory_page_bytes(cold_pool_layout(plane->pool)));
+    if (status == 1 && plane->drive.model.figures.on)
+        drive_write(&plane->drive, &device,
+                    pool_directory_page_bytes(cold_pool_layout(plane->pool)));
     return status;
 }
 
 void data_plane_set_model(struct data_plane *plane, const struct csd_model *figures)
 {
-    plane->model.figures = *figures;
+    plane->drive.model.figures = *figures;
 }
 
 int64_t data_plane_next_ns(const struct data_plane *plane)
 {
     int64_t next = held_next_ns(&plane->held);
 
-    return plane->gated && plane->model.flash_free < next ? plane->model.flash_free : next;
+    return plane->gated && drive_flash_free(&plane->drive) < next ? drive_flash_free(&plane->drive)
+                                                                  : next;
 }
 
 void data_plane_close(struct data_plane *plane)

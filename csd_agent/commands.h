@@ -10,7 +10,7 @@
  * is dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
  * epoch is dropped and counted; one that record_check refuses, or that does not belong on its ring,
  * is counted, logged and, where its tag can be read, answered with HILL_E_PROTOCOL. None is fatal.
- * Under a device model (device_model.h) a command is carried out at once and charged to the
+ * Under a device model (modelled_drive.h) a command is carried out at once and charged to the
  * modelled drive; what it answers is held (held_output.h) and sent when the drive would have had
  * it, by a later turn, while other commands are carried out. A demote is taken only when the
  * modelled flash is free, so that a query waits for one of them there, too. No wait burns CPU:
@@ -26,7 +26,7 @@
 
 #include "base/error.h"
 #include "csd_agent/cold_pool.h"
-#include "csd_agent/device_model.h"
+#include "csd_agent/modelled_drive.h"
 #include "csd_agent/held_output.h"
 #include "shm/arena.h"
 #include "shm/ring.h"
@@ -47,13 +47,13 @@ struct data_plane {
     void *stopping_context;
     /* statistics */
     uint64_t commands, dropped, malformed;
-    struct device_model model; /* counters: the owner may set them before the first turn */
+    struct modelled_drive drive; /* counters: the owner may set them before the first turn */
     /* own */
     uint64_t held_max; /* payload bytes that may be held; 0: HELD_BYTES_MAX (tests: few) */
     struct held_output held;
-    bool gated;                    /* background work waits for the modelled flash */
-    struct device_command *device; /* the command under way, as the modelled drive sees it */
-    int lost;                      /* why the rings are of no use any more, or 0 */
+    bool gated;                   /* background work waits for the modelled flash */
+    struct drive_command *device; /* the command under way, as the modelled drive sees it */
+    int lost;                     /* why the rings are of no use any more, or 0 */
 };
 
 /* The device model of the commands that start from now on. */

@@ -2,8 +2,7 @@
  * hill-csd-agent - owns one computational storage drive: the cold pool on its flash, scoring next
  * to it, fetching.
  *
- * Started by hill-coordinator with --run-dir; everything else comes with its Configure message. Or
- * by hand, alone: hill-csd-agent --replay FILE URL (replay.h; `scripts/hillinfer replay`).
+ * Started by hill-coordinator with --run-dir; everything else comes with its Configure message.
  * Speaks to the scorer through shared-memory rings. See csd_agent/README.md.
  *
  * Exit codes: 0 stopped in order; 100 wrong use or configuration; 111 no space, no device, no
@@ -11,18 +10,13 @@
  * Environment: HILL_TEST_WRONG_SCORE=POSITION (tests only), OCL_ICD_VENDORS and POCL_* as OpenCL
  * reads them.
  */
-#include <string.h>
-
 #include "base/error.h"
 #include "csd_agent/agent.h"
-#include "csd_agent/replay.h"
 #include "proto/worker_link.h"
 
 int main(int argc, char **argv)
 {
     struct worker_link *link;
-    if (argc > 1 && strcmp(argv[1], "--replay") == 0)
-        return replay_main(argc, argv);
     int status = worker_link_open(&link, argc, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent",
                                   "Stores cold KV entries on a drive and scores them there.");
 

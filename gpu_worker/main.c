@@ -20,7 +20,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "gpu_worker/replay.h"
 #include "gpu_worker/worker.h"
 
 int main(int argc, char **argv)
@@ -28,8 +27,6 @@ int main(int argc, char **argv)
     struct worker worker = {0};
     if (argc == 2 && strcmp(argv[1], "--list-devices") == 0)
         return cldevice_list(stdout) < 0 ? hill_exit_code(HILL_E_NODEV) : 0;
-    if (argc > 1 && strcmp(argv[1], "--replay") == 0)
-        return replay_main(argc, argv);
     int rc = worker_link_open(
         &worker.link, argc, argv, HILL__ROLE__ROLE_GPU_WORKER, "hill-gpu-worker",
         "Runs the model on an OpenCL device (--list-devices shows those there are).");

@@ -170,11 +170,11 @@ static int push_prompt(struct request *r, struct hill_why *why)
 int request_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Selection *s = r->prefill->selection;
-    r->reads_hot = r->w->reads_hot && !r->w->gpu_link.on;
+    r->reads_hot = r->w->reads_hot && !r->w->model.figures.on;
     struct record_seq_begin begin = {
         .header = request_header(r, 0),
         .request_id = r->prefill->request_id,
-        .prompt_tokens = r->prompt - (r->prefill->restore ? 1 : 0), /* that come with entries */
+        .prompt_tokens = request_entries(r),
         .max_tokens = r->prompt + r->predict,
         .alpha = s->alpha,
         .budget = s->budget,
@@ -402,6 +402,20 @@ static bool is_stop(const struct request *r, uint32_t token)
     return false;
 }
 
+/* 1: the request is at its end. */
+static int take(struct request *r, uint32_t token, double logprob)
+{
+    if (!r->prefill->n_forced && is_stop(r, token)) {
+        r->tokens[r->n_tokens] = token; /* for a session; there is room: it is not the last */
+        r->finish = HILL__FINISH_REASON__FINISH_STOP;
+        return 1;
+    }
+    send_token(r, token, logprob);
+    r->tokens[r->n_tokens++] = token;
+    r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
+    return ++r->predicted == r->predict;
+}
+
 int request_take_token(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
@@ -417,16 +431,13 @@ int request_take_token(struct request *r, struct hill_why *why)
     } else {
         w->sampler.settings = r->sampling;
         token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
-        if (is_stop(r, token)) {
-            r->tokens[r->n_tokens] = token; /* for a session; there is room: it is not the last */
-            r->finish = HILL__FINISH_REASON__FINISH_STOP;
-            return 1;
-        }
     }
-    send_token(r, token, logprob);
-    r->tokens[r->n_tokens++] = token;
-    r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
-    return ++r->predicted == r->predict;
+    return take(r, token, logprob);
+}
+
+int request_take_restored(struct request *r)
+{
+    return take(r, r->prefill->n_forced ? r->prefill->forced[0] : r->restored_token, 0);
 }
 
 /* ---- the end ---- */

@@ -54,6 +54,7 @@ struct request {
     uint32_t first_append;        /* entries of each layer's first APPEND */
     uint32_t first_prompt;        /* tokens that were given, before a session was saved or now */
     struct session_file *session; /* being restored, or NULL */
+    uint32_t restored_token;      /* the session's newest */
     struct save *save;            /* under way (save.h), or NULL */
     char *save_path;              /* of a Save message that is not answered yet, or NULL */
     uint8_t save_terms[PROTO_SESSION_TERMS_BYTES];
@@ -104,9 +105,18 @@ int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why 
 
 /* ---- request.c ---- */
 
+/* Tokens whose entries the prefill or the session brings: the newest of a session that simply goes
+ * on is still to go through the layers. */
+static inline uint32_t request_entries(const struct request *r)
+{
+    return r->prompt - (r->prefill->restore && !r->prefill->from_prompt ? 1 : 0);
+}
+
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the
  * request is at its end. */
 int request_take_token(struct request *r, struct hill_why *why);
+/* The first one after a restored prompt: the session's, or the forced one. */
+int request_take_restored(struct request *r);
 
 /* SEQ_END, Done with rc's reason, freed. */
 void request_end(struct request *r, int rc, const char *text);

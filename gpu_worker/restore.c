@@ -22,21 +22,23 @@ static int64_t turn_ns(void)
 
 /* The coordinator has read the same header and tokens: has the file been replaced since? The terms
  * are this pipeline's; what the policy does not use of them may differ. */
-static int check_file(const struct request *r, struct hill_why *why)
+static int check_file(struct request *r, struct hill_why *why)
 {
     const struct session_header *h = &r->session->header;
     const Hill__SessionFile *order = r->prefill->restore;
     struct session_terms here;
     memcpy(&here, order->terms.data, sizeof here); /* of PROTO_SESSION_TERMS_BYTES: validated */
-    if (h->n_tokens != r->prompt || session_compare(h, &here, order->path, NULL))
+    if (h->n_entries != request_entries(r) || session_compare(h, &here, order->path, NULL))
         return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                          order->path);
     uint32_t *tokens = malloc(sizeof *tokens * h->n_tokens);
     int rc = tokens ? session_read_tokens(r->session, tokens, why)
                     : hill_fail(why, HILL_E_NOMEM, "out of memory for %u tokens", h->n_tokens);
-    if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * h->n_tokens) != 0)
+    if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * r->prompt) != 0)
         rc = hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                        order->path);
+    if (!rc)
+        r->restored_token = tokens[h->n_tokens - 1];
     free(tokens);
     return rc;
 }

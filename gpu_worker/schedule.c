@@ -154,6 +154,13 @@ static int append_unit(struct worker *w, struct request *r)
     return after_token(w, r, rc, &why);
 }
 
+/* A restored prompt's answer begins with a token that is known. */
+static int begin_answer(struct worker *w, struct request *r)
+{
+    const struct hill_why none = {.text = ""};
+    return after_token(w, r, request_take_restored(r), &none);
+}
+
 /* Go on with what is to be saved. moved: none of it only waits. */
 static int turn_saves(struct worker *w, bool *moved)
 {
@@ -244,6 +251,7 @@ static int run_turn(struct worker *w)
         return end;
     struct request *r = next_prompt(w);
     bool in_prefill = r && r->state == REQUEST_PREFILL;
+    bool in_restore = r && r->state == REQUEST_RESTORING && r->prefill->from_prompt;
     uint32_t n_rows = gather_rows(w);
     if (!rc && !end && r)
         rc = advance(r, n_rows == 0, &why);
@@ -261,6 +269,8 @@ static int run_turn(struct worker *w)
         sleep_saving(w, seen);
     if (!end && !leaving(w) && in_prefill)
         end = append_unit(w, r);
+    if (!end && !leaving(w) && in_restore && r->state == REQUEST_DECODE)
+        end = begin_answer(w, r);
     return end;
 }
 

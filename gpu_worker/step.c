@@ -219,12 +219,16 @@ static void charge_link(struct worker *w, struct step_member *m, const struct se
                         uint32_t n_selected, uint32_t n_uploads)
 {
     uint64_t n = n_uploads;
-    if (!w->gpu_link.on)
+    if (!w->model.figures.on)
         return;
     for (uint32_t i = 0; i < n_selected; i++)
         n += items[i].gpu_slot & SELECTED_HOT ? 1 : 0;
-    m->request->link_bytes += n * worker_entry_bytes(w);
-    m->request->link_ns += gpu_link_charge(&w->gpu_link, n * worker_entry_bytes(w), clock_now_ns());
+    n *= worker_entry_bytes(w);
+    struct device_span span =
+        device_charge(&w->model, DEVICE_GPU_LINK, n, device_at(clock_now_ns()));
+    m->request->link_bytes += n;
+    m->request->link_ns += (uint64_t)(span.due - span.start);
+    w->link_due = span.due;
 }
 
 /* Positions ascend below N and slots lie in the table: what the attention relies on. */
@@ -369,6 +373,20 @@ static bool fill_failed(struct worker *w, int *rc, struct hill_why *why)
     return alive > 0;
 }
 
+/* The layer is not launched before what was charged has crossed: the real upload happens meanwhile,
+ * and only what is left is slept. */
+static int wait_for_link(struct worker *w, struct hill_why *why)
+{
+    while (clock_now_ns() < w->link_due) {
+        uint32_t seen = dataplane_seen(&w->plane);
+        int rc = worker_waiting(w, why);
+        if (rc)
+            return rc;
+        dataplane_sleep(&w->plane, seen, w->link_due);
+    }
+    return 0;
+}
+
 /* True when some row goes on to the next layer. */
 static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
 {
@@ -380,7 +398,7 @@ static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
     STAGE_BEGIN(await_selection, first->sequence, first->step, w->step.layer);
     *rc = await_selections(w, why);
     if (!*rc)
-        *rc = gpu_link_wait(w, why);
+        *rc = wait_for_link(w, why);
     STAGE_END(await_selection, 0);
     int64_t waited = clock_now_ns() - start;
     for (uint32_t i = 0; i < w->step.n_members; i++)

@@ -35,7 +35,7 @@ static void take_message(struct worker *w, Hill__Message *message)
         break;
     case HILL__MESSAGE__BODY_CSD_MODEL:
         w->settings.csd_model = proto_csd_model(message->csd_model);
-        gpu_link_set(&w->gpu_link, &w->settings.csd_model);
+        w->model.figures = w->settings.csd_model;
         break;
     case HILL__MESSAGE__BODY_REPLY:
         log_debug("the coordinator says: %s", message->reply->text);
@@ -195,7 +195,7 @@ static int carry_out(struct worker *w, struct hill_why *why)
     if (!rc)
         rc = step_make_tables(&w->step, s->gpu_slots, n_sequences, why);
     w->n_sequences = rc ? 0 : n_sequences;
-    gpu_link_set(&w->gpu_link, &s->csd_model);
+    w->model.figures = s->csd_model;
     return rc;
 }
 

@@ -10,9 +10,9 @@
 #define HILL_GPU_WORKER_WORKER_H
 
 #include "base/clock.h"
+#include "base/device_model.h"
 #include "gpu_worker/dataplane.h"
 #include "gpu_worker/engine.h"
-#include "gpu_worker/gpu_link.h"
 #include "gpu_worker/sampler.h"
 #include "gpu_worker/step.h"
 #include "proto/worker_link.h"
@@ -36,11 +36,16 @@ struct worker {
     struct epoch_settings settings;
     uint64_t work_done;
 
-    struct dataplane plane;   /* of the current epoch */
-    bool ready;               /* Ready has been said for this epoch */
-    uint32_t n_sequences;     /* that may run: 0 unless the epoch was entered */
-    bool reads_hot;           /* the device reads hot entries where they lie */
-    struct gpu_link gpu_link; /* as the device model says */
+    struct dataplane plane; /* of the current epoch */
+    bool ready;             /* Ready has been said for this epoch */
+    uint32_t n_sequences;   /* that may run: 0 unless the epoch was entered */
+    bool reads_hot;         /* the device reads hot entries where they lie */
+    /* Every entry that a layer's attention does not find in the GPU's own slots is charged to the
+     * modelled link when its selection arrives. A device that shares the host's memory is then taken
+     * for one with memory of its own: requests that begin under a model have hot entries copied (no
+     * reads_hot), and what an older one reads in place is charged as well. */
+    struct device_model model;
+    int64_t link_due; /* all that was charged has crossed by then */
     uint32_t next_query_id;
 
     struct request *requests[ENGINE_SEQUENCES_MAX]; /* by sequence, or NULL */

@@ -6,7 +6,7 @@
  * that the conversation stays what it was. On a terminal Ctrl-C stops the answer, Ctrl-D ends the
  * program; without one every line of stdin is a turn, and the first failure ends the program.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -376,6 +376,22 @@ static const struct option_spec chat_specs[] = {
     {.name = "check", .type = OPTION_FLAG, .help = "check the options, ask nothing"},
 };
 
+static int chat_with(const struct options *options, struct hill_why *why)
+{
+    struct chat chat = {.client.signal_fd = -1};
+    int code = open_chat(&chat, options, why);
+    if (code == 0 && !options_flag(options, "check")) {
+        greet(&chat);
+        code = converse(&chat);
+    }
+    chat_lines_close(&chat.lines);
+    exchange_reset(&chat.exchange);
+    conversation_close(&chat.conversation);
+    client_close(&chat.client);
+    free(chat.text);
+    return code;
+}
+
 int command_chat(int argc, char **argv)
 {
     const struct option_table tables[] = {
@@ -396,24 +412,5 @@ int command_chat(int argc, char **argv)
         .tables = tables,
         .n_tables = 5,
     };
-    struct options *options;
-    int started = options_start(&options, &program, argc, argv);
-    if (started != 0)
-        return started == 1 ? 0 : hill_exit_code(started);
-    struct chat chat = {.client.signal_fd = -1};
-    struct hill_why why = {""};
-    int code = open_chat(&chat, options, &why);
-    if (code) {
-        fprintf(stderr, "hillctl: %s\n", why.text);
-    } else if (!options_flag(options, "check")) {
-        greet(&chat);
-        code = converse(&chat);
-    }
-    chat_lines_close(&chat.lines);
-    exchange_reset(&chat.exchange);
-    conversation_close(&chat.conversation);
-    client_close(&chat.client);
-    free(chat.text);
-    options_free(options);
-    return hill_exit_code(code);
+    return options_main(&program, argc, argv, NULL, chat_with);
 }

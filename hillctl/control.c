@@ -1,5 +1,5 @@
 /* hillctl/control.c - the short commands: status, attach, detach, stop. */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,5 +1,5 @@
 /* hillctl/csd_model_command.c - `hillctl csd-model`: show the modelled drive, or change it. */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
  * take this process with it. Needs no running pipeline. Concurrency: none. Failure: exit 111 when
  * something is missing; what cannot be found out is a warning.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -358,6 +358,25 @@ static const struct option_spec doctor_specs[] = {
     {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
 };
 
+static int examine(const struct options *options, struct hill_why *why)
+{
+    struct machine machine = {.scrap_fd = -1};
+    struct finding findings[CHECK_COUNT] = {0};
+    bool can_run = true;
+    int code = machine_open(&machine, options, why);
+    for (unsigned i = 0; code == 0 && i < CHECK_COUNT; i++) {
+        checks[i].run(&machine, &findings[i]);
+        can_run = can_run && findings[i].level != LEVEL_MISSING;
+    }
+    if (code == 0 && options_flag(options, "json"))
+        code = print_json(findings, can_run, why);
+    else if (code == 0)
+        print_lines(findings, can_run);
+    if (machine.scrap_fd >= 0)
+        close(machine.scrap_fd);
+    return code || can_run ? code : HILL_E_NODEV;
+}
+
 int command_doctor(int argc, char **argv)
 {
     const struct option_table tables[] = {
@@ -376,27 +395,5 @@ int command_doctor(int argc, char **argv)
         .tables = tables,
         .n_tables = 4,
     };
-    struct options *options;
-    int started = options_start(&options, &program, argc, argv);
-    if (started != 0)
-        return started == 1 ? 0 : hill_exit_code(started);
-    struct machine machine = {.scrap_fd = -1};
-    struct finding findings[CHECK_COUNT] = {0};
-    struct hill_why why = {""};
-    bool can_run = true;
-    int code = machine_open(&machine, options, &why);
-    for (unsigned i = 0; code == 0 && i < CHECK_COUNT; i++) {
-        checks[i].run(&machine, &findings[i]);
-        can_run = can_run && findings[i].level != LEVEL_MISSING;
-    }
-    if (code == 0 && options_flag(options, "json"))
-        code = print_json(findings, can_run, &why);
-    else if (code == 0)
-        print_lines(findings, can_run);
-    if (code != 0)
-        fprintf(stderr, "hillctl: %s\n", why.text);
-    if (machine.scrap_fd >= 0)
-        close(machine.scrap_fd);
-    options_free(options);
-    return code != 0 ? hill_exit_code(code) : can_run ? 0 : hill_exit_code(HILL_E_NODEV);
+    return options_main(&program, argc, argv, NULL, examine);
 }

@@ -4,7 +4,7 @@
  * Text goes to stdout as it comes (with --json: one object at the end), progress and errors to
  * stderr (exchange.h). With --chat the prompt is one turn of a conversation.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +16,7 @@
 
 #include "proto/options_hill.h"
 #include "proto/client.h"
+#include "hillctl/asked_selection.h"
 #include "hillctl/conversation.h"
 #include "hillctl/exchange.h"
 #include "hillctl/session_path.h"
@@ -31,6 +32,7 @@ struct generation {
     uint32_t *ids; /* with --token-ids: what the prompt says */
     size_t n_ids;
     char restore[HILL_PATH_BYTES], save[HILL_PATH_BYTES]; /* sessions, or empty */
+    bool from_prompt, selects;                            /* a restored one: as asked */
     bool chat;
     const char *system; /* of a chat; NULL: the template's own, if any */
     struct exchange exchange;
@@ -105,10 +107,16 @@ static int take_prompt(struct generation *g, struct hill_why *why)
     return g->options.token_ids ? read_token_ids(g, why) : 0;
 }
 
-static int send_restore(struct generation *g, struct hill_why *why)
+static int send_restore(struct generation *g, const struct options *options, struct hill_why *why)
 {
     Hill__RestoreSession restore = HILL__RESTORE_SESSION__INIT;
     Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Selection selection;
+    int code = g->selects ? asked_selection_make(options, &g->client, &selection, why) : 0;
+    if (code)
+        return code;
+    restore.selection = g->selects ? &selection : NULL;
+    restore.from_prompt = g->from_prompt;
     restore.path = g->restore;
     restore.save_path = g->save;
     restore.predict = g->options.predict;
@@ -165,11 +173,9 @@ static int print_result(struct generation *g, int code, struct hill_why *why)
         fputc('\n', stdout);
         fflush(stdout);
     }
-    if (code != 0)
-        fprintf(stderr, "hillctl: %s\n", why->text);
-    else if (!g->options.json && g->exchange.terminal)
+    if (code == 0 && !g->options.json && g->exchange.terminal)
         report_print(stderr, &g->exchange.report);
-    return hill_exit_code(code);
+    return code;
 }
 
 /* Connect, ask, follow. */
@@ -182,7 +188,7 @@ static int run(struct generation *g, const struct options *options, struct hill_
     g->exchange.client = &g->client;
     g->exchange.quiet = g->options.json;
     if (code == 0)
-        code = g->restore[0] ? send_restore(g, why) : send_request(g, why);
+        code = g->restore[0] ? send_restore(g, options, why) : send_request(g, why);
     if (code != 0)
         return code;
     return exchange_follow(&g->exchange, why);
@@ -194,16 +200,14 @@ static int read_save(struct generation *g, const struct options *options, struct
     return save ? session_path(g->save, save, why) : 0;
 }
 
-/* The exit code; the options are freed. */
-static int finish(struct generation *g, struct options *options, int code, struct hill_why *why)
+static int finish(struct generation *g, int code, struct hill_why *why)
 {
-    int exit_code = print_result(g, code, why);
+    code = print_result(g, code, why);
     client_close(&g->client);
     exchange_reset(&g->exchange);
     free(g->prompt);
     free(g->ids);
-    options_free(options);
-    return exit_code;
+    return code;
 }
 
 #define SAVE_SPEC                                                                                  \
@@ -237,6 +241,27 @@ static int read_chat(struct generation *g, const struct options *options, struct
                : 0;
 }
 
+static int generate(const struct options *options, struct hill_why *why)
+{
+    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
+    int code = hill_request_read(&g.options, options, why);
+    g.exchange.report.scored = code == 0 && g.options.score_from > 0;
+    if (code == 0)
+        code = read_save(&g, options, why);
+    if (code == 0)
+        code = read_chat(&g, options, why);
+    if (code == 0)
+        code = take_prompt(&g, why);
+    if (code == 0 && options_flag(options, "check")) {
+        free(g.prompt);
+        free(g.ids);
+        return 0;
+    }
+    if (code == 0)
+        code = run(&g, options, why);
+    return finish(&g, code, why);
+}
+
 int command_generate(int argc, char **argv)
 {
     const struct option_table tables[] = {
@@ -254,29 +279,7 @@ int command_generate(int argc, char **argv)
         .tables = tables,
         .n_tables = 5,
     };
-    struct options *options;
-    int started = options_start(&options, &program, argc, argv);
-    if (started != 0)
-        return started == 1 ? 0 : hill_exit_code(started);
-    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
-    struct hill_why why = {""};
-    int code = hill_request_read(&g.options, options, &why);
-    g.exchange.report.scored = code == 0 && g.options.score_from > 0;
-    if (code == 0)
-        code = read_save(&g, options, &why);
-    if (code == 0)
-        code = read_chat(&g, options, &why);
-    if (code == 0)
-        code = take_prompt(&g, &why);
-    if (code == 0 && options_flag(options, "check")) {
-        free(g.prompt);
-        free(g.ids);
-        options_free(options);
-        return 0;
-    }
-    if (code == 0)
-        code = run(&g, options, &why);
-    return finish(&g, options, code, &why);
+    return options_main(&program, argc, argv, NULL, generate);
 }
 
 /* ---- restore ------------------------------------------------------------------------------ */
@@ -294,6 +297,9 @@ static const struct option_spec restore_specs[] = {
      .type = OPTION_FLAG,
      .help = "go on after a stop token, also when the session's request did not"},
     {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object when done"},
+    {.name = "from-prompt",
+     .type = OPTION_FLAG,
+     .help = "answer the session's prompt again from the first token on; of one saved with -n 1"},
     SAVE_SPEC,
     {.name = "check",
      .type = OPTION_FLAG,
@@ -314,6 +320,7 @@ static int read_restore(struct generation *g, const struct options *options, str
     g->options.predict = predict < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)predict;
     g->options.ignore_eos = options_flag(options, "ignore-eos");
     g->options.json = options_flag(options, "json");
+    g->from_prompt = options_flag(options, "from-prompt");
     if (predict == 0)
         return hill_fail(why, HILL_E_INVALID,
                          "--predict 0: nothing to generate (-1: until the context is full)");
@@ -321,13 +328,32 @@ static int read_restore(struct generation *g, const struct options *options, str
         return hill_fail(why, HILL_E_INVALID,
                          "restore needs the session's FILE; try hillctl restore --help");
     int code = session_path(g->restore, options_positional(options, 0), why);
+    if (code == 0)
+        code = asked_selection_check(options, &g->selects, why);
     return code ? code : read_save(g, options, why);
+}
+
+static int restore(const struct options *options, struct hill_why *why)
+{
+    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
+    int code = read_restore(&g, options, why);
+    if (code == 0 && options_flag(options, "check")) {
+        code = check_session(g.restore, why);
+        if (code == 0)
+            return 0;
+    } else if (code == 0) {
+        code = run(&g, options, why);
+    }
+    return finish(&g, code, why);
 }
 
 int command_restore(int argc, char **argv)
 {
     const struct option_table tables[] = {
-        {.title = "request", .specs = restore_specs, .count = 5},
+        {.title = "request", .specs = restore_specs, .count = 6},
+        {.title = "selection (of a session saved with -n 1; else as it was saved)",
+         .specs = asked_selection_specs(),
+         .count = ASKED_SELECTION_SPECS},
         HILL_COMMON_TABLE,
         {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
@@ -339,23 +365,8 @@ int command_restore(int argc, char **argv)
                    "sampling that it had.",
         .example = "hillctl restore /var/tmp/report.session -n 64",
         .tables = tables,
-        .n_tables = 4,
+        .n_tables = 5,
         .positional_max = 1,
     };
-    struct options *options;
-    int started = options_start(&options, &program, argc, argv);
-    if (started != 0)
-        return started == 1 ? 0 : hill_exit_code(started);
-    struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
-    struct hill_why why = {""};
-    int code = read_restore(&g, options, &why);
-    if (code == 0 && options_flag(options, "check"))
-        code = check_session(g.restore, &why);
-    else if (code == 0)
-        code = run(&g, options, &why);
-    if (code == 0 && options_flag(options, "check")) {
-        options_free(options);
-        return 0;
-    }
-    return finish(&g, options, code, &why);
+    return options_main(&program, argc, argv, NULL, restore);
 }

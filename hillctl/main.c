@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 static const struct {
     const char *name, *help;

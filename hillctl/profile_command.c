@@ -1,5 +1,5 @@
 /* hillctl/profile_command.c - `hillctl profile`: measure how fast CPU and drive are, now. */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * the file is there; the request goes on. (`hillctl restore` is in generate.c: it streams an
  * answer.)
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
  * once, without sequences. Concurrency: one thread. Failure: a coordinator that does not answer
  * ends it (HILL_E_PEER_GONE).
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <inttypes.h>
 #include <poll.h>

@@ -8,7 +8,7 @@
  * Failure: no pipeline, an unwritable file: one line, before anything is switched on. A worker that
  * does not answer in time is counted in the file's metadata.
  */
-#include "hillctl/commands.h"
+#include "hillctl/command_list.h"
 
 #include <errno.h>
 #include <inttypes.h>

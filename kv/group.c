@@ -78,22 +78,6 @@ uint8_t kv_digest_get_head(const struct kv_geometry *g, const uint8_t *groups, u
     return groups[exponent_at(g, index) + h * KV_GROUP_TOKENS];
 }
 
-void kv_digest_put(const struct kv_geometry *g, uint8_t *groups, uint64_t index,
-                   const int8_t *mantissas, const uint8_t *exponents)
-{
-    for (uint32_t h = 0; h < g->n_kv_heads; h++)
-        kv_digest_put_head(g, groups, index, h, mantissas + (uint64_t)h * g->head_dim,
-                           exponents[h]);
-}
-
-void kv_digest_get(const struct kv_geometry *g, const uint8_t *groups, uint64_t index,
-                   int8_t *mantissas, uint8_t *exponents)
-{
-    for (uint32_t h = 0; h < g->n_kv_heads; h++)
-        exponents[h] =
-            kv_digest_get_head(g, groups, index, h, mantissas + (uint64_t)h * g->head_dim);
-}
-
 static void copy_lane(const struct kv_geometry *g, uint8_t *to, uint64_t to_index,
                       const uint8_t *from, uint64_t from_index)
 {

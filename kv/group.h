@@ -81,12 +81,6 @@ void kv_digest_put_head(const struct kv_geometry *g, uint8_t *groups, uint64_t i
 uint8_t kv_digest_get_head(const struct kv_geometry *g, const uint8_t *groups, uint64_t index,
                            uint32_t h, int8_t *mantissas);
 
-/* All heads: mantissas [key dims], exponents [n_kv_heads]. */
-void kv_digest_put(const struct kv_geometry *g, uint8_t *groups, uint64_t index,
-                   const int8_t *mantissas, const uint8_t *exponents);
-void kv_digest_get(const struct kv_geometry *g, const uint8_t *groups, uint64_t index,
-                   int8_t *mantissas, uint8_t *exponents);
-
 /* Copy n tokens' digests between groups that do not overlap. Where both sides hold the same whole
  * groups these are copied at once; lanes of tokens that are not copied stay as they are. */
 void kv_digest_copy(const struct kv_geometry *g, uint8_t *to, uint64_t to_index,

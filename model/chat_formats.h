@@ -30,8 +30,8 @@ enum chat_thought {
 
 struct chat_format {
     const char *name;
-    const char *head, *answer, *next, *tail; /* NULL: nothing */
-    const char *system_head, *system_end;
+    const char *head, *answer, *next, *system_head; /* NULL: nothing */
+    const char *tail, *system_end;                  /* NULL: as answer, as next */
     enum chat_system_place place;
     unsigned strip_system, strip_user, strip_answer; /* enum chat_strip: white space goes */
     enum chat_thought thought;

@@ -207,7 +207,7 @@ static void add_system(struct builder *b, const struct chat_format *format,
     if (format->place == CHAT_SYSTEM_NONE)
         add_bytes(b, "\n\n", 2, PROMPT_LITERAL);
     else
-        add_own(b, format->system_end);
+        add_own(b, format->system_end ? format->system_end : format->next);
 }
 
 /* The user's text that joined a system text lost no white space at its start. */
@@ -237,7 +237,7 @@ static void add_all(struct builder *b, const struct chat_format *format,
         add_content(b, m->text, m->bytes,
                     strip_user(format, here && format->place == CHAT_SYSTEM_NONE), PROMPT_LITERAL);
     }
-    add_own(b, format->tail);
+    add_own(b, format->tail ? format->tail : format->answer);
 }
 
 /* ---- all --------------------------------------------------------------------------------- */

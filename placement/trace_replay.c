@@ -332,16 +332,3 @@ double trace_replay_near_rate(const struct trace_replay_result *result)
     uint64_t near = result->gpu_hits + s->hits_hot, all = near + s->hits_cold;
     return all ? (double)near / (double)all : 1;
 }
-
-void trace_replay_add(struct trace_replay_result *sum, const struct trace_replay_result *one)
-{
-    add_stats(&sum->stats, &one->stats);
-    sum->gpu_hits += one->gpu_hits;
-    sum->uploads += one->uploads;
-    sum->selected += one->selected;
-    sum->streams += one->streams;
-    sum->queries += one->queries;
-    sum->steps += one->steps;
-    if (one->n_last > sum->n_last)
-        sum->n_last = one->n_last;
-}

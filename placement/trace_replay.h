@@ -53,7 +53,4 @@ double trace_replay_hit_rate(const struct trace_replay_result *result);
  * the drive. 1 when there were none. */
 double trace_replay_near_rate(const struct trace_replay_result *result);
 
-/* Add up two results (several files). */
-void trace_replay_add(struct trace_replay_result *sum, const struct trace_replay_result *one);
-
 #endif

@@ -46,21 +46,13 @@ struct pool_layout {
     uint64_t directory_offset, digest_offset, key_offset, entry_offset, total_bytes;
 };
 
-/* The layout for a cap; HILL_E_INVALID when not even one stripe per layer fits (why: needed and
- * given). */
-int pool_layout_for_cap(struct pool_layout *out, const struct kv_geometry *g, uint64_t cap_bytes,
-                        struct hill_why *why);
-
-/* The same for a pool with a plane of keys (kv_plane_key_bytes); key_bytes 0: of digests. */
+/* The layout for a cap, of a pool with a plane of keys (kv_plane_key_bytes) or, with key_bytes 0, of
+ * digests; HILL_E_INVALID when not even one stripe per layer fits (why: needed and given). */
 int pool_layout_with_keys(struct pool_layout *out, const struct kv_geometry *g, uint32_t key_bytes,
                           uint64_t cap_bytes, struct hill_why *why);
 
 /* Slots that n_sequences sequences of n_tokens tokens can use: whole stripes, every layer. */
 uint64_t pool_slots_for_tokens(const struct kv_geometry *g, uint32_t n_sequences,
-                               uint32_t n_tokens);
-
-/* The cap that holds n_sequences sequences of n_tokens tokens, every layer. */
-uint64_t pool_bytes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences,
                                uint32_t n_tokens);
 
 static inline uint64_t pool_digest_at(const struct pool_layout *l, uint32_t stripe)
@@ -125,12 +117,9 @@ void pool_slot_set(struct pool_directory *d, uint32_t slot, uint32_t position, u
 void pool_slot_clear(struct pool_directory *d, uint32_t slot);
 
 /* Serialise a stripe's record into `pages`, a 4 KiB-aligned buffer of pool_directory_page_bytes
- * bytes (for the agent's asynchronous write at *offset; returns the bytes to write), or write it
- * now. Neither flushes: that is the caller's fdatasync. */
+ * bytes, for the agent's asynchronous write at *offset; returns the bytes to write. It is the caller
+ * who flushes. */
 uint64_t pool_directory_page_bytes(const struct pool_layout *layout);
 uint64_t pool_directory_encode(const struct pool_directory *d, uint32_t stripe, void *pages,
                                uint64_t *offset);
-int pool_directory_write(const struct pool_directory *d, int fd, uint32_t stripe,
-                         struct hill_why *why);
-
 #endif

@@ -292,16 +292,3 @@ uint64_t pool_directory_encode(const struct pool_directory *d, uint32_t stripe, 
     *offset = d->layout.directory_offset + stripe * d->layout.directory_record_bytes;
     return d->layout.directory_record_bytes;
 }
-
-int pool_directory_write(const struct pool_directory *d, int fd, uint32_t stripe,
-                         struct hill_why *why)
-{
-    uint64_t offset;
-    void *pages = pool_page_alloc(d->layout.directory_record_bytes);
-    if (pages == NULL)
-        return hill_fail(why, HILL_E_NOMEM, "no memory to write a directory record");
-    uint64_t bytes = pool_directory_encode(d, stripe, pages, &offset);
-    int rc = pool_write_all(fd, pages, bytes, offset, "directory", why);
-    free(pages);
-    return rc;
-}

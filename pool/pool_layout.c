@@ -63,12 +63,6 @@ static uint64_t stripe_bytes(const struct pool_layout *l) /* over all regions */
            l->entry_stripe_bytes;
 }
 
-int pool_layout_for_cap(struct pool_layout *out, const struct kv_geometry *g, uint64_t cap_bytes,
-                        struct hill_why *why)
-{
-    return pool_layout_with_keys(out, g, 0, cap_bytes, why);
-}
-
 int pool_layout_with_keys(struct pool_layout *out, const struct kv_geometry *g, uint32_t key_bytes,
                           uint64_t cap_bytes, struct hill_why *why)
 {
@@ -98,11 +92,6 @@ static uint64_t stripes_for_tokens(const struct kv_geometry *g, uint32_t n_seque
 uint64_t pool_slots_for_tokens(const struct kv_geometry *g, uint32_t n_sequences, uint32_t n_tokens)
 {
     return stripes_for_tokens(g, n_sequences, n_tokens) * stripe_slots(g);
-}
-
-uint64_t pool_bytes_for_tokens(const struct kv_geometry *g, uint32_t n_sequences, uint32_t n_tokens)
-{
-    return pool_bytes_with_keys(g, 0, n_sequences, n_tokens);
 }
 
 uint64_t pool_bytes_with_keys(const struct kv_geometry *g, uint32_t key_bytes, uint32_t n_sequences,

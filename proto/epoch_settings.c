@@ -65,30 +65,25 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
                                           .exact_below = in->exact_below};
 }
 
-static void plan_to_wire(Hill__Configure *c, const struct kv_plan_input *plan)
-{
-    c->n_layers = plan->geometry.n_layers;
-    c->n_heads = plan->geometry.n_heads;
-    c->n_kv_heads = plan->geometry.n_kv_heads;
-    c->head_dim = plan->geometry.head_dim;
-    c->score_bits = kv_digest_bits(&plan->geometry);
-    c->n_embd = plan->n_embd;
-    c->n_ff = plan->n_ff;
-    c->n_vocab = plan->n_vocab;
-    c->layer_window = plan->windows.tokens;
-    c->global_every = plan->windows.global_every;
-    c->ctx_tokens = plan->ctx_tokens;
-    c->n_sequences = plan->n_sequences;
-    c->batch_tokens = plan->batch_tokens;
-}
+/* Settings that are the same on the wire: numbers, texts, and those of the plan. */
+/* clang-format off */
+#define NUMBERS(X)                                                                                 \
+    X(run_id) X(epoch) X(threads) X(hot_cap_bytes) X(hot_bytes) X(gpu_kv_cap_bytes) X(gpu_slots)   \
+    X(staging_slots) X(gpu_drop) X(csd_attached) X(cold_cap_bytes) X(block_tokens) X(beta)         \
+    X(beta_auto) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores)
+/* clang-format on */
+#define TEXTS(X) X(model_path) X(device) X(csd_url) X(trace_path) X(record_path)
+#define PLAN(X)  X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens)
 
-static char *text(const char *given)
-{
-    return (char *)(given ? given : "");
-}
+#define TO_WIRE(field)      c->field = s->field;
+#define TEXT_TO_WIRE(field) c->field = (char *)(s->field ? s->field : "");
+#define PLAN_TO_WIRE(field) c->field = s->plan.field;
+#define READ(field)         out->field = c->field;
+#define PLAN_READ(field)    out->plan.field = c->field;
 
 void epoch_settings_to_wire(struct epoch_wire *out, const struct epoch_settings *s)
 {
+    const struct kv_geometry *g = &s->plan.geometry;
     Hill__Configure *c = &out->configure;
     hill__message__init(&out->message);
     hill__configure__init(c);
@@ -96,74 +91,29 @@ void epoch_settings_to_wire(struct epoch_wire *out, const struct epoch_settings 
     out->message.configure = c;
     selection_to_wire(c->selection = &out->selection, &s->plan.selection);
     proto_set_csd_model(c->csd_model = &out->csd_model, &s->csd_model);
-    plan_to_wire(c, &s->plan);
-    c->run_id = s->run_id;
-    c->epoch = s->epoch;
-    c->model_path = text(s->model_path);
-    c->device = text(s->device);
-    c->threads = s->threads;
-    c->hot_cap_bytes = s->hot_cap_bytes;
-    c->hot_bytes = s->hot_bytes;
-    c->gpu_kv_cap_bytes = s->gpu_kv_cap_bytes;
-    c->gpu_slots = s->gpu_slots;
-    c->staging_slots = s->staging_slots;
-    c->gpu_drop = s->gpu_drop;
-    c->csd_attached = s->csd_attached;
-    c->csd_url = text(s->csd_url);
-    c->cold_cap_bytes = s->cold_cap_bytes;
-    c->block_tokens = s->block_tokens;
-    c->beta = s->beta;
-    c->beta_auto = s->beta_auto;
-    c->placement = s->placement;
-    c->pin = s->pin;
-    c->speculate = s->speculate;
-    c->exact_layers = s->exact_layers;
-    c->simd = s->simd;
-    c->trace_path = text(s->trace_path);
-    c->trace_scores = s->trace_scores;
-    c->record_path = text(s->record_path);
+    NUMBERS(TO_WIRE)
+    TEXTS(TEXT_TO_WIRE)
+    PLAN(PLAN_TO_WIRE)
+    c->n_layers = g->n_layers;
+    c->n_heads = g->n_heads;
+    c->n_kv_heads = g->n_kv_heads;
+    c->head_dim = g->head_dim;
+    c->score_bits = kv_digest_bits(g);
+    c->layer_window = s->plan.windows.tokens;
+    c->global_every = s->plan.windows.global_every;
 }
 
 int epoch_settings_read(struct epoch_settings *out, const Hill__Configure *c, struct hill_why *why)
 {
     *out = (struct epoch_settings){
-        .run_id = c->run_id,
-        .epoch = c->epoch,
         .plan = {.geometry = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->score_bits},
-                 .n_embd = c->n_embd,
-                 .n_ff = c->n_ff,
-                 .n_vocab = c->n_vocab,
                  .windows = {c->layer_window, c->global_every},
-                 .ctx_tokens = c->ctx_tokens,
-                 .batch_tokens = c->batch_tokens,
-                 .n_sequences = c->n_sequences,
                  .selection = selection_from_wire(c->selection),
                  .speculates = c->speculate != HILL__SPECULATE__SPECULATE_OFF},
-        .model_path = c->model_path,
-        .device = c->device,
-        .threads = c->threads,
-        .hot_cap_bytes = c->hot_cap_bytes,
-        .hot_bytes = c->hot_bytes,
-        .gpu_kv_cap_bytes = c->gpu_kv_cap_bytes,
-        .gpu_slots = c->gpu_slots,
-        .staging_slots = c->staging_slots,
-        .gpu_drop = c->gpu_drop,
-        .csd_attached = c->csd_attached,
-        .csd_url = c->csd_url,
-        .cold_cap_bytes = c->cold_cap_bytes,
-        .block_tokens = c->block_tokens,
-        .csd_model = proto_csd_model(c->csd_model),
-        .beta = c->beta,
-        .beta_auto = c->beta_auto,
-        .placement = c->placement,
-        .pin = c->pin,
-        .speculate = c->speculate,
-        .exact_layers = c->exact_layers,
-        .simd = c->simd,
-        .trace_path = c->trace_path,
-        .trace_scores = c->trace_scores,
-        .record_path = c->record_path,
-    };
+        .csd_model = proto_csd_model(c->csd_model)};
+    NUMBERS(READ)
+    TEXTS(READ)
+    PLAN(PLAN_READ)
     return epoch_settings_check(out, why);
 }
 

@@ -192,7 +192,8 @@ static int check_session_file(const Hill__SessionFile *m, struct hill_why *why)
 
 static int check_prefill_files(const Hill__Prefill *m, struct hill_why *why)
 {
-    CHECK("prefill", "restore", !m->restore || (m->n_tokens > 1 && m->n_forced == 0));
+    CHECK("prefill", "restore", !m->restore || m->from_prompt || (m->n_tokens > 1 && !m->n_forced));
+    CHECK("prefill", "from_prompt", !m->from_prompt || m->restore);
     CHECK("prefill", "save", !m->save || m->n_forced == 0);
     int code = m->restore ? check_session_file(m->restore, why) : 0;
     return code == 0 && m->save ? check_session_file(m->save, why) : code;
@@ -217,8 +218,10 @@ static int check_restore_session(const Hill__RestoreSession *m, struct hill_why 
     CHECK("restore_session", "path", path_ok(m->path));
     CHECK("restore_session", "predict", m->predict <= TOKENS_MAX);
     CHECK("restore_session", "save_path",
-          text_ok(m->save_path) && (!m->save_path[0] || m->save_path[0] == '/'));
-    return 0;
+          text_ok(m->save_path) && (!m->save_path[0] || (m->save_path[0] == '/' && !m->n_forced)));
+    CHECK("restore_session", "forced", m->n_forced <= TOKENS_MAX);
+    CHECK("restore_session", "from_prompt", m->from_prompt || !m->n_forced);
+    return m->selection ? check_selection(m->selection, why) : 0;
 }
 
 static int check_prefill(const Hill__Prefill *m, struct hill_why *why)

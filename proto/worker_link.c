@@ -259,24 +259,19 @@ static void *open_socket(struct worker_link *link, const char *file)
 static int read_options(struct worker_link *link, int argc, char **argv, const char *summary)
 {
     const struct option_table tables[] = {HILL_COMMON_TABLE};
-    const char *replay = link->role == HILL__ROLE__ROLE_CSD_AGENT ? "FILE URL" : "FILE";
-    char example[64], run_dir[HILL_PATH_BYTES];
+    char run_dir[HILL_PATH_BYTES];
     struct options *options;
     struct hill_why why;
-    snprintf(example, sizeof example, "%s --replay %s", link->name, replay);
     const struct option_program program = {
         .name = link->name,
         .usage = "[--run-dir DIR] [--log-level LEVEL]",
         .summary = summary,
-        .example = example,
+        .example = "scripts/hillinfer up -m model.gguf",
         .notes =
             "Started by hill-coordinator, which sends its configuration; `scripts/hillinfer up` "
-            "starts them all.\n"
-            "With --replay this worker runs alone, at full speed, driven by a recording of the "
-            "rings\n(`scripts/hillinfer record`); its output must be the recorded one.",
+            "starts them all.\nhill-replay runs a worker alone, from a recording of the rings.",
         .exit_codes = "  0    ended in order\n"
-                      "  1    what it was given cannot be used (a damaged model, a foreign pool), "
-                      "or a replay differs\n"
+                      "  1    what it was given cannot be used (a damaged model, a foreign pool)\n"
                       "  100  wrong use or configuration\n"
                       "  111  the environment failed: worth a retry\n",
         .tables = tables,

@@ -60,7 +60,7 @@ _Static_assert(offsetof(struct shm_ring_header, head) == 64, "head owns its cach
 _Static_assert(offsetof(struct shm_ring_header, tail) == 128, "tail owns its cache line");
 
 /* Watches one end, in its thread, and may decide what it finds: for recordings and replays of a
- * ring's traffic (proto/recording.h). Every answer that an end gives its caller is one of these
+ * ring's traffic (recording/recording.h). Every answer that an end gives its caller is one of these
  * moments. */
 enum shm_ring_moment {
     SHM_RING_PEEKED,    /* a record was seen for the first time; `bytes` of payload, of `type` */

@@ -3,6 +3,7 @@
  * stop.
  */
 #include "tests/cpu_scorer/pipeline_rig.h"
+#include "tests/cpu_scorer/hkm_audit.h"
 
 static const uint32_t rig_capacities[RING_COUNT] = {
     [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 11,      [RING_SELECTION] = 1u << 16,
@@ -110,7 +111,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .pin = o->pin,
         .adapts = o->adapts,
         .margin = 0.5, /* so that much moves */
-        .cpu_gb_per_s = o->cpu_gb_per_s,
+        .csd_model = {.on = o->cpu_gb_per_s > 0, .cpu = o->cpu_gb_per_s},
         .csd = o->csd,
         .speculates = o->speculates,
         .stripe_slots = RIG_STRIPE,

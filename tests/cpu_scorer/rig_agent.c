@@ -2,6 +2,7 @@
  * tests/cpu_scorer/rig_agent.c - the fake agent's answers, a function a record, and its thread.
  */
 #include "tests/cpu_scorer/rig_agent.h"
+#include "tests/kv/digests.h"
 
 uint32_t rig_random(uint64_t *state, uint32_t below)
 {

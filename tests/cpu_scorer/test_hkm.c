@@ -13,6 +13,8 @@
 #include "cpu_scorer/cold_map.h"
 #include "cpu_scorer/hkm.h"
 #include "kv/score.h"
+#include "tests/kv/digests.h"
+#include "tests/cpu_scorer/hkm_audit.h"
 
 enum { LAYERS = 3, SEQUENCES = 2, CTX = 700, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40 };
 enum { STRIPE = 256, STRIPES = 3 * LAYERS * SEQUENCES, LISTS = LAYERS * SEQUENCES };

@@ -16,6 +16,7 @@
 #include "cpu_scorer/scoring.h"
 #include "kv/plan.h"
 #include "tests/rounds.h"
+#include "tests/kv/digests.h"
 
 enum { BLOCKS = 150, SLOTS = BLOCKS * 64, HEADS = 4, DIMS = HEADS * 128 };
 enum mode { WORK, WAIT, LEAVE_IT }; /* what the thread that started a job does then */

@@ -3,6 +3,7 @@
  * Interface: commands_scene.h.
  */
 #include "tests/csd_agent/commands_scene.h"
+#include "tests/kv/digests.h"
 
 static bool stop_asked(void *context)
 {

@@ -3,6 +3,7 @@
  * damage; files that are not ours.
  */
 #include "tests/csd_agent/fixture.h"
+#include "tests/kv/digests.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,7 +26,7 @@ static struct cold_pool_config config_for(const struct kv_geometry *g, uint32_t 
     struct kv_geometry layers = *g;
 
     layers.n_layers = 1;
-    assert_int_equal(pool_layout_for_cap(&one, &layers, UINT64_MAX / 4, NULL), 0);
+    assert_int_equal(pool_layout_with_keys(&one, &layers, 0, UINT64_MAX / 4, NULL), 0);
     uint64_t stripe = one.digest_stripe_bytes + one.entry_stripe_bytes + one.directory_record_bytes;
     return (struct cold_pool_config){
         .url = pool_url(),

@@ -53,8 +53,8 @@ static void test_each_command_takes_its_modelled_time(void **state)
     expect_busy(&c, latency + larger((double)c.link_kv_bytes / slow.flash,
                                      (double)c.link_kv_bytes / slow.link));
     scene_stop(&s);
-    assert_true(s.plane.model.counters.commands == 3);
-    assert_true(s.plane.model.counters.score_ns >= (uint64_t)kv);
+    assert_true(s.plane.drive.counters.commands == 3);
+    assert_true(s.plane.drive.counters.score_ns >= (uint64_t)kv);
     scene_start(&s);
     scene_close(&s);
 }
@@ -195,9 +195,9 @@ static void test_a_model_that_is_faster_than_the_machine_is_told(void **state)
     grow(&s, 0, 0, 100);
     query(&s, 0, 0, 64);
     scene_stop(&s);
-    assert_int_equal(s.plane.model.counters.commands, 2);
-    assert_int_equal(s.plane.model.counters.late, 2);
-    assert_true(s.plane.model.counters.late_ns > s.plane.model.counters.late_max_ns);
+    assert_int_equal(s.plane.drive.counters.commands, 2);
+    assert_int_equal(s.plane.drive.counters.late, 2);
+    assert_true(s.plane.drive.counters.late_ns > s.plane.drive.counters.late_max_ns);
     scene_start(&s);
     scene_close(&s);
 }

@@ -240,7 +240,7 @@ static void test_a_modelled_drive_charges_flash_and_link(void **state)
     expect(&s, push_demote(&s, 0, 300), RECORD_DEMOTE, 0);
     commit(&s, 0, 0, 0, 300);
     scene_stop(&s);
-    struct device_counters before = s.plane.model.counters;
+    Hill__CsdModelCounters before = s.plane.drive.counters;
     scene_start(&s);
     struct keys_record r = {.record.n_ranges = 1, .ranges = {{0, 300}}};
     push_read(&s, &r, 0, 0, 1);
@@ -249,8 +249,8 @@ static void test_a_modelled_drive_charges_flash_and_link(void **state)
     assert_true(c.busy_ns + 1 >= 500000 + 32768 * 1000 / 10); /* the link is the slower one */
     scene_stop(&s);
     /* a page of the directory may have gone out meanwhile */
-    assert_true(s.plane.model.counters.flash_ns - before.flash_ns >= 32768 * 50);
-    assert_true(s.plane.model.counters.link_ns - before.link_ns >= 32768 * 100);
+    assert_true(s.plane.drive.counters.flash_ns - before.flash_ns >= 32768 * 50);
+    assert_true(s.plane.drive.counters.link_ns - before.link_ns >= 32768 * 100);
     scene_start(&s);
     scene_close(&s);
 }

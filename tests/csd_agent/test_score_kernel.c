@@ -4,6 +4,7 @@
 #include "tests/csd_agent/fixture.h"
 
 #include "csd_agent/score_device.h"
+#include "tests/kv/digests.h"
 
 #define BATCH_BYTES 1310720u /* more than the largest group */
 

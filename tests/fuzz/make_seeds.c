@@ -21,6 +21,7 @@
 #include "tests/fuzz/pool_seed.h"
 #include "tests/fuzz/record_types.h"
 #include "tests/model/tiny_model.h"
+#include "tests/pool/directory_write.h"
 
 static const char *folder;
 
@@ -288,14 +289,15 @@ static void pool_seed(const char *name, const struct kv_geometry *g, uint8_t sea
     struct blob seed = {0};
     FILE *file = tmpfile(); /* not a memfd: its file system says that it has no free space */
     int fd = file != NULL ? fileno(file) : -1;
-    if (fd < 0 || pool_layout_for_cap(&layout, g, pool_bytes_for_tokens(g, 1, 64), &why) != 0 ||
+    if (fd < 0 ||
+        pool_layout_with_keys(&layout, g, 0, pool_bytes_with_keys(g, 0, 1, 64), &why) != 0 ||
         pool_format(fd, &layout, FUZZ_POOL_FINGERPRINT, &why) != 0 ||
         pool_open(&d, fd, FUZZ_POOL_FINGERPRINT, &why) != 0)
         fail(why.text);
     pool_stripe_claim(d, 0, 0, 0, 0);
     for (uint32_t slot = 0; slot < 70; slot++)
         pool_slot_set(d, slot, slot, slot * 77);
-    if (pool_directory_write(d, fd, 0, &why) != 0)
+    if (pool_directory_write(d, &layout, fd, 0, &why) != 0)
         fail(why.text);
     uint64_t units = (layout.total_bytes >> FUZZ_POOL_SIZE_SHIFT) + 1;
     uint8_t head[2] = {seal, (uint8_t)(units < 255 ? units : 255)};

@@ -15,62 +15,28 @@ static void *stage_bind(struct stage *s, const char *file)
 
 static void stage_leave_epoch(struct stage *s)
 {
-    shm_ring_close(&s->append);
-    shm_ring_close(&s->query);
-    shm_ring_close(&s->selection);
-    if (s->arena.header)
-        shm_arena_finish(&s->arena);
-    for (int i = 0; i < 3; i++) {
-        struct shm_segment *segment = i == 0 ? &s->rings : i == 1 ? &s->staging : &s->hot;
-        if (segment->base) {
-            shm_segment_unlink(segment->name);
-            shm_segment_detach(segment);
-        }
-    }
-    memset(&s->append, 0, sizeof s->append);
-    memset(&s->query, 0, sizeof s->query);
-    memset(&s->selection, 0, sizeof s->selection);
-    memset(&s->arena, 0, sizeof s->arena);
+    party_leave(&s->party);
+    epoch_unlink(s->settings.run_id, s->settings.epoch);
     for (uint32_t i = 0; i < STAGE_LANES; i++)
         s->lanes[i].n_taken[0] = s->lanes[i].n_taken[1] = 0;
 }
 
 void stage_enter_epoch(struct stage *s)
 {
-    char name[SHM_NAME_BYTES];
+    struct epoch_settings *settings = &s->settings;
     struct hill_why why = {0};
-    uint64_t fingerprint = layout_fingerprint(&s->layout),
-             rings_bytes = layout_rings_bytes(&s->layout);
+    uint64_t entries = (uint64_t)STAGE_LANES * s->m.shape.n_layers * STAGE_CTX;
     stage_leave_epoch(s);
-    s->epoch++;
-    shm_segment_name(name, s->run_id, s->epoch, "rings");
-    assert_int_equal(shm_segment_create(&s->rings, name, rings_bytes, fingerprint, s->epoch, &why),
-                     0);
-    shm_segment_name(name, s->run_id, s->epoch, "staging");
-    assert_int_equal(
-        shm_segment_create(&s->staging, name,
-                           shm_arena_bytes(STAGE_LANES * 2 * STAGE_CTX, s->entry_bytes),
-                           fingerprint, s->epoch, &why),
-        0);
-    if (s->epoch % 2) {
-        uint64_t entries = (uint64_t)STAGE_LANES * s->m.shape.n_layers * STAGE_CTX;
-        shm_segment_name(name, s->run_id, s->epoch, "hot");
-        assert_int_equal(shm_segment_create(&s->hot, name,
-                                            STAGE_HOT_OFFSET + entries * s->entry_bytes,
-                                            fingerprint, s->epoch, &why),
-                         0);
-    }
-    void *rings = shm_segment_payload(&s->rings), *staging = shm_segment_payload(&s->staging);
-    assert_int_equal(layout_init(rings, rings_bytes, &s->layout), 0);
-    assert_int_equal(shm_arena_init(staging, STAGE_LANES * 2 * STAGE_CTX, s->entry_bytes), 0);
-    assert_int_equal(shm_arena_own(&s->arena, staging, shm_segment_payload_bytes(&s->staging)), 0);
-    assert_int_equal(
-        layout_open(&s->append, rings, rings_bytes, &s->layout, RING_APPEND, PARTY_SCORER), 0);
-    assert_int_equal(
-        layout_open(&s->query, rings, rings_bytes, &s->layout, RING_QUERY, PARTY_SCORER), 0);
-    assert_int_equal(
-        layout_open(&s->selection, rings, rings_bytes, &s->layout, RING_SELECTION, PARTY_SCORER),
-        0);
+    settings->epoch++;
+    settings->hot_bytes = settings->epoch % 2 ? STAGE_HOT_OFFSET + entries * s->entry_bytes : 0;
+    if (epoch_create(settings, &why) || party_attach(&s->party, PARTY_SCORER, settings, &why) ||
+        party_open(&s->party, NULL, &why))
+        fail_msg("%s", why.text);
+}
+
+static struct shm_ring_end *stage_end(struct stage *s, enum layout_ring ring)
+{
+    return &s->party.ends[ring];
 }
 
 static uint32_t stage_hot_slot(const struct stage *s, uint32_t sequence, uint32_t layer,
@@ -83,11 +49,11 @@ static void stage_take_append(struct stage *s, uint32_t type, const void *payloa
 {
     const struct record_header *header = payload;
     struct stage_lane *lane = &s->lanes[header->sequence];
-    assert_int_equal(header->epoch, s->epoch);
+    assert_int_equal(header->epoch, s->settings.epoch);
     if (type == RECORD_SEQ_BEGIN) {
         struct record_seq_ready ready = {.header = *header};
         lane->reads_hot = ((const struct record_seq_begin *)payload)->reads_hot;
-        assert_true(!lane->reads_hot || s->hot.base);
+        assert_true(!lane->reads_hot || s->party.hot.base);
         if (lane->reads_hot) {
             ready.hot_offset = STAGE_HOT_OFFSET / 64;
             ready.hot_entries = stage_hot_slot(s, STAGE_LANES, 0, 0);
@@ -100,7 +66,8 @@ static void stage_take_append(struct stage *s, uint32_t type, const void *payloa
         memset(lane->n_kinds, 0, sizeof lane->n_kinds);
         memset(lane->appended, 0, sizeof lane->appended);
         memset(lane->resident, 0, sizeof lane->resident);
-        assert_int_equal(shm_ring_push(&s->selection, RECORD_SEQ_READY, &ready, sizeof ready), 0);
+        assert_int_equal(
+            shm_ring_push(stage_end(s, RING_SELECTION), RECORD_SEQ_READY, &ready, sizeof ready), 0);
     } else if (type == RECORD_APPEND) {
         const struct record_append *a = payload;
         assert_int_equal(a->first, lane->appended[header->layer]); /* in order, each once */
@@ -108,8 +75,8 @@ static void stage_take_append(struct stage *s, uint32_t type, const void *payloa
         memcpy(lane->entries[header->layer] + (size_t)a->first * s->entry_bytes, a + 1,
                (size_t)a->n_tokens * s->entry_bytes);
         lane->appended[header->layer] += a->n_tokens;
-        for (uint32_t i = 0; s->hot.base && i < a->n_tokens; i++)
-            memcpy((uint8_t *)shm_segment_payload(&s->hot) + STAGE_HOT_OFFSET +
+        for (uint32_t i = 0; s->party.hot.base && i < a->n_tokens; i++)
+            memcpy((uint8_t *)shm_segment_payload(&s->party.hot) + STAGE_HOT_OFFSET +
                        (size_t)stage_hot_slot(s, header->sequence, header->layer, a->first + i) *
                            s->entry_bytes,
                    (const uint8_t *)(a + 1) + (size_t)i * s->entry_bytes, s->entry_bytes);
@@ -137,7 +104,7 @@ static bool stage_in_place(const struct stage_lane *lane, uint32_t position)
 static void stage_give(struct stage *s, struct stage_lane *lane, uint32_t which)
 {
     if (lane->n_taken[which])
-        shm_arena_give(&s->arena, lane->n_taken[which], lane->taken[which]);
+        shm_arena_give(&s->party.arena, lane->n_taken[which], lane->taken[which]);
     lane->n_taken[which] = 0;
 }
 
@@ -146,7 +113,7 @@ static void stage_free_staging(struct stage *s, struct stage_lane *lane, uint32_
 {
     for (uint32_t which = kind == QUERY_EXACT ? 0 : 1; which < 2; which++) {
         for (uint32_t i = 0; i < lane->n_taken[which]; i++)
-            memset(shm_arena_slot(&s->arena, lane->taken[which][i]), 0x7d, s->entry_bytes);
+            memset(shm_arena_slot(&s->party.arena, lane->taken[which][i]), 0x7d, s->entry_bytes);
         stage_give(s, lane, which);
     }
     if (kind == QUERY_EXACT)
@@ -160,8 +127,9 @@ static void stage_free_staging(struct stage *s, struct stage_lane *lane, uint32_
 static void stage_check_order(const struct stage *s, struct stage_lane *lane,
                               const struct record_query *q)
 {
-    Hill__Speculate mode = s->speculate;
-    bool guessed = mode != HILL__SPECULATE__SPECULATE_OFF && q->header.layer >= s->exact_layers;
+    Hill__Speculate mode = s->settings.speculate;
+    bool guessed =
+        mode != HILL__SPECULATE__SPECULATE_OFF && q->header.layer >= s->settings.exact_layers;
     lane->n_kinds[q->kind]++;
     if (q->kind == QUERY_AHEAD) { /* before the one that it is ahead of */
         assert_true(mode == HILL__SPECULATE__SPECULATE_VERIFY && guessed);
@@ -188,12 +156,12 @@ static void stage_answer(struct stage *s, const struct record_query *q)
     for (uint32_t i = lane->resident[layer]; i < n; i++)
         n_uploads += !stage_in_place(lane, i);
     stage_free_staging(s, lane, q->kind);
-    assert_int_equal(shm_arena_take(&s->arena, n_uploads, lane->taken[0]), 0);
+    assert_int_equal(shm_arena_take(&s->party.arena, n_uploads, lane->taken[0]), 0);
     lane->n_taken[0] = n_uploads;
     uint32_t bytes = (uint32_t)(sizeof(struct record_selection) + n * sizeof(struct selected_item) +
                                 n_uploads * sizeof(struct selected_upload));
     void *payload;
-    assert_int_equal(shm_ring_reserve(&s->selection, bytes, &payload), 0);
+    assert_int_equal(shm_ring_reserve(stage_end(s, RING_SELECTION), bytes, &payload), 0);
     struct record_selection *out = payload;
     struct selected_item *items = (struct selected_item *)(out + 1);
     struct selected_upload *uploads = (struct selected_upload *)(items + n);
@@ -210,14 +178,14 @@ static void stage_answer(struct stage *s, const struct record_query *q)
     for (uint32_t i = 0, position = lane->resident[layer]; i < n_uploads; i++, position++) {
         uint32_t slot = lane->taken[0][i];
         position += stage_in_place(lane, position);
-        memcpy(shm_arena_slot(&s->arena, slot),
+        memcpy(shm_arena_slot(&s->party.arena, slot),
                lane->entries[layer] + (size_t)position * s->entry_bytes, s->entry_bytes);
-        uploads[i] = (struct selected_upload){slot, shm_arena_generation(&s->arena, slot),
+        uploads[i] = (struct selected_upload){slot, shm_arena_generation(&s->party.arena, slot),
                                               stage_slot(position), 0};
         uploads[i].generation -= number == lane->old_generation_at;
     }
     lane->resident[layer] = n;
-    shm_ring_publish(&s->selection, RECORD_SELECTION, bytes);
+    shm_ring_publish(stage_end(s, RING_SELECTION), RECORD_SELECTION, bytes);
 }
 
 static void stage_send(struct stage *s, Hill__Message *message)
@@ -256,11 +224,12 @@ static void stage_pump_appends(struct stage *s)
     struct hill_why why = {0};
     uint32_t type, bytes;
     const void *payload;
-    while (s->append.ring && shm_ring_peek(&s->append, &type, &payload, &bytes) == 0) {
-        if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
+    while (stage_end(s, RING_APPEND)->ring &&
+           shm_ring_peek(stage_end(s, RING_APPEND), &type, &payload, &bytes) == 0) {
+        if (record_check(type, payload, bytes, &s->settings.plan.geometry, STAGE_LANES, &why))
             fail_msg("%s", why.text);
         stage_take_append(s, type, payload);
-        shm_ring_release(&s->append);
+        shm_ring_release(stage_end(s, RING_APPEND));
     }
 }
 
@@ -270,8 +239,9 @@ static void stage_pump_rings(struct stage *s)
     uint32_t type, bytes, lanes = 0; /* a bit each */
     const void *payload;
     stage_pump_appends(s);
-    while (s->query.ring && shm_ring_peek(&s->query, &type, &payload, &bytes) == 0) {
-        if (record_check(type, payload, bytes, &s->layout.geometry, STAGE_LANES, &why))
+    while (stage_end(s, RING_QUERY)->ring &&
+           shm_ring_peek(stage_end(s, RING_QUERY), &type, &payload, &bytes) == 0) {
+        if (record_check(type, payload, bytes, &s->settings.plan.geometry, STAGE_LANES, &why))
             fail_msg("%s", why.text);
         if (type == RECORD_READS_DONE) {
             struct stage_lane *lane = &s->lanes[((const struct record_header *)payload)->sequence];
@@ -283,7 +253,7 @@ static void stage_pump_rings(struct stage *s)
             stage_take_query(s, payload);
             lanes |= 1u << ((const struct record_header *)payload)->sequence;
         }
-        shm_ring_release(&s->query);
+        shm_ring_release(stage_end(s, RING_QUERY));
     }
     if ((uint32_t)__builtin_popcount(lanes) > s->most_at_once)
         s->most_at_once = (uint32_t)__builtin_popcount(lanes);
@@ -334,7 +304,7 @@ static void stage_take_message(struct stage *s, const Hill__Message *message)
 {
     switch (message->body_case) {
     case HILL__MESSAGE__BODY_READY:
-        assert_int_equal(message->ready->epoch, s->epoch);
+        assert_int_equal(message->ready->epoch, s->settings.epoch);
         s->n_ready++;
         break;
     case HILL__MESSAGE__BODY_TOKEN:
@@ -372,46 +342,17 @@ void stage_pump(struct stage *s)
 
 void stage_configure(struct stage *s)
 {
-    const struct random_shape *m = &s->m.shape;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__Configure c = HILL__CONFIGURE__INIT;
-    Hill__Selection selection = HILL__SELECTION__INIT;
-    selection.alpha = 1;
-    c.run_id = s->run_id;
-    c.epoch = s->epoch;
-    c.model_path = s->model;
-    c.n_layers = m->n_layers;
-    c.n_heads = m->n_heads;
-    c.n_kv_heads = m->n_kv_heads;
-    c.head_dim = m->head_dim;
-    c.ctx_tokens = c.gpu_slots = STAGE_CTX;
-    c.n_sequences = STAGE_LANES;
-    c.batch_tokens = 32;
-    c.threads = 1;
-    c.block_tokens = 256;
-    c.selection = &selection;
-    c.staging_slots = STAGE_LANES * 2 * STAGE_CTX;
-    c.gpu_kv_cap_bytes = 64 << 20;
-    c.csd_url = c.device = (char *)"";
-    c.speculate = s->speculate;
-    c.exact_layers = s->exact_layers;
-    c.n_embd = m->n_embd;
-    c.n_ff = m->n_ff;
-    c.n_vocab = m->n_vocab;
-    Hill__CsdModel figures;
-    proto_set_csd_model(&figures, &s->model_figures);
-    c.csd_model = &figures;
-    message.body_case = HILL__MESSAGE__BODY_CONFIGURE;
-    message.configure = &c;
-    stage_send(s, &message);
+    struct epoch_wire wire;
+    epoch_settings_to_wire(&wire, &s->settings);
+    stage_send(s, &wire.message);
 }
 
 void stage_set_model(struct stage *s, const char *text)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__CsdModel figures;
-    assert_int_equal(csd_model_parse(&s->model_figures, text, NULL), 0);
-    proto_set_csd_model(&figures, &s->model_figures);
+    assert_int_equal(csd_model_parse(&s->settings.csd_model, text, NULL), 0);
+    proto_set_csd_model(&figures, &s->settings.csd_model);
     message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
     message.csd_model = &figures;
     stage_send(s, &message);
@@ -464,15 +405,30 @@ void stage_open(struct stage *s, const struct random_shape *shape, const char *p
     free(bytes.data);
     assert_int_equal(gguf_open(&s->m.file, s->model, &why), 0);
     assert_int_equal(model_hparams_read(&s->m.hp, s->m.file, &why), 0);
-    s->layout =
-        (struct layout_input){{shape->n_layers, shape->n_heads, shape->n_kv_heads, shape->head_dim},
-                              STAGE_CTX,
-                              STAGE_LANES};
-    s->entry_bytes = kv_entry_bytes(&s->layout.geometry);
+    s->settings = (struct epoch_settings){
+        .run_id = test_run_id(),
+        .plan = {.geometry = {shape->n_layers, shape->n_heads, shape->n_kv_heads, shape->head_dim},
+                 .n_embd = shape->n_embd,
+                 .n_ff = shape->n_ff,
+                 .n_vocab = shape->n_vocab,
+                 .ctx_tokens = STAGE_CTX,
+                 .batch_tokens = 32,
+                 .n_sequences = STAGE_LANES,
+                 .selection.alpha = 1},
+        .model_path = s->model,
+        .device = "",
+        .csd_url = "",
+        .trace_path = "",
+        .record_path = "",
+        .threads = 1,
+        .gpu_kv_cap_bytes = 64 << 20,
+        .gpu_slots = STAGE_CTX,
+        .staging_slots = STAGE_LANES * 2 * STAGE_CTX,
+        .block_tokens = 256};
+    s->entry_bytes = kv_entry_bytes(&s->settings.plan.geometry);
     for (uint32_t i = 0; i < STAGE_LANES; i++)
         for (uint32_t l = 0; l < shape->n_layers; l++)
             s->lanes[i].entries[l] = calloc(STAGE_CTX, s->entry_bytes);
-    s->run_id = test_run_id();
     pid_t self = getpid();
     s->context = zmq_ctx_new();
     s->control = stage_bind(s, "worker.sock");

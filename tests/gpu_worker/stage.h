@@ -24,9 +24,8 @@
 
 #include "base/clock.h"
 #include "proto/envelope.h"
-#include "proto/layout.h"
+#include "proto/party.h"
 #include "proto/records.h"
-#include "shm/arena.h"
 #include "tests/gpu_worker/random_model.h"
 #include "tests/shm/run_id.h"
 
@@ -60,18 +59,11 @@ struct stage {
     void *context, *control, *heartbeat;
     struct proto_address worker;
     pid_t pid;
-    uint64_t run_id;
-    uint32_t epoch;
-    Hill__Speculate speculate;
-    uint32_t exact_layers;
+    struct epoch_settings settings; /* of this epoch, and the next Configure */
+    struct party party;             /* the scorer that is played */
     struct random_model m;
-    struct layout_input layout;
-    struct shm_segment rings, staging, hot;
-    struct shm_ring_end append, query, selection;
-    struct shm_arena arena;
     uint32_t entry_bytes;
     struct stage_lane lanes[STAGE_LANES];
-    struct csd_model model_figures; /* of the next Configure */
     uint64_t n_requests;
     uint32_t n_ready, n_failures, n_refused; /* refused: Done of a request that is on no lane */
     int refused_code;

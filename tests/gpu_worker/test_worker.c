@@ -369,8 +369,8 @@ static void a_new_epoch_lets_all_go(void **state)
 static void speculate(Hill__Speculate mode, uint32_t exact_layers)
 {
     uint32_t ready = stage.n_ready;
-    stage.speculate = mode;
-    stage.exact_layers = exact_layers;
+    stage.settings.speculate = mode;
+    stage.settings.exact_layers = exact_layers;
     stage_enter_epoch(&stage);
     stage_configure(&stage);
     STAGE_UNTIL(&stage, stage.n_ready == ready + 1);

@@ -19,7 +19,7 @@ tasks() {
 
 left() { # processes and folders of hill-eval's pipelines
     pgrep -af "$work/hill-eval" | grep -v "$$" | grep 'hill-\(coord\|gpu\|cpu\|csd\)'
-    find "$work" -maxdepth 1 -name 'hill-eval-*' -o -maxdepth 1 -name '*.pipeline'
+    find "$work" -maxdepth 1 -name 'hill-eval-*' -o -maxdepth 1 -name '*.pipeline' -o -maxdepth 1 -name '*.sessions'
 }
 nothing_left() { [ -z "$(left)" ]; }
 
@@ -110,6 +110,38 @@ full=$(jq -c 'select(.setting == "full") | [.item, .logprob]' "$work/text.result
 expect "perplexity: alpha 1 is full" "$(jq -c 'select(.amount == "100 %") | [.item, .logprob]' "$work/text.results")" "$full"
 expect "perplexity: alpha 0.1 is not" "$([ "$(jq -c 'select(.amount == "10 %") | [.item, .logprob]' "$work/text.results")" != "$full" ] && echo differs)" differs
 expect "perplexity: scored tokens" "$(jq -s -c 'map(.scored) | unique' "$work/text.results")" "[16]"
+expect "left" "$(left)" ""
+
+# --- a prompt that is read once and restored is answered as one that is read each time, under every setting; the sessions have
+# room for one prompt at a time, so the pipelines take turns
+tasks "$work/ref.jsonl" 1 800
+echo '{"task": "choice", "prompt": "The sky is blue. The sea is", "choices": ["blue", "green as grass", "a"], "gold": 0}' >>"$work/ref.jsonl"
+every=("$work/ref.jsonl" -m models/hill-ref.gguf --policy all --alpha 0.1 --budget - --importance "norm,sum" --score-bits "8,4" --speculate "off,on")
+answers() { jq -c '[.key, .answer, .logprob, .scored, .selected, .prompt_tokens, .predicted_tokens]' "$1" | sort; }
+"$eval_program" "${every[@]}" --sessions-mb 0 -o "$work/each.results" >"$work/each" 2>"$work/err" || fail "prompts read each time: $(cat "$work/err")"
+"$eval_program" "${every[@]}" --sessions-mb 1 -o "$work/once.results" >"$work/once" 2>"$work/err" || fail "prompts read once: $(cat "$work/err")"
+expect "read once: answers" "$(answers "$work/once.results" | cksum)" "$(answers "$work/each.results" | cksum)"
+expect "read once: settings and items" "$(jq -r .setting "$work/each.results" | sort -u | wc -l) $(wc -l <"$work/each.results")" "10 40"
+expect "read once: from sessions" "$(jq -r .restored "$work/once.results" | sort | uniq -c | xargs) $(jq -r .restored "$work/each.results" | sort -u)" \
+    "1 false 39 true false" # the one: h2o's only request about its prompt
+expect "read once: table" "$(cksum <"$work/once")" "$(cksum <"$work/each")"
+expect "read once: left" "$(left)" ""
+
+# --- sessions that are kept are used by the next run; one that is another prompt's is not
+few=("$work/ref.jsonl" -m models/hill-ref.gguf --policy "full,hillinfer" --alpha 0.1 --budget - --sessions "$work/kept")
+"$eval_program" "${few[@]}" -o "$work/kept.results" >/dev/null 2>"$work/err" || fail "sessions kept: $(cat "$work/err")"
+kept=("$work"/kept/*)
+expect "kept: a session each" "${#kept[@]}" 2
+before=$(stat -c %i "${kept[@]}" | xargs)
+mv "$work/kept.results" "$work/kept.first"
+"$eval_program" "${few[@]}" -o "$work/kept.results" >/dev/null 2>"$work/err" || fail "sessions kept, again: $(cat "$work/err")"
+expect "kept: used again" "$(stat -c %i "${kept[@]}" | xargs)" "$before"
+mv "$work/kept.results" "$work/kept.second"
+cp "${kept[0]}" "${kept[1]}"
+"$eval_program" "${few[@]}" -o "$work/kept.results" >/dev/null 2>"$work/err" || fail "another prompt's session: $(cat "$work/err")"
+for run in second results; do
+    expect "kept: answers, $run" "$(answers "$work/kept.$run" | cksum)" "$(answers "$work/kept.first" | cksum)"
+done
 expect "left" "$(left)" ""
 expect_nothing_left
 finish

@@ -209,7 +209,24 @@ done
 # --- saved before the first decode step: any selection and policy goes on from there, but for h2o, whose sums are missing
 up "${options[@]}" "${small[@]}" || fail "up"
 generate 1 1 "$work/first" --save "$work/read" || fail "--save after one token: $(cat "$work/first.err")"
+restore "$work/s90" 5 "$work/out" --alpha 0.3
+one_line "decoded tokens, restored with --alpha" $? 100 "$work/out.err" "--alpha 0.2"
+restore "$work/s90" 5 "$work/out" --alpha 0.2 --exact-below 7 --policy hillinfer
+one_line "decoded tokens, restored with --exact-below" $? 100 "$work/out.err" "--exact-below 0"
+restore "$work/s90" 5 "$work/out" --from-prompt
+one_line "decoded tokens, restored --from-prompt" $? 100 "$work/out.err" "$work/s90 has 90 tokens after its prompt"
+restore "$work/read" 5 "$work/out" --alpha 0.2 --budget 200
+one_line "a share and a budget" $? 100 "$work/out.err" "--alpha and --budget exclude each other"
+restore "$work/read" 5 "$work/out" --policy leoam
+one_line "a policy that this pipeline does not serve" $? 1 "$work/out.err" "--policy leoam"
 down || fail "down"
+from_prompt() { # NAME FILE N WANTED [ARGUMENTS...]
+    local name=$1 file=$2 n=$3 wanted=$4
+    shift 4
+    restore "$file" "$n" "$work/again" --from-prompt "$@" || fail "$name: $(cat "$work/again.err")"
+    same "$name: all of it" "$(tokens "$work/again") $(hashes "$work/again") $(field "$work/again" '"\(.prompt_tokens) \(.predicted_tokens) \(.text)"')" \
+        "$(tokens "$wanted") $(hashes "$wanted") $(field "$wanted" '"\(.prompt_tokens) \(.predicted_tokens) \(.text)"')"
+}
 for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 4" "--speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
     # shellcheck disable=SC2086  # words
     up "${options[@]}" "${small[@]}" $other || fail "up $other"
@@ -217,11 +234,20 @@ for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 
     restore "$work/read" 59 "$work/rest" || fail "$other, restore: $(cat "$work/rest.err")"
     same "read once, $other: tokens" "$(tokens "$work/first" "$work/rest")" "$(tokens "$work/whole")"
     expect "read once, $other: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
+    from_prompt "answered again, $other" "$work/read" 60 "$work/whole"
+    case $other in --alpha*) cp "$work/whole" "$work/half" ;; esac
+    if [ "$other" = "--policy full" ]; then # the selection comes with the request
+        from_prompt "another selection than the pipeline's" "$work/read" 60 "$work/half" --policy hillinfer --alpha 0.5 --window 40 --sinks 2
+        [ "$(hashes "$work/half")" != "$(hashes "$work/whole")" ] || fail "the selection changes nothing"
+    fi
     down || fail "down"
 done
 up "${options[@]}" "${small[@]}" --policy h2o || fail "up --policy h2o"
 restore "$work/read" 5 "$work/out"
 one_line "read once without sums, restored with h2o" $? 100 "$work/out.err" "--policy"
+generate 1 60 "$work/whole" || fail "h2o: $(cat "$work/whole.err")"
+generate 1 1 "$work/out" --save "$work/sums" || fail "h2o, --save after one token: $(cat "$work/out.err")"
+from_prompt "answered again, h2o" "$work/sums" 60 "$work/whole" --alpha 0.2
 down || fail "down"
 
 # --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "kv/score.h"
+#include "tests/kv/digests.h"
 
 #define SEED 20240611u
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "kv/group.h"
+#include "tests/kv/digests.h"
 
 #define SEED 4117u
 

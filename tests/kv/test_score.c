@@ -14,6 +14,7 @@
 
 #include "kv/score.h"
 #include "tests/rounds.h"
+#include "tests/kv/digests.h"
 
 #define SEED       77001u
 #define ROUNDS     TEST_ROUNDS(400)

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "tools/kvtrace/counts.h"
-#include "tools/kvtrace/report.h"
+#include "tools/kvtrace/placement_report.h"
 
 static char path[64];
 

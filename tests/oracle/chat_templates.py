@@ -340,8 +340,10 @@ def table(folder):
     for name, row, _ in formats:
         print("    {.name = %s," % c_text(name))
         for field in FIELDS:
-            if row[field]:
-                print("     .%s = %s," % (field, c_text(row[field])))
+            other = {"tail": "answer", "system_end": "next"}.get(field)
+            if row[field] != row[other] if other else row[field]:
+                if field != "system_end" or row["place"] != "none":
+                    print("     .%s = %s," % (field, c_text(row[field])))
         if row["place"] != "first":
             print("     .place = CHAT_SYSTEM_%s," % row["place"].upper())
         for who in ("system", "user", "answer"):

@@ -19,6 +19,7 @@
 #include <xxhash.h>
 
 #include "pool/pool.h"
+#include "tests/pool/directory_write.h"
 
 #define FINGERPRINT 0x1234567890abcdefull
 #define SEED        5150u
@@ -45,8 +46,8 @@ static int open_temporary(int flags)
 static struct pool_layout small_layout(void)
 {
     struct pool_layout layout;
-    uint64_t cap = pool_bytes_for_tokens(&geometry, 1, 512);
-    assert_int_equal(pool_layout_for_cap(&layout, &geometry, cap, NULL), 0);
+    uint64_t cap = pool_bytes_with_keys(&geometry, 0, 1, 512);
+    assert_int_equal(pool_layout_with_keys(&layout, &geometry, 0, cap, NULL), 0);
     return layout;
 }
 
@@ -110,11 +111,11 @@ static void layouts_of_random_shapes_are_sound_and_within_the_cap(void **state)
         uint64_t cap = ((uint64_t)rand() << 20) >> rand() % 24;
         if (rand() % 8 == 0)
             cap = UINT64_MAX >> rand() % 3;
-        int rc = pool_layout_for_cap(&l, &g, cap, NULL);
+        int rc = pool_layout_with_keys(&l, &g, 0, cap, NULL);
         if (rc == 0)
             check_layout(&l, cap);
         else
-            assert_true(cap < pool_bytes_for_tokens(&g, 1, 1));
+            assert_true(cap < pool_bytes_with_keys(&g, 0, 1, 1));
     }
 }
 
@@ -123,8 +124,8 @@ static void the_cap_for_tokens_holds_them(void **state)
     (void)state;
     for (uint32_t tokens = 1; tokens < 100000; tokens += 997) {
         struct pool_layout l;
-        uint64_t cap = pool_bytes_for_tokens(&geometry, 2, tokens);
-        assert_int_equal(pool_layout_for_cap(&l, &geometry, cap, NULL), 0);
+        uint64_t cap = pool_bytes_with_keys(&geometry, 0, 2, tokens);
+        assert_int_equal(pool_layout_with_keys(&l, &geometry, 0, cap, NULL), 0);
         uint64_t each = (tokens + l.stripe_slots - 1) / l.stripe_slots;
         assert_true(l.n_stripes >= 2 * geometry.n_layers * each);
         assert_int_equal(l.total_bytes, cap);
@@ -136,7 +137,7 @@ static void digest_stripes_are_about_a_mebibyte(void **state)
     (void)state;
     struct kv_geometry g = {32, 32, 8, 128};
     struct pool_layout l;
-    assert_int_equal(pool_layout_for_cap(&l, &g, 1ull << 32, NULL), 0);
+    assert_int_equal(pool_layout_with_keys(&l, &g, 0, 1ull << 32, NULL), 0);
     assert_true(l.digest_stripe_bytes <= 1u << 20 && l.digest_stripe_bytes > 1u << 19);
 }
 
@@ -145,13 +146,13 @@ static void too_small_a_cap_is_refused_with_both_sizes(void **state)
     (void)state;
     struct pool_layout l;
     struct hill_why why;
-    uint64_t least = pool_bytes_for_tokens(&geometry, 1, 1);
-    assert_int_equal(pool_layout_for_cap(&l, &geometry, least, NULL), 0);
-    assert_int_equal(pool_layout_for_cap(&l, &geometry, least - 1, &why), HILL_E_INVALID);
+    uint64_t least = pool_bytes_with_keys(&geometry, 0, 1, 1);
+    assert_int_equal(pool_layout_with_keys(&l, &geometry, 0, least, NULL), 0);
+    assert_int_equal(pool_layout_with_keys(&l, &geometry, 0, least - 1, &why), HILL_E_INVALID);
     assert_non_null(strstr(why.text, "MiB needed"));
-    assert_int_equal(pool_layout_for_cap(&l, &geometry, 0, NULL), HILL_E_INVALID);
+    assert_int_equal(pool_layout_with_keys(&l, &geometry, 0, 0, NULL), HILL_E_INVALID);
     struct kv_geometry bad = {0, 1, 1, 1};
-    assert_int_equal(pool_layout_for_cap(&l, &bad, 1u << 30, NULL), HILL_E_INVALID);
+    assert_int_equal(pool_layout_with_keys(&l, &bad, 0, 1u << 30, NULL), HILL_E_INVALID);
 }
 
 /* ---- round trip --------------------------------------------------------------------------- */
@@ -186,7 +187,7 @@ static void written_records_are_read_back(void **state)
     for (uint32_t i = 0; i < s; i += 3)
         pool_slot_set(d, first + i, 1000 + i, 0x80000000u + i);
     pool_slot_set(d, first, 5, 6); /* again: replaces */
-    assert_int_equal(pool_directory_write(d, fd, 2, NULL), 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 2, NULL), 0);
     pool_close(d);
 
     assert_int_equal(pool_open(&d, fd, FINGERPRINT, NULL), 0);
@@ -208,7 +209,7 @@ static void written_records_are_read_back(void **state)
     assert_false(pool_slot_valid(d, layout.n_stripes * s));
     pool_stripe_free(d, 2);
     assert_false(pool_slot_valid(d, first));
-    assert_int_equal(pool_directory_write(d, fd, 2, NULL), 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 2, NULL), 0);
     pool_close(d);
     assert_int_equal(pool_open(&d, fd, FINGERPRINT, NULL), 0);
     assert_int_equal(d->stripes[2].sequence, POOL_NO_OWNER);
@@ -246,10 +247,10 @@ static void formatting_again_raises_the_generation_and_forgets_slots(void **stat
     assert_int_equal(d->generation, 1);
     pool_stripe_claim(d, 0, 0, 0, 0);
     pool_slot_set(d, 0, 1, 2);
-    assert_int_equal(pool_directory_write(d, fd, 0, NULL), 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 0, NULL), 0);
     assert_int_equal(pool_format(fd, &layout, FINGERPRINT, NULL), 0);
     /* a record of the former generation that arrives late is not taken */
-    assert_int_equal(pool_directory_write(d, fd, 1, NULL), 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 1, NULL), 0);
     pool_close(d);
     assert_int_equal(pool_open(&d, fd, FINGERPRINT, NULL), HILL_E_DAMAGED);
     assert_int_equal(pool_format(fd, &layout, FINGERPRINT, NULL), 0);
@@ -272,7 +273,7 @@ static void it_works_under_o_direct(void **state)
     assert_int_equal(pool_open(&d, fd, FINGERPRINT, NULL), 0);
     pool_stripe_claim(d, 3, 0, 1, 0);
     pool_slot_set(d, 3 * layout.stripe_slots, 9, 9);
-    assert_int_equal(pool_directory_write(d, fd, 3, NULL), 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 3, NULL), 0);
     pool_close(d);
     assert_int_equal(pool_open(&d, fd, FINGERPRINT, NULL), 0);
     assert_true(pool_slot_valid(d, 3 * layout.stripe_slots));
@@ -286,8 +287,9 @@ static void a_smaller_pool_gives_the_rest_of_the_file_back(void **state)
     struct pool_layout layout, smaller;
     struct stat info;
     int fd = formatted(&layout);
-    assert_int_equal(
-        pool_layout_for_cap(&smaller, &geometry, pool_bytes_for_tokens(&geometry, 1, 1), NULL), 0);
+    assert_int_equal(pool_layout_with_keys(&smaller, &geometry, 0,
+                                           pool_bytes_with_keys(&geometry, 0, 1, 1), NULL),
+                     0);
     assert_int_equal(pool_format(fd, &smaller, FINGERPRINT, NULL), 0);
     assert_int_equal(fstat(fd, &info), 0);
     assert_int_equal(info.st_size, smaller.total_bytes);
@@ -347,7 +349,7 @@ static void any_flipped_byte_of_a_record_is_damage(void **state)
     pool_stripe_claim(d, 1, 0, 1, 0);
     for (uint32_t i = 0; i < layout.stripe_slots; i++)
         pool_slot_set(d, layout.stripe_slots + i, i, i);
-    assert_int_equal(pool_directory_write(d, fd, 1, NULL), 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 1, NULL), 0);
     pool_close(d);
     uint64_t record = layout.directory_offset + layout.directory_record_bytes;
     for (uint64_t at = 0; at < layout.directory_record_bytes; at++) {
@@ -436,8 +438,8 @@ static void digests_of_four_bits_are_told_from_those_of_eight(void **state)
     struct pool_directory *directory = NULL;
     struct hill_why why = {""};
     int fd = open_temporary(0);
-    assert_int_equal(pool_layout_for_cap(&four_bits, &g, 64u << 20, &why), 0);
-    assert_int_equal(pool_layout_for_cap(&layout, &eight, 64u << 20, &why), 0);
+    assert_int_equal(pool_layout_with_keys(&four_bits, &g, 0, 64u << 20, &why), 0);
+    assert_int_equal(pool_layout_with_keys(&layout, &eight, 0, 64u << 20, &why), 0);
     assert_true(four_bits.stripe_slots > layout.stripe_slots); /* stripes of equal bytes */
     assert_int_equal(pool_format(fd, &four_bits, FINGERPRINT, &why), 0);
     assert_int_equal(pool_open(&directory, fd, FINGERPRINT, &why), 0);
@@ -487,7 +489,7 @@ static void a_cap_beyond_the_disk_is_refused_and_leaves_nothing(void **state)
     char needed[32];
     int fd = formatted(&layout); /* even what was there goes */
     struct kv_geometry large = {64, 64, 64, 512};
-    assert_int_equal(pool_layout_for_cap(&layout, &large, 1ull << 50, NULL), 0);
+    assert_int_equal(pool_layout_with_keys(&layout, &large, 0, 1ull << 50, NULL), 0);
     assert_int_equal(pool_format(fd, &layout, FINGERPRINT, &why), HILL_E_NOSPACE);
     snprintf(needed, sizeof(needed), "%llu", (unsigned long long)layout.total_bytes);
     assert_non_null(strstr(why.text, needed));

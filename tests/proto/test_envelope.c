@@ -174,6 +174,45 @@ static void refuses_pieces_beside_a_prompt_and_of_no_kind(void **state)
     }
 }
 
+/* Given tokens only where a prompt is answered again, and none of that is saved. */
+static void refuses_a_restored_session_that_makes_no_sense(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *field; /* NULL: it is fine */
+        const char *path, *save;
+        size_t n_forced;
+        bool from_prompt;
+        double alpha;
+    } cases[] = {{NULL, "/s", "/t", 0, true, 0.5},       {NULL, "/s", "", 2, true, 0.5},
+                 {NULL, "/s", "/t", 0, false, 0.5},      {"path", "s", "", 0, false, 0.5},
+                 {"save_path", "/s", "t", 0, true, 0.5}, {"save_path", "/s", "/t", 2, true, 0.5},
+                 {"from_prompt", "/s", "", 2, false, 1}, {"alpha", "/s", "", 2, true, 1.5}};
+    uint32_t tokens[2] = {1, 2};
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Hill__Selection selection = HILL__SELECTION__INIT;
+        Hill__RestoreSession restore = HILL__RESTORE_SESSION__INIT;
+        Hill__Message message = HILL__MESSAGE__INIT, *parsed = NULL;
+        struct hill_why why;
+        uint8_t body[512];
+        selection.alpha = cases[i].alpha;
+        restore.path = (char *)cases[i].path;
+        restore.save_path = (char *)cases[i].save;
+        restore.selection = &selection;
+        restore.from_prompt = cases[i].from_prompt;
+        restore.forced = tokens;
+        restore.n_forced = cases[i].n_forced;
+        message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
+        message.restore_session = &restore;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         cases[i].field ? HILL_E_PROTOCOL : 0);
+        if (cases[i].field)
+            assert_non_null(strstr(why.text, cases[i].field));
+        else
+            proto_free(parsed);
+    }
+}
+
 static void refuses_a_device_model_out_of_range(void **state)
 {
     (void)state;
@@ -388,6 +427,7 @@ int main(void)
         cmocka_unit_test(refuses_a_heartbeat_with_half_its_statistics),
         cmocka_unit_test(refuses_a_heartbeat_with_others_that_make_no_sense),
         cmocka_unit_test(refuses_pieces_beside_a_prompt_and_of_no_kind),
+        cmocka_unit_test(refuses_a_restored_session_that_makes_no_sense),
         cmocka_unit_test(refuses_a_device_model_out_of_range),
         cmocka_unit_test(survives_damaged_bytes),
         cmocka_unit_test(rubbish_on_a_socket_is_not_fatal),

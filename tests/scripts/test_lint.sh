@@ -57,6 +57,7 @@ build
 quiet includes
 quiet circles objects
 quiet columns
+quiet names
 quiet citations
 
 # includes: up, sideways, nowhere; a table that has a circle; a folder without a row; READMEs.
@@ -109,6 +110,12 @@ new_tree; printf "| %099d |\n" 0 >docs/README.md
 complains "docs/README.md: over 100 columns: line 1" columns
 new_tree; printf "%0101d\n" 0 >docs/page.md
 complains "docs/page.md: over 100 columns: line 1" columns
+
+# names: in two folders; README.md, main.c and tests have the same ones.
+new_tree; cp low/low.h high/low.h
+complains "low/low.h: has the name of high/low.h" names
+new_tree; mkdir -p tests/low tests/high; touch tests/low/rig.c tests/high/rig.c tests/low.c high/main.c
+git add -A; quiet names
 
 # citations: an invariant, a path, a page, a section; the book itself.
 new_tree; printf '/* [I3] */\n' >>low/low.c

@@ -105,7 +105,7 @@ static void make_file(const struct bench_options *options)
     uint64_t state = 99, bytes = options->quick ? QUICK_BYTES : FILE_BYTES;
     struct hill_why why = {""};
     /* digests are about a fifth of a pool; its entries are never touched, and not written */
-    if (pool_layout_for_cap(&file.layout, &geometry, 6 * bytes, &why) != 0)
+    if (pool_layout_with_keys(&file.layout, &geometry, 0, 6 * bytes, &why) != 0)
         bench_fail("laying out a pool: %s", why.text);
     uint64_t stripe_bytes = file.layout.digest_stripe_bytes;
     file.n_stripes = (uint32_t)(bytes / stripe_bytes);

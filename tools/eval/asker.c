@@ -11,6 +11,7 @@
 
 struct slot {
     bool used;
+    bool reading;        /* the prompt of the job, for it and others */
     uint64_t order;      /* of sending */
     uint64_t request_id; /* 0: not accepted yet */
     const struct job *job;
@@ -18,18 +19,18 @@ struct slot {
 };
 
 struct asker {
+    const struct asker_order *order;
     struct client *client;
     struct slot slots[ASKER_PARALLEL_MAX];
-    unsigned parallel, n_used;
+    unsigned n_used;
     uint64_t n_sent;
     int64_t started_ns, last_heard_ns, last_ping_ns;
-    answer_taker *take;
-    void *context;
 };
 
 /* ---- out ----------------------------------------------------------------------------------- */
 
-static int send_job(struct asker *a, struct slot *slot, const struct job *job, struct hill_why *why)
+/* path: only read the prompt, and save it there; NULL: answer. */
+static int send_generate(struct asker *a, const struct job *job, char *path, struct hill_why *why)
 {
     const struct item *item = job->item;
     Hill__Sampling sampling = HILL__SAMPLING__INIT;
@@ -40,23 +41,56 @@ static int send_job(struct asker *a, struct slot *slot, const struct job *job, s
     sampling.repeat_penalty = 1;
     sampling.seed = 1; /* temperature 0: not used */
     setting_selection(job->setting, item->n_tokens, &selection);
-    if (item->tokens) {
-        generate.token_ids = item->tokens;
-        generate.n_token_ids = item->n_tokens;
-    } else {
-        generate.prompt.data = (uint8_t *)item->prompt;
-        generate.prompt.len = item->prompt_bytes;
-    }
-    generate.predict = item_is_scored(item) ? 1 : item->predict;
-    generate.score_from = item->score_from;
+    generate.token_ids = item->tokens;
+    generate.n_token_ids = path ? item_prompt_tokens(item) : item->n_tokens;
+    generate.predict = path || item_is_scored(item) ? 1 : item->predict;
+    generate.score_from = path ? 0 : item->score_from;
     generate.sampling = &sampling;
     generate.selection = &selection;
+    if (path)
+        generate.save_path = path;
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
     message.generate = &generate;
-    int code = client_send(a->client, &message, why);
+    return client_send(a->client, &message, why);
+}
+
+static int send_restore(struct asker *a, const struct job *job, char *path, struct hill_why *why)
+{
+    const struct item *item = job->item;
+    Hill__RestoreSession restore = HILL__RESTORE_SESSION__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Selection selection;
+    setting_selection(job->setting, item->n_tokens, &selection);
+    restore.path = path;
+    restore.selection = &selection;
+    restore.from_prompt = true;
+    if (item_is_scored(item)) {
+        restore.forced = item->tokens + item->score_from;
+        restore.n_forced = item->n_tokens - item->score_from;
+    } else {
+        restore.predict = item->predict;
+    }
+    message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
+    message.restore_session = &restore;
+    return client_send(a->client, &message, why);
+}
+
+/* The job's request, or first one that reads its prompt for it and others. */
+static int send_job(struct asker *a, struct slot *slot, const struct job *job, struct hill_why *why)
+{
+    char path[HILL_PATH_BYTES];
+    enum prompt_state state = job->prompt->state;
+    bool reading = state == PROMPT_UNREAD;
+    sessions_path(a->order->sessions, a->order->subject, job->prompt, path);
+    int code = state == PROMPT_READ ? send_restore(a, job, path, why)
+                                    : send_generate(a, job, reading ? path : NULL, why);
     if (code)
         return code;
-    *slot = (struct slot){.used = true, .order = a->n_sent++, .job = job};
+    *slot = (struct slot){.used = true, .reading = reading, .order = a->n_sent++, .job = job};
+    slot->answer.reading = reading;
+    slot->answer.restored = state == PROMPT_READ;
+    if (reading)
+        job->prompt->state = PROMPT_READING;
     a->n_used++;
     return 0;
 }
@@ -73,7 +107,7 @@ static void send_ping(struct asker *a)
 
 static void cancel_all(struct asker *a)
 {
-    for (unsigned i = 0; i < a->parallel; i++) {
+    for (unsigned i = 0; i < a->order->parallel; i++) {
         Hill__Cancel cancel = HILL__CANCEL__INIT;
         Hill__Message message = HILL__MESSAGE__INIT;
         if (!a->slots[i].used)
@@ -92,7 +126,7 @@ static void cancel_all(struct asker *a)
 static struct slot *oldest_open(struct asker *a)
 {
     struct slot *oldest = NULL;
-    for (unsigned i = 0; i < a->parallel; i++) {
+    for (unsigned i = 0; i < a->order->parallel; i++) {
         struct slot *s = &a->slots[i];
         if (s->used && !s->request_id && (!oldest || s->order < oldest->order))
             oldest = s;
@@ -102,7 +136,7 @@ static struct slot *oldest_open(struct asker *a)
 
 static struct slot *slot_of(struct asker *a, uint64_t request_id)
 {
-    for (unsigned i = 0; i < a->parallel; i++)
+    for (unsigned i = 0; i < a->order->parallel; i++)
         if (a->slots[i].used && a->slots[i].request_id == request_id && request_id)
             return &a->slots[i];
     return NULL;
@@ -110,7 +144,12 @@ static struct slot *slot_of(struct asker *a, uint64_t request_id)
 
 static int end_job(struct asker *a, struct slot *slot, struct hill_why *why)
 {
-    int code = a->take(a->context, slot->job, &slot->answer, why);
+    struct prompt *prompt = slot->job->prompt;
+    int code = a->order->take(a->order->context, slot->job, &slot->answer, why);
+    if (slot->reading)
+        prompt->state = slot->answer.code ? PROMPT_DIRECT : PROMPT_READ;
+    else
+        sessions_answered(a->order->sessions, a->order->subject, prompt);
     free(slot->answer.text);
     *slot = (struct slot){0};
     a->n_used--;
@@ -154,7 +193,7 @@ static int take_summary(struct asker *a, struct slot *slot, const Hill__Summary 
         return fail_job(a, slot, m->code < 0 ? m->code : HILL_E_PROTOCOL, m->text, why);
     if (m->finish == HILL__FINISH_REASON__FINISH_CANCEL)
         return hill_fail(why, HILL_E_PEER_GONE, "the pipeline is ending: it cancelled a request");
-    if (item_is_scored(item) && answer->n_scored != item->n_scored)
+    if (!slot->reading && item_is_scored(item) && answer->n_scored != item->n_scored)
         return fail_job(a, slot, HILL_E_PROTOCOL, "not all of the tokens were scored", why);
     answer->prompt_tokens = m->prompt_tokens;
     answer->prompt_ms = m->gpu ? m->gpu->prompt_ms : 0;
@@ -226,28 +265,25 @@ static int wait_and_take(struct asker *a, struct hill_why *why)
 
 static struct slot *free_slot(struct asker *a)
 {
-    for (unsigned i = 0; i < a->parallel; i++)
+    for (unsigned i = 0; i < a->order->parallel; i++)
         if (!a->slots[i].used)
             return &a->slots[i];
     return NULL;
 }
 
-int asker_run(struct client *client, const struct job *jobs, size_t n_jobs, unsigned parallel,
-              answer_taker *take, void *context, struct hill_why *why)
+int asker_run(const struct asker_order *order, struct hill_why *why)
 {
-    struct asker a = {.client = client,
-                      .parallel = parallel,
-                      .take = take,
-                      .context = context,
-                      .started_ns = clock_now_ns()};
+    struct asker a = {.order = order, .client = order->client, .started_ns = clock_now_ns()};
     a.last_heard_ns = a.last_ping_ns = a.started_ns;
     int code = 0;
     size_t next = 0;
-    while (code == 0 && (next < n_jobs || a.n_used)) {
-        struct slot *slot = next < n_jobs ? free_slot(&a) : NULL;
-        code = slot ? send_job(&a, slot, &jobs[next++], why) : wait_and_take(&a, why);
+    while (code == 0 && (next < order->n_jobs || a.n_used)) {
+        const struct job *job = next < order->n_jobs ? &order->jobs[next] : NULL;
+        struct slot *slot = job && job->prompt->state != PROMPT_READING ? free_slot(&a) : NULL;
+        code = slot ? send_job(&a, slot, job, why) : wait_and_take(&a, why);
+        next += slot && !slot->reading;
     }
-    for (unsigned i = 0; i < a.parallel; i++)
+    for (unsigned i = 0; i < order->parallel; i++)
         free(a.slots[i].answer.text);
     return code;
 }

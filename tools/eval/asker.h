@@ -3,7 +3,8 @@
  * handed back.
  *
  * Up to `parallel` requests are under way; the coordinator queues what it cannot run at once.
- * Greedy sampling. Failure: what concerns a request (refused, failed) is in its answer and the rest
+ * Greedy sampling. A prompt that several jobs share is read by a request of its own, which saves a
+ * session, and restored for each job; one that cannot be saved is read by each. Failure: what concerns a request (refused, failed) is in its answer and the rest
  * goes on; what concerns the pipeline (HILL_E_PEER_GONE: it stopped answering, or was replaced and
  * lost the requests) or the person (HILL_E_CANCELLED: a signal; the requests are cancelled) ends
  * the run. Who calls it: work.c. Concurrency: one thread.
@@ -13,6 +14,7 @@
 
 #include "tools/eval/items.h"
 #include "tools/eval/matrix.h"
+#include "tools/eval/sessions.h"
 #include "proto/client.h"
 
 #define ASKER_PARALLEL_MAX 64u
@@ -20,6 +22,7 @@
 struct job {
     const struct item *item;
     const struct setting *setting;
+    struct prompt *prompt; /* which it shares with others */
 };
 
 struct answer {
@@ -32,13 +35,25 @@ struct answer {
     uint32_t n_scored;
     uint32_t prompt_tokens, selected; /* selected: k at the end */
     double prompt_ms, predicted_ms;
+    bool reading, restored; /* of a prompt that is only read; from a session */
 };
 
-/* Called once for each job, in the order in which they end; not 0 ends the run with that code. */
+/* Called once for each job, and for each prompt that is read for several, in the order in which
+ * they end; not 0 ends the run with that code. */
 typedef int answer_taker(void *context, const struct job *job, const struct answer *answer,
                          struct hill_why *why);
 
-int asker_run(struct client *client, const struct job *jobs, size_t n_jobs, unsigned parallel,
-              answer_taker *take, void *context, struct hill_why *why);
+struct asker_order {
+    struct client *client;
+    const struct subject *subject;
+    const struct sessions *sessions;
+    const struct job *jobs; /* [n_jobs]; asked in this order */
+    size_t n_jobs;
+    unsigned parallel;
+    answer_taker *take;
+    void *context;
+};
+
+int asker_run(const struct asker_order *order, struct hill_why *why);
 
 #endif

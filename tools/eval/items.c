@@ -14,11 +14,6 @@
 
 static const char *const rule_names[ITEM_RULE_COUNT] = {"line", "contains", "start", "all"};
 
-const char *item_rule_name(enum item_rule rule)
-{
-    return (unsigned)rule < ITEM_RULE_COUNT ? rule_names[rule] : "?";
-}
-
 /* ---- the list ------------------------------------------------------------------------------ */
 
 static void free_item(struct item *item)
@@ -409,15 +404,17 @@ static int measure_choice(struct item *item, const struct subject *subject, stru
 
 static int measure(struct item *item, const struct subject *subject, struct hill_why *why)
 {
-    int code = item->is_chat ? subject_chat(subject, item->prompt, item->prompt_bytes,
-                                            &item->tokens, &item->n_tokens, why)
-                             : subject_count(subject, item->prompt, item->prompt_bytes, true,
-                                             &item->n_tokens, why);
+    int code = (item->is_chat ? subject_chat : subject_encode)(
+        subject, item->prompt, item->prompt_bytes, &item->tokens, &item->n_tokens, why);
     if (code == 0 && !item_is_scored(item) && !item->predict)
         code = count_answers(item, subject, why);
     if (code == 0 && item->is_choice)
         code = measure_choice(item, subject, why);
-    return code || !item_is_scored(item) ? code : place_scored(item, why);
+    if (code == 0 && item_is_scored(item))
+        code = place_scored(item, why);
+    if (code == 0)
+        item->prompt_hash = XXH64(item->tokens, item_prompt_tokens(item) * sizeof *item->tokens, 0);
+    return code;
 }
 
 static uint32_t tokens_of(const struct item *item)

@@ -25,8 +25,6 @@
 
 enum item_rule { ITEM_LINE, ITEM_CONTAINS, ITEM_START, ITEM_ALL, ITEM_RULE_COUNT };
 
-const char *item_rule_name(enum item_rule rule);
-
 struct item {
     bool is_text, is_choice, is_chat;
     char *group; /* the task's name or the text file's: a column of the table */
@@ -38,18 +36,31 @@ struct item {
     enum item_rule rule;
     /* choice: which one of how many, the right one; bytes of the prompt alone, of the choice */
     uint32_t choice, n_choices, gold, context_bytes, choice_bytes;
-    uint32_t predict;    /* 0: not given; items_measure fills it */
-    uint32_t n_tokens;   /* of the prompt, by items_measure */
-    uint32_t *tokens;    /* chat: [n_tokens], by items_measure; NULL: the pipeline makes them */
-    uint32_t n_scored;   /* text, choice (by items_measure): tokens that count */
-    uint32_t score_from; /* text, choice: where forced decoding begins, by items_measure */
-    uint64_t hash;       /* of everything above that a person wrote */
+    uint32_t predict;     /* 0: not given; items_measure fills it */
+    uint32_t n_tokens;    /* of the prompt, by items_measure */
+    uint32_t *tokens;     /* [n_tokens], by items_measure */
+    uint32_t n_scored;    /* text, choice (by items_measure): tokens that count */
+    uint32_t score_from;  /* text, choice: where forced decoding begins, by items_measure */
+    uint64_t hash;        /* of everything above that a person wrote */
+    uint64_t prompt_hash; /* by items_measure: of the tokens that are read, not given or made */
 };
 
 /* Is it given and scored, not generated and graded? */
 static inline bool item_is_scored(const struct item *item)
 {
     return item->is_text || item->is_choice;
+}
+
+/* How many tokens of it are read? */
+static inline uint32_t item_prompt_tokens(const struct item *item)
+{
+    return item_is_scored(item) ? item->score_from : item->n_tokens;
+}
+
+/* One prompt, read once for both? */
+static inline bool items_share_prompt(const struct item *a, const struct item *b)
+{
+    return a->prompt_hash == b->prompt_hash && item_prompt_tokens(a) == item_prompt_tokens(b);
 }
 
 struct item_list {

@@ -106,6 +106,19 @@ static const struct option_spec where_specs[] = {
      .type = OPTION_STRING,
      .value = "OPTIONS",
      .help = "further options of the pipeline that -m starts, in one word: '--csd none -t 2'"},
+    {.name = "sessions",
+     .type = OPTION_PATH,
+     .value = "DIR",
+     .unset_help = "RESULTS.sessions, removed at the end",
+     .help = "where prompts that were read are kept, and used again by the next run"},
+    {.name = "sessions-mb",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1 << 30,
+     .fallback = SESSIONS_MB_DEFAULT,
+     .value = "MIB",
+     .help = "without --sessions: of the prompts that lie there at a time; 0: none, every request "
+             "reads its prompt"},
     {.name = "parallel",
      .letter = "np",
      .type = OPTION_INTEGER,
@@ -336,7 +349,11 @@ static int ask_and_write(struct run *r, struct hill_why *why)
                                       .results = options_text(o, "results"),
                                       .more = options_text(o, "pipeline"),
                                       .ctx_tokens = r->most_tokens}};
-    int code = work_run(&work, why);
+    int code = sessions_open(&work.sessions, options_text(o, "sessions"), work.own_order.results,
+                             (uint64_t)options_integer(o, "sessions-mb"), why);
+    if (code == 0)
+        code = work_run(&work, why);
+    sessions_close(&work.sessions, code == 0 && work.n_failed == 0);
     if (code)
         return code;
     code = write_output(r, why);
@@ -346,33 +363,20 @@ static int ask_and_write(struct run *r, struct hill_why *why)
     return code;
 }
 
-static void finish(struct run *r)
+static int evaluate(const struct options *options, struct hill_why *why)
 {
-    results_close(r->results);
-    matrix_free(&r->matrix);
-    items_free(&r->items);
-    subject_close(&r->subject);
+    struct run run = {.options = options};
+    int code = prepare(&run, why);
+    if (code == 0)
+        code = ask_and_write(&run, why);
+    results_close(run.results);
+    matrix_free(&run.matrix);
+    items_free(&run.items);
+    subject_close(&run.subject);
+    return code;
 }
 
 int main(int argc, char **argv)
 {
-    struct options *options;
-    struct hill_why why = {{0}};
-    int code = options_start(&options, &program, argc, argv);
-    if (code)
-        return code > 0 ? 0 : hill_exit_code(code);
-    struct run run = {.options = options};
-    code = check_use(options, &why);
-    if (code) {
-        options_misuse(&program, &why);
-    } else {
-        code = prepare(&run, &why);
-        if (code == 0)
-            code = ask_and_write(&run, &why);
-        if (code)
-            fprintf(stderr, "hill-eval: %s\n", why.text);
-    }
-    finish(&run);
-    options_free(options);
-    return hill_exit_code(code);
+    return options_main(&program, argc, argv, check_use, evaluate);
 }

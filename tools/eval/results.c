@@ -231,6 +231,7 @@ static json_t *make_line(uint64_t key, const struct job *job, const struct answe
     json_object_set_new(line, "prompt_tokens", json_integer(answer->prompt_tokens));
     json_object_set_new(line, "predicted_tokens", json_integer(answer->n_tokens));
     json_object_set_new(line, "prompt_ms", json_real(answer->prompt_ms));
+    json_object_set_new(line, "restored", json_boolean(answer->restored));
     json_object_set_new(line, "predicted_ms", json_real(answer->predicted_ms));
     return line;
 }

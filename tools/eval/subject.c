@@ -8,6 +8,8 @@
 
 #include <xxhash.h>
 
+#include "model/hparams.h"
+
 #define SHARE_BYTES (1u << 20)
 
 static int hash_share(FILE *file, XXH64_state_t *state, uint8_t *buffer)
@@ -70,6 +72,9 @@ static int take_metadata(struct subject *s, const struct gguf_file *file, struct
         s->chat = chat_format_find(text.data, text.length);
     s->bos = token_text(file, tokenizer_bos(s->tokenizer));
     s->eos = token_text(file, tokenizer_eos(s->tokenizer));
+    struct model_hparams shape;
+    if (model_hparams_read(&shape, file, why) == 0) /* the pipeline says what is wrong with it */
+        s->entry_bytes = 4ull * shape.n_layers * shape.n_kv_heads * shape.head_dim; /* FP16 */
     return s->bos && s->eos ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory for the model");
 }
 
@@ -97,17 +102,31 @@ void subject_close(struct subject *s)
     s->bos = s->eos = NULL;
 }
 
-int subject_count(const struct subject *s, const char *text, size_t bytes, bool special,
-                  uint32_t *count, struct hill_why *why)
+static int encode(const struct subject *s, const char *text, size_t bytes, bool special,
+                  uint32_t **tokens, uint32_t *count, struct hill_why *why)
 {
-    uint32_t *tokens = NULL;
     uint64_t n = 0;
-    int code = tokenizer_encode(s->tokenizer, text, bytes, special, &tokens, &n);
-    free(tokens);
+    int code = tokenizer_encode(s->tokenizer, text, bytes, special, tokens, &n);
     if (code)
         return hill_fail(why, code, "cannot tokenise: %s", hill_strerror(code));
     *count = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
     return 0;
+}
+
+int subject_count(const struct subject *s, const char *text, size_t bytes, bool special,
+                  uint32_t *count, struct hill_why *why)
+{
+    uint32_t *tokens = NULL;
+    int code = encode(s, text, bytes, special, &tokens, count, why);
+    free(tokens);
+    return code;
+}
+
+int subject_encode(const struct subject *s, const char *text, size_t bytes, uint32_t **tokens,
+                   uint32_t *count, struct hill_why *why)
+{
+    *tokens = NULL;
+    return encode(s, text, bytes, true, tokens, count, why);
 }
 
 int subject_chat(const struct subject *s, const char *text, size_t bytes, uint32_t **tokens,
@@ -120,7 +139,7 @@ int subject_chat(const struct subject *s, const char *text, size_t bytes, uint32
     uint64_t n = 0;
     *tokens = NULL;
     if (!s->chat)
-        return subject_count(s, text, bytes, true, count, why);
+        return subject_encode(s, text, bytes, tokens, count, why);
     int code = chat_render(&prompt, s->chat, &vocabulary, &message, 1, why);
     if (code)
         return code;

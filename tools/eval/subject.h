@@ -19,6 +19,7 @@ struct subject {
     uint32_t trained_tokens;        /* context that the model was trained for; 0: not said */
     const struct chat_format *chat; /* NULL: no chat template, or none that is known */
     char *bos, *eos;                /* as the vocabulary spells them; "" for none */
+    uint64_t entry_bytes;           /* of one token's KV entries, all layers */
 };
 
 int subject_open(struct subject *subject, const char *path, struct hill_why *why);
@@ -28,8 +29,12 @@ void subject_close(struct subject *subject);
 int subject_count(const struct subject *subject, const char *text, size_t bytes, bool special,
                   uint32_t *count, struct hill_why *why);
 
-/* Tokens of a question as the one message of a conversation; *tokens is NULL when no chat template
- * is known (*count is then the plain text's), otherwise the caller frees them. */
+/* The tokens of a text, with what the coordinator puts before a prompt; the caller frees them. */
+int subject_encode(const struct subject *subject, const char *text, size_t bytes, uint32_t **tokens,
+                   uint32_t *count, struct hill_why *why);
+
+/* Tokens of a question as the one message of a conversation, or of the plain text when no chat
+ * template is known; the caller frees them. */
 int subject_chat(const struct subject *subject, const char *text, size_t bytes, uint32_t **tokens,
                  uint32_t *count, struct hill_why *why);
 

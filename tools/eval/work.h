@@ -2,7 +2,8 @@
  * tools/eval/work.h - what is still to be asked, pipeline by pipeline, with progress on stderr.
  *
  * Items come one after another, each under every setting, so that a run that is stopped has
- * compared whole items. A request that fails is said on stderr and counted; the rest goes on, and
+ * compared whole items. Where several pipelines are needed, they take turns with as many prompts as
+ * have room in the sessions' folder. A request that fails is said on stderr and counted; the rest goes on, and
  * the next run asks it again. Progress: on a terminal one line that is rewritten, elsewhere a line
  * a tenth. Who calls it: main.c. Failure: as asker.h and own_pipeline.h; what was answered is in
  * the results file. Concurrency: one thread.
@@ -18,6 +19,7 @@ struct work {
     const struct item_list *items;
     const struct matrix *matrix;
     struct results *results;
+    struct sessions sessions;
     unsigned parallel;
     bool quiet;
     /* one of the two */

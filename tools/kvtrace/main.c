@@ -17,7 +17,7 @@
 
 #include "base/options.h"
 #include "tools/kvtrace/counts.h"
-#include "tools/kvtrace/report.h"
+#include "tools/kvtrace/placement_report.h"
 
 #define FILES_MAX 256
 
@@ -212,31 +212,23 @@ static int check_pairs(const struct options *o, struct hill_why *why)
     return 0;
 }
 
-int main(int argc, char **argv)
+static int report_all(const struct options *o, struct hill_why *why)
 {
-    struct options *options;
-    struct hill_why why = {{0}};
-    int rc = options_start(&options, &program, argc, argv);
-    if (rc)
-        return rc > 0 ? 0 : hill_exit_code(rc);
-    rc = check_pairs(options, &why);
-    if (rc) {
-        options_misuse(&program, &why);
-        options_free(options);
-        return hill_exit_code(rc);
-    }
-    json_t *all = options_flag(options, "json") ? json_array() : NULL;
-    for (unsigned i = 0; i < options_positional_count(options) && rc == 0; i++)
-        rc = work_on(options_positional(options, i), options, all, &why);
+    json_t *all = options_flag(o, "json") ? json_array() : NULL;
+    int rc = 0;
+    for (unsigned i = 0; i < options_positional_count(o) && rc == 0; i++)
+        rc = work_on(options_positional(o, i), o, all, why);
     if (rc == 0 && all)
         json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     if (rc == 0 && all)
         putchar('\n');
     if (rc == 0 && (fflush(stdout) || ferror(stdout)))
-        rc = hill_fail(&why, HILL_E_IO, "cannot write the report");
-    if (rc)
-        fprintf(stderr, "hill-kvtrace: %s\n", why.text);
+        rc = hill_fail(why, HILL_E_IO, "cannot write the report");
     json_decref(all);
-    options_free(options);
-    return hill_exit_code(rc);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    return options_main(&program, argc, argv, check_pairs, report_all);
 }
