@@ -2,6 +2,7 @@
 #include "tests/mkmodel/small_gguf.h"
 
 #include "tools/mkmodel/encode.h"
+#include "tools/mkmodel/encode_half.h"
 
 static uint64_t random_state = 20240229;
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/mkmodel/encode_blocks.h"
+#include "tools/mkmodel/encode_half.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "values are written as they lie in memory");
@@ -43,35 +44,6 @@ const char *encode_type_name(enum gguf_tensor_type type)
 bool encode_is_exact(enum gguf_tensor_type type)
 {
     return !block_format(type)->bits || type == GGUF_TENSOR_Q8_0;
-}
-
-static uint32_t float_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-uint16_t encode_f16(float value)
-{
-    const uint32_t bits = float_bits(value);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    const uint32_t magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) /* 65520, the first value that rounds beyond the largest half */
-        return (uint16_t)(sign | 0x7c00);
-    if (magnitude <
-        0x38800000) /* below 2^-14: a multiple of 2^-24, rounded by the FPU's ties-to-even */
-        return (uint16_t)(sign | (uint16_t)rint(ldexp(fabs((double)value), 24)));
-    const uint32_t rounded = magnitude + 0x0fff + (magnitude >> 13 & 1);
-    return (uint16_t)(sign | ((rounded >> 13) - (112u << 10)));
-}
-
-uint16_t encode_bf16(float value)
-{
-    const uint32_t bits = float_bits(value);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 /* One block: scale = max|x| / 127, quanta rounded to nearest. */

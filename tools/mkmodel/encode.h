@@ -25,9 +25,4 @@ bool encode_is_exact(enum gguf_tensor_type type);
 /* Encode count floats (a multiple of the block) into out; returns the bytes written. */
 size_t encode_row(enum gguf_tensor_type type, const float *values, size_t count, uint8_t *out);
 
-/* IEEE half, ties to even, overflow to infinity. */
-uint16_t encode_f16(float value);
-/* The upper half of a float, ties to even; value is not NaN. */
-uint16_t encode_bf16(float value);
-
 #endif

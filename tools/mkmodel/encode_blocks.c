@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tools/mkmodel/encode.h"
+#include "tools/mkmodel/encode_half.h"
 
 /* ---- choosing the parts ---- */
 
