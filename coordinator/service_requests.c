@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "session/session.h"
 
 #define PROGRESS_EVERY_NS INT64_C(200000000)
@@ -201,7 +202,9 @@ static int send_prefill(struct service *sv, struct request *r)
     }
     message.body_case = HILL__MESSAGE__BODY_PREFILL;
     message.prefill = &prefill;
-    return router_to_worker(sv->router, WORKER_GPU, &message);
+    int code = router_to_worker(sv->router, WORKER_GPU, &message);
+    FAULT_POINT(coordinator, prefill, sent);
+    return code;
 }
 
 /* Send it, for the first time or again; may remove it. */
@@ -272,6 +275,7 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     if (r->state != REQUEST_RUNNING)
         return;
     request_taken_up(r);
+    FAULT_POINT(coordinator, token, taken);
     int fresh = request_take_token(r, token->index, token->token, clock_now_ns());
     if (fresh < 0) {
         fail(sv, r, fresh,
@@ -295,6 +299,7 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     uint64_t bytes = /* a vocabulary may spell it like text */
         token->token == r->answer_end ? 0 : detokenizer_push(&r->text, token->token, text);
     send_text(sv, r, text, bytes, token->token, token->logprob);
+    FAULT_POINT(coordinator, token, passed);
     free(text);
 }
 
@@ -342,6 +347,7 @@ void request_on_done(void *owner, struct arrival *a)
         return;
     const Hill__Done *done = a->message->done;
     bool cancelled = r->state == REQUEST_CANCELLING;
+    FAULT_POINT(coordinator, done, taken);
     /* with all its tokens out there is nothing to be started again for, whatever the file's error
      */
     bool failed = done->finish == HILL__FINISH_REASON__FINISH_ERROR && !done->save_failed;

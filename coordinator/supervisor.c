@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "coordinator/worker_process.h"
 #include "proto/party.h"
 
@@ -123,6 +124,7 @@ void supervisor_new_epoch(struct supervisor *s, const char *reason)
     struct epoch_settings now = settings_now(s);
     int code = epoch_create(&now, &why);
     s->epoch_exists = code == 0;
+    FAULT_POINT(coordinator, epoch, created);
     if (code == HILL_E_NOSPACE && worker_table_any_running(&s->workers)) {
         delay_epoch(s);
         return;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 
 #define IDLE_NS CLOCK_MS(1000) /* the longest sleep: a wake-up a second costs nothing */
@@ -72,6 +73,7 @@ int agent_trim(struct agent *a, struct sequence *s)
     *(struct record_trim *)payload =
         (struct record_trim){.header = core_header(a->core, s->index, 0, 0), .tag = s->trim_tag};
     agent_publish(a, RING_COMMAND, RECORD_TRIM, sizeof(struct record_trim));
+    FAULT_POINT(cpu_scorer, trim, pushed);
     return 0;
 }
 

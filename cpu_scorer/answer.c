@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 
 /* DRAM gives at least so many entries to one thread while the drive gives one. */
 #define COPIES_PER_FETCH 2u
@@ -158,6 +159,7 @@ int answer_push_fetches(struct answer *a, const struct record_header *header)
         *record = (struct record_fetch){.header = *header, .tag = a->fetch_tags[1], .n_entries = n};
         fill_fetch(a, (struct fetch_item *)(record + 1), n);
         agent_publish(a->agent, RING_COMMAND, RECORD_FETCH, bytes);
+        FAULT_POINT(cpu_scorer, fetch, pushed);
         a->fetches_sent += n;
         a->fetches_open++;
     }
@@ -219,6 +221,7 @@ void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
         return;
     a->fetches_open--;
     a->n_fetched += r->count;
+    FAULT_POINT(cpu_scorer, fetch, answered);
     if (!r->status || a->status)
         return;
     a->status = r->status;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/fault.h"
 #include "cpu_scorer/holding.h"
 
 /* ---- records in flight ---------------------------------------------------------------------- */
@@ -38,6 +39,7 @@ static void take_demote(void *context, const void *record)
     if (!demote->used || demote->tag != r->tag || demote->done)
         return;
     demote->done = true;
+    FAULT_POINT(cpu_scorer, demote, answered);
     if (!r->status && r->count == demote->n)
         return;
     struct sequence *s = &d->core->sequences[demote->sequence];
@@ -177,8 +179,10 @@ static void publish(struct demotions *d, struct sequence *s, uint32_t layer, boo
     d->n_moves += from_hot;
     s->demotes++;
     s->cold_used = true;
+    FAULT_POINT(cpu_scorer, demote, filled);
     agent_publish(d->agent, RING_BACKGROUND, RECORD_DEMOTE,
                   (uint32_t)(r->scattered ? r->parts.scattered_total : r->parts.total));
+    FAULT_POINT(cpu_scorer, demote, pushed);
 }
 
 uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t first,
@@ -240,7 +244,9 @@ static void flip(struct demotions *d, const struct demote *demote)
         cold_map_commit(&t->cold, tiers_list(t, demote->sequence, demote->layer), slot, 1);
         hkm_set_cold(&t->hkm, demote->sequence, demote->layer,
                      cold_map_taken_position(&t->cold, slot), slot);
+        FAULT_POINT(cpu_scorer, flip, begun);
     }
+    FAULT_POINT(cpu_scorer, flip, done);
     if (demote->from_hot) {
         l->moving = 0;
         s->stats.demoted += demote->n;
@@ -263,6 +269,7 @@ int demotions_pump(struct demotions *d)
                 continue; /* the hot slots would be free */
             if (push_commit(d, demote))
                 break; /* no credits now */
+            FAULT_POINT(cpu_scorer, commit, pushed);
             flip(d, demote);
         }
         drop(d, demote);

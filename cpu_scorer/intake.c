@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 
 #define RECORDS_PER_TURN 16 /* then the agent's rings are looked at again */
@@ -44,6 +45,7 @@ static int take_append(struct intake *in, const struct record_append *r)
     struct evaluator *e = in->evaluator;
     uint32_t entry_bytes = in->core->tiers.hkm.entry_bytes;
     int moved = 0;
+    FAULT_POINT(cpu_scorer, append, taken);
     if (e->ops->look && r->first == 0 && in->done == 0)
         e->ops->look(e, s, r);
     while (in->done < r->n_tokens) {
@@ -58,6 +60,7 @@ static int take_append(struct intake *in, const struct record_append *r)
         in->done += taken;
         l->appended += taken;
     }
+    FAULT_POINT(cpu_scorer, append, placed);
     return 1;
 }
 

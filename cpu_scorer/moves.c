@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "cpu_scorer/holding.h"
 
 /* ---- life --------------------------------------------------------------------------------- */
@@ -120,6 +121,7 @@ static int recommit(struct demotions *d, struct sequence *s, uint32_t layer)
             slots[n++] = l->kept[l->down[i]];
     if (n == 0 || agent_push_slots(d->agent, RECORD_COMMIT, s->index, layer, slots, n))
         return 0;
+    FAULT_POINT(cpu_scorer, recommit, pushed);
     for (uint32_t i = 0; i < l->n_down; i++) {
         uint32_t position = l->down[i], slot = l->kept[position];
         if (slot == COLD_NONE) {
@@ -130,6 +132,7 @@ static int recommit(struct demotions *d, struct sequence *s, uint32_t layer)
         hkm_set_cold(&d->core->tiers.hkm, s->index, layer, position, slot);
         l->kept[position] = COLD_NONE;
     }
+    FAULT_POINT(cpu_scorer, recommit, flipped);
     s->stats.demoted += n;
     l->n_down = left;
     return 1;
@@ -176,10 +179,13 @@ static void come_up(struct demotions *d, struct sequence *s, uint32_t layer, con
         }
         cold_map_uncommit(&d->core->tiers.cold, list, hkm_slot(word));
         l->kept[position] = slots[n++] = hkm_slot(word);
+        FAULT_POINT(cpu_scorer, promote, flipped);
     }
     if (n && agent_push_slots(d->agent, RECORD_RELEASE, s->index, layer, slots, n))
         core_fail(d->core, s, HILL_E_PEER_GONE, "telling the CSD agent what moved up in layer %u",
                   layer);
+    if (n)
+        FAULT_POINT(cpu_scorer, release, pushed);
     s->stats.promoted += n;
 }
 

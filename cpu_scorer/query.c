@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
@@ -343,6 +344,7 @@ static int push_selection(struct core *c, const struct query *q)
         shm_ring_publish(&c->io.rings[RING_SELECTION], RECORD_SELECTION, selection_bytes(q));
     else
         shm_ring_stage(&c->io.rings[RING_SELECTION], RECORD_SELECTION, selection_bytes(q));
+    FAULT_POINT(cpu_scorer, selection, pushed);
     return 1;
 }
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
@@ -376,8 +377,10 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
         s->state = SEQUENCE_ACTIVE;
         place_prompt(s);
         say_where_hot(rs, s, &answer);
+        FAULT_POINT(cpu_scorer, begin, reserved);
     }
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+    FAULT_POINT(cpu_scorer, begin, answered);
     return 1;
 }
 

@@ -6,6 +6,8 @@
 
 #include "csd_agent/cold_state.h"
 
+#include "base/fault.h"
+
 /* ---- stripes ---- */
 
 void cold_stripe_drop_tails(struct cold_stripe *stripe)
@@ -165,8 +167,11 @@ int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
             return status;
         }
     }
-    for (uint32_t i = 0; i < n_slots; i++)
+    for (uint32_t i = 0; i < n_slots; i++) {
         commit_slot(pool, cold_owner(pool, sequence, layer), slots[i]);
+        FAULT_POINT(csd_agent, commit, begun);
+    }
+    FAULT_POINT(csd_agent, commit, done);
     return 0;
 }
 
@@ -194,6 +199,7 @@ int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
 
     for (uint32_t i = 0; i < n_slots; i++) {
         int status = take_committed(pool, sequence, layer, slots[i], why);
+        FAULT_POINT(csd_agent, release, begun);
         if (status == 0)
             continue;
         while (i-- > 0) {
@@ -208,6 +214,7 @@ int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
         cold_mark_dirty(pool, slots[i] / per_stripe);
     }
     cold_owner(pool, sequence, layer)->committed -= n_slots;
+    FAULT_POINT(csd_agent, release, done);
     return 0;
 }
 
@@ -225,6 +232,7 @@ void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
         owner->n_stripes = 0;
         owner->committed = 0;
     }
+    FAULT_POINT(csd_agent, trim, done);
 }
 
 /* ---- what is there ---- */
@@ -265,7 +273,9 @@ int cold_pool_write_directory(struct cold_pool *pool, struct hill_why *why)
     uint32_t stripe = pool->dirty[pool->dirty_first];
     extent.bytes =
         pool_directory_encode(pool->directory, stripe, pool->directory_pages, &extent.offset);
+    FAULT_POINT(csd_agent, directory, writing);
     int status = pool->backend->ops->transfer(pool->backend, &extent, 1, why);
+    FAULT_POINT(csd_agent, directory, written);
     if (status != 0)
         return status;
     pool->is_dirty[stripe] = 0;

@@ -12,6 +12,8 @@
 
 #include "csd_agent/cold_state.h"
 
+#include "base/fault.h"
+
 /* ---- query ---- */
 
 /* Digests that are not read for a gap: what is less is read faster than asked for anew. */
@@ -209,6 +211,7 @@ static int deliver(const struct fetch *f, uint32_t i)
     if (!staging_current(f, item))
         return refuse(f, item, HILL_E_PROTOCOL, "its staging slot was given back");
     memcpy(shm_arena_slot(f->staging, item->staging_slot), f->memory[i], entry_bytes);
+    FAULT_POINT(csd_agent, fetch, begun);
     return 0;
 }
 
@@ -224,6 +227,7 @@ static int fetch_sorted(struct fetch *f, uint32_t n_items)
             *f->bad_position = f->items[from].position;
             return status;
         }
+        FAULT_POINT(csd_agent, fetch, read);
         for (uint32_t e = 0; e < n_extents; e++) {
             f->cost->flash_read_bytes += f->extents[e].bytes;
             f->cost->link_kv_bytes += f->extents[e].bytes;
@@ -262,6 +266,7 @@ int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
         status = check_item(&f, &f.items[i], sequence, layer);
     if (status == 0)
         status = fetch_sorted(&f, n_items);
+    FAULT_POINT(csd_agent, fetch, done);
     free(f.items);
     free(f.memory);
     free(f.extents);

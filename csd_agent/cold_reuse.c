@@ -16,6 +16,8 @@
 
 #include "csd_agent/cold_state.h"
 
+#include "base/fault.h"
+
 #define SLOTS_AT_ONCE 256u
 
 /* A page on its way through the bounce buffer, at its number there. */
@@ -264,6 +266,7 @@ int cold_write_scattered(struct cold_pool *pool, const struct cold_demote *demot
         status = load_pages(&r);
         if (status == 0) {
             put_items(&r, from, n);
+            FAULT_POINT(csd_agent, demote, pages);
             status = write_pages(&r);
         }
     }

@@ -13,6 +13,8 @@
 
 #include "csd_agent/cold_state.h"
 
+#include "base/fault.h"
+
 /* One chunk of a demote on its way to flash. */
 struct writer {
     struct cold_pool *pool;
@@ -52,6 +54,7 @@ static int flush(struct writer *w)
         w->cost->flash_write_bytes += w->extents[i].bytes;
     w->n_extents = 0;
     w->used = 0;
+    FAULT_POINT(csd_agent, demote, chunk);
     return status;
 }
 
@@ -319,6 +322,7 @@ int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
 {
     int status;
 
+    FAULT_POINT(csd_agent, demote, taken);
     if (demote->slots) {
         status = check_scattered(pool, demote, why);
         if (status == 0)
@@ -326,7 +330,9 @@ int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
     } else {
         status = write_consecutive(pool, demote, cost, why);
     }
+    FAULT_POINT(csd_agent, demote, written);
     if (status == 0)
         note_written(pool, demote);
+    FAULT_POINT(csd_agent, demote, noted);
     return status;
 }

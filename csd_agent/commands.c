@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/stage_trace.h"
 #include "proto/records.h"
@@ -228,6 +229,7 @@ static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
         plane->score, RECORD_SCORE_BLOCK,
         (uint32_t)(sizeof(struct record_score_block) + tuples * sizeof(struct score_tuple)));
     run->count += tuples;
+    FAULT_POINT(csd_agent, query, scored);
     return 0;
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 
 #define SLOW_MS 5000 /* a transfer unanswered for so long is worth a line */
@@ -329,6 +330,8 @@ static int reap(struct file_io *io, const struct io_uring_cqe *cqe, bool *again,
     struct piece *piece = &io->pieces[io_uring_cqe_get_data64(cqe)];
 
     *again = false;
+    if (piece->write ? FAULT_FAILS(write) : FAULT_FAILS(read))
+        return transfer_failed(piece, piece->write ? ENOSPC : EIO, why);
     if (cqe->res == -EINTR || cqe->res == -EAGAIN) {
         *again = true;
         return 0;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "gpu_worker/logits_file.h"
 
@@ -192,6 +193,7 @@ int request_begin(struct request *r, struct hill_why *why)
         rc = request_push(r, RECORD_SEQ_BEGIN, &begin, sizeof begin, why);
     if (rc)
         return rc;
+    FAULT_POINT(gpu_worker, begin, pushed);
     r->begun = true;
     r->begun_ns = clock_now_ns();
     r->w->ready_owed[r->sequence]++;
@@ -316,6 +318,7 @@ static int append_entries(struct request *r, struct hill_why *why)
         w->waiting = NULL;
         if (rc)
             return rc;
+        FAULT_POINT(gpu_worker, append, reserved);
         struct record_append *append = payload;
         *append = (struct record_append){
             .header = request_header(r, u.layer), .first = u.first + first, .n_tokens = n};
@@ -323,6 +326,7 @@ static int append_entries(struct request *r, struct hill_why *why)
         if (rc)
             return rc;
         shm_ring_publish(plane->append, RECORD_APPEND, bytes);
+        FAULT_POINT(gpu_worker, append, pushed);
         if (u.first + first == 0)
             r->first_append = n;
     }
@@ -352,12 +356,14 @@ int request_append_unit(struct request *r, struct hill_why *why)
     struct worker *w = r->w;
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
     int rc = enqueue(r, r->unit + 2, why);
+    FAULT_POINT(gpu_worker, unit, computed);
     if (!rc)
         rc = append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
         rc = append_mass(r, u.layer, why);
     if (rc)
         return rc;
+    FAULT_POINT(gpu_worker, unit, appended);
     request_progress(r, ++r->unit);
     worker_unit_of_work(w);
     if (r->unit < r->units)
@@ -367,6 +373,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
         rc = engine_prefill_logits(w->engine, w->logits, why);
     if (!rc)
         rc = request_push_step_end(r, r->prompt, why);
+    FAULT_POINT(gpu_worker, prefill, ended);
     r->prompt_done_ns = clock_now_ns();
     r->state = REQUEST_DECODE;
     return rc;
@@ -392,6 +399,7 @@ static void send_token(struct request *r, uint32_t token, double logprob)
     message.body_case = HILL__MESSAGE__BODY_TOKEN;
     message.token = &body;
     worker_link_send(r->w->link, &message);
+    FAULT_POINT(gpu_worker, token, sent);
 }
 
 static bool is_stop(const struct request *r, uint32_t token)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "gpu_worker/request.h"
 #include "session/session.h"
@@ -108,6 +109,7 @@ static int append(struct request *r, struct hill_why *why)
     *record =
         (struct record_append){.header = request_header(r, layer), .first = first, .n_tokens = n};
     rc = session_read_entries(f, n, record + 1, why);
+    FAULT_POINT(gpu_worker, restore, reading);
     if (!rc)
         shm_ring_publish(plane->append, RECORD_APPEND, bytes);
     return rc;

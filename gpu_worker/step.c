@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/stage_trace.h"
 #include "gpu_worker/request.h"
 
@@ -137,8 +138,10 @@ static int push_own(struct worker *w, struct step_member *m, struct hill_why *wh
         m->query_id = query->query_id;
         m->waiting = true; /* before the answer can come */
         dataplane_publish(plane, plane->query, RECORD_QUERY, query_bytes(w));
+        FAULT_POINT(gpu_worker, query, pushed);
     }
     dataplane_publish(plane, plane->append, RECORD_APPEND, append_bytes);
+    FAULT_POINT(gpu_worker, entry, pushed);
     STAGE_END(query, (query ? query_bytes(w) : 0) + append_bytes);
     return query ? 0 : turn_to_guess(w, m, why);
 }
@@ -258,6 +261,7 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
     const struct selected_item *items = (const struct selected_item *)(s + 1);
     struct request *r = m->request;
     uint32_t layer = w->step.layer;
+    FAULT_POINT(gpu_worker, selection, taken);
     if (s->status)
         return hill_fail(why, s->status < 0 ? s->status : HILL_E_PROTOCOL,
                          "the scorer cannot select for layer %u: %s", layer,
@@ -272,6 +276,7 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
         rc = apply_uploads(w, m, (const struct selected_upload *)(items + s->n_selected),
                            s->n_uploads, why);
     STAGE_END(upload, (uint64_t)s->n_uploads * worker_entry_bytes(w));
+    FAULT_POINT(gpu_worker, selection, uploaded);
     if (!rc)
         charge_link(w, m, items, s->n_selected, s->n_uploads);
     _Static_assert(SELECTED_HOT == ENGINE_HOT, "a slot is handed on as it is");
@@ -407,6 +412,7 @@ static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
         return false;
     if (!*rc)
         *rc = engine_step_run(w->engine, w->step.layer, why);
+    FAULT_POINT(gpu_worker, layer, launched);
     return !*rc;
 }
 
@@ -450,6 +456,7 @@ static int say_step_ends(struct worker *w, struct hill_why *why)
         int failed = confirm_uploads(w, m, why);
         if (!failed)
             failed = request_push_step_end(m->request, m->request->n_tokens, why);
+        FAULT_POINT(gpu_worker, step, ended);
         if (failed)
             rc = row_failed(w, m, failed, why);
     }

@@ -17,6 +17,8 @@
 
 #include "pool/pool_disk.h"
 
+#include "base/fault.h"
+
 #define CHUNK_BYTES (1u << 20)
 
 static int no_space(struct hill_why *why, uint64_t needed, uint64_t available)
@@ -169,6 +171,7 @@ static int write_pool(int fd, const struct stat *info, const struct pool_layout 
     rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
     if (rc == 0)
         rc = flush(fd, why);
+    FAULT_POINT(csd_agent, format, begun);
     if (rc == 0)
         rc = write_empty_directory(fd, l, generation, why);
     if (rc == 0)
@@ -177,6 +180,7 @@ static int write_pool(int fd, const struct stat *info, const struct pool_layout 
         return rc;
     fill_superblock(page, l, fingerprint, generation);
     rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
+    FAULT_POINT(csd_agent, format, done);
     return rc == 0 ? flush(fd, why) : rc;
 }
 

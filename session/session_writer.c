@@ -19,6 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fault.h"
+
 #define BUFFERS     2u
 #define SUFFIX      ".saving"
 #define FLUSH_EVERY (64u << 20) /* so that the last flush is short */
@@ -83,6 +85,7 @@ static int open_part(struct session_writer *w, struct hill_why *why)
     int err = posix_fallocate(w->fd, 0, (off_t)w->file_bytes);
     if (err && err != EOPNOTSUPP && err != EINVAL)
         return failed(w, "reserving space for", err, why);
+    FAULT_POINT(gpu_worker, session, opened);
     return 0;
 }
 
@@ -105,6 +108,7 @@ static int write_buffer(struct session_writer *w, const struct buffer *b, struct
     int rc = write_all(w, b->bytes, b->used, w->offset, why);
     XXH64_update(w->hash, b->bytes, b->used);
     w->offset += b->used;
+    FAULT_POINT(gpu_worker, session, written);
     if (!rc && b->section_end) {
         uint64_t checksum = XXH64_digest(w->hash);
         rc = write_all(w, &checksum, sizeof checksum, w->offset, why);
@@ -141,6 +145,7 @@ static int finish_file(struct session_writer *w, struct hill_why *why)
     int rc = write_all(w, &w->header, sizeof w->header, 0, why);
     if (!rc && fsync(w->fd))
         rc = failed(w, "flushing", errno, why);
+    FAULT_POINT(gpu_worker, session, sealed);
     pthread_mutex_lock(&w->lock); /* a close has removed it, or finds it renamed */
     if (!rc && w->closed)
         rc = HILL_E_CANCELLED;
@@ -149,6 +154,7 @@ static int finish_file(struct session_writer *w, struct hill_why *why)
     if (!rc)
         w->created = false;
     pthread_mutex_unlock(&w->lock);
+    FAULT_POINT(gpu_worker, session, renamed);
     if (!rc)
         flush_folder(w->path);
     return rc;

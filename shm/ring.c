@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/fault.h"
 #include "base/process.h"
 
 #define CAPACITY_MIN  64u
@@ -320,6 +321,12 @@ int shm_ring_reserve(struct shm_ring_end *end, uint32_t payload_bytes, void **pa
         if (end->tap)
             tell_tap(end, SHM_RING_GONE, 0, NULL, payload_bytes);
         return HILL_E_PEER_GONE;
+    }
+    if (FAULT_FAILS(push)) {
+        shm_ring_flush(end);
+        if (end->own)
+            shm_doorbell_ring(end->own); /* there is room as soon as its owner looks again */
+        return HILL_E_WOULD_BLOCK;
     }
     uint32_t total = record_bytes(payload_bytes);
     int rc = find_room(end, total, &end->filler);

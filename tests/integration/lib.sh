@@ -5,7 +5,7 @@
 # shellcheck shell=bash
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-bin=$PWD/build/bin
+bin=${HILL_BIN_DIR:-$PWD/build/bin}
 hillinfer=$PWD/scripts/hillinfer
 models=${HILL_MODELS:-$PWD/../shared/models}
 text=/usr/share/common-licenses/GPL-3 # some English

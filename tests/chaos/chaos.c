@@ -1,0 +1,487 @@
+/*
+ * tests/chaos/chaos.c - kills or stops a random worker of a running pipeline at random moments, and
+ * asks whether every request still ends as if nothing had been.
+ *
+ * usage: chaos RUN-FOLDER ROUNDS SECONDS SEED PREDICT PROMPT-FILE...
+ *   as many requests at once as there are prompt files; it ends after ROUNDS rounds or SECONDS
+ *   seconds (0: no limit), whichever is first
+ * A round sends all requests, and at a moment drawn from the time that they took undisturbed sends
+ * SIGKILL or (one time in four) SIGSTOP to the GPU worker, the scorer or the agent. Half the
+ * moments are drawn from the prompts' part, half from the decode's. Tokens, finish reason and both
+ * hashes must be those of the undisturbed run; afterwards the pipeline must be ready, with as many
+ * segments, files in the run folder and descriptors in the coordinator as before.
+ * Printed: a table on stderr, one JSON object on stdout. Times, from the signal on:
+ *   detected   the status no longer says that this process is ready
+ *   started    a new process is there; ready: it is ready (weights loaded, segments mapped)
+ *   pause      of each request that was not over: the longest time without a token, from the
+ *              signal or a later token to the next one
+ * Exit codes: 0 all as it should be, 1 not, 100 wrong use.
+ * Who calls it: tests/chaos/run. Concurrency: one thread.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "proto/client.h"
+#include "tests/chaos/tally.h"
+
+#define REQUESTS_MAX   64u
+#define ROUND_LIMIT_MS 300000 /* a request that is not over then is lost */
+#define POLL_MS        10     /* how often the status is asked for while a worker is away */
+#define SETTLE_MS      30000
+
+struct asked {
+    char *prompt;
+    size_t prompt_bytes;
+    uint32_t *wanted, n_wanted; /* the undisturbed run's */
+    uint64_t selection_hash, logits_hash;
+    /* of this round */
+    uint64_t id;
+    uint32_t n;
+    bool over, differs;
+    int64_t last_ns, pause_ns; /* the last token's time; the longest pause since the signal */
+    char failure[200];
+};
+
+struct chaos {
+    struct client client;
+    const char *run_dir;
+    uint32_t predict, n_asked, n_accepted, n_over;
+    struct asked asked[REQUESTS_MAX];
+    uint64_t random;
+    bool reference; /* the run that the others are compared with */
+    int64_t began_ns, prompts_ns,
+        whole_ns;          /* of the undisturbed run: until all prompts were read */
+    Hill__Message *status; /* the last one */
+    bool status_owed;
+    /* of this round */
+    int64_t signal_ns, detected_ns, started_ns, ready_ns; /* 0: not yet */
+    uint32_t victim;
+    int32_t pid;
+    struct tally tally;
+    uint32_t n_wrong, n_failed, n_leaks;
+};
+
+static void die(const char *what, const struct hill_why *why)
+{
+    fprintf(stderr, "chaos: %s: %s\n", what, why->text);
+    exit(1);
+}
+
+static uint64_t draw(struct chaos *c, uint64_t below)
+{
+    c->random ^= c->random << 13;
+    c->random ^= c->random >> 7;
+    c->random ^= c->random << 17;
+    return c->random % below;
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+static void send_request(struct chaos *c, const struct asked *a)
+{
+    struct hill_why why;
+    Hill__Sampling sampling = HILL__SAMPLING__INIT;
+    Hill__Generate generate = HILL__GENERATE__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    sampling.temperature = a == c->asked ? 0 : 0.8f; /* the first greedy, others sampled */
+    sampling.top_k = 40;
+    sampling.top_p = 0.95f;
+    sampling.min_p = 0.05f;
+    sampling.repeat_penalty = 1;
+    sampling.seed = 1 + (uint64_t)(a - c->asked);
+    generate.prompt = (ProtobufCBinaryData){a->prompt_bytes, (uint8_t *)a->prompt};
+    generate.predict = c->predict;
+    generate.ignore_eos = true;
+    generate.sampling = &sampling;
+    message.body_case = HILL__MESSAGE__BODY_GENERATE;
+    message.generate = &generate;
+    if (client_send(&c->client, &message, &why))
+        die("asking", &why);
+}
+
+static void ask_status(struct chaos *c)
+{
+    struct hill_why why;
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &request;
+    if (client_send(&c->client, &message, &why))
+        die("asking for the status", &why);
+    c->status_owed = true;
+}
+
+static struct asked *find(struct chaos *c, uint64_t id)
+{
+    for (uint32_t i = 0; i < c->n_accepted; i++)
+        if (c->asked[i].id == id && !c->asked[i].over)
+            return &c->asked[i];
+    return NULL;
+}
+
+static void note_time(const struct chaos *c, struct asked *a, int64_t now)
+{
+    int64_t from = a->last_ns > c->signal_ns ? a->last_ns : c->signal_ns;
+    if (c->signal_ns && now - from > a->pause_ns)
+        a->pause_ns = now - from;
+    a->last_ns = now;
+}
+
+static void take_text(struct chaos *c, const Hill__Text *text, int64_t now)
+{
+    struct asked *a = find(c, text->request_id);
+    if (!a || text->token == UINT32_MAX)
+        return;
+    note_time(c, a, now);
+    if (c->reference && a->n == 0 && now - c->began_ns > c->prompts_ns)
+        c->prompts_ns = now - c->began_ns;
+    if (a->n >= c->predict)
+        a->differs = true;
+    else if (c->reference)
+        a->wanted[a->n] = text->token;
+    else
+        a->differs |= a->n >= a->n_wanted || a->wanted[a->n] != text->token;
+    a->n++;
+}
+
+static void take_summary(struct chaos *c, const Hill__Summary *s, int64_t now)
+{
+    struct asked *a = find(c, s->request_id);
+    if (!a)
+        return;
+    a->over = true;
+    c->n_over++;
+    if (now - c->began_ns > c->whole_ns && c->reference)
+        c->whole_ns = now - c->began_ns;
+    if (s->finish != HILL__FINISH_REASON__FINISH_LENGTH) {
+        snprintf(a->failure, sizeof a->failure, "%.190s", s->code ? s->text : "another finish");
+        return;
+    }
+    uint64_t selection = s->scorer ? s->scorer->selection_hash : 0;
+    uint64_t logits = s->gpu ? s->gpu->logits_hash : 0;
+    if (c->reference) {
+        a->n_wanted = a->n;
+        a->selection_hash = selection;
+        a->logits_hash = logits;
+        return;
+    }
+    a->differs |= a->n != a->n_wanted || logits != a->logits_hash ||
+                  (s->scorer && selection != a->selection_hash);
+    c->tally.n_without_stats += s->scorer ? 0 : 1;
+}
+
+/* ---- the victim ----------------------------------------------------------------------------- */
+
+static const Hill__WorkerStatus *worker(const struct chaos *c, uint32_t w)
+{
+    const Hill__StatusReply *s = c->status ? c->status->status_reply : NULL;
+    return s && w < s->n_workers ? s->workers[w] : NULL;
+}
+
+static bool is_ready(const Hill__WorkerStatus *w)
+{
+    return strcmp(w->state, "ready") == 0;
+}
+
+/* What the newest status says of the process that was shot. */
+static void watch_victim(struct chaos *c, int64_t now)
+{
+    const Hill__WorkerStatus *w = worker(c, c->victim);
+    if (!c->signal_ns || !w || c->ready_ns)
+        return;
+    if (!c->detected_ns && (w->pid != c->pid || !is_ready(w)))
+        c->detected_ns = now;
+    if (!c->started_ns && w->pid != c->pid && w->pid > 0)
+        c->started_ns = now;
+    if (c->started_ns && is_ready(w))
+        c->ready_ns = now;
+}
+
+static void take(struct chaos *c, Hill__Message *message)
+{
+    int64_t now = clock_now_ns();
+    if (message->body_case == HILL__MESSAGE__BODY_ACCEPTED) {
+        c->asked[c->n_accepted++].id = message->accepted->request_id;
+    } else if (message->body_case == HILL__MESSAGE__BODY_TEXT) {
+        take_text(c, message->text, now);
+    } else if (message->body_case == HILL__MESSAGE__BODY_SUMMARY) {
+        take_summary(c, message->summary, now);
+    } else if (message->body_case == HILL__MESSAGE__BODY_STATUS_REPLY) {
+        proto_free(c->status);
+        c->status = message;
+        c->status_owed = false;
+        watch_victim(c, now);
+        return;
+    } else if (message->body_case == HILL__MESSAGE__BODY_REPLY && message->reply->code) {
+        fprintf(stderr, "chaos: refused: %s\n", message->reply->text);
+        exit(1);
+    }
+    proto_free(message);
+}
+
+/* Take what comes until then. */
+static void listen_until(struct chaos *c, int64_t deadline)
+{
+    for (;;) {
+        struct hill_why why = {""};
+        Hill__Message *message = NULL;
+        int code = client_receive(&c->client, deadline, &message, &why);
+        if (code == HILL_E_TIMEOUT)
+            return;
+        if (code)
+            die("listening", &why);
+        take(c, message);
+    }
+}
+
+static void fresh_status(struct chaos *c)
+{
+    int64_t limit = clock_deadline_ms(CLIENT_ANSWER_MS);
+    struct hill_why why = {"no answer to the status in 10 s"};
+    ask_status(c);
+    while (c->status_owed && clock_now_ns() < limit)
+        listen_until(c, clock_deadline_ms(1));
+    if (c->status_owed)
+        die("status", &why);
+}
+
+static void shoot(struct chaos *c, struct sample *out)
+{
+    c->victim = (uint32_t)draw(c, WORKERS);
+    out->action = draw(c, 4) == 0 ? ACTION_STOP : ACTION_KILL;
+    out->worker = c->victim;
+    fresh_status(c);
+    const Hill__WorkerStatus *w = worker(c, c->victim);
+    struct hill_why why = {"it is not there"};
+    if (!w || w->pid <= 0)
+        die("a worker", &why);
+    bool reading = false;
+    for (uint32_t i = 0; i < c->n_asked; i++)
+        reading |= c->asked[i].n == 0;
+    out->phase = c->n_over == c->n_asked ? PHASE_IDLE : reading ? PHASE_PREFILL : PHASE_DECODE;
+    c->pid = w->pid;
+    c->signal_ns = clock_now_ns();
+    kill(c->pid, out->action == ACTION_KILL ? SIGKILL : SIGSTOP);
+}
+
+/* ---- what must not grow --------------------------------------------------------------------- */
+
+static uint32_t count_entries(const char *folder, const char *prefix)
+{
+    uint32_t n = 0;
+    DIR *open = opendir(folder);
+    for (const struct dirent *e; open && (e = readdir(open));)
+        n += e->d_name[0] != '.' && strncmp(e->d_name, prefix, strlen(prefix)) == 0;
+    if (open)
+        closedir(open);
+    return n;
+}
+
+static struct held count_held(const struct chaos *c)
+{
+    char folder[64];
+    const Hill__StatusReply *s = c->status->status_reply;
+    snprintf(folder, sizeof folder, "/proc/%d/fd", (int)s->coordinator->pid);
+    return (struct held){.descriptors = count_entries(folder, ""),
+                         .files = count_entries(c->run_dir, ""),
+                         .segments = count_entries("/dev/shm", getenv("CHAOS_SEGMENTS"))};
+}
+
+static bool settled(const struct chaos *c)
+{
+    const Hill__StatusReply *s = c->status->status_reply;
+    bool all = s->ready && s->requests_running + s->requests_waiting == 0;
+    for (uint32_t w = 0; w < WORKERS; w++)
+        all &= is_ready(s->workers[w]);
+    return all && (!c->signal_ns || s->workers[c->victim]->pid != c->pid);
+}
+
+/* Ready, idle and with no more than before; what it holds. */
+static struct held settle(struct chaos *c, const struct held *before)
+{
+    int64_t limit = clock_deadline_ms(SETTLE_MS);
+    for (;;) {
+        fresh_status(c);
+        struct held now = count_held(c);
+        bool same = settled(c) && (!before || !held_more(&now, before));
+        if (same || clock_now_ns() >= limit)
+            return now;
+        listen_until(c, clock_deadline_ms(50));
+    }
+}
+
+/* ---- a round -------------------------------------------------------------------------------- */
+
+static void begin_round(struct chaos *c)
+{
+    c->n_accepted = c->n_over = 0;
+    c->signal_ns = c->detected_ns = c->started_ns = c->ready_ns = 0;
+    for (uint32_t i = 0; i < c->n_asked; i++) {
+        struct asked *a = &c->asked[i];
+        a->id = a->n = 0;
+        a->over = a->differs = false;
+        a->last_ns = a->pause_ns = 0;
+        a->failure[0] = '\0';
+    }
+    c->began_ns = clock_now_ns();
+    for (uint32_t i = 0; i < c->n_asked; i++)
+        send_request(c, &c->asked[i]);
+}
+
+static void see_it_through(struct chaos *c)
+{
+    int64_t limit = clock_deadline_ms(ROUND_LIMIT_MS);
+    while ((c->n_over < c->n_asked || (c->signal_ns && !c->ready_ns)) && clock_now_ns() < limit) {
+        if (c->signal_ns && !c->ready_ns && !c->status_owed)
+            ask_status(c);
+        listen_until(c, clock_deadline_ms(POLL_MS));
+    }
+}
+
+/* Between the signal and then; -1: not seen. */
+static double since_signal_ms(const struct chaos *c, int64_t then)
+{
+    return then ? (double)(then - c->signal_ns) / 1e6 : -1;
+}
+
+static void judge_round(struct chaos *c, uint32_t round, struct sample *s)
+{
+    s->detected_ms = since_signal_ms(c, c->detected_ns);
+    s->started_ms = since_signal_ms(c, c->started_ns);
+    s->ready_ms = since_signal_ms(c, c->ready_ns);
+    tally_add(&c->tally, s);
+    for (uint32_t i = 0; i < c->n_asked; i++) {
+        const struct asked *a = &c->asked[i];
+        if (a->pause_ns)
+            tally_add_pause(&c->tally, s, (double)a->pause_ns / 1e6);
+        c->n_failed += !a->over || a->failure[0];
+        c->n_wrong += a->over && !a->failure[0] && a->differs;
+        if (!a->over || a->failure[0] || a->differs)
+            fprintf(stderr, "chaos: round %u (%s of %s): request %u %s\n", round,
+                    action_name(s->action), worker_name(s->worker), i,
+                    !a->over        ? "is not over"
+                    : a->failure[0] ? a->failure
+                                    : "answers otherwise than undisturbed");
+    }
+}
+
+static void run_round(struct chaos *c, uint32_t round, const struct held *before)
+{
+    struct sample s = {0};
+    int64_t from = draw(c, 2) ? 0 : c->prompts_ns, to = from ? c->whole_ns : c->prompts_ns;
+    int64_t moment = from + (int64_t)draw(c, (uint64_t)(to - from) + 1);
+    begin_round(c);
+    listen_until(c, c->began_ns + moment);
+    shoot(c, &s);
+    see_it_through(c);
+    judge_round(c, round, &s);
+    struct held after = settle(c, before);
+    if (!settled(c) || held_more(&after, before)) {
+        c->n_leaks++;
+        fprintf(stderr, "chaos: round %u: %s; %u descriptors, %u files, %u segments (%u, %u, %u)\n",
+                round, settled(c) ? "something was left" : "it is not ready again",
+                after.descriptors, after.files, after.segments, before->descriptors, before->files,
+                before->segments);
+    }
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static char *read_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    char *text = malloc(1 << 20);
+    if (!file || !text) {
+        fprintf(stderr, "chaos: cannot read %s: %s\n", path, strerror(errno));
+        exit(100);
+    }
+    *bytes = fread(text, 1, 1 << 20, file);
+    fclose(file);
+    return text;
+}
+
+static void open_all(struct chaos *c, int n_prompts, char **prompts)
+{
+    struct hill_why why = {""};
+    if (client_open(&c->client, c->run_dir, &why))
+        die("connecting", &why);
+    for (int i = 0; i < n_prompts; i++) {
+        c->asked[i].prompt = read_file(prompts[i], &c->asked[i].prompt_bytes);
+        c->asked[i].wanted = calloc(c->predict, sizeof(uint32_t));
+        if (!c->asked[i].wanted)
+            exit(1);
+    }
+    c->n_asked = (uint32_t)n_prompts;
+}
+
+/* Undisturbed twice: the first run builds what is built once, and both must agree. */
+static void run_reference(struct chaos *c)
+{
+    struct hill_why why = {"an undisturbed request failed or answered otherwise than before"};
+    for (int turn = 0; turn < 2; turn++) {
+        c->reference = turn == 0;
+        c->prompts_ns = turn ? c->prompts_ns : 0;
+        begin_round(c);
+        see_it_through(c);
+        for (uint32_t i = 0; i < c->n_asked; i++)
+            if (!c->asked[i].over || c->asked[i].failure[0] || c->asked[i].differs)
+                die("reference", &why);
+    }
+    /* the moments are drawn from a run with everything warm */
+    c->reference = true;
+    c->prompts_ns = c->whole_ns = 0;
+    begin_round(c);
+    see_it_through(c);
+    c->reference = false;
+}
+
+static void close_all(struct chaos *c)
+{
+    for (uint32_t i = 0; i < c->n_asked; i++) {
+        free(c->asked[i].prompt);
+        free(c->asked[i].wanted);
+    }
+    proto_free(c->status);
+    client_close(&c->client);
+    tally_finish(&c->tally);
+}
+
+int main(int argc, char **argv)
+{
+    static struct chaos c;
+    if (argc < 7 || argc - 6 > (int)REQUESTS_MAX || !getenv("CHAOS_SEGMENTS")) {
+        fprintf(stderr, "usage: chaos RUN-FOLDER ROUNDS SECONDS SEED PREDICT PROMPT-FILE...\n");
+        return 100;
+    }
+    c.run_dir = argv[1];
+    uint32_t rounds = (uint32_t)strtoul(argv[2], NULL, 10), done = 0;
+    int64_t seconds = strtol(argv[3], NULL, 10);
+    uint64_t seed = strtoull(argv[4], NULL, 10);
+    c.random = seed * 0x9e3779b97f4a7c15ull + 1;
+    c.predict = (uint32_t)strtoul(argv[5], NULL, 10);
+    open_all(&c, argc - 6, argv + 6);
+    run_reference(&c);
+    struct held before = settle(&c, NULL);
+    int64_t end = seconds ? clock_deadline_ms(seconds * 1000) : CLOCK_NEVER;
+    while ((!rounds || done < rounds) && clock_now_ns() < end)
+        run_round(&c, ++done, &before);
+    tally_print_table(&c.tally, stderr);
+    printf("{\"seed\":%" PRIu64 ",\"rounds\":%u,\"requests\":%u,\"wrong\":%u,\"failed\":%u,"
+           "\"leaks\":%u,\"without_stats\":%u,\"undisturbed_ms\":%.1f,",
+           seed, done, done * c.n_asked, c.n_wrong, c.n_failed, c.n_leaks, c.tally.n_without_stats,
+           (double)c.whole_ns / 1e6);
+    tally_print_json(&c.tally, stdout);
+    printf("}\n");
+    bool bad = c.n_wrong || c.n_failed || c.n_leaks || !done;
+    close_all(&c);
+    return bad;
+}

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Every named point of the move protocol (base/fault.h), one by one: the process kills itself there in the middle of a
+# request. The request ends with the tokens and hashes of an undisturbed run, and so does the next one; nothing is left.
+# FAULT_POINTS="PROCESS:POINT ..." walks those alone; FAULT_ACTION=stop has them hang instead; FAULT_TIME=N kills at the Nth time.
+HILL_BIN_DIR=$(cd "$(dirname "$0")/../.." && pwd)/build/faults/bin
+export HILL_BIN_DIR
+# shellcheck source=../integration/lib.sh
+. "$(dirname "$0")/../integration/lib.sh"
+
+action=${FAULT_ACTION:-kill}
+export HILL_FAULT_FILE # where the processes look for a spec: set by each walk
+head -c 700 "$text" >"$work/prompt"
+options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb 16 --beta 0.25 -t 1)
+ask=(-f "$work/prompt" -n 24 --temp 0 --ignore-eos --json)
+
+answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
+
+# What a point needs to be reached: a request, one that is saved, one that is restored, a start, another epoch.
+way_to() { # POINT
+    case $1 in
+    session.*) echo save ;;
+    restore.*) echo restore ;;
+    format.*) echo start ;;
+    epoch.*) echo epoch ;;
+    *) echo ask ;;
+    esac
+}
+
+# The time at which it dies: the third, or the first where there is but one in a request.
+time_of() { # POINT
+    case $1 in
+    begin.* | prefill.* | session.* | restore.* | format.* | epoch.* | done.* | trim.* | directory.*) echo 1 ;;
+    *) echo "${FAULT_TIME:-3}" ;;
+    esac
+}
+
+set_spec() { # SPEC
+    echo "$1" >"$HILL_FAULT_FILE.new"
+    mv "$HILL_FAULT_FILE.new" "$HILL_FAULT_FILE"
+}
+
+# request WAY OUTPUT: in the foreground; 0 when it has answered
+request() {
+    case $1 in
+    save) hillctl generate "${ask[@]}" --save "$own/saved" ;;
+    restore) hillctl restore "$work/session" -n 12 --json ;;
+    *) hillctl generate "${ask[@]}" ;;
+    esac >"$2" 2>"$2.err" </dev/null
+}
+
+restarted_once() { status 2>/dev/null | jq -e ".workers.$1.restarts == 1" >/dev/null; } # WORKER
+ready() { status 2>/dev/null | jq -e .ready >/dev/null; }
+
+# The running request's end, and what a point changes for the next one. Nothing is said when all is right.
+try_point() { # PROCESS POINT
+    local way spec expected=$undisturbed code
+    spec=$1:$2:$action:$(time_of "$2")
+    way=$(way_to "$2")
+    [ "$way" != restore ] || expected=$restored
+    [ "$way" = start ] || set_spec "$spec"
+    if [ "$way" = epoch ]; then
+        kill -KILL "$(worker_pid cpu_scorer)"
+        wait_for 20 test -e "$HILL_FAULT_FILE.fired"
+        wait_for 30 ready || echo "FAILED: $spec: it is not ready again"
+    fi
+    request "$way" "$own/out1"
+    code=$?
+    # today a request does not outlive its coordinator; it must not end in a wrong answer either
+    if [ "$1" = coordinator ] && [ $code -ne 0 ]; then
+        wait_for 30 ready || echo "FAILED: $spec: the coordinator has not come back"
+        request "$way" "$own/out1"
+        code=$?
+    fi
+    # today a scorer that dies between Done and its statistics takes the selection's hash along: null
+    [ "$2" != trim.pushed ] || sed -i 's/"selection_hash":null/"selection_hash":"'"$hash"'"/' "$own/out1"
+    [ $code -eq 0 ] || echo "FAILED: $spec: exit code $code: $(tail -n 1 "$own/out1.err")"
+    [ "$(answer "$own/out1")" = "$expected" ] || echo "FAILED: $spec: another answer: $(cat "$own/out1")"
+    wait_for 10 test -e "$HILL_FAULT_FILE.fired" || echo "FAILED: $spec: the point was not reached"
+    rm -f "$HILL_FAULT_FILE"*
+    [ "$1" = coordinator ] || wait_for 10 restarted_once "$1" || echo "FAILED: $spec: $1 was not restarted once"
+    wait_for 30 ready || echo "FAILED: $spec: it is not ready again"
+    request ask "$own/out2" || echo "FAILED: $spec: the next request: $(tail -n 1 "$own/out2.err")"
+    [ "$(answer "$own/out2")" = "$undisturbed" ] || echo "FAILED: $spec: the next request answers otherwise"
+}
+
+# A pipeline of its own for a point of each process: a second death of the same worker would wait longer for its start.
+try_group() { # PROCESS:POINT...
+    local point first=$1
+    if [ "$(way_to "${first#*:}")" = start ]; then
+        rm -rf "$state_dir"
+        set_spec "$first:$action:1"
+    fi
+    up "${options[@]}" || return 1
+    for point; do
+        try_point "${point%%:*}" "${point#*:}"
+    done
+    down || echo "FAILED: $*: down"
+}
+
+# Groups (one a line) one after the other, in folders of their own.
+walk() { # NAME
+    own=$work/$1 run_dir=$work/$1/run state_dir=$work/$1/state HILL_FAULT_FILE=$work/$1/fault
+    mkdir -p "$own"
+    local group
+    while read -ra group; do
+        try_group "${group[@]}" || echo "FAILED: ${group[*]}: up: $(cat "$work/up.err")"
+    done
+    expect_nothing_left
+    [ -z "$(find "$own" -name '*.saving')" ] || echo "FAILED: a half session is left"
+}
+
+# --- what an undisturbed run answers
+HILL_FAULT_FILE=
+run_json "$work/plain" "${options[@]}" "${ask[@]}" --session-save "$work/session" || fail "undisturbed: $(cat "$work/plain.err")"
+undisturbed=$(answer "$work/plain")
+run_json "$work/restored" "${options[@]}" --session-restore "$work/session" -n 12 || fail "restored: $(cat "$work/restored.err")"
+restored=$(answer "$work/restored")
+hash=$(jq -r .selection_hash "$work/plain")
+expect "entries move down and up" "$(jq '.moves.demoted > 0 and .moves.promoted > 0' "$work/plain")" true
+
+# --- all points: in a group the agent's first, since a start is one of its ways, and the coordinator's last
+mapfile -t points < <("$bin/hill-coordinator" --list-faults | sed -n 's/^\([a-z_]\+:[a-z.]*\)\t.*/\1/p')
+[ ${#points[@]} -gt 40 ] || fail "only ${#points[@]} points are listed"
+[ -z "${FAULT_POINTS:-}" ] || read -ra points <<<"$FAULT_POINTS"
+of() { printf '%s\n' "${points[@]}" | grep "^$1:"; }
+paste -d' ' <(of csd_agent) <(of cpu_scorer) <(of gpu_worker) <(of coordinator) >"$work/groups"
+walks=3 # at a time: most of a walk is waiting for a new process
+for ((w = 0; w < walks; w++)); do
+    awk -v w=$w -v n=$walks 'NR % n == w' "$work/groups" | walk "walk$w" >"$work/walk$w.log" 2>&1 &
+done
+wait
+cat "$work"/walk?.log
+failures=$((failures + $(cat "$work"/walk?.log | grep -c '^FAILED')))
+pass "${#points[@]} points: $action"
+
+# --- other builds have none of it
+expect "symbols in other builds" "$(nm "$PWD"/build/bin/hill-* 2>/dev/null | grep -cE ' (fault_|__wrap_)')" 0
+finish
