@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include <fcntl.h>
 
+#include "base/clock.h"
 #include "coordinator/pipeline.h"
 
 static const struct option_spec own_specs[] = {
@@ -28,6 +29,21 @@ static const struct option_spec own_specs[] = {
      .value = "FD",
      .help = "write \"ready\" and a newline to this file descriptor when all workers are ready for "
              "the first time"},
+    {.name = "hang-ms",
+     .type = OPTION_INTEGER,
+     .min = 1000,
+     .max = 600000,
+     .fallback = "2000",
+     .value = "MS",
+     .help = "a worker that sends no heartbeat for so long is killed and started again"},
+    {.name = "stall-ms",
+     .type = OPTION_INTEGER,
+     .min = 1000,
+     .max = 3600000,
+     .fallback = "30000",
+     .value = "MS",
+     .help = "so is one whose data loop stands still for so long; a slow device gets four times "
+             "its longest turn so far, and who loads weights and builds kernels ten times as long"},
 };
 
 static int open_signals(struct hill_why *why)
@@ -37,7 +53,6 @@ static int open_signals(struct hill_why *why)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set,
                 NULL); /* before ZeroMQ starts its threads, which inherit the mask */
     signal(SIGPIPE, SIG_IGN);
@@ -76,6 +91,8 @@ static int serve(const struct options *options, struct hill_why *why)
         code = run_folder_open(&folder, run_dir, why);
     if (!code)
         code = settings_open(&settings, options, why);
+    settings.limits.silent_ns = CLOCK_MS(options_integer(options, "hang-ms"));
+    settings.limits.stuck_ns = CLOCK_MS(options_integer(options, "stall-ms"));
     if (!code)
         settings_log(&settings);
     if (!code)
