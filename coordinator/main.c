@@ -19,6 +19,7 @@
 #include <fcntl.h>
 
 #include "base/clock.h"
+#include "base/harden.h"
 #include "coordinator/pipeline.h"
 
 static const struct option_spec own_specs[] = {
@@ -142,6 +143,7 @@ int main(int argc, char **argv)
         options_free(options);
         return hill_exit_code(code);
     }
+    harden_process();
     umask(077); /* sockets and pools are this user's alone */
     code = serve(options, &why);
     if (code && code != HILL_E_CANCELLED)

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "proto/options_hill.h"
 #include "base/process.h"
+#include "proto/worker_confine.h"
 #include "proto/worker_trace.h"
 
 #define HEARTBEAT_MS    250 /* a fraction of the least --hang-ms */
@@ -490,6 +491,9 @@ int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role
     if (code == 0)
         code = set_signals(link);
     if (code == 0) {
+        char text[HARDEN_TEXT_BYTES];
+        worker_confine(role, text);
+        log_info("confined by: %s", text);
         code = connect_and_start(link);
         if (code != 0)
             log_error("joining the pipeline in %s failed: %s", link->run_dir, hill_strerror(code));
