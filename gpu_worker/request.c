@@ -13,6 +13,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "gpu_worker/logits_file.h"
 
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
 #define PROMPT_PIECE   (256u << 10)
@@ -184,7 +185,9 @@ int request_begin(struct request *r, struct hill_why *why)
         .importance = s->importance,
         .reads_hot = r->reads_hot,
         .exact_below = (uint16_t)s->exact_below, /* at most KV_EXACT_BELOW_MAX: validated */
+        .identity = r->prefill->identity,
     };
+    resume_offer(r, &begin);
     int rc = admit(r, why);
     if (!rc && r->w->settings.record_path[0])
         rc = push_prompt(r, why);
@@ -212,6 +215,8 @@ void request_take_ready(struct worker *w, const struct record_seq_ready *record)
     r->ready_status = record->status;
     r->hot_offset = record->hot_offset;
     r->hot_entries = record->hot_entries;
+    r->kept_tokens = record->kept_tokens;
+    r->kept_step = record->header.step;
 }
 
 void request_spoil_ready(struct worker *w, int code)
@@ -240,12 +245,16 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
+    if (!rc && r->kept_tokens)
+        return resume_begin(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
     if (!rc)
         rc = engine_prefill_begin(r->w->engine, r->prompt, why);
     if (!rc && request_weighs(r))
         rc = engine_prefill_weigh(r->w->engine, why);
+    if (!rc && logits_file_wants_prompt())
+        engine_prefill_whole(r->w->engine);
     r->units = engine_prefill_units(r->w->engine);
     r->state = REQUEST_LOADING;
     return rc;
@@ -365,7 +374,9 @@ int request_append_unit(struct request *r, struct hill_why *why)
     worker_unit_of_work(w);
     if (r->unit < r->units)
         return 0;
-    rc = engine_prefill_logits(w->engine, w->logits, why);
+    rc = logits_file_prompt(w, r->prompt, why);
+    if (!rc)
+        rc = engine_prefill_logits(w->engine, w->logits, why);
     if (!rc)
         rc = request_push_step_end(r, r->prompt, why);
     FAULT_POINT(gpu_worker, prefill, ended);
@@ -391,6 +402,10 @@ static void send_token(struct request *r, uint32_t token, double logprob)
     body.index = r->predicted;
     body.token = token;
     body.logprob = logprob;
+    struct hash_state state;
+    hash_state_save(&state, r->hash);
+    body.logits_state.data = (uint8_t *)&state;
+    body.logits_state.len = sizeof state;
     message.body_case = HILL__MESSAGE__BODY_TOKEN;
     message.token = &body;
     worker_link_send(r->w->link, &message);
@@ -419,26 +434,13 @@ static int take(struct request *r, uint32_t token, double logprob)
     return ++r->predicted == r->predict;
 }
 
-/* HILL_TEST_LOGITS: a file to which each step's logits are added, float [n_vocab]; for comparisons
- * with other engines (tests/README.md). */
-static void write_logits(const struct worker *w)
-{
-    const char *path = getenv("HILL_TEST_LOGITS");
-    FILE *file = path ? fopen(path, "ab") : NULL;
-    if (path && (!file || fwrite(w->logits, sizeof *w->logits, w->hparams.n_vocab, file) !=
-                              w->hparams.n_vocab))
-        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
-    if (file && fclose(file) != 0)
-        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
-}
-
 int request_take_token(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
     uint32_t token;
     double logprob = 0;
     XXH64_update(r->hash, w->logits, sizeof *w->logits * w->hparams.n_vocab);
-    write_logits(w);
+    logits_file_step(w);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
         if (sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
@@ -473,6 +475,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.save_failed = rc && r->saved_at_end;
     done.logits_hash = XXH64_digest(r->hash);
     done.predicted_tokens = r->predicted;
+    done.resumed_tokens = r->resumed;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;
