@@ -5,22 +5,44 @@
 #include "gpu_worker/engine_internal.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define HUGE_PAGE (2ull << 20)
 #define HUGE_FROM HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
 
+/* Most arguments are those of the kernel's last launch, and setting one costs an allocation. */
+static int set_args(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
+                    uint32_t n_args, struct hill_why *why)
+{
+    uint32_t k = 0;
+    while (e->kernels[k] != launch->kernel)
+        k++;
+    for (uint32_t i = 0; i < n_args; i++) {
+        struct set_arg *set = i < KERNEL_ARGS ? &e->set_args[k][i] : NULL;
+        if (set && set->bytes == args[i].bytes &&
+            memcmp(set->value, args[i].value, args[i].bytes) == 0)
+            continue;
+        cl_int status = clSetKernelArg(launch->kernel, i, args[i].bytes, args[i].value);
+        if (status != CL_SUCCESS)
+            return cldevice_check(status, launch->name, why);
+        if (!set || args[i].bytes > sizeof set->value)
+            continue;
+        set->bytes = (uint32_t)args[i].bytes;
+        memcpy(set->value, args[i].value, args[i].bytes);
+    }
+    return 0;
+}
+
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why)
 {
     static const size_t local[2] = {1, 1};
     size_t offset[2] = {launch->offset, 0};
-    for (uint32_t i = 0; i < n_args; i++) {
-        cl_int status = clSetKernelArg(launch->kernel, i, args[i].bytes, args[i].value);
-        if (status != CL_SUCCESS)
-            return cldevice_check(status, launch->name, why);
-    }
+    int rc = set_args(e, launch, args, n_args, why);
+    if (rc)
+        return rc;
     return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, offset, launch->size,
                                                  local, launch->after ? 1 : 0, launch->after,
                                                  launch->event),
@@ -97,8 +119,16 @@ int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t byte
         "cannot clear device memory", why);
 }
 
+void engine_end_warming(struct engine *e)
+{
+    /* relaxed: it says when to stop, and shows nothing */
+    if (e->warm_turn.host)
+        atomic_fetch_add_explicit((_Atomic uint32_t *)e->warm_turn.host, 1, memory_order_relaxed);
+}
+
 int engine_finish(struct engine *e, struct hill_why *why)
 {
+    engine_end_warming(e);
     int rc = cldevice_check(clFinish(e->queue), "the device failed", why);
     return rc ? rc : cldevice_check(clFinish(e->read_queue), "the device failed", why);
 }

@@ -27,11 +27,13 @@ enum kernel {
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
     KERNEL_STEP,
+    KERNEL_WARM,
     KERNEL_COUNT
 };
 
 struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem buffer;
+    uint64_t bytes;
     cl_mem bias; /* NULL, or [16 * panels], to be added; under LayerNorm, [16 * panels] more: the
                     sums of each output's weights times the norm's, for the mean */
     uint32_t k, panels; /* panels even; outputs beyond the real ones are 0 */
@@ -111,6 +113,13 @@ struct upload_half {
     cl_event written, scattered;
 };
 
+/* A kernel's argument as it was set last; bytes 0: it was not. */
+#define KERNEL_ARGS 96u
+struct set_arg {
+    uint32_t bytes;
+    uint8_t value[8];
+};
+
 struct engine {
     struct cldevice device; /* a copy; the context is the caller's */
     const struct gguf_file *file;
@@ -121,6 +130,7 @@ struct engine {
     cl_command_queue queue, read_queue; /* kernels; prefill's entries */
     cl_program programs[PROGRAM_COUNT];
     cl_kernel kernels[KERNEL_COUNT];
+    struct set_arg set_args[KERNEL_COUNT][KERNEL_ARGS];
 
     struct layer_weights *layers; /* [n_layers] */
     cl_mem output_norm;
@@ -170,6 +180,8 @@ struct engine {
     uint32_t n_rows, next_layer;
     uint32_t guess_from; /* the first layer whose query is guessed, or 0 */
     bool awaited;        /* next_layer's queries are there: its inputs may be written */
+    cl_event step_done;  /* shared memory only: of the last launch, until it was waited for */
+    struct shared_buffer warm_turn; /* shared memory only: a word; another number ends a warming */
     struct step_row rows[ENGINE_SEQUENCES_MAX];
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
 };
@@ -217,6 +229,9 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
             (e)->kernels[kernel_id], #kernel_id, (start), {(size0), (size1)}, (event_out), NULL},  \
         (const struct kernel_arg[]){__VA_ARGS__},                                                  \
         sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
+
+/* The weights that are being called to the caches are wanted now, or not any more. */
+void engine_end_warming(struct engine *e);
 
 /* Make the buffer at least bytes long (contents are lost when it grows). */
 int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
