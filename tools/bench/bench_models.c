@@ -238,7 +238,8 @@ static void choose(uint32_t model, enum test t, uint32_t peer, bool asked, struc
     char name[256], settings[1024], options[64];
     struct bench_samples kept[PEER_FLAGS_MAX];
     size_t used = (size_t)snprintf(settings, sizeof settings, "%s", peer_given(peer));
-    *c = (struct choice){.n_flags = peer_flags(peer, c->flags)};
+    *c = (struct choice){.n_flags = 0};
+    c->n_flags = peer_flags(peer, c->flags);
     for (uint32_t i = 0; i < c->n_flags; i++)
         used += (size_t)snprintf(settings + used, sizeof settings - used, "; %s", c->flags[i]);
     snprintf(name, sizeof name, "flags: %s, %s", models[model].file, tests[t].word);
