@@ -392,7 +392,7 @@ static void print_test(enum test t, const struct measured *m)
     char title[64];
     title_of(t, title);
     if (!m->rounds) {
-        printf("| %s | not measured | | | |\n", title);
+        printf("| %s | not measured | | | | |\n", title);
         return;
     }
     printf("| %s, %u rounds | hillinfer%s |", title, m->rounds, t == DEEP ? " --alpha " ALPHA : "");
