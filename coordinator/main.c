@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,6 +22,9 @@
 #include "base/clock.h"
 #include "base/harden.h"
 #include "coordinator/pipeline.h"
+
+#define DESCRIPTORS     4096u
+#define DESCRIPTORS_MIN 128u
 
 static const struct option_spec own_specs[] = {
     {.name = "ready-fd",
@@ -64,6 +68,26 @@ static int open_signals(struct hill_why *why)
                                strerror(errno));
 }
 
+/* ZeroMQ ends the process when it cannot take a connection for want of a descriptor: have plenty,
+ * or do not begin. Workers inherit the limit. */
+static int raise_descriptors(struct hill_why *why)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files))
+        return hill_fail(why, hill_from_errno(errno), "cannot read the limit of open files: %s",
+                         strerror(errno));
+    rlim_t wanted = files.rlim_max < DESCRIPTORS ? files.rlim_max : DESCRIPTORS;
+    if (files.rlim_cur < wanted) {
+        files.rlim_cur = wanted;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (wanted < DESCRIPTORS_MIN)
+        return hill_fail(why, HILL_E_NOMEM,
+                         "at most %llu files may be open (ulimit -Hn), a pipeline needs %u",
+                         (unsigned long long)wanted, DESCRIPTORS_MIN);
+    return 0;
+}
+
 static int ready_fd_of(const struct options *options, int *out, struct hill_why *why)
 {
     *out = -1;
@@ -86,6 +110,8 @@ static int serve(const struct options *options, struct hill_why *why)
     int ready_fd;
     int signal_fd = open_signals(why);
     int code = signal_fd < 0 ? signal_fd : ready_fd_of(options, &ready_fd, why);
+    if (!code)
+        code = raise_descriptors(why);
     if (!code)
         code = hill_run_dir(run_dir, options, why);
     if (!code)
