@@ -9,8 +9,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE (2ull << 20)
-#define HUGE_FROM HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
+#define HUGE_PAGE       (2ull << 20)
+#define EMBEDDINGS_KEPT 32        /* reads of the table before its pages are forgotten */
+#define HUGE_FROM       HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
 
 /* Most arguments are those of the kernel's last launch, and setting one costs an allocation. */
 static int set_args(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
@@ -160,7 +161,18 @@ static int add_position(const struct engine *e, uint32_t position, float *out, s
     return rc ? hill_fail(why, rc, "cannot read the embedding of position %u", position) : 0;
 }
 
-int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, float *out,
+/* A look at a row maps the pages around it, so that in time the whole table would lie in memory,
+ * beside the packed copy that a tied output matrix is. */
+static void forget_embeddings(struct engine *e)
+{
+    if (++e->embeddings_read % EMBEDDINGS_KEPT)
+        return;
+    gguf_forget_pages(e->embedding);
+    if (e->positions)
+        gguf_forget_pages(e->positions);
+}
+
+int engine_embedding(struct engine *e, uint32_t token, uint32_t position, float *out,
                      struct hill_why *why)
 {
     if (token >= e->hp.n_vocab)
@@ -170,6 +182,7 @@ int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, 
     int rc = gguf_tensor_rows_f32(e->embedding, token, 1, out);
     if (rc)
         return hill_fail(why, rc, "cannot read the embedding of token %u", token);
+    forget_embeddings(e);
     if (e->hp.arch->scales_embedding) {
         float scale = sqrtf((float)e->hp.n_embd);
         for (uint32_t i = 0; i < e->hp.n_embd; i++)

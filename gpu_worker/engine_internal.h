@@ -138,7 +138,7 @@ struct engine {
     uint32_t types; /* a bit for each tensor type of a matrix */
     bool quantised; /* some of them are quantised */
     struct weight_block *blocks;
-    uint64_t weight_bytes, kv_bytes;
+    uint64_t weight_bytes, kv_bytes, embeddings_read;
     double *frequencies; /* [rotary tables][rope_dims / 2]: turns (radians) per position */
 
     uint32_t batch_tokens, gpu_slots, n_sequences;
@@ -153,6 +153,7 @@ struct engine {
     cl_event stored[2];                  /* entries[u % 2] are computed */
     cl_event settled;                    /* all that was queued is computed */
     uint32_t n_tokens, tokens_given, n_chunks, panels, units_queued, units_read;
+    bool whole_prompt; /* the last layer is computed for all tokens */
     /* of a prompt whose attention is summed (prefill_mass.c) */
     bool weighs;
     struct device_buffer log_sums, head_sums; /* as attention.cl says */
@@ -258,7 +259,7 @@ void mass_release(struct engine *e);
 /* Cosine and sine of each pair of a rotary table at a position: out [rope_dims]. */
 void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out);
 /* The token's embedding at a position, padded: out [hidden_stride]. */
-int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, float *out,
+int engine_embedding(struct engine *e, uint32_t token, uint32_t position, float *out,
                      struct hill_why *why);
 /* Is what attention and FFN give normed before it is added? Are heads of q and k normed? */
 static inline bool engine_norms_branches(const struct engine *e)
