@@ -107,9 +107,11 @@ bench_parts := $(patsubst %.c,$(O)/%.o,$(filter-out tools/bench/bench_%,$(wildca
 
 TEST_SOURCES := $(wildcard tests/*/test_*.c)
 TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
-# tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names
+# tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names; not fuzzers, nor
+# what is linked with another engine (oracle)
 RIGS := $(O)/tests/librigs.a
-$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c),$(wildcard tests/*/*.c)))
+$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c tests/oracle/*.c),\
+    $(wildcard tests/*/*.c)))
 	@mkdir -p $(@D); rm -f $@
 	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
 	sort | uniq -d); [ -z "$$twice" ] || { echo "two rigs define $$twice"; exit 1; }

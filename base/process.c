@@ -2,10 +2,13 @@
 #include "base/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Reads state and start time; false when the process is gone. The command name (field 2) may hold
@@ -47,6 +50,20 @@ bool process_alive(int32_t pid, uint64_t start_time)
     char state;
     uint64_t start;
     return read_stat(pid, &state, &start) && start == start_time && state != 'Z' && state != 'X';
+}
+
+bool process_kill(int32_t pid, uint64_t start_time, int wait_ms)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0)
+        return !process_alive(pid, start_time);
+    /* asked after the pidfd was opened: what it names can no longer become another process */
+    bool gone = !process_alive(pid, start_time);
+    struct pollfd end = {.fd = fd, .events = POLLIN};
+    if (!gone && syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0)
+        gone = poll(&end, 1, wait_ms) == 1;
+    close(fd);
+    return gone;
 }
 
 void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes)

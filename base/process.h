@@ -15,6 +15,9 @@ uint64_t process_start_time(int32_t pid);
 /* true while pid runs (is no zombie) and has that start time. */
 bool process_alive(int32_t pid, uint64_t start_time);
 
+/* SIGKILL to that process, and wait for its end for so long. True when it is gone. */
+bool process_kill(int32_t pid, uint64_t start_time, int wait_ms);
+
 /* Of this process: CPU time so far (user and system) and resident bytes (shared memory included; 0:
  * unknown). */
 void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes);

@@ -13,12 +13,18 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <fcntl.h>
 
+#include "base/clock.h"
+#include "base/harden.h"
 #include "coordinator/pipeline.h"
+
+#define DESCRIPTORS     4096u
+#define DESCRIPTORS_MIN 128u
 
 static const struct option_spec own_specs[] = {
     {.name = "ready-fd",
@@ -28,6 +34,21 @@ static const struct option_spec own_specs[] = {
      .value = "FD",
      .help = "write \"ready\" and a newline to this file descriptor when all workers are ready for "
              "the first time"},
+    {.name = "hang-ms",
+     .type = OPTION_INTEGER,
+     .min = 1000,
+     .max = 600000,
+     .fallback = "2000",
+     .value = "MS",
+     .help = "a worker that sends no heartbeat for so long is killed and started again"},
+    {.name = "stall-ms",
+     .type = OPTION_INTEGER,
+     .min = 1000,
+     .max = 3600000,
+     .fallback = "30000",
+     .value = "MS",
+     .help = "so is one whose data loop stands still for so long; a slow device gets four times "
+             "its longest turn so far, and who loads weights and builds kernels ten times as long"},
 };
 
 static int open_signals(struct hill_why *why)
@@ -37,7 +58,6 @@ static int open_signals(struct hill_why *why)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set,
                 NULL); /* before ZeroMQ starts its threads, which inherit the mask */
     signal(SIGPIPE, SIG_IGN);
@@ -46,6 +66,26 @@ static int open_signals(struct hill_why *why)
     return fd >= 0 ? fd
                    : hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",
                                strerror(errno));
+}
+
+/* ZeroMQ ends the process when it cannot take a connection for want of a descriptor: have plenty,
+ * or do not begin. Workers inherit the limit. */
+static int raise_descriptors(struct hill_why *why)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files))
+        return hill_fail(why, hill_from_errno(errno), "cannot read the limit of open files: %s",
+                         strerror(errno));
+    rlim_t wanted = files.rlim_max < DESCRIPTORS ? files.rlim_max : DESCRIPTORS;
+    if (files.rlim_cur < wanted) {
+        files.rlim_cur = wanted;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (wanted < DESCRIPTORS_MIN)
+        return hill_fail(why, HILL_E_NOMEM,
+                         "at most %llu files may be open (ulimit -Hn), a pipeline needs %u",
+                         (unsigned long long)wanted, DESCRIPTORS_MIN);
+    return 0;
 }
 
 static int ready_fd_of(const struct options *options, int *out, struct hill_why *why)
@@ -71,11 +111,15 @@ static int serve(const struct options *options, struct hill_why *why)
     int signal_fd = open_signals(why);
     int code = signal_fd < 0 ? signal_fd : ready_fd_of(options, &ready_fd, why);
     if (!code)
+        code = raise_descriptors(why);
+    if (!code)
         code = hill_run_dir(run_dir, options, why);
     if (!code)
         code = run_folder_open(&folder, run_dir, why);
     if (!code)
         code = settings_open(&settings, options, why);
+    settings.limits.silent_ns = CLOCK_MS(options_integer(options, "hang-ms"));
+    settings.limits.stuck_ns = CLOCK_MS(options_integer(options, "stall-ms"));
     if (!code)
         settings_log(&settings);
     if (!code)
@@ -125,6 +169,7 @@ int main(int argc, char **argv)
         options_free(options);
         return hill_exit_code(code);
     }
+    harden_process();
     umask(077); /* sockets and pools are this user's alone */
     code = serve(options, &why);
     if (code && code != HILL_E_CANCELLED)

@@ -11,12 +11,17 @@
 #include <zmq.h>
 
 #include "base/clock.h"
+#include "coordinator/notify.h"
 #include "coordinator/service.h"
+
+#define AWAY_NS CLOCK_MS(250) /* a loop that is late by less is not away */
 
 struct pipeline {
     struct router router;
     struct supervisor supervisor;
     struct service service;
+    struct notify notify;
+    enum phase { PHASE_STARTING, PHASE_READY, PHASE_RECOVERING, PHASE_ENDING } phase;
     int signal_fd, ready_fd;
 };
 
@@ -30,6 +35,8 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
         return hill_fail(why, HILL_E_NOMEM, "out of memory");
     p->signal_fd = signal_fd;
     p->ready_fd = ready_fd;
+    notify_open(&p->notify, clock_now_ns());
+    notify_send(&p->notify, "STATUS=starting the workers");
     int code = router_open(&p->router, folder->path, &p->supervisor.workers, why);
     if (!code) {
         service_open(&p->service, settings, &p->router, &p->supervisor, &hooks);
@@ -49,6 +56,7 @@ void pipeline_close(struct pipeline *p)
     supervisor_close(&p->supervisor);
     service_close(&p->service);
     router_close(&p->router);
+    notify_close(&p->notify);
     if (p->ready_fd >= 0)
         close(p->ready_fd);
     free(p);
@@ -59,9 +67,7 @@ static void take_signals(struct pipeline *p)
     struct signalfd_siginfo info;
     while (read(p->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         bool interrupted = info.ssi_signo == SIGINT;
-        if (info.ssi_signo == SIGCHLD) {
-            supervisor_child_ended(&p->supervisor);
-        } else if (p->supervisor.ending) {
+        if (p->supervisor.ending) {
             log_warn("asked to end for the second time: killing the workers");
             supervisor_kill_all(&p->supervisor);
         } else {
@@ -85,9 +91,33 @@ static void announce(struct pipeline *p)
     p->ready_fd = -1;
 }
 
+/* The service manager hears of a change. */
+static void tell_phase(struct pipeline *p)
+{
+    const struct supervisor *s = &p->supervisor;
+    bool ready = supervisor_ready(s);
+    enum phase now = s->ending                    ? PHASE_ENDING
+                     : ready                      ? PHASE_READY
+                     : p->phase == PHASE_STARTING ? PHASE_STARTING
+                                                  : PHASE_RECOVERING;
+    char text[sizeof s->end_why.text + 64];
+    if (now == p->phase)
+        return;
+    if (now == PHASE_ENDING)
+        snprintf(text, sizeof text, "STOPPING=1\nSTATUS=ending: %s", s->end_why.text);
+    else if (now == PHASE_READY)
+        snprintf(text, sizeof text, "%sSTATUS=ready: epoch %u",
+                 p->phase == PHASE_STARTING ? "READY=1\n" : "", s->epoch);
+    else
+        snprintf(text, sizeof text, "STATUS=waiting for the workers of epoch %u", s->epoch);
+    notify_send(&p->notify, text);
+    p->phase = now;
+}
+
 static void tick(struct pipeline *p)
 {
     int64_t now = clock_now_ns();
+    notify_tick(&p->notify, now);
     supervisor_tick(&p->supervisor, now);
     if (service_tick(&p->service, now)) {
         if (!p->supervisor.announced)
@@ -95,32 +125,73 @@ static void tick(struct pipeline *p)
         supervisor_settled(&p->supervisor);
         requests_start(&p->service, now);
     }
+    tell_phase(p);
 }
 
-static long wait_ms(const struct pipeline *p)
+static int64_t next_ns(const struct pipeline *p)
 {
-    int64_t now = clock_now_ns();
     int64_t next = supervisor_next_ns(&p->supervisor), other = service_next_ns(&p->service);
     next = other < next ? other : next;
-    if (next == CLOCK_NEVER)
+    next = p->notify.next_ns < next ? p->notify.next_ns : next;
+    return next;
+}
+
+static long wait_ms(int64_t until_ns)
+{
+    int64_t now = clock_now_ns();
+    if (until_ns == CLOCK_NEVER)
         return -1;
-    return next <= now ? 0 : (long)((next - now + 999999) / 1000000);
+    return until_ns <= now ? 0 : (long)((until_ns - now + 999999) / 1000000);
+}
+
+/* Until something has come, or is due. */
+static int await(struct pipeline *p, int64_t until_ns, struct hill_why *why)
+{
+    zmq_pollitem_t items[4 + WORKER_COUNT] = {{p->router.worker_socket, 0, ZMQ_POLLIN, 0},
+                                              {p->router.heartbeat_socket, 0, ZMQ_POLLIN, 0},
+                                              {p->router.control_socket, 0, ZMQ_POLLIN, 0},
+                                              {NULL, p->signal_fd, ZMQ_POLLIN, 0}};
+    enum worker who[WORKER_COUNT];
+    int n = 0;
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        int fd = supervisor_watch_fd(&p->supervisor, w);
+        if (fd < 0)
+            continue;
+        items[4 + n] = (zmq_pollitem_t){NULL, fd, ZMQ_POLLIN, 0};
+        who[n++] = w;
+    }
+    if (zmq_poll(items, 4 + n, wait_ms(until_ns)) < 0 && errno != EINTR)
+        return hill_fail(why, HILL_E_IO, "waiting for messages failed: %s", zmq_strerror(errno));
+    for (int i = 0; i < n; i++)
+        if (items[4 + i].revents)
+            supervisor_child_ended(&p->supervisor, who[i]);
+    return 0;
+}
+
+/* What came while nobody looked has not been heard yet: no worker was silent for that. */
+static int64_t forgive(struct pipeline *p, int64_t expected_ns)
+{
+    int64_t now = clock_now_ns();
+    if (now > expected_ns && now - expected_ns > AWAY_NS)
+        supervisor_away(&p->supervisor, now);
+    return now;
 }
 
 int pipeline_run(struct pipeline *p, struct hill_why *why)
 {
     struct supervisor *s = &p->supervisor;
+    int64_t woken = clock_now_ns();
     while (!s->ending || worker_table_any_running(&s->workers)) {
+        int64_t began = forgive(p, woken); /* what the messages asked for took long */
         tick(p);
         if (s->ending && !worker_table_any_running(&s->workers))
             break;
-        zmq_pollitem_t items[] = {{p->router.worker_socket, 0, ZMQ_POLLIN, 0},
-                                  {p->router.heartbeat_socket, 0, ZMQ_POLLIN, 0},
-                                  {p->router.control_socket, 0, ZMQ_POLLIN, 0},
-                                  {NULL, p->signal_fd, ZMQ_POLLIN, 0}};
-        if (zmq_poll(items, 4, wait_ms(p)) < 0 && errno != EINTR)
-            return hill_fail(why, HILL_E_IO, "waiting for messages failed: %s",
-                             zmq_strerror(errno));
+        int64_t due = next_ns(p);
+        int code = await(p, due, why);
+        if (code)
+            return code;
+        woken =
+            forgive(p, due > began ? due : began); /* the tick did, or the process stood still */
         router_turn(&p->router);
         take_signals(p);
     }

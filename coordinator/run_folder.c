@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -14,7 +13,6 @@
 
 #include <xxhash.h>
 
-#include "base/clock.h"
 #include "base/process.h"
 #include "shm/segment.h"
 
@@ -86,9 +84,8 @@ static void end_process(int32_t pid, uint64_t start, const char *name)
     if (!process_alive(pid, start))
         return;
     log_warn("%s (pid %d) was left by a pipeline that was killed: ending it", name, (int)pid);
-    kill(pid, SIGKILL);
-    for (int64_t end = clock_deadline_ms(5000); process_alive(pid, start) && clock_now_ns() < end;)
-        usleep(10000);
+    if (!process_kill(pid, start, 5000))
+        log_warn("%s (pid %d) does not end; going on", name, (int)pid);
 }
 
 static void end_leftover_workers(const struct run_folder *folder)
@@ -164,6 +161,14 @@ int run_folder_write_pids(const struct run_folder *folder, const struct worker_t
     if (fclose(file) || failed || rename(fresh, name))
         return hill_from_errno(errno ? errno : EIO);
     return 0;
+}
+
+void run_folder_note_progress(const struct run_folder *folder)
+{
+    static const char text[] = "progress\n";
+    if (write(folder->lock_fd, text, sizeof text - 1) < 0)
+        log_warn("writing into %s/lock failed: %s; a restart of this process may wait longer",
+                 folder->path, strerror(errno));
 }
 
 void run_folder_close(struct run_folder *folder)

@@ -2,7 +2,8 @@
  * coordinator/run_folder.h - the 0700 folder of one running pipeline: lock, sockets, the workers'
  * pids.
  *
- * Contents: lock (flock'ed while the pipeline runs; holds the coordinator's pid), worker.sock,
+ * Contents: lock (flock'ed while the pipeline runs; holds the
+ * coordinator's pid, and "progress" once a request got on), worker.sock,
  * heartbeat.sock, control.sock (ZeroMQ), pids (one line "PID START-TIME NAME" a worker). Invariant:
  * whoever holds the lock owns everything with the folder's run id: what is there at the start was
  * left by a killed pipeline and is removed (worker processes, segments, sockets). Who calls it:
@@ -26,6 +27,9 @@ int run_folder_open(struct run_folder *folder, const char *path, struct hill_why
 
 /* Write down who runs, for the next start. */
 int run_folder_write_pids(const struct run_folder *folder, const struct worker_table *table);
+
+/* Say in the lock file that this life was of use: who starts the next one reads that. */
+void run_folder_note_progress(const struct run_folder *folder);
 
 /* Remove sockets, pids, lock and the folder itself (left if something foreign is in it). Safe when
  * not open. */

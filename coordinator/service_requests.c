@@ -289,6 +289,7 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     }
     if (!fresh)
         return;
+    supervisor_progress(sv->supervisor);
     uint64_t room = detokenizer_room(&r->text, token->token);
     char *text = malloc(room ? room : 1);
     if (!text) {
@@ -311,6 +312,8 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
         return;
     request_taken_up(r);
     double share = (double)progress->units_done / (double)progress->units_total;
+    if (share > r->prefill_share)
+        supervisor_progress(sv->supervisor);
     r->prefill_share = share;
     if (!r->want_progress || r->n_tokens || (!last && now - r->progress_ns < PROGRESS_EVERY_NS))
         return;

@@ -123,6 +123,21 @@ static int absolute(char out[HILL_PATH_BYTES], const char *file, const char *opt
     return 0;
 }
 
+/* The folders of the scorer's outputs, for proto/worker_confine.h. */
+static void name_outputs(const struct settings *s)
+{
+    const char *files[] = {s->trace_path, s->record_path, getenv("HILL_FAULT_FILE")};
+    char lines[3 * HILL_PATH_BYTES] = "";
+    size_t used = 0;
+    for (unsigned i = 0; i < 3; i++) {
+        const char *slash = files[i] ? strrchr(files[i], '/') : NULL;
+        if (slash && slash - files[i] < HILL_PATH_BYTES - 3)
+            used += (size_t)snprintf(lines + used, sizeof lines - used, "%.*s/\n",
+                                     (int)(slash - files[i]), files[i]);
+    }
+    setenv("HILL_MAY_WRITE", lines, 1);
+}
+
 static int choose_trace(struct settings *s, struct hill_why *why)
 {
     s->epoch.trace_path = s->trace_path;
@@ -130,7 +145,11 @@ static int choose_trace(struct settings *s, struct hill_why *why)
     int code = absolute(s->trace_path, s->options.trace_kv, "--trace-kv", why);
     if (s->options.record) /* a scorer that is replayed hears of no other beta */
         s->epoch.beta_auto = false;
-    return code ? code : absolute(s->record_path, s->options.record, "--record", why);
+    if (!code)
+        code = absolute(s->record_path, s->options.record, "--record", why);
+    if (!code)
+        name_outputs(s);
+    return code;
 }
 
 static int check_selection(struct settings *s, struct hill_why *why)

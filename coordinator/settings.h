@@ -12,6 +12,7 @@
 
 #include "model/gguf.h"
 #include "model/hparams.h"
+#include "coordinator/worker_table.h"
 #include "model/tokenizer.h"
 #include "proto/options_hill.h"
 
@@ -21,6 +22,7 @@ struct settings {
     struct epoch_settings epoch; /* what workers are told; its texts lie here or in the options */
     struct hill_pipeline_options options; /* its texts belong to the options they were read from */
     const char *log_level;
+    struct worker_limits limits;
     char model_path[HILL_PATH_BYTES], state_dir[HILL_PATH_BYTES];
     char record_path[HILL_PATH_BYTES], trace_path[HILL_PATH_BYTES]; /* of the workers: absolute */
     struct gguf_file *model;

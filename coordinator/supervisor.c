@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "coordinator/worker_process.h"
 #include "proto/party.h"
 
 #define REAP_DELAY_MS 100 /* lets a dying worker's last words arrive before its end is acted on */
@@ -35,25 +34,50 @@ void supervisor_kill_all(struct supervisor *s)
 
 /* ---- processes --------------------------------------------------------------------------- */
 
+static void give_up(struct supervisor *s, enum worker w, const char *how)
+{
+    const struct worker_row *row = &s->workers.rows[w];
+    char text[512];
+    snprintf(text, sizeof text, "gave up because %s %s, %u times in a row without progress%s%s",
+             row->name, how, row->deaths, row->failure_code ? ": " : "", row->failure_text);
+    supervisor_end(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE, text);
+}
+
+/* No process, no descriptor, no memory: somebody may let go of some. */
+static void start_later(struct supervisor *s, enum worker w, const char *why)
+{
+    struct worker_row *row = &s->workers.rows[w];
+    worker_table_failure(&s->workers, w, HILL_E_NOMEM, why);
+    if (worker_table_not_started(&s->workers, w, clock_now_ns()))
+        give_up(s, w, "could not be started");
+    else
+        log_warn("%s; trying again in %.2f s", why, (double)row->backoff_ns / 1e9);
+}
+
 static void start(struct supervisor *s, enum worker w)
 {
     struct hill_why why = {{0}};
-    int32_t pid;
-    uint64_t start_time;
-    int code = worker_process_start(&pid, &start_time, s->workers.rows[w].binary, s->folder->path,
+    struct worker_process *process = &s->children[w].process;
+    int code = worker_process_start(process, s->workers.rows[w].binary, s->folder->path,
                                     s->settings->log_level, &why);
+    if (code == HILL_E_NOMEM) {
+        start_later(s, w, why.text);
+        return;
+    }
     if (code) {
         supervisor_end(s, code, why.text);
         return;
     }
-    worker_table_started(&s->workers, w, pid, start_time, clock_now_ns());
+    s->children[w].reap_at_ns = CLOCK_NEVER;
+    worker_table_started(&s->workers, w, process->pid, process->start_time, clock_now_ns());
     if (run_folder_write_pids(s->folder, &s->workers))
         log_warn(
             "writing %s/pids failed; after a kill of this process, workers that hang are not found",
             s->folder->path);
 }
 
-static void terminate(struct supervisor *s, enum worker w, const char *reason)
+/* SIGTERM, and SIGKILL in_ns later. */
+static void terminate_in(struct supervisor *s, enum worker w, int64_t in_ns, const char *reason)
 {
     struct worker_row *row = &s->workers.rows[w];
     if (!worker_running(row) || row->state == WORKER_STOPPING)
@@ -67,7 +91,12 @@ static void terminate(struct supervisor *s, enum worker w, const char *reason)
     if (row->address.length)
         router_to_worker(s->router, w, &message);
     kill(row->pid, SIGTERM);
-    worker_table_terminated(&s->workers, w, clock_now_ns());
+    worker_table_terminated(&s->workers, w, in_ns, clock_now_ns());
+}
+
+static void terminate(struct supervisor *s, enum worker w, const char *reason)
+{
+    terminate_in(s, w, WORKER_KILL_NS, reason);
 }
 
 /* ---- epochs ------------------------------------------------------------------------------ */
@@ -239,18 +268,25 @@ static void take_detach(void *owner, struct arrival *a)
 
 /* ---- a worker's end ---------------------------------------------------------------------- */
 
-static void worker_exited(struct supervisor *s, enum worker w, const char *how)
+static void log_end(const struct supervisor *s, const struct worker_row *row, int32_t pid,
+                    const char *how)
+{
+    if (s->ending || !row->wanted)
+        log_debug("%s (pid %d) %s", row->name, (int)pid, how);
+    else
+        log_warn("%s (pid %d) %s; starting it again in %.2f s", row->name, (int)pid, how,
+                 (double)row->backoff_ns / 1e9);
+}
+
+static void worker_exited(struct supervisor *s, enum worker w, const struct worker_end *end)
 {
     struct worker_row *row = &s->workers.rows[w];
     int32_t pid = row->pid;
-    bool knew_epoch = row->address.length != 0, expected = s->ending || !row->wanted;
-    bool given_up = worker_table_exited(&s->workers, w, clock_now_ns());
+    bool knew_epoch = row->address.length != 0;
+    bool given_up = worker_table_exited(&s->workers, w, end->orderly, clock_now_ns());
     run_folder_write_pids(s->folder, &s->workers);
-    if (expected)
-        log_debug("%s (pid %d) %s", row->name, (int)pid, how);
-    else
-        log_warn("%s (pid %d) %s; starting it again in %.0f s", row->name, (int)pid, how,
-                 (double)row->backoff_ns / 1e9);
+    if (!given_up)
+        log_end(s, row, pid, end->text);
     if (s->ending)
         return;
     if (s->change == CHANGE_ATTACH && w == WORKER_AGENT && !row->ever_ready && row->wanted) {
@@ -259,32 +295,37 @@ static void worker_exited(struct supervisor *s, enum worker w, const char *how)
                                       : "the CSD agent ended before it was ready");
         knew_epoch = true; /* the others have been configured with a drive */
     } else if (given_up) {
-        char text[512];
-        snprintf(text, sizeof text, "%s ended %u times before it was ready%s%s", row->name,
-                 row->early_deaths, row->failure_code ? ": " : "", row->failure_text);
-        supervisor_end(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE, text);
+        give_up(s, w, end->text);
         return;
     }
     if (s->epoch_delayed ? !worker_table_any_running(&s->workers) : knew_epoch)
         supervisor_new_epoch(s, "a worker has ended");
 }
 
-static void reap(struct supervisor *s)
+static void reap(struct supervisor *s, int64_t now_ns)
 {
-    int32_t pid;
-    char how[64];
-    s->reap_at_ns = CLOCK_NEVER;
-    while (worker_process_reap(&pid, how, sizeof how)) {
-        enum worker w = worker_table_by_pid(&s->workers, pid);
-        if (w != WORKER_COUNT)
-            worker_exited(s, w, how);
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        struct supervised *child = &s->children[w];
+        if (child->process.fd < 0 || now_ns < child->reap_at_ns)
+            continue;
+        worker_process_reap(&child->process);
+        worker_exited(s, w, &child->end);
     }
 }
 
-void supervisor_child_ended(struct supervisor *s)
+int supervisor_watch_fd(const struct supervisor *s, enum worker w)
 {
-    if (s->reap_at_ns == CLOCK_NEVER)
-        s->reap_at_ns = clock_now_ns() + (s->ending ? 0 : CLOCK_MS(REAP_DELAY_MS));
+    const struct supervised *child = &s->children[w];
+    return child->reap_at_ns == CLOCK_NEVER ? child->process.fd : -1;
+}
+
+void supervisor_child_ended(struct supervisor *s, enum worker w)
+{
+    struct supervised *child = &s->children[w];
+    if (child->reap_at_ns != CLOCK_NEVER || !worker_process_ended(&child->process, &child->end))
+        return;
+    bool at_once = s->ending || child->end.killed;
+    child->reap_at_ns = clock_now_ns() + (at_once ? 0 : CLOCK_MS(REAP_DELAY_MS));
 }
 
 /* ---- messages ---------------------------------------------------------------------------- */
@@ -365,6 +406,8 @@ static void take_heartbeat(void *owner, struct arrival *a)
         return;
     }
     worker_table_heartbeat(&s->workers, w, beat->work_done, clock_now_ns());
+    worker_table_loop(&s->workers, w, CLOCK_MS(beat->stuck_ms), CLOCK_MS(beat->longest_ms),
+                      clock_now_ns());
     worker_table_usage(&s->workers, w, beat->cpu_ms, beat->rss_bytes);
     if (w == WORKER_SCORER && beat->live) {
         proto_free(s->live);
@@ -391,16 +434,39 @@ static const struct route routes[] = {
 
 /* ---- what time brings -------------------------------------------------------------------- */
 
-static void do_action(struct supervisor *s, enum worker w, enum worker_action action)
+/* Text that says how it hangs. */
+static void describe_hang(const struct supervisor *s, enum worker w, int64_t now_ns, char *out,
+                          size_t room)
+{
+    const struct worker_row *row = &s->workers.rows[w];
+    switch (worker_table_hangs(&s->workers, w, now_ns)) {
+    case WORKER_HANGS_MUTE:
+        snprintf(out, room, "has not said Hello for %.1f s",
+                 (double)(now_ns - row->started_ns) / 1e9);
+        break;
+    case WORKER_HANGS_STUCK:
+        snprintf(out, room, "has done nothing for %.1f s (limit %.1f s)",
+                 (double)row->stuck_ns / 1e9,
+                 (double)worker_table_stuck_limit(&s->workers, w) / 1e9);
+        break;
+    default:
+        snprintf(out, room, "has sent no heartbeat for %.2f s",
+                 (double)(now_ns - row->heartbeat_ns) / 1e9);
+    }
+}
+
+static void do_action(struct supervisor *s, enum worker w, enum worker_action action,
+                      int64_t now_ns)
 {
     struct worker_row *row = &s->workers.rows[w];
     if (action == WORKER_DO_START && !s->epoch_delayed && !s->ending) {
         start(s, w);
     } else if (action == WORKER_DO_TERMINATE) {
-        log_warn("%s (pid %d) %s: SIGTERM, SIGKILL in 5 s", row->name, (int)row->pid,
-                 row->state == WORKER_STARTED ? "has not said Hello within 10 s"
-                                              : "has missed its heartbeats for 3 s");
-        terminate(s, w, "because it hangs");
+        char how[96];
+        describe_hang(s, w, now_ns, how, sizeof how);
+        log_warn("%s (pid %d) %s: SIGTERM, SIGKILL in %.1f s", row->name, (int)row->pid, how,
+                 (double)WORKER_KILL_HUNG_NS / 1e9);
+        terminate_in(s, w, WORKER_KILL_HUNG_NS, "because it hangs");
     } else if (action == WORKER_DO_KILL) {
         log_warn("%s (pid %d) does not end: SIGKILL", row->name, (int)row->pid);
         kill(row->pid, SIGKILL);
@@ -408,12 +474,24 @@ static void do_action(struct supervisor *s, enum worker w, enum worker_action ac
     }
 }
 
+void supervisor_away(struct supervisor *s, int64_t now_ns)
+{
+    worker_table_forgive(&s->workers, now_ns);
+}
+
+void supervisor_progress(struct supervisor *s)
+{
+    worker_table_progress(&s->workers);
+    if (!s->progressed)
+        run_folder_note_progress(s->folder);
+    s->progressed = true;
+}
+
 void supervisor_tick(struct supervisor *s, int64_t now_ns)
 {
-    if (now_ns >= s->reap_at_ns)
-        reap(s);
+    reap(s, now_ns);
     for (enum worker w = 0; w < WORKER_COUNT; w++)
-        do_action(s, w, worker_table_due(&s->workers, w, now_ns));
+        do_action(s, w, worker_table_due(&s->workers, w, now_ns), now_ns);
     enum worker next = s->ending ? worker_table_stop_next(&s->workers) : WORKER_COUNT;
     if (next != WORKER_COUNT)
         terminate(s, next, "in order");
@@ -422,7 +500,10 @@ void supervisor_tick(struct supervisor *s, int64_t now_ns)
 int64_t supervisor_next_ns(const struct supervisor *s)
 {
     int64_t next = worker_table_next_ns(&s->workers);
-    return s->reap_at_ns < next ? s->reap_at_ns : next;
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (s->children[w].process.fd >= 0 && s->children[w].reap_at_ns < next)
+            next = s->children[w].reap_at_ns;
+    return next;
 }
 
 bool supervisor_ready(const struct supervisor *s)
@@ -436,12 +517,11 @@ int supervisor_open(struct supervisor *s, struct settings *settings, struct run_
                     struct router *router, const struct supervisor_hooks *hooks,
                     struct hill_why *why)
 {
-    *s = (struct supervisor){.settings = settings,
-                             .folder = folder,
-                             .router = router,
-                             .hooks = *hooks,
-                             .reap_at_ns = CLOCK_NEVER};
-    worker_table_init(&s->workers, settings->epoch.csd_attached);
+    *s = (struct supervisor){
+        .settings = settings, .folder = folder, .router = router, .hooks = *hooks};
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        s->children[w] = (struct supervised){.process.fd = -1, .reap_at_ns = CLOCK_NEVER};
+    worker_table_init(&s->workers, settings->epoch.csd_attached, &settings->limits);
     router_register(router, routes, sizeof routes / sizeof *routes, s);
     supervisor_new_epoch(s, "the first one");
     *why = s->end_why;

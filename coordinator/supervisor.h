@@ -17,6 +17,7 @@
 #include "coordinator/router.h"
 #include "coordinator/run_folder.h"
 #include "coordinator/settings.h"
+#include "coordinator/worker_process.h"
 
 enum drive_change {
     CHANGE_NONE,
@@ -41,7 +42,11 @@ struct supervisor {
     struct router *router;
     struct supervisor_hooks hooks;
     struct worker_table workers;
-    int64_t reap_at_ns; /* CLOCK_NEVER: no child has ended */
+    struct supervised {
+        struct worker_process process; /* fd -1: none */
+        struct worker_end end;
+        int64_t reap_at_ns; /* it has ended as `end` says; CLOCK_NEVER: not so far as is known */
+    } children[WORKER_COUNT];
     uint32_t epoch;
     bool epoch_exists;  /* its segments have been created */
     bool epoch_delayed; /* no room for new segments until the workers let go of the old ones */
@@ -51,6 +56,7 @@ struct supervisor {
     char change_text[512];
     Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
     bool announced;      /* that all workers are ready, once */
+    bool progressed;     /* since this process started */
     bool ending;
     int end_code;
     struct hill_why end_why;
@@ -62,8 +68,14 @@ int supervisor_open(struct supervisor *s, struct settings *settings, struct run_
                     struct hill_why *why);
 void supervisor_close(struct supervisor *s); /* safe on a zeroed struct */
 
-/* A child has ended; it is looked for a moment later. */
-void supervisor_child_ended(struct supervisor *s);
+/* What becomes readable when a worker ends; -1: nothing of it is to be waited for. */
+int supervisor_watch_fd(const struct supervisor *s, enum worker w);
+/* It has become readable. */
+void supervisor_child_ended(struct supervisor *s, enum worker w);
+/* The loop that calls supervisor_tick was away until now: nobody was silent meanwhile. */
+void supervisor_away(struct supervisor *s, int64_t now_ns);
+/* A token or a unit of a prompt is done. */
+void supervisor_progress(struct supervisor *s);
 /* What time brings: starts, missed heartbeats, the end in stop order. */
 void supervisor_tick(struct supervisor *s, int64_t now_ns);
 int64_t supervisor_next_ns(const struct supervisor *s);

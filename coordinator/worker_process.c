@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,44 +42,74 @@ static void become(const char *path, char *const argv[], pid_t parent, int repor
     _exit(127);
 }
 
-int worker_process_start(int32_t *pid, uint64_t *start_time, const char *binary,
-                         const char *run_dir, const char *log_level, struct hill_why *why)
+static bool out_of_something(int err)
+{
+    return err == EAGAIN || err == ENOMEM || err == EMFILE || err == ENFILE;
+}
+
+/* fork and exec; 0 or errno. */
+static int spawn(pid_t *child, const char *path, char *const argv[])
+{
+    int report[2], err = 0;
+    if (pipe2(report, O_CLOEXEC))
+        return errno;
+    pid_t parent = getpid();
+    *child = fork();
+    if (*child == 0)
+        become(path, argv, parent, report[1]);
+    if (*child < 0)
+        err = errno;
+    close(report[1]);
+    /* the pipe closes at exec: nothing to read means that it succeeded */
+    if (*child > 0 && read(report[0], &err, sizeof err) == (ssize_t)sizeof err)
+        waitpid(*child, NULL, 0);
+    close(report[0]);
+    return err;
+}
+
+int worker_process_start(struct worker_process *out, const char *binary, const char *run_dir,
+                         const char *log_level, struct hill_why *why)
 {
     char folder[PATH_MAX], path[PATH_MAX + 64];
-    int report[2], code = own_folder(folder, sizeof folder, why);
+    pid_t child = 0;
+    int code = own_folder(folder, sizeof folder, why);
     if (code)
         return code;
     snprintf(path, sizeof path, "%s/%s", folder, binary);
     char *argv[] = {
         path, (char *)"--run-dir", (char *)run_dir, (char *)"--log-level", (char *)log_level, NULL};
-    if (pipe2(report, O_CLOEXEC))
-        return hill_fail(why, hill_from_errno(errno), "cannot start %s: %s", path, strerror(errno));
-    pid_t parent = getpid(), child = fork();
-    if (child == 0)
-        become(path, argv, parent, report[1]);
-    int err = child < 0 ? errno : 0;
-    close(report[1]);
-    /* the pipe closes at exec: nothing to read means that it succeeded */
-    if (child > 0 && read(report[0], &err, sizeof err) == (ssize_t)sizeof err)
-        waitpid(child, NULL, 0);
-    close(report[0]);
+    int err = spawn(&child, path, argv);
     if (err)
-        return hill_fail(why, HILL_E_IO, "cannot start %s: %s", path, strerror(err));
-    *pid = child;
-    *start_time = process_start_time(child);
+        return hill_fail(why, out_of_something(err) ? HILL_E_NOMEM : HILL_E_IO,
+                         "cannot start %s: %s", path, strerror(err));
+    out->fd = (int)syscall(SYS_pidfd_open, child, 0);
+    if (out->fd < 0) {
+        err = errno;
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        return hill_fail(why, out_of_something(err) ? HILL_E_NOMEM : HILL_E_IO,
+                         "cannot watch %s: %s", path, strerror(err));
+    }
+    out->pid = child;
+    out->start_time = process_start_time(child);
     return 0;
 }
 
-bool worker_process_reap(int32_t *pid, char *how, unsigned how_bytes)
+bool worker_process_ended(const struct worker_process *process, struct worker_end *end)
 {
-    int status;
-    pid_t ended = waitpid(-1, &status, WNOHANG);
-    if (ended <= 0)
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid)
         return false;
-    *pid = ended;
-    if (WIFSIGNALED(status))
-        snprintf(how, how_bytes, "was killed by signal %d", WTERMSIG(status));
-    else
-        snprintf(how, how_bytes, "exited with %d", WEXITSTATUS(status));
+    end->killed = info.si_code != CLD_EXITED;
+    end->orderly = !end->killed && info.si_status == 0;
+    snprintf(end->text, sizeof end->text, "%s %d",
+             end->killed ? "was killed by signal" : "exited with", info.si_status);
     return true;
+}
+
+void worker_process_reap(struct worker_process *process)
+{
+    waitpid(process->pid, NULL, WNOHANG);
+    close(process->fd);
+    process->fd = -1;
 }

@@ -3,9 +3,10 @@
  * policy).
  *
  * What: fork and exec of a program in the coordinator's own folder, with a clean signal mask and
- * SIGTERM at the parent's death. Who calls it: pipeline.c. Concurrency: one thread, and the same
- * one as long as the process lives (the parent-death signal follows the thread that forked).
- * Failure: an exec that fails is reported here, not as a child that dies.
+ * SIGTERM at the parent's death; a pidfd for each, which can be polled for its end. Who calls it:
+ * supervisor.c. Concurrency: one thread, and the same one as long as the process lives (the
+ * parent-death signal follows the thread that forked). Failure: an exec that fails is reported
+ * here, not as a child that dies.
  */
 #ifndef HILL_COORDINATOR_WORKER_PROCESS_H
 #define HILL_COORDINATOR_WORKER_PROCESS_H
@@ -15,12 +16,28 @@
 
 #include "base/error.h"
 
-/* Start BINARY --run-dir DIR --log-level LEVEL from the folder of /proc/self/exe. *start_time as
- * base/process.h. */
-int worker_process_start(int32_t *pid, uint64_t *start_time, const char *binary,
-                         const char *run_dir, const char *log_level, struct hill_why *why);
+struct worker_process {
+    int32_t pid;
+    uint64_t start_time; /* as base/process.h */
+    int fd;              /* a pidfd: readable when the process has ended */
+};
 
-/* Reap one ended child: true, its pid, and how it ended ("exited with 1", "killed by signal 9"). */
-bool worker_process_reap(int32_t *pid, char *how, unsigned how_bytes);
+/* How a process has ended. */
+struct worker_end {
+    char text[64]; /* "exited with 1", "was killed by signal 9" */
+    bool orderly;  /* it was asked to end, by whomever, and did: exit code 0 */
+    bool killed;   /* by a signal: it has no last words */
+};
+
+/* Start BINARY --run-dir DIR --log-level LEVEL from the folder of /proc/self/exe. HILL_E_NOMEM:
+ * there is no room for a process or a descriptor now, later there may be; others: not worth a try.
+ */
+int worker_process_start(struct worker_process *out, const char *binary, const char *run_dir,
+                         const char *log_level, struct hill_why *why);
+
+/* Has it ended, and how? It stays to be reaped. */
+bool worker_process_ended(const struct worker_process *process, struct worker_end *end);
+/* Reap it, when it has ended; its fd is closed. */
+void worker_process_reap(struct worker_process *process);
 
 #endif

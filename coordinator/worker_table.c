@@ -79,8 +79,10 @@ bool worker_failure_passes(int code)
     return code == HILL_E_PEER_GONE || code == HILL_E_TIMEOUT || code == HILL_E_WOULD_BLOCK;
 }
 
-void worker_table_init(struct worker_table *table, bool with_agent)
+void worker_table_init(struct worker_table *table, bool with_agent,
+                       const struct worker_limits *limits)
 {
+    table->limits = *limits;
     memcpy(table->rows, constants, sizeof constants);
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         worker_table_want(table, w, w != WORKER_AGENT || with_agent, 0);
@@ -108,13 +110,21 @@ bool worker_table_any_running(const struct worker_table *table)
 
 /* ---- events ------------------------------------------------------------------------------ */
 
+/* The process was of use: what died before is forgotten. */
+static void made_progress(struct worker_row *row)
+{
+    row->progressed = true;
+    row->deaths = 0;
+}
+
 void worker_table_started(struct worker_table *table, enum worker w, int32_t pid,
                           uint64_t start_time, int64_t now_ns)
 {
     struct worker_row *row = &table->rows[w];
     row->pid = pid;
     row->start_time = start_time;
-    row->process_ready = row->killed = false;
+    row->process_ready = row->progressed = row->killed = false;
+    row->stuck_ns = row->longest_ns = 0;
     row->started_ns = row->heartbeat_ns = now_ns;
     row->work_done = row->cpu_ms = row->rss_bytes = 0;
     row->device[0] = '\0';
@@ -136,15 +146,43 @@ void worker_table_ready_at(struct worker_table *table, enum worker w, int64_t no
         return;
     if (!row->process_ready)
         row->ready_ns = now_ns;
+    row->said_ready_ns = now_ns;
+    row->stuck_ns = 0;
     row->process_ready = row->ever_ready = true;
-    row->early_deaths = 0;
 }
 
 void worker_table_heartbeat(struct worker_table *table, enum worker w, uint64_t work_done,
                             int64_t now_ns)
 {
-    table->rows[w].heartbeat_ns = now_ns;
-    table->rows[w].work_done = work_done;
+    struct worker_row *row = &table->rows[w];
+    row->heartbeat_ns = now_ns;
+    row->work_done = work_done;
+    if (work_done)
+        made_progress(row);
+}
+
+void worker_table_loop(struct worker_table *table, enum worker w, int64_t stuck_ns,
+                       int64_t longest_ns, int64_t now_ns)
+{
+    struct worker_row *row = &table->rows[w];
+    /* a heartbeat may have been overtaken by the Ready that ended a long turn */
+    int64_t since_ready = now_ns - row->said_ready_ns;
+    bool overtaken = row->state == WORKER_READY && since_ready < stuck_ns;
+    row->stuck_ns = overtaken ? since_ready : stuck_ns;
+    row->longest_ns = longest_ns;
+}
+
+void worker_table_progress(struct worker_table *table)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (table->rows[w].state == WORKER_READY)
+            made_progress(&table->rows[w]);
+}
+
+void worker_table_forgive(struct worker_table *table, int64_t now_ns)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        table->rows[w].started_ns = table->rows[w].heartbeat_ns = now_ns;
 }
 
 void worker_table_usage(struct worker_table *table, enum worker w, uint64_t cpu_ms,
@@ -160,10 +198,11 @@ void worker_table_failure(struct worker_table *table, enum worker w, int code, c
     snprintf(table->rows[w].failure_text, sizeof table->rows[w].failure_text, "%s", text);
 }
 
-void worker_table_terminated(struct worker_table *table, enum worker w, int64_t now_ns)
+void worker_table_terminated(struct worker_table *table, enum worker w, int64_t in_ns,
+                             int64_t now_ns)
 {
     if (step(&table->rows[w], WORKER_TERMINATED))
-        table->rows[w].kill_at_ns = now_ns + WORKER_KILL_NS;
+        table->rows[w].kill_at_ns = now_ns + in_ns;
 }
 
 void worker_table_killed(struct worker_table *table, enum worker w)
@@ -171,30 +210,42 @@ void worker_table_killed(struct worker_table *table, enum worker w)
     table->rows[w].killed = true;
 }
 
-static int64_t next_backoff(const struct worker_row *row, int64_t now_ns)
+/* When to try again after that many deaths in a row without progress. */
+static int64_t backoff_after(unsigned deaths)
 {
-    bool stable = row->process_ready && now_ns - row->ready_ns >= WORKER_STABLE_NS;
-    int64_t delay = row->backoff_ns && !stable ? row->backoff_ns * 2 : WORKER_BACKOFF_FIRST_NS;
-    /* once, not at every death: doubling comes from backoff_ns */
-    if (!row->process_ready && !row->backoff_ns)
-        delay *= 2;
-    return delay < WORKER_BACKOFF_MAX_NS ? delay : WORKER_BACKOFF_MAX_NS;
+    int64_t wait = deaths ? WORKER_BACKOFF_FIRST_NS : WORKER_RESTART_NS;
+    for (unsigned i = 1; i < deaths && wait < WORKER_BACKOFF_MAX_NS; i++)
+        wait *= 2;
+    return wait < WORKER_BACKOFF_MAX_NS ? wait : WORKER_BACKOFF_MAX_NS;
 }
 
-bool worker_table_exited(struct worker_table *table, enum worker w, int64_t now_ns)
+/* True: there will be no further try. */
+static bool back_off(struct worker_row *row, bool fruitless, int64_t now_ns)
+{
+    if (fruitless)
+        row->deaths++;
+    row->backoff_ns = backoff_after(row->deaths);
+    row->start_at_ns = now_ns + row->backoff_ns;
+    return row->deaths >= (row->ever_ready ? WORKER_TRIES : WORKER_TRIES_UNREADY);
+}
+
+bool worker_table_not_started(struct worker_table *table, enum worker w, int64_t now_ns)
+{
+    return back_off(&table->rows[w], true, now_ns);
+}
+
+bool worker_table_exited(struct worker_table *table, enum worker w, bool orderly, int64_t now_ns)
 {
     struct worker_row *row = &table->rows[w];
     step(row, row->wanted ? WORKER_DIED : WORKER_DIED_UNWANTED);
-    if (row->wanted) {
-        if (!row->process_ready)
-            row->early_deaths++;
-        row->backoff_ns = next_backoff(row, now_ns);
-        row->start_at_ns = now_ns + row->backoff_ns;
-        row->restarts++;
-    }
+    if (row->process_ready && now_ns - row->ready_ns >= WORKER_STABLE_NS)
+        made_progress(row);
     row->pid = 0;
     row->address.length = 0;
-    return row->wanted && !row->ever_ready && row->early_deaths >= WORKER_FIRST_READY_TRIES;
+    if (!row->wanted)
+        return false;
+    row->restarts++;
+    return back_off(row, !row->progressed && !orderly, now_ns);
 }
 
 void worker_table_want(struct worker_table *table, enum worker w, bool wanted, int64_t now_ns)
@@ -205,26 +256,50 @@ void worker_table_want(struct worker_table *table, enum worker w, bool wanted, i
         row->start_at_ns = now_ns;
         row->backoff_ns = 0;
         row->ever_ready = false;
-        row->early_deaths = 0;
+        row->deaths = 0;
     }
 }
 
 /* ---- what is due ------------------------------------------------------------------------- */
 
-/* When the action that the state waits for falls due, and which it is. */
-static int64_t due_at(const struct worker_row *row, enum worker_action *action)
+int64_t worker_table_stuck_limit(const struct worker_table *table, enum worker w)
 {
-    int64_t silent = row->heartbeat_ns + WORKER_HEARTBEAT_NS;
+    const struct worker_row *row = &table->rows[w];
+    int64_t limit = table->limits.stuck_ns, longest = row->longest_ns * WORKER_STUCK_LONGEST;
+    if (row->state == WORKER_CONFIGURED)
+        limit *= WORKER_STUCK_CONFIGURED;
+    return longest > limit ? longest : limit;
+}
+
+/* Since when is it to be taken for one that hangs, and how? CLOCK_NEVER: by what it said last, it
+ * does not. */
+static int64_t hangs_at(const struct worker_table *table, enum worker w, enum worker_hang *how)
+{
+    const struct worker_row *row = &table->rows[w];
+    *how = WORKER_HANGS_MUTE;
+    if (row->state == WORKER_STARTED) /* a process that is being loaded has no heartbeat yet */
+        return row->started_ns + WORKER_HELLO_NS;
+    *how = WORKER_HANGS_STUCK;
+    if (row->stuck_ns >= worker_table_stuck_limit(table, w))
+        return row->heartbeat_ns;
+    *how = WORKER_HANGS_SILENT;
+    return row->heartbeat_ns + table->limits.silent_ns;
+}
+
+/* When the action that the state waits for falls due, and which it is. */
+static int64_t due_at(const struct worker_table *table, enum worker w, enum worker_action *action)
+{
+    const struct worker_row *row = &table->rows[w];
+    enum worker_hang how;
     *action = WORKER_DO_TERMINATE;
     switch (row->state) {
     case WORKER_BACKOFF:
         *action = WORKER_DO_START;
         return row->start_at_ns;
-    case WORKER_STARTED: /* a process that is being loaded has no heartbeat yet */
-        return row->started_ns + WORKER_HELLO_NS;
+    case WORKER_STARTED:
     case WORKER_CONFIGURED:
     case WORKER_READY:
-        return silent;
+        return hangs_at(table, w, &how);
     case WORKER_STOPPING:
         *action = WORKER_DO_KILL;
         return row->killed ? CLOCK_NEVER : row->kill_at_ns;
@@ -237,7 +312,13 @@ static int64_t due_at(const struct worker_row *row, enum worker_action *action)
 enum worker_action worker_table_due(const struct worker_table *table, enum worker w, int64_t now_ns)
 {
     enum worker_action action;
-    return now_ns >= due_at(&table->rows[w], &action) ? action : WORKER_DO_NOTHING;
+    return now_ns >= due_at(table, w, &action) ? action : WORKER_DO_NOTHING;
+}
+
+enum worker_hang worker_table_hangs(const struct worker_table *table, enum worker w, int64_t now_ns)
+{
+    enum worker_hang how;
+    return now_ns >= hangs_at(table, w, &how) ? how : WORKER_HANGS_NOT;
 }
 
 int64_t worker_table_next_ns(const struct worker_table *table)
@@ -245,7 +326,7 @@ int64_t worker_table_next_ns(const struct worker_table *table)
     int64_t next = CLOCK_NEVER;
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         enum worker_action action;
-        int64_t at = due_at(&table->rows[w], &action);
+        int64_t at = due_at(table, w, &action);
         next = at < next ? at : next;
     }
     return next;
@@ -262,14 +343,6 @@ enum worker worker_table_stop_next(const struct worker_table *table)
 }
 
 /* ---- who is it --------------------------------------------------------------------------- */
-
-enum worker worker_table_by_pid(const struct worker_table *table, int32_t pid)
-{
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
-        if (worker_running(&table->rows[w]) && table->rows[w].pid == pid)
-            return w;
-    return WORKER_COUNT;
-}
 
 enum worker worker_table_by_role(Hill__Role role)
 {

@@ -16,7 +16,15 @@
 
 #include "gpu_worker/engine_internal.h"
 
-#define PAGE 4096u
+#define PAGE       4096u
+#define WARM_BYTES (4u << 20) /* what a gap between two layers is long enough for */
+
+static void release_event(cl_event *event)
+{
+    if (*event)
+        clReleaseEvent(*event);
+    *event = NULL;
+}
 
 /* ---- memory that both sides see ---- */
 
@@ -82,9 +90,16 @@ static int pull(struct engine *e, const struct shared_buffer *b, uint64_t bytes,
         "cannot read from the device", why);
 }
 
+/* The last launch is done; not what may be behind it to warm caches. */
 static int await(struct engine *e, struct hill_why *why)
 {
-    return cldevice_check(clFinish(e->queue), "the device failed", why);
+    if (!e->step_done) {
+        engine_end_warming(e);
+        return cldevice_check(clFinish(e->queue), "the device failed", why);
+    }
+    cl_int status = clWaitForEvents(1, &e->step_done);
+    release_event(&e->step_done);
+    return cldevice_check(status, "the device failed", why);
 }
 
 /* ---- buffers ---- */
@@ -144,9 +159,11 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         rc = shared_reserve(e, shared[i].buffer, shared[i].bytes, why);
     if (!rc && e->device.shares_memory) {
         rc = shared_reserve(e, &e->uploads, 8 * slots, why);
-        e->kv_bytes -=
-            e->uploads.device.bytes; /* a list in host memory is no memory of the GPU's */
-        e->uploads.device.bytes = 0;
+        if (!rc)
+            rc = shared_reserve(e, &e->warm_turn, 64, why);
+        /* a list in host memory is no memory of the GPU's */
+        e->kv_bytes -= e->uploads.device.bytes + e->warm_turn.device.bytes;
+        e->uploads.device.bytes = e->warm_turn.device.bytes = 0;
         free(e->upload_of);
         e->upload_of = calloc(e->gpu_slots, sizeof *e->upload_of);
         if (!rc && !e->upload_of)
@@ -155,13 +172,6 @@ int decode_reserve(struct engine *e, struct hill_why *why)
     for (int i = 0; !rc && i < 2 && !e->device.shares_memory; i++)
         rc = reserve_half(e, &e->halves[i], why);
     return rc;
-}
-
-static void release_event(cl_event *event)
-{
-    if (*event)
-        clReleaseEvent(*event);
-    *event = NULL;
 }
 
 static void release_half(struct engine *e, struct upload_half *h)
@@ -192,8 +202,9 @@ void decode_release(struct engine *e)
     struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->step_quantised,
                                        &e->step_branch,   &e->step_keys,      &e->partial,
                                        &e->counters};
-    struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->step_guess, &e->items,
-                                      &e->lists, &e->fresh, &e->logits, &e->uploads};
+    struct shared_buffer *shared[] = {&e->x,       &e->turn,     &e->step_q, &e->step_guess,
+                                      &e->items,   &e->lists,    &e->fresh,  &e->logits,
+                                      &e->uploads, &e->warm_turn};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
@@ -424,12 +435,45 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
-static int launch_step(struct engine *e, const struct step_launch *s, enum phase first,
-                       enum phase last, struct hill_why *why)
+/* Weights that the launch after this one begins with: memory would be idle while the host asks for
+ * selections, or samples. One CPU is left to those who answer. */
+static int warm(struct engine *e, const struct matrix *first, const struct matrix *second,
+                struct hill_why *why)
+{
+    const uint64_t most = WARM_BYTES;
+    const uint32_t turn = *(const uint32_t *)e->warm_turn.host;
+    const struct kernel_arg args[] = {
+        ARG_BUFFER(first->buffer),
+        {sizeof first->bytes, &first->bytes},
+        ARG_BUFFER(second->buffer),
+        {sizeof second->bytes, &second->bytes},
+        {sizeof most, &most},
+        ARG_U32(turn),
+        ARG_BUFFER(e->warm_turn.device.mem),
+    };
+    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", 0, {1, 1}, NULL, NULL};
+    return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
+}
+
+static int launch_fused(struct engine *e, struct step_launch *s, enum phase first, enum phase last,
+                        struct hill_why *why)
+{
+    const struct layer_weights *next = s->next ? s->next : &e->layers[0];
+    release_event(&e->step_done);
+    s->event = &e->step_done;
+    engine_end_warming(e);
+    int rc = launch_phases(e, s, first, last, e->device.compute_units, why);
+    if (rc || e->device.compute_units < 2)
+        return rc;
+    return warm(e, s->next ? &next->output : &next->qkv, &next->gate_up, why);
+}
+
+static int launch_step(struct engine *e, struct step_launch *s, enum phase first, enum phase last,
+                       struct hill_why *why)
 {
     int rc = 0;
     if (e->device.shares_memory)
-        return launch_phases(e, s, first, last, e->device.compute_units, why);
+        return launch_fused(e, s, first, last, why);
     for (enum phase phase = first; !rc && phase <= last; phase++) {
         uint32_t n = count_tasks(e, s, phase);
         if (n)
@@ -545,7 +589,7 @@ int engine_step_query(struct engine *e, uint32_t layer, uint32_t row, float *q, 
 
 int engine_guess_from(struct engine *e, uint32_t first, struct hill_why *why)
 {
-    int rc = await(e, why);
+    int rc = engine_finish(e, why);
     e->next_layer = UINT32_MAX;
     e->guess_from = first;
     return rc || !first || !e->n_sequences

@@ -6,12 +6,6 @@
  * once for all rows, four rows at a time; each row has sums of its own, whose order does not depend on how many rows there are, nor
  * on which one it is.
  */
-#if __has_builtin(__builtin_prefetch)
-#define PREFETCH(p) __builtin_prefetch((p), 0, 3)
-#else
-#define PREFETCH(p)
-#endif
-
 /* One panel of 16 outputs: X(i) . w */
 #define PANEL_PRODUCT(LOAD, X)                                                                     \
     float16 a = (float16)(0.0f), b = a, c = a, d = a;                                              \

@@ -28,6 +28,7 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
     [KERNEL_WEIGH_HEADS] = "weigh_heads",
     [KERNEL_STEP] = "decode_step",
+    [KERNEL_WARM] = "warm_weights",
 };
 
 /* ---- tables ---- */
@@ -140,7 +141,7 @@ static int build_kernels(struct engine *e, struct hill_why *why)
     for (int k = 0; !rc && k < KERNEL_COUNT; k++) {
         cl_int status;
         enum program p = k <= KERNEL_QUANTISE_ROWS ? PROGRAM_MATMUL
-                         : k == KERNEL_STEP        ? PROGRAM_DECODE
+                         : k >= KERNEL_STEP        ? PROGRAM_DECODE
                                                    : PROGRAM_ATTENTION;
         e->kernels[k] = clCreateKernel(e->programs[p], kernel_names[k], &status);
         if (cldevice_check(status, kernel_names[k], why))
@@ -245,6 +246,8 @@ void engine_destroy(struct engine *e)
     decode_release(e);
     release_slots(e);
     mass_release(e);
+    if (e->step_done)
+        clReleaseEvent(e->step_done);
     for (int i = 0; i < 2; i++)
         if (e->stored[i])
             clReleaseEvent(e->stored[i]);

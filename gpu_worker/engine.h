@@ -7,10 +7,11 @@
  * queries and new entries out, selected entries in, attend. Who selects is not known here: step.c
  * speaks to the scorer, tests select by hand. A step has rows: tokens of as many sequences, for
  * which the weights are read once. Order of calls: create, configure, then any number of
- *     prompt: prefill_begin, [prefill_weigh,] prefill_tokens*, { prefill_enqueue(u),
- * prefill_read(u) } for all units in order, prefill_logits step:   step_begin, { { step_query,
- * step_guess, step_upload*, step_attend } for each row, step_run } for each layer in order,
- * step_logits for each row One prompt and one step at a time; steps may be run between the calls of
+ *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { prefill_enqueue(u),
+ *             prefill_read(u) } for all units in order, prefill_logits
+ *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
+ *             step_run } for each layer in order, step_logits for each row
+ * One prompt and one step at a time; steps may be run between the calls of
  * a prompt. Either is abandoned by beginning the next one. Exactness: F32, F16 and BF16 weights
  * are computed in F32 (exact conversions, in registers); quantised ones from their codes, times
  * activations rounded to int8 in blocks of 32 with an F32 scale (product.cl); sums are F32. The
@@ -92,6 +93,9 @@ uint64_t engine_mass_bytes_needed(const struct engine *engine, uint32_t n_prompt
  * the next one is queued. Waits. */
 int engine_prefill_mass(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
                         float *mass, struct hill_why *why);
+/* Right after engine_prefill_begin: engine_prefill_logits_of will be asked for any token, so the
+ * last layer is computed for all of them. */
+void engine_prefill_whole(struct engine *engine);
 /* The prompt's next tokens (ids below n_vocab), in as many calls as the caller likes: a long prompt
  * takes a while. Units can be queued when all are there. */
 int engine_prefill_tokens(struct engine *engine, const uint32_t *tokens, uint32_t count,
@@ -111,6 +115,8 @@ int engine_prefill_read(struct engine *engine, uint32_t unit, uint32_t first, ui
                         void *entries, struct hill_why *why);
 /* logits [n_vocab] of the prompt's last token; after all units. Waits. */
 int engine_prefill_logits(struct engine *engine, float *logits, struct hill_why *why);
+int engine_prefill_logits_of(struct engine *engine, uint32_t token, float *logits,
+                             struct hill_why *why);
 
 /* ---- decode ---- */
 

@@ -5,22 +5,45 @@
 #include "gpu_worker/engine_internal.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#define HUGE_PAGE (2ull << 20)
-#define HUGE_FROM HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
+#define HUGE_PAGE       (2ull << 20)
+#define EMBEDDINGS_KEPT 32        /* reads of the table before its pages are forgotten */
+#define HUGE_FROM       HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
+
+/* Most arguments are those of the kernel's last launch, and setting one costs an allocation. */
+static int set_args(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
+                    uint32_t n_args, struct hill_why *why)
+{
+    uint32_t k = 0;
+    while (e->kernels[k] != launch->kernel)
+        k++;
+    for (uint32_t i = 0; i < n_args; i++) {
+        struct set_arg *set = i < KERNEL_ARGS ? &e->set_args[k][i] : NULL;
+        if (set && set->bytes == args[i].bytes &&
+            memcmp(set->value, args[i].value, args[i].bytes) == 0)
+            continue;
+        cl_int status = clSetKernelArg(launch->kernel, i, args[i].bytes, args[i].value);
+        if (status != CL_SUCCESS)
+            return cldevice_check(status, launch->name, why);
+        if (!set || args[i].bytes > sizeof set->value)
+            continue;
+        set->bytes = (uint32_t)args[i].bytes;
+        memcpy(set->value, args[i].value, args[i].bytes);
+    }
+    return 0;
+}
 
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why)
 {
     static const size_t local[2] = {1, 1};
     size_t offset[2] = {launch->offset, 0};
-    for (uint32_t i = 0; i < n_args; i++) {
-        cl_int status = clSetKernelArg(launch->kernel, i, args[i].bytes, args[i].value);
-        if (status != CL_SUCCESS)
-            return cldevice_check(status, launch->name, why);
-    }
+    int rc = set_args(e, launch, args, n_args, why);
+    if (rc)
+        return rc;
     return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, offset, launch->size,
                                                  local, launch->after ? 1 : 0, launch->after,
                                                  launch->event),
@@ -97,8 +120,16 @@ int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t byte
         "cannot clear device memory", why);
 }
 
+void engine_end_warming(struct engine *e)
+{
+    /* relaxed: it says when to stop, and shows nothing */
+    if (e->warm_turn.host)
+        atomic_fetch_add_explicit((_Atomic uint32_t *)e->warm_turn.host, 1, memory_order_relaxed);
+}
+
 int engine_finish(struct engine *e, struct hill_why *why)
 {
+    engine_end_warming(e);
     int rc = cldevice_check(clFinish(e->queue), "the device failed", why);
     return rc ? rc : cldevice_check(clFinish(e->read_queue), "the device failed", why);
 }
@@ -130,7 +161,18 @@ static int add_position(const struct engine *e, uint32_t position, float *out, s
     return rc ? hill_fail(why, rc, "cannot read the embedding of position %u", position) : 0;
 }
 
-int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, float *out,
+/* A look at a row maps the pages around it, so that in time the whole table would lie in memory,
+ * beside the packed copy that a tied output matrix is. */
+static void forget_embeddings(struct engine *e)
+{
+    if (++e->embeddings_read % EMBEDDINGS_KEPT)
+        return;
+    gguf_forget_pages(e->embedding);
+    if (e->positions)
+        gguf_forget_pages(e->positions);
+}
+
+int engine_embedding(struct engine *e, uint32_t token, uint32_t position, float *out,
                      struct hill_why *why)
 {
     if (token >= e->hp.n_vocab)
@@ -140,6 +182,7 @@ int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, 
     int rc = gguf_tensor_rows_f32(e->embedding, token, 1, out);
     if (rc)
         return hill_fail(why, rc, "cannot read the embedding of token %u", token);
+    forget_embeddings(e);
     if (e->hp.arch->scales_embedding) {
         float scale = sqrtf((float)e->hp.n_embd);
         for (uint32_t i = 0; i < e->hp.n_embd; i++)

@@ -27,11 +27,13 @@ enum kernel {
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
     KERNEL_STEP,
+    KERNEL_WARM,
     KERNEL_COUNT
 };
 
 struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem buffer;
+    uint64_t bytes;
     cl_mem bias; /* NULL, or [16 * panels], to be added; under LayerNorm, [16 * panels] more: the
                     sums of each output's weights times the norm's, for the mean */
     uint32_t k, panels; /* panels even; outputs beyond the real ones are 0 */
@@ -111,6 +113,13 @@ struct upload_half {
     cl_event written, scattered;
 };
 
+/* A kernel's argument as it was set last; bytes 0: it was not. */
+#define KERNEL_ARGS 96u
+struct set_arg {
+    uint32_t bytes;
+    uint8_t value[8];
+};
+
 struct engine {
     struct cldevice device; /* a copy; the context is the caller's */
     const struct gguf_file *file;
@@ -121,6 +130,7 @@ struct engine {
     cl_command_queue queue, read_queue; /* kernels; prefill's entries */
     cl_program programs[PROGRAM_COUNT];
     cl_kernel kernels[KERNEL_COUNT];
+    struct set_arg set_args[KERNEL_COUNT][KERNEL_ARGS];
 
     struct layer_weights *layers; /* [n_layers] */
     cl_mem output_norm;
@@ -128,7 +138,7 @@ struct engine {
     uint32_t types; /* a bit for each tensor type of a matrix */
     bool quantised; /* some of them are quantised */
     struct weight_block *blocks;
-    uint64_t weight_bytes, kv_bytes;
+    uint64_t weight_bytes, kv_bytes, embeddings_read;
     double *frequencies; /* [rotary tables][rope_dims / 2]: turns (radians) per position */
 
     uint32_t batch_tokens, gpu_slots, n_sequences;
@@ -143,6 +153,7 @@ struct engine {
     cl_event stored[2];                  /* entries[u % 2] are computed */
     cl_event settled;                    /* all that was queued is computed */
     uint32_t n_tokens, tokens_given, n_chunks, panels, units_queued, units_read;
+    bool whole_prompt; /* the last layer is computed for all tokens */
     /* of a prompt whose attention is summed (prefill_mass.c) */
     bool weighs;
     struct device_buffer log_sums, head_sums; /* as attention.cl says */
@@ -170,6 +181,8 @@ struct engine {
     uint32_t n_rows, next_layer;
     uint32_t guess_from; /* the first layer whose query is guessed, or 0 */
     bool awaited;        /* next_layer's queries are there: its inputs may be written */
+    cl_event step_done;  /* shared memory only: of the last launch, until it was waited for */
+    struct shared_buffer warm_turn; /* shared memory only: a word; another number ends a warming */
     struct step_row rows[ENGINE_SEQUENCES_MAX];
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
 };
@@ -218,6 +231,9 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
         (const struct kernel_arg[]){__VA_ARGS__},                                                  \
         sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
 
+/* The weights that are being called to the caches are wanted now, or not any more. */
+void engine_end_warming(struct engine *e);
+
 /* Make the buffer at least bytes long (contents are lost when it grows). */
 int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
                    struct hill_why *why);
@@ -243,7 +259,7 @@ void mass_release(struct engine *e);
 /* Cosine and sine of each pair of a rotary table at a position: out [rope_dims]. */
 void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out);
 /* The token's embedding at a position, padded: out [hidden_stride]. */
-int engine_embedding(const struct engine *e, uint32_t token, uint32_t position, float *out,
+int engine_embedding(struct engine *e, uint32_t token, uint32_t position, float *out,
                      struct hill_why *why);
 /* Is what attention and FFN give normed before it is added? Are heads of q and k normed? */
 static inline bool engine_norms_branches(const struct engine *e)

@@ -7,20 +7,33 @@
 
 #define LANES 16u
 
-/* Bytes of the scales of a block. */
+/* Bytes of what a block begins with, and of the scales before each 32 codes. */
+static uint32_t head_bytes(const struct block_format *f)
+{
+    return f->min_sign ? 2 * LANES * 2 : LANES * 2;
+}
+
 static uint32_t scale_bytes(const struct block_format *f)
 {
-    uint32_t halves = f->min_sign ? 2 * LANES * 2 : LANES * 2;
     if (!f->byte_scales)
-        return halves;
-    bool two = f->sub_items == 16 || f->min_sign;
-    return halves + f->items / 32 * (two ? 2 * LANES : LANES);
+        return 0;
+    return f->sub_items == 16 || f->min_sign ? 2 * LANES : LANES;
+}
+
+static uint32_t part_bytes(const struct block_format *f)
+{
+    return scale_bytes(f) + 64 * f->bits;
+}
+
+static uint32_t packed_block_bytes(const struct block_format *f)
+{
+    return head_bytes(f) + f->items / 32 * part_bytes(f);
 }
 
 uint64_t pack_panel_bytes(const struct block_format *f, uint32_t k)
 {
-    uint64_t bytes = f->bits ? (uint64_t)k / 32 * 64 * f->bits + k / f->items * scale_bytes(f)
-                             : (uint64_t)k * LANES * f->bytes;
+    uint64_t bytes =
+        f->bits ? (uint64_t)k / f->items * packed_block_bytes(f) : (uint64_t)k * LANES * f->bytes;
     return (bytes + 63) / 64 * 64;
 }
 
@@ -65,25 +78,26 @@ static void put_half(uint8_t *to, uint32_t lane, uint16_t half)
     memcpy(to + 2 * lane, &half, 2);
 }
 
-static void add_scales(const struct block_format *f, const struct block_parts *p, uint32_t lane,
-                       uint8_t *out)
+static void add_head(const struct block_format *f, const struct block_parts *p, uint32_t lane,
+                     uint8_t *out)
 {
     put_half(out, lane, p->d);
     if (f->min_sign)
         put_half(out + 2 * LANES, lane, p->dmin);
-    if (!f->byte_scales)
-        return;
-    out += (f->min_sign ? 4 : 2) * LANES;
-    for (uint32_t s = 0; s < f->items / f->sub_items; s++) {
-        if (f->sub_items == 16) {
-            out[s * LANES + lane] =
+}
+
+/* Those of the i-th 32 values of a block. */
+static void add_scales(const struct block_format *f, const struct block_parts *p, uint32_t i,
+                       uint32_t lane, uint8_t *out)
+{
+    if (f->byte_scales && f->sub_items == 16) {
+        for (uint32_t s = 2 * i; s < 2 * i + 2; s++)
+            out[s % 2 * LANES + lane] =
                 (uint8_t)(f->min_sign ? p->scale[s] | p->min[s] << 4 : p->scale[s]);
-        } else if (f->min_sign) {
-            out[2 * s * LANES + lane] = (uint8_t)p->scale[s];
-            out[(2 * s + 1) * LANES + lane] = p->min[s];
-        } else {
-            out[s * LANES + lane] = (uint8_t)p->scale[s];
-        }
+    } else if (f->byte_scales) {
+        out[lane] = (uint8_t)p->scale[i];
+        if (f->min_sign)
+            out[LANES + lane] = p->min[i];
     }
 }
 
@@ -106,16 +120,17 @@ void pack_panel(const struct block_format *f, uint32_t k, const uint8_t *const r
         pack_values(f, k, rows, out);
         return;
     }
-    uint8_t *scales = out + (uint64_t)k / 32 * 64 * f->bits;
-    for (uint32_t b = 0; b < k / f->items; b++)
+    for (uint32_t b = 0; b < k / f->items; b++, out += packed_block_bytes(f))
         for (uint32_t lane = 0; lane < LANES; lane++) {
             if (!rows[lane])
                 continue;
             struct block_parts parts;
             block_split(f, rows[lane] + (uint64_t)b * f->bytes, &parts);
-            for (uint32_t i = 0; i < f->items / 32; i++)
-                add_codes(f->bits, parts.codes + 32 * i, lane,
-                          out + ((uint64_t)b * (f->items / 32) + i) * 64 * f->bits);
-            add_scales(f, &parts, lane, scales + (uint64_t)b * scale_bytes(f));
+            add_head(f, &parts, lane, out);
+            for (uint32_t i = 0; i < f->items / 32; i++) {
+                uint8_t *part = out + head_bytes(f) + i * part_bytes(f);
+                add_scales(f, &parts, i, lane, part);
+                add_codes(f->bits, parts.codes + 32 * i, lane, part + scale_bytes(f));
+            }
         }
 }

@@ -4,9 +4,10 @@
  * One unit is one chunk of one layer. Hidden states of all tokens stay on the device; so do the
  * keys and values of the current layer only, packed for attention. Entries leave in the order in
  * which they are computed, two chunks' worth at a time. In the last layer only the last token's
- * state is needed: earlier chunks end at their keys and values (or at what they attend to, where
- * that is asked for: prefill_mass.c), and of the last chunk only the block of the last token goes
- * on. That changes no bit of it: a row's result does not depend on other rows.
+ * state is needed, unless the logits of all tokens are asked for: earlier chunks end at their keys
+ * and values (or at what they attend to, where that is asked for: prefill_mass.c), and of the last
+ * chunk only the block of the last token goes on. That changes no bit of it: a row's result does
+ * not depend on other rows.
  */
 #include <string.h>
 
@@ -94,13 +95,18 @@ int engine_prefill_begin(struct engine *e, uint32_t n_tokens, struct hill_why *w
     int rc = engine_finish(e, why);
     if (!rc)
         rc = reserve_prefill(e, n_tokens, why);
-    e->weighs = false;
+    e->weighs = e->whole_prompt = false;
     e->n_tokens = rc ? 0 : n_tokens;
     e->tokens_given = 0;
     e->n_chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens;
     e->panels = round_up(n_tokens, ATTEND_KEYS) / 16;
     e->units_queued = e->units_read = 0;
     return rc;
+}
+
+void engine_prefill_whole(struct engine *e)
+{
+    e->whole_prompt = true;
 }
 
 int engine_prefill_tokens(struct engine *e, const uint32_t *tokens, uint32_t count,
@@ -298,8 +304,8 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
         return hill_fail(why, HILL_E_INVALID, "prefill unit %u is out of order", unit);
     struct engine_unit u = engine_prefill_unit(e, unit);
     bool last_layer = u.layer + 1 == e->hp.n_layers, last_chunk = u.first + u.count == e->n_tokens;
-    bool goes_on = !last_layer || last_chunk;
-    uint32_t from = last_layer ? (row_tiles(u.count) - 1) / ATTEND_SUBTILES : 0;
+    bool every_row = !last_layer || e->whole_prompt, goes_on = every_row || last_chunk;
+    uint32_t from = every_row ? 0 : (row_tiles(u.count) - 1) / ATTEND_SUBTILES;
     int rc = enqueue_keys(e, &u, unit % 2, why);
     if (!rc && (goes_on || e->weighs))
         rc = enqueue_attention(e, &u, e->weighs ? 0 : from, why);
@@ -352,14 +358,21 @@ int engine_prefill_read(struct engine *e, uint32_t unit, uint32_t first, uint32_
     return rc;
 }
 
-int engine_prefill_logits(struct engine *e, float *logits, struct hill_why *why)
+int engine_prefill_logits_of(struct engine *e, uint32_t token, float *logits, struct hill_why *why)
 {
     if (!e->n_tokens || e->units_queued != engine_prefill_units(e))
         return hill_fail(why, HILL_E_INVALID, "logits before the prompt is done");
+    if (token >= e->n_tokens || (token + 1 < e->n_tokens && !e->whole_prompt))
+        return hill_fail(why, HILL_E_INVALID, "logits of token %u were not asked for", token);
     uint64_t bytes = 4ull * e->hidden_stride;
     int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, e->hidden.mem, e->x.device.mem,
-                                                (e->n_tokens - 1) * bytes, 0, bytes, 0, NULL, NULL),
-                            "cannot copy the last hidden state", why);
+                                                token * bytes, 0, bytes, 0, NULL, NULL),
+                            "cannot copy a hidden state", why);
     e->next_layer = UINT32_MAX; /* x and the logits were a step's */
     return rc ? rc : engine_logits(e, logits, why);
+}
+
+int engine_prefill_logits(struct engine *e, float *logits, struct hill_why *why)
+{
+    return engine_prefill_logits_of(e, e->n_tokens - 1, logits, why);
 }

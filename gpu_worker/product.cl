@@ -54,8 +54,33 @@ static __global const uchar *panel_of(__global const uint *matrix, struct run ru
     return (__global const uchar *)matrix + ((size_t)run.offset + (size_t)(panel - run.first_panel) * run.stride) * 64;
 }
 
-#define LOAD_F32(i, p)  vload16((i), (p))
-#define LOAD_F16(i, p)  vload_half16((i), (p))
+/* Quantised weights are unpacked by so many instructions that a processor does not look as far ahead as memory is away. Past the end
+ * of a matrix this is harmless. */
+#define AHEAD_BYTES 1024
+#if __has_builtin(__builtin_prefetch)
+#define PREFETCH(p) __builtin_prefetch((p), 0, 3)
+#else
+#define PREFETCH(p)
+#endif
+#define PREFETCH_AHEAD(p, bytes)                                                                   \
+    _Pragma("unroll") for (uint line = 0; line < (bytes); line += 64)                              \
+        PREFETCH((__global const uchar *)(p) + AHEAD_BYTES + line);
+
+#define LOAD_F32(i, p) vload16((i), (p))
+#if defined(__AVX512F__) && __has_builtin(__builtin_ia32_vcvtph2ps512_mask)
+typedef short halves16 __attribute__((__vector_size__(32)));
+typedef float floats16 __attribute__((__vector_size__(64)));
+/* one instruction, where vload_half16 takes three */
+INLINE float16 load_f16(size_t i, __global const half *p)
+{
+    halves16 h = __builtin_astype(vload16(i, (__global const short *)p), halves16);
+    floats16 zero = __builtin_astype((float16)(0.0f), floats16);
+    return __builtin_astype(__builtin_ia32_vcvtph2ps512_mask(h, zero, (unsigned short)0xffff, 4), float16);
+}
+#define LOAD_F16(i, p) load_f16((i), (p))
+#else
+#define LOAD_F16(i, p) vload_half16((i), (p))
+#endif
 #define LOAD_BF16(i, p) as_float16(convert_uint16(vload16((i), (p))) << 16)
 
 /* ---- dot products of four codes and four activations in each of 16 lanes ---- */
@@ -160,12 +185,12 @@ INLINE void unpack(const int bits, const int table, __global const uint *codes, 
     }
 }
 
-/* How the scales of a type lie. */
+/* How the scales of a type lie, between the codes. */
 #define ONE_F16     0 /* of 32 values: d, with mins also the min, F16 */
-#define BYTES       1 /* of 256 values: d, dmin; then for each 32 scales and mins, bytes */
-#define TWO_BYTES   2 /* of 256 values: d; then for each 32 the scales of both halves, signed bytes */
-#define TWO_NIBBLES 3 /* of 256 values: d, dmin; then for each 32 both halves' scales (low) and mins (high nibbles) */
-#define ONE_BYTE    4 /* of 256 values: d; then for each 32 scales, signed bytes */
+#define BYTES       1 /* of 256 values: d, dmin; before each 32 scales and mins, bytes */
+#define TWO_BYTES   2 /* of 256 values: d; before each 32 the scales of both halves, signed bytes */
+#define TWO_NIBBLES 3 /* of 256 values: d, dmin; before each 32 both halves' scales (low) and mins (high nibbles) */
+#define ONE_BYTE    4 /* of 256 values: d; before each 32 scales, signed bytes */
 
 /* Where quantised activations lie, in words: word g of a row has values 4g .. 4g + 3. Of each block of 32 there are the scale, minus
  * the sum of q (of all 32, of the first 16, of the last 16), and the scale times the sum. */
@@ -186,18 +211,20 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
 {
     const uint inner = kind == ONE_F16 ? 1 : 8;
     const bool halves = kind == TWO_BYTES || kind == TWO_NIBBLES;
-    __global const uchar *codes = panel, *scales = panel + (size_t)(k / 32) * 64 * bits;
+    const uint scale_bytes = kind == ONE_F16 ? 0 : kind == ONE_BYTE ? 16 : 32;
+    __global const uchar *at_weights = panel;
     __global const uint *words = x.words, *at = x.fields;
     float16 sums[12]; /* the most rows of a call */
 #pragma unroll
     for (int r = 0; r < rows; r++)
         sums[r] = (float16)(0.0f);
     for (uint block = 0; block < k / 32; block += inner) {
-        float16 d = vload_half16(0, (__global const half *)scales), dmin = d;
+        float16 d = vload_half16(0, (__global const half *)at_weights), dmin = d;
         if (sign)
-            dmin = vload_half16(1, (__global const half *)scales) * (float)sign;
-        scales += sign ? 64 : 32;
+            dmin = vload_half16(1, (__global const half *)at_weights) * (float)sign;
+        at_weights += sign ? 64 : 32;
         for (uint i = 0; i < inner; i++) {
+            __global const uchar *scales = at_weights;
             float16 s0 = d, s1 = d, m0 = dmin, m1 = dmin;
             if (kind == BYTES) {
                 s0 = d * convert_float16(vload16(0, scales));
@@ -214,10 +241,12 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
             } else if (kind == ONE_BYTE) {
                 s0 = d * convert_float16(as_char16(vload16(0, scales)));
             }
-            scales += kind == ONE_F16 ? 0 : kind == ONE_BYTE ? 16 : 32;
             uint16 w[8];
-            unpack(bits, table, (__global const uint *)codes, w);
-            codes += 64 * bits;
+            if (rows <= 4) { /* more take so long that the next weights are there */
+                PREFETCH_AHEAD(at_weights, scale_bytes + 64 * bits)
+            }
+            unpack(bits, table, (__global const uint *)(at_weights + scale_bytes), w);
+            at_weights += scale_bytes + 64 * bits;
 #pragma unroll
             for (int r = 0; r < rows; r++) {
                 __global const uint *q = words + r * x.row_stride;

@@ -13,6 +13,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "gpu_worker/logits_file.h"
 
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
 #define PROMPT_PIECE   (256u << 10)
@@ -246,6 +247,8 @@ int request_check_ready(struct request *r, struct hill_why *why)
         rc = engine_prefill_begin(r->w->engine, r->prompt, why);
     if (!rc && request_weighs(r))
         rc = engine_prefill_weigh(r->w->engine, why);
+    if (!rc && logits_file_wants_prompt())
+        engine_prefill_whole(r->w->engine);
     r->units = engine_prefill_units(r->w->engine);
     r->state = REQUEST_LOADING;
     return rc;
@@ -365,7 +368,9 @@ int request_append_unit(struct request *r, struct hill_why *why)
     worker_unit_of_work(w);
     if (r->unit < r->units)
         return 0;
-    rc = engine_prefill_logits(w->engine, w->logits, why);
+    rc = logits_file_prompt(w, r->prompt, why);
+    if (!rc)
+        rc = engine_prefill_logits(w->engine, w->logits, why);
     if (!rc)
         rc = request_push_step_end(r, r->prompt, why);
     FAULT_POINT(gpu_worker, prefill, ended);
@@ -419,26 +424,13 @@ static int take(struct request *r, uint32_t token, double logprob)
     return ++r->predicted == r->predict;
 }
 
-/* HILL_TEST_LOGITS: a file to which each step's logits are added, float [n_vocab]; for comparisons
- * with other engines (tests/README.md). */
-static void write_logits(const struct worker *w)
-{
-    const char *path = getenv("HILL_TEST_LOGITS");
-    FILE *file = path ? fopen(path, "ab") : NULL;
-    if (path && (!file || fwrite(w->logits, sizeof *w->logits, w->hparams.n_vocab, file) !=
-                              w->hparams.n_vocab))
-        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
-    if (file && fclose(file) != 0)
-        log_warn("HILL_TEST_LOGITS: writing %s failed", path);
-}
-
 int request_take_token(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
     uint32_t token;
     double logprob = 0;
     XXH64_update(r->hash, w->logits, sizeof *w->logits * w->hparams.n_vocab);
-    write_logits(w);
+    logits_file_step(w);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
         if (sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GREEDY_PART 64u
+
 int sampler_init(struct sampler *s, uint32_t n_vocab)
 {
     memset(s, 0, sizeof *s);
@@ -61,10 +63,17 @@ static const float *penalise(struct sampler *s, const float *logits, const uint3
 
 static uint32_t pick_greedy(const float *logits, uint32_t n)
 {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
+    uint32_t best = 0, i = 0;
+    for (; i + GREEDY_PART <= n; i += GREEDY_PART) {
+        int any = 0; /* a sum that the compiler makes of vectors: most parts have no better one */
+        float highest = logits[best];
+        for (uint32_t j = 0; j < GREEDY_PART; j++)
+            any |= logits[i + j] > highest;
+        for (uint32_t j = 0; any && j < GREEDY_PART; j++)
+            best = logits[i + j] > logits[best] ? i + j : best;
+    }
+    for (; i < n; i++)
+        best = logits[i] > logits[best] ? i : best;
     return best;
 }
 

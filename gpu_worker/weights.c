@@ -8,6 +8,7 @@
  * F32. The file's pages are forgotten when a tensor is packed. Who calls it: engine.c. Failure: as
  * engine.h says.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,6 +30,9 @@ struct row_source {
     uint32_t n_parts;
     bool whole_panels; /* each part begins with a panel */
 };
+
+#define PACK_THREADS_MAX 16u
+#define PACK_PANELS      8u /* of a thread, side by side */
 
 /* The head of a matrix on the device (product.cl). */
 #define RUNS_MAX 7u
@@ -150,18 +154,52 @@ static int pack_one(const struct row_source *s, const struct block_format *forma
     return 0;
 }
 
-static int pack(const struct matrix *m, const struct row_source *s, const struct matrix_head *head,
-                uint8_t *to)
+/* A thread's panels of a matrix: every n_threads-th stretch of them. */
+struct packer {
+    const struct matrix *m;
+    const struct row_source *s;
+    const struct matrix_head *head;
+    uint8_t *to;
+    uint32_t thread, n_threads;
+    int rc;
+};
+
+static void *pack_panels(void *context)
 {
+    struct packer *p = context;
+    const struct matrix_head *head = p->head;
+    for (uint32_t panel = 0, run = 0; !p->rc && panel < p->m->panels; panel++) {
+        run += run + 1 < head->n_runs && head->runs[run + 1].first_panel <= panel;
+        const struct matrix_run *r = &head->runs[run];
+        if (panel / PACK_PANELS % p->n_threads == p->thread)
+            p->rc =
+                pack_one(p->s, block_format(r->type), panel, p->m->k,
+                         p->to + 64ull * r->offset + 64ull * r->stride * (panel - r->first_panel));
+    }
+    return NULL;
+}
+
+/* On as many threads as the device has; one that cannot be started is done by the caller. */
+static int pack(const struct matrix *m, const struct row_source *s, const struct matrix_head *head,
+                uint32_t n_threads, uint8_t *to)
+{
+    struct packer packers[PACK_THREADS_MAX];
+    pthread_t threads[PACK_THREADS_MAX];
+    bool runs[PACK_THREADS_MAX] = {false};
+    uint32_t n = n_threads > PACK_THREADS_MAX ? PACK_THREADS_MAX : n_threads ? n_threads : 1;
     int rc = 0;
     memcpy(to, head, sizeof *head);
-    for (uint32_t i = 0; !rc && i < head->n_runs; i++) {
-        const struct matrix_run *run = &head->runs[i];
-        uint32_t end = i + 1 < head->n_runs ? head->runs[i + 1].first_panel : m->panels;
-        for (uint32_t panel = run->first_panel; !rc && panel < end; panel++)
-            rc = pack_one(s, block_format(run->type), panel, m->k,
-                          to + 64ull * run->offset +
-                              64ull * run->stride * (panel - run->first_panel));
+    for (uint32_t i = 0; i < n; i++)
+        packers[i] = (struct packer){m, s, head, to, i, n, 0};
+    for (uint32_t i = 1; i < n; i++)
+        runs[i] = pthread_create(&threads[i], NULL, pack_panels, &packers[i]) == 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (!runs[i])
+            pack_panels(&packers[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (runs[i])
+            pthread_join(threads[i], NULL);
+        rc = rc ? rc : packers[i].rc;
     }
     for (uint32_t i = 0; i < s->n_parts; i++)
         gguf_forget_pages(s->parts[i].tensor);
@@ -196,7 +234,7 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
     m->k = (uint32_t)s->parts[0].tensor->dims[0];
     m->panels = round_up(source_rows(s), 32) / 16;
     struct matrix_head head;
-    uint64_t bytes = lay_out(m, s, &head);
+    uint64_t bytes = m->bytes = lay_out(m, s, &head);
     e->quantised = e->quantised || m->quantised;
     for (uint32_t i = 0; i < head.n_runs; i++)
         e->types |= 1u << head.runs[i].type;
@@ -220,7 +258,7 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
     rc = cldevice_check(status, "cannot write weights to the device", why);
     if (rc)
         return rc;
-    rc = pack(m, s, &head, to);
+    rc = pack(m, s, &head, e->device.shares_memory ? e->device.compute_units : 1, to);
     if (rc)
         hill_fail(why, rc, "cannot convert tensor '%.*s': %s", (int)s->parts[0].tensor->name.length,
                   s->parts[0].tensor->name.data, hill_strerror(rc));

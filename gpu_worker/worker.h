@@ -34,7 +34,6 @@ struct worker {
     Hill__Message *pending;   /* a Configure that is not carried out yet, or NULL */
     Hill__Message *configure; /* the one that was last, or NULL: the texts of settings are its */
     struct epoch_settings settings;
-    uint64_t work_done;
 
     struct dataplane plane; /* of the current epoch */
     bool ready;             /* Ready has been said for this epoch */
@@ -102,7 +101,7 @@ static inline uint32_t worker_entry_bytes(const struct worker *w)
 
 static inline void worker_unit_of_work(struct worker *w)
 {
-    worker_link_work_done(w->link, ++w->work_done);
+    worker_link_work_done(w->link, 1);
 }
 
 #endif

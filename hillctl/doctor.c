@@ -24,6 +24,7 @@
 
 #include <numa.h>
 
+#include "base/harden.h"
 #include "proto/options_hill.h"
 #include "hillctl/probe.h"
 
@@ -262,6 +263,17 @@ static void check_perf(const struct machine *m, struct finding *f)
         say(f, LEVEL_OK, "", "installed, kernel.perf_event_paranoid is %d", paranoid);
 }
 
+static void check_hardening(const struct machine *m, struct finding *f)
+{
+    (void)m;
+    int landlock = harden_landlock_version();
+    bool seccomp = harden_has_seccomp();
+    say(f, landlock && seccomp ? LEVEL_OK : LEVEL_WARN,
+        landlock ? "" : "boot with landlock in lsm= (CONFIG_SECURITY_LANDLOCK)",
+        landlock ? "%sseccomp, Landlock %d" : "%sseccomp, no Landlock", seccomp ? "" : "no ",
+        landlock);
+}
+
 static void check_jq(const struct machine *m, struct finding *f)
 {
     (void)m;
@@ -287,6 +299,7 @@ static const struct {
     {"state_dir", "state folder", check_state_dir},
     {"o_direct", "O_DIRECT", check_direct},
     {"io_uring", "io_uring", check_io_uring},
+    {"hardening", "hardening", check_hardening},
     {"perf", "perf", check_perf},
     {"jq", "jq", check_jq},
 };

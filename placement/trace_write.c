@@ -88,7 +88,7 @@ int trace_open(struct trace_writer **out, const char *path, const struct trace_s
     int rc = kv_geometry_check(&settings->geometry, why);
     if (rc)
         return rc;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     return fd < 0 ? cannot_open(path, errno, why) : start(out, fd, path, settings, why);
 }
 
@@ -105,7 +105,7 @@ int trace_open_new(struct trace_writer **out, const char *path,
                           : snprintf(name, TRACE_NAME_BYTES, "%s.%u", path, i);
         if (used >= TRACE_NAME_BYTES)
             return hill_fail(why, HILL_E_INVALID, "cannot write a trace: its name is too long");
-        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd >= 0)
             return start(out, fd, name, settings, why);
         if (errno != EEXIST)

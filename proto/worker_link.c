@@ -20,10 +20,12 @@
 #include "base/log.h"
 #include "proto/options_hill.h"
 #include "base/process.h"
+#include "proto/worker_confine.h"
 #include "proto/worker_trace.h"
 
-#define HEARTBEAT_MS    500
+#define HEARTBEAT_MS    250 /* a fraction of the least --hang-ms */
 #define CLOSE_LINGER_MS 1000
+#define ORPHAN_MS       2000  /* nobody else would end a process that hangs */
 #define HELLO_MS        30000 /* the coordinator answers within milliseconds, or it is not there */
 
 /* A packed message on its way out, or a parsed one on its way in. */
@@ -51,9 +53,17 @@ struct worker_link {
         live; /* a heartbeat with the statistics that heartbeats carry; NULL: none; guarded by lock */
     struct shm_doorbell own_bell, *bell;
     _Atomic bool stopping, closing;
+    _Atomic uint32_t looks; /* of the data loop at its mailbox or its end, and Ready */
     _Atomic uint64_t work;
     _Atomic uint32_t epoch;
     pid_t parent;
+    /* of the control thread */
+    int64_t orphan_ns; /* when the parent's death was noticed; 0: not yet */
+    struct {
+        uint32_t looks;
+        int64_t since_ns,
+            longest_ns; /* it stands still since; the longest that it did and went on */
+    } loop;
     /* alone */
     void (*sent)(void *context, const Hill__Message *message); /* NULL: there is a coordinator */
     void *sent_context;
@@ -166,7 +176,31 @@ static bool has_outgoing(struct worker_link *link)
     return any;
 }
 
-static void send_heartbeat(struct worker_link *link)
+/* The data loop goes round, or sleeps on its doorbell, which nobody has rung since? */
+static void watch_loop(struct worker_link *link, int64_t now_ns)
+{
+    pthread_mutex_lock(&link->lock);
+    bool asleep = shm_doorbell_asleep(link->bell);
+    pthread_mutex_unlock(&link->lock);
+    /* relaxed: looked at again in a moment */
+    uint32_t looks = atomic_load_explicit(&link->looks, memory_order_relaxed);
+    if (looks == link->loop.looks && !asleep)
+        return;
+    int64_t stood = now_ns - link->loop.since_ns;
+    if (stood > link->loop.longest_ns)
+        link->loop.longest_ns = stood;
+    link->loop.looks = looks;
+    link->loop.since_ns = now_ns;
+}
+
+static void note_look(struct worker_link *link)
+{
+    /* relaxed: a sign of life, and one that is lost to another thread's is followed by more */
+    uint32_t looks = atomic_load_explicit(&link->looks, memory_order_relaxed);
+    atomic_store_explicit(&link->looks, looks + 1, memory_order_relaxed);
+}
+
+static void send_heartbeat(struct worker_link *link, int64_t now_ns)
 {
     Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
     Hill__Message message = HILL__MESSAGE__INIT;
@@ -177,6 +211,9 @@ static void send_heartbeat(struct worker_link *link)
     beat.work_done = atomic_load_explicit(&link->work, memory_order_relaxed);
     message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
     message.heartbeat = &beat;
+    watch_loop(link, now_ns);
+    beat.stuck_ms = (uint32_t)((now_ns - link->loop.since_ns) / 1000000);
+    beat.longest_ms = (uint32_t)(link->loop.longest_ns / 1000000);
     process_usage(&beat.cpu_ms, &beat.rss_bytes);
     pthread_mutex_lock(&link->lock); /* sending never blocks */
     if (link->live) {
@@ -194,8 +231,15 @@ static void check_signals(struct worker_link *link)
     while (read(link->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         if (info.ssi_signo == SIGTERM)
             stop(link, "SIGTERM");
-    if (getppid() != link->parent)
-        stop(link, "the coordinator is gone");
+    if (getppid() == link->parent)
+        return;
+    stop(link, "the coordinator is gone");
+    if (!link->orphan_ns)
+        link->orphan_ns = clock_now_ns();
+    if (clock_now_ns() - link->orphan_ns > CLOCK_MS(ORPHAN_MS)) {
+        log_warn("the coordinator is gone and the data loop does not end: killing this process");
+        raise(SIGKILL);
+    }
 }
 
 static void *control_main(void *argument)
@@ -203,11 +247,12 @@ static void *control_main(void *argument)
     struct worker_link *link = argument;
     pthread_setname_np(pthread_self(), "control");
     int64_t next_beat = clock_now_ns();
+    link->loop.since_ns = next_beat;
     int64_t give_up = 0; /* set once closing: when to leave with unsent messages */
     for (;;) {
         int64_t now = clock_now_ns();
         if (now >= next_beat) {
-            send_heartbeat(link);
+            send_heartbeat(link, now);
             worker_trace_tick(now);
             next_beat = now + CLOCK_MS(HEARTBEAT_MS);
         }
@@ -446,6 +491,9 @@ int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role
     if (code == 0)
         code = set_signals(link);
     if (code == 0) {
+        char text[HARDEN_TEXT_BYTES];
+        worker_confine(role, text);
+        log_info("confined by: %s", text);
         code = connect_and_start(link);
         if (code != 0)
             log_error("joining the pipeline in %s failed: %s", link->run_dir, hill_strerror(code));
@@ -475,6 +523,7 @@ struct shm_doorbell *worker_link_doorbell(struct worker_link *link)
 
 Hill__Message *worker_link_poll(struct worker_link *link)
 {
+    note_look(link);
     pthread_mutex_lock(&link->lock);
     struct item *item = queue_take(&link->in);
     pthread_mutex_unlock(&link->lock);
@@ -517,6 +566,7 @@ void worker_link_ready(struct worker_link *link, uint32_t epoch, const char *dev
     ready.resident_bytes = resident_bytes;
     message.body_case = HILL__MESSAGE__BODY_READY;
     message.ready = &ready;
+    note_look(link);
     worker_link_send(link, &message);
 }
 
@@ -534,8 +584,9 @@ void worker_link_failure(struct worker_link *link, int code, const char *text, b
     worker_link_send(link, &message);
 }
 
-bool worker_link_stopping(const struct worker_link *link)
+bool worker_link_stopping(struct worker_link *link)
 {
+    note_look(link);
     /* acquire: pairs with the exchange in stop() */
     return atomic_load_explicit(&link->stopping, memory_order_acquire);
 }

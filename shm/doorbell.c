@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -45,6 +44,14 @@ uint32_t shm_doorbell_read(const struct shm_doorbell *bell)
     return atomic_load_explicit(&bell->count, memory_order_acquire);
 }
 
+bool shm_doorbell_asleep(const struct shm_doorbell *bell)
+{
+    /* relaxed: a guess */
+    return atomic_load_explicit(&bell->sleepers, memory_order_relaxed) > 0 &&
+           atomic_load_explicit(&bell->asleep_at, memory_order_relaxed) ==
+               atomic_load_explicit(&bell->count, memory_order_relaxed);
+}
+
 /* true when the count changed before the time passed. After the first microseconds the CPU is
  * offered around between looks: the scheduler likes to put the one that is to ring us on our CPU,
  * and spinning there would only hold it up. */
@@ -68,6 +75,8 @@ static bool sleep_once(struct shm_doorbell *bell, uint32_t seen, int64_t deadlin
 {
     struct timespec at = {.tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000};
     long rc = 0;
+    /* relaxed: for watchers only, who look again */
+    atomic_store_explicit(&bell->asleep_at, seen, memory_order_relaxed);
     /* seq_cst, both: announce, then look; pairs with increment, then look, in ring. The kernel
      * looks at the count once more when it puts us to sleep. */
     atomic_fetch_add_explicit(&bell->sleepers, 1, memory_order_seq_cst);

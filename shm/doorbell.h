@@ -18,12 +18,14 @@
 #define HILL_SHM_DOORBELL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct shm_doorbell {
-    _Atomic uint32_t count;    /* any ringer */
-    _Atomic uint32_t sleepers; /* waiters */
-    uint8_t pad[56];
+    _Atomic uint32_t count;     /* any ringer */
+    _Atomic uint32_t sleepers;  /* waiters */
+    _Atomic uint32_t asleep_at; /* waiters: the count that the last one went to sleep at */
+    uint8_t pad[52];
 };
 
 _Static_assert(sizeof(struct shm_doorbell) == 64, "a doorbell owns its cache line");
@@ -34,6 +36,9 @@ void shm_doorbell_init(struct shm_doorbell *bell);
 /* Wake all waiters. Async-signal-safe. */
 void shm_doorbell_ring(struct shm_doorbell *bell);
 uint32_t shm_doorbell_read(const struct shm_doorbell *bell);
+/* Does somebody sleep who has not been rung since? For who watches over the waiter: a guess, which
+ * is right when nothing changes any more. */
+bool shm_doorbell_asleep(const struct shm_doorbell *bell);
 
 /* 0 when the count differs from seen, HILL_E_TIMEOUT at the deadline (monotonic ns). spin_ns: how
  * long to spin before sleeping (0: sleep at once). May return 0 spuriously, never late; returns 0

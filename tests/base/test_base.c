@@ -111,6 +111,22 @@ static void this_process_is_alive(void **state)
     assert_true(start <= ((uint64_t)up.tv_sec + 1) * (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
+static void a_process_is_killed_by_pid_and_start_time(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    uint64_t start = process_start_time(child);
+    assert_true(process_kill(child, start + 1, 0)); /* that one is gone: nobody is killed */
+    assert_true(process_alive(child, start));
+    assert_true(process_kill(child, start, 10000));
+    assert_false(process_alive(child, start));
+    waitpid(child, NULL, 0);
+    assert_true(process_kill(child, start, 0));
+}
+
 static void no_process_has_no_start_time(void **state)
 {
     (void)state;
@@ -235,6 +251,7 @@ int main(void)
         cmocka_unit_test(a_failure_says_why),
         cmocka_unit_test(this_process_is_alive),
         cmocka_unit_test(usage_grows_with_work_and_memory),
+        cmocka_unit_test(a_process_is_killed_by_pid_and_start_time),
         cmocka_unit_test(no_process_has_no_start_time),
         cmocka_unit_test(a_zombie_is_dead),
         cmocka_unit_test(brackets_in_a_name_do_not_confuse),

@@ -166,7 +166,7 @@ static void test_pids_name_who_runs(void **state)
 {
     (void)state;
     struct worker_table table;
-    worker_table_init(&table, true);
+    worker_table_init(&table, true, &(struct worker_limits){1, 1});
     assert_int_equal(run_folder_open(&folder, path, &why), 0);
     worker_table_started(&table, WORKER_GPU, 1234, 5678, 0);
     assert_int_equal(run_folder_write_pids(&folder, &table), 0);
@@ -178,6 +178,21 @@ static void test_pids_name_who_runs(void **state)
     assert_string_equal(line, "1234 5678 gpu_worker\n");
     assert_null(fgets(line, sizeof line, file));
     fclose(file);
+}
+
+static void test_progress_is_noted_in_the_lock(void **state)
+{
+    (void)state;
+    char name[128], text[64] = "", expected[64];
+    assert_int_equal(run_folder_open(&folder, path, &why), 0);
+    run_folder_note_progress(&folder);
+    snprintf(name, sizeof name, "%s/lock", path);
+    FILE *file = fopen(name, "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    snprintf(expected, sizeof expected, "%d\nprogress\n", (int)getpid());
+    assert_string_equal(text, expected);
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -194,6 +209,7 @@ int main(void)
         T(test_a_recycled_pid_is_left_alone),
         T(test_segments_of_a_dead_creator_are_removed),
         T(test_pids_name_who_runs),
+        T(test_progress_is_noted_in_the_lock),
     };
     return cmocka_run_group_tests_name("run_folder", tests, NULL, NULL);
 }

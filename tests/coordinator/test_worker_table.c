@@ -15,6 +15,8 @@
 
 #define SECOND INT64_C(1000000000)
 
+static const struct worker_limits limits = {.silent_ns = 2 * SECOND, .stuck_ns = 20 * SECOND};
+
 static struct worker_table table;
 static int64_t now;
 static int32_t next_pid;
@@ -24,7 +26,7 @@ static int setup(void **state)
     (void)state;
     now = 1000 * SECOND;
     next_pid = 100;
-    worker_table_init(&table, true);
+    worker_table_init(&table, true, &limits);
     return 0;
 }
 
@@ -86,7 +88,7 @@ static void test_fresh_table_starts_all_wanted_workers(void **state)
     (void)state;
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         assert_int_equal(worker_table_due(&table, w, now), WORKER_DO_START);
-    worker_table_init(&table, false);
+    worker_table_init(&table, false, &limits);
     assert_int_equal(worker_table_due(&table, WORKER_AGENT, now), WORKER_DO_NOTHING);
     assert_int_equal(table.rows[WORKER_AGENT].state, WORKER_STOPPED);
 }
@@ -109,55 +111,97 @@ static void test_ready_is_not_started(void **state)
     assert_false(worker_table_ready(&table));
 }
 
-static void test_restarts_double_from_one_second_to_thirty(void **state)
+static bool dies(enum worker w)
+{
+    return worker_table_exited(&table, w, false, now);
+}
+
+static void test_a_life_with_progress_is_followed_by_the_next_at_once(void **state)
 {
     (void)state;
-    static const double expected[] = {1, 2, 4, 8, 16, 30, 30};
-    for (unsigned i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+    for (unsigned i = 0; i < 50; i++) {
         make_ready(WORKER_GPU);
-        now += SECOND;
-        assert_false(worker_table_exited(&table, WORKER_GPU, now));
+        worker_table_heartbeat(&table, WORKER_GPU, 1, now); /* a unit of work */
+        assert_false(dies(WORKER_GPU));
+        assert_true(backoff_seconds(WORKER_GPU) == 0.02);
+    }
+    assert_int_equal(table.rows[WORKER_GPU].restarts, 50);
+    make_ready(WORKER_SCORER);
+    start(WORKER_AGENT);
+    worker_table_progress(&table); /* a token: of those that were ready */
+    assert_false(dies(WORKER_SCORER));
+    assert_false(dies(WORKER_AGENT));
+    assert_true(backoff_seconds(WORKER_SCORER) == 0.02);
+    assert_true(backoff_seconds(WORKER_AGENT) == 0.25);
+}
+
+static void test_deaths_without_progress_double_the_wait_and_end_in_giving_up(void **state)
+{
+    (void)state;
+    static const double expected[WORKER_TRIES] = {0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30};
+    for (unsigned i = 0; i < WORKER_TRIES; i++) {
+        make_ready(WORKER_GPU);
+        assert_int_equal(dies(WORKER_GPU), i + 1 == WORKER_TRIES);
+        assert_int_equal(table.rows[WORKER_GPU].deaths, i + 1);
         assert_true(backoff_seconds(WORKER_GPU) == expected[i]);
         now = table.rows[WORKER_GPU].start_at_ns;
     }
-    assert_int_equal(table.rows[WORKER_GPU].restarts, 7);
 }
 
-static void test_a_stable_life_forgets_the_back_off(void **state)
+static void test_progress_forgets_the_deaths_before_it(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3 * WORKER_TRIES; i++) {
         make_ready(WORKER_GPU);
-        worker_table_exited(&table, WORKER_GPU, now);
-        now = table.rows[WORKER_GPU].start_at_ns;
+        if (i % 4 == 3)
+            worker_table_progress(&table);
+        assert_false(dies(WORKER_GPU));
+        assert_int_equal(table.rows[WORKER_GPU].deaths, (i + 1) % 4);
     }
-    make_ready(WORKER_GPU);
-    now += WORKER_STABLE_NS;
-    worker_table_exited(&table, WORKER_GPU, now);
-    assert_true(backoff_seconds(WORKER_GPU) == 1);
 }
 
-static void test_death_before_ready_waits_longer_and_is_given_up(void **state)
+static void test_ten_seconds_of_ready_are_progress(void **state)
 {
     (void)state;
-    static const double expected[] = {2, 4, 8, 16, 30};
-    for (unsigned i = 0; i < 5; i++) {
+    make_ready(WORKER_GPU);
+    dies(WORKER_GPU);
+    make_ready(WORKER_GPU);
+    now += 10 * SECOND - 1;
+    dies(WORKER_GPU);
+    assert_int_equal(table.rows[WORKER_GPU].deaths, 2);
+    make_ready(WORKER_GPU);
+    now += 10 * SECOND;
+    dies(WORKER_GPU);
+    assert_int_equal(table.rows[WORKER_GPU].deaths, 0);
+}
+
+static void test_a_worker_that_was_never_ready_is_given_up_earlier(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < WORKER_TRIES_UNREADY; i++) {
         start(WORKER_AGENT);
-        bool given_up = worker_table_exited(&table, WORKER_AGENT, now);
-        assert_int_equal(given_up, i == 4);
-        assert_true(backoff_seconds(WORKER_AGENT) == expected[i]);
-        now = table.rows[WORKER_AGENT].start_at_ns;
+        assert_int_equal(dies(WORKER_AGENT), i + 1 == WORKER_TRIES_UNREADY);
     }
 }
 
-static void test_a_worker_that_was_ready_once_is_not_given_up(void **state)
+static void test_no_room_for_a_process_is_a_death_without_progress(void **state)
 {
     (void)state;
-    make_ready(WORKER_GPU);
-    worker_table_exited(&table, WORKER_GPU, now);
-    for (unsigned i = 0; i < 20; i++) {
-        start(WORKER_GPU);
-        assert_false(worker_table_exited(&table, WORKER_GPU, now));
+    for (unsigned i = 0; i < WORKER_TRIES_UNREADY; i++) {
+        assert_int_equal(worker_table_not_started(&table, WORKER_GPU, now),
+                         i + 1 == WORKER_TRIES_UNREADY);
+        assert_int_equal(table.rows[WORKER_GPU].state, WORKER_BACKOFF);
+        assert_true(table.rows[WORKER_GPU].start_at_ns > now);
+    }
+}
+
+static void test_an_orderly_end_does_not_count(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2 * WORKER_TRIES; i++) {
+        make_ready(WORKER_AGENT);
+        assert_false(worker_table_exited(&table, WORKER_AGENT, true, now)); /* restart csd_agent */
+        assert_true(backoff_seconds(WORKER_AGENT) == 0.02);
     }
 }
 
@@ -165,29 +209,75 @@ static void test_silence_is_answered_by_term_then_kill(void **state)
 {
     (void)state;
     make_ready(WORKER_SCORER);
-    now += 2 * SECOND;
+    now += SECOND;
     worker_table_heartbeat(&table, WORKER_SCORER, 5, now);
-    assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + 3 * SECOND - 1),
+    assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + 2 * SECOND - 1),
                      WORKER_DO_NOTHING);
-    assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + 3 * SECOND),
+    assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + 2 * SECOND),
                      WORKER_DO_TERMINATE);
-    now += 3 * SECOND;
-    worker_table_terminated(&table, WORKER_SCORER, now);
+    now += 2 * SECOND;
+    assert_int_equal(worker_table_hangs(&table, WORKER_SCORER, now), WORKER_HANGS_SILENT);
+    worker_table_terminated(&table, WORKER_SCORER, WORKER_KILL_HUNG_NS, now);
     assert_int_equal(worker_table_due(&table, WORKER_SCORER, now), WORKER_DO_NOTHING);
     worker_table_heartbeat(&table, WORKER_SCORER, 5, now); /* too late */
-    assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + 5 * SECOND), WORKER_DO_KILL);
+    assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + SECOND / 2 - 1),
+                     WORKER_DO_NOTHING);
+    assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + SECOND / 2), WORKER_DO_KILL);
     worker_table_killed(&table, WORKER_SCORER);
     assert_int_equal(worker_table_due(&table, WORKER_SCORER, now + 50 * SECOND), WORKER_DO_NOTHING);
-    worker_table_exited(&table, WORKER_SCORER, now);
+    dies(WORKER_SCORER);
     assert_int_equal(table.rows[WORKER_SCORER].state, WORKER_BACKOFF);
+}
+
+/* The GPU worker says that its data loop has stood still for so long. */
+static enum worker_hang says_stuck(double seconds)
+{
+    worker_table_heartbeat(&table, WORKER_GPU, 1, now);
+    worker_table_loop(&table, WORKER_GPU, (int64_t)(seconds * 1e9),
+                      table.rows[WORKER_GPU].longest_ns, now);
+    enum worker_hang how = worker_table_hangs(&table, WORKER_GPU, now);
+    assert_int_equal(worker_table_due(&table, WORKER_GPU, now),
+                     how ? WORKER_DO_TERMINATE : WORKER_DO_NOTHING);
+    return how;
+}
+
+static void test_a_data_loop_that_stands_still_is_a_hang(void **state)
+{
+    (void)state;
+    make_ready(WORKER_GPU);
+    assert_int_equal(says_stuck(30), WORKER_HANGS_NOT); /* from before it said Ready */
+    now += 1000 * SECOND;
+    assert_int_equal(says_stuck(19.9), WORKER_HANGS_NOT);
+    assert_int_equal(says_stuck(20), WORKER_HANGS_STUCK);
+    table.rows[WORKER_GPU].longest_ns = 4 * SECOND; /* four times that is less than the limit */
+    assert_int_equal(says_stuck(20), WORKER_HANGS_STUCK);
+    table.rows[WORKER_GPU].longest_ns = 6 * SECOND; /* a slow device: it may go on */
+    assert_int_equal(says_stuck(23.9), WORKER_HANGS_NOT);
+    assert_int_equal(says_stuck(24), WORKER_HANGS_STUCK);
+    table.rows[WORKER_GPU].longest_ns = 0;
+    worker_table_configured(&table, WORKER_GPU); /* builds kernels */
+    assert_int_equal(says_stuck(199), WORKER_HANGS_NOT);
+    assert_int_equal(says_stuck(200), WORKER_HANGS_STUCK);
+}
+
+static void test_nobody_is_silent_while_the_caller_is_away(void **state)
+{
+    (void)state;
+    make_ready(WORKER_GPU);
+    start(WORKER_AGENT);
+    now += 60 * SECOND;
+    worker_table_forgive(&table, now);
+    assert_int_equal(worker_table_due(&table, WORKER_GPU, now), WORKER_DO_NOTHING);
+    assert_int_equal(worker_table_due(&table, WORKER_AGENT, now), WORKER_DO_NOTHING);
+    assert_int_equal(worker_table_due(&table, WORKER_GPU, now + 2 * SECOND), WORKER_DO_TERMINATE);
 }
 
 static void test_a_second_term_does_not_move_the_kill(void **state)
 {
     (void)state;
     make_ready(WORKER_GPU);
-    worker_table_terminated(&table, WORKER_GPU, now);
-    worker_table_terminated(&table, WORKER_GPU, now + 4 * SECOND);
+    worker_table_terminated(&table, WORKER_GPU, WORKER_KILL_NS, now);
+    worker_table_terminated(&table, WORKER_GPU, WORKER_KILL_NS, now + 4 * SECOND);
     assert_int_equal(worker_table_due(&table, WORKER_GPU, now + 5 * SECOND), WORKER_DO_KILL);
 }
 
@@ -195,7 +285,7 @@ static void test_a_stopping_worker_becomes_neither_configured_nor_ready(void **s
 {
     (void)state;
     make_ready(WORKER_GPU);
-    worker_table_terminated(&table, WORKER_GPU, now);
+    worker_table_terminated(&table, WORKER_GPU, WORKER_KILL_NS, now);
     worker_table_configured(&table, WORKER_GPU);
     worker_table_ready_at(&table, WORKER_GPU, now);
     assert_int_equal(table.rows[WORKER_GPU].state, WORKER_STOPPING);
@@ -217,8 +307,8 @@ static void test_detach_and_attach(void **state)
         make_ready(w);
     worker_table_want(&table, WORKER_AGENT, false, now);
     assert_false(worker_table_ready(&table)); /* it still runs */
-    worker_table_terminated(&table, WORKER_AGENT, now);
-    assert_false(worker_table_exited(&table, WORKER_AGENT, now));
+    worker_table_terminated(&table, WORKER_AGENT, WORKER_KILL_NS, now);
+    assert_false(worker_table_exited(&table, WORKER_AGENT, false, now));
     assert_int_equal(table.rows[WORKER_AGENT].state, WORKER_STOPPED);
     assert_int_equal(table.rows[WORKER_AGENT].restarts, 0);
     assert_true(worker_table_ready(&table));
@@ -231,7 +321,7 @@ static void test_unwanted_worker_in_back_off_is_not_started(void **state)
 {
     (void)state;
     start(WORKER_AGENT);
-    worker_table_exited(&table, WORKER_AGENT, now);
+    worker_table_exited(&table, WORKER_AGENT, false, now);
     worker_table_want(&table, WORKER_AGENT, false, now);
     assert_int_equal(worker_table_due(&table, WORKER_AGENT, now + 100 * SECOND), WORKER_DO_NOTHING);
 }
@@ -245,9 +335,9 @@ static void test_stop_order(void **state)
     for (unsigned i = 0; i < WORKER_COUNT; i++) {
         assert_int_equal(worker_table_stop_next(&table), expected[i]);
         worker_table_want(&table, expected[i], false, now);
-        worker_table_terminated(&table, expected[i], now);
+        worker_table_terminated(&table, expected[i], WORKER_KILL_NS, now);
         assert_int_equal(worker_table_stop_next(&table), expected[i]); /* until it has ended */
-        worker_table_exited(&table, expected[i], now);
+        worker_table_exited(&table, expected[i], false, now);
     }
     assert_int_equal(worker_table_stop_next(&table), WORKER_COUNT);
     assert_false(worker_table_any_running(&table));
@@ -260,9 +350,9 @@ static void test_next_deadline_is_the_earliest(void **state)
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         make_ready(w);
     worker_table_heartbeat(&table, WORKER_GPU, 0, now + SECOND);
-    assert_true(worker_table_next_ns(&table) == now + 3 * SECOND);
-    worker_table_exited(&table, WORKER_AGENT, now);
-    assert_true(worker_table_next_ns(&table) == now + SECOND);
+    assert_true(worker_table_next_ns(&table) == now + 2 * SECOND);
+    worker_table_exited(&table, WORKER_AGENT, false, now);
+    assert_true(worker_table_next_ns(&table) == now + SECOND / 4);
 }
 
 static void test_lookups(void **state)
@@ -275,8 +365,6 @@ static void test_lookups(void **state)
     assert_int_equal(worker_table_by_address(&table, &none), WORKER_COUNT);
     address.bytes[2] = 4;
     assert_int_equal(worker_table_by_address(&table, &address), WORKER_COUNT);
-    assert_int_equal(worker_table_by_pid(&table, table.rows[WORKER_GPU].pid), WORKER_GPU);
-    assert_int_equal(worker_table_by_pid(&table, 0), WORKER_COUNT);
     assert_int_equal(worker_table_by_role(HILL__ROLE__ROLE_CSD_AGENT), WORKER_AGENT);
     assert_int_equal(worker_table_by_role(HILL__ROLE__ROLE_CLIENT), WORKER_COUNT);
 }
@@ -289,11 +377,16 @@ int main(void)
         cmocka_unit_test(test_transitions_are_those_of_the_readme),
         T(test_fresh_table_starts_all_wanted_workers),
         T(test_ready_is_not_started),
-        T(test_restarts_double_from_one_second_to_thirty),
-        T(test_a_stable_life_forgets_the_back_off),
-        T(test_death_before_ready_waits_longer_and_is_given_up),
-        T(test_a_worker_that_was_ready_once_is_not_given_up),
+        T(test_a_life_with_progress_is_followed_by_the_next_at_once),
+        T(test_deaths_without_progress_double_the_wait_and_end_in_giving_up),
+        T(test_progress_forgets_the_deaths_before_it),
+        T(test_ten_seconds_of_ready_are_progress),
+        T(test_a_worker_that_was_never_ready_is_given_up_earlier),
+        T(test_no_room_for_a_process_is_a_death_without_progress),
+        T(test_an_orderly_end_does_not_count),
         T(test_silence_is_answered_by_term_then_kill),
+        T(test_a_data_loop_that_stands_still_is_a_hang),
+        T(test_nobody_is_silent_while_the_caller_is_away),
         T(test_a_second_term_does_not_move_the_kill),
         T(test_a_stopping_worker_becomes_neither_configured_nor_ready),
         T(test_no_hello_in_ten_seconds),

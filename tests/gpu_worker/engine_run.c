@@ -37,6 +37,7 @@ void run_finish(struct engine_run *run)
         free(run->entries[l]);
     free(run->hot);
     free(run->masses);
+    free(run->whole);
     free(run->slots);
     free(run->staging);
     free(run->uploads);
@@ -53,6 +54,8 @@ void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n)
     RUN_CHECK(engine_prefill_begin(run->engine, n, &why));
     if (run->masses)
         RUN_CHECK(engine_prefill_weigh(run->engine, &why));
+    if (run->whole)
+        engine_prefill_whole(run->engine);
     RUN_CHECK(engine_prefill_tokens(run->engine, tokens, n / 2, &why));
     RUN_CHECK(engine_prefill_tokens(run->engine, tokens + n / 2, n - n / 2, &why));
     uint32_t units = engine_prefill_units(run->engine);
@@ -69,6 +72,9 @@ void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n)
                                           run->masses + (size_t)unit.layer * run->capacity + at,
                                           &why));
     }
+    for (uint32_t i = 0; run->whole && i < n; i++)
+        RUN_CHECK(engine_prefill_logits_of(run->engine, i, run->whole + (size_t)i * run->hp.n_vocab,
+                                           &why));
     RUN_CHECK(engine_prefill_logits(run->engine, run->logits, &why));
     run->n_tokens = n;
     memset(run->uploaded, 0, sizeof *run->uploaded * run->hp.n_layers);

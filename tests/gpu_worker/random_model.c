@@ -145,11 +145,12 @@ struct blob random_model_build(struct random_model *m, const struct random_shape
     for (uint32_t l = 0; l < s->n_layers; l++)
         for (int p = 0; p < PART_COUNT; p++) {
             char name[64];
+            uint32_t type = s->part_types && p < PART_ATTN_NORM ? s->part_types[p] : s->type;
             snprintf(name, sizeof name, "blk.%u.%s.weight", l, names[p]);
             m->parts[l][p] = p >= PART_ATTN_NORM
                                  ? random_vector(&w, &state, name, s->n_embd)
-                                 : random_tensor(&w, &state, name, sizes[p][0], sizes[p][1],
-                                                 s->type, 2.0f / sqrtf((float)sizes[p][0]));
+                                 : random_tensor(&w, &state, name, sizes[p][0], sizes[p][1], type,
+                                                 2.0f / sqrtf((float)sizes[p][0]));
         }
     struct blob bytes = writer_build(&w);
     writer_free(&w);

@@ -16,6 +16,7 @@ struct random_shape {
     float rope_base, rope_scale;
     uint32_t type; /* enum gguf_tensor_type of the matrices */
     int tied, rope_freqs;
+    const uint32_t *part_types; /* NULL, or [PART_ATTN_NORM]: of a layer's matrices, instead */
 };
 
 /* The shape most tests start from: two query heads share a KV head. */

@@ -129,6 +129,30 @@ static void q8_0_weights(void **state)
     compare_with_reference(&s, 40, 16, 7);
 }
 
+/* q, k and v are one matrix: panels with rows of two types, one with rows of all three. */
+static void types_that_meet_within_a_panel(void **state)
+{
+    static const uint32_t types[][PART_ATTN_NORM] = {
+        {GGUF_TENSOR_Q8_0, GGUF_TENSOR_F16, GGUF_TENSOR_BF16, GGUF_TENSOR_F32, GGUF_TENSOR_F16,
+         GGUF_TENSOR_Q8_0, GGUF_TENSOR_BF16},
+        {GGUF_TENSOR_F16, GGUF_TENSOR_Q8_0, GGUF_TENSOR_Q8_0, GGUF_TENSOR_BF16, GGUF_TENSOR_Q8_0,
+         GGUF_TENSOR_F32, GGUF_TENSOR_Q8_0},
+        {GGUF_TENSOR_Q8_0, GGUF_TENSOR_F32, GGUF_TENSOR_Q8_0, GGUF_TENSOR_F16, GGUF_TENSOR_BF16,
+         GGUF_TENSOR_F16, GGUF_TENSOR_Q8_0}};
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct random_shape s = base_shape;
+        s.type = GGUF_TENSOR_Q8_0; /* of the embedding and the output */
+        s.part_types = types[i];
+        s.n_embd = 64;
+        s.n_ff = 96;
+        s.n_heads = 4;
+        s.n_kv_heads = i == 0 ? 1 : 2;
+        s.head_dim = s.rope_dims = i == 0 ? 6 : 10; /* rows 24, 6, 6; 40, 20, 20 */
+        compare_with_reference(&s, 40, 16, 20 + i);
+    }
+}
+
 static void one_token_prompt(void **state)
 {
     (void)state;
@@ -213,6 +237,41 @@ static void chunk_borders_change_no_bit(void **state)
     struct random_model m;
     random_model_make(&m, &base_shape, 11);
     run_both(&m, 512, 25, false, 300);
+    random_model_free(&m);
+}
+
+/* A token's logits within a prompt are those of the prompt that ends there. */
+static void logits_of_a_whole_prompt(void **state)
+{
+    enum { N = 150 };
+    (void)state;
+    uint32_t tokens[N];
+    struct random_shape shape = base_shape;
+    struct random_model m;
+    struct engine_run run;
+    struct hill_why why = {0};
+    shape.type = GGUF_TENSOR_Q8_0;
+    shape.n_embd = 64;
+    shape.n_ff = 96;
+    random_model_make(&m, &shape, 19);
+    make_tokens(tokens, N, m.hp.n_vocab, 19);
+    struct engine *engine = make_engine(&m);
+    run_init(&run, engine, 64, N);
+    run.whole = calloc((size_t)N * m.hp.n_vocab, sizeof *run.whole);
+    run_prefill(&run, tokens, N);
+    float *whole = run.whole;
+    run.whole = NULL;
+    for (uint32_t n = 1; n <= N; n += n % 64 < 2 ? 1 : 20) {
+        run_prefill(&run, tokens, n);
+        assert_memory_equal(run.logits, whole + (size_t)(n - 1) * m.hp.n_vocab,
+                            m.hp.n_vocab * sizeof *whole);
+        if (n > 1)
+            assert_int_equal(engine_prefill_logits_of(engine, n - 2, run.logits, &why),
+                             HILL_E_INVALID);
+    }
+    free(whole);
+    run_finish(&run);
+    engine_destroy(engine);
     random_model_free(&m);
 }
 
@@ -441,10 +500,12 @@ int main(void)
         cmocka_unit_test(half_precision_weights),
         cmocka_unit_test(bfloat_weights_with_scaled_rotation),
         cmocka_unit_test(q8_0_weights),
+        cmocka_unit_test(types_that_meet_within_a_panel),
         cmocka_unit_test(one_token_prompt),
         cmocka_unit_test(long_prompt),
         cmocka_unit_test(random_shapes),
         cmocka_unit_test(chunk_borders_change_no_bit),
+        cmocka_unit_test(logits_of_a_whole_prompt),
         cmocka_unit_test(slot_numbers_change_no_bit),
         cmocka_unit_test(memory_of_its_own_changes_no_bit),
         cmocka_unit_test(entries_read_in_place_change_no_bit),

@@ -117,4 +117,13 @@ expect "the same answer after the coordinator's restart" "$(answer "$work/out")"
 expect "restarts of the coordinator" "$(jq .restarts.coordinator "$work/out")" 1
 down || fail "down"
 expect_nothing_left
+
+# --- a coordinator that dies again and again without progress is given up, in one line
+mkdir "$work/fake"
+printf '#!/bin/sh\nkill -SEGV $$\n' >"$work/fake/hill-coordinator"
+chmod +x "$work/fake/hill-coordinator"
+HILL_BIN_DIR=$work/fake "$hillinfer" up --run-dir "$run_dir" 2>"$work/err"
+expect "given up: exit code" $? 111
+expect "given up: the last line" "$(tail -n 1 "$work/err")" \
+    "hillinfer: error: gave up because the coordinator was killed by signal 11, 5 times in a row without progress"
 finish

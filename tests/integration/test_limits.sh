@@ -28,6 +28,16 @@ limited 1000 "$work/out" run "${options[@]}" -f "$work/prompt" -n 5 --json
 refused "segments beyond the limit" $? "$work/out.err" 'segment'
 limited 20000 "$work/out" run "${options[@]}" --hot-mb 12 --cold-mb 64 -f "$work/prompt" -n 5 --json
 refused "a cold pool beyond the limit" $? "$work/out.err" 'cold.pool'
+few() { # -S (may be raised again) or -SH, ARGUMENTS...: hillinfer with 40 descriptors
+    (
+        ulimit "$1" -n 40
+        exec "$hillinfer" run "${@:2}" --run-dir "$run_dir" --state-dir "$state_dir" >"$work/out" 2>"$work/out.err"
+    )
+}
+few -SH "${options[@]}" -f "$work/prompt" -n 5 --json
+refused "no descriptors" $? "$work/out.err" 'at most 40 files may be open'
+few -S "${options[@]}" -c 4096 --csd none -f "$work/prompt" -n 1 --json
+expect "few descriptors that may be more: exit code" $? 0
 run=("${options[@]}" -c 4096 --csd none --hot-mb 8 -f "$work/prompt" -n 900 --temp 0 --ignore-eos --json)
 run_json "$work/whole" "${run[@]}" || fail "run: $(cat "$work/whole.err")"
 limited 9000 "$work/out" record "$work/rec" "${run[@]}"

@@ -34,8 +34,13 @@ expect "prompt tokens with --special: BOS and the token" "$(field "$work/out--sp
 [ "$(field "$work/out" .prompt_tokens)" -gt 5 ] || fail "a control token that was typed is $(field "$work/out" .prompt_tokens) tokens"
 
 # token ids as the prompt: the text's own, and ones that are refused; given tokens come back with log-probabilities
-run_json "$work/ids" -m "$model" -c 4096 -p "256 257" --token-ids -n 1 --temp 0 || fail "run: $(cat "$work/ids.err")"
+HILL_TEST_LOGITS=$work/step HILL_TEST_PROMPT_LOGITS=$work/whole \
+    run_json "$work/ids" -m "$model" -c 4096 -p "256 257" --token-ids -n 1 --temp 0 || fail "run: $(cat "$work/ids.err")"
 expect "ids as text with --special: logits" "$(field "$work/ids" .logits_hash)" "$(field "$work/out--special" .logits_hash)"
+# logits of a whole prompt end with those that the next token comes from
+one=$(wc -c <"$work/step")
+expect "logits of two tokens" "$(wc -c <"$work/whole")" $((2 * one))
+tail -c "$one" "$work/whole" | cmp -s - "$work/step" || fail "the last token's logits are not those of the first step"
 run_json "$work/scored" -m "$model" -c 4096 -p "256 257 100" --token-ids --score-from 1 || fail "run: $(cat "$work/scored.err")"
 expect "given tokens" "$(field "$work/scored" '.tokens | join(" ")')" "257 100"
 expect "their log-probabilities" "$(field "$work/scored" '[.logprobs[] | . < 0] | join(" ")')" "true true"

@@ -93,7 +93,7 @@ static void mistakes_are_refused_in_one_line_that_names_the_option(void **state)
         {"-o x --layers 99999999999999999999", "--layers"},
         {"-o x --width 1", "--width"},
         {"-o x --vocab 10", "--vocab"},
-        {"-o x --type q4_0", "--type"},
+        {"-o x --type q4_2", "--type"},
         {"-o x --rope-base 0", "--rope-base"},
         {"-o x --rope-base nan", "--rope-base"},
         {"-o x --rope-base 1e39", "--rope-base"},

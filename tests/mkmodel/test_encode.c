@@ -2,6 +2,7 @@
 #include "tests/mkmodel/small_gguf.h"
 
 #include "tools/mkmodel/encode.h"
+#include "tools/mkmodel/encode_half.h"
 
 static uint64_t random_state = 20240229;
 
@@ -78,6 +79,46 @@ static void q8_0_errs_by_at_most_half_a_step(void **state)
     assert_true(small_half(out + 68) == 0);
 }
 
+/* Sub-blocks of four sizes in a block: a code errs by half a step (IQ4: of its widest), and the
+ * scales and mins of small ones are rounded to the units of large ones. What lies in a wrong place
+ * errs by as much as the largest value. All codes occur. */
+static void quantised_blocks_err_by_a_step(void **state)
+{
+    (void)state;
+    static const struct {
+        enum gguf_tensor_type type;
+        float most; /* error beside the largest value */
+    } types[] = {{GGUF_TENSOR_Q4_0, 0.15f},   {GGUF_TENSOR_Q4_1, 0.07f},  {GGUF_TENSOR_Q5_0, 0.07f},
+                 {GGUF_TENSOR_Q5_1, 0.04f},   {GGUF_TENSOR_Q2_K, 0.75f},  {GGUF_TENSOR_Q3_K, 0.35f},
+                 {GGUF_TENSOR_Q4_K, 0.16f},   {GGUF_TENSOR_Q5_K, 0.13f},  {GGUF_TENSOR_Q6_K, 0.03f},
+                 {GGUF_TENSOR_IQ4_NL, 0.15f}, {GGUF_TENSOR_IQ4_XS, 0.17f}};
+    enum { N = 4 * 256 };
+    for (unsigned t = 0; t < sizeof types / sizeof *types; t++) {
+        const struct block_format *f = block_format(types[t].type);
+        float values[N], back[N];
+        uint8_t out[N * 4], seen[64] = {0};
+        struct block_parts parts;
+        for (unsigned i = 0; i < N; i++) /* the last block is zeros */
+            values[i] =
+                i < N * 3 / 4 ? (float)(int32_t)next_bits() * 1e-9f / (float)(1 + i / 32 % 4) : 0;
+        assert_int_equal(encode_row(types[t].type, values, N, out), N / f->items * f->bytes);
+        block_floats(f, out, N, back);
+        for (unsigned i = 0; i < N; i++) {
+            if (!(fabsf(back[i] - values[i]) <= types[t].most * 2.15f / (float)(1 + i / 32 % 4)))
+                fail_msg("%s: value %u is %g, not %g", f->name, i, back[i], values[i]);
+        }
+        for (unsigned b = 0; b < N / f->items; b++) {
+            block_split(f, out + b * f->bytes, &parts);
+            for (unsigned i = 0; i < f->items; i++)
+                seen[parts.codes[i]] = 1;
+        }
+        for (unsigned code = 0; code < 1u << f->bits; code++)
+            /* a type without mins does not reach its lowest level: its scale is for the highest */
+            if (!seen[code] && (f->min_sign || f->table || code))
+                fail_msg("%s: code %u is never used", f->name, code);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -85,6 +126,7 @@ int main(void)
         cmocka_unit_test(halves_round_to_nearest_even),
         cmocka_unit_test(bf16_is_the_nearest_upper_half),
         cmocka_unit_test(q8_0_errs_by_at_most_half_a_step),
+        cmocka_unit_test(quantised_blocks_err_by_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,3 +63,27 @@ placements() {
     HILL_TEST_WRONG_SCORE=100 run_json "$work/out" -m "$model" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --beta 0.25 || fail "wrong score: $(cat "$work/out.err")"
     [ "$(field "$work/out" .selection_hash)" != "${first% *}" ] || fail "a wrong score for a cold entry did not change the selection"
 }
+
+# weights_in_memory PROMPT-FILE: after a prompt the GPU worker's packed weights (its mappings that ask for huge pages: here no other
+# buffer is that large) and what it still maps of the file take at most 10 % more than the file; of the file itself at most 8 % is mapped
+weights_in_memory() {
+    local size packed left
+    size=$(stat -L -c %s "$model")
+    up -m "$model" -c 1024 --csd none --policy full || fail "up: $(cat "$work/up.err")"
+    hillctl generate -f "$1" -n 8 --temp 0 --ignore-eos >"$work/out" 2>&1 || fail "generate: $(cat "$work/out")"
+    awk -v file="$(readlink -f "$model")" '
+        /^[0-9a-f]+-[0-9a-f]+ / {named = $6; ours = $0 ~ file "$"}
+        /^Pss:/ {pss = $2 * 1024; left += ours ? pss : 0}
+        /^VmFlags:/ && / hg( |$)/ && named == "" {packed += pss}
+        END {print packed + 0, left + 0}' "/proc/$(worker_pid gpu_worker)/smaps" >"$work/pss"
+    down
+    read -r packed left <"$work/pss"
+    [ $((size * 8)) -ge $((left * 100)) ] || fail "$left bytes of the file's $size are mapped after it was packed"
+    [ "$packed" -gt 0 ] || {
+        echo "packed weights are not measured: this kernel has no huge pages"
+        return
+    }
+    [ $((packed * 10)) -gt $((size * 5)) ] || fail "$packed bytes cannot be the packed weights of $size"
+    [ $(((packed + left) * 10)) -le $((size * 11)) ] || fail "weights of $size bytes take $packed and $left of the file"
+    pass "weights: PSS $packed packed, $left of the file, which has $size"
+}

@@ -8,6 +8,7 @@ greedy "The capital of France is" "12095 13 12095 374 7407 304"
 perplexity 5.558 44
 same_prompt "a text" "785 6722 315 9625 374" "The capital of France is"
 head -c 2400 "$text" >"$work/prompt"
+weights_in_memory "$work/prompt"
 placements "$work/prompt" 12 -c 2048 --alpha 0.1
 expect_nothing_left
 finish

@@ -12,6 +12,7 @@ same_prompt "a chat's marks" "1 4093 198 504 3575 282 4649 314 2" $'<|im_start|>
 run_json "$work/out" -m "$model" "${full[@]}" -n 1 -p "<|im_start|>" || fail "run: $(cat "$work/out.err")"
 [ "$(field "$work/out" .prompt_tokens)" -gt 1 ] || fail "a control token that was typed was taken as one"
 head -c 2400 "$text" >"$work/prompt"
+weights_in_memory "$work/prompt"
 placements "$work/prompt" 12 -c 2048 --alpha 0.1
 expect_nothing_left
 finish

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # A model with windows in most layers (Gemma 3 270M), with a prompt longer than its window of 512 tokens: selection and logits do not
 # depend on placement, and what decode attended to is what prefill does: the text goes on alike when its beginning is in the prompt.
-# shellcheck source=../integration/lib.sh
-. "$(dirname "$0")/../integration/lib.sh"
-
-model=${HILL_MODELS:-$HOME/.cache/hillinfer/models}/gemma-3-270m-q4_k_m.gguf
-[ -r "$model" ] || skip "no $model (make check-models)"
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+real_model gemma270m gemma-3-270m-q4_k_m.gguf
 head -c 3600 LICENSE >"$work/licence"
+weights_in_memory "$work/licence"
 
 first=""
 for placement in "--csd none" "--beta 0.25 --placement bkp" "--beta 1 --placement recency"; do

@@ -200,6 +200,64 @@ static void heartbeats_carry_usage_and_the_latest_statistics(void **state)
     waitpid(pid, NULL, 0);
 }
 
+/* A worker whose data loop stands still until something comes down the pipe, and then sleeps. */
+static pid_t start_standing(struct stage *s, int gate[2])
+{
+    assert_int_equal(pipe(gate), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct worker_link *link;
+        char *argv[] = {(char *)"w", (char *)"--run-dir", s->dir, NULL}, byte;
+        if (worker_link_open(&link, 3, argv, HILL__ROLE__ROLE_GPU_WORKER, "hill-test", "test") ||
+            read(gate[0], &byte, 1) != 1)
+            _exit(9);
+        while (!worker_link_stopping(link)) {
+            uint32_t seen = shm_doorbell_read(worker_link_doorbell(link));
+            if (!worker_link_stopping(link))
+                shm_doorbell_wait(worker_link_doorbell(link), seen, CLOCK_NEVER, 0);
+        }
+        worker_link_close(link);
+        _exit(0);
+    }
+    open_stage(s);
+    return pid;
+}
+
+/* The first heartbeat that says so. */
+static void await_heartbeat(struct stage *s, uint32_t stuck_from, uint32_t stuck_to,
+                            uint32_t longest_from)
+{
+    for (;;) {
+        Hill__Message *message = expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT);
+        const Hill__Heartbeat *beat = message->heartbeat;
+        bool found = beat->stuck_ms >= stuck_from && beat->stuck_ms <= stuck_to &&
+                     beat->longest_ms >= longest_from;
+        proto_free(message);
+        if (found)
+            return;
+    }
+}
+
+static void heartbeats_say_that_the_data_loop_stands_still(void **state)
+{
+    struct stage *s = *state;
+    struct proto_address from;
+    int gate[2], status;
+    pid_t pid = start_standing(s, gate);
+    proto_free(expect(s->control, &from, HILL__MESSAGE__BODY_HELLO));
+    send_attach(s, &from, "file:x"); /* any answer to Hello will do */
+    await_heartbeat(s, 600, UINT32_MAX, 0);
+    assert_int_equal(write(gate[1], "x", 1), 1);
+    await_heartbeat(s, 0, 0, 600); /* it sleeps: it may do so for as long as it likes */
+    for (int i = 0; i < 3; i++)
+        await_heartbeat(s, 0, 0, 600);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(gate[0]);
+    close(gate[1]);
+}
+
 static void sigterm_ends_it(void **state)
 {
     struct stage *s = *state;
@@ -271,6 +329,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(says_hello_answers_and_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(heartbeats_carry_usage_and_the_latest_statistics, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(heartbeats_say_that_the_data_loop_stands_still, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_it, setup, teardown),
         cmocka_unit_test_setup_teardown(without_a_run_folder_it_fails_at_once, setup, teardown),

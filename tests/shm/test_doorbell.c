@@ -180,6 +180,29 @@ static void the_deadline_holds(void **state)
     assert_int_equal(shm_doorbell_wait(&bell, 0, clock_now_ns() - 1, CLOCK_MS(1)), HILL_E_TIMEOUT);
 }
 
+static void *sleep_once(void *bell)
+{
+    shm_doorbell_wait(bell, 0, clock_deadline_ms(LOST_MS), 0);
+    return NULL;
+}
+
+static void who_sleeps_and_was_not_rung_is_seen(void **state)
+{
+    (void)state;
+    struct shm_doorbell bell;
+    pthread_t thread;
+    shm_doorbell_init(&bell);
+    assert_false(shm_doorbell_asleep(&bell));
+    assert_int_equal(pthread_create(&thread, NULL, sleep_once, &bell), 0);
+    int64_t deadline = clock_deadline_ms(LOST_MS);
+    while (!shm_doorbell_asleep(&bell))
+        assert_true(clock_now_ns() < deadline);
+    shm_doorbell_ring(&bell);
+    assert_false(shm_doorbell_asleep(&bell)); /* whether it has woken up or not */
+    pthread_join(thread, NULL);
+    assert_false(shm_doorbell_asleep(&bell));
+}
+
 static void on_alarm(int number)
 {
     (void)number;
@@ -211,6 +234,7 @@ int main(void)
         cmocka_unit_test(one_ring_wakes_all_waiters),
         cmocka_unit_test(a_changed_count_returns_at_once),
         cmocka_unit_test(the_deadline_holds),
+        cmocka_unit_test(who_sleeps_and_was_not_rung_is_seen),
         cmocka_unit_test(a_signal_ends_the_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

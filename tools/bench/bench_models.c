@@ -1,34 +1,86 @@
 /*
- * tools/bench/bench_models.c - figure "models": real quantised models through the running pipeline, beside
- * the peers of PEER_DIR on the same files.
+ * tools/bench/bench_models.c - figure "models": real models through the running pipeline, beside
+ * other engines on the same files.
  *
- * What: of each model that is in $HILL_MODELS or the cache folder, tokens a second of decoding at depth
- * 0 and of prompts of 512 and 4096 tokens, everything hot; then the llama-bench of each peer, with the
- * options given behind its folder (peer.h), method after method in every round. The text of a prompt
- * is the word "the" again and again, a token each in these vocabularies; the pipeline says how many
- * they were. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for requests while
- * a peer runs.
+ * What: of each model that is in $HILL_MODELS or the cache folder, tokens a second of decoding at
+ * depth 0, of prompts of 512 and 4096 tokens, and of decoding after 16384 tokens with --alpha 0.05,
+ * everything hot; beside it each peer of PEER_DIR (peer.h) with the flags that were best for that
+ * test. Methods take turns in every round, and every round is kept (kept_rounds.h): RESUME=1 goes
+ * on, MODELS="Q4_1 1.5b" and TESTS="decode 512 4096 16384" choose, SECONDS=N begins no further
+ * round after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing.
+ * A prompt of 16384 tokens is read once: by us into a session, by a peer into its prompt cache;
+ * every round restores it. The text of a prompt is the word "the" again and again, a token each in
+ * these vocabularies. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for
+ * requests while a peer runs.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "tools/bench/kept_rounds.h"
 #include "tools/bench/peer.h"
 #include "tools/bench/run_pipeline.h"
 
-#define STEPS     64u
-#define TESTS     3u /* decode, then two lengths of prompts */
-#define PEERS_MAX 8u
+#define STEPS       64u
+#define ALPHA       "0.05"
+#define SHALLOW     "-c 4300 --csd none"
+#define PROBE_RUNS  1u
+#define PROBE_DEPTH 2048u /* where a peer's flags for the deep test are chosen */
+#define KEPT_FOLDER "build/bench/models"
+#define KEPT_FILE   (figure.o.quick ? KEPT_FOLDER "/quick.jsonl" : KEPT_FOLDER "/rounds.jsonl")
 
-static const char *const files[] = {"SmolLM2-135M-Instruct.Q4_1.gguf",
-                                    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
-                                    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"};
-#define MODELS (sizeof files / sizeof *files)
+enum test { DECODE, PROMPT, LONG_PROMPT, DEEP, TESTS };
 
-struct measured {
-    struct bench_samples ours[TESTS], peers[PEERS_MAX][TESTS];
-};
+static const struct {
+    const char *word; /* of TESTS */
+    uint32_t length;
+    double asked, least; /* times the better peer */
+} tests[TESTS] = {[DECODE] = {"decode", 2, 1.0, 0.85},
+                  [PROMPT] = {"512", 512, 1.0, 0.85},
+                  [LONG_PROMPT] = {"4096", 4096, 1.0, 0.85},
+                  [DEEP] = {"16384", 16384, 3.0, 2.0}};
+
+static const struct {
+    const char *file;
+    bool deep; /* its context is long enough */
+} models[] = {{"SmolLM2-135M-Instruct.Q4_1.gguf", false},
+              {"SmolLM2-135M-Instruct.F16.gguf", false},
+              {"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", true},
+              {"qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", true}};
+#define MODELS (sizeof models / sizeof *models)
+
+static struct {
+    struct bench_options o;
+    int64_t until_ns; /* no round begins later; 0: no limit */
+    char running[16]; /* what the pipeline was started for: model and depth; "": it is not */
+    uint32_t warm;    /* a bit a test */
+    char path[MODELS][512];
+} figure;
+
+/* ---- what is asked for ---- */
+
+/* Does a word of the variable's list occur in the name? Without the variable all do. */
+static bool is_asked(const char *variable, const char *name)
+{
+    char list[256], *save = NULL;
+    const char *given = getenv(variable);
+    if (!given || !*given)
+        return true;
+    snprintf(list, sizeof list, "%s", given);
+    for (char *w = strtok_r(list, " ,", &save); w; w = strtok_r(NULL, " ,", &save))
+        if (strstr(name, w))
+            return true;
+    return false;
+}
+
+static bool is_set(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value && *value;
+}
 
 /* The model's path; false: it is not there. */
 static bool find_model(const char *file, char path[512])
@@ -43,88 +95,335 @@ static bool find_model(const char *file, char path[512])
     return access(path, R_OK) == 0;
 }
 
-static void write_prompt(const char *name, uint32_t words)
+static uint32_t length_of(enum test t)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s.txt", pipeline_folder, name);
+    return figure.o.quick && t != DECODE ? 16u << t : tests[t].length;
+}
+
+/* ---- ours ---- */
+
+static void write_prompt(enum test t)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s.txt", pipeline_folder, tests[t].word);
     FILE *out = fopen(path, "w");
     if (!out)
         bench_fail("cannot write %s", path);
-    for (uint32_t i = 0; i < words; i++)
+    for (uint32_t i = 0; i < length_of(t); i++)
         fputs(i ? " the" : "the", out);
-    fclose(out);
+    if (fclose(out))
+        bench_fail("cannot write %s", path);
 }
 
-static void measure_ours(struct measured *m, const uint32_t lengths[TESTS])
+static void our_options(enum test t, char out[64])
 {
-    for (uint32_t t = 0; t < TESTS; t++) {
-        char name[32];
-        snprintf(name, sizeof name, "%u", lengths[t]);
-        struct pipeline_answer a = pipeline_ask(name, t ? 1 : STEPS + 1);
-        bench_sample(&m->ours[t],
-                     t ? a.prompt_tokens * 1e3 / a.prompt_ms : pipeline_decode_speed(&a));
-    }
-}
-
-static void measure_peer(struct measured *m, uint32_t peer, const char *model,
-                         const uint32_t lengths[TESTS])
-{
-    for (uint32_t t = 0; t < TESTS; t++) {
-        char options[64];
-        snprintf(options, sizeof options, "-p %u -n %u", t ? lengths[t] : 0, t ? 0 : STEPS);
-        bench_sample(&m->peers[peer][t], peer_bench_of(peer, model, options));
-    }
-}
-
-static void measure(struct measured *m, const char *model, const struct bench_options *o,
-                    const uint32_t lengths[TESTS])
-{
-    pipeline_start_with(model, "-c 4300 --csd none");
-    for (uint32_t t = 0; t < TESTS; t++) {
-        char name[32];
-        snprintf(name, sizeof name, "%u", lengths[t]);
-        write_prompt(name, lengths[t]);
-        pipeline_ask(name, 3); /* buffers grow and kernels are compiled once */
-    }
-    for (uint32_t round = 0; round < o->rounds; round++) {
-        bench_progress(round + 1, o->rounds, model);
-        measure_ours(m, lengths);
-        for (uint32_t peer = 0; peer < peer_count(); peer++)
-            measure_peer(m, peer, model, lengths);
-    }
-    pipeline_stop();
-}
-
-static void print_row(const char *name, struct bench_samples *s, const struct bench_samples *best)
-{
-    double median = bench_median(s);
-    printf("| %s | %.1f | %.1f - %.1f |", name, median, bench_quantile(s->values, s->count, 0.25),
-           bench_quantile(s->values, s->count, 0.75));
-    if (best && best->count)
-        printf(" %.2f |\n", median / bench_median(best));
+    if (t == DEEP)
+        snprintf(out, 64, "-c %u --csd none --alpha " ALPHA, length_of(DEEP) + 4 * STEPS);
     else
-        printf(" - |\n");
+        snprintf(out, 64, SHALLOW);
 }
 
-static void print_model(struct measured *m, const char *file, const uint32_t lengths[TESTS])
+static void session_file(uint32_t model, char out[256])
 {
-    printf("\n**%s**\n\n| test, method | tokens/s, median | quartiles | of the best peer |\n"
-           "|---|---:|---:|---:|\n",
-           file);
-    for (uint32_t t = 0; t < TESTS; t++) {
-        const struct bench_samples *best = NULL;
-        char test[32], name[400];
-        for (uint32_t p = 0; p < peer_count(); p++)
-            if (!best || bench_median(&m->peers[p][t]) > bench_median(best))
-                best = &m->peers[p][t];
-        snprintf(test, sizeof test, t ? "prompt of %u" : "decode at depth 0", lengths[t]);
-        snprintf(name, sizeof name, "%s, hillinfer", test);
-        print_row(name, &m->ours[t], best);
-        for (uint32_t p = 0; p < peer_count(); p++) {
-            snprintf(name, sizeof name, "%s, peer %u", test, p + 1);
-            print_row(name, &m->peers[p][t], best);
-        }
+    snprintf(out, 256, KEPT_FOLDER "/%s-%u.session", models[model].file, length_of(DEEP));
+}
+
+/* The pipeline that the test asks, started where another one or none runs. */
+static void start_for(uint32_t model, enum test t)
+{
+    char wanted[16], options[64];
+    snprintf(wanted, sizeof wanted, "%u %s", model, t == DEEP ? "deep" : "shallow");
+    if (strcmp(figure.running, wanted) == 0)
+        return;
+    pipeline_stop();
+    our_options(t, options);
+    pipeline_start_with(figure.path[model], options);
+    snprintf(figure.running, sizeof figure.running, "%s", wanted);
+    figure.warm = 0;
+}
+
+/* Steps a second after the session; each token comes out of a step. */
+static double restored_speed(uint32_t model)
+{
+    char path[256];
+    session_file(model, path);
+    json_t *a =
+        json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"$PWD/%s\" -n %u "
+                        "--ignore-eos --json",
+                        pipeline_folder, path, STEPS),
+                "hillinfer restore (if it refused the session: rm " KEPT_FOLDER "/*.session)");
+    double speed =
+        json_at(a, "predicted_tokens", NULL, NULL) * 1e3 / json_at(a, "predicted_ms", NULL, NULL);
+    json_decref(a);
+    return speed;
+}
+
+static double measure_ours(uint32_t model, enum test t)
+{
+    if (t == DEEP)
+        return restored_speed(model);
+    struct pipeline_answer a = pipeline_ask(tests[t].word, t == DECODE ? STEPS + 1 : 1);
+    return t == DECODE ? pipeline_decode_speed(&a) : a.prompt_tokens * 1e3 / a.prompt_ms;
+}
+
+/* Buffers grow and kernels are loaded once. */
+static void warm_up(uint32_t model, enum test t)
+{
+    start_for(model, t);
+    if (!(figure.warm >> t & 1))
+        measure_ours(model, t);
+    figure.warm |= 1u << t;
+}
+
+static void make_session(uint32_t model)
+{
+    char path[256];
+    session_file(model, path);
+    if (access(path, R_OK) == 0)
+        return;
+    start_for(model, DEEP);
+    run_or_fail("hillinfer generate --save",
+                capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/%s.txt -n 1 --temp 0 "
+                        "--ignore-eos --json --save \"$PWD/%s\"",
+                        pipeline_folder, pipeline_folder, tests[DEEP].word, path));
+}
+
+/* ---- peers ---- */
+
+/* A peer's flags for each test of a model, the speeds that chose them, and where it keeps the KV
+ * state of the long prompt. */
+struct choice {
+    char flags[PEER_FLAGS_MAX][128];
+    uint32_t n_flags, best;
+    double speeds[PEER_FLAGS_MAX];
+    char state[512];
+};
+
+static void bench_options_of(uint32_t peer, enum test t, char out[64])
+{
+    char *help;
+    switch (t) {
+    case DECODE:
+        snprintf(out, 64, "-p 0 -n %u", STEPS);
+        break;
+    case PROMPT:
+        snprintf(out, 64, "-p %u -n 0", length_of(t));
+        break;
+    case LONG_PROMPT: /* a warm-up would read it twice */
+        snprintf(out, 64, "-p %u -n 0 --no-warmup", length_of(t));
+        break;
+    default: /* at a depth: as llama.cpp says it, or ik_llama.cpp */
+        help = capture("%.*s/llama-bench --help 2>&1 || true", (int)strcspn(peer_given(peer), " "),
+                       peer_given(peer));
+        snprintf(out, 64,
+                 help && strstr(help, "-gp <") ? "-p 0 -n 0 -gp %u,%u" : "-p 0 -d %u -n %u",
+                 PROBE_DEPTH, STEPS);
+        free(help);
     }
+}
+
+static void state_file(uint32_t model, uint32_t peer, struct choice *c)
+{
+    snprintf(c->state, sizeof c->state, KEPT_FOLDER "/%s-%u-%s%s.state", models[model].file,
+             length_of(DEEP), peer_name(peer), c->flags[c->best]);
+    for (char *at = c->state; *at; at++)
+        if (*at == ' ')
+            *at = '_';
+}
+
+/* The best flags, as they were found before, or measured where the test is asked for. */
+static void choose(uint32_t model, enum test t, uint32_t peer, bool asked, struct choice *c)
+{
+    char name[256], settings[1024], options[64];
+    struct bench_samples kept[PEER_FLAGS_MAX];
+    size_t used = (size_t)snprintf(settings, sizeof settings, "%s", peer_given(peer));
+    *c = (struct choice){.n_flags = peer_flags(peer, c->flags)};
+    for (uint32_t i = 0; i < c->n_flags; i++)
+        used += (size_t)snprintf(settings + used, sizeof settings - used, "; %s", c->flags[i]);
+    snprintf(name, sizeof name, "flags: %s, %s", models[model].file, tests[t].word);
+    const struct kept_test test = {KEPT_FILE, name, settings, c->n_flags};
+    if (c->n_flags > 1 && !kept_rounds_load(&test, 1, kept, NULL)) {
+        if (!asked)
+            return;
+        fprintf(stderr, "  models: flags of %s for %s, %s\n", peer_name(peer), models[model].file,
+                tests[t].word);
+        bench_options_of(peer, t, options);
+        peer_best_flags(peer, figure.path[model], options, PROBE_RUNS, c->speeds);
+        kept_rounds_add(&test, c->speeds);
+    } else {
+        for (uint32_t i = 0; c->n_flags > 1 && i < c->n_flags; i++)
+            c->speeds[i] = kept[i].values[0];
+    }
+    for (uint32_t i = 0; i < c->n_flags; i++)
+        c->best = c->speeds[i] > c->speeds[c->best] ? i : c->best;
+    state_file(model, peer, c);
+}
+
+static double measure_peer(uint32_t model, enum test t, uint32_t peer, const struct choice *c)
+{
+    char options[64], prompt[4200];
+    if (t == DEEP) {
+        snprintf(prompt, sizeof prompt, "%s/%s.txt", pipeline_folder, tests[DEEP].word);
+        return peer_decode_of(peer, figure.path[model], c->flags[c->best], prompt, c->state,
+                              length_of(DEEP), STEPS);
+    }
+    bench_options_of(peer, t, options);
+    return peer_bench_of(peer, figure.path[model], options, c->flags[c->best]);
+}
+
+/* ---- a test of a model ---- */
+
+struct measured {
+    uint32_t rounds;
+    struct bench_samples methods[KEPT_METHODS_MAX]; /* ours, then the peers */
+    struct choice choices[PEERS_MAX];
+    char commits[256];
+};
+_Static_assert(KEPT_METHODS_MAX > PEERS_MAX, "ours and the peers");
+
+static void prepare(uint32_t model, enum test t, const struct measured *m)
+{
+    if (t != DEEP)
+        return;
+    make_session(model);
+    for (uint32_t p = 0; p < peer_count(); p++)
+        if (access(m->choices[p].state, R_OK) != 0) {
+            fprintf(stderr, "  models: %s reads %u tokens\n", peer_name(p), length_of(DEEP));
+            measure_peer(model, t, p, &m->choices[p]);
+        }
+}
+
+static bool time_is_left(void)
+{
+    return !figure.until_ns || clock_now_ns() < figure.until_ns;
+}
+
+static void measure(uint32_t model, enum test t, const struct kept_test *kept, struct measured *m)
+{
+    double values[KEPT_METHODS_MAX];
+    char what[256];
+    snprintf(what, sizeof what, "%s, %s", models[model].file, tests[t].word);
+    while (m->rounds < figure.o.rounds && time_is_left()) {
+        warm_up(model, t);
+        fprintf(stderr, "  models: round %u/%u, %s:", m->rounds + 1, figure.o.rounds, what);
+        values[0] = measure_ours(model, t);
+        fprintf(stderr, " %.1f", values[0]);
+        for (uint32_t p = 0; p < peer_count(); p++) {
+            values[1 + p] = measure_peer(model, t, p, &m->choices[p]);
+            fprintf(stderr, " %.1f", values[1 + p]);
+        }
+        fprintf(stderr, "\n");
+        kept_rounds_add(kept, values);
+        m->rounds++;
+    }
+}
+
+/* Measured as far as it is asked for and time is left; what is kept is shown. */
+static void run_test(uint32_t model, enum test t, struct measured *m)
+{
+    char name[256], settings[2048], options[64];
+    bool asked = is_asked("MODELS", models[model].file) && is_asked("TESTS", tests[t].word);
+    our_options(t, options);
+    int used = snprintf(settings, sizeof settings, "%s; %u tokens, %u steps", options, length_of(t),
+                        STEPS);
+    for (uint32_t p = 0; p < peer_count(); p++) {
+        choose(model, t, p, asked, &m->choices[p]);
+        used += snprintf(settings + used, sizeof settings - (size_t)used, "; %s %s", peer_given(p),
+                         m->choices[p].flags[m->choices[p].best]);
+    }
+    snprintf(name, sizeof name, "%s, %s", models[model].file, tests[t].word);
+    const struct kept_test kept = {KEPT_FILE, name, settings, 1 + peer_count()};
+    if (asked && !is_set("RESUME") && !is_set("PREPARE"))
+        kept_rounds_drop(&kept);
+    m->rounds = kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
+    if (asked && m->rounds < figure.o.rounds && time_is_left())
+        prepare(model, t, m);
+    if (asked && !is_set("PREPARE"))
+        measure(model, t, &kept, m);
+    m->rounds = kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
+}
+
+/* ---- the section ---- */
+
+static uint32_t best_peer(const struct measured *m)
+{
+    uint32_t best = 0;
+    for (uint32_t p = 1; p < peer_count(); p++)
+        if (bench_median(&m->methods[1 + p]) > bench_median(&m->methods[1 + best]))
+            best = p;
+    return best;
+}
+
+static void print_quartiles(const struct bench_samples *s, const char *form)
+{
+    struct bench_samples sorted = *s;
+    double low = bench_quantile(sorted.values, sorted.count, 0.25),
+           high = bench_quantile(sorted.values, sorted.count, 0.75);
+    printf(form, bench_median(s), low, high);
+}
+
+/* Round by round, so that a slow minute of the machine is in both. */
+static double print_ratio(const struct measured *m, uint32_t peer)
+{
+    struct bench_samples ratio = {.count = 0};
+    for (uint32_t i = 0; i < m->rounds; i++)
+        bench_sample(&ratio, m->methods[0].values[i] / m->methods[1 + peer].values[i]);
+    print_quartiles(&ratio, " %.2f | %.2f - %.2f |\n");
+    return bench_median(&ratio);
+}
+
+static const char *title_of(enum test t, char out[64])
+{
+    if (t == DECODE)
+        snprintf(out, 64, "decode at depth 0");
+    else if (t == DEEP)
+        snprintf(out, 64, "decode at depth %u", length_of(t));
+    else
+        snprintf(out, 64, "prompt of %u", length_of(t));
+    return out;
+}
+
+static void print_test(enum test t, const struct measured *m)
+{
+    char title[64];
+    title_of(t, title);
+    if (!m->rounds) {
+        printf("| %s | not measured | | | |\n", title);
+        return;
+    }
+    printf("| %s, %u rounds | hillinfer%s |", title, m->rounds, t == DEEP ? " --alpha " ALPHA : "");
+    print_quartiles(&m->methods[0], " %.1f | %.1f - %.1f | | |\n");
+    for (uint32_t p = 0; p < peer_count(); p++) {
+        printf("| | %s %s |", peer_name(p), m->choices[p].flags[m->choices[p].best]);
+        print_quartiles(&m->methods[1 + p], " %.1f | %.1f - %.1f |");
+        print_ratio(m, p);
+    }
+}
+
+static void print_verdict(const char *file, enum test t, const struct measured *m)
+{
+    if (!m->rounds || !peer_count())
+        return;
+    struct bench_samples ratio = {.count = 0};
+    char title[64];
+    uint32_t best = best_peer(m);
+    for (uint32_t i = 0; i < m->rounds; i++)
+        bench_sample(&ratio, m->methods[0].values[i] / m->methods[1 + best].values[i]);
+    double got = bench_median(&ratio);
+    if (got < tests[t].asked)
+        printf("- %s, %s: %.2f of %s, %.2f asked for%s\n", file, title_of(t, title), got,
+               peer_name(best), tests[t].asked,
+               got < tests[t].least ? ", **and below the least**" : "");
+}
+
+static void print_model(uint32_t model, struct measured m[TESTS])
+{
+    printf("\n**%s**\n\n| test | method | tokens/s, median | quartiles | hillinfer's, times it | "
+           "quartiles |\n|---|---|---:|---:|---:|---:|\n",
+           models[model].file);
+    for (enum test t = 0; t < TESTS; t++)
+        if (t != DEEP || models[model].deep)
+            print_test(t, &m[t]);
 }
 
 /* What decides which instructions a program may use. */
@@ -134,37 +433,89 @@ static void print_flags(void)
                           "grep -E '^(avx|amx|fma|f16c)' | sort | tr '\\n' ' '");
     printf("CPU flags: %s\n", flags ? flags : "unknown");
     free(flags);
+    char *policy = capture("chrt -p $$ | sed -n 's/.*policy: //p'");
+    printf("Scheduling policy of all of them: %s\n", policy ? policy : "unknown");
+    free(policy);
+}
+
+static void print_choices(struct measured m[MODELS][TESTS])
+{
+    printf("\nFlags of the peers, tokens a second when they were chosen:\n\n");
+    for (uint32_t i = 0; i < MODELS; i++)
+        for (uint32_t t = 0; t < TESTS; t++)
+            for (uint32_t p = 0; p < peer_count(); p++) {
+                const struct choice *c = &m[i][t].choices[p];
+                if (c->n_flags < 2 || !m[i][t].rounds)
+                    continue;
+                printf("- %s, %s, %s:", models[i].file, tests[t].word, peer_name(p));
+                for (uint32_t f = 0; f < c->n_flags; f++)
+                    printf("%s `%s` %.1f", f ? "," : "", c->flags[f], c->speeds[f]);
+                printf("\n");
+            }
+}
+
+static void print_commits(struct measured m[MODELS][TESTS])
+{
+    printf("\nRounds were measured at");
+    char seen[1024] = "";
+    for (uint32_t i = 0; i < MODELS; i++)
+        for (uint32_t t = 0; t < TESTS; t++)
+            if (m[i][t].rounds && !strstr(seen, m[i][t].commits)) {
+                size_t used = strlen(seen);
+                snprintf(seen + used, sizeof seen - used, "%s %s", used ? ";" : "",
+                         m[i][t].commits);
+            }
+    printf("%s.\n", *seen ? seen : " no commit");
+}
+
+static void print_section(struct measured m[MODELS][TESTS])
+{
+    printf("## Models\n\nTokens a second on the same file; %u threads, everything hot, methods in "
+           "turn in every round, medians. Decoding is %u steps. A peer has the flags that were "
+           "best for the test (below); for the deep test they were chosen at depth %u. The text "
+           "of %u tokens is read once: by hillinfer into a session, by a peer into its prompt "
+           "cache; every round restores it (llama-completion or llama-cli, their own \"eval "
+           "time\"; the rest is llama-bench's, without a warm-up for %u tokens). Ratios are taken "
+           "round by round.\n",
+           PIPELINE_THREADS, STEPS, PROBE_DEPTH, length_of(DEEP), length_of(LONG_PROMPT));
+    print_flags();
+    if (!peer_count())
+        printf("No peer: PEER_DIR was not set.\n");
+    for (uint32_t i = 0; i < MODELS; i++) {
+        if (*figure.path[i])
+            print_model(i, m[i]);
+        else
+            printf("\n%s was not there.\n", models[i].file);
+    }
+    if (peer_count()) {
+        printf("\nBelow what is asked for (1.0 times the better peer, at least 0.85; deep 3, at "
+               "least 2):\n\n");
+        for (uint32_t i = 0; i < MODELS; i++)
+            for (enum test t = 0; t < TESTS; t++)
+                print_verdict(models[i].file, t, &m[i][t]);
+        print_choices(m);
+    }
+    print_commits(m);
 }
 
 int main(int argc, char **argv)
 {
-    static struct measured measured[MODELS];
-    struct bench_options o = bench_start("models", argc, argv);
-    const uint32_t lengths[TESTS] = {2, o.quick ? 64 : 512, o.quick ? 128 : 4096};
-    bool there[MODELS] = {false};
-    if (peer_count() > PEERS_MAX)
-        bench_fail("PEER_DIR has more than %u folders", PEERS_MAX);
-    pipeline_prepare_folder(&o);
-    for (uint32_t i = 0; i < (o.quick ? 1 : MODELS); i++) {
-        char path[512];
-        there[i] = find_model(files[i], path);
-        if (there[i])
-            measure(&measured[i], path, &o, lengths);
+    static struct measured measured[MODELS][TESTS];
+    figure.o = bench_start("models", argc, argv);
+    if (is_set("SECONDS"))
+        figure.until_ns = clock_now_ns() + atoi(getenv("SECONDS")) * INT64_C(1000000000);
+    pipeline_prepare_folder(&figure.o);
+    mkdir(KEPT_FOLDER, 0777); /* that it is there is noticed when a round is kept */
+    for (enum test t = 0; t < TESTS; t++)
+        write_prompt(t);
+    for (uint32_t i = 0; i < (figure.o.quick && !is_set("MODELS") ? 1 : MODELS); i++) {
+        if (!find_model(models[i].file, figure.path[i]))
+            *figure.path[i] = 0;
+        for (enum test t = 0; *figure.path[i] && t < TESTS; t++)
+            if (t != DEEP || models[i].deep)
+                run_test(i, t, &measured[i][t]);
     }
-    printf("## Models\n\nTokens a second on the same file; %u threads, everything hot, %u rounds, "
-           "methods in turn.\n",
-           PIPELINE_THREADS, o.rounds);
-    print_flags();
-    for (uint32_t p = 0; p < peer_count(); p++)
-        printf("Peer %u: `llama-bench%s`.\n", p + 1,
-               strchr(peer_name(p), ' ') ? strchr(peer_name(p), ' ') : "");
-    if (!peer_count())
-        printf("No peer: PEER_DIR was not set.\n");
-    for (uint32_t i = 0; i < MODELS; i++) {
-        if (there[i])
-            print_model(&measured[i], files[i], lengths);
-        else if (!o.quick || i == 0)
-            printf("\n%s was not there.\n", files[i]);
-    }
+    pipeline_stop();
+    print_section(measured);
     return 0;
 }

@@ -1,11 +1,13 @@
 /*
- * tools/bench/peer.h - llama.cpp's programs beside the running pipeline, on the same model file and
- * as many threads.
+ * tools/bench/peer.h - other engines' programs beside the running pipeline, on the same model file
+ * and as many threads.
  *
- * What: PEER_DIR names the folder of llama-bench and llama-cli; without it there is no peer, and a
- * figure says so. The model is model.gguf of the figure's folder (dense_model.h). Who calls it:
- * bench_decode.c, bench_prefill.c, bench_models.c. Concurrency: one thread. Failure: bench_fail() when a program
- * gives no number.
+ * What: PEER_DIR names folders of llama-bench, and of llama-completion or llama-cli, with ":"
+ * between them, each followed by flags of its own after a space ("/a/bin:/b/bin -rtr 1");
+ * PEER_NAMES ("llama.cpp:ik_llama.cpp") is what they are called in a section, which must not name
+ * paths. Without PEER_DIR there is no peer, and a figure says so. Who calls it: bench_decode.c,
+ * bench_prefill.c (the first peer alone, on model.gguf of the figure's folder), bench_models.c.
+ * Concurrency: one thread. Failure: bench_fail() when a program gives no number.
  */
 #ifndef HILL_BENCH_PEER_H
 #define HILL_BENCH_PEER_H
@@ -13,20 +15,33 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define PEERS_MAX 8u
+
 bool peer_is_there(void);
-
-/* llama-bench: tokens a second of the one test that `options` ask for. */
-double peer_bench(const char *options);
-
-/* Several peers: PEER_DIR may be folders one after the other with ":" between them, each followed by
- * options of its own after a space ("/a/bin:/b/bin -rtr 1"). How many; the i-th as it was given; its
- * llama-bench on any model file. peer_bench and peer_decode use the first. */
 uint32_t peer_count(void);
+/* What a section calls it: of PEER_NAMES, or "peer 1". */
 const char *peer_name(uint32_t index);
-double peer_bench_of(uint32_t index, const char *model, const char *options);
+/* Its entry of PEER_DIR. */
+const char *peer_given(uint32_t index);
 
-/* llama-cli: tokens a second of `steps` steps after the prompt NAME.txt of `depth` tokens, whose KV
- * state it keeps in the figure's folder for the next time. */
+/* llama-bench of the first peer: tokens a second of the one test that `options` ask for. */
+double peer_bench(const char *options);
+/* Of any peer, on any file, with flags as peer_flags gives them. */
+double peer_bench_of(uint32_t index, const char *model, const char *options, const char *flags);
+
+/* Sets of flags to choose the best of: those of PEER_DIR alone, or else what llama-bench --help
+ * offers of -fa and -rtr, 0 and 1. How many. */
+#define PEER_FLAGS_MAX 4u
+uint32_t peer_flags(uint32_t index, char flags[PEER_FLAGS_MAX][128]);
+/* Each set `runs` times, in turn; the best by its median. speeds: of each set. */
+uint32_t peer_best_flags(uint32_t index, const char *model, const char *options, uint32_t runs,
+                         double speeds[PEER_FLAGS_MAX]);
+
+/* Tokens a second of `steps` steps after the prompt in file `prompt`, of `depth` tokens, whose KV
+ * state the program keeps in file `state` for the next time: a prompt is read once. */
+double peer_decode_of(uint32_t index, const char *model, const char *flags, const char *prompt,
+                      const char *state, uint32_t depth, uint32_t steps);
+/* The first peer's, of NAME.txt and a state in the figure's folder. */
 double peer_decode(const char *prompt, uint32_t depth, uint32_t steps);
 
 #endif

@@ -66,7 +66,7 @@ static void declare_tensor(struct builder *builder, const char *name, enum tenso
     uint64_t dims[2];
     shape_of_role(&builder->shape, role, &dims[0], &dims[1]);
     const enum gguf_tensor_type type = type_of_role(builder, role);
-    const uint64_t row_bytes = dims[0] / encode_block_items(type) * encode_block_bytes(type);
+    const uint64_t row_bytes = dims[0] / block_format(type)->items * block_format(type)->bytes;
     gguf_writer_tensor(&builder->writer, name, role_is_norm(role) ? 1 : 2, dims, type,
                        row_bytes * dims[1]);
 }
@@ -93,18 +93,14 @@ static void write_tensor(struct builder *builder, const char *name, enum tensor_
 
 static uint32_t file_type(enum gguf_tensor_type type)
 {
-    switch (type) { /* llama.cpp's general.file_type: "mostly" that type */
-    case GGUF_TENSOR_F32:
-        return 0;
-    case GGUF_TENSOR_F16:
-        return 1;
-    case GGUF_TENSOR_Q8_0:
-        return 7;
-    case GGUF_TENSOR_BF16:
-        return 32;
-    default:
-        return 0;
-    }
+    /* llama.cpp's general.file_type: "mostly" that type */
+    static const uint8_t numbers[] = {
+        [GGUF_TENSOR_F32] = 0,     [GGUF_TENSOR_F16] = 1,     [GGUF_TENSOR_Q4_0] = 2,
+        [GGUF_TENSOR_Q4_1] = 3,    [GGUF_TENSOR_Q8_0] = 7,    [GGUF_TENSOR_Q5_0] = 8,
+        [GGUF_TENSOR_Q5_1] = 9,    [GGUF_TENSOR_Q2_K] = 10,   [GGUF_TENSOR_Q3_K] = 12,
+        [GGUF_TENSOR_Q4_K] = 15,   [GGUF_TENSOR_Q5_K] = 17,   [GGUF_TENSOR_Q6_K] = 18,
+        [GGUF_TENSOR_IQ4_NL] = 25, [GGUF_TENSOR_IQ4_XS] = 30, [GGUF_TENSOR_BF16] = 32};
+    return numbers[type];
 }
 
 static void write_shape(struct gguf_writer *writer, const struct mkmodel_shape *shape)

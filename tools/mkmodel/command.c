@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/mkmodel/encode.h"
+
 /* Defaults depend on --random: an option without a fallback takes shape_default()'s. */
 static const struct option_spec specs[] = {
     {.name = "output",
@@ -66,10 +68,10 @@ static const struct option_spec specs[] = {
      .help = "vocabulary, random only"},
     {.name = "type",
      .type = OPTION_CHOICE,
-     .choices = "f32|f16|bf16|q8_0",
+     .choices = "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k|iq4_nl|iq4_xs",
      .fallback = "f16",
      .value = "TYPE",
-     .help = "tensor type of the matrices"},
+     .help = "tensor type of the matrices; below q8_0 with --random only"},
     {.name = "rope-base",
      .type = OPTION_REAL,
      .min = 1,
@@ -120,21 +122,6 @@ static void take_count(uint32_t *to, const struct options *options, const char *
         *to = (uint32_t)options_integer(options, name);
 }
 
-static enum gguf_tensor_type tensor_type(const char *name)
-{
-    static const struct {
-        const char *name;
-        enum gguf_tensor_type type;
-    } types[] = {{"f32", GGUF_TENSOR_F32},
-                 {"f16", GGUF_TENSOR_F16},
-                 {"bf16", GGUF_TENSOR_BF16},
-                 {"q8_0", GGUF_TENSOR_Q8_0}};
-    unsigned i = 0;
-    while (strcmp(types[i].name, name) != 0) /* the table's choices are these */
-        i++;
-    return types[i].type;
-}
-
 static void take_shape(struct mkmodel_shape *shape, const struct options *options)
 {
     *shape = shape_default(options_flag(options, "random"));
@@ -146,7 +133,7 @@ static void take_shape(struct mkmodel_shape *shape, const struct options *option
     take_count(&shape->n_ff, options, "ffn");
     take_count(&shape->n_vocab, options, "vocab");
     take_count(&shape->n_ctx, options, "ctx-size");
-    shape->type = tensor_type(options_text(options, "type"));
+    shape->type = encode_type(options_text(options, "type"));
     shape->tied = options_flag(options, "tied");
     shape->seed = (uint64_t)options_integer(options, "seed");
     if (options_is_set(options, "rope-base"))

@@ -6,72 +6,44 @@
 #include <math.h>
 #include <string.h>
 
+#include "tools/mkmodel/encode_blocks.h"
+#include "tools/mkmodel/encode_half.h"
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "values are written as they lie in memory");
 
 #define Q8_0_ITEMS 32u
 #define Q8_0_BYTES (2u + Q8_0_ITEMS) /* an F16 scale and the quanta */
 
-uint32_t encode_block_items(enum gguf_tensor_type type)
-{
-    return type == GGUF_TENSOR_Q8_0 ? Q8_0_ITEMS : 1;
-}
+static const struct {
+    const char *name;
+    enum gguf_tensor_type type;
+} types[] = {
+    {"f32", GGUF_TENSOR_F32},   {"f16", GGUF_TENSOR_F16},       {"bf16", GGUF_TENSOR_BF16},
+    {"q4_0", GGUF_TENSOR_Q4_0}, {"q4_1", GGUF_TENSOR_Q4_1},     {"q5_0", GGUF_TENSOR_Q5_0},
+    {"q5_1", GGUF_TENSOR_Q5_1}, {"q8_0", GGUF_TENSOR_Q8_0},     {"q2_k", GGUF_TENSOR_Q2_K},
+    {"q3_k", GGUF_TENSOR_Q3_K}, {"q4_k", GGUF_TENSOR_Q4_K},     {"q5_k", GGUF_TENSOR_Q5_K},
+    {"q6_k", GGUF_TENSOR_Q6_K}, {"iq4_nl", GGUF_TENSOR_IQ4_NL}, {"iq4_xs", GGUF_TENSOR_IQ4_XS}};
 
-uint32_t encode_block_bytes(enum gguf_tensor_type type)
+enum gguf_tensor_type encode_type(const char *name)
 {
-    switch (type) {
-    case GGUF_TENSOR_F32:
-        return 4;
-    case GGUF_TENSOR_Q8_0:
-        return Q8_0_BYTES;
-    default:
-        return 2;
-    }
+    unsigned i = 0;
+    while (strcmp(types[i].name, name) != 0) /* the option's choices are these */
+        i++;
+    return types[i].type;
 }
 
 const char *encode_type_name(enum gguf_tensor_type type)
 {
-    switch (type) {
-    case GGUF_TENSOR_F32:
-        return "f32";
-    case GGUF_TENSOR_F16:
-        return "f16";
-    case GGUF_TENSOR_Q8_0:
-        return "q8_0";
-    case GGUF_TENSOR_BF16:
-        return "bf16";
-    default:
-        return "unknown";
-    }
+    unsigned i = 0;
+    while (types[i].type != type)
+        i++;
+    return types[i].name;
 }
 
-static uint32_t float_bits(float value)
+bool encode_is_exact(enum gguf_tensor_type type)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-uint16_t encode_f16(float value)
-{
-    const uint32_t bits = float_bits(value);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    const uint32_t magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) /* 65520, the first value that rounds beyond the largest half */
-        return (uint16_t)(sign | 0x7c00);
-    if (magnitude <
-        0x38800000) /* below 2^-14: a multiple of 2^-24, rounded by the FPU's ties-to-even */
-        return (uint16_t)(sign | (uint16_t)rint(ldexp(fabs((double)value), 24)));
-    const uint32_t rounded = magnitude + 0x0fff + (magnitude >> 13 & 1);
-    return (uint16_t)(sign | ((rounded >> 13) - (112u << 10)));
-}
-
-uint16_t encode_bf16(float value)
-{
-    const uint32_t bits = float_bits(value);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return !block_format(type)->bits || type == GGUF_TENSOR_Q8_0;
 }
 
 /* One block: scale = max|x| / 127, quanta rounded to nearest. */
@@ -91,23 +63,21 @@ static void encode_q8_0(const float *values, uint8_t *out)
 
 size_t encode_row(enum gguf_tensor_type type, const float *values, size_t count, uint8_t *out)
 {
-    switch (type) {
-    case GGUF_TENSOR_F32:
+    const struct block_format *format = block_format(type);
+    const size_t blocks = count / format->items;
+    if (type == GGUF_TENSOR_F32)
         memcpy(out, values, count * sizeof *values);
-        return count * sizeof *values;
-    case GGUF_TENSOR_F16:
-    case GGUF_TENSOR_BF16:
-        for (size_t i = 0; i < count; i++) {
-            const uint16_t item =
-                type == GGUF_TENSOR_F16 ? encode_f16(values[i]) : encode_bf16(values[i]);
-            memcpy(out + 2 * i, &item, sizeof item);
+    for (size_t i = 0; i < blocks && type != GGUF_TENSOR_F32; i++) {
+        const float *from = values + i * format->items;
+        uint8_t *to = out + i * format->bytes;
+        if (type == GGUF_TENSOR_Q8_0) {
+            encode_q8_0(from, to);
+        } else if (format->bits) {
+            encode_block(format, from, to);
+        } else {
+            const uint16_t item = type == GGUF_TENSOR_F16 ? encode_f16(*from) : encode_bf16(*from);
+            memcpy(to, &item, sizeof item);
         }
-        return 2 * count;
-    case GGUF_TENSOR_Q8_0:
-        for (size_t i = 0; i < count / Q8_0_ITEMS; i++)
-            encode_q8_0(values + i * Q8_0_ITEMS, out + i * Q8_0_BYTES);
-        return count / Q8_0_ITEMS * Q8_0_BYTES;
-    default:
-        return 0;
     }
+    return blocks * format->bytes;
 }

@@ -43,7 +43,11 @@ int shape_check(const struct mkmodel_shape *shape, struct hill_why *why)
         return hill_fail(why, HILL_E_INVALID,
                          "--vocab %u is below %u (bytes, BOS, EOS and a merge)", shape->n_vocab,
                          SHAPE_MIN_VOCAB);
-    const uint32_t block = encode_block_items(shape->type);
+    if (!shape->random && !encode_is_exact(shape->type))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--type %s needs --random: the wired weights are not exact in it",
+                         encode_type_name(shape->type));
+    const uint32_t block = block_format(shape->type)->items;
     const struct {
         const char *name;
         uint64_t length;

@@ -1,0 +1,260 @@
+/* base/harden.c - see harden.h. */
+#include "base/harden.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define OWN_ARCH AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define OWN_ARCH AUDIT_ARCH_AARCH64
+#else
+#define OWN_ARCH 0 /* no filter: its numbers are not known here */
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#else
+#define SANITIZED false
+#endif
+
+static bool switched_off(void)
+{
+    const char *text = getenv("HILL_HARDEN");
+    return SANITIZED || (text && strcmp(text, "off") == 0);
+}
+
+bool harden_process(void)
+{
+    struct rlimit none = {0};
+    if (switched_off())
+        return false;
+    getrlimit(RLIMIT_CORE, &none);
+    none.rlim_cur =
+        0; /* the limit above it stays: prlimit can raise it for a process that crashes */
+    setrlimit(RLIMIT_CORE, &none);
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+}
+
+/* ---- seccomp ----------------------------------------------------------------------------- */
+
+/* What no worker calls, whatever library it has loaded: looking into other processes, the machine's
+ * settings, other users, sockets that listen. */
+static const uint16_t refused[] = {
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_pidfd_getfd,
+    SYS_pidfd_send_signal,
+    SYS_perf_event_open,
+    SYS_bpf,
+    SYS_userfaultfd,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_open_by_handle_at,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_unshare,
+    SYS_setns,
+    SYS_move_mount,
+    SYS_open_tree,
+    SYS_fsopen,
+    SYS_fsconfig,
+    SYS_fsmount,
+    SYS_mount_setattr,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_sethostname,
+    SYS_setdomainname,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_syslog,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_clock_adjtime,
+    SYS_adjtimex,
+    SYS_setuid,
+    SYS_setgid,
+    SYS_setreuid,
+    SYS_setregid,
+    SYS_setresuid,
+    SYS_setresgid,
+    SYS_setgroups,
+    SYS_setfsuid,
+    SYS_setfsgid,
+    SYS_capset,
+    SYS_mknodat,
+    SYS_fchown,
+    SYS_fchownat,
+    SYS_bind,
+    SYS_listen,
+    SYS_accept,
+    SYS_accept4,
+#if defined(__x86_64__)
+    SYS_kexec_file_load,
+    SYS_iopl,
+    SYS_ioperm,
+    SYS_mknod,
+    SYS_chown,
+    SYS_lchown,
+#endif
+};
+/* Beside these, of one that starts no programs: exec, and signals to others. */
+static const uint16_t refused_without_programs[] = {SYS_execve, SYS_execveat, SYS_tkill};
+
+#define REFUSED  (sizeof refused / sizeof *refused)
+#define PROGRAMS (sizeof refused_without_programs / sizeof *refused_without_programs)
+
+struct filter {
+    struct sock_filter lines[2 * (REFUSED + PROGRAMS) + 24]; /* two for each number */
+    unsigned short n;
+};
+
+static void add(struct filter *f, struct sock_filter line)
+{
+    f->lines[f->n++] = line;
+}
+
+static void load(struct filter *f, size_t offset)
+{
+    add(f, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset));
+}
+
+static void end_with(struct filter *f, uint32_t action)
+{
+    add(f, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action));
+}
+
+static void refuse(struct filter *f, uint32_t number)
+{
+    add(f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
+    end_with(f, SECCOMP_RET_ERRNO | EPERM);
+}
+
+/* The call is refused unless its first argument is that. */
+static void only_with(struct filter *f, uint32_t number, uint32_t first)
+{
+    add(f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 4));
+    load(f, offsetof(struct seccomp_data, args));
+    add(f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, first, 1, 0));
+    end_with(f, SECCOMP_RET_ERRNO | EPERM);
+    end_with(f, SECCOMP_RET_ALLOW);
+}
+
+static bool set_filter(bool programs)
+{
+    struct filter f = {.n = 0};
+    if (!OWN_ARCH)
+        return false;
+    load(&f, offsetof(struct seccomp_data, arch));
+    add(&f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OWN_ARCH, 1, 0));
+    end_with(&f, SECCOMP_RET_KILL_PROCESS);
+    load(&f, offsetof(struct seccomp_data, nr));
+#if defined(__x86_64__)
+    /* the same calls under other numbers */
+    add(&f, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1));
+    end_with(&f, SECCOMP_RET_ERRNO | EPERM);
+#endif
+    for (unsigned i = 0; i < REFUSED; i++)
+        refuse(&f, refused[i]);
+    for (unsigned i = 0; !programs && i < PROGRAMS; i++)
+        refuse(&f, refused_without_programs[i]);
+    only_with(&f, SYS_socket, AF_UNIX);
+    if (!programs) { /* a program that it started would have another pid */
+        only_with(&f, SYS_kill, (uint32_t)getpid());
+        only_with(&f, SYS_tgkill, (uint32_t)getpid());
+    }
+    end_with(&f, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {.len = f.n, .filter = f.lines};
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+}
+
+bool harden_has_seccomp(void)
+{
+    return OWN_ARCH && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) >= 0;
+}
+
+/* ---- Landlock ---------------------------------------------------------------------------- */
+
+#define READS                                                                                      \
+    (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_EXECUTE)
+#define WRITES                                                                                     \
+    (LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG)
+#define OTHERS                                                                                     \
+    (LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_DIR |  \
+     LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK | \
+     LANDLOCK_ACCESS_FS_MAKE_SYM)
+#define OF_FILES (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE)
+
+int harden_landlock_version(void)
+{
+    long version = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+    return version > 0 ? (int)version : 0;
+}
+
+static bool grant(int rules, const char *path, uint64_t access)
+{
+    struct stat info;
+    int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT || errno == ENOTDIR;
+    bool folder = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+    struct landlock_path_beneath_attr rule = {.allowed_access = folder ? access : access & OF_FILES,
+                                              .parent_fd = fd};
+    bool granted = syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) == 0;
+    close(fd);
+    return granted;
+}
+
+static bool set_rules(const struct harden_needs *needs)
+{
+    struct landlock_ruleset_attr handled = {.handled_access_fs = READS | WRITES | OTHERS};
+    int rules =
+        (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled.handled_access_fs, 0);
+    bool held = rules >= 0;
+    for (const char *const *path = needs->reads; held && path && *path; path++)
+        held = grant(rules, *path, READS);
+    for (const char *const *path = needs->writes; held && path && *path; path++)
+        held = grant(rules, *path, READS | WRITES);
+    held = held && syscall(SYS_landlock_restrict_self, rules, 0) == 0;
+    if (rules >= 0)
+        close(rules);
+    return held;
+}
+
+void harden_confine(const struct harden_needs *needs, char text[HARDEN_TEXT_BYTES])
+{
+    bool off = switched_off(), privileges = harden_process();
+    bool ruled = !off && privileges && !needs->files && set_rules(needs);
+    bool filtered = !off && privileges && set_filter(needs->programs);
+    snprintf(text, HARDEN_TEXT_BYTES, "%s%s%s",
+             filtered ? "seccomp"
+             : off    ? "nothing (switched off)"
+                      : "no seccomp",
+             needs->files || off ? "" : ", ",
+             needs->files || off ? ""
+             : ruled             ? "Landlock"
+                                 : "no Landlock");
+}

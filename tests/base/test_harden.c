@@ -1,0 +1,226 @@
+/*
+ * tests/base/test_harden.c - base/harden: what a confined process tries is refused, what it needs
+ * works. Each test confines a child of its own.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/harden.h"
+
+static char folder[] = "/tmp/hill-test-harden-XXXXXX", inside[64], outside[64];
+
+/* In a child: 0, or the line of the first check that failed. */
+#define MUST(condition)                                                                            \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            _exit(__LINE__ % 250 + 1);                                                             \
+    } while (0)
+#define REFUSED(call, error) MUST((call) < 0 && errno == (error))
+
+static void run(void (*body)(void))
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        body();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status))
+        fail_msg("the check of line %d (modulo 250) failed", WEXITSTATUS(status) - 1);
+}
+
+static void need(bool seccomp, bool landlock)
+{
+    if ((seccomp && !harden_has_seccomp()) || (landlock && !harden_landlock_version()))
+        skip();
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+}
+
+static void *thread(void *out)
+{
+    *(int *)out = 1;
+    return NULL;
+}
+
+static void confine(bool programs, bool files)
+{
+    char text[HARDEN_TEXT_BYTES];
+    const char *reads[] = {"/proc", "/no such folder", NULL}, *writes[] = {inside, NULL};
+    const struct harden_needs needs = {programs, files, reads, writes};
+    harden_confine(&needs, text);
+    MUST(strcmp(text, files ? "seccomp" : "seccomp, Landlock") == 0);
+}
+
+static void is_refused(void)
+{
+    char *argv[] = {(char *)"/bin/true", NULL};
+    struct iovec io = {argv, sizeof argv};
+    confine(false, true);
+    REFUSED(execv(argv[0], argv), EPERM);
+    REFUSED(ptrace(PTRACE_ATTACH, getppid(), NULL, NULL), EPERM);
+    REFUSED(process_vm_readv(getppid(), &io, 1, &io, 1, 0), EPERM);
+    REFUSED(kill(getppid(), 0), EPERM);
+    REFUSED(socket(AF_INET, SOCK_STREAM, 0), EPERM);
+    REFUSED(socket(AF_NETLINK, SOCK_RAW, 0), EPERM);
+    REFUSED(setuid(getuid()), EPERM);
+    REFUSED(chroot("/"), EPERM);
+    REFUSED(unshare(0), EPERM);
+    struct sockaddr_un at = {.sun_family = AF_UNIX, .sun_path = "/tmp/x"};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    MUST(fd >= 0);
+    REFUSED(bind(fd, (struct sockaddr *)&at, sizeof at), EPERM);
+    REFUSED(listen(fd, 1), EPERM);
+    REFUSED(accept(fd, NULL, NULL), EPERM);
+}
+
+static void test_what_no_worker_needs_is_refused(void **state)
+{
+    (void)state;
+    need(true, false);
+    run(is_refused);
+}
+
+static void goes_on(void)
+{
+    pthread_t id;
+    int ran = 0, pair[2];
+    confine(false, true);
+    MUST(pthread_create(&id, NULL, thread, &ran) == 0 && pthread_join(id, NULL) == 0 && ran);
+    MUST(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    MUST(kill(getpid(), 0) == 0);
+    MUST(open("/proc/self/stat", O_RDONLY) >= 0);
+}
+
+static void test_what_a_worker_does_works(void **state)
+{
+    (void)state;
+    need(true, false);
+    run(goes_on);
+}
+
+static void starts_a_program(void)
+{
+    char *argv[] = {(char *)"/bin/true", NULL};
+    confine(true, true);
+    REFUSED(socket(AF_INET, SOCK_STREAM, 0), EPERM);
+    execv(argv[0], argv);
+    MUST(false);
+}
+
+static void test_who_needs_programs_may_start_them(void **state)
+{
+    (void)state;
+    need(true, false);
+    run(starts_a_program);
+}
+
+static void sees_only_its_files(void)
+{
+    char name[128];
+    confine(false, false);
+    snprintf(name, sizeof name, "%s/file", inside);
+    int fd = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    MUST(fd >= 0 && write(fd, "x", 1) == 1);
+    MUST(unlink(name) == 0);
+    MUST(open("/proc/self/stat", O_RDONLY) >= 0);
+    REFUSED(open("/proc/self/comm", O_WRONLY), EACCES);
+    REFUSED(open("/etc/passwd", O_RDONLY), EACCES);
+    snprintf(name, sizeof name, "%s/file", outside);
+    REFUSED(open(name, O_RDONLY), EACCES);
+    REFUSED(open(name, O_WRONLY), EACCES);
+    REFUSED(unlink(name), EACCES);
+    snprintf(name, sizeof name, "%s/new", outside);
+    REFUSED(open(name, O_WRONLY | O_CREAT, 0600), EACCES);
+    REFUSED(mkdir(name, 0700), EACCES);
+}
+
+static void test_who_names_its_files_sees_no_others(void **state)
+{
+    (void)state;
+    need(true, true);
+    run(sees_only_its_files);
+}
+
+static void leaves_no_core(void)
+{
+    struct rlimit core = {1, 1};
+    MUST(harden_process());
+    MUST(getrlimit(RLIMIT_CORE, &core) == 0 && core.rlim_cur == 0);
+}
+
+static void test_no_core_file_holds_what_a_process_had(void **state)
+{
+    (void)state;
+    need(false, false);
+    run(leaves_no_core);
+}
+
+static void is_off(void)
+{
+    char text[HARDEN_TEXT_BYTES];
+    const struct harden_needs needs = {0};
+    setenv("HILL_HARDEN", "off", 1);
+    harden_confine(&needs, text);
+    MUST(strcmp(text, "nothing (switched off)") == 0);
+    MUST(open("/etc/passwd", O_RDONLY) >= 0);
+    MUST(socket(AF_INET, SOCK_STREAM, 0) >= 0);
+}
+
+static void test_the_switch_turns_it_off(void **state)
+{
+    (void)state;
+    run(is_off);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_no_worker_needs_is_refused),
+        cmocka_unit_test(test_what_a_worker_does_works),
+        cmocka_unit_test(test_who_needs_programs_may_start_them),
+        cmocka_unit_test(test_who_names_its_files_sees_no_others),
+        cmocka_unit_test(test_no_core_file_holds_what_a_process_had),
+        cmocka_unit_test(test_the_switch_turns_it_off),
+    };
+    char name[128];
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(inside, sizeof inside, "%s/inside", folder);
+    snprintf(outside, sizeof outside, "%s/outside", folder);
+    snprintf(name, sizeof name, "%s/file", outside);
+    if (mkdir(inside, 0700) || mkdir(outside, 0700))
+        return 1;
+    close(open(name, O_WRONLY | O_CREAT, 0600));
+    int failed = cmocka_run_group_tests_name("harden", tests, NULL, NULL);
+    unlink(name);
+    rmdir(inside);
+    rmdir(outside);
+    rmdir(folder);
+    return failed;
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# What a running pipeline shows to others, and what its processes have given up: modes of files, sockets, seccomp and Landlock;
+# another user reads nothing of it (needs root to become one).
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
+chmod 755 "$work" # what is below has to stand for itself
+umask 022
+up -m "$work/model.gguf" -c 4096 --beta 0.5 || fail "up"
+printf 'The pass key is 7302941. The pass key is' >"$work/prompt"
+"$hillinfer" generate -f "$work/prompt" -n 8 --temp 0 --json --run-dir "$run_dir" >"$work/answer" 2>"$work/err" || fail "generate: $(cat "$work/err")"
+
+pids=()
+for worker in gpu_worker cpu_scorer csd_agent; do pids+=("$(worker_pid $worker)"); done
+coordinator=$(coordinator_pid)
+
+# --- modes
+expect "run folder and state folder" "$(stat -c '%a %U' "$run_dir" "$state_dir" | sort -u)" "700 $(id -un)"
+expect "what others may in them" "$(find "$run_dir" "$state_dir" -perm /077 -printf '%m %p\n')" ""
+expect "segments" "$(find /dev/shm -maxdepth 1 -name "$(segments | cut -d- -f1,2)-*" -perm /077)" ""
+[ -n "$(segments)" ] || fail "no segments: nothing was looked at"
+
+# --- what each process has given up
+for pid in "${pids[@]}" "$coordinator"; do
+    expect "no new privileges, process $pid" "$(awk '/^NoNewPrivs/ {print $2}' "/proc/$pid/status")" 1
+    expect "core files, process $pid" "$(awk '/^Max core file size/ {print $5}' "/proc/$pid/limits")" 0
+done
+if "$bin/hillctl" doctor --json --state-dir "$state_dir" | jq -e '.checks.hardening.level == "ok"' >/dev/null; then
+    for pid in "${pids[@]}"; do expect "seccomp, process $pid" "$(awk '/^Seccomp:/ {print $2}' "/proc/$pid/status")" 2; done
+fi
+
+# --- sockets: none of the internet, and who listens does so in the run folder
+for pid in "${pids[@]}" "$coordinator"; do
+    for fd in "/proc/$pid/fd"/*; do
+        inode=$(readlink "$fd" | sed -n 's/^socket:\[\(.*\)\]$/\1/p')
+        [ -n "$inode" ] || continue
+        awk -v i="$inode" '$10 == i {exit 1}' /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6 2>/dev/null || fail "process $pid has an internet socket"
+        awk -v i="$inode" -v d="$run_dir/" '$7 == i && $4 == "00010000" && index($8, d) != 1 {exit 1}' /proc/net/unix || fail "process $pid listens outside the run folder"
+    done
+done
+pass "sockets of ${#pids[@]} workers and the coordinator"
+
+# --- another user
+if [ "$(id -u)" -ne 0 ] || ! setpriv --reuid=65534 --regid=65534 --clear-groups true 2>/dev/null; then
+    down || fail "down"
+    expect_nothing_left
+    [ "$failures" -eq 0 ] || finish
+    skip "without root there is no second user"
+fi
+nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+unreadable() { # WHAT FILE
+    [ -e "$2" ] || fail "$1: $2 is not there"
+    if nobody head -c 1 "$2" >/dev/null 2>&1; then fail "another user reads $1"; else pass "another user does not read $1"; fi
+}
+nobody ls "$work" >/dev/null || fail "the folder above is closed: nothing was tried"
+if nobody ls "$run_dir" >/dev/null 2>&1; then fail "another user lists the run folder"; fi
+for file in lock pids worker.sock heartbeat.sock control.sock; do unreadable "$file" "$run_dir/$file"; done
+for segment in $(segments); do unreadable "segment ${segment##*-}" "/dev/shm/$segment"; done
+unreadable "the cold pool" "$state_dir/cold.pool"
+unreadable "the log" "$state_dir/hillinfer.log"
+for pid in "${pids[@]}" "$coordinator"; do
+    for file in environ maps mem; do unreadable "$file of $pid" "/proc/$pid/$file"; done
+done
+nobody "$bin/hillctl" status --run-dir "$run_dir" >"$work/out" 2>"$work/err" </dev/null
+expect "another user's hillctl" "$? $(wc -c <"$work/out")" "111 0"
+nobody "$bin/hill-coordinator" -m "$work/model.gguf" --run-dir "$run_dir" --state-dir /nonexistent >"$work/out" 2>"$work/err" </dev/null && fail "another user's pipeline in this run folder"
+expect "another user's pipeline: lines" "$(wc -l <"$work/err")" 1
+down || fail "down"
+expect_nothing_left
+finish
