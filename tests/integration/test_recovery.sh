@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Each worker is killed while requests decode: they go on after their newest whole step, with the tokens and hashes of an
-# undisturbed run, and no prompt is computed again. What is damaged between the death and the new epoch is found: the request begins
-# anew, with the same answer.
+# Each worker is killed while requests decode: they go on after their newest whole step, with the
+# tokens and hashes of an undisturbed run, and no prompt is computed again. What is damaged between
+# the death and the new epoch is found: the request begins anew, with the same answer.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 model=$work/random.gguf
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$model" || fail "mkmodel"
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 \
+    --vocab 512 --type f16 -s 7 -o "$model" || fail "mkmodel"
 for i in 0 1 2; do head -c $((700 + i * 90)) "$text" | tail -c $((500 + i * 90)) >"$work/prompt$i"; done
 
 ask() { # NUMBER OUTPUT ARGUMENTS...
