@@ -138,6 +138,7 @@ int request_book_refused(struct request_book *book, struct request *request)
         return HILL_E_TIMEOUT;
     request->refused_alone = alone ? request->refused_alone + 1 : 0;
     request->attempts--;
+    request->fruitless--;
     request_interrupt(request);
     uint64_t freed_by_others = book->n_freed - request->freed_seen;
     leave_slot(book, request);
@@ -209,12 +210,14 @@ struct request *request_book_by_wire(const struct request_book *book, uint64_t w
 
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns)
 {
-    if (request->attempts >= REQUEST_ATTEMPTS_MAX)
+    if (request->fruitless >= REQUEST_ATTEMPTS_MAX)
         return HILL_E_PEER_GONE;
     request->attempts++;
+    request->fruitless++;
+    request->recovery.resumed = false;
     request->freed_seen = book->n_freed;
     request->wire_id = book->next_id++;
-    request->n_attempt = 0;
+    request->n_attempt = request->attempt_from = 0;
     request->prefill_ns = now_ns;
     request->prefill_share = 0;
     request->progress_ns = 0;
@@ -226,6 +229,9 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
 
 void request_interrupt(struct request *request)
 {
+    struct request_recovery *r = &request->recovery;
+    r->units_lost = r->units_done > r->units_lost ? r->units_done : r->units_lost;
+    r->units_done = 0;
     request->wire_id = 0;
     proto_free(request->done);
     proto_free(request->stats);
@@ -236,7 +242,73 @@ void request_interrupt(struct request *request)
 void request_not_sent(struct request *request)
 {
     request->attempts--;
+    request->fruitless--;
     request_interrupt(request);
+}
+
+/* ---- going on ---------------------------------------------------------------------------- */
+
+void request_note_state(struct request *request, uint32_t index, const void *bytes, size_t n)
+{
+    struct request_recovery *r = &request->recovery;
+    if (n != sizeof *r->states)
+        return;
+    memcpy(&r->states[index % REQUEST_STATES], bytes, n);
+    if (r->states_to != index)
+        r->states_from = index;
+    r->states_to = index + 1;
+    if (r->states_to - r->states_from > REQUEST_STATES)
+        r->states_from = r->states_to - REQUEST_STATES;
+}
+
+/* The last token is made again, so that an attempt always ends as others do. */
+uint32_t request_resume_states(const struct request *request, uint32_t *first,
+                               struct hash_state states[REQUEST_STATES])
+{
+    const struct request_recovery *r = &request->recovery;
+    uint32_t n = 0;
+    *first = r->states_from;
+    bool last_alone = request->n_tokens == request->predict && *first + 1 == request->n_tokens;
+    if (r->barred || last_alone || r->states_to != request->n_tokens)
+        return 0;
+    for (uint32_t i = *first; i < request->n_tokens; i++)
+        states[n++] = r->states[i % REQUEST_STATES];
+    return n;
+}
+
+int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_ns)
+{
+    struct request_recovery *r = &request->recovery;
+    if (request->n_attempt || r->resumed || tokens == 0 || tokens > request->n_tokens)
+        return HILL_E_PROTOCOL;
+    request->n_attempt = tokens;
+    request->attempt_from = tokens - 1;
+    request->attempt_first_ns = request->attempt_last_ns = now_ns;
+    r->resumed = true;
+    r->recoveries++;
+    r->units_done = r->units_lost;
+    r->units_lost = 0;
+    return 0;
+}
+
+void request_note_units(struct request *request, uint64_t done)
+{
+    struct request_recovery *r = &request->recovery;
+    if (done <= r->units_done)
+        return;
+    uint64_t again = done < r->units_lost ? done : r->units_lost;
+    if (again > r->units_done)
+        r->units_repeated += again - r->units_done;
+    r->units_done = done;
+}
+
+bool request_begin_anew(struct request *request)
+{
+    if (!request->recovery.resumed || request->state != REQUEST_RUNNING)
+        return false;
+    request->recovery.barred = true;
+    request_interrupt(request);
+    return true;
 }
 
 int request_take_token(struct request *request, uint32_t index, uint32_t token, int64_t now_ns)
@@ -250,9 +322,13 @@ int request_take_token(struct request *request, uint32_t index, uint32_t token, 
     request->attempt_last_ns = now_ns;
     if (!request->n_attempt++)
         request->attempt_first_ns = now_ns;
-    if (index < request->n_tokens)
+    if (index < request->n_tokens) {
+        request->recovery.steps_repeated++;
         return request->tokens[index] == token ? 0 : HILL_E_DAMAGED;
+    }
     request->tokens[request->n_tokens++] = token;
+    request->fruitless = 0;
+    request->recovery.barred = false;
     return 1;
 }
 

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/hash_state.h"
 #include "kv/plan.h"
 #include "kv/select.h"
 #include "model/tokenizer.h"
@@ -44,6 +45,20 @@ enum request_state {
     REQUEST_FINISHING,   /* Done seen, SequenceStats awaited until deadline_ns */
 };
 
+#define REQUEST_STATES 8u /* as many whole steps as the scorer keeps of a sequence */
+
+/* What lets a later attempt go on where an earlier one was interrupted, and what was done again. */
+struct request_recovery {
+    /* of the hash over the logits after a token, by index: of states_from .. states_to - 1 */
+    struct hash_state states[REQUEST_STATES];
+    uint32_t states_from, states_to;
+    bool resumed; /* this attempt has gone on */
+    bool barred;  /* one that went on has failed: the next ones begin anew */
+    uint32_t recoveries;
+    uint64_t steps_repeated, units_repeated;
+    uint64_t units_done, units_lost; /* of the prompt: by this attempt, by those before it */
+};
+
 struct request {
     struct request *next; /* in the queue, or among those that run */
     enum request_state state;
@@ -65,10 +80,12 @@ struct request {
     char *saving_path;              /* a save that was ordered meanwhile; owned, or NULL */
     struct proto_address saver;     /* by whom */
     /* the answer */
-    uint32_t *tokens;   /* [predict], owned */
-    uint32_t n_tokens;  /* committed: sent to the client */
-    uint32_t n_attempt; /* of this attempt */
-    uint32_t attempts;
+    uint32_t *tokens;             /* [predict], owned */
+    uint32_t n_tokens;            /* committed: sent to the client */
+    uint32_t n_attempt;           /* of this attempt */
+    uint32_t attempt_from;        /* those whose times are not this attempt's */
+    uint32_t attempts, fruitless; /* all; those since the last new token */
+    struct request_recovery recovery;
     bool refused;           /* for want of room beside the others, and not taken up since */
     uint32_t refused_alone; /* times in a row that nobody was beside it */
     uint64_t freed_seen;    /* book.n_freed when the attempt began */
@@ -130,7 +147,8 @@ void request_book_heard(struct request_book *book, const struct proto_address *c
 /* The running request whose current attempt has this wire_id. */
 struct request *request_book_by_wire(const struct request_book *book, uint64_t wire_id);
 
-/* Begin an attempt: a new wire id, RUNNING. HILL_E_PEER_GONE after REQUEST_ATTEMPTS_MAX. */
+/* Begin an attempt: a new wire id, RUNNING. HILL_E_PEER_GONE after REQUEST_ATTEMPTS_MAX without a new
+ * token. */
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns);
 /* The attempt is lost: its messages count no more. */
 void request_interrupt(struct request *request);
@@ -141,6 +159,19 @@ void request_not_sent(struct request *request);
  * next index, or more than were asked for), HILL_E_DAMAGED (differs from the one that the client
  * has), HILL_E_UNSUPPORTED (is not the forced one). */
 int request_take_token(struct request *request, uint32_t index, uint32_t token, int64_t now_ns);
+
+/* What came with that token, which has been taken: a struct hash_state, or nothing. */
+void request_note_state(struct request *request, uint32_t index, const void *bytes, size_t n);
+/* Can an attempt go on after a token? Its state and those of the newer ones: from *first on, copied
+ * into states, how many; 0: it begins anew. */
+uint32_t request_resume_states(const struct request *request, uint32_t *first,
+                               struct hash_state states[REQUEST_STATES]);
+/* The attempt has gone on with so many of the tokens; HILL_E_PROTOCOL: it cannot have. */
+int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_ns);
+/* So many units of the prompt are computed in this attempt. */
+void request_note_units(struct request *request, uint64_t done);
+/* An attempt that had gone on has failed: is it to begin anew? Then it is interrupted. */
+bool request_begin_anew(struct request *request);
 
 /* Take over a Done or SequenceStats message; the second of a kind is HILL_E_PROTOCOL and not taken.
  */

@@ -15,6 +15,7 @@ static const struct route routes[] = {
     {HILL__MESSAGE__BODY_TRACE_REQUEST, FROM_CLIENT, trace_ask},
     {HILL__MESSAGE__BODY_PROGRESS, FROM_GPU, request_on_progress},
     {HILL__MESSAGE__BODY_TOKEN, FROM_GPU, request_on_token},
+    {HILL__MESSAGE__BODY_RESUMED, FROM_GPU, request_on_resumed},
     {HILL__MESSAGE__BODY_DONE, FROM_GPU, request_on_done},
     {HILL__MESSAGE__BODY_SAVED, FROM_GPU, session_on_saved},
     {HILL__MESSAGE__BODY_SEQUENCE_STATS, FROM_SCORER, request_on_stats},
@@ -58,6 +59,11 @@ static bool is_busy(void *context)
     return sv->book.running || sv->book.first;
 }
 
+static bool keeps_tiers(void *context)
+{
+    return requests_keep_tiers(context);
+}
+
 /* ---- life ----------------------------------------------------------------------------------- */
 
 void service_open(struct service *sv, struct settings *settings, struct router *router,
@@ -69,7 +75,8 @@ void service_open(struct service *sv, struct settings *settings, struct router *
                            .started_ns = clock_now_ns()};
     request_book_init(&sv->book, settings->epoch.plan.n_sequences);
     router_register(router, routes, sizeof routes / sizeof *routes, sv);
-    *hooks = (struct supervisor_hooks){sv, epoch_ends, ending, worker_came, beta, is_busy};
+    *hooks =
+        (struct supervisor_hooks){sv, epoch_ends, ending, worker_came, beta, is_busy, keeps_tiers};
 }
 
 void service_close(struct service *sv)

@@ -114,6 +114,7 @@ void session_to_wire(struct service *sv, const struct request *r, const char *pa
 /* What workers say of a request; each may remove it. */
 void request_on_token(void *owner, struct arrival *a);
 void request_on_progress(void *owner, struct arrival *a);
+void request_on_resumed(void *owner, struct arrival *a);
 void request_on_done(void *owner, struct arrival *a);
 void request_on_stats(void *owner, struct arrival *a);
 void request_on_failure(void *owner, struct arrival *a);
@@ -123,6 +124,8 @@ void requests_start(struct service *sv, int64_t now_ns);
 /* Deadlines (may remove requests); when the next one falls due. */
 void requests_tick(struct service *sv, int64_t now_ns);
 int64_t requests_next_ns(const struct service *sv);
+/* The epoch has ended: can requests go on with what lies in the tiers? */
+bool requests_keep_tiers(const struct service *sv);
 /* The epoch ends under the running requests (may remove them). */
 void requests_interrupt(struct service *sv);
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);

@@ -105,6 +105,9 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     summary.speculate = sv->settings->epoch.speculate;
     summary.exact_layers = sv->settings->epoch.exact_layers;
     summary.attempts = r->attempts;
+    summary.recoveries = r->recovery.recoveries;
+    summary.steps_repeated = r->recovery.steps_repeated;
+    summary.units_repeated = r->recovery.units_repeated;
     summary.beta = profile_beta_effective(sv);
     summary.profile = profile_show(sv, &profile);
     if (r->done) {
@@ -177,6 +180,9 @@ static int send_prefill(struct service *sv, struct request *r)
     Hill__SessionFile restore, save;
     struct session_terms terms; /* the same for both */
     Hill__Selection selection;
+    Hill__Resume resume = HILL__RESUME__INIT;
+    struct hash_state states[REQUEST_STATES];
+    uint32_t n_states = request_resume_states(r, &resume.first_state, states);
     r->csd_before = csd_model_used(sv);
     selection_to_wire(&selection, &r->selection);
     prefill.request_id = r->wire_id;
@@ -200,6 +206,14 @@ static int send_prefill(struct service *sv, struct request *r)
         session_to_wire(sv, r, r->save_path, &terms, &save);
         prefill.save = &save;
     }
+    prefill.identity = r->id;
+    if (n_states) {
+        resume.tokens = r->tokens;
+        resume.n_tokens = r->n_tokens;
+        resume.logits_states.data = (uint8_t *)states;
+        resume.logits_states.len = n_states * sizeof *states;
+        prefill.resume = &resume;
+    }
     message.body_case = HILL__MESSAGE__BODY_PREFILL;
     message.prefill = &prefill;
     int code = router_to_worker(sv->router, WORKER_GPU, &message);
@@ -212,7 +226,8 @@ static void start(struct service *sv, struct request *r, int64_t now_ns)
 {
     if (request_begin_attempt(&sv->book, r, now_ns)) {
         fail(sv, r, HILL_E_TIMEOUT,
-             "gave up after starting the request 5 times: a worker died each time");
+             "gave up after starting the request 5 times without a new token: a worker died each "
+             "time");
         return;
     }
     if (r->attempts > 1)
@@ -277,6 +292,12 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     request_taken_up(r);
     FAULT_POINT(coordinator, token, taken);
     int fresh = request_take_token(r, token->index, token->token, clock_now_ns());
+    if (fresh < 0 && request_begin_anew(r)) {
+        log_warn("request %" PRIu64 ": what was kept of it makes another token %u; it begins anew",
+                 r->id, token->index);
+        supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
+        return;
+    }
     if (fresh < 0) {
         fail(sv, r, fresh,
              fresh == HILL_E_DAMAGED
@@ -289,6 +310,7 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     }
     if (!fresh)
         return;
+    request_note_state(r, token->index, token->logits_state.data, token->logits_state.len);
     supervisor_progress(sv->supervisor);
     uint64_t room = detokenizer_room(&r->text, token->token);
     char *text = malloc(room ? room : 1);
@@ -311,6 +333,7 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
     if (r->state != REQUEST_RUNNING || !progress->units_total)
         return;
     request_taken_up(r);
+    request_note_units(r, progress->units_done);
     double share = (double)progress->units_done / (double)progress->units_total;
     if (share > r->prefill_share)
         supervisor_progress(sv->supervisor);
@@ -358,6 +381,11 @@ void request_on_done(void *owner, struct arrival *a)
     if (busy && r->state == REQUEST_RUNNING && wait_for_room(sv, r))
         return;
     bool lost = failed && worker_failure_passes(done->code);
+    if (failed && !lost && request_begin_anew(r)) {
+        log_warn("request %" PRIu64 ": what was kept of it is of no use (%s); it begins anew",
+                 r->id, done->text);
+        return;
+    }
     if (lost && !cancelled) {
         log_warn("request %" PRIu64 ": the GPU worker lost its peer (%s); starting it again", r->id,
                  done->text);
@@ -379,6 +407,32 @@ void request_on_token(void *owner, struct arrival *a)
     struct request *r = request_book_by_wire(&sv->book, a->message->token->request_id);
     if (r)
         take_token(sv, r, a->message->token);
+}
+
+void request_on_resumed(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    const Hill__Resumed *resumed = a->message->resumed;
+    struct request *r = request_book_by_wire(&sv->book, resumed->request_id);
+    if (!r || r->state != REQUEST_RUNNING)
+        return;
+    request_taken_up(r);
+    if (request_take_resumed(r, resumed->tokens, clock_now_ns())) {
+        fail(sv, r, HILL_E_PROTOCOL, "internal error: the GPU worker goes on from nowhere");
+        supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
+        return;
+    }
+    log_info("request %" PRIu64 ": goes on after %u of %u tokens", r->id, resumed->tokens,
+             r->n_tokens);
+}
+
+bool requests_keep_tiers(const struct service *sv)
+{
+    const struct epoch_settings *s = &sv->settings->epoch;
+    bool keeps = false; /* a trace and a recording start with empty tiers */
+    for (const struct request *r = sv->book.running; r; r = r->next)
+        keeps |= r->state == REQUEST_INTERRUPTED && r->n_tokens > 0;
+    return keeps && !s->trace_path[0] && !s->record_path[0];
 }
 
 void request_on_progress(void *owner, struct arrival *a)

@@ -54,7 +54,7 @@ static void fill_running(Hill__RunningRequest *out, const struct request *r, int
     double decode_s = (double)(r->attempt_last_ns - r->attempt_first_ns) / 1e9;
     out->prefill_ms = (double)(r->attempt_first_ns - r->prefill_ns) / 1e6;
     out->prefill_tokens_done = r->n_prompt;
-    out->predicted_per_second = decode_s > 0 ? (r->n_attempt - 1) / decode_s : 0;
+    out->predicted_per_second = decode_s > 0 ? (r->n_attempt - 1 - r->attempt_from) / decode_s : 0;
 }
 
 /* What the scorer said of a request's current attempt; NULL: nothing yet. */

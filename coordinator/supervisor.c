@@ -9,6 +9,8 @@
 #include "base/fault.h"
 #include "proto/party.h"
 
+#define TIERS_UNREADY_MAX 3u
+
 #define REAP_DELAY_MS 100 /* lets a dying worker's last words arrive before its end is acted on */
 
 /* ---- the end ----------------------------------------------------------------------------- */
@@ -101,11 +103,27 @@ static void terminate(struct supervisor *s, enum worker w, const char *reason)
 
 /* ---- epochs ------------------------------------------------------------------------------ */
 
-static void remove_segments(struct supervisor *s)
+/* keep: all but the hot segment. */
+static void remove_segments(struct supervisor *s, bool keep)
 {
+    uint64_t run_id = s->folder->run_id;
     if (s->epoch)
-        epoch_unlink(s->folder->run_id, s->epoch);
+        epoch_unlink_data(run_id, s->epoch);
+    if (s->tiers_epoch && !keep) {
+        epoch_unlink(run_id, s->tiers_epoch);
+        s->tiers_epoch = 0;
+    }
     s->epoch_exists = false;
+}
+
+/* Does the hot segment go on to the next epoch? */
+static bool keeps_tiers(struct supervisor *s)
+{
+    bool keep = s->tiers_epoch && s->change == CHANGE_NONE && !s->tiers_spoilt &&
+                s->tiers_unready < TIERS_UNREADY_MAX && s->hooks.keeps_tiers(s->hooks.context);
+    s->tiers_unready = keep ? s->tiers_unready + 1 : 0;
+    s->tiers_spoilt = false;
+    return keep;
 }
 
 /* The settings as they hold in this epoch. */
@@ -114,6 +132,7 @@ static struct epoch_settings settings_now(const struct supervisor *s)
     struct epoch_settings now = s->settings->epoch;
     now.run_id = s->folder->run_id;
     now.epoch = s->epoch;
+    now.tiers_epoch = s->tiers_epoch;
     now.beta = s->hooks.beta(s->hooks.context);
     return now;
 }
@@ -147,12 +166,15 @@ void supervisor_new_epoch(struct supervisor *s, const char *reason)
     s->hooks.epoch_ends(s->hooks.context);
     if (s->ending)
         return;
-    remove_segments(s);
+    remove_segments(s, keeps_tiers(s));
     s->epoch++;
+    s->tiers_epoch = s->tiers_epoch ? s->tiers_epoch : s->epoch;
     s->epoch_delayed = false;
     struct epoch_settings now = settings_now(s);
     int code = epoch_create(&now, &why);
     s->epoch_exists = code == 0;
+    if (code && s->tiers_epoch == s->epoch)
+        s->tiers_epoch = 0; /* it was not made */
     FAULT_POINT(coordinator, epoch, created);
     if (code == HILL_E_NOSPACE && worker_table_any_running(&s->workers)) {
         delay_epoch(s);
@@ -373,6 +395,8 @@ static void take_ready(void *owner, struct arrival *a)
         log_info("%s (pid %d) is ready%s%s", row->name, (int)row->pid, *ready->device ? " on " : "",
                  ready->device);
     worker_table_ready_at(&s->workers, a->worker, clock_now_ns());
+    if (supervisor_ready(s))
+        s->tiers_unready = 0;
 }
 
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)
@@ -383,6 +407,7 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
         return;
     }
     worker_table_failure(&s->workers, w, failure->code, failure->text);
+    s->tiers_spoilt = s->tiers_epoch < s->epoch;
     if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
         log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
         return;                                                     /* its exit does the rest */
@@ -531,6 +556,6 @@ int supervisor_open(struct supervisor *s, struct settings *settings, struct run_
 void supervisor_close(struct supervisor *s)
 {
     if (s->folder)
-        remove_segments(s);
+        remove_segments(s, false);
     proto_free(s->live);
 }

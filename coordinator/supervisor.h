@@ -6,7 +6,9 @@
  * configures who says Hello, changes the drive for a client, and ends everything in order. An epoch
  * is one set of segments: when a worker that knew it dies, the segments are unlinked, the next
  * epoch's are created, the survivors get a new Configure, and the dead worker gets its own at
- * Hello. It knows no request: whoever has some (service.h) is told through the hooks. Who calls it:
+ * Hello. The hot segment goes on to the next epoch while there are requests that can go on with it;
+ * after three epochs that have not become ready with it, or when a worker says that it cannot work
+ * with it, it is made anew. It knows no request: whoever has some (service.h) is told through the hooks. Who calls it:
  * pipeline.c (the loop), the service. Concurrency: one thread. Failure: no room for new segments
  * while survivors still map the old ones: all are ended first, then it is tried once more; what a
  * restart cannot cure ends the pipeline with that worker's line and code.
@@ -32,8 +34,9 @@ struct supervisor_hooks {
     void (*epoch_ends)(void *context); /* what was sent to workers is lost */
     void (*ending)(void *context, int code, const char *text); /* once; code 0: as asked for */
     void (*worker_came)(void *context, enum worker w);         /* said Hello: a new process */
-    double (*beta)(void *context);  /* to be told to the scorer in Configure */
-    bool (*is_busy)(void *context); /* a request runs or waits: the drive stays */
+    double (*beta)(void *context);      /* to be told to the scorer in Configure */
+    bool (*is_busy)(void *context);     /* a request runs or waits: the drive stays */
+    bool (*keeps_tiers)(void *context); /* after epoch_ends: requests can go on with the entries */
 };
 
 struct supervisor {
@@ -48,8 +51,11 @@ struct supervisor {
         int64_t reap_at_ns; /* it has ended as `end` says; CLOCK_NEVER: not so far as is known */
     } children[WORKER_COUNT];
     uint32_t epoch;
-    bool epoch_exists;  /* its segments have been created */
-    bool epoch_delayed; /* no room for new segments until the workers let go of the old ones */
+    uint32_t tiers_epoch;   /* in which the hot segment was made; 0: there is none */
+    uint32_t tiers_unready; /* epochs in a row that took it over and never were ready */
+    bool tiers_spoilt;      /* a worker cannot work with what is kept */
+    bool epoch_exists;      /* its segments have been created */
+    bool epoch_delayed;     /* no room for new segments until the workers let go of the old ones */
     enum drive_change change;
     struct proto_address change_client;
     int change_code; /* UNDO: what the client is told when the pipeline is ready again */

@@ -10,7 +10,8 @@
 #define COPY        0x40000000u /* of an entry that has moved up; uncommitted too */
 #define POSITION    0x3fffffffu
 
-_Static_assert(KV_MAX_TOKENS <= POSITION, "a position leaves room for both bits");
+_Static_assert(COLD_NOBODY == POSITION && KV_MAX_TOKENS < POSITION,
+               "a position leaves room for both bits");
 
 int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripes, uint32_t n_lists)
 {
@@ -75,6 +76,89 @@ int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n)
     map->n_free -= n;
     l->n_stripes = n;
     l->current = l->first;
+    return 0;
+}
+
+/* ---- recovery ---- */
+
+#define HOLE (UNCOMMITTED | COPY | COLD_NOBODY)
+
+int cold_map_hold(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t position)
+{
+    uint32_t stripe = slot / map->stripe_slots;
+    struct cold_list *l = &map->lists[list];
+    if (stripe >= map->n_stripes)
+        return HILL_E_DAMAGED;
+    struct cold_stripe *s = &map->stripes[stripe];
+    if (s->list == COLD_NONE) {
+        *s = (struct cold_stripe){.list = list, .next = l->first};
+        l->first = stripe;
+        l->n_stripes++;
+        map->n_free--;
+        for (uint32_t i = 0; i < map->stripe_slots; i++)
+            map->positions[(uint64_t)stripe * map->stripe_slots + i] = HOLE;
+    }
+    if (s->list != list || map->positions[slot] != HOLE)
+        return HILL_E_DAMAGED;
+    map->positions[slot] = position;
+    l->committed++;
+    return 0;
+}
+
+/* Slots after the last one that is held have not been handed out; those before are copies. */
+static void make_hole(struct cold_map *map, struct cold_list *l, uint32_t slot)
+{
+    map->positions[slot] = HOLE;
+    map->copies[slot / KV_GROUP_TOKENS]++;
+    l->copies++;
+    l->lost++;
+}
+
+void cold_map_drop(struct cold_map *map, uint32_t list, uint32_t slot)
+{
+    make_hole(map, &map->lists[list], slot);
+    map->lists[list].committed--;
+}
+
+static void settle_stripe(struct cold_map *map, uint32_t list, uint32_t stripe, bool last)
+{
+    struct cold_list *l = &map->lists[list];
+    uint32_t first = stripe * map->stripe_slots, used = map->stripe_slots;
+    while (last && used > 0 && map->positions[first + used - 1] == HOLE)
+        map->positions[first + --used] = 0;
+    for (uint32_t i = first; i < first + used; i++)
+        if (map->positions[i] == HOLE)
+            make_hole(map, l, i);
+    if (last)
+        l->used = used;
+}
+
+int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n)
+{
+    struct cold_list *l = &map->lists[list];
+    uint32_t held = l->n_stripes, order = 0, *link = &l->first;
+    if (held == 0)
+        return cold_map_reserve(map, list, n);
+    for (uint32_t s = 0; s < map->n_stripes; s++) { /* as they were: stripes in order ascend */
+        if (map->stripes[s].list != list)
+            continue;
+        map->stripes[s].order = order++;
+        map->stripes[s].next = COLD_NONE;
+        *link = l->current = s;
+        link = &map->stripes[s].next;
+        settle_stripe(map, list, s, order == held);
+    }
+    if (held > n || n - held > map->n_free)
+        return HILL_E_NOSPACE;
+    for (uint32_t s = 0; order < n; s++) {
+        if (map->stripes[s].list != COLD_NONE)
+            continue;
+        map->stripes[s] = (struct cold_stripe){.list = list, .order = order++, .next = COLD_NONE};
+        *link = s;
+        link = &map->stripes[s].next;
+    }
+    map->n_free -= n - held;
+    l->n_stripes = n;
     return 0;
 }
 
@@ -144,6 +228,7 @@ uint32_t cold_map_take_positions(struct cold_map *map, uint32_t list, const uint
 
 static void drop_copy(struct cold_map *map, uint32_t list, uint32_t slot)
 {
+    map->lists[list].lost -= cold_map_taken_position(map, slot) == COLD_NOBODY;
     map->positions[slot] &= ~COPY;
     map->copies[slot / KV_GROUP_TOKENS]--;
     map->lists[list].copies--;
@@ -170,8 +255,8 @@ void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot)
 uint32_t cold_map_spare(const struct cold_map *map, uint32_t list)
 {
     const struct cold_list *l = &map->lists[list];
-    uint32_t kept = l->committed / COLD_COPIES_PART;
-    return l->copies > kept ? l->copies - kept : 0;
+    uint32_t kept = l->committed / COLD_COPIES_PART, known = l->copies - l->lost;
+    return l->lost + (known > kept ? known - kept : 0);
 }
 
 /* Slots of copies out of the groups that have `each` of them, until there are n. Returns the new

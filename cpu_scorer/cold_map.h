@@ -22,7 +22,8 @@
 
 #include "base/error.h"
 
-#define COLD_NONE UINT32_MAX
+#define COLD_NONE   UINT32_MAX
+#define COLD_NOBODY 0x3fffffffu /* position of a slot whose entry no one knows any more */
 
 /* One copy is kept for so many slots that count. Fewer copies are fewer bytes in each query's
  * stream, but more entries that must be written when they go down, each with its group
@@ -41,6 +42,7 @@ struct cold_list {
     uint32_t used; /* slots handed out in current */
     uint32_t committed;
     uint32_t copies; /* slots of entries that have moved up */
+    uint32_t lost;   /* of them: nobody's */
 };
 
 struct cold_map {
@@ -60,6 +62,13 @@ void cold_map_finish(struct cold_map *map);
 /* n stripes for an empty list. HILL_E_NOSPACE: nothing changed. */
 int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n);
 void cold_map_release(struct cold_map *map, uint32_t list);
+
+/* A new process finds its committed slots by the location words: each of them is held, then
+ * cold_map_recovered orders the list's stripes and adds free ones up to n. Slots between those that
+ * are held count as copies, of COLD_NOBODY, so that they are handed out again. HILL_E_DAMAGED: there
+ * is no such slot, or it is held by another; HILL_E_NOSPACE. The list is to be released then. */
+int cold_map_hold(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t position);
+int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n);
 
 /* Up to n slots for positions first, first + 1, ...: consecutive, in one stripe. Returns how many
  * (0: the reservation is used up); *slot the first of them, *order the order of their stripe. */
@@ -81,6 +90,9 @@ uint32_t cold_map_reuse(struct cold_map *map, uint32_t list, const uint32_t *pos
 /* How many slots the next cold_map_take can give at most. */
 uint32_t cold_map_room(const struct cold_map *map, uint32_t list);
 
+/* A held slot of a recovered list is nobody's any more. */
+void cold_map_drop(struct cold_map *map, uint32_t list, uint32_t slot);
+
 /* These slots count from now on. */
 void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n);
 
@@ -90,7 +102,7 @@ void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
 /* The position at a committed slot of the list, COLD_NONE otherwise. slot may be anything. */
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);
 
-/* The position at a slot that was handed out. */
+/* The position at a slot that was handed out; COLD_NOBODY. */
 uint32_t cold_map_taken_position(const struct cold_map *map, uint32_t slot);
 
 #endif

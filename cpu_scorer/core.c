@@ -18,7 +18,8 @@ static int create_sequences(struct core *c)
         s->index = i;
         s->layers = calloc(c->config.geometry.n_layers, sizeof *s->layers);
         s->hash = XXH64_createState();
-        if (!s->layers || !s->hash)
+        s->hash_before = XXH64_createState();
+        if (!s->layers || !s->hash || !s->hash_before)
             return HILL_E_NOMEM;
     }
     return 0;
@@ -75,6 +76,7 @@ void core_destroy(struct core *c)
     for (uint32_t i = 0; c->sequences && i < c->config.n_sequences; i++) {
         free(c->sequences[i].layers);
         XXH64_freeState(c->sequences[i].hash);
+        XXH64_freeState(c->sequences[i].hash_before);
     }
     free(c->sequences);
     tiers_destroy(&c->tiers);

@@ -30,6 +30,8 @@ enum sequence_state {
     SEQUENCE_ACTIVE,   /* between SEQ_READY and SEQ_END */
     SEQUENCE_ENDING,   /* waits for its demotions, then trims */
     SEQUENCE_TRIMMING, /* waits for the completion of its TRIM: its stripes are not reused before */
+    SEQUENCE_DORMANT,  /* an earlier epoch's, until its SEQ_BEGIN or another one comes */
+    SEQUENCE_ADOPTING, /* its cold slots are being committed; then its SEQ_READY */
 };
 
 struct layer_state {
@@ -69,6 +71,15 @@ struct step_balance {
     uint32_t counts[101];   /* steps by |difference| in percent of the longer side */
 };
 
+/* A sequence on its way from an earlier epoch into this one. */
+struct adoption {
+    uint32_t stripe, slot; /* the next cold slot to be committed: within layer; COLD_NONE: none */
+    uint32_t layer;
+    uint64_t first_tag; /* of the commands */
+    uint32_t open;      /* without a completion */
+    int status;
+};
+
 struct sequence {
     enum sequence_state state;
     int status; /* negative: the request has failed, and every query is answered with this */
@@ -96,7 +107,10 @@ struct sequence {
     uint64_t *guess_chosen, *guess_found; /* [n_layers]; NULL: queries are not guessed */
     uint32_t move_layer;                  /* whose turn it is */
     uint32_t *kept;                       /* [n_layers][max_tokens], NULL: by recency */
-    XXH64_state_t *hash;
+    XXH64_state_t *hash;                  /* of the selections */
+    XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
+    uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
+    struct adoption adoption;
     struct scorer_stats stats;
     struct step_balance balance;
 };

@@ -79,13 +79,14 @@ struct demote_record {
 };
 
 /* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare for a
- * record of its own; else behind the others. */
+ * record of its own, or no others are left; else behind the others. */
 static uint32_t room_for(const struct cold_map *cold, uint32_t list, bool from_hot, uint32_t n,
                          bool *scattered)
 {
     uint32_t spare = from_hot ? cold_map_spare(cold, list) : 0;
-    *scattered = spare > 0 && (spare >= n || spare >= MOVE_TOKENS_MIN);
-    uint32_t room = *scattered ? spare : cold_map_room(cold, list);
+    uint32_t room = cold_map_room(cold, list);
+    *scattered = spare > 0 && (spare >= n || spare >= MOVE_TOKENS_MIN || room == 0);
+    room = *scattered ? spare : room;
     if (*scattered && room > MOVES_DOWN)
         room = MOVES_DOWN;
     return n < room ? n : room;
@@ -120,7 +121,8 @@ static void take_copies(struct demotions *d, struct sequence *s, uint32_t layer,
     struct tiers *t = &d->core->tiers;
     cold_map_reuse(&t->cold, tiers_list(t, s->index, layer), hot, r->n, slots, lost);
     for (uint32_t i = 0; i < r->n; i++)
-        s->layers[layer].kept[lost[i]] = COLD_NONE;
+        if (lost[i] != COLD_NOBODY)
+            s->layers[layer].kept[lost[i]] = COLD_NONE;
     r->slot = slots[0];
     r->order = 0; /* of several stripes, which the agent knows */
 }
@@ -145,6 +147,20 @@ static void take_slots(struct demotions *d, struct sequence *s, uint32_t layer,
         positions[i] = hot ? hot[i] : first_position + i;
     if (r->scattered)
         memcpy((uint8_t *)r->record + r->parts.total, r->demote->slots, r->n * sizeof(uint32_t));
+}
+
+/* What a later process must find in the slots. */
+static void note_checks(struct demotions *d, const struct sequence *s, uint32_t layer,
+                        const struct demote_record *r, const uint8_t *entries)
+{
+    struct hkm *hkm = &d->core->tiers.hkm;
+    const uint32_t *positions = (const uint32_t *)((uint8_t *)r->record + r->parts.positions);
+    if (!hkm->identities[s->index])
+        return;
+    for (uint32_t i = 0; i < r->n; i++)
+        hkm->cold_checks[r->scattered ? r->demote->slots[i] : r->slot + i] =
+            hkm_check_of(hkm, s->index, layer, positions[i],
+                         hkm_sum(hkm, entries + (uint64_t)i * hkm->entry_bytes));
 }
 
 static void fill_plane(struct demotions *d, struct sequence *s, uint32_t layer,
@@ -194,6 +210,7 @@ uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer,
     take_slots(d, s, layer, first, NULL, &r);
     memcpy((uint8_t *)r.record + r.parts.entries, entries,
            (size_t)r.n * d->core->tiers.hkm.entry_bytes);
+    note_checks(d, s, layer, &r, entries);
     fill_plane(d, s, layer, &r, entries, NULL);
     publish(d, s, layer, false, &r);
     return r.n;
@@ -212,6 +229,7 @@ uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,
         memcpy(entries + (uint64_t)i * hkm->entry_bytes,
                hkm_entry(hkm, hkm_slot(core_location(d->core, s, layer, positions[i]))),
                hkm->entry_bytes);
+    note_checks(d, s, layer, &r, entries);
     fill_plane(d, s, layer, &r, NULL, positions);
     publish(d, s, layer, true, &r);
     s->layers[layer].moving = r.n;

@@ -1,11 +1,13 @@
 /* cpu_scorer/hkm.c - see hkm.h. */
 #include "cpu_scorer/hkm.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "placement/gpu_slots.h"
 #include "kv/score.h"
+#include "placement/gpu_slots.h"
+#include "pool/pool.h"
 
 #define SLOTS KV_HOT_BLOCK_TOKENS
 
@@ -26,18 +28,21 @@ static uint64_t fixed_bytes(const struct hkm_config *c)
 {
     return pad64(sizeof(struct hkm_header)) + pad64(n_lists(c) * c->ctx_tokens * 4) +
            pad64(n_lists(c) * sizeof(struct hkm_list)) +
-           pad64(gpu_slots_bytes((uint32_t)n_lists(c), c->gpu_slots));
+           pad64(gpu_slots_bytes((uint32_t)n_lists(c), c->gpu_slots)) +
+           (uint64_t)c->n_sequences * KV_KEPT_BYTES +
+           pad64((uint64_t)c->cold_slots * sizeof(struct hkm_check));
 }
 
 uint64_t hkm_tables_bytes(const struct hkm_config *config)
 {
-    return fixed_bytes(config) + 5 * 64; /* and the alignment of the planes */
+    return fixed_bytes(config) + 6 * 64; /* and the alignment of the planes */
 }
 
 uint64_t hkm_block_bytes(const struct kv_geometry *g)
 {
     return sizeof(struct hkm_owner) +
-           (uint64_t)SLOTS * (sizeof(uint32_t) + kv_digest_bytes(g) + kv_entry_bytes(g));
+           (uint64_t)SLOTS * (sizeof(uint32_t) + sizeof(struct hkm_check) + kv_digest_bytes(g) +
+                              kv_entry_bytes(g));
 }
 
 static uint64_t place_offsets(struct hkm_header *header, const struct hkm_config *c)
@@ -49,10 +54,16 @@ static uint64_t place_offsets(struct hkm_header *header, const struct hkm_config
     at += pad64(n_lists(c) * sizeof(struct hkm_list));
     header->gpu_offset = at;
     at += pad64(gpu_slots_bytes((uint32_t)n_lists(c), c->gpu_slots));
+    header->kept_offset = at;
+    at += (uint64_t)c->n_sequences * KV_KEPT_BYTES;
+    header->cold_checks_offset = at;
+    at += pad64((uint64_t)c->cold_slots * sizeof(struct hkm_check));
     header->owners_offset = at;
     at += pad64(header->n_blocks * sizeof(struct hkm_owner));
     header->positions_offset = at;
     at += pad64(slots * 4);
+    header->checks_offset = at;
+    at += pad64(slots * sizeof(struct hkm_check));
     header->digests_offset = at;
     at += pad64(slots * kv_digest_bytes(&c->geometry));
     header->entries_offset = at;
@@ -66,14 +77,17 @@ static void map_planes(struct hkm *h, uint8_t *memory)
     h->lists = (struct hkm_list *)(memory + header->lists_offset);
     h->owners = (struct hkm_owner *)(memory + header->owners_offset);
     h->gpu_table = memory + header->gpu_offset;
+    h->kept = memory + header->kept_offset;
+    h->cold_checks = (struct hkm_check *)(memory + header->cold_checks_offset);
+    h->checks = (struct hkm_check *)(memory + header->checks_offset);
     h->positions = (uint32_t *)(memory + header->positions_offset);
     h->digests = memory + header->digests_offset;
     h->entries = memory + header->entries_offset;
 }
 
-static void empty_tables(struct hkm *h, uint64_t lists)
+/* Every block is free. */
+static void empty_lists(struct hkm *h, uint64_t lists)
 {
-    memset(h->words, 0, lists * h->ctx_tokens * sizeof *h->words);
     for (uint64_t i = 0; i < lists; i++)
         h->lists[i] = (struct hkm_list){.first = HKM_NONE};
     for (uint32_t b = 0; b < h->n_blocks; b++)
@@ -85,8 +99,9 @@ static void empty_tables(struct hkm *h, uint64_t lists)
     h->n_free = h->n_unreserved = h->n_blocks;
 }
 
-int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
-             struct hill_why *why)
+/* What the header is to be, but its magic. */
+static int fill_header(struct hkm_header *header, uint64_t bytes, const struct hkm_config *config,
+                       struct hill_why *why)
 {
     const struct kv_geometry *g = &config->geometry;
     uint64_t tables = hkm_tables_bytes(config), block = hkm_block_bytes(g);
@@ -100,7 +115,6 @@ int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_confi
             why, HILL_E_INVALID,
             "cannot lay out the hot pool: %llu bytes hold %llu blocks, %u layers need one each",
             (unsigned long long)bytes, (unsigned long long)fit, g->n_layers);
-    struct hkm_header *header = memory;
     memset(header, 0, sizeof *header);
     header->version = HKM_VERSION;
     header->n_layers = g->n_layers;
@@ -111,19 +125,55 @@ int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_confi
     header->n_sequences = config->n_sequences;
     header->gpu_slots = config->gpu_slots;
     header->n_blocks = (uint32_t)fit;
+    header->n_cold_slots = config->cold_slots;
     header->total_bytes = place_offsets(header, config);
     if (header->total_bytes > bytes)
         abort(); /* a bug: the sums above are what place_offsets adds up */
-    *h = (struct hkm){.geometry = *g,
+    return 0;
+}
+
+static void map_tables(struct hkm *h, void *memory, const struct hkm_config *config)
+{
+    struct hkm_header *header = memory;
+    *h = (struct hkm){.geometry = config->geometry,
                       .ctx_tokens = config->ctx_tokens,
                       .n_sequences = config->n_sequences,
-                      .n_blocks = (uint32_t)fit,
-                      .entry_bytes = kv_entry_bytes(g),
+                      .n_blocks = header->n_blocks,
+                      .entry_bytes = kv_entry_bytes(&config->geometry),
                       .header = header};
     map_planes(h, memory);
-    empty_tables(h, n_lists(config));
+    empty_lists(h, n_lists(config));
+}
+
+int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
+             struct hill_why *why)
+{
+    struct hkm_header *header = memory;
+    int rc = fill_header(header, bytes, config, why);
+    if (rc)
+        return rc;
+    map_tables(h, memory, config);
+    memset(h->words, 0, n_lists(config) * h->ctx_tokens * sizeof *h->words);
+    memset(h->kept, 0, (size_t)h->n_sequences * KV_KEPT_BYTES);
     /* release: pairs with the acquire of whoever maps the tables next; they are whole by then */
     atomic_store_explicit(&header->magic, HKM_MAGIC, memory_order_release);
+    return 0;
+}
+
+int hkm_adopt(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
+              struct hill_why *why)
+{
+    struct hkm_header *header = memory, expected;
+    int rc = fill_header(&expected, bytes, config, why);
+    if (rc)
+        return rc;
+    /* acquire: pairs with the release in hkm_init; all that it laid out is there */
+    uint32_t magic = atomic_load_explicit(&header->magic, memory_order_acquire);
+    const size_t first = offsetof(struct hkm_header, version);
+    if (magic != HKM_MAGIC || memcmp((const uint8_t *)header + first,
+                                     (const uint8_t *)&expected + first, sizeof expected - first))
+        return hill_fail(why, HILL_E_DAMAGED, "the hot segment's header is not what was laid out");
+    map_tables(h, memory, config);
     return 0;
 }
 
@@ -161,6 +211,18 @@ static void unlink_free(struct hkm *h, uint32_t block)
     h->n_free--;
 }
 
+/* A free block becomes the list's first. */
+static void give_to_list(struct hkm *h, uint32_t list, uint32_t block)
+{
+    struct hkm_list *l = &h->lists[list];
+    unlink_free(h, block);
+    h->owners[block] = (struct hkm_owner){.list = list, .next = l->first, .prev = HKM_NONE};
+    if (l->first != HKM_NONE)
+        h->owners[l->first].prev = block;
+    l->first = block;
+    l->n_blocks++;
+}
+
 /* A free block for the list, put at its front; HKM_NONE when the list has all it may have. */
 static uint32_t take_block(struct hkm *h, uint32_t list)
 {
@@ -172,12 +234,7 @@ static uint32_t take_block(struct hkm *h, uint32_t list)
         block = h->free_block;
     if (block == HKM_NONE)
         abort(); /* a bug: reservations cover the blocks */
-    unlink_free(h, block);
-    h->owners[block] = (struct hkm_owner){.list = list, .next = l->first, .prev = HKM_NONE};
-    if (l->first != HKM_NONE)
-        h->owners[l->first].prev = block;
-    l->first = block;
-    l->n_blocks++;
+    give_to_list(h, list, block);
     return block;
 }
 
@@ -244,6 +301,27 @@ static void set_word(struct hkm *h, uint32_t list, uint32_t position, uint32_t w
                           memory_order_release);
 }
 
+uint32_t hkm_sum(const struct hkm *h, const void *entry)
+{
+    return pool_entry_checksum(entry, h->entry_bytes);
+}
+
+struct hkm_check hkm_check_of(const struct hkm *h, uint32_t sequence, uint32_t layer,
+                              uint32_t position, uint32_t sum)
+{
+    uint64_t x = h->identities[sequence] * 0x9e3779b97f4a7c15u + ((uint64_t)layer << 32 | position);
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u + sum; /* splitmix64's rounds */
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (struct hkm_check){sum, (uint32_t)(x ^ x >> 31)};
+}
+
+static struct hkm_check check_list(const struct hkm *h, uint32_t list, uint32_t position,
+                                   uint32_t slot)
+{
+    uint32_t n = h->geometry.n_layers;
+    return hkm_check_of(h, list / n, list % n, position, hkm_sum(h, hkm_entry(h, slot)));
+}
+
 static void put_run(struct hkm *h, uint32_t list, uint32_t slot, uint32_t first, uint32_t run,
                     const uint8_t *entries)
 {
@@ -255,8 +333,11 @@ static void put_run(struct hkm *h, uint32_t list, uint32_t slot, uint32_t first,
                        h->entry_bytes / 2, run, h->digests, slot);
     o->used |= bits << slot % SLOTS;
     h->lists[list].n_hot += run;
+    bool checked = h->identities[list / h->geometry.n_layers] != 0;
     for (uint32_t i = 0; i < run; i++) {
         h->positions[slot + i] = first + i;
+        if (checked)
+            h->checks[slot + i] = check_list(h, list, first + i, slot + i);
         set_word(h, list, first + i, hkm_word(HKM_HOT, slot + i));
     }
 }
@@ -303,6 +384,80 @@ void hkm_release(struct hkm *h, uint32_t sequence)
 {
     for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
         release_list(h, hkm_list_index(h, sequence, layer));
+    h->identities[sequence] = 0;
+}
+
+void hkm_drop(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position)
+{
+    uint32_t before = hkm_location(h, sequence, layer, position);
+    set_word(h, hkm_list_index(h, sequence, layer), position, hkm_word(HKM_NOWHERE, 0));
+    if (hkm_tag(before) == HKM_HOT)
+        free_slot(h, hkm_slot(before));
+}
+
+/* ---- recovery ---------------------------------------------------------------------------- */
+
+/* This block is the list's: it was before, or it is free. */
+static bool own_block(struct hkm *h, uint32_t list, uint32_t block)
+{
+    struct hkm_list *l = &h->lists[list];
+    if (h->owners[block].list == list)
+        return true;
+    if (h->owners[block].list != HKM_NONE || l->n_blocks == l->limit)
+        return false;
+    give_to_list(h, list, block);
+    return true;
+}
+
+static int recover_hot(struct hkm *h, uint32_t list, uint32_t position, uint32_t slot,
+                       struct hill_why *why)
+{
+    uint32_t block = slot / SLOTS;
+    if (block >= h->n_blocks)
+        return hill_fail(why, HILL_E_DAMAGED, "position %u: hot slot %u is none", position, slot);
+    struct hkm_check is = check_list(h, list, position, slot);
+    if (memcmp(&h->checks[slot], &is, sizeof is) != 0)
+        return hill_fail(why, HILL_E_DAMAGED, "position %u: hot slot %u has another entry",
+                         position, slot);
+    uint64_t bit = (uint64_t)1 << slot % SLOTS;
+    if (!own_block(h, list, block) || (h->owners[block].used & bit))
+        return hill_fail(why, HILL_E_DAMAGED, "position %u: hot slot %u is another's", position,
+                         slot);
+    h->owners[block].used |= bit;
+    h->lists[list].n_hot++;
+    h->positions[slot] = position;
+    if (!h->no_digests)
+        kv_digest_keys(&h->geometry, (const uint16_t *)(const void *)hkm_entry(h, slot),
+                       h->entry_bytes / 2, 1, h->digests, slot);
+    return 0;
+}
+
+static int recover_list(struct hkm *h, uint32_t list, uint32_t n_tokens, struct hill_why *why)
+{
+    _Atomic uint32_t *words = &h->words[(uint64_t)list * h->ctx_tokens];
+    int rc = 0;
+    for (uint32_t p = 0; rc == 0 && p < n_tokens; p++) {
+        /* acquire: pairs with the release of a predecessor's set_word */
+        uint32_t word = atomic_load_explicit(&words[p], memory_order_acquire);
+        if (hkm_tag(word) == HKM_HOT)
+            rc = recover_hot(h, list, p, hkm_slot(word), why);
+        else if (hkm_tag(word) != HKM_COLD)
+            rc = hill_fail(why, HILL_E_DAMAGED, "position %u is in no tier", p);
+    }
+    for (uint32_t p = n_tokens; p < h->ctx_tokens; p++)
+        set_word(h, list, p, hkm_word(HKM_NOWHERE, 0));
+    return rc;
+}
+
+int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t n_tokens, struct hill_why *why)
+{
+    int rc = n_tokens <= h->ctx_tokens
+                 ? 0
+                 : hill_fail(why, HILL_E_DAMAGED, "%u tokens of a context of %u", n_tokens,
+                             h->ctx_tokens);
+    for (uint32_t layer = 0; rc == 0 && layer < h->geometry.n_layers; layer++)
+        rc = recover_list(h, hkm_list_index(h, sequence, layer), n_tokens, why);
+    return rc;
 }
 
 uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t *blocks,

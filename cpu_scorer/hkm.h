@@ -5,18 +5,20 @@
  * What: lays out the "hot" segment and keeps it: a location word for each (sequence, layer,
  * position), hot blocks of KV_HOT_BLOCK_TOKENS slots, each owned by one (sequence, layer), and the
  * GPU's slot table (gpu_slots.h). Everything lies in shared memory as offsets and numbers, so that
- * it outlives the process. Layout: header, location words, lists, block owners, GPU slot table,
- * then the planes of all blocks:
+ * it outlives the process. Layout: header, location words, lists, GPU slot table, what is kept of
+ * each sequence (kept.h), checks of cold slots, block owners, then the planes of all blocks:
  *     positions  u32 [n_blocks][64]                HKM_NO_POSITION: the slot is free
+ *     checks     hkm_check [n_blocks][64]          of sequences that are kept
  *     digests    [n_blocks][4] groups of 16 slots  (kv/group.h)
  *     entries    u16 [n_blocks][64][2 * key dims]
  * Invariants: a location word is the only authority [I1] on where an entry is; it changes by one
  * atomic store, after the entry's copy at its new place is whole and before the old slot is freed.
  * A list never takes more blocks than were reserved for it, so taking a block within the
- * reservation cannot fail. A u16 hit-rate table per (sequence, layer, position) is to follow the
- * location words when one is needed: its offset is in the header (0: absent). Who calls it: the
- * scorer's data thread alone; scoring threads read digest planes while that thread changes none of
- * them. Failure: codes as documented at each function.
+ * reservation cannot fail. A successor process relies on words, checks and entries alone: lists,
+ * owners, positions and digests are made anew out of them [I24] (hkm_adopt, hkm_recover), so that a
+ * kill at any moment leaves nothing to repair. Who calls it: the scorer's data thread alone; scoring
+ * threads read digest planes while that thread changes none of them. Failure: codes as documented at
+ * each function.
  */
 #ifndef HILL_CPU_SCORER_HKM_H
 #define HILL_CPU_SCORER_HKM_H
@@ -29,7 +31,7 @@
 #include "kv/plan.h"
 
 #define HKM_MAGIC       0x314d4b48u /* "HKM1" */
-#define HKM_VERSION     2u
+#define HKM_VERSION     3u
 #define HKM_NO_POSITION UINT32_MAX
 #define HKM_NONE        UINT32_MAX
 
@@ -60,10 +62,18 @@ struct hkm_header {
     uint32_t n_layers, n_kv_heads, head_dim;
     uint32_t ctx_tokens, n_sequences, gpu_slots;
     uint32_t n_blocks, digest_bits;
-    uint64_t words_offset, hit_rates_offset, lists_offset, owners_offset, gpu_offset;
-    uint64_t positions_offset, digests_offset, entries_offset;
+    uint64_t words_offset, lists_offset, owners_offset, gpu_offset, kept_offset;
+    uint64_t cold_checks_offset, n_cold_slots;
+    uint64_t positions_offset, checks_offset, digests_offset, entries_offset;
     uint64_t total_bytes;
-    uint64_t pad[2];
+    uint64_t pad[7];
+};
+
+/* What the entry in a slot must be, whoever looks: the entry's checksum (pool_entry_checksum), and a
+ * number that only this checksum at this (request, layer, position) has. So a word that points at
+ * another entry is found, and an entry that has changed. */
+struct hkm_check {
+    uint32_t sum, bound;
 };
 
 /* The blocks of one (sequence, layer). Writer: the data thread. */
@@ -82,7 +92,8 @@ struct hkm_owner {
     uint64_t used; /* bit i: slot i holds an entry */
 };
 
-_Static_assert(sizeof(struct hkm_header) == 128, "hot segment layout");
+_Static_assert(sizeof(struct hkm_header) == 192, "hot segment layout");
+_Static_assert(sizeof(struct hkm_check) == KV_CHECK_BYTES, "hot segment layout");
 _Static_assert(sizeof(struct hkm_list) == 16, "hot segment layout");
 _Static_assert(sizeof(struct hkm_owner) == 24, "hot segment layout");
 _Static_assert(KV_HOT_BLOCK_TOKENS == 64, "a block's slots are the bits of one word");
@@ -90,8 +101,9 @@ _Static_assert(KV_HOT_BLOCK_TOKENS == 64, "a block's slots are the bits of one w
 struct hkm_config {
     struct kv_geometry geometry;
     uint32_t ctx_tokens, n_sequences;
-    uint32_t gpu_slots; /* per (sequence, layer) */
-    uint32_t n_blocks;  /* at most; fewer when the memory holds fewer */
+    uint32_t gpu_slots;  /* per (sequence, layer) */
+    uint32_t n_blocks;   /* at most; fewer when the memory holds fewer */
+    uint32_t cold_slots; /* of the cold pool; 0: there is none */
 };
 
 struct hkm {
@@ -102,7 +114,11 @@ struct hkm {
     _Atomic uint32_t *words; /* [n_sequences][n_layers][ctx_tokens] */
     struct hkm_list *lists;  /* [n_sequences][n_layers] */
     struct hkm_owner *owners;
-    void *gpu_table; /* gpu_slots_bytes, see gpu_slots.h */
+    void *gpu_table;                       /* gpu_slots_bytes, see gpu_slots.h */
+    uint8_t *kept;                         /* [n_sequences][KV_KEPT_BYTES], see kept.h */
+    struct hkm_check *cold_checks;         /* [n_cold_slots] */
+    struct hkm_check *checks;              /* [n_blocks][64] */
+    uint64_t identities[KV_MAX_SEQUENCES]; /* of the requests; 0: no checks are made */
     uint32_t *positions;
     uint8_t *digests; /* groups: slot i is their token i */
     uint8_t *entries;
@@ -121,6 +137,24 @@ uint64_t hkm_block_bytes(const struct kv_geometry *g);
  */
 int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
              struct hill_why *why);
+
+/* The same over what an earlier process laid out for the same config: words, checks and entries stay,
+ * every block is free. Each sequence must then be recovered or released. HILL_E_DAMAGED: it is
+ * something else; nothing changed. */
+int hkm_adopt(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
+              struct hill_why *why);
+/* Take the blocks and slots that the words of positions 0 .. n_tokens - 1 name, of a sequence that
+ * has its reservation and identity; words above are dropped. Every one of these positions must be
+ * hot with the entry that its check is of, or cold (the caller looks at those). HILL_E_DAMAGED: the
+ * sequence is to be released. */
+int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t n_tokens, struct hill_why *why);
+/* This position, the newest, is nowhere any more. */
+void hkm_drop(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position);
+
+/* The check of an entry at a position, out of the entry or its checksum. */
+struct hkm_check hkm_check_of(const struct hkm *h, uint32_t sequence, uint32_t layer,
+                              uint32_t position, uint32_t sum);
+uint32_t hkm_sum(const struct hkm *h, const void *entry);
 
 /* Set aside blocks_per_layer blocks for every layer of a sequence that holds none.
  * HILL_E_NOSPACE when that many are not unreserved; then nothing changes. */

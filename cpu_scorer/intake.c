@@ -92,6 +92,9 @@ static int take_step_end(struct intake *in, const struct record_step_end *r)
             return 1;
         }
     note_balance(s);
+    bool ahead = s->hashed_step > r->header.step; /* the next step's first query has come before */
+    kept_note(tiers_kept(&in->core->tiers, s->index), r->header.step, r->n_tokens,
+              ahead ? s->hash_before : s->hash);
     s->moves_wanted = true;
     return 1;
 }
@@ -123,6 +126,7 @@ static void take_resume(struct core *c, const struct record_resume *r)
     struct sequence *s = &c->sequences[r->header.sequence];
     if (!core_runs(s) || s->request_id != r->request_id)
         return;
+    s->hashed_step = r->header.step;
     if (!hash_state_load(s->hash, &r->selection_hash))
         log_info("request %llu: the session was saved with another version of xxHash: its "
                  "selection_hash begins anew",

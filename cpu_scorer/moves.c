@@ -108,6 +108,25 @@ static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32
     }
 }
 
+/* ---- recovery ----------------------------------------------------------------------------- */
+
+int moves_recover(const struct core *c, struct sequence *s)
+{
+    struct placement_moves moves;
+    int rc = moves_begin(c, s);
+    for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
+        struct layer_state *l = &s->layers[layer];
+        rc = placement_append(l->placement, l->appended, hot_share_target(&s->share, l->appended),
+                              &moves);
+        for (uint32_t p = 0; rc == 0 && p < l->appended; p++)
+            rc =
+                placement_place(l->placement, p, hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+    }
+    if (rc)
+        moves_end(c, s);
+    return rc;
+}
+
 /* ---- down --------------------------------------------------------------------------------- */
 
 /* Entries whose copy is in the cold pool: their slots count again. */

@@ -29,6 +29,8 @@
 
 /* A sequence begins: its placements and tables, when it has such. HILL_E_NOMEM. */
 int moves_begin(const struct core *c, struct sequence *s);
+/* The same of one that an earlier process had, whose words say where its tokens are. */
+int moves_recover(const struct core *c, struct sequence *s);
 /* It is over: everything but what is in flight. */
 void moves_end(const struct core *c, struct sequence *s);
 uint64_t moves_bounced(const struct core *c, const struct sequence *s);

@@ -144,11 +144,18 @@ static int step_score(struct queries *qs, struct query *q)
 
 /* ---- selecting ------------------------------------------------------------------------------ */
 
+/* The end of a step may be taken after the first query of the next one: its hash is kept until
+ * then. */
 static void hash_selection(const struct query *q, uint32_t k)
 {
+    struct sequence *s = q->sequence;
     uint32_t head[2] = {q->header.step, q->header.layer};
-    XXH64_update(q->sequence->hash, head, sizeof head);
-    XXH64_update(q->sequence->hash, q->answer.positions, (size_t)k * sizeof(uint32_t));
+    if (q->header.step != s->hashed_step) {
+        XXH64_copyState(s->hash_before, s->hash);
+        s->hashed_step = q->header.step;
+    }
+    XXH64_update(s->hash, head, sizeof head);
+    XXH64_update(s->hash, q->answer.positions, (size_t)k * sizeof(uint32_t));
 }
 
 /* The selection into answer.positions; what is attended to is hashed. */

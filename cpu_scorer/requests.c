@@ -5,6 +5,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "cpu_scorer/adoption.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
 #include "kv/plane.h"
@@ -13,8 +14,9 @@
 
 void requests_close(struct requests *rs, struct sequence *s)
 {
-    if (s->state != SEQUENCE_ACTIVE)
+    if (s->state != SEQUENCE_ACTIVE && s->state != SEQUENCE_ADOPTING)
         return;
+    kept_end(tiers_kept(&rs->core->tiers, s->index));
     holding_release_all(rs->core, s);
     s->leaving = false;
     rs->core->tiers.staging_unreserved += s->staging_max;
@@ -28,6 +30,26 @@ static void free_sequence(struct requests *rs, struct sequence *s)
 {
     tiers_release_cold(&rs->core->tiers, s->index);
     s->state = SEQUENCE_FREE;
+}
+
+static void forget(struct requests *rs, struct sequence *s)
+{
+    kept_end(tiers_kept(&rs->core->tiers, s->index));
+    tiers_release_near(&rs->core->tiers, s->index);
+    free_sequence(rs, s); /* the agent knows nothing of it */
+}
+
+bool requests_forget_dormant(struct requests *rs)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < rs->core->config.n_sequences; i++) {
+        struct sequence *s = &rs->core->sequences[i];
+        if (s->state != SEQUENCE_DORMANT)
+            continue;
+        forget(rs, s);
+        any = true;
+    }
+    return any;
 }
 
 static void take_trim(void *context, const void *record)
@@ -48,6 +70,7 @@ void requests_init(struct requests *rs, struct core *core, struct agent *agent,
 {
     *rs = (struct requests){core, agent, demotions, evaluator};
     agent_on(agent, RECORD_TRIM, take_trim, rs);
+    adoption_listen(core, agent);
 }
 
 /* Nothing more can be asked of a lost agent; its stripes stay taken until the next epoch. */
@@ -276,8 +299,15 @@ static int plan_tiers(struct requests *rs, struct sequence *s, uint32_t *blocks,
     return rc;
 }
 
-/* Set everything that a request needs aside, or nothing. */
-static int admit(struct requests *rs, struct sequence *s, struct hill_why *why)
+static void reserve_staging(struct requests *rs, struct sequence *s)
+{
+    s->k_max = kv_most_tokens(&s->settings, &rs->core->config.windows, s->max_tokens);
+    s->staging_max = staging_of(rs, s->k_max);
+    rs->core->tiers.staging_unreserved -= s->staging_max;
+}
+
+/* Set everything that a request needs aside, or nothing. identity: of one that is kept, or 0. */
+static int admit(struct requests *rs, struct sequence *s, uint64_t identity, struct hill_why *why)
 {
     uint32_t blocks, stripes;
     int rc = check_caps(rs, s, why);
@@ -294,9 +324,10 @@ static int admit(struct requests *rs, struct sequence *s, struct hill_why *why)
         free_sequence(rs, s);
         return hill_fail(why, rc, "the tiers have no room");
     }
-    s->k_max = kv_most_tokens(&s->settings, &rs->core->config.windows, s->max_tokens);
-    s->staging_max = staging_of(rs, s->k_max);
-    rs->core->tiers.staging_unreserved -= s->staging_max;
+    const struct kept_plan plan = adoption_plan(s, blocks, stripes);
+    rs->core->tiers.hkm.identities[s->index] = identity;
+    kept_begin(tiers_kept(&rs->core->tiers, s->index), identity, &plan);
+    reserve_staging(rs, s);
     return 0;
 }
 
@@ -318,6 +349,7 @@ static void start_sequence(struct requests *rs, struct sequence *s,
     memset(&s->stats, 0, sizeof s->stats);
     memset(&s->balance, 0, sizeof s->balance);
     XXH64_reset(s->hash, 0);
+    s->hashed_step = 0;
     s->cold_used = s->moves_wanted = false;
     holding_begin(rs->core, s);
     s->reads_hot = r->reads_hot;
@@ -342,7 +374,8 @@ static bool any_ending(const struct requests *rs)
 {
     for (uint32_t i = 0; i < rs->core->config.n_sequences; i++)
         if (rs->core->sequences[i].leaving || rs->core->sequences[i].state == SEQUENCE_ENDING ||
-            rs->core->sequences[i].state == SEQUENCE_TRIMMING)
+            rs->core->sequences[i].state == SEQUENCE_TRIMMING ||
+            rs->core->sequences[i].state == SEQUENCE_ADOPTING)
             return true;
     return false;
 }
@@ -365,8 +398,11 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     struct hill_why why = {""};
     if (s->state != SEQUENCE_FREE || !has_credits(rs, sizeof answer))
         return 0;
+    uint64_t identity = rs->core->config.keeps ? r->identity : 0;
     start_sequence(rs, s, r);
-    answer.status = admit(rs, s, &why);
+    answer.status = admit(rs, s, identity, &why);
+    if (answer.status == HILL_E_BUSY && requests_forget_dormant(rs))
+        answer.status = admit(rs, s, identity, &why);
     if (answer.status == HILL_E_BUSY && any_ending(rs))
         return 0;
     if (answer.status == HILL_E_BUSY) {
@@ -384,11 +420,69 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     return 1;
 }
 
+/* ---- taken up again ----------------------------------------------------------------------- */
+
+/* Can it be? Then its SEQ_READY comes when the agent has its slots; else it is freed. */
+static bool adopt(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
+{
+    const struct kept_step *step = adoption_step(rs->core, s, r);
+    struct hill_why why = {""};
+    if (!step) {
+        forget(rs, s);
+        return false;
+    }
+    start_sequence(rs, s, r);
+    if (check_caps(rs, s, &why) || adoption_begin(rs->core, s, step)) {
+        forget(rs, s);
+        return false;
+    }
+    reserve_staging(rs, s);
+    return true;
+}
+
+/* As of its newest step that the SEQ_BEGIN can go on with. */
+static int answer_adopted(struct requests *rs, struct sequence *s)
+{
+    struct record_seq_ready answer = {.header = s->begin.header};
+    if (!has_credits(rs, sizeof answer))
+        return 0;
+    s->state = SEQUENCE_ACTIVE;
+    s->begin_held = false;
+    answer.header.step = s->hashed_step;
+    answer.kept_tokens = s->layers[0].appended;
+    say_where_hot(rs, s, &answer);
+    log_info("request %llu: goes on after step %u with %u tokens, %u of them hot in layer 0",
+             (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
+             hkm_hot_tokens(&rs->core->tiers.hkm, s->index, 0));
+    shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+    return 1;
+}
+
+static int pump_adoption(struct requests *rs, struct sequence *s)
+{
+    bool moved = false;
+    int rc = adoption_pump(rs->agent, s, &moved);
+    if (rc == 1 && s->begin_held)
+        return answer_adopted(rs, s) | moved;
+    if (rc == 0)
+        return moved;
+    if (rc < 0)
+        log_warn("request %llu begins anew: the cold pool does not have its entries (%s)",
+                 (unsigned long long)s->request_id, hill_strerror(rc));
+    requests_close(rs, s); /* a SEQ_BEGIN that is held begins when it is gone */
+    return 1;
+}
+
 int requests_take_begin(struct requests *rs, const struct record_seq_begin *r)
 {
     struct sequence *s = &rs->core->sequences[r->header.sequence];
     if (!take_begin_back(rs, s))
         return 0;
+    if (s->state == SEQUENCE_DORMANT && adopt(rs, s, r)) {
+        s->begin = *r;
+        s->begin_held = true;
+        return 1;
+    }
     if (!s->leaving)
         requests_close(rs, s); /* another is there and was never ended */
     if (!begin_sequence(rs, s, r)) {
@@ -403,6 +497,8 @@ int requests_pump(struct requests *rs)
     int moved = 0;
     for (uint32_t i = 0; i < rs->core->config.n_sequences; i++) {
         struct sequence *s = &rs->core->sequences[i];
+        if (s->state == SEQUENCE_ADOPTING)
+            moved |= pump_adoption(rs, s);
         if (s->leaving && (s->demotes == 0 || rs->agent->status))
             moved |= answer_end(rs, s, &s->end, true);
         moved |= clear_up(rs, s);

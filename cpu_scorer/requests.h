@@ -35,6 +35,9 @@ int requests_pump(struct requests *rs);
 /* Everything that the sequence holds near goes back; what it has in the cold pool follows. */
 void requests_close(struct requests *rs, struct sequence *s);
 
+/* What earlier epochs have left and nobody has asked for goes; was there any? */
+bool requests_forget_dormant(struct requests *rs);
+
 /* See scorer_live_stats. */
 uint32_t requests_live_stats(struct requests *rs, struct scorer_stats *out, uint32_t max);
 

@@ -1,6 +1,7 @@
 /* cpu_scorer/scorer.c - life of a scorer and its loop; see scorer.h. */
 #include <stdlib.h>
 
+#include "cpu_scorer/adoption.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/intake.h"
 #include "cpu_scorer/moves.h"
@@ -50,6 +51,7 @@ int scorer_create(struct scorer **out, const struct scorer_config *config,
         scorer_destroy(p);
         return rc;
     }
+    adoption_find(&p->core);
     requests_init(&p->requests, &p->core, &p->agent, &p->demotions, p->evaluator);
     p->intake = (struct intake){.core = &p->core,
                                 .demotions = &p->demotions,

@@ -56,6 +56,8 @@ struct scorer_config {
     uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
     const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
     uint32_t key_window_bytes;      /* the same */
+    bool keeps;  /* what running sequences have is noted, so that a later epoch can take them up */
+    bool adopts; /* the hot pool may be an earlier epoch's */
     int64_t agent_deadline_ns; /* for any answer of the agent (and of the GPU worker's draining) */
 };
 
@@ -88,7 +90,7 @@ struct scorer_stats {
     uint64_t hot_copied;   /* of the hot hits: not read where they lie, but sent to the GPU */
     uint64_t promoted, demoted, bounced;
     uint64_t reused; /* of the demoted: written over copies of what has moved up */
-    uint64_t queries, dropped_records;
+    uint64_t queries, dropped_records; /* of this attempt, as all that is counted */
     /* of guesses; the counts of each layer, NULL: none, are the scorer's (see holding.h)
      */
     uint64_t guess_queries, late_fetches;

@@ -1,22 +1,29 @@
 /* cpu_scorer/tiers.c - see tiers.h. */
 #include "cpu_scorer/tiers.h"
 
+#include "base/log.h"
 #include "kv/plane.h"
 
 int tiers_create(struct tiers *t, const struct scorer_config *config, const struct scorer_io *io,
                  struct hill_why *why)
 {
     uint32_t n_lists = config->n_sequences * config->geometry.n_layers;
+    struct hill_why found = {""};
     struct hkm_config tables = {.geometry = config->geometry,
                                 .ctx_tokens = config->ctx_tokens,
                                 .n_sequences = config->n_sequences,
                                 .gpu_slots = config->gpu_slots,
-                                .n_blocks = config->hot_blocks};
+                                .n_blocks = config->hot_blocks,
+                                .cold_slots =
+                                    config->csd ? config->n_stripes * config->stripe_slots : 0};
     t->staging = io->staging;
     t->staging_unreserved = io->staging->slot_count;
-    int rc = hkm_init(&t->hkm, io->hot, io->hot_bytes, &tables, why);
+    t->adopted = config->adopts && hkm_adopt(&t->hkm, io->hot, io->hot_bytes, &tables, &found) == 0;
+    int rc = t->adopted ? 0 : hkm_init(&t->hkm, io->hot, io->hot_bytes, &tables, why);
     if (rc)
         return rc;
+    if (config->adopts && !t->adopted)
+        log_warn("nothing of the hot pool is kept: %s", found.text);
     t->hkm.no_digests = kv_policy_reads_keys(config->policy);
     gpu_slots_init(&t->gpu, t->hkm.gpu_table, n_lists, config->gpu_slots);
     rc = cold_map_init(&t->cold, config->csd ? config->stripe_slots : 1,

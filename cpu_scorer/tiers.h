@@ -11,6 +11,7 @@
 
 #include "cpu_scorer/cold_map.h"
 #include "cpu_scorer/hkm.h"
+#include "cpu_scorer/kept.h"
 #include "cpu_scorer/scorer.h"
 #include "placement/gpu_slots.h"
 
@@ -20,6 +21,7 @@ struct tiers {
     struct cold_map cold;
     struct shm_arena *staging;   /* the epoch's; slots are taken and given here alone */
     uint32_t staging_unreserved; /* slots that no sequence has set aside */
+    bool adopted; /* the hot pool is an earlier epoch's: its sequences can be taken up */
 };
 
 int tiers_create(struct tiers *t, const struct scorer_config *config, const struct scorer_io *io,
@@ -30,6 +32,11 @@ uint64_t tiers_private_bytes(const struct tiers *t);
 /* What the GPU and the hot pool hold of a sequence goes back; or what the cold pool holds. */
 void tiers_release_near(struct tiers *t, uint32_t sequence);
 void tiers_release_cold(struct tiers *t, uint32_t sequence);
+
+static inline struct kept *tiers_kept(const struct tiers *t, uint32_t sequence)
+{
+    return (struct kept *)(void *)(t->hkm.kept + (size_t)sequence * KV_KEPT_BYTES);
+}
 
 static inline uint32_t tiers_list(const struct tiers *t, uint32_t sequence, uint32_t layer)
 {

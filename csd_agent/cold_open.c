@@ -94,6 +94,21 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
     return 1;
 }
 
+/* The pool that an earlier agent had in this use, as it left it but for the directory, which may be
+ * behind. */
+static bool open_kept(struct cold_pool *pool, int fd, const struct cold_pool_config *config)
+{
+    struct hill_why why = {""};
+    int status = pool_open_stamped(&pool->directory, fd, config->fingerprint, &config->stamp, &why);
+    if (status == 0 && same_layout(&pool->directory->layout, &pool->layout))
+        return true;
+    log_warn("nothing in cold pool '%s' is kept: %s", config->url,
+             status ? why.text : "it has another shape");
+    pool_close(pool->directory);
+    pool->directory = NULL;
+    return false;
+}
+
 static int open_directory(struct cold_pool *pool, const struct cold_pool_config *config,
                           struct hill_why *why)
 {
@@ -109,12 +124,17 @@ static int open_directory(struct cold_pool *pool, const struct cold_pool_config 
                          "cannot use '%.300s' as cold pool: it holds something that is no cold "
                          "pool; it was left as it is",
                          config->url);
+    pool->kept = config->keeps && content == CONTENT_OURS && open_kept(pool, fd, config);
+    if (pool->kept)
+        return 0;
     status = content == CONTENT_OURS ? reuse(pool, fd, config, &detail) : 1;
     if (status == 1) {
         status = pool_format(fd, &pool->layout, config->fingerprint, &detail);
         if (status == 0)
             status = pool_open(&pool->directory, fd, config->fingerprint, &detail);
     }
+    if (status == 0)
+        status = pool_set_stamp(fd, &config->stamp, &detail);
     if (status != 0)
         return hill_fail(why, status, "cannot make a cold pool in '%.200s': %s", config->url,
                          detail.text);
@@ -141,7 +161,7 @@ static int allocate(struct cold_pool *pool, struct hill_why *why)
     return hill_fail(why, HILL_E_NOMEM, "no memory for the state of %u stripes", n);
 }
 
-/* What an earlier agent left belongs to nobody any more: requests start anew. */
+/* What an earlier agent left belongs to nobody, unless it is adopted. */
 static void forget_contents(struct cold_pool *pool)
 {
     for (uint32_t s = 0; s < pool->layout.n_stripes; s++) {

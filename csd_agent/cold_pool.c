@@ -218,6 +218,59 @@ int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
     return 0;
 }
 
+/* ---- adopt ---- */
+
+static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
+                       struct hill_why *why)
+{
+    uint32_t slots = pool->layout.stripe_slots;
+
+    if (!pool->kept)
+        return hill_fail(why, HILL_E_DAMAGED, "the cold pool has been made anew");
+    if (a->stripe >= pool->layout.n_stripes)
+        return hill_fail(why, HILL_E_PROTOCOL, "stripe %u to be adopted is none", a->stripe);
+    for (uint32_t i = 0; i < a->n_items; i++) {
+        uint32_t slot = a->items[i].slot;
+        const struct cold_stripe *state = pool->stripes[a->stripe];
+        if (slot / slots != a->stripe)
+            return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be adopted is not in stripe %u",
+                             slot, a->stripe);
+        if (pool_slot_valid(pool->directory, slot) ||
+            (state && bit_test(state->written, slot % slots)))
+            return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be adopted is in use", slot);
+    }
+    return 0;
+}
+
+/* What lies in the stripe's pages is not known: none is made up of zeros. */
+static void distrust_pages(const struct cold_pool *pool, struct cold_stripe *state)
+{
+    memset(state->digest_pages, 0xff, pool->layout.digest_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
+    memset(state->key_pages, 0xff, pool->layout.key_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
+    memset(state->entry_pages, 0xff, pool->layout.entry_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
+}
+
+int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *a, struct hill_why *why)
+{
+    uint32_t slots = pool->layout.stripe_slots;
+    struct cold_stripe *state;
+    int status = check_adopt(pool, a, why);
+
+    if (status == 0)
+        status =
+            cold_stripe_claim(pool, a->stripe, a->sequence, a->layer, a->stripe_order, &state, why);
+    if (status != 0)
+        return status;
+    distrust_pages(pool, state);
+    for (uint32_t i = 0; i < a->n_items; i++) {
+        uint32_t at = a->items[i].slot % slots;
+        state->positions[at] = a->items[i].position;
+        state->checksums[at] = a->items[i].checksum;
+        commit_slot(pool, cold_owner(pool, a->sequence, a->layer), a->items[i].slot);
+    }
+    return 0;
+}
+
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
 {
     for (uint32_t layer = 0; layer < pool->layout.geometry.n_layers; layer++) {

@@ -38,7 +38,9 @@ struct cold_pool_config {
     uint32_t n_sequences;
     uint64_t cap_bytes;
     uint64_t fingerprint;
-    uint32_t key_bytes; /* of a slot in the plane of keys; 0: the plane is of digests */
+    uint32_t key_bytes;      /* of a slot in the plane of keys; 0: the plane is of digests */
+    struct pool_stamp stamp; /* whose entries it is to hold */
+    bool keeps;              /* they are there already: slots can be adopted */
 };
 
 /* Bytes that a command moved. */
@@ -80,6 +82,15 @@ int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
  * All slots or none. */
 int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
                       const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
+
+/* Slots of a stripe that an earlier agent had committed: they are committed again, ascending. All or
+ * none; HILL_E_DAMAGED: the pool is not the one of that time. */
+struct cold_adopt {
+    uint32_t sequence, layer, stripe, stripe_order;
+    const struct adopt_item *items;
+    uint32_t n_items; /* 0: the stripe is taken */
+};
+int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *adopt, struct hill_why *why);
 
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
 

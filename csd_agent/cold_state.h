@@ -45,6 +45,7 @@ struct cold_pool {
     struct pool_directory *directory;
     struct pool_layout layout;
     uint32_t n_sequences;
+    bool kept;                    /* what an earlier agent wrote is there */
     struct cold_stripe **stripes; /* [n_stripes], NULL: free */
     struct cold_owner *owners;    /* [n_sequences][n_layers] */
     /* Stripes whose directory record has changed, each once, oldest first. */

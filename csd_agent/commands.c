@@ -384,6 +384,26 @@ static int run_demote(struct data_plane *plane, const void *payload,
     return status;
 }
 
+static int run_adopt(struct data_plane *plane, const void *payload,
+                     struct record_completion *completion, struct cold_cost *cost,
+                     struct hill_why *why)
+{
+    const struct record_adopt *record = payload;
+    const struct cold_adopt adopt = {.sequence = record->header.sequence,
+                                     .layer = record->header.layer,
+                                     .stripe = record->stripe,
+                                     .stripe_order = record->stripe_order,
+                                     .items = (const struct adopt_item *)(record + 1),
+                                     .n_items = record->n_slots};
+
+    (void)cost;
+    STAGE_BEGIN_AT(agent_commit, &record->header);
+    int status = cold_pool_adopt(plane->pool, &adopt, why);
+    STAGE_END(agent_commit, record->n_slots * sizeof(struct adopt_item));
+    completion->count = status == 0 ? record->n_slots : 0;
+    return status;
+}
+
 /* Carry out the demotes that are in the background ring before a sequence is trimmed. More than a
  * ringful are newer than the trim. */
 static void drain_background(struct data_plane *plane, uint32_t sequence);
@@ -419,6 +439,7 @@ static const struct command {
     {RECORD_COMMIT, ON_COMMAND, sizeof(struct record_commit), run_commit},
     {RECORD_RELEASE, ON_COMMAND, sizeof(struct record_release), run_release},
     {RECORD_FETCH, ON_COMMAND, sizeof(struct record_fetch), run_fetch},
+    {RECORD_ADOPT, ON_COMMAND, sizeof(struct record_adopt), run_adopt},
     {RECORD_READ_KEYS, ON_COMMAND, sizeof(struct record_read_keys), run_read_keys},
     {RECORD_TRIM, ON_COMMAND, sizeof(struct record_trim), run_trim},
     {RECORD_DEMOTE, ON_BACKGROUND, sizeof(struct record_demote), run_demote},

@@ -185,7 +185,9 @@ int request_begin(struct request *r, struct hill_why *why)
         .importance = s->importance,
         .reads_hot = r->reads_hot,
         .exact_below = (uint16_t)s->exact_below, /* at most KV_EXACT_BELOW_MAX: validated */
+        .identity = r->prefill->identity,
     };
+    resume_offer(r, &begin);
     int rc = admit(r, why);
     if (!rc && r->w->settings.record_path[0])
         rc = push_prompt(r, why);
@@ -213,6 +215,8 @@ void request_take_ready(struct worker *w, const struct record_seq_ready *record)
     r->ready_status = record->status;
     r->hot_offset = record->hot_offset;
     r->hot_entries = record->hot_entries;
+    r->kept_tokens = record->kept_tokens;
+    r->kept_step = record->header.step;
 }
 
 void request_spoil_ready(struct worker *w, int code)
@@ -241,6 +245,8 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
+    if (!rc && r->kept_tokens)
+        return resume_begin(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
     if (!rc)
@@ -396,6 +402,10 @@ static void send_token(struct request *r, uint32_t token, double logprob)
     body.index = r->predicted;
     body.token = token;
     body.logprob = logprob;
+    struct hash_state state;
+    hash_state_save(&state, r->hash);
+    body.logits_state.data = (uint8_t *)&state;
+    body.logits_state.len = sizeof state;
     message.body_case = HILL__MESSAGE__BODY_TOKEN;
     message.token = &body;
     worker_link_send(r->w->link, &message);
@@ -465,6 +475,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.save_failed = rc && r->saved_at_end;
     done.logits_hash = XXH64_digest(r->hash);
     done.predicted_tokens = r->predicted;
+    done.resumed_tokens = r->resumed;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;

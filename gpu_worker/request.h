@@ -35,11 +35,13 @@ struct request {
     uint32_t sequence, step, prompt, predict;
     uint32_t *tokens; /* [prompt + predict]: the sequence so far */
     uint32_t n_tokens, predicted;
+    uint32_t resumed; /* of the predicted: by an earlier attempt */
     bool cancelled;
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
     int ready_status;
     uint32_t hot_offset, hot_entries;     /* as it said */
+    uint32_t kept_tokens, kept_step;      /* the same: of an earlier attempt; 0: none */
     uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
     struct sampler_settings sampling;
     XXH64_state_t *hash;
@@ -102,6 +104,15 @@ int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint
 uint32_t request_mass_records(const struct request *r, uint32_t n_tokens); /* of so many tokens */
 void request_publish_mass(struct request *r, const struct record_mass *record);
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
+
+/* ---- resume.c ---- */
+
+/* What of an earlier attempt the scorer may take up: into the record. */
+void resume_offer(const struct request *r, struct record_seq_begin *begin);
+/* It has: the request is where it was after that step. */
+int resume_begin(struct request *r, struct hill_why *why);
+/* May it be in time to decode at once? Such requests begin before those with a prompt to compute. */
+bool resume_hopes(const struct request *r);
 
 /* ---- request.c ---- */
 

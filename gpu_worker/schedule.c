@@ -99,6 +99,12 @@ static int end_cancelled(struct worker *w)
     return rc;
 }
 
+static bool is_before(const struct request *a, const struct request *b)
+{
+    bool first = resume_hopes(a);
+    return first != resume_hopes(b) ? first : a->arrival < b->arrival;
+}
+
 /* The request whose prompt is computed, or whose turn it is. NULL: none. */
 static struct request *next_prompt(struct worker *w)
 {
@@ -109,7 +115,7 @@ static struct request *next_prompt(struct worker *w)
             continue;
         if (r->state != REQUEST_WAITING)
             return r;
-        if (!oldest || r->arrival < oldest->arrival)
+        if (!oldest || is_before(r, oldest))
             oldest = r;
     }
     return oldest;

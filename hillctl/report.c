@@ -159,6 +159,17 @@ static json_t *moves(const Hill__SequenceStats *s)
     return object;
 }
 
+/* What workers' deaths have cost the request. */
+static json_t *recovery(const Hill__Summary *m)
+{
+    json_t *object = json_object();
+    set_integer(object, "attempts", m, m ? m->attempts : 0);
+    set_integer(object, "recoveries", m, m ? m->recoveries : 0);
+    set_integer(object, "steps_repeated", m, m ? m->steps_repeated : 0);
+    set_integer(object, "units_repeated", m, m ? m->units_repeated : 0);
+    return object;
+}
+
 static json_t *restarts(const Hill__Restarts *r)
 {
     json_t *object = json_object();
@@ -171,7 +182,8 @@ static json_t *restarts(const Hill__Restarts *r)
 
 static double tokens_per_second(const Hill__Done *gpu)
 {
-    return gpu->predicted_ms > 0 ? gpu->predicted_tokens * 1000.0 / gpu->predicted_ms : NAN;
+    uint32_t made = gpu->predicted_tokens - gpu->resumed_tokens;
+    return gpu->predicted_ms > 0 ? made * 1000.0 / gpu->predicted_ms : NAN;
 }
 
 static void set_rates(json_t *object, const Hill__Rates *r)
@@ -243,6 +255,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(object, "csd_model",
                         m ? report_csd_model_json(m->csd_model, m->csd_model_counters)
                           : json_null());
+    json_object_set_new(object, "recovery", recovery(m));
     json_object_set_new(object, "restarts", restarts(m ? m->restarts : NULL));
     return object;
 }

@@ -125,11 +125,13 @@ static uint64_t blocks_of(uint32_t tokens)
 }
 
 /* The hot segment but its blocks, as cpu_scorer/hkm.c lays it out (its test compares): header,
- * location words, lists, GPU slot tables with one list of scratch, and the alignment of planes. */
+ * location words, lists, GPU slot tables with one list of scratch, what is kept of sequences, checks
+ * of cold slots, and the alignment of planes. */
 static uint64_t segment_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
 {
-    return 128 + padded(lists * in->ctx_tokens * 4, 64) + padded(lists * 16, 64) +
-           padded(padded(lists * 4, 8) + (lists + 1) * k * 8, 64) + 5 * 64;
+    return 192 + padded(lists * in->ctx_tokens * 4, 64) + padded(lists * 16, 64) +
+           padded(padded(lists * 4, 8) + (lists + 1) * k * 8, 64) + sequences(in) * KV_KEPT_BYTES +
+           padded(in->cold_slots * KV_CHECK_BYTES, 64) + 6 * 64;
 }
 
 uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_slots)
@@ -225,7 +227,8 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
     out->tables_bytes = segment_tables(in, lists, k);
     out->private_bytes = private_tables(in, lists, k);
     out->block_bytes =
-        24 + KV_HOT_BLOCK_TOKENS * (uint64_t)(kv_entry_bytes(g) + kv_digest_bytes(g) + 4);
+        24 + KV_HOT_BLOCK_TOKENS *
+                 (uint64_t)(kv_entry_bytes(g) + kv_digest_bytes(g) + 4 + KV_CHECK_BYTES);
     *min_blocks = lists * (blocks_of(forced_tokens(in)) + 1);
     *full_blocks = lists * (blocks_of(in->ctx_tokens) + 1);
 }

@@ -53,6 +53,11 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
 
 #define KV_MAX_SEQUENCES 64u
 
+/* Of each sequence in the hot segment: what outlives the scorer (cpu_scorer/kept.h). Of each slot,
+ * hot or cold: what its entry must be (struct hkm_check). */
+#define KV_KEPT_BYTES  1280u
+#define KV_CHECK_BYTES 8u
+
 /* The staging segment's payload: an arena of that many slots, and the key windows behind it. 0: out
  * of range. */
 uint64_t kv_plan_staging_bytes(const struct kv_plan_input *in, uint32_t staging_slots);

@@ -86,6 +86,12 @@ struct pool_stripe {
     uint32_t *checksums; /* [S]: low 32 bits of XXH3_64bits(entry) */
 };
 
+/* Whose entries lie in a pool: set when its use begins, so that a later process of the same use knows
+ * the pool again, and not one that was formatted, or another file, since. */
+struct pool_stamp {
+    uint64_t run_id, epoch; /* of the coordinator's run; in which the tiers were made */
+};
+
 struct pool_directory {
     struct pool_layout layout;
     struct pool_stripe *stripes; /* [n_stripes] */
@@ -103,6 +109,13 @@ int pool_format(int fd, const struct pool_layout *layout, uint64_t fingerprint,
 
 /* Read and check superblock and directory. */
 int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct hill_why *why);
+/* The superblock alone, of a pool with this stamp (else HILL_E_INVALID): every stripe is free in
+ * memory, and who knows what lies in them claims them. */
+int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
+                      const struct pool_stamp *stamp, struct hill_why *why);
+/* Put the stamp into the superblock of an open pool. Not flushed: it is for processes that follow
+ * one another, not for a machine that starts again. */
+int pool_set_stamp(int fd, const struct pool_stamp *stamp, struct hill_why *why);
 void pool_close(struct pool_directory *directory);
 
 /* Owner changes and bits in memory (cheap). A stripe or slot that the layout does not have is never

@@ -139,8 +139,9 @@ static int check_superblock(const struct pool_superblock *page, uint64_t fingerp
     return 0;
 }
 
-static int read_superblock(int fd, uint64_t fingerprint, struct pool_layout *layout,
-                           uint64_t *generation, struct hill_why *why)
+/* stamp: the one that it must have; NULL: any. */
+static int read_superblock(int fd, uint64_t fingerprint, const struct pool_stamp *stamp,
+                           struct pool_layout *layout, uint64_t *generation, struct hill_why *why)
 {
     uint64_t bytes = 0;
     struct pool_superblock *page = pool_page_alloc(sizeof(*page));
@@ -149,6 +150,8 @@ static int read_superblock(int fd, uint64_t fingerprint, struct pool_layout *lay
     int rc = pool_read_all(fd, page, sizeof(*page), 0, "superblock", why);
     if (rc == 0)
         rc = check_superblock(page, fingerprint, layout, why);
+    if (rc == 0 && stamp && memcmp(&page->stamp, stamp, sizeof *stamp) != 0)
+        rc = hill_fail(why, HILL_E_INVALID, "the cold pool is of another use");
     if (rc == 0)
         rc = pool_file_bytes(fd, &bytes, why);
     if (rc == 0 && bytes < layout->total_bytes)
@@ -199,26 +202,59 @@ static int read_directory(struct pool_directory *d, int fd, struct hill_why *why
     return rc;
 }
 
-int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct hill_why *why)
+/* With a directory that is zeros. */
+static int open_superblock(struct pool_directory **out, int fd, uint64_t fingerprint,
+                           const struct pool_stamp *stamp, struct hill_why *why)
 {
     struct pool_layout layout;
     uint64_t generation = 0;
     *out = NULL;
-    int rc = read_superblock(fd, fingerprint, &layout, &generation, why);
+    int rc = read_superblock(fd, fingerprint, stamp, &layout, &generation, why);
     if (rc != 0)
         return rc;
-    struct pool_directory *d = directory_alloc(&layout);
-    if (d == NULL)
+    *out = directory_alloc(&layout);
+    if (*out == NULL)
         return hill_fail(why, HILL_E_NOMEM, "no memory for the directory of %u stripes",
                          layout.n_stripes);
-    d->generation = generation;
-    rc = read_directory(d, fd, why);
-    if (rc != 0) {
-        pool_close(d);
-        return rc;
-    }
-    *out = d;
+    (*out)->generation = generation;
     return 0;
+}
+
+int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct hill_why *why)
+{
+    int rc = open_superblock(out, fd, fingerprint, NULL, why);
+    if (rc != 0)
+        return rc;
+    rc = read_directory(*out, fd, why);
+    if (rc != 0) {
+        pool_close(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
+                      const struct pool_stamp *stamp, struct hill_why *why)
+{
+    int rc = open_superblock(out, fd, fingerprint, stamp, why);
+    for (uint32_t s = 0; rc == 0 && s < (*out)->layout.n_stripes; s++)
+        pool_stripe_free(*out, s);
+    return rc;
+}
+
+int pool_set_stamp(int fd, const struct pool_stamp *stamp, struct hill_why *why)
+{
+    struct pool_superblock *page = pool_page_alloc(sizeof(*page));
+    if (page == NULL)
+        return hill_fail(why, HILL_E_NOMEM, "no memory to mark the cold pool");
+    int rc = pool_read_all(fd, page, sizeof(*page), 0, "superblock", why);
+    if (rc == 0) {
+        page->stamp = *stamp;
+        page->checksum = pool_sealed_checksum(page, sizeof(*page));
+        rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
+    }
+    free(page);
+    return rc;
 }
 
 void pool_close(struct pool_directory *directory)

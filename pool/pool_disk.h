@@ -32,7 +32,8 @@ struct pool_superblock {
     uint64_t directory_offset, digest_offset, entry_offset, total_bytes;
     uint64_t key_stripe_bytes, key_offset;
     uint32_t digest_bits, reserved;
-    uint8_t pad[POOL_PAGE_BYTES - 144];
+    struct pool_stamp stamp; /* zeros: nobody's */
+    uint8_t pad[POOL_PAGE_BYTES - 160];
 };
 
 _Static_assert(sizeof(struct pool_superblock) == POOL_PAGE_BYTES, "superblock fills a page");

@@ -68,9 +68,9 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
 /* Settings that are the same on the wire: numbers, texts, and those of the plan. */
 /* clang-format off */
 #define NUMBERS(X)                                                                                 \
-    X(run_id) X(epoch) X(threads) X(hot_cap_bytes) X(hot_bytes) X(gpu_kv_cap_bytes) X(gpu_slots)   \
-    X(staging_slots) X(gpu_drop) X(csd_attached) X(cold_cap_bytes) X(block_tokens) X(beta)         \
-    X(beta_auto) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores)
+    X(run_id) X(epoch) X(tiers_epoch) X(threads) X(hot_cap_bytes) X(hot_bytes) X(gpu_kv_cap_bytes) \
+    X(gpu_slots) X(staging_slots) X(gpu_drop) X(csd_attached) X(cold_cap_bytes) X(block_tokens)    \
+    X(beta) X(beta_auto) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores)
 /* clang-format on */
 #define TEXTS(X) X(model_path) X(device) X(csd_url) X(trace_path) X(record_path)
 #define PLAN(X)  X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens)
@@ -114,6 +114,8 @@ int epoch_settings_read(struct epoch_settings *out, const Hill__Configure *c, st
     NUMBERS(READ)
     TEXTS(READ)
     PLAN(PLAN_READ)
+    if (!out->tiers_epoch) /* of a recording from before it */
+        out->tiers_epoch = out->epoch;
     return epoch_settings_check(out, why);
 }
 

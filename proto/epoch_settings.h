@@ -20,8 +20,9 @@
 #include "proto/layout.h"
 
 struct epoch_settings {
-    uint64_t run_id; /* of the run folder: part of the segments' names */
-    uint32_t epoch;  /* from 1 */
+    uint64_t run_id;      /* of the run folder: part of the segments' names */
+    uint32_t epoch;       /* from 1 */
+    uint32_t tiers_epoch; /* in which the hot segment was made: below epoch, and it is kept */
 
     struct kv_plan_input plan; /* model's shape, context, sequences, selection (a request may bring
                                   its own); placement_bytes and cold_slots do not travel */

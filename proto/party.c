@@ -15,13 +15,31 @@ static const char *const names[] = {"rings", "staging", "hot"};
 
 #define SEGMENTS 3
 
-void epoch_unlink(uint64_t run_id, uint32_t epoch)
+#define HOT (SEGMENTS - 1)
+
+/* The epoch whose number is in the segment's name. */
+static uint32_t made_in(const struct epoch_settings *s, int segment)
+{
+    return segment == HOT && s->tiers_epoch ? s->tiers_epoch : s->epoch;
+}
+
+static void unlink_first(uint64_t run_id, uint32_t epoch, int n)
 {
     char name[SHM_NAME_BYTES];
-    for (int i = 0; i < SEGMENTS; i++) {
+    for (int i = 0; i < n; i++) {
         shm_segment_name(name, run_id, epoch, names[i]);
         shm_segment_unlink(name);
     }
+}
+
+void epoch_unlink(uint64_t run_id, uint32_t epoch)
+{
+    unlink_first(run_id, epoch, SEGMENTS);
+}
+
+void epoch_unlink_data(uint64_t run_id, uint32_t epoch)
+{
+    unlink_first(run_id, epoch, HOT);
 }
 
 int epoch_create(const struct epoch_settings *s, struct hill_why *why)
@@ -32,7 +50,7 @@ int epoch_create(const struct epoch_settings *s, struct hill_why *why)
     for (int i = 0; i < SEGMENTS; i++) {
         struct shm_segment segment = {0};
         char name[SHM_NAME_BYTES];
-        if (!bytes[i])
+        if (!bytes[i] || made_in(s, i) != s->epoch)
             continue;
         shm_segment_name(name, s->run_id, s->epoch, names[i]);
         int rc =
@@ -41,7 +59,7 @@ int epoch_create(const struct epoch_settings *s, struct hill_why *why)
             epoch_unlink(s->run_id, s->epoch);
             return rc;
         }
-        if (i == SEGMENTS - 1)
+        if (i == HOT)
             shm_segment_place(&segment);
         shm_segment_detach(&segment);
     }
@@ -100,8 +118,9 @@ int party_attach(struct party *p, enum layout_party who, const struct epoch_sett
     int rc = 0, n = who == PARTY_SCORER && s->hot_bytes ? SEGMENTS : SEGMENTS - 1;
     for (int i = 0; !rc && i < n; i++) {
         char name[SHM_NAME_BYTES];
-        shm_segment_name(name, s->run_id, s->epoch, names[i]);
-        rc = shm_segment_attach(segments[i], name, layout_fingerprint(&p->layout), s->epoch, why);
+        uint32_t epoch = made_in(s, i);
+        shm_segment_name(name, s->run_id, epoch, names[i]);
+        rc = shm_segment_attach(segments[i], name, layout_fingerprint(&p->layout), epoch, why);
     }
     return finish_attach(p, rc, why);
 }
@@ -121,8 +140,9 @@ int party_attach_alone(struct party *p, const struct epoch_settings *s, struct h
 int party_attach_hot(struct party *p, const struct epoch_settings *s, struct hill_why *why)
 {
     char name[SHM_NAME_BYTES];
-    shm_segment_name(name, s->run_id, s->epoch, "hot");
-    return shm_segment_attach_to_read(&p->hot, name, layout_fingerprint(&p->layout), s->epoch, why);
+    uint32_t epoch = made_in(s, HOT);
+    shm_segment_name(name, s->run_id, epoch, names[HOT]);
+    return shm_segment_attach_to_read(&p->hot, name, layout_fingerprint(&p->layout), epoch, why);
 }
 
 /* ---- opening ------------------------------------------------------------------------------ */

@@ -48,12 +48,14 @@ struct party_wait {
 
 /* ---- segments ---- */
 
-/* Create the segments of s->epoch: rings, staging, and hot unless s->hot_bytes is 0; the big one on
- * NUMA nodes and huge pages. Those that are there already go on failure: HILL_E_NOSPACE when
+/* Create the segments of s->epoch: rings, staging, and hot unless s->hot_bytes is 0 or it is kept
+ * (s->tiers_epoch); the big one on NUMA nodes and huge pages. Those that are there already go on failure: HILL_E_NOSPACE when
  * /dev/shm has no room. */
 int epoch_create(const struct epoch_settings *s, struct hill_why *why);
-/* Remove their names; also of those that are not there. */
+/* Remove the names of all that were made in this epoch; also of those that are not there. */
 void epoch_unlink(uint64_t run_id, uint32_t epoch);
+/* Of rings and staging alone: the hot segment is kept for an epoch to come. */
+void epoch_unlink_data(uint64_t run_id, uint32_t epoch);
 
 /* ---- parties ---- */
 

@@ -66,6 +66,10 @@ static int check_seq_begin(const struct checked *c)
         rc = check_range(c, "prompt_tokens", r->prompt_tokens, 1, r->max_tokens);
     if (rc == 0)
         rc = check_range(c, "reads_hot", r->reads_hot, 0, 1);
+    if (rc == 0)
+        rc = check_range(c, "adopt_max", r->adopt_max, 0, r->identity ? r->max_tokens : 0);
+    if (rc == 0)
+        rc = check_range(c, "adopt_min", r->adopt_min, r->adopt_max ? 1 : 0, r->adopt_max);
     if (rc == 0 && kv_selection_check(&settings, &detail) != 0)
         rc = FAIL(c->why, "%s record: %s", c->name, detail.text);
     return rc;
@@ -196,6 +200,8 @@ static int check_seq_ready(const struct checked *c)
     int rc = check_status(c, r->status);
     if (rc == 0)
         rc = check_range(c, "hot_entries", r->hot_entries, 0, SELECTED_HOT);
+    if (rc == 0)
+        rc = check_range(c, "kept_tokens", r->kept_tokens, 0, r->status ? 0 : KV_MAX_TOKENS);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
 }
 
@@ -294,6 +300,22 @@ static int check_demote(const struct checked *c)
     return rc == 0 && r->scattered ? check_slots(c, r, parts.total) : rc;
 }
 
+static int check_adopt(const struct checked *c)
+{
+    const struct record_adopt *r = c->payload;
+    const struct adopt_item *items = (const void *)(r + 1);
+    int rc = check_range(c, "n_slots", r->n_slots, 0, RECORD_STRIPE_SLOTS_MAX);
+    if (rc == 0)
+        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(*items));
+    for (uint32_t i = 0; rc == 0 && i < r->n_slots; i++) {
+        rc = check_range(c, "slot", items[i].slot, i ? (uint64_t)items[i - 1].slot + 1 : 0,
+                         INT32_MAX);
+        if (rc == 0)
+            rc = check_range(c, "position", items[i].position, 0, KV_MAX_TOKENS - 1);
+    }
+    return rc;
+}
+
 static int check_score_block(const struct checked *c)
 {
     const struct record_score_block *r = c->payload;
@@ -318,7 +340,7 @@ static int check_completion(const struct checked *c)
     const struct record_completion *r = c->payload;
     int rc = check_status(c, r->status);
     if (rc == 0)
-        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_READ_KEYS);
+        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_ADOPT);
     if (rc == 0)
         rc = check_range(c, "count", r->count, 0, KV_MAX_TOKENS);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
@@ -350,6 +372,7 @@ static const struct {
     {RECORD_TRIM, sizeof(struct record_trim), "TRIM", check_trim},
     {RECORD_DEMOTE, sizeof(struct record_demote), "DEMOTE", check_demote},
     {RECORD_RELEASE, sizeof(struct record_release), "RELEASE", check_release},
+    {RECORD_ADOPT, sizeof(struct record_adopt), "ADOPT", check_adopt},
     {RECORD_SCORE_BLOCK, sizeof(struct record_score_block), "SCORE_BLOCK", check_score_block},
     {RECORD_COMPLETION, sizeof(struct record_completion), "COMPLETION", check_completion},
 };

@@ -10,8 +10,8 @@
  *   to N first), READS_DONE, READ;
  * - selection, scorer to GPU worker: SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer
  *   to SEQ_END), ENTRIES or MASS (answers to READ);
- * - command, scorer to agent: AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM: urgent,
- * ordered;
+ * - command, scorer to agent: AGENT_QUERY, COMMIT, RELEASE, FETCH, READ_KEYS, TRIM, ADOPT: urgent,
+ *   ordered;
  * - background, scorer to agent: DEMOTE;
  * - score, agent to scorer: SCORE_BLOCK;
  * - completion, agent to scorer: COMPLETION, one for every command.
@@ -48,6 +48,7 @@ enum record_type {
     RECORD_DEMOTE = 36,
     RECORD_RELEASE = 37,
     RECORD_READ_KEYS = 38,
+    RECORD_ADOPT = 39,
     RECORD_SCORE_BLOCK = 48,
     RECORD_COMPLETION = 49,
 };
@@ -69,6 +70,10 @@ struct record_seq_begin {
     uint32_t budget, sinks, window, policy, importance;
     uint16_t reads_hot;   /* 1: the attention can read entries in the hot pool, where they lie; 0 */
     uint16_t exact_below; /* of recordings from before it: 0 */
+    uint64_t identity;    /* of the request in all its attempts; 0: nothing of it is kept */
+    /* What an earlier epoch left of it is taken up again, with as many tokens as the scorer has
+     * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. */
+    uint32_t adopt_min, adopt_max;
 };
 
 /* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an
@@ -219,7 +224,7 @@ struct record_seq_ready {
     int32_t status;
     uint32_t hot_offset; /* in units of 64 bytes */
     uint32_t hot_entries;
-    uint32_t reserved;
+    uint32_t kept_tokens; /* that have their entries still, as of header.step; 0: it begins anew */
 };
 
 /* Answer to SEQ_END: the sequence is closed and its SequenceStats has gone to the coordinator over
@@ -295,6 +300,21 @@ struct record_trim {
     uint64_t reserved;
 };
 
+/* The stripe is the list's, and these slots of it were committed in an earlier epoch and count again;
+ * those that are not named are free. Several may be about one stripe. */
+struct record_adopt {
+    struct record_header header;
+    uint64_t tag;
+    uint32_t stripe, stripe_order; /* order of the stripe within (sequence, layer) */
+    uint32_t n_slots;
+    uint32_t reserved[3];
+    /* then struct adopt_item items[n_slots], their slots ascending */
+};
+
+struct adopt_item {
+    uint32_t slot, position, checksum; /* a cold slot id; checksum: of the entry (pool/pool.h) */
+};
+
 /* Write n_slots entries and digests. Slots of one record lie in one stripe, ascending and
  * consecutive from first_slot. */
 struct record_demote {
@@ -343,7 +363,7 @@ struct record_completion {
 };
 
 _Static_assert(sizeof(struct record_header) == 16, "record header layout");
-_Static_assert(sizeof(struct record_seq_begin) == 64, "layout");
+_Static_assert(sizeof(struct record_seq_begin) == 80, "layout");
 _Static_assert(sizeof(struct record_append) == 32, "layout");
 _Static_assert(sizeof(struct record_step_end) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_end) == 32, "layout");
@@ -366,6 +386,8 @@ _Static_assert(sizeof(struct fetch_item) == 16, "layout");
 _Static_assert(sizeof(struct record_read_keys) == 32, "layout");
 _Static_assert(sizeof(struct key_range) == 8, "layout");
 _Static_assert(sizeof(struct record_trim) == 32, "layout");
+_Static_assert(sizeof(struct record_adopt) == 48, "layout");
+_Static_assert(sizeof(struct adopt_item) == 12, "layout");
 _Static_assert(sizeof(struct record_demote) == 48, "layout");
 _Static_assert(sizeof(struct record_score_block) == 48, "layout");
 _Static_assert(sizeof(struct score_tuple) == 4, "layout");

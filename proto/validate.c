@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/hash_state.h"
 #include "base/stage_trace.h"
 #include "kv/geometry.h"
 #include "kv/plan.h"
@@ -132,6 +133,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     const struct kv_geometry g = {m->n_layers, m->n_heads, m->n_kv_heads, m->head_dim,
                                   m->score_bits};
     CHECK("configure", "epoch", m->epoch > 0);
+    CHECK("configure", "tiers_epoch", m->tiers_epoch <= m->epoch);
     CHECK("configure", "model_path", text_ok(m->model_path) && m->model_path[0]);
     CHECK("configure", "geometry", kv_geometry_check(&g, NULL) == 0);
     CHECK("configure", "ctx_tokens", m->ctx_tokens > 0 && m->ctx_tokens <= TOKENS_MAX);
@@ -224,6 +226,41 @@ static int check_restore_session(const Hill__RestoreSession *m, struct hill_why 
     return m->selection ? check_selection(m->selection, why) : 0;
 }
 
+static bool states_ok(const uint8_t *bytes, size_t n)
+{
+    struct hash_state state;
+    for (size_t at = 0; at + sizeof state <= n; at += sizeof state) {
+        memcpy(&state, bytes + at, sizeof state);
+        if (!hash_state_is_sound(&state))
+            return false;
+    }
+    return n % sizeof state == 0;
+}
+
+/* The states are of the newest tokens: the last one's among them. */
+static int check_resume(const Hill__Prefill *p, struct hill_why *why)
+{
+    const Hill__Resume *m = p->resume;
+    if (!m)
+        return 0;
+    CHECK("resume", "identity", p->identity != 0);
+    CHECK("resume", "tokens", m->n_tokens > 0 && m->n_tokens <= p->predict);
+    CHECK("resume", "first_state", m->first_state < m->n_tokens);
+    CHECK("resume", "logits_states",
+          m->logits_states.len == (m->n_tokens - m->first_state) * sizeof(struct hash_state) &&
+              states_ok(m->logits_states.data, m->logits_states.len));
+    return 0;
+}
+
+static int check_token(const Hill__Token *m, struct hill_why *why)
+{
+    CHECK("token", "logprob", logprob_ok(m->logprob));
+    CHECK("token", "logits_state",
+          m->logits_state.len <= sizeof(struct hash_state) &&
+              states_ok(m->logits_state.data, m->logits_state.len));
+    return 0;
+}
+
 static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
 {
     CHECK("prefill", "sequence", m->sequence < SEQUENCES_MAX);
@@ -236,6 +273,8 @@ static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
     int code = check_sampling(m->sampling, why);
     if (code == 0)
         code = check_selection(m->selection, why);
+    if (code == 0)
+        code = check_resume(m, why);
     return code != 0 ? code : check_prefill_files(m, why);
 }
 
@@ -257,6 +296,7 @@ static int check_done(const Hill__Done *m, struct hill_why *why)
     CHECK("done", "token_median_ms", not_negative(m->token_median_ms));
     CHECK("done", "idle_median_ms", not_negative(m->idle_median_ms));
     CHECK("done", "predicted_tokens", m->predicted_tokens <= TOKENS_MAX);
+    CHECK("done", "resumed_tokens", m->resumed_tokens <= m->predicted_tokens);
     return 0;
 }
 
@@ -429,8 +469,7 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
         CHECK("text", "logprob", logprob_ok(message->text->logprob));
         return 0;
     case HILL__MESSAGE__BODY_TOKEN:
-        CHECK("token", "logprob", logprob_ok(message->token->logprob));
-        return 0;
+        return check_token(message->token, why);
     case HILL__MESSAGE__BODY_REPLY:
         CHECK("reply", "text", text_ok(message->reply->text));
         return 0;
@@ -458,6 +497,7 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_MODEL_INFO_REQUEST:
     case HILL__MESSAGE__BODY_DETACH:
     case HILL__MESSAGE__BODY_ACCEPTED:
+    case HILL__MESSAGE__BODY_RESUMED:
         return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
     default:
         return hill_fail(why, HILL_E_PROTOCOL,

@@ -210,6 +210,104 @@ static void test_an_attempt_has_clocks_and_progress_of_its_own(void **state)
     assert_int_equal(r->attempt_last_ns, 30);
 }
 
+/* Five attempts in a row without a new token; a new one, and there are five more. */
+static void test_progress_begins_the_count_of_attempts_anew(void **state)
+{
+    (void)state;
+    struct request *r = run_first(40);
+    for (unsigned i = 0; i < 3 * REQUEST_ATTEMPTS_MAX; i++) {
+        if (i)
+            assert_int_equal(request_begin_attempt(&book, r, 6), 0);
+        for (uint32_t t = 0; t <= i; t++)
+            assert_int_equal(request_take_token(r, t, 20 + t, 7), t == i);
+        request_interrupt(r);
+    }
+    assert_int_equal(r->attempts, 3 * REQUEST_ATTEMPTS_MAX);
+}
+
+static void make_tokens(struct request *r, uint32_t from, uint32_t n)
+{
+    XXH64_state_t *hash = XXH64_createState();
+    struct hash_state s;
+    for (uint32_t t = from; t < from + n; t++) {
+        XXH64_reset(hash, t);
+        hash_state_save(&s, hash);
+        assert_int_equal(request_take_token(r, t, 100 + t, 7), 1);
+        request_note_state(r, t, &s, sizeof s);
+    }
+    XXH64_freeState(hash);
+}
+
+/* The states of the newest tokens are there, of eight at most, and of none that came without. */
+static void test_an_attempt_goes_on_with_the_newest_states(void **state)
+{
+    (void)state;
+    struct hash_state states[REQUEST_STATES];
+    struct request *r = run_first(40);
+    uint32_t first;
+    XXH64_state_t *hash = XXH64_createState();
+    assert_int_equal(request_resume_states(r, &first, states), 0);
+    make_tokens(r, 0, 3);
+    assert_int_equal(request_resume_states(r, &first, states), 3);
+    assert_int_equal(first, 0);
+    make_tokens(r, 3, 20);
+    assert_int_equal(request_resume_states(r, &first, states), REQUEST_STATES);
+    assert_int_equal(first, 15);
+    for (uint32_t i = 0; i < REQUEST_STATES; i++) {
+        struct hash_state expected;
+        XXH64_reset(hash, 15 + i);
+        hash_state_save(&expected, hash);
+        assert_memory_equal(&states[i], &expected, sizeof expected);
+    }
+    assert_int_equal(request_take_token(r, 23, 1, 7), 1);
+    request_note_state(r, 23, NULL, 0);
+    assert_int_equal(request_resume_states(r, &first, states), 0);
+    make_tokens(r, 24, 2);
+    assert_int_equal(request_resume_states(r, &first, states), 2);
+    assert_int_equal(first, 24);
+    XXH64_freeState(hash);
+}
+
+static void test_what_is_done_again_is_counted(void **state)
+{
+    (void)state;
+    struct hash_state states[REQUEST_STATES];
+    struct request *r = run_first(40);
+    uint32_t first;
+    request_note_units(r, 4);
+    request_interrupt(r); /* in the prompt: its units come again */
+    assert_int_equal(request_begin_attempt(&book, r, 9), 0);
+    request_note_units(r, 3);
+    request_note_units(r, 6);
+    assert_int_equal(r->recovery.units_repeated, 4);
+    make_tokens(r, 0, 10);
+    request_interrupt(r);
+    assert_int_equal(request_begin_attempt(&book, r, 20), 0);
+    assert_int_equal(request_take_resumed(r, 11, 21), HILL_E_PROTOCOL);
+    assert_int_equal(request_take_resumed(r, 0, 21), HILL_E_PROTOCOL);
+    assert_int_equal(request_take_resumed(r, 9, 21), 0); /* goes on: one step comes again */
+    assert_int_equal(request_take_resumed(r, 9, 21), HILL_E_PROTOCOL);
+    assert_int_equal(request_take_token(r, 9, 109, 22), 0);
+    make_tokens(r, 10, 1);
+    assert_int_equal(r->attempt_first_ns, 21);
+    assert_int_equal(r->recovery.recoveries, 1);
+    assert_int_equal(r->recovery.steps_repeated, 1);
+    assert_int_equal(r->recovery.units_repeated, 4);
+    /* it is of no use: the next attempt begins anew, with all six units */
+    assert_true(request_begin_anew(r));
+    assert_int_equal(r->state, REQUEST_INTERRUPTED);
+    assert_int_equal(request_resume_states(r, &first, states), 0);
+    assert_int_equal(request_begin_attempt(&book, r, 30), 0);
+    request_note_units(r, 6);
+    assert_int_equal(r->recovery.units_repeated, 10);
+    for (uint32_t t = 0; t < 11; t++)
+        assert_int_equal(request_take_token(r, t, 100 + t, 31), 0);
+    assert_int_equal(r->recovery.steps_repeated, 12);
+    assert_false(request_begin_anew(r)); /* it did begin anew */
+    make_tokens(r, 11, 1);
+    assert_true(request_resume_states(r, &first, states) > 0);
+}
+
 static void test_a_repeated_token_that_differs_is_damage(void **state)
 {
     (void)state;
@@ -442,6 +540,9 @@ int main(void)
         T(test_what_could_not_be_sent_is_no_attempt),
         T(test_repeated_tokens_are_compared_and_not_sent_again),
         T(test_an_attempt_has_clocks_and_progress_of_its_own),
+        T(test_progress_begins_the_count_of_attempts_anew),
+        T(test_an_attempt_goes_on_with_the_newest_states),
+        T(test_what_is_done_again_is_counted),
         T(test_a_repeated_token_that_differs_is_damage),
         T(test_tokens_out_of_order_or_too_many_are_refused),
         T(test_over_when_done_and_statistics_are_there),

@@ -145,8 +145,12 @@ struct rig *rig_start(const struct rig_options *o)
     assert_int_equal(shm_arena_own(&r->staging, r->staging_memory, staging), 0);
     assert_int_equal(shm_arena_view(&r->staging_view, r->staging_memory, staging), 0);
     assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
-    struct hkm_config tables = {rig_geometry, RIG_CTX, RIG_SEQUENCES, RIG_GPU_SLOTS,
-                                config.hot_blocks};
+    struct hkm_config tables = {.geometry = rig_geometry,
+                                .ctx_tokens = RIG_CTX,
+                                .n_sequences = RIG_SEQUENCES,
+                                .gpu_slots = RIG_GPU_SLOTS,
+                                .n_blocks = config.hot_blocks,
+                                .cold_slots = config.csd ? config.n_stripes * RIG_STRIPE : 0};
     struct scorer_io io = {
         .rings = r->scorer, .bell = &r->bells[PARTY_SCORER], .staging = &r->staging};
     if (config.key_window_bytes)

@@ -240,6 +240,14 @@ static void record_of_kind(uint8_t kind)
     case RECORD_COMMIT:
         write_record(kind, &(struct record_commit){.n_slots = 3}, sizeof(struct record_commit), 12);
         break;
+    case RECORD_ADOPT: {
+        struct {
+            struct record_adopt record;
+            struct adopt_item items[2];
+        } r = {{.stripe = 1, .n_slots = 2}, {{256, 0, 9}, {260, 1, 8}}};
+        write_record(kind, &r, sizeof r.record + sizeof r.items, 0);
+        break;
+    }
     case RECORD_RELEASE:
         write_record(kind, &(struct record_release){.n_slots = 3}, sizeof(struct record_release),
                      12);

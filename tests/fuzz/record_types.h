@@ -12,7 +12,7 @@ static const uint32_t fuzz_types[] = {
     RECORD_SELECTION, RECORD_SEQ_READY,  RECORD_SEQ_STATS, RECORD_COMMIT,      RECORD_AGENT_QUERY,
     RECORD_FETCH,     RECORD_TRIM,       RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
     RECORD_RELEASE,   RECORD_READS_DONE, RECORD_READ_KEYS, RECORD_RESUME,      RECORD_READ,
-    RECORD_ENTRIES,   RECORD_PROMPT,     RECORD_MASS};
+    RECORD_ENTRIES,   RECORD_PROMPT,     RECORD_MASS,      RECORD_ADOPT};
 #define FUZZ_N_TYPES (sizeof(fuzz_types) / sizeof(fuzz_types[0]))
 
 static const struct kv_geometry fuzz_geometries[] = {

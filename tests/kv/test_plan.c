@@ -122,16 +122,17 @@ static void hot_plan_worked_by_hand(void **state)
     assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
     assert_int_equal(plan.staging_slots, 2 * 200 + 32);
     assert_int_equal(plan.staging_bytes, shm_arena_bytes(432, 128));
-    /* header, words, 5 lists, 6 GPU lists of 200 with 5 counts, planes: each at 64 bytes */
-    assert_int_equal(plan.tables_bytes, 128 + 40000 + 128 + 9664 + 320);
+    /* header, words, 5 lists, 6 GPU lists of 200 with 5 counts, what is kept, planes: each at 64
+     * bytes */
+    assert_int_equal(plan.tables_bytes, 192 + 40000 + 128 + 9664 + 1280 + 384);
     assert_int_equal(plan.private_bytes, kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512);
-    assert_int_equal(plan.block_bytes, 24 + 64 * (128 + 36 + 4));
+    assert_int_equal(plan.block_bytes, 24 + 64 * (128 + 36 + 4 + 8));
     assert_int_equal(plan.n_blocks, 5 * 2); /* 36 tokens: one block, and one more, a layer */
     assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + plan.private_bytes +
                               10 * plan.block_bytes);
     in.placement_bytes = 1000;
     in.cold_slots = 2560;
-    assert_int_equal(kv_plan_hot_min_bytes(&in), min + 1000 + 2560 * 4 + 160 + 10 * 12);
+    assert_int_equal(kv_plan_hot_min_bytes(&in), min + 1000 + 2560 * (4 + 8) + 160 + 10 * 12);
 }
 
 /* Two selections of a sequence are alive: in staging, and in what the scorer knows of them. */
@@ -167,7 +168,8 @@ static void each_sequence_has_its_share_of_the_hot_plan(void **state)
     assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
     assert_int_equal(plan.n_blocks, 8 * 5 * 2);
     assert_int_equal(plan.staging_slots, 9 * 200 + 8 * 32); /* a selection each, and one more */
-    assert_int_equal(plan.tables_bytes, 128 + 8 * 40000 + 640 + (160 + 41 * 1600 + 32) + 320);
+    assert_int_equal(plan.tables_bytes,
+                     192 + 8 * 40000 + 640 + (160 + 41 * 1600 + 32) + 8 * 1280 + 384);
     /* the selector and a query's buffers are for one at a time */
     assert_int_equal(plan.private_bytes - one.private_bytes, 7 * (200 * 4 + 5 * 512 + 1000));
     assert_int_equal(kv_plan_hot(&plan, &in, full, NULL), 0);

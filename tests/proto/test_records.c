@@ -29,7 +29,7 @@ static const uint32_t all_types[] = {
     RECORD_SELECTION, RECORD_SEQ_READY,  RECORD_SEQ_STATS, RECORD_AGENT_QUERY, RECORD_COMMIT,
     RECORD_FETCH,     RECORD_TRIM,       RECORD_DEMOTE,    RECORD_SCORE_BLOCK, RECORD_COMPLETION,
     RECORD_RELEASE,   RECORD_READS_DONE, RECORD_READ_KEYS, RECORD_RESUME,      RECORD_READ,
-    RECORD_PROMPT,    RECORD_ENTRIES,    RECORD_MASS,
+    RECORD_PROMPT,    RECORD_ENTRIES,    RECORD_MASS,      RECORD_ADOPT,
 };
 #define N_TYPES (sizeof(all_types) / sizeof(all_types[0]))
 
@@ -47,7 +47,10 @@ static uint32_t good_record(uint32_t type, void *room)
         r->prompt_tokens = 10;
         r->max_tokens = 20;
         r->alpha = 0.5;
-        return 64;
+        r->identity = 3;
+        r->adopt_min = 11;
+        r->adopt_max = 12;
+        return 80;
     }
     case RECORD_APPEND:
         ((struct record_append *)room)->first = 100;
@@ -92,6 +95,14 @@ static uint32_t good_record(uint32_t type, void *room)
     case RECORD_COMMIT:
         ((struct record_commit *)room)->n_slots = 9;
         return 32 + 9 * 4;
+    case RECORD_ADOPT: {
+        struct record_adopt *r = room;
+        r->stripe = 1;
+        r->n_slots = 2;
+        for (uint32_t i = 0; i < 2; i++)
+            ((struct adopt_item *)(r + 1))[i] = (struct adopt_item){256 + 5 * i, 70 - i, 9};
+        return 48 + 2 * 12;
+    }
     case RECORD_RELEASE:
         ((struct record_release *)room)->n_slots = 7;
         return 32 + 7 * 4;
@@ -189,6 +200,11 @@ static const struct field fields[] = {
     {RECORD_SELECTION, FIELD(selection, n_selected), {0, 2, 4, 3 + (1u << 29), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, n_uploads), {0, 1, 3, 2 + (1u << 28), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, status), {1, U32(HILL_E_PROTOCOL - 1), 0x80000000, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_min), {0, 13, UINT32_MAX, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_max), {0, 10, 21, UINT32_MAX, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, identity), {0, END}},
+    {RECORD_ADOPT, FIELD(adopt, n_slots), {0, 1, 3, 4097, UINT32_MAX, END}},
+    {RECORD_SEQ_READY, FIELD(seq_ready, kept_tokens), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
     {RECORD_SEQ_READY, FIELD(seq_ready, status), {1, U32(-100), END}},
     {RECORD_SEQ_READY, FIELD(seq_ready, hot_entries), {SELECTED_HOT + 1, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, importance), {KV_IMPORTANCE_COUNT, UINT32_MAX, END}},
@@ -207,7 +223,7 @@ static const struct field fields[] = {
     {RECORD_SCORE_BLOCK, FIELD(score_block, first_slot), {4091, 4096, UINT32_MAX, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, version), {0, 2, 65535, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, planes), {0, 2, 65535, END}},
-    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 39, UINT32_MAX, END}},
+    {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 40, UINT32_MAX, END}},
     {RECORD_COMPLETION, FIELD(completion, status), {1, U32(-16), END}},
     {RECORD_COMPLETION, FIELD(completion, count), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
 };

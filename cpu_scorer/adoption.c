@@ -1,0 +1,284 @@
+/* cpu_scorer/adoption.c - see adoption.h. */
+#include "cpu_scorer/adoption.h"
+
+#include <string.h>
+
+#include "base/log.h"
+
+/* ---- what is noted ------------------------------------------------------------------------ */
+
+struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks, uint32_t stripes)
+{
+    return (struct kept_plan){.settings = s->settings,
+                              .beta = s->share.beta,
+                              .sinks = s->share.sinks,
+                              .window = s->share.window,
+                              .limit = s->share.limit,
+                              .adapts = s->share.adapts,
+                              .copies = s->share.copies,
+                              .blocks = blocks,
+                              .stripes = stripes,
+                              .prompt_tokens = s->prompt_tokens,
+                              .max_tokens = s->max_tokens};
+}
+
+static void take_plan(const struct core *c, struct sequence *s, const struct kept_plan *p)
+{
+    s->settings = p->settings;
+    s->prompt_tokens = p->prompt_tokens;
+    s->max_tokens = p->max_tokens;
+    s->share =
+        (struct hot_share){.beta = p->adapts && c->config.beta > 0 ? c->config.beta : p->beta,
+                           .sinks = p->sinks,
+                           .window = p->window,
+                           .limit = p->limit,
+                           .adapts = p->adapts,
+                           .copies = p->copies};
+}
+
+/* ---- what an earlier process has left ------------------------------------------------------- */
+
+/* The cold slots that the words name, each with the check of its entry. */
+static int hold_layer(struct core *c, uint32_t sequence, uint32_t layer, uint32_t n_tokens)
+{
+    struct tiers *t = &c->tiers;
+    for (uint32_t p = 0; p < n_tokens; p++) {
+        uint32_t word = hkm_location(&t->hkm, sequence, layer, p), slot = hkm_slot(word);
+        if (hkm_tag(word) != HKM_COLD)
+            continue;
+        if (slot >= t->hkm.header->n_cold_slots)
+            return HILL_E_DAMAGED;
+        struct hkm_check found = t->hkm.cold_checks[slot];
+        struct hkm_check is = hkm_check_of(&t->hkm, sequence, layer, p, found.sum);
+        if (found.bound != is.bound ||
+            cold_map_hold(&t->cold, tiers_list(t, sequence, layer), slot, p))
+            return HILL_E_DAMAGED;
+    }
+    return 0;
+}
+
+static int look_at(struct core *c, struct sequence *s, struct hill_why *why)
+{
+    struct tiers *t = &c->tiers;
+    const struct kept *k = tiers_kept(t, s->index);
+    struct kept_plan plan;
+    uint64_t identity = kept_read(k, &plan);
+    const struct kept_step *newest = kept_newest(k, 1, c->config.ctx_tokens);
+    if (!identity || !newest || !c->config.keeps)
+        return hill_fail(why, HILL_E_INVALID, "there is no whole step");
+    t->hkm.identities[s->index] = identity;
+    if (plan.max_tokens > c->config.ctx_tokens || newest->n_tokens > plan.max_tokens ||
+        hkm_reserve(&t->hkm, s->index, plan.blocks))
+        return hill_fail(why, HILL_E_DAMAGED, "what was set aside for it cannot be");
+    int rc = hkm_recover(&t->hkm, s->index, newest->n_tokens, why);
+    for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++)
+        if ((rc = hold_layer(c, s->index, layer, newest->n_tokens)) != 0)
+            hill_fail(why, rc, "a cold slot of layer %u is not what it was", layer);
+    if (rc == 0)
+        take_plan(c, s, &plan);
+    return rc;
+}
+
+/* The stripes that it has set aside beyond those that hold something: when all have theirs. */
+static int settle(struct core *c, struct sequence *s, struct hill_why *why)
+{
+    struct kept_plan plan;
+    kept_read(tiers_kept(&c->tiers, s->index), &plan);
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+        if (cold_map_recovered(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer),
+                               plan.stripes))
+            return hill_fail(why, HILL_E_NOSPACE, "the cold pool has no room for it");
+    return 0;
+}
+
+static void free_left(struct core *c, struct sequence *s, bool was_there,
+                      const struct hill_why *why)
+{
+    if (was_there)
+        log_info("sequence %u of an earlier epoch is not kept: %s", s->index, why->text);
+    kept_end(tiers_kept(&c->tiers, s->index));
+    tiers_release_near(&c->tiers, s->index);
+    tiers_release_cold(&c->tiers, s->index);
+    s->state = SEQUENCE_FREE;
+}
+
+void adoption_find(struct core *c)
+{
+    struct hill_why why = {""};
+    uint32_t n = c->config.n_sequences;
+    for (uint32_t i = 0; c->tiers.adopted && i < n; i++) {
+        struct sequence *s = &c->sequences[i];
+        struct kept_plan plan;
+        bool was_there = kept_read(tiers_kept(&c->tiers, i), &plan) != 0;
+        s->state = SEQUENCE_DORMANT;
+        if (look_at(c, s, &why))
+            free_left(c, s, was_there, &why);
+    }
+    for (uint32_t i = 0; c->tiers.adopted && i < n; i++) {
+        struct sequence *s = &c->sequences[i];
+        if (s->state == SEQUENCE_DORMANT && settle(c, s, &why))
+            free_left(c, s, true, &why);
+    }
+}
+
+/* ---- taken up ------------------------------------------------------------------------------- */
+
+const struct kept_step *adoption_step(const struct core *c, const struct sequence *s,
+                                      const struct record_seq_begin *r)
+{
+    const struct kept *k = tiers_kept(&c->tiers, s->index);
+    struct kept_plan plan;
+    const struct kv_selection_settings asked = {.alpha = r->alpha,
+                                                .budget = r->budget,
+                                                .sinks = r->sinks,
+                                                .window = r->window,
+                                                .policy = r->policy,
+                                                .importance = r->importance,
+                                                .exact_below = r->exact_below};
+    bool same = s->state == SEQUENCE_DORMANT && r->adopt_max &&
+                r->identity == kept_read(k, &plan) && r->prompt_tokens == plan.prompt_tokens &&
+                r->max_tokens == plan.max_tokens &&
+                memcmp(&asked, &plan.settings, sizeof asked) == 0;
+    return same ? kept_newest(k, r->adopt_min, r->adopt_max) : NULL;
+}
+
+/* Tokens from `to` on are nowhere any more: first no step says that they are there. */
+static void cut(const struct core *c, struct sequence *s, uint32_t to)
+{
+    struct tiers *t = (struct tiers *)&c->tiers;
+    kept_cut(tiers_kept(t, s->index), to);
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+        for (uint32_t p = to; p < s->max_tokens; p++) {
+            uint32_t word = core_location(c, s, layer, p);
+            if (hkm_tag(word) == HKM_NOWHERE)
+                break;
+            hkm_drop(&t->hkm, s->index, layer, p);
+            if (hkm_tag(word) == HKM_COLD)
+                cold_map_drop(&t->cold, tiers_list(t, s->index, layer), hkm_slot(word));
+        }
+}
+
+int adoption_begin(const struct core *c, struct sequence *s, const struct kept_step *step)
+{
+    const struct kept_step from = *step; /* cut() forgets newer ones */
+    struct kept_plan plan;
+    kept_read(tiers_kept(&c->tiers, s->index), &plan);
+    take_plan(c, s, &plan);
+    cut(c, s, from.n_tokens);
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+        s->layers[layer].appended = from.n_tokens;
+    s->cold_from = s->cold_to = 0;
+    s->hashed_step = from.step;
+    if (!hash_state_load(s->hash, &from.selection_hash))
+        return HILL_E_DAMAGED;
+    int rc = s->share.copies ? moves_recover(c, s) : 0;
+    s->moves_wanted = true;
+    s->adoption = (struct adoption){.stripe = COLD_NONE};
+    s->state = SEQUENCE_ADOPTING;
+    return rc;
+}
+
+/* ---- the agent ------------------------------------------------------------------------------ */
+
+static void take_adopt(void *context, const void *record)
+{
+    struct core *c = context;
+    const struct record_completion *r = record;
+    struct sequence *s = &c->sequences[r->header.sequence];
+    if (s->state != SEQUENCE_ADOPTING || r->tag < s->adoption.first_tag || !s->adoption.open)
+        return;
+    s->adoption.open--;
+    if (r->status && !s->adoption.status)
+        s->adoption.status = r->status;
+}
+
+void adoption_listen(struct core *c, struct agent *a)
+{
+    agent_on(a, RECORD_ADOPT, take_adopt, c);
+}
+
+/* The committed slots of the stripe from `slot` on, at most `most`; *next: where to go on. */
+static uint32_t fill_items(const struct core *c, uint32_t list, uint32_t stripe, uint32_t slot,
+                           uint32_t most, struct adopt_item *items, uint32_t *next)
+{
+    const struct cold_map *cold = &c->tiers.cold;
+    uint32_t n = 0;
+    for (; slot < cold->stripe_slots && n < most; slot++) {
+        uint32_t at = stripe * cold->stripe_slots + slot;
+        uint32_t position = cold_map_position(cold, list, at);
+        if (position != COLD_NONE)
+            items[n++] = (struct adopt_item){at, position, c->tiers.hkm.cold_checks[at].sum};
+    }
+    *next = slot;
+    return n;
+}
+
+/* One command: what of the stripe fits. 1: it is out; 0: no room now; or an error. */
+static int push_adopt(struct agent *a, struct sequence *s, uint32_t list)
+{
+    const struct cold_map *cold = &a->core->tiers.cold;
+    struct adoption *o = &s->adoption;
+    uint32_t room = shm_ring_payload_max(&a->core->io.rings[RING_COMMAND]);
+    uint32_t most = (room - (uint32_t)sizeof(struct record_adopt)) / sizeof(struct adopt_item);
+    if (most > cold->stripe_slots)
+        most = cold->stripe_slots;
+    void *payload;
+    int rc = agent_reserve(
+        a, (uint32_t)(sizeof(struct record_adopt) + most * sizeof(struct adopt_item)), &payload);
+    if (rc != 1)
+        return rc;
+    struct record_adopt *r = payload;
+    *r = (struct record_adopt){.header = core_header(a->core, s->index, 0, o->layer),
+                               .tag = agent_tag(a),
+                               .stripe = o->stripe,
+                               .stripe_order = cold->stripes[o->stripe].order};
+    r->n_slots =
+        fill_items(a->core, list, o->stripe, o->slot, most, (struct adopt_item *)(r + 1), &o->slot);
+    if (!o->first_tag)
+        o->first_tag = r->tag;
+    o->open++;
+    s->cold_used = true;
+    agent_publish(a, RING_COMMAND, RECORD_ADOPT,
+                  (uint32_t)(sizeof *r + r->n_slots * sizeof(struct adopt_item)));
+    return 1;
+}
+
+/* The stripe that is next; false: there is none, in this layer or the ones after it. */
+static bool find_stripe(const struct core *c, struct sequence *s)
+{
+    const struct cold_map *cold = &c->tiers.cold;
+    struct adoption *o = &s->adoption;
+    for (; o->layer < c->config.geometry.n_layers; o->layer++, o->stripe = COLD_NONE) {
+        const struct cold_list *l = &cold->lists[tiers_list(&c->tiers, s->index, o->layer)];
+        bool used = l->current != COLD_NONE && (l->current != l->first || l->used > 0);
+        if (!used)
+            continue;
+        if (o->stripe == COLD_NONE)
+            o->stripe = l->first, o->slot = 0;
+        else if (o->slot >= cold->stripe_slots)
+            o->stripe = o->stripe == l->current ? COLD_NONE : cold->stripes[o->stripe].next,
+            o->slot = 0;
+        if (o->stripe != COLD_NONE)
+            return true;
+    }
+    return false;
+}
+
+int adoption_pump(struct agent *a, struct sequence *s, bool *moved)
+{
+    struct adoption *o = &s->adoption;
+    const struct core *c = a->core;
+    while (!o->status && find_stripe(c, s)) {
+        int rc = push_adopt(a, s, tiers_list(&c->tiers, s->index, o->layer));
+        if (rc < 0)
+            o->status = rc;
+        if (rc != 1)
+            break;
+        *moved = true;
+    }
+    if (a->status)
+        return a->status;
+    if (o->open)
+        return 0;
+    return o->status ? o->status : o->layer == c->config.geometry.n_layers;
+}

@@ -1,0 +1,39 @@
+/*
+ * cpu_scorer/adoption.h - sequences of an earlier epoch are taken up again.
+ *
+ * What: a scorer that starts over a hot segment which an earlier one laid out looks at what that one
+ * had noted of each sequence (kept.h). A sequence whose words, checks and entries are whole up to
+ * its newest step has its blocks and stripes set aside again and is DORMANT; all others are freed.
+ * A SEQ_BEGIN of the same request says how many tokens it can go on with: what is newer is dropped,
+ * the agent is told which cold slots count (ADOPT), and with its last completion the sequence is as
+ * it was at the end of that step. What selections depend on is the same then: which tokens there
+ * are. What answers do not depend on begins anew: what the GPU holds, counts of the placement,
+ * copies in the cold pool.
+ * Who calls it: requests.c, scorer.c. Failure: the sequence is freed and its request begins anew;
+ * no entry is used that its check does not fit.
+ */
+#ifndef HILL_CPU_SCORER_ADOPTION_H
+#define HILL_CPU_SCORER_ADOPTION_H
+
+#include "cpu_scorer/moves.h"
+
+/* Once, before the first record: who is DORMANT, and who is freed. */
+void adoption_find(struct core *c);
+
+/* Can this SEQ_BEGIN take up what the slot holds? NULL: no; else as of which step. */
+const struct kept_step *adoption_step(const struct core *c, const struct sequence *s,
+                                      const struct record_seq_begin *r);
+/* Everything on this side is as it was then; s has been started for the request. On to ADOPTING.
+ * HILL_E_NOMEM. */
+int adoption_begin(const struct core *c, struct sequence *s, const struct kept_step *step);
+
+/* Completions of ADOPT. */
+void adoption_listen(struct core *c, struct agent *a);
+/* Commands of an ADOPTING sequence: 1: the agent has all its slots; 0: not yet, *moved: some went
+ * out; negative: it has not. */
+int adoption_pump(struct agent *a, struct sequence *s, bool *moved);
+
+/* What is noted of a sequence that has been admitted with so much in each layer. */
+struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks, uint32_t stripes);
+
+#endif

@@ -1,0 +1,428 @@
+/* tests/cpu_scorer/test_adoption.c - a process that appends, moves and notes steps in the hot
+ * segment is killed at any moment, again and again: what it noted is whole, and a successor goes on
+ * with it; one bit that has changed is found (HILL_TEST_SEED). */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "cpu_scorer/adoption.h"
+#include "tests/cpu_scorer/hkm_audit.h"
+
+enum { LAYERS = 2, SEQUENCES = 2, CTX = 400, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40, PROMPT = 40 };
+enum { STRIPE = 256, STRIPES = 2 * LAYERS * SEQUENCES, COLD = STRIPE * STRIPES };
+enum { MOST_HOT = 100, KILLS = 150, FLIPS = 600 };
+
+static const struct kv_geometry geometry = {LAYERS, 4, 2, 8};
+
+/* What outlives a process: the hot segment, the drive, and how far it has come. */
+struct world {
+    _Atomic uint64_t turns;
+    uint8_t drive[COLD][ENTRY];
+    _Alignas(64) uint8_t segment[];
+};
+static struct world *world;
+static uint64_t segment_bytes;
+
+static uint64_t state;
+static uint32_t next_random(uint32_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+/* ---- a scorer without rings ---------------------------------------------------------------- */
+
+static struct core core;
+static struct shm_arena staging = {.slot_count = 64};
+
+static void open_core(bool adopts)
+{
+    const struct scorer_config config = {.geometry = geometry,
+                                         .ctx_tokens = CTX,
+                                         .n_sequences = SEQUENCES,
+                                         .gpu_slots = 16,
+                                         .hot_blocks = BLOCKS,
+                                         .stripe_slots = STRIPE,
+                                         .n_stripes = STRIPES,
+                                         .csd = true,
+                                         .keeps = true,
+                                         .adopts = adopts};
+    static struct scorer_io io;
+    struct hill_why why = {""};
+    io = (struct scorer_io){.staging = &staging, .hot = world->segment, .hot_bytes = segment_bytes};
+    memset(&core, 0, sizeof core);
+    core.config = config;
+    core.io = io;
+    if (tiers_create(&core.tiers, &config, &io, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(core.tiers.adopted, adopts);
+    core.sequences = calloc(SEQUENCES, sizeof *core.sequences);
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        core.sequences[i].index = i;
+        core.sequences[i].layers = calloc(LAYERS, sizeof *core.sequences[i].layers);
+        core.sequences[i].hash = XXH64_createState();
+    }
+    adoption_find(&core);
+}
+
+static void close_core(void)
+{
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        free(core.sequences[i].layers);
+        XXH64_freeState(core.sequences[i].hash);
+    }
+    free(core.sequences);
+    tiers_destroy(&core.tiers);
+}
+
+/* ---- the entries of a request -------------------------------------------------------------- */
+
+static void fill_entry(uint64_t identity, uint32_t layer, uint32_t position, uint8_t *out)
+{
+    uint64_t x = identity * 1000003 + layer * 7919 + position;
+    for (uint32_t i = 0; i < ENTRY / 2; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        uint16_t half = (uint16_t)((x >> 63) << 15 | (8 + (x >> 40) % 12) << 10 | (x >> 20 & 1023));
+        memcpy(out + (size_t)i * 2, &half, 2);
+    }
+}
+
+static void append(struct sequence *s, uint32_t layer, uint32_t position)
+{
+    uint8_t entry[ENTRY];
+    fill_entry(core.tiers.hkm.identities[s->index], layer, position, entry);
+    assert_int_equal(hkm_append(&core.tiers.hkm, s->index, layer, position, 1, entry), 1);
+}
+
+/* As demotion.c: the entry and its check, then the commit and the flip. */
+static void move_down(struct sequence *s, uint32_t layer, uint32_t position)
+{
+    struct tiers *t = &core.tiers;
+    uint32_t list = tiers_list(t, s->index, layer), slot, order, lost;
+    uint32_t word = core_location(&core, s, layer, position);
+    if (!cold_map_reuse(&t->cold, list, &position, 1, &slot, &lost))
+        assert_int_equal(cold_map_take(&t->cold, list, position, 1, &slot, &order), 1);
+    const uint8_t *entry = hkm_entry(&t->hkm, hkm_slot(word));
+    t->hkm.cold_checks[slot] =
+        hkm_check_of(&t->hkm, s->index, layer, position, hkm_sum(&t->hkm, entry));
+    memcpy(world->drive[slot], entry, ENTRY);
+    cold_map_commit(&t->cold, list, slot, 1);
+    hkm_set_cold(&t->hkm, s->index, layer, position, slot);
+}
+
+static void move_up(struct sequence *s, uint32_t layer, uint32_t position)
+{
+    struct tiers *t = &core.tiers;
+    uint32_t slot = hkm_slot(core_location(&core, s, layer, position));
+    if (hkm_append(&t->hkm, s->index, layer, position, 1, world->drive[slot]) == 1)
+        cold_map_uncommit(&t->cold, tiers_list(t, s->index, layer), slot);
+}
+
+static void move_some(struct sequence *s, uint32_t layer)
+{
+    while (hkm_hot_tokens(&core.tiers.hkm, s->index, layer) > MOST_HOT) {
+        uint32_t p = next_random(s->layers[layer].appended);
+        if (hkm_tag(core_location(&core, s, layer, p)) == HKM_HOT)
+            move_down(s, layer, p);
+    }
+    uint32_t p = next_random(s->layers[layer].appended);
+    if (next_random(2) && hkm_tag(core_location(&core, s, layer, p)) == HKM_COLD)
+        move_up(s, layer, p);
+}
+
+static void begin(struct sequence *s)
+{
+    struct tiers *t = &core.tiers;
+    kept_end(tiers_kept(t, s->index));
+    tiers_release_near(t, s->index);
+    tiers_release_cold(t, s->index);
+    uint32_t blocks = MOST_HOT / 64 + 3;
+    assert_int_equal(hkm_reserve(&t->hkm, s->index, blocks), 0);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        assert_int_equal(cold_map_reserve(&t->cold, tiers_list(t, s->index, layer), 2), 0);
+    s->state = SEQUENCE_ACTIVE;
+    s->prompt_tokens = PROMPT;
+    s->max_tokens = CTX;
+    s->settings = (struct kv_selection_settings){.alpha = 0.5};
+    s->share = (struct hot_share){.beta = 1, .limit = MOST_HOT};
+    s->hashed_step = 0;
+    XXH64_reset(s->hash, 0);
+    const struct kept_plan plan = adoption_plan(s, blocks, 2);
+    uint64_t identity = 1 + (uint64_t)next_random(UINT32_MAX);
+    t->hkm.identities[s->index] = identity;
+    kept_begin(tiers_kept(t, s->index), identity, &plan);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        for (s->layers[layer].appended = 0; s->layers[layer].appended < PROMPT;)
+            append(s, layer, s->layers[layer].appended++);
+    kept_note(tiers_kept(t, s->index), 0, PROMPT, s->hash);
+}
+
+/* One step, or a request's end and the next one's beginning. The hash is of the steps' numbers. */
+static void turn(struct sequence *s)
+{
+    if (s->state != SEQUENCE_ACTIVE || s->layers[0].appended == CTX || !next_random(300)) {
+        begin(s);
+        return;
+    }
+    s->hashed_step++;
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        append(s, layer, s->layers[layer].appended++);
+        move_some(s, layer);
+    }
+    XXH64_update(s->hash, &s->hashed_step, sizeof s->hashed_step);
+    kept_note(tiers_kept(&core.tiers, s->index), s->hashed_step, s->layers[0].appended, s->hash);
+}
+
+static void live(void)
+{
+    for (;;) {
+        turn(&core.sequences[next_random(SEQUENCES)]);
+        atomic_fetch_add_explicit(&world->turns, 1, memory_order_relaxed /* a count */);
+    }
+}
+
+/* ---- what must be there ---------------------------------------------------------------------- */
+
+static bool token_is_there(const struct sequence *s, uint64_t identity, uint32_t layer, uint32_t p)
+{
+    const struct tiers *t = &core.tiers;
+    uint8_t expected[ENTRY];
+    uint32_t word = core_location(&core, s, layer, p), slot = hkm_slot(word);
+    fill_entry(identity, layer, p, expected);
+    if (hkm_tag(word) == HKM_HOT)
+        return memcmp(hkm_entry(&t->hkm, slot), expected, ENTRY) == 0;
+    return hkm_tag(word) == HKM_COLD &&
+           cold_map_position(&t->cold, tiers_list(t, s->index, layer), slot) == p &&
+           t->hkm.cold_checks[slot].sum == hkm_sum(&t->hkm, expected) &&
+           memcmp(world->drive[slot], expected, ENTRY) == 0;
+}
+
+static void check_tokens(const struct sequence *s, uint32_t n)
+{
+    uint64_t identity = core.tiers.hkm.identities[s->index];
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        for (uint32_t p = 0; p < n; p++)
+            if (!token_is_there(s, identity, layer, p))
+                fail_msg("sequence %u, layer %u: position %u of %u is not there", s->index, layer,
+                         p, n);
+        for (uint32_t p = n; p < CTX; p++)
+            assert_int_equal(hkm_tag(core_location(&core, s, layer, p)), HKM_NOWHERE);
+    }
+}
+
+static uint64_t hash_of(uint32_t step)
+{
+    XXH64_state_t *hash = XXH64_createState();
+    XXH64_reset(hash, 0);
+    for (uint32_t i = 1; i <= step; i++)
+        XXH64_update(hash, &i, sizeof i);
+    uint64_t out = XXH64_digest(hash);
+    XXH64_freeState(hash);
+    return out;
+}
+
+/* Goes on after a step that is `back` before the newest; where that has been cut off before, or a
+ * torn note took its place, after the newest. */
+static void take_up(struct sequence *s, uint32_t back)
+{
+    const struct kept *k = tiers_kept(&core.tiers, s->index);
+    uint32_t newest = kept_newest(k, 1, CTX)->n_tokens;
+    uint32_t to = newest > PROMPT + back ? newest - back : newest;
+    if (!kept_newest(k, to, to))
+        to = newest;
+    const struct record_seq_begin asked = {.identity = core.tiers.hkm.identities[s->index],
+                                           .prompt_tokens = PROMPT,
+                                           .max_tokens = CTX,
+                                           .alpha = 0.5,
+                                           .adopt_min = 1,
+                                           .adopt_max = to};
+    const struct kept_step *step = adoption_step(&core, s, &asked);
+    assert_non_null(step);
+    assert_int_equal(step->n_tokens, to);
+    assert_int_equal(step->step, to - PROMPT);
+    assert_int_equal(adoption_begin(&core, s, step), 0);
+    assert_int_equal(XXH64_digest(s->hash), hash_of(to - PROMPT));
+    check_tokens(s, to);
+    s->state = SEQUENCE_ACTIVE;
+}
+
+/* Which sequences have a whole step, as a kill has left them. */
+static bool was_noted(uint32_t sequence)
+{
+    struct kept_plan plan;
+    const struct kept *k = tiers_kept(&core.tiers, sequence);
+    return kept_read(k, &plan) && kept_newest(k, 1, CTX);
+}
+
+static void one_life(void)
+{
+    uint64_t before = atomic_load_explicit(&world->turns, memory_order_relaxed);
+    uint32_t turns = next_random(400), spin = next_random(20000);
+    bool noted[SEQUENCES];
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        state += turns;
+        live();
+    }
+    /* any moment: so many turns, and somewhere within one */
+    while (atomic_load_explicit(&world->turns, memory_order_relaxed) < before + turns)
+        ;
+    for (volatile uint32_t i = 0; i < spin; i++)
+        ;
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    for (uint32_t i = 0; i < SEQUENCES; i++)
+        noted[i] = was_noted(i);
+    close_core();
+    open_core(true);
+    assert_int_equal(hkm_audit(&core.tiers.hkm, NULL), 0);
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        struct sequence *s = &core.sequences[i];
+        assert_int_equal(s->state, noted[i] ? SEQUENCE_DORMANT : SEQUENCE_FREE);
+        if (noted[i])
+            take_up(s, next_random(KEPT_STEPS - 1));
+    }
+    assert_int_equal(hkm_audit(&core.tiers.hkm, NULL), 0);
+}
+
+static void set_up_world(void)
+{
+    const struct hkm_config config = {.geometry = geometry,
+                                      .ctx_tokens = CTX,
+                                      .n_sequences = SEQUENCES,
+                                      .gpu_slots = 16,
+                                      .n_blocks = BLOCKS,
+                                      .cold_slots = COLD};
+    segment_bytes = hkm_tables_bytes(&config) + BLOCKS * hkm_block_bytes(&geometry);
+    world = mmap(NULL, sizeof *world + segment_bytes, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(world != MAP_FAILED);
+    open_core(false);
+}
+
+static void tear_down_world(void)
+{
+    close_core();
+    munmap(world, sizeof *world + segment_bytes);
+}
+
+static void test_a_kill_at_any_moment_loses_nothing(void **unused)
+{
+    (void)unused;
+    set_up_world();
+    for (int i = 0; i < KILLS; i++)
+        one_life();
+    tear_down_world();
+}
+
+static void flip(uint8_t *bytes, uint64_t n)
+{
+    bytes[next_random((uint32_t)n)] ^= (uint8_t)(1u << next_random(8));
+}
+
+/* Somewhere in what a successor reads of sequence 0; true: in what it certainly uses. */
+static bool flip_something(void)
+{
+    struct hkm *h = &core.tiers.hkm;
+    uint32_t layer = next_random(LAYERS), p = next_random(core.sequences[0].layers[0].appended);
+    uint64_t at = (uint64_t)hkm_list_index(h, 0, layer) * CTX + p;
+    uint32_t word = hkm_location(h, 0, layer, p), slot = hkm_slot(word);
+    bool hot = hkm_tag(word) == HKM_HOT;
+    switch (next_random(5)) {
+    case 0:
+        flip((uint8_t *)&h->words[at], sizeof *h->words);
+        return true;
+    case 1:
+        flip((uint8_t *)(hot ? &h->checks[slot] : &h->cold_checks[slot]), KV_CHECK_BYTES);
+        return true;
+    case 2:
+        if (hot)
+            flip(hkm_entry(h, slot), ENTRY);
+        return hot;
+    case 3:
+        flip(h->kept, KV_KEPT_BYTES);
+        return false; /* it may be a step that nobody needs */
+    default:          /* what is made anew */
+        flip((uint8_t *)h->lists, SEQUENCES * LAYERS * sizeof *h->lists);
+        flip((uint8_t *)h->owners, BLOCKS * sizeof *h->owners);
+        flip((uint8_t *)h->positions, BLOCKS * 64 * sizeof *h->positions);
+        flip(h->digests, (uint64_t)BLOCKS * 64 * kv_digest_bytes(&geometry));
+        return false;
+    }
+}
+
+static void test_a_bit_that_has_changed_is_found(void **unused)
+{
+    (void)unused;
+    set_up_world();
+    for (int i = 0; i < 250; i++)
+        turn(&core.sequences[i % SEQUENCES]);
+    uint8_t *good = malloc(segment_bytes);
+    assert_non_null(good);
+    memcpy(good, world->segment, segment_bytes);
+    uint32_t lost = 0;
+    for (int i = 0; i < FLIPS; i++) {
+        core.sequences[0].layers[0].appended =
+            kept_newest(tiers_kept(&core.tiers, 0), 1, CTX)->n_tokens;
+        bool used = flip_something();
+        close_core();
+        open_core(true);
+        const struct sequence *s = &core.sequences[0];
+        if (used)
+            assert_int_equal(s->state, SEQUENCE_FREE);
+        if (s->state == SEQUENCE_DORMANT)
+            check_tokens(s, kept_newest(tiers_kept(&core.tiers, 0), 1, CTX)->n_tokens);
+        assert_int_equal(core.sequences[1].state, SEQUENCE_DORMANT);
+        assert_int_equal(hkm_audit(&core.tiers.hkm, NULL), 0);
+        lost += s->state == SEQUENCE_FREE;
+        memcpy(world->segment, good, segment_bytes);
+        close_core();
+        open_core(true);
+        assert_int_equal(core.sequences[0].state, SEQUENCE_DORMANT);
+    }
+    assert_true(lost > FLIPS / 4);
+    free(good);
+    tear_down_world();
+}
+
+static void test_another_shape_is_not_adopted(void **unused)
+{
+    (void)unused;
+    struct hkm h;
+    struct hill_why why = {""};
+    set_up_world();
+    const struct hkm_config other = {.geometry = geometry,
+                                     .ctx_tokens = CTX,
+                                     .n_sequences = SEQUENCES,
+                                     .gpu_slots = 15,
+                                     .n_blocks = BLOCKS,
+                                     .cold_slots = COLD};
+    assert_int_equal(hkm_adopt(&h, world->segment, segment_bytes, &other, &why), HILL_E_DAMAGED);
+    tear_down_world();
+}
+
+int main(void)
+{
+    const char *seed = getenv("HILL_TEST_SEED");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_kill_at_any_moment_loses_nothing),
+        cmocka_unit_test(test_a_bit_that_has_changed_is_found),
+        cmocka_unit_test(test_another_shape_is_not_adopted),
+    };
+    state = seed ? strtoull(seed, NULL, 0) : 20261122;
+    print_message("seed %llu (HILL_TEST_SEED)\n", (unsigned long long)state);
+    hill_log_init("test", HILL_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
