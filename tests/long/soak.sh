@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# soak.sh - make soak: mixed requests for an hour; memory, descriptors, segments, files and step time must stay flat.
+#
+# usage: tests/long/soak.sh [-o FILE]         environment: MINUTES (default 60), SEED (default: the clock)
+# Three askers at a time draw, one after the other: a short prompt, a long document, a chat (where the model has a
+# template), a request that is cancelled, one that is saved and then restored. Meanwhile, every SAMPLE seconds (default 10),
+# a line of the table (FILE, tab-separated): of each process its PSS, what of that is its own (anonymous memory), and its
+# descriptors; bytes of segments and of the state folder, and milliseconds a token of a probe request.
+# Flat: the median of the last third is at most that of the middle third, and this much more (the first third warms up):
+# own memory 2 % and 2 MiB, descriptors 2, segments and files 0 %; step time 20 %, of the least of each third: the askers
+# and the rest of the machine disturb it. PSS is not judged: segments are allocated whole, and a process's share of them
+# grows until it has touched all of them. At least 9 samples.
+# SmolLM2 where its file is there, else the shipped model. Exit codes: 0 flat and every request right, 1 not, 100 wrong use.
+# shellcheck source=../integration/lib.sh
+. "$(dirname "$0")/../integration/lib.sh"
+
+out=/dev/null
+[ "${1:-}" != -o ] || { out=$2 && shift 2; }
+[ $# -eq 0 ] || { echo "usage: tests/long/soak.sh [-o FILE]" >&2 && exit 100; }
+for number in "${MINUTES:-60}" "${SAMPLE:-10}" "${SEED:-1}"; do
+    case $number in '' | *[!0-9]*) echo "soak: '$number' is not a number" >&2 && exit 100 ;; esac
+done
+seed=${SEED:-$(date +%s)}
+model=$PWD/models/hill-ref.gguf chat=""
+for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models" ../shared/models; do
+    [ ! -r "$folder/SmolLM2-135M-Instruct.Q4_1.gguf" ] || { model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf && chat=--chat; }
+done
+workers=(gpu_worker cpu_scorer csd_agent)
+table=$work/table
+end=$(($(date +%s) + ${MINUTES:-60} * 60))
+echo "seed $seed, ${MINUTES:-60} minutes, $(basename "$model")"
+
+over() { [ "$(date +%s)" -ge "$end" ]; }
+prompt() { # BYTES FILE: some text from anywhere
+    tail -c +$((1 + RANDOM % 20000)) "$text" | head -c "$1" >"$2"
+}
+ask() { hillctl generate --temp 0.8 -s $((RANDOM + 1)) --ignore-eos "$@" >/dev/null 2>"$mine.err" </dev/null; }
+
+# One request of a random kind; its kind when it went wrong.
+one_request() {
+    local pid
+    case $((RANDOM % 6)) in
+    0 | 1) prompt $((100 + RANDOM % 400)) "$mine.prompt" && { ask -f "$mine.prompt" -n 24 || echo short; } ;;
+    2) prompt 3000 "$mine.prompt" && { ask -f "$mine.prompt" -n 12 || echo long; } ;;
+    3) # shellcheck disable=SC2086  # a flag or nothing
+        ask $chat -p "What is a licence?" -n 24 || echo chat ;;
+    4)
+        prompt 2000 "$mine.prompt"
+        ask -f "$mine.prompt" -n 400 &
+        pid=$!
+        sleep 0.$((RANDOM % 10)) # a moment of its own, not a wait for something
+        pkill -INT -P $pid
+        wait $pid
+        case $? in 0 | 130) ;; *) echo cancelled ;; esac
+        ;;
+    5)
+        prompt 600 "$mine.prompt"
+        { ask -f "$mine.prompt" -n 8 --save "$mine.session" &&
+            hillctl restore "$mine.session" -n 8 >/dev/null 2>"$mine.err" </dev/null; } || echo session
+        rm -f "$mine.session"
+        ;;
+    esac
+}
+
+asker() { # NUMBER
+    local wrong done=0
+    mine=$work/asker$1
+    RANDOM=$((seed + $1))
+    until over; do
+        wrong=$(one_request)
+        [ -z "$wrong" ] || echo "FAILED: $wrong: $(tail -n 1 "$mine.err")"
+        done=$((done + 1))
+    done
+    echo "$done requests"
+}
+
+pss() { awk '/^Pss:/ {all = $2} /^Pss_Anon:/ {own = $2} END {print all "\t" own}' "/proc/$1/smaps_rollup"; }
+descriptors() { find "/proc/$1/fd" -mindepth 1 2>/dev/null | wc -l; }
+
+# A line of the table: time, then the columns of its head.
+sample() {
+    local pid row worker
+    row=$(($(date +%s) - started))
+    for worker in coordinator "${workers[@]}"; do
+        if [ "$worker" = coordinator ]; then pid=$(coordinator_pid); else pid=$(worker_pid "$worker"); fi
+        row="$row	$(pss "$pid")	$(descriptors "$pid")"
+    done
+    hillctl generate -p "The licence" -n 24 --temp 0 --ignore-eos --json >"$work/probe" 2>"$work/probe.err" </dev/null ||
+        fail "the probe: $(cat "$work/probe.err")"
+    row="$row	$(find /dev/shm -name "$own_segments*" -printf '%s\n' | awk '{s += $1} END {print s + 0}')"
+    row="$row	$(du -sk --exclude=hillinfer.log "$state_dir" | cut -f1)"
+    echo "$row	$(jq '.predicted_ms / (.predicted_tokens - 1)' "$work/probe")" >>"$table"
+}
+
+# judge COLUMN PERCENT MORE [least]: the rule above, of medians or the least
+judge() {
+    awk -F'\t' -v name="$1" -v percent="$2" -v more="$3" -v least="${4:-}" '
+        function median(from, to,   i, j, n, t, v) {
+            for (i = from; i <= to; i++) v[++n] = values[i]
+            for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j] < v[j - 1]; j--) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
+            return v[least ? 1 : int((n + 1) / 2)]
+        }
+        NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) column = i; next }
+        { values[++n] = $column + 0 }
+        END {
+            third = int(n / 3); middle = median(third + 1, 2 * third); last = median(2 * third + 1, n)
+            flat = last <= middle * (1 + percent / 100) + more
+            printf "%-24s middle %12.1f  last %12.1f  %s\n", name, middle, last, flat ? "flat" : "GROWN"
+            exit !flat
+        }' "$table" || fail "$1 has grown"
+}
+
+up -m "$model" -c 2048 --budget 128 --beta 0.25 -np 4 || exit 1
+own_segments=hill-$(printf %s "$(realpath -m "$run_dir")" | xxhsum -H64 | cut -d' ' -f1)-
+started=$(date +%s)
+printf 'seconds' >"$table"
+for worker in coordinator "${workers[@]}"; do printf '\t%s_pss_kib\t%s_own_kib\t%s_fds' "$worker" "$worker" "$worker" >>"$table"; done
+printf '\tsegments_bytes\tstate_kib\tms_a_token\n' >>"$table"
+for i in 1 2 3; do asker $i >"$work/asker$i.log" 2>&1 & done
+until over; do
+    sample
+    sleep "${SAMPLE:-10}"
+done
+wait
+cat "$work"/asker?.log
+failures=$((failures + $(cat "$work"/asker?.log | grep -c '^FAILED')))
+cp "$table" "$out"
+samples=$(($(wc -l <"$table") - 1))
+echo "$samples samples"
+[ "$samples" -ge 9 ] || fail "$samples samples are too few to judge"
+for worker in coordinator "${workers[@]}"; do
+    judge "${worker}_own_kib" 2 2048
+    judge "${worker}_fds" 0 2
+    expect "restarts of $worker" "$(status | jq ".workers.$worker.restarts // 0")" 0
+done
+judge segments_bytes 0 0
+judge state_kib 0 0
+judge ms_a_token 20 0 least
+down || fail "down"
+expect_nothing_left
+finish
