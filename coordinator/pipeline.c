@@ -42,6 +42,8 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
         service_open(&p->service, settings, &p->router, &p->supervisor, &hooks);
         code = supervisor_open(&p->supervisor, settings, folder, &p->router, &hooks, why);
     }
+    if (!code)
+        requests_take_over(&p->service);
     if (code) {
         pipeline_close(p);
         *out = NULL;

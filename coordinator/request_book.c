@@ -15,6 +15,8 @@ void request_book_finish(struct request_book *book)
         request_book_remove(book, book->first);
     while (book->running)
         request_book_remove(book, book->running);
+    while (book->parked)
+        request_book_remove(book, book->parked);
 }
 
 struct request *request_create(struct request_book *book, uint32_t *prompt, uint32_t n_prompt,
@@ -44,12 +46,35 @@ void request_destroy(struct request *request)
         return;
     proto_free(request->done);
     proto_free(request->stats);
+    token_log_close(request->log);
+    free(request->logprobs);
     free(request->restore_path);
     free(request->save_path);
     free(request->saving_path);
     free(request->prompt);
     free(request->tokens);
     free(request);
+}
+
+void request_set_sampling(struct request *request, const Hill__Sampling *sampling)
+{
+    request->sampling = *sampling;
+    request->sampling.base.n_unknown_fields = 0;
+    request->sampling.base.unknown_fields = NULL;
+}
+
+int request_set_forced(struct request *request, uint32_t n)
+{
+    request->n_forced = n;
+    request->logprobs = n ? calloc(n, sizeof *request->logprobs) : NULL;
+    return n && !request->logprobs ? HILL_E_NOMEM : 0;
+}
+
+void request_keep_id(struct request_book *book, struct request *request, uint64_t id)
+{
+    request->id = id;
+    if (book->next_id <= id)
+        book->next_id = id + 1;
 }
 
 /* ---- the queue and those that run ---------------------------------------------------------- */
@@ -155,14 +180,52 @@ void request_taken_up(struct request *request)
 {
     request->refused = false;
     request->refused_alone = 0;
+    request->outage_ns = 0;
+}
+
+/* Of any list. */
+static void leave(struct request_book *book, struct request *request)
+{
+    if (leave_slot(book, request) || unlink_from(&book->parked, request))
+        return;
+    if (unlink_from(&book->first, request))
+        book->n_waiting--;
+}
+
+void request_book_park(struct request_book *book, struct request *request, enum request_state state,
+                       int64_t deadline_ns)
+{
+    leave(book, request);
+    request->state = state;
+    request->deadline_ns = deadline_ns;
+    request->wire_id = 0;
+    link_by_id(&book->parked, request);
+    book->n_done += state == REQUEST_DELIVERED;
+}
+
+void request_book_unpark(struct request_book *book, struct request *request)
+{
+    leave(book, request);
+    request->state = REQUEST_WAITING;
+    link_by_id(&book->first, request);
+    book->n_waiting++;
 }
 
 void request_book_remove(struct request_book *book, struct request *request)
 {
-    if (!leave_slot(book, request) && unlink_from(&book->first, request))
-        book->n_waiting--;
-    book->n_done++;
+    leave(book, request);
+    book->n_done += request->state != REQUEST_DELIVERED;
     request_destroy(request);
+}
+
+struct request *request_book_by_key(const struct request_book *book, uint64_t key)
+{
+    struct request *lists[] = {book->running, book->first, book->parked};
+    for (unsigned i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (struct request *r = lists[i]; r; r = r->next)
+            if (key && r->key == key && r->state != REQUEST_DELIVERED)
+                return r;
+    return NULL;
 }
 
 bool request_same_client(const struct request *request, const struct proto_address *client)

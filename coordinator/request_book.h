@@ -10,7 +10,9 @@
  * nobody behind it is started before it has been taken up.
  * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
  * RUNNING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room beside the
- * others); RUNNING -> CANCELLING -> FINISHING. Who calls it: pipeline.c and its parts. Concurrency:
+ * others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has left in its
+ * token log is AWAITED until its client comes back -> WAITING; one with a log is DELIVERED before it
+ * is removed. Both are parked: they run nowhere and wait for no slot. Who calls it: pipeline.c and its parts. Concurrency:
  * one thread. Failure: codes as documented; sends nothing itself.
  */
 #ifndef HILL_COORDINATOR_REQUEST_BOOK_H
@@ -23,6 +25,7 @@
 #include "kv/plan.h"
 #include "kv/select.h"
 #include "model/tokenizer.h"
+#include "coordinator/token_log.h"
 #include "proto/envelope.h"
 
 #define REQUEST_WAITING_MAX  64u
@@ -43,6 +46,8 @@ enum request_state {
     REQUEST_INTERRUPTED, /* to be sent again when all workers are ready */
     REQUEST_CANCELLING,  /* Cancel sent, Done awaited until deadline_ns */
     REQUEST_FINISHING,   /* Done seen, SequenceStats awaited until deadline_ns */
+    REQUEST_AWAITED, /* of a coordinator before this one: its client is awaited until deadline_ns */
+    REQUEST_DELIVERED, /* Summary sent: Delivered is awaited until deadline_ns, then its log goes */
 };
 
 #define REQUEST_STATES 8u /* as many whole steps as the scorer keeps of a sequence */
@@ -64,6 +69,7 @@ struct request {
     enum request_state state;
     uint32_t sequence;    /* its slot while it runs */
     uint64_t id, wire_id; /* the client's; this attempt's (0: none) */
+    uint64_t key;         /* by which its client asks for it again; 0: it cannot */
     struct proto_address client;
     bool client_gone, client_asks; /* no longer reachable; has asked for the status since */
     int64_t client_heard_ns;
@@ -80,6 +86,9 @@ struct request {
     char *saving_path;              /* a save that was ordered meanwhile; owned, or NULL */
     struct proto_address saver;     /* by whom */
     /* the answer */
+    struct token_log *log;        /* owned; NULL: none. Closed with the request, its file stays */
+    uint32_t restarts;            /* of the coordinator, since the request was accepted */
+    double *logprobs;             /* [predict] of forced tokens, owned; NULL: not forced */
     uint32_t *tokens;             /* [predict], owned */
     uint32_t n_tokens;            /* committed: sent to the client */
     uint32_t n_attempt;           /* of this attempt */
@@ -94,6 +103,7 @@ struct request {
     struct detokenizer text;
     int64_t accepted_ns, prefill_ns, first_token_ns, progress_ns; /* 0: not yet */
     int64_t deadline_ns;
+    int64_t outage_ns; /* since when a lost worker keeps it from going on; 0: none does */
     Hill__CsdModelCounters csd_before; /* when the attempt began */
     int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
@@ -106,6 +116,7 @@ struct request_book {
     uint32_t n_running;
     struct request *first; /* the queue, in the order in which they came */
     uint32_t n_waiting;
+    struct request *parked; /* AWAITED and DELIVERED */
     uint64_t n_done, next_id;
     uint64_t n_freed;                          /* slots given back so far */
     bool slot_taken[REQUEST_PARALLEL_MAX];     /* by sequence */
@@ -121,6 +132,12 @@ void request_book_finish(struct request_book *book);
 struct request *request_create(struct request_book *book, uint32_t *prompt, uint32_t n_prompt,
                                uint32_t predict);
 void request_destroy(struct request *request);
+/* Numbers alone are taken. */
+void request_set_sampling(struct request *request, const Hill__Sampling *sampling);
+/* Its answer is given: n tokens behind the prompt; HILL_E_NOMEM. */
+int request_set_forced(struct request *request, uint32_t n);
+/* A request that has an id already, of another coordinator; new ones get higher ids. */
+void request_keep_id(struct request_book *book, struct request *request, uint64_t id);
 
 /* To the end of the queue; HILL_E_BUSY when it is full. */
 int request_book_add(struct request_book *book, struct request *request);
@@ -134,12 +151,20 @@ struct request *request_book_advance(struct request_book *book);
 int request_book_refused(struct request_book *book, struct request *request);
 /* The workers have taken the attempt up. */
 void request_taken_up(struct request *request);
+/* Out of the queue or of those that run, or new: it runs no longer. state: AWAITED or DELIVERED
+ * (which is counted as done). */
+void request_book_park(struct request_book *book, struct request *request, enum request_state state,
+                       int64_t deadline_ns);
+/* An AWAITED one into the queue, at its old place, however long that is. */
+void request_book_unpark(struct request_book *book, struct request *request);
 /* Take it out, wherever it is, count it, and destroy it. */
 void request_book_remove(struct request_book *book, struct request *request);
 
 /* id 0: any of this client's. NULL when there is none. */
 struct request *request_book_find(const struct request_book *book,
                                   const struct proto_address *client, uint64_t id);
+/* Of any client, running, waiting or AWAITED; NULL when there is none. */
+struct request *request_book_by_key(const struct request_book *book, uint64_t key);
 bool request_same_client(const struct request *request, const struct proto_address *client);
 /* The client lives: of all its requests. asks: it has asked for the status. */
 void request_book_heard(struct request_book *book, const struct proto_address *client, bool asks,

@@ -6,6 +6,8 @@
 static const struct route routes[] = {
     {HILL__MESSAGE__BODY_GENERATE, FROM_CLIENT, request_take_generate},
     {HILL__MESSAGE__BODY_CANCEL, FROM_CLIENT, request_take_cancel},
+    {HILL__MESSAGE__BODY_FOLLOW, FROM_CLIENT, follow_take},
+    {HILL__MESSAGE__BODY_DELIVERED, FROM_CLIENT, delivered_take},
     {HILL__MESSAGE__BODY_STATUS_REQUEST, FROM_CLIENT, status_take_request},
     {HILL__MESSAGE__BODY_SAVE_SESSION, FROM_CLIENT, session_take_save},
     {HILL__MESSAGE__BODY_RESTORE_SESSION, FROM_CLIENT, session_take_restore},

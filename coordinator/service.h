@@ -5,9 +5,10 @@
  * What: takes what clients ask for and what workers say of requests, keeps the requests (over
  * workers' deaths), and answers. service.c holds the one table of {message, sender, handler}; its
  * parts, each on those before it: service_trace.c, service_csd_model.c, service_profile.c (beta),
- * service_saves.c, service_requests.c (attempts, streaming, summaries), service_model.c (what a
- * client that renders chats asks), service_intake.c (generate, cancel), service_restore.c,
- * service_status.c. The workers are the supervisor's; it calls back through its hooks. Rule: a
+ * service_saves.c, service_log.c (token logs), service_stream.c (text), service_requests.c
+ * (attempts, summaries), service_follow.c (requests of a coordinator that died, clients that come
+ * back), service_model.c (what a client that renders chats asks), service_intake.c (generate,
+ * cancel), service_restore.c, service_status.c. The workers are the supervisor's; it calls back through its hooks. Rule: a
  * function that may remove a request says so; its caller does not touch the request afterwards. Who calls it: pipeline.c the first section; the parts the rest.
  * Concurrency: one thread. Failure: a Reply or a Summary with a code and one line; the pipeline
  * goes on.
@@ -110,6 +111,40 @@ void session_fill_terms(struct service *sv, const struct kv_selection_settings *
 void session_to_wire(struct service *sv, const struct request *r, const char *path,
                      struct session_terms *terms, Hill__SessionFile *out);
 
+/* ---- service_log.c ---- */
+#define REQUEST_LOG_NAME_BYTES 40u
+void request_logs_folder(const struct service *sv, char out[HILL_PATH_BYTES + 16]);
+void request_log_name(char out[REQUEST_LOG_NAME_BYTES], uint64_t run_id, uint64_t id);
+/* When a request was accepted, by this boot's clock. */
+int64_t request_accepted_ns(int64_t accepted_us);
+/* What the GPU worker is told of it, but for ids and stop tokens; out points into the others. */
+void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *out,
+                          Hill__Selection *selection, struct session_terms *terms,
+                          Hill__SessionFile *restore, Hill__SessionFile *save);
+/* A request is accepted: its log, where it has a key. */
+void request_log_begin(struct service *sv, struct request *r);
+/* Token `index` of the request, before its client gets it. */
+void request_log_token(struct request *r, uint32_t index, double logprob);
+void request_logs_flush(struct service *sv, int64_t now_ns);
+int64_t request_logs_flush_ns(const struct service *sv);
+
+/* ---- service_stream.c ---- */
+#define TEXT_NO_TOKEN UINT32_MAX /* Text.token: more text of the token before, or its end */
+/* Send to the request's client; notes when it is gone. */
+void request_send(struct service *sv, struct request *r, const Hill__Message *message);
+/* serial: of the Follow that it answers, or 0. */
+void request_send_accepted(struct service *sv, struct request *r, uint32_t serial);
+void request_send_text(struct service *sv, struct request *r, const char *text, uint64_t length,
+                       uint32_t token, double logprob);
+/* A token that the client has not got; HILL_E_NOMEM. */
+int request_send_token(struct service *sv, struct request *r, uint32_t token, double logprob);
+/* Its text begins. HILL_E_NOMEM. */
+int request_begin_text(struct request *r, const struct tokenizer *tokenizer);
+/* To a client that has the first n_there tokens and bytes_there of the text: the rest so far.
+ * HILL_E_NOMEM; HILL_E_PROTOCOL: it has less text than these tokens make. */
+int request_send_again(struct service *sv, struct request *r, uint32_t n_there,
+                       uint64_t bytes_there);
+
 /* ---- service_requests.c ---- */
 /* What workers say of a request; each may remove it. */
 void request_on_token(void *owner, struct arrival *a);
@@ -131,10 +166,21 @@ void requests_interrupt(struct service *sv);
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);
 /* May remove the request. */
 void request_cancel(struct service *sv, struct request *r);
-/* Send to the request's client; notes when it is gone. */
-void request_send(struct service *sv, struct request *r, const Hill__Message *message);
+/* It fails with this line, and is removed. */
+void request_fail(struct service *sv, struct request *r, int code, const char *text);
+/* Removed with its log, without a word: nobody waits for it any more. */
+void request_drop(struct service *sv, struct request *r);
 /* How often the supervisor script started this coordinator again. */
 uint32_t coordinator_restarts(void);
+
+/* ---- service_follow.c ---- */
+/* What a coordinator that was killed in this run folder has left: AWAITED, each. */
+void requests_take_over(struct service *sv);
+void follow_take(void *owner, struct arrival *a);
+void delivered_take(void *owner, struct arrival *a);
+/* A client has sent the order of a request that is here already: it follows it. False: it is new.
+ */
+bool follow_instead(struct service *sv, const struct proto_address *from, uint64_t key);
 
 /* ---- service_model.c ---- */
 void model_take_info_request(void *owner, struct arrival *a);
@@ -145,10 +191,10 @@ uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, u
 void request_take_generate(void *owner, struct arrival *a);
 void request_take_cancel(void *owner, struct arrival *a);
 /* May a request be taken now? And take it: into the queue, Accepted to its client; save_path: where
- * its session goes at the end, or empty. On failure the request is destroyed. */
+ * its session goes at the end, or empty; key: of Generate. On failure the request is destroyed. */
 int request_room(struct service *sv, struct hill_why *why);
 int request_accept(struct service *sv, const struct proto_address *from, struct request *r,
-                   const char *save_path, struct hill_why *why);
+                   const char *save_path, uint64_t key, struct hill_why *why);
 
 /* ---- service_restore.c, service_status.c ---- */
 void session_take_restore(void *owner, struct arrival *a);

@@ -102,20 +102,19 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
         return code;
     }
     struct request *r = request_create(&sv->book, tokens, n_prompt, predict);
-    if (!r)
+    if (!r || request_set_forced(r, n_forced)) {
+        request_destroy(r);
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens", n_prompt);
+    }
     r->selection = selection;
-    r->n_forced = n_forced;
     r->ignore_eos = generate->ignore_eos || n_forced;
     r->answer_end = model_answer_end(s->tokenizer, (const char *)generate->answer_end.data,
                                      generate->answer_end.len);
     r->want_progress = generate->want_progress;
-    r->sampling = *generate->sampling; /* numbers alone */
-    r->sampling.base.n_unknown_fields = 0;
-    r->sampling.base.unknown_fields = NULL;
+    request_set_sampling(r, generate->sampling);
     if (!r->sampling.seed)
         r->sampling.seed = random_seed();
-    detokenizer_init(&r->text, s->tokenizer, true);
+    request_begin_text(r, s->tokenizer); /* nothing is restored: needs no memory */
     *out = r;
     return 0;
 }
@@ -131,7 +130,7 @@ int request_room(struct service *sv, struct hill_why *why)
 }
 
 int request_accept(struct service *sv, const struct proto_address *from, struct request *r,
-                   const char *save_path, struct hill_why *why)
+                   const char *save_path, uint64_t key, struct hill_why *why)
 {
     if (save_path[0] && !(r->save_path = strdup(save_path))) {
         request_destroy(r);
@@ -139,14 +138,10 @@ int request_accept(struct service *sv, const struct proto_address *from, struct 
     }
     r->client = *from;
     r->accepted_ns = r->client_heard_ns = clock_now_ns();
+    r->key = key;
     request_book_add(&sv->book, r); /* there is room: request_room has looked */
-    Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__Accepted accepted = HILL__ACCEPTED__INIT;
-    accepted.request_id = r->id;
-    accepted.prompt_tokens = r->n_prompt;
-    message.body_case = HILL__MESSAGE__BODY_ACCEPTED;
-    message.accepted = &accepted;
-    request_send(sv, r, &message);
+    request_log_begin(sv, r);
+    request_send_accepted(sv, r, 0);
     log_info("request %" PRIu64 ": %u %s tokens, at most %u to predict", r->id, r->n_prompt,
              r->restore_path ? "restored" : "prompt", r->predict);
     return 0;
@@ -158,11 +153,13 @@ void request_take_generate(void *owner, struct arrival *a)
     const Hill__Generate *generate = a->message->generate;
     struct hill_why why = {{0}};
     struct request *r = NULL;
+    if (follow_instead(sv, &a->from, generate->key))
+        return;
     int code = request_room(sv, &why);
     if (!code)
         code = make_request(sv, generate, &r, &why);
     if (!code)
-        code = request_accept(sv, &a->from, r, generate->save_path, &why);
+        code = request_accept(sv, &a->from, r, generate->save_path, generate->key, &why);
     if (code)
         router_reply(sv->router, &a->from, code, why.text);
 }

@@ -1,5 +1,5 @@
 /*
- * coordinator/service_requests.c - the running requests: attempts, streamed text, summaries.
+ * coordinator/service_requests.c - the running requests: attempts, tokens, summaries.
  *
  * Who calls it: the other parts of the pipeline. Concurrency: one thread. Failure: a request that
  * fails gets a Summary with FINISH_ERROR, a code and one line; the pipeline goes on.
@@ -15,21 +15,6 @@
 #include "session/session.h"
 
 #define PROGRESS_EVERY_NS INT64_C(200000000)
-#define TEXT_PIECE_MAX    4096u
-#define NO_TOKEN                                                                                   \
-    UINT32_MAX /* Text.token: more text of the token before, or the end of the text                \
-                */
-
-void request_send(struct service *sv, struct request *r, const Hill__Message *message)
-{
-    if (r->client_gone)
-        return;
-    int code = router_to_client(sv->router, &r->client, message);
-    if (code) {
-        log_info("request %" PRIu64 ": its client is gone (%s)", r->id, hill_strerror(code));
-        r->client_gone = true; /* requests_tick cancels it */
-    }
-}
 
 /* ---- summary ----------------------------------------------------------------------------- */
 
@@ -42,35 +27,33 @@ uint32_t coordinator_restarts(void)
     return known ? (uint32_t)count : 0;
 }
 
-static void fill_restarts(Hill__Restarts *out, const struct worker_table *workers)
+static void fill_restarts(Hill__Restarts *out, const struct worker_table *workers,
+                          const struct request *r)
 {
     out->gpu_worker = workers->rows[WORKER_GPU].restarts;
     out->cpu_scorer = workers->rows[WORKER_SCORER].restarts;
     out->csd_agent = workers->rows[WORKER_AGENT].restarts;
     out->coordinator = coordinator_restarts();
+    if (out->coordinator < r->restarts) /* of those that a person has started, too */
+        out->coordinator = r->restarts;
 }
 
-static void send_text(struct service *sv, struct request *r, const char *text, uint64_t length,
-                      uint32_t token, double logprob)
+void request_drop(struct service *sv, struct request *r)
 {
-    do {
-        uint64_t piece = length < TEXT_PIECE_MAX ? length : TEXT_PIECE_MAX;
-        while (piece < length && piece > 1 && ((uint8_t)text[piece] & 0xc0) == 0x80)
-            piece--; /* not within a character */
-        Hill__Message message = HILL__MESSAGE__INIT;
-        Hill__Text body = HILL__TEXT__INIT;
-        body.request_id = r->id;
-        body.text.data = (uint8_t *)text;
-        body.text.len = piece;
-        body.token = token;
-        body.logprob = token == NO_TOKEN ? 0 : logprob;
-        message.body_case = HILL__MESSAGE__BODY_TEXT;
-        message.text = &body;
-        request_send(sv, r, &message);
-        text += piece;
-        length -= piece;
-        token = NO_TOKEN;
-    } while (length);
+    token_log_remove(r->log);
+    r->log = NULL;
+    request_book_remove(&sv->book, r);
+}
+
+/* Out of the lists. One with a log stays until its client has the Summary, for as long as that
+ * would wait for a coordinator; without that client it is of no use. */
+static void leave(struct service *sv, struct request *r)
+{
+    int64_t patience_ns = CLOCK_MS(sv->settings->options.recovery_ms);
+    if (r->log && !r->client_gone && !sv->supervisor->ending)
+        request_book_park(&sv->book, r, REQUEST_DELIVERED, clock_now_ns() + patience_ns);
+    else
+        request_drop(sv, r);
 }
 
 /* Send the Summary and remove the request. */
@@ -87,9 +70,9 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     char rest[16];
     uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
     if (rest_bytes)
-        send_text(sv, r, rest, rest_bytes, NO_TOKEN, 0);
+        request_send_text(sv, r, rest, rest_bytes, TEXT_NO_TOKEN, 0);
     selection_to_wire(&selection, &r->selection);
-    fill_restarts(&restarts, &sv->supervisor->workers);
+    fill_restarts(&restarts, &sv->supervisor->workers, r);
     summary.request_id = r->id;
     summary.finish = reason;
     summary.code = code;
@@ -125,10 +108,10 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     if (code)
         log_warn("request %" PRIu64 " failed: %s", r->id, text);
     request_send(sv, r, &message);
-    request_book_remove(&sv->book, r);
+    leave(sv, r);
 }
 
-static void fail(struct service *sv, struct request *r, int code, const char *text)
+void request_fail(struct service *sv, struct request *r, int code, const char *text)
 {
     finish(sv, r, HILL__FINISH_REASON__FINISH_ERROR, code, text);
 }
@@ -140,15 +123,16 @@ static void finish_done(struct service *sv, struct request *r)
     bool success = done->finish == HILL__FINISH_REASON__FINISH_STOP ||
                    done->finish == HILL__FINISH_REASON__FINISH_LENGTH;
     if (success && r->n_attempt < r->n_tokens) {
-        fail(sv, r, HILL_E_DAMAGED,
-             "internal error: the repeated request ended before the tokens that were already sent");
+        request_fail(
+            sv, r, HILL_E_DAMAGED,
+            "internal error: the repeated request ended before the tokens that were already sent");
     } else if (done->finish == HILL__FINISH_REASON__FINISH_ERROR) {
         char text[512];
         snprintf(text, sizeof text, "%s",
                  r->failure_text[0] ? r->failure_text
                  : done->text[0]    ? done->text
                                     : hill_strerror(done->code));
-        fail(sv, r, done->code < 0 ? done->code : HILL_E_PROTOCOL, text);
+        request_fail(sv, r, done->code < 0 ? done->code : HILL_E_PROTOCOL, text);
     } else {
         finish(sv, r, done->finish, 0, "");
     }
@@ -160,6 +144,8 @@ void requests_end_all(struct service *sv, Hill__FinishReason reason, int code, c
         finish(sv, sv->book.running, reason, code, text);
     while (sv->book.first)
         finish(sv, sv->book.first, reason, code, text);
+    while (sv->book.parked)
+        request_drop(sv, sv->book.parked);
 }
 
 /* ---- attempts ---------------------------------------------------------------------------- */
@@ -184,28 +170,12 @@ static int send_prefill(struct service *sv, struct request *r)
     struct hash_state states[REQUEST_STATES];
     uint32_t n_states = request_resume_states(r, &resume.first_state, states);
     r->csd_before = csd_model_used(sv);
-    selection_to_wire(&selection, &r->selection);
+    request_fill_prefill(sv, r, &prefill, &selection, &terms, &restore, &save);
     prefill.request_id = r->wire_id;
     prefill.sequence = r->sequence;
-    prefill.tokens = r->prompt;
-    prefill.n_tokens = r->n_prompt;
-    prefill.predict = r->predict;
-    prefill.forced = r->prompt + r->n_prompt;
-    prefill.n_forced = r->n_forced;
-    prefill.sampling = &r->sampling;
-    prefill.selection = &selection;
     uint32_t stop_tokens[SETTINGS_STOP_TOKENS_MAX + 1];
     prefill.stop_tokens = stop_tokens;
     prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
-    if (r->restore_path) {
-        session_to_wire(sv, r, r->restore_path, &terms, &restore);
-        prefill.restore = &restore;
-        prefill.from_prompt = r->from_prompt;
-    }
-    if (r->save_path) {
-        session_to_wire(sv, r, r->save_path, &terms, &save);
-        prefill.save = &save;
-    }
     prefill.identity = r->id;
     if (n_states) {
         resume.tokens = r->tokens;
@@ -225,9 +195,10 @@ static int send_prefill(struct service *sv, struct request *r)
 static void start(struct service *sv, struct request *r, int64_t now_ns)
 {
     if (request_begin_attempt(&sv->book, r, now_ns)) {
-        fail(sv, r, HILL_E_TIMEOUT,
-             "gave up after starting the request 5 times without a new token: a worker died each "
-             "time");
+        request_fail(
+            sv, r, HILL_E_TIMEOUT,
+            "gave up after starting the request 5 times without a new token: a worker died each "
+            "time");
         return;
     }
     if (r->attempts > 1)
@@ -235,7 +206,7 @@ static void start(struct service *sv, struct request *r, int64_t now_ns)
     log_debug("request %" PRIu64 ": starting on sequence %u", r->id, r->sequence);
     int code = send_prefill(sv, r);
     if (code == HILL_E_TOO_LONG)
-        fail(sv, r, code, "the prompt is larger than a control message can be");
+        request_fail(sv, r, code, "the prompt is larger than a control message can be");
     else if (code) /* the GPU worker is gone; until its exit brings the next epoch this may be tried
                       again, by whatever wakes the loop */
         request_not_sent(r);
@@ -263,6 +234,8 @@ void requests_interrupt(struct service *sv)
         else {
             session_save_interrupted(sv, r);
             request_interrupt(r);
+            if (!r->outage_ns)
+                r->outage_ns = clock_now_ns();
         }
     }
 }
@@ -299,12 +272,13 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
         return;
     }
     if (fresh < 0) {
-        fail(sv, r, fresh,
-             fresh == HILL_E_DAMAGED
-                 ? "internal error: the repeated request made other tokens than were already sent"
-             : fresh == HILL_E_UNSUPPORTED
-                 ? "this GPU worker does not score given tokens"
-                 : "internal error: the GPU worker sent a token out of order");
+        request_fail(
+            sv, r, fresh,
+            fresh == HILL_E_DAMAGED
+                ? "internal error: the repeated request made other tokens than were already sent"
+            : fresh == HILL_E_UNSUPPORTED
+                ? "this GPU worker does not score given tokens"
+                : "internal error: the GPU worker sent a token out of order");
         supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
@@ -312,18 +286,12 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
         return;
     request_note_state(r, token->index, token->logits_state.data, token->logits_state.len);
     supervisor_progress(sv->supervisor);
-    uint64_t room = detokenizer_room(&r->text, token->token);
-    char *text = malloc(room ? room : 1);
-    if (!text) {
-        fail(sv, r, HILL_E_NOMEM, "out of memory for the text of a token");
+    request_log_token(r, token->index, token->logprob);
+    if (request_send_token(sv, r, token->token, token->logprob)) {
+        request_fail(sv, r, HILL_E_NOMEM, "out of memory for the text of a token");
         supervisor_new_epoch(sv->supervisor, "a request was dropped");
-        return;
     }
-    uint64_t bytes = /* a vocabulary may spell it like text */
-        token->token == r->answer_end ? 0 : detokenizer_push(&r->text, token->token, text);
-    send_text(sv, r, text, bytes, token->token, token->logprob);
     FAULT_POINT(coordinator, token, passed);
-    free(text);
 }
 
 static void take_progress(struct service *sv, struct request *r, const Hill__Progress *progress)
@@ -418,7 +386,7 @@ void request_on_resumed(void *owner, struct arrival *a)
         return;
     request_taken_up(r);
     if (request_take_resumed(r, resumed->tokens, clock_now_ns())) {
-        fail(sv, r, HILL_E_PROTOCOL, "internal error: the GPU worker goes on from nowhere");
+        request_fail(sv, r, HILL_E_PROTOCOL, "internal error: the GPU worker goes on from nowhere");
         supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
@@ -481,14 +449,48 @@ static void drop_gone_clients(struct service *sv, struct request *list, int64_t 
     }
 }
 
+static void drop_parked(struct service *sv, int64_t now_ns)
+{
+    for (struct request *r = sv->book.parked, *next; r; r = next) {
+        next = r->next;
+        if (now_ns < r->deadline_ns)
+            continue;
+        if (r->state == REQUEST_AWAITED)
+            log_warn("request %" PRIu64 ": its client has not come back within %.3g s; it is "
+                     "dropped",
+                     r->id, sv->settings->options.recovery_ms / 1e3);
+        request_drop(sv, r);
+    }
+}
+
+static int64_t outage_ends_ns(const struct service *sv, const struct request *r)
+{
+    return r->state == REQUEST_INTERRUPTED && r->outage_ns
+               ? r->outage_ns + CLOCK_MS(sv->settings->options.recovery_ms)
+               : CLOCK_NEVER;
+}
+
+static void fail_overdue(struct service *sv, struct request *r)
+{
+    char text[128];
+    snprintf(text, sizeof text,
+             "the worker that was lost did not come back within the %.3g s of --recovery-timeout",
+             sv->settings->options.recovery_ms / 1e3);
+    request_fail(sv, r, HILL_E_TIMEOUT, text);
+}
+
 void requests_tick(struct service *sv, int64_t now_ns)
 {
+    request_logs_flush(sv, now_ns);
+    drop_parked(sv, now_ns);
     drop_gone_clients(sv, sv->book.running, now_ns);
     drop_gone_clients(sv, sv->book.first, now_ns);
     for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
         if (request_is_over(r, now_ns)) {
             finish_done(sv, r);
+        } else if (now_ns >= outage_ends_ns(sv, r)) {
+            fail_overdue(sv, r);
         } else if (r->state == REQUEST_CANCELLING && now_ns >= r->deadline_ns) {
             log_warn("request %" PRIu64 ": the GPU worker did not cancel it in time", r->id);
             supervisor_new_epoch(sv->supervisor,
@@ -500,13 +502,19 @@ void requests_tick(struct service *sv, int64_t now_ns)
 
 int64_t requests_next_ns(const struct service *sv)
 {
+    int64_t next = request_logs_flush_ns(sv);
+    for (const struct request *r = sv->book.parked; r; r = r->next)
+        next = r->deadline_ns < next ? r->deadline_ns : next;
     if (!sv->book.running && !sv->book.first)
-        return CLOCK_NEVER;
-    int64_t next = clock_now_ns() + CLOCK_MS(1000); /* for clients that are gone */
+        return next;
+    int64_t look = clock_now_ns() + CLOCK_MS(1000); /* for clients that are gone */
+    next = look < next ? look : next;
     for (const struct request *r = sv->book.running; r; r = r->next) {
         bool waits = r->state == REQUEST_CANCELLING || r->state == REQUEST_FINISHING;
+        int64_t outage_ns = outage_ends_ns(sv, r);
         if (waits && r->deadline_ns < next)
             next = r->deadline_ns;
+        next = outage_ns < next ? outage_ns : next;
     }
     return next;
 }

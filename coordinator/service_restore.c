@@ -12,8 +12,6 @@
 
 #include "session/session.h"
 
-#define TAIL_TOKENS 8u /* more than an unfinished character has */
-
 /* A session and what is asked of it. */
 struct restoring {
     const Hill__RestoreSession *order;
@@ -103,21 +101,6 @@ static void fill_sampling(Hill__Sampling *out, const struct session_header *h)
     out->seed = h->seed;
 }
 
-/* The text goes on where the saved one's stopped, also within a character. */
-static int resume_text(struct request *r, const struct tokenizer *tokenizer)
-{
-    detokenizer_init(&r->text, tokenizer, true);
-    for (uint32_t i = r->n_prompt > TAIL_TOKENS ? r->n_prompt - TAIL_TOKENS : 0;
-         !r->from_prompt && i < r->n_prompt; i++) {
-        char *text = malloc(detokenizer_room(&r->text, r->prompt[i]) + 1);
-        if (!text)
-            return HILL_E_NOMEM;
-        detokenizer_push(&r->text, r->prompt[i], text);
-        free(text);
-    }
-    return 0;
-}
-
 /* Takes the tokens over. */
 static int create(struct service *sv, struct restoring *x, struct request **out,
                   struct hill_why *why)
@@ -129,12 +112,12 @@ static int create(struct service *sv, struct restoring *x, struct request **out,
                          x->n_prompt);
     r->selection = x->selection;
     r->from_prompt = order->from_prompt;
-    r->n_forced = (uint32_t)order->n_forced;
+    int code = request_set_forced(r, (uint32_t)order->n_forced);
     r->ignore_eos = order->ignore_eos || x->header.ignore_eos || r->n_forced;
     r->want_progress = order->want_progress;
     fill_sampling(&r->sampling, &x->header);
     r->restore_path = strdup(order->path);
-    if (!r->restore_path || resume_text(r, sv->settings->tokenizer)) {
+    if (code || !r->restore_path || request_begin_text(r, sv->settings->tokenizer)) {
         request_destroy(r);
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request");
     }
@@ -165,11 +148,13 @@ void session_take_restore(void *owner, struct arrival *a)
     const Hill__RestoreSession *order = a->message->restore_session;
     struct hill_why why = {{0}};
     struct request *r = NULL;
+    if (follow_instead(sv, &a->from, order->key))
+        return;
     int code = request_room(sv, &why);
     if (!code)
         code = make_request(sv, order, &r, &why);
     if (!code)
-        code = request_accept(sv, &a->from, r, order->save_path, &why);
+        code = request_accept(sv, &a->from, r, order->save_path, order->key, &why);
     if (code)
         router_reply(sv->router, &a->from, code, why.text);
 }

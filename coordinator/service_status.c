@@ -97,6 +97,16 @@ static void collect_running(struct running_status *out, const struct service *sv
     }
 }
 
+/* The ids of a list's requests, as many as there is room for. */
+static size_t list_ids(uint64_t *out, const struct request *list)
+{
+    size_t n = 0;
+    for (const struct request *r = list; r && n < REQUEST_WAITING_MAX; r = r->next)
+        if (r->state == REQUEST_WAITING || r->state == REQUEST_AWAITED)
+            out[n++] = r->id;
+    return n;
+}
+
 static void fill_status_running(Hill__StatusReply *reply, const struct service *sv,
                                 struct running_status *all)
 {
@@ -128,6 +138,7 @@ void status_take_request(void *owner, struct arrival *a)
     Hill__CsdModel model;
     Hill__CsdModelCounters counters;
     struct profile_wire profile;
+    uint64_t waiting[REQUEST_WAITING_MAX], awaited[REQUEST_WAITING_MAX];
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         fill_worker(&workers[w], &sv->supervisor->workers.rows[w], now);
         list[w] = &workers[w];
@@ -142,6 +153,10 @@ void status_take_request(void *owner, struct arrival *a)
     reply.n_workers = WORKER_COUNT;
     reply.requests_waiting = sv->book.n_waiting;
     reply.requests_done = sv->book.n_done;
+    reply.waiting = waiting;
+    reply.n_waiting = list_ids(waiting, sv->book.first);
+    reply.awaited = awaited;
+    reply.n_awaited = list_ids(awaited, sv->book.parked);
     reply.hot_cap_bytes = s->epoch.hot_cap_bytes;
     reply.gpu_kv_cap_bytes = s->epoch.gpu_kv_cap_bytes;
     reply.cold_cap_bytes = s->epoch.cold_cap_bytes;

@@ -40,6 +40,14 @@ static json_t *running_json(const Hill__RunningRequest *r)
                      "attempts", (json_int_t)r->attempts);
 }
 
+static json_t *ids_json(const uint64_t *ids, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)ids[i]));
+    return list;
+}
+
 static json_t *requests_json(const Hill__StatusReply *s)
 {
     json_t *list = json_array();
@@ -80,6 +88,8 @@ static json_t *status_json(const Hill__StatusReply *s)
         s->coordinator ? worker_json(s->coordinator) : json_null(), "running",
         running_json(s->running), "live", report_live_json(s->live), "parallel",
         (json_int_t)s->parallel, "requests", requests_json(s), "sequences", sequences_json(s));
+    json_object_set_new(object, "waiting", ids_json(s->waiting, s->n_waiting));
+    json_object_set_new(object, "awaited", ids_json(s->awaited, s->n_awaited));
     json_object_set_new(object, "exact_below",
                         json_integer(s->selection ? (json_int_t)s->selection->exact_below : 0));
     json_object_set_new(object, "beta_auto", json_boolean(s->beta_auto));
@@ -90,6 +100,16 @@ static json_t *status_json(const Hill__StatusReply *s)
 }
 
 /* A line for each request that runs, with what it holds in the tiers. */
+static void print_ids(const char *head, const char *what, const uint64_t *ids, size_t n)
+{
+    if (!n)
+        return;
+    printf("%-10s requests", head);
+    for (size_t i = 0; i < n; i++)
+        printf(" %" PRIu64, ids[i]);
+    printf(": %s\n", what);
+}
+
 static void print_running(const Hill__StatusReply *s)
 {
     const double mib = 1024.0 * 1024.0;
@@ -128,6 +148,9 @@ static void status_print(const Hill__StatusReply *s)
     printf("requests   %" PRIu32 " running of %" PRIu32 ", %" PRIu32 " waiting, %" PRIu64 " done\n",
            s->requests_running, s->parallel, s->requests_waiting, s->requests_done);
     print_running(s);
+    print_ids("waiting", "for a turn", s->waiting, s->n_waiting);
+    print_ids("awaited", "for their clients, since the coordinator was lost", s->awaited,
+              s->n_awaited);
     for (size_t i = 0; i < s->n_workers; i++) {
         const Hill__WorkerStatus *w = s->workers[i];
         printf("%-10s %-10s pid %-8d restarts %-3" PRIu32 " %s\n", proto_role_name(w->role),

@@ -8,9 +8,45 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <inttypes.h>
+#include <sys/random.h>
+
 #include "base/clock.h"
 
-#define PING_MS 2000
+#define PING_MS     2000
+#define LOOK_MS     50    /* while the coordinator is gone */
+#define RECOVERY_MS 60000 /* until the pipeline has said its own */
+
+static uint64_t random_number(void)
+{
+    uint64_t number = 0;
+    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number)
+        number = (uint64_t)clock_now_ns();
+    return number ? number : 1;
+}
+
+uint64_t exchange_new_key(void)
+{
+    return random_number();
+}
+
+int exchange_send_order(struct exchange *x, uint64_t key, const Hill__Message *order,
+                        struct hill_why *why)
+{
+    proto_free(x->order);
+    x->order = proto_copy(order);
+    if (!x->order)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for the request");
+    client_look(x->client);
+    x->losses = x->client->losses;
+    x->key = key;
+    x->serial = 0;
+    x->answered = x->following = false;
+    x->lost_ns = 0;
+    if (!x->recovery_ms)
+        x->recovery_ms = RECOVERY_MS;
+    return client_send(x->client, order, why);
+}
 
 int exchange_send(struct exchange *x, const struct exchange_request *request, struct hill_why *why)
 {
@@ -37,7 +73,8 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     sampling.top_p = (float)options->top_p;
     sampling.min_p = (float)options->min_p;
     sampling.repeat_penalty = (float)options->repeat_penalty;
-    sampling.seed = options->seed;
+    /* chosen here, so that the request can be asked for again and be the same one */
+    sampling.seed = options->seed ? options->seed : random_number();
     generate.pieces = list;
     generate.n_pieces = request->n_ids ? 0 : n;
     generate.token_ids = (uint32_t *)request->ids;
@@ -51,9 +88,10 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     generate.sampling = &sampling;
     generate.want_progress = x->terminal;
     generate.save_path = (char *)request->save;
+    generate.key = exchange_new_key();
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
     message.generate = &generate;
-    int code = client_send(x->client, &message, why);
+    int code = exchange_send_order(x, generate.key, &message, why);
     free(pieces);
     free(list);
     return code;
@@ -124,85 +162,180 @@ static int take_text(struct exchange *x, const Hill__Text *t, struct hill_why *w
     return 0;
 }
 
+/* ---- a coordinator that is lost, and another one ------------------------------------------- */
+
+static int send_follow(struct exchange *x, struct hill_why *why)
+{
+    Hill__Follow follow = HILL__FOLLOW__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    x->serial = ++x->follow;
+    x->answered = false;
+    x->following = true;
+    follow.key = x->key;
+    follow.serial = x->serial;
+    follow.tokens = x->report.tokens;
+    follow.n_tokens = x->report.n_tokens;
+    follow.text_bytes = x->report.text_bytes;
+    message.body_case = HILL__MESSAGE__BODY_FOLLOW;
+    message.follow = &follow;
+    return client_send(x->client, &message, why);
+}
+
+static int take_accepted(struct exchange *x, const Hill__Accepted *accepted, struct hill_why *why)
+{
+    if (accepted->serial != x->serial)
+        return 0;                /* of a Follow that was overtaken by another loss */
+    if (!accepted->request_id) { /* its log was damaged, or was never written */
+        exchange_clear_progress(x);
+        fputs("hillctl: the coordinator came back without the request: it begins again\n", stderr);
+        x->serial = 0;
+        return client_send(x->client, x->order, why);
+    }
+    x->id = accepted->request_id;
+    x->recovery_ms = accepted->recovery_timeout_ms;
+    if (!accepted->serial && x->report.n_tokens)
+        return send_follow(x, why); /* it has begun again; some of its tokens are here */
+    x->answered = true;
+    x->lost_ns = 0;
+    return 0;
+}
+
+static void show_loss(struct exchange *x)
+{
+    if (!x->terminal)
+        return;
+    fprintf(stderr, "\r\033[Kthe coordinator was lost; waiting for it, %.3g s at most",
+            x->recovery_ms / 1e3);
+    fflush(stderr);
+    x->progress_shown = true;
+}
+
+/* What has become of the connection: 0, or the code that ends the exchange. */
+static int watch(struct exchange *x, int64_t now, struct hill_why *why)
+{
+    const struct client *c = x->client;
+    if (c->losses != x->losses) {
+        x->losses = c->losses;
+        x->answered = x->following = false;
+        x->lost_ns = x->lost_ns ? x->lost_ns : now;
+        show_loss(x);
+    }
+    if (!x->lost_ns && now - x->last_heard_ns > CLOCK_MS(CLIENT_ANSWER_MS)) {
+        if (!c->connected && !c->losses)
+            return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s does not answer",
+                             c->run_dir);
+        x->lost_ns = x->last_heard_ns; /* it hangs */
+    }
+    if (x->lost_ns && !c->connected && client_pipeline_ended(c))
+        return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s has ended", c->run_dir);
+    if (x->lost_ns && now - x->lost_ns > CLOCK_MS(x->recovery_ms))
+        return hill_fail(why, HILL_E_TIMEOUT,
+                         "the coordinator in %s was lost and did not come back within the %.3g s "
+                         "of --recovery-timeout",
+                         c->run_dir, x->recovery_ms / 1e3);
+    bool back = x->lost_ns && c->connected && c->losses && !x->following && !x->answered;
+    return back ? send_follow(x, why) : 0;
+}
+
+/* ---- the exchange ------------------------------------------------------------------------ */
+
+static void send_delivered(struct exchange *x)
+{
+    Hill__Delivered delivered = HILL__DELIVERED__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    delivered.request_id = x->id;
+    message.body_case = HILL__MESSAGE__BODY_DELIVERED;
+    message.delivered = &delivered;
+    client_send(x->client, &message, NULL); /* lost: the coordinator waits for it in vain */
+}
+
+/* 1: the request is over. */
+static int take_summary(struct exchange *x, Hill__Message *message, struct hill_why *why)
+{
+    const Hill__Summary *summary = message->summary;
+    if (summary->request_id != x->id || !x->answered)
+        return 0; /* of the request before, which was left when it was cancelled twice */
+    send_delivered(x);
+    x->summary = message;
+    x->report.summary = summary;
+    if (summary->finish == HILL__FINISH_REASON__FINISH_ERROR)
+        return hill_fail(why, summary->code < 0 ? summary->code : HILL_E_PROTOCOL, "%s",
+                         summary->text);
+    if (summary->finish == HILL__FINISH_REASON__FINISH_CANCEL)
+        return hill_fail(why, HILL_E_CANCELLED, "cancelled");
+    return 1;
+}
+
 /* 1: the request is over. */
 static int take_message(struct exchange *x, Hill__Message *message, struct hill_why *why)
 {
     x->last_heard_ns = clock_now_ns();
+    if (x->answered)
+        x->lost_ns = 0;
     switch (message->body_case) {
     case HILL__MESSAGE__BODY_ACCEPTED:
-        x->id = message->accepted->request_id;
-        return 0;
+        return take_accepted(x, message->accepted, why);
     case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
-        if (message->prefill_progress->request_id == x->id)
+        if (message->prefill_progress->request_id == x->id && x->answered)
             show_progress(x, message->prefill_progress);
         return 0;
     case HILL__MESSAGE__BODY_TEXT:
-        return message->text->request_id == x->id ? take_text(x, message->text, why) : 0;
-    case HILL__MESSAGE__BODY_STATUS_REPLY:
-        if (message->status_reply->uptime_seconds * 1e9 <
-            (double)(x->last_heard_ns - x->started_ns) - 1e9)
-            return hill_fail(why, HILL_E_PEER_GONE,
-                             "the coordinator was replaced; the request is lost, ask again");
-        return 0;
+        return message->text->request_id == x->id && x->answered ? take_text(x, message->text, why)
+                                                                 : 0;
     case HILL__MESSAGE__BODY_REPLY:
         if (message->reply->code == 0)
             return 0;
         return hill_fail(why, message->reply->code, "%s", message->reply->text);
     case HILL__MESSAGE__BODY_SUMMARY:
-        if (message->summary->request_id != x->id)
-            return 0; /* of the request before, which was left when it was cancelled twice */
-        x->summary = message;
-        x->report.summary = message->summary;
-        if (message->summary->finish == HILL__FINISH_REASON__FINISH_ERROR)
-            return hill_fail(why,
-                             message->summary->code < 0 ? message->summary->code : HILL_E_PROTOCOL,
-                             "%s", message->summary->text);
-        if (message->summary->finish == HILL__FINISH_REASON__FINISH_CANCEL)
-            return hill_fail(why, HILL_E_CANCELLED, "cancelled");
-        return 1;
+        return take_summary(x, message, why);
     default:
         return 0;
     }
 }
 
+/* SIGINT: the request is cancelled; asked twice, or with nobody to cancel it: leave at once. */
+static int interrupt(struct exchange *x, int code)
+{
+    bool leave = x->cancelling || x->lost_ns;
+    exchange_clear_progress(x);
+    send_cancel(x);
+    return leave ? code : 0;
+}
+
 int exchange_follow(struct exchange *x, struct hill_why *why)
 {
-    x->started_ns = x->last_heard_ns = x->last_ping_ns = clock_now_ns();
+    x->last_heard_ns = x->last_ping_ns = clock_now_ns();
     for (;;) {
         Hill__Message *message = NULL;
-        int code = client_receive(x->client, clock_deadline_ms(PING_MS / 4), &message, why);
-        if (code == HILL_E_CANCELLED) {
-            if (x->cancelling)
-                return code; /* asked twice: leave at once */
-            exchange_clear_progress(x);
-            send_cancel(x);
-            continue;
-        }
+        int64_t patience_ms = x->lost_ns ? LOOK_MS : PING_MS / 4;
+        int code = client_receive(x->client, clock_deadline_ms(patience_ms), &message, why);
         if (code == 0) {
             code = take_message(x, message, why);
             if (message != x->summary)
                 proto_free(message);
-            if (code != 0)
-                return code == 1 ? 0 : code;
-        } else if (code != HILL_E_TIMEOUT) {
-            return code;
+        } else if (code == HILL_E_CANCELLED) {
+            code = interrupt(x, code);
+        } else if (code == HILL_E_TIMEOUT) {
+            code = 0;
         }
         int64_t now = clock_now_ns();
-        if (now - x->last_ping_ns > CLOCK_MS(PING_MS))
+        if (code == 0)
+            code = watch(x, now, why);
+        if (code != 0)
+            return code == 1 ? 0 : code;
+        if (now - x->last_ping_ns > CLOCK_MS(PING_MS) && x->client->connected)
             send_ping(x);
-        if (now - x->last_heard_ns > CLOCK_MS(CLIENT_ANSWER_MS))
-            return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s stopped answering",
-                             x->client->run_dir);
     }
 }
 
 void exchange_reset(struct exchange *x)
 {
     proto_free(x->summary);
+    proto_free(x->order);
     free(x->report.text);
     free(x->report.tokens);
     free(x->report.logprobs);
-    x->summary = NULL;
+    x->summary = x->order = NULL;
     x->report = (struct report){0};
     x->cancelling = x->progress_shown = false;
     x->id = 0;

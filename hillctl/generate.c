@@ -122,9 +122,10 @@ static int send_restore(struct generation *g, const struct options *options, str
     restore.predict = g->options.predict;
     restore.ignore_eos = g->options.ignore_eos;
     restore.want_progress = g->exchange.terminal;
+    restore.key = exchange_new_key();
     message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
     message.restore_session = &restore;
-    return client_send(&g->client, &message, why);
+    return exchange_send_order(&g->exchange, restore.key, &message, why);
 }
 
 /* The prompt as it is, or as the only user's text of a conversation. */

@@ -22,6 +22,21 @@ static int open_signals(void)
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
+/* Before the socket connects, so that no event is missed. */
+static bool open_monitor(struct client *client)
+{
+    static const char address[] = "inproc://control-events";
+    int linger = 0;
+    if (zmq_socket_monitor(client->socket, address,
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED))
+        return false;
+    client->monitor = zmq_socket(client->context, ZMQ_PAIR);
+    if (!client->monitor)
+        return false;
+    zmq_setsockopt(client->monitor, ZMQ_LINGER, &linger, sizeof linger);
+    return zmq_connect(client->monitor, address) == 0;
+}
+
 int client_open(struct client *client, const char *run_dir, struct hill_why *why)
 {
     memset(client, 0, sizeof *client);
@@ -41,7 +56,8 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
     client->signal_fd = open_signals();
     client->context = zmq_ctx_new();
     client->socket = client->context ? zmq_socket(client->context, ZMQ_DEALER) : NULL;
-    if (!client->socket || client->signal_fd < 0 || zmq_connect(client->socket, address) != 0) {
+    if (!client->socket || client->signal_fd < 0 || !open_monitor(client) ||
+        zmq_connect(client->socket, address) != 0) {
         code = hill_fail(why, HILL_E_IO, "connecting to %s failed: %s", address, strerror(errno));
         client_close(client);
         return code;
@@ -55,6 +71,8 @@ void client_close(struct client *client)
 {
     if (client->socket)
         zmq_close(client->socket);
+    if (client->monitor)
+        zmq_close(client->monitor);
     if (client->context)
         zmq_ctx_term(client->context);
     if (client->signal_fd >= 0)
@@ -72,10 +90,32 @@ int client_send(struct client *client, const Hill__Message *message, struct hill
     return 0;
 }
 
+void client_look(struct client *client)
+{
+    struct {
+        uint16_t event;
+        uint8_t value[4];
+    } __attribute__((packed)) event;
+    char address[256];
+    while (zmq_recv(client->monitor, &event, sizeof event, ZMQ_DONTWAIT) == (int)sizeof event) {
+        zmq_recv(client->monitor, address, sizeof address, ZMQ_DONTWAIT);
+        client->connected = event.event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        client->losses += !client->connected;
+    }
+}
+
+bool client_pipeline_ended(const struct client *client)
+{
+    char lock[sizeof client->run_dir + 8];
+    snprintf(lock, sizeof lock, "%s/lock", client->run_dir);
+    return access(lock, F_OK) != 0 && errno == ENOENT; /* a killed one leaves it */
+}
+
 int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **out,
                    struct hill_why *why)
 {
     for (;;) {
+        client_look(client);
         int code = proto_receive(client->socket, NULL, out, why);
         if (code != HILL_E_WOULD_BLOCK)
             return code;
@@ -87,8 +127,9 @@ int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **o
             return hill_fail(why, HILL_E_TIMEOUT, "the pipeline in %s does not answer",
                              client->run_dir);
         zmq_pollitem_t items[] = {{client->socket, 0, ZMQ_POLLIN, 0},
+                                  {client->monitor, 0, ZMQ_POLLIN, 0},
                                   {NULL, client->signal_fd, ZMQ_POLLIN, 0}};
-        zmq_poll(items, 2, (long)(left_ns / 1000000 + 1));
+        zmq_poll(items, 3, (long)(left_ns / 1000000 + 1));
     }
 }
 

@@ -2,7 +2,8 @@
  * proto/client.h - a connection to the coordinator of a run folder.
  *
  * What: a DEALER socket on <run folder>/control.sock, calls with a deadline, and SIGINT/SIGTERM as
- * a file descriptor. Failure: HILL_E_PEER_GONE when no pipeline runs in the folder or it stopped
+ * a file descriptor. A lost connection is made again when another coordinator is there; what was
+ * sent and not answered may be lost. Failure: HILL_E_PEER_GONE when no pipeline runs in the folder or it stopped
  * answering; why says which. Concurrency: one thread.
  */
 #ifndef HILL_PROTO_CLIENT_H
@@ -16,6 +17,9 @@
 
 struct client {
     void *context, *socket;
+    void *monitor; /* tells when the connection is made and when it is lost */
+    bool connected;
+    uint32_t losses; /* of the connection; it is made again by itself when a coordinator is there */
     int signal_fd;
     char run_dir[108];
 };
@@ -24,6 +28,11 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
 void client_close(struct client *client);
 
 int client_send(struct client *client, const Hill__Message *message, struct hill_why *why);
+
+/* Notes what has become of the connection (client_receive does, too). */
+void client_look(struct client *client);
+/* Has the pipeline ended in order, not been killed? Nobody comes back then. */
+bool client_pipeline_ended(const struct client *client);
 
 /* Wait for the next message. 0 and *out; HILL_E_CANCELLED on a signal (consumed); HILL_E_TIMEOUT.
  */

@@ -212,6 +212,25 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "DIR",
      .unset_help = "${XDG_STATE_HOME:-~/.local/state}/hillinfer",
      .help = "folder that lasts: the cold pool, and the speeds that were measured"},
+    {.name = "recovery-timeout",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 86400,
+     .fallback = "60",
+     .value = "SECONDS",
+     .help =
+         "how long a request waits for a process that was lost, the coordinator included, and a "
+         "request for its client; then it fails"},
+    {.name = "log-fsync",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 60000,
+     .choices = "off|token",
+     .fallback = "off",
+     .value = "MS",
+     .help =
+         "flush each request's token log to the disk after so many ms, or after each token; off: "
+         "it survives a killed coordinator, not a power cut"},
     {.name = "device",
      .type = OPTION_STRING,
      .value = "NAME",
@@ -407,6 +426,15 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
     epoch_speculate_parse(options_text(options, "speculate"), &e->speculate);
 }
 
+/* As coordinator/token_log.h has it. */
+static int read_log_fsync(const struct options *options)
+{
+    const char *text = options_text(options, "log-fsync");
+    if (!options_is_word(options, "log-fsync"))
+        return (int)options_integer(options, "log-fsync");
+    return strcmp(text, "token") == 0 ? 0 : -1;
+}
+
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
                        const struct options *options, struct hill_why *why)
 {
@@ -419,6 +447,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
         .cold_bytes = size_or_zero(options, "cold-mb"),
         .record = options_text(options, "record"),
         .trace_kv = options_text(options, "trace-kv"),
+        .recovery_ms = (uint32_t)(options_real(options, "recovery-timeout") * 1000),
+        .log_flush_ms = read_log_fsync(options),
     };
     read_epoch(epoch, options);
     if (!out->model)

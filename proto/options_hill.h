@@ -64,6 +64,8 @@ struct hill_pipeline_options {
     bool no_csd;                                  /* --csd none */
     const char *record;                           /* NULL: rings are not recorded */
     const char *trace_kv;                         /* NULL: no trace */
+    uint32_t recovery_ms;                         /* how long a request outlasts a lost process */
+    int log_flush_ms;                             /* of token logs (coordinator/token_log.h) */
 };
 
 /* epoch: what needs no model and no machine to be known; the rest is zero. */

@@ -362,6 +362,23 @@ static int check_generate(const Hill__Generate *m, struct hill_why *why)
     return code;
 }
 
+static int check_follow(const Hill__Follow *m, struct hill_why *why)
+{
+    CHECK("follow", "key", m->key != 0);
+    CHECK("follow", "serial", m->serial != 0);
+    CHECK("follow", "tokens", m->n_tokens <= TOKENS_MAX);
+    return 0;
+}
+
+static int check_request_order(const Hill__RequestOrder *m, struct hill_why *why)
+{
+    CHECK("request_order", "request_id", m->request_id != 0);
+    CHECK("request_order", "key", m->key != 0);
+    CHECK("request_order", "prefill", m->prefill != NULL);
+    CHECK("request_order", "terms", m->terms.len == PROTO_SESSION_TERMS_BYTES);
+    return check_prefill(m->prefill, why);
+}
+
 static int check_prefill_progress(const Hill__PrefillProgress *m, struct hill_why *why)
 {
     CHECK("prefill_progress", "tokens_done", not_negative(m->tokens_done));
@@ -497,6 +514,7 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_MODEL_INFO_REQUEST:
     case HILL__MESSAGE__BODY_DETACH:
     case HILL__MESSAGE__BODY_ACCEPTED:
+    case HILL__MESSAGE__BODY_DELIVERED:
     case HILL__MESSAGE__BODY_RESUMED:
         return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
     default:
@@ -525,6 +543,10 @@ int proto_validate(const Hill__Message *message, struct hill_why *why)
         return 0;
     case HILL__MESSAGE__BODY_GENERATE:
         return check_generate(message->generate, why);
+    case HILL__MESSAGE__BODY_FOLLOW:
+        return check_follow(message->follow, why);
+    case HILL__MESSAGE__BODY_REQUEST_ORDER:
+        return check_request_order(message->request_order, why);
     case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
         return check_prefill_progress(message->prefill_progress, why);
     case HILL__MESSAGE__BODY_SUMMARY:

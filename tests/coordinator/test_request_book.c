@@ -524,6 +524,51 @@ static void test_a_sign_of_life_counts_for_all_of_a_client(void **state)
     assert_true(d->client_asks);
 }
 
+static void test_parked_ones_run_nowhere_and_come_back_at_their_place(void **state)
+{
+    (void)state;
+    struct request *old = request_create(&book, calloc(3, sizeof(uint32_t)), 3, 2);
+    request_keep_id(&book, old, 5);
+    old->key = 50;
+    request_book_park(&book, old, REQUEST_AWAITED, 77);
+    struct request *fresh = add(1, 1);
+    assert_true(fresh->id > 5);
+    assert_int_equal(book.n_waiting, 1);
+    assert_ptr_equal(request_book_by_key(&book, 50), old);
+    assert_null(request_book_by_key(&book, 0)); /* nobody's */
+    request_book_unpark(&book, old);
+    assert_int_equal(book.n_waiting, 2);
+    assert_ptr_equal(request_book_advance(&book), old); /* it came before */
+    assert_ptr_equal(request_book_advance(&book), fresh);
+    assert_int_equal(book.n_done, 0);
+}
+
+static void test_a_delivered_one_has_left_its_slot_and_counts_once(void **state)
+{
+    (void)state;
+    struct request *r = run_first(1);
+    r->key = 50;
+    request_book_park(&book, r, REQUEST_DELIVERED, 77);
+    assert_int_equal(book.n_running, 0);
+    assert_int_equal(book.n_done, 1);
+    assert_null(request_book_by_key(&book, 50)); /* there is nothing to go on with */
+    struct request *next = add(2, 1);
+    assert_ptr_equal(request_book_advance(&book), next);
+    request_book_remove(&book, r);
+    assert_int_equal(book.n_done, 1);
+    assert_null(book.parked);
+}
+
+static void test_a_parked_one_can_be_dropped(void **state)
+{
+    (void)state;
+    struct request *r = request_create(&book, calloc(3, sizeof(uint32_t)), 3, 2);
+    request_book_park(&book, r, REQUEST_AWAITED, 77);
+    request_book_remove(&book, r);
+    assert_null(book.parked);
+    assert_int_equal(book.n_done, 1);
+}
+
 #define T3(test) cmocka_unit_test_setup_teardown(test, setup_three, teardown)
 #define T(test)  cmocka_unit_test_setup_teardown(test, setup, teardown)
 
@@ -556,6 +601,9 @@ int main(void)
         T3(test_two_refused_ones_come_back_in_order),
         T3(test_refused_with_nobody_beside_it_is_tried_a_few_times),
         T3(test_a_sign_of_life_counts_for_all_of_a_client),
+        T3(test_parked_ones_run_nowhere_and_come_back_at_their_place),
+        T(test_a_delivered_one_has_left_its_slot_and_counts_once),
+        T(test_a_parked_one_can_be_dropped),
     };
     return cmocka_run_group_tests_name("request_book", tests, NULL, NULL);
 }

@@ -95,17 +95,30 @@ wait "$waiter"
 expect "Ctrl-C on run: exit code" $? 130
 expect_nothing_left
 
-# --- kill -9 of the coordinator in mid-request; the next start cleans up
+# --- kill -9 of the coordinator of a run: another one goes on with its request. Of all of a run: the next start cleans up
+"$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 64 --temp 0 --ignore-eos --json \
+    >"$work/out" 2>"$work/err" &
+request=$!
+runs() { # of no status at all jq -e would say yes
+    [ "$(status 2>/dev/null | jq .requests_running)" = 1 ]
+}
+wait_for 30 runs || fail "no request runs"
+kill -KILL "$(coordinator_pid)"
+wait "$request" || fail "a run whose coordinator was killed: $(cat "$work/err")"
+expect "the same answer with its coordinator killed" "$(answer "$work/out")" "$first"
 rm -f "$work/out"
-"$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 2000 --temp 0 --ignore-eos >"$work/out" 2>"$work/err" &
+setsid --wait "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 2000 --temp 0 --ignore-eos \
+    >"$work/out" 2>"$work/err" &
 request=$!
 wait_for 20 test -s "$work/out" || fail "no text before kill -9"
-kill -KILL "$(coordinator_pid)"
+# shellcheck disable=SC2046  # a list of numbers
+kill -KILL $(pgrep -f -- "--run-dir $run_dir")
 wait "$request"
 code=$?
-[ "$code" -ne 0 ] || fail "a run whose coordinator was killed ended with 0"
+[ "$code" -ne 0 ] || fail "a run that was killed ended with 0"
 run_json "$work/out" "${options[@]}" -f "$work/prompt" -n 64 --temp 0 --ignore-eos || fail "start after kill -9: $(cat "$work/out.err")"
 expect "the same answer after kill -9" "$(answer "$work/out")" "$first"
+expect "token logs left" "$(ls -A "$state_dir/requests")" ""
 expect_nothing_left
 
 # --- the supervisor script starts a killed coordinator again

@@ -174,6 +174,63 @@ static void refuses_pieces_beside_a_prompt_and_of_no_kind(void **state)
     }
 }
 
+/* What a token log begins with comes from a file: a prompt is there, and numbers are in range. */
+static void refuses_an_order_that_is_not_whole(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"", "request_id", "key", "terms", "prefill", "tokens"};
+    for (int bad = 0; bad < 6; bad++) {
+        Hill__Sampling sampling = HILL__SAMPLING__INIT;
+        Hill__Selection selection = HILL__SELECTION__INIT;
+        Hill__Prefill prefill = HILL__PREFILL__INIT;
+        Hill__RequestOrder order = HILL__REQUEST_ORDER__INIT;
+        Hill__Message message = HILL__MESSAGE__INIT, *parsed = NULL;
+        struct hill_why why;
+        uint8_t body[512], terms[PROTO_SESSION_TERMS_BYTES] = {0};
+        uint32_t prompt[] = {1, 2};
+        sampling.top_p = sampling.repeat_penalty = 1;
+        selection.alpha = 0.2;
+        prefill.tokens = prompt;
+        prefill.n_tokens = bad == 5 ? 0 : 2;
+        prefill.predict = 4;
+        prefill.sampling = &sampling;
+        prefill.selection = &selection;
+        order.request_id = bad != 1;
+        order.key = bad != 2;
+        order.terms = (ProtobufCBinaryData){bad == 3 ? 7 : sizeof terms, terms};
+        order.prefill = bad == 4 ? NULL : &prefill;
+        message.body_case = HILL__MESSAGE__BODY_REQUEST_ORDER;
+        message.request_order = &order;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         bad ? HILL_E_PROTOCOL : 0);
+        if (bad)
+            assert_non_null(strstr(why.text, fields[bad]));
+        else
+            proto_free(parsed);
+    }
+}
+
+static void refuses_a_follow_of_nobody(void **state)
+{
+    (void)state;
+    for (int bad = 0; bad < 3; bad++) {
+        Hill__Follow follow = HILL__FOLLOW__INIT;
+        Hill__Message message = HILL__MESSAGE__INIT, *parsed = NULL;
+        struct hill_why why;
+        uint8_t body[64];
+        follow.key = bad != 1;
+        follow.serial = bad != 2;
+        message.body_case = HILL__MESSAGE__BODY_FOLLOW;
+        message.follow = &follow;
+        assert_int_equal(proto_decode(good_frame, 8, body, pack(&message, body), &parsed, &why),
+                         bad ? HILL_E_PROTOCOL : 0);
+        if (bad)
+            assert_non_null(strstr(why.text, bad == 1 ? "key" : "serial"));
+        else
+            proto_free(parsed);
+    }
+}
+
 /* Given tokens only where a prompt is answered again, and none of that is saved. */
 static void refuses_a_restored_session_that_makes_no_sense(void **state)
 {
@@ -427,6 +484,8 @@ int main(void)
         cmocka_unit_test(refuses_a_heartbeat_with_half_its_statistics),
         cmocka_unit_test(refuses_a_heartbeat_with_others_that_make_no_sense),
         cmocka_unit_test(refuses_pieces_beside_a_prompt_and_of_no_kind),
+        cmocka_unit_test(refuses_an_order_that_is_not_whole),
+        cmocka_unit_test(refuses_a_follow_of_nobody),
         cmocka_unit_test(refuses_a_restored_session_that_makes_no_sense),
         cmocka_unit_test(refuses_a_device_model_out_of_range),
         cmocka_unit_test(survives_damaged_bytes),

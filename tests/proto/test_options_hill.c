@@ -71,6 +71,23 @@ static void test_pipeline_defaults(void **state)
     assert_int_equal(epoch.simd, HILL__SIMD__SIMD_AUTO);
 }
 
+static void test_recovery_and_flushing(void **state)
+{
+    (void)state;
+    struct hill_pipeline_options p;
+    assert_int_equal(parse(&p, NULL, "-m", "x", NULL), 0);
+    assert_int_equal(p.recovery_ms, 60000);
+    assert_int_equal(p.log_flush_ms, -1);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--recovery-timeout", "0.25", NULL), 0);
+    assert_int_equal(p.recovery_ms, 250);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--log-fsync", "token", NULL), 0);
+    assert_int_equal(p.log_flush_ms, 0);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--log-fsync", "20", NULL), 0);
+    assert_int_equal(p.log_flush_ms, 20);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--log-fsync", "0", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--log-fsync", "often", NULL), HILL_E_INVALID);
+}
+
 /* Each word that a table takes is the choice of that name. */
 static void test_choices_become_numbers(void **state)
 {
@@ -225,6 +242,7 @@ int main(void)
     unsetenv("HILL_EXACT_BELOW"); /* which the tests' runs set */
     const struct CMUnitTest tests[] = {
         T(test_pipeline_defaults),
+        T(test_recovery_and_flushing),
         T(test_choices_become_numbers),
         T(test_pipeline_refusals),
         T(test_a_share_or_a_budget_turns_exact_below_off),

@@ -1,0 +1,147 @@
+/*
+ * coordinator/service_log.c - the requests' token logs (token_log.h): created when a request is
+ * accepted, a record for each token before its client gets it, flushed as --log-fsync says.
+ *
+ * Only a request whose client has given it a key has one: nobody could ask for another. They lie in
+ * the state folder, not in the run folder: that one may be in memory and be cleared at a boot. Who
+ * calls it: service_intake.c, service_requests.c, service_follow.c. Concurrency: one thread.
+ * Failure: a log that cannot be written is one line; the request goes on without.
+ */
+#include "coordinator/service.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "session/session.h"
+
+void request_logs_folder(const struct service *sv, char out[HILL_PATH_BYTES + 16])
+{
+    snprintf(out, HILL_PATH_BYTES + 16, "%s/requests", sv->settings->state_dir);
+}
+
+void request_log_name(char out[REQUEST_LOG_NAME_BYTES], uint64_t run_id, uint64_t id)
+{
+    snprintf(out, REQUEST_LOG_NAME_BYTES, "%016" PRIx64 "-%016" PRIx64 ".log", run_id, id);
+}
+
+static int64_t now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t request_accepted_ns(int64_t accepted_us)
+{
+    int64_t ago_us = now_us() - accepted_us;
+    return clock_now_ns() - (ago_us > 0 ? ago_us * 1000 : 0);
+}
+
+void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *out,
+                          Hill__Selection *selection, struct session_terms *terms,
+                          Hill__SessionFile *restore, Hill__SessionFile *save)
+{
+    selection_to_wire(selection, &r->selection);
+    out->tokens = r->prompt;
+    out->n_tokens = r->n_prompt;
+    out->predict = r->predict;
+    out->forced = r->prompt + r->n_prompt;
+    out->n_forced = r->n_forced;
+    out->sampling = &r->sampling;
+    out->selection = selection;
+    if (r->restore_path) {
+        session_to_wire(sv, r, r->restore_path, terms, restore);
+        out->restore = restore;
+        out->from_prompt = r->from_prompt;
+    }
+    if (r->save_path) {
+        session_to_wire(sv, r, r->save_path, terms, save);
+        out->save = save;
+    }
+}
+
+static int create(struct service *sv, struct request *r, const Hill__Message *message,
+                  struct hill_why *why)
+{
+    char folder[HILL_PATH_BYTES + 16], name[REQUEST_LOG_NAME_BYTES],
+        path[HILL_PATH_BYTES + 16 + REQUEST_LOG_NAME_BYTES];
+    uint64_t run_id = sv->supervisor->folder->run_id;
+    request_logs_folder(sv, folder);
+    request_log_name(name, run_id, r->id);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (mkdir(folder, 0700) && errno != EEXIST)
+        return hill_fail(why, hill_from_errno(errno), "making folder %.300s failed: %s", folder,
+                         strerror(errno));
+    return token_log_create(&r->log, path, run_id, sv->settings->options.log_flush_ms, message,
+                            why);
+}
+
+void request_log_begin(struct service *sv, struct request *r)
+{
+    struct hill_why why;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__RequestOrder order = HILL__REQUEST_ORDER__INIT;
+    Hill__Prefill prefill = HILL__PREFILL__INIT;
+    Hill__SessionFile restore, save;
+    struct session_terms terms;
+    Hill__Selection selection;
+    if (!r->key)
+        return;
+    request_fill_prefill(sv, r, &prefill, &selection, &terms, &restore, &save);
+    session_fill_terms(sv, &r->selection, &terms);
+    order.request_id = r->id;
+    order.key = r->key;
+    order.prefill = &prefill;
+    order.terms = (ProtobufCBinaryData){sizeof terms, (uint8_t *)&terms};
+    order.ignore_eos = r->ignore_eos;
+    order.want_progress = r->want_progress;
+    order.answer_end = r->answer_end;
+    order.accepted_us = now_us();
+    message.body_case = HILL__MESSAGE__BODY_REQUEST_ORDER;
+    message.request_order = &order;
+    if (create(sv, r, &message, &why))
+        log_warn("request %" PRIu64 ": %s; going on without a token log: should the coordinator "
+                 "die, the request is lost",
+                 r->id, why.text);
+}
+
+static void tell(const struct request *r, const struct hill_why *why)
+{
+    log_warn("request %" PRIu64 ": %s; going on: its client alone has the tokens from here on",
+             r->id, why->text);
+}
+
+void request_log_token(struct request *r, uint32_t index, double logprob)
+{
+    int64_t now = clock_now_ns();
+    struct token_log_token token = {.index = index,
+                                    .token = r->tokens[index],
+                                    .logprob = logprob,
+                                    .since_ns = now - r->accepted_ns};
+    struct hill_why why;
+    if (r->logprobs)
+        r->logprobs[index] = logprob;
+    if (r->log && token_log_append(r->log, &token, now, &why))
+        tell(r, &why);
+}
+
+void request_logs_flush(struct service *sv, int64_t now_ns)
+{
+    struct hill_why why;
+    for (struct request *r = sv->book.running; r; r = r->next)
+        if (r->log && token_log_flush(r->log, now_ns, &why))
+            tell(r, &why);
+}
+
+int64_t request_logs_flush_ns(const struct service *sv)
+{
+    int64_t next = CLOCK_NEVER;
+    for (const struct request *r = sv->book.running; r; r = r->next)
+        if (r->log && token_log_flush_ns(r->log) < next)
+            next = token_log_flush_ns(r->log);
+    return next;
+}

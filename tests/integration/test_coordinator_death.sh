@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# The coordinator is killed while requests are read, decode, wait and are scored: another one takes them over, the clients
+# see a pause and the answers of undisturbed runs. Token logs that are damaged, cut, gone or cannot be written; clients that
+# do not come back; nobody who starts a coordinator again; a worker that is not waited for.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 7 \
+    -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
+for n in 1 2 3; do head -c $((900 + 100 * n)) "$text" >"$work/prompt.$n"; done
+head -c 6000 "$text" >"$work/prompt.long"
+options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2)
+common=(--ignore-eos --json --run-dir "$run_dir")
+# each kind of request: 1 decodes for long, 2 samples, 3 is scored, long has a prompt to be killed in
+declare -A asks=(
+    [1]="-f $work/prompt.1 -n 600 --temp 0"
+    [2]="-f $work/prompt.2 -n 600 --temp 0.9 -s 11"
+    [3]="-f $work/prompt.3 --score-from 200"
+    [long]="-f $work/prompt.long -n 40 --temp 0"
+)
+logs=$state_dir/requests
+
+ask() { # NAME: into $work/out.NAME
+    # shellcheck disable=SC2086  # words
+    "$bin/hillctl" generate ${asks[$1]} "${common[@]}" >"$work/out.$1" 2>"$work/err.$1"
+}
+answer() { # NAME
+    jq -r '[.tokens, .text, .logprobs, .selection_hash, .logits_hash, .finish_reason] | tojson' "$work/out.$1" | md5sum
+}
+check() { # DESCRIPTION NAME PID [RESTARTS]
+    wait "$3"
+    expect "$1: exit code" $? 0
+    expect "$1: the undisturbed answer" "$(answer "$2")" "${whole[$2]}"
+    expect "$1: restarts of the coordinator" "$(jq .restarts.coordinator "$work/out.$2")" "${4:-1}"
+}
+is() { # JQ-CONDITION of the status; of none at all jq -e would say yes
+    [ "$(status 2>/dev/null | jq "$1")" = true ]
+}
+decoded() { # TOKENS
+    is ".requests | any(.predicted_tokens > $1)"
+}
+n_logs() {
+    find "$logs" -type f 2>/dev/null | wc -l
+}
+no_logs() {
+    [ "$(n_logs)" = 0 ]
+}
+kill_coordinator() {
+    local pid
+    pid=$(head -n 1 "$run_dir/lock")
+    kill -KILL "$pid"
+    wait_for 10 sh -c "! kill -0 $pid 2>/dev/null" || fail "the coordinator lives on"
+}
+start_by_hand() { # ARGUMENTS...: without anybody who starts it again
+    "$bin/hill-coordinator" "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" "$@" >"$work/log" 2>&1 &
+    coordinator=$!
+    wait_for 30 is .ready || fail "the coordinator did not come up: $(cat "$work/log")"
+}
+stop_by_hand() {
+    kill -TERM "$coordinator"
+    wait "$coordinator"
+    expect "the coordinator ends in order" $? 0
+}
+
+# --- undisturbed
+up "${options[@]}" || fail "up"
+declare -A whole
+for name in 1 2 3 long; do
+    ask $name || fail "undisturbed: $(cat "$work/err.$name")"
+    whole[$name]=$(answer $name)
+done
+wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
+
+# --- two run, one samples, and a third waits
+ask 1 & first=$!
+ask 2 & second=$!
+wait_for 30 is '.requests | length == 2' || fail "no two requests run"
+ask 3 & third=$!
+wait_for 30 is '(.waiting | length == 1) and (.requests | all(.predicted_tokens > 20))' || fail "no third request waits"
+expect "token logs" "$(n_logs) $(stat -c %a "$logs") $(find "$logs" -type f -printf '%m ')" "3 700 600 600 600 "
+kill_coordinator
+check "killed in decode" 1 $first
+check "killed in decode, sampled" 2 $second
+check "killed while it waited, scored" 3 $third
+
+# --- in prefill, and once more in the second life
+ask long & first=$!
+wait_for 30 is '.requests[0].prefill_tokens_done > 100' || fail "no prompt is read"
+kill_coordinator
+wait_for 30 is '.requests[0].prefill_tokens_done > 100' || fail "the prompt is not read again"
+kill_coordinator
+check "killed twice in prefill" long $first 3
+expect "nothing is said" "$(cat "$work"/err.*)" ""
+wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
+down || fail "down"
+expect_nothing_left
+
+# --- by hand; meanwhile one log is cut within its last record, one is changed in the middle, one at its order
+start_by_hand
+ask 1 & first=$!
+wait_for 30 decoded 20 || fail "no token"
+ask 2 & second=$!
+wait_for 30 is '.requests | length == 2 and all(.predicted_tokens > 20)' || fail "no two requests run"
+ask 3 & third=$!
+wait_for 30 is '.waiting | length == 1' || fail "no third request waits"
+kill_coordinator
+mapfile -t files < <(find "$logs" -type f | sort)
+truncate -s -7 "${files[0]}"
+flip() { # FILE OFFSET
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
+    printf '%b' "\\x$(printf %x $((byte ^ 4)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+flip "${files[1]}" $(($(stat -c %s "${files[1]}") - 200))
+flip "${files[2]}" 300
+start_by_hand
+check "a log without its end" 1 $first
+check "a log that is damaged in the middle" 2 $second
+check "a log that is damaged in its order" 3 $third 0
+expect "the damage is said, a line each" "$(grep -c 'token log .* is damaged' "$work/log")" 2
+expect "and by the client that began again" "$(cat "$work"/err.*)" "hillctl: the coordinator came back without the request: it begins again"
+
+# --- no room for the log from some token on, as on a full disk: the request goes on, also through a death
+ask 1 & first=$!
+wait_for 30 decoded 20 || fail "no token"
+prlimit --pid "$coordinator" --fsize=$(($(find "$logs" -type f -printf %s) + 1000)):
+wait_for 30 grep -q 'its client alone has the tokens' "$work/log" || fail "nobody says that the log ends: $(cat "$work/log")"
+expect "a full disk: one line" "$(grep -c 'writing token log' "$work/log")" 1
+kill_coordinator
+
+# --- no log at all, and a death: asked for again
+start_by_hand
+check "a full disk, and a death" 1 $first
+wait_for 10 no_logs || fail "the log is left"
+rmdir "$logs" && : >"$logs"
+ask 2 & second=$!
+wait_for 30 decoded 20 || fail "no token"
+expect "no log: one line" "$(grep -c 'going on without a token log' "$work/log")" 1
+kill_coordinator
+rm "$logs"
+start_by_hand
+check "no log, and a death" 2 $second 0
+stop_by_hand
+expect_nothing_left
+
+# --- nobody starts another one: the client gives up; a client that is gone: its request is dropped
+start_by_hand --recovery-timeout 1
+ask 1 & first=$!
+wait_for 30 decoded 20 || fail "no token"
+kill_coordinator
+wait "$first"
+expect "nobody comes back: exit code" $? 1
+expect "nobody comes back: lines" "$(grep -c 'did not come back within the 1 s' "$work/err.1") $(wc -l <"$work/err.1")" "1 1"
+start_by_hand --recovery-timeout 1
+wait_for 10 no_logs || fail "the log of a client that is gone stays"
+expect "a client that is gone: one line" "$(grep -c 'its client has not come back' "$work/log")" 1
+stop_by_hand
+expect_nothing_left
+
+# --- the pipeline has ended in order: nothing to wait for. A lost worker is not waited for either
+start_by_hand --recovery-timeout 0
+ask 1 & first=$!
+wait_for 30 decoded 20 || fail "no token"
+kill -KILL "$(worker_pid cpu_scorer)"
+wait "$first"
+expect "a worker is lost for too long: exit code" $? 1
+expect "a worker is lost for too long: lines" "$(grep -c 'worker that was lost' "$work/err.1") $(wc -l <"$work/err.1")" "1 1"
+wait_for 30 is .ready || fail "the scorer did not come back"
+stop_by_hand
+expect_nothing_left
+finish
