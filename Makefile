@@ -134,8 +134,10 @@ $(patsubst tools/bench/%.c,$(O)/tools/bench/%,$(wildcard tools/bench/bench_*.c))
 # tests/fuzz/fuzz_<name>.c is linked with libFuzzer's main: only CONFIG=fuzz with clang can (tests/fuzz/run)
 FUZZERS := $(patsubst tests/%.c,$(O)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): override LDFLAGS += -fsanitize=fuzzer
-$(O)/tests/fuzz/make_seeds: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
-$(O)/tests/fuzz/make_seeds: override LDLIBS += $(TEST_LDLIBS)
+$(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/file_seeds.o
+$(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
+$(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: override LDLIBS += $(TEST_LDLIBS)
+$(O)/tests/fuzz/fuzz_commands: $(csd_agent_parts)
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
 	$(LINK)
 
@@ -190,8 +192,8 @@ chaos: all ## kill and stop workers at random (ROUNDS=40 or TIME=seconds each, S
 	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
 	@tests/chaos/run $(if $(OUT),-o $(OUT))
 
-fuzz: deps ## run the fuzzers, SECONDS=30 each (FUZZ=name: that one alone)
-	@SECONDS_EACH='$(or $(SECONDS),30)' tests/fuzz/run $(FUZZ)
+fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone)
+	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' tests/fuzz/run $(FUZZ)
 
 # every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
 lint: programs $(bench_objects) ## layers, circles, citations, columns, names, shellcheck, clang-format

@@ -227,9 +227,6 @@ static void explain_build(const struct cldevice *device, cl_program program, cl_
         clGetProgramBuildInfo(program, device->device, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
     hill_fail(why, HILL_E_INVALID, "cannot build the kernels for '%.100s': %s: %.300s",
               device->name, cldevice_strerror(status), log ? log : "");
-    for (char *c = why ? why->text : NULL; c && *c; c++)
-        if (*c == '\n' || *c == '\r')
-            *c = ' ';
     free(log);
 }
 

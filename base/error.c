@@ -5,6 +5,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+void hill_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = *text == '\n' || *text == '\r' || *text == '\t' ? ' ' : '?';
+}
+
 int hill_fail(struct hill_why *why, int code, const char *format, ...)
 {
     if (why) {
@@ -12,6 +19,7 @@ int hill_fail(struct hill_why *why, int code, const char *format, ...)
         va_start(args, format);
         vsnprintf(why->text, sizeof why->text, format, args);
         va_end(args);
+        hill_one_line(why->text);
     }
     return code;
 }

@@ -35,7 +35,12 @@ struct hill_why {
     char text[512];
 };
 
-/* printf into why (NULL allowed) and return code, so that `return hill_fail(...)` reads well. */
+/* Line ends and tabs become spaces, other control characters '?': what a message quotes (an argument, a file's name, a model's text)
+ * must neither end its line nor speak to the terminal. */
+void hill_one_line(char *text);
+
+/* printf into why (NULL allowed) and return code, so that `return hill_fail(...)` reads well. The
+ * text is one line. */
 int hill_fail(struct hill_why *why, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -41,6 +41,7 @@ void hill_log(enum hill_log_level level, const char *format, ...)
     size_t length = (size_t)used + (more > 0 ? (size_t)more : 0);
     if (length > sizeof line - 2)
         length = sizeof line - 2;
+    hill_one_line(line);
     line[length++] = '\n';
     /* A log line that cannot be written has nowhere to be reported. */
     ssize_t ignored = write(STDERR_FILENO, line, length);

@@ -3,6 +3,9 @@
 
 #include <math.h>
 #include <stddef.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "kv/mass_paths.h"
 #include "kv/score.h"
@@ -27,7 +30,9 @@ void kv_mass_query(const struct kv_geometry *g, const float *q, float *out)
 static int has_avx2(void)
 {
 #if defined(__x86_64__)
-    return kv_score_has_avx2() && __builtin_cpu_supports("f16c");
+    unsigned a, b, c,
+        d; /* not by __builtin_cpu_supports: not every compiler knows the name there */
+    return kv_score_has_avx2() && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 #else
     return 0;
 #endif

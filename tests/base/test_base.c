@@ -68,6 +68,9 @@ static void a_failure_says_why(void **state)
     assert_int_equal(hill_fail(&why, HILL_E_IO, "read %s: %d", "x", 7), HILL_E_IO);
     assert_string_equal(why.text, "read x: 7");
     assert_int_equal(hill_fail(NULL, HILL_E_NOMEM, "nobody listens"), HILL_E_NOMEM);
+    /* what is quoted cannot end the line, nor colour it; found by tests/fuzz/fuzz_options.c */
+    hill_fail(&why, HILL_E_INVALID, "unknown option %s", "--a\nb\x1b[1mc\r\x7f\xc3\xa9");
+    assert_string_equal(why.text, "unknown option --a b?[1mc ?\xc3\xa9");
     assert_int_equal(hill_fail(&why, HILL_E_IO, "%01000d", 1), HILL_E_IO);
     assert_int_equal(strlen(why.text), sizeof why.text - 1);
 }

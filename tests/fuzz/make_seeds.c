@@ -1,7 +1,7 @@
 /*
  * tests/fuzz/make_seeds.c - writes the seed corpora of the fuzzers: small well-formed inputs.
  *
- * usage: make_seeds FOLDER     (writes FOLDER/{model,envelope,records,pool}/seed-NAME)
+ * usage: make_seeds FOLDER     (writes FOLDER/TARGET/seed-NAME, a TARGET for each fuzzer)
  * What: mutation starts from inputs that reach past the first check. They are made at run time by
  * the writers of the tests and the libraries, so that a changed format needs no new files.
  * Who calls it: tests/fuzz/run. Failure: one line on stderr and status 1. Concurrency: none.
@@ -18,6 +18,7 @@
 #include "pool/pool.h"
 #include "pool/pool_disk.h"
 #include "proto/envelope.h"
+#include "tests/fuzz/file_seeds.h"
 #include "tests/fuzz/pool_seed.h"
 #include "tests/fuzz/record_types.h"
 #include "tests/model/tiny_model.h"
@@ -25,22 +26,22 @@
 
 static const char *folder;
 
-static void fail(const char *what)
+void seed_failed(const char *what)
 {
     fprintf(stderr, "make_seeds: %s: %s\n", what, strerror(errno));
     exit(1);
 }
 
-static void write_seed(const char *target, const char *name, const struct blob *seed)
+void write_seed(const char *target, const char *name, const struct blob *seed)
 {
     char path[4096];
     snprintf(path, sizeof(path), "%s/%s", folder, target);
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        fail(path);
+        seed_failed(path);
     snprintf(path, sizeof(path), "%s/%s/seed-%s", folder, target, name);
     FILE *file = fopen(path, "wb");
     if (file == NULL || fwrite(seed->data, 1, seed->size, file) != seed->size || fclose(file) != 0)
-        fail(path);
+        seed_failed(path);
 }
 
 /* ---- model ---------------------------------------------------------------------------------- */
@@ -105,7 +106,7 @@ static void write_message(const char *name, const Hill__Message *message)
     struct blob seed = {0};
     uint8_t body[1024];
     if (hill__message__get_packed_size(message) > sizeof(body))
-        fail("a message is too long");
+        seed_failed("a message is too long");
     put(&seed, frame, 8);
     put(&seed, body, hill__message__pack(message, body));
     write_seed("envelope", name, &seed);
@@ -293,17 +294,17 @@ static void pool_seed(const char *name, const struct kv_geometry *g, uint8_t sea
         pool_layout_with_keys(&layout, g, 0, pool_bytes_with_keys(g, 0, 1, 64), &why) != 0 ||
         pool_format(fd, &layout, FUZZ_POOL_FINGERPRINT, &why) != 0 ||
         pool_open(&d, fd, FUZZ_POOL_FINGERPRINT, &why) != 0)
-        fail(why.text);
+        seed_failed(why.text);
     pool_stripe_claim(d, 0, 0, 0, 0);
     for (uint32_t slot = 0; slot < 70; slot++)
         pool_slot_set(d, slot, slot, slot * 77);
     if (pool_directory_write(d, &layout, fd, 0, &why) != 0)
-        fail(why.text);
+        seed_failed(why.text);
     uint64_t units = (layout.total_bytes >> FUZZ_POOL_SIZE_SHIFT) + 1;
     uint8_t head[2] = {seal, (uint8_t)(units < 255 ? units : 255)};
     uint8_t *bytes = malloc(layout.digest_offset);
     if (bytes == NULL || pread(fd, bytes, layout.digest_offset, 0) != (ssize_t)layout.digest_offset)
-        fail("reading back a pool");
+        seed_failed("reading back a pool");
     put(&seed, head, 2);
     put(&seed, bytes, layout.digest_offset);
     write_seed("pool", name, &seed);
@@ -321,6 +322,7 @@ int main(int argc, char **argv)
         return 100;
     }
     folder = argv[1];
+    file_seeds();
     bpe_model();
     spm_model();
     whole_model();

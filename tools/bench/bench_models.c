@@ -7,7 +7,8 @@
  * everything hot; beside it each peer of PEER_DIR (peer.h) with the flags that were best for that
  * test. Methods take turns in every round, and every round is kept (kept_rounds.h): RESUME=1 goes
  * on, MODELS="Q4_1 1.5b" and TESTS="decode 512 4096 16384" choose, SECONDS=N begins no further
- * round after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing.
+ * round after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing, PAUSE=N leaves the machine
+ * to others for N seconds after each round.
  * A prompt of 16384 tokens is read once: by us into a session, by a peer into its prompt cache;
  * every round restores it. The text of a prompt is the word "the" again and again, a token each in
  * these vocabularies. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for
@@ -237,7 +238,8 @@ static void choose(uint32_t model, enum test t, uint32_t peer, bool asked, struc
     char name[256], settings[1024], options[64];
     struct bench_samples kept[PEER_FLAGS_MAX];
     size_t used = (size_t)snprintf(settings, sizeof settings, "%s", peer_given(peer));
-    *c = (struct choice){.n_flags = peer_flags(peer, c->flags)};
+    *c = (struct choice){.n_flags = 0};
+    c->n_flags = peer_flags(peer, c->flags);
     for (uint32_t i = 0; i < c->n_flags; i++)
         used += (size_t)snprintf(settings + used, sizeof settings - used, "; %s", c->flags[i]);
     snprintf(name, sizeof name, "flags: %s, %s", models[model].file, tests[t].word);
@@ -315,6 +317,8 @@ static void measure(uint32_t model, enum test t, const struct kept_test *kept, s
         fprintf(stderr, "\n");
         kept_rounds_add(kept, values);
         m->rounds++;
+        if (is_set("PAUSE"))
+            sleep((unsigned)atoi(getenv("PAUSE")));
     }
 }
 
@@ -388,7 +392,7 @@ static void print_test(enum test t, const struct measured *m)
     char title[64];
     title_of(t, title);
     if (!m->rounds) {
-        printf("| %s | not measured | | | |\n", title);
+        printf("| %s | not measured | | | | |\n", title);
         return;
     }
     printf("| %s, %u rounds | hillinfer%s |", title, m->rounds, t == DEEP ? " --alpha " ALPHA : "");

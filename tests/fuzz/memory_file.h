@@ -1,0 +1,28 @@
+/*
+ * tests/fuzz/memory_file.h - an input as a file with a path, without a disk: shared by harnesses of
+ * what is opened by name. Failure aborts. Concurrency: one thread.
+ */
+#ifndef TESTS_FUZZ_MEMORY_FILE_H
+#define TESTS_FUZZ_MEMORY_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* The path of a file of these bytes, valid until the next call. */
+static inline const char *memory_file(const void *data, size_t size)
+{
+    static int fd = -1;
+    static char path[64];
+    if (fd < 0)
+        fd = memfd_create("fuzz", 0);
+    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
+        abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return path;
+}
+
+#endif

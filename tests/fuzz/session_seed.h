@@ -1,0 +1,16 @@
+/*
+ * tests/fuzz/session_seed.h - what byte 0 of an input of fuzz_session, fuzz_trace and
+ * fuzz_recording says; shared by the harnesses and the seed maker.
+ */
+#ifndef TESTS_FUZZ_SESSION_SEED_H
+#define TESTS_FUZZ_SESSION_SEED_H
+
+#define FUZZ_SESSION_HEADER 1u /* its checksum is made right */
+#define FUZZ_SESSION_TOKENS 2u
+#define FUZZ_SESSION_LAYERS 4u
+#define FUZZ_SESSION_LENGTH 8u /* the header's length is the file's */
+
+#define FUZZ_SEAL_HEADER 1u
+#define FUZZ_SEAL_PARTS  2u /* records of a trace; frames of a recording */
+
+#endif
