@@ -104,8 +104,8 @@ first=$!
 wait_for 30 decoding 1 || fail "nothing decodes"
 rm "$work/gone"
 kill -KILL "$(worker_pid gpu_worker)"
-wait $first
-one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.err" "$work/gone"
+wait $first || fail "its file is gone when a worker dies: $(cat "$work/rest.err")"
+same "its file is gone when a worker dies: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
 
 # --- damaged, truncated, no session: refused, and a request that runs meanwhile is not disturbed
 generate 1 $total "$work/mid1" &
