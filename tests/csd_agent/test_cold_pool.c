@@ -35,6 +35,7 @@ static struct cold_pool_config config_for(const struct kv_geometry *g, uint32_t 
         .n_sequences = 2,
         .cap_bytes = POOL_PAGE_BYTES + n_stripes * stripe,
         .fingerprint = FINGERPRINT,
+        .stamp = {77, 3},
     };
 }
 
@@ -346,6 +347,58 @@ static void random_fetch(struct scene *s, uint32_t sequence, uint32_t layer)
         HILL_E_PROTOCOL);
 }
 
+/* The stripe's committed slots, some at a time; what was only written is free. */
+static void adopt_stripe(struct scene *s, uint32_t stripe)
+{
+    const struct model_stripe *owner = &s->m.stripes[stripe];
+    uint32_t entry_bytes = kv_entry_bytes(&s->m.g), n = 0;
+    struct adopt_item items[MAX_COMMAND_SLOTS];
+    struct hill_why why = {""};
+
+    for (uint32_t i = 0; i < s->m.stripe_slots; i++) {
+        uint32_t slot = stripe * s->m.stripe_slots + i;
+        if (s->m.slots[slot].state == SLOT_WRITTEN)
+            s->m.slots[slot].state = SLOT_FREE;
+        if (s->m.slots[slot].state == SLOT_COMMITTED)
+            items[n++] = (struct adopt_item){
+                slot, s->m.slots[slot].position,
+                pool_entry_checksum(s->m.entries + (size_t)slot * entry_bytes, entry_bytes)};
+        if (n < MAX_COMMAND_SLOTS && i + 1 < s->m.stripe_slots && random_below(50))
+            continue;
+        const struct cold_adopt adopt = {owner->sequence, owner->layer, stripe,
+                                         owner->order,    items,        n};
+        assert_int_equal(cold_pool_adopt(s->pool, &adopt, &why), 0);
+        if (n > 0) /* once */
+            assert_int_equal(cold_pool_adopt(s->pool, &adopt, &why), HILL_E_PROTOCOL);
+        n = 0;
+    }
+}
+
+/* Another agent takes the pool over. Whose stamp is another adopts nothing. */
+static void reopen(struct scene *s, const struct cold_pool_config *config)
+{
+    struct cold_pool_config kept = *config;
+    const struct cold_adopt nothing = {0};
+    struct hill_why why = {""};
+
+    cold_pool_close(s->pool);
+    kept.keeps = true;
+    assert_int_equal(cold_pool_open(&s->pool, &kept, &why), 0);
+    for (uint32_t stripe = 0; stripe < s->m.n_stripes; stripe++)
+        if (s->m.stripes[stripe].claimed)
+            adopt_stripe(s, stripe);
+    if (model_committed(&s->m, 0, 0) + model_committed(&s->m, 1, 0) > 0)
+        return;
+    cold_pool_close(s->pool); /* nobody has anything in layer 0: then all of it may go */
+    kept.stamp.epoch++;
+    assert_int_equal(cold_pool_open(&s->pool, &kept, &why), 0);
+    assert_int_equal(cold_pool_adopt(s->pool, &nothing, &why), HILL_E_DAMAGED);
+    cold_pool_close(s->pool);
+    assert_int_equal(cold_pool_open(&s->pool, config, &why), 0);
+    model_trim(&s->m, 0);
+    model_trim(&s->m, 1);
+}
+
 static void random_operations(const struct cold_pool_config *config, uint32_t n)
 {
     struct scene s;
@@ -372,6 +425,8 @@ static void random_operations(const struct cold_pool_config *config, uint32_t n)
         }
         if (random_below(4) == 0)
             assert_true(cold_pool_write_directory(s.pool, NULL) >= 0);
+        if (random_below(40) == 0)
+            reopen(&s, config);
     }
     scene_close(&s);
 }
