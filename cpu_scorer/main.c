@@ -270,8 +270,10 @@ static int serve_epoch(struct process *s)
         worker_link_set_doorbell(s->link, NULL);
         if (rc != HILL_E_CANCELLED)
             hill_fail(&why, rc, "a ring of the data plane is damaged");
-    } else if (interrupted(s) && s->configure) {
-        rc = HILL_E_CANCELLED; /* its segments have been replaced in the meantime */
+    } else if (rc == HILL_E_PEER_GONE || (interrupted(s) && s->configure)) {
+        /* its segments are gone: a newer Configure is here or on its way */
+        log_info("epoch %u is left before it was entered: %s", s->epoch, why.text);
+        rc = HILL_E_CANCELLED;
     }
     proto_free(message);
     epoch_close(&s->data);

@@ -238,8 +238,8 @@ static int configure(struct agent *agent)
         return 0;
     }
     close_plane(agent);
-    if (status == HILL_E_CANCELLED)
-        return 0;
+    if (status == HILL_E_CANCELLED || status == HILL_E_PEER_GONE)
+        return 0;              /* its segments are gone: a newer Configure is here or on its way */
     log_debug("%s", why.text); /* the coordinator says it */
     worker_link_failure(agent->link, status, why.text, true, 0);
     return status;

@@ -216,7 +216,8 @@ int worker_configure(struct worker *w)
         w->ready = true;
         worker_link_set_epoch(w->link, epoch);
         worker_link_ready(w->link, epoch, w->device.name, engine_weight_bytes(w->engine));
-    } else if (w->pending || worker_link_stopping(w->link)) {
+    } else if (rc == HILL_E_PEER_GONE || w->pending || worker_link_stopping(w->link)) {
+        /* its segments are gone: a newer Configure is here or on its way */
         log_info("epoch %u is left before it was entered: %s", epoch, why.text);
         rc = 0;
     } else {

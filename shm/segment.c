@@ -163,6 +163,8 @@ static int attach(struct shm_segment *segment, const char *name, uint64_t finger
     if (rc)
         return rc;
     int fd = shm_open(name, (protection & PROT_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC, 0);
+    if (fd < 0 && errno == ENOENT)
+        return hill_fail(why, HILL_E_PEER_GONE, "attach segment %s: it has been removed", name);
     if (fd < 0)
         return fail_errno(why, "attach", name, errno);
     rc = map_existing(segment, fd, name, protection, why);

@@ -53,7 +53,7 @@ int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t p
 
 /* Map an existing segment and check magic, layout version, size, fingerprint and epoch.
  * HILL_E_DAMAGED (not a segment, truncated, another epoch) or HILL_E_UNSUPPORTED (other layout
- * version or fingerprint, named in why) on mismatch; HILL_E_IO when there is no such name. */
+ * version or fingerprint, named in why) on mismatch; HILL_E_PEER_GONE when there is no such name. */
 int shm_segment_attach(struct shm_segment *segment, const char *name, uint64_t fingerprint,
                        uint32_t epoch, struct hill_why *why);
 

@@ -127,7 +127,7 @@ static void test_who_comes_early_waits_and_all_meet(void **state)
         party_leave(&early[0].party);
         party_leave(&early[1].party);
         party_leave(&scorer);
-        assert_int_equal(party_attach(&scorer, PARTY_SCORER, &s, &why), HILL_E_IO);
+        assert_int_equal(party_attach(&scorer, PARTY_SCORER, &s, &why), HILL_E_PEER_GONE);
     }
 }
 
@@ -146,7 +146,7 @@ static void test_a_wait_ends(void **state)
     (void)state;
     assert_int_equal(epoch_create(&s, &why), 0);
     assert_int_equal(epoch_create(&s, &why), HILL_E_BUSY); /* and takes away what is there */
-    assert_int_equal(party_attach(&party, PARTY_AGENT, &s, &why), HILL_E_IO);
+    assert_int_equal(party_attach(&party, PARTY_AGENT, &s, &why), HILL_E_PEER_GONE);
     assert_int_equal(epoch_create(&s, &why), 0);
     assert_int_equal(party_attach(&party, PARTY_AGENT, &s, &why), 0);
     const struct party_wait cancelled = {give_up, &turns, CLOCK_NEVER},

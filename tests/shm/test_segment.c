@@ -114,7 +114,7 @@ static void what_one_writes_the_other_reads(void **state)
     assert_int_equal(out[1], 8); /* the mapping outlives the name */
     shm_segment_detach(&other);
     assert_int_equal(shm_segment_unlink(name), 0);
-    assert_int_equal(shm_segment_attach(&other, name, FINGERPRINT, EPOCH, NULL), HILL_E_IO);
+    assert_int_equal(shm_segment_attach(&other, name, FINGERPRINT, EPOCH, NULL), HILL_E_PEER_GONE);
     assert_null(other.base);
 }
 
