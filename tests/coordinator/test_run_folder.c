@@ -159,7 +159,7 @@ static void test_segments_of_a_dead_creator_are_removed(void **state)
     run_folder_close(&folder);
     assert_int_equal(run_folder_open(&folder, path, &why), 0);
     struct shm_segment segment = {0};
-    assert_int_equal(shm_segment_attach(&segment, name, 1, 3, &why), HILL_E_IO);
+    assert_int_equal(shm_segment_attach(&segment, name, 1, 3, &why), HILL_E_PEER_GONE);
 }
 
 static void test_pids_name_who_runs(void **state)
