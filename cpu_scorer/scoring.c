@@ -205,6 +205,10 @@ static void *helper_main(void *arg)
     struct helper *self = arg;
     struct score_pool *pool = self->pool;
     uint32_t seen = 0;
+    char name[16]; /* what ps -L, top -H and perf show; by the thread itself: another's name is
+                      written to /proc, which a confined scorer may not */
+    snprintf(name, sizeof name, "score/%u", (unsigned)(self - pool->helpers) % 1000);
+    pthread_setname_np(pthread_self(), name);
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (!pool->stop && pool->serial == seen)
@@ -258,13 +262,10 @@ static int start_helpers(struct score_pool *pool, uint32_t n)
 {
     for (; pool->n_helpers < n; pool->n_helpers++) {
         struct helper *helper = &pool->helpers[pool->n_helpers];
-        char name[16]; /* what ps -L, top -H and perf show */
         helper->pool = pool;
         helper->group = topology_node_of_thread(&pool->topology, pool->n_helpers + 1, n + 1);
         if (pthread_create(&helper->thread, NULL, helper_main, helper))
             return HILL_E_IO;
-        snprintf(name, sizeof name, "score/%u", pool->n_helpers % 1000);
-        pthread_setname_np(helper->thread, name);
         if (pool->topology.n_nodes > 1)
             place_helper(pool, helper, -1);
     }
