@@ -333,16 +333,21 @@ static int check_heartbeat(const Hill__Heartbeat *m, struct hill_why *why)
 
 #define ANSWER_END_MAX 65536u /* bytes of a template's own text */
 
+static bool kinds_ok(Hill__PromptPiece *const *pieces, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!known(&hill__prompt_kind__descriptor, pieces[i]->kind))
+            return false;
+    return true;
+}
+
 static int check_pieces(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "pieces", m->n_pieces <= PIECES_MAX);
     CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
     CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
     CHECK("generate", "answer_end", m->answer_end.len <= ANSWER_END_MAX);
-    for (size_t i = 0; i < m->n_pieces; i++)
-        CHECK("generate", "pieces.kind",
-              m->pieces[i]->kind >= HILL__PROMPT_KIND__PROMPT_TEXT &&
-                  m->pieces[i]->kind <= HILL__PROMPT_KIND__PROMPT_LITERAL);
+    CHECK("generate", "pieces.kind", kinds_ok(m->pieces, m->n_pieces));
     return 0;
 }
 
@@ -501,6 +506,18 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
         return 0;
     case HILL__MESSAGE__BODY_BALANCE:
         CHECK("balance", "beta", not_negative(message->balance->beta));
+        return 0;
+    case HILL__MESSAGE__BODY_TOKENIZE:
+        CHECK("tokenize", "pieces", message->tokenize->n_pieces <= PIECES_MAX);
+        CHECK("tokenize", "pieces.kind",
+              kinds_ok(message->tokenize->pieces, message->tokenize->n_pieces));
+        return 0;
+    case HILL__MESSAGE__BODY_DETOKENIZE:
+        CHECK("detokenize", "tokens", message->detokenize->n_tokens <= TOKENS_MAX);
+        return 0;
+    case HILL__MESSAGE__BODY_TOKENS:
+        CHECK("tokens", "pieces",
+              !message->tokens->n_pieces || message->tokens->n_pieces == message->tokens->n_tokens);
         return 0;
     case HILL__MESSAGE__BODY_SAVE_SESSION:
         CHECK("save_session", "path", path_ok(message->save_session->path));
