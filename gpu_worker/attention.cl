@@ -93,7 +93,7 @@ static float head_value(__global const float *head, __global const float *bias, 
 }
 
 /* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation of the first `rotated` dimensions
- * of a head; then packed, rounded, and laid out as entries [n_rows][ENTRY] too. turn [first_turn + position][ROPE_DIMS / 2][2]. */
+ * of a head; then packed, rounded, and laid out as entries [n_rows][ENTRY] too. turn [first_turn + row][ROPE_DIMS / 2][2]. */
 __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
                            __global const float *bias, __global const float *q_norm,
                            __global const float *k_norm, float eps, __global const float *turn,
@@ -102,7 +102,7 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
 {
     size_t row = index0 + get_global_id(0), position = first + row;
     __global const float *from = qkv + row * stride;
-    __global const float *angle = turn + (first_turn + position) * ROPE_DIMS;
+    __global const float *angle = turn + (first_turn + row) * ROPE_DIMS;
     __global half *entry = entries + row * ENTRY;
     for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
         bool is_query = head < N_HEADS;
@@ -139,6 +139,22 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
             float a = clamp(bias ? from[at] + bias[at] : from[at], -65504.0f, 65504.0f);
             vstore_half(a, i, to);
             vstore_half(a, (N_KV_HEADS + head) * HEAD_DIM + i, entry);
+        }
+    }
+}
+
+/* Entries [n_rows][ENTRY] of earlier tokens, at positions first + row, packed as rotate_store packs new ones: their bits. */
+__kernel void load_entries(uint index0, __global const ushort *entries, uint first,
+                           __global ushort *kt, __global ushort *v, uint panels)
+{
+    size_t row = index0 + get_global_id(0), position = first + row;
+    __global const ushort *key = entries + row * ENTRY, *value = key + N_KV_HEADS * HEAD_DIM;
+    for (uint head = 0; head < N_KV_HEADS; head++) {
+        __global ushort *to_k = kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
+        __global ushort *to_v = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
+        for (uint i = 0; i < HEAD_DIM; i++) {
+            to_k[(size_t)i * 16] = key[head * HEAD_DIM + i];
+            to_v[i] = value[head * HEAD_DIM + i];
         }
     }
 }

@@ -85,6 +85,17 @@ static cl_int make_buffer(const struct engine *e, struct device_buffer *buffer, 
     return status;
 }
 
+int engine_ask_event(cl_event event, struct hill_why *why)
+{
+    cl_int state = CL_COMPLETE;
+    cl_int status =
+        clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+    if (status == CL_SUCCESS && state < 0)
+        status = state;
+    int rc = cldevice_check(status, "the device failed", why);
+    return rc ? rc : state == CL_COMPLETE;
+}
+
 void engine_release(struct engine *e, struct device_buffer *buffer)
 {
     if (buffer->mem)
