@@ -99,14 +99,18 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
         used += snprintf(options + used, sizeof options - (size_t)used,
                          " -DTYPES=%uu -DHILL_DOT=%d", e->types, dot);
     if (program != PROGRAM_MATMUL)
+        used += snprintf(options + used, sizeof options - (size_t)used,
+                         " -DSUBS=%u -DKEYS=%u -DHEAD_DIM=%u -DN_HEADS=%u -DN_KV_HEADS=%u "
+                         "-DROPE_DIMS=%u -DSCORE_SCALE=%.9ef",
+                         ATTEND_SUBTILES, ATTEND_KEYS, hp->head_dim, hp->n_heads, hp->n_kv_heads,
+                         hp->rope_dims, 1.4426950408889634 / sqrt(hp->attention_dims));
+    if (program == PROGRAM_DECODE)
         snprintf(options + used, sizeof options - (size_t)used,
-                 " -DSUBS=%u -DKEYS=%u -DDECODE_TILE=%u -DHEAD_DIM=%u -DN_HEADS=%u -DN_KV_HEADS=%u "
-                 "-DROPE_DIMS=%u -DQKV_DIMS=%u -DSCORE_SCALE=%.9ef -DMAX_ROWS=%u -DX_STRIDE=%u "
-                 "-DACT_STRIDE=%u -DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
-                 ATTEND_SUBTILES, ATTEND_KEYS, DECODE_TILE, hp->head_dim, hp->n_heads,
-                 hp->n_kv_heads, hp->rope_dims, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
-                 1.4426950408889634 / sqrt(hp->attention_dims), ENGINE_SEQUENCES_MAX,
-                 e->hidden_stride, e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
+                 " -DDECODE_TILE=%u -DQKV_DIMS=%u -DMAX_ROWS=%u -DX_STRIDE=%u -DACT_STRIDE=%u "
+                 "-DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
+                 DECODE_TILE, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
+                 ENGINE_SEQUENCES_MAX, e->hidden_stride, e->act_stride, logits_stride(e),
+                 quant_stride(e), QUANT_BLOCKS);
     if (asprintf(&source, "%s%s%s%s", gpu_worker_shared_cl, part[0], part[1], part[2]) < 0) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
         return NULL;

@@ -40,11 +40,10 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
                   uint32_t n_args, struct hill_why *why)
 {
     static const size_t local[2] = {1, 1};
-    size_t offset[2] = {launch->offset, 0};
     int rc = set_args(e, launch, args, n_args, why);
     if (rc)
         return rc;
-    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, offset, launch->size,
+    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, NULL, launch->size,
                                                  local, launch->after ? 1 : 0, launch->after,
                                                  launch->event),
                           launch->name, why);

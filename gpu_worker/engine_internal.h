@@ -219,23 +219,24 @@ struct kernel_arg {
         }                                                                                          \
     }
 
-/* A launch of size[0] x size[1] work items, index 0 starting at offset. */
+/* A launch of size[0] x size[1] work items. */
 struct launch {
     cl_kernel kernel;
     const char *name;
-    size_t offset, size[2];
+    size_t size[2];
     cl_event *event;       /* NULL: none wanted */
     const cl_event *after; /* NULL: nothing but what is queued before it */
 };
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why);
-#define LAUNCH(e, kernel_id, start, size0, size1, event_out, why, ...)                             \
+/* A launch of a kernel of prefill, whose first argument is what its index 0 begins at. */
+#define LAUNCH(e, kernel_id, index0, size0, size1, event_out, why, ...)                            \
     engine_launch(                                                                                 \
         (e),                                                                                       \
         &(struct launch){                                                                          \
-            (e)->kernels[kernel_id], #kernel_id, (start), {(size0), (size1)}, (event_out), NULL},  \
-        (const struct kernel_arg[]){__VA_ARGS__},                                                  \
-        sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
+            (e)->kernels[kernel_id], #kernel_id, {(size0), (size1)}, (event_out), NULL},           \
+        (const struct kernel_arg[]){ARG_U32(index0), __VA_ARGS__},                                 \
+        1 + sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
 
 /* The weights that are being called to the caches are wanted now, or not any more. */
 void engine_end_warming(struct engine *e);
