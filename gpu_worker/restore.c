@@ -138,7 +138,9 @@ static int finish(struct request *r, struct hill_why *why)
     uint32_t n_entries = h->n_entries;
     if (request_asks_session(r)) {
         restore_drop(r);
-        return request_begin_prefill(r, n_entries, why);
+        r->n_past = n_entries;
+        r->state = REQUEST_RESTORED;
+        return 0;
     }
     int rc = request_push_step_end(r, n_entries, why);
     if (!hash_state_load(r->hash, &h->logits_hash))

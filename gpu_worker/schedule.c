@@ -136,6 +136,8 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
         return request_await_unit(r, alone, why);
     case REQUEST_RESTORING:
         return restore_turn(r, why);
+    case REQUEST_RESTORED:
+        return request_begin_prefill(r, r->n_past, why);
     default:
         return 0;
     }
