@@ -33,6 +33,7 @@ struct agent {
     struct party party;
     struct data_plane plane;
     bool serving;                /* rings are open */
+    bool plain;                  /* the file alone: no drive is modelled */
     bool behind;                 /* a command may have changed the directory since it was written */
     int64_t rest_ns;             /* from then on the agent is at rest */
     struct modelled_drive drive; /* of the planes so far; figures: as they were said last */
@@ -83,7 +84,7 @@ static void close_plane(struct agent *agent)
 /* For the commands that start from now on. message: NULL: none. */
 static void take_model(struct agent *agent, const Hill__CsdModel *message)
 {
-    struct csd_model model = proto_csd_model(message);
+    struct csd_model model = proto_csd_model(agent->plain ? NULL : message);
     char text[CSD_MODEL_TEXT];
 
     if (csd_model_same(&model, &agent->drive.model.figures))
@@ -130,6 +131,7 @@ static void read_mailbox(struct agent *agent)
         if (message->body_case == HILL__MESSAGE__BODY_CONFIGURE) {
             proto_free(agent->newer);
             agent->newer = message;
+            agent->plain = message->configure->csd_plain;
             take_model(agent, message->configure->csd_model);
             continue;
         }
@@ -158,7 +160,7 @@ int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, co
     struct layout_input layout = epoch_layout(s);
     struct cold_pool_config config = {
         .url = url,
-        .options = {.device = s->device, .create = true},
+        .options = {.device = s->device, .create = true, .on_host = s->csd_plain},
         .geometry = layout.geometry,
         .n_sequences = layout.n_sequences,
         .cap_bytes = s->cold_cap_bytes,

@@ -22,8 +22,9 @@
 #define CSD_ALIGN POOL_PAGE_BYTES /* of offsets, lengths and addresses of a transfer */
 
 struct csd_options {
-    const char *device;               /* OpenCL device, as in base/cldevice.h; NULL: the first */
-    bool create;                      /* make the file when there is none */
+    const char *device; /* OpenCL device, as in base/cldevice.h; NULL: the first */
+    bool create;        /* make the file when there is none */
+    bool on_host;       /* no device: the host's CPU scores, in this process's thread */
     bool force_buffered, force_pread; /* tests: act as if O_DIRECT, io_uring were not to be had */
     bool force_copies;                /* tests: as if the device had memory of its own */
     uint64_t

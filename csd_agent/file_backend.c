@@ -42,7 +42,7 @@ struct file_backend {
     struct pool_layout layout;
     char *device; /* OpenCL device asked for */
     uint64_t batch_bytes, capacity;
-    bool force_copies;
+    bool force_copies, on_host;
     struct batch_plan plans[SCORE_BATCHES];
 };
 
@@ -69,6 +69,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
     f->base.ops = &csd_file_ops;
     f->batch_bytes = options->batch_bytes ? options->batch_bytes : CSD_BATCH_BYTES;
     f->force_copies = options->force_copies;
+    f->on_host = options->on_host;
     f->device = strdup(options->device ? options->device : "");
     int status = f->device ? file_io_open(&f->io, rest, options, why)
                            : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
@@ -97,6 +98,8 @@ static int file_prepare(struct csd_backend *backend, const struct pool_layout *l
     if (f->capacity < group)
         f->capacity = group;
     f->capacity = (f->capacity + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
+    if (f->on_host)
+        return score_device_create_host(&f->score, &layout->geometry, f->capacity, why);
     return score_device_create(&f->score, f->device, &layout->geometry, f->capacity,
                                f->force_copies, why);
 }

@@ -12,7 +12,7 @@
 #include "kv/select.h"
 
 #define CHANGE_MS                                                                                  \
-    120000 /* attach waits for the agent to format its pool and for everybody to be ready */
+    3600000 /* a change waits for prompts under way, then for a pool to be formatted or emptied */
 
 static const struct option_spec status_specs[] = {
     {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
@@ -205,7 +205,8 @@ int command_attach(int argc, char **argv)
     struct short_command c = {
         .program = {.name = "hillctl attach",
                     .usage = "[URL] [--run-dir DIR]",
-                    .summary = "Attach the computational storage drive, between requests.",
+                    .summary =
+                        "Attach the computational storage drive, also while requests decode.",
                     .example = "hillctl attach file:/mnt/nvme/cold.pool",
                     .positional_max = 1}};
     int left = short_command_begin(&c, argc, argv);
@@ -222,10 +223,11 @@ int command_attach(int argc, char **argv)
 
 int command_detach(int argc, char **argv)
 {
-    struct short_command c = {.program = {.name = "hillctl detach",
-                                          .usage = "[--run-dir DIR]",
-                                          .summary = "Detach the drive, between requests.",
-                                          .example = "hillctl detach"}};
+    struct short_command c = {
+        .program = {.name = "hillctl detach",
+                    .usage = "[--run-dir DIR]",
+                    .summary = "Empty the drive as far as --hot-mb allows, and detach it.",
+                    .example = "hillctl detach"}};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;

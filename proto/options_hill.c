@@ -167,6 +167,13 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "URL",
      .unset_help = "file:STATE/cold.pool",
      .help = "the computational storage drive: file:PATH, or none"},
+    {.name = "csd-on-loss",
+     .type = OPTION_CHOICE,
+     .choices = "wait|degrade",
+     .fallback = "wait",
+     .value = "wait|degrade",
+     .help = "when the CSD agent is lost: wait for another one, or go on without a drive, as after "
+             "detach"},
     {.name = "csd-model",
      .type = OPTION_STRING,
      .choices = "off",
@@ -447,6 +454,7 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
         .cold_bytes = size_or_zero(options, "cold-mb"),
         .record = options_text(options, "record"),
         .trace_kv = options_text(options, "trace-kv"),
+        .csd_degrades = strcmp(options_text(options, "csd-on-loss"), "degrade") == 0,
         .recovery_ms = (uint32_t)(options_real(options, "recovery-timeout") * 1000),
         .log_flush_ms = read_log_fsync(options),
     };

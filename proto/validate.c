@@ -516,6 +516,8 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_ACCEPTED:
     case HILL__MESSAGE__BODY_DELIVERED:
     case HILL__MESSAGE__BODY_RESUMED:
+    case HILL__MESSAGE__BODY_DRAIN:
+    case HILL__MESSAGE__BODY_DRAINED:
         return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
     default:
         return hill_fail(why, HILL_E_PROTOCOL,
