@@ -19,9 +19,10 @@ hill-coordinator := coordinator
 hillctl          := hillctl
 hill-mkmodel     := tools/mkmodel
 hill-kvtrace     := tools/kvtrace
+hill-fsck-pool   := tools/fsck
 hill-eval        := tools/eval
 hill-replay      := tools/replay
-PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval hill-replay
+PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-fsck-pool hill-eval hill-replay
 
 PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8 libedit
 

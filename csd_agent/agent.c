@@ -81,6 +81,14 @@ static void close_plane(struct agent *agent)
 
 /* ---- the device model ---- */
 
+/* The DRAM of the drive that is modelled, or what a file may have; a plain reader has none. */
+static void limit_dram(struct agent *agent)
+{
+    const struct csd_model *model = &agent->drive.model.figures;
+    uint64_t bytes = model->on ? (uint64_t)model->dram : agent->settings.csd_dram_bytes;
+    cold_pool_limit_dram(agent->plane.pool, agent->plain ? 0 : bytes);
+}
+
 /* For the commands that start from now on. message: NULL: none. */
 static void take_model(struct agent *agent, const Hill__CsdModel *message)
 {
@@ -90,8 +98,10 @@ static void take_model(struct agent *agent, const Hill__CsdModel *message)
     if (csd_model_same(&model, &agent->drive.model.figures))
         return;
     agent->drive.model.figures = model;
-    if (agent->serving)
+    if (agent->serving) {
         data_plane_set_model(&agent->plane, &model);
+        limit_dram(agent);
+    }
     if (model.on)
         prctl(PR_SET_TIMERSLACK, EXACT_SLACK_NS);
     log_info("device model %s%s", csd_model_print(text, &model),
@@ -236,6 +246,7 @@ static int configure(struct agent *agent)
     int status = open_plane(agent, &why);
     if (status == 0) {
         agent->serving = true;
+        limit_dram(agent);
         say_ready(agent);
         return 0;
     }

@@ -94,6 +94,7 @@ static json_t *status_json(const Hill__StatusReply *s)
                         json_integer(s->selection ? (json_int_t)s->selection->exact_below : 0));
     json_object_set_new(object, "beta_auto", json_boolean(s->beta_auto));
     json_object_set_new(object, "profile", report_profile_json(s->profile));
+    json_object_set_new(object, "writes", report_writes_json(s->csd_model_counters));
     json_object_set_new(object, "csd_model",
                         report_csd_model_json(s->csd_model, s->csd_model_counters));
     return object;

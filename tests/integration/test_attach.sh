@@ -126,6 +126,7 @@ setting() { # MODEL wide|tight
     [ "$cycles" -lt 5 ] || [ "$n_killed" -gt 0 ] || fail "$1, $2: nothing was killed"
     down || fail "down"
     expect_nothing_left
+    expect "$1, $2: hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$state_dir/cold.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
     rm -rf "$state_dir"
 }
 
