@@ -326,8 +326,8 @@ static void random_fetch(struct scene *s, uint32_t sequence, uint32_t layer)
     for (uint32_t i = 0; i < STAGING_SLOTS; i++) {
         uint32_t slot =
             i % 3 && n ? items[n - 1].cold_slot + 1 : pick_committed(&s->m, sequence, layer);
-        if (slot == UINT32_MAX || s->m.slots[slot].state != SLOT_COMMITTED ||
-            slot % s->m.stripe_slots == 0)
+        if (slot >= s->m.n_stripes * s->m.stripe_slots || slot % s->m.stripe_slots == 0 ||
+            s->m.slots[slot].state != SLOT_COMMITTED)
             continue;
         items[n] = (struct fetch_item){slot, s->m.slots[slot].position, n,
                                        shm_arena_generation(&s->staging, n)};
