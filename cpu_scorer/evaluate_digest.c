@@ -93,10 +93,11 @@ static void take_completion(void *context, const void *record)
     else if (r->count != e->cold_expected)
         e->status = HILL_E_PROTOCOL;
     if (e->status == HILL_E_DAMAGED)
-        core_fail(e->base.core, q->sequence, e->status,
-                  "the digests of layer %u are damaged in the cold pool (a page's checksum does not "
-                  "match); ask again, and check the drive",
-                  q->header.layer);
+        core_fail(
+            e->base.core, q->sequence, e->status,
+            "the digests of layer %u are damaged in the cold pool (a page's checksum does not "
+            "match); ask again, and check the drive",
+            q->header.layer);
     else if (e->status)
         core_fail(e->base.core, q->sequence, e->status,
                   "scoring layer %u on the drive: %u of %u slots, first bad position %u",
