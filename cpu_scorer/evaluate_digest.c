@@ -100,8 +100,8 @@ static void take_completion(void *context, const void *record)
             q->header.layer);
     else if (e->status)
         core_fail(e->base.core, q->sequence, e->status,
-                  "scoring layer %u on the drive: %u of %u slots, first bad position %u",
-                  q->header.layer, r->count, e->cold_expected, r->detail);
+                  "scoring layer %u on the drive: %s, after %u of %u slots", q->header.layer,
+                  hill_strerror(e->status), r->count, e->cold_expected);
 }
 
 static int add_tuples(const struct digest_evaluator *e, const struct record_score_block *b)

@@ -81,6 +81,17 @@ if grep -q 'digests.*damaged' "$work/err"; then pass "$(cat "$work/err")"; else 
 "$hillinfer" generate "${ask[@]}" >"$work/after" || fail "generate after the damage"
 expect "the same answer after the damage" "$(answer "$work/after")" "$first"
 
+# --- a pool that is cut short: the same
+rm -f "$work/out"
+"$bin/hillctl" generate -f "$work/prompt" -n 1500 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
+request=$!
+wait_for 20 test -s "$work/out" || fail "no text before the pool is cut"
+truncate -s 256K "$pool"
+wait "$request"
+expect "a pool that is cut short: exit code, lines" "$? $(wc -l <"$work/err")" "111 1"
+"$hillinfer" generate "${ask[@]}" >"$work/after" || fail "generate after the cut"
+expect "the same answer after the cut" "$(answer "$work/after")" "$first"
+
 # --- Ctrl-C cancels a request, the pipeline stays
 rm -f "$work/out"
 "$bin/hillctl" generate -f "$work/prompt" -n 2000 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
