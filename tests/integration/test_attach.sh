@@ -65,7 +65,7 @@ not_attached() {
 cycle() { # I
     wait_for 60 decodes || fail "cycle $1: no request decodes"
     if [ $(($1 % 5)) = 4 ]; then
-        kill -KILL "$(worker_pid csd_agent)" 2>/dev/null && n_killed=$((n_killed + 1))
+        kill_worker csd_agent && n_killed=$((n_killed + 1))
         wait_for 20 lost || fail "cycle $1: the loss of the agent shows nowhere"
         wait_for 60 ready || fail "cycle $1: the pipeline is not ready again"
         [ "$loss" = wait ] || hillctl attach >"$work/said" 2>&1 || fail "cycle $1: attach after a kill: $(cat "$work/said")"

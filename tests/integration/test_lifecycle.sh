@@ -44,7 +44,7 @@ for worker in csd_agent cpu_scorer gpu_worker; do
     "$hillinfer" generate "${ask[@]}" >"$work/killed" 2>"$work/err" &
     request=$!
     wait_for 20 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests_running == 1' >/dev/null"
-    kill -KILL "$(worker_pid $worker)"
+    kill_worker "$worker" || fail "there is no $worker to be killed"
     wait "$request" || fail "request with $worker killed: $(cat "$work/err")"
     expect "the same answer with $worker killed" "$(answer "$work/killed")" "$first"
     expect "restarts of $worker" "$(jq ".restarts.$worker" "$work/killed")" 1
