@@ -39,7 +39,7 @@ ask() { # I
     hillctl generate --json -f "$work/prompt$1" -n "$predict" --temp 0 --ignore-eos >"$work/out$1" 2>"$work/err$1"
     local code=$?
     grep -q 'attach a CSD\|no CSD is attached' "$work/err$1" && return 1
-    echo "$code $(jq -c '[.selection_hash, .logits_hash, .tokens]' "$work/out$1")"
+    echo "$code $(jq -c '[.selection_hash, .logits_hash, .tokens]' "$work/out$1")$([ "$code" = 0 ] || tail -n 1 "$work/err$1")"
 }
 
 keep_asking() { # I
@@ -117,6 +117,7 @@ setting() { # MODEL wide|tight
     for i in 0 1; do
         answers=$((answers + $(wc -l <"$work/answers$i")))
         expect "$1, $2, request $i: answers that differ" "$(grep -cvxFf "$work/wanted$i" "$work/answers$i")" 0
+        grep -vxFf "$work/wanted$i" "$work/answers$i" | sed 's/\(.\{200\}\).*\(.\{200\}\)/\1 ... \2/'
     done
     [ "$answers" -gt 1 ] || fail "$1, $2: too few answers: $answers"
     expect "$1, $2: descriptors, segments, bytes of the pool" "$(held)" "$before"
