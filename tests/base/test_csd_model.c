@@ -112,12 +112,14 @@ static void test_bad_text_is_refused_by_the_key_and_changes_nothing(void **state
 
 static void test_what_is_printed_reads_back(void **state)
 {
-    struct csd_model m = parsed((struct csd_model){0}, "flash=0.123456789,score=99999.5,dram=0.3"), again;
+    struct csd_model m = parsed((struct csd_model){0}, "flash=0.123456789,score=99999.5,dram=0.3"),
+                     again;
     char text[CSD_MODEL_TEXT];
 
     (void)state;
     again = parsed((struct csd_model){0}, csd_model_print(text, &m));
-    assert_true(again.flash == m.flash && again.dram == m.dram && again.score == m.score && csd_model_same(&m, &again));
+    assert_true(again.flash == m.flash && again.dram == m.dram && again.score == m.score &&
+                csd_model_same(&m, &again));
     assert_string_equal(csd_model_print(text, &(struct csd_model){0}), "off");
     again.link += 0.25;
     assert_false(csd_model_same(&m, &again));
