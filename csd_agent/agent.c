@@ -227,7 +227,7 @@ static void say_ready(struct agent *agent)
 
     cold_pool_describe(agent->plane.pool, device, sizeof device);
     log_debug("serving epoch %u: %s on %s, %u stripes of %u slots", s->epoch, s->csd_url, device,
-             layout->n_stripes, layout->stripe_slots);
+              layout->n_stripes, layout->stripe_slots);
     worker_link_ready(agent->link, s->epoch, device, layout->total_bytes);
 }
 
@@ -278,7 +278,7 @@ static int serve(struct agent *agent)
     } else if (status < 0) {
         if (status != HILL_E_CANCELLED)
             log_debug("the rings are of no use any more (%s); waiting to be configured anew",
-                     hill_strerror(status));
+                      hill_strerror(status));
         close_plane(agent);
         return 0;
     }

@@ -540,9 +540,10 @@ void request_end(struct request *r, int rc, const char *text)
     if (rc && rc != HILL_E_CANCELLED)
         log_debug("request %llu failed: %s", id, text);
     else
-        log_debug("request %llu on sequence %u: %u prompt tokens, %u predicted, longest gap between "
-                 "two tokens %.1f ms",
-                 id, r->sequence, r->prompt, r->predicted, r->longest_gap_ns * 1e-6);
+        log_debug(
+            "request %llu on sequence %u: %u prompt tokens, %u predicted, longest gap between "
+            "two tokens %.1f ms",
+            id, r->sequence, r->prompt, r->predicted, r->longest_gap_ns * 1e-6);
     send_done(r, rc, text);
     request_free(r);
 }

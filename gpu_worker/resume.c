@@ -86,7 +86,7 @@ int resume_begin(struct request *r, struct hill_why *why)
     find_beginning(r);
     r->state = REQUEST_DECODE;
     log_debug("request %llu goes on after %u tokens and %u of its answer",
-             (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
+              (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
     tell(r);
     return 0;
 }
