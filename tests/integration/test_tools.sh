@@ -24,7 +24,7 @@ expect "doctor without a state folder: exit code" $? 111
 expect_match "doctor without a state folder" "$work/out" '^missing +state folder +.*--state-dir'
 
 # --- each command of the script explains itself
-for command in up run chat generate save restore status top attach detach csd-model profile restart down logs perf trace record replay \
+for command in up serve run chat generate save restore status top attach detach csd-model profile restart down logs perf trace record replay \
     get-models doctor; do
     "$hillinfer" $command --help >"$work/out" 2>"$work/err" </dev/null
     expect "$command --help: exit code, first word" "$? $(head -n 1 "$work/out" | cut -d' ' -f1)" "0 usage:"
