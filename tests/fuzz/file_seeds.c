@@ -165,6 +165,13 @@ static void file_seed(const char *target, const char *name, const char *path)
     free(seed.data);
 }
 
+/* A name in /tmp of this process: seeds of two fuzzers may be made at the same time. */
+static void seed_path(char out[64], const char *what)
+{
+    snprintf(out, 64, "/tmp/hill-fuzz-%s-%d", what, (int)getpid());
+    unlink(out);
+}
+
 static void trace_seed(void)
 {
     const struct trace_settings settings = {.geometry = {2, 2, 1, 4}, .window = 4, .alpha = 0.5};
@@ -173,7 +180,8 @@ static void trace_seed(void)
     struct trace_query query = {.request = 1, .n_tokens = 5, .n_selected = 3, .words = words};
     struct trace_writer *w;
     struct hill_why why;
-    const char *path = "/tmp/hill-fuzz-trace";
+    char path[64];
+    seed_path(path, "trace");
     if (trace_open(&w, path, &settings, &why) != 0 || trace_query(w, &query) != 0)
         seed_failed(path);
     query.scores = scores;
@@ -191,8 +199,8 @@ static void recording_seed(void)
     char name[RECORDING_NAME_BYTES];
     struct recording *r;
     struct hill_why why;
-    const char *path = "/tmp/hill-fuzz-recording";
-    unlink(path);
+    char path[64];
+    seed_path(path, "recording");
     if (recording_create(&r, path, &settings, name, &why) != 0 || recording_close(r) != 0)
         seed_failed(path);
     file_seed("recording", "empty", name);
