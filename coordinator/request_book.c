@@ -354,6 +354,18 @@ int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_n
     return 0;
 }
 
+int request_take_units(struct request *request, uint64_t units, uint64_t repeated)
+{
+    struct request_recovery *r = &request->recovery;
+    if (request->n_attempt || r->resumed || units == 0)
+        return HILL_E_PROTOCOL;
+    r->resumed = true;
+    r->recoveries++;
+    r->units_repeated += repeated;
+    r->units_done = units + repeated; /* those beyond, if there were any, are counted as they come */
+    return 0;
+}
+
 void request_note_units(struct request *request, uint64_t done)
 {
     struct request_recovery *r = &request->recovery;

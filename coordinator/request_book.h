@@ -193,6 +193,9 @@ uint32_t request_resume_states(const struct request *request, uint32_t *first,
                                struct hash_state states[REQUEST_STATES]);
 /* The attempt has gone on with so many of the tokens; HILL_E_PROTOCOL: it cannot have. */
 int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_ns);
+/* The attempt has gone on with so many units of the prompt, and computes some again; HILL_E_PROTOCOL:
+ * it cannot have. */
+int request_take_units(struct request *request, uint64_t units, uint64_t repeated);
 /* So many units of the prompt are computed in this attempt. */
 void request_note_units(struct request *request, uint64_t done);
 /* An attempt that had gone on has failed: is it to begin anew? Then it is interrupted. */

@@ -177,6 +177,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.stop_tokens = stop_tokens;
     prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     prefill.identity = r->id;
+    prefill.anew = r->recovery.barred;
     if (n_states) {
         resume.tokens = r->tokens;
         resume.n_tokens = r->n_tokens;
@@ -385,13 +386,14 @@ void request_on_resumed(void *owner, struct arrival *a)
     if (!r || r->state != REQUEST_RUNNING)
         return;
     request_taken_up(r);
-    if (request_take_resumed(r, resumed->tokens, clock_now_ns())) {
+    if (resumed->tokens ? request_take_resumed(r, resumed->tokens, clock_now_ns())
+                        : request_take_units(r, resumed->units, resumed->units_repeated)) {
         request_fail(sv, r, HILL_E_PROTOCOL, "internal error: the GPU worker goes on from nowhere");
         supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
-    log_info("request %" PRIu64 ": goes on after %u of %u tokens", r->id, resumed->tokens,
-             r->n_tokens);
+    log_info("request %" PRIu64 ": goes on after %u of %u tokens, %u units of its prompt", r->id,
+             resumed->tokens, r->n_tokens, resumed->units);
 }
 
 bool requests_keep_tiers(const struct service *sv)
@@ -399,7 +401,7 @@ bool requests_keep_tiers(const struct service *sv)
     const struct epoch_settings *s = &sv->settings->epoch;
     bool keeps = false; /* a trace and a recording start with empty tiers */
     for (const struct request *r = sv->book.running; r; r = r->next)
-        keeps |= r->state == REQUEST_INTERRUPTED && r->n_tokens > 0;
+        keeps |= r->state == REQUEST_INTERRUPTED;
     return keeps && !s->trace_path[0] && !s->record_path[0];
 }
 

@@ -78,6 +78,7 @@ struct adoption {
     uint64_t first_tag; /* of the commands */
     uint32_t open;      /* without a completion */
     int status;
+    bool prompt; /* what there is of its prompt, not a whole step */
 };
 
 struct sequence {

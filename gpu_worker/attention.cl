@@ -90,17 +90,33 @@ static float head_value(__global const float *head, __global const float *bias, 
 #endif
 }
 
+/* Keys and values of positions first, first + 1, .. out of their entries, from entry `from` on. */
+__kernel void take_entries(__global const half *entries, uint from, uint first, __global half *kt, __global half *v, uint panels)
+{
+    size_t row = get_global_id(0), position = first + row;
+    __global const half *entry = entries + (from + row) * ENTRY;
+    for (uint head = 0; head < N_KV_HEADS; head++) {
+        __global half *to_k = kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
+        __global half *to_v = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
+        for (uint i = 0; i < HEAD_DIM; i++) {
+            vstore_half(vload_half(head * HEAD_DIM + i, entry), (size_t)i * 16, to_k);
+            vstore_half(vload_half((N_KV_HEADS + head) * HEAD_DIM + i, entry), i, to_v);
+        }
+    }
+}
+
 /* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation of the first `rotated` dimensions
- * of a head; then packed, rounded, and laid out as entries [n_rows][ENTRY] too. turn [first_turn + position][ROPE_DIMS / 2][2]. */
+ * of a head; then packed, rounded, and laid out as entries too, the first as entry
+ * first_entry. turn [first_turn + position][ROPE_DIMS / 2][2]. */
 __kernel void rotate_store(__global const float *qkv, uint stride, __global const float *bias, __global const float *q_norm,
                            __global const float *k_norm, float eps, __global const float *turn, uint first_turn, uint rotated,
                            uint first, __global float *q, uint tiles, __global half *kt,
-                           __global half *v, uint panels, __global half *entries)
+                           __global half *v, uint panels, __global half *entries, uint first_entry)
 {
     size_t row = get_global_id(0), position = first + row;
     __global const float *from = qkv + row * stride;
     __global const float *angle = turn + (first_turn + position) * ROPE_DIMS;
-    __global half *entry = entries + row * ENTRY;
+    __global half *entry = entries + (first_entry + row) * ENTRY;
     for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
         bool is_query = head < N_HEADS;
         uint kv_head = head - N_HEADS;

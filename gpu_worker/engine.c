@@ -23,6 +23,7 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_QUANTISE_ROWS] = "quantise_rows",
     [KERNEL_NORM_ROWS] = "norm_rows",
     [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_TAKE_ENTRIES] = "take_entries",
     [KERNEL_JOIN_ROWS] = "join_rows",
     [KERNEL_ATTEND_CHUNK] = "attend_chunk",
     [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
@@ -238,7 +239,9 @@ void engine_destroy(struct engine *e)
         clFinish(e->queue);
     if (e->read_queue)
         clFinish(e->read_queue);
+    prompt_memory_release(e);
     struct device_buffer *buffers[] = {
+        &e->prompt.out[0], &e->prompt.out[1],
         &e->hidden, &e->turns, &e->kt, &e->v,        &e->entries[0], &e->entries[1],
         &e->normed, &e->qkv,   &e->q,  &e->attended, &e->activated,  &e->quantised_rows};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)

@@ -217,6 +217,7 @@ void request_take_ready(struct worker *w, const struct record_seq_ready *record)
     r->hot_entries = record->hot_entries;
     r->kept_tokens = record->kept_tokens;
     r->kept_step = record->header.step;
+    r->kept_layer = record->header.layer;
 }
 
 void request_spoil_ready(struct worker *w, int code)
@@ -245,12 +246,12 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
-    if (!rc && r->kept_tokens)
+    if (!rc && r->kept_tokens && resume_hopes(r))
         return resume_begin(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
     if (!rc)
-        rc = engine_prefill_begin(r->w->engine, r->prompt, why);
+        rc = resume_prompt(r, why);
     if (!rc && request_weighs(r))
         rc = engine_prefill_weigh(r->w->engine, why);
     if (!rc && logits_file_wants_prompt())
@@ -280,7 +281,7 @@ int request_load(struct request *r, struct hill_why *why)
     if (rc || r->loaded < r->prompt)
         return rc;
     r->state = REQUEST_PREFILL;
-    return enqueue(r, 1, why);
+    return enqueue(r, r->unit + 1, why);
 }
 
 int request_await_unit(struct request *r, bool alone, struct hill_why *why)
@@ -288,7 +289,7 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
     struct worker *w = r->w;
     int64_t deadline = clock_deadline_ms(UNIT_WAIT_MS);
     int rc = enqueue(r, r->unit + (alone ? 2 : 1), why);
-    while (!rc) {
+    while (!rc && r->unit < r->units) {
         rc = alone ? engine_prefill_done(w->engine, r->unit, why)
                    : engine_prefill_settled(w->engine, why);
         if (rc)
@@ -315,7 +316,10 @@ static int append_entries(struct request *r, struct hill_why *why)
     struct dataplane *plane = &w->plane;
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
     uint32_t at_once = layout_append_tokens_max(&plane->party.layout);
-    for (uint32_t first = 0; first < u.count; first += at_once) {
+    uint32_t passed = resume_passed(r, &u);
+    if (passed == u.count)
+        return engine_prefill_pass(w->engine, r->unit, why);
+    for (uint32_t first = passed; first < u.count; first += at_once) {
         uint32_t n = u.count - first < at_once ? u.count - first : at_once;
         uint32_t bytes = (uint32_t)sizeof(struct record_append) + n * worker_entry_bytes(w);
         void *payload;
@@ -357,7 +361,7 @@ static int append_mass(struct request *r, uint32_t layer, struct hill_why *why)
     return rc;
 }
 
-int request_append_unit(struct request *r, struct hill_why *why)
+static int append_unit(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
@@ -367,13 +371,22 @@ int request_append_unit(struct request *r, struct hill_why *why)
         rc = append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
         rc = append_mass(r, u.layer, why);
+    if (!rc)
+        rc = engine_prefill_save(w->engine, r->unit, why);
     if (rc)
         return rc;
     FAULT_POINT(gpu_worker, unit, appended);
     request_progress(r, ++r->unit);
     worker_unit_of_work(w);
-    if (r->unit < r->units)
-        return 0;
+    return 0;
+}
+
+int request_append_unit(struct request *r, struct hill_why *why)
+{
+    struct worker *w = r->w;
+    int rc = r->unit < r->units ? append_unit(r, why) : 0;
+    if (rc || r->unit < r->units)
+        return rc;
     rc = logits_file_prompt(w, r->prompt, why);
     if (!rc)
         rc = engine_prefill_logits(w->engine, w->logits, why);

@@ -42,6 +42,8 @@ struct request {
     int ready_status;
     uint32_t hot_offset, hot_entries;     /* as it said */
     uint32_t kept_tokens, kept_step;      /* the same: of an earlier attempt; 0: none */
+    uint32_t kept_layer;                  /* of a prompt: kept_tokens are this layer's */
+    struct engine_prompt prompt_kept;     /* units of an earlier attempt; 0: none */
     uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
     struct sampler_settings sampling;
     XXH64_state_t *hash;
@@ -108,9 +110,13 @@ int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why 
 /* ---- resume.c ---- */
 
 /* What of an earlier attempt the scorer may take up: into the record. */
-void resume_offer(const struct request *r, struct record_seq_begin *begin);
+void resume_offer(struct request *r, struct record_seq_begin *begin);
 /* It has: the request is where it was after that step. */
 int resume_begin(struct request *r, struct hill_why *why);
+/* The prompt's first unit, or the one with which it goes on. */
+int resume_prompt(struct request *r, struct hill_why *why);
+/* How many of a unit's first entries the scorer has from an earlier attempt. */
+uint32_t resume_passed(const struct request *r, const struct engine_unit *unit);
 /* May it be in time to decode at once? Such requests begin before those with a prompt to compute. */
 bool resume_hopes(const struct request *r);
 
