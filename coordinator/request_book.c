@@ -362,7 +362,8 @@ int request_take_units(struct request *request, uint64_t units, uint64_t repeate
     r->resumed = true;
     r->recoveries++;
     r->units_repeated += repeated;
-    r->units_done = units + repeated; /* those beyond, if there were any, are counted as they come */
+    r->units_done =
+        units + repeated; /* those beyond, if there were any, are counted as they come */
     return 0;
 }
 

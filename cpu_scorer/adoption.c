@@ -190,8 +190,7 @@ static void begin_prompt(struct core *c, struct sequence *s, const struct kept_p
 {
     s->share.beta = plan->beta;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        s->layers[layer].appended =
-            hkm_placed(&c->tiers.hkm, s->index, layer, s->prompt_tokens);
+        s->layers[layer].appended = hkm_placed(&c->tiers.hkm, s->index, layer, s->prompt_tokens);
     hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
 }
 
@@ -207,7 +206,8 @@ static int begin_step(struct core *c, struct sequence *s, const struct kept_step
 
 int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step)
 {
-    const struct kept_step from = step ? *step : (struct kept_step){0}; /* cut() forgets newer ones */
+    const struct kept_step from =
+        step ? *step : (struct kept_step){0}; /* cut() forgets newer ones */
     struct kept_plan plan;
     int rc = 0;
     kept_read(tiers_kept(&c->tiers, s->index), &plan);

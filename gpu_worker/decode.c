@@ -431,7 +431,7 @@ static int launch_phases(struct engine *e, const struct step_launch *s, enum pha
         ARG_BUFFER(e->counters.mem),
     };
     const struct launch launch = {
-        e->kernels[KERNEL_STEP], "decode_step", 0, {size, 1}, s->event, s->after};
+        e->kernels[KERNEL_STEP], "decode_step", {size, 1}, s->event, s->after};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -451,7 +451,7 @@ static int warm(struct engine *e, const struct matrix *first, const struct matri
         ARG_U32(turn),
         ARG_BUFFER(e->warm_turn.device.mem),
     };
-    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", 0, {1, 1}, NULL, NULL};
+    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, NULL, NULL};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 

@@ -89,8 +89,8 @@ static struct prompt_head head_of(const struct engine *e, uint64_t name, uint32_
                                .n_layers = e->hp.n_layers,
                                .hidden_stride = e->hidden_stride,
                                .entry_bytes = e->entry_bytes};
-    head.check = XXH3_64bits((const uint8_t *)&head + sizeof head.check,
-                             sizeof head - sizeof head.check);
+    head.check =
+        XXH3_64bits((const uint8_t *)&head + sizeof head.check, sizeof head - sizeof head.check);
     return head;
 }
 
@@ -330,9 +330,8 @@ int engine_prefill_save(struct engine *e, uint32_t unit, struct hill_why *why)
     /* release: the rows before are there when the word is, and so on, for who is killed between two
      * stores */
     atomic_store_explicit(&words(e)[BEGUN], unit + 1, memory_order_release);
-    cl_int status =
-        clEnqueueReadBuffer(e->read_queue, m->out[unit % 2].mem, CL_TRUE, 0, u.count * row, rows, 1,
-                            &m->saved[unit % 2], NULL);
+    cl_int status = clEnqueueReadBuffer(e->read_queue, m->out[unit % 2].mem, CL_TRUE, 0,
+                                        u.count * row, rows, 1, &m->saved[unit % 2], NULL);
     if (status == CL_SUCCESS) /* computed before them */
         status = clEnqueueReadBuffer(e->read_queue, e->entries[unit % 2].mem, CL_TRUE, 0,
                                      (uint64_t)u.count * e->entry_bytes, kept_entries(e, unit), 0,
@@ -370,7 +369,7 @@ static int load_chunk(struct engine *e, uint32_t unit, struct hill_why *why)
                                                  kept_entries(e, unit), 0, NULL, NULL),
                             "cannot write entries to the device", why);
     return rc ? rc
-              : LAUNCH(e, KERNEL_TAKE_ENTRIES, 0, u.count, 1, NULL, why, ARG_BUFFER(entries),
+              : LAUNCH(e, KERNEL_LOAD_ENTRIES, 0, u.count, 1, NULL, why, ARG_BUFFER(entries),
                        ARG_U32(first), ARG_U32(u.first), ARG_BUFFER(e->kt.mem),
                        ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
 }
@@ -387,11 +386,10 @@ int prompt_memory_load(struct engine *e, struct hill_why *why)
         undo_unit(e, &at);
     int rc = 0;
     if (!m->in_place)
-        rc = cldevice_check(
-            clEnqueueWriteBuffer(e->queue, e->hidden.mem, CL_TRUE, 0,
-                                 4ull * e->n_tokens * e->hidden_stride, m->base + m->at_hidden, 0,
-                                 NULL, NULL),
-            "cannot write hidden states to the device", why);
+        rc = cldevice_check(clEnqueueWriteBuffer(e->queue, e->hidden.mem, CL_TRUE, 0,
+                                                 4ull * e->n_tokens * e->hidden_stride,
+                                                 m->base + m->at_hidden, 0, NULL, NULL),
+                            "cannot write hidden states to the device", why);
     uint32_t first = m->from - m->from % e->n_chunks;
     for (uint32_t unit = first; !rc && unit < m->from; unit++)
         rc = load_chunk(e, unit, why);

@@ -126,7 +126,7 @@ static int admit(const struct request *r, struct hill_why *why)
             return hill_fail(why, HILL_E_INVALID, "forced token %zu is outside the vocabulary", i);
     if (r->prefill->restore)
         return 0; /* nothing of it is computed */
-    uint64_t needed = engine_kv_bytes_needed(w->engine, r->prompt);
+    uint64_t needed = engine_kv_bytes_needed(w->engine, 0, r->prompt);
     if (request_weighs(r))
         needed += engine_mass_bytes_needed(w->engine, r->prompt);
     if (w->settings.gpu_kv_cap_bytes && needed > w->settings.gpu_kv_cap_bytes)

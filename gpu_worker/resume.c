@@ -43,9 +43,8 @@ static bool keeps_prompt(const struct request *r)
 void resume_offer(struct request *r, struct record_seq_begin *begin)
 {
     if (!resume_hopes(r)) {
-        bool found =
-            keeps_prompt(r) && !r->prefill->anew &&
-            engine_prompt_find(r->w->engine, prompt_name(r), r->prompt, &r->prompt_kept);
+        bool found = keeps_prompt(r) && !r->prefill->anew &&
+                     engine_prompt_find(r->w->engine, prompt_name(r), r->prompt, &r->prompt_kept);
         begin->adopt_max = found ? r->prompt : 0; /* from none of them on */
         return;
     }
