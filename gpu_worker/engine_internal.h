@@ -126,8 +126,8 @@ struct prompt_memory {
     uint32_t window;    /* units whose entries are there: u in u % window */
     uint64_t at_hidden, at_before, at_entries;
     struct device_buffer words, hidden, before, entries; /* in place: over the memory */
-    struct device_buffer out[2]; /* else: hidden states of unit u in u % 2, as they became */
-    cl_event saved[2];           /* out[u % 2] is there */
+    cl_event saved[2];                                   /* else: unit u, in u % 2, is computed */
+    struct device_buffer out[2]; /* of a prompt of one chunk: what became of its hidden states */
 };
 
 /* A kernel's argument as it was set last; bytes 0: it was not. */
@@ -296,6 +296,8 @@ int prompt_memory_begin(struct engine *e, uint32_t n_tokens, const struct engine
                         struct hill_why *why);
 int prompt_memory_load(struct engine *e, struct hill_why *why);
 void prompt_memory_release(struct engine *e);
+/* Of the device's memory, beside what every prompt takes. */
+uint64_t prompt_copy_bytes(const struct engine *e, uint32_t n_tokens);
 /* Where the hidden states are; the entries of a unit, and the first one's index. */
 cl_mem prompt_hidden(const struct engine *e);
 cl_mem prompt_entries(const struct engine *e, uint32_t unit, uint32_t *first);

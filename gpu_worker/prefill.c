@@ -54,7 +54,8 @@ uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_past, uint32_
     total += decode_bytes(e);
     for (uint32_t layer = 0; e->slots && layer < e->hp.n_layers; layer++)
         total += e->slots[layer].bytes;
-    return total + 14 * 64; /* buffers are rounded up */
+    total += n_past ? 0 : prompt_copy_bytes(e, n_tokens);
+    return total + 16 * 64; /* buffers are rounded up */
 }
 
 /* A prompt that is kept has its hidden states elsewhere. */
@@ -170,18 +171,6 @@ int engine_prefill_tokens(struct engine *e, const uint32_t *tokens, uint32_t cou
 uint32_t engine_prefill_queued(const struct engine *e)
 {
     return e->units_queued;
-}
-
-uint32_t engine_prefill_units(const struct engine *e)
-{
-    return e->n_chunks * e->hp.n_layers;
-}
-
-struct engine_unit engine_prefill_unit(const struct engine *e, uint32_t unit)
-{
-    uint32_t row = unit % e->n_chunks * e->batch_tokens, rest = e->n_tokens - row;
-    return (struct engine_unit){unit / e->n_chunks, e->n_past + row,
-                                rest < e->batch_tokens ? rest : e->batch_tokens};
 }
 
 /* The unit's first token among the prompt's rows. */

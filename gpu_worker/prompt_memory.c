@@ -182,7 +182,7 @@ static int make_buffers(struct engine *e, const struct prompt_places *at, uint32
     if (!m->in_place) {
         int rc = 0;
         for (int i = 0; !rc && i < 2; i++)
-            rc = engine_reserve(e, &m->out[i], chunk_tokens(e, n_tokens) * row, why);
+            rc = engine_reserve(e, &m->out[i], prompt_copy_bytes(e, n_tokens) / 2, why);
         return rc;
     }
     int rc = lay_over(e, &m->words, at->words, at->words + 64, false, why);
@@ -191,6 +191,13 @@ static int make_buffers(struct engine *e, const struct prompt_places *at, uint32
     if (!rc)
         rc = lay_over(e, &m->before, at->before, at->entries, false, why);
     return rc ? rc : lay_over(e, &m->entries, at->entries, at->end, false, why);
+}
+
+/* With one chunk a unit changes the rows of the one before, which may still be read. */
+uint64_t prompt_copy_bytes(const struct engine *e, uint32_t n_tokens)
+{
+    bool copies = e->prompt.base && !e->prompt.in_place && n_tokens <= e->batch_tokens;
+    return copies ? 2 * 4ull * n_tokens * e->hidden_stride : 0;
 }
 
 /* The hidden states as they are after m->from units. */
@@ -315,7 +322,10 @@ int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t uni
     if (m->saved[unit % 2])
         clReleaseEvent(m->saved[unit % 2]);
     m->saved[unit % 2] = NULL;
-    return copy_rows(e, u, m->out[unit % 2].mem, &m->saved[unit % 2], why);
+    if (e->n_chunks == 1)
+        return copy_rows(e, u, m->out[unit % 2].mem, &m->saved[unit % 2], why);
+    return cldevice_check(clEnqueueMarkerWithWaitList(e->queue, 0, NULL, &m->saved[unit % 2]),
+                          "the device failed", why);
 }
 
 int engine_prefill_save(struct engine *e, uint32_t unit, struct hill_why *why)
@@ -330,8 +340,10 @@ int engine_prefill_save(struct engine *e, uint32_t unit, struct hill_why *why)
     /* release: the rows before are there when the word is, and so on, for who is killed between two
      * stores */
     atomic_store_explicit(&words(e)[BEGUN], unit + 1, memory_order_release);
-    cl_int status = clEnqueueReadBuffer(e->read_queue, m->out[unit % 2].mem, CL_TRUE, 0,
-                                        u.count * row, rows, 1, &m->saved[unit % 2], NULL);
+    bool copied = e->n_chunks == 1;
+    cl_int status = clEnqueueReadBuffer(
+        e->read_queue, copied ? m->out[unit % 2].mem : e->hidden.mem, CL_TRUE,
+        copied ? 0 : u.first * row, u.count * row, rows, 1, &m->saved[unit % 2], NULL);
     if (status == CL_SUCCESS) /* computed before them */
         status = clEnqueueReadBuffer(e->read_queue, e->entries[unit % 2].mem, CL_TRUE, 0,
                                      (uint64_t)u.count * e->entry_bytes, kept_entries(e, unit), 0,

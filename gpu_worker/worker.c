@@ -163,7 +163,7 @@ static void attach_prompt(struct worker *w)
         rc = engine_attach_prompt(w->engine, shm_segment_payload(segment),
                                   shm_segment_payload_bytes(segment), !copies_all(w), &why);
     if (rc)
-        log_warn("prompts are not kept: %s", why.text);
+        log_info("prompts are not kept: %s", why.text);
 }
 
 /* Where it cannot be, hot entries come by way of staging, as on a device with memory of its own. */

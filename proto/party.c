@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "kv/plane.h"
 
 #define RETRY_NS CLOCK_MS(5) /* nobody rings for a layout */
@@ -40,6 +41,21 @@ void epoch_unlink_data(uint64_t run_id, uint32_t epoch)
     unlink_first(run_id, epoch, HOT);
 }
 
+static int create_one(const struct epoch_settings *s, int which, uint64_t bytes,
+                      struct hill_why *why)
+{
+    struct layout_input in = epoch_layout(s);
+    struct shm_segment segment = {0};
+    char name[SHM_NAME_BYTES];
+    shm_segment_name(name, s->run_id, s->epoch, names[which]);
+    int rc = (which == PROMPT ? shm_segment_create_empty : shm_segment_create)(
+        &segment, name, bytes, layout_fingerprint(&in), s->epoch, why);
+    if (!rc && which == HOT)
+        shm_segment_place(&segment);
+    shm_segment_detach(&segment);
+    return rc;
+}
+
 int epoch_create(const struct epoch_settings *s, struct hill_why *why)
 {
     struct layout_input in = epoch_layout(s);
@@ -47,20 +63,15 @@ int epoch_create(const struct epoch_settings *s, struct hill_why *why)
                                       kv_plan_staging_bytes(&s->plan, s->staging_slots),
                                       s->hot_bytes, kv_plan_prompt_bytes(&s->plan)};
     for (int i = 0; i < SEGMENTS; i++) {
-        struct shm_segment segment = {0};
-        char name[SHM_NAME_BYTES];
-        if (!bytes[i] || made_in(s, i) != s->epoch)
-            continue;
-        shm_segment_name(name, s->run_id, s->epoch, names[i]);
-        int rc = (i == PROMPT ? shm_segment_create_empty : shm_segment_create)(
-            &segment, name, bytes[i], layout_fingerprint(&in), s->epoch, why);
+        int rc = bytes[i] && made_in(s, i) == s->epoch ? create_one(s, i, bytes[i], why) : 0;
+        if (rc && i == PROMPT) { /* it goes without */
+            log_warn("prompts begin anew when a worker dies: %s", why ? why->text : "");
+            rc = 0;
+        }
         if (rc) {
             epoch_unlink(s->run_id, s->epoch);
             return rc;
         }
-        if (i == HOT)
-            shm_segment_place(&segment);
-        shm_segment_detach(&segment);
     }
     return 0;
 }

@@ -9,11 +9,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "kv/plan.h"
 #include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/engine_run.h"
 #include "tests/gpu_worker/random_model.h"
 
-enum { TOKENS = 70, BATCH = 32, NAME = 77, WORDS = 4096 };
+enum { TOKENS = 70, NAME = 77, WORDS = 4096 };
 
 static const struct random_shape shape = RANDOM_SHAPE_SMALL(3);
 
@@ -24,6 +25,7 @@ struct scene {
     struct engine_run run, undisturbed;
     uint8_t *memory;
     uint64_t bytes;
+    uint32_t batch;
     bool in_place;
 };
 
@@ -43,14 +45,14 @@ static void lose(struct scene *s)
     run_prefill(&s->run, others, TOKENS);
 }
 
-static void set_up_scene(struct scene *s, bool in_place)
+static void set_up_scene(struct scene *s, uint32_t batch, bool in_place)
 {
-    *s = (struct scene){.in_place = in_place};
+    *s = (struct scene){.batch = batch, .in_place = in_place};
     random_model_make(&s->model, &shape, 5);
     make_tokens(s->tokens, TOKENS, shape.n_vocab, 5);
     s->engine = make_engine(&s->model);
-    run_init(&s->run, s->engine, BATCH, TOKENS);
-    run_init(&s->undisturbed, s->engine, BATCH, TOKENS);
+    run_init(&s->run, s->engine, batch, TOKENS);
+    run_init(&s->undisturbed, s->engine, batch, TOKENS);
     run_prefill(&s->undisturbed, s->tokens, TOKENS);
     s->bytes = engine_prompt_bytes(s->engine, TOKENS);
     s->memory = aligned_alloc(4096, s->bytes);
@@ -150,11 +152,11 @@ static void lose_after(struct scene *s, uint32_t units, bool half)
     finish_prompt(s, units % 2 && units < found.units ? units : units / 2);
 }
 
-static void check_all_units(bool in_place)
+static void check_all_units(uint32_t batch, bool in_place)
 {
     struct scene s;
-    set_up_scene(&s, in_place);
-    uint32_t units = shape.n_layers * ((TOKENS + BATCH - 1) / BATCH);
+    set_up_scene(&s, batch, in_place);
+    uint32_t units = shape.n_layers * ((TOKENS + batch - 1) / batch);
     for (uint32_t i = 1; i <= units; i++) {
         lose_after(&s, i, false);
         lose_after(&s, i, true);
@@ -165,13 +167,36 @@ static void check_all_units(bool in_place)
 static void test_goes_on_in_place(void **unused)
 {
     (void)unused;
-    check_all_units(true);
+    check_all_units(32, true);
+    check_all_units(128, true); /* all tokens in one chunk */
 }
 
 static void test_goes_on_from_copies(void **unused)
 {
     (void)unused;
-    check_all_units(false);
+    check_all_units(32, false);
+    check_all_units(128, false);
+}
+
+/* kv_plan_prompt_bytes is the segment's size, engine_kv_bytes_needed what is taken of the GPU. */
+static void test_the_plan_is_kept(void **unused)
+{
+    (void)unused;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct scene s;
+        const struct engine_keep keep = {.name = NAME};
+        set_up_scene(&s, i / 2 ? 32 : 128, i % 2);
+        const struct kv_plan_input in = {
+            .geometry = {shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.head_dim},
+            .n_embd = shape.n_embd,
+            .ctx_tokens = TOKENS,
+            .batch_tokens = s.batch};
+        for (uint32_t n = 1; n <= TOKENS; n++)
+            assert_true(engine_prompt_bytes(s.engine, n) <= kv_plan_prompt_bytes(&in));
+        begin(&s, &keep);
+        assert_true(engine_kv_bytes(s.engine) <= engine_kv_bytes_needed(s.engine, 0, TOKENS));
+        tear_down_scene(&s);
+    }
 }
 
 /* One that is begun over another is not taken for it, nor is one whose head or words are damaged. */
@@ -181,7 +206,7 @@ static void test_only_this_prompt_is_found(void **unused)
     struct scene s;
     struct engine_prompt found;
     const struct engine_keep keep = {.name = NAME}, other = {.name = NAME + 1};
-    set_up_scene(&s, true);
+    set_up_scene(&s, 32, true);
     find(&s, false);
     begin(&s, &keep);
     find(&s, false); /* no unit yet */
@@ -211,6 +236,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goes_on_in_place),
         cmocka_unit_test(test_goes_on_from_copies),
+        cmocka_unit_test(test_the_plan_is_kept),
         cmocka_unit_test(test_only_this_prompt_is_found),
     };
     return cmocka_run_group_tests(tests, device_open, device_close);
