@@ -164,7 +164,7 @@ int request_book_refused(struct request_book *book, struct request *request)
     request->refused_alone = alone ? request->refused_alone + 1 : 0;
     request->attempts--;
     request->fruitless--;
-    request_interrupt(request);
+    request_interrupt(request, true);
     uint64_t freed_by_others = book->n_freed - request->freed_seen;
     leave_slot(book, request);
     /* its own slot tells nothing; what the others gave back meanwhile does */
@@ -277,7 +277,7 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
         return HILL_E_PEER_GONE;
     request->attempts++;
     request->fruitless++;
-    request->recovery.resumed = false;
+    request->recovery.resumed = request->recovery.in_prompt = false;
     request->freed_seen = book->n_freed;
     request->wire_id = book->next_id++;
     request->n_attempt = request->attempt_from = 0;
@@ -290,9 +290,11 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     return 0;
 }
 
-void request_interrupt(struct request *request)
+void request_interrupt(struct request *request, bool counts)
 {
     struct request_recovery *r = &request->recovery;
+    if (!counts && request->state == REQUEST_RUNNING && request->fruitless)
+        request->fruitless--;
     r->units_lost = r->units_done > r->units_lost ? r->units_done : r->units_lost;
     r->units_done = 0;
     request->wire_id = 0;
@@ -306,7 +308,7 @@ void request_not_sent(struct request *request)
 {
     request->attempts--;
     request->fruitless--;
-    request_interrupt(request);
+    request_interrupt(request, true);
 }
 
 /* ---- going on ---------------------------------------------------------------------------- */
@@ -359,7 +361,7 @@ int request_take_units(struct request *request, uint64_t units, uint64_t repeate
     struct request_recovery *r = &request->recovery;
     if (request->n_attempt || r->resumed || units == 0)
         return HILL_E_PROTOCOL;
-    r->resumed = true;
+    r->resumed = r->in_prompt = true;
     r->recoveries++;
     r->units_repeated += repeated;
     r->units_done =
@@ -383,7 +385,7 @@ bool request_begin_anew(struct request *request)
     if (!request->recovery.resumed || request->state != REQUEST_RUNNING)
         return false;
     request->recovery.barred = true;
-    request_interrupt(request);
+    request_interrupt(request, true);
     return true;
 }
 

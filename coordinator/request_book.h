@@ -57,8 +57,9 @@ struct request_recovery {
     /* of the hash over the logits after a token, by index: of states_from .. states_to - 1 */
     struct hash_state states[REQUEST_STATES];
     uint32_t states_from, states_to;
-    bool resumed; /* this attempt has gone on */
-    bool barred;  /* one that went on has failed: the next ones begin anew */
+    bool resumed;   /* this attempt has gone on */
+    bool in_prompt; /* and that in its prompt */
+    bool barred;    /* one that went on has failed: the next ones begin anew */
     uint32_t recoveries;
     uint64_t steps_repeated, units_repeated;
     uint64_t units_done, units_lost; /* of the prompt: by this attempt, by those before it */
@@ -176,8 +177,8 @@ struct request *request_book_by_wire(const struct request_book *book, uint64_t w
 /* Begin an attempt: a new wire id, RUNNING. HILL_E_PEER_GONE after REQUEST_ATTEMPTS_MAX without a new
  * token. */
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns);
-/* The attempt is lost: its messages count no more. */
-void request_interrupt(struct request *request);
+/* The attempt is lost: its messages count no more; it counts, or not. */
+void request_interrupt(struct request *request, bool counts);
 /* It could not even be sent: the same, and it counts as no attempt. */
 void request_not_sent(struct request *request);
 
