@@ -105,8 +105,8 @@ int resume_begin(struct request *r, struct hill_why *why)
     r->prompt_done_ns = r->token_ns = clock_now_ns();
     find_beginning(r);
     r->state = REQUEST_DECODE;
-    log_info("request %llu goes on after %u tokens and %u of its answer",
-             (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
+    log_debug("request %llu goes on after %u tokens and %u of its answer",
+              (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
     tell(r);
     return 0;
 }
@@ -124,8 +124,8 @@ static bool fill_prompt(struct request *r)
     if (!shm_segment_fill(&w->plane.party.prompt, engine_prompt_bytes(w->engine, r->prompt), leave,
                           &why))
         return true;
-    log_info("request %llu: its prompt is not kept while it is computed: %s",
-             (unsigned long long)r->prefill->request_id, why.text);
+    log_debug("request %llu: its prompt is not kept while it is computed: %s",
+              (unsigned long long)r->prefill->request_id, why.text);
     return false;
 }
 
@@ -158,8 +158,8 @@ int resume_prompt(struct request *r, struct hill_why *why)
         return rc;
     r->unit = keep.first_unit;
     r->queued = engine_prefill_queued(e);
-    log_info("request %llu goes on after %u units of its prompt; the tiers lack those from %u on",
-             (unsigned long long)r->prefill->request_id, units, lacking);
+    log_debug("request %llu goes on after %u units of its prompt; the tiers lack those from %u on",
+              (unsigned long long)r->prefill->request_id, units, lacking);
     tell(r);
     return 0;
 }
