@@ -154,6 +154,7 @@ int resume_prompt(struct request *r, struct hill_why *why)
     keep.goes_on = keeps && units && lacking >= r->prompt_kept.oldest;
     keep.first_unit = lacking < units ? lacking : units;
     int rc = engine_prefill_begin_kept(e, r->prompt, keeps ? &keep : NULL, why);
+    find_beginning(r); /* its first entries may be out already */
     if (rc || !keep.goes_on)
         return rc;
     r->unit = keep.first_unit;
