@@ -6,7 +6,7 @@
 
 #include "base/fault.h"
 #include "base/stage_trace.h"
-#include "gpu_worker/request.h"
+#include "gpu_worker/step_internal.h"
 
 int step_make_tables(struct step *step, uint32_t gpu_slots, uint32_t n_sequences,
                      struct hill_why *why)
@@ -68,20 +68,39 @@ static uint32_t query_bytes(const struct worker *w)
     return (uint32_t)sizeof(struct record_query) + 4 * w->hparams.n_heads * w->hparams.head_dim;
 }
 
-/* Room for a QUERY of a layer, all but its q filled in. */
-static int reserve_query(struct worker *w, const struct step_member *m, uint32_t layer,
-                         enum query_kind kind, struct record_query **out, struct hill_why *why)
+int step_reserve_query(struct worker *w, const struct step_member *m, uint32_t layer,
+                       enum query_kind kind, struct record_query **out, struct hill_why *why)
 {
     const struct request *r = m->request;
+    bool known = kind == QUERY_KNOWN;
     void *payload = NULL;
-    int rc = dataplane_reserve(&w->plane, w->plane.query, query_bytes(w), &payload,
+    int rc = dataplane_reserve(&w->plane, w->plane.query,
+                               known ? (uint32_t)sizeof **out : query_bytes(w), &payload,
                                worker_deadline(), why);
     if (rc)
         return rc;
     *out = payload;
-    **out = (struct record_query){
-        request_header(r, layer), w->next_query_id++,     kind, w->hparams.n_heads,
-        r->n_tokens - 1,          r->prefill->request_id, 0};
+    **out = (struct record_query){.header = request_header(r, layer),
+                                  .query_id = w->next_query_id++,
+                                  .kind = kind,
+                                  .n_heads = known ? 0 : w->hparams.n_heads,
+                                  .n_tokens = r->n_tokens - 1,
+                                  .request_id = r->prefill->request_id};
+    return 0;
+}
+
+int step_reserve_append(struct worker *w, const struct step_member *m, uint32_t layer,
+                        struct record_append **out, struct hill_why *why)
+{
+    const struct request *r = m->request;
+    uint32_t bytes = (uint32_t)sizeof **out + worker_entry_bytes(w);
+    void *payload = NULL;
+    int rc = dataplane_reserve(&w->plane, w->plane.append, bytes, &payload, worker_deadline(), why);
+    if (rc)
+        return rc;
+    *out = payload;
+    **out = (struct record_append){
+        .header = request_header(r, layer), .first = r->n_tokens - 1, .n_tokens = 1};
     return 0;
 }
 
@@ -92,9 +111,6 @@ static bool is_exact(const struct worker *w)
            !engine_guesses(w->engine, w->step.layer);
 }
 
-static int use_selection(struct worker *w, struct step_member *m, const struct record_selection *s,
-                         struct hill_why *why);
-
 /* The answer to what was asked a layer ago is due now. */
 static int turn_to_guess(struct worker *w, struct step_member *m, struct hill_why *why)
 {
@@ -103,30 +119,26 @@ static int turn_to_guess(struct worker *w, struct step_member *m, struct hill_wh
     m->waiting = !early;
     m->ahead = false;
     m->early = NULL;
-    int rc = early ? use_selection(w, m, early, why) : 0;
+    int rc = early ? step_use_selection(w, m, w->step.layer, early, why) : 0;
     free(early);
     return rc;
 }
 
-/* The row's entry, and its query unless it has been guessed. */
+/* The row's entry, and its query unless it is known or has been guessed. */
 static int push_own(struct worker *w, struct step_member *m, struct hill_why *why)
 {
     struct dataplane *plane = &w->plane;
     struct request *r = m->request;
     uint32_t layer = w->step.layer, row = (uint32_t)(m - w->step.members);
     uint32_t append_bytes = (uint32_t)sizeof(struct record_append) + worker_entry_bytes(w);
-    bool exact = is_exact(w);
     struct record_query *query = NULL;
-    void *to_append;
-    int rc = exact ? reserve_query(w, m, layer, QUERY_EXACT, &query, why) : 0;
+    struct record_append *append;
+    bool exact = !m->known && is_exact(w);
+    int rc = exact ? step_reserve_query(w, m, layer, QUERY_EXACT, &query, why) : 0;
     if (!rc)
-        rc = dataplane_reserve(plane, plane->append, append_bytes, &to_append, worker_deadline(),
-                               why);
+        rc = step_reserve_append(w, m, layer, &append, why);
     if (rc)
         return rc;
-    struct record_append *append = to_append;
-    *append = (struct record_append){
-        .header = request_header(r, layer), .first = r->n_tokens - 1, .n_tokens = 1};
     STAGE_BEGIN(query, r->sequence, r->step, layer);
     rc = engine_step_query(w->engine, layer, row, query ? (float *)(query + 1) : NULL, append + 1,
                            why);
@@ -143,7 +155,7 @@ static int push_own(struct worker *w, struct step_member *m, struct hill_why *wh
     dataplane_publish(plane, plane->append, RECORD_APPEND, append_bytes);
     FAULT_POINT(gpu_worker, entry, pushed);
     STAGE_END(query, (query ? query_bytes(w) : 0) + append_bytes);
-    return query ? 0 : turn_to_guess(w, m, why);
+    return query || m->known ? 0 : turn_to_guess(w, m, why);
 }
 
 /* The guess of the row's next query. */
@@ -152,7 +164,8 @@ static int push_guess(struct worker *w, struct step_member *m, struct hill_why *
     uint32_t layer = w->step.layer + 1, row = (uint32_t)(m - w->step.members);
     bool attended = w->settings.speculate == HILL__SPECULATE__SPECULATE_ON;
     struct record_query *query;
-    int rc = reserve_query(w, m, layer, attended ? QUERY_SPECULATIVE : QUERY_AHEAD, &query, why);
+    int rc =
+        step_reserve_query(w, m, layer, attended ? QUERY_SPECULATIVE : QUERY_AHEAD, &query, why);
     STAGE_BEGIN(query, m->request->sequence, m->request->step, layer);
     if (!rc)
         rc = engine_step_guess(w->engine, layer, row, (float *)(query + 1), why);
@@ -165,9 +178,9 @@ static int push_guess(struct worker *w, struct step_member *m, struct hill_why *
     return 0;
 }
 
-static int push_rows(struct worker *w,
-                     int (*push)(struct worker *, struct step_member *, struct hill_why *),
-                     struct hill_why *why)
+int step_push_rows(struct worker *w,
+                   int (*push)(struct worker *, struct step_member *, struct hill_why *),
+                   struct hill_why *why)
 {
     int rc = 0;
     dataplane_hold(&w->plane);
@@ -188,19 +201,21 @@ static int push_rows(struct worker *w,
 static int push_queries(struct worker *w, struct hill_why *why)
 {
     for (uint32_t i = 0; i < w->step.n_members; i++)
-        w->step.members[i].listed = false;
-    int rc = push_rows(w, push_own, why);
+        w->step.members[i].listed = w->step.members[i].known;
+    int rc = step_push_rows(w, push_own, why);
     if (!rc && engine_guesses(w->engine, w->step.layer + 1))
-        rc = push_rows(w, push_guess, why);
+        rc = step_push_rows(w, push_guess, why);
     return rc;
 }
 
 /* ---- selections in ---- */
 
 /* The uploads' slots in staging, checked; the device copies them while it works on the layer. */
-static int apply_uploads(struct worker *w, struct step_member *m,
+static int apply_uploads(struct worker *w, struct step_member *m, uint32_t layer,
                          const struct selected_upload *uploads, uint32_t n, struct hill_why *why)
 {
+    if (n == 0)
+        return 0;
     if (n > w->settings.gpu_slots)
         return hill_fail(why, HILL_E_PROTOCOL, "%u uploads for %u GPU slots", n,
                          w->settings.gpu_slots);
@@ -212,7 +227,7 @@ static int apply_uploads(struct worker *w, struct step_member *m,
     m->n_given = rc ? 0 : n;
     m->request->upload_bytes += (uint64_t)n * worker_entry_bytes(w);
     return rc ? rc
-              : engine_step_upload(w->engine, w->step.layer, (uint32_t)(m - w->step.members), n,
+              : engine_step_upload(w->engine, layer, (uint32_t)(m - w->step.members), n,
                                    w->step.uploads, why);
 }
 
@@ -255,12 +270,11 @@ static int check_items(const struct worker *w, const struct selected_item *items
     return 0;
 }
 
-static int use_selection(struct worker *w, struct step_member *m, const struct record_selection *s,
-                         struct hill_why *why)
+int step_use_selection(struct worker *w, struct step_member *m, uint32_t layer,
+                       const struct record_selection *s, struct hill_why *why)
 {
     const struct selected_item *items = (const struct selected_item *)(s + 1);
     struct request *r = m->request;
-    uint32_t layer = w->step.layer;
     FAULT_POINT(gpu_worker, selection, taken);
     if (s->status)
         return hill_fail(why, s->status < 0 ? s->status : HILL_E_PROTOCOL,
@@ -273,7 +287,7 @@ static int use_selection(struct worker *w, struct step_member *m, const struct r
     int rc = check_items(w, items, s->n_selected, r->n_tokens - 1, why);
     STAGE_BEGIN(upload, r->sequence, r->step, layer);
     if (!rc)
-        rc = apply_uploads(w, m, (const struct selected_upload *)(items + s->n_selected),
+        rc = apply_uploads(w, m, layer, (const struct selected_upload *)(items + s->n_selected),
                            s->n_uploads, why);
     STAGE_END(upload, (uint64_t)s->n_uploads * worker_entry_bytes(w));
     FAULT_POINT(gpu_worker, selection, uploaded);
@@ -312,10 +326,14 @@ bool step_take_selection(struct worker *w, const struct record_selection *select
             keep_early(m, selection);
             return true;
         }
-        if (!m->waiting || m->query_id != selection->query_id)
+        if (step_is_known_answer(w, m, selection)) {
+            step_take_known(w, m, selection);
+            return true;
+        }
+        if (!m->waiting || m->known || m->query_id != selection->query_id)
             continue;
         m->waiting = false;
-        m->rc = use_selection(w, m, selection, &m->why);
+        m->rc = step_use_selection(w, m, w->step.layer, selection, &m->why);
         return true;
     }
     return false;
@@ -392,22 +410,27 @@ static int wait_for_link(struct worker *w, struct hill_why *why)
     return 0;
 }
 
-/* True when some row goes on to the next layer. */
-static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
+int step_await(struct worker *w, struct hill_why *why)
 {
-    *rc = push_queries(w, why);
-    if (*rc)
-        return false;
     int64_t start = clock_now_ns();
     const struct request *first = w->step.members[0].request; /* of all rows: they wait together */
     STAGE_BEGIN(await_selection, first->sequence, first->step, w->step.layer);
-    *rc = await_selections(w, why);
-    if (!*rc)
-        *rc = wait_for_link(w, why);
+    int rc = await_selections(w, why);
+    if (!rc)
+        rc = wait_for_link(w, why);
     STAGE_END(await_selection, 0);
     int64_t waited = clock_now_ns() - start;
     for (uint32_t i = 0; i < w->step.n_members; i++)
         w->step.members[i].request->idle_ns += waited;
+    return rc;
+}
+
+/* True when some row goes on to the next layer. */
+static bool run_layer(struct worker *w, int *rc, struct hill_why *why)
+{
+    *rc = push_queries(w, why);
+    if (!*rc)
+        *rc = step_await(w, why);
     if (*rc || !fill_failed(w, rc, why))
         return false;
     if (!*rc)
@@ -445,15 +468,15 @@ static int say_reads_done(struct worker *w, struct hill_why *why)
     return rc;
 }
 
-/* STEP_END of every row that has not failed. */
-static int say_step_ends(struct worker *w, struct hill_why *why)
+/* STEP_END of every row that has not failed; whole: after its entries of all layers. */
+static int say_step_ends(struct worker *w, bool whole, struct hill_why *why)
 {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < w->step.n_members; i++) {
         struct step_member *m = &w->step.members[i];
         if (m->rc)
             continue;
-        int failed = confirm_uploads(w, m, why);
+        int failed = whole ? step_push_entries(w, m, why) : confirm_uploads(w, m, why);
         if (!failed)
             failed = request_push_step_end(m->request, m->request->n_tokens, why);
         FAULT_POINT(gpu_worker, step, ended);
@@ -463,8 +486,8 @@ static int say_step_ends(struct worker *w, struct hill_why *why)
     return rc;
 }
 
-/* The device is done when the first logits are there. */
-static int finish(struct worker *w, struct hill_why *why)
+/* The device is done when the first logits are there. whole: it was launched in one piece. */
+static int finish(struct worker *w, bool whole, struct hill_why *why)
 {
     const struct request *first = w->step.members[0].request;
     STAGE_BEGIN(logits, first->sequence, first->step, w->hparams.n_layers);
@@ -474,7 +497,7 @@ static int finish(struct worker *w, struct hill_why *why)
     if (!rc)
         rc = say_reads_done(w, why);
     if (!rc)
-        rc = say_step_ends(w, why);
+        rc = say_step_ends(w, whole, why);
     dataplane_flush(&w->plane);
     return rc;
 }
@@ -482,11 +505,14 @@ static int finish(struct worker *w, struct hill_why *why)
 int step_run(struct worker *w, struct hill_why *why)
 {
     int rc = begin(w, why);
-    bool on = !rc;
-    for (w->step.layer = 0; on && w->step.layer < w->hparams.n_layers; w->step.layer++)
+    bool on = !rc, whole = false;
+    w->step.layer = 0;
+    if (on)
+        on = step_ask_ahead(w, &whole, &rc, why);
+    for (; on && !whole && w->step.layer < w->hparams.n_layers; w->step.layer++)
         on = run_layer(w, &rc, why);
     if (on)
-        rc = finish(w, why);
+        rc = finish(w, whole, why);
     else if (!rc && !(rc = engine_finish(w->engine, why))) /* every row has failed */
         rc = say_reads_done(w, why);
     for (uint32_t i = 0; i < w->step.n_members; i++) { /* late answers are nobody's */
