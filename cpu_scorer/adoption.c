@@ -143,9 +143,9 @@ const struct kept_step *adoption_step(const struct core *c, const struct sequenc
 }
 
 /* Tokens from `to` on are nowhere any more: first no step says that they are there. */
-static void cut(const struct core *c, struct sequence *s, uint32_t to)
+static void cut(struct core *c, struct sequence *s, uint32_t to)
 {
-    struct tiers *t = (struct tiers *)&c->tiers;
+    struct tiers *t = &c->tiers;
     kept_cut(tiers_kept(t, s->index), to);
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
         for (uint32_t p = to; p < s->max_tokens; p++) {
@@ -158,7 +158,7 @@ static void cut(const struct core *c, struct sequence *s, uint32_t to)
         }
 }
 
-int adoption_begin(const struct core *c, struct sequence *s, const struct kept_step *step)
+int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step)
 {
     const struct kept_step from = *step; /* cut() forgets newer ones */
     struct kept_plan plan;
@@ -253,13 +253,14 @@ static bool find_stripe(const struct core *c, struct sequence *s)
         bool used = l->current != COLD_NONE && (l->current != l->first || l->used > 0);
         if (!used)
             continue;
-        if (o->stripe == COLD_NONE)
-            o->stripe = l->first, o->slot = 0;
-        else if (o->slot >= cold->stripe_slots)
-            o->stripe = o->stripe == l->current ? COLD_NONE : cold->stripes[o->stripe].next,
-            o->slot = 0;
-        if (o->stripe != COLD_NONE)
+        bool first = o->stripe == COLD_NONE;
+        if (!first && o->slot < cold->stripe_slots)
             return true;
+        if (first || o->stripe != l->current) {
+            o->stripe = first ? l->first : cold->stripes[o->stripe].next;
+            o->slot = 0;
+            return true;
+        }
     }
     return false;
 }

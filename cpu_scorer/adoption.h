@@ -25,7 +25,7 @@ const struct kept_step *adoption_step(const struct core *c, const struct sequenc
                                       const struct record_seq_begin *r);
 /* Everything on this side is as it was then; s has been started for the request. On to ADOPTING.
  * HILL_E_NOMEM. */
-int adoption_begin(const struct core *c, struct sequence *s, const struct kept_step *step);
+int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step);
 
 /* Completions of ADOPT. */
 void adoption_listen(struct core *c, struct agent *a);

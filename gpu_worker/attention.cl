@@ -9,6 +9,7 @@
  *     v   [N_KV_HEADS][16 * panels][PADDED_DIM] values of the layer, FP16
  *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16
  * K and V saturate at the largest FP16: an infinity would poison entries that are masked.
+ * index0: what index 0 of the range begins at.
  */
 #define VECTORS    ((HEAD_DIM + 15) / 16)
 #define PADDED_DIM (16 * VECTORS)
@@ -35,10 +36,10 @@ static float layer_factor(__global const float *from, float mean, uint k, float 
 
 /* out, packed [tiles][k][ROWS], = norm(x [n_rows][stride]) * g. LayerNorm's own bias is in that of the product which follows
  * (weights.c). */
-__kernel void norm_rows(__global const float *x, uint stride, uint first_row,
+__kernel void norm_rows(uint index0, __global const float *x, uint stride, uint first_row,
                         __global const float *g, uint k, float eps, __global float *out)
 {
-    size_t row = get_global_id(0);
+    size_t row = index0 + get_global_id(0);
     __global const float *from = x + (first_row + row) * stride;
     __global float *to = out + row / ROWS * ROWS * k + row % ROWS;
 #if LAYER_NORM
@@ -53,10 +54,11 @@ __kernel void norm_rows(__global const float *x, uint stride, uint first_row,
 }
 
 /* hidden [first_row + row][stride] += branch [row][stride], after its bias or its RMS norm (either may be NULL). */
-__kernel void join_rows(__global const float *branch, uint stride, __global const float *bias, __global const float *norm, uint k,
-                        float eps, __global float *hidden, uint first_row)
+__kernel void join_rows(uint index0, __global const float *branch, uint stride,
+                        __global const float *bias, __global const float *norm, uint k, float eps,
+                        __global float *hidden, uint first_row)
 {
-    size_t row = get_global_id(0);
+    size_t row = index0 + get_global_id(0);
     __global const float *from = branch + row * stride;
     __global float *to = hidden + (first_row + row) * stride;
     float factor = norm ? rms_factor(from, k, eps) : 1.0f;
@@ -91,15 +93,16 @@ static float head_value(__global const float *head, __global const float *bias, 
 }
 
 /* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation of the first `rotated` dimensions
- * of a head; then packed, rounded, and laid out as entries [n_rows][ENTRY] too. turn [first_turn + position][ROPE_DIMS / 2][2]. */
-__kernel void rotate_store(__global const float *qkv, uint stride, __global const float *bias, __global const float *q_norm,
-                           __global const float *k_norm, float eps, __global const float *turn, uint first_turn, uint rotated,
-                           uint first, __global float *q, uint tiles, __global half *kt,
-                           __global half *v, uint panels, __global half *entries)
+ * of a head; then packed, rounded, and laid out as entries [n_rows][ENTRY] too. turn [first_turn + row][ROPE_DIMS / 2][2]. */
+__kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
+                           __global const float *bias, __global const float *q_norm,
+                           __global const float *k_norm, float eps, __global const float *turn,
+                           uint first_turn, uint rotated, uint first, __global float *q, uint tiles,
+                           __global half *kt, __global half *v, uint panels, __global half *entries)
 {
-    size_t row = get_global_id(0), position = first + row;
+    size_t row = index0 + get_global_id(0), position = first + row;
     __global const float *from = qkv + row * stride;
-    __global const float *angle = turn + (first_turn + position) * ROPE_DIMS;
+    __global const float *angle = turn + (first_turn + row) * ROPE_DIMS;
     __global half *entry = entries + row * ENTRY;
     for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
         bool is_query = head < N_HEADS;
@@ -136,6 +139,22 @@ __kernel void rotate_store(__global const float *qkv, uint stride, __global cons
             float a = clamp(bias ? from[at] + bias[at] : from[at], -65504.0f, 65504.0f);
             vstore_half(a, i, to);
             vstore_half(a, (N_KV_HEADS + head) * HEAD_DIM + i, entry);
+        }
+    }
+}
+
+/* Entries [n_rows][ENTRY] of earlier tokens, at positions first + row, packed as rotate_store packs new ones: their bits. */
+__kernel void load_entries(uint index0, __global const ushort *entries, uint first,
+                           __global ushort *kt, __global ushort *v, uint panels)
+{
+    size_t row = index0 + get_global_id(0), position = first + row;
+    __global const ushort *key = entries + row * ENTRY, *value = key + N_KV_HEADS * HEAD_DIM;
+    for (uint head = 0; head < N_KV_HEADS; head++) {
+        __global ushort *to_k = kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
+        __global ushort *to_v = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
+        for (uint i = 0; i < HEAD_DIM; i++) {
+            to_k[(size_t)i * 16] = key[head * HEAD_DIM + i];
+            to_v[i] = value[head * HEAD_DIM + i];
         }
     }
 }
@@ -257,11 +276,11 @@ static void soften_tile(float *p, float *m, float16 *l, float *alpha)
  * out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]; log_sums [N_HEADS][tiles][ROWS], or
  * NULL: log2 of each softmax' denominator, of scores as score_tile has them. window: 0, or how many tokens up to itself a token sees.
  */
-__kernel void attend_chunk(__global const float *q, uint tiles, __global const half *kt,
-                           __global const half *v, uint panels, uint first, uint n_rows, uint window,
-                           __global float *out, __global float *log_sums)
+__kernel void attend_chunk(uint index0, __global const float *q, uint tiles,
+                           __global const half *kt, __global const half *v, uint panels, uint first,
+                           uint n_rows, uint window, __global float *out, __global float *log_sums)
 {
-    size_t block = get_global_id(0), head = get_global_id(1), kv_head = head / GROUP;
+    size_t block = index0 + get_global_id(0), head = get_global_id(1), kv_head = head / GROUP;
     uint tile0 = block * SUBS, tile_end = min(tile0 + SUBS, (n_rows + ROWS - 1) / ROWS);
     uint n_keys = first + min(tile_end * ROWS, n_rows);
     __global const float *qh = q + (head * tiles) * HEAD_DIM * ROWS;
@@ -314,11 +333,12 @@ __kernel void attend_chunk(__global const float *q, uint tiles, __global const h
  * other, in the order of positions, so that a sum does not depend on how the prompt is cut into chunks; keys of this
  * chunk begin at 0. A weight that is no number counts as 0.
  */
-__kernel void weigh_chunk(__global const float *q, uint tiles, __global const half *kt, uint panels, uint first,
-                          uint n_rows, uint window, __global const float *log_sums, __global float *sums)
+__kernel void weigh_chunk(uint index0, __global const float *q, uint tiles, __global const half *kt,
+                          uint panels, uint first, uint n_rows, uint window,
+                          __global const float *log_sums, __global float *sums)
 {
     size_t head = get_global_id(1);
-    uint key0 = get_global_id(0) * KEYS;
+    uint key0 = (index0 + get_global_id(0)) * KEYS;
     __global const float *qh = q + (head * tiles) * HEAD_DIM * ROWS;
     __global const half *kh = kt + (head / GROUP) * panels * HEAD_DIM * 16 + (size_t)key0 * HEAD_DIM;
     __global float *to = sums + head * panels * 16 + key0;
@@ -341,9 +361,9 @@ __kernel void weigh_chunk(__global const float *q, uint tiles, __global const ha
 }
 
 /* out [16 * panels]: the heads' sums, added in their order. Index 0: 16 keys. */
-__kernel void weigh_heads(__global const float *sums, uint panels, __global float *out)
+__kernel void weigh_heads(uint index0, __global const float *sums, uint panels, __global float *out)
 {
-    size_t panel = get_global_id(0);
+    size_t panel = index0 + get_global_id(0);
     float16 total = vload16(panel, sums);
     for (uint head = 1; head < N_HEADS; head++)
         total += vload16(head * panels + panel, sums);

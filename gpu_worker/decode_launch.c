@@ -53,7 +53,7 @@ static int note_addresses(struct engine *e, uint32_t layer, const struct layer_w
         ARG_BUFFER(w->k_norm),
         ARG_BUFFER(slots),
     };
-    const struct launch launch = {e->kernels[KERNEL_NOTE], "note_layer", 0, {1, 1}, NULL, NULL};
+    const struct launch launch = {e->kernels[KERNEL_NOTE], "note_layer", {1, 1}, NULL, NULL};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -95,7 +95,7 @@ static int warm(struct engine *e, const struct matrix *first, const struct matri
         ARG_U32(turn),
         ARG_BUFFER(e->warm_turn.device.mem),
     };
-    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", 0, {1, 1}, NULL, NULL};
+    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, NULL, NULL};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -136,8 +136,11 @@ static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum ph
         ARG_U32(phase),
         ARG_BUFFER(e->counters.mem),
     };
-    const struct launch launch = {e->kernels[KERNEL_LAYERS],    "decode_layers", 0,
-                                  {e->device.compute_units, 1}, &e->step_done,   NULL};
+    const struct launch launch = {e->kernels[KERNEL_LAYERS],
+                                  "decode_layers",
+                                  {e->device.compute_units, 1},
+                                  &e->step_done,
+                                  NULL};
     if (e->step_done)
         clReleaseEvent(e->step_done);
     e->step_done = NULL;
@@ -267,7 +270,7 @@ static int launch_phase(struct engine *e, const struct phase_launch *s, enum pha
         ARG_U32(phase),
     };
     const struct launch launch = {
-        e->kernels[KERNEL_STEP], "decode_step", 0, {size, 1}, s->event, s->after};
+        e->kernels[KERNEL_STEP], "decode_step", {size, 1}, s->event, s->after};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 

@@ -17,19 +17,13 @@ HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 
 static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_GEMM_STORE] = "gemm_store",
-    [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",
-    [KERNEL_QUANTISE_ROWS] = "quantise_rows",
-    [KERNEL_NORM_ROWS] = "norm_rows",
-    [KERNEL_ROTATE_STORE] = "rotate_store",
-    [KERNEL_JOIN_ROWS] = "join_rows",
-    [KERNEL_ATTEND_CHUNK] = "attend_chunk",
-    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
-    [KERNEL_WEIGH_HEADS] = "weigh_heads",
-    [KERNEL_STEP] = "decode_step",
-    [KERNEL_LAYERS] = "decode_layers",
-    [KERNEL_NOTE] = "note_layer",
+    [KERNEL_GEMM_STORE] = "gemm_store",       [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_ACTIVATE] = "gemm_activate", [KERNEL_QUANTISE_ROWS] = "quantise_rows",
+    [KERNEL_NORM_ROWS] = "norm_rows",         [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_JOIN_ROWS] = "join_rows",         [KERNEL_LOAD_ENTRIES] = "load_entries",
+    [KERNEL_ATTEND_CHUNK] = "attend_chunk",   [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
+    [KERNEL_WEIGH_HEADS] = "weigh_heads",     [KERNEL_STEP] = "decode_step",
+    [KERNEL_LAYERS] = "decode_layers",        [KERNEL_NOTE] = "note_layer",
     [KERNEL_WARM] = "warm_weights",
 };
 
@@ -106,14 +100,18 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
         used += snprintf(options + used, sizeof options - (size_t)used,
                          " -DTYPES=%uu -DHILL_DOT=%d", e->types, dot);
     if (program != PROGRAM_MATMUL)
+        used += snprintf(options + used, sizeof options - (size_t)used,
+                         " -DSUBS=%u -DKEYS=%u -DHEAD_DIM=%u -DN_HEADS=%u -DN_KV_HEADS=%u "
+                         "-DROPE_DIMS=%u -DSCORE_SCALE=%.9ef",
+                         ATTEND_SUBTILES, ATTEND_KEYS, hp->head_dim, hp->n_heads, hp->n_kv_heads,
+                         hp->rope_dims, 1.4426950408889634 / sqrt(hp->attention_dims));
+    if (program == PROGRAM_DECODE)
         snprintf(options + used, sizeof options - (size_t)used,
-                 " -DSUBS=%u -DKEYS=%u -DDECODE_TILE=%u -DHEAD_DIM=%u -DN_HEADS=%u -DN_KV_HEADS=%u "
-                 "-DROPE_DIMS=%u -DQKV_DIMS=%u -DSCORE_SCALE=%.9ef -DMAX_ROWS=%u -DX_STRIDE=%u "
-                 "-DACT_STRIDE=%u -DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
-                 ATTEND_SUBTILES, ATTEND_KEYS, DECODE_TILE, hp->head_dim, hp->n_heads,
-                 hp->n_kv_heads, hp->rope_dims, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
-                 1.4426950408889634 / sqrt(hp->attention_dims), ENGINE_SEQUENCES_MAX,
-                 e->hidden_stride, e->act_stride, logits_stride(e), quant_stride(e), QUANT_BLOCKS);
+                 " -DDECODE_TILE=%u -DQKV_DIMS=%u -DMAX_ROWS=%u -DX_STRIDE=%u -DACT_STRIDE=%u "
+                 "-DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
+                 DECODE_TILE, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
+                 ENGINE_SEQUENCES_MAX, e->hidden_stride, e->act_stride, logits_stride(e),
+                 quant_stride(e), QUANT_BLOCKS);
     if (asprintf(&source, "%s%s%s%s", gpu_worker_shared_cl, part[0], part[1], part[2]) < 0) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
         return NULL;
@@ -248,6 +246,7 @@ void engine_destroy(struct engine *e)
     decode_release(e);
     release_slots(e);
     mass_release(e);
+    past_release(e);
     if (e->step_done)
         clReleaseEvent(e->step_done);
     for (int i = 0; i < 2; i++)

@@ -7,8 +7,8 @@
  * queries and new entries out, selected entries in, attend. Who selects is not known here: step.c
  * speaks to the scorer, tests select by hand. A step has rows: tokens of as many sequences, for
  * which the weights are read once. Order of calls: create, configure, then any number of
- *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { prefill_enqueue(u),
- *             prefill_read(u) } for all units in order, prefill_logits
+ *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { [prefill_past* of a
+ *             layer,] prefill_enqueue(u), prefill_read(u) } for all units in order, prefill_logits
  *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
  *             step_run } for each layer in order, step_logits for each row
  * One prompt and one step at a time; steps may be run between the calls of
@@ -70,20 +70,32 @@ uint32_t engine_hot_entries(const struct engine *engine);
 
 const struct model_hparams *engine_hparams(const struct engine *engine);
 uint64_t engine_weight_bytes(const struct engine *engine);
-/* KV and activation bytes that are allocated now, and those that a prompt of n_prompt tokens takes
- * in all. */
+/* KV and activation bytes that are allocated now, and those that a prompt of n_tokens after n_past
+ * takes in all. */
 uint64_t engine_kv_bytes(const struct engine *engine);
-uint64_t engine_kv_bytes_needed(const struct engine *engine, uint32_t n_prompt);
+uint64_t engine_kv_bytes_needed(const struct engine *engine, uint32_t n_past, uint32_t n_tokens);
 
 /* ---- prefill ---- */
 
 struct engine_unit {
-    uint32_t layer, first, count; /* tokens first .. first + count - 1 of one layer */
+    uint32_t layer, first, count; /* positions first .. first + count - 1 of one layer */
 };
 
-int engine_prefill_begin(struct engine *engine, uint32_t n_tokens, struct hill_why *why);
-/* Right after engine_prefill_begin: what the prompt's queries attend to is summed too, a layer at a
- * time. Costs about half as much as attention does again, and the last layer's attention. */
+/* A prompt of n_tokens at positions n_past ..; the entries of the positions before are given for
+ * each layer (engine_prefill_past). The result has the bits of one prompt of all of them. */
+int engine_prefill_begin(struct engine *engine, uint32_t n_past, uint32_t n_tokens,
+                         struct hill_why *why);
+#define ENGINE_PAST_TOKENS 256u
+/* The first of them that is needed: 0, or in a layer with a window one that the prompt's first token
+ * sees. */
+uint32_t engine_past_from(const struct engine *engine, uint32_t layer);
+/* Entries [count][entry bytes] of the past tokens first .. first + count - 1 of a layer: from that
+ * one on in order, at most ENGINE_PAST_TOKENS, after the units of the layers before are queued and before the
+ * layer's own. 1: they are taken; 0: not now, the device still has those before them; or an error. */
+int engine_prefill_past(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
+                        const void *entries, struct hill_why *why);
+/* Right after engine_prefill_begin without a past: what the prompt's queries attend to is summed
+ * too, a layer at a time. Costs about half as much as attention does again, and the last layer's attention. */
 int engine_prefill_weigh(struct engine *engine, struct hill_why *why);
 /* The bytes that this takes beside engine_kv_bytes_needed. */
 uint64_t engine_mass_bytes_needed(const struct engine *engine, uint32_t n_prompt);

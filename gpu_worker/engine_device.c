@@ -40,11 +40,10 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
                   uint32_t n_args, struct hill_why *why)
 {
     static const size_t local[2] = {1, 1};
-    size_t offset[2] = {launch->offset, 0};
     int rc = set_args(e, launch, args, n_args, why);
     if (rc)
         return rc;
-    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, offset, launch->size,
+    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, NULL, launch->size,
                                                  local, launch->after ? 1 : 0, launch->after,
                                                  launch->event),
                           launch->name, why);
@@ -84,6 +83,17 @@ static cl_int make_buffer(const struct engine *e, struct device_buffer *buffer, 
     if (status != CL_SUCCESS)
         buffer->mem = NULL;
     return status;
+}
+
+int engine_ask_event(cl_event event, struct hill_why *why)
+{
+    cl_int state = CL_COMPLETE;
+    cl_int status =
+        clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+    if (status == CL_SUCCESS && state < 0)
+        status = state;
+    int rc = cldevice_check(status, "the device failed", why);
+    return rc ? rc : state == CL_COMPLETE;
 }
 
 void engine_release(struct engine *e, struct device_buffer *buffer)

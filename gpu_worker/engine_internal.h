@@ -1,6 +1,7 @@
 /*
  * gpu_worker/engine_internal.h - the engine's inside, shared by engine.c, weights.c, prefill.c,
- * prefill_mass.c, decode.c and decode_launch.c only. Shapes are in engine.h and at the heads of the kernels.
+ * prefill_past.c, prefill_mass.c, decode.c and decode_launch.c only. Shapes are in engine.h and at
+ * the heads of the kernels.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_INTERNAL_H
 #define HILL_GPU_WORKER_ENGINE_INTERNAL_H
@@ -23,6 +24,7 @@ enum kernel {
     KERNEL_NORM_ROWS,
     KERNEL_ROTATE_STORE,
     KERNEL_JOIN_ROWS,
+    KERNEL_LOAD_ENTRIES,
     KERNEL_ATTEND_CHUNK,
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
@@ -164,8 +166,13 @@ struct engine {
     struct device_buffer quantised_rows; /* the input of the product that is next (matmul.cl) */
     cl_event stored[2];                  /* entries[u % 2] are computed */
     cl_event settled;                    /* all that was queued is computed */
+    uint32_t n_past;                     /* tokens before the prompt */
     uint32_t n_tokens, tokens_given, n_chunks, panels, units_queued, units_read;
     bool whole_prompt; /* the last layer is computed for all tokens */
+    /* of a prompt that follows tokens with entries (prefill_past.c) */
+    struct device_buffer past[2]; /* [ENGINE_PAST_TOKENS][entry] on their way */
+    cl_event past_packed[2];      /* past[i] may be written */
+    uint32_t past_loaded, next_past;
     /* of a prompt whose attention is summed (prefill_mass.c) */
     bool weighs;
     struct device_buffer log_sums, head_sums; /* as attention.cl says */
@@ -228,23 +235,24 @@ struct kernel_arg {
         }                                                                                          \
     }
 
-/* A launch of size[0] x size[1] work items, index 0 starting at offset. */
+/* A launch of size[0] x size[1] work items. */
 struct launch {
     cl_kernel kernel;
     const char *name;
-    size_t offset, size[2];
+    size_t size[2];
     cl_event *event;       /* NULL: none wanted */
     const cl_event *after; /* NULL: nothing but what is queued before it */
 };
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why);
-#define LAUNCH(e, kernel_id, start, size0, size1, event_out, why, ...)                             \
+/* A launch of a kernel of prefill, whose first argument is what its index 0 begins at. */
+#define LAUNCH(e, kernel_id, index0, size0, size1, event_out, why, ...)                            \
     engine_launch(                                                                                 \
         (e),                                                                                       \
         &(struct launch){                                                                          \
-            (e)->kernels[kernel_id], #kernel_id, (start), {(size0), (size1)}, (event_out), NULL},  \
-        (const struct kernel_arg[]){__VA_ARGS__},                                                  \
-        sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
+            (e)->kernels[kernel_id], #kernel_id, {(size0), (size1)}, (event_out), NULL},           \
+        (const struct kernel_arg[]){ARG_U32(index0), __VA_ARGS__},                                 \
+        1 + sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
 
 /* The weights that are being called to the caches are wanted now, or not any more. */
 void engine_end_warming(struct engine *e);
@@ -269,6 +277,14 @@ int decode_launch_scatter(struct engine *e, uint32_t layer, struct upload_half *
 /* Shared memory only: e->places; again when weights or slots lie elsewhere. */
 int decode_note_places(struct engine *e, struct hill_why *why);
 uint64_t decode_bytes(const struct engine *e);
+
+/* 1: complete, 0: not yet, or an error. */
+int engine_ask_event(cl_event event, struct hill_why *why);
+
+/* ---- prefill_past.c ---- */
+uint64_t past_bytes(const struct engine *e, uint32_t n_past);
+int past_reserve(struct engine *e, uint32_t n_past, struct hill_why *why);
+void past_release(struct engine *e);
 
 /* Where the softmax' denominators of a chunk go; NULL: nowhere. */
 static inline cl_mem mass_log_sums(const struct engine *e)

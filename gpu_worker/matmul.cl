@@ -6,7 +6,8 @@
  * on where its row lies, nor on the rows beside it.
  * Rows come packed:    a [tiles][stride][ROWS], ROWS consecutive rows side by side; for quantised weights also as quantise_rows gives them
  * Weights come packed: as pack.h says, an even number of panels
- * Index 0 of the range is the row tile (it runs fastest: the two panels stay in cache), index 1 the pair of panels.
+ * Index 0 of the range is the row tile (it runs fastest: the two panels stay in cache), index 1 the pair of panels. Kernels take what
+ * index 0 begins at as an argument: a range with an offset would be another build of the kernel.
  */
 #define QUANT_TILE(k) ((size_t)ROWS * ((k) / 4 + (k) / 32 * FIELDS)) /* words of a tile: [k / 4][ROWS], then [k / 32][FIELDS][ROWS] */
 
@@ -84,10 +85,11 @@ static void tile_product(__global const float *a, __global const uint *quantised
 }
 
 /* out [n_rows][out_stride] = a . w */
-__kernel void gemm_store(__global const float *a, uint a_stride, __global const uint *quantised, __global const uint *w, uint k,
+__kernel void gemm_store(uint index0, __global const float *a, uint a_stride,
+                         __global const uint *quantised, __global const uint *w, uint k,
                          uint n_rows, __global float *out, uint out_stride)
 {
-    size_t tile = get_global_id(0), pair = get_global_id(1);
+    size_t tile = index0 + get_global_id(0), pair = get_global_id(1);
     float16 acc0[ROWS], acc1[ROWS];
     tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, 2 * pair, 2 * pair + 1, acc0, acc1);
 #pragma unroll
@@ -101,10 +103,11 @@ __kernel void gemm_store(__global const float *a, uint a_stride, __global const 
 }
 
 /* hidden [first_row + n_rows][out_stride] += a . w (the residual connection) */
-__kernel void gemm_add(__global const float *a, uint a_stride, __global const uint *quantised, __global const uint *w, uint k,
-                       uint n_rows, __global float *hidden, uint out_stride, uint first_row)
+__kernel void gemm_add(uint index0, __global const float *a, uint a_stride,
+                       __global const uint *quantised, __global const uint *w, uint k, uint n_rows,
+                       __global float *hidden, uint out_stride, uint first_row)
 {
-    size_t tile = get_global_id(0), pair = get_global_id(1);
+    size_t tile = index0 + get_global_id(0), pair = get_global_id(1);
     float16 acc0[ROWS], acc1[ROWS];
     tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, 2 * pair, 2 * pair + 1, acc0, acc1);
 #pragma unroll
@@ -120,10 +123,11 @@ __kernel void gemm_add(__global const float *a, uint a_stride, __global const ui
 
 /* The FFN's first product, activated (shared.cl), packed for the next product: out [tiles][out_stride][ROWS]. Gate's panels, then as
  * many of up's; without a gate all are up's. bias: NULL, or what is added first, [16 * panels]; without a gate only. */
-__kernel void gemm_activate(__global const float *a, uint a_stride, __global const uint *quantised, __global const uint *w, uint k,
+__kernel void gemm_activate(uint index0, __global const float *a, uint a_stride,
+                            __global const uint *quantised, __global const uint *w, uint k,
                             __global const float *bias, __global float *out, uint out_stride)
 {
-    size_t tile = get_global_id(0), panel = get_global_id(1);
+    size_t tile = index0 + get_global_id(0), panel = get_global_id(1);
     float16 gate[ROWS], up[ROWS];
     size_t half_panels = get_global_size(1);
     tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, panel, half_panels + panel, gate, up);
@@ -165,9 +169,10 @@ __kernel void gemm_activate(__global const float *a, uint a_stride, __global con
     }
 
 /* A block of 32 values of each row of a tile: a [tiles][stride][ROWS] to int8, as product.cl takes it. */
-__kernel void quantise_rows(__global const float *a, uint a_stride, uint k, __global uint *out)
+__kernel void quantise_rows(uint index0, __global const float *a, uint a_stride, uint k,
+                            __global uint *out)
 {
-    size_t tile = get_global_id(0), block = get_global_id(1);
+    size_t tile = index0 + get_global_id(0), block = get_global_id(1);
     __global const float *from = a + (tile * a_stride + block * 32) * ROWS;
     __global uint *words = out + tile * QUANT_TILE(k) + block * 8 * ROWS;
     __global uint *fields = out + tile * QUANT_TILE(k) + ((size_t)(k / 4) + block * FIELDS) * ROWS;

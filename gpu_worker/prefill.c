@@ -7,7 +7,9 @@
  * state is needed, unless the logits of all tokens are asked for: earlier chunks end at their keys
  * and values (or at what they attend to, where that is asked for: prefill_mass.c), and of the last
  * chunk only the block of the last token goes on. That changes no bit of it: a row's result does
- * not depend on other rows.
+ * not depend on other rows. A prompt may follow tokens whose entries others keep: past entries of a
+ * layer are packed before its first unit (prefill_past.c), and rows begin behind them. A row's bits
+ * do not depend on that either: attention walks keys from position 0 on, whoever computed them.
  */
 #include <string.h>
 
@@ -22,12 +24,14 @@ struct prefill_sizes {
     uint64_t hidden, turns, kt, v, entries, normed, qkv, q, attended, activated, quantised;
 };
 
-static void compute_sizes(const struct engine *e, uint32_t n_tokens, struct prefill_sizes *s)
+static void compute_sizes(const struct engine *e, uint32_t n_past, uint32_t n_tokens,
+                          struct prefill_sizes *s)
 {
     const struct model_hparams *hp = &e->hp;
     uint64_t batch = e->batch_tokens < n_tokens ? e->batch_tokens : n_tokens;
     uint64_t batch_rows = (uint64_t)row_tiles((uint32_t)batch) * TILE_ROWS;
-    uint64_t keys = round_up(n_tokens, ATTEND_KEYS), q_dims = (uint64_t)hp->n_heads * hp->head_dim;
+    uint64_t keys = round_up(n_past + n_tokens, ATTEND_KEYS);
+    uint64_t q_dims = (uint64_t)hp->n_heads * hp->head_dim;
     s->hidden = 4ull * n_tokens * e->hidden_stride;
     s->turns = 4ull * n_tokens * hp->rope_dims * model_rope_tables(hp);
     s->kt = 2ull * keys * hp->n_kv_heads * hp->head_dim;
@@ -41,22 +45,23 @@ static void compute_sizes(const struct engine *e, uint32_t n_tokens, struct pref
     s->quantised = e->quantised ? 4ull * batch_rows * quant_stride(e) : 0;
 }
 
-uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_prompt)
+uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_past, uint32_t n_tokens)
 {
     struct prefill_sizes s;
-    compute_sizes(e, n_prompt, &s);
-    uint64_t total = s.hidden + s.turns + s.kt + s.v + 2 * s.entries + s.normed + s.qkv + s.q +
-                     s.attended + s.activated + s.quantised;
+    compute_sizes(e, n_past, n_tokens, &s);
+    uint64_t total = past_bytes(e, n_past) + s.hidden + s.turns + s.kt + s.v + 2 * s.entries +
+                     s.normed + s.qkv + s.q + s.attended + s.activated + s.quantised;
     total += decode_bytes(e);
     for (uint32_t layer = 0; e->slots && layer < e->hp.n_layers; layer++)
         total += e->slots[layer].bytes;
-    return total + 12 * 64; /* buffers are rounded up */
+    return total + 14 * 64; /* buffers are rounded up */
 }
 
-static int reserve_prefill(struct engine *e, uint32_t n_tokens, struct hill_why *why)
+static int reserve_prefill(struct engine *e, uint32_t n_past, uint32_t n_tokens,
+                           struct hill_why *why)
 {
     struct prefill_sizes s;
-    compute_sizes(e, n_tokens, &s);
+    compute_sizes(e, n_past, n_tokens, &s);
     struct {
         struct device_buffer *buffer;
         uint64_t bytes;
@@ -72,7 +77,7 @@ static int reserve_prefill(struct engine *e, uint32_t n_tokens, struct hill_why 
                 {&e->attended, s.attended},
                 {&e->activated, s.activated},
                 {&e->quantised_rows, s.quantised}};
-    int rc = 0;
+    int rc = past_reserve(e, n_past, why);
     for (size_t i = 0; !rc && i < sizeof list / sizeof *list; i++)
         rc = engine_reserve(e, list[i].buffer, list[i].bytes, why);
     return rc;
@@ -88,18 +93,20 @@ static int write_rows(struct engine *e, cl_mem to, uint64_t first, uint32_t coun
                           "cannot write the prompt to the device", why);
 }
 
-int engine_prefill_begin(struct engine *e, uint32_t n_tokens, struct hill_why *why)
+int engine_prefill_begin(struct engine *e, uint32_t n_past, uint32_t n_tokens, struct hill_why *why)
 {
     if (n_tokens == 0 || !e->batch_tokens)
         return hill_fail(why, HILL_E_INVALID, "an empty prompt");
     int rc = engine_finish(e, why);
     if (!rc)
-        rc = reserve_prefill(e, n_tokens, why);
+        rc = reserve_prefill(e, n_past, n_tokens, why);
     e->weighs = e->whole_prompt = false;
+    e->n_past = n_past;
     e->n_tokens = rc ? 0 : n_tokens;
     e->tokens_given = 0;
+    e->past_loaded = engine_past_from(e, 0);
     e->n_chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens;
-    e->panels = round_up(n_tokens, ATTEND_KEYS) / 16;
+    e->panels = round_up(n_past + n_tokens, ATTEND_KEYS) / 16;
     e->units_queued = e->units_read = 0;
     return rc;
 }
@@ -118,13 +125,14 @@ int engine_prefill_tokens(struct engine *e, const uint32_t *tokens, uint32_t cou
         uint32_t n = count - done < HOST_ROWS ? count - done : HOST_ROWS, first = e->tokens_given;
         int rc = 0;
         for (uint32_t i = 0; !rc && i < n; i++)
-            rc = engine_embedding(e, tokens[done + i], first + i,
+            rc = engine_embedding(e, tokens[done + i], e->n_past + first + i,
                                   e->host_row + (size_t)i * e->hidden_stride, why);
         if (!rc)
             rc = write_rows(e, e->hidden.mem, first, n, e->hidden_stride, why);
         for (uint32_t table = 0; !rc && table < model_rope_tables(&e->hp); table++) {
             for (uint32_t i = 0; i < n; i++)
-                engine_turns(e, table, first + i, e->host_row + (size_t)i * e->hp.rope_dims);
+                engine_turns(e, table, e->n_past + first + i,
+                             e->host_row + (size_t)i * e->hp.rope_dims);
             rc = write_rows(e, e->turns.mem, (uint64_t)table * e->n_tokens + first, n,
                             e->hp.rope_dims, why);
         }
@@ -143,15 +151,21 @@ uint32_t engine_prefill_units(const struct engine *e)
 
 struct engine_unit engine_prefill_unit(const struct engine *e, uint32_t unit)
 {
-    uint32_t first = unit % e->n_chunks * e->batch_tokens, rest = e->n_tokens - first;
-    return (struct engine_unit){unit / e->n_chunks, first,
+    uint32_t row = unit % e->n_chunks * e->batch_tokens, rest = e->n_tokens - row;
+    return (struct engine_unit){unit / e->n_chunks, e->n_past + row,
                                 rest < e->batch_tokens ? rest : e->batch_tokens};
 }
 
-/* The row of the layer's rotary table that belongs to position 0. */
-static uint32_t first_turn(const struct engine *e, uint32_t layer)
+/* The unit's first token among the prompt's rows. */
+static uint32_t first_row(const struct engine *e, const struct engine_unit *u)
 {
-    return model_layer_rope_table(&e->hp, layer) * e->n_tokens;
+    return u->first - e->n_past;
+}
+
+/* The same in the layer's rotary table. */
+static uint32_t first_turn(const struct engine *e, const struct engine_unit *u)
+{
+    return model_layer_rope_table(&e->hp, u->layer) * e->n_tokens + first_row(e, u);
 }
 
 /* Where kernels find int8 activations; NULL without quantised weights. */
@@ -182,7 +196,7 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
         clReleaseEvent(e->stored[parity]);
     e->stored[parity] = NULL;
     int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(e->hidden.mem),
-                    ARG_U32(e->hidden_stride), ARG_U32(u->first), ARG_BUFFER(w->attn_norm),
+                    ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)), ARG_BUFFER(w->attn_norm),
                     ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
         rc = enqueue_quantise(e, &w->qkv, e->normed.mem, e->hp.n_embd, 0, tiles, why);
@@ -195,7 +209,7 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
         rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, u->count, 1, &e->stored[parity], why,
                     ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias),
                     ARG_BUFFER(w->q_norm), ARG_BUFFER(w->k_norm), ARG_F32(e->hp.norm_eps),
-                    ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, u->layer)),
+                    ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, u)),
                     ARG_U32(model_layer_rotates(&e->hp, u->layer) ? e->hp.rope_dims : 0),
                     ARG_U32(u->first), ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
                     ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_BUFFER(e->entries[parity].mem));
@@ -242,7 +256,8 @@ static int enqueue_addition(struct engine *e, const struct engine_unit *u, struc
         return LAUNCH(e, KERNEL_GEMM_ADD, span.start, span.rest, m->panels / 2, span.event, why,
                       ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
                       ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
-                      ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first));
+                      ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride),
+                      ARG_U32(first_row(e, u)));
     if (!rc)
         rc = LAUNCH(e, KERNEL_GEMM_STORE, span.start, span.rest, m->panels / 2, NULL, why,
                     ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
@@ -252,7 +267,7 @@ static int enqueue_addition(struct engine *e, const struct engine_unit *u, struc
         rc = LAUNCH(e, KERNEL_JOIN_ROWS, span.start * TILE_ROWS, u->count - span.start * TILE_ROWS,
                     1, span.event, why, ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride),
                     ARG_BUFFER(m->bias), ARG_BUFFER(norm), ARG_U32(e->hp.n_embd),
-                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->hidden.mem), ARG_U32(u->first));
+                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->hidden.mem), ARG_U32(first_row(e, u)));
     return rc;
 }
 
@@ -269,9 +284,9 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
                               &w->output, w->post_attn_norm, why);
     if (!rc)
         rc = LAUNCH(e, KERNEL_NORM_ROWS, start * TILE_ROWS, u->count - start * TILE_ROWS, 1, NULL,
-                    why, ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride), ARG_U32(u->first),
-                    ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps),
-                    ARG_BUFFER(e->normed.mem));
+                    why, ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride),
+                    ARG_U32(first_row(e, u)), ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd),
+                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
         rc = enqueue_quantise(e, &w->gate_up, e->normed.mem, e->hp.n_embd, start, rest, why);
     if (!rc)
@@ -302,8 +317,11 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
     if (unit != e->units_queued || unit >= engine_prefill_units(e) || unit >= e->units_read + 2 ||
         e->tokens_given != e->n_tokens)
         return hill_fail(why, HILL_E_INVALID, "prefill unit %u is out of order", unit);
+    if (e->past_loaded != e->n_past)
+        return hill_fail(why, HILL_E_INVALID, "prefill unit %u is queued before its past", unit);
     struct engine_unit u = engine_prefill_unit(e, unit);
-    bool last_layer = u.layer + 1 == e->hp.n_layers, last_chunk = u.first + u.count == e->n_tokens;
+    bool last_layer = u.layer + 1 == e->hp.n_layers;
+    bool last_chunk = first_row(e, &u) + u.count == e->n_tokens;
     bool every_row = !last_layer || e->whole_prompt, goes_on = every_row || last_chunk;
     uint32_t from = every_row ? 0 : (row_tiles(u.count) - 1) / ATTEND_SUBTILES;
     int rc = enqueue_keys(e, &u, unit % 2, why);
@@ -316,29 +334,21 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
     if (!rc)
         rc = cldevice_check(clFlush(e->queue), "the device failed", why);
     e->units_queued += rc ? 0 : 1;
+    if (!rc && last_chunk && !last_layer)
+        e->past_loaded = engine_past_from(e, u.layer + 1);
     return rc;
-}
-
-/* 1: complete, 0: not yet. */
-static int ask_event(cl_event event, struct hill_why *why)
-{
-    cl_int state = CL_COMPLETE;
-    cl_int status =
-        clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
-    if (status == CL_SUCCESS && state < 0)
-        status = state;
-    int rc = cldevice_check(status, "the device failed", why);
-    return rc ? rc : state == CL_COMPLETE;
 }
 
 int engine_prefill_done(struct engine *e, uint32_t unit, struct hill_why *why)
 {
-    return unit < e->units_queued && e->stored[unit % 2] ? ask_event(e->stored[unit % 2], why) : 0;
+    return unit < e->units_queued && e->stored[unit % 2]
+               ? engine_ask_event(e->stored[unit % 2], why)
+               : 0;
 }
 
 int engine_prefill_settled(struct engine *e, struct hill_why *why)
 {
-    return e->units_queued && e->settled ? ask_event(e->settled, why) : 1;
+    return e->units_queued && e->settled ? engine_ask_event(e->settled, why) : 1;
 }
 
 int engine_prefill_read(struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
@@ -362,11 +372,12 @@ int engine_prefill_logits_of(struct engine *e, uint32_t token, float *logits, st
 {
     if (!e->n_tokens || e->units_queued != engine_prefill_units(e))
         return hill_fail(why, HILL_E_INVALID, "logits before the prompt is done");
-    if (token >= e->n_tokens || (token + 1 < e->n_tokens && !e->whole_prompt))
+    uint32_t row = token - e->n_past; /* of a past token: beyond all */
+    if (row >= e->n_tokens || (row + 1 < e->n_tokens && !e->whole_prompt))
         return hill_fail(why, HILL_E_INVALID, "logits of token %u were not asked for", token);
     uint64_t bytes = 4ull * e->hidden_stride;
     int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, e->hidden.mem, e->x.device.mem,
-                                                token * bytes, 0, bytes, 0, NULL, NULL),
+                                                row * bytes, 0, bytes, 0, NULL, NULL),
                             "cannot copy a hidden state", why);
     e->next_layer = UINT32_MAX; /* x and the logits were a step's */
     return rc ? rc : engine_logits(e, logits, why);
@@ -374,5 +385,5 @@ int engine_prefill_logits_of(struct engine *e, uint32_t token, float *logits, st
 
 int engine_prefill_logits(struct engine *e, float *logits, struct hill_why *why)
 {
-    return engine_prefill_logits_of(e, e->n_tokens - 1, logits, why);
+    return engine_prefill_logits_of(e, e->n_past + e->n_tokens - 1, logits, why);
 }

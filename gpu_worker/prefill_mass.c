@@ -32,7 +32,7 @@ uint64_t engine_mass_bytes_needed(const struct engine *e, uint32_t n_prompt)
 int engine_prefill_weigh(struct engine *e, struct hill_why *why)
 {
     struct mass_sizes s;
-    if (!e->n_tokens || e->units_queued)
+    if (!e->n_tokens || e->units_queued || e->n_past)
         return hill_fail(why, HILL_E_INVALID, "a prompt is to be weighed that has not just begun");
     compute_sizes(e, e->n_tokens, &s);
     int rc = engine_reserve(e, &e->log_sums, s.log_sums, why);

@@ -126,7 +126,7 @@ static int admit(const struct request *r, struct hill_why *why)
             return hill_fail(why, HILL_E_INVALID, "forced token %zu is outside the vocabulary", i);
     if (r->prefill->restore)
         return 0; /* nothing of it is computed */
-    uint64_t needed = engine_kv_bytes_needed(w->engine, r->prompt);
+    uint64_t needed = engine_kv_bytes_needed(w->engine, 0, r->prompt);
     if (request_weighs(r))
         needed += engine_mass_bytes_needed(w->engine, r->prompt);
     if (w->settings.gpu_kv_cap_bytes && needed > w->settings.gpu_kv_cap_bytes)
@@ -250,7 +250,7 @@ int request_check_ready(struct request *r, struct hill_why *why)
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
     if (!rc)
-        rc = engine_prefill_begin(r->w->engine, r->prompt, why);
+        rc = engine_prefill_begin(r->w->engine, 0, r->prompt, why);
     if (!rc && request_weighs(r))
         rc = engine_prefill_weigh(r->w->engine, why);
     if (!rc && logits_file_wants_prompt())

@@ -33,8 +33,6 @@
 
 #define RECORDING_MAGIC      "HILLRING"
 #define RECORDING_VERSION    4u
-#define RECORDING_VERSION_2  3u /* turns without a look are not counted; read, too */
-#define RECORDING_VERSION_1  2u /* nor there, and its Configure is of protocol 1; read, too */
 #define RECORDING_BYTES_MAX  (UINT64_C(2) << 30)
 #define RECORDING_NAME_BYTES 4200u
 
@@ -110,7 +108,6 @@ struct recording_file {
     uint64_t bytes, at, frames; /* at: where the next frame lies */
     uint64_t next;
     bool cut;
-    bool decisions;         /* turns without a look are counted (RECORDING_VERSION_2) */
     Hill__Message *message; /* the Configure; the texts of settings are its */
     struct epoch_settings settings;
     struct layout_input layout; /* of settings */

@@ -56,34 +56,6 @@ static int damaged(struct hill_why *why, const char *path, const char *field)
     return hill_fail(why, HILL_E_DAMAGED, "the recording %.300s is damaged: field %s", path, field);
 }
 
-/* A text that protocol 1 had where there are numbers now; false: the field is not there. */
-static bool old_text(char out[32], const Hill__Configure *c, uint32_t number)
-{
-    for (unsigned i = 0; i < c->base.n_unknown_fields; i++) {
-        const ProtobufCMessageUnknownField *field = &c->base.unknown_fields[i];
-        /* the data begin with their length, in one byte for as long as these names are */
-        bool fits = field->len > 1 && field->len <= 32 && field->data[0] == field->len - 1;
-        if (field->tag != number || field->wire_type != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED)
-            continue;
-        snprintf(out, 32, "%.*s", fits ? (int)field->len - 1 : 1,
-                 fits ? (const char *)field->data + 1 : "?");
-        return true;
-    }
-    return false;
-}
-
-/* What a recording of protocol 1 says of simd, placement and speculation. */
-static int take_old_choices(Hill__Configure *c)
-{
-    char text[32];
-    int rc = old_text(text, c, 22) ? epoch_simd_parse(text, &c->simd) : 0;
-    if (!rc && old_text(text, c, 33))
-        rc = epoch_placement_parse(text, &c->placement);
-    if (!rc && old_text(text, c, 70))
-        rc = epoch_speculate_parse(text, &c->speculate);
-    return rc;
-}
-
 static int check_header(struct recording_file *f, const char *path, struct hill_why *why)
 {
     struct recording_header h;
@@ -92,12 +64,12 @@ static int check_header(struct recording_file *f, const char *path, struct hill_
         return damaged(why, path, "magic");
     if (h.header_check != XXH64(&h, offsetof(struct recording_header, header_check), 0))
         return damaged(why, path, "header_check");
-    if (h.version < RECORDING_VERSION_1 || h.version > RECORDING_VERSION ||
-        h.header_bytes != sizeof h || h.records_version != PROTO_RECORDS_VERSION)
+    if (h.version != RECORDING_VERSION || h.header_bytes != sizeof h ||
+        h.records_version != PROTO_RECORDS_VERSION)
         return hill_fail(why, HILL_E_UNSUPPORTED,
                          "the recording %.300s has version %u and records version %u, this program "
-                         "reads %u to %u and %u",
-                         path, h.version, h.records_version, RECORDING_VERSION_1, RECORDING_VERSION,
+                         "reads %u and %u",
+                         path, h.version, h.records_version, RECORDING_VERSION,
                          PROTO_RECORDS_VERSION);
     if (recording_pad(h.configure_bytes) > f->bytes - sizeof h)
         return damaged(why, path, "configure_bytes");
@@ -110,15 +82,12 @@ static int check_header(struct recording_file *f, const char *path, struct hill_
     f->message = hill__message__unpack(NULL, h.configure_bytes, f->map + sizeof h);
     if (!f->message || f->message->body_case != HILL__MESSAGE__BODY_CONFIGURE)
         return damaged(why, path, "configure");
-    if (h.version == RECORDING_VERSION_1 && take_old_choices(f->message->configure))
-        return damaged(why, path, "configure: a choice of no known name");
     struct hill_why reason = {""};
     if (proto_validate(f->message, &reason) != 0 ||
         epoch_settings_read(&f->settings, f->message->configure, &reason) != 0)
         return hill_fail(why, HILL_E_DAMAGED, "the recording %.200s is damaged: %.200s", path,
                          reason.text);
     f->layout = epoch_layout(&f->settings);
-    f->decisions = h.version > RECORDING_VERSION_2;
     if (h.fingerprint != layout_fingerprint(&f->layout))
         return damaged(why, path, "fingerprint");
     return 0;

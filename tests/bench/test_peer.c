@@ -13,21 +13,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tests/bench/played_program.h"
 #include "tools/bench/peer.h"
 #include "tools/bench/run_pipeline.h"
 
 static char folder[64] = "/tmp/hill-peer-XXXXXX";
-
-static void write_program(const char *name, const char *text)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-    assert_int_equal(chmod(path, 0755), 0);
-}
 
 /* a: -fa and -rtr, of which -fa 1 -rtr 0 is fastest; b: the same folder with flags of its own. */
 static int play(void **unused)
@@ -36,20 +26,20 @@ static int play(void **unused)
     (void)unused;
     if (!mkdtemp(folder))
         return -1;
-    write_program("llama-bench",
-                  "#!/bin/sh\n"
-                  "case \"$*\" in\n"
-                  "*--help*) echo '  -fa, --flash-attn <0|1>'; echo '  -rtr, --repack'; exit 1 ;;\n"
-                  "*'-fa 0 -rtr 0') s=10.5 ;; *'-fa 0 -rtr 1') s=20 ;;\n"
-                  "*'-fa 1 -rtr 0') s=40.25 ;; *'-fa 1 -rtr 1') s=30 ;; *) s=7 ;;\n"
-                  "esac\n"
-                  "echo loading; printf '[ { \"avg_ns\": 5, \"avg_ts\": %s } ]\\n' $s\n");
-    write_program("llama-cli",
-                  "#!/bin/sh\n"
-                  "case \"$*\" in *--help*) echo '-no-cnv'; exit 0 ;; esac\n"
-                  "echo \"$*\" >\"$(dirname \"$0\")/asked\"\n"
-                  "echo 'prompt eval time =   900.00 ms /   512 tokens'\n"
-                  "echo '       eval time =  2000.00 ms /    64 runs   ( 31 ms per token)'\n");
+    put_program(folder, "llama-bench",
+                "#!/bin/sh\n"
+                "case \"$*\" in\n"
+                "*--help*) echo '  -fa, --flash-attn <0|1>'; echo '  -rtr, --repack'; exit 1 ;;\n"
+                "*'-fa 0 -rtr 0') s=10.5 ;; *'-fa 0 -rtr 1') s=20 ;;\n"
+                "*'-fa 1 -rtr 0') s=40.25 ;; *'-fa 1 -rtr 1') s=30 ;; *) s=7 ;;\n"
+                "esac\n"
+                "echo loading; printf '[ { \"avg_ns\": 5, \"avg_ts\": %s } ]\\n' $s\n");
+    put_program(folder, "llama-cli",
+                "#!/bin/sh\n"
+                "case \"$*\" in *--help*) echo '-no-cnv'; exit 0 ;; esac\n"
+                "echo \"$*\" >\"$(dirname \"$0\")/asked\"\n"
+                "echo 'prompt eval time =   900.00 ms /   512 tokens'\n"
+                "echo '       eval time =  2000.00 ms /    64 runs   ( 31 ms per token)'\n");
     snprintf(dirs, sizeof dirs, "%s:%s -fa 0", folder, folder);
     setenv("PEER_DIR", dirs, 1);
     setenv("PEER_NAMES", "one", 1);

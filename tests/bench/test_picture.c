@@ -11,29 +11,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/bench/played_program.h"
 #include "tools/bench/picture.h"
 
 static char folder[] = "/tmp/hill-picture.XXXXXX";
 static char script[1 << 14]; /* of the last picture */
-
-static void put_file(const char *name, const char *text)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-    assert_int_equal(chmod(path, 0700), 0);
-}
 
 static int set_up(void **unused)
 {
     char path[4096];
     (void)unused;
     assert_non_null(mkdtemp(folder));
-    put_file("gnuplot", "#!/bin/sh\ncat >\"$PICTURE_FOLDER/script\"\n"
-                        ": >\"$PICTURE_FOLDER/benchmarks-it.svg.part\"\n");
+    put_program(folder, "gnuplot",
+                "#!/bin/sh\ncat >\"$PICTURE_FOLDER/script\"\n"
+                ": >\"$PICTURE_FOLDER/benchmarks-it.svg.part\"\n");
     snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
     setenv("PATH", path, 1);
     setenv("PICTURE_FOLDER", folder, 1);

@@ -68,13 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct recording_file f;
     if (size < 1)
         return 0;
-    uint8_t *bytes = malloc(size);
-    if (!bytes)
-        abort();
-    memcpy(bytes, data + 1, size - 1);
-    seal(bytes, size - 1, data[0]);
-    int rc = recording_open(&f, memory_file(bytes, size - 1), &why);
-    free(bytes);
+    int rc = recording_open(&f, sealed_file(data, size, seal), &why);
     if (rc == 0) {
         uint64_t first = walk(&f);
         recording_rewind(&f);

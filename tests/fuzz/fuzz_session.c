@@ -83,11 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct session_file f;
     if (size < 1)
         return 0;
-    uint8_t *bytes = room(size - 1);
-    memcpy(bytes, data + 1, size - 1);
-    seal(bytes, size - 1, data[0]);
-    int rc = session_open(&f, memory_file(bytes, size - 1), &why);
-    free(bytes);
+    int rc = session_open(&f, sealed_file(data, size, seal), &why);
     if (rc == 0) {
         struct session_terms other = f.header.terms;
         if (session_compare(&f.header, &other, "f", &why) != 0)

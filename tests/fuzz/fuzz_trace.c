@@ -70,13 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct trace_file *f;
     if (size < 1)
         return 0;
-    uint8_t *bytes = malloc(size);
-    if (!bytes)
-        abort();
-    memcpy(bytes, data + 1, size - 1);
-    seal(bytes, size - 1, data[0]);
-    int rc = trace_file_open(&f, memory_file(bytes, size - 1), &why);
-    free(bytes);
+    int rc = trace_file_open(&f, sealed_file(data, size, seal), &why);
     if (rc == 0) {
         use(f);
         trace_file_close(f);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,6 +23,20 @@ static inline const char *memory_file(const void *data, size_t size)
     if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
         abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return path;
+}
+
+/* The same of an input whose first byte says what `seal` is to make right of the rest. */
+static inline const char *sealed_file(const uint8_t *data, size_t size,
+                                      void (*seal)(uint8_t *bytes, size_t size, uint8_t what))
+{
+    uint8_t *bytes = malloc(size);
+    if (!bytes)
+        abort();
+    memcpy(bytes, data + 1, size - 1);
+    seal(bytes, size - 1, data[0]);
+    const char *path = memory_file(bytes, size - 1);
+    free(bytes);
     return path;
 }
 

@@ -51,7 +51,7 @@ void run_finish(struct engine_run *run)
 void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n)
 {
     struct hill_why why = {0};
-    RUN_CHECK(engine_prefill_begin(run->engine, n, &why));
+    RUN_CHECK(engine_prefill_begin(run->engine, 0, n, &why));
     if (run->masses)
         RUN_CHECK(engine_prefill_weigh(run->engine, &why));
     if (run->whole)

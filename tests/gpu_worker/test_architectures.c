@@ -147,7 +147,7 @@ static void a_position_that_was_not_learned_is_refused(void **state)
     open_model(&o, "opt", 96, false);
     assert_int_equal(o.hp.n_ctx_max, 96);
     run_init(&run, o.engine, 512, MOST_TOKENS);
-    RUN_CHECK(engine_prefill_begin(o.engine, 97, &why));
+    RUN_CHECK(engine_prefill_begin(o.engine, 0, 97, &why));
     assert_int_equal(engine_prefill_tokens(o.engine, tokens, 97, &why), HILL_E_INVALID);
     assert_non_null(strstr(why.text, "position 96 of 96"));
     run_finish(&run);

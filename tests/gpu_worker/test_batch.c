@@ -128,7 +128,7 @@ static void configure(struct bed *b, uint32_t n_sequences)
 static void prefill(struct bed *b, struct lane *l)
 {
     struct hill_why why = {0};
-    RUN_CHECK(engine_prefill_begin(b->engine, l->prompt, &why));
+    RUN_CHECK(engine_prefill_begin(b->engine, 0, l->prompt, &why));
     RUN_CHECK(engine_prefill_tokens(b->engine, l->tokens, l->prompt, &why));
     for (uint32_t u = 0; u < engine_prefill_units(b->engine); u++) {
         struct engine_unit unit = engine_prefill_unit(b->engine, u);
@@ -360,8 +360,8 @@ static void check_plan(const struct random_shape *shape, uint32_t n_sequences, b
     struct engine *engine = make_engine_on(&m, own_memory);
     RUN_CHECK(engine_configure(engine, BATCH, PROMPT + PREDICT, n_sequences, &why));
     uint64_t planned = kv_plan_gpu_bytes(&in, PROMPT, PREDICT);
-    RUN_CHECK(engine_prefill_begin(engine, PROMPT, &why));
-    uint64_t needed = engine_kv_bytes_needed(engine, PROMPT), taken = engine_kv_bytes(engine);
+    RUN_CHECK(engine_prefill_begin(engine, 0, PROMPT, &why));
+    uint64_t needed = engine_kv_bytes_needed(engine, 0, PROMPT), taken = engine_kv_bytes(engine);
     if (needed > planned || taken > needed)
         fail_msg("%u sequences%s: %llu bytes taken, %llu needed, %llu planned", n_sequences,
                  own_memory ? ", memory of its own" : "", (unsigned long long)taken,

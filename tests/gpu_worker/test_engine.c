@@ -441,8 +441,8 @@ static void what_is_out_of_range_is_refused(void **state)
                      HILL_E_INVALID);
     assert_int_equal(engine_configure(engine, 16, 8, 2, &why), 0);
     assert_int_equal(engine_attach_staging(engine, staging, 128, 1, &why), 0);
-    assert_int_equal(engine_prefill_begin(engine, 0, &why), HILL_E_INVALID);
-    assert_int_equal(engine_prefill_begin(engine, 1, &why), 0);
+    assert_int_equal(engine_prefill_begin(engine, 0, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_begin(engine, 0, 1, &why), 0);
     assert_int_equal(engine_prefill_tokens(engine, &token, 1, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID); /* no tokens yet */
     assert_int_equal(engine_prefill_tokens(engine, &good, 2, &why), HILL_E_INVALID);
@@ -482,7 +482,7 @@ static void memory_is_told_before_it_is_taken(void **state)
     struct engine *engine = make_engine(&m);
     make_tokens(tokens, 200, m.hp.n_vocab, 16);
     run_init(&run, engine, 64, 220);
-    uint64_t told = engine_kv_bytes_needed(engine, 200);
+    uint64_t told = engine_kv_bytes_needed(engine, 0, 200);
     run_prefill(&run, tokens, 200);
     assert_true(engine_kv_bytes(engine) <= told && engine_kv_bytes(engine) + 1024 >= told);
     run_finish(&run);

@@ -153,7 +153,7 @@ static void calls_out_of_order_are_refused(void **state)
     assert_int_equal(engine_prefill_mass(engine, 2, 0, 0, mass, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_mass(engine, 3, 0, 1, mass, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_mass(engine, 0, 0, 1, mass, &why), HILL_E_INVALID); /* gone */
-    uint64_t told = engine_kv_bytes_needed(engine, N) + engine_mass_bytes_needed(engine, N);
+    uint64_t told = engine_kv_bytes_needed(engine, 0, N) + engine_mass_bytes_needed(engine, N);
     assert_true(engine_kv_bytes(engine) <= told && engine_kv_bytes(engine) + 1536 >= told);
     finish(&run, engine);
     random_model_free(&m);

@@ -248,6 +248,14 @@ one_line "read once without sums, restored with h2o" $? 100 "$work/out.err" "--p
 generate 1 60 "$work/whole" || fail "h2o: $(cat "$work/whole.err")"
 generate 1 1 "$work/out" --save "$work/sums" || fail "h2o, --save after one token: $(cat "$work/out.err")"
 from_prompt "answered again, h2o" "$work/sums" 60 "$work/whole" --alpha 0.2
+cp "$work/sums" "$work/gone"
+restore "$work/gone" $total "$work/rest" & # h2o begins anew after a worker's death
+first=$!
+wait_for 30 decoding 1 || fail "nothing decodes"
+rm "$work/gone"
+kill -KILL "$(worker_pid gpu_worker)"
+wait $first
+one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.err" "$work/gone"
 down || fail "down"
 
 # --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again

@@ -7,8 +7,8 @@
  * everything hot; beside it each peer of PEER_DIR (peer.h) with the flags that were best for that
  * test. Methods take turns in every round, and every round is kept (kept_rounds.h): RESUME=1 goes
  * on, MODELS="Q4_1 1.5b" and TESTS="decode 512 4096 16384" choose, SECONDS=N begins no further
- * round after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing, PAUSE=N leaves the machine
- * to others for N seconds after each round.
+ * round after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing,
+ * PAUSE=N leaves the machine to others for N seconds after each round.
  * A prompt of 16384 tokens is read once: by us into a session, by a peer into its prompt cache;
  * every round restores it. The text of a prompt is the word "the" again and again, a token each in
  * these vocabularies. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for

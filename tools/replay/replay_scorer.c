@@ -212,7 +212,7 @@ static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t typ
             fail(r, "one look too many at a record, before the", r->event.ring, r->event.type);
         return 1;
     case SHM_RING_DECIDES:
-        if (r->file->decisions && r->more && !is_look(r))
+        if (r->more && !is_look(r))
             fail(r, "one turn too many of a query that waits, before the", r->event.ring,
                  r->event.type);
         return 0;
