@@ -400,7 +400,7 @@ static void run_ahead(const struct random_shape *shape, uint32_t span, uint64_t 
     configure(&b, LANES);
     RUN_CHECK(engine_attach_hot(b.engine, hot, (uint64_t)n * b.entry_bytes, &why));
     RUN_CHECK(engine_place_hot(b.engine, 0, n, &why));
-    struct lane *rows[LANES];
+    struct lane *rows[LANES] = {NULL};
     for (uint32_t s = 0; s < STEPS; s++) {
         for (uint32_t i = 0; i < LANES; i++)
             rows[i] = &b.lanes[(i + s) % LANES];
