@@ -481,11 +481,6 @@ int engine_guess_from(struct engine *e, uint32_t first, struct hill_why *why)
                : shared_reserve(e, &e->step_guess, 4ull * e->n_sequences * q_stride(e), why);
 }
 
-bool engine_guesses(const struct engine *e, uint32_t layer)
-{
-    return e->guess_from && layer >= e->guess_from && layer < e->hp.n_layers;
-}
-
 int engine_step_guess(struct engine *e, uint32_t layer, uint32_t row, float *q,
                       struct hill_why *why)
 {

@@ -22,6 +22,11 @@ static uint32_t rotated_dims(const struct engine *e, uint32_t layer)
     return model_layer_rotates(&e->hp, layer) ? e->hp.rope_dims : 0;
 }
 
+bool engine_guesses(const struct engine *e, uint32_t layer)
+{
+    return e->guess_from && layer >= e->guess_from && layer < e->hp.n_layers;
+}
+
 /* ---- where layers lie ---- */
 
 static void note_shape(struct matrix_place *to, const struct matrix *m)

@@ -53,29 +53,6 @@ static int push_known(struct worker *w, struct step_member *m, struct hill_why *
     return 0;
 }
 
-static int use_known(struct worker *w, struct step_member *m, const struct record_selection *s,
-                     struct hill_why *why)
-{
-    uint32_t layer = m->n_known++;
-    if (s->query_id != m->query_id + layer || s->n_uploads)
-        return hill_fail(why, HILL_E_PROTOCOL,
-                         "a selection of layer %u with %u uploads answers what was asked ahead for "
-                         "layer %u",
-                         s->header.layer, s->n_uploads, layer);
-    return step_use_selection(w, m, layer, s, why);
-}
-
-void step_take_known(struct worker *w, struct step_member *m, const struct record_selection *s)
-{
-    if (s->status == HILL_E_WOULD_BLOCK && m->n_known == 0) {
-        m->request->declined = true;
-        m->known = m->waiting = false; /* the other layers' answers are nobody's */
-        return;
-    }
-    m->rc = use_known(w, m, s, &m->why);
-    m->waiting = !m->rc && m->n_known < w->hparams.n_layers;
-}
-
 /* Rows that have failed go along with nothing to attend to. */
 static int fill_failed(struct worker *w, struct hill_why *why)
 {

@@ -1,13 +1,20 @@
 /*
- * gpu_worker/step_internal.h - what step.c and step_ahead.c share. See step.h.
+ * gpu_worker/step_internal.h - what a step (step.c) and one that is asked for ahead (step_ahead.c)
+ * are made of: rows' records out, their selections in (step_rows.c). See step.h.
  */
 #ifndef HILL_GPU_WORKER_STEP_INTERNAL_H
 #define HILL_GPU_WORKER_STEP_INTERNAL_H
 
 #include "gpu_worker/request.h"
 
-/* ---- step.c ---- */
+/* ---- step_rows.c ---- */
 
+/* Keep a row's failure for the end of the step; what concerns all is returned. */
+int step_row_failed(const struct worker *w, struct step_member *m, int rc,
+                    const struct hill_why *why);
+/* The device has read staging: it must have been what the selection said all the time [I10]. */
+int step_confirm_uploads(struct worker *w, struct step_member *m, struct hill_why *why);
+uint32_t step_query_bytes(const struct worker *w); /* of one with vectors */
 /* Room for a QUERY of a layer, all but its vectors filled in. */
 int step_reserve_query(struct worker *w, const struct step_member *m, uint32_t layer,
                        enum query_kind kind, struct record_query **out, struct hill_why *why);
@@ -19,7 +26,7 @@ int step_reserve_append(struct worker *w, const struct step_member *m, uint32_t 
 int step_push_rows(struct worker *w,
                    int (*push)(struct worker *, struct step_member *, struct hill_why *),
                    struct hill_why *why);
-/* Until no row waits; the wait counts as idle. */
+/* Until no row waits and the modelled link is done; the wait counts as idle. */
 int step_await(struct worker *w, struct hill_why *why);
 /* The row's attention in a layer goes over what the selection names. */
 int step_use_selection(struct worker *w, struct step_member *m, uint32_t layer,
@@ -31,15 +38,7 @@ int step_use_selection(struct worker *w, struct step_member *m, uint32_t layer,
  * launched: the step is on its way, whole; else the rows whose lists are there are `known`, and
  * layers follow one by one. False: no row goes on, or *rc is not 0. */
 bool step_ask_ahead(struct worker *w, bool *launched, int *rc, struct hill_why *why);
-/* An answer to a known query of the row. */
-void step_take_known(struct worker *w, struct step_member *m, const struct record_selection *s);
-/* Is it one? */
-static inline bool step_is_known_answer(const struct worker *w, const struct step_member *m,
-                                        const struct record_selection *s)
-{
-    return m->waiting && m->known && s->query_id - m->query_id < w->hparams.n_layers;
-}
-/* The step's new entries, after its launch. */
+/* The row's new entries of all layers, after such a launch. */
 int step_push_entries(struct worker *w, struct step_member *m, struct hill_why *why);
 
 #endif
