@@ -346,7 +346,7 @@ static void a_row_without_a_list_harms_nobody(void **state)
 static void step_ahead(struct bed *b, struct lane *const *lanes, uint32_t n, bool whole)
 {
     struct hill_why why = {0};
-    struct engine_row rows[LANES];
+    struct engine_row rows[LANES] = {{0}};
     uint32_t slots[CAPACITY], layers = b->m.hp.n_layers;
     float logits[101];
     uint8_t entry[4096];
@@ -400,7 +400,7 @@ static void run_ahead(const struct random_shape *shape, uint32_t span, uint64_t 
     configure(&b, LANES);
     RUN_CHECK(engine_attach_hot(b.engine, hot, (uint64_t)n * b.entry_bytes, &why));
     RUN_CHECK(engine_place_hot(b.engine, 0, n, &why));
-    struct lane *rows[LANES] = {NULL};
+    struct lane *rows[LANES];
     for (uint32_t s = 0; s < STEPS; s++) {
         for (uint32_t i = 0; i < LANES; i++)
             rows[i] = &b.lanes[(i + s) % LANES];
