@@ -190,6 +190,18 @@ uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, u
 /* ---- service_intake.c ---- */
 void request_take_generate(void *owner, struct arrival *a);
 void request_take_cancel(void *owner, struct arrival *a);
+/* A prompt as a client has sent it: ids, else pieces, else a text. */
+struct prompt_sent {
+    ProtobufCBinaryData text;
+    Hill__PromptPiece **pieces;
+    size_t n_pieces;
+    const uint32_t *ids;
+    size_t n_ids;
+    bool goes_on; /* after other tokens: nothing is put before it */
+};
+/* Its tokens, malloc'ed. */
+int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
+                  uint32_t **tokens, uint64_t *count, struct hill_why *why);
 /* May a request be taken now? And take it: into the queue, Accepted to its client; save_path: where
  * its session goes at the end, or empty; key: of Generate. On failure the request is destroyed. */
 int request_room(struct service *sv, struct hill_why *why);

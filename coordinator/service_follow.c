@@ -100,6 +100,7 @@ static struct request *rebuild(struct service *sv, const struct token_log_conten
     request_keep_id(&sv->book, r, order->request_id);
     r->key = order->key;
     r->from_prompt = p->from_prompt;
+    r->n_question = p->question;
     r->ignore_eos = order->ignore_eos;
     r->want_progress = order->want_progress;
     r->answer_end = order->answer_end;

@@ -28,39 +28,39 @@ _Static_assert((int)PROMPT_SPECIAL == HILL__PROMPT_KIND__PROMPT_SPECIAL &&
                "kinds of pieces go over the wire as they are");
 
 /* Token ids as they were sent: none outside the vocabulary. */
-static int copy_token_ids(const struct tokenizer *tokenizer, const Hill__Generate *generate,
+static int copy_token_ids(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
                           uint32_t **tokens, uint64_t *count, struct hill_why *why)
 {
-    size_t n = generate->n_token_ids;
+    size_t n = sent->n_ids;
     for (size_t i = 0; i < n; i++)
-        if (generate->token_ids[i] >= tokenizer_vocab_size(tokenizer))
+        if (sent->ids[i] >= tokenizer_vocab_size(tokenizer))
             return hill_fail(why, HILL_E_INVALID, "token id %u is outside the vocabulary of %u",
-                             generate->token_ids[i], tokenizer_vocab_size(tokenizer));
+                             sent->ids[i], tokenizer_vocab_size(tokenizer));
     *tokens = malloc(n * sizeof **tokens);
     if (!*tokens)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a prompt of %zu tokens", n);
-    memcpy(*tokens, generate->token_ids, n * sizeof **tokens);
+    memcpy(*tokens, sent->ids, n * sizeof **tokens);
     *count = n;
     return 0;
 }
 
-/* The tokens of the request's prompt, whichever way it was sent. */
-static int encode_prompt(const struct tokenizer *tokenizer, const Hill__Generate *generate,
-                         uint32_t **tokens, uint64_t *count, struct hill_why *why)
+int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
+                  uint32_t **tokens, uint64_t *count, struct hill_why *why)
 {
-    if (generate->n_token_ids)
-        return copy_token_ids(tokenizer, generate, tokens, count, why);
-    size_t n = generate->n_pieces;
-    struct prompt_piece whole = {(const char *)generate->prompt.data, generate->prompt.len,
-                                 PROMPT_TEXT};
+    if (sent->n_ids)
+        return copy_token_ids(tokenizer, sent, tokens, count, why);
+    size_t n = sent->n_pieces;
+    struct prompt_piece whole = {(const char *)sent->text.data, sent->text.len, PROMPT_TEXT};
     struct prompt_piece *pieces = n ? malloc(n * sizeof *pieces) : &whole;
     if (!pieces)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a prompt of %zu pieces", n);
     for (size_t i = 0; i < n; i++)
-        pieces[i] = (struct prompt_piece){(const char *)generate->pieces[i]->text.data,
-                                          generate->pieces[i]->text.len,
-                                          (enum prompt_kind)generate->pieces[i]->kind};
-    int code = tokenizer_encode_pieces(tokenizer, pieces, n ? n : 1, true, tokens, count);
+        pieces[i] = (struct prompt_piece){(const char *)sent->pieces[i]->text.data,
+                                          sent->pieces[i]->text.len,
+                                          (enum prompt_kind)sent->pieces[i]->kind};
+    int code = sent->goes_on
+                   ? tokenizer_encode_more(tokenizer, pieces, n ? n : 1, tokens, count)
+                   : tokenizer_encode_pieces(tokenizer, pieces, n ? n : 1, true, tokens, count);
     if (n)
         free(pieces);
     return code ? hill_fail(why, code, "cannot tokenise the prompt: %s", hill_strerror(code)) : 0;
@@ -76,7 +76,12 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     struct kv_selection_settings selection = s->epoch.plan.selection;
     if (generate->selection)
         selection = selection_from_wire(generate->selection);
-    int code = encode_prompt(s->tokenizer, generate, &tokens, &count, why);
+    const struct prompt_sent sent = {.text = generate->prompt,
+                                     .pieces = generate->pieces,
+                                     .n_pieces = generate->n_pieces,
+                                     .ids = generate->token_ids,
+                                     .n_ids = generate->n_token_ids};
+    int code = prompt_encode(s->tokenizer, &sent, &tokens, &count, why);
     if (code)
         return code;
     uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX,

@@ -57,6 +57,7 @@ void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *
         session_to_wire(sv, r, r->restore_path, terms, restore);
         out->restore = restore;
         out->from_prompt = r->from_prompt;
+        out->question = r->n_question;
     }
     if (r->save_path) {
         session_to_wire(sv, r, r->save_path, terms, save);

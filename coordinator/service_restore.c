@@ -18,15 +18,45 @@ struct restoring {
     struct kv_selection_settings selection;
     struct session_header header;
     uint32_t *tokens;           /* the prompt, and room for n_forced more; the request's later */
-    uint32_t n_prompt, predict; /* n_prompt: tokens of the session that are the prompt now */
+    uint32_t n_prompt, predict; /* n_prompt: tokens of the session that are the prompt now, and the
+                                   question's */
+    uint32_t *question;         /* [n_question], NULL: none is asked */
+    uint32_t n_question;
+    bool from_prompt;
 };
 
-/* With from_prompt the newest token is the answer's first and not the prompt's last. */
+static int read_question(const struct service *sv, struct restoring *x, struct hill_why *why)
+{
+    const struct prompt_sent sent = {.pieces = x->order->pieces,
+                                     .n_pieces = x->order->n_pieces,
+                                     .ids = x->order->token_ids,
+                                     .n_ids = x->order->n_token_ids,
+                                     .goes_on = true};
+    uint64_t count = 0;
+    if (!sent.n_pieces && !sent.n_ids)
+        return 0;
+    if (x->selection.policy == KV_POLICY_H2O)
+        return hill_fail(
+            why, HILL_E_UNSUPPORTED,
+            "policy h2o ranks by what all queries have attended to, and a question on "
+            "a session does not add to that: send document and question as one prompt");
+    int code = prompt_encode(sv->settings->tokenizer, &sent, &x->question, &count, why);
+    if (!code && (count == 0 || count > sv->settings->epoch.plan.ctx_tokens))
+        return count ? hill_fail(why, HILL_E_TOO_LONG, "the question is longer than the context")
+                     : hill_fail(why, HILL_E_INVALID, "the question is empty");
+    x->n_question = (uint32_t)count;
+    return code;
+}
+
+/* With from_prompt the newest token is the answer's first and not the prompt's last. A question on a
+ * document that was saved with -n 1 is meant for the document. */
 static int count_prompt(struct restoring *x, struct hill_why *why)
 {
     const struct session_header *h = &x->header;
-    x->n_prompt = h->n_tokens - (x->order->from_prompt ? 1 : 0);
-    if (!x->order->from_prompt || (h->step == 0 && x->n_prompt == h->n_prompt && x->n_prompt > 0))
+    bool prompt_alone = h->step == 0 && h->n_tokens == h->n_prompt + 1 && h->n_prompt > 0;
+    x->from_prompt = x->order->from_prompt || (x->n_question && prompt_alone);
+    x->n_prompt = h->n_tokens - (x->from_prompt ? 1 : 0);
+    if (!x->from_prompt || prompt_alone)
         return 0;
     return hill_fail(why, HILL_E_INVALID,
                      "session %.300s has %u tokens after its prompt of %u: that prompt can be "
@@ -36,12 +66,15 @@ static int count_prompt(struct restoring *x, struct hill_why *why)
 
 static int read_tokens(struct restoring *x, struct session_file *file, struct hill_why *why)
 {
-    size_t room = (size_t)file->header.n_tokens + x->order->n_forced;
+    size_t room = (size_t)file->header.n_tokens + x->order->n_forced + x->n_question;
     if (!(x->tokens = calloc(room, sizeof *x->tokens)))
         return hill_fail(why, HILL_E_NOMEM, "out of memory for %zu tokens", room);
     int code = session_read_tokens(file, x->tokens, why);
     if (!code && x->order->n_forced)
         memcpy(x->tokens + x->n_prompt, x->order->forced, x->order->n_forced * sizeof *x->tokens);
+    if (!code && x->n_question)
+        memcpy(x->tokens + x->n_prompt, x->question, x->n_question * sizeof *x->tokens);
+    x->n_prompt += x->n_question;
     return code;
 }
 
@@ -75,8 +108,9 @@ static int admit(const struct service *sv, struct restoring *x, struct hill_why 
                          "the %u tokens of session %.300s and %u to predict exceed the context of "
                          "%u tokens",
                          n_tokens, x->order->path, x->predict, ctx);
-    /* no prompt takes GPU memory */
-    return settings_admit(s, &x->selection, 1, n_tokens + x->predict - 1, why);
+    /* only the question takes GPU memory as a prompt; its layer's keys are the whole sequence's */
+    uint32_t computed = x->n_question ? n_tokens : 1;
+    return settings_admit(s, &x->selection, computed, n_tokens + x->predict - computed, why);
 }
 
 static int check_forced(const struct service *sv, const Hill__RestoreSession *order,
@@ -111,7 +145,8 @@ static int create(struct service *sv, struct restoring *x, struct request **out,
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens",
                          x->n_prompt);
     r->selection = x->selection;
-    r->from_prompt = order->from_prompt;
+    r->from_prompt = x->from_prompt;
+    r->n_question = x->n_question;
     int code = request_set_forced(r, (uint32_t)order->n_forced);
     r->ignore_eos = order->ignore_eos || x->header.ignore_eos || r->n_forced;
     r->want_progress = order->want_progress;
@@ -133,9 +168,12 @@ static int make_request(struct service *sv, const Hill__RestoreSession *order, s
         x.selection = selection_from_wire(order->selection);
     int code = check_forced(sv, order, why);
     if (!code)
+        code = read_question(sv, &x, why);
+    if (!code)
         code = read_session(sv, &x, why);
     if (!code)
         code = admit(sv, &x, why);
+    free(x.question);
     if (!code)
         return create(sv, &x, out, why);
     free(x.tokens);

@@ -89,7 +89,7 @@ int request_begin_text(struct request *r, const struct tokenizer *tokenizer)
 {
     uint32_t tail = r->n_prompt > TAIL_TOKENS ? r->n_prompt - TAIL_TOKENS : 0;
     detokenizer_init(&r->text, tokenizer, true);
-    bool goes_on = r->restore_path && !r->from_prompt;
+    bool goes_on = r->restore_path && !r->from_prompt && !r->n_question;
     for (uint32_t i = goes_on ? tail : r->n_prompt; i < r->n_prompt; i++) {
         char *text = malloc(detokenizer_room(&r->text, r->prompt[i]) + 1);
         if (!text)

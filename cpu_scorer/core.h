@@ -51,8 +51,9 @@ struct layer_state {
 struct holding {
     uint32_t *staging; /* [gpu_slots] */
     uint32_t n_staging;
-    bool reading;   /* it names hot slots of `layer`: none of them is freed */
-    uint32_t layer; /* ALL_LAYERS: of any, as known queries do */
+    uint32_t n_newest; /* of a READ: the last of them, when those before them are read */
+    bool reading;      /* it names hot slots of `layer`: none of them is freed */
+    uint32_t layer;    /* ALL_LAYERS: of any, as known queries do */
 };
 #define ALL_LAYERS UINT32_MAX
 

@@ -2,6 +2,7 @@
 #include "cpu_scorer/holding.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
@@ -52,6 +53,7 @@ void holding_begin(const struct core *c, struct sequence *s)
     s->stats.guess_chosen = s->guess_chosen;
     s->stats.guess_found = s->guess_found;
     s->held[0].n_staging = s->held[1].n_staging = 0;
+    s->held[0].n_newest = s->held[1].n_newest = 0;
     s->guess.there = false;
     s->known_step = UINT32_MAX;
     holding_reads_done(s);
@@ -62,7 +64,17 @@ void holding_begin(const struct core *c, struct sequence *s)
 static void release(struct core *c, struct holding *h)
 {
     shm_arena_give(c->tiers.staging, h->n_staging, h->staging);
-    h->n_staging = 0;
+    h->n_staging = h->n_newest = 0;
+    h->reading = false;
+}
+
+void holding_keep_newest(struct core *c, struct sequence *s)
+{
+    struct holding *h = &s->held[0];
+    uint32_t older = h->n_staging - h->n_newest;
+    shm_arena_give(c->tiers.staging, older, h->staging);
+    memmove(h->staging, h->staging + older, h->n_newest * sizeof *h->staging);
+    h->n_staging = h->n_newest;
     h->reading = false;
 }
 
@@ -162,10 +174,12 @@ int holding_take(struct sequence *s, struct answer *a)
 int holding_take_all(struct sequence *s, struct answer *a)
 {
     struct holding *h = &s->held[0];
-    int rc = shm_arena_take(a->core->tiers.staging, a->n_items, h->staging);
-    h->n_staging = rc ? 0 : a->n_items;
-    for (uint32_t i = 0; i < h->n_staging; i++) {
-        a->items[i].staging = h->staging[i];
+    uint32_t *slots = h->staging + h->n_staging;
+    int rc = shm_arena_take(a->core->tiers.staging, a->n_items, slots);
+    h->n_newest = rc ? 0 : a->n_items;
+    h->n_staging += h->n_newest;
+    for (uint32_t i = 0; i < h->n_newest; i++) {
+        a->items[i].staging = slots[i];
         a->items[i].flags = ANSWER_BRING;
     }
     return rc;
@@ -173,7 +187,7 @@ int holding_take_all(struct sequence *s, struct answer *a)
 
 void holding_lose(struct sequence *s)
 {
-    s->held[0].n_staging = 0;
+    s->held[0].n_staging = s->held[0].n_newest = 0;
 }
 
 /* ---- a guess -------------------------------------------------------------------------------- */

@@ -34,6 +34,8 @@ void holding_begin(const struct core *c, struct sequence *s);
 /* A query says what has been read: that is free, and so is a guess that it has no use for. */
 void holding_release(struct core *c, struct sequence *s, const struct record_header *header,
                      uint32_t kind);
+/* The same of a READ that comes ahead: all but what the newest READ has brought. */
+void holding_keep_newest(struct core *c, struct sequence *s);
 /* Nothing is read in place any more. */
 void holding_reads_done(struct sequence *s);
 /* Everything that is held is free. */
@@ -56,7 +58,7 @@ bool holding_goes_ahead(struct sequence *s, const struct record_header *header);
  * of them keeps its slot, its other slots are free; all others are to be brought. 0, or
  * HILL_E_WOULD_BLOCK. */
 int holding_take(struct sequence *s, struct answer *a);
-/* The same for all items of a READ, which are to be brought. */
+/* The same for all items of a READ, which are to be brought, beside those that are kept. */
 int holding_take_all(struct sequence *s, struct answer *a);
 /* The answer's fetches were lost with the agent: their slots are, too, until the next epoch. */
 void holding_lose(struct sequence *s);

@@ -87,7 +87,8 @@ static int check_query(struct core *c, struct query *q)
                   guess ? "a guess" : "none, and its selection depends on it");
         return HILL_E_PROTOCOL;
     }
-    if (q->what != QUERY_SELECTS && q->n_read > s->k_max)
+    uint32_t kept = q->ahead ? s->held[0].n_newest : 0;
+    if (q->what != QUERY_SELECTS && (kept > s->k_max || q->n_read > s->k_max - kept))
         return HILL_E_PROTOCOL; /* it has no staging slots for more */
     return 0;
 }
@@ -555,7 +556,9 @@ static void begin_query(struct queries *qs, const struct record_header *header, 
     answer_begin(&q->answer);
     enter(qs, q, QUERY_AWAIT);
     q->status = check_query(qs->core, q);
-    if (!q->status)
+    if (!q->status && q->ahead)
+        holding_keep_newest(qs->core, q->sequence);
+    else if (!q->status)
         holding_release(qs->core, q->sequence, header, q->kind);
 }
 
@@ -567,6 +570,7 @@ static void begin_selecting(struct queries *qs, const struct record_query *r)
     q->what = QUERY_SELECTS;
     q->kind = r->kind;
     q->n_read = 0;
+    q->ahead = false;
     q->vector = (const float *)(const void *)(r + 1);
     begin_query(qs, &r->header, r->query_id, r->n_tokens, r->request_id);
 }
@@ -577,6 +581,7 @@ static void begin_reading(struct queries *qs, const struct record_read *r)
     q->what = r->what == READ_MASS ? QUERY_READS_MASS : QUERY_READS;
     q->kind = QUERY_EXACT; /* all earlier selections have been read */
     q->n_read = r->n_tokens;
+    q->ahead = r->ahead != 0;
     begin_query(qs, &r->header, r->read_id, r->first + r->n_tokens, r->request_id);
 }
 

@@ -35,6 +35,7 @@ struct query {
     uint32_t id, kind; /* enum query_kind */
     uint32_t n_tokens; /* N */
     uint32_t n_read;   /* of a READ: the last of them */
+    bool ahead;        /* the same: the newest READ's entries are still to be read */
     uint64_t request_id;
     const float *vector; /* [n_heads][head_dim], in the ring: until SELECT */
     struct sequence *sequence;

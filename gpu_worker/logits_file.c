@@ -32,10 +32,10 @@ bool logits_file_wants_prompt(void)
     return getenv(PROMPT_NAME) != NULL;
 }
 
-int logits_file_prompt(struct worker *w, uint32_t n_tokens, struct hill_why *why)
+int logits_file_prompt(struct worker *w, uint32_t first, uint32_t n_tokens, struct hill_why *why)
 {
     int rc = 0;
-    for (uint32_t i = 0; !rc && logits_file_wants_prompt() && i < n_tokens; i++) {
+    for (uint32_t i = first; !rc && logits_file_wants_prompt() && i < n_tokens; i++) {
         rc = engine_prefill_logits_of(w->engine, i, w->logits, why);
         if (!rc)
             add(w, PROMPT_NAME);

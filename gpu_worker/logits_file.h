@@ -16,7 +16,8 @@
 void logits_file_step(const struct worker *w);
 /* Are those of whole prompts wanted? Then engine_prefill_whole has to be called. */
 bool logits_file_wants_prompt(void);
-/* When all units are done. w->logits is overwritten. Nothing where none are wanted. */
-int logits_file_prompt(struct worker *w, uint32_t n_tokens, struct hill_why *why);
+/* Of tokens first .. n_tokens - 1, when all units are done. w->logits is overwritten. Nothing where
+ * none are wanted. */
+int logits_file_prompt(struct worker *w, uint32_t first, uint32_t n_tokens, struct hill_why *why);
 
 #endif

@@ -19,6 +19,7 @@
 #define PROMPT_PIECE   (256u << 10)
 #define UNIT_WAIT_MS   300000 /* a layer of a chunk, on the slowest device */
 #define LOAD_TOKENS    2048u  /* at a time: some milliseconds */
+#define PAST_TURN_MS   20     /* others may wait so long for their step, as for a unit */
 
 /* ---- arrive ---- */
 
@@ -102,6 +103,7 @@ void request_free(struct request *r)
     }
     save_drop(r);
     restore_drop(r);
+    past_drop(r);
     XXH64_freeState(r->hash);
     free(r->tokens);
     proto_free(r->message);
@@ -124,9 +126,10 @@ static int admit(const struct request *r, struct hill_why *why)
     for (size_t i = 0; i < r->prefill->n_forced; i++)
         if (r->prefill->forced[i] >= w->hparams.n_vocab)
             return hill_fail(why, HILL_E_INVALID, "forced token %zu is outside the vocabulary", i);
-    if (r->prefill->restore)
+    if (r->prefill->restore && !request_asks_session(r))
         return 0; /* nothing of it is computed */
-    uint64_t needed = engine_kv_bytes_needed(w->engine, 0, r->prompt);
+    uint32_t past = request_asks_session(r) ? request_session_tokens(r) - 1 : 0; /* or one more */
+    uint64_t needed = engine_kv_bytes_needed(w->engine, past, r->prompt - past);
     if (request_weighs(r))
         needed += engine_mass_bytes_needed(w->engine, r->prompt);
     if (w->settings.gpu_kv_cap_bytes && needed > w->settings.gpu_kv_cap_bytes)
@@ -249,26 +252,43 @@ int request_check_ready(struct request *r, struct hill_why *why)
         return resume_begin(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
-    if (!rc)
-        rc = engine_prefill_begin(r->w->engine, 0, r->prompt, why);
-    if (!rc && request_weighs(r))
-        rc = engine_prefill_weigh(r->w->engine, why);
-    if (!rc && logits_file_wants_prompt())
-        engine_prefill_whole(r->w->engine);
-    r->units = engine_prefill_units(r->w->engine);
-    r->state = REQUEST_LOADING;
-    return rc;
+    return rc ? rc : request_begin_prefill(r, 0, why);
 }
 
 /* ---- prefill ---- */
 
-/* Queue units up to `end`. */
+int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *why)
+{
+    struct engine *engine = r->w->engine;
+    int rc = engine_prefill_begin(engine, n_past, r->prompt - n_past, why);
+    if (!rc && request_weighs(r))
+        rc = engine_prefill_weigh(engine, why);
+    if (!rc && logits_file_wants_prompt())
+        engine_prefill_whole(engine);
+    if (rc)
+        return rc;
+    r->n_past = r->loaded = n_past;
+    r->units = engine_prefill_units(engine);
+    r->unit = r->queued = 0;
+    r->state = REQUEST_LOADING;
+    return n_past ? past_open(r, why) : 0;
+}
+
+/* Queue units up to `end`, as far as their past is there. */
 static int enqueue(struct request *r, uint32_t end, struct hill_why *why)
 {
     int rc = 0;
-    for (; !rc && r->queued < end && r->queued < r->units; r->queued += rc ? 0 : 1)
+    for (; !rc && r->queued < end && r->queued < r->units; r->queued += rc ? 0 : 1) {
+        if (!past_is_there(r, engine_prefill_unit(r->w->engine, r->queued).layer))
+            return 0;
         rc = engine_prefill_enqueue(r->w->engine, r->queued, why);
+    }
     return rc;
+}
+
+bool request_computes_unit(const struct request *r)
+{
+    return r->state == REQUEST_PREFILL && r->queued > r->unit;
 }
 
 int request_load(struct request *r, struct hill_why *why)
@@ -286,13 +306,19 @@ int request_load(struct request *r, struct hill_why *why)
 int request_await_unit(struct request *r, bool alone, struct hill_why *why)
 {
     struct worker *w = r->w;
-    int64_t deadline = clock_deadline_ms(UNIT_WAIT_MS);
-    int rc = enqueue(r, r->unit + (alone ? 2 : 1), why);
-    while (!rc) {
-        rc = alone ? engine_prefill_done(w->engine, r->unit, why)
-                   : engine_prefill_settled(w->engine, why);
+    int64_t deadline = clock_deadline_ms(UNIT_WAIT_MS), turn = clock_deadline_ms(PAST_TURN_MS);
+    for (int rc = 0;;) {
+        int moved = past_pump(r, why);
+        rc = moved < 0 ? moved : enqueue(r, r->unit + (alone ? 2 : 1), why);
+        if (!rc && request_computes_unit(r))
+            rc = alone ? engine_prefill_done(w->engine, r->unit, why)
+                       : engine_prefill_settled(w->engine, why);
         if (rc)
             return rc < 0 ? rc : 0;
+        if (!alone && !request_computes_unit(r) && clock_now_ns() >= turn)
+            return 0;
+        if (moved)
+            continue;
         if (clock_now_ns() >= deadline)
             return hill_fail(why, HILL_E_NODEV,
                              "the device did not finish a unit of the prompt in "
@@ -302,10 +328,10 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
         rc = worker_waiting(w, why);
         w->waiting = NULL;
         request_progress(r, r->unit);
-        if (!rc)
-            dataplane_sleep(&w->plane, dataplane_seen(&w->plane), clock_now_ns() + DEVICE_POLL_NS);
+        if (rc)
+            return rc;
+        dataplane_sleep(&w->plane, dataplane_seen(&w->plane), clock_now_ns() + DEVICE_POLL_NS);
     }
-    return rc;
 }
 
 /* Read the unit's entries straight into APPEND records. */
@@ -374,7 +400,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
     worker_unit_of_work(w);
     if (r->unit < r->units)
         return 0;
-    rc = logits_file_prompt(w, r->prompt, why);
+    rc = logits_file_prompt(w, r->n_past, r->prompt, why);
     if (!rc)
         rc = engine_prefill_logits(w->engine, w->logits, why);
     if (!rc)
@@ -382,6 +408,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
     FAULT_POINT(gpu_worker, prefill, ended);
     r->prompt_done_ns = clock_now_ns();
     r->state = REQUEST_DECODE;
+    past_drop(r);
     return rc;
 }
 

@@ -12,6 +12,7 @@
 
 #include <xxhash.h>
 
+#include "gpu_worker/past.h"
 #include "gpu_worker/restore.h"
 #include "gpu_worker/save.h"
 #include "gpu_worker/step_times.h"
@@ -23,6 +24,7 @@ enum request_state {
     REQUEST_LOADING,   /* the prompt's tokens go to the device */
     REQUEST_PREFILL,   /* (layer, chunk) units */
     REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
+    REQUEST_RESTORED,  /* they are there, and a question is to be computed over n_past of them */
     REQUEST_DECODE,
 };
 
@@ -40,8 +42,10 @@ struct request {
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
     int ready_status;
-    uint32_t hot_offset, hot_entries;     /* as it said */
-    uint32_t kept_tokens, kept_step;      /* the same: of an earlier attempt; 0: none */
+    uint32_t hot_offset, hot_entries; /* as it said */
+    uint32_t kept_tokens, kept_step;  /* the same: of an earlier attempt; 0: none */
+    uint32_t n_past;   /* tokens before those that are computed: their entries are there */
+    struct past *past; /* these on their way to the device (past.h), or NULL */
     uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
     struct sampler_settings sampling;
     XXH64_state_t *hash;
@@ -81,9 +85,12 @@ void request_spoil_ready(struct worker *w, int code);
 int request_check_ready(struct request *r, struct hill_why *why);
 /* Some of the prompt's tokens; after the last on to REQUEST_PREFILL. */
 int request_load(struct request *r, struct hill_why *why);
+/* The tokens from n_past on are to be computed: on to REQUEST_LOADING. */
+int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *why);
 /* Until the current unit is computed. alone: the next one may be queued before, so that the device
- * never pauses; else decode steps run in between. */
+ * never pauses; else decode steps run in between, also while the unit waits for its past. */
 int request_await_unit(struct request *r, bool alone, struct hill_why *why);
+bool request_computes_unit(const struct request *r); /* it is queued */
 /* The current unit's entries to the scorer while the next one computes; after the last one the
  * logits are in w->logits and the request is in REQUEST_DECODE. */
 int request_append_unit(struct request *r, struct hill_why *why);
@@ -102,6 +109,8 @@ struct record_header request_header(const struct request *r, uint32_t layer);
 bool request_weighs(const struct request *r);
 int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
                          struct record_mass **out, struct hill_why *why);
+/* Entries that a READ of this request may ask for at most: so much staging is set aside. */
+uint32_t request_read_max(const struct request *r);
 uint32_t request_mass_records(const struct request *r, uint32_t n_tokens); /* of so many tokens */
 void request_publish_mass(struct request *r, const struct record_mass *record);
 int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why *why);
@@ -117,11 +126,24 @@ bool resume_hopes(const struct request *r);
 
 /* ---- request.c ---- */
 
+/* Is a question read after the session's tokens? */
+static inline bool request_asks_session(const struct request *r)
+{
+    return r->prefill->restore && r->prefill->question;
+}
+
+/* Of the prompt's tokens: the session's. */
+static inline uint32_t request_session_tokens(const struct request *r)
+{
+    return r->prompt - r->prefill->question;
+}
+
 /* Tokens whose entries the prefill or the session brings: the newest of a session that simply goes
  * on is still to go through the layers. */
 static inline uint32_t request_entries(const struct request *r)
 {
-    return r->prompt - (r->prefill->restore && !r->prefill->from_prompt ? 1 : 0);
+    bool goes_on = r->prefill->restore && !r->prefill->from_prompt && !request_asks_session(r);
+    return r->prompt - (goes_on ? 1 : 0);
 }
 
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the

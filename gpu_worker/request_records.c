@@ -45,6 +45,12 @@ static uint32_t mass_tokens_max(const struct request *r)
            (uint32_t)sizeof(float);
 }
 
+uint32_t request_read_max(const struct request *r)
+{
+    struct kv_selection_settings settings = selection_from_wire(r->prefill->selection);
+    return kv_budget_tokens(&settings, r->prompt + r->predict);
+}
+
 uint32_t request_mass_records(const struct request *r, uint32_t n_tokens)
 {
     return (n_tokens + mass_tokens_max(r) - 1) / mass_tokens_max(r);

@@ -29,13 +29,15 @@ static int check_file(struct request *r, struct hill_why *why)
     const Hill__SessionFile *order = r->prefill->restore;
     struct session_terms here;
     memcpy(&here, order->terms.data, sizeof here); /* of PROTO_SESSION_TERMS_BYTES: validated */
-    if (h->n_entries != request_entries(r) || session_compare(h, &here, order->path, NULL))
+    uint32_t there = request_session_tokens(r);
+    if (h->n_tokens != there + (r->prefill->from_prompt ? 1 : 0) ||
+        session_compare(h, &here, order->path, NULL))
         return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                          order->path);
     uint32_t *tokens = malloc(sizeof *tokens * h->n_tokens);
     int rc = tokens ? session_read_tokens(r->session, tokens, why)
                     : hill_fail(why, HILL_E_NOMEM, "out of memory for %u tokens", h->n_tokens);
-    if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * r->prompt) != 0)
+    if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * there) != 0)
         rc = hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                        order->path);
     if (!rc)
@@ -48,6 +50,8 @@ static int check_file(struct request *r, struct hill_why *why)
 static int push_resume(struct request *r, struct hill_why *why)
 {
     struct dataplane *plane = &r->w->plane;
+    if (request_asks_session(r))
+        return 0; /* what follows is an answer of its own: step and hashes begin anew */
     r->step = r->session->header.step;
     struct record_resume resume = {.header = request_header(r, 0),
                                    .request_id = r->prefill->request_id,
@@ -131,7 +135,14 @@ static int append_mass(struct request *r, struct hill_why *why)
 static int finish(struct request *r, struct hill_why *why)
 {
     const struct session_header *h = &r->session->header;
-    int rc = request_push_step_end(r, h->n_entries, why);
+    uint32_t n_entries = h->n_entries;
+    if (request_asks_session(r)) {
+        restore_drop(r);
+        r->n_past = n_entries;
+        r->state = REQUEST_RESTORED;
+        return 0;
+    }
+    int rc = request_push_step_end(r, n_entries, why);
     if (!hash_state_load(r->hash, &h->logits_hash))
         log_info("session %s was saved with another version of xxHash: its logits_hash begins anew",
                  r->session->path);

@@ -110,9 +110,7 @@ static void fill_header(const struct request *r, const void *terms, struct sessi
 /* As many as the scorer has set staging slots aside for, and as a buffer takes. */
 static uint32_t entries_at_once(const struct request *r)
 {
-    const Hill__Selection *s = r->prefill->selection;
-    struct kv_selection_settings settings = selection_from_wire(s);
-    uint32_t k = kv_budget_tokens(&settings, r->prompt + r->predict);
+    uint32_t k = request_read_max(r);
     uint32_t room = SESSION_BUFFER_BYTES / worker_entry_bytes(r->w);
     return k < room ? k : room;
 }

@@ -39,7 +39,8 @@ int schedule_take_records(struct worker *w, struct hill_why *why)
             plane->dropped++;
         else if (type == RECORD_MASS && !save_take_masses(w, payload))
             plane->dropped++;
-        else if (type == RECORD_ENTRIES && !save_take_entries(w, payload))
+        else if (type == RECORD_ENTRIES && !save_take_entries(w, payload) &&
+                 !past_take_entries(w, payload))
             plane->dropped++;
         shm_ring_release(plane->selection);
     }
@@ -135,6 +136,8 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
         return request_await_unit(r, alone, why);
     case REQUEST_RESTORING:
         return restore_turn(r, why);
+    case REQUEST_RESTORED:
+        return request_begin_prefill(r, r->n_past, why);
     default:
         return 0;
     }
@@ -273,7 +276,7 @@ static int run_turn(struct worker *w)
         end = run_step(w);
     else if (!end && !r && !saved)
         sleep_saving(w, seen);
-    if (!end && !leaving(w) && in_prefill)
+    if (!end && !leaving(w) && in_prefill && request_computes_unit(r))
         end = append_unit(w, r);
     if (!end && !leaving(w) && in_restore && r->state == REQUEST_DECODE)
         end = begin_answer(w, r);

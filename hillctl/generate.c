@@ -123,6 +123,14 @@ static int send_restore(struct generation *g, const struct options *options, str
     restore.ignore_eos = g->options.ignore_eos;
     restore.want_progress = g->exchange.terminal;
     restore.key = exchange_new_key();
+    Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *pieces[] = {&piece};
+    piece.text = (ProtobufCBinaryData){g->prompt_bytes, (uint8_t *)g->prompt};
+    piece.kind =
+        g->options.special ? HILL__PROMPT_KIND__PROMPT_SPECIAL : HILL__PROMPT_KIND__PROMPT_TEXT;
+    restore.pieces = pieces;
+    restore.n_pieces = g->prompt && !g->n_ids ? 1 : 0;
+    restore.token_ids = g->ids;
+    restore.n_token_ids = g->n_ids;
     message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
     message.restore_session = &restore;
     return exchange_send_order(&g->exchange, restore.key, &message, why);
@@ -322,13 +330,16 @@ static int read_restore(struct generation *g, const struct options *options, str
     g->options.ignore_eos = options_flag(options, "ignore-eos");
     g->options.json = options_flag(options, "json");
     g->from_prompt = options_flag(options, "from-prompt");
+    int code = hill_request_read_text(&g->options, options, why);
+    if (code)
+        return code;
     if (predict == 0)
         return hill_fail(why, HILL_E_INVALID,
                          "--predict 0: nothing to generate (-1: until the context is full)");
     if (options_positional_count(options) != 1)
         return hill_fail(why, HILL_E_INVALID,
                          "restore needs the session's FILE; try hillctl restore --help");
-    int code = session_path(g->restore, options_positional(options, 0), why);
+    code = session_path(g->restore, options_positional(options, 0), why);
     if (code == 0)
         code = asked_selection_check(options, &g->selects, why);
     return code ? code : read_save(g, options, why);
@@ -338,10 +349,17 @@ static int restore(const struct options *options, struct hill_why *why)
 {
     struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
     int code = read_restore(&g, options, why);
+    if (code == 0 && (g.options.prompt || g.options.file))
+        code = take_prompt(&g, why);
+    if (code == 0 && g.prompt && !g.prompt_bytes)
+        code = hill_fail(why, HILL_E_INVALID, "the question is empty");
     if (code == 0 && options_flag(options, "check")) {
         code = check_session(g.restore, why);
-        if (code == 0)
+        if (code == 0) {
+            free(g.prompt);
+            free(g.ids);
             return 0;
+        }
     } else if (code == 0) {
         code = run(&g, options, why);
     }
@@ -352,21 +370,28 @@ int command_restore(int argc, char **argv)
 {
     const struct option_table tables[] = {
         {.title = "request", .specs = restore_specs, .count = 6},
+        {.title =
+             "a question on the session, after its tokens; hashes are the answer's alone (of a "
+             "document saved with -n 1: after the document)",
+         .specs = hill_request_specs,
+         .count = HILL_TEXT_SPECS},
         {.title = "selection (of a session saved with -n 1; else as it was saved)",
          .specs = asked_selection_specs(),
          .count = ASKED_SELECTION_SPECS},
         HILL_COMMON_TABLE,
-        {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
+        {.specs = hill_request_specs + HILL_TEXT_SPECS,
+         .count = hill_request_count - HILL_TEXT_SPECS,
+         .foreign = true},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
     };
     const struct option_program program = {
         .name = "hillctl restore",
-        .usage = "FILE [OPTIONS]",
+        .usage = "FILE [-p TEXT | -f FILE] [OPTIONS]",
         .summary = "Go on with a saved session: as if its request had never stopped, with the "
-                   "sampling that it had.",
-        .example = "hillctl restore /var/tmp/report.session -n 64",
+                   "sampling that it had;\nor ask it a question: only the question is computed.",
+        .example = "hillctl restore /var/tmp/report.session -p 'What does it cost?' -n 64",
         .tables = tables,
-        .n_tables = 5,
+        .n_tables = 6,
         .positional_max = 1,
     };
     return options_main(&program, argc, argv, NULL, restore);

@@ -216,10 +216,11 @@ static int join_pieces(const struct prompt_piece *pieces, uint64_t n_pieces,
     return 0;
 }
 
-int tokenizer_encode_pieces(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
-                            uint64_t n_pieces, bool add_bos, uint32_t **tokens, uint64_t *count)
+static int encode_pieces(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
+                         uint64_t n_pieces, bool add_bos, bool goes_on, uint32_t **tokens,
+                         uint64_t *count)
 {
-    struct encoding e = {.t = tokenizer, .after_token = true};
+    struct encoding e = {.t = tokenizer, .after_token = !goes_on};
     struct marked_text text = {0};
     uint8_t *joined = NULL;
     *tokens = NULL;
@@ -245,6 +246,18 @@ int tokenizer_encode_pieces(const struct tokenizer *tokenizer, const struct prom
     *tokens = e.list.items;
     *count = e.list.count;
     return 0;
+}
+
+int tokenizer_encode_pieces(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
+                            uint64_t n_pieces, bool add_bos, uint32_t **tokens, uint64_t *count)
+{
+    return encode_pieces(tokenizer, pieces, n_pieces, add_bos, false, tokens, count);
+}
+
+int tokenizer_encode_more(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
+                          uint64_t n_pieces, uint32_t **tokens, uint64_t *count)
+{
+    return encode_pieces(tokenizer, pieces, n_pieces, false, true, tokens, count);
 }
 
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,

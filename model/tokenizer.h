@@ -60,6 +60,10 @@ struct prompt_piece {
 int tokenizer_encode_pieces(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
                             uint64_t n_pieces, bool add_bos, uint32_t **tokens, uint64_t *count);
 
+/* The same of text that goes on after other tokens: nothing is put before it. */
+int tokenizer_encode_more(const struct tokenizer *tokenizer, const struct prompt_piece *pieces,
+                          uint64_t n_pieces, uint32_t **tokens, uint64_t *count);
+
 /* One piece of PROMPT_TEXT. */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
                      bool add_bos, uint32_t **tokens, uint64_t *count);

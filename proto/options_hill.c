@@ -486,24 +486,30 @@ int hill_request_read_numbers(struct hill_request_options *out, const struct opt
     return 0;
 }
 
-int hill_request_read(struct hill_request_options *out, const struct options *options,
-                      struct hill_why *why)
+int hill_request_read_text(struct hill_request_options *out, const struct options *options,
+                           struct hill_why *why)
 {
-    int code = hill_request_read_numbers(out, options, why);
     out->prompt = options_text(options, "prompt");
     out->file = options_text(options, "file");
     out->special = options_flag(options, "special");
     out->token_ids = options_flag(options, "token-ids");
-    out->score_from = (uint32_t)options_integer(options, "score-from");
-    if (code)
-        return code;
     if (out->special && out->token_ids)
         return hill_fail(why, HILL_E_INVALID, "--special and --token-ids exclude each other");
-    if (!out->prompt && !out->file)
-        return hill_fail(why, HILL_E_INVALID, "no prompt: -p TEXT or -f FILE is required");
     if (out->prompt && out->file)
         return hill_fail(why, HILL_E_INVALID, "--prompt and --file exclude each other");
     return 0;
+}
+
+int hill_request_read(struct hill_request_options *out, const struct options *options,
+                      struct hill_why *why)
+{
+    int code = hill_request_read_numbers(out, options, why);
+    if (!code)
+        code = hill_request_read_text(out, options, why);
+    out->score_from = (uint32_t)options_integer(options, "score-from");
+    return code || out->prompt || out->file
+               ? code
+               : hill_fail(why, HILL_E_INVALID, "no prompt: -p TEXT or -f FILE is required");
 }
 
 /* ---- folders ----------------------------------------------------------------------------- */

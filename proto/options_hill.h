@@ -24,6 +24,7 @@ extern const unsigned hill_pipeline_count;
 extern const struct option_spec hill_request_specs[];
 extern const unsigned hill_request_count;
 #define HILL_PROMPT_SPECS 5u /* the first of hill_request_specs: prompt, file, special ... */
+#define HILL_TEXT_SPECS   4u /* the same without score-from: what is said after something else */
 
 #define HILL_COMMON_TABLE                                                                          \
     {                                                                                              \
@@ -87,6 +88,10 @@ int hill_request_read_numbers(struct hill_request_options *out, const struct opt
                               struct hill_why *why);
 int hill_request_read(struct hill_request_options *out, const struct options *options,
                       struct hill_why *why);
+/* Of a table with the first HILL_TEXT_SPECS: prompt, file, special and token_ids alone, which may be
+ * missing. */
+int hill_request_read_text(struct hill_request_options *out, const struct options *options,
+                           struct hill_why *why);
 
 /* --run-dir, or ${XDG_RUNTIME_DIR:-/tmp}/hillinfer-UID; HILL_E_INVALID when socket names in it
  * would be too long. */

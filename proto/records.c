@@ -143,6 +143,8 @@ static int check_read(const struct checked *c)
         rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
     if (rc == 0)
         rc = check_range(c, "what", r->what, READ_ENTRIES, READ_MASS);
+    if (rc == 0)
+        rc = check_range(c, "ahead", r->ahead, 0, 1);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
 }
 

@@ -167,8 +167,9 @@ struct record_resume {
     struct hash_state selection_hash;
 };
 
-/* Tokens first .. first + n_tokens - 1 of a layer, to be saved: at most as many as a selection of
- * the sequence may have. A record of the sequence as QUERY is, between steps. */
+/* Tokens first .. first + n_tokens - 1 of a layer, to be saved or to be followed by more of the
+ * prompt: at most as many as a selection of the sequence may have. A record of the sequence as QUERY
+ * is, between steps. */
 enum read_what {
     READ_ENTRIES = 0, /* answered by ENTRIES */
     READ_MASS = 1,    /* answered by MASS */
@@ -179,11 +180,15 @@ struct record_read {
     uint32_t read_id; /* of the same counter as query ids */
     uint32_t first, n_tokens;
     uint32_t what; /* enum read_what */
-    uint64_t request_id, reserved2;
+    uint64_t request_id;
+    /* 0: what earlier records of the sequence have named is read. 1: but for the newest READ, whose
+     * entries stay; both together are at most as many as a selection may have. */
+    uint32_t ahead;
+    uint32_t reserved;
 };
 
-/* They lie in these staging slots, in position order, until the sequence's next record in the query
- * ring. */
+/* They lie in these staging slots, in position order, until a record in the sequence's query ring
+ * says that they are read. */
 struct record_entries {
     struct record_header header;
     uint32_t read_id;

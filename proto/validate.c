@@ -195,6 +195,8 @@ static int check_session_file(const Hill__SessionFile *m, struct hill_why *why)
 static int check_prefill_files(const Hill__Prefill *m, struct hill_why *why)
 {
     CHECK("prefill", "restore", !m->restore || m->from_prompt || (m->n_tokens > 1 && !m->n_forced));
+    CHECK("prefill", "question",
+          !m->question || (m->restore && m->question < m->n_tokens && !m->n_forced));
     CHECK("prefill", "from_prompt", !m->from_prompt || m->restore);
     CHECK("prefill", "save", !m->save || m->n_forced == 0);
     int code = m->restore ? check_session_file(m->restore, why) : 0;
@@ -215,6 +217,17 @@ static int check_saved(const Hill__Saved *m, struct hill_why *why)
     return 0;
 }
 
+static int check_pieces(const char *message, Hill__PromptPiece *const *pieces, size_t n,
+                        struct hill_why *why)
+{
+    CHECK(message, "pieces", n <= PIECES_MAX);
+    for (size_t i = 0; i < n; i++)
+        CHECK(message, "pieces.kind",
+              pieces[i]->kind >= HILL__PROMPT_KIND__PROMPT_TEXT &&
+                  pieces[i]->kind <= HILL__PROMPT_KIND__PROMPT_LITERAL);
+    return 0;
+}
+
 static int check_restore_session(const Hill__RestoreSession *m, struct hill_why *why)
 {
     CHECK("restore_session", "path", path_ok(m->path));
@@ -223,6 +236,11 @@ static int check_restore_session(const Hill__RestoreSession *m, struct hill_why 
           text_ok(m->save_path) && (!m->save_path[0] || (m->save_path[0] == '/' && !m->n_forced)));
     CHECK("restore_session", "forced", m->n_forced <= TOKENS_MAX);
     CHECK("restore_session", "from_prompt", m->from_prompt || !m->n_forced);
+    CHECK("restore_session", "token_ids", !m->n_token_ids || (!m->n_pieces && !m->n_forced));
+    int code = check_pieces("restore_session", m->pieces, m->n_pieces, why);
+    if (code)
+        return code;
+    CHECK("restore_session", "pieces", !m->n_pieces || !m->n_forced);
     return m->selection ? check_selection(m->selection, why) : 0;
 }
 
@@ -333,19 +351,6 @@ static int check_heartbeat(const Hill__Heartbeat *m, struct hill_why *why)
 
 #define ANSWER_END_MAX 65536u /* bytes of a template's own text */
 
-static int check_pieces(const Hill__Generate *m, struct hill_why *why)
-{
-    CHECK("generate", "pieces", m->n_pieces <= PIECES_MAX);
-    CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
-    CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
-    CHECK("generate", "answer_end", m->answer_end.len <= ANSWER_END_MAX);
-    for (size_t i = 0; i < m->n_pieces; i++)
-        CHECK("generate", "pieces.kind",
-              m->pieces[i]->kind >= HILL__PROMPT_KIND__PROMPT_TEXT &&
-                  m->pieces[i]->kind <= HILL__PROMPT_KIND__PROMPT_LITERAL);
-    return 0;
-}
-
 static int check_generate(const Hill__Generate *m, struct hill_why *why)
 {
     CHECK("generate", "predict", m->predict <= TOKENS_MAX);
@@ -354,7 +359,10 @@ static int check_generate(const Hill__Generate *m, struct hill_why *why)
           text_ok(m->save_path) &&
               (!m->save_path[0] || (m->save_path[0] == '/' && !m->score_from)));
     CHECK("generate", "sampling", m->sampling != NULL);
-    int code = check_pieces(m, why);
+    CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
+    CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
+    CHECK("generate", "answer_end", m->answer_end.len <= ANSWER_END_MAX);
+    int code = check_pieces("generate", m->pieces, m->n_pieces, why);
     if (code == 0)
         code = check_sampling(m->sampling, why);
     if (code == 0 && m->selection)

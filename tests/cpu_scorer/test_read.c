@@ -94,6 +94,66 @@ static void test_more_than_a_selection_may_have_is_refused(void **unused)
     rig_stop(r);
 }
 
+/* A part of a layer, ahead of what the newest READ has brought: its slots are copied out. */
+static void read_ahead(struct rig_request *q, uint32_t first, uint32_t n, struct staged_entry *out)
+{
+    struct record_read read = {.header = gpu_header(q, 1),
+                               .read_id = ++q->query_id * 2 + q->sequence,
+                               .first = first,
+                               .n_tokens = n,
+                               .request_id = q->request_id,
+                               .ahead = 1};
+    gpu_push(q->rig, RING_QUERY, RECORD_READ, &read, sizeof read);
+    const struct record_entries *answer = gpu_wait(q->rig, RECORD_ENTRIES);
+    assert_int_equal(answer->status, 0);
+    memcpy(out, answer + 1, n * sizeof *out);
+    shm_ring_release(&q->rig->gpu[RING_SELECTION]);
+}
+
+static bool are_staged(struct rig_request *q, uint32_t first, uint32_t n,
+                       const struct staged_entry *slots)
+{
+    const struct shm_arena *view = &q->rig->staging_view;
+    bool there = true;
+    for (uint32_t i = 0; i < n; i++)
+        there &= shm_arena_generation(view, slots[i].staging_slot) == slots[i].generation &&
+                 memcmp(shm_arena_slot(view, slots[i].staging_slot), q->entries[1][first + i],
+                        RIG_ENTRY) == 0;
+    return there;
+}
+
+/* Two windows are alive at a time, as many as a selection's slots hold: each stays until the one
+ * after the next is asked for. */
+static void test_what_is_read_ahead_stays_for_one_more(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    uint32_t most = kv_budget_tokens(&settings, MAX), n = most / 2;
+    struct staged_entry slots[4][MAX];
+    gpu_prefill(q);
+    for (uint32_t i = 0; i < 4; i++) {
+        read_ahead(q, i * n, n, slots[i]);
+        assert_true(are_staged(q, i * n, n, slots[i]));
+        assert_true(i < 1 || are_staged(q, (i - 1) * n, n, slots[i - 1]));
+        assert_true(i < 2 || !are_staged(q, (i - 2) * n, n, slots[i - 2]));
+    }
+    struct record_read read = {.header = gpu_header(q, 1),
+                               .read_id = ++q->query_id * 2 + q->sequence,
+                               .n_tokens = most - n + 1,
+                               .request_id = q->request_id,
+                               .ahead = 1};
+    gpu_push(r, RING_QUERY, RECORD_READ, &read, sizeof read);
+    assert_int_equal(((const struct record_entries *)gpu_wait(r, RECORD_ENTRIES))->status,
+                     HILL_E_PROTOCOL);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    assert_true(are_staged(q, 3 * n, n, slots[3])); /* what is refused takes nothing away */
+    assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
 static void test_a_damaged_entry_is_not_read(void **unused)
 {
     (void)unused;
@@ -249,6 +309,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_entries_are_read_wherever_they_lie),
         cmocka_unit_test(test_more_than_a_selection_may_have_is_refused),
+        cmocka_unit_test(test_what_is_read_ahead_stays_for_one_more),
         cmocka_unit_test(test_a_damaged_entry_is_not_read),
         cmocka_unit_test(test_a_restored_hash_goes_on),
         cmocka_unit_test(test_attention_is_read_and_goes_on),

@@ -9,6 +9,8 @@
 "$bin/hill-mkmodel" -o "$work/other.gguf" --rope-base 1e14 || fail "mkmodel --rope-base" # of the same size
 head -c 2600 "$text" >"$work/prompt0"
 tail -c +700 "$text" | head -c 900 >"$work/prompt1"
+tail -c 200 "$text" >"$work/question"
+cat "$work/prompt1" "$work/question" >"$work/asked"
 selection=(-c 4096 --alpha 0.2 --sinks 3 --window 17)
 options=(-m "$work/model.gguf" "${selection[@]}")
 small=(--hot-mb 12 --cold-mb 64 --beta 0.4)
@@ -39,6 +41,12 @@ one_line() {
     expect "$1: exit code" "$2" "$3"
     expect "$1: lines" "$(wc -l <"$4")" 1
     grep -qF -- "$5" "$4" || fail "$1: the line does not say '$5': $(cat "$4")"
+}
+# ask OUTPUT [ARGUMENTS...]: document and question as one prompt, sampled as prompt1 is
+ask() {
+    local out=$1
+    shift
+    "$bin/hillctl" generate -f "$work/asked" -n 60 --temp 0.8 -s 8 --ignore-eos --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
 }
 same() { # NAME GOT WANTED: long ones
     if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi
@@ -107,6 +115,37 @@ kill -KILL "$(worker_pid gpu_worker)"
 wait $first || fail "its file is gone when a worker dies: $(cat "$work/rest.err")"
 same "its file is gone when a worker dies: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
 
+# --- a question: on a document, the bits of document and question as one prompt; after an answer, over the entries that are there
+ask "$work/asked0" || fail "document and question: $(cat "$work/asked0.err")"
+generate 1 1 "$work/out" --save "$work/doc" || fail "--save after one token: $(cat "$work/out.err")"
+restore "$work/doc" 60 "$work/rest" -f "$work/question" || fail "a question: $(cat "$work/rest.err")"
+same "a question on a document" "$(tokens "$work/rest") $(hashes "$work/rest") $(field "$work/rest" .text)" \
+    "$(tokens "$work/asked0") $(hashes "$work/asked0") $(field "$work/asked0" .text)"
+expect "document and question are the prompt" "$(field "$work/rest" .prompt_tokens)" "$(field "$work/asked0" .prompt_tokens)"
+generate 1 $total "$work/mid1" & # whose steps run between those of the question
+second=$!
+wait_for 30 decoding 1 || fail "nothing decodes"
+restore "$work/s90" 40 "$work/after0" -f "$work/question" --save "$work/turn" || fail "a question after an answer: $(cat "$work/after0.err")"
+expect "a question after an answer: its prompt" "$(field "$work/after0" .prompt_tokens)" $(($(field "$work/rest" .prompt_tokens) - $(wc -c <"$work/prompt1") + 90 + $(wc -c <"$work/prompt0")))
+wait $second || fail "the request beside a question: $(cat "$work/mid1.err")"
+same "the request beside a question" "$(tokens "$work/mid1") $(hashes "$work/mid1")" "$(tokens "$work/whole1") $(hashes "$work/whole1")"
+restore "$work/turn" 30 "$work/after1" || fail "a session with a question: $(cat "$work/after1.err")"
+restore "$work/doc" $total "$work/long" -f "$work/question" || fail "a long answer: $(cat "$work/long.err")"
+for worker in gpu_worker cpu_scorer; do
+    restore "$work/doc" $total "$work/rest" -f "$work/question" &
+    first=$!
+    wait_for 30 decoding 1 || fail "nothing decodes"
+    kill -KILL "$(worker_pid $worker)"
+    wait $first || fail "$worker killed: $(cat "$work/rest.err")"
+    same "$worker killed after a question" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/long") $(hashes "$work/long")"
+done
+restore "$work/doc" 5 "$work/out" -p ""
+one_line "an empty question" $? 100 "$work/out.err" "the question is empty"
+restore "$work/doc" 5 "$work/out" --token-ids -p "1 999999"
+one_line "a question of unknown tokens" $? 100 "$work/out.err" "token id 999999 is outside"
+restore "$work/doc" 3600 "$work/out" -f "$work/question"
+one_line "a question beyond the context" $? 1 "$work/out.err" "exceed the context"
+
 # --- damaged, truncated, no session: refused, and a request that runs meanwhile is not disturbed
 generate 1 $total "$work/mid1" &
 second=$!
@@ -170,6 +209,12 @@ for other in "--csd none" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recen
     up "${options[@]}" $other || fail "up $other"
     goes_on "restored with $other" "$work/s90" 90 "$work/part0"
     goes_on "from the middle with $other" "$work/mid" "$made"
+    restore "$work/doc" 60 "$work/rest" -f "$work/question" || fail "a question with $other: $(cat "$work/rest.err")"
+    same "a question with $other" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/asked0") $(hashes "$work/asked0")"
+    restore "$work/s90" 40 "$work/rest" -f "$work/question" || fail "a question after an answer with $other: $(cat "$work/rest.err")"
+    same "a question after an answer with $other" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/after0") $(hashes "$work/after0")"
+    restore "$work/turn" 30 "$work/rest" || fail "a session with a question, with $other: $(cat "$work/rest.err")"
+    same "a session with a question, with $other" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/after1") $(hashes "$work/after1")"
     down || fail "down"
 done
 
@@ -235,6 +280,9 @@ for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 
     same "read once, $other: tokens" "$(tokens "$work/first" "$work/rest")" "$(tokens "$work/whole")"
     expect "read once, $other: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
     from_prompt "answered again, $other" "$work/read" 60 "$work/whole"
+    ask "$work/asked1" || fail "document and question, $other: $(cat "$work/asked1.err")"
+    restore "$work/read" 60 "$work/rest" -f "$work/question" || fail "a question, $other: $(cat "$work/rest.err")"
+    same "a question, $other" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/asked1") $(hashes "$work/asked1")"
     case $other in --alpha*) cp "$work/whole" "$work/half" ;; esac
     if [ "$other" = "--policy full" ]; then # the selection comes with the request
         from_prompt "another selection than the pipeline's" "$work/read" 60 "$work/half" --policy hillinfer --alpha 0.5 --window 40 --sinks 2
@@ -248,6 +296,8 @@ one_line "read once without sums, restored with h2o" $? 100 "$work/out.err" "--p
 generate 1 60 "$work/whole" || fail "h2o: $(cat "$work/whole.err")"
 generate 1 1 "$work/out" --save "$work/sums" || fail "h2o, --save after one token: $(cat "$work/out.err")"
 from_prompt "answered again, h2o" "$work/sums" 60 "$work/whole" --alpha 0.2
+restore "$work/sums" 5 "$work/out" -p "What?"
+one_line "a question with h2o" $? 1 "$work/out.err" "policy h2o ranks by what all queries"
 cp "$work/sums" "$work/gone"
 restore "$work/gone" $total "$work/rest" & # h2o begins anew after a worker's death
 first=$!
@@ -278,6 +328,8 @@ run_json "$work/out" "${options[@]}" --csd none -f "$work/prompt0" -n 30 --temp 
     fail "run --session-save: $(cat "$work/out.err")"
 run_json "$work/rest" "${options[@]}" --csd none --session-restore "$work/run.session" -n 10 || fail "run --session-restore: $(cat "$work/rest.err")"
 same "run --session-save, run --session-restore" "$(tokens "$work/out" "$work/rest")" "$(tokens "$work/whole0" | cut -d' ' -f1-40)"
+run_json "$work/rest" "${options[@]}" --csd none --session-restore "$work/doc" -f "$work/question" -n 60 || fail "run, a question: $(cat "$work/rest.err")"
+same "run --session-restore, a question" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/asked0") $(hashes "$work/asked0")"
 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" --session-restore "$work/prompt0" -n 1 >"$work/out" 2>"$work/out.err"
 one_line "run --session-restore of a text" $? 1 "$work/out.err" "is no session"
 expect_nothing_left
