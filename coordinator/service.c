@@ -14,6 +14,8 @@ static const struct route routes[] = {
     {HILL__MESSAGE__BODY_CSD_MODEL_CHANGE, FROM_CLIENT, csd_model_take_change},
     {HILL__MESSAGE__BODY_PROFILE_REQUEST, FROM_CLIENT, profile_take_request},
     {HILL__MESSAGE__BODY_MODEL_INFO_REQUEST, FROM_CLIENT, model_take_info_request},
+    {HILL__MESSAGE__BODY_TOKENIZE, FROM_CLIENT, model_take_tokenize},
+    {HILL__MESSAGE__BODY_DETOKENIZE, FROM_CLIENT, model_take_detokenize},
     {HILL__MESSAGE__BODY_TRACE_REQUEST, FROM_CLIENT, trace_ask},
     {HILL__MESSAGE__BODY_PROGRESS, FROM_GPU, request_on_progress},
     {HILL__MESSAGE__BODY_TOKEN, FROM_GPU, request_on_token},
@@ -30,9 +32,9 @@ static const struct route routes[] = {
 
 /* ---- what the supervisor says --------------------------------------------------------------- */
 
-static void epoch_ends(void *context)
+static void epoch_ends(void *context, bool counts)
 {
-    requests_interrupt(context);
+    requests_interrupt(context, counts);
     profile_interrupt(context);
 }
 
@@ -58,7 +60,17 @@ static double beta(void *context)
 static bool is_busy(void *context)
 {
     const struct service *sv = context;
-    return sv->book.running || sv->book.first;
+    return sv->book.running;
+}
+
+static bool is_reading(void *context)
+{
+    return requests_reading(context);
+}
+
+static bool can_go_on(void *context)
+{
+    return requests_can_go_on(context);
 }
 
 static bool keeps_tiers(void *context)
@@ -77,8 +89,8 @@ void service_open(struct service *sv, struct settings *settings, struct router *
                            .started_ns = clock_now_ns()};
     request_book_init(&sv->book, settings->epoch.plan.n_sequences);
     router_register(router, routes, sizeof routes / sizeof *routes, sv);
-    *hooks =
-        (struct supervisor_hooks){sv, epoch_ends, ending, worker_came, beta, is_busy, keeps_tiers};
+    *hooks = (struct supervisor_hooks){sv,      epoch_ends, ending,    worker_came, beta,
+                                       is_busy, is_reading, can_go_on, keeps_tiers};
 }
 
 void service_close(struct service *sv)

@@ -162,7 +162,11 @@ int64_t requests_next_ns(const struct service *sv);
 /* The epoch has ended: can requests go on with what lies in the tiers? */
 bool requests_keep_tiers(const struct service *sv);
 /* The epoch ends under the running requests (may remove them). */
-void requests_interrupt(struct service *sv);
+void requests_interrupt(struct service *sv, bool counts);
+/* Does a running request still read its prompt, or could not go on yet in another epoch? */
+bool requests_reading(const struct service *sv);
+/* Can they ever, as this pipeline is set up? */
+bool requests_can_go_on(const struct service *sv);
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);
 /* May remove the request. */
 void request_cancel(struct service *sv, struct request *r);
@@ -184,6 +188,8 @@ bool follow_instead(struct service *sv, const struct proto_address *from, uint64
 
 /* ---- service_model.c ---- */
 void model_take_info_request(void *owner, struct arrival *a);
+void model_take_tokenize(void *owner, struct arrival *a);
+void model_take_detokenize(void *owner, struct arrival *a);
 /* The first token of a template's text that can end an answer; TOKEN_NONE: none. */
 uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, uint64_t bytes);
 

@@ -118,11 +118,14 @@ static void adopt(struct service *sv, const struct profile *values)
     }
     if (!values->cached)
         snprintf(source, sizeof source, "measured in %.0f ms", values->took_ms);
-    log_info("profile: f_c %.3f, f_s %.3f, B_c %.3f, B_s %.3f GB/s (quartiles apart by %.0f, %.0f, "
-             "%.0f, %.0f %%), %s; Eq. 4 gives beta %.4g, within M_0 %.4g%s",
-             r->f_c / 1e9, r->f_s / 1e9, r->B_c / 1e9, r->B_s / 1e9, d->f_c * 100, d->f_s * 100,
-             d->B_c * 100, d->B_s * 100, source, sv->profile.beta, sv->profile.beta_bounded,
+    log_info("beta %.4g: entries kept in DRAM for each on the drive, from speeds %s%s",
+             sv->profile.beta_bounded, source,
              s->epoch.beta_auto ? "" : "; --beta is fixed and stays");
+    log_debug(
+        "profile: f_c %.3f, f_s %.3f, B_c %.3f, B_s %.3f GB/s (quartiles apart by %.0f, %.0f, "
+        "%.0f, %.0f %%); Eq. 4 gives beta %.4g, within M_0 %.4g",
+        r->f_c / 1e9, r->f_s / 1e9, r->B_c / 1e9, r->B_s / 1e9, d->f_c * 100, d->f_s * 100,
+        d->B_c * 100, d->B_s * 100, sv->profile.beta, sv->profile.beta_bounded);
     tell_scorer(sv);
 }
 
@@ -224,7 +227,7 @@ bool profile_tick(struct service *sv, int64_t now_ns)
         log_warn("measuring the two sides takes more than %d ms; going on with beta %g meanwhile",
                  WAIT_MS, profile_beta(sv));
     }
-    if (sv->profile.asked || !sv->settings->epoch.beta_auto || !sv->settings->epoch.csd_attached ||
+    if (sv->profile.asked || !sv->settings->epoch.beta_auto || !settings_has_drive(sv->settings) ||
         sv->book.running)
         return true;
     fingerprint(wanted, sv);
@@ -263,7 +266,7 @@ void profile_take_request(void *owner, struct arrival *a)
     int code = HILL_E_BUSY;
     if (sv->supervisor->ending)
         text = "the pipeline is ending";
-    else if (!sv->settings->epoch.csd_attached)
+    else if (!settings_has_drive(sv->settings))
         text = "no CSD is attached: there is nothing to balance", code = HILL_E_INVALID;
     else if (sv->settings->record_path[0])
         text = "the rings are being recorded: what they carry must be requests' alone",
@@ -361,7 +364,7 @@ Hill__Profile *profile_show(const struct service *sv, struct profile_wire *wire)
 {
     const struct profile *values = &sv->profile.values;
     Hill__Profile *out = &wire->profile;
-    if (!sv->profile.have || !sv->settings->epoch.csd_attached) /* else of a drive that is gone */
+    if (!sv->profile.have || !settings_has_drive(sv->settings)) /* else of a drive that is gone */
         return NULL;
     hill__profile__init(out);
     rates_to_wire(out->rates = &wire->rates, &values->rates);

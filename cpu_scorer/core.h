@@ -115,6 +115,7 @@ struct sequence {
     XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
     uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
     struct adoption adoption;
+    uint64_t bounced_before; /* by a placement that it has no longer */
     struct scorer_stats stats;
     struct step_balance balance;
 };
@@ -127,6 +128,8 @@ struct core {
     struct tiers tiers;
     struct score_pool *pool;
     struct sequence *sequences; /* [n_sequences] */
+    bool drains;                /* what is cold comes up, and nothing new goes down (drain.h) */
+    bool coming_up;             /* a batch of it is in staging: no query goes past AWAIT */
     uint64_t dropped_records;
 };
 
@@ -158,6 +161,12 @@ static inline uint32_t core_location(const struct core *c, const struct sequence
 static inline bool core_runs(const struct sequence *s)
 {
     return s->state == SEQUENCE_ACTIVE && !s->status;
+}
+
+/* Is there a drive on which something new may be placed? */
+static inline bool core_has_drive(const struct core *c)
+{
+    return c->config.csd && !c->drains;
 }
 
 /* Blocks that one layer can have. */

@@ -160,6 +160,10 @@ uint32_t hkm_sum(const struct hkm *h, const void *entry);
  * HILL_E_NOSPACE when that many are not unreserved; then nothing changes. */
 int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 
+/* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how many
+ * each has got. */
+uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more);
+
 /* Free everything a sequence holds and its reservation; its words become nowhere. */
 void hkm_release(struct hkm *h, uint32_t sequence);
 

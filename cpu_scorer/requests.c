@@ -139,7 +139,7 @@ static void fill_stats(struct requests *rs, struct sequence *s)
     stats->cold.bytes = cold * (entry + kv_digest_bytes(&c->geometry));
     stats->cold.cap_bytes = c->csd ? c->cold_cap_bytes : 0;
     stats->dropped_records = rs->core->dropped_records;
-    stats->bounced = moves_bounced(rs->core, s);
+    stats->bounced = s->bounced_before + moves_bounced(rs->core, s);
 }
 
 uint32_t requests_live_stats(struct requests *rs, struct scorer_stats *out, uint32_t max)
@@ -266,13 +266,6 @@ static int check_caps(const struct requests *rs, const struct sequence *s, struc
     return 0;
 }
 
-/* Where something is cold and queries choose, what they choose decides what is hot. */
-static bool wants_placement(const struct scorer_config *c, const struct sequence *s)
-{
-    return c->placement == SCORER_BKP && c->csd && s->share.beta > 0 &&
-           s->settings.policy != KV_POLICY_FULL;
-}
-
 static int plan_tiers(struct requests *rs, struct sequence *s, uint32_t *blocks, uint32_t *stripes,
                       struct hill_why *why)
 {
@@ -285,12 +278,12 @@ static int plan_tiers(struct requests *rs, struct sequence *s, uint32_t *blocks,
                                   .stripes = t->cold.n_stripes,
                                   .free_stripes = t->cold.n_free,
                                   .stripe_slots = t->cold.stripe_slots,
-                                  .cold_pool = c->csd};
+                                  .cold_pool = core_has_drive(rs->core)};
     s->share = (struct hot_share){.beta = c->beta,
                                   .adapts = c->adapts,
                                   .sinks = s->settings.sinks,
                                   .window = s->settings.window};
-    room.wants_copies = wants_placement(c, s);
+    room.wants_copies = moves_wants_placement(rs->core, s);
     int rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
     if (rc == 0 && room.wants_copies && !s->share.copies)
         log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
@@ -351,6 +344,7 @@ static void start_sequence(struct requests *rs, struct sequence *s,
     XXH64_reset(s->hash, 0);
     s->hashed_step = 0;
     s->cold_used = s->moves_wanted = false;
+    s->bounced_before = 0;
     holding_begin(rs->core, s);
     s->reads_hot = r->reads_hot;
     s->first_tag = rs->agent->next_tag;
@@ -364,9 +358,9 @@ static void start_sequence(struct requests *rs, struct sequence *s,
 static void place_prompt(struct sequence *s)
 {
     hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
-    log_info("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
-             (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
-             s->prompt_tokens, s->share.beta, s->share.limit);
+    log_debug("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
+              (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
+              s->prompt_tokens, s->share.beta, s->share.limit);
 }
 
 /* Does one still give back what it held? */
@@ -451,9 +445,9 @@ static int answer_adopted(struct requests *rs, struct sequence *s)
     answer.header.step = s->hashed_step;
     answer.kept_tokens = s->layers[0].appended;
     say_where_hot(rs, s, &answer);
-    log_info("request %llu: goes on after step %u with %u tokens, %u of them hot in layer 0",
-             (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
-             hkm_hot_tokens(&rs->core->tiers.hkm, s->index, 0));
+    log_debug("request %llu: goes on after step %u with %u tokens, %u of them hot in layer 0",
+              (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
+              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, 0));
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
     return 1;
 }

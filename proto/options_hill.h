@@ -16,13 +16,15 @@
 #include "base/options.h"
 #include "proto/epoch_settings.h"
 
-/* --run-dir and --log-level: every program has them. */
+/* --run-dir, --log-level and --verbose: every program has them. */
 extern const struct option_spec hill_common_specs[];
 extern const unsigned hill_common_count;
 extern const struct option_spec hill_pipeline_specs[];
 extern const unsigned hill_pipeline_count;
 extern const struct option_spec hill_request_specs[];
 extern const unsigned hill_request_count;
+extern const struct option_hint hill_hints[];
+extern const unsigned hill_hint_count;
 #define HILL_PROMPT_SPECS 5u /* the first of hill_request_specs: prompt, file, special ... */
 #define HILL_TEXT_SPECS   4u /* the same without score-from: what is said after something else */
 
@@ -58,6 +60,7 @@ extern const unsigned hill_request_count;
 /* What a person wants of a pipeline beside struct epoch_settings; 0 and NULL: the default. */
 struct hill_pipeline_options {
     const char *model;
+    bool csd_degrades;                            /* --csd-on-loss degrade */
     uint32_t ctx_tokens;                          /* 0: the model's */
     uint32_t threads;                             /* 0: one for each CPU this process may run on */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
@@ -100,5 +103,6 @@ int hill_run_dir(char out[HILL_PATH_BYTES], const struct options *options, struc
 int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why);
 
 enum hill_log_level hill_log_option(const struct options *options);
+const char *hill_log_level_name(const struct options *options);
 
 #endif

@@ -149,6 +149,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "hot_cap_bytes", m->hot_cap_bytes <= CAP_MAX);
     CHECK("configure", "gpu_kv_cap_bytes", m->gpu_kv_cap_bytes <= CAP_MAX);
     CHECK("configure", "gpu_slots", m->gpu_slots > 0 && m->gpu_slots <= TOKENS_MAX);
+    CHECK("configure", "csd_dram_bytes", m->csd_dram_bytes <= CAP_MAX);
     CHECK("configure", "cold_cap_bytes", m->cold_cap_bytes <= CAP_MAX);
     CHECK("configure", "csd_url", text_ok(m->csd_url) && (!m->csd_attached || m->csd_url[0]));
     CHECK("configure", "device", text_ok(m->device));
@@ -510,6 +511,16 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_BALANCE:
         CHECK("balance", "beta", not_negative(message->balance->beta));
         return 0;
+    case HILL__MESSAGE__BODY_TOKENIZE:
+        return check_pieces("tokenize", message->tokenize->pieces, message->tokenize->n_pieces,
+                            why);
+    case HILL__MESSAGE__BODY_DETOKENIZE:
+        CHECK("detokenize", "tokens", message->detokenize->n_tokens <= TOKENS_MAX);
+        return 0;
+    case HILL__MESSAGE__BODY_TOKENS:
+        CHECK("tokens", "pieces",
+              !message->tokens->n_pieces || message->tokens->n_pieces == message->tokens->n_tokens);
+        return 0;
     case HILL__MESSAGE__BODY_SAVE_SESSION:
         CHECK("save_session", "path", path_ok(message->save_session->path));
         return 0;
@@ -524,6 +535,8 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_ACCEPTED:
     case HILL__MESSAGE__BODY_DELIVERED:
     case HILL__MESSAGE__BODY_RESUMED:
+    case HILL__MESSAGE__BODY_DRAIN:
+    case HILL__MESSAGE__BODY_DRAINED:
         return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
     default:
         return hill_fail(why, HILL_E_PROTOCOL,
