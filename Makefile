@@ -231,10 +231,13 @@ install: all ## install into PREFIX (default /usr/local)
 	install -m755 scripts/chat-template-helper.py $(DESTDIR)$(PREFIX)/bin
 	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
 	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
+	sed 's#@PREFIX@#$(PREFIX)#' packaging/hillinfer.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models chat-template-helper.py)
 	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
 
 clean: ## remove everything that was built
 	rm -rf build
