@@ -91,6 +91,10 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     summary.recoveries = r->recovery.recoveries;
     summary.steps_repeated = r->recovery.steps_repeated;
     summary.units_repeated = r->recovery.units_repeated;
+    summary.reused_tokens = request_reused(r);
+    summary.history_tokens = r->prefix.hit.n_history;
+    if (summary.reused_tokens > r->prefix.hit.n_plain)
+        summary.reused_decoded = summary.reused_tokens - r->prefix.hit.n_plain;
     summary.beta = profile_beta_effective(sv);
     summary.profile = profile_show(sv, &profile);
     if (r->done) {
@@ -105,6 +109,7 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     message.body_case = HILL__MESSAGE__BODY_SUMMARY;
     message.summary = &summary;
     session_save_lost(sv, r, code ? text : "it is over");
+    request_leave_prefix(sv, r, reason != HILL__FINISH_REASON__FINISH_CANCEL && !code);
     if (code)
         log_warn("request %" PRIu64 " failed: %s", r->id, text);
     request_send(sv, r, &message);
@@ -177,6 +182,9 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.stop_tokens = stop_tokens;
     prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     prefill.identity = r->id;
+    prefill.keep = request_keeps(sv, r);
+    Hill__Reuse reuse;
+    prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
     if (n_states) {
         resume.tokens = r->tokens;
         resume.n_tokens = r->n_tokens;
@@ -219,8 +227,10 @@ void requests_start(struct service *sv, int64_t now_ns)
         if (r->state == REQUEST_INTERRUPTED)
             start(sv, r, now_ns);
     }
-    for (struct request *r; (r = request_book_advance(&sv->book));)
+    for (struct request *r; (r = request_book_advance(&sv->book));) {
+        request_take_prefix(sv, r);
         start(sv, r, now_ns);
+    }
 }
 
 void requests_interrupt(struct service *sv)
@@ -238,6 +248,7 @@ void requests_interrupt(struct service *sv)
                 r->outage_ns = clock_now_ns();
         }
     }
+    prefix_store_clear(&sv->prefixes); /* of those that have finished just now, too */
 }
 
 void request_cancel(struct service *sv, struct request *r)
