@@ -106,9 +106,8 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
                                      .n_pieces = generate->n_pieces,
                                      .ids = generate->token_ids,
                                      .n_ids = generate->n_token_ids};
-    int code = generate->after
-                   ? encode_after(sv, generate->after, &sent, &tokens, &count, why)
-                   : prompt_encode(s->tokenizer, &sent, &tokens, &count, why);
+    int code = generate->after ? encode_after(sv, generate->after, &sent, &tokens, &count, why)
+                               : prompt_encode(s->tokenizer, &sent, &tokens, &count, why);
     if (code)
         return code;
     uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX,

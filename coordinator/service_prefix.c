@@ -44,12 +44,12 @@ void request_take_prefix(struct service *sv, struct request *r)
     }
     const struct prefix_hit *hit = &r->prefix.hit;
     if (hit->request || hit->n_history)
-        log_info("request %" PRIu64 ": %u of its %u prompt tokens are there, %u of them decoded; its "
+        log_info("request %" PRIu64
+                 ": %u of its %u prompt tokens are there, %u of them decoded; its "
                  "history has %u",
                  r->id, hit->n_tokens, r->n_prompt, hit->n_tokens - hit->n_plain, hit->n_history);
-    uint32_t slot = hit->request
-                        ? r->prefix.hit.sequence
-                        : prefix_store_slot(&sv->prefixes, sv->book.parallel, taken);
+    uint32_t slot = hit->request ? r->prefix.hit.sequence
+                                 : prefix_store_slot(&sv->prefixes, sv->book.parallel, taken);
     request_book_move(&sv->book, r, slot);
     prefix_store_drop(&sv->prefixes, slot);
 }
@@ -86,7 +86,9 @@ void request_leave_prefix(struct service *sv, const struct request *r, bool fini
     memcpy(tokens, r->prompt, (size_t)r->n_prompt * sizeof *tokens);
     memcpy(tokens + r->n_prompt, r->tokens, (size_t)r->n_tokens * sizeof *tokens);
     /* what was taken over and is not plain makes all that follows it not plain */
-    uint32_t plain = r->restore_path ? 0 : hit->n_plain < hit->n_tokens ? hit->n_plain : r->n_prompt;
+    uint32_t plain = r->restore_path                ? 0
+                     : hit->n_plain < hit->n_tokens ? hit->n_plain
+                                                    : r->n_prompt;
     struct prefix_entry e = {.request = r->id,
                              .conversation = r->prefix.conversation,
                              .tokens = tokens,
@@ -115,11 +117,12 @@ int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix
             return hill_fail(why, HILL_E_INVALID, "request %" PRIu64 " runs still", id);
     if (!e)
         return hill_fail(why, HILL_E_INVALID,
-                         "request %" PRIu64 " is not kept: there is none of that number, or its room "
+                         "request %" PRIu64
+                         " is not kept: there is none of that number, or its room "
                          "went to others",
                          id);
-    return e->finished ? 0
-                       : hill_fail(why, HILL_E_INVALID,
-                                   "request %" PRIu64 " was cancelled: nothing goes on after it",
-                                   id);
+    return e->finished
+               ? 0
+               : hill_fail(why, HILL_E_INVALID,
+                           "request %" PRIu64 " was cancelled: nothing goes on after it", id);
 }

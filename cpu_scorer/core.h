@@ -33,7 +33,7 @@ enum sequence_state {
     SEQUENCE_DORMANT,  /* an earlier epoch's, until its SEQ_BEGIN or another one comes */
     SEQUENCE_ADOPTING, /* its cold slots are being committed; then its SEQ_READY */
     SEQUENCE_RESTING,  /* ended and kept, until its SEQ_BEGIN comes or another one needs the room */
-    SEQUENCE_CUTTING,  /* taken up: what its SEQ_BEGIN does not go on with goes; then its SEQ_READY */
+    SEQUENCE_CUTTING, /* taken up: what its SEQ_BEGIN does not go on with goes; then its SEQ_READY */
 };
 
 struct layer_state {
@@ -123,8 +123,8 @@ struct sequence {
     XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
     uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
     struct adoption adoption;
-    uint64_t identity;    /* of the request in all its attempts; 0: nothing of it is kept */
-    struct resting rests; /* of an ended one */
+    uint64_t identity;     /* of the request in all its attempts; 0: nothing of it is kept */
+    struct resting rests;  /* of an ended one */
     struct kept_plan plan; /* of the request that goes on with it */
     struct scorer_stats stats;
     struct step_balance balance;

@@ -15,8 +15,8 @@
 
 void requests_close(struct requests *rs, struct sequence *s)
 {
-    if (s->state == SEQUENCE_FREE || s->state == SEQUENCE_ENDING ||
-        s->state == SEQUENCE_TRIMMING || s->state == SEQUENCE_DORMANT)
+    if (s->state == SEQUENCE_FREE || s->state == SEQUENCE_ENDING || s->state == SEQUENCE_TRIMMING ||
+        s->state == SEQUENCE_DORMANT)
         return;
     kept_end(tiers_kept(&rs->core->tiers, s->index));
     holding_release_all(rs->core, s);

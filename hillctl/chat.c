@@ -29,7 +29,7 @@ struct chat {
     struct exchange exchange;
     struct chat_lines lines;
     uint64_t key; /* of the conversation: what it has read and said is not computed again */
-    char *text; /* of a turn that takes several lines */
+    char *text;   /* of a turn that takes several lines */
     size_t text_bytes;
     bool ends; /* /exit */
 };

@@ -33,7 +33,7 @@ struct generation {
     size_t n_ids;
     char restore[HILL_PATH_BYTES], save[HILL_PATH_BYTES]; /* sessions, or empty */
     bool from_prompt, selects;                            /* a restored one: as asked */
-    uint64_t after; /* a finished request; 0: none */
+    uint64_t after;                                       /* a finished request; 0: none */
     bool chat;
     const char *system; /* of a chat; NULL: the template's own, if any */
     struct exchange exchange;
@@ -142,8 +142,7 @@ static int send_request(struct generation *g, struct hill_why *why)
 {
     const struct prompt_piece whole = {g->prompt, g->prompt_bytes,
                                        g->options.special ? PROMPT_SPECIAL : PROMPT_TEXT};
-    struct exchange_request request = {
-        .options = &g->options, .save = g->save, .after = g->after};
+    struct exchange_request request = {.options = &g->options, .save = g->save, .after = g->after};
     struct chat_prompt chat = {0};
     int code = 0;
     request.pieces = &whole;

@@ -356,9 +356,8 @@ void report_print(FILE *to, const struct report *r)
         fprintf(to,
                 "prefill %.2f s (%.0f tokens/s), decode %.2f tokens/s, first token after %.2f s\n",
                 gpu->prompt_ms / 1000,
-                gpu->prompt_ms > 0
-                    ? (m->prompt_tokens - m->reused_tokens) * 1000.0 / gpu->prompt_ms
-                    : 0,
+                gpu->prompt_ms > 0 ? (m->prompt_tokens - m->reused_tokens) * 1000.0 / gpu->prompt_ms
+                                   : 0,
                 gpu->predicted_ms > 0 ? tokens_per_second(gpu) : 0, m->ttft_ms / 1000);
     if (!s || !s->hot || !s->cold || !s->gpu)
         return;

@@ -46,9 +46,9 @@ struct prefix_query {
 /* What it gets. */
 struct prefix_hit {
     uint32_t sequence;
-    uint64_t request;  /* whose entries; 0: none */
-    uint32_t n_tokens; /* of the prompt's, from the first on */
-    uint32_t n_plain;  /* of these */
+    uint64_t request;   /* whose entries; 0: none */
+    uint32_t n_tokens;  /* of the prompt's, from the first on */
+    uint32_t n_plain;   /* of these */
     uint32_t n_history; /* kept tokens of the conversation, or of the request that was named: where
                            they are more than n_tokens, the prompt is another from there on */
 };

@@ -54,10 +54,8 @@ static bool go_on(struct rig_request *q, uint64_t after, uint32_t n_after, uint3
 
 static struct scorer_stats end(struct rig_request *q, bool keep, int status)
 {
-    struct record_seq_end record = {.header = gpu_header(q, 0),
-                                    .request_id = q->request_id,
-                                    .status = status,
-                                    .keep = keep};
+    struct record_seq_end record = {
+        .header = gpu_header(q, 0), .request_id = q->request_id, .status = status, .keep = keep};
     gpu_push(q->rig, RING_APPEND, RECORD_SEQ_END, &record, sizeof record);
     gpu_wait(q->rig, RECORD_SEQ_STATS);
     struct scorer_stats stats = q->rig->stats;

@@ -52,7 +52,7 @@ takes "another question" asked2 $n_doc
 takes "a third" asked3 $n_doc
 takes "the same again" asked3 $((n_doc + 119))
 takes "a part of it" short $(($(field "$work/short.whole" .prompt_tokens) - 1))
-takes "more than a part" asked1 $(field "$work/short.whole" .prompt_tokens)
+takes "more than a part" asked1 "$(field "$work/short.whole" .prompt_tokens)"
 
 # --- behind an answer: over its entries, whatever their places
 first=$(field "$work/out" .request_id)
@@ -95,7 +95,7 @@ one_line "--after a cancelled one" 100 "$work/out" "request $running was cancell
 takes "after a cancelled one" asked1 $((n_doc + 39))
 
 # --- killed within: it begins anew, and so does the next one
-for worker in gpu_worker cpu_scorer csd_agent; do
+for worker in gpu_worker cpu_scorer; do
     takes "before $worker is killed" asked1 $((n_doc + 39))
     generate "$work/long" -f "$work/asked2" -n 300 &
     pid=$!

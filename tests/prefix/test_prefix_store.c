@@ -133,8 +133,7 @@ static void test_against_lists(void **unused)
             const struct prefix_entry *e = prefix_store_request(&store, known[slot].e.request);
             assert_true((e != NULL) == known[slot].there);
             if (e)
-                assert_memory_equal(e->tokens, known[slot].tokens,
-                                    e->n_tokens * sizeof *e->tokens);
+                assert_memory_equal(e->tokens, known[slot].tokens, e->n_tokens * sizeof *e->tokens);
             break;
         }
         default:
