@@ -19,9 +19,10 @@ hill-coordinator := coordinator
 hillctl          := hillctl
 hill-mkmodel     := tools/mkmodel
 hill-kvtrace     := tools/kvtrace
+hill-fsck-pool   := tools/fsck
 hill-eval        := tools/eval
 hill-replay      := tools/replay
-PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-eval hill-replay
+PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-fsck-pool hill-eval hill-replay
 
 PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8 libedit
 
@@ -158,7 +159,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 
 # ---- targets -------------------------------------------------------------------------------
 .PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
-        bench fuzz chaos soak lint format \
+        bench fuzz chaos soak attach-cycles lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -191,6 +192,9 @@ bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone
 chaos: all ## kill and stop workers at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, OUT=file)
 	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
 	@tests/chaos/run $(if $(OUT),-o $(OUT))
+
+attach-cycles: all ## attach, detach and kill the drive in mid-decode (CYCLES=100 for each setting, MODELS="wired smollm2", SEED)
+	@CYCLES=$${CYCLES:-100} MODELS="$${MODELS:-wired smollm2}" tests/integration/test_attach.sh
 
 soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step time stay flat (SEED, OUT=file)
 	@tests/long/soak.sh $(if $(OUT),-o $(OUT))

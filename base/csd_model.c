@@ -1,6 +1,7 @@
 /* base/csd_model.c - see csd_model.h. */
 #include "base/csd_model.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,9 @@ static const struct key {
      CSD_MODEL_RATE_MAX, false},
     {"score", "GB/s", offsetof(struct csd_model, score), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX,
      false},
+    {"dram", "bytes", offsetof(struct csd_model, dram), 0, CSD_MODEL_DRAM_MAX, false},
+    {"dram_read", "GB/s", offsetof(struct csd_model, dram_read), CSD_MODEL_RATE_MIN,
+     CSD_MODEL_RATE_MAX, true},
     {"latency_us", "us", offsetof(struct csd_model, latency_us), 0, CSD_MODEL_LATENCY_US_MAX,
      false},
     {"cpu", "GB/s", offsetof(struct csd_model, cpu), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX, true},
@@ -30,9 +34,27 @@ static const struct key {
 
 #define N_KEYS (sizeof keys / sizeof keys[0])
 
+/* A size: 4G, 512M, plain MiB. */
+static bool is_size(const struct key *key)
+{
+    return strcmp(key->unit, "bytes") == 0;
+}
+
 static double *figure(struct csd_model *model, const struct key *key)
 {
     return (double *)(void *)((char *)model + key->offset);
+}
+
+static int read_value(double *out, const struct key *key, const char *value, struct hill_why *why)
+{
+    uint64_t bytes;
+
+    if (is_size(key) && options_read_size(value, &bytes) == 0)
+        *out = (double)bytes;
+    else if (is_size(key) || options_read_real(value, out) != 0)
+        return hill_fail(why, HILL_E_INVALID, "%s '%s' is not a %s", key->name, value,
+                         is_size(key) ? "size" : "number");
+    return 0;
 }
 
 /* One "key=value" of `length` characters. */
@@ -54,15 +76,13 @@ static int read_pair(struct csd_model *model, const char *text, size_t length, b
         k++;
     if (k == N_KEYS)
         return hill_fail(why, HILL_E_INVALID,
-                         "unknown key '%s' (flash, write, link, gpu_link, score, "
-                         "latency_us, cpu)",
+                         "unknown key '%s' (flash, write, link, gpu_link, score, dram, "
+                         "dram_read, latency_us, cpu)",
                          pair);
     if (seen[k])
         return hill_fail(why, HILL_E_INVALID, "%s is given twice", pair);
     seen[k] = true;
-    if (options_read_real(value, figure(model, &keys[k])) != 0)
-        return hill_fail(why, HILL_E_INVALID, "%s '%s' is not a number", pair, value);
-    return 0;
+    return read_value(figure(model, &keys[k]), &keys[k], value, why);
 }
 
 int csd_model_parse(struct csd_model *model, const char *text, struct hill_why *why)
@@ -113,6 +133,19 @@ bool csd_model_same(const struct csd_model *a, const struct csd_model *b)
     return strcmp(csd_model_print(x, a), csd_model_print(y, b)) == 0;
 }
 
+static size_t print_value(char *out, size_t room, const struct key *key, double value)
+{
+    bool whole = is_size(key) && value >= 0x1p30 && fmod(value, 0x1p30) == 0;
+
+    return (size_t)snprintf(out, room,
+                            whole          ? "%.17gG"
+                            : is_size(key) ? "%.17g"
+                                           : "%.9g",
+                            whole          ? value / 0x1p30
+                            : is_size(key) ? value / 0x1p20
+                                           : value);
+}
+
 const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *model)
 {
     struct csd_model copy = *model;
@@ -125,8 +158,9 @@ const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *mo
     for (size_t k = 0; k < N_KEYS; k++) {
         if (keys[k].optional && *figure(&copy, &keys[k]) == 0)
             continue;
-        used += (size_t)snprintf(out + used, CSD_MODEL_TEXT - used, "%s%s=%.9g", k ? "," : "",
-                                 keys[k].name, *figure(&copy, &keys[k]));
+        used += (size_t)snprintf(out + used, CSD_MODEL_TEXT - used, "%s%s=", k ? "," : "",
+                                 keys[k].name);
+        used += print_value(out + used, CSD_MODEL_TEXT - used, &keys[k], *figure(&copy, &keys[k]));
     }
     return out;
 }

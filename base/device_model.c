@@ -11,6 +11,7 @@ static const struct {
     [DEVICE_FLASH_READ] = {offsetof(struct csd_model, flash), DEVICE_FLASH_READ},
     [DEVICE_FLASH_WRITE] = {offsetof(struct csd_model, write), DEVICE_FLASH_READ},
     [DEVICE_SCORE] = {offsetof(struct csd_model, score), DEVICE_SCORE},
+    [DEVICE_DRAM] = {offsetof(struct csd_model, dram_read), DEVICE_DRAM},
     [DEVICE_LINK_UP] = {offsetof(struct csd_model, link), DEVICE_LINK_UP},
     [DEVICE_LINK_DOWN] = {offsetof(struct csd_model, link), DEVICE_LINK_DOWN},
     [DEVICE_GPU_LINK] = {offsetof(struct csd_model, gpu_link), DEVICE_GPU_LINK},

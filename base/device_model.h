@@ -22,6 +22,7 @@ enum device_resource {
     DEVICE_FLASH_READ, /* these two share a queue */
     DEVICE_FLASH_WRITE,
     DEVICE_SCORE,   /* bytes: the FP16 K and V that the scored tokens stand for */
+    DEVICE_DRAM,    /* the drive's, read */
     DEVICE_LINK_UP, /* to the host */
     DEVICE_LINK_DOWN,
     DEVICE_GPU_LINK, /* from the host to the GPU */

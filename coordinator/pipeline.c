@@ -125,7 +125,8 @@ static void tick(struct pipeline *p)
         if (!p->supervisor.announced)
             announce(p);
         supervisor_settled(&p->supervisor);
-        requests_start(&p->service, now);
+        if (supervisor_ready(&p->supervisor)) /* a change of the drive may have begun an epoch */
+            requests_start(&p->service, now);
     }
     tell_phase(p);
 }

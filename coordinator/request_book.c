@@ -171,7 +171,7 @@ int request_book_refused(struct request_book *book, struct request *request)
     request->refused_alone = alone ? request->refused_alone + 1 : 0;
     request->attempts--;
     request->fruitless--;
-    request_interrupt(request);
+    request_interrupt(request, true);
     uint64_t freed_by_others = book->n_freed - request->freed_seen;
     leave_slot(book, request);
     /* its own slot tells nothing; what the others gave back meanwhile does */
@@ -297,9 +297,11 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     return 0;
 }
 
-void request_interrupt(struct request *request)
+void request_interrupt(struct request *request, bool counts)
 {
     struct request_recovery *r = &request->recovery;
+    if (!counts && request->state == REQUEST_RUNNING && request->fruitless)
+        request->fruitless--;
     r->units_lost = r->units_done > r->units_lost ? r->units_done : r->units_lost;
     r->units_done = 0;
     request->wire_id = 0;
@@ -313,7 +315,7 @@ void request_not_sent(struct request *request)
 {
     request->attempts--;
     request->fruitless--;
-    request_interrupt(request);
+    request_interrupt(request, true);
 }
 
 /* ---- going on ---------------------------------------------------------------------------- */
@@ -377,7 +379,7 @@ bool request_begin_anew(struct request *request)
     if (!request->recovery.resumed || request->state != REQUEST_RUNNING)
         return false;
     request->recovery.barred = true;
-    request_interrupt(request);
+    request_interrupt(request, true);
     return true;
 }
 

@@ -187,8 +187,8 @@ struct request *request_book_by_wire(const struct request_book *book, uint64_t w
 /* Begin an attempt: a new wire id, RUNNING. HILL_E_PEER_GONE after REQUEST_ATTEMPTS_MAX without a new
  * token. */
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns);
-/* The attempt is lost: its messages count no more. */
-void request_interrupt(struct request *request);
+/* The attempt is lost: its messages count no more; it counts, or not. */
+void request_interrupt(struct request *request, bool counts);
 /* It could not even be sent: the same, and it counts as no attempt. */
 void request_not_sent(struct request *request);
 

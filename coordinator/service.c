@@ -30,9 +30,9 @@ static const struct route routes[] = {
 
 /* ---- what the supervisor says --------------------------------------------------------------- */
 
-static void epoch_ends(void *context)
+static void epoch_ends(void *context, bool counts)
 {
-    requests_interrupt(context);
+    requests_interrupt(context, counts);
     profile_interrupt(context);
 }
 
@@ -58,7 +58,17 @@ static double beta(void *context)
 static bool is_busy(void *context)
 {
     const struct service *sv = context;
-    return sv->book.running || sv->book.first;
+    return sv->book.running;
+}
+
+static bool is_reading(void *context)
+{
+    return requests_reading(context);
+}
+
+static bool can_go_on(void *context)
+{
+    return requests_can_go_on(context);
 }
 
 static bool keeps_tiers(void *context)
@@ -78,8 +88,8 @@ void service_open(struct service *sv, struct settings *settings, struct router *
     prefix_store_init(&sv->prefixes);
     request_book_init(&sv->book, settings->epoch.plan.n_sequences);
     router_register(router, routes, sizeof routes / sizeof *routes, sv);
-    *hooks =
-        (struct supervisor_hooks){sv, epoch_ends, ending, worker_came, beta, is_busy, keeps_tiers};
+    *hooks = (struct supervisor_hooks){sv,      epoch_ends, ending,    worker_came, beta,
+                                       is_busy, is_reading, can_go_on, keeps_tiers};
 }
 
 void service_close(struct service *sv)

@@ -177,7 +177,11 @@ int64_t requests_next_ns(const struct service *sv);
 /* The epoch has ended: can requests go on with what lies in the tiers? */
 bool requests_keep_tiers(const struct service *sv);
 /* The epoch ends under the running requests (may remove them). */
-void requests_interrupt(struct service *sv);
+void requests_interrupt(struct service *sv, bool counts);
+/* Does a running request still read its prompt, or could not go on yet in another epoch? */
+bool requests_reading(const struct service *sv);
+/* Can they ever, as this pipeline is set up? */
+bool requests_can_go_on(const struct service *sv);
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);
 /* May remove the request. */
 void request_cancel(struct service *sv, struct request *r);

@@ -45,6 +45,10 @@ static void add(Hill__CsdModelCounters *sum, const Hill__CsdModelCounters *other
     sum->flash_ns += times * other->flash_ns;
     sum->score_ns += times * other->score_ns;
     sum->link_ns += times * other->link_ns;
+    sum->dram_ns += times * other->dram_ns;
+    sum->payload_bytes += times * other->payload_bytes;
+    sum->written_bytes += times * other->written_bytes;
+    sum->directory_bytes += times * other->directory_bytes;
     sum->late += times * other->late;
     sum->late_ns += times * other->late_ns;
     sum->lag_ns += times * other->lag_ns;

@@ -13,22 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kv/plane.h"
-
 _Static_assert(REQUEST_PARALLEL_MAX <= PREFIX_SEQUENCES_MAX, "a slot for each sequence");
-
-/* A KV trace and a recording begin with empty tiers; policies that rank by keys or by what earlier
- * queries have attended to have state that entries alone do not bring back. */
-static bool pipeline_keeps(const struct service *sv)
-{
-    const struct epoch_settings *s = &sv->settings->epoch;
-    return !s->trace_path[0] && !s->record_path[0] &&
-           !kv_policy_reads_keys(s->plan.selection.policy);
-}
 
 bool request_keeps(const struct service *sv, const struct request *r)
 {
-    return pipeline_keeps(sv) && !r->prefix.off && !r->n_forced;
+    return requests_can_go_on(sv) && !r->prefix.off && !r->n_forced;
 }
 
 void request_take_prefix(struct service *sv, struct request *r)
@@ -107,7 +96,7 @@ int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix
 {
     const struct prefix_entry *e = prefix_store_request(&sv->prefixes, id);
     *out = e;
-    if (!pipeline_keeps(sv))
+    if (!requests_can_go_on(sv)) /* entries alone are not all that it would need */
         return hill_fail(why, HILL_E_UNSUPPORTED,
                          "this pipeline keeps no finished requests: policy %s, or a trace or a "
                          "recording",

@@ -224,7 +224,7 @@ bool profile_tick(struct service *sv, int64_t now_ns)
         log_warn("measuring the two sides takes more than %d ms; going on with beta %g meanwhile",
                  WAIT_MS, profile_beta(sv));
     }
-    if (sv->profile.asked || !sv->settings->epoch.beta_auto || !sv->settings->epoch.csd_attached ||
+    if (sv->profile.asked || !sv->settings->epoch.beta_auto || !settings_has_drive(sv->settings) ||
         sv->book.running)
         return true;
     fingerprint(wanted, sv);
@@ -263,7 +263,7 @@ void profile_take_request(void *owner, struct arrival *a)
     int code = HILL_E_BUSY;
     if (sv->supervisor->ending)
         text = "the pipeline is ending";
-    else if (!sv->settings->epoch.csd_attached)
+    else if (!settings_has_drive(sv->settings))
         text = "no CSD is attached: there is nothing to balance", code = HILL_E_INVALID;
     else if (sv->settings->record_path[0])
         text = "the rings are being recorded: what they carry must be requests' alone",
@@ -361,7 +361,7 @@ Hill__Profile *profile_show(const struct service *sv, struct profile_wire *wire)
 {
     const struct profile *values = &sv->profile.values;
     Hill__Profile *out = &wire->profile;
-    if (!sv->profile.have || !sv->settings->epoch.csd_attached) /* else of a drive that is gone */
+    if (!sv->profile.have || !settings_has_drive(sv->settings)) /* else of a drive that is gone */
         return NULL;
     hill__profile__init(out);
     rates_to_wire(out->rates = &wire->rates, &values->rates);

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "kv/plane.h"
 #include "session/session.h"
 
 #define PROGRESS_EVERY_NS INT64_C(200000000)
@@ -227,13 +228,14 @@ void requests_start(struct service *sv, int64_t now_ns)
         if (r->state == REQUEST_INTERRUPTED)
             start(sv, r, now_ns);
     }
-    for (struct request *r; (r = request_book_advance(&sv->book));) {
+    for (struct request *r;
+         !supervisor_holds_back(sv->supervisor) && (r = request_book_advance(&sv->book));) {
         request_take_prefix(sv, r);
         start(sv, r, now_ns);
     }
 }
 
-void requests_interrupt(struct service *sv)
+void requests_interrupt(struct service *sv, bool counts)
 {
     for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
@@ -243,7 +245,7 @@ void requests_interrupt(struct service *sv)
             finish_done(sv, r); /* all tokens are out; only statistics may be missing */
         else {
             session_save_interrupted(sv, r);
-            request_interrupt(r);
+            request_interrupt(r, counts);
             if (!r->outage_ns)
                 r->outage_ns = clock_now_ns();
         }
@@ -407,11 +409,27 @@ void request_on_resumed(void *owner, struct arrival *a)
 
 bool requests_keep_tiers(const struct service *sv)
 {
-    const struct epoch_settings *s = &sv->settings->epoch;
-    bool keeps = false; /* a trace and a recording start with empty tiers */
+    bool keeps = false;
     for (const struct request *r = sv->book.running; r; r = r->next)
         keeps |= r->state == REQUEST_INTERRUPTED && r->n_tokens > 0;
-    return keeps && !s->trace_path[0] && !s->record_path[0];
+    return keeps && requests_can_go_on(sv);
+}
+
+bool requests_can_go_on(const struct service *sv)
+{
+    const struct epoch_settings *s = &sv->settings->epoch; /* these start with empty tiers: */
+    return !s->trace_path[0] && !s->record_path[0] &&
+           !kv_policy_reads_keys(s->plan.selection.policy);
+}
+
+/* With the third token of an attempt the scorer has noted its first step. */
+bool requests_reading(const struct service *sv)
+{
+    for (const struct request *r = sv->book.running; r; r = r->next)
+        if (r->state == REQUEST_INTERRUPTED ||
+            (r->state == REQUEST_RUNNING && r->n_attempt < 3 && !r->recovery.resumed))
+            return true;
+    return false;
 }
 
 void request_on_progress(void *owner, struct arrival *a)

@@ -147,7 +147,7 @@ void status_take_request(void *owner, struct arrival *a)
     reply.epoch = sv->supervisor->epoch;
     reply.model = (char *)s->model_path;
     reply.ready = supervisor_ready(sv->supervisor);
-    reply.csd_attached = s->epoch.csd_attached;
+    reply.csd_attached = settings_has_drive(s);
     reply.csd_url = (char *)(s->epoch.csd_attached ? s->csd_url : "");
     reply.workers = list;
     reply.n_workers = WORKER_COUNT;

@@ -314,6 +314,7 @@ int settings_attach(struct settings *s, const char *url, struct hill_why *why)
         return s->options.cold_bytes ? code : HILL_E_NOSPACE;
     memmove(s->csd_url, wanted, strlen(wanted) + 1);
     s->epoch.csd_attached = true;
+    s->epoch.csd_plain = false;
     s->epoch.csd_url = s->csd_url;
     s->epoch.cold_cap_bytes = cap;
     s->cold_tokens = (uint64_t)(layout.n_stripes / plan->geometry.n_layers) * layout.stripe_slots;
@@ -322,9 +323,29 @@ int settings_attach(struct settings *s, const char *url, struct hill_why *why)
 
 void settings_detach(struct settings *s)
 {
-    s->epoch.csd_attached = false;
+    s->epoch.csd_attached = s->epoch.csd_plain = false;
     s->epoch.csd_url = "";
     s->epoch.cold_cap_bytes = s->cold_tokens = 0;
+}
+
+void settings_detach_to_plain(struct settings *s)
+{
+    s->epoch.csd_plain = true;
+    s->cold_tokens = 0; /* of new requests */
+}
+
+int settings_may_attach(const struct settings *s, const char *url, struct hill_why *why)
+{
+    const char *wanted = *url ? url : s->csd_default_url;
+    if (!s->epoch.csd_attached)
+        return 0;
+    if (!s->epoch.csd_plain)
+        return hill_fail(why, HILL_E_INVALID, "a CSD is attached already; detach it first");
+    if (strcmp(wanted, s->csd_url) != 0)
+        return hill_fail(why, HILL_E_BUSY,
+                         "requests that run still have entries on %.200s: attach that, or wait",
+                         s->csd_url);
+    return 0;
 }
 
 /* ---- admission --------------------------------------------------------------------------- */

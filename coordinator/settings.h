@@ -43,6 +43,15 @@ void settings_close(struct settings *settings);
 /* Attach url (empty: the default one): its cap and capacity. Nothing changes on failure. */
 int settings_attach(struct settings *settings, const char *url, struct hill_why *why);
 void settings_detach(struct settings *settings);
+/* Is one attached, for new requests as well? */
+static inline bool settings_has_drive(const struct settings *settings)
+{
+    return settings->epoch.csd_attached && !settings->epoch.csd_plain;
+}
+/* The same, but for what requests that run have there: the pool stays, for them alone. */
+void settings_detach_to_plain(struct settings *settings);
+/* Can this URL be attached now? */
+int settings_may_attach(const struct settings *settings, const char *url, struct hill_why *why);
 
 /* Can a request of n_prompt + n_predict tokens run? HILL_E_TOO_LONG or HILL_E_INVALID with the
  * reason and the numbers. */

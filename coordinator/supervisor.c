@@ -119,8 +119,8 @@ static void remove_segments(struct supervisor *s, bool keep)
 /* Does the hot segment go on to the next epoch? */
 static bool keeps_tiers(struct supervisor *s)
 {
-    bool keep = s->tiers_epoch && s->change == CHANGE_NONE && !s->tiers_spoilt &&
-                s->tiers_unready < TIERS_UNREADY_MAX && s->hooks.keeps_tiers(s->hooks.context);
+    bool keep = s->tiers_epoch && !s->tiers_spoilt && s->tiers_unready < TIERS_UNREADY_MAX &&
+                s->hooks.keeps_tiers(s->hooks.context);
     s->tiers_unready = keep ? s->tiers_unready + 1 : 0;
     s->tiers_spoilt = false;
     return keep;
@@ -160,10 +160,10 @@ static void delay_epoch(struct supervisor *s)
             terminate(s, w, "to free shared memory");
 }
 
-void supervisor_new_epoch(struct supervisor *s, const char *reason)
+static void new_epoch(struct supervisor *s, bool counts, const char *reason)
 {
     struct hill_why why = {{0}};
-    s->hooks.epoch_ends(s->hooks.context);
+    s->hooks.epoch_ends(s->hooks.context, counts);
     if (s->ending)
         return;
     remove_segments(s, keeps_tiers(s));
@@ -192,14 +192,29 @@ void supervisor_new_epoch(struct supervisor *s, const char *reason)
     }
 }
 
+void supervisor_new_epoch(struct supervisor *s, const char *reason)
+{
+    new_epoch(s, true, reason);
+}
+
 /* ---- the drive --------------------------------------------------------------------------- */
 
 /* The only place where a change of the drive changes its state. */
 static void set_change(struct supervisor *s, enum drive_change change)
 {
-    static const char *const names[] = {"none", "attach", "detach", "undo"};
+    static const char *const names[] = {"none",   "attach, waits", "attach", "detach, waits",
+                                        "drains", "detach",        "undo"};
     log_debug("change of the drive: %s -> %s", names[s->change], names[change]);
     s->change = change;
+}
+
+static void begin_change(struct supervisor *s, enum drive_change change,
+                         const struct proto_address *from)
+{
+    set_change(s, change);
+    s->change_client = *from;
+    s->change_began_ns = clock_now_ns();
+    s->change_text[0] = '\0';
 }
 
 static void want_agent(struct supervisor *s, bool wanted, const char *reason)
@@ -222,16 +237,93 @@ static void undo_attach(struct supervisor *s, int code, const char *text)
     want_agent(s, false, "because its drive cannot be used");
 }
 
+static void attach_now(struct supervisor *s)
+{
+    struct hill_why why = {{0}};
+    int code = settings_attach(s->settings, s->change_url, &why);
+    if (code) {
+        router_reply(s->router, &s->change_client, code, why.text);
+        set_change(s, CHANGE_NONE);
+        return;
+    }
+    log_info("attaching %s, --cold-mb %.3f", s->settings->csd_url,
+             (double)s->settings->epoch.cold_cap_bytes / 1048576.0);
+    set_change(s, CHANGE_ATTACH);
+    want_agent(s, true, NULL);
+    new_epoch(s, false, "a CSD is being attached");
+}
+
+/* Nobody uses the drive any more: its agent's end is noticed by nobody. idle: nor does the scorer
+ * know that; then it is told by an epoch without a drive. */
+static void detach_now(struct supervisor *s, bool idle)
+{
+    log_info("detaching %s", s->settings->csd_url);
+    if (s->change != CHANGE_NONE) /* else the client has been answered: the drive was only read */
+        set_change(s, CHANGE_DETACH);
+    s->leaves_epoch_be = !idle;
+    settings_detach(s->settings);
+    want_agent(s, false, "because it is detached");
+}
+
+/* What does not fit M_0 stays on the drive, which a process without its accelerator reads. */
+static void detach_to_plain(struct supervisor *s)
+{
+    log_info("detaching %s; what is left there is read by the host's CPU", s->settings->csd_url);
+    set_change(s, CHANGE_DETACH);
+    settings_detach_to_plain(s->settings);
+    want_agent(s, false, "because it is detached"); /* its exit brings another one, and the epoch */
+}
+
+static void ask_to_drain(struct supervisor *s)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Drain drain = HILL__DRAIN__INIT;
+    message.body_case = HILL__MESSAGE__BODY_DRAIN;
+    message.drain = &drain;
+    if (router_to_worker(s->router, WORKER_SCORER, &message) == 0)
+        set_change(s, CHANGE_DRAINS);
+}
+
+/* With all workers ready: what waits for that, for prompts, or for requests at all, goes on. */
+static void change_goes_on(struct supervisor *s)
+{
+    bool busy = s->hooks.is_busy(s->hooks.context);
+    if (s->hooks.is_reading(s->hooks.context))
+        return;
+    if (busy && !s->hooks.can_go_on(s->hooks.context))
+        return; /* these begin anew in another epoch: they end first */
+    if (s->change == CHANGE_ATTACH_WAITS)
+        attach_now(s);
+    else if (busy)
+        ask_to_drain(s);
+    else
+        detach_now(s, true);
+}
+
+static void say_changed(struct supervisor *s)
+{
+    bool undone = s->change == CHANGE_UNDO;
+    char text[sizeof s->change_text + 32];
+    snprintf(text, sizeof text, "%s%s",
+             undone                       ? ""
+             : s->change == CHANGE_ATTACH ? "attached"
+                                          : "detached",
+             s->change_text);
+    router_reply(s->router, &s->change_client, undone ? s->change_code : 0, text);
+    set_change(s, CHANGE_NONE);
+}
+
 void supervisor_settled(struct supervisor *s)
 {
-    if (s->change == CHANGE_NONE)
-        return;
-    bool undone = s->change == CHANGE_UNDO;
-    router_reply(s->router, &s->change_client, undone ? s->change_code : 0,
-                 undone                       ? s->change_text
-                 : s->change == CHANGE_ATTACH ? "attached"
-                                              : "detached");
-    set_change(s, CHANGE_NONE);
+    if (s->change == CHANGE_ATTACH_WAITS || s->change == CHANGE_DETACH_WAITS)
+        change_goes_on(s);
+    else if (s->change != CHANGE_NONE && s->change != CHANGE_DRAINS)
+        say_changed(s);
+}
+
+bool supervisor_holds_back(const struct supervisor *s)
+{
+    return s->change != CHANGE_NONE;
 }
 
 /* May the drive change now? Answers the client when not. */
@@ -240,12 +332,8 @@ static bool may_change(struct supervisor *s, const struct proto_address *from)
     const char *text = NULL;
     if (s->ending)
         text = "the pipeline is ending";
-    else if (s->hooks.is_busy(s->hooks.context))
-        text = "a request runs or waits: this version attaches and detaches between requests only";
     else if (s->change != CHANGE_NONE)
         text = "another attach or detach is under way";
-    else if (!supervisor_ready(s))
-        text = "the pipeline is not ready yet";
     if (text)
         router_reply(s->router, from, HILL_E_BUSY, text);
     return !text;
@@ -255,21 +343,16 @@ static void take_attach(void *owner, struct arrival *a)
 {
     struct supervisor *s = owner;
     struct hill_why why = {{0}};
+    const char *url = a->message->attach->url;
     if (!may_change(s, &a->from))
         return;
-    int code = s->settings->epoch.csd_attached
-                   ? hill_fail(&why, HILL_E_INVALID, "a CSD is attached already; detach it first")
-                   : settings_attach(s->settings, a->message->attach->url, &why);
+    int code = settings_may_attach(s->settings, url, &why);
     if (code) {
         router_reply(s->router, &a->from, code, why.text);
         return;
     }
-    log_info("attaching %s, --cold-mb %.3f", s->settings->csd_url,
-             (double)s->settings->epoch.cold_cap_bytes / 1048576.0);
-    set_change(s, CHANGE_ATTACH);
-    s->change_client = a->from;
-    want_agent(s, true, NULL);
-    supervisor_new_epoch(s, "a CSD is being attached");
+    begin_change(s, CHANGE_ATTACH_WAITS, &a->from);
+    snprintf(s->change_url, sizeof s->change_url, "%s", url);
 }
 
 static void take_detach(void *owner, struct arrival *a)
@@ -277,15 +360,34 @@ static void take_detach(void *owner, struct arrival *a)
     struct supervisor *s = owner;
     if (!may_change(s, &a->from))
         return;
-    if (!s->settings->epoch.csd_attached) {
+    if (!settings_has_drive(s->settings)) {
         router_reply(s->router, &a->from, HILL_E_INVALID, "no CSD is attached");
         return;
     }
-    log_info("detaching %s", s->settings->csd_url);
-    set_change(s, CHANGE_DETACH);
-    s->change_client = a->from;
-    settings_detach(s->settings);
-    want_agent(s, false, "because it is detached"); /* its exit brings the epoch without a drive */
+    begin_change(s, CHANGE_DETACH_WAITS, &a->from);
+}
+
+/* How far the scorer has come with emptying the drive. */
+static void take_drained(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    const Hill__Drained *d = a->message->drained;
+    const double mib = 1048576.0;
+    if (s->change == CHANGE_DRAINS) {
+        snprintf(s->change_text, sizeof s->change_text,
+                 ": %llu entries (%.3f MiB) moved up, %llu (%.3f MiB) %s%.200s, %.3f s",
+                 (unsigned long long)d->moved, (double)d->moved_bytes / mib,
+                 (unsigned long long)d->left, (double)d->left_bytes / mib,
+                 d->over ? "left on "
+                         : "stay until their requests end, without its accelerator, on ",
+                 s->settings->csd_url, (double)(clock_now_ns() - s->change_began_ns) / 1e9);
+        if (d->over)
+            detach_now(s, false);
+        else
+            detach_to_plain(s);
+    } else if (d->over && s->change == CHANGE_NONE && s->settings->epoch.csd_plain) {
+        detach_now(s, false);
+    }
 }
 
 /* ---- a worker's end ---------------------------------------------------------------------- */
@@ -300,6 +402,25 @@ static void log_end(const struct supervisor *s, const struct worker_row *row, in
                  (double)row->backoff_ns / 1e9);
 }
 
+/* A worker has ended that an epoch is made without: what a change of the drive waited for from it
+ * does not come, and a drive that is lost may be one that is detached. */
+static void lose_drive(struct supervisor *s, enum worker w)
+{
+    const struct epoch_settings *e = &s->settings->epoch;
+    if (s->change == CHANGE_DRAINS)
+        set_change(s, CHANGE_DETACH_WAITS);
+    if (w != WORKER_AGENT || !s->workers.rows[w].wanted || s->change != CHANGE_NONE ||
+        !s->settings->options.csd_degrades || e->csd_plain)
+        return;
+    log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
+    if (s->hooks.is_busy(s->hooks.context)) {
+        settings_detach_to_plain(s->settings);
+    } else {
+        settings_detach(s->settings);
+        worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
+    }
+}
+
 static void worker_exited(struct supervisor *s, enum worker w, const struct worker_end *end)
 {
     struct worker_row *row = &s->workers.rows[w];
@@ -311,6 +432,10 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         log_end(s, row, pid, end->text);
     if (s->ending)
         return;
+    if (w == WORKER_AGENT && s->leaves_epoch_be && !row->wanted) {
+        s->leaves_epoch_be = false;
+        return;
+    }
     if (s->change == CHANGE_ATTACH && w == WORKER_AGENT && !row->ever_ready && row->wanted) {
         undo_attach(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE,
                     row->failure_code ? row->failure_text
@@ -320,8 +445,11 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         give_up(s, w, end->text);
         return;
     }
+    if (w == WORKER_AGENT && s->change == CHANGE_DETACH && s->settings->epoch.csd_plain)
+        worker_table_want(&s->workers, w, true, clock_now_ns());
+    lose_drive(s, w);
     if (s->epoch_delayed ? !worker_table_any_running(&s->workers) : knew_epoch)
-        supervisor_new_epoch(s, "a worker has ended");
+        new_epoch(s, w != WORKER_AGENT, "a worker has ended");
 }
 
 static void reap(struct supervisor *s, int64_t now_ns)
@@ -454,6 +582,7 @@ static const struct route routes[] = {
     {HILL__MESSAGE__BODY_HEARTBEAT, FROM_HEARTBEATS, take_heartbeat},
     {HILL__MESSAGE__BODY_ATTACH, FROM_CLIENT, take_attach},
     {HILL__MESSAGE__BODY_DETACH, FROM_CLIENT, take_detach},
+    {HILL__MESSAGE__BODY_DRAINED, FROM_SCORER, take_drained},
     {HILL__MESSAGE__BODY_SHUTDOWN, FROM_CLIENT, take_shutdown},
 };
 

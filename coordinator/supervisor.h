@@ -23,19 +23,25 @@
 
 enum drive_change {
     CHANGE_NONE,
-    CHANGE_ATTACH, /* an agent was started for a new drive; until all are ready */
-    CHANGE_DETACH, /* the agent was told to end; until the others are ready without it */
-    CHANGE_UNDO,   /* the new drive cannot be used: as CHANGE_DETACH, then the client is told why */
+    CHANGE_ATTACH_WAITS, /* for prompts under way: they would have to be read again */
+    CHANGE_ATTACH,       /* an agent was started for a new drive; until all are ready */
+    CHANGE_DETACH_WAITS, /* as CHANGE_ATTACH_WAITS */
+    CHANGE_DRAINS,       /* the scorer empties the drive; until it says that it is done */
+    CHANGE_DETACH,       /* the agent was told to end; until the others are ready without it */
+    CHANGE_UNDO, /* the new drive cannot be used: as CHANGE_DETACH, then the client is told why */
 };
 
 /* What the owner of the requests hears. */
 struct supervisor_hooks {
     void *context;
-    void (*epoch_ends)(void *context); /* what was sent to workers is lost */
+    /* what was sent to workers is lost; counts: as an attempt of the requests */
+    void (*epoch_ends)(void *context, bool counts);
     void (*ending)(void *context, int code, const char *text); /* once; code 0: as asked for */
     void (*worker_came)(void *context, enum worker w);         /* said Hello: a new process */
     double (*beta)(void *context);      /* to be told to the scorer in Configure */
-    bool (*is_busy)(void *context);     /* a request runs or waits: the drive stays */
+    bool (*is_busy)(void *context);     /* a request runs */
+    bool (*is_reading)(void *context);  /* one of them could not go on in another epoch yet */
+    bool (*can_go_on)(void *context);   /* requests ever can, with what this pipeline is set to */
     bool (*keeps_tiers)(void *context); /* after epoch_ends: requests can go on with the entries */
 };
 
@@ -58,11 +64,14 @@ struct supervisor {
     bool epoch_delayed;     /* no room for new segments until the workers let go of the old ones */
     enum drive_change change;
     struct proto_address change_client;
-    int change_code; /* UNDO: what the client is told when the pipeline is ready again */
-    char change_text[512];
-    Hill__Message *live; /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
-    bool announced;      /* that all workers are ready, once */
-    bool progressed;     /* since this process started */
+    int64_t change_began_ns;
+    int change_code;       /* UNDO: what the client is told when the pipeline is ready again */
+    char change_text[512]; /* DETACH: what is said of it */
+    char change_url[HILL_PATH_BYTES + 32]; /* ATTACH_WAITS; empty: the default one */
+    bool leaves_epoch_be; /* the agent that ends is used by nobody: its end is no epoch's */
+    Hill__Message *live;  /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
+    bool announced;       /* that all workers are ready, once */
+    bool progressed;      /* since this process started */
     bool ending;
     int end_code;
     struct hill_why end_why;
@@ -87,8 +96,11 @@ void supervisor_tick(struct supervisor *s, int64_t now_ns);
 int64_t supervisor_next_ns(const struct supervisor *s);
 /* Are all wanted workers ready in an epoch that exists? */
 bool supervisor_ready(const struct supervisor *s);
-/* Ready, and nothing else is to be waited for: the client of a change of the drive is answered. */
+/* Ready, and nothing else is to be waited for: a change of the drive goes on, or its client is
+ * answered. */
 void supervisor_settled(struct supervisor *s);
+/* Is no request to be started now: a change of the drive waits for those that run? */
+bool supervisor_holds_back(const struct supervisor *s);
 
 /* Begin the next epoch: interrupts what runs. A failure ends the pipeline. */
 void supervisor_new_epoch(struct supervisor *s, const char *reason);

@@ -79,11 +79,66 @@ static int look_at(struct core *c, struct sequence *s, struct hill_why *why)
     return rc;
 }
 
+static uint32_t stripes_of(const struct cold_map *cold, uint32_t tokens)
+{
+    return tokens / cold->stripe_slots + (tokens % cold->stripe_slots != 0);
+}
+
+/* Stripes of each layer that no sequence of before has set aside. */
+static uint32_t spare_stripes(const struct core *c)
+{
+    uint64_t taken = 0, layers = c->config.geometry.n_layers;
+    for (uint32_t i = 0; i < c->config.n_sequences; i++) {
+        struct kept_plan plan;
+        if (c->sequences[i].state == SEQUENCE_DORMANT && kept_read(tiers_kept(&c->tiers, i), &plan))
+            taken += plan.stripes * layers;
+    }
+    uint64_t all = c->tiers.cold.n_stripes;
+    return all > taken ? (uint32_t)((all - taken) / layers) : 0;
+}
+
+/* A drive is there, which was not when the sequence began, or was to be left: room on it, for
+ * copies, too, if there is that much. Its hot blocks stay its own, so it can go without. */
+static void give_drive(const struct core *c, struct sequence *s, struct kept_plan *p)
+{
+    const struct cold_map *cold = &c->tiers.cold;
+    uint32_t share = cold->n_stripes / c->config.geometry.n_layers / c->config.n_sequences;
+    uint32_t there = p->stripes + spare_stripes(c);
+    uint32_t most = share > p->stripes ? share : p->stripes;
+    most = there < most ? there : most;
+    s->share.beta = c->config.beta;
+    uint32_t cold_tokens = s->max_tokens - hot_share_target(&s->share, s->max_tokens);
+    bool copies = moves_wants_placement(c, s) && stripes_of(cold, s->max_tokens) <= most;
+    uint32_t stripes = stripes_of(cold, copies ? s->max_tokens : cold_tokens);
+    if (stripes > most)
+        return;
+    p->beta = c->config.beta;
+    p->copies = copies;
+    p->adapts = copies && c->config.adapts;
+    p->stripes = stripes > p->stripes ? stripes : p->stripes;
+}
+
+/* Drives come and go: what was set aside for it is made what this epoch has. */
+static void replan(const struct core *c, struct sequence *s, struct kept_plan *p)
+{
+    const struct kept_plan before = *p;
+    if (core_has_drive(c) && c->config.beta > 0 && !(p->beta > 0)) {
+        give_drive(c, s, p);
+    } else if (!c->config.csd && p->limit >= p->max_tokens) {
+        p->beta = 0;
+        p->copies = p->adapts = p->stripes = 0;
+    }
+    if (memcmp(&before, p, sizeof before) != 0)
+        kept_replan(tiers_kept(&c->tiers, s->index), p);
+    take_plan(c, s, p);
+}
+
 /* The stripes that it has set aside beyond those that hold something: when all have theirs. */
 static int settle(struct core *c, struct sequence *s, struct hill_why *why)
 {
     struct kept_plan plan;
     kept_read(tiers_kept(&c->tiers, s->index), &plan);
+    replan(c, s, &plan);
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
         if (cold_map_recovered(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer),
                                plan.stripes))

@@ -123,9 +123,10 @@ struct sequence {
     XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
     uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
     struct adoption adoption;
-    uint64_t identity;     /* of the request in all its attempts; 0: nothing of it is kept */
-    struct resting rests;  /* of an ended one */
-    struct kept_plan plan; /* of the request that goes on with it */
+    uint64_t identity;       /* of the request in all its attempts; 0: nothing of it is kept */
+    struct resting rests;    /* of an ended one */
+    struct kept_plan plan;   /* of the request that goes on with it */
+    uint64_t bounced_before; /* by a placement that it has no longer */
     struct scorer_stats stats;
     struct step_balance balance;
 };
@@ -138,6 +139,8 @@ struct core {
     struct tiers tiers;
     struct score_pool *pool;
     struct sequence *sequences; /* [n_sequences] */
+    bool drains;                /* what is cold comes up, and nothing new goes down (drain.h) */
+    bool coming_up;             /* a batch of it is in staging: no query goes past AWAIT */
     uint64_t dropped_records;
     uint64_t n_rested; /* sequences that came to rest so far */
 };
@@ -170,6 +173,12 @@ static inline uint32_t core_location(const struct core *c, const struct sequence
 static inline bool core_runs(const struct sequence *s)
 {
     return s->state == SEQUENCE_ACTIVE && !s->status;
+}
+
+/* Is there a drive on which something new may be placed? */
+static inline bool core_has_drive(const struct core *c)
+{
+    return c->config.csd && !c->drains;
 }
 
 /* Blocks that one layer can have. */

@@ -121,7 +121,7 @@ static void take_copies(struct demotions *d, struct sequence *s, uint32_t layer,
     struct tiers *t = &d->core->tiers;
     cold_map_reuse(&t->cold, tiers_list(t, s->index, layer), hot, r->n, slots, lost);
     for (uint32_t i = 0; i < r->n; i++)
-        if (lost[i] != COLD_NOBODY)
+        if (lost[i] != COLD_NOBODY && s->kept)
             s->layers[layer].kept[lost[i]] = COLD_NONE;
     r->slot = slots[0];
     r->order = 0; /* of several stripes, which the agent knows */

@@ -92,10 +92,16 @@ static void take_completion(void *context, const void *record)
         e->status = r->status;
     else if (r->count != e->cold_expected)
         e->status = HILL_E_PROTOCOL;
-    if (e->status)
+    if (e->status == HILL_E_DAMAGED)
+        core_fail(
+            e->base.core, q->sequence, e->status,
+            "the digests of layer %u are damaged in the cold pool (a page's checksum does not "
+            "match); ask again, and check the drive",
+            q->header.layer);
+    else if (e->status)
         core_fail(e->base.core, q->sequence, e->status,
-                  "scoring layer %u on the drive: %u of %u slots, first bad position %u",
-                  q->header.layer, r->count, e->cold_expected, r->detail);
+                  "scoring layer %u on the drive: %s, after %u of %u slots", q->header.layer,
+                  hill_strerror(e->status), r->count, e->cold_expected);
 }
 
 static int add_tuples(const struct digest_evaluator *e, const struct record_score_block *b)

@@ -202,6 +202,16 @@ int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
     return 0;
 }
 
+uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more)
+{
+    uint32_t there = h->n_unreserved / h->geometry.n_layers;
+    uint32_t each = more < there ? more : there;
+    h->n_unreserved -= each * h->geometry.n_layers;
+    for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
+        h->lists[hkm_list_index(h, sequence, layer)].limit += each;
+    return each;
+}
+
 /* The block that would go on where the list's memory ends, so that scoring walks long runs; each
  * list begins as far from the others as its reservation is long. May be taken, or none. */
 static uint32_t wanted_block(const struct hkm *h, uint32_t list)

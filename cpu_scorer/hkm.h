@@ -165,6 +165,9 @@ int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 /* It is another request's from now on: its first n_tokens get that one's checks. */
 void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t identity);
+/* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how many
+ * each has got. */
+uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more);
 
 /* Free everything a sequence holds and its reservation; its words become nowhere. */
 void hkm_release(struct hkm *h, uint32_t sequence);

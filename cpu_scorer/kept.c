@@ -39,6 +39,15 @@ void kept_begin(struct kept *k, uint64_t identity, const struct kept_plan *plan)
     set_identity(k, identity);
 }
 
+void kept_replan(struct kept *k, const struct kept_plan *plan)
+{
+    uint64_t identity = identity_of(k);
+    if (!identity)
+        return;
+    k->plan = *plan;
+    k->check = check_plan(plan, identity);
+}
+
 void kept_end(struct kept *k)
 {
     set_identity(k, 0);

@@ -46,6 +46,8 @@ _Static_assert(sizeof(struct kept) <= KV_KEPT_BYTES, "hot segment layout");
 
 /* A sequence begins, with no steps; identity 0: it is not kept. */
 void kept_begin(struct kept *k, uint64_t identity, const struct kept_plan *plan);
+/* What is set aside for it has changed; its steps stay. A kill in the middle costs the sequence. */
+void kept_replan(struct kept *k, const struct kept_plan *plan);
 void kept_end(struct kept *k);
 /* So many tokens are placed in every layer, and the selection hash is that of all steps up to this.
  */

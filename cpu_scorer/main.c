@@ -61,6 +61,8 @@ static void take_message(struct process *s, const Hill__Message *message)
         scorer_set_beta(s->data.scorer, message->balance->beta);
     else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
         scorer_set_model(s->data.scorer, proto_csd_model(message->csd_model));
+    else if (message->body_case == HILL__MESSAGE__BODY_DRAIN)
+        scorer_drain(s->data.scorer);
 }
 
 /* Look at the control plane; true when the current epoch must be left. */
@@ -188,6 +190,20 @@ static void send_profile(void *context, const struct scorer_profile *in)
     worker_link_send(((struct process *)context)->link, &message);
 }
 
+static void send_drained(void *context, const struct scorer_drained *in)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Drained out = HILL__DRAINED__INIT;
+    out.moved = in->moved;
+    out.left = in->left;
+    out.moved_bytes = in->moved_bytes;
+    out.left_bytes = in->left_bytes;
+    out.over = in->over;
+    message.body_case = HILL__MESSAGE__BODY_DRAINED;
+    message.drained = &out;
+    worker_link_send(((struct process *)context)->link, &message);
+}
+
 /* What was told of this sequence last; all zero: nothing yet. */
 static struct told told_of(const struct process *s, uint64_t request_id)
 {
@@ -249,8 +265,8 @@ static void count_work(void *context, uint64_t count)
 /* Take up the newest Configure and serve it until it is over: 0, or why this process must end. */
 static int serve_epoch(struct process *s)
 {
-    struct scorer_hooks hooks = {s,          interrupted, send_stats, tell_failure,
-                                 count_work, send_profile};
+    struct scorer_hooks hooks = {s,          interrupted,  send_stats,  tell_failure,
+                                 count_work, send_profile, send_drained};
     struct hill_why why = {""};
     char device[64];
     Hill__Message *message = s->configure;

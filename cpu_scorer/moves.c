@@ -23,6 +23,12 @@ static struct placement_settings settings_of(const struct core *c, const struct 
     return out;
 }
 
+bool moves_wants_placement(const struct core *c, const struct sequence *s)
+{
+    return c->config.placement == SCORER_BKP && core_has_drive(c) && s->share.beta > 0 &&
+           s->settings.policy != KV_POLICY_FULL;
+}
+
 int moves_begin(const struct core *c, struct sequence *s)
 {
     struct placement_settings settings = settings_of(c, s);

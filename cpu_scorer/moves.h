@@ -27,6 +27,8 @@
 #include "cpu_scorer/answer.h"
 #include "cpu_scorer/demotion.h"
 
+/* Where something is cold and queries choose, what they choose decides what is hot. */
+bool moves_wants_placement(const struct core *c, const struct sequence *s);
 /* A sequence begins: its placements and tables, when it has such. HILL_E_NOMEM. */
 int moves_begin(const struct core *c, struct sequence *s);
 /* The same of one that an earlier process had, whose words say where its tokens are. */

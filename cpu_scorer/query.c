@@ -107,7 +107,7 @@ static int step_await(struct queries *qs, struct query *q)
     const struct sequence *s = q->sequence;
     if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id || s->leaving)
         return HILL_E_PROTOCOL; /* it ended while its query was waiting */
-    if (!query_has_tokens(q) || s->layers[q->header.layer].uncommitted)
+    if (!query_has_tokens(q) || s->layers[q->header.layer].uncommitted || qs->core->coming_up)
         return 0;
     if (q->what == QUERY_READS_MASS) {
         enter(qs, q, QUERY_ANSWER);

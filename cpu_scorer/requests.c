@@ -166,7 +166,7 @@ static void fill_stats(struct requests *rs, struct sequence *s)
     stats->cold.bytes = cold * (entry + kv_digest_bytes(&c->geometry));
     stats->cold.cap_bytes = c->csd ? c->cold_cap_bytes : 0;
     stats->dropped_records = rs->core->dropped_records;
-    stats->bounced = moves_bounced(rs->core, s);
+    stats->bounced = s->bounced_before + moves_bounced(rs->core, s);
 }
 
 uint32_t requests_live_stats(struct requests *rs, struct scorer_stats *out, uint32_t max)
@@ -298,13 +298,6 @@ static int check_caps(const struct requests *rs, const struct sequence *s, struc
     return 0;
 }
 
-/* Where something is cold and queries choose, what they choose decides what is hot. */
-static bool wants_placement(const struct scorer_config *c, const struct sequence *s)
-{
-    return c->placement == SCORER_BKP && c->csd && s->share.beta > 0 &&
-           s->settings.policy != KV_POLICY_FULL;
-}
-
 /* goes_on: what the sequence has already is room for it. */
 static int plan_tiers(struct requests *rs, struct sequence *s, bool goes_on, uint32_t *blocks,
                       uint32_t *stripes, struct hill_why *why)
@@ -318,14 +311,14 @@ static int plan_tiers(struct requests *rs, struct sequence *s, bool goes_on, uin
                                   .stripes = t->cold.n_stripes,
                                   .free_stripes = t->cold.n_free,
                                   .stripe_slots = t->cold.stripe_slots,
-                                  .cold_pool = c->csd};
+                                  .cold_pool = core_has_drive(rs->core)};
     s->share = (struct hot_share){.beta = c->beta,
                                   .adapts = c->adapts,
                                   .sinks = s->settings.sinks,
                                   .window = s->settings.window};
     if (goes_on)
         resting_add_room(rs->core, s, &room);
-    room.wants_copies = wants_placement(c, s);
+    room.wants_copies = moves_wants_placement(rs->core, s);
     int rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
     if (rc == 0 && room.wants_copies && !s->share.copies)
         log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
@@ -385,6 +378,7 @@ static void set_request(struct requests *rs, struct sequence *s, const struct re
     memset(&s->balance, 0, sizeof s->balance);
     XXH64_reset(s->hash, 0);
     s->hashed_step = 0;
+    s->bounced_before = 0;
     holding_begin(rs->core, s);
     s->reads_hot = r->reads_hot;
     s->first_tag = rs->agent->next_tag;
@@ -539,7 +533,7 @@ static bool take_up(struct requests *rs, struct sequence *s)
 {
     const struct record_seq_begin *r = &s->begin;
     struct hill_why why = {""};
-    if (!resting_fits(s, r) || rs->agent->status)
+    if (!resting_fits(s, r) || rs->agent->status || rs->core->drains)
         return false;
     set_request(rs, s, r);
     int rc = admit_again(rs, s, r->after_tokens, &why);

@@ -15,7 +15,7 @@ uint32_t resting_tokens(const struct core *c, const struct sequence *s,
                         const struct record_seq_end *end)
 {
     uint32_t n = s->max_tokens;
-    if (!end->keep || !c->config.keeps || !s->identity || s->status ||
+    if (!end->keep || !c->config.keeps || c->drains || !s->identity || s->status ||
         (end->status && end->status != HILL_E_CANCELLED))
         return 0;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)

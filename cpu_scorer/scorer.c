@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "cpu_scorer/adoption.h"
+#include "cpu_scorer/drain.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/intake.h"
 #include "cpu_scorer/moves.h"
@@ -17,6 +18,7 @@ struct scorer {
     struct intake intake;
     struct queries queries;
     struct side_speeds side_speeds;
+    struct drain drain;
 };
 
 /* ---- life ----------------------------------------------------------------------------------- */
@@ -51,6 +53,9 @@ int scorer_create(struct scorer **out, const struct scorer_config *config,
         scorer_destroy(p);
         return rc;
     }
+    drain_init(&p->drain, &p->core, &p->agent);
+    if (config->drains)
+        drain_begin(&p->drain);
     adoption_find(&p->core);
     requests_init(&p->requests, &p->core, &p->agent, &p->demotions, p->evaluator);
     p->intake = (struct intake){.core = &p->core,
@@ -121,6 +126,14 @@ void scorer_set_beta(struct scorer *p, double beta)
             c->sequences[i].share.beta = beta;
 }
 
+void scorer_drain(struct scorer *p)
+{
+    if (!p->core.config.csd)
+        return;
+    requests_forget_resting(&p->requests); /* nobody would bring their entries up */
+    drain_begin(&p->drain);
+}
+
 void scorer_set_model(struct scorer *p, struct csd_model figures)
 {
     p->core.device.figures = figures;
@@ -175,6 +188,7 @@ static int turn(struct scorer *p)
     int heard = agent_pump(&p->agent), came, asked;
     if (heard < 0)
         return heard;
+    int drained = is_scored(p) ? 0 : drain_pump(&p->drain);
     do { /* what a query waits for is taken as long as it comes */
         came = is_scored(p) ? 0 : pump_tokens(p);
         asked = came < 0 ? came : queries_pump(&p->queries);
@@ -183,7 +197,7 @@ static int turn(struct scorer *p)
     } while (awaited && came && !asked);
     int moved = pump_moves(p, asked);
     int measured = q->phase == QUERY_NONE ? side_speeds_pump(&p->side_speeds) : 0;
-    return measured < 0 ? measured : heard | came | asked | moved | measured;
+    return measured < 0 ? measured : heard | came | asked | moved | measured | drained;
 }
 
 int scorer_run(struct scorer *p)

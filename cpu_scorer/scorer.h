@@ -52,6 +52,9 @@ struct scorer_config {
     struct csd_model csd_model;       /* at the beginning */
     bool csd;                         /* an agent with a cold pool is attached */
     uint32_t stripe_slots, n_stripes; /* of the cold pool */
+    uint64_t
+        cold_slots; /* that the hot segment has checks for, whatever drive is there; 0: the pool's */
+    bool drains;    /* scorer_drain from the beginning */
     kv_score_fn *score;
     uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
     const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
@@ -115,6 +118,13 @@ struct scorer_profile {
     int64_t took_ns;
 };
 
+/* How far the drive is from being used by nobody. */
+struct scorer_drained {
+    uint64_t moved, left;             /* entries: moved up so far, still on the drive */
+    uint64_t moved_bytes, left_bytes; /* of entries alone */
+    bool over;                        /* no sequence has anything there, nor will have */
+};
+
 struct scorer_hooks {
     void *context;
     /* True when the loop must be left: another Configure or the end. Called at every turn of every
@@ -124,6 +134,8 @@ struct scorer_hooks {
     void (*failure)(void *context, int code, const char *text, uint64_t request_id);
     void (*work_done)(void *context, uint64_t count);
     void (*profiled)(void *context, const struct scorer_profile *profile); /* NULL: nobody asks */
+    /* Nothing more can come up now; told once more when it is over. NULL: nobody asks */
+    void (*drained)(void *context, const struct scorer_drained *drained);
 };
 
 struct scorer_io {
@@ -155,6 +167,11 @@ void scorer_ask_profile(struct scorer *p, int64_t limit_ns);
  * are placed by a policy: more stays hot or comes up as it is missed, or goes down a batch at a
  * time. The data thread alone. */
 void scorer_set_beta(struct scorer *p, double beta);
+
+/* From now on nothing new is placed on the drive, and what lies there comes up between queries, as
+ * far as M_0 allows; the hook `drained` is told. Nothing undoes it but the next epoch. The data
+ * thread alone. */
+void scorer_drain(struct scorer *p);
 
 /* The modelled CPU, from the next query on. */
 void scorer_set_model(struct scorer *p, struct csd_model figures);

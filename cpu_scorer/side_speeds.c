@@ -541,7 +541,7 @@ int side_speeds_pump(struct side_speeds *m)
     m->limit_ns = 0;
     if (active)
         refuse(&out, HILL_E_BUSY, "a request runs: speeds are measured between requests");
-    else if (!c->config.csd || m->agent->status)
+    else if (!core_has_drive(c) || m->agent->status)
         refuse(&out, HILL_E_INVALID, "no CSD is attached: there is nothing to balance");
     else if (m->evaluator->ops != &evaluate_digest)
         refuse(&out, HILL_E_UNSUPPORTED,

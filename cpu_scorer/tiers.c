@@ -9,13 +9,15 @@ int tiers_create(struct tiers *t, const struct scorer_config *config, const stru
 {
     uint32_t n_lists = config->n_sequences * config->geometry.n_layers;
     struct hill_why found = {""};
-    struct hkm_config tables = {.geometry = config->geometry,
-                                .ctx_tokens = config->ctx_tokens,
-                                .n_sequences = config->n_sequences,
-                                .gpu_slots = config->gpu_slots,
-                                .n_blocks = config->hot_blocks,
-                                .cold_slots =
-                                    config->csd ? config->n_stripes * config->stripe_slots : 0};
+    uint64_t pool_slots = config->csd ? (uint64_t)config->n_stripes * config->stripe_slots : 0;
+    struct hkm_config tables = {
+        .geometry = config->geometry,
+        .ctx_tokens = config->ctx_tokens,
+        .n_sequences = config->n_sequences,
+        .gpu_slots = config->gpu_slots,
+        .n_blocks = config->hot_blocks,
+        .cold_slots =
+            (uint32_t)(config->cold_slots > pool_slots ? config->cold_slots : pool_slots)};
     t->staging = io->staging;
     t->staging_unreserved = io->staging->slot_count;
     t->adopted = config->adopts && hkm_adopt(&t->hkm, io->hot, io->hot_bytes, &tables, &found) == 0;

@@ -33,6 +33,7 @@ struct agent {
     struct party party;
     struct data_plane plane;
     bool serving;                /* rings are open */
+    bool plain;                  /* the file alone: no drive is modelled */
     bool behind;                 /* a command may have changed the directory since it was written */
     int64_t rest_ns;             /* from then on the agent is at rest */
     struct modelled_drive drive; /* of the planes so far; figures: as they were said last */
@@ -80,17 +81,27 @@ static void close_plane(struct agent *agent)
 
 /* ---- the device model ---- */
 
+/* The DRAM of the drive that is modelled, or what a file may have; a plain reader has none. */
+static void limit_dram(struct agent *agent)
+{
+    const struct csd_model *model = &agent->drive.model.figures;
+    uint64_t bytes = model->on ? (uint64_t)model->dram : agent->settings.csd_dram_bytes;
+    cold_pool_limit_dram(agent->plane.pool, agent->plain ? 0 : bytes);
+}
+
 /* For the commands that start from now on. message: NULL: none. */
 static void take_model(struct agent *agent, const Hill__CsdModel *message)
 {
-    struct csd_model model = proto_csd_model(message);
+    struct csd_model model = proto_csd_model(agent->plain ? NULL : message);
     char text[CSD_MODEL_TEXT];
 
     if (csd_model_same(&model, &agent->drive.model.figures))
         return;
     agent->drive.model.figures = model;
-    if (agent->serving)
+    if (agent->serving) {
         data_plane_set_model(&agent->plane, &model);
+        limit_dram(agent);
+    }
     if (model.on)
         prctl(PR_SET_TIMERSLACK, EXACT_SLACK_NS);
     log_info("device model %s%s", csd_model_print(text, &model),
@@ -130,6 +141,7 @@ static void read_mailbox(struct agent *agent)
         if (message->body_case == HILL__MESSAGE__BODY_CONFIGURE) {
             proto_free(agent->newer);
             agent->newer = message;
+            agent->plain = message->configure->csd_plain;
             take_model(agent, message->configure->csd_model);
             continue;
         }
@@ -158,7 +170,7 @@ int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, co
     struct layout_input layout = epoch_layout(s);
     struct cold_pool_config config = {
         .url = url,
-        .options = {.device = s->device, .create = true},
+        .options = {.device = s->device, .create = true, .on_host = s->csd_plain},
         .geometry = layout.geometry,
         .n_sequences = layout.n_sequences,
         .cap_bytes = s->cold_cap_bytes,
@@ -234,6 +246,7 @@ static int configure(struct agent *agent)
     int status = open_plane(agent, &why);
     if (status == 0) {
         agent->serving = true;
+        limit_dram(agent);
         say_ready(agent);
         return 0;
     }

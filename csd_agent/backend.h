@@ -22,8 +22,9 @@
 #define CSD_ALIGN POOL_PAGE_BYTES /* of offsets, lengths and addresses of a transfer */
 
 struct csd_options {
-    const char *device;               /* OpenCL device, as in base/cldevice.h; NULL: the first */
-    bool create;                      /* make the file when there is none */
+    const char *device; /* OpenCL device, as in base/cldevice.h; NULL: the first */
+    bool create;        /* make the file when there is none */
+    bool on_host;       /* no device: the host's CPU scores, in this process's thread */
     bool force_buffered, force_pread; /* tests: act as if O_DIRECT, io_uring were not to be had */
     bool force_copies;                /* tests: as if the device had memory of its own */
     uint64_t
@@ -57,8 +58,9 @@ struct csd_score_job {
                   const uint16_t *scores);
     void *context;
     uint64_t flash_read_bytes; /* out: also on failure */
-    uint64_t scored_bytes;     /* out: of these, digests whose scores were handed over; within
-                                  scored those that it is called for count already */
+    /* out: read from flash, and from the drive's DRAM, of digests whose scores were handed over;
+     * within scored those that it is called for count already */
+    uint64_t scored_bytes, scored_dram_bytes;
 };
 
 struct csd_backend; /* a backend's own struct starts with this one */
@@ -74,11 +76,18 @@ struct csd_ops {
     /* Once, before the others: load the scoring program for that layout. */
     int (*prepare)(struct csd_backend *backend, const struct pool_layout *layout,
                    struct hill_why *why);
-    /* Flash <-> host memory; returns when all is there (or durable as far as the drive says). */
+    /* Flash <-> host memory; returns when all is there (or durable as far as the drive says).
+     * HILL_E_DAMAGED: a page of digests or keys is not what was written. */
     int (*transfer)(struct csd_backend *backend, const struct csd_extent *extents, size_t n_extents,
                     struct hill_why *why);
     /* In-storage scoring: no key leaves the drive, only scores do. */
     int (*score)(struct csd_backend *backend, struct csd_score_job *job, struct hill_why *why);
+    /* These pages, of the plane of digests or keys, are right: what is read there from now on is to
+     * be the same. */
+    void (*seal)(struct csd_backend *backend, uint64_t offset, uint64_t bytes,
+                 const uint8_t *memory);
+    /* Digests that it may keep in its DRAM; from now on. */
+    void (*limit_dram)(struct csd_backend *backend, uint64_t bytes);
     /* What it runs on, for people. */
     void (*describe)(struct csd_backend *backend, char *text, size_t size);
     /* Memory from alloc may be used in transfers. */

@@ -1,6 +1,7 @@
 /*
  * csd_agent/cold_pool.c - stripes and their owners, commit, trim, directory; see cold_pool.h.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,7 +121,7 @@ int cold_stripe_claim(struct cold_pool *pool, uint32_t stripe, uint32_t sequence
     return 0;
 }
 
-/* ---- commit, release, trim ---- */
+/* ---- commit, release ---- */
 
 /* Take a slot out of those that wait for their commit; a slot named twice is not there any more. */
 static int take_written(struct cold_pool *pool, uint32_t sequence, uint32_t layer, uint32_t slot,
@@ -142,7 +143,7 @@ static int take_written(struct cold_pool *pool, uint32_t sequence, uint32_t laye
     return 0;
 }
 
-static void commit_slot(struct cold_pool *pool, struct cold_owner *owner, uint32_t slot)
+void cold_commit_slot(struct cold_pool *pool, struct cold_owner *owner, uint32_t slot)
 {
     uint32_t slots = pool->layout.stripe_slots, stripe = slot / slots, at = slot % slots;
     struct cold_stripe *state = pool->stripes[stripe];
@@ -168,7 +169,7 @@ int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
         }
     }
     for (uint32_t i = 0; i < n_slots; i++) {
-        commit_slot(pool, cold_owner(pool, sequence, layer), slots[i]);
+        cold_commit_slot(pool, cold_owner(pool, sequence, layer), slots[i]);
         FAULT_POINT(csd_agent, commit, begun);
     }
     FAULT_POINT(csd_agent, commit, done);
@@ -218,58 +219,7 @@ int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
     return 0;
 }
 
-/* ---- adopt ---- */
-
-static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
-                       struct hill_why *why)
-{
-    uint32_t slots = pool->layout.stripe_slots;
-
-    if (!pool->kept)
-        return hill_fail(why, HILL_E_DAMAGED, "the cold pool has been made anew");
-    if (a->stripe >= pool->layout.n_stripes)
-        return hill_fail(why, HILL_E_PROTOCOL, "stripe %u to be adopted is none", a->stripe);
-    for (uint32_t i = 0; i < a->n_items; i++) {
-        uint32_t slot = a->items[i].slot;
-        const struct cold_stripe *state = pool->stripes[a->stripe];
-        if (slot / slots != a->stripe)
-            return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be adopted is not in stripe %u",
-                             slot, a->stripe);
-        if (pool_slot_valid(pool->directory, slot) ||
-            (state && bit_test(state->written, slot % slots)))
-            return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be adopted is in use", slot);
-    }
-    return 0;
-}
-
-/* What lies in the stripe's pages is not known: none is made up of zeros. */
-static void distrust_pages(const struct cold_pool *pool, struct cold_stripe *state)
-{
-    memset(state->digest_pages, 0xff, pool->layout.digest_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
-    memset(state->key_pages, 0xff, pool->layout.key_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
-    memset(state->entry_pages, 0xff, pool->layout.entry_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
-}
-
-int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *a, struct hill_why *why)
-{
-    uint32_t slots = pool->layout.stripe_slots;
-    struct cold_stripe *state;
-    int status = check_adopt(pool, a, why);
-
-    if (status == 0)
-        status =
-            cold_stripe_claim(pool, a->stripe, a->sequence, a->layer, a->stripe_order, &state, why);
-    if (status != 0)
-        return status;
-    distrust_pages(pool, state);
-    for (uint32_t i = 0; i < a->n_items; i++) {
-        uint32_t at = a->items[i].slot % slots;
-        state->positions[at] = a->items[i].position;
-        state->checksums[at] = a->items[i].checksum;
-        commit_slot(pool, cold_owner(pool, a->sequence, a->layer), a->items[i].slot);
-    }
-    return 0;
-}
+/* ---- trim ---- */
 
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
 {
@@ -290,14 +240,31 @@ void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
 
 /* ---- what is there ---- */
 
+uint64_t cold_pool_slot_bytes(const struct cold_pool *pool)
+{
+    const struct pool_layout *l = &pool->layout;
+    return kv_entry_bytes(&l->geometry) +
+           (l->key_bytes ? l->key_bytes : kv_digest_bytes(&l->geometry));
+}
+
 const struct pool_layout *cold_pool_layout(const struct cold_pool *pool)
 {
     return &pool->layout;
 }
 
+void cold_pool_limit_dram(struct cold_pool *pool, uint64_t bytes)
+{
+    pool->backend->ops->limit_dram(pool->backend, bytes);
+}
+
 void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size)
 {
+    char uuid[POOL_UUID_TEXT];
     pool->backend->ops->describe(pool->backend, text, size);
+    size_t used = strlen(text);
+    if (used < size)
+        snprintf(text + used, size - used, ", pool %s",
+                 pool_uuid_print(uuid, pool->directory->identity.uuid));
 }
 
 uint32_t cold_pool_position(const struct cold_pool *pool, uint32_t slot)

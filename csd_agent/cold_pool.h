@@ -46,7 +46,8 @@ struct cold_pool_config {
 /* Bytes that a command moved. */
 struct cold_cost {
     uint64_t flash_read_bytes, flash_write_bytes, link_kv_bytes, link_key_bytes;
-    uint64_t scored_bytes; /* a query's flash bytes up to the scores handed over, these included */
+    /* a query's bytes of flash and of DRAM up to the scores handed over, these included */
+    uint64_t scored_bytes, scored_dram_bytes;
 };
 
 /* Open or format the pool; its directory is empty afterwards. A file that is neither empty nor one
@@ -56,6 +57,12 @@ int cold_pool_open(struct cold_pool **out, const struct cold_pool_config *config
                    struct hill_why *why);
 /* Writes what is left of the directory. NULL allowed. */
 void cold_pool_close(struct cold_pool *pool);
+
+/* Digests that the drive may keep in its DRAM. */
+void cold_pool_limit_dram(struct cold_pool *pool, uint64_t bytes);
+
+/* Of what a slot holds: its entry, and its digest or key. */
+uint64_t cold_pool_slot_bytes(const struct cold_pool *pool);
 
 const struct pool_layout *cold_pool_layout(const struct cold_pool *pool);
 void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size);

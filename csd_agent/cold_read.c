@@ -32,6 +32,7 @@ static int pass_scores(void *context, uint32_t span, uint32_t first_slot, uint32
     const struct query_context *c = context;
 
     c->cost->scored_bytes = c->job->scored_bytes;
+    c->cost->scored_dram_bytes = c->job->scored_dram_bytes;
     return c->query->scored(c->query->context, c->pool->spans[span].stripe, first_slot, n, scores);
 }
 

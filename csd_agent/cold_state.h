@@ -86,6 +86,9 @@ static inline void bit_clear(uint64_t *bits, uint64_t i)
 int cold_stripe_claim(struct cold_pool *pool, uint32_t stripe, uint32_t sequence, uint32_t layer,
                       uint32_t order, struct cold_stripe **out, struct hill_why *why);
 
+/* A written slot counts from now on. */
+void cold_commit_slot(struct cold_pool *pool, struct cold_owner *owner, uint32_t slot);
+
 /* NULL allowed. */
 void cold_stripe_destroy(struct cold_stripe *stripe);
 

@@ -151,7 +151,7 @@ struct query_run {
     uint32_t count;
     struct cold_cost *cost;
     struct drive_command *device;
-    uint64_t charged_bytes; /* of flash, to the modelled drive */
+    struct drive_digests charged; /* of cost->scored_*: what blocks have been charged */
 };
 
 /* Slots first .. first + n - 1 of a stripe into a Score Block; returns how many of them count. */
@@ -180,10 +180,10 @@ static uint32_t fill_block(const struct query_run *run, struct record_score_bloc
     return tuples;
 }
 
-/* The same under a device model: the block leaves when its scores are on the host. flash_bytes:
- * read for these slots. */
+/* The same under a device model: the block leaves when its scores are on the host. read: for these
+ * slots, of flash and of DRAM. */
 static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
-                      const uint16_t *scores, uint64_t flash_bytes)
+                      const uint16_t *scores, struct drive_digests read)
 {
     struct data_plane *plane = run->plane;
     int64_t due = run->device->start;
@@ -195,7 +195,7 @@ static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
     uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
     uint64_t kv_bytes = (uint64_t)tuples * kv_entry_bytes(&plane->geometry);
     if (plane->drive.model.figures.on) /* its scorer passes over slots that do not count */
-        due = drive_score(&plane->drive, run->device, flash_bytes, kv_bytes,
+        due = drive_score(&plane->drive, run->device, read, kv_bytes,
                           tuples * sizeof(struct score_tuple));
     if (tuples == 0) {
         free(held);
@@ -237,18 +237,22 @@ static int send_scores(void *context, uint32_t stripe, uint32_t first_slot, uint
                        const uint16_t *scores)
 {
     struct query_run *run = context;
-    uint64_t flash_bytes = run->cost->scored_bytes - run->charged_bytes;
+    struct drive_digests read = {run->cost->scored_bytes - run->charged.flash_bytes,
+                                 run->cost->scored_dram_bytes - run->charged.dram_bytes};
     int status = 0;
 
     for (uint32_t at = 0; status == 0 && at < n; at += run->block_slots) {
         uint32_t left = n - at, slots = left < run->block_slots ? left : run->block_slots;
-        uint64_t share = flash_bytes * slots / left; /* of what is left, so that nothing is lost */
-        flash_bytes -= share;
+        /* of what is left, so that nothing is lost */
+        struct drive_digests share = {read.flash_bytes * slots / left,
+                                      read.dram_bytes * slots / left};
+        read.flash_bytes -= share.flash_bytes;
+        read.dram_bytes -= share.dram_bytes;
         status = direct(run->plane)
                      ? send_block(run, stripe, first_slot + at, slots, scores + at)
                      : hold_block(run, stripe, first_slot + at, slots, scores + at, share);
     }
-    run->charged_bytes = run->cost->scored_bytes;
+    run->charged = (struct drive_digests){run->cost->scored_bytes, run->cost->scored_dram_bytes};
     return status;
 }
 
@@ -380,6 +384,9 @@ static int run_demote(struct data_plane *plane, const void *payload,
     STAGE_BEGIN_AT(agent_demote, &record->header);
     int status = cold_pool_demote(plane->pool, &demote, cost, why);
     STAGE_END(agent_demote, cost->flash_write_bytes);
+    plane->drive.counters.written_bytes += cost->flash_write_bytes;
+    plane->drive.counters.payload_bytes +=
+        status == 0 ? record->n_slots * cold_pool_slot_bytes(plane->pool) : 0;
     completion->count = status == 0 ? record->n_slots : 0;
     return status;
 }
@@ -657,6 +664,9 @@ int data_plane_write_directory(struct data_plane *plane, struct hill_why *why)
         return 0;
     drive_begin(&device, &plane->drive, clock_now_ns());
     int status = cold_pool_write_directory(plane->pool, why);
+    if (status == 1)
+        plane->drive.counters.directory_bytes +=
+            pool_directory_page_bytes(cold_pool_layout(plane->pool));
     if (status == 1 && plane->drive.model.figures.on)
         drive_write(&plane->drive, &device,
                     pool_directory_page_bytes(cold_pool_layout(plane->pool)));

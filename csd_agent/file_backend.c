@@ -18,7 +18,9 @@
 #include <string.h>
 
 #include "csd_agent/backend.h"
+#include "csd_agent/digest_cache.h"
 #include "csd_agent/file_io.h"
+#include "csd_agent/page_sums.h"
 #include "csd_agent/score_device.h"
 
 #define CAPACITY_BATCHES 4u /* room of a batch buffer, in batch_bytes */
@@ -28,11 +30,13 @@ struct batch_plan {
     struct score_piece pieces[SCORE_BATCH_PIECES];
     struct {
         uint32_t span, first_slot;
-        uint64_t bytes; /* of flash */
+        uint64_t bytes; /* of pages */
+        bool dram;      /* they were there */
     } from[SCORE_BATCH_PIECES];
     struct csd_extent extents[SCORE_BATCH_PIECES]; /* a piece's */
-    uint32_t n_pieces;
-    uint64_t bytes; /* of flash */
+    struct csd_extent reads[SCORE_BATCH_PIECES];   /* those that are read from flash */
+    uint32_t n_pieces, n_reads;
+    uint64_t bytes; /* of pages */
 };
 
 struct file_backend {
@@ -40,9 +44,11 @@ struct file_backend {
     struct file_io *io;
     struct score_device *score;
     struct pool_layout layout;
+    struct page_sums sums;
+    struct digest_cache cache;
     char *device; /* OpenCL device asked for */
     uint64_t batch_bytes, capacity;
-    bool force_copies;
+    bool force_copies, on_host;
     struct batch_plan plans[SCORE_BATCHES];
 };
 
@@ -54,6 +60,8 @@ static void file_close(struct csd_backend *backend)
     if (!f->io || !file_io_dead(f->io))
         score_device_destroy(f->score);
     file_io_close(f->io);
+    page_sums_destroy(&f->sums);
+    digest_cache_destroy(&f->cache);
     free(f->device);
     free(f);
 }
@@ -69,6 +77,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
     f->base.ops = &csd_file_ops;
     f->batch_bytes = options->batch_bytes ? options->batch_bytes : CSD_BATCH_BYTES;
     f->force_copies = options->force_copies;
+    f->on_host = options->on_host;
     f->device = strdup(options->device ? options->device : "");
     int status = f->device ? file_io_open(&f->io, rest, options, why)
                            : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
@@ -97,14 +106,68 @@ static int file_prepare(struct csd_backend *backend, const struct pool_layout *l
     if (f->capacity < group)
         f->capacity = group;
     f->capacity = (f->capacity + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
+    if (page_sums_create(&f->sums, layout) || digest_cache_create(&f->cache, layout))
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the checksums of %u stripes",
+                         layout->n_stripes);
+    if (f->on_host)
+        return score_device_create_host(&f->score, &layout->geometry, f->capacity, why);
     return score_device_create(&f->score, f->device, &layout->geometry, f->capacity,
                                f->force_copies, why);
+}
+
+/* Is what was read what was written? */
+static int check_read(const struct file_backend *f, const struct csd_extent *e,
+                      struct hill_why *why)
+{
+    uint64_t bad;
+    int status = page_sums_check(&f->sums, e->offset, e->bytes, e->memory, &bad);
+    if (status == 0)
+        return 0;
+    uint64_t from = bad - f->sums.from;
+    uint64_t each =
+        f->layout.key_bytes ? f->layout.key_stripe_bytes : f->layout.digest_stripe_bytes;
+    return hill_fail(
+        why, status,
+        "the %s in page %llu of stripe %llu of the cold pool are damaged (byte %llu of "
+        "the file): the checksum is wrong",
+        f->layout.key_bytes ? "keys" : "digests", (unsigned long long)(from % each / CSD_ALIGN),
+        (unsigned long long)(from / each), (unsigned long long)bad);
+}
+
+static void note_written(struct file_backend *f, const struct csd_extent *e, bool written)
+{
+    if (written) {
+        page_sums_note(&f->sums, e->offset, e->bytes, e->memory);
+        digest_cache_put(&f->cache, e->offset, e->bytes, e->memory);
+    } else {
+        page_sums_forget(&f->sums, e->offset, e->bytes);
+        digest_cache_drop(&f->cache, e->offset, e->bytes);
+    }
 }
 
 static int file_transfer(struct csd_backend *backend, const struct csd_extent *extents,
                          size_t n_extents, struct hill_why *why)
 {
-    return file_io_run(((struct file_backend *)backend)->io, extents, n_extents, why);
+    struct file_backend *f = (struct file_backend *)backend;
+    int status = file_io_run(f->io, extents, n_extents, why);
+    for (size_t i = 0; f->sums.sums && i < n_extents; i++) {
+        if (extents[i].write)
+            note_written(f, &extents[i], status == 0);
+        else if (status == 0)
+            status = check_read(f, &extents[i], why);
+    }
+    return status;
+}
+
+static void file_seal(struct csd_backend *backend, uint64_t offset, uint64_t bytes,
+                      const uint8_t *memory)
+{
+    page_sums_note(&((struct file_backend *)backend)->sums, offset, bytes, memory);
+}
+
+static void file_limit_dram(struct csd_backend *backend, uint64_t bytes)
+{
+    digest_cache_limit(&((struct file_backend *)backend)->cache, bytes);
 }
 
 static void file_describe(struct csd_backend *backend, char *text, size_t size)
@@ -211,6 +274,34 @@ struct stream {
     bool planned_all;
 };
 
+/* What lies in the drive's DRAM is not read from flash. */
+static void take_from_dram(struct file_backend *f, struct batch_plan *plan)
+{
+    plan->n_reads = 0;
+    for (uint32_t i = 0; i < plan->n_pieces; i++) {
+        const struct csd_extent *e = &plan->extents[i];
+        plan->from[i].dram = digest_cache_get(&f->cache, e->offset, e->bytes, e->memory);
+        if (!plan->from[i].dram)
+            plan->reads[plan->n_reads++] = *e;
+    }
+}
+
+/* What has come from flash is right, and in DRAM from now on. */
+static int take_reads(struct file_backend *f, const struct batch_plan *plan, uint64_t *read_bytes,
+                      struct hill_why *why)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < plan->n_reads; i++)
+        *read_bytes += plan->reads[i].bytes;
+    for (uint32_t i = 0; status == 0 && i < plan->n_reads; i++) {
+        const struct csd_extent *e = &plan->reads[i];
+        status = check_read(f, e, why);
+        if (status == 0)
+            digest_cache_put(&f->cache, e->offset, e->bytes, e->memory);
+    }
+    return status;
+}
+
 /* Plan the next batch and start reading its digests, unless nothing is left. */
 static int start_batch(struct stream *s, struct hill_why *why)
 {
@@ -229,7 +320,8 @@ static int start_batch(struct stream *s, struct hill_why *why)
         s->planned_all = true;
         return 0;
     }
-    status = file_io_start(s->f->io, b, plan->extents, plan->n_pieces, why);
+    take_from_dram(s->f, plan);
+    status = file_io_start(s->f->io, b, plan->reads, plan->n_reads, why);
     s->started += status == 0;
     return status;
 }
@@ -244,7 +336,9 @@ static int launch_batch(struct stream *s, struct hill_why *why)
     int status = file_io_finish(s->f->io, b, why);
     if (status != 0)
         return status;
-    s->job->flash_read_bytes += plan->bytes;
+    status = take_reads(s->f, plan, &s->job->flash_read_bytes, why);
+    if (status != 0)
+        return status;
     return score_device_launch(s->f->score, b, plan->pieces, plan->n_pieces, why);
 }
 
@@ -254,7 +348,7 @@ static int hand_over(const struct batch_plan *plan, struct csd_score_job *job,
     int status = 0;
 
     for (uint32_t i = 0; status == 0 && i < plan->n_pieces; i++) {
-        job->scored_bytes += plan->from[i].bytes;
+        *(plan->from[i].dram ? &job->scored_dram_bytes : &job->scored_bytes) += plan->from[i].bytes;
         status = job->scored(job->context, plan->from[i].span, plan->from[i].first_slot,
                              plan->pieces[i].n_slots, scores);
         scores += plan->pieces[i].n_slots;
@@ -287,7 +381,8 @@ static int file_score(struct csd_backend *backend, struct csd_score_job *job, st
     struct file_backend *f = (struct file_backend *)backend;
     struct stream s = {.f = f, .job = job};
 
-    job->flash_read_bytes = job->scored_bytes = 0;
+    job->flash_read_bytes = job->scored_bytes = job->scored_dram_bytes = 0;
+    digest_cache_turn(&f->cache);
     int status = score_device_query(f->score, &job->query, why);
     while (status == 0) {
         while (status == 0 && !s.planned_all && s.started - s.done < SCORE_BATCHES)
@@ -312,6 +407,8 @@ const struct csd_ops csd_file_ops = {
     .prepare = file_prepare,
     .transfer = file_transfer,
     .score = file_score,
+    .seal = file_seal,
+    .limit_dram = file_limit_dram,
     .describe = file_describe,
     .alloc = file_alloc,
     .release = file_release,

@@ -14,6 +14,7 @@ static int64_t until(struct modelled_drive *drive, struct drive_command *command
 {
     const uint64_t *busy_ns = drive->model.busy_ns;
     drive->counters.flash_ns = busy_ns[DEVICE_FLASH_READ];
+    drive->counters.dram_ns = busy_ns[DEVICE_DRAM];
     drive->counters.score_ns = busy_ns[DEVICE_SCORE];
     drive->counters.link_ns = busy_ns[DEVICE_LINK_UP] + busy_ns[DEVICE_LINK_DOWN];
     command->done = due > command->done ? due : command->done;
@@ -21,11 +22,18 @@ static int64_t until(struct modelled_drive *drive, struct drive_command *command
 }
 
 int64_t drive_score(struct modelled_drive *drive, struct drive_command *command,
-                    uint64_t flash_bytes, uint64_t kv_bytes, uint64_t score_bytes)
+                    struct drive_digests read, uint64_t kv_bytes, uint64_t score_bytes)
 {
     struct device_model *m = &drive->model;
-    struct device_span at =
-        device_charge(m, DEVICE_FLASH_READ, flash_bytes, device_at(command->ready));
+    struct device_span at = device_at(command->ready);
+    if (read.dram_bytes > 0)
+        at = device_charge(m, DEVICE_DRAM, read.dram_bytes, at);
+    if (read.flash_bytes > 0 || read.dram_bytes == 0) {
+        struct device_span flash =
+            device_charge(m, DEVICE_FLASH_READ, read.flash_bytes, device_at(command->ready));
+        at.start = flash.start > at.start ? flash.start : at.start;
+        at.due = flash.due > at.due ? flash.due : at.due;
+    }
     at = device_charge(m, DEVICE_SCORE, kv_bytes, at);
     if (score_bytes > 0) /* a Score Block leaves when it is whole */
         at = device_charge(m, DEVICE_LINK_UP, score_bytes, device_at(at.due));

@@ -3,7 +3,8 @@
  *
  * Of a command, `|` between stages that run at the same time:
  *
- *     scoring   flash read | scoring      then, a Score Block at a time: link to the host
+ *     scoring   flash read | DRAM read | scoring
+ *                                         then, a Score Block at a time: link to the host
  *     fetch     flash read | link to the host
  *     demote    [flash read | link to the host, of pages that are partly overwritten]
  *               link to the drive | flash write
@@ -36,11 +37,15 @@ struct drive_command {
  * commands. */
 void drive_begin(struct drive_command *command, const struct modelled_drive *drive, int64_t now);
 
-/* Score digests of flash_bytes that stand for kv_bytes of FP16 K and V and send score_bytes of
- * scores; returns when those are on the host. Calls of one command follow one another as its
- * batches do. */
+/* Where digests are read from. */
+struct drive_digests {
+    uint64_t flash_bytes, dram_bytes;
+};
+
+/* Score these digests, which stand for kv_bytes of FP16 K and V, and send score_bytes of scores;
+ * returns when those are on the host. Calls of one command follow one another as its batches do. */
 int64_t drive_score(struct modelled_drive *drive, struct drive_command *command,
-                    uint64_t flash_bytes, uint64_t kv_bytes, uint64_t score_bytes);
+                    struct drive_digests read, uint64_t kv_bytes, uint64_t score_bytes);
 
 /* Read flash to the host; what is asked next waits for it. */
 void drive_read(struct modelled_drive *drive, struct drive_command *command, uint64_t bytes);

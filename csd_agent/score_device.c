@@ -37,6 +37,8 @@ struct score_device {
     cl_mem query;
     uint8_t *query_bytes; /* words (kv_query_words), then shifts */
     uint32_t importance;
+    kv_score_fn *host;      /* NULL: a device scores */
+    int8_t *host_mantissas; /* of the query, as it came */
     struct batch batches[SCORE_BATCHES];
 };
 
@@ -174,30 +176,73 @@ static int warm_up(struct score_device *d, struct hill_why *why)
     return status;
 }
 
-int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
-                        uint64_t batch_bytes, bool force_copies, struct hill_why *why)
+static int create_host_parts(struct score_device *d, struct hill_why *why)
 {
-    *out = NULL;
+    bool made = true;
+    d->host = kv_score_choose("auto");
+    d->query_bytes = page_memory(kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads);
+    d->host_mantissas = page_memory(kv_key_dims(&d->geometry));
+    for (uint32_t b = 0; b < SCORE_BATCHES; b++) {
+        d->batches[b].memory = batch_memory(d->batch_bytes);
+        d->batches[b].out = page_memory(d->slots_max * sizeof *d->batches[b].out);
+        made &= d->batches[b].memory && d->batches[b].out;
+    }
+    made &= d->query_bytes && d->host_mantissas;
+    return made ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory for scoring batches");
+}
+
+static struct score_device *allocate(const struct kv_geometry *g, uint64_t batch_bytes, int *status,
+                                     struct hill_why *why)
+{
     uint64_t slots = batch_bytes / kv_group_bytes(g) * KV_GROUP_TOKENS;
-    if (batch_bytes % POOL_PAGE_BYTES != 0 || batch_bytes > (1u << 30) || slots == 0)
-        return hill_fail(why, HILL_E_INVALID, "scoring batch of %llu bytes is not possible",
-                         (unsigned long long)batch_bytes);
+    if (batch_bytes % POOL_PAGE_BYTES != 0 || batch_bytes > (1u << 30) || slots == 0) {
+        *status = hill_fail(why, HILL_E_INVALID, "scoring batch of %llu bytes is not possible",
+                            (unsigned long long)batch_bytes);
+        return NULL;
+    }
     struct score_device *d = calloc(1, sizeof *d);
-    if (!d)
-        return hill_fail(why, HILL_E_NOMEM, "no memory for the scoring device");
+    if (!d) {
+        *status = hill_fail(why, HILL_E_NOMEM, "no memory for the scoring device");
+        return NULL;
+    }
     d->geometry = *g;
     d->batch_bytes = batch_bytes;
     d->slots_max = (uint32_t)slots;
     d->groups_max = d->slots_max / SCORE_GROUP_SLOTS + SCORE_BATCH_PIECES;
-    int status = create_parts(d, device, force_copies, why);
-    if (status == 0)
-        status = warm_up(d, why);
+    return d;
+}
+
+static int finish_create(struct score_device **out, struct score_device *d, int status)
+{
     if (status != 0) {
         score_device_destroy(d);
         return status;
     }
     *out = d;
     return 0;
+}
+
+int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
+                        uint64_t batch_bytes, bool force_copies, struct hill_why *why)
+{
+    int status = 0;
+    struct score_device *d = allocate(g, batch_bytes, &status, why);
+    *out = NULL;
+    if (!d)
+        return status;
+    status = create_parts(d, device, force_copies, why);
+    if (status == 0)
+        status = warm_up(d, why);
+    return finish_create(out, d, status);
+}
+
+int score_device_create_host(struct score_device **out, const struct kv_geometry *g,
+                             uint64_t batch_bytes, struct hill_why *why)
+{
+    int status = 0;
+    struct score_device *d = allocate(g, batch_bytes, &status, why);
+    *out = NULL;
+    return d ? finish_create(out, d, create_host_parts(d, why)) : status;
 }
 
 static void release_buffer(cl_mem buffer)
@@ -231,17 +276,19 @@ void score_device_destroy(struct score_device *d)
         return;
     for (uint32_t b = 0; b < SCORE_BATCHES; b++)
         destroy_batch(&d->batches[b]);
+    free(d->host_mantissas);
     release_buffer(d->query);
     if (d->program)
         clReleaseProgram(d->program);
-    cldevice_close(&d->device);
+    if (!d->host)
+        cldevice_close(&d->device);
     free(d->query_bytes);
     free(d);
 }
 
 const char *score_device_name(const struct score_device *d)
 {
-    return d->device.name;
+    return d->host ? "the host's CPU" : d->device.name;
 }
 
 uint32_t score_device_slots_max(const struct score_device *d)
@@ -253,11 +300,13 @@ int score_device_query(struct score_device *d, const struct kv_query *query, str
 {
     uint32_t words = kv_query_words_bytes(&d->geometry);
 
+    if (d->host)
+        memcpy(d->host_mantissas, query->mantissas, kv_key_dims(&d->geometry));
     memmove(d->query_bytes,
             kv_query_words(&d->geometry, query->mantissas, (int8_t *)d->query_bytes), words);
     memcpy(d->query_bytes + words, query->shifts, d->geometry.n_kv_heads);
     d->importance = query->importance;
-    if (d->device.shares_memory)
+    if (d->host || d->device.shares_memory)
         return 0;
     return cldevice_check(clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0,
                                                words + d->geometry.n_kv_heads, d->query_bytes, 0,
@@ -271,7 +320,7 @@ int score_device_map(struct score_device *d, uint32_t b, uint8_t **memory, struc
     cl_int status = CL_SUCCESS;
 
     *memory = batch->memory;
-    if (d->device.shares_memory)
+    if (d->host || d->device.shares_memory)
         return 0;
     if (!batch->mapped)
         batch->mapped = clEnqueueMapBuffer(batch->queue, batch->digests, CL_TRUE,
@@ -307,6 +356,28 @@ static uint32_t fill_groups(struct score_device *d, struct batch *batch,
     return n_groups;
 }
 
+static int score_on_host(struct score_device *d, struct batch *batch,
+                         const struct score_piece *pieces, uint32_t n_pieces, struct hill_why *why)
+{
+    const struct kv_query query = {.mantissas = d->host_mantissas,
+                                   .shifts = d->query_bytes + kv_query_words_bytes(&d->geometry),
+                                   .importance = d->importance};
+    uint32_t done = 0;
+    if (n_pieces > SCORE_BATCH_PIECES)
+        return hill_fail(why, HILL_E_INVALID, "scoring batch has too many pieces");
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        const struct score_piece *p = &pieces[i];
+        uint64_t end = p->digests_at +
+                       (uint64_t)kv_groups_touched(0, p->n_slots) * kv_group_bytes(&d->geometry);
+        if (p->n_slots == 0 || p->n_slots > d->slots_max - done ||
+            p->digests_at % KV_GROUP_ALIGN != 0 || end > d->batch_bytes)
+            return hill_fail(why, HILL_E_INVALID, "scoring batch does not fit its buffer");
+        d->host(&d->geometry, &query, batch->memory + p->digests_at, p->n_slots, batch->out + done);
+        done += p->n_slots;
+    }
+    return 0;
+}
+
 /* Hand the filled batch and its groups over to a device with memory of its own. */
 static cl_int send_batch(struct batch *batch, uint32_t n_groups)
 {
@@ -325,6 +396,8 @@ int score_device_launch(struct score_device *d, uint32_t b, const struct score_p
                         uint32_t n_pieces, struct hill_why *why)
 {
     struct batch *batch = &d->batches[b];
+    if (d->host)
+        return score_on_host(d, batch, pieces, n_pieces, why);
     uint32_t n_groups = fill_groups(d, batch, pieces, n_pieces);
     size_t local = d->device.is_cpu ? 1 : OTHER_LOCAL_SIZE, global = n_groups * local;
     bool shared = d->device.shares_memory;
@@ -352,5 +425,7 @@ int score_device_wait(struct score_device *d, uint32_t b, const uint16_t **score
     struct batch *batch = &d->batches[b];
 
     *scores = batch->out;
+    if (d->host)
+        return 0;
     return cldevice_check(clFinish(batch->queue), "scoring launch", why);
 }

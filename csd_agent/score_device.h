@@ -35,6 +35,9 @@ struct score_device;
  * force_copies: act as if the device were no CPU and did not work in the host's memory (tests). */
 int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
                         uint64_t batch_bytes, bool force_copies, struct hill_why *why);
+/* No device: kv/score.h on the CPU, in the thread that launches. */
+int score_device_create_host(struct score_device **out, const struct kv_geometry *g,
+                             uint64_t batch_bytes, struct hill_why *why);
 /* NULL allowed. Launches must have been waited for. */
 void score_device_destroy(struct score_device *d);
 

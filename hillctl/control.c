@@ -12,7 +12,7 @@
 #include "kv/select.h"
 
 #define CHANGE_MS                                                                                  \
-    120000 /* attach waits for the agent to format its pool and for everybody to be ready */
+    3600000 /* a change waits for prompts under way, then for a pool to be formatted or emptied */
 
 static const struct option_spec status_specs[] = {
     {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
@@ -94,6 +94,7 @@ static json_t *status_json(const Hill__StatusReply *s)
                         json_integer(s->selection ? (json_int_t)s->selection->exact_below : 0));
     json_object_set_new(object, "beta_auto", json_boolean(s->beta_auto));
     json_object_set_new(object, "profile", report_profile_json(s->profile));
+    json_object_set_new(object, "writes", report_writes_json(s->csd_model_counters));
     json_object_set_new(object, "csd_model",
                         report_csd_model_json(s->csd_model, s->csd_model_counters));
     return object;
@@ -205,7 +206,8 @@ int command_attach(int argc, char **argv)
     struct short_command c = {
         .program = {.name = "hillctl attach",
                     .usage = "[URL] [--run-dir DIR]",
-                    .summary = "Attach the computational storage drive, between requests.",
+                    .summary =
+                        "Attach the computational storage drive, also while requests decode.",
                     .example = "hillctl attach file:/mnt/nvme/cold.pool",
                     .positional_max = 1}};
     int left = short_command_begin(&c, argc, argv);
@@ -222,10 +224,11 @@ int command_attach(int argc, char **argv)
 
 int command_detach(int argc, char **argv)
 {
-    struct short_command c = {.program = {.name = "hillctl detach",
-                                          .usage = "[--run-dir DIR]",
-                                          .summary = "Detach the drive, between requests.",
-                                          .example = "hillctl detach"}};
+    struct short_command c = {
+        .program = {.name = "hillctl detach",
+                    .usage = "[--run-dir DIR]",
+                    .summary = "Empty the drive as far as --hot-mb allows, and detach it.",
+                    .example = "hillctl detach"}};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;

@@ -266,11 +266,25 @@ json_t *report_json(const struct report *r)
     json_object_set_new(object, "candidates", candidates(m, s));
     json_object_set_new(object, "moves", moves(s));
     json_object_set_new(object, "profile", report_profile_json(m ? m->profile : NULL));
+    json_object_set_new(object, "writes", report_writes_json(m ? m->csd_model_counters : NULL));
     json_object_set_new(object, "csd_model",
                         m ? report_csd_model_json(m->csd_model, m->csd_model_counters)
                           : json_null());
     json_object_set_new(object, "recovery", recovery(m));
     json_object_set_new(object, "restarts", restarts(m ? m->restarts : NULL));
+    return object;
+}
+
+json_t *report_writes_json(const Hill__CsdModelCounters *c)
+{
+    if (!c || !c->payload_bytes)
+        return json_null();
+    json_t *object = json_object();
+    double all = (double)(c->written_bytes + c->directory_bytes);
+    set_integer(object, "payload", true, c->payload_bytes);
+    set_integer(object, "pages", true, c->written_bytes);
+    set_integer(object, "directory", true, c->directory_bytes);
+    set_real(object, "amplification", true, all / (double)c->payload_bytes);
     return object;
 }
 
@@ -286,12 +300,15 @@ json_t *report_csd_model_json(const Hill__CsdModel *model, const Hill__CsdModelC
     set_real(object, "gpu_link", model->on, model->gpu_link);
     json_object_set_new(object, "gpu_link_modelled", json_boolean(model->on));
     set_real(object, "score", model->on, model->score);
+    set_real(object, "dram", model->on, model->dram);
+    set_real(object, "dram_read", model->on, model->dram_read);
     set_real(object, "latency_us", model->on, model->latency_us);
     set_real(object, "cpu", model->on && model->cpu > 0, model->cpu);
     set_integer(object, "changes", c, c ? c->changes : 0);
     set_integer(object, "commands", c, c ? c->commands : 0);
     set_real(object, "flash_ms", c, c ? (double)c->flash_ns / 1e6 : 0);
     set_real(object, "score_ms", c, c ? (double)c->score_ns / 1e6 : 0);
+    set_real(object, "dram_ms", c, c ? (double)c->dram_ns / 1e6 : 0);
     set_real(object, "link_ms", c, c ? (double)c->link_ns / 1e6 : 0);
     set_integer(object, "late", c, c ? c->late : 0);
     set_real(object, "late_ms", c, c ? (double)c->late_ns / 1e6 : 0);

@@ -32,6 +32,8 @@ json_t *report_json(const struct report *report);
 json_t *report_profile_json(const Hill__Profile *profile);
 
 /* The modelled drive, for status and requests: null when there is none. */
+/* What was written to the drive for what went down; null: nothing did. */
+json_t *report_writes_json(const Hill__CsdModelCounters *counters);
 json_t *report_csd_model_json(const Hill__CsdModel *model, const Hill__CsdModelCounters *counters);
 /* One line that begins with `head` and says that the times are modelled; nothing without a model.
  */

@@ -2,7 +2,8 @@
  * pool/pool.h - the cold pool's format on flash.
  *
  * File (all regions 4 KiB aligned, little endian):
- *     superblock   4 KiB   magic, version, fingerprint, geometry, layout, generation, checksum
+ *     superblock   4 KiB   magic, version, uuid, fingerprint, geometry, layout, generation, stamp,
+ *                          checksum
  *     directory    n_stripes records: owner (sequence, layer), order within its owner,
  *                  valid bitmap, positions, entry checksums
  *     digests      n_stripes stripes: [S / 16] groups (kv/group.h), padded to 4 KiB; in a pool
@@ -34,6 +35,8 @@
 
 #define POOL_PAGE_BYTES 4096u
 #define POOL_NO_OWNER   UINT32_MAX
+#define POOL_UUID_BYTES 16u
+#define POOL_UUID_TEXT  37u /* bytes of "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx" and its end */
 
 struct pool_layout {
     struct kv_geometry geometry;
@@ -96,7 +99,16 @@ struct pool_directory {
     struct pool_layout layout;
     struct pool_stripe *stripes; /* [n_stripes] */
     uint64_t generation;         /* from the superblock: goes up at every format */
+    struct pool_identity {       /* from there as well */
+        uint8_t
+            uuid[POOL_UUID_BYTES]; /* drawn at a format that finds no pool; kept by later ones */
+        uint64_t fingerprint;      /* of the model and the configuration */
+        struct pool_stamp stamp;
+    } identity;
 };
+
+/* As people write it; returns out. */
+const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UUID_BYTES]);
 
 uint32_t pool_entry_checksum(const void *entry, uint32_t entry_bytes);
 
@@ -116,6 +128,12 @@ int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
 /* Put the stamp into the superblock of an open pool. Not flushed: it is for processes that follow
  * one another, not for a machine that starts again. */
 int pool_set_stamp(int fd, const struct pool_stamp *stamp, struct hill_why *why);
+/* Whatever pool it is, for somebody who only looks: damaged(context, stripe, line) is told of each
+ * record of the directory that cannot be used, whose stripe is free in memory. A damaged superblock,
+ * or a file that is too short: as pool_open. */
+int pool_survey(struct pool_directory **out, int fd,
+                void (*damaged)(void *context, uint32_t stripe, const char *line), void *context,
+                struct hill_why *why);
 void pool_close(struct pool_directory *directory);
 
 /* Owner changes and bits in memory (cheap). A stripe or slot that the layout does not have is never

@@ -105,7 +105,8 @@ static bool layout_matches(const struct pool_layout *l, const struct pool_superb
            page->total_bytes == l->total_bytes;
 }
 
-static int check_superblock(const struct pool_superblock *page, uint64_t fingerprint,
+/* fingerprint: NULL: any. */
+static int check_superblock(const struct pool_superblock *page, const uint64_t *fingerprint,
                             struct pool_layout *layout, struct hill_why *why)
 {
     struct kv_geometry g = {page->n_layers, page->n_heads, page->n_kv_heads, page->head_dim,
@@ -119,11 +120,11 @@ static int check_superblock(const struct pool_superblock *page, uint64_t fingerp
     if (page->version != POOL_VERSION)
         return hill_fail(why, HILL_E_UNSUPPORTED, "cold pool has version %u, not %u", page->version,
                          POOL_VERSION);
-    if (page->fingerprint != fingerprint)
+    if (fingerprint && page->fingerprint != *fingerprint)
         return hill_fail(why, HILL_E_INVALID,
                          "cold pool belongs to another model or configuration: fingerprint "
                          "%016llx, not %016llx",
-                         (unsigned long long)page->fingerprint, (unsigned long long)fingerprint);
+                         (unsigned long long)page->fingerprint, (unsigned long long)*fingerprint);
     if (kv_geometry_check(&g, &detail) != 0)
         return hill_fail(why, HILL_E_DAMAGED, "cold pool is damaged: superblock: %s", detail.text);
     if (page->n_stripes < g.n_layers || page->n_stripes > pool_max_stripes(&g))
@@ -139,10 +140,11 @@ static int check_superblock(const struct pool_superblock *page, uint64_t fingerp
     return 0;
 }
 
-/* stamp: the one that it must have; NULL: any. */
-static int read_superblock(int fd, uint64_t fingerprint, const struct pool_stamp *stamp,
-                           struct pool_layout *layout, uint64_t *generation, struct hill_why *why)
+/* fingerprint, stamp: those that it must have; NULL: any. out: what it says. */
+static int read_superblock(int fd, const uint64_t *fingerprint, const struct pool_stamp *stamp,
+                           struct pool_directory *out, struct hill_why *why)
 {
+    struct pool_layout *layout = &out->layout;
     uint64_t bytes = 0;
     struct pool_superblock *page = pool_page_alloc(sizeof(*page));
     if (page == NULL)
@@ -157,21 +159,25 @@ static int read_superblock(int fd, uint64_t fingerprint, const struct pool_stamp
     if (rc == 0 && bytes < layout->total_bytes)
         rc = hill_fail(why, HILL_E_DAMAGED, "cold pool is truncated: %llu of %llu bytes",
                        (unsigned long long)bytes, (unsigned long long)layout->total_bytes);
-    *generation = page->generation;
+    out->generation = page->generation;
+    out->identity.fingerprint = page->fingerprint;
+    out->identity.stamp = page->stamp;
+    memcpy(out->identity.uuid, page->uuid, sizeof page->uuid);
     free(page);
     return rc;
 }
 
 /* The directory, its stripes and their columns in one allocation; sizes of the columns keep them
  * aligned. */
-static struct pool_directory *directory_alloc(const struct pool_layout *l)
+static struct pool_directory *directory_alloc(const struct pool_directory *superblock)
 {
+    const struct pool_layout *l = &superblock->layout;
     uint64_t each = valid_bytes(l) + 2 * column_bytes(l);
     uint64_t head = sizeof(struct pool_directory) + l->n_stripes * sizeof(struct pool_stripe);
     struct pool_directory *d = calloc(1, head + l->n_stripes * each);
     if (d == NULL)
         return NULL;
-    d->layout = *l;
+    *d = *superblock;
     d->stripes = (struct pool_stripe *)(d + 1);
     for (uint32_t i = 0; i < l->n_stripes; i++) {
         uint8_t *columns = (uint8_t *)d + head + i * each;
@@ -182,8 +188,25 @@ static struct pool_directory *directory_alloc(const struct pool_layout *l)
     return d;
 }
 
-static int read_directory(struct pool_directory *d, int fd, struct hill_why *why)
+/* What a damaged record is to somebody who only looks. */
+struct survey {
+    void (*damaged)(void *context, uint32_t stripe, const char *line);
+    void *context;
+};
+
+static int pass_over(struct pool_directory *d, uint32_t stripe, const struct survey *survey,
+                     const struct hill_why *found)
 {
+    survey->damaged(survey->context, stripe, found->text);
+    pool_stripe_free(d, stripe);
+    return 0;
+}
+
+/* survey: NULL: a damaged record is an error. */
+static int read_directory(struct pool_directory *d, int fd, const struct survey *survey,
+                          struct hill_why *why)
+{
+    struct hill_why found = {""};
     const struct pool_layout *l = &d->layout;
     uint64_t each = l->directory_record_bytes;
     uint32_t batch = CHUNK_BYTES / each > 0 ? (uint32_t)(CHUNK_BYTES / each) : 1;
@@ -195,37 +218,39 @@ static int read_directory(struct pool_directory *d, int fd, struct hill_why *why
         uint32_t n = l->n_stripes - first < batch ? l->n_stripes - first : batch;
         rc = pool_read_all(fd, records, n * each, l->directory_offset + first * each, "directory",
                            why);
-        for (uint32_t i = 0; rc == 0 && i < n; i++)
-            rc = record_decode(d, first + i, records + i * each, why);
+        for (uint32_t i = 0; rc == 0 && i < n; i++) {
+            rc = record_decode(d, first + i, records + i * each, survey ? &found : why);
+            if (rc == HILL_E_DAMAGED && survey)
+                rc = pass_over(d, first + i, survey, &found);
+        }
     }
     free(records);
     return rc;
 }
 
 /* With a directory that is zeros. */
-static int open_superblock(struct pool_directory **out, int fd, uint64_t fingerprint,
+static int open_superblock(struct pool_directory **out, int fd, const uint64_t *fingerprint,
                            const struct pool_stamp *stamp, struct hill_why *why)
 {
-    struct pool_layout layout;
-    uint64_t generation = 0;
+    struct pool_directory superblock = {.generation = 0};
     *out = NULL;
-    int rc = read_superblock(fd, fingerprint, stamp, &layout, &generation, why);
+    int rc = read_superblock(fd, fingerprint, stamp, &superblock, why);
     if (rc != 0)
         return rc;
-    *out = directory_alloc(&layout);
+    *out = directory_alloc(&superblock);
     if (*out == NULL)
         return hill_fail(why, HILL_E_NOMEM, "no memory for the directory of %u stripes",
-                         layout.n_stripes);
-    (*out)->generation = generation;
+                         superblock.layout.n_stripes);
     return 0;
 }
 
-int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct hill_why *why)
+static int open_with_directory(struct pool_directory **out, int fd, const uint64_t *fingerprint,
+                               const struct survey *survey, struct hill_why *why)
 {
     int rc = open_superblock(out, fd, fingerprint, NULL, why);
     if (rc != 0)
         return rc;
-    rc = read_directory(*out, fd, why);
+    rc = read_directory(*out, fd, survey, why);
     if (rc != 0) {
         pool_close(*out);
         *out = NULL;
@@ -233,10 +258,41 @@ int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct 
     return rc;
 }
 
+int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct hill_why *why)
+{
+    return open_with_directory(out, fd, &fingerprint, NULL, why);
+}
+
+int pool_survey(struct pool_directory **out, int fd,
+                void (*damaged)(void *context, uint32_t stripe, const char *line), void *context,
+                struct hill_why *why)
+{
+    const struct survey survey = {damaged, context};
+    return open_with_directory(out, fd, NULL, &survey, why);
+}
+
+static char hex_digit(uint8_t nibble)
+{
+    return (char)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10);
+}
+
+const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UUID_BYTES])
+{
+    char *at = out;
+    for (uint32_t i = 0; i < POOL_UUID_BYTES; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            *at++ = '-';
+        *at++ = hex_digit(uuid[i] >> 4);
+        *at++ = hex_digit(uuid[i] & 15);
+    }
+    *at = '\0';
+    return out;
+}
+
 int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
                       const struct pool_stamp *stamp, struct hill_why *why)
 {
-    int rc = open_superblock(out, fd, fingerprint, stamp, why);
+    int rc = open_superblock(out, fd, &fingerprint, stamp, why);
     for (uint32_t s = 0; rc == 0 && s < (*out)->layout.n_stripes; s++)
         pool_stripe_free(*out, s);
     return rc;

@@ -17,7 +17,7 @@
 #endif
 
 #define POOL_MAGIC   0x4c4f4f504c4c4948ull /* "HILLPOOL" in memory order */
-#define POOL_VERSION 4u
+#define POOL_VERSION 5u                    /* 5: a uuid */
 
 struct pool_superblock {
     uint64_t checksum; /* XXH3_64bits of the rest of the page; at this place in every version */
@@ -33,7 +33,8 @@ struct pool_superblock {
     uint64_t key_stripe_bytes, key_offset;
     uint32_t digest_bits, reserved;
     struct pool_stamp stamp; /* zeros: nobody's */
-    uint8_t pad[POOL_PAGE_BYTES - 160];
+    uint8_t uuid[POOL_UUID_BYTES];
+    uint8_t pad[POOL_PAGE_BYTES - 176];
 };
 
 _Static_assert(sizeof(struct pool_superblock) == POOL_PAGE_BYTES, "superblock fills a page");

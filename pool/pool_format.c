@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -94,13 +95,33 @@ static int reserve(int fd, const struct stat *info, uint64_t total, struct hill_
     return rc;
 }
 
-/* The generation after the one of a whole superblock that is there; 1 when there is none. */
-static uint64_t next_generation(int fd, struct pool_superblock *page)
+struct name {
+    uint64_t generation;
+    uint8_t uuid[POOL_UUID_BYTES];
+};
+
+/* A uuid of random bits (version 4). HILL_E_IO: there are none. */
+static int draw_uuid(uint8_t uuid[POOL_UUID_BYTES], struct hill_why *why)
+{
+    if (getrandom(uuid, POOL_UUID_BYTES, 0) != (ssize_t)POOL_UUID_BYTES)
+        return hill_fail(why, HILL_E_IO, "no random number for a cold pool");
+    uuid[6] = (uint8_t)(0x40 | (uuid[6] & 15));
+    uuid[8] = (uint8_t)(0x80 | (uuid[8] & 63));
+    return 0;
+}
+
+/* Of a whole superblock that is there: its uuid, and the generation after its own; else 1 and a new
+ * uuid. */
+static int next_name(int fd, struct pool_superblock *page, struct name *out, struct hill_why *why)
 {
     if (pool_read_all(fd, page, sizeof(*page), 0, "superblock", NULL) != 0 ||
         page->magic != POOL_MAGIC || page->checksum != pool_sealed_checksum(page, sizeof(*page)))
-        return 1;
-    return page->generation + 1;
+        page->generation = page->version = 0;
+    out->generation = page->generation + 1;
+    if (page->version != POOL_VERSION)
+        return draw_uuid(out->uuid, why);
+    memcpy(out->uuid, page->uuid, sizeof out->uuid);
+    return 0;
 }
 
 static int write_empty_directory(int fd, const struct pool_layout *l, uint64_t generation,
@@ -125,14 +146,15 @@ static int write_empty_directory(int fd, const struct pool_layout *l, uint64_t g
 }
 
 static void fill_superblock(struct pool_superblock *page, const struct pool_layout *l,
-                            uint64_t fingerprint, uint64_t generation)
+                            uint64_t fingerprint, const struct name *name)
 {
     memset(page, 0, sizeof(*page));
     page->magic = POOL_MAGIC;
     page->version = POOL_VERSION;
     page->stripe_slots = l->stripe_slots;
     page->fingerprint = fingerprint;
-    page->generation = generation;
+    page->generation = name->generation;
+    memcpy(page->uuid, name->uuid, sizeof page->uuid);
     page->n_layers = l->geometry.n_layers;
     page->n_heads = l->geometry.n_heads;
     page->n_kv_heads = l->geometry.n_kv_heads;
@@ -163,8 +185,10 @@ static int flush(int fd, struct hill_why *why)
 static int write_pool(int fd, const struct stat *info, const struct pool_layout *l,
                       uint64_t fingerprint, struct pool_superblock *page, struct hill_why *why)
 {
-    uint64_t generation = next_generation(fd, page);
-    int rc = reserve(fd, info, l->total_bytes, why);
+    struct name name;
+    int rc = next_name(fd, page, &name, why);
+    if (rc == 0)
+        rc = reserve(fd, info, l->total_bytes, why);
     if (rc != 0)
         return rc;
     memset(page, 0, sizeof(*page));
@@ -173,12 +197,12 @@ static int write_pool(int fd, const struct stat *info, const struct pool_layout 
         rc = flush(fd, why);
     FAULT_POINT(csd_agent, format, begun);
     if (rc == 0)
-        rc = write_empty_directory(fd, l, generation, why);
+        rc = write_empty_directory(fd, l, name.generation, why);
     if (rc == 0)
         rc = flush(fd, why);
     if (rc != 0)
         return rc;
-    fill_superblock(page, l, fingerprint, generation);
+    fill_superblock(page, l, fingerprint, &name);
     rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
     FAULT_POINT(csd_agent, format, done);
     return rc == 0 ? flush(fd, why) : rc;

@@ -11,6 +11,8 @@ struct csd_model proto_csd_model(const Hill__CsdModel *m)
                               .link = m->link,
                               .gpu_link = m->gpu_link,
                               .score = m->score,
+                              .dram = m->dram,
+                              .dram_read = m->dram_read,
                               .latency_us = m->latency_us,
                               .cpu = m->cpu};
 }
@@ -24,6 +26,8 @@ void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model)
     out->link = model->link;
     out->gpu_link = model->gpu_link;
     out->score = model->score;
+    out->dram = model->dram;
+    out->dram_read = model->dram_read;
     out->latency_us = model->latency_us;
     out->cpu = model->cpu;
 }

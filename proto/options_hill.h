@@ -58,6 +58,7 @@ extern const unsigned hill_request_count;
 /* What a person wants of a pipeline beside struct epoch_settings; 0 and NULL: the default. */
 struct hill_pipeline_options {
     const char *model;
+    bool csd_degrades;                            /* --csd-on-loss degrade */
     uint32_t ctx_tokens;                          /* 0: the model's */
     uint32_t threads;                             /* 0: one for each CPU this process may run on */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */

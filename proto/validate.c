@@ -149,6 +149,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "hot_cap_bytes", m->hot_cap_bytes <= CAP_MAX);
     CHECK("configure", "gpu_kv_cap_bytes", m->gpu_kv_cap_bytes <= CAP_MAX);
     CHECK("configure", "gpu_slots", m->gpu_slots > 0 && m->gpu_slots <= TOKENS_MAX);
+    CHECK("configure", "csd_dram_bytes", m->csd_dram_bytes <= CAP_MAX);
     CHECK("configure", "cold_cap_bytes", m->cold_cap_bytes <= CAP_MAX);
     CHECK("configure", "csd_url", text_ok(m->csd_url) && (!m->csd_attached || m->csd_url[0]));
     CHECK("configure", "device", text_ok(m->device));
@@ -536,6 +537,8 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_ACCEPTED:
     case HILL__MESSAGE__BODY_DELIVERED:
     case HILL__MESSAGE__BODY_RESUMED:
+    case HILL__MESSAGE__BODY_DRAIN:
+    case HILL__MESSAGE__BODY_DRAINED:
         return 0; /* any value of their fields is legal here; ids are looked up by the receiver */
     default:
         return hill_fail(why, HILL_E_PROTOCOL,

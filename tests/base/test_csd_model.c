@@ -49,9 +49,13 @@ static void test_what_is_not_named_is_a_smartssd_s_or_stays(void **state)
     struct csd_model m = parsed((struct csd_model){0}, "flash=1.0");
     (void)state;
     assert_true(m.on && m.flash == 1.0 && m.write == 1.0 && m.link == 3.2 && m.gpu_link == 25);
-    assert_true(m.score == 3.2 && m.latency_us == 42);
+    assert_true(m.score == 44.5 && m.latency_us == 42);
+    assert_true(m.dram == 4.0 * (1u << 30) && m.dram_read == 13.7);
+    assert_true(parsed(m, "dram=0").dram == 0);
+    assert_true(parsed(m, "dram=512").dram == 512.0 * (1 << 20));
+    assert_true(parsed(m, "dram=1.5G,dram_read=2").dram == 1.5 * (1u << 30));
     m = parsed(m, "link=7,latency_us=0");
-    assert_true(m.flash == 1.0 && m.link == 7 && m.latency_us == 0 && m.score == 3.2);
+    assert_true(m.flash == 1.0 && m.link == 7 && m.latency_us == 0 && m.score == 44.5);
     m = parsed(m, "off");
     assert_false(m.on);
     m = parsed(m, "write=2");
@@ -82,6 +86,10 @@ static void test_bad_text_is_refused_by_the_key_and_changes_nothing(void **state
         {"latency_us=2000000", "latency_us"},
         {"flash=2 ,write=1", "flash"},
         {"cpu=-1", "cpu"},
+        {"dram=-1", "dram"},
+        {"dram=4X", "dram"},
+        {"dram=2T", "dram"},
+        {"dram_read=-2", "dram_read"},
         {"cpu=0.0001", "cpu"},
         {"off,flash=2", "'off'"},
         {"flash=2,off", "'off'"},
@@ -104,12 +112,14 @@ static void test_bad_text_is_refused_by_the_key_and_changes_nothing(void **state
 
 static void test_what_is_printed_reads_back(void **state)
 {
-    struct csd_model m = parsed((struct csd_model){0}, "flash=0.123456789,score=99999.5"), again;
+    struct csd_model m = parsed((struct csd_model){0}, "flash=0.123456789,score=99999.5,dram=0.3"),
+                     again;
     char text[CSD_MODEL_TEXT];
 
     (void)state;
     again = parsed((struct csd_model){0}, csd_model_print(text, &m));
-    assert_true(again.flash == m.flash && again.score == m.score && csd_model_same(&m, &again));
+    assert_true(again.flash == m.flash && again.dram == m.dram && again.score == m.score &&
+                csd_model_same(&m, &again));
     assert_string_equal(csd_model_print(text, &(struct csd_model){0}), "off");
     again.link += 0.25;
     assert_false(csd_model_same(&m, &again));

@@ -143,7 +143,7 @@ static void test_a_late_message_of_a_lost_attempt_finds_nothing(void **state)
     struct request *r = run_first(4);
     uint64_t first = r->wire_id;
     assert_ptr_equal(request_book_by_wire(&book, first), r);
-    request_interrupt(r);
+    request_interrupt(r, true);
     assert_null(request_book_by_wire(&book, first));
     assert_null(request_book_by_wire(&book, 0));
     request_begin_attempt(&book, r, 6);
@@ -151,15 +151,26 @@ static void test_a_late_message_of_a_lost_attempt_finds_nothing(void **state)
     assert_ptr_equal(request_book_by_wire(&book, r->wire_id), r);
 }
 
+static void test_attempts_that_a_drive_ends_are_not_counted(void **state)
+{
+    (void)state;
+    struct request *r = run_first(4);
+    for (unsigned i = 0; i < 10 * REQUEST_ATTEMPTS_MAX; i++) {
+        request_interrupt(r, false);
+        assert_int_equal(request_begin_attempt(&book, r, 6), 0);
+    }
+    assert_int_equal(r->fruitless, 1);
+}
+
 static void test_attempts_are_bounded(void **state)
 {
     (void)state;
     struct request *r = run_first(4);
     for (unsigned i = 1; i < REQUEST_ATTEMPTS_MAX; i++) {
-        request_interrupt(r);
+        request_interrupt(r, true);
         assert_int_equal(request_begin_attempt(&book, r, 6), 0);
     }
-    request_interrupt(r);
+    request_interrupt(r, true);
     assert_int_equal(request_begin_attempt(&book, r, 6), HILL_E_PEER_GONE);
     assert_int_equal(r->attempts, REQUEST_ATTEMPTS_MAX);
 }
@@ -184,7 +195,7 @@ static void test_repeated_tokens_are_compared_and_not_sent_again(void **state)
     assert_int_equal(request_take_token(r, 0, 11, 7), 1);
     assert_int_equal(request_take_token(r, 1, 12, 8), 1);
     assert_int_equal(r->first_token_ns, 7);
-    request_interrupt(r);
+    request_interrupt(r, true);
     request_begin_attempt(&book, r, 9);
     assert_int_equal(request_take_token(r, 0, 11, 10), 0);
     assert_int_equal(request_take_token(r, 1, 12, 11), 0);
@@ -202,7 +213,7 @@ static void test_an_attempt_has_clocks_and_progress_of_its_own(void **state)
     request_take_token(r, 1, 12, 9);
     assert_int_equal(r->attempt_first_ns, 7);
     assert_int_equal(r->attempt_last_ns, 9);
-    request_interrupt(r);
+    request_interrupt(r, true);
     request_begin_attempt(&book, r, 20);
     assert_true(r->prefill_share == 0);
     request_take_token(r, 0, 11, 30);
@@ -220,7 +231,7 @@ static void test_progress_begins_the_count_of_attempts_anew(void **state)
             assert_int_equal(request_begin_attempt(&book, r, 6), 0);
         for (uint32_t t = 0; t <= i; t++)
             assert_int_equal(request_take_token(r, t, 20 + t, 7), t == i);
-        request_interrupt(r);
+        request_interrupt(r, true);
     }
     assert_int_equal(r->attempts, 3 * REQUEST_ATTEMPTS_MAX);
 }
@@ -275,13 +286,13 @@ static void test_what_is_done_again_is_counted(void **state)
     struct request *r = run_first(40);
     uint32_t first;
     request_note_units(r, 4);
-    request_interrupt(r); /* in the prompt: its units come again */
+    request_interrupt(r, true); /* in the prompt: its units come again */
     assert_int_equal(request_begin_attempt(&book, r, 9), 0);
     request_note_units(r, 3);
     request_note_units(r, 6);
     assert_int_equal(r->recovery.units_repeated, 4);
     make_tokens(r, 0, 10);
-    request_interrupt(r);
+    request_interrupt(r, true);
     assert_int_equal(request_begin_attempt(&book, r, 20), 0);
     assert_int_equal(request_take_resumed(r, 11, 21), HILL_E_PROTOCOL);
     assert_int_equal(request_take_resumed(r, 0, 21), HILL_E_PROTOCOL);
@@ -313,7 +324,7 @@ static void test_a_repeated_token_that_differs_is_damage(void **state)
     (void)state;
     struct request *r = run_first(4);
     request_take_token(r, 0, 11, 7);
-    request_interrupt(r);
+    request_interrupt(r, true);
     request_begin_attempt(&book, r, 9);
     assert_int_equal(request_take_token(r, 0, 99, 10), HILL_E_DAMAGED);
 }
@@ -354,7 +365,7 @@ static void test_statistics_may_come_first_and_errors_wait_less(void **state)
     request_take_done(r, message_of(HILL__MESSAGE__BODY_DONE, HILL__FINISH_REASON__FINISH_STOP),
                       100);
     assert_true(request_is_over(r, 100));
-    request_interrupt(r);
+    request_interrupt(r, true);
     assert_null(r->done);
     assert_null(r->stats);
     request_begin_attempt(&book, r, 200);
@@ -431,7 +442,7 @@ static void test_interrupted_ones_keep_their_order_and_count_attempts(void **sta
     uint64_t wire = b->wire_id;
     request_take_token(b, 0, 11, 7);
     for (struct request *r = book.running; r; r = r->next)
-        request_interrupt(r);
+        request_interrupt(r, true);
     assert_null(request_book_by_wire(&book, wire));
     assert_null(request_book_advance(&book)); /* they run still: nobody new comes in */
     assert_ptr_equal(book.running, a);
@@ -582,6 +593,7 @@ int main(void)
         T(test_find_is_by_client_and_id),
         T(test_a_late_message_of_a_lost_attempt_finds_nothing),
         T(test_attempts_are_bounded),
+        T(test_attempts_that_a_drive_ends_are_not_counted),
         T(test_what_could_not_be_sent_is_no_attempt),
         T(test_repeated_tokens_are_compared_and_not_sent_again),
         T(test_an_attempt_has_clocks_and_progress_of_its_own),

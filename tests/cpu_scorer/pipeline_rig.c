@@ -19,6 +19,8 @@ static bool rig_interrupted(void *context)
     uint32_t beta = atomic_exchange_explicit(&r->set_beta, 0, memory_order_relaxed);
     if (beta)
         scorer_set_beta(r->pipeline, beta / 100.0);
+    if (atomic_exchange_explicit(&r->ask_drain, false, memory_order_acquire))
+        scorer_drain(r->pipeline);
     return atomic_load_explicit(&r->interrupt, memory_order_acquire);
 }
 
@@ -28,6 +30,13 @@ static void rig_profiled(void *context, const struct scorer_profile *profile)
     r->profile = *profile;
     /* release: pairs with the acquire in rig_profile */
     atomic_store_explicit(&r->profiled, true, memory_order_release);
+}
+
+static void rig_drained(void *context, const struct scorer_drained *drained)
+{
+    struct rig *r = context;
+    r->drained = *drained;
+    atomic_fetch_add_explicit(&r->n_drained, 1, memory_order_release);
 }
 
 static void rig_stats(void *context, const struct scorer_stats *stats)
@@ -161,8 +170,8 @@ struct rig *rig_start(const struct rig_options *o)
     r->agent->key_bytes = kv_plane_key_bytes(&rig_geometry, o->policy);
     io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
     io.hot = r->hot_memory = rig_memory(io.hot_bytes);
-    struct scorer_hooks hooks = {r,           rig_interrupted, rig_stats,
-                                 rig_failure, rig_work_done,   rig_profiled};
+    struct scorer_hooks hooks = {
+        r, rig_interrupted, rig_stats, rig_failure, rig_work_done, rig_profiled, rig_drained};
     if (scorer_create(&r->pipeline, &config, &io, &hooks, &why))
         fail_msg("scorer_create: %s", why.text);
     assert_int_equal(pthread_create(&r->pipeline_thread, NULL, rig_pipeline_main, r), 0);
@@ -182,6 +191,12 @@ const struct scorer_profile *rig_profile(struct rig *r)
                           clock_deadline_ms(1), 0);
     assert_true(atomic_load_explicit(&r->profiled, memory_order_acquire));
     return &r->profile;
+}
+
+void rig_drain(struct rig *r)
+{
+    atomic_store_explicit(&r->ask_drain, true, memory_order_release);
+    shm_doorbell_ring(&r->bells[PARTY_SCORER]);
 }
 
 /* Interrupt the pipeline, as a Configure would; its return code. */

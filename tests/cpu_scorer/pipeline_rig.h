@@ -51,9 +51,12 @@ struct rig {
     _Atomic uint32_t n_failures;
     _Atomic bool ask_profile, profiled; /* asked for; profile is there */
     struct scorer_profile profile;
-    _Atomic uint64_t hot_now;   /* entries of a running sequence, as live statistics say */
-    _Atomic uint32_t set_beta;  /* in hundredths; 0: as it is */
-    _Atomic uint32_t live_most; /* sequences with live statistics at the same time, at most */
+    _Atomic bool ask_drain;
+    _Atomic uint32_t n_drained;    /* times that it was told */
+    struct scorer_drained drained; /* the last time */
+    _Atomic uint64_t hot_now;      /* entries of a running sequence, as live statistics say */
+    _Atomic uint32_t set_beta;     /* in hundredths; 0: as it is */
+    _Atomic uint32_t live_most;    /* sequences with live statistics at the same time, at most */
 };
 
 /* What rig_start configures; a test may ask for the same of its own. */
@@ -64,6 +67,9 @@ struct rig *rig_start(const struct rig_options *o);
 
 /* Ask for a profile and wait for it. */
 const struct scorer_profile *rig_profile(struct rig *r);
+
+/* Have the drive emptied from now on. */
+void rig_drain(struct rig *r);
 
 /* Interrupt the pipeline, audit its tables, free everything. */
 void rig_stop(struct rig *r);

@@ -46,6 +46,9 @@ static uint32_t next_random(uint32_t below)
 static struct core core;
 static struct shm_arena staging = {.slot_count = 64};
 
+static bool no_drive;      /* the next core has none */
+static double wanted_beta; /* of it */
+
 static void open_core(bool adopts)
 {
     const struct scorer_config config = {.geometry = geometry,
@@ -55,7 +58,9 @@ static void open_core(bool adopts)
                                          .hot_blocks = BLOCKS,
                                          .stripe_slots = STRIPE,
                                          .n_stripes = STRIPES,
-                                         .csd = true,
+                                         .csd = !no_drive,
+                                         .cold_slots = COLD,
+                                         .beta = wanted_beta,
                                          .keeps = true,
                                          .adopts = adopts};
     static struct scorer_io io;
@@ -397,6 +402,64 @@ static void test_a_bit_that_has_changed_is_found(void **unused)
     tear_down_world();
 }
 
+/* A request that began without a drive: all of it is hot. */
+static void begin_without_drive(struct sequence *s)
+{
+    struct tiers *t = &core.tiers;
+    uint32_t blocks = (CTX + 63) / 64;
+    assert_int_equal(hkm_reserve(&t->hkm, s->index, blocks), 0);
+    s->state = SEQUENCE_ACTIVE;
+    s->prompt_tokens = PROMPT;
+    s->max_tokens = CTX;
+    s->settings = (struct kv_selection_settings){.alpha = 0.5};
+    s->share = (struct hot_share){.limit = CTX};
+    const struct kept_plan plan = adoption_plan(s, blocks, 0);
+    t->hkm.identities[s->index] = 77;
+    kept_begin(tiers_kept(t, s->index), 77, &plan);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        for (s->layers[layer].appended = 0; s->layers[layer].appended < PROMPT;)
+            append(s, layer, s->layers[layer].appended++);
+    kept_note(tiers_kept(t, s->index), 0, PROMPT, s->hash);
+}
+
+static void expect_plan(double beta, uint32_t stripes)
+{
+    struct kept_plan plan;
+    assert_int_equal(core.sequences[1].state, SEQUENCE_DORMANT);
+    assert_int_equal(kept_read(tiers_kept(&core.tiers, 1), &plan), 77);
+    assert_true(plan.beta == beta && core.sequences[1].share.beta == beta);
+    assert_int_equal(plan.stripes, stripes);
+    assert_int_equal(plan.limit, CTX);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        assert_int_equal(core.tiers.cold.lists[tiers_list(&core.tiers, 1, layer)].n_stripes,
+                         stripes);
+}
+
+static void test_a_drive_that_comes_is_used_and_one_that_goes_is_not_missed(void **unused)
+{
+    (void)unused;
+    no_drive = true;
+    set_up_world();
+    begin_without_drive(&core.sequences[1]);
+    for (int round = 0; round < 3; round++) {
+        close_core();
+        no_drive = false;
+        wanted_beta = 1;
+        open_core(true);
+        expect_plan(1, 1); /* half of 400 tokens: less than a stripe */
+        close_core();
+        no_drive = true;
+        open_core(true);
+        expect_plan(0, 0);
+    }
+    const struct kept_step *step = kept_newest(tiers_kept(&core.tiers, 1), 1, CTX);
+    assert_int_equal(step->n_tokens, PROMPT);
+    check_tokens(&core.sequences[1], PROMPT);
+    tear_down_world();
+    no_drive = false;
+    wanted_beta = 0;
+}
+
 static void test_another_shape_is_not_adopted(void **unused)
 {
     (void)unused;
@@ -419,6 +482,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_kill_at_any_moment_loses_nothing),
         cmocka_unit_test(test_a_bit_that_has_changed_is_found),
+        cmocka_unit_test(test_a_drive_that_comes_is_used_and_one_that_goes_is_not_missed),
         cmocka_unit_test(test_another_shape_is_not_adopted),
     };
     state = seed ? strtoull(seed, NULL, 0) : 20261122;

@@ -141,14 +141,25 @@ uint32_t model_stripe_for(struct model *m, uint32_t sequence, uint32_t layer, bo
     return best;
 }
 
+/* The digest of the slot's entry, as the scorer makes it. */
+static void model_digest(struct model *m, uint32_t slot)
+{
+    uint32_t dims = m->g.head_dim, heads = m->g.n_kv_heads, bytes = kv_entry_bytes(&m->g);
+    const void *entry = m->entries + (size_t)slot * bytes;
+    uint8_t *group = calloc(1, kv_group_bytes(&m->g));
+    assert_non_null(group);
+    kv_digest_keys(&m->g, entry, bytes / 2, 1, group, 0);
+    for (uint32_t h = 0; h < heads; h++)
+        m->exponents[(size_t)slot * heads + h] = kv_digest_get_head(
+            &m->g, group, 0, h, m->mantissas + ((size_t)slot * heads + h) * dims);
+    free(group);
+}
+
 void model_write(struct model *m, uint32_t first, uint32_t n)
 {
-    uint32_t dims = kv_key_dims(&m->g), heads = m->g.n_kv_heads;
     for (uint32_t slot = first; slot < first + n; slot++) {
-        random_keys(&m->g, m->mantissas + (size_t)slot * dims);
-        for (uint32_t h = 0; h < heads; h++)
-            m->exponents[(size_t)slot * heads + h] = (uint8_t)random_below(KV_KEY_EXP_MAX + 1);
         random_bytes(m->entries + (size_t)slot * kv_entry_bytes(&m->g), kv_entry_bytes(&m->g));
+        model_digest(m, slot);
         m->slots[slot] = (struct model_slot){SLOT_WRITTEN, m->next_position++ % KV_MAX_TOKENS};
     }
 }

@@ -279,7 +279,9 @@ static void random_query(struct scene *s, uint32_t sequence, uint32_t layer)
     query.context = &seen;
     assert_int_equal(cold_pool_query(s->pool, &query, &cost, &why), 0);
     assert_int_equal(seen.count, expected);
-    assert_true(cost.flash_read_bytes >= (uint64_t)expected * kv_digest_bytes(&s->m.g));
+    assert_int_equal(cost.flash_read_bytes, cost.scored_bytes);
+    assert_true(cost.scored_bytes + cost.scored_dram_bytes >=
+                (uint64_t)expected * kv_digest_bytes(&s->m.g));
     assert_int_equal(cost.link_kv_bytes, 0);
     s->query_read = cost.flash_read_bytes;
     query.expected++;
@@ -324,8 +326,8 @@ static void random_fetch(struct scene *s, uint32_t sequence, uint32_t layer)
     for (uint32_t i = 0; i < STAGING_SLOTS; i++) {
         uint32_t slot =
             i % 3 && n ? items[n - 1].cold_slot + 1 : pick_committed(&s->m, sequence, layer);
-        if (slot == UINT32_MAX || s->m.slots[slot].state != SLOT_COMMITTED ||
-            slot % s->m.stripe_slots == 0)
+        if (slot >= s->m.n_stripes * s->m.stripe_slots || slot % s->m.stripe_slots == 0 ||
+            s->m.slots[slot].state != SLOT_COMMITTED)
             continue;
         items[n] = (struct fetch_item){slot, s->m.slots[slot].position, n,
                                        shm_arena_generation(&s->staging, n)};
@@ -399,6 +401,8 @@ static void reopen(struct scene *s, const struct cold_pool_config *config)
     model_trim(&s->m, 1);
 }
 
+static uint32_t dram_max; /* digests are kept in memory, up to a cap that changes; 0: none are */
+
 static void random_operations(const struct cold_pool_config *config, uint32_t n)
 {
     struct scene s;
@@ -427,6 +431,8 @@ static void random_operations(const struct cold_pool_config *config, uint32_t n)
             assert_true(cold_pool_write_directory(s.pool, NULL) >= 0);
         if (random_below(40) == 0)
             reopen(&s, config);
+        if (dram_max && random_below(10) == 0)
+            cold_pool_limit_dram(s.pool, random_below(dram_max));
     }
     scene_close(&s);
 }
@@ -450,6 +456,18 @@ static void test_random_operations_where_groups_are_longer_than_a_page(void **st
     (void)state;
     random_seed(12);
     random_operations(&config, 200);
+}
+
+static void test_random_operations_with_digests_in_dram(void **state)
+{
+    struct kv_geometry g = {2, 4, 2, 24};
+    struct cold_pool_config config = config_for(&g, 12);
+
+    (void)state;
+    random_seed(17);
+    dram_max = 4 * 64 * 1024; /* some stripes of it */
+    random_operations(&config, 400);
+    dram_max = 0;
 }
 
 static void test_random_operations_with_digests_of_four_bits(void **state)
@@ -661,6 +679,139 @@ static void write_file(const char *content, size_t bytes)
     fclose(f);
 }
 
+static void flip_bit(uint64_t at, uint32_t bit)
+{
+    uint8_t byte;
+    int fd = open(pool_path(), O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= (uint8_t)(1u << bit);
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+}
+
+static int query_status(struct scene *s, struct hill_why *why)
+{
+    static const int8_t mantissas[256];
+    static const uint8_t shifts[8];
+    struct cold_cost cost = {0};
+    struct seen seen = {s, NULL, 0, 0, UINT32_MAX, 0, 0};
+    struct cold_query query = {.expected = model_committed(&s->m, 0, 0),
+                               .query = {mantissas, shifts, 0},
+                               .scored = check_scores,
+                               .context = &seen};
+    seen.query = &query.query;
+    return cold_pool_query(s->pool, &query, &cost, why);
+}
+
+static int adopt_status(struct scene *s, const struct cold_pool_config *config,
+                        struct hill_why *why)
+{
+    struct cold_pool_config kept = *config;
+    struct adopt_item items[100];
+    const struct cold_adopt adopt = {0, 0, 0, 0, items, 100};
+    uint32_t bytes = kv_entry_bytes(&s->m.g);
+
+    cold_pool_close(s->pool);
+    kept.keeps = true;
+    assert_int_equal(cold_pool_open(&s->pool, &kept, why), 0);
+    for (uint32_t i = 0; i < 100; i++)
+        items[i] =
+            (struct adopt_item){i, s->m.slots[i].position,
+                                pool_entry_checksum(s->m.entries + (size_t)i * bytes, bytes)};
+    return cold_pool_adopt(s->pool, &adopt, why);
+}
+
+/* Any bit of the digests: by the page's checksum while an agent lives, by the entry's key when
+ * another one takes the pool over; of an entry by its checksum. */
+static void test_a_flipped_bit_of_a_digest_is_found_and_named(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = config_for(&g, 2);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct scene s;
+    uint32_t slots[100];
+
+    (void)state;
+    random_seed(18);
+    scene_open(&s, &config);
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    assert_int_equal(write_slots(&s, 0, 100, &cost), 0);
+    for (uint32_t i = 0; i < 100; i++) {
+        slots[i] = i;
+        s.m.slots[i].state = SLOT_COMMITTED;
+    }
+    assert_int_equal(cold_pool_commit(s.pool, 0, 0, slots, 100, &why), 0);
+    assert_int_equal(query_status(&s, &why), 0);
+    const struct pool_layout layout = *cold_pool_layout(s.pool);
+    for (uint32_t round = 0; round < 60; round++) {
+        uint64_t digests = 6 * kv_group_bytes(&g); /* of whole groups: every bit is a slot's */
+        uint64_t exponents = kv_group_mantissas_at(&g);
+        uint64_t at = random_below((uint32_t)digests), in_group = at % kv_group_bytes(&g);
+        uint32_t bit = random_below(8);
+        bool used = in_group >= exponents || in_group < g.n_kv_heads * KV_GROUP_TOKENS;
+        flip_bit(layout.digest_offset + at, bit);
+        assert_int_equal(query_status(&s, &why), HILL_E_DAMAGED);
+        if (!strstr(why.text, "digests in page") || !strstr(why.text, "stripe 0"))
+            fail_msg("%s", why.text);
+        assert_int_equal(adopt_status(&s, &config, &why), used ? HILL_E_DAMAGED : 0);
+        if (used && !strstr(why.text, "the digest is damaged"))
+            fail_msg("%s", why.text);
+        flip_bit(layout.digest_offset + at, bit);
+        assert_int_equal(adopt_status(&s, &config, &why), 0);
+        assert_int_equal(query_status(&s, &why), 0);
+    }
+    flip_bit(pool_entry_at(&layout, 57) + 5, 3);
+    assert_int_equal(adopt_status(&s, &config, &why), HILL_E_DAMAGED);
+    if (!strstr(why.text, "the entry is damaged") || !strstr(why.text, "cold slot 57"))
+        fail_msg("%s", why.text);
+    scene_close(&s);
+}
+
+/* The second time nothing is read from flash; what is written is there at once; a cap is kept. */
+static void test_digests_in_dram_are_read_once(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = config_for(&g, 6);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct scene s;
+
+    (void)state;
+    random_seed(19);
+    scene_open(&s, &config);
+    const uint64_t stripe = cold_pool_layout(s.pool)->digest_stripe_bytes;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t slot = i * s.m.stripe_slots;
+        s.m.stripes[i] = (struct model_stripe){true, 0, 0, i};
+        for (uint32_t n = 0; n < 64; n++, slot++) {
+            assert_int_equal(write_slots(&s, slot, 1, &cost), 0);
+            assert_int_equal(cold_pool_commit(s.pool, 0, 0, &slot, 1, &why), 0);
+            s.m.slots[slot].state = SLOT_COMMITTED;
+        }
+    }
+    uint64_t all = query_reads(&s);
+    assert_int_equal(query_reads(&s), all);
+    cold_pool_limit_dram(s.pool, 4 * stripe);
+    assert_int_equal(query_reads(&s), all);
+    assert_int_equal(query_reads(&s), 0);
+    release_slot(&s, 3);
+    assert_int_equal(write_slots(&s, 3, 1, &cost), 0); /* through to flash and DRAM */
+    uint32_t slot = 3;
+    assert_int_equal(cold_pool_commit(s.pool, 0, 0, &slot, 1, &why), 0);
+    s.m.slots[3].state = SLOT_COMMITTED;
+    assert_int_equal(query_reads(&s), 0);
+    cold_pool_limit_dram(s.pool, stripe + stripe / 2); /* one of three stripes */
+    uint64_t some = query_reads(&s);
+    assert_int_equal(some, all / 3 * 2);
+    assert_int_equal(query_reads(&s), some); /* and stays: none pushes another out */
+    cold_pool_limit_dram(s.pool, 0);
+    assert_int_equal(query_reads(&s), all);
+    scene_close(&s);
+}
+
 static void test_a_foreign_file_is_refused_untouched(void **state)
 {
     struct kv_geometry g = {1, 2, 2, 16};
@@ -767,12 +918,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_random_operations_equal_the_model),
         TEST(test_random_operations_where_groups_are_longer_than_a_page),
+        TEST(test_random_operations_with_digests_in_dram),
         TEST(test_random_operations_with_digests_of_four_bits),
         TEST(test_random_operations_on_the_fallback_paths),
         TEST(test_default_batches_cover_a_whole_layer),
         TEST(test_a_query_passes_over_groups_that_do_not_count),
         TEST(test_commands_that_do_not_fit_the_state_change_nothing),
         TEST(test_a_flipped_byte_is_found_and_named),
+        TEST(test_a_flipped_bit_of_a_digest_is_found_and_named),
+        TEST(test_digests_in_dram_are_read_once),
         TEST(test_a_foreign_file_is_refused_untouched),
         TEST(test_a_pool_of_another_shape_is_formatted_anew),
         TEST(test_a_format_that_was_killed_is_repeated),

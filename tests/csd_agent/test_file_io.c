@@ -191,6 +191,27 @@ static void test_unaligned_transfers_are_refused(void **state)
     free(memory);
 }
 
+/* As nobody, where the tests run as root. */
+static void test_a_file_that_may_not_be_opened_is_said(void **state)
+{
+    struct csd_options options = {.create = true};
+    struct hill_why why = {""};
+    struct file_io *io;
+    uid_t user = geteuid();
+
+    (void)state;
+    int fd = open(pool_path(), O_RDWR | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(fchmod(fd, user ? 0 : 0600), 0);
+    close(fd);
+    if (user == 0)
+        assert_int_equal(seteuid(65534), 0);
+    int status = file_io_open(&io, pool_path(), &options, &why);
+    assert_int_equal(seteuid(user), 0);
+    assert_int_equal(status, HILL_E_PERMISSION);
+    assert_non_null(strstr(why.text, pool_path()));
+}
+
 static void test_a_file_has_one_user(void **state)
 {
     struct csd_options options = {.create = true};
@@ -300,6 +321,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_reading_past_the_end_is_an_error, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_unaligned_transfers_are_refused, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_file_that_may_not_be_opened_is_said, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_a_file_has_one_user, make_folder, remove_folder),
     };

@@ -49,8 +49,8 @@ static void test_a_query_takes_the_slower_of_flash_and_scoring_not_both(void **s
     (void)state;
     drive_begin(&c, &m, 0);
     /* two blocks: flash 500 ns each, scoring 1000 ns each, link 100 ns each */
-    first = drive_score(&m, &c, 1000, 8000, 400);
-    last = drive_score(&m, &c, 1000, 8000, 400);
+    first = drive_score(&m, &c, (struct drive_digests){1000, 0}, 8000, 400);
+    last = drive_score(&m, &c, (struct drive_digests){1000, 0}, 8000, 400);
     assert_int_equal(first, 1000 + 1000 + 100);
     assert_int_equal(last, 1000 + 2000 + 100);
     assert_int_equal(c.done, last);
@@ -59,10 +59,26 @@ static void test_a_query_takes_the_slower_of_flash_and_scoring_not_both(void **s
     assert_int_equal(m.counters.link_ns, 200);
     drive_begin(&c, &m, 100000);
     /* flash 3000 ns each, scoring 1000 ns each: it ends with its input */
-    first = drive_score(&m, &c, 6000, 8000, 0);
-    last = drive_score(&m, &c, 6000, 8000, 0);
+    first = drive_score(&m, &c, (struct drive_digests){6000, 0}, 8000, 0);
+    last = drive_score(&m, &c, (struct drive_digests){6000, 0}, 8000, 0);
     assert_int_equal(first, 100000 + 1000 + 3000);
     assert_int_equal(last, 100000 + 1000 + 6000);
+}
+
+static void test_digests_in_dram_cost_no_flash(void **state)
+{
+    struct modelled_drive m = plain();
+    struct drive_command c;
+
+    (void)state;
+    m.model.figures.dram_read = 10;
+    drive_begin(&c, &m, 0); /* DRAM 800 ns, scoring 100 ns */
+    assert_int_equal(drive_score(&m, &c, (struct drive_digests){0, 8000}, 800, 0), 1000 + 800);
+    assert_int_equal(m.counters.flash_ns, 0);
+    assert_int_equal(m.counters.dram_ns, 800);
+    drive_begin(&c, &m, 100000); /* flash 1000 ns, DRAM 200 ns at the same time */
+    assert_int_equal(drive_score(&m, &c, (struct drive_digests){2000, 2000}, 80, 0),
+                     100000 + 1000 + 1000);
 }
 
 static void test_a_demote_reads_borders_and_then_writes(void **state)
@@ -89,7 +105,8 @@ static void test_commands_share_the_flash_and_only_it(void **state)
     drive_begin(&write, &m, 0);
     drive_write(&m, &write, 10000); /* flash until 11000 */
     drive_begin(&query, &m, 2000);
-    drive_score(&m, &query, 2000, 80000, 0); /* flash until 12000, scorer until 21000 */
+    drive_score(&m, &query, (struct drive_digests){2000, 0}, 80000,
+                0); /* flash until 12000, scorer until 21000 */
     assert_int_equal(query.done, 11000 + 10000);
     drive_begin(&fetch, &m, 3000);
     drive_read(&m, &fetch, 4000); /* after the query's flash, not after its scoring */
@@ -132,7 +149,7 @@ static void test_an_idle_device_forgets_nothing_and_owes_nothing(void **state)
 
 /* ---- the simulation ---- */
 
-enum { FLASH, SCORER, UP, DOWN, RESOURCES };
+enum { FLASH, DRAM, SCORER, UP, DOWN, RESOURCES };
 #define MAX_JOBS     512
 #define MAX_COMMANDS 48
 
@@ -140,6 +157,7 @@ struct job {
     int resource, command;
     int64_t earliest, ns;
     int input; /* must have started; ends no later than this job; -1: none */
+    int other; /* the same */
     int after; /* must have ended; -1: none */
     int64_t started, ended;
 };
@@ -152,7 +170,7 @@ struct simulation {
 static int add_job(struct simulation *s, int resource, int command, int64_t earliest, int64_t ns,
                    int input, int after)
 {
-    s->jobs[s->n] = (struct job){resource, command, earliest, ns, input, after, -1, -1};
+    s->jobs[s->n] = (struct job){resource, command, earliest, ns, input, -1, after, -1, -1};
     s->queue[resource][s->length[resource]++] = s->n;
     return s->n++;
 }
@@ -165,12 +183,14 @@ static bool look(struct simulation *s, int resource, int64_t t)
     struct job *j = &s->jobs[s->queue[resource][s->at[resource]]];
     if (j->started < 0) {
         bool can = t >= j->earliest && (j->input < 0 || s->jobs[j->input].started >= 0) &&
+                   (j->other < 0 || s->jobs[j->other].started >= 0) &&
                    (j->after < 0 || s->jobs[j->after].ended >= 0);
         if (can)
             j->started = t;
         return can;
     }
-    if (t < j->started + j->ns || (j->input >= 0 && s->jobs[j->input].ended < 0))
+    if (t < j->started + j->ns || (j->input >= 0 && s->jobs[j->input].ended < 0) ||
+        (j->other >= 0 && s->jobs[j->other].ended < 0))
         return false;
     j->ended = t;
     s->at[resource]++;
@@ -200,7 +220,7 @@ static int64_t whole_ns(uint64_t bytes, uint32_t eighths)
 }
 
 struct rates {
-    uint32_t flash, write, link, score; /* eighths of GB/s */
+    uint32_t flash, write, link, score, dram; /* eighths of GB/s */
 };
 
 /* The same random command for both: the model's command, and jobs of the simulation. */
@@ -213,11 +233,21 @@ static void random_command(struct modelled_drive *m, struct drive_command *c, st
     int last = -1;
     if (what < 2) {
         for (uint32_t blocks = 1 + random_below(4); blocks > 0; blocks--) {
-            uint64_t flash = 1 + random_below(300), kv = 1 + random_below(900);
+            uint64_t kv = 1 + random_below(900);
+            struct drive_digests from = {1 + random_below(300), 1 + random_below(300)};
             uint64_t scores = random_below(4) ? random_below(200) : 0;
-            drive_score(m, c, flash, kv, scores);
-            int read = add_job(s, FLASH, number, ready, whole_ns(flash, r->flash), -1, -1);
+            uint32_t where = random_below(3); /* flash, DRAM, both */
+            from.flash_bytes *= where != 1;
+            from.dram_bytes *= where != 0;
+            drive_score(m, c, from, kv, scores);
+            int dram = -1, read = -1;
+            if (where != 0)
+                dram = add_job(s, DRAM, number, ready, whole_ns(from.dram_bytes, r->dram), -1, -1);
+            if (where != 1)
+                read =
+                    add_job(s, FLASH, number, ready, whole_ns(from.flash_bytes, r->flash), -1, -1);
             int score = add_job(s, SCORER, number, ready, whole_ns(kv, r->score), read, -1);
+            s->jobs[score].other = dram;
             if (scores)
                 add_job(s, UP, number, ready, whole_ns(scores, r->link), -1, score);
         }
@@ -240,13 +270,14 @@ static void random_command(struct modelled_drive *m, struct drive_command *c, st
 static void random_sequence(void)
 {
     struct rates r = {1 + random_below(40), 1 + random_below(40), 1 + random_below(40),
-                      1 + random_below(40)};
+                      1 + random_below(40), 1 + random_below(40)};
     struct modelled_drive m = {.model.figures = {.on = true,
                                                  .flash = r.flash / 8.0,
                                                  .write = r.write / 8.0,
                                                  .link = r.link / 8.0,
                                                  .gpu_link = 1,
                                                  .score = r.score / 8.0,
+                                                 .dram_read = r.dram / 8.0,
                                                  .latency_us = random_below(3) * 0.125}};
     struct drive_command commands[MAX_COMMANDS];
     uint32_t n = 1 + random_below(MAX_COMMANDS);
@@ -350,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_fetch_takes_latency_and_the_slower_of_flash_and_link),
         cmocka_unit_test(test_a_query_takes_the_slower_of_flash_and_scoring_not_both),
+        cmocka_unit_test(test_digests_in_dram_cost_no_flash),
         cmocka_unit_test(test_a_demote_reads_borders_and_then_writes),
         cmocka_unit_test(test_commands_share_the_flash_and_only_it),
         cmocka_unit_test(test_late_ends_are_counted),

@@ -64,15 +64,27 @@ static void compare_batch(struct score_device *d, uint32_t b, const struct kv_ge
     free(copy);
 }
 
-static void check_geometry_on(const struct kv_geometry *g, bool force_copies)
+enum where { IN_HOST_MEMORY, IN_ITS_OWN, NO_DEVICE };
+
+static struct score_device *create(const struct kv_geometry *g, enum where where)
 {
     struct score_device *d = NULL;
+    struct hill_why why = {""};
+    int status = where == NO_DEVICE
+                     ? score_device_create_host(&d, g, BATCH_BYTES, &why)
+                     : score_device_create(&d, "", g, BATCH_BYTES, where == IN_ITS_OWN, &why);
+    assert_int_equal(status, 0);
+    return d;
+}
+
+static void check_geometry_on(const struct kv_geometry *g, enum where where)
+{
+    struct score_device *d = create(g, where);
     struct hill_why why = {""};
     int8_t *mantissas = malloc(kv_key_dims(g));
     uint8_t *shifts = malloc(g->n_kv_heads);
 
     print_message("%u KV heads of %u, INT%u\n", g->n_kv_heads, g->head_dim, kv_digest_bits(g));
-    assert_int_equal(score_device_create(&d, "", g, BATCH_BYTES, force_copies, &why), 0);
     for (uint32_t round = 0; round < 8; round++) {
         struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
         random_mantissas(mantissas, kv_key_dims(g));
@@ -86,11 +98,11 @@ static void check_geometry_on(const struct kv_geometry *g, bool force_copies)
     free(shifts);
 }
 
-/* In the host's memory where the device can, and through memory of the device's own. */
+/* In the host's memory where the device can, through memory of the device's own, and without one. */
 static void check_geometry(const struct kv_geometry *g)
 {
-    check_geometry_on(g, false);
-    check_geometry_on(g, true);
+    for (enum where where = IN_HOST_MEMORY; where <= NO_DEVICE; where++)
+        check_geometry_on(g, where);
 }
 
 static void test_equals_the_reference_for_shapes_of_models(void **state)
@@ -120,17 +132,18 @@ static void test_refuses_pieces_outside_the_batch(void **state)
 {
     struct kv_geometry g = {1, 2, 2, 16};
     struct score_piece outside[] = {{10, BATCH_BYTES - 512}, {10, 32}, {0, 0}};
-    struct score_device *d = NULL;
     struct hill_why why = {""};
     uint8_t *memory;
 
     (void)state;
-    assert_int_equal(score_device_create(&d, "", &g, BATCH_BYTES, false, &why), 0);
-    for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
-        assert_int_equal(score_device_launch(d, 0, &outside[i], 1, &why), HILL_E_INVALID);
+    for (enum where where = IN_HOST_MEMORY; where <= NO_DEVICE; where += NO_DEVICE) {
+        struct score_device *d = create(&g, where);
+        for (size_t i = 0; i < 3; i++) {
+            assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
+            assert_int_equal(score_device_launch(d, 0, &outside[i], 1, &why), HILL_E_INVALID);
+        }
+        score_device_destroy(d);
     }
-    score_device_destroy(d);
 }
 
 int main(void)

@@ -140,6 +140,13 @@ worker_pid() { # gpu_worker...
     status | jq -r ".workers.$1.pid"
 }
 
+# kill -9; a worker that is not there has the pid 0, which to kill is this test and all its processes.
+kill_worker() { # csd_agent...
+    local pid
+    pid=$(worker_pid "$1")
+    [ "${pid:-0}" -gt 0 ] && kill -KILL "$pid"
+}
+
 coordinator_pid() {
     pgrep -f -- "hill-coordinator .*--run-dir $run_dir" | head -n 1
 }

@@ -9,13 +9,13 @@ pass_key_prompt 1200 1200 >"$work/prompt"
 model=(-m "$work/wired.gguf" -c 8192 --budget 256 --beta 0.25)
 request=(-f "$work/prompt" --temp 0 --ignore-eos)
 # 20 ms a command: what is to happen while a request runs has seconds to happen
-slow="flash=0.5,write=1,link=0.5,score=2,latency_us=20000"
+slow="flash=0.5,write=1,link=0.5,score=2,dram=0,latency_us=20000"
 
 # ---- one run each ----
 run_json "$work/native" "${model[@]}" "${request[@]}" -n 12 || fail "native: $(cat "$work/native.err")"
 expect "without a model" "$(field "$work/native" .csd_model)" null
 first=$(hashes "$work/native")
-for m in "$slow" "latency_us=42" "flash=100,write=100,link=100,score=100,latency_us=0"; do
+for m in "$slow" "latency_us=42" "flash=100,write=100,link=100,score=100,latency_us=0" "dram=0"; do
     run_json "$work/out" "${model[@]}" "${request[@]}" -n 12 --csd-model "$m" --log-level info || fail "$m: $(cat "$work/out.err")"
     expect "$m: hashes" "$(hashes "$work/out")" "$first"
     expect "$m: JSON says so" "$(field "$work/out" '.csd_model.on and .csd_model.commands > 0 and .csd_model.flash_ms > 0
@@ -24,7 +24,7 @@ for m in "$slow" "latency_us=42" "flash=100,write=100,link=100,score=100,latency
     [ "$m" != "$slow" ] || cp "$work/out" "$work/slow"
 done
 expect "the default figures" "$(run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-model link=5 &&
-    field "$work/out" '.csd_model | [.flash, .write, .link, .gpu_link, .score, .latency_us] == [2.9, 1, 5, 25, 3.2, 42]')" true
+    field "$work/out" '.csd_model | [.flash, .write, .link, .gpu_link, .score, .dram, .dram_read, .latency_us] == [2.9, 1, 5, 25, 44.5, 4294967296, 13.7, 42]')" true
 # every query of the decode waits for its latency: 12 steps less the first, each layer
 expect "a slow drive is slow" "$(jq -n --slurpfile s "$work/slow" '$s[0].stages.score_cold_ms >= 11 * 20')" true
 
@@ -37,19 +37,29 @@ expect "a slow host and GPU link: hashes" "$(hashes "$work/out")" "$first"
 expect "a slow host and GPU link: the JSON says so" "$(field "$work/out" '.csd_model.cpu == 0.02 and .stages.score_hot_ms > 0
     and .stages.link_gpu_ms * 0.02e6 >= .bytes.link_gpu and .stages.gpu_idle_ms >= .stages.score_hot_ms + .stages.link_gpu_ms')" true
 
+# digests in the drive's DRAM, modelled or a file's: less is read from flash, the answer is the same
+expect "digests in DRAM are modelled" "$(run_json "$work/dram" "${model[@]}" "${request[@]}" -n 12 --csd-model latency_us=42 &&
+    run_json "$work/flash" "${model[@]}" "${request[@]}" -n 12 --csd-model latency_us=42,dram=0 &&
+    jq -n --slurpfile d "$work/dram" --slurpfile f "$work/flash" '$d[0].csd_model.dram_ms > 0 and $f[0].csd_model.dram_ms == 0
+        and $d[0].csd_model.flash_ms < $f[0].csd_model.flash_ms and $d[0].bytes.flash_read < $f[0].bytes.flash_read')" true
+run_json "$work/out" "${model[@]}" "${request[@]}" -n 12 --csd-dram-mb 64 || fail "csd-dram-mb: $(cat "$work/out.err")"
+expect "digests of a file in memory: hashes" "$(hashes "$work/out")" "$first"
+expect "digests of a file in memory: bytes" "$(jq -n --slurpfile d "$work/out" --slurpfile n "$work/native" '$d[0].bytes.flash_read < $n[0].bytes.flash_read')" true
+expect "what is written is counted" "$(field "$work/native" '.writes | .pages >= .payload and .payload > 0 and .amplification >= 1')" true
+
 # ---- changed while a request runs ----
 up "${model[@]}" || fail "up"
 expect "no model at first" "$(hillctl csd-model)" off
 expect "status without a model" "$(hillctl status --json | jq -c .csd_model)" null
 hillctl generate "${request[@]}" -n 150 --json >"$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"
-expect "set between requests" "$(hillctl csd-model "$slow")" "flash=0.5,write=1,link=0.5,gpu_link=25,score=2,latency_us=20000"
+expect "set between requests" "$(hillctl csd-model "$slow")" "flash=0.5,write=1,link=0.5,gpu_link=25,score=2,dram=0,dram_read=13.7,latency_us=20000"
 hillctl generate "${request[@]}" -n 150 --json >"$work/changed" 2>"$work/changed.err" &
 client=$!
 decoding() {
     [ "$(hillctl status --json | jq '.running.predicted_tokens // 0')" -ge "$1" ]
 }
 wait_for 60 decoding 3 || fail "the request does not decode"
-expect "changed while it decodes" "$(hillctl csd-model flash=0.25)" "flash=0.25,write=1,link=0.5,gpu_link=25,score=2,latency_us=20000"
+expect "changed while it decodes" "$(hillctl csd-model flash=0.25)" "flash=0.25,write=1,link=0.5,gpu_link=25,score=2,dram=0,dram_read=13.7,latency_us=20000"
 expect "off while it decodes" "$(hillctl csd-model off)" off
 wait "$client" || fail "changed: $(cat "$work/changed.err")"
 expect "changed in mid-request: hashes" "$(hashes "$work/changed")" "$(hashes "$work/long")"
@@ -57,7 +67,7 @@ expect "changed in mid-request: tokens" "$(field "$work/changed" '.tokens | @csv
 expect "changed in mid-request: the JSON says so" "$(field "$work/changed" '.csd_model | "\(.on) \(.changes) \(.commands > 0)"')" "false 2 true"
 
 # ---- what is shown, and what is refused ----
-figures="flash=0.25,write=1,link=3.2,gpu_link=25,score=3.2,latency_us=42"
+figures="flash=0.25,write=1,link=3.2,gpu_link=25,score=44.5,dram=4G,dram_read=13.7,latency_us=42"
 expect "on again" "$(hillctl csd-model flash=0.25)" "$figures"
 for bad in flash=0 flash=fast speed=3 "" on flash=1,flash=2 latency_us=-1; do
     hillctl csd-model "$bad" >"$work/out" 2>"$work/err"

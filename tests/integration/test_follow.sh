@@ -18,7 +18,7 @@ head -c 1000 "$text" >"$work/prompt"
 # 8 KiB of K and V a token and layer, next to no weights: a step is its waits
 "$bin/hill-mkmodel" --random --layers 2 --width 128 --heads 16 --kv-heads 16 --head-dim 128 --ffn 256 --vocab 512 --type f16 -s 3 -o "$work/model.gguf" || fail "mkmodel"
 request=(-f "$work/prompt" -n "$steps" --temp 0 --ignore-eos --json)
-slow=flash=0.10,score=1.2,cpu=0.1
+slow=flash=0.10,score=1.2,cpu=0.1,dram=0
 # "STEP BETA" now
 state() {
     hillctl status --json | jq -r '"\(.running.predicted_tokens // 0) \(.profile.beta // 0)"'

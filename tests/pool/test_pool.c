@@ -422,9 +422,9 @@ static void another_version_is_unsupported(void **state)
     (void)state;
     struct pool_layout layout;
     int fd = formatted(&layout);
-    reseal(fd, 0, POOL_PAGE_BYTES, 16, 2);
+    reseal(fd, 0, POOL_PAGE_BYTES, 16, 4);
     assert_int_equal(open_code(fd, FINGERPRINT), HILL_E_UNSUPPORTED);
-    reseal(fd, 0, POOL_PAGE_BYTES, 16, 5);
+    reseal(fd, 0, POOL_PAGE_BYTES, 16, 6);
     assert_int_equal(open_code(fd, FINGERPRINT), HILL_E_UNSUPPORTED);
     close(fd);
 }

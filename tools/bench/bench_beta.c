@@ -35,8 +35,8 @@ static const double factors[POINTS] = {0.5, 0.7, 0.87, 1, 1.15, 1.4, 2};
 static struct device {
     const char *name, *figures;
     struct bench_samples predicted, imbalance, waits, automatic, step[POINTS];
-} devices[MODELS] = {{.name = "slow drive", .figures = "cpu=0.5,score=0.25"},
-                     {.name = "slow host", .figures = "cpu=0.25,score=0.5"}};
+} devices[MODELS] = {{.name = "slow drive", .figures = "cpu=0.5,score=0.25,dram=0"},
+                     {.name = "slow host", .figures = "cpu=0.25,score=0.5,dram=0"}};
 
 /* What a request that was watched did. */
 struct watched {
@@ -284,8 +284,8 @@ static void follow(const struct bench_options *o, uint32_t prompt, uint32_t pred
                          ratio = before;
     for (uint32_t round = 0; round < o->rounds; round++) {
         bench_progress(round + 1, o->rounds, "a drive that becomes slower");
-        watch(&slow, "flash=1.0,score=12,cpu=1", NULL, prompt, predict);
-        watch(&changed, "flash=2.9,score=12,cpu=1", "flash=1.0", prompt, predict);
+        watch(&slow, "flash=1.0,score=12,cpu=1,dram=0", NULL, prompt, predict);
+        watch(&changed, "flash=2.9,score=12,cpu=1,dram=0", "flash=1.0", prompt, predict);
         if (strcmp(slow.tokens_hash, changed.tokens_hash) != 0)
             bench_fail("the change of the drive's speed has changed the logits");
         uint32_t from = changed.changed_at + WITHIN;

@@ -18,7 +18,7 @@
           */
 #define STEPS_ROOM   64u
 #define SHORT_TOKENS 4096u /* of all rows: measured three times */
-#define PAPER_CSD    "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,latency_us=42"
+#define PAPER_CSD    "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,dram=0,latency_us=42"
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
 #define FORMAT      "points 4" /* of the files; another number when read_answer wants more */

@@ -1,0 +1,32 @@
+/*
+ * csd_agent/page_sums.h - checksums of the pages of digests (or keys) on flash, so that a bit that
+ * changes there is found before it changes a score.
+ *
+ * What: low 32 bits of XXH3_64bits of each 4 KiB page that this process has written, or has found
+ * right by other means; held in memory, 1/1024 of the plane. A page that is not known is not
+ * checked: no slot in it counts, since slots are written by this process or adopted, and adopting
+ * looks at them (cold_adopt.c). Entries have checksums of their own. Who calls it: file_backend.c.
+ * Concurrency: one thread. Failure: codes as at each function.
+ */
+#ifndef HILL_CSD_AGENT_PAGE_SUMS_H
+#define HILL_CSD_AGENT_PAGE_SUMS_H
+
+#include "csd_agent/backend.h"
+
+struct page_sums {
+    uint64_t from, to; /* bytes of the file: the plane's */
+    uint64_t *sums;    /* of a page: bit 32 set, and its checksum; 0: not known */
+};
+
+int page_sums_create(struct page_sums *s, const struct pool_layout *layout); /* HILL_E_NOMEM */
+void page_sums_destroy(struct page_sums *s); /* of a zeroed struct, too */
+
+/* This is what lies there, whole pages; what is not of the plane is passed over. */
+void page_sums_note(struct page_sums *s, uint64_t offset, uint64_t bytes, const uint8_t *memory);
+/* What lies there is not known: a write of it has failed. */
+void page_sums_forget(struct page_sums *s, uint64_t offset, uint64_t bytes);
+/* Is this what lies there? HILL_E_DAMAGED, *bad: offset of the first page that is another. */
+int page_sums_check(const struct page_sums *s, uint64_t offset, uint64_t bytes,
+                    const uint8_t *memory, uint64_t *bad);
+
+#endif

@@ -1,0 +1,174 @@
+/* tests/cpu_scorer/test_drain.c - the drive is emptied while requests decode: every answer is the
+ * oracle's, what fits comes up, what does not stays of use, and it is told when nobody needs the
+ * drive any more. */
+#include "tests/cpu_scorer/pipeline_rig.h"
+
+enum { PROMPT = 400, MAX = 700, BEFORE = 6 };
+
+static uint32_t told(struct rig *r)
+{
+    return atomic_load_explicit(&r->n_drained, memory_order_acquire);
+}
+
+/* Nothing is asked for meanwhile. */
+static void await_told(struct rig *r, uint32_t n)
+{
+    int64_t deadline = clock_deadline_ms(60000);
+    while (told(r) < n) {
+        assert_true(clock_now_ns() < deadline);
+        usleep(200);
+    }
+}
+
+static void decode(struct rig_request *const *q, uint32_t n_requests, uint32_t steps)
+{
+    for (uint32_t i = 0; i < steps; i++)
+        for (uint32_t j = 0; j < n_requests; j++)
+            assert_int_equal(gpu_decode(q[j]), 0);
+}
+
+static void begin(struct rig *r, struct rig_request *q[RIG_SEQUENCES])
+{
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++) {
+        q[i] = gpu_begin(r, i, PROMPT, MAX, &usual, 0);
+        gpu_prefill(q[i]);
+    }
+    decode(q, RIG_SEQUENCES, BEFORE);
+}
+
+static struct scorer_stats end(struct rig_request *q)
+{
+    uint64_t hash = XXH64_digest(q->hash);
+    struct scorer_stats stats = gpu_end(q);
+    assert_int_equal(stats.selection_hash, hash);
+    return stats;
+}
+
+static uint64_t entries(uint32_t steps)
+{
+    return (uint64_t)RIG_LAYERS * (PROMPT + BEFORE + steps);
+}
+
+/* M_0 holds all: everything comes up while both go on, and new requests have no use for the drive.
+ */
+static void drain_whole(const struct rig_options *o)
+{
+    struct rig *r = rig_start(o);
+    struct rig_request *q[RIG_SEQUENCES];
+    uint32_t steps = 0;
+    begin(r, q);
+    rig_drain(r);
+    for (; told(r) == 0 && steps < MAX - PROMPT - BEFORE - 20; steps++)
+        decode(q, RIG_SEQUENCES, 1);
+    await_told(r, 1);
+    assert_true(r->drained.over);
+    assert_int_equal(r->drained.left, 0);
+    assert_true(r->drained.moved > entries(0)); /* of both together, some four fifths were cold */
+    assert_int_equal(r->drained.moved_bytes, r->drained.moved * RIG_ENTRY);
+    decode(q, RIG_SEQUENCES, 10);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++) {
+        struct scorer_stats stats = end(q[i]);
+        assert_int_equal(stats.hot.tokens, entries(steps + 10));
+        assert_int_equal(stats.cold.tokens, 0);
+    }
+    struct rig_request *next = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_prefill(next);
+    decode(&next, 1, 10);
+    assert_int_equal(end(next).cold.tokens, 0);
+    assert_int_equal(told(r), 1);
+    assert_int_equal(r->staging.free_count, RIG_STAGING);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
+}
+
+static void test_all_comes_up_while_requests_decode(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    drain_whole(&o);
+    o.placement = SCORER_BKP;
+    drain_whole(&o);
+    o.reads_hot = true;
+    drain_whole(&o);
+    o.adapts = true;
+    drain_whole(&o);
+}
+
+/* M_0 holds half of it: the newest are hot, the rest is selected from where it lies, new tokens push
+ * older ones down; when one request has ended the other gets its blocks. */
+static void drain_half(const struct rig_options *o)
+{
+    struct rig *r = rig_start(o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    rig_drain(r);
+    decode(q, RIG_SEQUENCES, 4);
+    await_told(r, 1);
+    assert_false(r->drained.over);
+    assert_true(r->drained.left > 0 && r->drained.moved > 0);
+    assert_int_equal(r->drained.left_bytes, r->drained.left * RIG_ENTRY);
+    decode(q, RIG_SEQUENCES, 150);
+    assert_int_equal(told(r), 1);
+    struct scorer_stats stats = end(q[0]);
+    assert_true(stats.cold.tokens > 0);
+    decode(q + 1, 1, 20);
+    stats = end(q[1]);
+    await_told(r, 2);
+    assert_true(r->drained.over);
+    assert_int_equal(r->drained.left, 0);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    assert_int_equal(r->staging.free_count, RIG_STAGING);
+    rig_stop(r);
+}
+
+static void test_what_does_not_fit_stays_of_use(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .hot_blocks = 40};
+    drain_half(&o);
+    o.placement = SCORER_BKP;
+    drain_half(&o);
+    o.reads_hot = true;
+    drain_half(&o);
+}
+
+static void test_without_requests_it_is_over_at_once(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
+    rig_drain(r);
+    await_told(r, 1);
+    assert_true(r->drained.over);
+    assert_int_equal(r->drained.moved + r->drained.left, 0);
+    rig_stop(r);
+}
+
+static void test_a_damaged_entry_stays_and_fails_nobody(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    atomic_store_explicit(&r->agent->damaged_position, 150, memory_order_relaxed);
+    rig_drain(r);
+    await_told(r, 1);
+    assert_false(r->drained.over);
+    assert_true(r->drained.left > 0);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        end(q[i]);
+    await_told(r, 2);
+    assert_true(r->drained.over);
+    rig_stop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_comes_up_while_requests_decode),
+        cmocka_unit_test(test_what_does_not_fit_stays_of_use),
+        cmocka_unit_test(test_without_requests_it_is_over_at_once),
+        cmocka_unit_test(test_a_damaged_entry_stays_and_fails_nobody),
+    };
+    return cmocka_run_group_tests_name("drain", tests, NULL, NULL);
+}

@@ -1,0 +1,210 @@
+/* tests/fsck/test_check.c - a pool with some entries: whole; any bit of what counts in it flipped,
+ * found and counted as what it is; what does not count passed over. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kv/score.h"
+#include "tests/pool/directory_write.h"
+#include "tools/fsck/check.h"
+
+#define FINGERPRINT UINT64_C(0x1234)
+
+enum { SLOTS = 70, FLIPS = 300 };
+
+static const struct kv_geometry geometry = {1, 4, 2, 24};
+static struct pool_layout layout;
+static int fd;
+
+static uint32_t next_random(uint32_t below)
+{
+    static uint64_t state = 20261122;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+static void write_at(uint64_t at, const void *bytes, uint64_t n)
+{
+    assert_int_equal(pwrite(fd, bytes, n, (off_t)at), n);
+}
+
+/* Slots 0 .. SLOTS - 1 of stripe 1, every one but those divisible by seven; digests of all. */
+static void fill(struct pool_directory *d)
+{
+    uint32_t bytes = kv_entry_bytes(&geometry);
+    uint8_t *digests = calloc(1, layout.digest_stripe_bytes), *entry = malloc(bytes);
+    assert_true(digests && entry);
+    pool_stripe_claim(d, 1, 3, 0, 0);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        for (uint32_t i = 0; i < bytes / 2; i++) {
+            uint16_t half =
+                (uint16_t)(next_random(2) << 15 | (8 + next_random(12)) << 10 | next_random(1024));
+            memcpy(entry + (size_t)i * 2, &half, 2);
+        }
+        kv_digest_keys(&geometry, (const uint16_t *)(const void *)entry, bytes / 2, 1, digests,
+                       slot);
+        uint32_t at = layout.stripe_slots + slot;
+        write_at(pool_entry_at(&layout, at), entry, bytes);
+        if (slot % 7)
+            pool_slot_set(d, at, 100 + slot, pool_entry_checksum(entry, bytes));
+    }
+    write_at(pool_digest_at(&layout, 1), digests, layout.digest_stripe_bytes);
+    free(digests);
+    free(entry);
+}
+
+static int set_up(void **state)
+{
+    char path[] = "/tmp/hill-test-fsck-XXXXXX";
+    struct pool_directory *d;
+    struct hill_why why = {""};
+    (void)state;
+    fd = mkstemp(path);
+    assert_true(fd >= 0);
+    unlink(path);
+    uint64_t cap = pool_bytes_with_keys(&geometry, 0, 2, 300);
+    assert_int_equal(pool_layout_with_keys(&layout, &geometry, 0, cap, &why), 0);
+    assert_true(layout.n_stripes >= 2);
+    assert_int_equal(pool_format(fd, &layout, FINGERPRINT, &why), 0);
+    assert_int_equal(pool_open(&d, fd, FINGERPRINT, &why), 0);
+    fill(d);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 1, &why), 0);
+    pool_close(d);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return close(fd);
+}
+
+static struct pool_check checked(int expected)
+{
+    struct pool_check c = {.quiet = true};
+    struct hill_why why = {""};
+    assert_int_equal(pool_check_file(&c, fd, &why), expected);
+    return c;
+}
+
+static void flip(uint64_t at, uint32_t bit)
+{
+    uint8_t byte;
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= (uint8_t)(1u << bit);
+    write_at(at, &byte, 1);
+}
+
+static void test_a_whole_pool_is_whole(void **state)
+{
+    (void)state;
+    struct pool_check c = checked(0);
+    assert_int_equal(c.stripes, 1);
+    assert_int_equal(c.slots, SLOTS - SLOTS / 7);
+    assert_int_equal(c.bad_records + c.bad_entries + c.bad_digests + c.twice, 0);
+    assert_int_equal(c.identity.fingerprint, FINGERPRINT);
+    assert_int_equal(c.identity.uuid[6] >> 4, 4);
+}
+
+static void test_a_bit_of_an_entry(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FLIPS; i++) {
+        uint32_t slot = next_random(SLOTS), bit = next_random(8);
+        uint64_t at = pool_entry_at(&layout, layout.stripe_slots + slot) +
+                      next_random(kv_entry_bytes(&geometry));
+        flip(at, bit);
+        struct pool_check c = checked(0);
+        assert_int_equal(c.bad_entries, slot % 7 != 0);
+        assert_int_equal(c.bad_records + c.bad_digests + c.twice, 0);
+        flip(at, bit);
+    }
+}
+
+static void test_a_bit_of_a_digest(void **state)
+{
+    (void)state;
+    uint32_t found = 0, words = geometry.n_kv_heads * kv_head_words(&geometry);
+    for (int i = 0; i < FLIPS; i++) {
+        /* a word of a lane: mantissas of a slot, all of them dimensions (24 are whole words) */
+        uint32_t slot = next_random(SLOTS), bit = next_random(8);
+        uint64_t at =
+            pool_digest_at(&layout, 1) + slot / KV_GROUP_TOKENS * kv_group_bytes(&geometry) +
+            kv_group_mantissas_at(&geometry) +
+            (next_random(words) * KV_GROUP_TOKENS + slot % KV_GROUP_TOKENS) * 4 + next_random(4);
+        flip(at, bit);
+        struct pool_check c = checked(0);
+        assert_int_equal(c.bad_digests, slot % 7 != 0);
+        assert_int_equal(c.bad_records + c.bad_entries + c.twice, 0);
+        found += (uint32_t)c.bad_digests;
+        flip(at, bit);
+    }
+    assert_true(found > FLIPS / 2);
+}
+
+static void test_a_bit_of_superblock_or_directory(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FLIPS; i++) {
+        uint32_t bit = next_random(8);
+        uint64_t in_block = next_random(POOL_PAGE_BYTES);
+        flip(in_block, bit);
+        checked(HILL_E_DAMAGED);
+        flip(in_block, bit);
+        uint64_t at = layout.directory_offset + layout.directory_record_bytes +
+                      next_random((uint32_t)layout.directory_record_bytes);
+        flip(at, bit);
+        struct pool_check c = checked(0);
+        assert_int_equal(c.bad_records, 1);
+        assert_int_equal(c.slots, 0);
+        flip(at, bit);
+    }
+}
+
+static void test_a_stripe_or_a_position_that_is_there_twice(void **state)
+{
+    (void)state;
+    struct pool_directory *d;
+    struct hill_why why = {""};
+    assert_int_equal(pool_open(&d, fd, FINGERPRINT, &why), 0);
+    pool_slot_set(d, layout.stripe_slots + 2, 101, d->stripes[1].checksums[2]);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 1, &why), 0);
+    assert_int_equal(checked(0).twice, 1); /* position 101 */
+    pool_stripe_claim(d, 0, 3, 0, 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 0, &why), 0);
+    assert_int_equal(checked(0).twice, 2); /* order 0 of sequence 3, layer 0 */
+    pool_close(d);
+}
+
+static void test_what_is_no_pool_or_cut_short(void **state)
+{
+    (void)state;
+    assert_int_equal(ftruncate(fd, (off_t)layout.total_bytes - 1), 0);
+    checked(HILL_E_DAMAGED);
+    assert_int_equal(ftruncate(fd, 100), 0);
+    checked(HILL_E_DAMAGED);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    checked(HILL_E_DAMAGED);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_whole_pool_is_whole),
+        TEST(test_a_bit_of_an_entry),
+        TEST(test_a_bit_of_a_digest),
+        TEST(test_a_bit_of_superblock_or_directory),
+        TEST(test_a_stripe_or_a_position_that_is_there_twice),
+        TEST(test_what_is_no_pool_or_cut_short),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,17 @@
+#!/bin/sh
+# test_program.sh - hill-fsck-pool as a person runs it: help, misuse, foreign files.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+program=$PWD/build/bin/hill-fsck-pool
+# shellcheck source=../program.sh
+. tests/program.sh
+
+expect 0 'hill-fsck-pool' --help
+expect 0 '[0-9]' --version
+expect 100 "which pool" && one_line
+expect 100 '.' x --frobnicate && one_line
+expect 100 '.' x y && one_line
+expect 111 "$work/none" "$work/none" && one_line
+head -c 10000 /dev/zero >"$work/foreign"
+expect 1 'no cold pool' "$work/foreign" && one_line
+exit "$failed"

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# A drive comes and goes while requests decode, and every fifth time its agent is killed: answers, selections and logits are those
+# of an undisturbed run, and nothing is left behind. make attach-cycles does more of it, with SmolLM2, too.
+#
+# environment: CYCLES (default 5 for each setting), MODELS ("wired smollm2"; default wired), SEED (default: the clock)
+# A setting: "wide", M_0 holds all, so that a detached drive is left by its agent; "tight", it does not, and what is left is read
+# by the host's CPU, also after a kill (--csd-on-loss degrade).
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+cycles=${CYCLES:-5}
+seed=${SEED:-${HILL_TEST_SEED:-$(date +%s)}}
+echo "seed $seed"
+RANDOM=$seed
+smollm2=""
+for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models" "$models"; do
+    [ -n "$smollm2" ] || [ ! -r "$folder/SmolLM2-135M-Instruct.Q4_1.gguf" ] || smollm2=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
+done
+
+# Descriptors of who lives on, and what the pipeline has in /dev/shm and on the drive.
+held() {
+    local pids
+    pids="$(coordinator_pid) $(worker_pid gpu_worker) $(worker_pid cpu_scorer)"
+    for pid in $pids; do find "/proc/$pid/fd" -mindepth 1 2>/dev/null | wc -l; done | tr '\n' ' '
+    segments | sed 's/-[0-9]*-/-/g' | tr ' ' '\n' | sort | tr '\n' ' ' # without the number of the epoch
+    stat -c ' %s %b' "$state_dir/cold.pool"
+}
+
+idle_and_ready() {
+    [ "$(status | jq -r '"\(.ready) \(.requests_running) \(.csd_attached)"')" = "true 0 true" ]
+}
+
+decodes() { # a request is past its first tokens, or none runs any more
+    status | jq -e '[.requests[].predicted_tokens] | length == 0 or max > 3' >/dev/null
+}
+
+# One line an answer: exit code, hashes, tokens. A request that comes while the drive is away and needs it is refused: asked again.
+ask() { # I
+    hillctl generate --json -f "$work/prompt$1" -n "$predict" --temp 0 --ignore-eos >"$work/out$1" 2>"$work/err$1"
+    local code=$?
+    grep -q 'attach a CSD\|no CSD is attached' "$work/err$1" && return 1
+    echo "$code $(jq -c '[.selection_hash, .logits_hash, .tokens]' "$work/out$1")$([ "$code" = 0 ] || tail -n 1 "$work/err$1")"
+}
+
+keep_asking() { # I
+    while [ ! -e "$work/stop" ]; do ask "$1" >>"$work/answers$1" || sleep 0.1; done
+}
+
+pause() { sleep "0.$(printf %03d $((RANDOM % $1)))"; }
+
+detached() { # what it says, in numbers
+    hillctl detach >"$work/said" 2>&1 || fail "cycle $1: detach: $(cat "$work/said")"
+    n_detached=$((n_detached + 1))
+    grep -q 'entries' "$work/said" && n_drained=$((n_drained + 1))
+    grep -q 'stay until' "$work/said" && n_plain=$((n_plain + 1))
+}
+
+# Somebody's file: refused and left as it is, and requests go on.
+not_attached() {
+    echo "somebody's" >"$work/foreign"
+    hillctl attach "file:$work/foreign" >"$work/said" 2>&1 && fail "a foreign file was attached"
+    expect "a foreign file: refused in a line, and as it was" "$(wc -l <"$work/said") $(cat "$work/foreign")" "1 somebody's"
+}
+
+cycle() { # I
+    wait_for 60 decodes || fail "cycle $1: no request decodes"
+    if [ $(($1 % 5)) = 4 ]; then
+        kill_worker csd_agent && n_killed=$((n_killed + 1))
+        wait_for 20 lost || fail "cycle $1: the loss of the agent shows nowhere"
+        wait_for 60 ready || fail "cycle $1: the pipeline is not ready again"
+        [ "$loss" = wait ] || hillctl attach >"$work/said" 2>&1 || fail "cycle $1: attach after a kill: $(cat "$work/said")"
+    else
+        detached "$1"
+        pause 100
+        [ "$1" != 0 ] || not_attached
+        hillctl attach >"$work/said" 2>&1 || fail "cycle $1: attach: $(cat "$work/said")"
+    fi
+    pause 100
+}
+ready() { [ "$(status | jq .ready)" = true ]; }
+lost() { [ "$(status | jq -r '"\(.workers.csd_agent.restarts) \(.csd_attached)"')" != "$restarts true" ]; }
+
+setting() { # MODEL wide|tight
+    echo "== $1, $2"
+    loss="wait"
+    if [ "$1" = wired ]; then
+        "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
+        options=(-m "$work/model.gguf" -c 4096 --budget 128)
+        predict=240 bytes=500 hot=3.5
+    else
+        options=(-m "$smollm2" -c 2048 --budget 96)
+        predict=120 bytes=1400 hot=44
+    fi
+    options+=(--beta 0.25 -np 2)
+    [ "$2" = wide ] || {
+        loss=degrade
+        options+=(--hot-mb "$hot" --csd-on-loss degrade)
+    }
+    for i in 0 1; do pass_key_prompt $((bytes + 300 * i)) "$bytes" >"$work/prompt$i"; done
+    up "${options[@]}" || exit 1
+    ask 0 >"$work/wanted0" &
+    ask 1 >"$work/wanted1" || fail "$1, $2: undisturbed: $(cat "$work/err1")"
+    wait
+    expect "$1, $2: undisturbed answers" "$(cut -c1 "$work"/wanted? | tr '\n' ' ')" "0 0 "
+    before=$(held)
+    rm -f "$work/stop" "$work"/answers?
+    for i in 0 1; do keep_asking "$i" & done
+    n_detached=0 n_drained=0 n_plain=0 n_killed=0
+    for ((c = 0; c < cycles; c++)); do
+        restarts=$(status | jq .workers.csd_agent.restarts)
+        cycle "$c"
+    done
+    touch "$work/stop"
+    wait
+    wait_for 60 idle_and_ready || fail "$1, $2: not idle and ready at the end"
+    answers=0
+    for i in 0 1; do
+        answers=$((answers + $(wc -l <"$work/answers$i")))
+        expect "$1, $2, request $i: answers that differ" "$(grep -cvxFf "$work/wanted$i" "$work/answers$i")" 0
+        grep -vxFf "$work/wanted$i" "$work/answers$i" | sed 's/\(.\{200\}\).*\(.\{200\}\)/\1 ... \2/'
+    done
+    [ "$answers" -gt 1 ] || fail "$1, $2: too few answers: $answers"
+    expect "$1, $2: descriptors, segments, bytes of the pool" "$(held)" "$before"
+    echo "$cycles cycles: $n_detached detached ($n_drained while requests decoded, $n_plain of them kept their rest on the drive), $n_killed killed; $answers answers; $(status | jq -c '[.workers[].rss_bytes / 1048576 | floor]') MiB resident"
+    [ "$n_drained" -gt 0 ] || fail "$1, $2: nothing was detached in mid-decode"
+    [ "$2" = wide ] || [ "$n_plain" -gt 0 ] || fail "$1, $2: nothing was left on a detached drive"
+    [ "$cycles" -lt 5 ] || [ "$n_killed" -gt 0 ] || fail "$1, $2: nothing was killed"
+    down || fail "down"
+    expect_nothing_left
+    expect "$1, $2: hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$state_dir/cold.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
+    rm -rf "$state_dir"
+}
+
+for model in ${MODELS:-wired}; do
+    [ "$model" = wired ] || [ -n "$smollm2" ] || {
+        echo "$model is left out: its file is not there (scripts/hillinfer get-models smollm2)"
+        continue
+    }
+    setting "$model" wide
+    setting "$model" tight
+done
+finish

@@ -1,0 +1,195 @@
+/* tools/fsck/check.c - see check.h. */
+#include "tools/fsck/check.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kv/score.h"
+
+/* One line about something damaged, unless there were enough of its kind. */
+static void name(const struct pool_check *c, uint64_t *count, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void name(const struct pool_check *c, uint64_t *count, const char *format, ...)
+{
+    va_list arguments;
+    if (++*count > POOL_CHECK_LINES || c->quiet)
+        return;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    printf(*count == POOL_CHECK_LINES ? " (further ones are only counted)\n" : "\n");
+}
+
+static void take_damaged(void *context, uint32_t stripe, const char *line)
+{
+    struct pool_check *c = context;
+    (void)stripe;
+    name(c, &c->bad_records, "%s", line);
+}
+
+static int read_all(int fd, uint64_t offset, uint8_t *memory, uint64_t bytes, struct hill_why *why)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t n = pread(fd, memory + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return hill_fail(why, n ? hill_from_errno(errno) : HILL_E_DAMAGED,
+                             "cannot read byte %llu of the cold pool: %s",
+                             (unsigned long long)(offset + done),
+                             n ? strerror(errno) : "the file ends there");
+        done += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* ---- a stripe ------------------------------------------------------------------------------- */
+
+/* Its parts, and what one slot is compared in. */
+struct stripe_bytes {
+    uint8_t *digests, *entries, *group;
+    int8_t (*mantissas)[KV_MAX_HEAD_DIM];
+};
+
+static int allocate(struct stripe_bytes *b, const struct pool_layout *l, struct hill_why *why)
+{
+    b->digests = malloc(l->digest_stripe_bytes + 1);
+    b->entries = malloc(l->entry_stripe_bytes);
+    b->group = calloc(1, kv_group_bytes(&l->geometry));
+    b->mantissas = calloc(2, sizeof *b->mantissas);
+    return b->digests && b->entries && b->group && b->mantissas
+               ? 0
+               : hill_fail(why, HILL_E_NOMEM, "no memory for a stripe of the cold pool");
+}
+
+static void release(struct stripe_bytes *b)
+{
+    free(b->digests);
+    free(b->entries);
+    free(b->group);
+    free(b->mantissas);
+}
+
+static bool digest_fits(const struct kv_geometry *g, const struct stripe_bytes *b,
+                        const uint8_t *entry, uint32_t slot)
+{
+    kv_digest_keys(g, (const uint16_t *)(const void *)entry, kv_entry_bytes(g) / 2, 1, b->group, 0);
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        uint8_t is = kv_digest_get_head(g, b->digests, slot, h, b->mantissas[0]);
+        uint8_t expected = kv_digest_get_head(g, b->group, 0, h, b->mantissas[1]);
+        if (is != expected || memcmp(b->mantissas[0], b->mantissas[1], g->head_dim) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32_t stripe,
+                       uint32_t slot, const struct stripe_bytes *b)
+{
+    const struct kv_geometry *g = &c->layout.geometry;
+    const uint8_t *entry = b->entries + (uint64_t)slot * kv_entry_bytes(g);
+    c->slots++;
+    if (pool_entry_checksum(entry, kv_entry_bytes(g)) != s->checksums[slot])
+        name(c, &c->bad_entries,
+             "stripe %u, slot %u: the entry of position %u (sequence %u, layer %u) is damaged: its "
+             "checksum is wrong",
+             stripe, slot, s->positions[slot], s->sequence, s->layer);
+    else if (!c->layout.key_bytes && !digest_fits(g, b, entry, slot))
+        name(c, &c->bad_digests,
+             "stripe %u, slot %u: the digest of position %u (sequence %u, layer %u) is damaged: it "
+             "is not that of its entry",
+             stripe, slot, s->positions[slot], s->sequence, s->layer);
+}
+
+static int check_stripe(struct pool_check *c, const struct pool_directory *d, uint32_t stripe,
+                        int fd, const struct stripe_bytes *b, struct hill_why *why)
+{
+    const struct pool_layout *l = &c->layout;
+    const struct pool_stripe *s = &d->stripes[stripe];
+    if (s->sequence == POOL_NO_OWNER)
+        return 0;
+    c->stripes++;
+    int code = l->key_bytes ? 0
+                            : read_all(fd, pool_digest_at(l, stripe), b->digests,
+                                       l->digest_stripe_bytes, why);
+    if (code == 0)
+        code = read_all(fd, pool_entry_at(l, stripe * l->stripe_slots), b->entries,
+                        l->entry_stripe_bytes, why);
+    for (uint32_t slot = 0; code == 0 && slot < l->stripe_slots; slot++)
+        if (pool_slot_valid(d, stripe * l->stripe_slots + slot))
+            check_slot(c, s, stripe, slot, b);
+    return code;
+}
+
+/* ---- what may be there once only ------------------------------------------------------------ */
+
+struct holder {
+    uint32_t sequence, layer, what, stripe; /* what: order of a stripe, or position of a slot */
+};
+
+static int compare(const void *a, const void *b)
+{
+    return memcmp(a, b, offsetof(struct holder, stripe));
+}
+
+static void find_twice(struct pool_check *c, struct holder *list, uint64_t n, const char *what)
+{
+    qsort(list, n, sizeof *list, compare);
+    for (uint64_t i = 1; i < n; i++)
+        if (compare(&list[i - 1], &list[i]) == 0)
+            name(c, &c->twice, "stripes %u and %u: %s %u of sequence %u, layer %u is in both",
+                 list[i - 1].stripe, list[i].stripe, what, list[i].what, list[i].sequence,
+                 list[i].layer);
+}
+
+static int check_twice(struct pool_check *c, const struct pool_directory *d, struct hill_why *why)
+{
+    const struct pool_layout *l = &c->layout;
+    struct holder *list = calloc(c->slots + c->stripes + 1, sizeof *list);
+    uint64_t n = 0;
+    if (!list)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for %llu slots",
+                         (unsigned long long)c->slots);
+    for (uint32_t i = 0; i < l->n_stripes; i++) {
+        const struct pool_stripe *s = &d->stripes[i];
+        if (s->sequence != POOL_NO_OWNER)
+            list[n++] = (struct holder){s->sequence, s->layer, s->order, i};
+    }
+    find_twice(c, list, n, "stripe order");
+    n = 0;
+    for (uint32_t slot = 0; slot < l->n_stripes * l->stripe_slots; slot++) {
+        const struct pool_stripe *s = &d->stripes[slot / l->stripe_slots];
+        if (pool_slot_valid(d, slot))
+            list[n++] = (struct holder){s->sequence, s->layer, s->positions[slot % l->stripe_slots],
+                                        slot / l->stripe_slots};
+    }
+    find_twice(c, list, n, "position");
+    free(list);
+    return 0;
+}
+
+int pool_check_file(struct pool_check *c, int fd, struct hill_why *why)
+{
+    struct pool_directory *d;
+    struct stripe_bytes b = {NULL};
+    int code = pool_survey(&d, fd, take_damaged, c, why);
+    if (code)
+        return code;
+    c->layout = d->layout;
+    c->identity = d->identity;
+    c->generation = d->generation;
+    code = allocate(&b, &c->layout, why);
+    for (uint32_t i = 0; code == 0 && i < c->layout.n_stripes; i++)
+        code = check_stripe(c, d, i, fd, &b, why);
+    if (code == 0)
+        code = check_twice(c, d, why);
+    release(&b);
+    pool_close(d);
+    return code;
+}
