@@ -130,6 +130,8 @@ void request_logs_flush(struct service *sv, int64_t now_ns);
 int64_t request_logs_flush_ns(const struct service *sv);
 
 /* ---- service_prefix.c ---- */
+/* Can a request go on with entries that are there, as this pipeline is set up? */
+bool requests_can_go_on(const struct service *sv);
 /* May it take over what others have left, and leave its own? */
 bool request_keeps(const struct service *sv, const struct request *r);
 /* Its slot and its prefix: when it has been given a slot and before it is sent. */
@@ -180,8 +182,6 @@ bool requests_keep_tiers(const struct service *sv);
 void requests_interrupt(struct service *sv, bool counts);
 /* Does a running request still read its prompt, or could not go on yet in another epoch? */
 bool requests_reading(const struct service *sv);
-/* Can they ever, as this pipeline is set up? */
-bool requests_can_go_on(const struct service *sv);
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);
 /* May remove the request. */
 void request_cancel(struct service *sv, struct request *r);

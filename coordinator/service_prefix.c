@@ -13,7 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kv/plane.h"
+
 _Static_assert(REQUEST_PARALLEL_MAX <= PREFIX_SEQUENCES_MAX, "a slot for each sequence");
+
+bool requests_can_go_on(const struct service *sv)
+{
+    const struct epoch_settings *s = &sv->settings->epoch; /* these start with empty tiers: */
+    return !s->trace_path[0] && !s->record_path[0] &&
+           !kv_policy_reads_keys(s->plan.selection.policy);
+}
 
 bool request_keeps(const struct service *sv, const struct request *r)
 {

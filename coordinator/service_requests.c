@@ -415,13 +415,6 @@ bool requests_keep_tiers(const struct service *sv)
     return keeps && requests_can_go_on(sv);
 }
 
-bool requests_can_go_on(const struct service *sv)
-{
-    const struct epoch_settings *s = &sv->settings->epoch; /* these start with empty tiers: */
-    return !s->trace_path[0] && !s->record_path[0] &&
-           !kv_policy_reads_keys(s->plan.selection.policy);
-}
-
 /* With the third token of an attempt the scorer has noted its first step. */
 bool requests_reading(const struct service *sv)
 {
