@@ -10,19 +10,20 @@ CONFIG  ?= $(if $(FAULTS),faults,release)
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 
-LIBRARIES := base shm kv placement proto recording pool model session prefix
+LIBRARIES := base shm kv placement proto recording pool model session prefix chat
 # program = folder
 hill-gpu-worker  := gpu_worker
 hill-cpu-scorer  := cpu_scorer
 hill-csd-agent   := csd_agent
 hill-coordinator := coordinator
 hillctl          := hillctl
+hill-gateway     := gateway
 hill-mkmodel     := tools/mkmodel
 hill-kvtrace     := tools/kvtrace
 hill-fsck-pool   := tools/fsck
 hill-eval        := tools/eval
 hill-replay      := tools/replay
-PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-mkmodel hill-kvtrace hill-fsck-pool hill-eval hill-replay
+PROGRAMS := hill-gpu-worker hill-cpu-scorer hill-csd-agent hill-coordinator hillctl hill-gateway hill-mkmodel hill-kvtrace hill-fsck-pool hill-eval hill-replay
 
 PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2-8 libedit
 
@@ -81,7 +82,7 @@ endef
 $(foreach l,$(LIBRARIES),$(eval $(call library_rules,$(l))))
 $(O)/libproto.a: $(O)/proto/hill.pb-c.o
 
-# A library may use those to its left in base, shm, kv, placement, proto, recording, pool, model, session, prefix; archives are grouped once.
+# A library may use those to its left in base, shm, kv, placement, proto, recording, pool, model, session, prefix, chat; archives are grouped once.
 ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
 LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
        $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)
@@ -94,6 +95,9 @@ $(BIN)/$(1): $$($(2)_objects) $(ARCHIVES)
 $(notdir $(2))_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
+
+# HTTP is the gateway's alone: its library and what that brings load in no other process
+$(BIN)/hill-gateway: override LDLIBS += $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 
 # a replay runs the workers' own code
 $(BIN)/hill-replay: $(gpu_worker_parts) $(cpu_scorer_parts) $(csd_agent_parts)
@@ -117,6 +121,7 @@ $(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/f
 	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
 	sort | uniq -d); [ -z "$$twice" ] || { echo "two rigs define $$twice"; exit 1; }
 # a test of tests/<folder>/ links the parts of <folder> when that is a program's folder
+$(filter $(O)/tests/gateway/%,$(TEST_PROGRAMS)): override LDLIBS += $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(RIGS) $(ARCHIVES)
 	$(LINK) $(TEST_LDLIBS)
@@ -139,6 +144,8 @@ $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/file_seeds.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: override LDLIBS += $(TEST_LDLIBS)
 $(O)/tests/fuzz/fuzz_commands: $(csd_agent_parts)
+$(O)/tests/fuzz/fuzz_http: $(gateway_parts)
+$(O)/tests/fuzz/fuzz_http: override LDLIBS += $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
 	$(LINK)
 
@@ -224,10 +231,13 @@ install: all ## install into PREFIX (default /usr/local)
 	install -m755 scripts/chat-template-helper.py $(DESTDIR)$(PREFIX)/bin
 	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
 	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
+	sed 's#@PREFIX@#$(PREFIX)#' packaging/hillinfer.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models chat-template-helper.py)
 	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
 
 clean: ## remove everything that was built
 	rm -rf build

@@ -110,8 +110,6 @@ static const uint16_t refused[] = {
     SYS_fchownat,
     SYS_bind,
     SYS_listen,
-    SYS_accept,
-    SYS_accept4,
 #if defined(__x86_64__)
     SYS_kexec_file_load,
     SYS_iopl,
@@ -124,11 +122,15 @@ static const uint16_t refused[] = {
 /* Beside these, of one that starts no programs: exec, and signals to others. */
 static const uint16_t refused_without_programs[] = {SYS_execve, SYS_execveat, SYS_tkill};
 
+/* Beside these, of one that takes no connections. */
+static const uint16_t refused_without_accepting[] = {SYS_accept, SYS_accept4};
+
 #define REFUSED  (sizeof refused / sizeof *refused)
 #define PROGRAMS (sizeof refused_without_programs / sizeof *refused_without_programs)
+#define ACCEPTS  (sizeof refused_without_accepting / sizeof *refused_without_accepting)
 
 struct filter {
-    struct sock_filter lines[2 * (REFUSED + PROGRAMS) + 24]; /* two for each number */
+    struct sock_filter lines[2 * (REFUSED + PROGRAMS + ACCEPTS) + 24]; /* two for each number */
     unsigned short n;
 };
 
@@ -163,7 +165,7 @@ static void only_with(struct filter *f, uint32_t number, uint32_t first)
     end_with(f, SECCOMP_RET_ALLOW);
 }
 
-static bool set_filter(bool programs)
+static bool set_filter(bool programs, bool accepts)
 {
     struct filter f = {.n = 0};
     if (!OWN_ARCH)
@@ -181,6 +183,8 @@ static bool set_filter(bool programs)
         refuse(&f, refused[i]);
     for (unsigned i = 0; !programs && i < PROGRAMS; i++)
         refuse(&f, refused_without_programs[i]);
+    for (unsigned i = 0; !accepts && i < ACCEPTS; i++)
+        refuse(&f, refused_without_accepting[i]);
     only_with(&f, SYS_socket, AF_UNIX);
     if (!programs) { /* a program that it started would have another pid */
         only_with(&f, SYS_kill, (uint32_t)getpid());
@@ -248,7 +252,7 @@ void harden_confine(const struct harden_needs *needs, char text[HARDEN_TEXT_BYTE
 {
     bool off = switched_off(), privileges = harden_process();
     bool ruled = !off && privileges && !needs->files && set_rules(needs);
-    bool filtered = !off && privileges && set_filter(needs->programs);
+    bool filtered = !off && privileges && set_filter(needs->programs, needs->accepts);
     snprintf(text, HARDEN_TEXT_BYTES, "%s%s%s",
              filtered ? "seccomp"
              : off    ? "nothing (switched off)"

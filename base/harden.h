@@ -2,10 +2,10 @@
  * base/harden.h - a process gives up for good what it does not need.
  *
  * What: harden_process (every process of a pipeline): no new privileges by exec, no core files.
- * harden_confine (workers, before their first thread): a seccomp filter that refuses system calls
+ * harden_confine (workers and the gateway, before their first thread): a seccomp filter that refuses system calls
  * no worker makes (errno EPERM, the process goes on), and, where the caller names all files it
  * uses, Landlock rules for these. What each process may do: docs/hardening.md. Who calls it: main.c
- * of the coordinator, proto/worker_link.c. Not in force: under sanitizers (LeakSanitizer traces its
+ * of the coordinator and of the gateway, proto/worker_link.c. Not in force: under sanitizers (LeakSanitizer traces its
  * own process) and with HILL_HARDEN=off in the environment. Concurrency: call it with one thread;
  * later threads and programs inherit it. Failure: what the kernel does not have is left out, and
  * the text says so: a kernel without it is no reason not to work.
@@ -18,12 +18,13 @@
 
 #define HARDEN_TEXT_BYTES 128
 
-/* What a worker keeps. */
+/* What a process keeps. */
 struct harden_needs {
     bool programs;            /* exec: PoCL runs the linker when it builds a kernel */
     bool files;               /* any file; else those below `reads` and `writes` */
     const char *const *reads; /* files or folders, NULL at the end; one that is not there is none */
     const char *const *writes;
+    bool accepts; /* takes connections on a socket that listens already */
 };
 
 /* True: it is in force. */

@@ -14,6 +14,8 @@ static const struct route routes[] = {
     {HILL__MESSAGE__BODY_CSD_MODEL_CHANGE, FROM_CLIENT, csd_model_take_change},
     {HILL__MESSAGE__BODY_PROFILE_REQUEST, FROM_CLIENT, profile_take_request},
     {HILL__MESSAGE__BODY_MODEL_INFO_REQUEST, FROM_CLIENT, model_take_info_request},
+    {HILL__MESSAGE__BODY_TOKENIZE, FROM_CLIENT, model_take_tokenize},
+    {HILL__MESSAGE__BODY_DETOKENIZE, FROM_CLIENT, model_take_detokenize},
     {HILL__MESSAGE__BODY_TRACE_REQUEST, FROM_CLIENT, trace_ask},
     {HILL__MESSAGE__BODY_PROGRESS, FROM_GPU, request_on_progress},
     {HILL__MESSAGE__BODY_TOKEN, FROM_GPU, request_on_token},

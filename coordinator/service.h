@@ -203,6 +203,8 @@ bool follow_instead(struct service *sv, const struct proto_address *from, uint64
 
 /* ---- service_model.c ---- */
 void model_take_info_request(void *owner, struct arrival *a);
+void model_take_tokenize(void *owner, struct arrival *a);
+void model_take_detokenize(void *owner, struct arrival *a);
 /* The first token of a template's text that can end an answer; TOKEN_NONE: none. */
 uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, uint64_t bytes);
 

@@ -115,6 +115,8 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     uint32_t predict = generate->predict;
     if (predict == HILL_PREDICT_UNTIL_CONTEXT)
         predict = n_prompt < ctx ? ctx - n_prompt : 1;
+    if (generate->at_most && n_prompt < ctx && predict > ctx - n_prompt)
+        predict = ctx - n_prompt;
     if (generate->score_from >= n_prompt && n_prompt) {
         free(tokens);
         return hill_fail(why, HILL_E_INVALID,

@@ -1,9 +1,10 @@
 /*
- * coordinator/service_model.c - what a client that renders chats has to know of the model, and the
- * token that ends an answer of one.
+ * coordinator/service_model.c - what a client that renders chats has to know of the model, the
+ * token that ends an answer of one, and texts as tokens and back.
  *
  * Who calls it: service.c, service_intake.c. Failure: a model without a template or without such a token has
- * none; nothing here fails but for memory. Concurrency: one thread.
+ * none; what cannot be
+ * tokenised is answered by a Reply with a code and one line. Concurrency: one thread.
  */
 #include "coordinator/service.h"
 
@@ -34,6 +35,105 @@ void model_take_info_request(void *owner, struct arrival *a)
     message.model_info = &info;
     router_to_client(sv->router, &a->from, &message);
 }
+
+/* ---- text as tokens, tokens as text --------------------------------------------------------- */
+
+static int encode(const struct tokenizer *tokenizer, const Hill__Tokenize *order, uint32_t **tokens,
+                  uint64_t *count)
+{
+    size_t n = order->n_pieces;
+    struct prompt_piece *pieces = calloc(n + 1, sizeof *pieces);
+    if (!pieces)
+        return HILL_E_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        pieces[i] = (struct prompt_piece){(const char *)order->pieces[i]->text.data,
+                                          order->pieces[i]->text.len,
+                                          (enum prompt_kind)order->pieces[i]->kind};
+    int code = tokenizer_encode_pieces(tokenizer, pieces, n, order->add_bos, tokens, count);
+    free(pieces);
+    return code;
+}
+
+static void answer_tokens(struct service *sv, struct arrival *a, Hill__Tokens *tokens)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_TOKENS;
+    message.tokens = tokens;
+    int code = router_to_client(sv->router, &a->from, &message);
+    if (code == HILL_E_TOO_LONG)
+        router_reply(sv->router, &a->from, code, "the answer is larger than a message can be");
+}
+
+void model_take_tokenize(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    Hill__Tokens answer = HILL__TOKENS__INIT;
+    uint64_t count = 0;
+    int code = encode(sv->settings->tokenizer, a->message->tokenize, &answer.tokens, &count);
+    ProtobufCBinaryData *pieces = code ? NULL : calloc(count + 1, sizeof *pieces);
+    if (!code && !pieces)
+        code = HILL_E_NOMEM;
+    if (code) {
+        struct hill_why why;
+        hill_fail(&why, code, "cannot tokenise the text: %s", hill_strerror(code));
+        router_reply(sv->router, &a->from, code, why.text);
+    } else {
+        for (uint64_t i = 0; i < count; i++)
+            pieces[i] = to_wire(tokenizer_piece(sv->settings->tokenizer, answer.tokens[i]));
+        answer.n_tokens = answer.n_pieces = count;
+        answer.pieces = pieces;
+        answer_tokens(sv, a, &answer);
+    }
+    free(pieces);
+    free(answer.tokens);
+}
+
+/* HILL_E_INVALID: a token outside the vocabulary, in *bad. */
+static int decode(const struct tokenizer *tokenizer, const Hill__Detokenize *order, char **text,
+                  size_t *bytes, uint32_t *bad)
+{
+    struct detokenizer stream;
+    size_t room = 16;
+    detokenizer_init(&stream, tokenizer, false);
+    for (size_t i = 0; i < order->n_tokens; i++) {
+        *bad = order->tokens[i];
+        if (order->tokens[i] >= tokenizer_vocab_size(tokenizer))
+            return HILL_E_INVALID;
+        room += tokenizer_piece(tokenizer, order->tokens[i]).length * 3 + 16;
+    }
+    *text = malloc(room);
+    if (!*text)
+        return HILL_E_NOMEM;
+    for (size_t i = 0; i < order->n_tokens; i++)
+        *bytes += detokenizer_push(&stream, order->tokens[i], *text + *bytes);
+    *bytes += detokenizer_flush(&stream, *text + *bytes);
+    return 0;
+}
+
+void model_take_detokenize(void *owner, struct arrival *a)
+{
+    struct service *sv = owner;
+    Hill__Tokens answer = HILL__TOKENS__INIT;
+    struct hill_why why;
+    char *text = NULL;
+    uint32_t bad = 0;
+    int code =
+        decode(sv->settings->tokenizer, a->message->detokenize, &text, &answer.text.len, &bad);
+    answer.text.data = (uint8_t *)text;
+    if (code == HILL_E_INVALID)
+        hill_fail(&why, code, "token id %u is outside the vocabulary of %u", bad,
+                  tokenizer_vocab_size(sv->settings->tokenizer));
+    else if (code)
+        hill_fail(&why, code, "out of memory for the text of %zu tokens",
+                  a->message->detokenize->n_tokens);
+    if (code)
+        router_reply(sv->router, &a->from, code, why.text);
+    else
+        answer_tokens(sv, a, &answer);
+    free(text);
+}
+
+/* ---- chats ---------------------------------------------------------------------------------- */
 
 /* A control token, or one that vocabularies without such tokens spell like one: <|end|>, [/INST]. */
 static bool ends_answers(const struct gguf_string text)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hillctl/chat_helper.h"
+#include "chat/chat_prompt.h"
 
 int conversation_open(struct conversation *c, struct client *client, const char *system,
                       struct hill_why *why)
@@ -20,13 +20,12 @@ int conversation_open(struct conversation *c, struct client *client, const char 
                            &c->info, why);
     if (code)
         return code;
-    const Hill__ModelInfo *info = c->info->model_info;
-    if (!info->chat_template.len)
+    if (chat_prompt_check(c->info->model_info, why))
         return hill_fail(why, HILL_E_UNSUPPORTED,
                          "model %.200s has no chat template (a base model?): it continues a text, "
                          "see hillctl generate",
-                         info->path);
-    c->format = chat_format_find((const char *)info->chat_template.data, info->chat_template.len);
+                         c->info->model_info->path);
+    c->format = chat_prompt_format(c->info->model_info);
     return system ? conversation_set_system(c, system, why) : 0;
 }
 
@@ -97,26 +96,7 @@ int conversation_set_system(struct conversation *c, const char *text, struct hil
     return 0;
 }
 
-static char *text_of(const ProtobufCBinaryData *bytes)
-{
-    return strndup(bytes->len ? (const char *)bytes->data : "", bytes->len);
-}
-
 int conversation_render(const struct conversation *c, struct chat_prompt *out, struct hill_why *why)
 {
-    const Hill__ModelInfo *info = c->info->model_info;
-    char *bos = text_of(&info->bos_text), *eos = text_of(&info->eos_text);
-    const struct chat_vocabulary vocabulary = {bos, eos, time(NULL)};
-    *out = (struct chat_prompt){0};
-    int code = chat_check(c->messages, c->count, why);
-    if (code == 0 && (!bos || !eos))
-        code = hill_fail(why, HILL_E_NOMEM, "out of memory for the conversation");
-    if (code == 0 && c->format)
-        code = chat_render(out, c->format, &vocabulary, c->messages, c->count, why);
-    else if (code == 0)
-        code = chat_helper_render(out, (const char *)info->chat_template.data,
-                                  info->chat_template.len, &vocabulary, c->messages, c->count, why);
-    free(bos);
-    free(eos);
-    return code;
+    return chat_prompt_render(out, c->info->model_info, c->messages, c->count, why);
 }

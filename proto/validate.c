@@ -523,6 +523,16 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_BALANCE:
         CHECK("balance", "beta", not_negative(message->balance->beta));
         return 0;
+    case HILL__MESSAGE__BODY_TOKENIZE:
+        return check_pieces("tokenize", message->tokenize->pieces, message->tokenize->n_pieces,
+                            why);
+    case HILL__MESSAGE__BODY_DETOKENIZE:
+        CHECK("detokenize", "tokens", message->detokenize->n_tokens <= TOKENS_MAX);
+        return 0;
+    case HILL__MESSAGE__BODY_TOKENS:
+        CHECK("tokens", "pieces",
+              !message->tokens->n_pieces || message->tokens->n_pieces == message->tokens->n_tokens);
+        return 0;
     case HILL__MESSAGE__BODY_SAVE_SESSION:
         CHECK("save_session", "path", path_ok(message->save_session->path));
         return 0;

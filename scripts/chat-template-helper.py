@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""chat-template-helper.py - render a chat template with Jinja; run by hillctl (hillctl/chat_helper.h).
+"""chat-template-helper.py - render a chat template with Jinja; run by chat/chat_helper.c.
 
 stdin: {"template", "bos", "eos", "now" (seconds), "messages": [{"role", "content"}]}, one object.
 stdout: {"pieces": [{"text", "kind": "template" | "words" | "answer"}], "answer_end"} or {"error": one line}.

@@ -7,7 +7,8 @@ set -eu
 
 packages="gcc make pkg-config git jq procps libzmq3-dev liburing-dev ocl-icd-opencl-dev opencl-headers
 pocl-opencl-icd libprotobuf-c-dev protobuf-c-compiler libnuma-dev libinih-dev libjansson-dev
-libxxhash-dev xxhash libpcre2-dev libedit-dev libcmocka-dev systemtap-sdt-dev"
+libxxhash-dev xxhash libpcre2-dev libedit-dev libmicrohttpd-dev libcmocka-dev systemtap-sdt-dev
+curl"
 
 missing=""
 for package in $packages; do

@@ -179,6 +179,8 @@ static void write_tokenizer(struct gguf_writer *writer, const struct mkmodel_sha
     gguf_writer_u32(writer, "tokenizer.ggml.eos_token_id", SHAPE_TOKEN_EOS);
     gguf_writer_bool(writer, "tokenizer.ggml.add_bos_token", true);
     gguf_writer_bool(writer, "tokenizer.ggml.add_eos_token", false);
+    if (shape->chat_template)
+        gguf_writer_string(writer, "tokenizer.chat_template", shape->chat_template);
 }
 
 /* ---- the whole file ---------------------------------------------------------------------- */

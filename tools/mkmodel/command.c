@@ -98,6 +98,10 @@ static const struct option_spec specs[] = {
      .fallback = "1",
      .value = "N",
      .help = "of all random weights"},
+    {.name = "chat-template",
+     .type = OPTION_STRING,
+     .value = "TEXT",
+     .help = "Jinja text to put into the file, so that clients can chat; its marks are bytes here"},
 };
 
 static const struct option_table tables[] = {
@@ -140,6 +144,20 @@ static void take_shape(struct mkmodel_shape *shape, const struct options *option
         shape->rope_base = options_real(options, "rope-base");
 }
 
+static int take_template(struct mkmodel_options *out, const struct options *options,
+                         struct hill_why *why)
+{
+    const char *text = options_text(options, "chat-template");
+    if (!text)
+        return 0;
+    if (strlen(text) >= sizeof out->chat_template)
+        return hill_fail(why, HILL_E_INVALID, "--chat-template is longer than %zu bytes",
+                         sizeof out->chat_template - 1);
+    strcpy(out->chat_template, text);
+    out->shape.chat_template = out->chat_template;
+    return 0;
+}
+
 int command_parse(struct mkmodel_options *out, int argc, char **argv,
                   enum option_question *question, struct hill_why *why)
 {
@@ -150,6 +168,7 @@ int command_parse(struct mkmodel_options *out, int argc, char **argv,
     if (options_is_set(options, "output")) {
         snprintf(out->output, sizeof out->output, "%s", options_text(options, "output"));
         take_shape(&out->shape, options);
+        code = take_template(out, options, why);
     } else {
         code = hill_fail(why, HILL_E_INVALID, "no output file given (-o FILE)");
     }

@@ -27,6 +27,7 @@ struct mkmodel_shape {
     enum gguf_tensor_type type; /* of all matrices; norm weights are always F32 */
     double rope_base;
     uint64_t seed;
+    const char *chat_template; /* Jinja; NULL: the model has none */
 };
 
 /* Tensor roles. Shapes in GGUF order: [row length, rows]. */

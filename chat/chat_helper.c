@@ -1,7 +1,7 @@
 /*
- * hillctl/chat_helper.c - see chat_helper.h.
+ * chat/chat_helper.c - see chat_helper.h.
  */
-#include "hillctl/chat_helper.h"
+#include "chat/chat_helper.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ static int find_helper(char out[4096], struct hill_why *why)
     }
     return hill_fail(why, HILL_E_UNSUPPORTED,
                      "the model's chat template is none that is built in, and " HELPER
-                     " is not beside hillctl");
+                     " is not beside the program");
 }
 
 static void limit(int what, rlim_t soft, rlim_t hard)
@@ -62,7 +62,7 @@ static void become_helper(int stdin_fd, int stdout_fd, const char *path)
     char *const environment[] = {(char *)"LC_ALL=C.UTF-8", NULL};
     sigset_t none;
     sigemptyset(&none);
-    setpgid(0, 0); /* a terminal's Ctrl-C is hillctl's */
+    setpgid(0, 0); /* a terminal's Ctrl-C is not for the helper */
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

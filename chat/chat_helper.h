@@ -1,5 +1,5 @@
 /*
- * hillctl/chat_helper.h - chat templates that model/ does not know, rendered by Jinja itself.
+ * chat/chat_helper.h - chat templates that model/ does not know, rendered by Jinja itself.
  *
  * What: runs scripts/chat-template-helper.py on Debian's python3-jinja2 as a process of its own: a
  * template is a program that came with a file from somewhere. The process has one JSON object on
@@ -7,12 +7,12 @@
  * without a network where the kernel gives them to a user, no environment, and, once it has read
  * its input, a system call filter that leaves reading, writing to open files and memory.
  * The one part of HillInfer that runs Python at a user's; nothing else needs it.
- * Who calls it: conversation.c. Failure: HILL_E_UNSUPPORTED and one line: Python or its Jinja is
+ * Who calls it: chat_prompt.c. Failure: HILL_E_UNSUPPORTED and one line: Python or its Jinja is
  * not there, the template failed, took too long or too much memory, or a person's words did not
  * come through it untouched. Concurrency: one thread; SIGINT does not reach the helper.
  */
-#ifndef HILL_HILLCTL_CHAT_HELPER_H
-#define HILL_HILLCTL_CHAT_HELPER_H
+#ifndef HILL_CHAT_CHAT_HELPER_H
+#define HILL_CHAT_CHAT_HELPER_H
 
 #include "model/chat_template.h"
 

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "hillctl/chat_helper.h"
+#include "chat/chat_helper.h"
 
 #define HELPER "scripts/chat-template-helper.py"
 

@@ -1,0 +1,25 @@
+/*
+ * chat/chat_prompt.h - a conversation as the prompt that the running model's template makes of it.
+ *
+ * What: by model/chat_template.h where the template is known, and else by the helper process
+ * (chat_helper.h), which takes up to CHAT_HELPER_WALL_S seconds. Who calls it: hillctl's chat,
+ * the gateway. Failure: HILL_E_UNSUPPORTED when the model has no template or nothing can render it;
+ * HILL_E_INVALID, turns in an order that a chat has not; HILL_E_NOMEM; why says which. Concurrency:
+ * stateless.
+ */
+#ifndef HILL_CHAT_CHAT_PROMPT_H
+#define HILL_CHAT_CHAT_PROMPT_H
+
+#include "model/chat_template.h"
+#include "proto/hill.pb-c.h"
+
+/* Has the model a template? HILL_E_UNSUPPORTED and one line when not. */
+int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why);
+/* NULL: none that is built in; the helper renders. */
+const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info);
+
+/* *out is chat_prompt_finish'ed, after a failure, too. */
+int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
+                       const struct chat_message *messages, unsigned count, struct hill_why *why);
+
+#endif

@@ -1,0 +1,153 @@
+/* gateway/answers.c - see answers.h. */
+#include "gateway/answers.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void add_head(struct text_buffer *out, const struct answer_head *head, const char *object)
+{
+    text_printf(out,
+                "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", head->id,
+                object, head->created);
+    text_add_json(out, head->model, strlen(head->model));
+    text_puts(out, ",\"system_fingerprint\":\"hillinfer-" HILL_VERSION "\"");
+}
+
+static void add_usage(struct text_buffer *out, const struct answer_figures *f)
+{
+    text_printf(out,
+                ",\"usage\":{\"prompt_tokens\":%" PRIu32 ",\"completion_tokens\":%" PRIu32
+                ",\"total_tokens\":%" PRIu64 "}",
+                f->prompt_tokens, f->predicted_tokens,
+                (uint64_t)f->prompt_tokens + f->predicted_tokens);
+}
+
+static void add_rate(struct text_buffer *out, const char *what, uint32_t tokens, double ms)
+{
+    text_printf(out, "\"%s_n\":%" PRIu32 ",\"%s_ms\":", what, tokens, what);
+    text_add_number(out, ms);
+    text_printf(out, ",\"%s_per_token_ms\":", what);
+    text_add_number(out, tokens ? ms / tokens : 0);
+    text_printf(out, ",\"%s_per_second\":", what);
+    text_add_number(out, ms > 0 ? tokens * 1e3 / ms : 0);
+}
+
+/* As llama-server has them. */
+static void add_timings(struct text_buffer *out, const struct answer_figures *f)
+{
+    if (!f->measured)
+        return;
+    text_puts(out, ",\"timings\":{\"cache_n\":0,");
+    add_rate(out, "prompt", f->prompt_tokens, f->prompt_ms);
+    text_puts(out, ",");
+    add_rate(out, "predicted", f->predicted_tokens, f->predicted_ms);
+    text_puts(out, "}");
+}
+
+static void add_finish(struct text_buffer *out, const char *finish)
+{
+    if (finish)
+        text_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish);
+    else
+        text_puts(out, ",\"logprobs\":null,\"finish_reason\":null}]");
+}
+
+void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
+                  size_t bytes, const char *finish, const struct answer_figures *figures)
+{
+    add_head(out, head, head->chat ? "chat.completion" : "text_completion");
+    text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
+                                "\"content\":"
+                              : ",\"choices\":[{\"index\":0,\"text\":");
+    text_add_json(out, bytes ? text : "", bytes);
+    if (head->chat)
+        text_puts(out, ",\"refusal\":null}");
+    add_finish(out, finish);
+    add_usage(out, figures);
+    add_timings(out, figures);
+    text_puts(out, "}");
+}
+
+/* ---- a stream ----------------------------------------------------------------------------- */
+
+static void begin_event(struct text_buffer *out, const struct answer_head *head)
+{
+    text_puts(out, "data: ");
+    add_head(out, head, head->chat ? "chat.completion.chunk" : "text_completion");
+}
+
+static void end_event(struct text_buffer *out, const struct answer_head *head)
+{
+    text_puts(out, head->usage ? ",\"usage\":null}\n\n" : "}\n\n");
+}
+
+void answer_begin(struct text_buffer *out, const struct answer_head *head)
+{
+    if (!head->chat)
+        return;
+    begin_event(out, head);
+    text_puts(out,
+              ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+    add_finish(out, NULL);
+    end_event(out, head);
+}
+
+void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
+                  size_t bytes)
+{
+    begin_event(out, head);
+    text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{\"content\":"
+                              : ",\"choices\":[{\"index\":0,\"text\":");
+    text_add_json(out, text, bytes);
+    if (head->chat)
+        text_puts(out, "}");
+    add_finish(out, NULL);
+    end_event(out, head);
+}
+
+static void add_nothing(struct text_buffer *out, const struct answer_head *head, const char *finish)
+{
+    text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{}"
+                              : ",\"choices\":[{\"index\":0,\"text\":\"\"");
+    add_finish(out, finish);
+}
+
+void answer_progress(struct text_buffer *out, const struct answer_head *head, double total,
+                     double done, double ms)
+{
+    begin_event(out, head);
+    add_nothing(out, head, NULL);
+    text_printf(out,
+                ",\"prompt_progress\":{\"total\":%.0f,\"cache\":0,\"processed\":%.0f,"
+                "\"time_ms\":%.0f}",
+                total, done, ms);
+    end_event(out, head);
+}
+
+void answer_end(struct text_buffer *out, const struct answer_head *head, const char *finish,
+                const struct answer_figures *figures)
+{
+    begin_event(out, head);
+    add_nothing(out, head, finish);
+    add_timings(out, figures);
+    end_event(out, head);
+    if (head->usage) {
+        begin_event(out, head);
+        text_puts(out, ",\"choices\":[]");
+        add_usage(out, figures);
+        text_puts(out, "}\n\n");
+    }
+    text_puts(out, "data: [DONE]\n\n");
+}
+
+void answer_error(struct text_buffer *out, const char *json, size_t bytes)
+{
+    text_puts(out, "data: ");
+    text_add(out, json, bytes);
+    text_puts(out, "\n\n");
+}
+
+void answer_comment(struct text_buffer *out)
+{
+    text_puts(out, ": waiting\n\n");
+}

@@ -1,0 +1,43 @@
+/*
+ * gateway/answers.h - answers of a model in OpenAI's JSON, whole and as a stream of events.
+ *
+ * What: fields that OpenAI's clients read, and beside them llama-server's `timings` and
+ * `prompt_progress`. Pure: text in, text out. Who calls it: job_generate.c. Concurrency: stateless.
+ */
+#ifndef HILL_GATEWAY_ANSWERS_H
+#define HILL_GATEWAY_ANSWERS_H
+
+#include <stdint.h>
+
+#include "gateway/text_buffer.h"
+
+struct answer_head {
+    bool chat;  /* else a completion */
+    bool usage; /* of a stream: include_usage */
+    char id[48];
+    const char *model;
+    int64_t created; /* seconds since 1970 */
+};
+
+struct answer_figures {
+    uint32_t prompt_tokens, predicted_tokens;
+    bool measured; /* the times are known */
+    double prompt_ms, predicted_ms;
+};
+
+void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
+                  size_t bytes, const char *finish, const struct answer_figures *figures);
+
+/* ---- a stream: begin, then chunks and progress, then end or error ---- */
+void answer_begin(struct text_buffer *out, const struct answer_head *head);
+void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
+                  size_t bytes);
+void answer_progress(struct text_buffer *out, const struct answer_head *head, double total,
+                     double done, double ms);
+void answer_end(struct text_buffer *out, const struct answer_head *head, const char *finish,
+                const struct answer_figures *figures);
+/* json: what api_error_write made. */
+void answer_error(struct text_buffer *out, const char *json, size_t bytes);
+void answer_comment(struct text_buffer *out); /* so that a client that is gone is noticed */
+
+#endif

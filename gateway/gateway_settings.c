@@ -1,0 +1,125 @@
+/* gateway/gateway_settings.c - see gateway_settings.h. */
+#include "gateway/gateway_settings.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+
+const struct option_spec gateway_specs[] = {
+    {.name = "host",
+     .type = OPTION_STRING,
+     .fallback = "127.0.0.1",
+     .value = "ADDRESS",
+     .help = "where to listen: an IPv4 or IPv6 address, localhost, or unix:PATH"},
+    {.name = "port",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 65535,
+     .fallback = "8080",
+     .value = "N",
+     .help = "0: one that is free, told in the log"},
+    {.name = "api-key",
+     .type = OPTION_STRING,
+     .value = "KEY",
+     .help = "requests need this key; the command line is everybody's to read: see --api-key-file"},
+    {.name = "api-key-file",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "requests need one of the keys in it, one a line"},
+    {.name = "insecure",
+     .type = OPTION_FLAG,
+     .help = "listen beyond this machine without a key: whoever reaches the port may ask"},
+    {.name = "cors",
+     .type = OPTION_STRING,
+     .value = "ORIGIN",
+     .unset_help = "no page of another origin may ask",
+     .help = "pages of this origin (https://chat.example) may ask; *: of any"},
+    {.name = "max-body-mb",
+     .type = OPTION_SIZE,
+     .min = 0.001,
+     .max = 60,
+     .fallback = "16",
+     .value = "MiB",
+     .help = "the largest request body"},
+    {.name = "connections",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 512,
+     .fallback = "128",
+     .value = "N",
+     .help = "open at the same time; further ones wait to be taken"},
+    {.name = "requests",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 256,
+     .fallback = "64",
+     .value = "N",
+     .help = "answers under way at the same time, waiting ones included; the next one gets 429"},
+    {.name = "idle-timeout",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 3600,
+     .fallback = "30",
+     .value = "SECONDS",
+     .help = "a connection that says nothing, reads nothing, or takes longer to send a request"},
+    {.name = "no-slots", .type = OPTION_FLAG, .help = "/slots is not served"},
+};
+const unsigned gateway_spec_count = sizeof gateway_specs / sizeof gateway_specs[0];
+
+#define PATIENCE_S 10
+
+bool gateway_is_unix(const char *host)
+{
+    return strncmp(host, "unix:", 5) == 0;
+}
+
+bool gateway_is_loopback(const char *host)
+{
+    struct in_addr four;
+    struct in6_addr six;
+    if (gateway_is_unix(host) || strcmp(host, "localhost") == 0)
+        return true;
+    if (inet_pton(AF_INET, host, &four) == 1)
+        return ntohl(four.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+static int read_keys(struct gateway_settings *out, const struct options *options,
+                     struct hill_why *why)
+{
+    const char *key = options_text(options, "api-key"),
+               *file = options_text(options, "api-key-file");
+    int code = 0;
+    if (key)
+        code = api_keys_add(&out->keys, key, strlen(key), "--api-key", why);
+    if (code == 0 && file)
+        code = api_keys_read(&out->keys, file, why);
+    if (code == 0 && !out->keys.n && !gateway_is_loopback(out->host) &&
+        !options_flag(options, "insecure"))
+        code = hill_fail(why, HILL_E_INVALID,
+                         "--host %.100s is beyond this machine and there is no key: give "
+                         "--api-key-file, or --insecure if whoever reaches the port may ask",
+                         out->host);
+    return code;
+}
+
+int gateway_settings_read(struct gateway_settings *out, const struct options *options,
+                          struct hill_why *why)
+{
+    *out = (struct gateway_settings){
+        .host = options_text(options, "host"),
+        .port = (uint16_t)options_integer(options, "port"),
+        .cors = options_text(options, "cors"),
+        .body_bytes = options_bytes(options, "max-body-mb"),
+        .connections = (unsigned)options_integer(options, "connections"),
+        .requests = (unsigned)options_integer(options, "requests"),
+        .idle_s = (unsigned)options_integer(options, "idle-timeout"),
+        .patience_s = PATIENCE_S,
+        .slots = !options_flag(options, "no-slots"),
+    };
+    return read_keys(out, options, why);
+}
+
+void gateway_settings_finish(struct gateway_settings *settings)
+{
+    api_keys_finish(&settings->keys);
+}

@@ -1,0 +1,126 @@
+/*
+ * gateway/job.h - one HTTP request, from its body to the last byte of its answer.
+ *
+ * What: reads the body, has a conversation rendered, asks the coordinator on a line of its own, and
+ * writes the answer into `out`, from which http_server.c takes it; it knows nothing of sockets of
+ * HTTP. States: READING -> (RENDERING ->) ASKING or GENERATING -> OVER. A client that goes away
+ * makes a GENERATING job cancel its request; the job stays until the coordinator has said that the
+ * request is over. Who calls it: http_server.c, gateway_loop.c. Concurrency: one thread. Failure:
+ * an answer with the error in OpenAI's shape; in a stream that has begun, an event with it.
+ */
+#ifndef HILL_GATEWAY_JOB_H
+#define HILL_GATEWAY_JOB_H
+
+#include "gateway/answers.h"
+#include "gateway/gateway_settings.h"
+#include "gateway/meters.h"
+#include "gateway/order.h"
+#include "gateway/render.h"
+#include "gateway/routes.h"
+#include "gateway/stop_strings.h"
+#include "gateway/upstream.h"
+
+/* What all jobs share. */
+struct gateway {
+    const struct gateway_settings *settings;
+    struct upstream upstream;
+    struct meters meters;
+    struct job *jobs;    /* all of them */
+    unsigned generating; /* jobs in state GENERATING or RENDERING whose client is there */
+    size_t body_bytes;   /* of all bodies that are here */
+    int render_fd;       /* an eventfd: a thread has rendered something */
+};
+
+enum job_state { JOB_READING, JOB_RENDERING, JOB_ASKING, JOB_GENERATING, JOB_OVER };
+
+/* A request at the coordinator, and its answer so far. */
+struct generation {
+    struct answer_head head;
+    struct answer_figures figures;
+    struct stop_matcher stops;
+    struct text_buffer text; /* that is certain and not in the answer yet */
+    uint64_t id;             /* 0: not accepted yet */
+    bool counted;            /* in gateway.generating */
+    bool cancelling;
+    int64_t begun_ns, token_ns; /* token_ns: of the newest; 0: none yet */
+    /* over a coordinator's death */
+    Hill__Message *order; /* what was asked for, owned */
+    uint64_t key;
+    uint32_t serial, follow; /* of the Accepted that is waited for; of the last Follow */
+    uint32_t losses;         /* as far as they have been acted on */
+    bool answered, following;
+    int64_t lost_ns; /* since when nothing is known of it; 0: all is well */
+    uint32_t recovery_ms;
+    uint32_t *tokens; /* that have come, owned */
+    size_t n_tokens, tokens_room;
+    uint64_t text_bytes;
+};
+
+struct job {
+    struct job *next;
+    struct gateway *gateway;
+    struct route route;
+    char *wanted; /* of /v1/models/NAME; owned */
+    int key;      /* which of the keys asks; -1: none is wanted */
+    enum job_state state;
+    struct text_buffer body;
+    size_t body_counted; /* of gateway.body_bytes */
+    /* the answer */
+    int status; /* HTTP; 0: not known yet */
+    const char *content_type;
+    unsigned retry_after_s;
+    struct text_buffer out;
+    bool stream;   /* out may be taken before it is closed */
+    bool closed;   /* nothing more comes */
+    bool changed;  /* out, status or closed, since http_server.c looked */
+    bool detached; /* the client is gone, or has its answer */
+    bool orphan;   /* no connection has it any more */
+    /* how it comes about */
+    void *line; /* to the coordinator; NULL: none */
+    int64_t deadline_ns, out_ns;
+    struct order order;
+    struct render *render;
+    struct generation generation;
+};
+
+/* NULL: out of memory. */
+struct job *job_create(struct gateway *gateway);
+/* Also out of gateway->jobs; only one that is over. */
+void job_destroy(struct job *job);
+
+/* A piece of the body; false: it is larger than allowed (answered). */
+bool job_take_body(struct job *job, const char *bytes, size_t n);
+/* The body is whole. */
+void job_begin(struct job *job);
+/* Its line has something; its rendering is done; time has passed. */
+void job_receive(struct job *job);
+void job_tick(struct job *job, int64_t now_ns);
+int64_t job_next_ns(const struct job *job);
+/* Its client is gone, or has the whole answer. */
+void job_detach(struct job *job);
+
+/* Answer with an error. */
+void job_refuse(struct job *job, const struct api_error *error);
+
+/* ---- parts of it: job_answer.c ---- */
+void job_answer(struct job *job, int status, const char *content_type);
+void job_fail(struct job *job, int code, const char *text);   /* a pipeline's code (base/error.h) */
+void job_unavailable(struct job *job);                        /* there is no pipeline yet */
+bool job_call(struct job *job, const Hill__Message *message); /* on a new line; false: answered */
+void job_end(struct job *job);                                /* OVER: hangs up */
+void job_uncount(struct job *job); /* it is none of gateway.generating any more */
+
+/* ---- job_ask.c: what is answered from one message ---- */
+void ask_begin(struct job *job);
+void ask_take(struct job *job, const Hill__Message *message);
+void ask_rendered(struct job *job); /* of /apply-template */
+
+/* ---- job_generate.c ---- */
+void generate_begin(struct job *job);
+void generate_rendered(struct job *job);
+void generate_take(struct job *job, const Hill__Message *message);
+void generate_tick(struct job *job, int64_t now_ns);
+void generate_cancel(struct job *job);
+void generate_finish(struct job *job); /* frees */
+
+#endif

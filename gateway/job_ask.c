@@ -1,0 +1,314 @@
+/*
+ * gateway/job_ask.c - what is answered from one message of the coordinator, or from what it has
+ * said before: health, models, slots, metrics, tokens. See job.h.
+ */
+#include "gateway/job.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- asking ------------------------------------------------------------------------------------- */
+
+static void ask_status(struct job *job)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &request;
+    job_call(job, &message);
+}
+
+static void ask_tokenize(struct job *job)
+{
+    const struct order *o = &job->order;
+    Hill__Tokenize tokenize = HILL__TOKENIZE__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *list[] = {&piece};
+    piece.text = (ProtobufCBinaryData){o->prompt_bytes, (uint8_t *)o->prompt};
+    piece.kind =
+        o->parse_special ? HILL__PROMPT_KIND__PROMPT_SPECIAL : HILL__PROMPT_KIND__PROMPT_TEXT;
+    tokenize.pieces = list;
+    tokenize.n_pieces = 1;
+    tokenize.add_bos = o->add_special;
+    message.body_case = HILL__MESSAGE__BODY_TOKENIZE;
+    message.tokenize = &tokenize;
+    job_call(job, &message);
+}
+
+static void ask_detokenize(struct job *job)
+{
+    Hill__Detokenize detokenize = HILL__DETOKENIZE__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    detokenize.tokens = job->order.ids;
+    detokenize.n_tokens = job->order.n_ids;
+    message.body_case = HILL__MESSAGE__BODY_DETOKENIZE;
+    message.detokenize = &detokenize;
+    job_call(job, &message);
+}
+
+/* ---- what is known ------------------------------------------------------------------------------ */
+
+static void add_model(struct job *job)
+{
+    const struct upstream *up = &job->gateway->upstream;
+    text_puts(&job->out, "{\"id\":");
+    text_add_json(&job->out, up->model_name, strlen(up->model_name));
+    text_printf(&job->out,
+                ",\"object\":\"model\",\"created\":%" PRId64
+                ",\"owned_by\":\"hillinfer\",\"meta\":{\"n_ctx\":%u}}",
+                (int64_t)time(NULL), upstream_model(up)->ctx_tokens);
+}
+
+static void answer_models(struct job *job)
+{
+    text_puts(&job->out, "{\"object\":\"list\",\"data\":[");
+    add_model(job);
+    text_puts(&job->out, "]}");
+    job_answer(job, 200, "application/json");
+    job_end(job);
+}
+
+static void answer_model(struct job *job)
+{
+    struct api_error error;
+    const char *own = job->gateway->upstream.model_name;
+    if (!job->wanted || strcmp(job->wanted, own) != 0) {
+        api_refuse(&error, 404, "model_not_found", "model", "the model that is served is %.200s",
+                   own);
+        job_refuse(job, &error);
+        return;
+    }
+    add_model(job);
+    job_answer(job, 200, "application/json");
+    job_end(job);
+}
+
+static void add_bytes(struct text_buffer *out, const char *name, const ProtobufCBinaryData *bytes)
+{
+    text_printf(out, ",\"%s\":", name);
+    text_add_json(out, bytes->len ? (const char *)bytes->data : "", bytes->len);
+}
+
+static void answer_props(struct job *job)
+{
+    const struct upstream *up = &job->gateway->upstream;
+    const Hill__ModelInfo *model = upstream_model(up);
+    struct text_buffer *out = &job->out;
+    text_printf(out,
+                "{\"default_generation_settings\":{\"n_ctx\":%u,\"params\":{\"temperature\":%g,"
+                "\"top_k\":%u,\"top_p\":%g,\"min_p\":%g,\"repeat_penalty\":%g}},\"total_slots\":%u",
+                model->ctx_tokens, job->order.temperature, job->order.top_k, job->order.top_p,
+                job->order.min_p, job->order.repeat_penalty, up->status->status_reply->parallel);
+    text_puts(out, ",\"model_path\":");
+    text_add_json(out, model->path, strlen(model->path));
+    add_bytes(out, "chat_template", &model->chat_template);
+    add_bytes(out, "bos_token", &model->bos_text);
+    add_bytes(out, "eos_token", &model->eos_text);
+    text_puts(out, ",\"modalities\":{\"vision\":false,\"audio\":false},\"build_info\":"
+                   "\"hillinfer-" HILL_VERSION "\"}");
+    job_answer(job, 200, "application/json");
+    job_end(job);
+}
+
+/* ---- what the coordinator says ------------------------------------------------------------------- */
+
+/* A pipeline without a drive has no agent, and it is not away. */
+static bool away(const Hill__WorkerStatus *worker)
+{
+    return strcmp(worker->state, "ready") != 0 && strcmp(worker->state, "stopped") != 0;
+}
+
+static void answer_health(struct job *job, const Hill__StatusReply *status)
+{
+    struct api_error error;
+    char names[200] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < status->n_workers; i++)
+        if (away(status->workers[i]) && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s is %s",
+                                     used ? ", " : "", proto_role_name(status->workers[i]->role),
+                                     status->workers[i]->state);
+    if (status->ready && !names[0]) {
+        text_puts(&job->out, "{\"status\":\"ok\"}");
+        job_answer(job, 200, "application/json");
+        job_end(job);
+        return;
+    }
+    api_refuse(&error, 503, "worker_away", NULL, "the pipeline is not ready: %s",
+               names[0] ? names : "its workers are being configured");
+    error.retry_after_s = 1;
+    job_refuse(job, &error);
+}
+
+/* May who asks know more of this request than that it is there? With keys, only of its own. */
+static bool is_own(const struct job *job, uint64_t request_id)
+{
+    if (!job->gateway->settings->keys.n)
+        return true;
+    for (const struct job *other = job->gateway->jobs; other; other = other->next)
+        if (other->generation.id == request_id && other->key == job->key)
+            return true;
+    return false;
+}
+
+static void add_slot(struct job *job, const Hill__StatusReply *status, uint32_t slot)
+{
+    const Hill__RunningRequest *r = NULL;
+    for (size_t i = 0; i < status->n_requests; i++)
+        if (status->requests[i]->sequence == slot)
+            r = status->requests[i];
+    text_printf(&job->out, "%s{\"id\":%" PRIu32 ",\"n_ctx\":%" PRIu32 ",\"is_processing\":%s",
+                slot ? "," : "", slot, status->ctx_tokens, r ? "true" : "false");
+    if (r && is_own(job, r->request_id))
+        text_printf(&job->out,
+                    ",\"id_task\":%" PRIu64 ",\"n_prompt_tokens\":%" PRIu32
+                    ",\"n_prompt_tokens_processed\":%.0f,\"next_token\":{\"n_decoded\":%" PRIu32
+                    ",\"n_remain\":%" PRIu32 "}",
+                    r->request_id, r->prompt_tokens, r->prefill_tokens_done, r->predicted_tokens,
+                    r->predict > r->predicted_tokens ? r->predict - r->predicted_tokens : 0);
+    text_puts(&job->out, "}");
+}
+
+static void answer_slots(struct job *job, const Hill__StatusReply *status)
+{
+    text_puts(&job->out, "[");
+    for (uint32_t slot = 0; slot < status->parallel && slot < 1024; slot++)
+        add_slot(job, status, slot);
+    text_puts(&job->out, "]");
+    job_answer(job, 200, "application/json");
+    job_end(job);
+}
+
+static void answer_status(struct job *job, const Hill__StatusReply *status)
+{
+    if (job->route.endpoint == ENDPOINT_HEALTH) {
+        answer_health(job, status);
+    } else if (job->route.endpoint == ENDPOINT_SLOTS) {
+        answer_slots(job, status);
+    } else {
+        meters_write(&job->out, &job->gateway->meters, status);
+        job_answer(job, 200, "text/plain; version=0.0.4; charset=utf-8");
+        job_end(job);
+    }
+}
+
+/* llama-server's: a piece is a text, or a list of bytes where it is none. */
+static void add_piece(struct text_buffer *out, uint32_t token, const ProtobufCBinaryData *piece)
+{
+    json_t *text = json_stringn(piece->len ? (const char *)piece->data : "", piece->len);
+    text_printf(out, "{\"id\":%" PRIu32 ",\"piece\":", token);
+    if (text)
+        text_add_json(out, piece->len ? (const char *)piece->data : "", piece->len);
+    for (size_t i = 0; !text && i < piece->len; i++)
+        text_printf(out, "%s%u", i ? "," : "[", piece->data[i]);
+    text_puts(out, text ? "}" : "]}");
+    json_decref(text);
+}
+
+static void answer_tokens(struct job *job, const Hill__Tokens *tokens)
+{
+    struct text_buffer *out = &job->out;
+    if (job->route.endpoint == ENDPOINT_DETOKENIZE) {
+        text_puts(out, "{\"content\":");
+        text_add_json(out, (const char *)tokens->text.data, tokens->text.len);
+        text_puts(out, "}");
+    } else {
+        text_puts(out, "{\"tokens\":[");
+        for (size_t i = 0; i < tokens->n_tokens; i++) {
+            text_puts(out, i ? "," : "");
+            if (job->order.with_pieces && i < tokens->n_pieces)
+                add_piece(out, tokens->tokens[i], &tokens->pieces[i]);
+            else
+                text_printf(out, "%" PRIu32, tokens->tokens[i]);
+        }
+        text_puts(out, "]}");
+    }
+    job_answer(job, 200, "application/json");
+    job_end(job);
+}
+
+void ask_take(struct job *job, const Hill__Message *message)
+{
+    if (message->body_case == HILL__MESSAGE__BODY_STATUS_REPLY)
+        answer_status(job, message->status_reply);
+    else if (message->body_case == HILL__MESSAGE__BODY_TOKENS)
+        answer_tokens(job, message->tokens);
+    else if (message->body_case == HILL__MESSAGE__BODY_REPLY)
+        job_fail(job, message->reply->code, message->reply->text);
+}
+
+/* ---- a template alone ----------------------------------------------------------------------------- */
+
+void ask_rendered(struct job *job)
+{
+    const struct chat_prompt *prompt = &job->render->prompt;
+    struct text_buffer whole = {0};
+    for (uint64_t i = 0; i < prompt->n_pieces; i++)
+        text_add(&whole, prompt->pieces[i].text, prompt->pieces[i].bytes);
+    text_puts(&job->out, "{\"prompt\":");
+    text_add_json(&job->out, whole.bytes, whole.length);
+    text_puts(&job->out, "}");
+    text_finish(&whole);
+    job_answer(job, 200, "application/json");
+    job_end(job);
+}
+
+static void render_messages(struct job *job)
+{
+    struct gateway *g = job->gateway;
+    job->state = JOB_RENDERING;
+    job->render =
+        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
+    if (!job->render)
+        job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
+}
+
+/* ---- the beginning -------------------------------------------------------------------------------- */
+
+static enum order_kind order_of(enum endpoint endpoint)
+{
+    return endpoint == ENDPOINT_TOKENIZE     ? ORDER_TOKENIZE
+           : endpoint == ENDPOINT_DETOKENIZE ? ORDER_DETOKENIZE
+                                             : ORDER_TEMPLATE;
+}
+
+void ask_begin(struct job *job)
+{
+    struct api_error error;
+    enum endpoint endpoint = job->route.endpoint;
+    job->state = JOB_ASKING;
+    if (job->route.post &&
+        order_read(&job->order, order_of(endpoint), job->body.bytes, job->body.length, &error)) {
+        job_refuse(job, &error);
+        return;
+    }
+    if (!upstream_known(&job->gateway->upstream)) {
+        job_unavailable(job);
+        return;
+    }
+    switch (endpoint) {
+    case ENDPOINT_MODELS:
+        answer_models(job);
+        break;
+    case ENDPOINT_MODEL:
+        answer_model(job);
+        break;
+    case ENDPOINT_PROPS:
+        order_defaults(&job->order);
+        answer_props(job);
+        break;
+    case ENDPOINT_TOKENIZE:
+        ask_tokenize(job);
+        break;
+    case ENDPOINT_DETOKENIZE:
+        ask_detokenize(job);
+        break;
+    case ENDPOINT_APPLY_TEMPLATE:
+        render_messages(job);
+        break;
+    default:
+        ask_status(job);
+    }
+}

@@ -1,0 +1,165 @@
+/*
+ * hill-gateway - HTTP for a running pipeline, in OpenAI's and llama-server's forms.
+ *
+ * SYNOPSIS
+ *     hill-gateway [--host ADDRESS] [--port N] [--run-dir DIR] [OPTIONS]
+ * DESCRIPTION
+ *     A client of the coordinator like hillctl: owns nothing of the pipeline, and when it dies only
+ *     its connections are lost. May be started before the pipeline: until that is there requests
+ *     get 503. Ends with the pipeline, when that ends in order. Usually started by
+ *     `scripts/hillinfer serve`. What it serves: docs/http.md.
+ * DIAGNOSTICS
+ *     One line on stderr. Exit codes: 0 ended in order; 100 wrong use; 111 the environment failed:
+ *     the port is taken.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/harden.h"
+#include "base/log.h"
+#include "gateway/gateway_loop.h"
+#include "gateway/listening.h"
+#include "proto/options_hill.h"
+
+#define DESCRIPTORS 4096
+
+static const struct option_spec own_specs[] = {
+    {.name = "ready-fd",
+     .type = OPTION_INTEGER,
+     .min = 3,
+     .max = 1023,
+     .value = "FD",
+     .help = "the address it listens on is written there, once it does"},
+};
+
+static int open_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* before ZeroMQ starts its threads */
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+static void raise_descriptors(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= DESCRIPTORS)
+        return;
+    files.rlim_cur = files.rlim_max < DESCRIPTORS ? files.rlim_max : DESCRIPTORS;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
+/* What is left: it connects to Unix sockets, takes connections, starts the helper of templates. */
+static void confine(const struct gateway_settings *settings, const char *program)
+{
+    char text[HARDEN_TEXT_BYTES], folder[4096] = "", beside[4200] = "";
+    const char *slash = gateway_is_unix(settings->host) ? strrchr(settings->host, '/') : NULL;
+    if (slash) /* its name is removed at the end */
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - settings->host - 5),
+                 settings->host + 5);
+    ssize_t length = readlink("/proc/self/exe", beside, sizeof beside - 32);
+    beside[length > 0 ? length : 0] = '\0';
+    char *end = strrchr(beside, '/'), scripts[4300];
+    if (end)
+        *end = '\0';
+    snprintf(scripts, sizeof scripts, "%s/../../scripts", beside);
+    const char *reads[] = {"/proc", "/sys",         "/etc", "/usr",  "/lib", "/lib64",
+                           "/bin",  "/dev/urandom", beside, scripts, NULL},
+               *writes[] = {"/dev/null", slash ? folder : NULL, NULL};
+    const struct harden_needs needs = {
+        .programs = true, .reads = reads, .writes = writes, .accepts = true};
+    harden_confine(&needs, text);
+    log_debug("%s is confined by %s", program, text);
+}
+
+static void tell_address(const struct gateway_settings *settings, uint16_t port, int ready_fd)
+{
+    char address[256];
+    if (gateway_is_unix(settings->host))
+        snprintf(address, sizeof address, "%s", settings->host);
+    else
+        snprintf(address, sizeof address,
+                 strchr(settings->host, ':') ? "http://[%s]:%u" : "http://%s:%u", settings->host,
+                 port);
+    log_info("listening on %s%s", address, settings->keys.n ? "" : " (no key is needed)");
+    if (ready_fd < 0)
+        return;
+    if (dprintf(ready_fd, "%s\n", address) < 0)
+        log_warn("nobody reads the address that was asked for by --ready-fd");
+    close(ready_fd);
+}
+
+static int serve(const struct options *options, struct hill_why *why)
+{
+    struct gateway_settings settings = {0};
+    char run_dir[HILL_PATH_BYTES];
+    uint16_t port = 0;
+    int listen_fd,
+        signal_fd = open_signals(),
+        ready_fd =
+            options_is_set(options, "ready-fd") ? (int)options_integer(options, "ready-fd") : -1;
+    int code = signal_fd < 0 ? hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",
+                                         strerror(errno))
+                             : gateway_settings_read(&settings, options, why);
+    if (ready_fd >= 0)
+        fcntl(ready_fd, F_SETFD, FD_CLOEXEC);
+    if (!code)
+        code = hill_run_dir(run_dir, options, why);
+    if (!code)
+        code = gateway_listen(&listen_fd, &port, &settings, why);
+    if (!code) {
+        raise_descriptors();
+        confine(&settings, "hill-gateway");
+        tell_address(&settings, port, ready_fd);
+        code = gateway_serve(&settings, run_dir, listen_fd, signal_fd, why);
+        gateway_unlisten(&settings);
+    }
+    gateway_settings_finish(&settings);
+    if (signal_fd >= 0)
+        close(signal_fd);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    const struct option_table tables[] = {
+        {.title = "HTTP", .specs = gateway_specs, .count = gateway_spec_count},
+        HILL_COMMON_TABLE,
+        {.title = "supervision", .specs = own_specs, .count = 1},
+        {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
+        {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
+    };
+    const struct option_program program = {
+        .name = "hill-gateway",
+        .usage = "[OPTIONS]",
+        .summary = "HTTP for a running pipeline: /v1/chat/completions and what clients of OpenAI "
+                   "and llama-server use.\nUsually started by `scripts/hillinfer serve`.",
+        .example = "hill-gateway --port 8080 --api-key-file keys",
+        .exit_codes = "exit codes: 0 ended in order, 100 wrong use, 111 the environment failed\n",
+        .tables = tables,
+        .n_tables = sizeof tables / sizeof tables[0],
+    };
+    struct options *options;
+    struct hill_why why = {{0}};
+    int code = options_start(&options, &program, argc, argv);
+    if (code)
+        return code > 0 ? 0 : hill_exit_code(code);
+    hill_log_init("hill-gateway", hill_log_option(options));
+    umask(077);
+    code = serve(options, &why);
+    if (code)
+        log_error("%s", why.text);
+    options_free(options);
+    return hill_exit_code(code);
+}

@@ -1,0 +1,312 @@
+/* gateway/order.c - see order.h. */
+#include "gateway/order.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gateway/json_bounds.h"
+#include "gateway/order_fields.h"
+#include "kv/select.h"
+#include "proto/options_hill.h"
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+static int wrong_type(struct api_error *error, const char *name, const char *wanted)
+{
+    return api_refuse(error, 400, "wrong_type", name, "%s has to be %s", name, wanted);
+}
+
+/* The range that the command line has for the same thing. */
+static const struct option_spec *range_of(const char *option)
+{
+    for (unsigned i = 0; i < hill_request_count; i++)
+        if (strcmp(hill_request_specs[i].name, option) == 0)
+            return &hill_request_specs[i];
+    for (unsigned i = 0; i < hill_pipeline_count; i++)
+        if (strcmp(hill_pipeline_specs[i].name, option) == 0)
+            return &hill_pipeline_specs[i];
+    abort(); /* a mistake in this file */
+}
+
+static int read_number(double *out, const json_t *value, const char *name, const char *option,
+                       struct api_error *error)
+{
+    const struct option_spec *range = range_of(option);
+    bool whole = range->type == OPTION_INTEGER;
+    double number = json_number_value(value);
+    if (!json_is_number(value) || !isfinite(number) || (whole && number != floor(number)))
+        return wrong_type(error, name, whole ? "a whole number" : "a number");
+    if (number < range->min || number > range->max || (range->min_open && number <= range->min))
+        return api_refuse(error, 400, "out_of_range", name,
+                          "%s is %.12g, not within %.12g to %.12g", name, number, range->min,
+                          range->max);
+    *out = number;
+    return 0;
+}
+
+static int read_bool(bool *out, const json_t *value, const char *name, struct api_error *error)
+{
+    *out = json_is_true(value);
+    return json_is_boolean(value) ? 0 : wrong_type(error, name, "true or false");
+}
+
+static int read_ids(struct order *order, const json_t *list, const char *name,
+                    struct api_error *error)
+{
+    size_t n = json_array_size(list);
+    order->ids = malloc((n + 1) * sizeof *order->ids);
+    if (!order->ids)
+        return api_refuse(error, 500, NULL, NULL, "out of memory for %zu tokens", n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_array_get(list, i);
+        json_int_t id = json_integer_value(value);
+        if (!json_is_integer(value) || id < 0 || id >= UINT32_MAX)
+            return api_refuse(error, 400, "wrong_type", name, "%s[%zu] is no token id", name, i);
+        order->ids[i] = (uint32_t)id;
+    }
+    order->n_ids = n;
+    return 0;
+}
+
+/* ---- fields ----------------------------------------------------------------------------------- */
+
+static int take_prompt(struct order *order, const json_t *value, const char *name,
+                       struct api_error *error)
+{
+    if (json_is_array(value) && json_is_integer(json_array_get(value, 0)))
+        return read_ids(order, value, name, error);
+    if (json_array_size(value) > 1)
+        return api_refuse(error, 400, "not_served", name,
+                          "%s is a list of several: one prompt a request is served", name);
+    if (json_array_size(value) == 1)
+        value = json_array_get(value, 0);
+    if (!json_is_string(value))
+        return wrong_type(error, name, "a text or a list of token ids");
+    order->prompt = json_string_value(value);
+    order->prompt_bytes = json_string_length(value);
+    return 0;
+}
+
+static int take_stop(struct order *order, const json_t *value, struct api_error *error)
+{
+    size_t n = json_is_string(value) ? 1 : json_array_size(value);
+    if (!json_is_string(value) && !json_is_array(value))
+        return wrong_type(error, "stop", "a text or a list of texts");
+    if (n > STOP_STRINGS_MAX)
+        return api_refuse(error, 400, "out_of_range", "stop", "stop has %zu texts, at most %u go",
+                          n, STOP_STRINGS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *text = json_is_array(value) ? json_array_get(value, i) : value;
+        size_t bytes = json_string_length(text);
+        if (!json_is_string(text) || !bytes || bytes > STOP_STRING_BYTES_MAX)
+            return api_refuse(error, 400, "out_of_range", "stop",
+                              "stop has to be texts of 1 to %u bytes", STOP_STRING_BYTES_MAX);
+        order->stops[i] = (struct stop_string){json_string_value(text), bytes};
+    }
+    order->n_stops = (unsigned)n;
+    return 0;
+}
+
+static int take_stream_options(struct order *order, const json_t *value, struct api_error *error)
+{
+    const char *name;
+    json_t *option;
+    if (!json_is_object(value))
+        return wrong_type(error, "stream_options", "an object");
+    json_object_foreach((json_t *)value, name, option)
+    {
+        if (strcmp(name, "include_usage") == 0) {
+            if (read_bool(&order->include_usage, option, "stream_options.include_usage", error))
+                return -1;
+        } else if (strcmp(name, "include_obfuscation") != 0) {
+            return api_refuse(error, 400, "unknown_field", "stream_options",
+                              "stream_options.%.40s is not known here", name);
+        }
+    }
+    return 0;
+}
+
+static int take_policy(struct order *order, const json_t *value, struct api_error *error)
+{
+    const char *name = json_string_value(value);
+    if (!name || kv_policy_parse(name, &order->policy))
+        return api_refuse(error, 400, "out_of_range", "policy",
+                          "policy is none of full, h2o, leoam, prefetch, oracle, hillinfer");
+    order->has_policy = true;
+    return 0;
+}
+
+static int take_predict(struct order *order, const json_t *value, const char *name,
+                        struct api_error *error)
+{
+    double number;
+    if (read_number(&number, value, name, "predict", error))
+        return -1;
+    if (number == 0)
+        return api_refuse(error, 400, "out_of_range", name,
+                          "%s is 0: at least one token is generated", name);
+    order->predict = number < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)number;
+    return 0;
+}
+
+static int take_seed(struct order *order, const json_t *value, struct api_error *error)
+{
+    double number;
+    if (read_number(&number, value, "seed", "seed", error))
+        return -1;
+    /* as on the command line: 0 is a seed, too (proto/options_hill.c) */
+    order->seed = number < 0 ? 0 : number == 0 ? UINT64_C(1) << 32 : (uint64_t)number;
+    return 0;
+}
+
+static int take_top_k(struct order *order, const json_t *value, struct api_error *error)
+{
+    double number = 0;
+    bool off = json_is_integer(value) && json_integer_value(value) < 0; /* llama.cpp's -1 */
+    int failed = off ? 0 : read_number(&number, value, "top_k", "top-k", error);
+    order->top_k = (uint32_t)number;
+    return failed;
+}
+
+static int take_selection(struct order *order, const json_t *value, enum field_id id,
+                          struct api_error *error)
+{
+    double number = 0;
+    bool alpha = id == FIELD_ALPHA;
+    if (read_number(&number, value, alpha ? "alpha" : "budget", alpha ? "alpha" : "budget", error))
+        return -1;
+    order->has_alpha |= alpha;
+    order->has_budget |= !alpha;
+    if (alpha)
+        order->alpha = number;
+    else
+        order->budget = (uint32_t)number;
+    return order->has_alpha && order->has_budget
+               ? api_refuse(error, 400, "excluded", "budget", "alpha and budget exclude each other")
+               : 0;
+}
+
+static int take_field(struct order *o, const struct order_field *field, const json_t *value,
+                      struct api_error *error)
+{
+    switch (field->id) {
+    case FIELD_MESSAGES:
+        return order_read_messages(o, value, error);
+    case FIELD_PROMPT:
+        return take_prompt(o, value, field->name, error);
+    case FIELD_TOKENS:
+        return json_is_array(value) ? read_ids(o, value, "tokens", error)
+                                    : wrong_type(error, "tokens", "a list of token ids");
+    case FIELD_STOP:
+        return take_stop(o, value, error);
+    case FIELD_STREAM_OPTIONS:
+        return take_stream_options(o, value, error);
+    case FIELD_PREDICT:
+        return take_predict(o, value, field->name, error);
+    case FIELD_SEED:
+        return take_seed(o, value, error);
+    case FIELD_TOP_K:
+        return take_top_k(o, value, error);
+    case FIELD_TEMPERATURE:
+        return read_number(&o->temperature, value, field->name, "temp", error);
+    case FIELD_TOP_P:
+        return read_number(&o->top_p, value, field->name, "top-p", error);
+    case FIELD_MIN_P:
+        return read_number(&o->min_p, value, field->name, "min-p", error);
+    case FIELD_REPEAT_PENALTY:
+        return read_number(&o->repeat_penalty, value, field->name, "repeat-penalty", error);
+    case FIELD_ALPHA:
+    case FIELD_BUDGET:
+        return take_selection(o, value, field->id, error);
+    case FIELD_POLICY:
+        return take_policy(o, value, error);
+    case FIELD_STREAM:
+        return read_bool(&o->stream, value, field->name, error);
+    case FIELD_IGNORE_EOS:
+        return read_bool(&o->ignore_eos, value, field->name, error);
+    case FIELD_PROGRESS:
+        return read_bool(&o->progress, value, field->name, error);
+    case FIELD_ADD_SPECIAL:
+        return read_bool(&o->add_special, value, field->name, error);
+    case FIELD_PARSE_SPECIAL:
+        return read_bool(&o->parse_special, value, field->name, error);
+    case FIELD_WITH_PIECES:
+        return read_bool(&o->with_pieces, value, field->name, error);
+    case FIELD_MODEL:
+        return json_is_string(value) ? 0 : wrong_type(error, "model", "a text");
+    default:
+        return 0;
+    }
+}
+
+/* ---- the whole -------------------------------------------------------------------------------- */
+
+void order_defaults(struct order *order)
+{
+    order->temperature = strtod(range_of("temp")->fallback, NULL);
+    order->top_p = strtod(range_of("top-p")->fallback, NULL);
+    order->min_p = strtod(range_of("min-p")->fallback, NULL);
+    order->repeat_penalty = strtod(range_of("repeat-penalty")->fallback, NULL);
+    order->top_k = (uint32_t)strtoul(range_of("top-k")->fallback, NULL, 10);
+    order->parse_special = order->kind == ORDER_TOKENIZE; /* llama-server's */
+    order->predict = HILL_PREDICT_UNTIL_CONTEXT;
+}
+
+static int read_fields(struct order *order, struct api_error *error)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(order->root, name, value)
+    {
+        const struct order_field *field = order_field_find(name, order->kind);
+        if (!field)
+            return api_refuse(error, 400, "unknown_field", name, "there is no field %.60s here",
+                              name);
+        if (json_is_null(value))
+            continue;
+        if (field->id == FIELD_REFUSED && !order_field_is_neutral(field, value))
+            return api_refuse(error, 400, "not_served", name, "%s: %s", name, field->why);
+        if (take_field(order, field, value, error))
+            return -1;
+    }
+    return 0;
+}
+
+static int check_whole(const struct order *order, struct api_error *error)
+{
+    bool generates = order->kind == ORDER_CHAT || order->kind == ORDER_COMPLETION;
+    if ((order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE) && !order->n_messages)
+        return api_refuse(error, 400, "missing_field", "messages", "messages is missing");
+    if (order->kind == ORDER_COMPLETION && !order->prompt_bytes && !order->n_ids)
+        return api_refuse(error, 400, "missing_field", "prompt", "prompt is missing or empty");
+    if (order->kind == ORDER_TOKENIZE && !order->prompt)
+        return api_refuse(error, 400, "missing_field", "content", "content is missing");
+    if (order->kind == ORDER_DETOKENIZE && !order->ids)
+        return api_refuse(error, 400, "missing_field", "tokens", "tokens is missing");
+    if (generates && order->include_usage && !order->stream)
+        return api_refuse(error, 400, "excluded", "stream_options",
+                          "stream_options goes with stream alone");
+    return 0;
+}
+
+int order_read(struct order *order, enum order_kind kind, const char *body, size_t bytes,
+               struct api_error *error)
+{
+    *order = (struct order){.kind = kind};
+    order_defaults(order);
+    order->root = json_bounded_object(body, bytes, error);
+    if (!order->root || read_fields(order, error))
+        return -1;
+    return check_whole(order, error);
+}
+
+void order_finish(struct order *order)
+{
+    json_decref(order->root);
+    free(order->messages);
+    free(order->texts);
+    free(order->ids);
+    *order = (struct order){0};
+}

@@ -1,0 +1,69 @@
+/*
+ * gateway/order.h - what a request body asks for.
+ *
+ * What: every field is in one table (order_fields.c): taken with type and range, accepted without
+ * effect, or refused by name unless it has the value that asks for nothing; a field outside the
+ * table is refused by name, as in OpenAI's API. null is the same as no field. Pure: the fuzzer
+ * calls it. Who calls it: job.c. Failure: -1 and *error (400). Concurrency: stateless.
+ */
+#ifndef HILL_GATEWAY_ORDER_H
+#define HILL_GATEWAY_ORDER_H
+
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "gateway/api_error.h"
+#include "gateway/stop_strings.h"
+#include "model/chat_template.h"
+
+enum order_kind {
+    ORDER_CHAT = 1,
+    ORDER_COMPLETION = 2,
+    ORDER_TOKENIZE = 4,
+    ORDER_DETOKENIZE = 8,
+    ORDER_TEMPLATE = 16
+};
+
+struct order {
+    enum order_kind kind;
+    json_t *root; /* owned; texts point into it */
+    /* what is asked */
+    struct chat_message *messages; /* [n_messages], owned */
+    unsigned n_messages;
+    char *texts;        /* of messages that came in several parts; owned */
+    const char *prompt; /* or the text of tokenize */
+    size_t prompt_bytes;
+    uint32_t *ids; /* a prompt of tokens instead, or those of detokenize; owned */
+    size_t n_ids;
+    /* how it is sampled */
+    uint32_t predict; /* HILL_PREDICT_UNTIL_CONTEXT or the number */
+    double temperature, top_p, min_p, repeat_penalty;
+    uint32_t top_k;
+    uint64_t seed; /* 0: any */
+    bool ignore_eos;
+    struct stop_string stops[STOP_STRINGS_MAX];
+    unsigned n_stops;
+    /* how it is selected; else as the pipeline does */
+    bool has_alpha, has_budget, has_policy;
+    double alpha;
+    uint32_t budget, policy;
+    /* how it is answered */
+    bool stream, include_usage, progress;
+    bool add_special, with_pieces; /* of tokenize */
+    bool parse_special;            /* control tokens spelt out in the prompt are those tokens */
+};
+
+/* order_finish it, after a failure, too. */
+int order_read(struct order *order, enum order_kind kind, const char *body, size_t bytes,
+               struct api_error *error);
+void order_finish(struct order *order);
+/* What a request that says nothing gets, by order->kind. */
+void order_defaults(struct order *order);
+
+/* ---- parts of it ---- */
+
+/* messages of a chat into order->messages (order_messages.c) */
+int order_read_messages(struct order *order, const json_t *list, struct api_error *error);
+
+#endif

@@ -1,0 +1,110 @@
+/* gateway/order_fields.c - see order_fields.h. */
+#include "gateway/order_fields.h"
+
+#include <string.h>
+
+#define GENERATES (ORDER_CHAT | ORDER_COMPLETION)
+#define TOOLS     "tools are not served yet"
+#define SAMPLER   "the sampler has no such step"
+#define GRAMMAR   "the sampler does not constrain answers yet"
+#define LOGPROBS  "the pipeline gives no log-probabilities of what it samples"
+#define TEXT_ONLY "the model reads and writes text alone"
+
+static const struct order_field fields[] = {
+    /* taken */
+    {"model", GENERATES | ORDER_TEMPLATE, FIELD_MODEL, NULL, NULL},
+    {"messages", ORDER_CHAT | ORDER_TEMPLATE, FIELD_MESSAGES, NULL, NULL},
+    {"prompt", ORDER_COMPLETION, FIELD_PROMPT, NULL, NULL},
+    {"content", ORDER_TOKENIZE, FIELD_PROMPT, NULL, NULL},
+    {"tokens", ORDER_DETOKENIZE, FIELD_TOKENS, NULL, NULL},
+    {"stop", GENERATES, FIELD_STOP, NULL, NULL},
+    {"stream", GENERATES, FIELD_STREAM, NULL, NULL},
+    {"stream_options", GENERATES, FIELD_STREAM_OPTIONS, NULL, NULL},
+    {"max_tokens", GENERATES, FIELD_PREDICT, NULL, NULL},
+    {"max_completion_tokens", ORDER_CHAT, FIELD_PREDICT, NULL, NULL},
+    {"n_predict", GENERATES, FIELD_PREDICT, NULL, NULL},
+    {"seed", GENERATES, FIELD_SEED, NULL, NULL},
+    {"temperature", GENERATES, FIELD_TEMPERATURE, NULL, NULL},
+    {"top_k", GENERATES, FIELD_TOP_K, NULL, NULL},
+    {"top_p", GENERATES, FIELD_TOP_P, NULL, NULL},
+    {"min_p", GENERATES, FIELD_MIN_P, NULL, NULL},
+    {"repeat_penalty", GENERATES, FIELD_REPEAT_PENALTY, NULL, NULL},
+    {"ignore_eos", GENERATES, FIELD_IGNORE_EOS, NULL, NULL},
+    {"return_progress", GENERATES, FIELD_PROGRESS, NULL, NULL},
+    {"alpha", GENERATES, FIELD_ALPHA, NULL, NULL},
+    {"budget", GENERATES, FIELD_BUDGET, NULL, NULL},
+    {"policy", GENERATES, FIELD_POLICY, NULL, NULL},
+    {"add_special", ORDER_TOKENIZE, FIELD_ADD_SPECIAL, NULL, NULL},
+    {"parse_special", ORDER_TOKENIZE | ORDER_COMPLETION, FIELD_PARSE_SPECIAL, NULL, NULL},
+    {"with_pieces", ORDER_TOKENIZE, FIELD_WITH_PIECES, NULL, NULL},
+    /* for the books of whoever runs a service, or hints that change no answer */
+    {"user", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"metadata", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"store", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"service_tier", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"safety_identifier", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"prompt_cache_key", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"cache_prompt", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"id_slot", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"slot_id", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"timings_per_token", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"parallel_tool_calls", ORDER_CHAT, FIELD_IGNORED, NULL, NULL},
+    /* refused, unless they ask for nothing */
+    {"n", GENERATES, FIELD_REFUSED, "[1]", "one answer a request is served"},
+    {"best_of", ORDER_COMPLETION, FIELD_REFUSED, "[1]", "one answer a request is served"},
+    {"echo", ORDER_COMPLETION, FIELD_REFUSED, "[false]", "the prompt is not sent back"},
+    {"suffix", ORDER_COMPLETION, FIELD_REFUSED, "[\"\"]", "filling in is not served yet"},
+    {"logprobs", GENERATES, FIELD_REFUSED, "[false]", LOGPROBS},
+    {"top_logprobs", ORDER_CHAT, FIELD_REFUSED, "[0]", LOGPROBS},
+    {"n_probs", GENERATES, FIELD_REFUSED, "[0]", LOGPROBS},
+    {"presence_penalty", GENERATES, FIELD_REFUSED, "[0]", SAMPLER " (see repeat_penalty)"},
+    {"frequency_penalty", GENERATES, FIELD_REFUSED, "[0]", SAMPLER " (see repeat_penalty)"},
+    {"logit_bias", GENERATES, FIELD_REFUSED, "[{}, []]", SAMPLER},
+    {"typical_p", GENERATES, FIELD_REFUSED, "[1]", SAMPLER},
+    {"mirostat", GENERATES, FIELD_REFUSED, "[0]", SAMPLER},
+    {"dynatemp_range", GENERATES, FIELD_REFUSED, "[0]", SAMPLER},
+    {"dry_multiplier", GENERATES, FIELD_REFUSED, "[0]", SAMPLER},
+    {"xtc_probability", GENERATES, FIELD_REFUSED, "[0]", SAMPLER},
+    {"repeat_last_n", GENERATES, FIELD_REFUSED, "[64]", "the penalty looks at 64 tokens"},
+    {"n_keep", GENERATES, FIELD_REFUSED, "[0, -1]", "a context that is full ends the answer"},
+    {"response_format", GENERATES, FIELD_REFUSED, "[{\"type\": \"text\"}]", GRAMMAR},
+    {"grammar", GENERATES, FIELD_REFUSED, "[\"\"]", GRAMMAR},
+    {"json_schema", GENERATES, FIELD_REFUSED, "[{}]", GRAMMAR},
+    {"tools", ORDER_CHAT, FIELD_REFUSED, "[[]]", TOOLS},
+    {"tool_choice", ORDER_CHAT, FIELD_REFUSED, "[\"none\", \"auto\"]", TOOLS},
+    {"functions", ORDER_CHAT, FIELD_REFUSED, "[[]]", TOOLS},
+    {"function_call", ORDER_CHAT, FIELD_REFUSED, "[\"none\", \"auto\"]", TOOLS},
+    {"modalities", ORDER_CHAT, FIELD_REFUSED, "[[\"text\"]]", TEXT_ONLY},
+    {"audio", ORDER_CHAT, FIELD_REFUSED, "[]", TEXT_ONLY},
+    {"image_data", GENERATES, FIELD_REFUSED, "[[]]", TEXT_ONLY},
+    {"web_search_options", ORDER_CHAT, FIELD_REFUSED, "[]", "nothing is searched for"},
+    {"prediction", ORDER_CHAT, FIELD_REFUSED, "[]", "guessed answers are not used"},
+    {"reasoning_effort", ORDER_CHAT, FIELD_REFUSED, "[]", "no template here has such a switch"},
+    {"chat_template_kwargs", ORDER_CHAT | ORDER_TEMPLATE, FIELD_REFUSED, "[{}]",
+     "templates are rendered without variables of their own"},
+    {"add_generation_prompt", ORDER_CHAT | ORDER_TEMPLATE, FIELD_REFUSED, "[true]",
+     "an answer always begins anew"},
+    {"lora", GENERATES, FIELD_REFUSED, "[[]]", "adapters are not served"},
+};
+
+const struct order_field *order_field_find(const char *name, enum order_kind kind)
+{
+    for (unsigned i = 0; i < sizeof fields / sizeof *fields; i++)
+        if ((fields[i].kinds & kind) && strcmp(fields[i].name, name) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+bool order_field_is_neutral(const struct order_field *field, const json_t *value)
+{
+    json_t *list = json_loads(field->neutral, 0, NULL);
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *neutral = json_array_get(list, i);
+        found |= json_is_number(value) && json_is_number(neutral)
+                     ? json_number_value(value) == json_number_value(neutral)
+                     : json_equal(value, neutral);
+    }
+    json_decref(list);
+    return found;
+}

@@ -1,0 +1,51 @@
+/*
+ * gateway/order_fields.h - the fields that a request body may have: one table.
+ *
+ * What: which field belongs to which endpoint, and what becomes of it. docs/http.md lists the same.
+ * Who calls it: order.c. Concurrency: stateless.
+ */
+#ifndef HILL_GATEWAY_ORDER_FIELDS_H
+#define HILL_GATEWAY_ORDER_FIELDS_H
+
+#include "gateway/order.h"
+
+enum field_id {
+    FIELD_IGNORED, /* no effect here, whatever it says */
+    FIELD_REFUSED, /* unless it has a value that asks for nothing */
+    FIELD_MODEL,
+    FIELD_MESSAGES,
+    FIELD_PROMPT,
+    FIELD_TOKENS,
+    FIELD_STOP,
+    FIELD_STREAM,
+    FIELD_STREAM_OPTIONS,
+    FIELD_PREDICT,
+    FIELD_SEED,
+    FIELD_TEMPERATURE,
+    FIELD_TOP_K,
+    FIELD_TOP_P,
+    FIELD_MIN_P,
+    FIELD_REPEAT_PENALTY,
+    FIELD_IGNORE_EOS,
+    FIELD_PROGRESS,
+    FIELD_ALPHA,
+    FIELD_BUDGET,
+    FIELD_POLICY,
+    FIELD_ADD_SPECIAL,
+    FIELD_PARSE_SPECIAL,
+    FIELD_WITH_PIECES,
+};
+
+struct order_field {
+    const char *name;
+    unsigned kinds; /* enum order_kind, added up */
+    enum field_id id;
+    const char *neutral; /* of a refused one: values that ask for nothing, as a JSON list */
+    const char *why;     /* of a refused one */
+};
+
+/* NULL: there is no such field. */
+const struct order_field *order_field_find(const char *name, enum order_kind kind);
+bool order_field_is_neutral(const struct order_field *field, const json_t *value);
+
+#endif

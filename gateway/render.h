@@ -1,0 +1,40 @@
+/*
+ * gateway/render.h - a conversation rendered, without holding anybody else up.
+ *
+ * What: a template that is built in is rendered at once; one that needs the helper process
+ * (chat/chat_helper.h, up to 20 s) by a thread of its own, which writes to an eventfd when it is
+ * done. Who calls it: jobs. Concurrency: the caller's thread; messages stay as they are until
+ * render_finish. Failure: as chat/chat_prompt.h, in code and why; too many at once: HILL_E_BUSY.
+ */
+#ifndef HILL_GATEWAY_RENDER_H
+#define HILL_GATEWAY_RENDER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "chat/chat_prompt.h"
+#include "proto/envelope.h"
+
+#define RENDER_THREADS_MAX 4u
+
+struct render {
+    struct chat_prompt prompt;
+    int code;
+    struct hill_why why;
+    /* of the thread */
+    bool threaded;
+    pthread_t thread;
+    atomic_bool done; /* the thread stores it last (release); pairs with render_is_done (acquire) */
+    int event_fd;
+    Hill__Message *info; /* its own copy */
+    const struct chat_message *messages;
+    unsigned count;
+};
+
+/* NULL: out of memory. */
+struct render *render_start(const Hill__Message *info, const struct chat_message *messages,
+                            unsigned count, int event_fd);
+bool render_is_done(struct render *render);
+void render_finish(struct render *render); /* waits for its thread; NULL allowed */
+
+#endif

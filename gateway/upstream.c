@@ -1,0 +1,153 @@
+/* gateway/upstream.c - see upstream.h. */
+#include "gateway/upstream.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#define LOOK_MS   200  /* for a pipeline that is not there, and for its end */
+#define LINGER_MS 1000 /* a last Cancel leaves */
+
+void upstream_init(struct upstream *up, const char *run_dir)
+{
+    *up = (struct upstream){.client.signal_fd = -1};
+    snprintf(up->run_dir, sizeof up->run_dir, "%s", run_dir);
+}
+
+static void forget(struct upstream *up)
+{
+    proto_free(up->info);
+    proto_free(up->status);
+    up->info = up->status = NULL;
+}
+
+void upstream_close(struct upstream *up)
+{
+    forget(up);
+    if (up->open)
+        client_close(&up->client);
+    up->open = false;
+}
+
+static void ask(struct upstream *up)
+{
+    Hill__ModelInfoRequest model = HILL__MODEL_INFO_REQUEST__INIT;
+    Hill__StatusRequest status = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_MODEL_INFO_REQUEST;
+    message.model_info_request = &model;
+    client_send(&up->client, &message, NULL);
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &status;
+    client_send(&up->client, &message, NULL);
+}
+
+static void connect_now(struct upstream *up)
+{
+    struct hill_why why;
+    if (client_open(&up->client, up->run_dir, &why))
+        return;
+    up->open = true;
+    up->client_losses = 0;
+    ask(up);
+}
+
+/* "models/smollm2.gguf" is called smollm2. */
+static void name_model(struct upstream *up)
+{
+    const char *path = up->info->model_info->path, *slash = strrchr(path, '/');
+    snprintf(up->model_name, sizeof up->model_name, "%.200s", slash ? slash + 1 : path);
+    char *end = strrchr(up->model_name, '.');
+    if (end && strcmp(end, ".gguf") == 0)
+        *end = '\0';
+}
+
+static void take(struct upstream *up, Hill__Message *message)
+{
+    Hill__Message **kept = message->body_case == HILL__MESSAGE__BODY_MODEL_INFO     ? &up->info
+                           : message->body_case == HILL__MESSAGE__BODY_STATUS_REPLY ? &up->status
+                                                                                    : NULL;
+    if (!kept) {
+        proto_free(message);
+        return;
+    }
+    proto_free(*kept);
+    *kept = message;
+    if (kept == &up->info) {
+        name_model(up);
+        log_info("serving %s, context %u tokens", up->model_name, up->info->model_info->ctx_tokens);
+    }
+}
+
+static void listen_to(struct upstream *up)
+{
+    Hill__Message *message;
+    client_look(&up->client);
+    while (proto_receive(up->client.socket, NULL, &message, NULL) == 0)
+        take(up, message);
+    if (up->client.losses != up->client_losses) {
+        up->client_losses = up->client.losses;
+        up->losses++;
+        up->stale = true;
+    }
+    if (up->stale && up->client.connected) {
+        up->stale = false;
+        ask(up);
+    }
+}
+
+void upstream_tick(struct upstream *up, int64_t now_ns)
+{
+    if (now_ns >= up->next_ns) {
+        if (!up->open)
+            connect_now(up);
+        else if (!up->client.connected && (up->info || up->client.losses))
+            up->ended = client_pipeline_ended(&up->client);
+        up->next_ns = now_ns + CLOCK_MS(LOOK_MS);
+        if (up->open && !upstream_known(up) && up->client.connected)
+            ask(up);
+    }
+    if (up->open)
+        listen_to(up);
+}
+
+int64_t upstream_next_ns(const struct upstream *up)
+{
+    bool settled = up->open && up->client.connected && upstream_known(up);
+    return settled ? CLOCK_NEVER : up->next_ns;
+}
+
+bool upstream_known(const struct upstream *up)
+{
+    return up->info && up->status;
+}
+
+const Hill__ModelInfo *upstream_model(const struct upstream *up)
+{
+    return up->info->model_info;
+}
+
+void *upstream_line(struct upstream *up)
+{
+    char address[140];
+    int linger = LINGER_MS;
+    void *line = up->open ? zmq_socket(up->client.context, ZMQ_DEALER) : NULL;
+    if (!line)
+        return NULL;
+    snprintf(address, sizeof address, "ipc://%s/control.sock", up->run_dir);
+    zmq_setsockopt(line, ZMQ_LINGER, &linger, sizeof linger);
+    if (zmq_connect(line, address) == 0)
+        return line;
+    zmq_close(line);
+    return NULL;
+}
+
+void upstream_hang_up(void *line)
+{
+    if (line)
+        zmq_close(line);
+}

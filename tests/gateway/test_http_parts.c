@@ -1,0 +1,263 @@
+/*
+ * test_http_parts.c - routes, keys, foreign origins, texts as JSON, and answers that jansson reads
+ * back.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "gateway/answers.h"
+#include "gateway/http_guard.h"
+#include "gateway/meters.h"
+#include "gateway/routes.h"
+
+/* ---- routes ---- */
+
+static void expect_route(const char *method, const char *path, int status, enum endpoint wanted)
+{
+    struct route route;
+    struct api_error error = {0};
+    int code = route_find(&route, method, path, &error);
+    if (code ? error.status != status : status != 200 || route.endpoint != wanted)
+        fail_msg("%s %s: %d %s", method, path, error.status, error.text);
+}
+
+static void test_routes(void **state)
+{
+    (void)state;
+    expect_route("GET", "/health", 200, ENDPOINT_HEALTH);
+    expect_route("HEAD", "/v1/models", 200, ENDPOINT_MODELS);
+    expect_route("GET", "/v1/models/a/b", 200, ENDPOINT_MODEL);
+    expect_route("POST", "/v1/chat/completions", 200, ENDPOINT_CHAT);
+    expect_route("POST", "/v1/completions", 200, ENDPOINT_COMPLETIONS);
+    expect_route("GET", "/v1/chat/completions", 405, 0);
+    expect_route("POST", "/metrics", 405, 0);
+    expect_route("POST", "/v1/embeddings", 501, 0);
+    expect_route("POST", "/v1/audio/speech", 501, 0);
+    expect_route("GET", "/", 404, 0);
+    expect_route("GET", "/v1/models/", 404, 0);
+    expect_route("POST", "/v1/chat/completions/", 404, 0);
+    expect_route("GET", "/../etc/passwd", 404, 0);
+    expect_route("GET", "", 404, 0);
+}
+
+/* ---- keys ---- */
+
+static void test_keys(void **state)
+{
+    (void)state;
+    struct api_keys keys = {.n = 0};
+    struct hill_why why;
+    char path[] = "/tmp/hill-test-keys-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && dprintf(fd, "# keys\n\nsecond-key\r\nthird\n") > 0);
+    close(fd);
+    assert_int_equal(api_keys_add(&keys, "first", 5, "--api-key", &why), 0);
+    assert_int_equal(api_keys_read(&keys, path, &why), 0);
+    assert_int_equal(keys.n, 3);
+    assert_int_equal(api_keys_find(&keys, "first", 5), 0);
+    assert_int_equal(api_keys_find(&keys, "second-key", 10), 1);
+    assert_int_equal(api_keys_find(&keys, "third", 5), 2);
+    assert_int_equal(api_keys_find(&keys, "", 0), -1);
+    assert_int_equal(api_keys_find(&keys, "firs", 4), -1);
+    assert_int_equal(api_keys_find(&keys, "firstfirst", 10), -1);
+    assert_int_equal(api_keys_find(&keys, "First", 5), -1);
+    assert_string_equal(api_keys_bearer("bearer  x"), "x");
+    assert_null(api_keys_bearer("Basic x"));
+    assert_null(api_keys_bearer(NULL));
+    assert_int_equal(api_keys_add(&keys, "a b", 3, "--api-key", &why), HILL_E_INVALID);
+    assert_int_equal(api_keys_add(&keys, "", 0, "--api-key", &why), HILL_E_INVALID);
+    unlink(path);
+    assert_int_equal(api_keys_read(&keys, path, &why), HILL_E_IO);
+    api_keys_finish(&keys);
+}
+
+/* ---- foreign pages ---- */
+
+static void test_foreign_pages(void **state)
+{
+    (void)state;
+    struct gateway_settings s = {.host = "127.0.0.1"};
+    assert_null(http_guard_why_not(&s, "127.0.0.1:8080", NULL));
+    assert_null(http_guard_why_not(&s, "localhost:1", NULL));
+    assert_null(http_guard_why_not(&s, "[::1]:1", NULL));
+    assert_null(http_guard_why_not(&s, NULL, NULL));
+    assert_non_null(http_guard_why_not(&s, "evil.example:8080", NULL));
+    assert_non_null(http_guard_why_not(&s, "127.0.0.1.evil.example", NULL));
+    assert_null(http_guard_why_not(&s, "localhost:1", "http://localhost:1"));
+    assert_non_null(http_guard_why_not(&s, "localhost:1", "http://localhost:2"));
+    assert_non_null(http_guard_why_not(&s, "localhost:1", "null"));
+    s.cors = "https://chat.example";
+    assert_null(http_guard_why_not(&s, "localhost:1", "https://chat.example"));
+    assert_non_null(http_guard_why_not(&s, "localhost:1", "https://chat.example.evil"));
+    assert_string_equal(http_guard_allow(&s, "https://chat.example"), "https://chat.example");
+    assert_null(http_guard_allow(&s, "https://other"));
+    s.cors = "*";
+    assert_string_equal(http_guard_allow(&s, "https://other"), "*");
+    s = (struct gateway_settings){.host = "192.0.2.1", .keys.n = 1};
+    assert_null(http_guard_why_not(&s, "chat.example", NULL)); /* the key decides */
+    assert_true(gateway_is_loopback("127.9.9.9") && gateway_is_loopback("::1"));
+    assert_true(gateway_is_loopback("unix:/x") && !gateway_is_loopback("0.0.0.0"));
+    assert_false(gateway_is_loopback("::") || gateway_is_loopback("localhost.evil"));
+}
+
+/* ---- JSON ---- */
+
+static void test_any_bytes_are_a_json_string(void **state)
+{
+    (void)state;
+    unsigned seed = 5;
+    for (unsigned round = 0; round < 2000; round++) {
+        char bytes[24];
+        struct text_buffer out = {0};
+        size_t n = (size_t)rand_r(&seed) % sizeof bytes;
+        for (size_t i = 0; i < n; i++)
+            bytes[i] = (char)(round % 2 ? rand_r(&seed) : rand_r(&seed) % 128);
+        text_add_json(&out, bytes, n);
+        json_t *back = json_loadb(out.bytes, out.length, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        assert_true(json_is_string(back));
+        json_t *same = json_stringn(bytes, n); /* NULL: no UTF-8 */
+        assert_true(same ? json_equal(back, same)
+                         : strstr(json_string_value(back), "\xEF\xBF\xBD") != NULL ||
+                               json_string_length(back) != strlen(json_string_value(back)));
+        json_decref(same);
+        json_decref(back);
+        text_finish(&out);
+    }
+}
+
+static json_t *parse(const char *text, size_t bytes)
+{
+    json_error_t why;
+    json_t *object = json_loadb(text, bytes, 0, &why);
+    if (!object)
+        fail_msg("%s: %.*s", why.text, (int)bytes, text);
+    return object;
+}
+
+static const struct answer_head head = {true, true, "chatcmpl-1", "m \"q\"", 1700000000};
+static const struct answer_figures figures = {3, 2, true, 10, 20};
+
+static void test_a_whole_answer(void **state)
+{
+    (void)state;
+    for (int chat = 0; chat < 2; chat++) {
+        struct text_buffer out = {0};
+        struct answer_head own = head;
+        const char *object, *text, *finish, *model;
+        json_int_t total;
+        own.chat = chat;
+        answer_whole(&out, &own, "a\n", 2, "stop", &figures);
+        json_t *json = parse(out.bytes, out.length), *choice;
+        assert_int_equal(json_unpack(json, "{s:s, s:s, s:[o], s:{s:I}}", "object", &object, "model",
+                                     &model, "choices", &choice, "usage", "total_tokens", &total),
+                         0);
+        assert_string_equal(model, "m \"q\"");
+        assert_int_equal(total, 5);
+        assert_int_equal(
+            chat ? json_unpack(choice, "{s:{s:s}, s:s}", "message", "content", &text,
+                               "finish_reason", &finish)
+                 : json_unpack(choice, "{s:s, s:s}", "text", &text, "finish_reason", &finish),
+            0);
+        assert_string_equal(object, chat ? "chat.completion" : "text_completion");
+        assert_string_equal(text, "a\n");
+        assert_string_equal(finish, "stop");
+        json_decref(json);
+        text_finish(&out);
+    }
+}
+
+static void test_a_stream_is_events_of_json(void **state)
+{
+    (void)state;
+    struct text_buffer out = {0};
+    unsigned events = 0, usages = 0;
+    answer_begin(&out, &head);
+    answer_progress(&out, &head, 100, 40, 5);
+    answer_comment(&out);
+    answer_chunk(&out, &head, "x", 1);
+    answer_end(&out, &head, "length", &figures);
+    text_add(&out, "", 1);
+    for (char *at = out.bytes, *end; (end = strstr(at, "\n\n")); at = end + 2) {
+        if (at[0] == ':')
+            continue;
+        assert_memory_equal(at, "data: ", 6);
+        events++;
+        if (strncmp(at + 6, "[DONE]", 6) == 0) {
+            assert_string_equal(end + 2, "");
+            continue;
+        }
+        json_t *json = parse(at + 6, (size_t)(end - at - 6)),
+               *usage = json_object_get(json, "usage");
+        assert_non_null(usage);
+        usages += json_is_object(usage);
+        json_decref(json);
+    }
+    assert_int_equal(events, 6);
+    assert_int_equal(usages, 1);
+    text_finish(&out);
+}
+
+static void test_an_error_has_openais_shape(void **state)
+{
+    (void)state;
+    struct text_buffer out = {0};
+    struct api_error error;
+    const char *message, *type, *param;
+    api_refuse(&error, 400, NULL, "p", "line\none \"%s\"", "x");
+    api_error_write(&out, &error);
+    json_t *json = parse(out.bytes, out.length);
+    assert_int_equal(json_unpack(json, "{s:{s:s, s:s, s:s, s:n}}", "error", "message", &message,
+                                 "type", &type, "param", &param, "code"),
+                     0);
+    assert_string_equal(message, "line one \"x\"");
+    assert_string_equal(type, "invalid_request_error");
+    assert_string_equal(param, "p");
+    json_decref(json);
+    text_finish(&out);
+}
+
+/* ---- metrics ---- */
+
+static void test_times_are_a_histogram(void **state)
+{
+    (void)state;
+    struct meters meters = {0};
+    Hill__StatusReply status = HILL__STATUS_REPLY__INIT;
+    struct text_buffer out = {0};
+    meters_time(&meters.first_token, 0.005);
+    meters_time(&meters.first_token, 0.006);
+    meters_time(&meters.first_token, 1000);
+    meters_write(&out, &meters, &status);
+    text_add(&out, "", 1);
+    assert_false(out.failed);
+    assert_non_null(strstr(out.bytes, "first_token_seconds_bucket{le=\"0.005\"} 1\n"));
+    assert_non_null(strstr(out.bytes, "first_token_seconds_bucket{le=\"0.01\"} 2\n"));
+    assert_non_null(strstr(out.bytes, "first_token_seconds_bucket{le=\"120\"} 2\n"));
+    assert_non_null(strstr(out.bytes, "first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
+    text_finish(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_any_bytes_are_a_json_string),
+        cmocka_unit_test(test_a_whole_answer),
+        cmocka_unit_test(test_a_stream_is_events_of_json),
+        cmocka_unit_test(test_an_error_has_openais_shape),
+        cmocka_unit_test(test_times_are_a_histogram),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,252 @@
+/*
+ * test_order.c - a request body as what is asked for: every field's type, range and place, what is
+ * refused by name, the bounds of JSON. Bodies are written by hand, as a client writes them.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gateway/json_bounds.h"
+#include "gateway/order.h"
+#include "kv/select.h"
+#include "proto/options_hill.h"
+
+#define HELLO "\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]"
+
+static struct order order;
+static struct api_error error;
+
+static int read_it(enum order_kind kind, const char *body)
+{
+    order_finish(&order);
+    error = (struct api_error){0};
+    return order_read(&order, kind, body, strlen(body), &error);
+}
+
+static void taken(enum order_kind kind, const char *body)
+{
+    if (read_it(kind, body))
+        fail_msg("%s: %s", body, error.text);
+}
+
+static void refused(enum order_kind kind, const char *body, const char *code, const char *words)
+{
+    if (read_it(kind, body) == 0)
+        fail_msg("%s was taken", body);
+    assert_int_equal(error.status, 400);
+    assert_string_equal(error.code, code);
+    if (!strstr(error.text, words))
+        fail_msg("%s: '%s' is not in '%s'", body, words, error.text);
+    assert_null(strchr(error.text, '\n'));
+}
+
+static void test_what_is_not_said_is_the_command_lines_default(void **state)
+{
+    (void)state;
+    taken(ORDER_CHAT, "{" HELLO "}");
+    assert_int_equal(order.n_messages, 1);
+    assert_int_equal(order.messages[0].role, CHAT_USER);
+    assert_memory_equal(order.messages[0].text, "hello", 5);
+    assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    assert_true(order.temperature == 0.8 && order.top_p == 0.95 && order.min_p == 0.05);
+    assert_true(order.repeat_penalty == 1 && order.top_k == 40 && order.seed == 0);
+    assert_false(order.stream || order.ignore_eos || order.parse_special || order.has_alpha);
+}
+
+static void test_every_field_is_taken(void **state)
+{
+    (void)state;
+    taken(ORDER_CHAT,
+          "{" HELLO ",\"model\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+          "\"max_completion_tokens\":7,\"temperature\":0,\"top_k\":3,\"top_p\":0.5,\"min_p\":0.25,"
+          "\"repeat_penalty\":1.5,\"seed\":12,\"stop\":[\"a\",\"bc\"],\"ignore_eos\":true,"
+          "\"return_progress\":true,\"budget\":64,\"policy\":\"full\",\"user\":{\"any\":1}}");
+    assert_true(order.stream && order.include_usage && order.ignore_eos && order.progress);
+    assert_int_equal(order.predict, 7);
+    assert_true(order.temperature == 0 && order.top_k == 3 && order.top_p == 0.5);
+    assert_true(order.min_p == 0.25 && order.repeat_penalty == 1.5 && order.seed == 12);
+    assert_int_equal(order.n_stops, 2);
+    assert_memory_equal(order.stops[1].text, "bc", 2);
+    assert_true(order.has_budget && order.budget == 64 && order.has_policy);
+    assert_int_equal(order.policy, KV_POLICY_FULL);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"max_tokens\":2.0,\"stop\":\"x\",\"alpha\":0.1}");
+    assert_int_equal(order.predict, 2);
+    assert_true(order.n_stops == 1 && order.has_alpha && order.alpha == 0.1);
+    taken(ORDER_COMPLETION, "{\"prompt\":[5,6],\"n_predict\":-1}");
+    assert_true(order.n_ids == 2 && order.ids[1] == 6);
+    assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    taken(ORDER_COMPLETION, "{\"prompt\":[\"one\"],\"seed\":0,\"top_k\":-1}");
+    assert_true(order.prompt_bytes == 3 && order.seed == UINT64_C(1) << 32 && order.top_k == 0);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":-1}");
+    assert_int_equal(order.seed, 0);
+}
+
+static void test_null_is_no_field(void **state)
+{
+    (void)state;
+    taken(ORDER_CHAT, "{" HELLO ",\"max_tokens\":null,\"stop\":null,\"tools\":null,\"n\":null}");
+    assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    refused(ORDER_CHAT, "{\"messages\":null}", "missing_field", "messages");
+    refused(ORDER_CHAT, "{" HELLO ",\"nonsense\":null}", "unknown_field", "nonsense");
+}
+
+static void test_a_wrong_type_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"max_tokens\":\"7\"",
+                                        "max_tokens\":1.5",
+                                        "temperature\":\"0\"",
+                                        "stream\":1",
+                                        "stop\":7",
+                                        "seed\":\"x\"",
+                                        "seed\":0.5",
+                                        "stream_options\":true",
+                                        "ignore_eos\":\"yes\"",
+                                        "top_p\":true",
+                                        "model\":7",
+                                        "return_progress\":0"};
+    char body[300], name[40];
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(body, sizeof body, "{" HELLO ",\"%s}", wrong[i]);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(wrong[i], "\""), wrong[i]);
+        refused(ORDER_CHAT, body, "wrong_type", name);
+        assert_string_equal(error.param, name);
+    }
+    refused(ORDER_COMPLETION, "{\"prompt\":{}}", "wrong_type", "prompt");
+    refused(ORDER_COMPLETION, "{\"prompt\":[1,\"x\"]}", "wrong_type", "prompt[1]");
+    refused(ORDER_COMPLETION, "{\"prompt\":[1,-1]}", "wrong_type", "prompt[1]");
+    refused(ORDER_DETOKENIZE, "{\"tokens\":[4294967295]}", "wrong_type", "tokens[0]");
+}
+
+static void test_out_of_range_is_refused_with_the_range(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {
+        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",     "min_p\":-1",
+        "repeat_penalty\":0", "max_tokens\":0",     "max_tokens\":-2", "top_k\":99999999",
+        "seed\":4294967296",  "stop\":[\"\"]",      "alpha\":0",       "alpha\":1.5",
+        "policy\":\"best\"",  "temperature\":1e999"};
+    char body[300];
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(body, sizeof body, "{" HELLO ",\"%s}", wrong[i]);
+        assert_int_equal(read_it(ORDER_CHAT, body), -1);
+        assert_int_equal(error.status, 400);
+    }
+    refused(ORDER_CHAT, "{" HELLO ",\"alpha\":0.1,\"budget\":9}", "excluded", "alpha and budget");
+    refused(ORDER_CHAT, "{" HELLO ",\"stream_options\":{\"include_usage\":true}}", "excluded",
+            "stream");
+}
+
+static void test_what_is_not_served_is_refused_unless_it_asks_for_nothing(void **state)
+{
+    (void)state;
+    taken(ORDER_CHAT, "{" HELLO ",\"n\":1,\"presence_penalty\":0.0,\"logprobs\":false,\"tools\":[],"
+                      "\"tool_choice\":\"auto\",\"response_format\":{\"type\":\"text\"},"
+                      "\"logit_bias\":{},\"frequency_penalty\":0}");
+    refused(ORDER_CHAT, "{" HELLO ",\"n\":2}", "not_served", "n: one answer");
+    refused(ORDER_CHAT, "{" HELLO ",\"logprobs\":true}", "not_served", "log-probabilities");
+    refused(ORDER_CHAT, "{" HELLO ",\"tools\":[{}]}", "not_served", "tools");
+    refused(ORDER_CHAT, "{" HELLO ",\"response_format\":{\"type\":\"json_object\"}}", "not_served",
+            "constrain");
+    refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"echo\":true}", "not_served", "echo");
+    refused(ORDER_COMPLETION, "{\"prompt\":[\"a\",\"b\"]}", "not_served", "one prompt");
+    refused(ORDER_CHAT, "{" HELLO ",\"temprature\":1}", "unknown_field", "temprature");
+    refused(ORDER_COMPLETION, "{" HELLO ",\"prompt\":\"x\"}", "unknown_field", "messages");
+    refused(ORDER_CHAT, "{" HELLO ",\"stream\":true,\"stream_options\":{\"x\":1}}", "unknown_field",
+            "stream_options.x");
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    taken(
+        ORDER_CHAT,
+        "{\"messages\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+        "{\"type\":\"text\",\"text\":\"b\\u0000c\"}]},{\"role\":\"user\",\"content\":\"q\","
+        "\"name\":\"n\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[],"
+        "\"refusal\":null},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"z\"}]}]}");
+    assert_int_equal(order.n_messages, 4);
+    assert_int_equal(order.messages[0].role, CHAT_SYSTEM);
+    assert_int_equal(order.messages[0].bytes, 4);
+    assert_memory_equal(order.messages[0].text, "ab\0c", 4);
+    assert_int_equal(order.messages[2].role, CHAT_ASSISTANT);
+    assert_memory_equal(order.messages[3].text, "z", 1);
+#define ONE(text) "{\"messages\":[{" text "}]}"
+    refused(ORDER_CHAT, "{\"messages\":[]}", "bad_message", "messages");
+    refused(ORDER_CHAT, "{\"messages\":\"hello\"}", "bad_message", "messages");
+    refused(ORDER_CHAT, "{\"messages\":[7]}", "bad_message", "messages[0]");
+    refused(ORDER_CHAT, ONE("\"content\":\"x\""), "bad_message", "messages[0].role");
+    refused(ORDER_CHAT, ONE("\"role\":\"user\""), "bad_message", "messages[0].content");
+    refused(ORDER_CHAT, ONE("\"role\":\"root\",\"content\":\"x\""), "bad_message", "role");
+    refused(ORDER_CHAT, ONE("\"role\":\"tool\",\"content\":\"x\""), "bad_message", "tools");
+    refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]"),
+            "bad_message", "tools");
+    refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"colour\":1"), "bad_message",
+            "messages[0].colour");
+    refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]"),
+            "bad_message", "image_url");
+    refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":[{\"type\":\"text\"}]"), "bad_message",
+            "messages[0].content");
+    refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":[]"), "bad_message",
+            "messages[0].content");
+}
+
+static void test_json_is_bounded(void **state)
+{
+    (void)state;
+    size_t n = 3 * JSON_VALUES_BOUND;
+    char *large = malloc(n + 1), deep[300];
+    memset(deep, '[', sizeof deep - 1);
+    deep[sizeof deep - 1] = '\0';
+    refused(ORDER_CHAT, deep, "json_too_deep", "deeper");
+    for (size_t i = 0; i < n; i++)
+        large[i] = i == 0 ? '[' : i % 2 ? '1' : ',';
+    large[n] = '\0';
+    refused(ORDER_CHAT, large, "json_too_large", "values");
+    free(large);
+    refused(ORDER_CHAT, "", "bad_json", "no body");
+    refused(ORDER_CHAT, "[1]", "bad_json", "no object");
+    refused(ORDER_CHAT, "{\"a\":1} x", "bad_json", "line 1");
+    refused(ORDER_CHAT, "{\"a\":1,\"a\":2}", "bad_json", "a");
+    refused(ORDER_CHAT, "{\"prompt\":\"\xff\"}", "bad_json", "line 1");
+    /* brackets and commas within a text are text */
+    taken(ORDER_COMPLETION,
+          "{\"prompt\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[[[[[\"}");
+    order_finish(&order);
+}
+
+static void test_tokens_and_templates(void **state)
+{
+    (void)state;
+    taken(ORDER_TOKENIZE, "{\"content\":\"\",\"with_pieces\":true,\"add_special\":true}");
+    assert_true(order.with_pieces && order.add_special && order.parse_special);
+    taken(ORDER_DETOKENIZE, "{\"tokens\":[]}");
+    assert_int_equal(order.n_ids, 0);
+    refused(ORDER_TOKENIZE, "{}", "missing_field", "content");
+    refused(ORDER_DETOKENIZE, "{}", "missing_field", "tokens");
+    refused(ORDER_TEMPLATE, "{}", "missing_field", "messages");
+    taken(ORDER_TEMPLATE, "{" HELLO "}");
+    order_finish(&order);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_not_said_is_the_command_lines_default),
+        cmocka_unit_test(test_every_field_is_taken),
+        cmocka_unit_test(test_null_is_no_field),
+        cmocka_unit_test(test_a_wrong_type_is_refused_by_name),
+        cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
+        cmocka_unit_test(test_what_is_not_served_is_refused_unless_it_asks_for_nothing),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_json_is_bounded),
+        cmocka_unit_test(test_tokens_and_templates),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,277 @@
+#!/usr/bin/env bash
+# test_gateway.sh - HTTP before a running pipeline, with curl as the client: answers are those of hillctl, bad requests are refused
+# by name, a client that goes away cancels its request, a gateway or a worker that dies takes nobody with it.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+command -v curl >/dev/null || skip "curl is not there (scripts/install-deps.sh)"
+
+template="{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+template+="{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+"$bin/hill-mkmodel" -o "$work/wired.gguf" --chat-template "$template" 2>/dev/null || fail "hill-mkmodel"
+
+# ---- wrong use, and no pipeline yet ----
+expect_one_line "no key beyond this machine" 100 "$bin/hill-gateway" --host 0.0.0.0 --port 0 --run-dir "$run_dir"
+expect_one_line "an address that is none" 100 "$bin/hill-gateway" --host nowhere.example --run-dir "$run_dir"
+expect_one_line "a key file that is not there" 111 "$bin/hill-gateway" --api-key-file "$work/none" --run-dir "$run_dir"
+expect_one_line "the model's refusal ends serve" 1 "$hillinfer" serve --detach --port 0 -m LICENSE --run-dir "$run_dir" --state-dir "$state_dir"
+
+# gateway ARGUMENTS...: one more gateway before the same run folder; its address in $url, its pid in $gateway
+gateway() {
+    rm -f "$work/address"
+    mkfifo "$work/address"
+    "$bin/hill-gateway" --port 0 --run-dir "$run_dir" --ready-fd 3 "$@" 3>"$work/address" 2>>"$work/gateway.err" &
+    gateway=$!
+    read -r url <"$work/address"
+}
+# ask METHOD PATH [BODY] [CURL-ARGUMENTS...]: the answer in $work/answer, its head in $work/head, its status in $code
+ask() {
+    local method=$1 path=$2 body=${3:-}
+    shift $(($# < 3 ? $# : 3))
+    [ -z "$body" ] || set -- --data-binary "$body" "$@"
+    code=$(curl -s -m 60 -o "$work/answer" -D "$work/head" -w '%{http_code}' -X "$method" "$@" "$url$path")
+}
+answered() { # DESCRIPTION STATUS [JQ-FILTER WANTED]
+    expect "$1: status" "$code" "$2"
+    [ $# -lt 3 ] || expect "$1" "$(jq -r "$3" "$work/answer" 2>&1)" "$4"
+}
+refused() { # DESCRIPTION STATUS WORDS: one line that has these words, in OpenAI's shape
+    expect "$1: status" "$code" "$2"
+    if jq -re '.error | select(.type and has("code") and has("param")) | .message' "$work/answer" 2>/dev/null | grep -q -- "$3"; then
+        pass "$1"
+    else
+        fail "$1: '$3' is not in $(cat "$work/answer")"
+    fi
+}
+
+gateway --idle-timeout 2
+ask GET /health
+refused "health without a pipeline" 503 'no pipeline'
+ask POST /v1/chat/completions '{"messages":[{"role":"user","content":"x"}]}'
+refused "a chat without a pipeline" 503 'no pipeline'
+expect "it says when to come again" "$(grep -ci '^retry-after: 1' "$work/head")" 1
+
+# ---- serve: a pipeline, and a gateway that it takes along ----
+"$hillinfer" serve --detach --host "unix:$work/http.sock" --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/wired.gguf" \
+    -c 16384 -np 2 --hang-ms 1000 2>"$work/up.err" || {
+    fail "serve: $(cat "$work/up.err")"
+    finish
+}
+expect "serve tells the address" "$(grep -c "ready at unix:$work/http.sock" "$work/up.err")" 1
+expect "its socket is its user's alone" "$(stat -c %a "$work/http.sock")" 600
+healthy() { # CURL-ARGUMENTS...
+    [ "$(curl -s -m 5 -o /dev/null -w '%{http_code}' "$@")" = 200 ]
+}
+expect "health over the Unix socket" "$(wait_for 10 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+expect "the gateway that was there before finds it" "$(wait_for 10 healthy "$url/health" && echo yes)" yes
+ask GET /v1/models
+answered "models" 200 '.data[0] | "\(.id) \(.object) \(.meta.n_ctx)"' "wired model 16384"
+ask GET /v1/models/wired
+answered "one model" 200 .id wired
+ask GET /v1/models/other
+refused "another model" 404 wired
+ask GET /props
+answered "props" 200 '"\(.total_slots) \(.default_generation_settings.n_ctx) \(.chat_template | length > 100)"' "2 16384 true"
+ask GET /slots
+answered "slots" 200 'map(.is_processing) | @csv' "false,false"
+
+# ---- answers are hillctl's ----
+prompt='Mary had a little lamb. Its fleece was white as snow. Mary had a little'
+hillctl generate -p "$prompt" -n 24 --temp 0 --json >"$work/wanted"
+body=$(jq -nc --arg prompt "$prompt" '{prompt: $prompt, max_tokens: 24, temperature: 0}')
+ask POST /v1/completions "$body"
+answered "a completion is hillctl's answer" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
+answered "its usage" 200 '.usage | "\(.prompt_tokens) \(.completion_tokens) \(.total_tokens)"' \
+    "$(jq -r '"\(.prompt_tokens) \(.predicted_tokens) \(.prompt_tokens + .predicted_tokens)"' "$work/wanted")"
+answered "its end" 200 '"\(.object) \(.choices[0].finish_reason) \(.timings.predicted_n)"' "text_completion length 24"
+ask POST /v1/completions "$(jq -c '.stop = ["Mary", "Zebra"]' <<<"$body")"
+answered "a stop string" 200 '.choices[0] | "\(.text)|\(.finish_reason)"' "$(jq -r '.text | split("Mary")[0]' "$work/wanted")|stop"
+ask POST /v1/completions "$(jq -c '.max_tokens = 999999 | .stop = "snow"' <<<"$body")"
+answered "more tokens than the context has room for" 200 '.choices[0].finish_reason' stop
+ask POST /v1/completions "$(jq -c '.budget = 64' <<<"$body")"
+answered "a budget of its own" 200 '.choices[0].finish_reason' length
+ask POST /v1/completions "$(jq -c '.policy = "h2o"' <<<"$body")"
+refused "a policy that the pipeline has no keys for" 400 h2o
+ask POST /tokenize "$(jq -nc --arg content "$prompt" '{content: $content}')"
+answered "tokenize" 200 '.tokens | length' ${#prompt}
+ids=$(jq -c .tokens "$work/answer")
+ask POST /detokenize "{\"tokens\":$ids}"
+answered "detokenize" 200 .content "$prompt"
+ask POST /v1/completions "$(jq -c --argjson ids "$ids" '.prompt = [256] + $ids' <<<"$body")"
+answered "a prompt of tokens" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
+ask POST /detokenize '{"tokens":[99999]}'
+refused "a token outside the vocabulary" 400 99999
+
+chat='{"messages":[{"role":"developer","content":"You know a key."},{"role":"user","content":"Say it."},
+ {"role":"assistant","content":"The key is 7302941, no other."},{"role":"user","content":[{"type":"text","text":"Say "},{"type":"text","text":"it."}]}],
+ "max_tokens":60,"temperature":0,"stop":[", no"]}'
+ask POST /v1/chat/completions "$chat"
+answered "a chat" 200 '"\(.object) \(.choices[0].message.role) \(.choices[0].message.content)|\(.choices[0].finish_reason)"' \
+    "chat.completion assistant The key is 7302941|stop"
+ask POST /apply-template "$(jq -c '{messages}' <<<"$chat")"
+answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.<|im_end|>\n<|im_start|>user\nSay it.<|im_end|>\n%s\n%s\n' \
+    '<|im_start|>assistant' 'The key is 7302941, no other.<|im_end|>
+<|im_start|>user
+Say it.<|im_end|>
+<|im_start|>assistant')"
+stream() { # BODY-FILTER PATH: the events' JSON, one a line, in $work/events
+    ask POST "$2" "$(jq -c "$1 | .stream = true" <<<"$chat$body")" -N
+    sed -n 's/^data: //p' "$work/answer" >"$work/lines"
+    grep -v '^\[DONE\]$' "$work/lines" >"$work/events"
+}
+stream 'select(.messages) | .stream_options = {include_usage: true} | .return_progress = true' /v1/chat/completions
+expect "a stream: status and type" "$code $(grep -ci '^content-type: text/event-stream' "$work/head")" "200 1"
+expect "a stream says the same" "$(jq -sr '[.[].choices[0].delta.content // ""] | add' "$work/events")" "The key is 7302941"
+expect "its first role, its end" "$(jq -sr '"\(.[0].choices[0].delta.role) \([.[].choices[0].finish_reason | select(.)] | @csv)"' "$work/events")" 'assistant "stop"'
+expect "its usage comes once, at the end" "$(jq -sr '"\([.[] | select(.usage)] | length) \(.[-1].choices | length) \(.[-1].usage.completion_tokens)"' "$work/events")" "1 0 22"
+expect "progress of the prompt" "$(jq -sr '[.[].prompt_progress | select(.)] | last | "\(.processed == .total)"' "$work/events")" true
+expect "the last event" "$(tail -n 1 "$work/lines")" '[DONE]'
+expect "all chunks have one id" "$(jq -r .id "$work/events" | sort -u | wc -l)" 1
+stream 'select(.prompt)' /v1/completions
+expect "a completion's stream" "$(jq -sr '[.[].choices[0].text] | add' "$work/events")" "$(jq -r .text "$work/wanted")"
+
+# ---- what is refused, and by which name ----
+ask POST /v1/chat/completions '{"messages":'
+refused "JSON that is cut" 400 'line 1'
+ask POST /v1/chat/completions "$(printf '[%.0s' $(seq 200))"
+refused "JSON that nests too deep" 400 deeper
+ask POST /v1/chat/completions "$(jq -c '.max_tokens = "7"' <<<"$chat")"
+refused "a wrong type" 400 'max_tokens has to be'
+expect "its field" "$(jq -r .error.param "$work/answer")" max_tokens
+ask POST /v1/chat/completions "$(jq -c '.nonsense = 1' <<<"$chat")"
+refused "an unknown field" 400 nonsense
+ask POST /v1/chat/completions "$(jq -c '.tools = [{}]' <<<"$chat")"
+refused "tools" 400 'not served yet'
+ask POST /v1/chat/completions '{"messages":[{"role":"assistant","content":"x"}]}'
+refused "turns that are no chat" 400 .
+ask POST /v1/completions "{\"prompt\":\"$(head -c 17000 /dev/zero | tr '\0' x)\"}"
+refused "a prompt longer than the context" 400 'context of 16384'
+expect "its code" "$(jq -r .error.code "$work/answer")" context_length_exceeded
+ask POST /v1/embeddings '{}'
+refused "embeddings" 501 embeddings
+ask GET /etc/passwd
+refused "no such path" 404 passwd
+ask GET /v1/completions
+refused "the wrong method" 405 POST
+ask GET /health '' -H 'Host: evil.example'
+refused "a name that is not this machine's" 403 'this machine'
+ask GET /health '' -H 'Origin: https://evil.example'
+refused "another origin's page" 403 origin
+
+# ---- what no well-made client sends, on a bare socket ----
+port=${url##*:}
+raw() { # TEXT: what comes back until the connection ends; "-" at its end: the sender stays, and says nothing more
+    exec {socket}<>"/dev/tcp/127.0.0.1/$port"
+    printf '%b' "${1%-}" >&"$socket"
+    timeout 30 cat <&"$socket" >"$work/raw"
+    raw_ended=$?
+    exec {socket}>&-
+}
+raw 'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n'
+expect "two requests at once are two answers" "$(grep -o 'HTTP/1.1 200' "$work/raw" | wc -l)" 2
+raw 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"prompt":-'
+expect "a body that does not go on ends its connection" "$raw_ended" 0
+raw 'GET /health HTTP/1.1\r\nHost-'
+expect "so does a head" "$raw_ended" 0
+raw "GET /$(head -c 60000 /dev/zero | tr '\0' x) HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
+expect "a path without end is refused" "$(head -c 12 "$work/raw")" "HTTP/1.1 414"
+raw 'nonsense\r\n\r\n'
+ask GET /health
+answered "and the gateway lives" 200 .status ok
+
+# ---- clients that go away; a bound of requests ----
+long='{"prompt":"one two three one two","max_tokens":16000,"ignore_eos":true,"stream":true}'
+running() { # HOW-MANY
+    [ "$(status | jq '.requests_running + .requests_waiting')" = "$1" ]
+}
+kill "$gateway"
+wait "$gateway"
+expect "SIGTERM: exit code" $? 0
+printf '# the keys of two people\nkey-of-ann\nkey-of-bob\n' >"$work/keys"
+gateway --requests 2 --max-body-mb 0.1 --api-key-file "$work/keys" --cors https://chat.example
+ask GET /v1/models
+refused "no key" 401 'key is needed'
+expect "it says how" "$(grep -ci '^www-authenticate: bearer' "$work/head")" 1
+ask GET /v1/models '' -H 'Authorization: Bearer key-of-an'
+refused "a wrong key" 401 wrong
+ann=(-H 'Authorization: Bearer key-of-ann') bob=(-H 'X-Api-Key: key-of-bob')
+wait_for 10 healthy "$url/health" || fail "health needs no key"
+ask GET /v1/models '' "${bob[@]}"
+answered "a key" 200 '.data[0].id' wired
+ask OPTIONS /v1/chat/completions '' -H 'Origin: https://chat.example' -H 'Access-Control-Request-Method: POST'
+expect "a page that may ask" "$code $(grep -ci '^access-control-allow-origin: https://chat.example' "$work/head")" "204 1"
+head -c 200000 /dev/zero | tr '\0' x >"$work/large"
+ask POST /v1/completions "@$work/large" "${ann[@]}"
+refused "a body that is too large" 413 'larger than'
+ask POST /v1/completions "@$work/large" "${ann[@]}" -H 'Transfer-Encoding: chunked'
+refused "the same, of unknown length" 413 'larger than'
+clients=()
+for i in 1 2; do
+    curl -sN -m 120 -o "$work/stream$i" "${ann[@]}" --data-binary "$long" "$url/v1/completions" &
+    clients+=($!)
+done
+streaming() { # FILE
+    grep -q '^data: ' "$1" 2>/dev/null
+}
+for i in 1 2; do
+    wait_for 20 streaming "$work/stream$i" || fail "stream $i did not begin"
+done
+ask POST /v1/completions "$body" "${bob[@]}"
+refused "one request too many" 429 'under way'
+expect "when to come again" "$(grep -ci '^retry-after: 1' "$work/head")" 1
+ask GET /slots '' "${ann[@]}"
+answered "who asks sees its own requests" 200 '[.[] | has("n_prompt_tokens")] | @csv' "true,true"
+ask GET /slots '' "${bob[@]}"
+answered "and not those of another key" 200 '[.[] | "\(.is_processing) \(has("n_prompt_tokens"))"] | @csv' '"true false","true false"'
+kill "${clients[@]}"
+if wait_for 10 running 0; then pass "clients that went away are cancelled"; else fail "requests of clients that are gone run on"; fi
+jq -Rsc '{prompt: ., max_tokens: 1}' <(head -c 14000 "$text") >"$work/prompt"
+timeout 0.5 curl -s -o /dev/null "${ann[@]}" --data-binary "@$work/prompt" "$url/v1/completions"
+if wait_for 10 running 0; then pass "one that goes within its prompt, too"; else fail "a prompt of nobody is computed"; fi
+ask POST /v1/completions "$body" "${bob[@]}"
+answered "the bound is free again" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
+ask GET /metrics '' "${ann[@]}"
+expect "metrics: status" "$code" 200
+expect "metrics: this contract's names" "$(sed -n 's/^# TYPE hillinfer_\([a-z_]*\) .*/\1/p' "$work/answer" | grep -cxE 'prompt_tokens_total|generation_tokens_total|requests_running|requests_waiting|time_to_first_token_seconds|inter_token_latency_seconds|kv_tier_bytes|kv_tier_cap_bytes|kv_hits_total|link_bytes_total|stage_seconds_total|moves_total|beta|worker_up|worker_restarts_total')" 15
+expect "metrics: every line is Prometheus'" "$(grep -vcE '^(# (HELP|TYPE) hillinfer_[a-z_]+ .+|hillinfer_[a-z_]+(\{[a-z]+="[a-zA-Z_0-9.+]+"\})? -?[0-9.e+-]+)$' "$work/answer")" 0
+expect "metrics: all workers are up" "$(grep -c '^hillinfer_worker_up{worker="[a-z_]*"} 1$' "$work/answer")" 3
+
+# ---- deaths ----
+hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/alone"
+served=$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")
+coordinator=$(coordinator_pid)
+curl -sN --unix-socket "$work/http.sock" -o "$work/stream3" --data-binary "$long" http://x/v1/completions &
+client=$!
+wait_for 20 streaming "$work/stream3" || fail "the stream did not begin"
+hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/beside" &
+asking=$!
+kill -9 "$served"
+wait "$client"
+wait "$asking"
+expect "kill -9 of the gateway: hillctl's answer" "$(hashes "$work/beside")" "$(hashes "$work/alone")"
+expect "the coordinator is the same" "$(coordinator_pid)" "$coordinator"
+if wait_for 10 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi
+expect "there is another gateway" "$(wait_for 10 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+kill -STOP "$(worker_pid cpu_scorer)"
+away() {
+    ask GET /health
+    [ "$code" = 503 ]
+}
+wait_for 20 away || fail "health does not tell of a worker that hangs"
+refused "health with a worker away" 503 'cpu_scorer is'
+wait_for 20 healthy "$url/health" || fail "it did not come back"
+curl -sN -m 120 -o "$work/stream4" "${ann[@]}" --data-binary "$(jq -c '.stream = true | .max_tokens = 1000 | .ignore_eos = true' <<<"$body")" \
+    "$url/v1/completions" &
+client=$!
+wait_for 20 streaming "$work/stream4" || fail "the stream did not begin"
+kill -9 "$coordinator"
+wait "$client"
+expect "a stream over the coordinator's death" "$(sed -n 's/^data: {/{/p' "$work/stream4" | jq -sr '[.[].choices[0].text] | add' | md5sum)" "$(jq -r .text "$work/alone" | md5sum)"
+
+down || fail "down"
+ended() {
+    ! kill -0 "$gateway" 2>/dev/null
+}
+wait_for 5 ended || fail "a gateway outlives its pipeline"
+expect "the socket is gone" "$([ -e "$work/http.sock" ] && echo there)" ""
+expect_nothing_left
+finish
