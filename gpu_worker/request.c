@@ -241,8 +241,7 @@ void request_spoil_ready(struct worker *w, int code)
 /* Tokens of an earlier request have their entries: what follows them is computed. */
 static int begin_after(struct request *r, struct hill_why *why)
 {
-    const Hill__Reuse *reuse = r->prefill->reuse;
-    if (!reuse || r->kept_tokens != reuse->tokens)
+    if (r->kept_tokens != r->prefill->reuse->tokens)
         return hill_fail(why, HILL_E_PROTOCOL, "the scorer keeps %u tokens, which is not offered",
                          r->kept_tokens);
     r->reused = r->kept_tokens;
@@ -266,7 +265,7 @@ int request_check_ready(struct request *r, struct hill_why *why)
                  : 0;
     if (!rc && r->kept_tokens && resume_hopes(r))
         return resume_begin(r, why);
-    if (!rc && r->kept_tokens)
+    if (!rc && r->kept_tokens && r->prefill->reuse)
         return begin_after(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
