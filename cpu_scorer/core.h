@@ -55,8 +55,9 @@ struct holding {
     uint32_t n_staging;
     uint32_t n_newest; /* of a READ: the last of them, when those before them are read */
     bool reading;      /* it names hot slots of `layer`: none of them is freed */
-    uint32_t layer;
+    uint32_t layer;    /* ALL_LAYERS: of any, as known queries do */
 };
+#define ALL_LAYERS UINT32_MAX
 
 /* What a guessed query has brought for the exact one of its (step, layer). */
 struct guess {
@@ -115,6 +116,8 @@ struct sequence {
     uint32_t k_max;         /* of a selection: k at max_tokens */
     uint32_t staging_max;   /* slots set aside: those of a selection, or of two */
     struct holding held[2]; /* of the newest selection, and of the one before it */
+    uint32_t known_step;    /* the newest that was asked for with known queries */
+    bool declined;          /* they are to come again as exact ones */
     struct guess guess;
     uint64_t *guess_chosen, *guess_found; /* [n_layers]; NULL: queries are not guessed */
     uint32_t move_layer;                  /* whose turn it is */

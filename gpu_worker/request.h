@@ -56,6 +56,7 @@ struct request {
     uint64_t upload_bytes;
     uint64_t link_bytes, link_ns; /* what the modelled link carried */
     bool reads_hot;               /* as SEQ_BEGIN said */
+    bool declined;                /* the scorer answers no known queries of it */
     Hill__FinishReason finish;
     /* sessions */
     uint32_t first_append;        /* entries of each layer's first APPEND */

@@ -109,9 +109,10 @@ static int check_query(const struct checked *c)
 {
     const struct record_query *r = c->payload;
     const struct kv_geometry *g = c->geometry;
-    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_AHEAD);
+    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_KINDS - 1);
+    uint32_t heads = r->kind == QUERY_KNOWN ? 0 : g->n_heads;
     if (rc == 0)
-        rc = check_range(c, "n_heads", r->n_heads, g->n_heads, g->n_heads);
+        rc = check_range(c, "n_heads", r->n_heads, heads, heads);
     if (rc == 0)
         rc = check_range(c, "n_tokens", r->n_tokens, 0, KV_MAX_TOKENS);
     return rc != 0 ? rc

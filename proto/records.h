@@ -120,20 +120,26 @@ struct record_seq_end {
 
 /* What a query is made of, and which earlier selections of the sequence the attention has read when
  * it comes. The two guesses are made a layer ahead, of the input of the layer before the one they
- * ask for; only where Configure says that queries are guessed. */
+ * ask for; only where Configure says that queries are guessed. Known ones come before a step, for
+ * every layer, in order, where all selections of the step follow from N alone
+ * (kv_selection_is_known); they have no vectors. Their answers name entries in place, nothing else:
+ * where that cannot be, all of the step are answered with HILL_E_WOULD_BLOCK, and exact ones
+ * follow. */
 enum query_kind {
     QUERY_EXACT = 0,       /* the layer's own; all have been read */
     QUERY_SPECULATIVE = 1, /* a guess whose answer is attended to; all but the newest */
     QUERY_AHEAD =
         2, /* a guess that has no answer: what it selects is brought to staging for the exact
               query of the same (step, layer), which comes later; all but the newest */
+    QUERY_KNOWN = 3, /* no vectors: all of it is known; all of earlier steps, none of this one */
+    QUERY_KINDS
 };
 
 struct record_query {
     struct record_header header;
     uint32_t query_id; /* free-running, chosen by the GPU worker; the answer carries it */
     uint32_t kind;     /* enum query_kind */
-    uint32_t n_heads;  /* query vectors in the record */
+    uint32_t n_heads;  /* query vectors in the record; 0 of QUERY_KNOWN */
     uint32_t
         n_tokens; /* N: tokens appended before this query; it covers exactly positions 0 .. N-1 */
     uint64_t request_id; /* whose: the slot may have gone to another request meanwhile */
@@ -142,7 +148,7 @@ struct record_query {
 };
 
 /* The attention has read what the sequence's selections named in place. Sent after the last layer
- * of a step; between layers the next QUERY says so. */
+ * of a step; between layers the next QUERY says so, unless it is a known one. */
 struct record_reads_done {
     struct record_header header;
     uint64_t request_id;
