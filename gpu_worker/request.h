@@ -38,6 +38,7 @@ struct request {
     uint32_t *tokens; /* [prompt + predict]: the sequence so far */
     uint32_t n_tokens, predicted;
     uint32_t resumed; /* of the predicted: by an earlier attempt */
+    uint32_t reused;  /* of the prompt: entries of an earlier request */
     bool cancelled;
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
@@ -127,6 +128,9 @@ int resume_begin(struct request *r, struct hill_why *why);
 int resume_prompt(struct request *r, struct hill_why *why);
 /* How many of a unit's first entries the scorer has from an earlier attempt. */
 uint32_t resume_passed(const struct request *r, const struct engine_unit *unit);
+/* What a session that is saved later says of its first entries, where another attempt or request has
+ * appended them. */
+void request_note_beginning(struct request *r);
 /* May it be in time to decode at once? Such requests begin before those with a prompt to compute. */
 bool resume_hopes(const struct request *r);
 
