@@ -44,16 +44,23 @@ static void add_timings(struct text_buffer *out, const struct answer_figures *f)
     text_puts(out, "}");
 }
 
-static void add_finish(struct text_buffer *out, const char *finish)
+/* logprobs: NULL for none. */
+static void add_finish(struct text_buffer *out, const char *finish, struct logprobs *logprobs)
 {
-    if (finish)
-        text_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish);
+    text_puts(out, ",\"logprobs\":");
+    if (logprobs)
+        logprobs_write(out, logprobs);
     else
-        text_puts(out, ",\"logprobs\":null,\"finish_reason\":null}]");
+        text_puts(out, "null");
+    if (finish)
+        text_printf(out, ",\"finish_reason\":\"%s\"}]", finish);
+    else
+        text_puts(out, ",\"finish_reason\":null}]");
 }
 
 void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes, const char *finish, const struct answer_figures *figures)
+                  size_t bytes, const char *finish, const struct answer_figures *figures,
+                  struct logprobs *logprobs)
 {
     add_head(out, head, head->chat ? "chat.completion" : "text_completion");
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
@@ -62,7 +69,7 @@ void answer_whole(struct text_buffer *out, const struct answer_head *head, const
     text_add_json(out, bytes ? text : "", bytes);
     if (head->chat)
         text_puts(out, ",\"refusal\":null}");
-    add_finish(out, finish);
+    add_finish(out, finish, logprobs);
     add_usage(out, figures);
     add_timings(out, figures);
     text_puts(out, "}");
@@ -88,12 +95,12 @@ void answer_begin(struct text_buffer *out, const struct answer_head *head)
     begin_event(out, head);
     text_puts(out,
               ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
-    add_finish(out, NULL);
+    add_finish(out, NULL, NULL);
     end_event(out, head);
 }
 
 void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes)
+                  size_t bytes, struct logprobs *logprobs)
 {
     begin_event(out, head);
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{\"content\":"
@@ -101,7 +108,7 @@ void answer_chunk(struct text_buffer *out, const struct answer_head *head, const
     text_add_json(out, text, bytes);
     if (head->chat)
         text_puts(out, "}");
-    add_finish(out, NULL);
+    add_finish(out, NULL, logprobs);
     end_event(out, head);
 }
 
@@ -109,7 +116,7 @@ static void add_nothing(struct text_buffer *out, const struct answer_head *head,
 {
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{}"
                               : ",\"choices\":[{\"index\":0,\"text\":\"\"");
-    add_finish(out, finish);
+    add_finish(out, finish, NULL);
 }
 
 void answer_progress(struct text_buffer *out, const struct answer_head *head, double total,

@@ -151,6 +151,23 @@ static int take_predict(struct order *order, const json_t *value, const char *na
     return 0;
 }
 
+/* true of a chat; of a completion how many alternatives: 0, for there are none. */
+static int take_logprobs(struct order *order, const json_t *value, struct api_error *error)
+{
+    if (json_is_false(value))
+        return 0;
+    if (order->kind == ORDER_CHAT && !json_is_true(value))
+        return wrong_type(error, "logprobs", "true or false");
+    if (order->kind == ORDER_COMPLETION && !json_is_integer(value))
+        return wrong_type(error, "logprobs", "a whole number");
+    if (json_integer_value(value) != 0)
+        return api_refuse(error, 400, "not_served", "logprobs",
+                          "logprobs: the pipeline tells of the chosen token alone (0), of no "
+                          "alternatives");
+    order->logprobs = true;
+    return 0;
+}
+
 static int take_seed(struct order *order, const json_t *value, struct api_error *error)
 {
     double number;
@@ -205,6 +222,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_stream_options(o, value, error);
     case FIELD_PREDICT:
         return take_predict(o, value, field->name, error);
+    case FIELD_LOGPROBS:
+        return take_logprobs(o, value, error);
     case FIELD_SEED:
         return take_seed(o, value, error);
     case FIELD_TOP_K:

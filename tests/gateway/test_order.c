@@ -150,7 +150,13 @@ static void test_what_is_not_served_is_refused_unless_it_asks_for_nothing(void *
                       "\"tool_choice\":\"auto\",\"response_format\":{\"type\":\"text\"},"
                       "\"logit_bias\":{},\"frequency_penalty\":0}");
     refused(ORDER_CHAT, "{" HELLO ",\"n\":2}", "not_served", "n: one answer");
-    refused(ORDER_CHAT, "{" HELLO ",\"logprobs\":true}", "not_served", "log-probabilities");
+    refused(ORDER_CHAT, "{" HELLO ",\"top_logprobs\":2}", "not_served", "alternatives");
+    refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":2}", "not_served", "alternatives");
+    refused(ORDER_CHAT, "{" HELLO ",\"logprobs\":0}", "wrong_type", "logprobs");
+    taken(ORDER_CHAT, "{" HELLO ",\"logprobs\":true,\"top_logprobs\":0}");
+    assert_true(order.logprobs);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":0}");
+    assert_true(order.logprobs);
     refused(ORDER_CHAT, "{" HELLO ",\"tools\":[{}]}", "not_served", "tools");
     refused(ORDER_CHAT, "{" HELLO ",\"response_format\":{\"type\":\"json_object\"}}", "not_served",
             "constrain");

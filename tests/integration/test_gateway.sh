@@ -89,6 +89,15 @@ ask POST /v1/completions "$(jq -c '.max_tokens = 999999 | .stop = "snow"' <<<"$b
 answered "more tokens than the context has room for" 200 '.choices[0].finish_reason' stop
 ask POST /v1/completions "$(jq -c '.budget = 64' <<<"$body")"
 answered "a budget of its own" 200 '.choices[0].finish_reason' length
+unsure="one fish tw" # what comes next is not certain
+ask POST /v1/completions "$(jq -c --arg prompt "$unsure" '.prompt = $prompt | .logprobs = 0' <<<"$body")"
+whole=$(jq -r '.choices[0].text' "$work/answer")
+printf '%s%s' "$unsure" "$whole" >"$work/scored" # a token a byte, and BOS: what the same text scores
+hillctl generate -f "$work/scored" --score-from $((${#unsure} + 1)) --json >"$work/scores"
+answered "log-probabilities: of each token" 200 '.choices[0].logprobs | "\(.tokens | add)|\(.token_logprobs | length)|\(.text_offset[3])"' "$whole|24|3"
+expect "the first one is not certain" "$(jq '.choices[0].logprobs.token_logprobs[0] < -0.01' "$work/answer")" true
+expect "they are those of scoring the same text" "$(jq -c '[.choices[0].logprobs.token_logprobs[] * 1e6 | round]' "$work/answer")" \
+    "$(jq -c '[.logprobs[] * 1e6 | round]' "$work/scores")"
 ask POST /v1/completions "$(jq -c '.policy = "h2o"' <<<"$body")"
 refused "a policy that the pipeline has no keys for" 400 h2o
 ask POST /tokenize "$(jq -nc --arg content "$prompt" '{content: $content}')"
