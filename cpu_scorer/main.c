@@ -288,7 +288,7 @@ static int serve_epoch(struct process *s)
             hill_fail(&why, rc, "a ring of the data plane is damaged");
     } else if (rc == HILL_E_PEER_GONE || (interrupted(s) && s->configure)) {
         /* its segments are gone: a newer Configure is here or on its way */
-        log_info("epoch %u is left before it was entered: %s", s->epoch, why.text);
+        log_debug("epoch %u is left before it was entered: %s", s->epoch, why.text);
         rc = HILL_E_CANCELLED;
     }
     proto_free(message);

@@ -358,9 +358,9 @@ static void start_sequence(struct requests *rs, struct sequence *s,
 static void place_prompt(struct sequence *s)
 {
     hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
-    log_info("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
-             (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
-             s->prompt_tokens, s->share.beta, s->share.limit);
+    log_debug("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
+              (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
+              s->prompt_tokens, s->share.beta, s->share.limit);
 }
 
 /* Does one still give back what it held? */
@@ -445,9 +445,9 @@ static int answer_adopted(struct requests *rs, struct sequence *s)
     answer.header.step = s->hashed_step;
     answer.kept_tokens = s->layers[0].appended;
     say_where_hot(rs, s, &answer);
-    log_info("request %llu: goes on after step %u with %u tokens, %u of them hot in layer 0",
-             (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
-             hkm_hot_tokens(&rs->core->tiers.hkm, s->index, 0));
+    log_debug("request %llu: goes on after step %u with %u tokens, %u of them hot in layer 0",
+              (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
+              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, 0));
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
     return 1;
 }

@@ -538,11 +538,12 @@ void request_end(struct request *r, int rc, const char *text)
     unsigned long long id = r->prefill->request_id;
     end_sequence(r, rc);
     if (rc && rc != HILL_E_CANCELLED)
-        log_info("request %llu failed: %s", id, text);
+        log_debug("request %llu failed: %s", id, text);
     else
-        log_info("request %llu on sequence %u: %u prompt tokens, %u predicted, longest gap between "
-                 "two tokens %.1f ms",
-                 id, r->sequence, r->prompt, r->predicted, r->longest_gap_ns * 1e-6);
+        log_debug(
+            "request %llu on sequence %u: %u prompt tokens, %u predicted, longest gap between "
+            "two tokens %.1f ms",
+            id, r->sequence, r->prompt, r->predicted, r->longest_gap_ns * 1e-6);
     send_done(r, rc, text);
     request_free(r);
 }

@@ -85,8 +85,8 @@ int resume_begin(struct request *r, struct hill_why *why)
     r->prompt_done_ns = r->token_ns = clock_now_ns();
     find_beginning(r);
     r->state = REQUEST_DECODE;
-    log_info("request %llu goes on after %u tokens and %u of its answer",
-             (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
+    log_debug("request %llu goes on after %u tokens and %u of its answer",
+              (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
     tell(r);
     return 0;
 }

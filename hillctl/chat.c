@@ -411,6 +411,8 @@ int command_chat(int argc, char **argv)
         .example = "hillctl chat --system 'Answer in one sentence.' --temp 0.5",
         .tables = tables,
         .n_tables = 5,
+        .hints = hill_hints,
+        .n_hints = hill_hint_count,
     };
     return options_main(&program, argc, argv, NULL, chat_with);
 }

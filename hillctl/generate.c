@@ -259,9 +259,10 @@ static int generate(const struct options *options, struct hill_why *why)
         code = read_save(&g, options, why);
     if (code == 0)
         code = read_chat(&g, options, why);
-    if (code == 0)
+    bool check = options_flag(options, "check"); /* what stdin brings is for the request itself */
+    if (code == 0 && !(check && g.options.file && strcmp(g.options.file, "-") == 0))
         code = take_prompt(&g, why);
-    if (code == 0 && options_flag(options, "check")) {
+    if (code == 0 && check) {
         free(g.prompt);
         free(g.ids);
         return 0;
@@ -287,6 +288,8 @@ int command_generate(int argc, char **argv)
         .example = "hillctl generate -f report.txt -n 64 --temp 0 --json",
         .tables = tables,
         .n_tables = 5,
+        .hints = hill_hints,
+        .n_hints = hill_hint_count,
     };
     return options_main(&program, argc, argv, NULL, generate);
 }
@@ -392,6 +395,8 @@ int command_restore(int argc, char **argv)
         .example = "hillctl restore /var/tmp/report.session -p 'What does it cost?' -n 64",
         .tables = tables,
         .n_tables = 6,
+        .hints = hill_hints,
+        .n_hints = hill_hint_count,
         .positional_max = 1,
     };
     return options_main(&program, argc, argv, NULL, restore);
