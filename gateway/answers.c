@@ -17,9 +17,10 @@ static void add_usage(struct text_buffer *out, const struct answer_figures *f)
 {
     text_printf(out,
                 ",\"usage\":{\"prompt_tokens\":%" PRIu32 ",\"completion_tokens\":%" PRIu32
-                ",\"total_tokens\":%" PRIu64 "}",
+                ",\"total_tokens\":%" PRIu64
+                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu32 "}}",
                 f->prompt_tokens, f->predicted_tokens,
-                (uint64_t)f->prompt_tokens + f->predicted_tokens);
+                (uint64_t)f->prompt_tokens + f->predicted_tokens, f->cached_tokens);
 }
 
 static void add_rate(struct text_buffer *out, const char *what, uint32_t tokens, double ms)
@@ -37,8 +38,8 @@ static void add_timings(struct text_buffer *out, const struct answer_figures *f)
 {
     if (!f->measured)
         return;
-    text_puts(out, ",\"timings\":{\"cache_n\":0,");
-    add_rate(out, "prompt", f->prompt_tokens, f->prompt_ms);
+    text_printf(out, ",\"timings\":{\"cache_n\":%" PRIu32 ",", f->cached_tokens);
+    add_rate(out, "prompt", f->prompt_tokens - f->cached_tokens, f->prompt_ms);
     text_puts(out, ",");
     add_rate(out, "predicted", f->predicted_tokens, f->predicted_ms);
     text_puts(out, "}");

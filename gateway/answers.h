@@ -22,7 +22,8 @@ struct answer_head {
 
 struct answer_figures {
     uint32_t prompt_tokens, predicted_tokens;
-    bool measured; /* the times are known */
+    uint32_t cached_tokens; /* of the prompt: not computed */
+    bool measured;          /* the times are known */
     double prompt_ms, predicted_ms;
 };
 

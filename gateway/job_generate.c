@@ -96,6 +96,8 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
         make_selection(&selection, o, status->selection);
         generate.selection = &selection;
     }
+    /* with several keys one could tell by the time whether another has sent the same text */
+    generate.no_prefix_cache = !o->cache_prompt || job->gateway->settings->keys.n > 1;
     generate.want_progress = true; /* a gateway that was killed is noticed in a long prompt, too */
     generate.key = gen->key = random_number();
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
@@ -329,6 +331,7 @@ static void take_summary(struct job *job, const Hill__Summary *summary)
     delivered.request_id = gen->id;
     send_short(job, HILL__MESSAGE__BODY_DELIVERED, &delivered);
     meters_add(&job->gateway->meters, summary);
+    gen->figures.cached_tokens = summary->reused_tokens;
     if (summary->gpu) {
         gen->figures.measured = true;
         gen->figures.prompt_ms = summary->gpu->prompt_ms;

@@ -245,6 +245,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return read_bool(&o->stream, value, field->name, error);
     case FIELD_IGNORE_EOS:
         return read_bool(&o->ignore_eos, value, field->name, error);
+    case FIELD_CACHE_PROMPT:
+        return read_bool(&o->cache_prompt, value, field->name, error);
     case FIELD_PROGRESS:
         return read_bool(&o->progress, value, field->name, error);
     case FIELD_ADD_SPECIAL:
@@ -271,6 +273,7 @@ void order_defaults(struct order *order)
     order->top_k = (uint32_t)strtoul(range_of("top-k")->fallback, NULL, 10);
     order->parse_special = order->kind == ORDER_TOKENIZE; /* llama-server's */
     order->predict = HILL_PREDICT_UNTIL_CONTEXT;
+    order->cache_prompt = true;
 }
 
 static int read_fields(struct order *order, struct api_error *error)

@@ -145,7 +145,7 @@ static json_t *parse(const char *text, size_t bytes)
 }
 
 static const struct answer_head head = {true, true, "chatcmpl-1", "m \"q\"", 1700000000};
-static const struct answer_figures figures = {3, 2, true, 10, 20};
+static const struct answer_figures figures = {3, 2, 1, true, 10, 20};
 
 static void test_a_whole_answer(void **state)
 {
