@@ -32,6 +32,8 @@ enum sequence_state {
     SEQUENCE_TRIMMING, /* waits for the completion of its TRIM: its stripes are not reused before */
     SEQUENCE_DORMANT,  /* an earlier epoch's, until its SEQ_BEGIN or another one comes */
     SEQUENCE_ADOPTING, /* its cold slots are being committed; then its SEQ_READY */
+    SEQUENCE_RESTING,  /* ended and kept, until its SEQ_BEGIN comes or another one needs the room */
+    SEQUENCE_CUTTING, /* taken up: what its SEQ_BEGIN does not go on with goes; then its SEQ_READY */
 };
 
 struct layer_state {
@@ -82,6 +84,15 @@ struct adoption {
     int status;
 };
 
+/* What is left of a sequence that has ended. */
+struct resting {
+    uint64_t identity;   /* whose it is */
+    uint64_t since;      /* by the core's count: the lowest goes first */
+    uint32_t n_tokens;   /* whole in every layer */
+    uint32_t max_tokens; /* that it was planned for */
+    uint32_t layer;      /* being cut */
+};
+
 struct sequence {
     enum sequence_state state;
     int status; /* negative: the request has failed, and every query is answered with this */
@@ -115,6 +126,9 @@ struct sequence {
     XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
     uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
     struct adoption adoption;
+    uint64_t identity;       /* of the request in all its attempts; 0: nothing of it is kept */
+    struct resting rests;    /* of an ended one */
+    struct kept_plan plan;   /* of the request that goes on with it */
     uint64_t bounced_before; /* by a placement that it has no longer */
     struct scorer_stats stats;
     struct step_balance balance;
@@ -131,6 +145,7 @@ struct core {
     bool drains;                /* what is cold comes up, and nothing new goes down (drain.h) */
     bool coming_up;             /* a batch of it is in staging: no query goes past AWAIT */
     uint64_t dropped_records;
+    uint64_t n_rested; /* sequences that came to rest so far */
 };
 
 int core_create(struct core *c, const struct scorer_config *config, const struct scorer_io *io,

@@ -35,15 +35,20 @@ void resume_offer(const struct request *r, struct record_seq_begin *begin)
     begin->adopt_max = r->prompt + usable_tokens(r) - 1;
 }
 
-/* What a session that is saved later says of its beginning. */
-static void find_beginning(struct request *r)
+void request_note_beginning(struct request *r)
 {
     uint32_t at_once = layout_append_tokens_max(&r->w->plane.party.layout);
     uint32_t chunk = r->w->settings.plan.batch_tokens;
-    struct session_file file = {0};
-    struct hill_why why;
     r->first_append = r->prompt < chunk ? r->prompt : chunk;
     r->first_append = r->first_append < at_once ? r->first_append : at_once;
+}
+
+/* The same of one that was a session before. */
+static void find_beginning(struct request *r)
+{
+    struct session_file file = {0};
+    struct hill_why why;
+    request_note_beginning(r);
     if (!r->prefill->restore || session_open(&file, r->prefill->restore->path, &why))
         return;
     r->first_prompt = file.header.n_prompt;

@@ -74,6 +74,11 @@ struct record_seq_begin {
     /* What an earlier epoch left of it is taken up again, with as many tokens as the scorer has
      * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. */
     uint32_t adopt_min, adopt_max;
+    /* Else: it goes on with the first `after_tokens` of an ended request whose SEQ_END said keep, of
+     * this identity and on this slot; they are the first of its prompt. 0: it begins. */
+    uint64_t after;
+    uint32_t after_tokens;
+    uint32_t reserved;
 };
 
 /* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an
@@ -110,7 +115,7 @@ struct record_seq_end {
     struct record_header header;
     uint64_t request_id;
     int32_t status; /* 0: by itself (stop token, length); else why, a hill_error */
-    uint32_t reserved;
+    uint32_t keep;  /* 1: its entries stay while there is room, for a SEQ_BEGIN after it */
 };
 
 /* What a query is made of, and which earlier selections of the sequence the attention has read when
@@ -235,7 +240,8 @@ struct record_seq_ready {
     int32_t status;
     uint32_t hot_offset; /* in units of 64 bytes */
     uint32_t hot_entries;
-    uint32_t kept_tokens; /* that have their entries still, as of header.step; 0: it begins anew */
+    /* that have their entries still: as of header.step, or after_tokens; 0: it begins anew */
+    uint32_t kept_tokens;
 };
 
 /* Answer to SEQ_END: the sequence is closed and its SequenceStats has gone to the coordinator over
@@ -374,7 +380,7 @@ struct record_completion {
 };
 
 _Static_assert(sizeof(struct record_header) == 16, "record header layout");
-_Static_assert(sizeof(struct record_seq_begin) == 80, "layout");
+_Static_assert(sizeof(struct record_seq_begin) == 96, "layout");
 _Static_assert(sizeof(struct record_append) == 32, "layout");
 _Static_assert(sizeof(struct record_step_end) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_end) == 32, "layout");
