@@ -2,20 +2,26 @@
 #include "base/log.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
 
 static const char *process_name = "hill";
 static enum hill_log_level log_threshold = HILL_LOG_INFO;
+static bool log_times;
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 void hill_log_init(const char *process, enum hill_log_level threshold)
 {
     process_name = process;
     log_threshold = threshold;
+    log_times = !getenv("JOURNAL_STREAM");
+    tzset();
 }
 
 int hill_log_parse_level(const char *text, enum hill_log_level *out)
@@ -32,8 +38,12 @@ void hill_log(enum hill_log_level level, const char *format, ...)
 {
     if (level > log_threshold)
         return;
-    char line[1024];
-    int used = snprintf(line, sizeof line, "%s: %s: ", process_name, level_names[level]);
+    char line[1024], at[16] = "";
+    time_t now = time(NULL);
+    struct tm local;
+    if (log_times && localtime_r(&now, &local))
+        strftime(at, sizeof at, "%H:%M:%S ", &local);
+    int used = snprintf(line, sizeof line, "%s%s: %s: ", at, process_name, level_names[level]);
     va_list args;
     va_start(args, format);
     int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);

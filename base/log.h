@@ -1,7 +1,8 @@
 /*
  * base/log.h - log lines on stderr, one write each.
  *
- * What: "<process>: <level>: <what was attempted, on what, why it failed, what happens next>".
+ * What: "<hh:mm:ss> <process>: <level>: <what was attempted, on what, why it failed, what happens
+ * next>". The time, local, is left out where the journal keeps it (JOURNAL_STREAM is set).
  * Levels: error, warn, info, debug; the threshold comes from --log-level (default info).
  * Who calls it: processes; libraries report through return codes and struct hill_why instead.
  * Concurrency: any thread. A line is one write(2), so lines of several processes do not mix.
@@ -11,7 +12,8 @@
 
 enum hill_log_level { HILL_LOG_ERROR, HILL_LOG_WARN, HILL_LOG_INFO, HILL_LOG_DEBUG };
 
-/* Set the process name (kept, not copied) and the threshold. */
+/* Set the process name (kept, not copied) and the threshold; before the process is confined, for the
+ * time zone is read here. */
 void hill_log_init(const char *process, enum hill_log_level threshold);
 
 /* Parse "error|warn|info|debug"; HILL_E_INVALID otherwise. */

@@ -295,6 +295,18 @@ static int make_values(struct options *options)
 
 /* ---- sources ----------------------------------------------------------------------------- */
 
+static int unknown_option(const struct option_program *program, const char *argument,
+                          struct hill_why *why)
+{
+    char name[80];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(argument, "="), argument);
+    for (unsigned i = 0; i < program->n_hints; i++)
+        if (is_one_of(program->hints[i].names, name))
+            return hill_fail(why, HILL_E_INVALID, "unknown option %s: %s", name,
+                             program->hints[i].advice);
+    return hill_fail(why, HILL_E_INVALID, "unknown option %.80s", argument);
+}
+
 static int read_option(struct options *options, int argc, char **argv, int *index,
                        struct hill_why *why)
 {
@@ -308,7 +320,7 @@ static int read_option(struct options *options, int argc, char **argv, int *inde
         value = find_letter(options, argument + 1);
     }
     if (!value)
-        return hill_fail(why, HILL_E_INVALID, "unknown option %.80s", argument);
+        return unknown_option(options->program, argument, why);
     char where[96];
     snprintf(where, sizeof where, "%.*s", equals ? (int)(equals - argument) : 80, argument);
     if (equals)

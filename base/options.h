@@ -55,6 +55,12 @@ struct option_table {
     bool foreign; /* of another program: accepted in environment and INI file only */
 };
 
+/* What to say of an option that this program does not have, but a like one has. */
+struct option_hint {
+    const char *names;  /* with their dashes: "-ngl|--n-gpu-layers" */
+    const char *advice; /* "all layers run on the device; leave it out" */
+};
+
 struct option_program {
     const char *name;       /* "hill-coordinator" */
     const char *usage;      /* what follows the name: "-m MODEL [OPTIONS]" */
@@ -64,6 +70,8 @@ struct option_program {
     const char *exit_codes; /* lines of --help; NULL: those of a program that runs requests */
     const struct option_table *tables;
     unsigned n_tables;
+    const struct option_hint *hints; /* NULL: none */
+    unsigned n_hints;
     unsigned positional_max; /* arguments that are no options (a URL, a file) */
     bool arguments_only;     /* a tool: no environment, no --config */
 };

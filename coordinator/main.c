@@ -153,6 +153,8 @@ int main(int argc, char **argv)
         .example = "hill-coordinator -m model.gguf -c 32768 --budget 512 --hot-mb 64",
         .tables = tables,
         .n_tables = sizeof tables / sizeof tables[0],
+        .hints = hill_hints,
+        .n_hints = hill_hint_count,
     };
     struct options *options;
     struct hill_why why = {{0}};

@@ -145,6 +145,13 @@ struct request *request_book_advance(struct request_book *book)
     return request;
 }
 
+void request_book_move(struct request_book *book, struct request *request, uint32_t sequence)
+{
+    book->slot_taken[request->sequence] = false;
+    book->slot_taken[sequence] = true;
+    request->sequence = sequence;
+}
+
 /* True: it was running and its slot is free again. */
 static bool leave_slot(struct request_book *book, struct request *request)
 {

@@ -26,6 +26,7 @@
 #include "kv/select.h"
 #include "model/tokenizer.h"
 #include "coordinator/token_log.h"
+#include "prefix/prefix_store.h"
 #include "proto/envelope.h"
 
 #define REQUEST_WAITING_MAX  64u
@@ -64,6 +65,13 @@ struct request_recovery {
     uint64_t units_done, units_lost; /* of the prompt: by this attempt, by those before it */
 };
 
+/* What it may take over from finished ones, and what it has. */
+struct request_prefix {
+    bool off;
+    uint64_t conversation, after; /* as the client said; 0: none */
+    struct prefix_hit hit;        /* of its first attempt */
+};
+
 struct request {
     struct request *next; /* in the queue, or among those that run */
     enum request_state state;
@@ -96,6 +104,7 @@ struct request {
     uint32_t attempt_from;        /* those whose times are not this attempt's */
     uint32_t attempts, fruitless; /* all; those since the last new token */
     struct request_recovery recovery;
+    struct request_prefix prefix;
     bool refused;           /* for want of room beside the others, and not taken up since */
     uint32_t refused_alone; /* times in a row that nobody was beside it */
     uint64_t freed_seen;    /* book.n_freed when the attempt began */
@@ -146,6 +155,8 @@ int request_book_add(struct request_book *book, struct request *request);
  * (INTERRUPTED). NULL: nobody waits, no slot is free, the first one was refused and nobody has
  * ended since, or a refused one has been sent again and not taken up yet. */
 struct request *request_book_advance(struct request_book *book);
+/* To another slot, which is not taken or its own, before it is sent. */
+void request_book_move(struct request_book *book, struct request *request, uint32_t sequence);
 /* No room beside the others: the attempt does not count, and the request waits again, before all
  * that came later. HILL_E_TIMEOUT, and nothing changed, when nobody was beside it
  * REQUEST_ALONE_MAX times in a row. */

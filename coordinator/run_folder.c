@@ -61,8 +61,11 @@ static int take_lock(struct run_folder *folder, struct hill_why *why)
                              strerror(errno));
         if (flock(fd, LOCK_EX | LOCK_NB)) {
             close(fd);
-            return hill_fail(why, HILL_E_BUSY, "another pipeline runs in run folder %.200s",
-                             folder->path);
+            return hill_fail(
+                why, HILL_E_BUSY,
+                "another pipeline runs in run folder %.200s: hillinfer status shows it, "
+                "hillinfer down ends it, another --run-dir starts one beside it",
+                folder->path);
         }
         if (fstat(fd, &ours) == 0 && stat(name, &named) == 0 && ours.st_ino == named.st_ino) {
             int length = snprintf(text, sizeof text, "%d\n", (int)getpid());

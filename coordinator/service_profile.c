@@ -118,11 +118,14 @@ static void adopt(struct service *sv, const struct profile *values)
     }
     if (!values->cached)
         snprintf(source, sizeof source, "measured in %.0f ms", values->took_ms);
-    log_info("profile: f_c %.3f, f_s %.3f, B_c %.3f, B_s %.3f GB/s (quartiles apart by %.0f, %.0f, "
-             "%.0f, %.0f %%), %s; Eq. 4 gives beta %.4g, within M_0 %.4g%s",
-             r->f_c / 1e9, r->f_s / 1e9, r->B_c / 1e9, r->B_s / 1e9, d->f_c * 100, d->f_s * 100,
-             d->B_c * 100, d->B_s * 100, source, sv->profile.beta, sv->profile.beta_bounded,
+    log_info("beta %.4g: entries kept in DRAM for each on the drive, from speeds %s%s",
+             sv->profile.beta_bounded, source,
              s->epoch.beta_auto ? "" : "; --beta is fixed and stays");
+    log_debug(
+        "profile: f_c %.3f, f_s %.3f, B_c %.3f, B_s %.3f GB/s (quartiles apart by %.0f, %.0f, "
+        "%.0f, %.0f %%); Eq. 4 gives beta %.4g, within M_0 %.4g",
+        r->f_c / 1e9, r->f_s / 1e9, r->B_c / 1e9, r->B_s / 1e9, d->f_c * 100, d->f_s * 100,
+        d->B_c * 100, d->B_s * 100, sv->profile.beta, sv->profile.beta_bounded);
     tell_scorer(sv);
 }
 

@@ -92,6 +92,10 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     summary.recoveries = r->recovery.recoveries;
     summary.steps_repeated = r->recovery.steps_repeated;
     summary.units_repeated = r->recovery.units_repeated;
+    summary.reused_tokens = request_reused(r);
+    summary.history_tokens = r->prefix.hit.n_history;
+    if (summary.reused_tokens > r->prefix.hit.n_plain)
+        summary.reused_decoded = summary.reused_tokens - r->prefix.hit.n_plain;
     summary.beta = profile_beta_effective(sv);
     summary.profile = profile_show(sv, &profile);
     if (r->done) {
@@ -106,6 +110,7 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     message.body_case = HILL__MESSAGE__BODY_SUMMARY;
     message.summary = &summary;
     session_save_lost(sv, r, code ? text : "it is over");
+    request_leave_prefix(sv, r, reason != HILL__FINISH_REASON__FINISH_CANCEL && !code);
     if (code)
         log_warn("request %" PRIu64 " failed: %s", r->id, text);
     request_send(sv, r, &message);
@@ -178,6 +183,9 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.stop_tokens = stop_tokens;
     prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     prefill.identity = r->id;
+    prefill.keep = request_keeps(sv, r);
+    Hill__Reuse reuse;
+    prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
     if (n_states) {
         resume.tokens = r->tokens;
         resume.n_tokens = r->n_tokens;
@@ -221,8 +229,10 @@ void requests_start(struct service *sv, int64_t now_ns)
             start(sv, r, now_ns);
     }
     for (struct request *r;
-         !supervisor_holds_back(sv->supervisor) && (r = request_book_advance(&sv->book));)
+         !supervisor_holds_back(sv->supervisor) && (r = request_book_advance(&sv->book));) {
+        request_take_prefix(sv, r);
         start(sv, r, now_ns);
+    }
 }
 
 void requests_interrupt(struct service *sv, bool counts)
@@ -240,6 +250,7 @@ void requests_interrupt(struct service *sv, bool counts)
                 r->outage_ns = clock_now_ns();
         }
     }
+    prefix_store_clear(&sv->prefixes); /* of those that have finished just now, too */
 }
 
 void request_cancel(struct service *sv, struct request *r)
@@ -402,13 +413,6 @@ bool requests_keep_tiers(const struct service *sv)
     for (const struct request *r = sv->book.running; r; r = r->next)
         keeps |= r->state == REQUEST_INTERRUPTED && r->n_tokens > 0;
     return keeps && requests_can_go_on(sv);
-}
-
-bool requests_can_go_on(const struct service *sv)
-{
-    const struct epoch_settings *s = &sv->settings->epoch; /* these start with empty tiers: */
-    return !s->trace_path[0] && !s->record_path[0] &&
-           !kv_policy_reads_keys(s->plan.selection.policy);
 }
 
 /* With the third token of an attempt the scorer has noted its first step. */

@@ -188,6 +188,10 @@ static int size_hot(struct settings *s, struct hill_why *why)
      * others */
     uint64_t room = disk_free("/dev/shm");
     room = room == UINT64_MAX ? room : room / 10 * 9;
+    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (s->options.hot_bytes > memory)
+        return hill_fail(why, HILL_E_INVALID, "--hot-mb %.0f: this machine has %.0f MiB of memory",
+                         (double)s->options.hot_bytes / MIB, (double)memory / MIB);
     s->epoch.hot_cap_bytes =
         s->options.hot_bytes ? s->options.hot_bytes : smaller(full, smaller(quarter, room));
     int code = kv_plan_hot(&s->hot, &s->epoch.plan, s->epoch.hot_cap_bytes, why);
@@ -235,7 +239,7 @@ static int fill_plan(struct settings *s, struct hill_why *why)
 
 int settings_open(struct settings *s, const struct options *options, struct hill_why *why)
 {
-    *s = (struct settings){.log_level = options_text(options, "log-level")};
+    *s = (struct settings){.log_level = hill_log_level_name(options)};
     int code = hill_pipeline_read(&s->options, &s->epoch, options, why);
     if (!code)
         code = hill_state_dir(s->state_dir, options, why);
@@ -397,12 +401,12 @@ void settings_log(const struct settings *s)
     char beta[32] = "auto";
     if (!s->epoch.beta_auto)
         snprintf(beta, sizeof beta, "%g", s->epoch.beta);
-    log_info("caps: --hot-mb %.3f (M_0), --gpu-kv-mb %.3f (%u entries a layer), --cold-mb "
-             "%.3f%s%s; beta %s; --parallel %u",
-             (double)s->epoch.hot_cap_bytes / MIB, (double)s->epoch.gpu_kv_cap_bytes / MIB,
-             s->epoch.gpu_slots, (double)s->epoch.cold_cap_bytes / MIB,
-             s->epoch.csd_attached ? " at " : " (no CSD)", s->epoch.csd_attached ? s->csd_url : "",
-             beta, s->epoch.plan.n_sequences);
+    log_info(
+        "KV cache: at most %.1f MiB on the device (--gpu-kv-mb), %.1f kept in DRAM (--hot-mb), "
+        "%.1f on the drive (--cold-mb)%s%s; --beta %s; --parallel %u",
+        (double)s->epoch.gpu_kv_cap_bytes / MIB, (double)s->epoch.hot_cap_bytes / MIB,
+        (double)s->epoch.cold_cap_bytes / MIB, s->epoch.csd_attached ? " at " : ": none",
+        s->epoch.csd_attached ? s->csd_url : "", beta, s->epoch.plan.n_sequences);
     char model[CSD_MODEL_TEXT];
     if (s->epoch.csd_model.on)
         log_info("device model %s (--csd-model): times of the drive are modelled, not the real "

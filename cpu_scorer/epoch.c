@@ -131,9 +131,9 @@ static int open_party(struct epoch *e, struct hill_why *why)
     if (rc)
         return rc;
     int placed = shm_segment_place(&e->party.hot);
-    log_info("hot pool: %s pages, %s (%d NUMA nodes)", placed & 1 ? "huge" : "normal",
-             placed & 2 ? "interleaved over the nodes" : "on one node",
-             numa_available() < 0 ? 1 : numa_num_configured_nodes());
+    log_debug("hot pool: huge pages %s, %s (%d NUMA nodes)", placed & 1 ? "asked for" : "refused",
+              placed & 2 ? "interleaved over the nodes" : "on one node",
+              numa_available() < 0 ? 1 : numa_num_configured_nodes());
     return party_open(&e->party, NULL, why);
 }
 
@@ -171,9 +171,9 @@ int epoch_open(struct epoch *e, const Hill__Configure *c, const struct scorer_ho
         epoch_close(e);
         return rc;
     }
-    log_info("epoch %u: %u hot blocks of %u tokens, %u cold stripes of %u tokens, %u threads",
-             config.epoch, scorer_hot_blocks(e->scorer), KV_HOT_BLOCK_TOKENS, config.n_stripes,
-             config.stripe_slots, config.threads);
+    log_debug("epoch %u: %u hot blocks of %u tokens, %u cold stripes of %u tokens, %u threads",
+              config.epoch, scorer_hot_blocks(e->scorer), KV_HOT_BLOCK_TOKENS, config.n_stripes,
+              config.stripe_slots, config.threads);
     return 0;
 }
 

@@ -95,7 +95,8 @@ static double ms(int64_t ns)
 #define SAME(X)                                                                                    \
     X(request_id) X(selection_hash) X(budget) X(beta) X(link_key_bytes) X(link_score_bytes)        \
     X(link_kv_bytes) X(flash_read_bytes) X(flash_write_bytes) X(imbalance) X(promoted) X(demoted)  \
-    X(bounced) X(queries) X(dropped_records) X(guess_queries) X(late_fetches)
+    X(bounced) X(queries) X(dropped_records) X(guess_queries) X(late_fetches)  \
+    X(kept_tokens)
 /* clang-format on */
 #define TIMES(X)       X(score_hot) X(score_cold) X(merge) X(fetch) X(bounds)
 #define FILL(field)    out->field = in->field;
@@ -288,7 +289,7 @@ static int serve_epoch(struct process *s)
             hill_fail(&why, rc, "a ring of the data plane is damaged");
     } else if (rc == HILL_E_PEER_GONE || (interrupted(s) && s->configure)) {
         /* its segments are gone: a newer Configure is here or on its way */
-        log_info("epoch %u is left before it was entered: %s", s->epoch, why.text);
+        log_debug("epoch %u is left before it was entered: %s", s->epoch, why.text);
         rc = HILL_E_CANCELLED;
     }
     proto_free(message);

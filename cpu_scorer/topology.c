@@ -75,6 +75,6 @@ void topology_place(const struct topology *t, void *plane, uint64_t block_bytes,
             failed++;
     }
     numa_free_nodemask(nodes);
-    log_info("digests of the hot pool: %u slabs of %u blocks over %u nodes%s", n, slab_blocks,
-             t->n_nodes, failed ? ", some of which the kernel did not place" : "");
+    log_debug("digests of the hot pool: %u slabs of %u blocks over %u nodes%s", n, slab_blocks,
+              t->n_nodes, failed ? ", some of which the kernel did not place" : "");
 }

@@ -226,8 +226,8 @@ static void say_ready(struct agent *agent)
     char device[400];
 
     cold_pool_describe(agent->plane.pool, device, sizeof device);
-    log_info("serving epoch %u: %s on %s, %u stripes of %u slots", s->epoch, s->csd_url, device,
-             layout->n_stripes, layout->stripe_slots);
+    log_debug("serving epoch %u: %s on %s, %u stripes of %u slots", s->epoch, s->csd_url, device,
+              layout->n_stripes, layout->stripe_slots);
     worker_link_ready(agent->link, s->epoch, device, layout->total_bytes);
 }
 
@@ -277,8 +277,8 @@ static int serve(struct agent *agent)
         agent->behind = status > 0 || agent->plane.gated;
     } else if (status < 0) {
         if (status != HILL_E_CANCELLED)
-            log_info("the rings are of no use any more (%s); waiting to be configured anew",
-                     hill_strerror(status));
+            log_debug("the rings are of no use any more (%s); waiting to be configured anew",
+                      hill_strerror(status));
         close_plane(agent);
         return 0;
     }

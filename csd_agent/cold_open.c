@@ -82,7 +82,7 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
     if (status == 0 && same_layout(&pool->directory->layout, &pool->layout))
         return 0;
     if (status == 0) {
-        log_info("cold pool '%s' has another shape; formatting it anew", config->url);
+        log_debug("cold pool '%s' has another shape; formatting it anew", config->url);
         pool_close(pool->directory);
         pool->directory = NULL;
         return 1;

@@ -23,6 +23,7 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_JOIN_ROWS] = "join_rows",         [KERNEL_LOAD_ENTRIES] = "load_entries",
     [KERNEL_ATTEND_CHUNK] = "attend_chunk",   [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
     [KERNEL_WEIGH_HEADS] = "weigh_heads",     [KERNEL_STEP] = "decode_step",
+    [KERNEL_LAYERS] = "decode_layers",        [KERNEL_NOTE] = "note_layer",
     [KERNEL_WARM] = "warm_weights",
 };
 

@@ -170,6 +170,14 @@ int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t row, uint
 /* When each row has its list: attention, output projection and FFN, and the next layer's queries or
  * the logits, for all rows. Does not wait. */
 int engine_step_run(struct engine *engine, uint32_t layer, struct hill_why *why);
+/* Where a device shares the host's memory lists may also be given before the first query is asked
+ * for, of any layer, without uploads. When every row has one in every layer, the whole step is run
+ * at once: nothing is waited for before engine_step_logits, and the rows' entries are there after
+ * it. */
+bool engine_steps_ahead(const struct engine *engine);
+int engine_step_run_all(struct engine *engine, struct hill_why *why);
+int engine_step_entry(struct engine *engine, uint32_t layer, uint32_t row, void *entry,
+                      struct hill_why *why);
 /* logits [n_vocab] of a row (NULL: none are wanted yet); after all layers. Waits. */
 int engine_step_logits(struct engine *engine, uint32_t row, float *logits, struct hill_why *why);
 

@@ -190,6 +190,10 @@ int request_begin(struct request *r, struct hill_why *why)
         .exact_below = (uint16_t)s->exact_below, /* at most KV_EXACT_BELOW_MAX: validated */
         .identity = r->prefill->identity,
     };
+    if (r->prefill->reuse) {
+        begin.after = r->prefill->reuse->identity;
+        begin.after_tokens = r->prefill->reuse->tokens;
+    }
     resume_offer(r, &begin);
     int rc = admit(r, why);
     if (!rc && r->w->settings.record_path[0])
@@ -234,6 +238,17 @@ void request_spoil_ready(struct worker *w, int code)
     }
 }
 
+/* Tokens of an earlier request have their entries: what follows them is computed. */
+static int begin_after(struct request *r, struct hill_why *why)
+{
+    if (r->kept_tokens != r->prefill->reuse->tokens)
+        return hill_fail(why, HILL_E_PROTOCOL, "the scorer keeps %u tokens, which is not offered",
+                         r->kept_tokens);
+    r->reused = r->kept_tokens;
+    request_note_beginning(r);
+    return request_begin_prefill(r, r->reused, why);
+}
+
 int request_check_ready(struct request *r, struct hill_why *why)
 {
     int status = r->ready_status;
@@ -248,8 +263,10 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
-    if (!rc && r->kept_tokens)
+    if (!rc && r->kept_tokens && resume_hopes(r))
         return resume_begin(r, why);
+    if (!rc && r->kept_tokens && r->prefill->reuse)
+        return begin_after(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
     return rc ? rc : request_begin_prefill(r, 0, why);
@@ -503,6 +520,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.logits_hash = XXH64_digest(r->hash);
     done.predicted_tokens = r->predicted;
     done.resumed_tokens = r->resumed;
+    done.reused_tokens = r->reused;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;
@@ -525,7 +543,8 @@ static void end_sequence(struct request *r, int rc)
     struct dataplane *plane = &r->w->plane;
     struct record_seq_end end = {.header = request_header(r, 0),
                                  .request_id = r->prefill->request_id,
-                                 .status = r->over ? 0 : rc};
+                                 .status = r->over ? 0 : rc,
+                                 .keep = r->prefill->keep};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
     if (r->begun && dataplane_push(plane, plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))
@@ -538,11 +557,12 @@ void request_end(struct request *r, int rc, const char *text)
     unsigned long long id = r->prefill->request_id;
     end_sequence(r, rc);
     if (rc && rc != HILL_E_CANCELLED)
-        log_info("request %llu failed: %s", id, text);
+        log_debug("request %llu failed: %s", id, text);
     else
-        log_info("request %llu on sequence %u: %u prompt tokens, %u predicted, longest gap between "
-                 "two tokens %.1f ms",
-                 id, r->sequence, r->prompt, r->predicted, r->longest_gap_ns * 1e-6);
+        log_debug(
+            "request %llu on sequence %u: %u prompt tokens, %u predicted, longest gap between "
+            "two tokens %.1f ms",
+            id, r->sequence, r->prompt, r->predicted, r->longest_gap_ns * 1e-6);
     send_done(r, rc, text);
     request_free(r);
 }

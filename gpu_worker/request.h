@@ -38,6 +38,7 @@ struct request {
     uint32_t *tokens; /* [prompt + predict]: the sequence so far */
     uint32_t n_tokens, predicted;
     uint32_t resumed; /* of the predicted: by an earlier attempt */
+    uint32_t reused;  /* of the prompt: entries of an earlier request */
     bool cancelled;
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
@@ -55,6 +56,7 @@ struct request {
     uint64_t upload_bytes;
     uint64_t link_bytes, link_ns; /* what the modelled link carried */
     bool reads_hot;               /* as SEQ_BEGIN said */
+    bool declined;                /* the scorer answers no known queries of it */
     Hill__FinishReason finish;
     /* sessions */
     uint32_t first_append;        /* entries of each layer's first APPEND */
@@ -120,6 +122,9 @@ int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why 
 void resume_offer(const struct request *r, struct record_seq_begin *begin);
 /* It has: the request is where it was after that step. */
 int resume_begin(struct request *r, struct hill_why *why);
+/* What a session that is saved later says of its first entries, where another attempt or request has
+ * appended them. */
+void request_note_beginning(struct request *r);
 /* May it be in time to decode at once? Such requests begin before those with a prompt to compute. */
 bool resume_hopes(const struct request *r);
 

@@ -146,9 +146,9 @@ static int finish(struct request *r, struct hill_why *why)
     if (!hash_state_load(r->hash, &h->logits_hash))
         log_info("session %s was saved with another version of xxHash: its logits_hash begins anew",
                  r->session->path);
-    log_info("request %llu: %u tokens restored from %s in %.3f s",
-             (unsigned long long)r->prefill->request_id, h->n_tokens, r->session->path,
-             (clock_now_ns() - r->begun_ns) * 1e-9);
+    log_debug("request %llu: %u tokens restored from %s in %.3f s",
+              (unsigned long long)r->prefill->request_id, h->n_tokens, r->session->path,
+              (clock_now_ns() - r->begun_ns) * 1e-9);
     restore_drop(r);
     r->prompt_done_ns = clock_now_ns();
     r->state = REQUEST_DECODE;

@@ -35,15 +35,20 @@ void resume_offer(const struct request *r, struct record_seq_begin *begin)
     begin->adopt_max = r->prompt + usable_tokens(r) - 1;
 }
 
-/* What a session that is saved later says of its beginning. */
-static void find_beginning(struct request *r)
+void request_note_beginning(struct request *r)
 {
     uint32_t at_once = layout_append_tokens_max(&r->w->plane.party.layout);
     uint32_t chunk = r->w->settings.plan.batch_tokens;
-    struct session_file file = {0};
-    struct hill_why why;
     r->first_append = r->prompt < chunk ? r->prompt : chunk;
     r->first_append = r->first_append < at_once ? r->first_append : at_once;
+}
+
+/* The same of one that was a session before. */
+static void find_beginning(struct request *r)
+{
+    struct session_file file = {0};
+    struct hill_why why;
+    request_note_beginning(r);
     if (!r->prefill->restore || session_open(&file, r->prefill->restore->path, &why))
         return;
     r->first_prompt = file.header.n_prompt;
@@ -85,8 +90,8 @@ int resume_begin(struct request *r, struct hill_why *why)
     r->prompt_done_ns = r->token_ns = clock_now_ns();
     find_beginning(r);
     r->state = REQUEST_DECODE;
-    log_info("request %llu goes on after %u tokens and %u of its answer",
-             (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
+    log_debug("request %llu goes on after %u tokens and %u of its answer",
+              (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
     tell(r);
     return 0;
 }

@@ -130,9 +130,9 @@ static int begin(struct request *r, struct hill_why *why)
     r->save->answer = r->save_path != NULL;
     r->save->at_once = entries_at_once(r);
     fill_header(r, terms, &r->save->header);
-    log_info("request %llu: saving %u tokens, %.1f MiB, to %s",
-             (unsigned long long)r->prefill->request_id, r->save->header.n_tokens,
-             r->save->header.file_bytes / 1048576.0, path);
+    log_debug("request %llu: saving %u tokens, %.1f MiB, to %s",
+              (unsigned long long)r->prefill->request_id, r->save->header.n_tokens,
+              r->save->header.file_bytes / 1048576.0, path);
     return session_writer_open(&r->save->writer, path, r->save->header.file_bytes, ring,
                                r->w->plane.party.bell, why);
 }

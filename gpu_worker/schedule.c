@@ -83,7 +83,8 @@ static void let_all_go(struct worker *w)
     for (uint32_t i = 0; i < w->n_sequences; i++) {
         if (!w->requests[i])
             continue;
-        log_info("request %llu is let go", (unsigned long long)w->requests[i]->prefill->request_id);
+        log_debug("request %llu is let go",
+                  (unsigned long long)w->requests[i]->prefill->request_id);
         request_free(w->requests[i]);
     }
 }

@@ -92,6 +92,9 @@ static int load_model(struct worker *w, struct hill_why *why)
     int64_t start = clock_now_ns();
     unload_model(w);
     cldevice_set_threads(s->threads);
+    log_info("loading %s and building its kernels: some seconds more when the device has not seen "
+             "such a model yet",
+             s->model_path);
     int rc = gguf_open(&w->file, s->model_path, why);
     if (!rc)
         rc = model_hparams_read(&w->hparams, w->file, why);
@@ -113,7 +116,7 @@ static int load_model(struct worker *w, struct hill_why *why)
         return rc;
     if (!w->logits || !w->model_path)
         return hill_fail(why, HILL_E_NOMEM, "no memory for %u logits", w->hparams.n_vocab);
-    log_info("%s: %.1f MiB of weights on %s in %.1f s", s->model_path,
+    log_info("loaded: %.1f MiB of weights on %s in %.1f s",
              engine_weight_bytes(w->engine) / 1048576.0, w->device.name,
              (clock_now_ns() - start) * 1e-9);
     return 0;
@@ -161,7 +164,7 @@ static void attach_hot(struct worker *w)
                                shm_segment_payload_bytes(&w->plane.party.hot), &why);
     w->reads_hot = rc == 0;
     if (rc)
-        log_info("hot entries are copied before they are read: %s", why.text);
+        log_debug("hot entries are copied before they are read: %s", why.text);
 }
 
 static int set_guesses(struct worker *w, struct hill_why *why)
@@ -218,7 +221,7 @@ int worker_configure(struct worker *w)
         worker_link_ready(w->link, epoch, w->device.name, engine_weight_bytes(w->engine));
     } else if (rc == HILL_E_PEER_GONE || w->pending || worker_link_stopping(w->link)) {
         /* its segments are gone: a newer Configure is here or on its way */
-        log_info("epoch %u is left before it was entered: %s", epoch, why.text);
+        log_debug("epoch %u is left before it was entered: %s", epoch, why.text);
         rc = 0;
     } else {
         log_debug("cannot enter epoch %u: %s", epoch, why.text);

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kv/score.h"
@@ -26,8 +27,30 @@ const struct option_spec hill_common_specs[] = {
      .fallback = "info",
      .value = "LEVEL",
      .help = "how much to say on stderr"},
+    {.name = "verbose", .letter = "v", .type = OPTION_FLAG, .help = "as --log-level debug"},
 };
 const unsigned hill_common_count = sizeof hill_common_specs / sizeof hill_common_specs[0];
+
+/* Options of llama.cpp that people bring along. */
+const struct option_hint hill_hints[] = {
+    {"-ngl|--gpu-layers|--n-gpu-layers", "all layers run on the OpenCL device (--device); leave it "
+                                         "out"},
+    {"-ctk|-ctv|--cache-type-k|--cache-type-v", "KV entries are FP16; what is scored is INT8 or "
+                                                "INT4: --score-bits"},
+    {"-cnv|--conversation|-i|--interactive|--interactive-first", "hillinfer chat -m MODEL talks in "
+                                                                 "the terminal"},
+    {"-fa|--flash-attn", "attention never stores its scores here; leave it out"},
+    {"-ub|--ubatch-size", "a prompt's chunk is --batch-size"},
+    {"--temperature", "say --temp"},
+    {"--n-predict", "say --predict or -n"},
+    {"-sys|--system-prompt", "say --system, with --chat"},
+    {"--mlock|--no-mmap|--mmap", "weights are read once and packed; leave it out"},
+    {"--no-kv-offload|-nkvo", "where KV lies is chosen by --gpu-kv-mb, --hot-mb and --cold-mb"},
+    {"--prompt-cache|--slot-save-path", "hillctl save REQUEST FILE, and restore FILE"},
+    {"--rope-scaling|--rope-freq-base|--rope-freq-scale|--yarn-orig-ctx", "taken from the model's "
+                                                                          "file"},
+};
+const unsigned hill_hint_count = sizeof hill_hints / sizeof hill_hints[0];
 
 const struct option_spec hill_pipeline_specs[] = {
     {.name = "model",
@@ -347,6 +370,10 @@ const struct option_spec hill_request_specs[] = {
      .value = "X",
      .help = "make repeated tokens less probable; 1: off"},
     {.name = "ignore-eos", .type = OPTION_FLAG, .help = "go on after an end-of-text token"},
+    {.name = "no-prefix-cache",
+     .type = OPTION_FLAG,
+     .help = "compute all of the prompt, whatever finished requests have left of it, and leave "
+             "nothing"},
     {.name = "json",
      .type = OPTION_FLAG,
      .help = "print one JSON object on stdout instead of the text"},
@@ -367,10 +394,11 @@ static int read_csd(struct hill_pipeline_options *out, struct csd_model *model,
     out->no_csd = options_is_word(options, "csd");
     out->csd_url = out->no_csd ? NULL : url;
     if (out->csd_url && (strncmp(url, "file:", 5) != 0 || !url[5]))
-        return hill_fail(
-            why, HILL_E_INVALID,
-            "--csd: '%.200s' is neither file:PATH nor none (xrt: and tcp: are not in this version)",
-            url);
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd: '%.200s' is neither file:PATH nor none (xrt: and tcp: are not in "
+                         "this version)%s%.200s",
+                         url, *url == '/' ? "; a file or a drive is file:" : "",
+                         *url == '/' ? url : "");
     if (out->no_csd && options_is_set(options, "cold-mb"))
         return hill_fail(
             why, HILL_E_INVALID,
@@ -492,6 +520,7 @@ int hill_request_read_numbers(struct hill_request_options *out, const struct opt
         .repeat_penalty = options_real(options, "repeat-penalty"),
         .ignore_eos = options_flag(options, "ignore-eos"),
         .json = options_flag(options, "json"),
+        .no_prefix_cache = options_flag(options, "no-prefix-cache"),
     };
     /* on the wire 0 asks for a random seed: the seed 0 that a person gives becomes one outside the
      * 32 bits that can be typed */
@@ -500,6 +529,13 @@ int hill_request_read_numbers(struct hill_request_options *out, const struct opt
         return hill_fail(why, HILL_E_INVALID,
                          "--predict 0: nothing to generate (-1: until the context is full)");
     return 0;
+}
+
+/* Does a file or a pipe stand behind stdin, and not a terminal or /dev/null? */
+static bool stdin_brings_text(void)
+{
+    struct stat st;
+    return fstat(STDIN_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
 }
 
 int hill_request_read_text(struct hill_request_options *out, const struct options *options,
@@ -523,9 +559,14 @@ int hill_request_read(struct hill_request_options *out, const struct options *op
     if (!code)
         code = hill_request_read_text(out, options, why);
     out->score_from = (uint32_t)options_integer(options, "score-from");
-    return code || out->prompt || out->file
-               ? code
-               : hill_fail(why, HILL_E_INVALID, "no prompt: -p TEXT or -f FILE is required");
+    if (code)
+        return code;
+    if (!out->prompt && !out->file && stdin_brings_text())
+        out->file = "-";
+    return out->prompt || out->file
+               ? 0
+               : hill_fail(why, HILL_E_INVALID,
+                           "no prompt: -p TEXT, -f FILE or text on stdin is required");
 }
 
 /* ---- folders ----------------------------------------------------------------------------- */
@@ -562,9 +603,14 @@ int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, str
     return 0;
 }
 
+const char *hill_log_level_name(const struct options *options)
+{
+    return options_flag(options, "verbose") ? "debug" : options_text(options, "log-level");
+}
+
 enum hill_log_level hill_log_option(const struct options *options)
 {
     enum hill_log_level level = HILL_LOG_INFO;
-    hill_log_parse_level(options_text(options, "log-level"), &level); /* checked by the table */
+    hill_log_parse_level(hill_log_level_name(options), &level); /* checked by the table */
     return level;
 }

@@ -16,13 +16,15 @@
 #include "base/options.h"
 #include "proto/epoch_settings.h"
 
-/* --run-dir and --log-level: every program has them. */
+/* --run-dir, --log-level and --verbose: every program has them. */
 extern const struct option_spec hill_common_specs[];
 extern const unsigned hill_common_count;
 extern const struct option_spec hill_pipeline_specs[];
 extern const unsigned hill_pipeline_count;
 extern const struct option_spec hill_request_specs[];
 extern const unsigned hill_request_count;
+extern const struct option_hint hill_hints[];
+extern const unsigned hill_hint_count;
 #define HILL_PROMPT_SPECS 5u /* the first of hill_request_specs: prompt, file, special ... */
 #define HILL_TEXT_SPECS   4u /* the same without score-from: what is said after something else */
 
@@ -80,7 +82,7 @@ struct hill_request_options {
     uint64_t seed;             /* 0: the coordinator picks one */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
-    bool ignore_eos, json, special, token_ids;
+    bool ignore_eos, json, special, token_ids, no_prefix_cache;
     uint32_t score_from; /* 0: generate */
 };
 
@@ -101,5 +103,6 @@ int hill_run_dir(char out[HILL_PATH_BYTES], const struct options *options, struc
 int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, struct hill_why *why);
 
 enum hill_log_level hill_log_option(const struct options *options);
+const char *hill_log_level_name(const struct options *options);
 
 #endif

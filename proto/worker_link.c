@@ -493,7 +493,7 @@ int worker_link_open(struct worker_link **out, int argc, char **argv, Hill__Role
     if (code == 0) {
         char text[HARDEN_TEXT_BYTES];
         worker_confine(role, text);
-        log_info("confined by: %s", text);
+        log_debug("confined by: %s", text);
         code = connect_and_start(link);
         if (code != 0)
             log_error("joining the pipeline in %s failed: %s", link->run_dir, hill_strerror(code));

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -203,14 +204,20 @@ static ssize_t captured(char *text, size_t size, enum hill_log_level level, cons
     return got;
 }
 
-static void log_lines_name_process_and_level(void **state)
+static void log_lines_name_time_process_and_level(void **state)
 {
     (void)state;
     char text[4096];
+    int hour, minute, second, used = 0;
+    unsetenv("JOURNAL_STREAM");
     hill_log_init("tester", HILL_LOG_WARN);
     captured(text, sizeof text, HILL_LOG_ERROR, "pool");
-    assert_string_equal(text, "tester: error: open pool: 5\n");
+    assert_int_equal(sscanf(text, "%2d:%2d:%2d %n", &hour, &minute, &second, &used), 3);
+    assert_string_equal(text + used, "tester: error: open pool: 5\n");
+    setenv("JOURNAL_STREAM", "8:1", 1);
+    hill_log_init("tester", HILL_LOG_WARN);
     captured(text, sizeof text, HILL_LOG_WARN, "pool");
+    unsetenv("JOURNAL_STREAM");
     assert_string_equal(text, "tester: warn: open pool: 5\n");
     assert_int_equal(captured(text, sizeof text, HILL_LOG_INFO, "pool"), 0);
     assert_int_equal(captured(text, sizeof text, HILL_LOG_DEBUG, "pool"), 0);
@@ -256,7 +263,7 @@ int main(void)
         cmocka_unit_test(a_zombie_is_dead),
         cmocka_unit_test(brackets_in_a_name_do_not_confuse),
         cmocka_unit_test(time_goes_on),
-        cmocka_unit_test(log_lines_name_process_and_level),
+        cmocka_unit_test(log_lines_name_time_process_and_level),
         cmocka_unit_test(a_long_line_is_cut_and_ended),
         cmocka_unit_test(levels_are_parsed),
     };

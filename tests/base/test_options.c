@@ -73,12 +73,16 @@ static const struct option_table tables[] = {
     {.title = "all", .specs = specs, .count = sizeof specs / sizeof specs[0]},
     {.title = "others", .specs = foreign_specs, .count = 1, .foreign = true},
 };
+static const struct option_hint hints[] = {{"-ngl|--gpu-layers", "leave it out"},
+                                           {"--warmth", "say --temp"}};
 static const struct option_program program = {.name = "prog",
                                               .usage = "[OPTIONS]",
                                               .summary = "s",
                                               .example = "prog -c 5",
                                               .tables = tables,
                                               .n_tables = 2,
+                                              .hints = hints,
+                                              .n_hints = 2,
                                               .positional_max = 1};
 
 static struct options *options;
@@ -311,7 +315,14 @@ static void test_unknown_and_leftover_arguments(void **state)
     assert_int_equal(parse("--ctx", "5", NULL), HILL_E_INVALID);
     expect_refused("--ctx");
     assert_int_equal(parse("-x", NULL), HILL_E_INVALID);
+    expect_refused("-x");
     assert_int_equal(parse("--=5", NULL), HILL_E_INVALID);
+    assert_int_equal(parse("-ngl", "9", NULL), HILL_E_INVALID);
+    assert_string_equal(why.text, "unknown option -ngl: leave it out");
+    assert_int_equal(parse("--warmth=9", NULL), HILL_E_INVALID);
+    assert_string_equal(why.text, "unknown option --warmth: say --temp");
+    assert_int_equal(parse("--warm", NULL), HILL_E_INVALID);
+    assert_string_equal(why.text, "unknown option --warm");
     assert_int_equal(parse("-c", NULL), HILL_E_INVALID);
     expect_refused("needs a value");
     assert_int_equal(parse("one", "two", NULL), HILL_E_INVALID);

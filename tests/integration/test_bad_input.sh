@@ -51,6 +51,12 @@ refused "M_0 too small" 100 "hot" -m "$work/good.gguf" -c 4096 -p x --hot-mb 64K
 refused "GPU cap too small" 100 "gpu" -m "$work/good.gguf" -c 4096 -p x --gpu-kv-mb 64K
 refused "cold pool larger than the disk" 111 "no room" -m "$work/good.gguf" -c 4096 -p x --cold-mb 500T
 refused "unknown option" 100 "bogus" -m "$work/good.gguf" -p x --bogus 1
+refused "an option of llama.cpp" 100 "-ngl: .*leave it out" -m "$work/good.gguf" -p x -ngl 99
+refused "an option of llama.cpp with =" 100 "--temperature: say --temp" -m "$work/good.gguf" -p x --temperature=0
+refused "a drive without file:" 100 "file:/dev/null" -m "$work/good.gguf" -p x --csd /dev/null
+refused "more DRAM than there is" 100 "this machine has [0-9]* MiB" -m "$work/good.gguf" -p x --hot-mb 900T
+printf 'temp = warm\n' >"$work/warm.ini"
+refused "a request's option in --config" 100 "temp: 'warm'" -m "$work/good.gguf" -p x --config "$work/warm.ini"
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
 refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
 refused "no prompt" 100 "prompt" -m "$work/good.gguf"

@@ -43,7 +43,7 @@ refused() { # DESCRIPTION STATUS WORDS: one line that has these words, in OpenAI
     fi
 }
 
-gateway
+gateway --idle-timeout 2
 ask GET /health
 refused "health without a pipeline" 503 'no pipeline'
 ask POST /v1/chat/completions '{"messages":[{"role":"user","content":"x"}]}'
@@ -156,6 +156,27 @@ ask GET /health '' -H 'Host: evil.example'
 refused "a name that is not this machine's" 403 'this machine'
 ask GET /health '' -H 'Origin: https://evil.example'
 refused "another origin's page" 403 origin
+
+# ---- what no well-made client sends, on a bare socket ----
+port=${url##*:}
+raw() { # TEXT: what comes back until the connection ends; "-" at its end: the sender stays, and says nothing more
+    exec {socket}<>"/dev/tcp/127.0.0.1/$port"
+    printf '%b' "${1%-}" >&"$socket"
+    timeout 30 cat <&"$socket" >"$work/raw"
+    raw_ended=$?
+    exec {socket}>&-
+}
+raw 'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n'
+expect "two requests at once are two answers" "$(grep -o 'HTTP/1.1 200' "$work/raw" | wc -l)" 2
+raw 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"prompt":-'
+expect "a body that does not go on ends its connection" "$raw_ended" 0
+raw 'GET /health HTTP/1.1\r\nHost-'
+expect "so does a head" "$raw_ended" 0
+raw "GET /$(head -c 60000 /dev/zero | tr '\0' x) HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
+expect "a path without end is refused" "$(head -c 12 "$work/raw")" "HTTP/1.1 414"
+raw 'nonsense\r\n\r\n'
+ask GET /health
+answered "and the gateway lives" 200 .status ok
 
 # ---- clients that go away; a bound of requests ----
 long='{"prompt":"one two three one two","max_tokens":16000,"ignore_eos":true,"stream":true}'

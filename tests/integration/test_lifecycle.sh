@@ -144,6 +144,18 @@ expect "the same answer after kill -9" "$(answer "$work/out")" "$first"
 expect "token logs left" "$(ls -A "$state_dir/requests")" ""
 expect_nothing_left
 
+# --- Ctrl-C of a foreground up reaches the whole process group: the pipeline ends in order, and once
+set -m
+HILL_LOG_LEVEL=info "$hillinfer" up "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" 2>"$work/log" </dev/null &
+foreground=$!
+set +m
+wait_for 30 grep -q 'info: ready: ' "$work/log" || fail "foreground up: $(cat "$work/log")"
+kill -INT -- "-$foreground"
+wait "$foreground"
+expect "Ctrl-C of a foreground up: exit code" $? 0
+expect "Ctrl-C of a foreground up: in order" "$(grep -c 'info: ending: ' "$work/log") $(grep -c ': warn: \|: error: ' "$work/log")" "1 0"
+expect_nothing_left
+
 # --- the supervisor script starts a killed coordinator again
 up "${options[@]}" || fail "up"
 kill -KILL "$(coordinator_pid)"

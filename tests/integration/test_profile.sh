@@ -29,7 +29,7 @@ expect "auto: their spreads" "$(field "$work/auto" '.profile.spread | [.f_c, .f_
 jq .profile "$work/auto" >"$work/profile"
 expect "auto: measured now" "$(field "$work/profile" .cached)" false
 expect "auto: within a second" "$(field "$work/profile" '.took_ms < 1000')" true
-expect "auto: one line says so" "$(grep -c 'profile: f_c .* GB/s .*measured in .*beta' "$work/auto.err")" 1
+expect "auto: one line says so" "$(grep -c ': beta .*, from speeds measured in ' "$work/auto.err")" 1
 expect "auto: kept" "$(jq '.profiles | length' "$cache")" 1
 
 # ---- the second start does not measure again ----

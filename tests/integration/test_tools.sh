@@ -23,7 +23,18 @@ expect "doctor leaves no file" "$(find "$state_dir" -type f)" ""
 expect "doctor without a state folder: exit code" $? 111
 expect_match "doctor without a state folder" "$work/out" '^missing +state folder +.*--state-dir'
 
+# --- each command of the script explains itself
+for command in up serve run chat generate save restore status top attach detach csd-model profile restart down logs perf trace record replay \
+    get-models doctor; do
+    "$hillinfer" $command --help >"$work/out" 2>"$work/err" </dev/null
+    expect "$command --help: exit code, first word" "$? $(head -n 1 "$work/out" | cut -d' ' -f1)" "0 usage:"
+done
+expect "a prompt that says --help is a prompt" "$("$hillinfer" run -p "what does --help do" 2>&1 >/dev/null | grep -c usage)" 0
+
 # --- wrong use, and nothing to look into
+"$hillinfer" down --run-dir "$run_dir" 2>"$work/err"
+expect "down with nothing up: exit code, line" "$? $(grep -c 'nothing to stop' "$work/err")" "0 1"
+expect_one_line "down with an unknown option" 100 "$hillinfer" down --now --run-dir "$run_dir"
 expect_one_line "logs without a log" 111 "$hillinfer" logs "${both[@]}"
 expect_one_line "perf without a pipeline" 111 "$hillinfer" perf gpu_worker "${both[@]}"
 expect_one_line "top without a pipeline" 111 "$hillinfer" top --run-dir "$run_dir"
@@ -46,10 +57,12 @@ for name in hill-coord hill-gpu-worker hill-cpu-scorer hill-csd-agent control sc
     expect "ps -L shows $name" "$(grep -cxF "$name" <<<"$names" | grep -c '[1-9]')" 1
 done
 "$hillinfer" logs "${both[@]}" >"$work/out" || fail "logs"
-expect_match "logs" "$work/out" '^hill-coordinator: info: ready: '
+expect_match "logs" "$work/out" '^[0-9:]{8} hill-coordinator: info: ready: '
 timeout 2 "$hillinfer" logs -f "${both[@]}" >"$work/out"
 expect "logs -f goes on: exit code" $? 124
-expect_match "logs -f shows what is there" "$work/out" '^hill-coordinator: info: ready: '
+expect_match "logs -f shows what is there" "$work/out" '^[0-9:]{8} hill-coordinator: info: ready: '
+expect_one_line "up while up" 100 "$hillinfer" up --detach -m "$work/model.gguf" "${both[@]}"
+expect_match "up while up names the ways on" "$work/err" 'hillinfer status .*hillinfer down .*--run-dir'
 "$hillinfer" top --run-dir "$run_dir" >"$work/out" || fail "top, idle"
 expect_match "top, idle: no request" "$work/out" '^request +none'
 expect_match "top: the scorer's line" "$work/out" '^cpu_scorer +[0-9]+ ready '
@@ -116,7 +129,7 @@ expect_match "perf that may not says so itself" "$work/err" 'no permission to wa
 perf_works=""
 if command -v perf >/dev/null && perf record -q -F 99 -o "$work/perf.data" -- true >/dev/null 2>&1; then
     perf_works=yes
-    for pair in 'gpu_worker:(decode_step|add_product|attend)[a-z_]* .*(OpenCL kernel|decode_step)' 'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer' \
+    for pair in 'gpu_worker:(decode_layers|add_product|attend)[a-z_]* .*(OpenCL kernel|decode_layers)' 'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer' \
         'csd_agent:score_keys \(OpenCL kernel\)|(pool|cold_pool)_[a-z_]+ +hill-csd-agent' 'coordinator:\[[k.]\] [a-z_]{3,}'; do
         stage=${pair%%:*}
         "$hillinfer" perf "$stage" --seconds 2 "${both[@]}" >"$work/out" 2>"$work/err" || fail "perf $stage: $(cat "$work/err")"
