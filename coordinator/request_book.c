@@ -70,6 +70,14 @@ int request_set_forced(struct request *request, uint32_t n)
     return n && !request->logprobs ? HILL_E_NOMEM : 0;
 }
 
+int request_keep_logprobs(struct request *request)
+{
+    if (!request->sampling.logprobs || request->logprobs)
+        return 0;
+    request->logprobs = calloc(request->predict, sizeof *request->logprobs);
+    return request->logprobs ? 0 : HILL_E_NOMEM;
+}
+
 void request_keep_id(struct request_book *book, struct request *request, uint64_t id)
 {
     request->id = id;

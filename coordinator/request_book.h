@@ -98,7 +98,7 @@ struct request {
     /* the answer */
     struct token_log *log;        /* owned; NULL: none. Closed with the request, its file stays */
     uint32_t restarts;            /* of the coordinator, since the request was accepted */
-    double *logprobs;             /* [predict] of forced tokens, owned; NULL: not forced */
+    double *logprobs;             /* [predict], owned; NULL: neither forced nor asked for */
     uint32_t *tokens;             /* [predict], owned */
     uint32_t n_tokens;            /* committed: sent to the client */
     uint32_t n_attempt;           /* of this attempt */
@@ -147,6 +147,8 @@ void request_destroy(struct request *request);
 void request_set_sampling(struct request *request, const Hill__Sampling *sampling);
 /* Its answer is given: n tokens behind the prompt; HILL_E_NOMEM. */
 int request_set_forced(struct request *request, uint32_t n);
+/* Its sampling wants log-probabilities: they are kept, to be sent again. HILL_E_NOMEM. */
+int request_keep_logprobs(struct request *request);
 /* A request that has an id already, of another coordinator; new ones get higher ids. */
 void request_keep_id(struct request_book *book, struct request *request, uint64_t id);
 

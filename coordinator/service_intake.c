@@ -148,6 +148,10 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     r->prefix.conversation = generate->conversation;
     r->prefix.after = generate->after;
     request_set_sampling(r, generate->sampling);
+    if (request_keep_logprobs(r)) {
+        request_destroy(r);
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens", n_prompt);
+    }
     if (!r->sampling.seed)
         r->sampling.seed = random_seed();
     request_begin_text(r, s->tokenizer); /* nothing is restored: needs no memory */

@@ -503,13 +503,13 @@ int request_take_token(struct request *r, struct hill_why *why)
     logits_file_step(w);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
-        if (sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
-            return hill_fail(why, HILL_E_DAMAGED, "the logits of step %u are not all numbers",
-                             r->step);
     } else {
         w->sampler.settings = r->sampling;
         token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
     }
+    bool wanted = r->prefill->n_forced || r->prefill->sampling->logprobs;
+    if (wanted && sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
+        return hill_fail(why, HILL_E_DAMAGED, "the logits of step %u are not all numbers", r->step);
     return take(r, token, logprob);
 }
 
