@@ -292,7 +292,7 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
         return HILL_E_PEER_GONE;
     request->attempts++;
     request->fruitless++;
-    request->recovery.resumed = false;
+    request->recovery.resumed = request->recovery.in_prompt = false;
     request->freed_seen = book->n_freed;
     request->wire_id = book->next_id++;
     request->n_attempt = request->attempt_from = 0;
@@ -368,6 +368,19 @@ int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_n
     r->recoveries++;
     r->units_done = r->units_lost;
     r->units_lost = 0;
+    return 0;
+}
+
+int request_take_units(struct request *request, uint64_t units, uint64_t repeated)
+{
+    struct request_recovery *r = &request->recovery;
+    if (request->n_attempt || r->resumed || units == 0)
+        return HILL_E_PROTOCOL;
+    r->resumed = r->in_prompt = true;
+    r->recoveries++;
+    r->units_repeated += repeated;
+    r->units_done =
+        units + repeated; /* those beyond, if there were any, are counted as they come */
     return 0;
 }
 

@@ -58,8 +58,9 @@ struct request_recovery {
     /* of the hash over the logits after a token, by index: of states_from .. states_to - 1 */
     struct hash_state states[REQUEST_STATES];
     uint32_t states_from, states_to;
-    bool resumed; /* this attempt has gone on */
-    bool barred;  /* one that went on has failed: the next ones begin anew */
+    bool resumed;   /* this attempt has gone on */
+    bool in_prompt; /* and that in its prompt */
+    bool barred;    /* one that went on has failed: the next ones begin anew */
     uint32_t recoveries;
     uint64_t steps_repeated, units_repeated;
     uint64_t units_done, units_lost; /* of the prompt: by this attempt, by those before it */
@@ -207,6 +208,9 @@ uint32_t request_resume_states(const struct request *request, uint32_t *first,
                                struct hash_state states[REQUEST_STATES]);
 /* The attempt has gone on with so many of the tokens; HILL_E_PROTOCOL: it cannot have. */
 int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_ns);
+/* The attempt has gone on with so many units of the prompt, and computes some again; HILL_E_PROTOCOL:
+ * it cannot have. */
+int request_take_units(struct request *request, uint64_t units, uint64_t repeated);
 /* So many units of the prompt are computed in this attempt. */
 void request_note_units(struct request *request, uint64_t done);
 /* An attempt that had gone on has failed: is it to begin anew? Then it is interrupted. */

@@ -183,6 +183,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.stop_tokens = stop_tokens;
     prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     prefill.identity = r->id;
+    prefill.anew = r->recovery.barred;
     prefill.keep = request_keeps(sv, r);
     Hill__Reuse reuse;
     prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
@@ -398,20 +399,21 @@ void request_on_resumed(void *owner, struct arrival *a)
     if (!r || r->state != REQUEST_RUNNING)
         return;
     request_taken_up(r);
-    if (request_take_resumed(r, resumed->tokens, clock_now_ns())) {
+    if (resumed->tokens ? request_take_resumed(r, resumed->tokens, clock_now_ns())
+                        : request_take_units(r, resumed->units, resumed->units_repeated)) {
         request_fail(sv, r, HILL_E_PROTOCOL, "internal error: the GPU worker goes on from nowhere");
         supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
-    log_info("request %" PRIu64 ": goes on after %u of %u tokens", r->id, resumed->tokens,
-             r->n_tokens);
+    log_info("request %" PRIu64 ": goes on after %u of %u tokens, %u units of its prompt", r->id,
+             resumed->tokens, r->n_tokens, resumed->units);
 }
 
 bool requests_keep_tiers(const struct service *sv)
 {
     bool keeps = false;
     for (const struct request *r = sv->book.running; r; r = r->next)
-        keeps |= r->state == REQUEST_INTERRUPTED && r->n_tokens > 0;
+        keeps |= r->state == REQUEST_INTERRUPTED;
     return keeps && requests_can_go_on(sv);
 }
 
@@ -419,8 +421,8 @@ bool requests_keep_tiers(const struct service *sv)
 bool requests_reading(const struct service *sv)
 {
     for (const struct request *r = sv->book.running; r; r = r->next)
-        if (r->state == REQUEST_INTERRUPTED ||
-            (r->state == REQUEST_RUNNING && r->n_attempt < 3 && !r->recovery.resumed))
+        if (r->state == REQUEST_INTERRUPTED || (r->state == REQUEST_RUNNING && r->n_attempt < 3 &&
+                                                (!r->recovery.resumed || r->recovery.in_prompt)))
             return true;
     return false;
 }

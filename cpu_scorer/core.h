@@ -82,6 +82,7 @@ struct adoption {
     uint64_t first_tag; /* of the commands */
     uint32_t open;      /* without a completion */
     int status;
+    bool prompt; /* what there is of its prompt, not a whole step */
 };
 
 /* What is left of a sequence that has ended. */

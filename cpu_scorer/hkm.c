@@ -484,15 +484,21 @@ static int recover_list(struct hkm *h, uint32_t list, uint32_t n_tokens, struct 
     return rc;
 }
 
-int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t n_tokens, struct hill_why *why)
+uint32_t hkm_placed(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t most)
 {
-    int rc = n_tokens <= h->ctx_tokens
-                 ? 0
-                 : hill_fail(why, HILL_E_DAMAGED, "%u tokens of a context of %u", n_tokens,
-                             h->ctx_tokens);
-    for (uint32_t layer = 0; rc == 0 && layer < h->geometry.n_layers; layer++)
-        rc = recover_list(h, hkm_list_index(h, sequence, layer), n_tokens, why);
-    return rc;
+    uint32_t n = 0;
+    while (n < most && hkm_tag(hkm_location(h, sequence, layer, n)) != HKM_NOWHERE)
+        n++;
+    return n;
+}
+
+int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t n_tokens,
+                struct hill_why *why)
+{
+    if (n_tokens > h->ctx_tokens)
+        return hill_fail(why, HILL_E_DAMAGED, "%u tokens of a context of %u", n_tokens,
+                         h->ctx_tokens);
+    return recover_list(h, hkm_list_index(h, sequence, layer), n_tokens, why);
 }
 
 uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t *blocks,

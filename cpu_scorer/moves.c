@@ -125,6 +125,8 @@ int moves_recover(const struct core *c, struct sequence *s)
     int rc = moves_begin(c, s);
     for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
         struct layer_state *l = &s->layers[layer];
+        if (l->appended < s->prompt_tokens)
+            break; /* as in grow */
         rc = placement_append(l->placement, l->appended, hot_share_target(&s->share, l->appended),
                               &moves);
         for (uint32_t p = 0; rc == 0 && p < l->appended; p++)

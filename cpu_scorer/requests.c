@@ -461,9 +461,9 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
 /* Can it be? Then its SEQ_READY comes when the agent has its slots; else it is freed. */
 static bool adopt(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
 {
-    const struct kept_step *step = adoption_step(rs->core, s, r);
+    const struct kept_step *step;
     struct hill_why why = {""};
-    if (!step) {
+    if (!adoption_fits(rs->core, s, r, &step)) {
         forget(rs, s);
         return false;
     }
@@ -484,12 +484,12 @@ static int answer_adopted(struct requests *rs, struct sequence *s)
         return 0;
     s->state = SEQUENCE_ACTIVE;
     s->begin_held = false;
-    answer.header.step = s->hashed_step;
-    answer.kept_tokens = s->layers[0].appended;
+    adoption_answer(rs->core, s, &answer);
     say_where_hot(rs, s, &answer);
-    log_debug("request %llu: goes on after step %u with %u tokens, %u of them hot in layer 0",
+    log_debug("request %llu: goes on after step %u with %u tokens in layer %u, %u of them hot",
               (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
-              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, 0));
+              answer.header.layer,
+              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, answer.header.layer));
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
     return 1;
 }

@@ -238,9 +238,11 @@ void engine_destroy(struct engine *e)
         clFinish(e->queue);
     if (e->read_queue)
         clFinish(e->read_queue);
+    prompt_memory_release(e);
     struct device_buffer *buffers[] = {
-        &e->hidden, &e->turns, &e->kt, &e->v,        &e->entries[0], &e->entries[1],
-        &e->normed, &e->qkv,   &e->q,  &e->attended, &e->activated,  &e->quantised_rows};
+        &e->prompt.out[0], &e->prompt.out[1], &e->hidden, &e->turns, &e->kt, &e->v,
+        &e->entries[0],    &e->entries[1],    &e->normed, &e->qkv,   &e->q,  &e->attended,
+        &e->activated,     &e->quantised_rows};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
     decode_release(e);

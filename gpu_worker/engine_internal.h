@@ -127,6 +127,22 @@ struct upload_half {
     cl_event written, scattered;
 };
 
+/* Where a prompt's state outlives the process (prompt_memory.c). */
+struct prompt_memory {
+    uint8_t *base; /* NULL: there is none */
+    uint64_t bytes;
+    bool in_place; /* the device computes in it */
+    /* of the current prompt */
+    bool on;
+    uint32_t from;      /* units that an earlier process has computed */
+    uint32_t read_from; /* of them, the first whose entries are read */
+    uint32_t window;    /* units whose entries are there: u in u % window */
+    uint64_t at_hidden, at_before, at_entries;
+    struct device_buffer words, hidden, before, entries; /* in place: over the memory */
+    cl_event saved[2];                                   /* else: unit u, in u % 2, is computed */
+    struct device_buffer out[2]; /* of a prompt of one chunk: what became of its hidden states */
+};
+
 /* A kernel's argument as it was set last; bytes 0: it was not. */
 #define KERNEL_ARGS 96u
 struct set_arg {
@@ -206,6 +222,7 @@ struct engine {
     cl_event step_done;  /* shared memory only: of the last launch, until it was waited for */
     struct shared_buffer warm_turn; /* shared memory only: a word; another number ends a warming */
     struct step_row rows[ENGINE_SEQUENCES_MAX];
+    struct prompt_memory prompt;
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
 };
 
@@ -295,6 +312,31 @@ static inline cl_mem mass_log_sums(const struct engine *e)
 int mass_enqueue(struct engine *e, const struct engine_unit *u, cl_event *done,
                  struct hill_why *why);
 void mass_release(struct engine *e);
+
+/* ---- prompt_memory.c ---- */
+
+/* The current prompt's, NULL: it is not kept. Before buffers are reserved, and when they are and
+ * shapes are known: what is there already goes to the device. */
+int prompt_memory_begin(struct engine *e, uint32_t n_tokens, const struct engine_keep *keep,
+                        struct hill_why *why);
+int prompt_memory_load(struct engine *e, struct hill_why *why);
+void prompt_memory_release(struct engine *e);
+/* Of the device's memory, beside what every prompt takes. */
+uint64_t prompt_copy_bytes(const struct engine *e, uint32_t n_tokens);
+/* Where the hidden states are; the entries of a unit, and the first one's index. */
+cl_mem prompt_hidden(const struct engine *e);
+cl_mem prompt_entries(const struct engine *e, uint32_t unit, uint32_t *first);
+/* host_row has the embeddings of these tokens. */
+void prompt_embedded(struct engine *e, uint32_t first, uint32_t count);
+/* Queued before a unit's kernels and behind them. */
+int prompt_unit_begins(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                       struct hill_why *why);
+int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                     struct hill_why *why);
+/* By an earlier process: then its entries are read here. */
+bool prompt_was_computed(const struct engine *e, uint32_t unit);
+void prompt_read_kept(const struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
+                      void *entries);
 
 /* Cosine and sine of each pair of a rotary table at a position: out [rope_dims]. */
 void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out);

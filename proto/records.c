@@ -69,7 +69,7 @@ static int check_seq_begin(const struct checked *c)
     if (rc == 0)
         rc = check_range(c, "adopt_max", r->adopt_max, 0, r->identity ? r->max_tokens : 0);
     if (rc == 0)
-        rc = check_range(c, "adopt_min", r->adopt_min, r->adopt_max ? 1 : 0, r->adopt_max);
+        rc = check_range(c, "adopt_min", r->adopt_min, 0, r->adopt_max);
     if (rc == 0)
         rc = check_range(c, "after_tokens", r->after_tokens, r->after ? 1 : 0,
                          r->after ? r->prompt_tokens - 1 : 0);

@@ -72,7 +72,8 @@ struct record_seq_begin {
     uint16_t exact_below; /* of recordings from before it: 0 */
     uint64_t identity;    /* of the request in all its attempts; 0: nothing of it is kept */
     /* What an earlier epoch left of it is taken up again, with as many tokens as the scorer has
-     * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. */
+     * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. adopt_min 0: adopt_max is the
+     * prompt, and of that alone whatever the scorer has. */
     uint32_t adopt_min, adopt_max;
     /* Else: it goes on with the first `after_tokens` of an ended request whose SEQ_END said keep, of
      * this identity and on this slot; they are the first of its prompt. 0: it begins. */
@@ -240,7 +241,8 @@ struct record_seq_ready {
     int32_t status;
     uint32_t hot_offset; /* in units of 64 bytes */
     uint32_t hot_entries;
-    /* that have their entries still: as of header.step, or after_tokens; 0: it begins anew */
+    /* That have their entries still, as of header.step, or after_tokens; 0: it begins anew. Of a
+     * prompt: in header.layer, all of it in the layers before, none in those after. */
     uint32_t kept_tokens;
 };
 

@@ -202,7 +202,7 @@ static const struct field fields[] = {
     {RECORD_SELECTION, FIELD(selection, n_selected), {0, 2, 4, 3 + (1u << 29), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, n_uploads), {0, 1, 3, 2 + (1u << 28), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, status), {1, U32(HILL_E_PROTOCOL - 1), 0x80000000, END}},
-    {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_min), {0, 13, UINT32_MAX, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_min), {13, UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_max), {0, 10, 21, UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, identity), {0, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, after), {0, END}},
