@@ -10,7 +10,7 @@ CONFIG  ?= $(if $(FAULTS),faults,release)
 VERSION := 0.1.0
 PREFIX  ?= /usr/local
 
-LIBRARIES := base shm kv placement proto recording pool model session chat
+LIBRARIES := base shm kv placement proto recording pool model session prefix chat
 # program = folder
 hill-gpu-worker  := gpu_worker
 hill-cpu-scorer  := cpu_scorer
@@ -82,7 +82,7 @@ endef
 $(foreach l,$(LIBRARIES),$(eval $(call library_rules,$(l))))
 $(O)/libproto.a: $(O)/proto/hill.pb-c.o
 
-# A library may use those to its left in base, shm, kv, placement, proto, recording, pool, model, session, chat; archives are grouped once.
+# A library may use those to its left in base, shm, kv, placement, proto, recording, pool, model, session, prefix, chat; archives are grouped once.
 ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
 LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
        $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)

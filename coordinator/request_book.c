@@ -70,6 +70,14 @@ int request_set_forced(struct request *request, uint32_t n)
     return n && !request->logprobs ? HILL_E_NOMEM : 0;
 }
 
+int request_keep_logprobs(struct request *request)
+{
+    if (!request->sampling.logprobs || request->logprobs)
+        return 0;
+    request->logprobs = calloc(request->predict, sizeof *request->logprobs);
+    return request->logprobs ? 0 : HILL_E_NOMEM;
+}
+
 void request_keep_id(struct request_book *book, struct request *request, uint64_t id)
 {
     request->id = id;
@@ -143,6 +151,13 @@ struct request *request_book_advance(struct request_book *book)
     link_by_id(&book->running, request);
     book->n_running++;
     return request;
+}
+
+void request_book_move(struct request_book *book, struct request *request, uint32_t sequence)
+{
+    book->slot_taken[request->sequence] = false;
+    book->slot_taken[sequence] = true;
+    request->sequence = sequence;
 }
 
 /* True: it was running and its slot is free again. */
@@ -277,7 +292,7 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
         return HILL_E_PEER_GONE;
     request->attempts++;
     request->fruitless++;
-    request->recovery.resumed = false;
+    request->recovery.resumed = request->recovery.in_prompt = false;
     request->freed_seen = book->n_freed;
     request->wire_id = book->next_id++;
     request->n_attempt = request->attempt_from = 0;
@@ -353,6 +368,19 @@ int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_n
     r->recoveries++;
     r->units_done = r->units_lost;
     r->units_lost = 0;
+    return 0;
+}
+
+int request_take_units(struct request *request, uint64_t units, uint64_t repeated)
+{
+    struct request_recovery *r = &request->recovery;
+    if (request->n_attempt || r->resumed || units == 0)
+        return HILL_E_PROTOCOL;
+    r->resumed = r->in_prompt = true;
+    r->recoveries++;
+    r->units_repeated += repeated;
+    r->units_done =
+        units + repeated; /* those beyond, if there were any, are counted as they come */
     return 0;
 }
 

@@ -26,6 +26,7 @@
 #include "kv/select.h"
 #include "model/tokenizer.h"
 #include "coordinator/token_log.h"
+#include "prefix/prefix_store.h"
 #include "proto/envelope.h"
 
 #define REQUEST_WAITING_MAX  64u
@@ -57,11 +58,19 @@ struct request_recovery {
     /* of the hash over the logits after a token, by index: of states_from .. states_to - 1 */
     struct hash_state states[REQUEST_STATES];
     uint32_t states_from, states_to;
-    bool resumed; /* this attempt has gone on */
-    bool barred;  /* one that went on has failed: the next ones begin anew */
+    bool resumed;   /* this attempt has gone on */
+    bool in_prompt; /* and that in its prompt */
+    bool barred;    /* one that went on has failed: the next ones begin anew */
     uint32_t recoveries;
     uint64_t steps_repeated, units_repeated;
     uint64_t units_done, units_lost; /* of the prompt: by this attempt, by those before it */
+};
+
+/* What it may take over from finished ones, and what it has. */
+struct request_prefix {
+    bool off;
+    uint64_t conversation, after; /* as the client said; 0: none */
+    struct prefix_hit hit;        /* of its first attempt */
 };
 
 struct request {
@@ -89,13 +98,14 @@ struct request {
     /* the answer */
     struct token_log *log;        /* owned; NULL: none. Closed with the request, its file stays */
     uint32_t restarts;            /* of the coordinator, since the request was accepted */
-    double *logprobs;             /* [predict] of forced tokens, owned; NULL: not forced */
+    double *logprobs;             /* [predict], owned; NULL: neither forced nor asked for */
     uint32_t *tokens;             /* [predict], owned */
     uint32_t n_tokens;            /* committed: sent to the client */
     uint32_t n_attempt;           /* of this attempt */
     uint32_t attempt_from;        /* those whose times are not this attempt's */
     uint32_t attempts, fruitless; /* all; those since the last new token */
     struct request_recovery recovery;
+    struct request_prefix prefix;
     bool refused;           /* for want of room beside the others, and not taken up since */
     uint32_t refused_alone; /* times in a row that nobody was beside it */
     uint64_t freed_seen;    /* book.n_freed when the attempt began */
@@ -137,6 +147,8 @@ void request_destroy(struct request *request);
 void request_set_sampling(struct request *request, const Hill__Sampling *sampling);
 /* Its answer is given: n tokens behind the prompt; HILL_E_NOMEM. */
 int request_set_forced(struct request *request, uint32_t n);
+/* Its sampling wants log-probabilities: they are kept, to be sent again. HILL_E_NOMEM. */
+int request_keep_logprobs(struct request *request);
 /* A request that has an id already, of another coordinator; new ones get higher ids. */
 void request_keep_id(struct request_book *book, struct request *request, uint64_t id);
 
@@ -146,6 +158,8 @@ int request_book_add(struct request_book *book, struct request *request);
  * (INTERRUPTED). NULL: nobody waits, no slot is free, the first one was refused and nobody has
  * ended since, or a refused one has been sent again and not taken up yet. */
 struct request *request_book_advance(struct request_book *book);
+/* To another slot, which is not taken or its own, before it is sent. */
+void request_book_move(struct request_book *book, struct request *request, uint32_t sequence);
 /* No room beside the others: the attempt does not count, and the request waits again, before all
  * that came later. HILL_E_TIMEOUT, and nothing changed, when nobody was beside it
  * REQUEST_ALONE_MAX times in a row. */
@@ -194,6 +208,9 @@ uint32_t request_resume_states(const struct request *request, uint32_t *first,
                                struct hash_state states[REQUEST_STATES]);
 /* The attempt has gone on with so many of the tokens; HILL_E_PROTOCOL: it cannot have. */
 int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_ns);
+/* The attempt has gone on with so many units of the prompt, and computes some again; HILL_E_PROTOCOL:
+ * it cannot have. */
+int request_take_units(struct request *request, uint64_t units, uint64_t repeated);
 /* So many units of the prompt are computed in this attempt. */
 void request_note_units(struct request *request, uint64_t done);
 /* An attempt that had gone on has failed: is it to begin anew? Then it is interrupted. */

@@ -87,6 +87,7 @@ void service_open(struct service *sv, struct settings *settings, struct router *
                            .router = router,
                            .supervisor = supervisor,
                            .started_ns = clock_now_ns()};
+    prefix_store_init(&sv->prefixes);
     request_book_init(&sv->book, settings->epoch.plan.n_sequences);
     router_register(router, routes, sizeof routes / sizeof *routes, sv);
     *hooks = (struct supervisor_hooks){sv,      epoch_ends, ending,    worker_came, beta,
@@ -96,6 +97,7 @@ void service_open(struct service *sv, struct settings *settings, struct router *
 void service_close(struct service *sv)
 {
     request_book_finish(&sv->book);
+    prefix_store_finish(&sv->prefixes);
 }
 
 bool service_tick(struct service *sv, int64_t now_ns)

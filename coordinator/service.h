@@ -5,7 +5,7 @@
  * What: takes what clients ask for and what workers say of requests, keeps the requests (over
  * workers' deaths), and answers. service.c holds the one table of {message, sender, handler}; its
  * parts, each on those before it: service_trace.c, service_csd_model.c, service_profile.c (beta),
- * service_saves.c, service_log.c (token logs), service_stream.c (text), service_requests.c
+ * service_saves.c, service_log.c (token logs), service_prefix.c, service_stream.c (text), service_requests.c
  * (attempts, summaries), service_follow.c (requests of a coordinator that died, clients that come
  * back), service_model.c (what a client that renders chats asks), service_intake.c (generate,
  * cancel), service_restore.c, service_status.c. The workers are the supervisor's; it calls back through its hooks. Rule: a
@@ -25,6 +25,7 @@ struct service {
     struct router *router;
     struct supervisor *supervisor;
     struct request_book book;
+    struct prefix_store prefixes; /* of requests that are over */
     int64_t started_ns;
     uint64_t model_identity; /* 0: not asked for yet */
     struct {
@@ -128,6 +129,22 @@ void request_log_token(struct request *r, uint32_t index, double logprob);
 void request_logs_flush(struct service *sv, int64_t now_ns);
 int64_t request_logs_flush_ns(const struct service *sv);
 
+/* ---- service_prefix.c ---- */
+/* Can a request go on with entries that are there, as this pipeline is set up? */
+bool requests_can_go_on(const struct service *sv);
+/* May it take over what others have left, and leave its own? */
+bool request_keeps(const struct service *sv, const struct request *r);
+/* Its slot and its prefix: when it has been given a slot and before it is sent. */
+void request_take_prefix(struct service *sv, struct request *r);
+bool request_fill_reuse(const struct request *r, Hill__Reuse *out); /* false: nothing is reused */
+/* Tokens of its prompt that were not computed. */
+uint32_t request_reused(const struct request *r);
+/* It is over, and what it leaves can be taken; finished: by itself. */
+void request_leave_prefix(struct service *sv, const struct request *r, bool finished);
+/* The kept request that a client names; HILL_E_INVALID, HILL_E_UNSUPPORTED with the reason. */
+int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix_entry **out,
+                      struct hill_why *why);
+
 /* ---- service_stream.c ---- */
 #define TEXT_NO_TOKEN UINT32_MAX /* Text.token: more text of the token before, or its end */
 /* Send to the request's client; notes when it is gone. */
@@ -165,8 +182,6 @@ bool requests_keep_tiers(const struct service *sv);
 void requests_interrupt(struct service *sv, bool counts);
 /* Does a running request still read its prompt, or could not go on yet in another epoch? */
 bool requests_reading(const struct service *sv);
-/* Can they ever, as this pipeline is set up? */
-bool requests_can_go_on(const struct service *sv);
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);
 /* May remove the request. */
 void request_cancel(struct service *sv, struct request *r);

@@ -108,7 +108,8 @@ static struct request *rebuild(struct service *sv, const struct token_log_conten
     request_set_sampling(r, p->sampling);
     r->accepted_ns = request_accepted_ns(order->accepted_us);
     r->restarts = c->restarts + 1;
-    if (request_set_forced(r, (uint32_t)p->n_forced) || !copy_paths(r, p)) {
+    if (request_set_forced(r, (uint32_t)p->n_forced) || request_keep_logprobs(r) ||
+        !copy_paths(r, p)) {
         request_destroy(r);
         return NULL;
     }

@@ -66,6 +66,31 @@ int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *s
     return code ? hill_fail(why, code, "cannot tokenise the prompt: %s", hill_strerror(code)) : 0;
 }
 
+/* The tokens of a finished request, and the prompt's behind them. */
+static int encode_after(const struct service *sv, uint64_t id, const struct prompt_sent *sent,
+                        uint32_t **tokens, uint64_t *count, struct hill_why *why)
+{
+    const struct prefix_entry *before;
+    struct prompt_sent more = *sent;
+    uint32_t *own = NULL;
+    int code = prefix_find_named(sv, id, &before, why);
+    more.goes_on = true;
+    if (!code)
+        code = prompt_encode(sv->settings->tokenizer, &more, &own, count, why);
+    if (!code && *count == 0)
+        code = hill_fail(why, HILL_E_INVALID, "the prompt is empty");
+    if (!code && !(*tokens = malloc((before->n_tokens + *count) * sizeof **tokens)))
+        code = hill_fail(why, HILL_E_NOMEM, "out of memory for a prompt of %u tokens",
+                         before->n_tokens);
+    if (!code) {
+        memcpy(*tokens, before->tokens, before->n_tokens * sizeof **tokens);
+        memcpy(*tokens + before->n_tokens, own, *count * sizeof **tokens);
+        *count += before->n_tokens;
+    }
+    free(own);
+    return code;
+}
+
 /* Tokenise and admit; *request is new and in no queue. */
 static int make_request(struct service *sv, const Hill__Generate *generate, struct request **out,
                         struct hill_why *why)
@@ -81,7 +106,8 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
                                      .n_pieces = generate->n_pieces,
                                      .ids = generate->token_ids,
                                      .n_ids = generate->n_token_ids};
-    int code = prompt_encode(s->tokenizer, &sent, &tokens, &count, why);
+    int code = generate->after ? encode_after(sv, generate->after, &sent, &tokens, &count, why)
+                               : prompt_encode(s->tokenizer, &sent, &tokens, &count, why);
     if (code)
         return code;
     uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX,
@@ -118,7 +144,14 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     r->answer_end = model_answer_end(s->tokenizer, (const char *)generate->answer_end.data,
                                      generate->answer_end.len);
     r->want_progress = generate->want_progress;
+    r->prefix.off = generate->no_prefix_cache;
+    r->prefix.conversation = generate->conversation;
+    r->prefix.after = generate->after;
     request_set_sampling(r, generate->sampling);
+    if (request_keep_logprobs(r)) {
+        request_destroy(r);
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens", n_prompt);
+    }
     if (!r->sampling.seed)
         r->sampling.seed = random_seed();
     request_begin_text(r, s->tokenizer); /* nothing is restored: needs no memory */

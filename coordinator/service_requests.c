@@ -92,6 +92,10 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     summary.recoveries = r->recovery.recoveries;
     summary.steps_repeated = r->recovery.steps_repeated;
     summary.units_repeated = r->recovery.units_repeated;
+    summary.reused_tokens = request_reused(r);
+    summary.history_tokens = r->prefix.hit.n_history;
+    if (summary.reused_tokens > r->prefix.hit.n_plain)
+        summary.reused_decoded = summary.reused_tokens - r->prefix.hit.n_plain;
     summary.beta = profile_beta_effective(sv);
     summary.profile = profile_show(sv, &profile);
     if (r->done) {
@@ -106,6 +110,7 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     message.body_case = HILL__MESSAGE__BODY_SUMMARY;
     message.summary = &summary;
     session_save_lost(sv, r, code ? text : "it is over");
+    request_leave_prefix(sv, r, reason != HILL__FINISH_REASON__FINISH_CANCEL && !code);
     if (code)
         log_warn("request %" PRIu64 " failed: %s", r->id, text);
     request_send(sv, r, &message);
@@ -178,6 +183,10 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.stop_tokens = stop_tokens;
     prefill.n_stop_tokens = list_stop_tokens(stop_tokens, sv->settings, r);
     prefill.identity = r->id;
+    prefill.anew = r->recovery.barred;
+    prefill.keep = request_keeps(sv, r);
+    Hill__Reuse reuse;
+    prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
     if (n_states) {
         resume.tokens = r->tokens;
         resume.n_tokens = r->n_tokens;
@@ -221,8 +230,10 @@ void requests_start(struct service *sv, int64_t now_ns)
             start(sv, r, now_ns);
     }
     for (struct request *r;
-         !supervisor_holds_back(sv->supervisor) && (r = request_book_advance(&sv->book));)
+         !supervisor_holds_back(sv->supervisor) && (r = request_book_advance(&sv->book));) {
+        request_take_prefix(sv, r);
         start(sv, r, now_ns);
+    }
 }
 
 void requests_interrupt(struct service *sv, bool counts)
@@ -240,6 +251,7 @@ void requests_interrupt(struct service *sv, bool counts)
                 r->outage_ns = clock_now_ns();
         }
     }
+    prefix_store_clear(&sv->prefixes); /* of those that have finished just now, too */
 }
 
 void request_cancel(struct service *sv, struct request *r)
@@ -387,36 +399,30 @@ void request_on_resumed(void *owner, struct arrival *a)
     if (!r || r->state != REQUEST_RUNNING)
         return;
     request_taken_up(r);
-    if (request_take_resumed(r, resumed->tokens, clock_now_ns())) {
+    if (resumed->tokens ? request_take_resumed(r, resumed->tokens, clock_now_ns())
+                        : request_take_units(r, resumed->units, resumed->units_repeated)) {
         request_fail(sv, r, HILL_E_PROTOCOL, "internal error: the GPU worker goes on from nowhere");
         supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
-    log_info("request %" PRIu64 ": goes on after %u of %u tokens", r->id, resumed->tokens,
-             r->n_tokens);
+    log_info("request %" PRIu64 ": goes on after %u of %u tokens, %u units of its prompt", r->id,
+             resumed->tokens, r->n_tokens, resumed->units);
 }
 
 bool requests_keep_tiers(const struct service *sv)
 {
     bool keeps = false;
     for (const struct request *r = sv->book.running; r; r = r->next)
-        keeps |= r->state == REQUEST_INTERRUPTED && r->n_tokens > 0;
+        keeps |= r->state == REQUEST_INTERRUPTED;
     return keeps && requests_can_go_on(sv);
-}
-
-bool requests_can_go_on(const struct service *sv)
-{
-    const struct epoch_settings *s = &sv->settings->epoch; /* these start with empty tiers: */
-    return !s->trace_path[0] && !s->record_path[0] &&
-           !kv_policy_reads_keys(s->plan.selection.policy);
 }
 
 /* With the third token of an attempt the scorer has noted its first step. */
 bool requests_reading(const struct service *sv)
 {
     for (const struct request *r = sv->book.running; r; r = r->next)
-        if (r->state == REQUEST_INTERRUPTED ||
-            (r->state == REQUEST_RUNNING && r->n_attempt < 3 && !r->recovery.resumed))
+        if (r->state == REQUEST_INTERRUPTED || (r->state == REQUEST_RUNNING && r->n_attempt < 3 &&
+                                                (!r->recovery.resumed || r->recovery.in_prompt)))
             return true;
     return false;
 }

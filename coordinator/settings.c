@@ -388,7 +388,7 @@ int settings_admit(const struct settings *s, const struct kv_selection_settings 
                          "%" PRIu64 " tokens do not fit: the hot pool has room for %" PRIu64
                          " (--hot-mb), the cold pool for %" PRIu64 " (%s)",
                          total, hot_tokens, s->cold_tokens,
-                         s->epoch.csd_attached ? "--cold-mb" : "no CSD is attached");
+                         settings_has_drive(s) ? "--cold-mb" : "no CSD is attached");
     return 0;
 }
 

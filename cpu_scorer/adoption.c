@@ -57,6 +57,34 @@ static int hold_layer(struct core *c, uint32_t sequence, uint32_t layer, uint32_
     return 0;
 }
 
+/* Take one layer's first tokens as they are. */
+static int take_layer(struct core *c, struct sequence *s, uint32_t layer, uint32_t n_tokens,
+                      struct hill_why *why)
+{
+    int rc = hkm_recover(&c->tiers.hkm, s->index, layer, n_tokens, why);
+    if (rc == 0 && (rc = hold_layer(c, s->index, layer, n_tokens)) != 0)
+        hill_fail(why, rc, "a cold slot of layer %u is not what it was", layer);
+    return rc;
+}
+
+/* All layers up to their newest whole step; of a prompt that is not whole, what is there without a
+ * gap, layer after layer: entries that follow one are on no side's books [I25]. */
+static int take_layers(struct core *c, struct sequence *s, const struct kept_plan *plan,
+                       uint32_t step_tokens, struct hill_why *why)
+{
+    uint32_t n = step_tokens, all = 0;
+    int rc = 0;
+    bool gap = false;
+    for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
+        if (!step_tokens)
+            n = gap ? 0 : hkm_placed(&c->tiers.hkm, s->index, layer, plan->prompt_tokens);
+        gap |= n < plan->prompt_tokens;
+        all += n;
+        rc = take_layer(c, s, layer, n, why);
+    }
+    return rc || all ? rc : hill_fail(why, HILL_E_INVALID, "there is nothing of it");
+}
+
 static int look_at(struct core *c, struct sequence *s, struct hill_why *why)
 {
     struct tiers *t = &c->tiers;
@@ -64,16 +92,14 @@ static int look_at(struct core *c, struct sequence *s, struct hill_why *why)
     struct kept_plan plan;
     uint64_t identity = kept_read(k, &plan);
     const struct kept_step *newest = kept_newest(k, 1, c->config.ctx_tokens);
-    if (!identity || !newest || !c->config.keeps)
-        return hill_fail(why, HILL_E_INVALID, "there is no whole step");
+    uint32_t step_tokens = newest ? newest->n_tokens : 0;
+    if (!identity || !c->config.keeps)
+        return hill_fail(why, HILL_E_INVALID, "nothing of it is kept");
     t->hkm.identities[s->index] = identity;
-    if (plan.max_tokens > c->config.ctx_tokens || newest->n_tokens > plan.max_tokens ||
-        hkm_reserve(&t->hkm, s->index, plan.blocks))
+    if (plan.max_tokens > c->config.ctx_tokens || plan.prompt_tokens > plan.max_tokens ||
+        step_tokens > plan.max_tokens || hkm_reserve(&t->hkm, s->index, plan.blocks))
         return hill_fail(why, HILL_E_DAMAGED, "what was set aside for it cannot be");
-    int rc = hkm_recover(&t->hkm, s->index, newest->n_tokens, why);
-    for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++)
-        if ((rc = hold_layer(c, s->index, layer, newest->n_tokens)) != 0)
-            hill_fail(why, rc, "a cold slot of layer %u is not what it was", layer);
+    int rc = take_layers(c, s, &plan, step_tokens, why);
     if (rc == 0)
         take_plan(c, s, &plan);
     return rc;
@@ -178,8 +204,8 @@ void adoption_find(struct core *c)
 
 /* ---- taken up ------------------------------------------------------------------------------- */
 
-const struct kept_step *adoption_step(const struct core *c, const struct sequence *s,
-                                      const struct record_seq_begin *r)
+bool adoption_fits(const struct core *c, const struct sequence *s, const struct record_seq_begin *r,
+                   const struct kept_step **step)
 {
     const struct kept *k = tiers_kept(&c->tiers, s->index);
     struct kept_plan plan;
@@ -194,7 +220,9 @@ const struct kept_step *adoption_step(const struct core *c, const struct sequenc
                 r->identity == kept_read(k, &plan) && r->prompt_tokens == plan.prompt_tokens &&
                 r->max_tokens == plan.max_tokens &&
                 memcmp(&asked, &plan.settings, sizeof asked) == 0;
-    return same ? kept_newest(k, r->adopt_min, r->adopt_max) : NULL;
+    *step = same && r->adopt_min ? kept_newest(k, r->adopt_min, r->adopt_max) : NULL;
+    /* what of a prompt was to go to a drive that is being left has no place */
+    return same && (*step || (!r->adopt_min && (core_has_drive(c) || plan.stripes == 0)));
 }
 
 /* Tokens from `to` on are nowhere any more: first no step says that they are there. */
@@ -213,24 +241,54 @@ static void cut(struct core *c, struct sequence *s, uint32_t to)
         }
 }
 
+/* On goes the prompt, as it was to be placed when it began. */
+static void begin_prompt(struct core *c, struct sequence *s, const struct kept_plan *plan)
+{
+    s->share.beta = plan->beta;
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+        s->layers[layer].appended = hkm_placed(&c->tiers.hkm, s->index, layer, s->prompt_tokens);
+    hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
+}
+
+static int begin_step(struct core *c, struct sequence *s, const struct kept_step *from)
+{
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+        s->layers[layer].appended = from->n_tokens;
+    s->cold_from = s->cold_to = 0;
+    s->hashed_step = from->step;
+    s->moves_wanted = true;
+    return hash_state_load(s->hash, &from->selection_hash) ? 0 : HILL_E_DAMAGED;
+}
+
 int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step)
 {
-    const struct kept_step from = *step; /* cut() forgets newer ones */
+    const struct kept_step from =
+        step ? *step : (struct kept_step){0}; /* cut() forgets newer ones */
     struct kept_plan plan;
+    int rc = 0;
     kept_read(tiers_kept(&c->tiers, s->index), &plan);
     take_plan(c, s, &plan);
-    cut(c, s, from.n_tokens);
-    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        s->layers[layer].appended = from.n_tokens;
-    s->cold_from = s->cold_to = 0;
-    s->hashed_step = from.step;
-    if (!hash_state_load(s->hash, &from.selection_hash))
-        return HILL_E_DAMAGED;
-    int rc = s->share.copies ? moves_recover(c, s) : 0;
-    s->moves_wanted = true;
-    s->adoption = (struct adoption){.stripe = COLD_NONE};
+    cut(c, s, step ? from.n_tokens : s->prompt_tokens);
+    if (step)
+        rc = begin_step(c, s, &from);
+    else
+        begin_prompt(c, s, &plan);
+    if (rc == 0 && s->share.copies)
+        rc = moves_recover(c, s);
+    s->adoption = (struct adoption){.stripe = COLD_NONE, .prompt = !step};
     s->state = SEQUENCE_ADOPTING;
     return rc;
+}
+
+void adoption_answer(const struct core *c, const struct sequence *s, struct record_seq_ready *out)
+{
+    uint32_t layer = 0;
+    out->header.step = s->hashed_step;
+    while (s->adoption.prompt && layer + 1 < c->config.geometry.n_layers &&
+           s->layers[layer + 1].appended)
+        layer++;
+    out->header.layer = layer;
+    out->kept_tokens = s->layers[layer].appended;
 }
 
 /* ---- the agent ------------------------------------------------------------------------------ */

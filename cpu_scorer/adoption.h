@@ -3,7 +3,9 @@
  *
  * What: a scorer that starts over a hot segment which an earlier one laid out looks at what that one
  * had noted of each sequence (kept.h). A sequence whose words, checks and entries are whole up to
- * its newest step has its blocks and stripes set aside again and is DORMANT; all others are freed.
+ * its newest step has its blocks and stripes set aside again and is DORMANT; so is one that has no
+ * step yet, with what there is of its prompt: layer after layer, up to the first token that is
+ * nowhere. All others are freed.
  * A SEQ_BEGIN of the same request says how many tokens it can go on with: what is newer is dropped,
  * the agent is told which cold slots count (ADOPT), and with its last completion the sequence is as
  * it was at the end of that step. What selections depend on is the same then: which tokens there
@@ -20,12 +22,15 @@
 /* Once, before the first record: who is DORMANT, and who is freed. */
 void adoption_find(struct core *c);
 
-/* Can this SEQ_BEGIN take up what the slot holds? NULL: no; else as of which step. */
-const struct kept_step *adoption_step(const struct core *c, const struct sequence *s,
-                                      const struct record_seq_begin *r);
+/* Can this SEQ_BEGIN take up what the slot holds? As of which step; NULL: its prompt alone. */
+bool adoption_fits(const struct core *c, const struct sequence *s, const struct record_seq_begin *r,
+                   const struct kept_step **step);
 /* Everything on this side is as it was then; s has been started for the request. On to ADOPTING.
  * HILL_E_NOMEM. */
 int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step);
+
+/* What SEQ_READY says of it. */
+void adoption_answer(const struct core *c, const struct sequence *s, struct record_seq_ready *out);
 
 /* Completions of ADOPT. */
 void adoption_listen(struct core *c, struct agent *a);

@@ -148,8 +148,20 @@ int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n)
         link = &map->stripes[s].next;
         settle_stripe(map, list, s, order == held);
     }
-    if (held > n || n - held > map->n_free)
+    return cold_map_grow(map, list, n);
+}
+
+int cold_map_grow(struct cold_map *map, uint32_t list, uint32_t n)
+{
+    struct cold_list *l = &map->lists[list];
+    uint32_t order = l->n_stripes, *link = &l->first;
+    if (order == 0)
+        return cold_map_reserve(map, list, n);
+    if (order > n || n - order > map->n_free)
         return HILL_E_NOSPACE;
+    map->n_free -= n - order;
+    while (*link != COLD_NONE)
+        link = &map->stripes[*link].next;
     for (uint32_t s = 0; order < n; s++) {
         if (map->stripes[s].list != COLD_NONE)
             continue;
@@ -157,9 +169,15 @@ int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n)
         *link = s;
         link = &map->stripes[s].next;
     }
-    map->n_free -= n - held;
     l->n_stripes = n;
     return 0;
+}
+
+void cold_map_disown(struct cold_map *map, uint32_t list, uint32_t slot)
+{
+    struct cold_list *l = &map->lists[list];
+    l->lost += cold_map_taken_position(map, slot) != COLD_NOBODY;
+    map->positions[slot] = HOLE;
 }
 
 void cold_map_release(struct cold_map *map, uint32_t list)

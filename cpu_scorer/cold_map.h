@@ -70,6 +70,11 @@ void cold_map_release(struct cold_map *map, uint32_t list);
 int cold_map_hold(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t position);
 int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n);
 
+/* A list may have n stripes, which is no less than now. HILL_E_NOSPACE: nothing changed. */
+int cold_map_grow(struct cold_map *map, uint32_t list, uint32_t n);
+/* This slot, a copy, is nobody's any more. */
+void cold_map_disown(struct cold_map *map, uint32_t list, uint32_t slot);
+
 /* Up to n slots for positions first, first + 1, ...: consecutive, in one stripe. Returns how many
  * (0: the reservation is used up); *slot the first of them, *order the order of their stripe. */
 uint32_t cold_map_take(struct cold_map *map, uint32_t list, uint32_t first_position, uint32_t n,

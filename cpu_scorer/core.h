@@ -32,6 +32,8 @@ enum sequence_state {
     SEQUENCE_TRIMMING, /* waits for the completion of its TRIM: its stripes are not reused before */
     SEQUENCE_DORMANT,  /* an earlier epoch's, until its SEQ_BEGIN or another one comes */
     SEQUENCE_ADOPTING, /* its cold slots are being committed; then its SEQ_READY */
+    SEQUENCE_RESTING,  /* ended and kept, until its SEQ_BEGIN comes or another one needs the room */
+    SEQUENCE_CUTTING, /* taken up: what its SEQ_BEGIN does not go on with goes; then its SEQ_READY */
 };
 
 struct layer_state {
@@ -53,8 +55,9 @@ struct holding {
     uint32_t n_staging;
     uint32_t n_newest; /* of a READ: the last of them, when those before them are read */
     bool reading;      /* it names hot slots of `layer`: none of them is freed */
-    uint32_t layer;
+    uint32_t layer;    /* ALL_LAYERS: of any, as known queries do */
 };
+#define ALL_LAYERS UINT32_MAX
 
 /* What a guessed query has brought for the exact one of its (step, layer). */
 struct guess {
@@ -79,6 +82,16 @@ struct adoption {
     uint64_t first_tag; /* of the commands */
     uint32_t open;      /* without a completion */
     int status;
+    bool prompt; /* what there is of its prompt, not a whole step */
+};
+
+/* What is left of a sequence that has ended. */
+struct resting {
+    uint64_t identity;   /* whose it is */
+    uint64_t since;      /* by the core's count: the lowest goes first */
+    uint32_t n_tokens;   /* whole in every layer */
+    uint32_t max_tokens; /* that it was planned for */
+    uint32_t layer;      /* being cut */
 };
 
 struct sequence {
@@ -104,6 +117,8 @@ struct sequence {
     uint32_t k_max;         /* of a selection: k at max_tokens */
     uint32_t staging_max;   /* slots set aside: those of a selection, or of two */
     struct holding held[2]; /* of the newest selection, and of the one before it */
+    uint32_t known_step;    /* the newest that was asked for with known queries */
+    bool declined;          /* they are to come again as exact ones */
     struct guess guess;
     uint64_t *guess_chosen, *guess_found; /* [n_layers]; NULL: queries are not guessed */
     uint32_t move_layer;                  /* whose turn it is */
@@ -112,6 +127,9 @@ struct sequence {
     XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
     uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
     struct adoption adoption;
+    uint64_t identity;       /* of the request in all its attempts; 0: nothing of it is kept */
+    struct resting rests;    /* of an ended one */
+    struct kept_plan plan;   /* of the request that goes on with it */
     uint64_t bounced_before; /* by a placement that it has no longer */
     struct scorer_stats stats;
     struct step_balance balance;
@@ -128,6 +146,7 @@ struct core {
     bool drains;                /* what is cold comes up, and nothing new goes down (drain.h) */
     bool coming_up;             /* a batch of it is in staging: no query goes past AWAIT */
     uint64_t dropped_records;
+    uint64_t n_rested; /* sequences that came to rest so far */
 };
 
 int core_create(struct core *c, const struct scorer_config *config, const struct scorer_io *io,

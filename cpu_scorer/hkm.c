@@ -190,6 +190,18 @@ int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
     return 0;
 }
 
+int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
+{
+    uint32_t has = h->lists[hkm_list_index(h, sequence, 0)].limit;
+    uint64_t more = (uint64_t)(blocks_per_layer - has) * h->geometry.n_layers;
+    if (blocks_per_layer < has || more > h->n_unreserved)
+        return HILL_E_NOSPACE;
+    h->n_unreserved -= (uint32_t)more;
+    for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
+        h->lists[hkm_list_index(h, sequence, layer)].limit = blocks_per_layer;
+    return 0;
+}
+
 uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more)
 {
     uint32_t there = h->n_unreserved / h->geometry.n_layers;
@@ -397,6 +409,19 @@ void hkm_release(struct hkm *h, uint32_t sequence)
     h->identities[sequence] = 0;
 }
 
+void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t identity)
+{
+    bool checked = h->identities[sequence] != 0;
+    h->identities[sequence] = identity;
+    for (uint32_t layer = 0; checked && layer < h->geometry.n_layers; layer++)
+        for (uint32_t p = 0; p < n_tokens; p++) {
+            uint32_t word = hkm_location(h, sequence, layer, p), slot = hkm_slot(word);
+            struct hkm_check *check =
+                hkm_tag(word) == HKM_HOT ? &h->checks[slot] : &h->cold_checks[slot];
+            *check = hkm_check_of(h, sequence, layer, p, check->sum);
+        }
+}
+
 void hkm_drop(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position)
 {
     uint32_t before = hkm_location(h, sequence, layer, position);
@@ -459,15 +484,21 @@ static int recover_list(struct hkm *h, uint32_t list, uint32_t n_tokens, struct 
     return rc;
 }
 
-int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t n_tokens, struct hill_why *why)
+uint32_t hkm_placed(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t most)
 {
-    int rc = n_tokens <= h->ctx_tokens
-                 ? 0
-                 : hill_fail(why, HILL_E_DAMAGED, "%u tokens of a context of %u", n_tokens,
-                             h->ctx_tokens);
-    for (uint32_t layer = 0; rc == 0 && layer < h->geometry.n_layers; layer++)
-        rc = recover_list(h, hkm_list_index(h, sequence, layer), n_tokens, why);
-    return rc;
+    uint32_t n = 0;
+    while (n < most && hkm_tag(hkm_location(h, sequence, layer, n)) != HKM_NOWHERE)
+        n++;
+    return n;
+}
+
+int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t n_tokens,
+                struct hill_why *why)
+{
+    if (n_tokens > h->ctx_tokens)
+        return hill_fail(why, HILL_E_DAMAGED, "%u tokens of a context of %u", n_tokens,
+                         h->ctx_tokens);
+    return recover_list(h, hkm_list_index(h, sequence, layer), n_tokens, why);
 }
 
 uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t *blocks,

@@ -143,11 +143,14 @@ int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_confi
  * something else; nothing changed. */
 int hkm_adopt(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
               struct hill_why *why);
-/* Take the blocks and slots that the words of positions 0 .. n_tokens - 1 name, of a sequence that
- * has its reservation and identity; words above are dropped. Every one of these positions must be
- * hot with the entry that its check is of, or cold (the caller looks at those). HILL_E_DAMAGED: the
- * sequence is to be released. */
-int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t n_tokens, struct hill_why *why);
+/* Positions from 0 on whose words name a place, at most `most`. */
+uint32_t hkm_placed(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t most);
+/* Take the blocks and slots that the words of positions 0 .. n_tokens - 1 of a layer name, of a
+ * sequence that has its reservation and identity; words above are dropped. Every one of these
+ * positions must be hot with the entry that its check is of, or cold (the caller looks at those).
+ * HILL_E_DAMAGED: the sequence is to be released. */
+int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t n_tokens,
+                struct hill_why *why);
 /* This position, the newest, is nowhere any more. */
 void hkm_drop(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position);
 
@@ -160,6 +163,11 @@ uint32_t hkm_sum(const struct hkm *h, const void *entry);
  * HILL_E_NOSPACE when that many are not unreserved; then nothing changes. */
 int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 
+/* A sequence may have blocks_per_layer blocks for every layer, which is no less than now.
+ * HILL_E_NOSPACE: nothing changed. */
+int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
+/* It is another request's from now on: its first n_tokens get that one's checks. */
+void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t identity);
 /* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how many
  * each has got. */
 uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more);

@@ -55,6 +55,7 @@ void holding_begin(const struct core *c, struct sequence *s)
     s->held[0].n_staging = s->held[1].n_staging = 0;
     s->held[0].n_newest = s->held[1].n_newest = 0;
     s->guess.there = false;
+    s->known_step = UINT32_MAX;
     holding_reads_done(s);
 }
 
@@ -88,7 +89,9 @@ static void drop_guess(struct core *c, struct guess *g)
 void holding_release(struct core *c, struct sequence *s, const struct record_header *header,
                      uint32_t kind)
 {
-    if (kind == QUERY_EXACT) {
+    if (kind == QUERY_KNOWN && s->known_step == header->step)
+        return;
+    if (kind == QUERY_EXACT || kind == QUERY_KNOWN) {
         release(c, &s->held[0]);
         release(c, &s->held[1]);
         if (s->guess.step != header->step || s->guess.layer != header->layer)
@@ -100,6 +103,17 @@ void holding_release(struct core *c, struct sequence *s, const struct record_hea
     struct holding empty = s->held[1];
     s->held[1] = s->held[0];
     s->held[0] = empty;
+}
+
+bool holding_goes_ahead(struct sequence *s, const struct record_header *header)
+{
+    if (s->known_step != header->step) {
+        s->known_step = header->step;
+        s->declined = !s->reads_hot || s->cold_used || s->cold_from < s->cold_to;
+        s->held[0].reading = !s->declined;
+        s->held[0].layer = ALL_LAYERS;
+    }
+    return !s->declined;
 }
 
 void holding_reads_done(struct sequence *s)

@@ -13,6 +13,11 @@
  * what it needs; the rest is free, and what the guess had missed is brought late. Entries do not
  * change, so what has moved between the tiers meanwhile does not matter: a guess holds copies.
  *
+ * Known queries of a step (QUERY_KNOWN) come before any of it is attended to, and everything that
+ * their answers name lies in hot slots: no staging is taken, and no hot slot of the sequence is
+ * freed until the step is over. Where an entry has gone to the cold pool, or is on its way, all of
+ * a step are declined, since their staging would not be free in time.
+ *
  * Who calls it: query.c, requests.c. Failure: codes as documented at each function.
  */
 #ifndef HILL_CPU_SCORER_HOLDING_H
@@ -39,9 +44,15 @@ void holding_release_all(struct core *c, struct sequence *s);
 /* May hot slots of this layer be freed? No, while they are read in place. */
 static inline bool holding_reads(const struct sequence *s, uint32_t layer)
 {
-    return (s->held[0].reading && s->held[0].layer == layer) ||
-           (s->held[1].reading && s->held[1].layer == layer);
+    for (uint32_t i = 0; i < 2; i++)
+        if (s->held[i].reading && (s->held[i].layer == layer || s->held[i].layer == ALL_LAYERS))
+            return true;
+    return false;
 }
+
+/* A known query has its tokens: may it be answered? The first of a step decides for all of them;
+ * where it is yes everything hot is read in place from now on. */
+bool holding_goes_ahead(struct sequence *s, const struct record_header *header);
 
 /* Staging slots for the answer's uploads, held by the newest selection. What the guess has filled
  * of them keeps its slot, its other slots are free; all others are to be brought. 0, or

@@ -103,12 +103,15 @@ static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32
 {
     struct layer_state *l = &s->layers[layer];
     struct placement_moves moves;
-    if (n < s->prompt_tokens)
+    if (placement_tokens(l->placement) == 0 && n < s->prompt_tokens)
         return; /* the first that it hears of is the whole prompt */
     while (placement_tokens(l->placement) < n) {
         uint32_t known = placement_tokens(l->placement), to = known ? n : s->prompt_tokens;
         int rc = placement_append(l->placement, to - known, hot_target(s, l, to), &moves);
         take_demoted(d, s, layer, &moves);
+        for (uint32_t p = known > s->cold_from ? known : s->cold_from;
+             !rc && known && p < to && p < s->cold_to; p++)
+            placement_place(l->placement, p, false); /* more of a prompt, that went down at once */
         if (rc)
             return; /* out of memory: what was ordered stands, and it is tried again */
     }
@@ -122,6 +125,8 @@ int moves_recover(const struct core *c, struct sequence *s)
     int rc = moves_begin(c, s);
     for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
         struct layer_state *l = &s->layers[layer];
+        if (l->appended < s->prompt_tokens)
+            break; /* as in grow */
         rc = placement_append(l->placement, l->appended, hot_share_target(&s->share, l->appended),
                               &moves);
         for (uint32_t p = 0; rc == 0 && p < l->appended; p++)

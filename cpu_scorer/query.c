@@ -54,13 +54,11 @@ static uint32_t window_of(const struct core *c, const struct query *q)
     return kv_window_tokens(&c->config.windows, q->header.layer, q->n_tokens);
 }
 
-/* Are scores asked for? Digests have no use where all is selected; the other evaluators keep state
- * from query to query. */
-static bool is_evaluated(const struct query *q)
+/* Are scores asked for? */
+static bool is_evaluated(const struct core *c, const struct query *q)
 {
-    const struct kv_selection_settings *s = &q->sequence->settings;
-    bool scored = s->policy != KV_POLICY_FULL && s->policy != KV_POLICY_HILLINFER;
-    return scored || !kv_selects_all(s, q->n_tokens);
+    return !kv_selection_is_known(&q->sequence->settings, &c->config.windows, q->header.layer,
+                                  q->n_tokens);
 }
 
 static int64_t select_window(const struct query *q, uint32_t window)
@@ -83,8 +81,10 @@ static int check_query(struct core *c, struct query *q)
                   s->max_tokens);
         return HILL_E_PROTOCOL;
     }
-    if (q->kind != QUERY_EXACT && !c->config.speculates) {
-        core_fail(c, s, HILL_E_PROTOCOL, "a query of layer %u is a guess", q->header.layer);
+    bool guess = q->kind == QUERY_SPECULATIVE || q->kind == QUERY_AHEAD;
+    if ((guess && !c->config.speculates) || (q->kind == QUERY_KNOWN && is_evaluated(c, q))) {
+        core_fail(c, s, HILL_E_PROTOCOL, "a query of layer %u is %s", q->header.layer,
+                  guess ? "a guess" : "none, and its selection depends on it");
         return HILL_E_PROTOCOL;
     }
     uint32_t kept = q->ahead ? s->held[0].n_newest : 0;
@@ -117,6 +117,8 @@ static int step_await(struct queries *qs, struct query *q)
         enter(qs, q, QUERY_GATHER);
         return 1;
     }
+    if (q->kind == QUERY_KNOWN && !holding_goes_ahead(q->sequence, &q->header))
+        return HILL_E_WOULD_BLOCK;
     if (window_of(qs->core, q)) {
         enter(qs, q, QUERY_SELECT);
         return 1;
@@ -124,7 +126,7 @@ static int step_await(struct queries *qs, struct query *q)
     int rc = kv_selector_begin(q->selector, &s->settings, q->n_tokens);
     if (rc)
         return rc;
-    bool evaluated = is_evaluated(q);
+    bool evaluated = is_evaluated(qs->core, q);
     enter(qs, q, evaluated ? QUERY_SCORE : QUERY_SELECT);
     if (evaluated)
         qs->evaluator->ops->begin(qs->evaluator, q);
@@ -176,7 +178,7 @@ static int step_select(struct queries *qs, struct query *q)
                   kv_selector_scored(q->selector), q->n_tokens, q->header.layer);
         return (int)k;
     }
-    stats->guess_queries += q->kind != QUERY_EXACT;
+    stats->guess_queries += q->kind == QUERY_SPECULATIVE || q->kind == QUERY_AHEAD;
     if (q->kind != QUERY_AHEAD) {
         hash_selection(q, (uint32_t)k);
         stats->budget = (uint32_t)k;
@@ -237,6 +239,8 @@ static int plan_answer(struct core *c, struct query *q)
     struct answer *a = &q->answer;
     bool verified = s->guess.there;
     answer_locate(a, s, q->header.layer, a->n_items);
+    if (q->kind == QUERY_KNOWN && a->n_in_place < a->n_items)
+        return HILL_E_DAMAGED; /* nothing of it can be anywhere else */
     holding_compare(s, a, q->header.layer, q->n_tokens);
     int rc = answer_give_places(a, s, q->header.layer);
     if (rc)
@@ -289,6 +293,8 @@ static void end_gathering(struct core *c, struct query *q, int rc)
     }
     s->stats.fetch_ns += clock_now_ns() - q->gather_began_ns;
     s->stats.gpu.hits += (uint64_t)(a->n_items - a->n_uploads) - a->n_in_place;
+    if (q->kind == QUERY_KNOWN)
+        return;                             /* holding_goes_ahead has said that they are read */
     s->held[0].reading = a->n_in_place > 0; /* no word has flipped since they were looked up */
     s->held[0].layer = q->header.layer;
 }
@@ -399,10 +405,17 @@ static int push_mass(struct queries *qs, const struct query *q)
     return 1;
 }
 
-/* Go past a query that has been answered, if it wants an answer. The rows of a step ask together
- * and their worker goes on when it has all answers: it is woken once, unless what comes next is of
- * another layer (a guess, which is worked at while the worker computes) or takes long
- * (agent_pause). */
+/* Are the answers of both waited for together? */
+static bool goes_with(const struct record_query *next, const struct query *q)
+{
+    return next->header.layer == q->header.layer ||
+           (next->kind == QUERY_KNOWN && q->kind == QUERY_KNOWN);
+}
+
+/* Go past a query that has been answered, if it wants an answer. The rows of a step ask together,
+ * and of a known one for all layers; their worker goes on when it has all answers: it is woken once,
+ * unless what comes next is of another layer (a guess, which is worked at while the worker
+ * computes) or takes long (agent_pause). */
 static int go_past(struct core *c, const struct query *q)
 {
     struct shm_ring_end *ring = &c->io.rings[RING_QUERY];
@@ -415,8 +428,7 @@ static int go_past(struct core *c, const struct query *q)
     }
     shm_ring_skip(ring);
     int rc = shm_ring_peek(ring, &type, &payload, &bytes);
-    if (rc || type != RECORD_QUERY || bytes < sizeof(struct record_query) ||
-        ((const struct record_query *)payload)->header.layer != q->header.layer)
+    if (rc || type != RECORD_QUERY || bytes < sizeof(struct record_query) || !goes_with(payload, q))
         shm_ring_flush(&c->io.rings[RING_SELECTION]);
     return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
 }
@@ -431,7 +443,7 @@ static void trace_answer(struct core *c, struct query *q)
         a->slots[i] = item->position | (hkm_tag(item->location) == HKM_COLD ? TRACE_COLD : 0) |
                       (item->flags & (ANSWER_UPLOAD | ANSWER_IN_PLACE) ? 0 : TRACE_GPU);
     }
-    bool scored = c->io.trace_scores && is_evaluated(q) && !window_of(c, q);
+    bool scored = c->io.trace_scores && is_evaluated(c, q);
     struct trace_query query = {.request = s->request_id,
                                 .sequence = s->index,
                                 .step = q->header.step,

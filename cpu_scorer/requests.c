@@ -8,18 +8,21 @@
 #include "cpu_scorer/adoption.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
+#include "cpu_scorer/resting.h"
 #include "kv/plane.h"
 
 /* ---- end ---------------------------------------------------------------------------------- */
 
 void requests_close(struct requests *rs, struct sequence *s)
 {
-    if (s->state != SEQUENCE_ACTIVE && s->state != SEQUENCE_ADOPTING)
+    if (s->state == SEQUENCE_FREE || s->state == SEQUENCE_ENDING || s->state == SEQUENCE_TRIMMING ||
+        s->state == SEQUENCE_DORMANT)
         return;
     kept_end(tiers_kept(&rs->core->tiers, s->index));
     holding_release_all(rs->core, s);
     s->leaving = false;
     rs->core->tiers.staging_unreserved += s->staging_max;
+    s->staging_max = 0;
     moves_end(rs->core, s);
     tiers_release_near(&rs->core->tiers, s->index);
     s->state = SEQUENCE_ENDING;
@@ -50,6 +53,30 @@ bool requests_forget_dormant(struct requests *rs)
         any = true;
     }
     return any;
+}
+
+/* The one that came to rest first, but for one that is asked for. */
+static bool free_oldest(struct requests *rs)
+{
+    struct sequence *oldest = NULL;
+    for (uint32_t i = 0; i < rs->core->config.n_sequences; i++) {
+        struct sequence *s = &rs->core->sequences[i];
+        if (s->state == SEQUENCE_RESTING && !s->begin_held &&
+            (!oldest || s->rests.since < oldest->rests.since))
+            oldest = s;
+    }
+    if (!oldest)
+        return false;
+    log_debug("sequence %u gives its room to others: its %u tokens are forgotten", oldest->index,
+              oldest->rests.n_tokens);
+    requests_close(rs, oldest);
+    return true;
+}
+
+void requests_forget_resting(struct requests *rs)
+{
+    while (free_oldest(rs))
+        ;
 }
 
 static void take_trim(void *context, const void *record)
@@ -176,12 +203,17 @@ static int answer_end(struct requests *rs, struct sequence *s, const struct reco
     struct record_seq_stats answer = {.header = r->header, .request_id = r->request_id};
     if (!has_credits(rs, sizeof answer))
         return 0;
+    uint32_t kept = ours && !rs->agent->status ? resting_tokens(rs->core, s, r) : 0;
     if (ours) {
+        s->stats.kept_tokens = kept;
         finish_stats(rs, s);
         rs->core->hooks.stats(rs->core->hooks.context, &s->stats);
         if (rs->core->io.trace && trace_flush(rs->core->io.trace))
             log_error("writing the KV trace failed");
-        requests_close(rs, s);
+        if (kept)
+            resting_begin(rs->core, s, kept);
+        else
+            requests_close(rs, s);
     }
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_STATS, &answer, sizeof answer);
     return 1;
@@ -266,8 +298,9 @@ static int check_caps(const struct requests *rs, const struct sequence *s, struc
     return 0;
 }
 
-static int plan_tiers(struct requests *rs, struct sequence *s, uint32_t *blocks, uint32_t *stripes,
-                      struct hill_why *why)
+/* goes_on: what the sequence has already is room for it. */
+static int plan_tiers(struct requests *rs, struct sequence *s, bool goes_on, uint32_t *blocks,
+                      uint32_t *stripes, struct hill_why *why)
 {
     const struct scorer_config *c = &rs->core->config;
     const struct tiers *t = &rs->core->tiers;
@@ -283,6 +316,8 @@ static int plan_tiers(struct requests *rs, struct sequence *s, uint32_t *blocks,
                                   .adapts = c->adapts,
                                   .sinks = s->settings.sinks,
                                   .window = s->settings.window};
+    if (goes_on)
+        resting_add_room(rs->core, s, &room);
     room.wants_copies = moves_wants_placement(rs->core, s);
     int rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
     if (rc == 0 && room.wants_copies && !s->share.copies)
@@ -305,7 +340,7 @@ static int admit(struct requests *rs, struct sequence *s, uint64_t identity, str
     uint32_t blocks, stripes;
     int rc = check_caps(rs, s, why);
     if (rc == 0)
-        rc = plan_tiers(rs, s, &blocks, &stripes, why);
+        rc = plan_tiers(rs, s, false, &blocks, &stripes, why);
     if (rc == 0 && s->share.copies && (rc = moves_begin(rs->core, s)) != 0)
         hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
     if (rc)
@@ -324,10 +359,11 @@ static int admit(struct requests *rs, struct sequence *s, uint64_t identity, str
     return 0;
 }
 
-static void start_sequence(struct requests *rs, struct sequence *s,
-                           const struct record_seq_begin *r)
+/* The sequence is this request's; what it has in the tiers stays. */
+static void set_request(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
 {
     s->status = 0;
+    s->identity = r->identity;
     s->request_id = r->request_id;
     s->prompt_tokens = r->prompt_tokens;
     s->max_tokens = r->max_tokens;
@@ -338,12 +374,10 @@ static void start_sequence(struct requests *rs, struct sequence *s,
                                                  .policy = r->policy,
                                                  .importance = r->importance,
                                                  .exact_below = r->exact_below};
-    memset(s->layers, 0, rs->core->config.geometry.n_layers * sizeof *s->layers);
     memset(&s->stats, 0, sizeof s->stats);
     memset(&s->balance, 0, sizeof s->balance);
     XXH64_reset(s->hash, 0);
     s->hashed_step = 0;
-    s->cold_used = s->moves_wanted = false;
     s->bounced_before = 0;
     holding_begin(rs->core, s);
     s->reads_hot = r->reads_hot;
@@ -353,6 +387,14 @@ static void start_sequence(struct requests *rs, struct sequence *s,
         rs->evaluator->ops->open(rs->evaluator, s);
     s->trim_tag = 0;
     s->staging_max = s->k_max = 0;
+}
+
+static void start_sequence(struct requests *rs, struct sequence *s,
+                           const struct record_seq_begin *r)
+{
+    memset(s->layers, 0, rs->core->config.geometry.n_layers * sizeof *s->layers);
+    s->cold_used = s->moves_wanted = false;
+    set_request(rs, s, r);
 }
 
 static void place_prompt(struct sequence *s)
@@ -370,7 +412,7 @@ static bool any_ending(const struct requests *rs)
         if (rs->core->sequences[i].leaving || rs->core->sequences[i].state == SEQUENCE_ENDING ||
             rs->core->sequences[i].state == SEQUENCE_TRIMMING ||
             rs->core->sequences[i].state == SEQUENCE_ADOPTING)
-            return true;
+            return true; /* one that is being cut gives nothing back */
     return false;
 }
 
@@ -397,7 +439,7 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     answer.status = admit(rs, s, identity, &why);
     if (answer.status == HILL_E_BUSY && requests_forget_dormant(rs))
         answer.status = admit(rs, s, identity, &why);
-    if (answer.status == HILL_E_BUSY && any_ending(rs))
+    if (answer.status == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
         return 0;
     if (answer.status == HILL_E_BUSY) {
         log_debug("request %llu waits: %s", (unsigned long long)s->request_id, why.text);
@@ -419,9 +461,9 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
 /* Can it be? Then its SEQ_READY comes when the agent has its slots; else it is freed. */
 static bool adopt(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
 {
-    const struct kept_step *step = adoption_step(rs->core, s, r);
+    const struct kept_step *step;
     struct hill_why why = {""};
-    if (!step) {
+    if (!adoption_fits(rs->core, s, r, &step)) {
         forget(rs, s);
         return false;
     }
@@ -442,12 +484,12 @@ static int answer_adopted(struct requests *rs, struct sequence *s)
         return 0;
     s->state = SEQUENCE_ACTIVE;
     s->begin_held = false;
-    answer.header.step = s->hashed_step;
-    answer.kept_tokens = s->layers[0].appended;
+    adoption_answer(rs->core, s, &answer);
     say_where_hot(rs, s, &answer);
-    log_debug("request %llu: goes on after step %u with %u tokens, %u of them hot in layer 0",
+    log_debug("request %llu: goes on after step %u with %u tokens in layer %u, %u of them hot",
               (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
-              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, 0));
+              answer.header.layer,
+              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, answer.header.layer));
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
     return 1;
 }
@@ -467,11 +509,102 @@ static int pump_adoption(struct requests *rs, struct sequence *s)
     return 1;
 }
 
+/* ---- gone on with ------------------------------------------------------------------------- */
+
+/* Room for the new request beside what is there. */
+static int admit_again(struct requests *rs, struct sequence *s, uint32_t n_tokens,
+                       struct hill_why *why)
+{
+    uint32_t blocks, stripes;
+    int rc = check_caps(rs, s, why);
+    if (rc == 0)
+        rc = plan_tiers(rs, s, true, &blocks, &stripes, why);
+    if (rc == 0 && resting_grow(rs->core, s, n_tokens, &blocks, &stripes))
+        rc = hill_fail(why, HILL_E_BUSY, "the tiers have no room beside others");
+    if (rc)
+        return rc;
+    s->plan = adoption_plan(s, blocks, stripes);
+    reserve_staging(rs, s);
+    return 0;
+}
+
+/* Its SEQ_BEGIN is held. False: it cannot go on, and begins anew. */
+static bool take_up(struct requests *rs, struct sequence *s)
+{
+    const struct record_seq_begin *r = &s->begin;
+    struct hill_why why = {""};
+    if (!resting_fits(s, r) || rs->agent->status || rs->core->drains)
+        return false;
+    set_request(rs, s, r);
+    int rc = admit_again(rs, s, r->after_tokens, &why);
+    if (rc == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
+        return true; /* once that is gone */
+    if (rc) {
+        log_info("request %llu begins anew: %s", (unsigned long long)s->request_id, why.text);
+        return false;
+    }
+    s->state = SEQUENCE_CUTTING;
+    return true;
+}
+
+static int answer_taken_up(struct requests *rs, struct sequence *s)
+{
+    struct record_seq_ready answer = {.header = s->begin.header};
+    uint32_t n_tokens = s->begin.after_tokens;
+    if (!has_credits(rs, sizeof answer))
+        return 0;
+    if (resting_end(rs->core, s)) {
+        requests_close(rs, s); /* no memory; it begins anew when the slot is free */
+        return 1;
+    }
+    uint64_t identity = rs->core->config.keeps ? s->identity : 0;
+    hkm_rename(&rs->core->tiers.hkm, s->index, n_tokens, identity);
+    kept_begin(tiers_kept(&rs->core->tiers, s->index), identity, &s->plan);
+    place_prompt(s);
+    s->cold_from = s->cold_from > n_tokens ? s->cold_from : n_tokens;
+    s->cold_to = s->cold_to > s->cold_from ? s->cold_to : s->cold_from;
+    s->state = SEQUENCE_ACTIVE;
+    s->begin_held = false;
+    s->moves_wanted = true;
+    answer.kept_tokens = n_tokens;
+    say_where_hot(rs, s, &answer);
+    log_info("request %llu goes on with %u tokens of an earlier one",
+             (unsigned long long)s->request_id, n_tokens);
+    shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+    return 1;
+}
+
+static int pump_cutting(struct requests *rs, struct sequence *s)
+{
+    int rc = s->begin_held && !rs->agent->status
+                 ? resting_cut(rs->core, rs->agent, s, s->begin.after_tokens)
+                 : HILL_E_CANCELLED;
+    if (rc == 1)
+        return answer_taken_up(rs, s);
+    if (rc < 0)
+        requests_close(rs, s);
+    return rc < 0;
+}
+
+/* Of a sequence that rests and is asked for. */
+static int pump_resting(struct requests *rs, struct sequence *s)
+{
+    if (!take_up(rs, s))
+        requests_close(rs, s); /* the SEQ_BEGIN that is held begins when it is gone */
+    return s->state != SEQUENCE_RESTING;
+}
+
 int requests_take_begin(struct requests *rs, const struct record_seq_begin *r)
 {
     struct sequence *s = &rs->core->sequences[r->header.sequence];
     if (!take_begin_back(rs, s))
         return 0;
+    if (s->state == SEQUENCE_RESTING && r->after) {
+        s->begin = *r;
+        s->begin_held = true;
+        pump_resting(rs, s);
+        return 1;
+    }
     if (s->state == SEQUENCE_DORMANT && adopt(rs, s, r)) {
         s->begin = *r;
         s->begin_held = true;
@@ -493,6 +626,10 @@ int requests_pump(struct requests *rs)
         struct sequence *s = &rs->core->sequences[i];
         if (s->state == SEQUENCE_ADOPTING)
             moved |= pump_adoption(rs, s);
+        if (s->state == SEQUENCE_RESTING && s->begin_held)
+            moved |= pump_resting(rs, s);
+        if (s->state == SEQUENCE_CUTTING)
+            moved |= pump_cutting(rs, s);
         if (s->leaving && (s->demotes == 0 || rs->agent->status))
             moved |= answer_end(rs, s, &s->end, true);
         moved |= clear_up(rs, s);

@@ -35,6 +35,8 @@ int requests_pump(struct requests *rs);
 /* Everything that the sequence holds near goes back; what it has in the cold pool follows. */
 void requests_close(struct requests *rs, struct sequence *s);
 
+/* What ended requests have left and nobody has asked for goes. */
+void requests_forget_resting(struct requests *rs);
 /* What earlier epochs have left and nobody has asked for goes; was there any? */
 bool requests_forget_dormant(struct requests *rs);
 

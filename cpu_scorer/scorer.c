@@ -128,8 +128,10 @@ void scorer_set_beta(struct scorer *p, double beta)
 
 void scorer_drain(struct scorer *p)
 {
-    if (p->core.config.csd)
-        drain_begin(&p->drain);
+    if (!p->core.config.csd)
+        return;
+    requests_forget_resting(&p->requests); /* nobody would bring their entries up */
+    drain_begin(&p->drain);
 }
 
 void scorer_set_model(struct scorer *p, struct csd_model figures)

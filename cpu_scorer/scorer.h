@@ -94,6 +94,7 @@ struct scorer_stats {
     uint64_t promoted, demoted, bounced;
     uint64_t reused; /* of the demoted: written over copies of what has moved up */
     uint64_t queries, dropped_records; /* of this attempt, as all that is counted */
+    uint32_t kept_tokens;              /* at its end: their entries stay */
     /* of guesses; the counts of each layer, NULL: none, are the scorer's (see holding.h)
      */
     uint64_t guess_queries, late_fetches;

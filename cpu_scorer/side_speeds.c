@@ -530,6 +530,7 @@ int side_speeds_pump(struct side_speeds *m)
     if (!m->limit_ns)
         return 0;
     requests_forget_dormant(m->requests);
+    requests_forget_resting(m->requests);
     for (uint32_t i = 0; i < c->config.n_sequences; i++) {
         active |= c->sequences[i].state == SEQUENCE_ACTIVE;
         ending |= c->sequences[i].state != SEQUENCE_FREE;

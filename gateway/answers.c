@@ -17,9 +17,10 @@ static void add_usage(struct text_buffer *out, const struct answer_figures *f)
 {
     text_printf(out,
                 ",\"usage\":{\"prompt_tokens\":%" PRIu32 ",\"completion_tokens\":%" PRIu32
-                ",\"total_tokens\":%" PRIu64 "}",
+                ",\"total_tokens\":%" PRIu64
+                ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu32 "}}",
                 f->prompt_tokens, f->predicted_tokens,
-                (uint64_t)f->prompt_tokens + f->predicted_tokens);
+                (uint64_t)f->prompt_tokens + f->predicted_tokens, f->cached_tokens);
 }
 
 static void add_rate(struct text_buffer *out, const char *what, uint32_t tokens, double ms)
@@ -37,23 +38,30 @@ static void add_timings(struct text_buffer *out, const struct answer_figures *f)
 {
     if (!f->measured)
         return;
-    text_puts(out, ",\"timings\":{\"cache_n\":0,");
-    add_rate(out, "prompt", f->prompt_tokens, f->prompt_ms);
+    text_printf(out, ",\"timings\":{\"cache_n\":%" PRIu32 ",", f->cached_tokens);
+    add_rate(out, "prompt", f->prompt_tokens - f->cached_tokens, f->prompt_ms);
     text_puts(out, ",");
     add_rate(out, "predicted", f->predicted_tokens, f->predicted_ms);
     text_puts(out, "}");
 }
 
-static void add_finish(struct text_buffer *out, const char *finish)
+/* logprobs: NULL for none. */
+static void add_finish(struct text_buffer *out, const char *finish, struct logprobs *logprobs)
 {
-    if (finish)
-        text_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish);
+    text_puts(out, ",\"logprobs\":");
+    if (logprobs)
+        logprobs_write(out, logprobs);
     else
-        text_puts(out, ",\"logprobs\":null,\"finish_reason\":null}]");
+        text_puts(out, "null");
+    if (finish)
+        text_printf(out, ",\"finish_reason\":\"%s\"}]", finish);
+    else
+        text_puts(out, ",\"finish_reason\":null}]");
 }
 
 void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes, const char *finish, const struct answer_figures *figures)
+                  size_t bytes, const char *finish, const struct answer_figures *figures,
+                  struct logprobs *logprobs)
 {
     add_head(out, head, head->chat ? "chat.completion" : "text_completion");
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
@@ -62,7 +70,7 @@ void answer_whole(struct text_buffer *out, const struct answer_head *head, const
     text_add_json(out, bytes ? text : "", bytes);
     if (head->chat)
         text_puts(out, ",\"refusal\":null}");
-    add_finish(out, finish);
+    add_finish(out, finish, logprobs);
     add_usage(out, figures);
     add_timings(out, figures);
     text_puts(out, "}");
@@ -88,12 +96,12 @@ void answer_begin(struct text_buffer *out, const struct answer_head *head)
     begin_event(out, head);
     text_puts(out,
               ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
-    add_finish(out, NULL);
+    add_finish(out, NULL, NULL);
     end_event(out, head);
 }
 
 void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes)
+                  size_t bytes, struct logprobs *logprobs)
 {
     begin_event(out, head);
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{\"content\":"
@@ -101,7 +109,7 @@ void answer_chunk(struct text_buffer *out, const struct answer_head *head, const
     text_add_json(out, text, bytes);
     if (head->chat)
         text_puts(out, "}");
-    add_finish(out, NULL);
+    add_finish(out, NULL, logprobs);
     end_event(out, head);
 }
 
@@ -109,7 +117,7 @@ static void add_nothing(struct text_buffer *out, const struct answer_head *head,
 {
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{}"
                               : ",\"choices\":[{\"index\":0,\"text\":\"\"");
-    add_finish(out, finish);
+    add_finish(out, finish, NULL);
 }
 
 void answer_progress(struct text_buffer *out, const struct answer_head *head, double total,

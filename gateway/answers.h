@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "gateway/logprobs.h"
 #include "gateway/text_buffer.h"
 
 struct answer_head {
@@ -21,17 +22,20 @@ struct answer_head {
 
 struct answer_figures {
     uint32_t prompt_tokens, predicted_tokens;
-    bool measured; /* the times are known */
+    uint32_t cached_tokens; /* of the prompt: not computed */
+    bool measured;          /* the times are known */
     double prompt_ms, predicted_ms;
 };
 
+/* logprobs, here and below: those of what is certain are written; NULL: none */
 void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes, const char *finish, const struct answer_figures *figures);
+                  size_t bytes, const char *finish, const struct answer_figures *figures,
+                  struct logprobs *logprobs);
 
 /* ---- a stream: begin, then chunks and progress, then end or error ---- */
 void answer_begin(struct text_buffer *out, const struct answer_head *head);
 void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes);
+                  size_t bytes, struct logprobs *logprobs);
 void answer_progress(struct text_buffer *out, const struct answer_head *head, double total,
                      double done, double ms);
 void answer_end(struct text_buffer *out, const struct answer_head *head, const char *finish,

@@ -39,8 +39,9 @@ struct generation {
     struct answer_figures figures;
     struct stop_matcher stops;
     struct text_buffer text; /* that is certain and not in the answer yet */
-    uint64_t id;             /* 0: not accepted yet */
-    bool counted;            /* in gateway.generating */
+    struct logprobs logprobs;
+    uint64_t id;  /* 0: not accepted yet */
+    bool counted; /* in gateway.generating */
     bool cancelling;
     int64_t begun_ns, token_ns; /* token_ns: of the newest; 0: none yet */
     /* over a coordinator's death */

@@ -61,6 +61,7 @@ static void make_sampling(Hill__Sampling *out, const struct order *o)
     out->repeat_penalty = (float)o->repeat_penalty;
     /* chosen here, so that another coordinator makes the same tokens */
     out->seed = o->seed ? o->seed : random_number();
+    out->logprobs = o->logprobs;
 }
 
 static void send_order(struct job *job, const struct prompt_piece *pieces, size_t n,
@@ -95,6 +96,8 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
         make_selection(&selection, o, status->selection);
         generate.selection = &selection;
     }
+    /* with several keys one could tell by the time whether another has sent the same text */
+    generate.no_prefix_cache = !o->cache_prompt || job->gateway->settings->keys.n > 1;
     generate.want_progress = true; /* a gateway that was killed is noticed in a long prompt, too */
     generate.key = gen->key = random_number();
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
@@ -146,6 +149,8 @@ void generate_begin(struct job *job)
     memcpy(job->generation.stops.strings, job->order.stops, sizeof job->order.stops);
     job->generation.stops.n = job->order.n_stops;
     make_head(job);
+    job->generation.logprobs.wanted = job->order.logprobs;
+    job->generation.logprobs.chat = kind == ORDER_CHAT;
     if (kind == ORDER_CHAT) {
         job->state = JOB_RENDERING;
         job->render = render_start(g->upstream.info, job->order.messages, job->order.n_messages,
@@ -236,7 +241,7 @@ static void pass_text(struct job *job)
     struct generation *gen = &job->generation;
     if (!job->stream || !gen->text.length)
         return;
-    answer_chunk(&job->out, &gen->head, gen->text.bytes, gen->text.length);
+    answer_chunk(&job->out, &gen->head, gen->text.bytes, gen->text.length, &gen->logprobs);
     gen->text.length = 0;
     job->out_ns = clock_now_ns();
     job->changed = true;
@@ -276,8 +281,12 @@ static void take_text(struct job *job, const Hill__Text *text)
         job_fail(job, HILL_E_NOMEM, "out of memory for the answer");
         return;
     }
+    size_t before = gen->text.length;
+    logprobs_add(&gen->logprobs, (const char *)text->text.data, text->text.len, text->logprob,
+                 text->token != UINT32_MAX);
     bool stopped =
         stop_feed(&gen->stops, (const char *)text->text.data, text->text.len, &gen->text);
+    logprobs_sure(&gen->logprobs, gen->text.length - before);
     pass_text(job);
     if (stopped)
         generate_cancel(job); /* the Summary ends it */
@@ -297,15 +306,17 @@ static void take_progress(struct job *job, const Hill__PrefillProgress *p)
 static void answer_now(struct job *job, const char *finish)
 {
     struct generation *gen = &job->generation;
+    size_t before = gen->text.length;
     if (!gen->stops.stopped)
         stop_flush(&gen->stops, &gen->text);
+    logprobs_sure(&gen->logprobs, gen->text.length - before);
     pass_text(job);
     gen->figures.predicted_tokens = (uint32_t)gen->n_tokens;
     if (job->stream) {
         answer_end(&job->out, &gen->head, finish, &gen->figures);
     } else {
         answer_whole(&job->out, &gen->head, gen->text.bytes, gen->text.length, finish,
-                     &gen->figures);
+                     &gen->figures, &gen->logprobs);
         job_answer(job, 200, "application/json");
     }
     job_end(job);
@@ -320,6 +331,7 @@ static void take_summary(struct job *job, const Hill__Summary *summary)
     delivered.request_id = gen->id;
     send_short(job, HILL__MESSAGE__BODY_DELIVERED, &delivered);
     meters_add(&job->gateway->meters, summary);
+    gen->figures.cached_tokens = summary->reused_tokens;
     if (summary->gpu) {
         gen->figures.measured = true;
         gen->figures.prompt_ms = summary->gpu->prompt_ms;
@@ -428,6 +440,7 @@ void generate_finish(struct job *job)
     proto_free(gen->order);
     stop_finish(&gen->stops);
     text_finish(&gen->text);
+    logprobs_finish(&gen->logprobs);
     free(gen->tokens);
     *gen = (struct generation){0};
 }

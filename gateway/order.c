@@ -151,6 +151,23 @@ static int take_predict(struct order *order, const json_t *value, const char *na
     return 0;
 }
 
+/* true of a chat; of a completion how many alternatives: 0, for there are none. */
+static int take_logprobs(struct order *order, const json_t *value, struct api_error *error)
+{
+    if (json_is_false(value))
+        return 0;
+    if (order->kind == ORDER_CHAT && !json_is_true(value))
+        return wrong_type(error, "logprobs", "true or false");
+    if (order->kind == ORDER_COMPLETION && !json_is_integer(value))
+        return wrong_type(error, "logprobs", "a whole number");
+    if (json_integer_value(value) != 0)
+        return api_refuse(error, 400, "not_served", "logprobs",
+                          "logprobs: the pipeline tells of the chosen token alone (0), of no "
+                          "alternatives");
+    order->logprobs = true;
+    return 0;
+}
+
 static int take_seed(struct order *order, const json_t *value, struct api_error *error)
 {
     double number;
@@ -205,6 +222,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_stream_options(o, value, error);
     case FIELD_PREDICT:
         return take_predict(o, value, field->name, error);
+    case FIELD_LOGPROBS:
+        return take_logprobs(o, value, error);
     case FIELD_SEED:
         return take_seed(o, value, error);
     case FIELD_TOP_K:
@@ -226,6 +245,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return read_bool(&o->stream, value, field->name, error);
     case FIELD_IGNORE_EOS:
         return read_bool(&o->ignore_eos, value, field->name, error);
+    case FIELD_CACHE_PROMPT:
+        return read_bool(&o->cache_prompt, value, field->name, error);
     case FIELD_PROGRESS:
         return read_bool(&o->progress, value, field->name, error);
     case FIELD_ADD_SPECIAL:
@@ -252,6 +273,7 @@ void order_defaults(struct order *order)
     order->top_k = (uint32_t)strtoul(range_of("top-k")->fallback, NULL, 10);
     order->parse_special = order->kind == ORDER_TOKENIZE; /* llama-server's */
     order->predict = HILL_PREDICT_UNTIL_CONTEXT;
+    order->cache_prompt = true;
 }
 
 static int read_fields(struct order *order, struct api_error *error)

@@ -41,7 +41,8 @@ struct order {
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
     uint64_t seed; /* 0: any */
-    bool ignore_eos;
+    bool ignore_eos, logprobs;
+    bool cache_prompt; /* what finished requests have left may be used, and is left */
     struct stop_string stops[STOP_STRINGS_MAX];
     unsigned n_stops;
     /* how it is selected; else as the pipeline does */

@@ -7,7 +7,7 @@
 #define TOOLS     "tools are not served yet"
 #define SAMPLER   "the sampler has no such step"
 #define GRAMMAR   "the sampler does not constrain answers yet"
-#define LOGPROBS  "the pipeline gives no log-probabilities of what it samples"
+#define LOGPROBS  "the pipeline tells of the chosen token alone, of no alternatives"
 #define TEXT_ONLY "the model reads and writes text alone"
 
 static const struct order_field fields[] = {
@@ -30,6 +30,8 @@ static const struct order_field fields[] = {
     {"min_p", GENERATES, FIELD_MIN_P, NULL, NULL},
     {"repeat_penalty", GENERATES, FIELD_REPEAT_PENALTY, NULL, NULL},
     {"ignore_eos", GENERATES, FIELD_IGNORE_EOS, NULL, NULL},
+    {"cache_prompt", GENERATES, FIELD_CACHE_PROMPT, NULL, NULL},
+    {"logprobs", GENERATES, FIELD_LOGPROBS, NULL, NULL},
     {"return_progress", GENERATES, FIELD_PROGRESS, NULL, NULL},
     {"alpha", GENERATES, FIELD_ALPHA, NULL, NULL},
     {"budget", GENERATES, FIELD_BUDGET, NULL, NULL},
@@ -44,7 +46,6 @@ static const struct order_field fields[] = {
     {"service_tier", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"safety_identifier", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"prompt_cache_key", GENERATES, FIELD_IGNORED, NULL, NULL},
-    {"cache_prompt", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"id_slot", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"slot_id", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"timings_per_token", GENERATES, FIELD_IGNORED, NULL, NULL},
@@ -54,7 +55,6 @@ static const struct order_field fields[] = {
     {"best_of", ORDER_COMPLETION, FIELD_REFUSED, "[1]", "one answer a request is served"},
     {"echo", ORDER_COMPLETION, FIELD_REFUSED, "[false]", "the prompt is not sent back"},
     {"suffix", ORDER_COMPLETION, FIELD_REFUSED, "[\"\"]", "filling in is not served yet"},
-    {"logprobs", GENERATES, FIELD_REFUSED, "[false]", LOGPROBS},
     {"top_logprobs", ORDER_CHAT, FIELD_REFUSED, "[0]", LOGPROBS},
     {"n_probs", GENERATES, FIELD_REFUSED, "[0]", LOGPROBS},
     {"presence_penalty", GENERATES, FIELD_REFUSED, "[0]", SAMPLER " (see repeat_penalty)"},

@@ -93,17 +93,18 @@ static float head_value(__global const float *head, __global const float *bias, 
 }
 
 /* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation of the first `rotated` dimensions
- * of a head; then packed, rounded, and laid out as entries [n_rows][ENTRY] too. turn [first_turn + row][ROPE_DIMS / 2][2]. */
+ * of a head; then packed, rounded, and laid out as entries too, the first as entry first_entry. turn [first_turn + row][ROPE_DIMS / 2][2]. */
 __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
                            __global const float *bias, __global const float *q_norm,
                            __global const float *k_norm, float eps, __global const float *turn,
                            uint first_turn, uint rotated, uint first, __global float *q, uint tiles,
-                           __global half *kt, __global half *v, uint panels, __global half *entries)
+                           __global half *kt, __global half *v, uint panels, __global half *entries,
+                           uint first_entry)
 {
     size_t row = index0 + get_global_id(0), position = first + row;
     __global const float *from = qkv + row * stride;
     __global const float *angle = turn + (first_turn + row) * ROPE_DIMS;
-    __global half *entry = entries + row * ENTRY;
+    __global half *entry = entries + (first_entry + row) * ENTRY;
     for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
         bool is_query = head < N_HEADS;
         uint kv_head = head - N_HEADS;
@@ -143,12 +144,12 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
     }
 }
 
-/* Entries [n_rows][ENTRY] of earlier tokens, at positions first + row, packed as rotate_store packs new ones: their bits. */
-__kernel void load_entries(uint index0, __global const ushort *entries, uint first,
+/* Entries of earlier tokens, from entry `from` on at positions first + row, packed as rotate_store packs new ones: their bits. */
+__kernel void load_entries(uint index0, __global const ushort *entries, uint from, uint first,
                            __global ushort *kt, __global ushort *v, uint panels)
 {
     size_t row = index0 + get_global_id(0), position = first + row;
-    __global const ushort *key = entries + row * ENTRY, *value = key + N_KV_HEADS * HEAD_DIM;
+    __global const ushort *key = entries + (from + row) * ENTRY, *value = key + N_KV_HEADS * HEAD_DIM;
     for (uint head = 0; head < N_KV_HEADS; head++) {
         __global ushort *to_k = kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
         __global ushort *to_v = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;

@@ -5,8 +5,10 @@
  * One launch a layer where launches are dear (devices that share the host's memory): from the
  * uploads of a layer to the query of the next, or the logits; the host waits once a layer,
  * uploads that are attended to are read from staging and written to their slots in one go, and hot
- * entries are read where they lie.
- * Elsewhere the same kernel runs phase by phase, after uploads have been scattered. A new token's
+ * entries are read where they lie. Where all lists are there before the first layer begins, one
+ * launch and one wait are enough for the whole step; lists and new entries of all layers are kept
+ * side by side for that.
+ * Elsewhere the same phases run one by one, after uploads have been scattered. A new token's
  * entry is the last item of its row's list. The guessed query of layer i + 1 is made of layer i's
  * input by the same phase that makes layer i's own query, so it takes no launch of its own and is
  * there before the attention of layer i.
@@ -16,8 +18,9 @@
 
 #include "gpu_worker/engine_internal.h"
 
-#define PAGE       4096u
-#define WARM_BYTES (4u << 20) /* what a gap between two layers is long enough for */
+#define PAGE 4096u
+/* More items in the lists of all layers than this, and a layer's are all that is kept. */
+#define ITEMS_KEPT (1ull << 28)
 
 static void release_event(cl_event *event)
 {
@@ -28,38 +31,50 @@ static void release_event(cl_event *event)
 
 /* ---- memory that both sides see ---- */
 
-static int shared_reserve(struct engine *e, struct shared_buffer *b, uint64_t bytes,
-                          struct hill_why *why)
+static void shared_release(struct engine *e, struct shared_buffer *b)
 {
-    if (b->device.bytes >= bytes)
-        return 0;
-    engine_release(e, &b->device);
-    free(b->host);
-    bytes = (bytes + 63) / 64 * 64;
-    uint64_t pages = (bytes + PAGE - 1) / PAGE * PAGE;
-    b->host = aligned_alloc(PAGE, pages);
-    if (!b->host)
-        return hill_fail(why, HILL_E_NOMEM, "no memory for the device's inputs and outputs");
-    memset(b->host, 0, pages);
     if (!e->device.shares_memory)
-        return engine_reserve(e, &b->device, bytes, why);
+        free(b->host);
+    engine_release(e, &b->device);
+    b->host = NULL;
+}
+
+/* `counted` of the bytes are memory of the GPU's: what lies in the host's memory for the host's
+ * sake is none. */
+static int shared_reserve_some(struct engine *e, struct shared_buffer *b, uint64_t bytes,
+                               uint64_t counted, struct hill_why *why)
+{
     cl_int status;
+    shared_release(e, b);
+    bytes = (bytes + 63) / 64 * 64;
+    b->device.pages = engine_map_pages(bytes, &b->device.page_bytes);
+    if (!b->device.pages)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the device's inputs and outputs");
+    b->host = b->device.pages;
     b->device.mem = clCreateBuffer(e->device.context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR,
                                    bytes, b->host, &status);
     if (status != CL_SUCCESS) {
         b->device.mem = NULL;
         return cldevice_check(status, "cannot share memory with the device", why);
     }
-    b->device.bytes = bytes;
-    e->kv_bytes += bytes;
+    b->device.bytes = (counted + 63) / 64 * 64;
+    e->kv_bytes += b->device.bytes;
     return 0;
 }
 
-static void shared_release(struct engine *e, struct shared_buffer *b)
+static int shared_reserve(struct engine *e, struct shared_buffer *b, uint64_t bytes,
+                          struct hill_why *why)
 {
-    engine_release(e, &b->device);
-    free(b->host);
-    b->host = NULL;
+    if (b->device.bytes >= bytes)
+        return 0;
+    if (e->device.shares_memory)
+        return shared_reserve_some(e, b, bytes, bytes, why);
+    shared_release(e, b);
+    bytes = (bytes + 63) / 64 * 64;
+    b->host = calloc(1, bytes);
+    if (!b->host)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the device's inputs and outputs");
+    return engine_reserve(e, &b->device, bytes, why);
 }
 
 /* What the host wrote, for the device; the host leaves it alone until the next await(). */
@@ -123,10 +138,39 @@ static int reserve_half(struct engine *e, struct upload_half *h, struct hill_why
     return cldevice_check(status, "cannot allocate pinned memory", why);
 }
 
+/* Where the device shares the host's memory: lists and new entries of every layer, of which one
+ * layer's count, and the tables that it looks into. */
+static int reserve_lists(struct engine *e, struct hill_why *why)
+{
+    uint64_t rows = e->n_sequences, items = rows * (e->gpu_slots + 1);
+    e->layers_kept = items * e->hp.n_layers <= ITEMS_KEPT ? e->hp.n_layers : 1;
+    struct {
+        struct shared_buffer *buffer;
+        uint64_t counted, layers, more;
+    } shared[] = {
+        {&e->items, 4 * items, e->layers_kept, 0},
+        {&e->lists, 8 * rows, e->layers_kept, 0},
+        {&e->fresh, 2 * rows * fresh_stride(e), e->layers_kept, 0},
+        {&e->uploads, 0, 0, 8 * rows * e->gpu_slots},
+        {&e->places, 0, 0, sizeof(struct layer_place) * (e->hp.n_layers + 1)},
+        {&e->warm_turn, 0, 0, 64},
+    };
+    int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof shared / sizeof *shared; i++)
+        rc = shared_reserve_some(e, shared[i].buffer,
+                                 shared[i].counted * shared[i].layers + shared[i].more,
+                                 shared[i].counted, why);
+    free(e->upload_of);
+    e->upload_of = calloc(e->gpu_slots, sizeof *e->upload_of);
+    if (!rc && !e->upload_of)
+        rc = hill_fail(why, HILL_E_NOMEM, "no memory for a table of %u slots", e->gpu_slots);
+    return rc ? rc : decode_note_places(e, why);
+}
+
 int decode_reserve(struct engine *e, struct hill_why *why)
 {
     uint32_t padded = round_up(e->hp.head_dim, 16), tiles = e->gpu_slots / DECODE_TILE + 1;
-    uint64_t rows = e->n_sequences, slots = rows * e->gpu_slots;
+    uint64_t rows = e->n_sequences;
     struct {
         struct device_buffer *buffer;
         uint64_t bytes;
@@ -147,9 +191,6 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         {&e->turn, 4 * rows * e->hp.rope_dims * model_rope_tables(&e->hp)},
         {&e->step_q, 4 * rows * q_stride(e)},
         {&e->step_guess, e->guess_from ? 4 * rows * q_stride(e) : 0},
-        {&e->items, 4 * rows * (e->gpu_slots + 1)},
-        {&e->lists, 8 * rows},
-        {&e->fresh, 2 * rows * fresh_stride(e)},
         {&e->logits, 4 * rows * logits_stride(e)},
     };
     int rc = 0;
@@ -157,19 +198,16 @@ int decode_reserve(struct engine *e, struct hill_why *why)
         rc = engine_reserve(e, scratch[i].buffer, scratch[i].bytes, why);
     for (size_t i = 0; !rc && i < sizeof shared / sizeof *shared; i++)
         rc = shared_reserve(e, shared[i].buffer, shared[i].bytes, why);
-    if (!rc && e->device.shares_memory) {
-        rc = shared_reserve(e, &e->uploads, 8 * slots, why);
-        if (!rc)
-            rc = shared_reserve(e, &e->warm_turn, 64, why);
-        /* a list in host memory is no memory of the GPU's */
-        e->kv_bytes -= e->uploads.device.bytes + e->warm_turn.device.bytes;
-        e->uploads.device.bytes = e->warm_turn.device.bytes = 0;
-        free(e->upload_of);
-        e->upload_of = calloc(e->gpu_slots, sizeof *e->upload_of);
-        if (!rc && !e->upload_of)
-            rc = hill_fail(why, HILL_E_NOMEM, "no memory for a table of %u slots", e->gpu_slots);
-    }
-    for (int i = 0; !rc && i < 2 && !e->device.shares_memory; i++)
+    if (!rc && e->device.shares_memory)
+        return reserve_lists(e, why);
+    e->layers_kept = 1;
+    if (!rc)
+        rc = shared_reserve(e, &e->items, 4 * rows * (e->gpu_slots + 1), why);
+    if (!rc)
+        rc = shared_reserve(e, &e->lists, 8 * rows, why);
+    if (!rc)
+        rc = shared_reserve(e, &e->fresh, 2 * rows * fresh_stride(e), why);
+    for (int i = 0; !rc && i < 2; i++)
         rc = reserve_half(e, &e->halves[i], why);
     return rc;
 }
@@ -202,9 +240,9 @@ void decode_release(struct engine *e)
     struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->step_quantised,
                                        &e->step_branch,   &e->step_keys,      &e->partial,
                                        &e->counters};
-    struct shared_buffer *shared[] = {&e->x,       &e->turn,     &e->step_q, &e->step_guess,
-                                      &e->items,   &e->lists,    &e->fresh,  &e->logits,
-                                      &e->uploads, &e->warm_turn};
+    struct shared_buffer *shared[] = {&e->x,       &e->turn,   &e->step_q,   &e->step_guess,
+                                      &e->items,   &e->lists,  &e->fresh,    &e->logits,
+                                      &e->uploads, &e->places, &e->warm_turn};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
@@ -295,227 +333,43 @@ uint32_t engine_hot_entries(const struct engine *e)
     return e->hot_entries;
 }
 
-/* ---- launches ---- */
+/* ---- a step ---- */
 
-struct step_launch {
-    const struct layer_weights *layer, *next; /* next NULL: the logits */
-    const struct layer_weights *guess;        /* whose query is guessed beside next's, or NULL */
-    uint32_t next_layer;                      /* the number of next; guess is the layer after it */
-    cl_mem slots, staging, uploads;
-    uint32_t n_rows, n_tiles, n_uploads;
-    cl_event *event;
-    const cl_event *after;
-};
-
-/* q comes first in the projections. */
-static uint32_t guess_panels(const struct engine *e, const struct step_launch *s)
+/* Of what is kept for every layer, where this layer's begins, in rows. */
+static uint32_t first_row(const struct engine *e, uint32_t layer)
 {
-    return s->guess ? (e->hp.n_heads * e->hp.head_dim + 15) / 16 : 0;
+    return e->layers_kept > 1 ? layer * e->n_sequences : 0;
 }
 
-/* Tasks that make the input of a product int8; as decode.cl's count_quant_tasks. */
-static uint32_t quant_tasks(const struct step_launch *s, const struct matrix *m)
+/* Pairs: how many items a row's list of a layer has (0: there is none), its first tile. */
+static uint32_t *list_of(const struct engine *e, uint32_t layer, uint32_t row)
 {
-    return m->quantised ? s->n_rows * ((m->k / 32 + QUANT_BLOCKS - 1) / QUANT_BLOCKS) : 0;
-}
-
-static uint32_t count_tasks(const struct engine *e, const struct step_launch *s, enum phase phase)
-{
-    /* as decode.cl's HEAD_BLOCKS */
-    uint32_t block = e->hp.head_dim >= 256 ? 1 : 256 / e->hp.head_dim;
-    if (block > e->hp.n_kv_heads)
-        block = e->hp.n_kv_heads;
-    switch (phase) {
-    case PHASE_SCATTER:
-        return s->n_uploads;
-    case PHASE_ATTEND:
-        return s->n_tiles * ((e->hp.n_kv_heads + block - 1) / block);
-    case PHASE_COMBINE:
-        return s->n_rows * e->hp.n_heads;
-    case PHASE_QUANT_OUTPUT:
-        return quant_tasks(s, &s->layer->output);
-    case PHASE_QUANT_GATE_UP:
-        return quant_tasks(s, &s->layer->gate_up);
-    case PHASE_QUANT_DOWN:
-        return quant_tasks(s, &s->layer->down);
-    case PHASE_QUANT_QKV:
-        return (s->next ? quant_tasks(s, &s->next->qkv) : 0) +
-               (s->guess ? quant_tasks(s, &s->guess->qkv) : 0);
-    case PHASE_QUANT_LOGITS:
-        return s->next ? 0 : quant_tasks(s, &e->output);
-    case PHASE_OUTPUT:
-        return s->layer->output.panels;
-    case PHASE_JOIN_ATTENTION:
-    case PHASE_JOIN_FFN:
-        return engine_norms_branches(e) ? s->n_rows : 0;
-    case PHASE_GATE_UP:
-        return s->layer->gate_up.panels / 2;
-    case PHASE_DOWN:
-        return s->layer->down.panels;
-    case PHASE_QKV:
-        return (s->next ? s->next->qkv.panels : 0) + guess_panels(e, s);
-    case PHASE_HEADS:
-        return s->next && engine_norms_heads(e)
-                   ? s->n_rows * (e->hp.n_heads * (s->guess ? 2 : 1) + e->hp.n_kv_heads)
-                   : 0;
-    default:
-        return s->next ? 0 : e->output.panels;
-    }
-}
-
-#define ARG_WEIGHTS(m, n)                                                                          \
-    ARG_BUFFER((m)->buffer), ARG_BUFFER((m)->bias), ARG_U32(n), ARG_U32((m)->k),                   \
-        ARG_U32((m)->quantised), ARG_U32((m)->panels)
-#define ARG_HEADS(e, w, layer)                                                                     \
-    ARG_BUFFER((w)->q_norm), ARG_BUFFER((w)->k_norm), ARG_U32(first_turn(e, layer)),               \
-        ARG_U32(rotated_dims(e, layer))
-
-/* Where the turns of the layer's rotary table begin, in floats. */
-static uint32_t first_turn(const struct engine *e, uint32_t layer)
-{
-    return model_layer_rope_table(&e->hp, layer) * e->n_sequences * e->hp.rope_dims;
-}
-
-static uint32_t rotated_dims(const struct engine *e, uint32_t layer)
-{
-    return model_layer_rotates(&e->hp, layer) ? e->hp.rope_dims : 0;
-}
-
-static int launch_phases(struct engine *e, const struct step_launch *s, enum phase first,
-                         enum phase last, size_t size, struct hill_why *why)
-{
-    const struct matrix *qkv = s->next ? &s->next->qkv : &s->layer->qkv;
-    const struct layer_weights *guess = s->guess ? s->guess : s->layer;
-    const struct kernel_arg args[] = {
-        ARG_BUFFER(e->x.device.mem),
-        ARG_BUFFER(e->step_q.device.mem),
-        {sizeof(cl_mem), s->guess ? &e->step_guess.device.mem : &e->step_q.device.mem},
-        ARG_BUFFER(e->step_attended.mem),
-        ARG_BUFFER(e->step_activated.mem),
-        ARG_BUFFER(e->partial.mem),
-        ARG_BUFFER(e->logits.device.mem),
-        ARG_BUFFER(e->step_branch.mem),
-        ARG_BUFFER(e->step_keys.mem),
-        ARG_BUFFER(s->slots),
-        ARG_BUFFER(e->fresh.device.mem),
-        ARG_BUFFER(s->staging),
-        {sizeof(cl_mem), e->hot ? &e->hot : &e->fresh.device.mem},
-        ARG_BUFFER(e->turn.device.mem),
-        ARG_BUFFER(s->layer->ffn_norm),
-        {sizeof(cl_mem), s->next ? &s->next->attn_norm : &e->output_norm},
-        ARG_BUFFER(guess->attn_norm),
-        ARG_BUFFER(s->layer->post_attn_norm),
-        ARG_BUFFER(s->layer->post_ffn_norm),
-        ARG_BUFFER(e->items.device.mem),
-        ARG_BUFFER(s->uploads),
-        ARG_BUFFER(e->lists.device.mem),
-        {sizeof(cl_mem), e->quantised ? &e->step_quantised.mem : &e->step_activated.mem},
-        ARG_U32(s->n_rows),
-        ARG_U32(e->gpu_slots + 1),
-        ARG_U32(s->n_tiles),
-        ARG_U32(s->n_uploads),
-        ARG_U32((uint32_t)(e->device.shares_memory ? e->staging_stride : e->entry_bytes) / 2),
-        ARG_U32((uint32_t)(e->hot_offset / 64)),
-        ARG_F32(e->hp.norm_eps),
-        ARG_WEIGHTS(&s->layer->output, s->layer->output.panels),
-        ARG_WEIGHTS(&s->layer->gate_up, s->layer->gate_up.panels),
-        ARG_WEIGHTS(&s->layer->down, s->layer->down.panels),
-        ARG_WEIGHTS(qkv, s->next ? qkv->panels : 0),
-        ARG_WEIGHTS(&guess->qkv, guess_panels(e, s)),
-        ARG_WEIGHTS(&e->output, s->next ? 0 : e->output.panels),
-        ARG_HEADS(e, s->next ? s->next : s->layer, s->next_layer),
-        ARG_HEADS(e, guess, s->next_layer + 1),
-        ARG_U32(first),
-        ARG_U32(last),
-        ARG_U32(e->device.shares_memory),
-        ARG_BUFFER(e->counters.mem),
-    };
-    const struct launch launch = {
-        e->kernels[KERNEL_STEP], "decode_step", {size, 1}, s->event, s->after};
-    return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
-}
-
-/* Weights that the launch after this one begins with: memory would be idle while the host asks for
- * selections, or samples. One CPU is left to those who answer. */
-static int warm(struct engine *e, const struct matrix *first, const struct matrix *second,
-                struct hill_why *why)
-{
-    const uint64_t most = WARM_BYTES;
-    const uint32_t turn = *(const uint32_t *)e->warm_turn.host;
-    const struct kernel_arg args[] = {
-        ARG_BUFFER(first->buffer),
-        {sizeof first->bytes, &first->bytes},
-        ARG_BUFFER(second->buffer),
-        {sizeof second->bytes, &second->bytes},
-        {sizeof most, &most},
-        ARG_U32(turn),
-        ARG_BUFFER(e->warm_turn.device.mem),
-    };
-    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, NULL, NULL};
-    return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
-}
-
-static int launch_fused(struct engine *e, struct step_launch *s, enum phase first, enum phase last,
-                        struct hill_why *why)
-{
-    const struct layer_weights *next = s->next ? s->next : &e->layers[0];
-    release_event(&e->step_done);
-    s->event = &e->step_done;
-    engine_end_warming(e);
-    int rc = launch_phases(e, s, first, last, e->device.compute_units, why);
-    if (rc || e->device.compute_units < 2)
-        return rc;
-    return warm(e, s->next ? &next->output : &next->qkv, &next->gate_up, why);
-}
-
-static int launch_step(struct engine *e, struct step_launch *s, enum phase first, enum phase last,
-                       struct hill_why *why)
-{
-    int rc = 0;
-    if (e->device.shares_memory)
-        return launch_fused(e, s, first, last, why);
-    for (enum phase phase = first; !rc && phase <= last; phase++) {
-        uint32_t n = count_tasks(e, s, phase);
-        if (n)
-            rc = launch_phases(e, s, phase, phase, n, why);
-    }
-    return rc;
+    return (uint32_t *)e->lists.host + 2ull * (first_row(e, layer) + row);
 }
 
 /* The queries and entries of `layer` and the guess of the one after it, or with n_layers the
  * logits, come next to the host. */
-static int pull_results(struct engine *e, uint32_t layer, uint32_t n_rows, struct hill_why *why)
+static int pull_results(struct engine *e, uint32_t layer, struct hill_why *why)
 {
     if (layer == e->hp.n_layers)
-        return pull(e, &e->logits, 4ull * n_rows * logits_stride(e), why);
-    int rc = pull(e, &e->step_q, 4ull * n_rows * q_stride(e), why);
+        return pull(e, &e->logits, 4ull * e->n_rows * logits_stride(e), why);
+    int rc = pull(e, &e->step_q, 4ull * e->n_rows * q_stride(e), why);
     if (!rc && engine_guesses(e, layer + 1))
-        rc = pull(e, &e->step_guess, 4ull * n_rows * q_stride(e), why);
-    return rc ? rc : pull(e, &e->fresh, 2ull * n_rows * fresh_stride(e), why);
+        rc = pull(e, &e->step_guess, 4ull * e->n_rows * q_stride(e), why);
+    return rc ? rc : pull(e, &e->fresh, 2ull * e->n_rows * fresh_stride(e), why);
 }
 
-/* A launch of what needs no layer's attention before it: layer 0's projections, or the logits. */
-static int launch_alone(struct engine *e, const struct layer_weights *next, uint32_t n_rows,
-                        struct hill_why *why)
+/* Stages first .. end - 1 (decode_launch.c), and what the last one gives. */
+static int launch(struct engine *e, uint32_t first, uint32_t end, enum phase phase,
+                  struct hill_why *why)
 {
-    struct step_launch s = {.layer = &e->layers[0],
-                            .next = next,
-                            .guess = next && engine_guesses(e, 1) ? &e->layers[1] : NULL,
-                            .slots = e->slots[0].mem,
-                            .staging = e->fresh.device.mem,
-                            .uploads = e->items.device.mem,
-                            .n_rows = n_rows};
-    /* the phase before it makes its input int8 */
-    int rc = launch_step(e, &s, next ? PHASE_QUANT_QKV : PHASE_QUANT_LOGITS,
-                         next ? PHASE_HEADS : PHASE_LOGITS, why);
+    int rc = decode_launch(e, first, end, phase, why);
     if (!rc)
-        rc = pull_results(e, next ? 0 : e->hp.n_layers, n_rows, why);
+        rc = pull_results(e, end - 1, why);
     return rc ? rc : cldevice_check(clFlush(e->queue), "the device failed", why);
 }
 
-/* ---- a step ---- */
-
-/* Before a layer's lists are made. */
+/* Before a layer's uploads are noted. */
 static void expect_layer(struct engine *e, uint32_t layer)
 {
     e->next_layer = layer;
@@ -556,6 +410,7 @@ int engine_step_begin(struct engine *e, uint32_t n_rows, const struct engine_row
                       struct hill_why *why)
 {
     e->next_layer = UINT32_MAX;
+    e->untouched = false;
     int rc = await(e, why);
     if (!rc)
         rc = take_rows(e, n_rows, rows, why);
@@ -564,11 +419,24 @@ int engine_step_begin(struct engine *e, uint32_t n_rows, const struct engine_row
     if (!rc)
         rc = push(e, &e->turn, 4ull * e->n_sequences * e->hp.rope_dims * model_rope_tables(&e->hp),
                   why);
-    if (!rc)
-        rc = launch_alone(e, &e->layers[0], n_rows, why);
-    if (!rc)
-        expect_layer(e, 0);
-    return rc;
+    if (rc)
+        return rc;
+    memset(e->lists.host, 0, 8ull * e->n_sequences * e->layers_kept);
+    expect_layer(e, 0);
+    e->untouched = true;
+    return 0;
+}
+
+bool engine_steps_ahead(const struct engine *e)
+{
+    return e->layers_kept > 1;
+}
+
+static void copy_entry(const struct engine *e, uint32_t layer, uint32_t row, void *entry)
+{
+    memcpy(entry,
+           (const uint16_t *)e->fresh.host + ((size_t)first_row(e, layer) + row) * fresh_stride(e),
+           e->entry_bytes);
 }
 
 int engine_step_query(struct engine *e, uint32_t layer, uint32_t row, float *q, void *entry,
@@ -576,14 +444,30 @@ int engine_step_query(struct engine *e, uint32_t layer, uint32_t row, float *q, 
 {
     if (layer != e->next_layer || layer >= e->hp.n_layers || row >= e->n_rows)
         return hill_fail(why, HILL_E_INVALID, "row %u of layer %u is out of order", row, layer);
-    int rc = e->awaited ? 0 : await(e, why);
+    int rc = e->untouched ? launch(e, 0, 1, PHASE_QUANT_QKV, why) : 0;
+    e->untouched = false;
+    if (!rc && !e->awaited)
+        rc = await(e, why);
     if (rc)
         return rc;
+    for (uint32_t r = 0; !e->awaited && e->layers_kept == 1 && r < e->n_rows; r++)
+        *list_of(e, layer, r) = 0; /* the device has read the last layer's */
     e->awaited = true;
     if (q)
         memcpy(q, (const float *)e->step_q.host + (size_t)row * q_stride(e),
                4ull * e->hp.n_heads * e->hp.head_dim);
-    memcpy(entry, (const uint16_t *)e->fresh.host + (size_t)row * fresh_stride(e), e->entry_bytes);
+    copy_entry(e, layer, row, entry);
+    return 0;
+}
+
+int engine_step_entry(struct engine *e, uint32_t layer, uint32_t row, void *entry,
+                      struct hill_why *why)
+{
+    if (e->layers_kept == 1 || e->next_layer != e->hp.n_layers || !e->awaited ||
+        layer >= e->hp.n_layers || row >= e->n_rows)
+        return hill_fail(why, HILL_E_INVALID, "the entry of row %u, layer %u is out of order", row,
+                         layer);
+    copy_entry(e, layer, row, entry);
     return 0;
 }
 
@@ -595,11 +479,6 @@ int engine_guess_from(struct engine *e, uint32_t first, struct hill_why *why)
     return rc || !first || !e->n_sequences
                ? rc
                : shared_reserve(e, &e->step_guess, 4ull * e->n_sequences * q_stride(e), why);
-}
-
-bool engine_guesses(const struct engine *e, uint32_t layer)
-{
-    return e->guess_from && layer >= e->guess_from && layer < e->hp.n_layers;
 }
 
 int engine_step_guess(struct engine *e, uint32_t layer, uint32_t row, float *q,
@@ -651,16 +530,7 @@ static int send_batch(struct engine *e, uint32_t layer, uint32_t table, uint32_t
     if (rc)
         return rc;
     release_event(&h->scattered);
-    struct step_launch s = {.layer = &e->layers[layer],
-                            .next = &e->layers[layer],
-                            .slots = e->slots[layer].mem,
-                            .staging = h->entries.mem,
-                            .uploads = h->list.mem,
-                            .n_rows = e->n_rows,
-                            .n_uploads = count,
-                            .event = &h->scattered,
-                            .after = &h->written};
-    return launch_phases(e, &s, PHASE_SCATTER, PHASE_SCATTER, count, why);
+    return decode_launch_scatter(e, layer, h, count, why);
 }
 
 /* Noted until engine_step_run: the kernel reads staging itself. A row's uploads lie side by side.
@@ -685,7 +555,7 @@ static int note_uploads(struct engine *e, uint32_t row, uint32_t count,
 int engine_step_upload(struct engine *e, uint32_t layer, uint32_t row, uint32_t count,
                        const struct engine_upload *uploads, struct hill_why *why)
 {
-    if (layer != e->next_layer || !e->awaited || row >= e->n_rows || e->rows[row].n_items)
+    if (layer != e->next_layer || !e->awaited || row >= e->n_rows || *list_of(e, layer, row))
         return hill_fail(why, HILL_E_INVALID, "uploads of row %u, layer %u are out of order", row,
                          layer);
     for (uint32_t i = 0; i < count; i++)
@@ -704,10 +574,12 @@ int engine_step_upload(struct engine *e, uint32_t layer, uint32_t row, uint32_t 
 }
 
 /* The list of a row's attention: entries that are uploaded now are read from staging. */
-static void list_items(struct engine *e, uint32_t row, uint32_t n, const uint32_t *slots)
+static void list_items(struct engine *e, uint32_t layer, uint32_t row, uint32_t n,
+                       const uint32_t *slots)
 {
     struct step_row *r = &e->rows[row];
-    uint32_t *items = (uint32_t *)e->items.host + (size_t)row * (e->gpu_slots + 1);
+    uint32_t *items =
+        (uint32_t *)e->items.host + ((size_t)first_row(e, layer) + row) * (e->gpu_slots + 1);
     uint32_t table = first_slot(e, row), *pairs = e->uploads.host;
     uint32_t end = r->first_upload + r->n_uploads;
     /* the attention may read past the last value of an entry, but not past staging */
@@ -729,14 +601,22 @@ static void list_items(struct engine *e, uint32_t row, uint32_t n, const uint32_
     items[n] = ITEM_FRESH;
     for (uint32_t u = r->first_upload; direct && u < end; u++)
         e->upload_of[pairs[2 * u + 1] - table] = 0;
-    r->n_items = n + 1;
+    *list_of(e, layer, row) = n + 1;
+}
+
+/* May lists of the layer be made now? It is next, or nothing of the step is launched. */
+static bool may_list(const struct engine *e, uint32_t layer, uint32_t row)
+{
+    bool now = layer == e->next_layer && e->awaited;
+    bool ahead = e->untouched && e->layers_kept > 1 && layer < e->hp.n_layers;
+    return (now || ahead) && row < e->n_rows;
 }
 
 int engine_step_attend(struct engine *e, uint32_t layer, uint32_t row, uint32_t n_slots,
                        const uint32_t *slots, struct hill_why *why)
 {
-    if (layer != e->next_layer || !e->awaited || row >= e->n_rows || e->rows[row].n_items ||
-        n_slots > e->gpu_slots)
+    /* of a row that has failed meanwhile there may be a list */
+    if (!may_list(e, layer, row) || n_slots > e->gpu_slots || (n_slots && *list_of(e, layer, row)))
         return hill_fail(why, HILL_E_INVALID,
                          "row %u of layer %u with %u entries is out of order or range", row, layer,
                          n_slots);
@@ -745,58 +625,57 @@ int engine_step_attend(struct engine *e, uint32_t layer, uint32_t row, uint32_t 
         if ((slots[i] & ~ENGINE_HOT) >= most)
             return hill_fail(why, HILL_E_INVALID, "slot %x of %u", slots[i], most);
     }
-    list_items(e, row, n_slots, slots);
+    list_items(e, layer, row, n_slots, slots);
     return push_part(e, &e->items, 4ull * row * (e->gpu_slots + 1), 4ull * (n_slots + 1), why);
 }
 
-/* Where each row's tiles of its list begin; all tiles together, or 0 when a row has no list. */
-static uint32_t count_tiles(struct engine *e)
+/* Where each row's tiles of its list begin. False: a row has no list. */
+static bool place_tiles(struct engine *e, uint32_t layer)
 {
-    uint32_t *lists = e->lists.host, tiles = 0;
+    uint32_t tiles = 0;
     for (uint32_t r = 0; r < e->n_rows; r++) {
-        if (!e->rows[r].n_items)
-            return 0;
-        lists[2 * r] = e->rows[r].n_items;
-        lists[2 * r + 1] = tiles;
-        tiles += (e->rows[r].n_items + DECODE_TILE - 1) / DECODE_TILE;
+        uint32_t *list = list_of(e, layer, r);
+        if (!list[0])
+            return false;
+        list[1] = tiles;
+        tiles += (list[0] + DECODE_TILE - 1) / DECODE_TILE;
     }
-    return tiles;
+    return true;
 }
 
 int engine_step_run(struct engine *e, uint32_t layer, struct hill_why *why)
 {
     if (layer != e->next_layer || !e->awaited)
         return hill_fail(why, HILL_E_INVALID, "layer %u is out of order", layer);
-    uint32_t n_tiles = count_tiles(e);
-    if (!n_tiles)
+    if (!place_tiles(e, layer))
         return hill_fail(why, HILL_E_INVALID, "layer %u has a row without a list", layer);
-    bool last = layer + 1 == e->hp.n_layers;
-    struct step_launch s = {.layer = &e->layers[layer],
-                            .next = last ? NULL : &e->layers[layer + 1],
-                            .guess = engine_guesses(e, layer + 2) ? &e->layers[layer + 2] : NULL,
-                            .next_layer = layer + 1,
-                            .slots = e->slots[layer].mem,
-                            .staging = e->n_uploads ? e->staging : e->fresh.device.mem,
-                            .uploads = e->n_uploads ? e->uploads.device.mem : e->items.device.mem,
-                            .n_rows = e->n_rows,
-                            .n_tiles = n_tiles,
-                            /* the scatter has all of them to look through, or nothing to do */
-                            .n_uploads = e->n_attended == e->n_uploads ? 0 : e->n_uploads};
     int rc = push(e, &e->lists, 8ull * e->n_rows, why);
     if (!rc)
-        rc = launch_step(e, &s, PHASE_SCATTER, last ? PHASE_LOGITS : PHASE_HEADS, why);
-    if (!rc)
-        rc = pull_results(e, layer + 1, e->n_rows, why);
-    if (!rc)
-        rc = cldevice_check(clFlush(e->queue), "the device failed", why);
+        rc = launch(e, layer + 1, layer + 2, PHASE_SCATTER, why);
     expect_layer(e, rc ? UINT32_MAX : layer + 1);
+    return rc;
+}
+
+int engine_step_run_all(struct engine *e, struct hill_why *why)
+{
+    if (!e->untouched || e->layers_kept == 1)
+        return hill_fail(why, HILL_E_INVALID, "a step in one launch is out of order");
+    for (uint32_t layer = 0; layer < e->hp.n_layers; layer++)
+        if (!place_tiles(e, layer))
+            return hill_fail(why, HILL_E_INVALID, "layer %u has a row without a list", layer);
+    e->untouched = false;
+    int rc = launch(e, 0, e->hp.n_layers + 1, PHASE_QUANT_QKV, why);
+    expect_layer(e, rc ? UINT32_MAX : e->hp.n_layers);
     return rc;
 }
 
 /* x is the last hidden state: its logits. */
 int engine_logits(struct engine *e, float *logits, struct hill_why *why)
 {
-    int rc = launch_alone(e, NULL, 1, why);
+    uint32_t n_rows = e->n_rows;
+    e->n_rows = 1;
+    int rc = launch(e, e->hp.n_layers, e->hp.n_layers + 1, PHASE_QUANT_LOGITS, why);
+    e->n_rows = n_rows;
     if (!rc)
         rc = await(e, why);
     if (!rc)

@@ -4,10 +4,10 @@
  * the next may be guessed.
  *
  * A phase is a number of independent tasks; each phase reads what the one before it wrote. The kernel runs in two ways:
- *     fused = 0   one phase, first; the work item's index is its task
- *     fused = 1   phases first .. last in one launch, for devices where a launch costs as much as a phase: every work item
- *                 takes tasks off the phase's counter and, when none is left, waits until all of them are done. It waits
- *                 only for tasks that running work items have taken, so one item alone gets through as well.
+ *     decode_step     one phase; the work item's index is its task
+ *     decode_layers   all phases of some layers in one launch, for devices where a launch costs as much as a phase: every work item
+ *                     takes tasks off the phase's counter and, when none is left, waits until all of them are done. It waits
+ *                     only for tasks that running work items have taken, so one item alone gets through as well.
  * Which item computes a task changes nothing, nor does the way it is run. Weights are of any tensor type (product.cl, which comes
  * before this); before a product with quantised weights a phase of its own makes its input int8, times the norm's weights. x and norm
  * weights are padded with zeros to whole vectors. Sums of a product with F32, F16 or BF16 weights run in four interleaved chains of
@@ -95,7 +95,7 @@ struct norms {
 struct step {
     __global float *x, *q, *guess, *attended, *activated, *partial, *logits;
     __global float *branch, *keys; /* what is normed before it is added; keys before their heads are normed */
-    __global half *slots, *fresh, *staging;
+    __global half *slots, *fresh, *next_fresh, *staging; /* fresh entries of the layer that attends, and of the one after it */
     __global const half *hot; /* its first entry */
     __global const float *ffn_norm, *next_norm, *guess_norm, *post_attn_norm, *post_ffn_norm;
     __global const uint *items, *uploads;
@@ -223,7 +223,7 @@ static void gate_up(const struct step *s, uint panel, const struct norms *norms)
  */
 static void keep_projection(const struct step *s, uint r, uint panel, float16 y, __global float *q, const struct heads *heads, uint dims)
 {
-    __global half *fresh = s->fresh + r * FRESH_STRIDE;
+    __global half *fresh = s->next_fresh + r * FRESH_STRIDE;
     float lanes[16];
     vstore16(y, 0, lanes);
     for (uint lane = 0; lane < 16; lane += 2) {
@@ -298,7 +298,7 @@ static void finish_head(const struct step *s, uint task)
                            : guess ? s->guess + r * Q_STRIDE + of_guess * HEAD_DIM
                                    : s->q + r * Q_STRIDE + head * HEAD_DIM;
     turn_head(from, key ? heads->k_norm : heads->q_norm, heads->turn + r * ROPE_DIMS, heads->rotated, s->eps,
-              key ? s->fresh + r * FRESH_STRIDE + kv * HEAD_DIM : (__global half *)0);
+              key ? s->next_fresh + r * FRESH_STRIDE + kv * HEAD_DIM : (__global half *)0);
 #endif
 }
 
@@ -568,9 +568,9 @@ static void run_task(const struct step *s, uint phase, uint task, const struct n
 }
 
 /*
- * counters [16 words each]: of each phase the tasks taken and the tasks done, then the work items that have left; zero before a
- * launch and, because the last to leave clears them, after it. PoCL's atomics order everything around them; the plain reads in
- * between only watch.
+ * counters [16 words each]: of each phase the tasks taken and the tasks done, in all layers of a launch together, then the work
+ * items that have left; zero before a launch and, because the last to leave clears them, after it. PoCL's atomics order everything
+ * around them; the plain reads in between only watch.
  */
 #define TAKEN(phase) (counters + 32 * (phase))
 #define DONE(phase)  (counters + 32 * (phase) + 16)
@@ -594,26 +594,30 @@ static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint 
     return false;
 }
 
-static void run_fused(const struct step *s, uint first, uint last, __global volatile uint *counters)
+/* The phases of a layer from `first` on; before [LOGITS + 1]: tasks of the layers before it in this launch. */
+static void run_fused(const struct step *s, uint first, uint *before, __global volatile uint *counters)
 {
     struct norms norms;
-    for (uint phase = first; phase <= last; phase++) {
-        uint n = count_tasks(s, phase);
+    for (uint phase = first; phase <= LOGITS; phase++) {
+        uint n = count_tasks(s, phase), start = before[phase];
         if (n == 0)
             continue;
+        before[phase] += n;
         phase_norms(s, phase, &norms);
         uint task, end;
-        while (take_tasks(TAKEN(phase), n, &task, &end)) {
+        while (take_tasks(TAKEN(phase), start + n, &task, &end)) {
             for (uint t = task; t < end; t++)
-                run_task(s, phase, t, &norms);
+                run_task(s, phase, t - start, &norms);
             atomic_add(DONE(phase), end - task);
         }
-        if (phase < last) {
-            while (*DONE(phase) < n)
-                ;
-            atomic_add(DONE(phase), 0);
-        }
+        while (*DONE(phase) < start + n)
+            ;
+        atomic_add(DONE(phase), 0);
     }
+}
+
+static void leave(__global volatile uint *counters)
+{
     if (atomic_inc(LEFT) + 1 == get_num_groups(0)) {
         for (uint phase = 0; phase <= LOGITS; phase++)
             *TAKEN(phase) = *DONE(phase) = 0;
@@ -637,27 +641,151 @@ static void run_fused(const struct step *s, uint first, uint last, __global vola
 
 __kernel void decode_step(__global float *x, __global float *q, __global float *guess, __global float *attended,
                    __global float *activated, __global float *partial, __global float *logits, __global float *branch,
-                   __global float *keys, __global half *slots, __global half *fresh, __global half *staging, __global const half *hot,
+                   __global float *keys, __global half *slots, __global half *fresh, __global half *staging,
                    __global const float *turn, __global const float *ffn_norm,
                    __global const float *next_norm, __global const float *guess_norm, __global const float *post_attn_norm,
                    __global const float *post_ffn_norm, __global const uint *items,
-                   __global const uint *uploads, __global const uint2 *lists, __global uint *quantised, uint n_rows, uint item_stride, uint n_tiles,
-                   uint n_uploads, uint staging_stride, uint hot_start, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
-                   WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head), HEADS_OF(next), HEADS_OF(guessed), uint first, uint last, uint fused,
-                   __global volatile uint *counters)
+                   __global const uint *uploads, __global const uint2 *lists, __global uint *quantised, uint n_rows, uint item_stride,
+                   uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
+                   WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head), HEADS_OF(next), HEADS_OF(guessed), uint phase)
 {
-    struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys, slots, fresh, staging, hot + (size_t)hot_start * 32,
-                     ffn_norm, next_norm, guess_norm, post_attn_norm, post_ffn_norm, items, uploads, lists, quantised, n_rows, item_stride, n_tiles,
-                     n_uploads, staging_stride, eps, AS_WEIGHTS(output),
+    struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys, slots, fresh, fresh, staging, NULL,
+                     ffn_norm, next_norm, guess_norm, post_attn_norm, post_ffn_norm, items, uploads, lists, quantised, n_rows, item_stride,
+                     0, 0, staging_stride, eps, AS_WEIGHTS(output),
                      AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head), AS_HEADS(next),
                      AS_HEADS(guessed)};
-    if (fused) {
-        run_fused(&s, first, last, counters);
-    } else {
-        struct norms norms;
-        phase_norms(&s, first, &norms);
-        run_task(&s, first, get_global_id(0), &norms);
+    struct norms norms;
+    phase_norms(&s, phase, &norms);
+    run_task(&s, phase, get_global_id(0), &norms);
+}
+
+/* ---- layers in one launch ---- */
+
+/* Where a layer's weights and slots lie, and their shapes: on a device that works in the host's memory addresses stay what they are.
+ * As engine_internal.h's struct layer_place. */
+struct matrix_place {
+    ulong matrix, bias;
+    uint n_panels, k, quantised, reserved;
+};
+struct layer_place {
+    struct matrix_place qkv, output, gate_up, down;
+    ulong attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, slots;
+    uint turn, rotated;
+};
+
+/* The addresses of a layer: what only the device knows. */
+__kernel void note_layer(__global struct layer_place *places, uint layer, __global const uint *qkv, __global const float *qkv_bias,
+                         __global const uint *output, __global const float *output_bias, __global const uint *gate_up,
+                         __global const float *gate_up_bias, __global const uint *down, __global const float *down_bias,
+                         __global const float *attn_norm, __global const float *ffn_norm, __global const float *post_attn_norm,
+                         __global const float *post_ffn_norm, __global const float *q_norm, __global const float *k_norm,
+                         __global half *slots)
+{
+    __global struct layer_place *p = &places[layer];
+    p->qkv.matrix = (ulong)qkv;
+    p->qkv.bias = (ulong)qkv_bias;
+    p->output.matrix = (ulong)output;
+    p->output.bias = (ulong)output_bias;
+    p->gate_up.matrix = (ulong)gate_up;
+    p->gate_up.bias = (ulong)gate_up_bias;
+    p->down.matrix = (ulong)down;
+    p->down.bias = (ulong)down_bias;
+    p->attn_norm = (ulong)attn_norm;
+    p->ffn_norm = (ulong)ffn_norm;
+    p->post_attn_norm = (ulong)post_attn_norm;
+    p->post_ffn_norm = (ulong)post_ffn_norm;
+    p->q_norm = (ulong)q_norm;
+    p->k_norm = (ulong)k_norm;
+    p->slots = (ulong)slots;
+}
+
+static struct weights weights_at(__global const struct matrix_place *m, uint n_panels)
+{
+    struct weights w = {(__global const uint *)m->matrix, (__global const float *)m->bias, n_panels, m->k, m->quantised, m->n_panels};
+    return w;
+}
+
+static struct heads heads_at(__global const struct layer_place *p, __global const float *turn)
+{
+    struct heads h = {(__global const float *)p->q_norm, (__global const float *)p->k_norm, turn + p->turn, p->rotated};
+    return h;
+}
+
+/* The projections of layer `stage` come next, or with n_layers the logits: what its step is made of. places [n_layers + 1]: the last has
+ * the output norm and, as its output, the matrix of the logits. */
+static void open_stage(struct step *s, __global const struct layer_place *places, uint stage, uint n_layers, uint guess_from,
+                       __global const float *turn)
+{
+    __global const struct layer_place *own = &places[stage ? stage - 1 : 0], *next = &places[stage];
+    bool last = stage == n_layers, guesses = guess_from && stage + 1 >= guess_from && stage + 1 < n_layers;
+    __global const struct layer_place *guess = guesses ? &places[stage + 1] : own;
+    s->slots = (__global half *)own->slots;
+    s->ffn_norm = (__global const float *)own->ffn_norm;
+    s->post_attn_norm = (__global const float *)own->post_attn_norm;
+    s->post_ffn_norm = (__global const float *)own->post_ffn_norm;
+    s->next_norm = (__global const float *)next->attn_norm;
+    s->guess_norm = (__global const float *)guess->attn_norm;
+    s->output = weights_at(&own->output, own->output.n_panels);
+    s->gate_up = weights_at(&own->gate_up, own->gate_up.n_panels);
+    s->down = weights_at(&own->down, own->down.n_panels);
+    s->qkv = weights_at(&next->qkv, last ? 0 : next->qkv.n_panels);
+    s->guesser = weights_at(&guess->qkv, guesses ? (N_HEADS * HEAD_DIM + 15) / 16 : 0);
+    s->head = weights_at(&places[n_layers].output, last ? places[n_layers].output.n_panels : 0);
+    s->next_heads = heads_at(next, turn);
+    s->guess_heads = heads_at(guess, turn);
+}
+
+/* The row's part of the buffers that are kept for every layer is `rows_kept` rows a layer long, or 0: one layer's. */
+static void open_lists(struct step *s, __global half *fresh, __global const uint *items, __global const uint2 *lists, uint stage,
+                       uint rows_kept)
+{
+    size_t own = (size_t)(stage ? stage - 1 : 0) * rows_kept;
+    s->fresh = fresh + own * FRESH_STRIDE;
+    s->next_fresh = fresh + (size_t)stage * rows_kept * FRESH_STRIDE;
+    s->items = items + own * s->item_stride;
+    s->lists = lists + own;
+    uint2 end = s->lists[s->n_rows - 1];
+    s->n_tiles = end.y + (end.x + DECODE_TILE - 1) / DECODE_TILE;
+}
+
+/* Stages first .. end - 1: of stage i attention and FFN of layer i - 1, then the projections of layer i, or with n_layers the logits.
+ * The first one begins with phase `phase`. */
+__kernel void decode_layers(__global float *x, __global float *q, __global float *guess, __global float *attended,
+                            __global float *activated, __global float *partial, __global float *logits, __global float *branch,
+                            __global float *keys, __global half *fresh, __global half *staging, __global const half *hot,
+                            __global const float *turn, __global const uint *items, __global const uint *uploads,
+                            __global const uint2 *lists, __global uint *quantised, __global const struct layer_place *places,
+                            uint n_rows, uint rows_kept, uint item_stride, uint n_uploads, uint staging_stride, uint hot_start, float eps,
+                            uint n_layers, uint guess_from, uint first, uint end, uint phase, __global volatile uint *counters)
+{
+    struct step s;
+    uint before[LOGITS + 1];
+    for (uint i = 0; i <= LOGITS; i++)
+        before[i] = 0;
+    s.x = x;
+    s.q = q;
+    s.guess = guess;
+    s.attended = attended;
+    s.activated = activated;
+    s.partial = partial;
+    s.logits = logits;
+    s.branch = branch;
+    s.keys = keys;
+    s.staging = staging;
+    s.hot = hot + (size_t)hot_start * 32;
+    s.uploads = uploads;
+    s.quantised = quantised;
+    s.n_rows = n_rows;
+    s.item_stride = item_stride;
+    s.n_uploads = n_uploads;
+    s.staging_stride = staging_stride;
+    s.eps = eps;
+    for (uint stage = first; stage < end; stage++) {
+        open_stage(&s, places, stage, n_layers, guess_from, turn);
+        open_lists(&s, fresh, items, lists, stage, rows_kept);
+        run_fused(&s, stage == first ? phase : SCATTER, before, counters);
     }
+    leave(counters);
 }
 
 #define WARM_PART 4096 /* bytes between two looks */

@@ -23,6 +23,7 @@ static const char *const kernel_names[KERNEL_COUNT] = {
     [KERNEL_JOIN_ROWS] = "join_rows",         [KERNEL_LOAD_ENTRIES] = "load_entries",
     [KERNEL_ATTEND_CHUNK] = "attend_chunk",   [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
     [KERNEL_WEIGH_HEADS] = "weigh_heads",     [KERNEL_STEP] = "decode_step",
+    [KERNEL_LAYERS] = "decode_layers",        [KERNEL_NOTE] = "note_layer",
     [KERNEL_WARM] = "warm_weights",
 };
 
@@ -237,9 +238,11 @@ void engine_destroy(struct engine *e)
         clFinish(e->queue);
     if (e->read_queue)
         clFinish(e->read_queue);
+    prompt_memory_release(e);
     struct device_buffer *buffers[] = {
-        &e->hidden, &e->turns, &e->kt, &e->v,        &e->entries[0], &e->entries[1],
-        &e->normed, &e->qkv,   &e->q,  &e->attended, &e->activated,  &e->quantised_rows};
+        &e->prompt.out[0], &e->prompt.out[1], &e->hidden, &e->turns, &e->kt, &e->v,
+        &e->entries[0],    &e->entries[1],    &e->normed, &e->qkv,   &e->q,  &e->attended,
+        &e->activated,     &e->quantised_rows};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
     decode_release(e);

@@ -85,6 +85,40 @@ struct engine_unit {
  * each layer (engine_prefill_past). The result has the bits of one prompt of all of them. */
 int engine_prefill_begin(struct engine *engine, uint32_t n_past, uint32_t n_tokens,
                          struct hill_why *why);
+
+/* Memory that outlives the process, page-aligned, which stays there until another call; NULL: none.
+ * Waits until the device has let go of the old one. in_place: a device that shares the host's memory
+ * computes in it, else units are copied there. */
+int engine_attach_prompt(struct engine *engine, void *memory, uint64_t bytes, bool in_place,
+                         struct hill_why *why);
+/* Of it, for a prompt of so many tokens. */
+uint64_t engine_prompt_bytes(const struct engine *engine, uint32_t n_tokens);
+/* What is there of the prompt of this name, which says its tokens and whose they are. false: nothing
+ * that could go on. */
+struct engine_prompt {
+    uint32_t units;  /* are whole */
+    bool begun;      /* the one after them is not, and is computed again */
+    uint32_t oldest; /* entries of the units from here on are there */
+};
+bool engine_prompt_find(const struct engine *engine, uint64_t name, uint32_t n_tokens,
+                        struct engine_prompt *out);
+/* engine_prefill_begin of a prompt without a past that is kept there (NULL: it is not); goes_on:
+ * from the first unit that is not whole, and entries are read from first_unit on, at least `oldest`.
+ * The tokens are given in any case. */
+struct engine_keep {
+    uint64_t name;
+    bool goes_on;
+    uint32_t first_unit;
+};
+int engine_prefill_begin_kept(struct engine *engine, uint32_t n_tokens,
+                              const struct engine_keep *keep, struct hill_why *why);
+/* Units that are queued, with those of an earlier process. */
+uint32_t engine_prefill_queued(const struct engine *engine);
+/* When a unit's entries were read: it is kept, where the device does not do that. Waits. */
+int engine_prefill_save(struct engine *engine, uint32_t unit, struct hill_why *why);
+/* The entries of the unit are not wanted; waits for them. */
+int engine_prefill_pass(struct engine *engine, uint32_t unit, struct hill_why *why);
+
 #define ENGINE_PAST_TOKENS 256u
 /* The first of them that is needed: 0, or in a layer with a window one that the prompt's first token
  * sees. */
@@ -170,6 +204,14 @@ int engine_step_attend(struct engine *engine, uint32_t layer, uint32_t row, uint
 /* When each row has its list: attention, output projection and FFN, and the next layer's queries or
  * the logits, for all rows. Does not wait. */
 int engine_step_run(struct engine *engine, uint32_t layer, struct hill_why *why);
+/* Where a device shares the host's memory lists may also be given before the first query is asked
+ * for, of any layer, without uploads. When every row has one in every layer, the whole step is run
+ * at once: nothing is waited for before engine_step_logits, and the rows' entries are there after
+ * it. */
+bool engine_steps_ahead(const struct engine *engine);
+int engine_step_run_all(struct engine *engine, struct hill_why *why);
+int engine_step_entry(struct engine *engine, uint32_t layer, uint32_t row, void *entry,
+                      struct hill_why *why);
 /* logits [n_vocab] of a row (NULL: none are wanted yet); after all layers. Waits. */
 int engine_step_logits(struct engine *engine, uint32_t row, float *logits, struct hill_why *why);
 

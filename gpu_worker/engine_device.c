@@ -144,6 +144,18 @@ int engine_finish(struct engine *e, struct hill_why *why)
     return rc ? rc : cldevice_check(clFinish(e->read_queue), "the device failed", why);
 }
 
+uint32_t engine_prefill_units(const struct engine *e)
+{
+    return e->n_chunks * e->hp.n_layers;
+}
+
+struct engine_unit engine_prefill_unit(const struct engine *e, uint32_t unit)
+{
+    uint32_t row = unit % e->n_chunks * e->batch_tokens, rest = e->n_tokens - row;
+    return (struct engine_unit){unit / e->n_chunks, e->n_past + row,
+                                rest < e->batch_tokens ? rest : e->batch_tokens};
+}
+
 void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out)
 {
     uint32_t pairs = e->hp.rope_dims / 2;

@@ -1,6 +1,7 @@
 /*
  * gpu_worker/engine_internal.h - the engine's inside, shared by engine.c, weights.c, prefill.c,
- * prefill_past.c, prefill_mass.c and decode.c only. Shapes are in engine.h and at the heads of the kernels.
+ * prefill_past.c, prefill_mass.c, decode.c and decode_launch.c only. Shapes are in engine.h and at
+ * the heads of the kernels.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_INTERNAL_H
 #define HILL_GPU_WORKER_ENGINE_INTERNAL_H
@@ -28,6 +29,8 @@ enum kernel {
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
     KERNEL_STEP,
+    KERNEL_LAYERS,
+    KERNEL_NOTE,
     KERNEL_WARM,
     KERNEL_COUNT
 };
@@ -99,10 +102,20 @@ struct shared_buffer {
     void *host;
 };
 
-/* A row of a step; of its layer: its uploads' place among all, the items of its list (0: none yet).
- */
+/* A row of a step, and its uploads' place among all of the layer. */
 struct step_row {
-    uint32_t sequence, first_upload, n_uploads, n_items;
+    uint32_t sequence, first_upload, n_uploads;
+};
+
+/* Where a layer lies, for the launch of several (decode.cl): addresses that the device notes. */
+struct matrix_place {
+    uint64_t matrix, bias;
+    uint32_t n_panels, k, quantised, reserved;
+};
+struct layer_place {
+    struct matrix_place qkv, output, gate_up, down;
+    uint64_t attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm, slots;
+    uint32_t turn, rotated; /* the first of its turns, in floats; dimensions of a head */
 };
 
 /* Uploads on their way to a device with memory of its own: while one half's entries are scattered,
@@ -112,6 +125,22 @@ struct upload_half {
     cl_mem pinned;
     uint8_t *host; /* pinned, mapped: [UPLOAD_BATCH][entry], then [UPLOAD_BATCH] pairs */
     cl_event written, scattered;
+};
+
+/* Where a prompt's state outlives the process (prompt_memory.c). */
+struct prompt_memory {
+    uint8_t *base; /* NULL: there is none */
+    uint64_t bytes;
+    bool in_place; /* the device computes in it */
+    /* of the current prompt */
+    bool on;
+    uint32_t from;      /* units that an earlier process has computed */
+    uint32_t read_from; /* of them, the first whose entries are read */
+    uint32_t window;    /* units whose entries are there: u in u % window */
+    uint64_t at_hidden, at_before, at_entries;
+    struct device_buffer words, hidden, before, entries; /* in place: over the memory */
+    cl_event saved[2];                                   /* else: unit u, in u % 2, is computed */
+    struct device_buffer out[2]; /* of a prompt of one chunk: what became of its hidden states */
 };
 
 /* A kernel's argument as it was set last; bytes 0: it was not. */
@@ -172,6 +201,8 @@ struct engine {
     struct shared_buffer x, turn, step_q, step_guess, fresh, items, lists, logits;
     struct shared_buffer uploads; /* shared memory only: [n_sequences * gpu_slots] pairs (staging,
                                      slot in the layer's table) */
+    struct shared_buffer places;  /* shared memory only: struct layer_place [n_layers + 1] */
+    uint32_t layers_kept;         /* items, lists and fresh entries of so many layers: all, or 1 */
     struct upload_half halves[2]; /* memory of its own only */
     uint32_t next_half;
     cl_mem staging; /* shared memory only: the arena's slots themselves */
@@ -187,9 +218,11 @@ struct engine {
     uint32_t n_rows, next_layer;
     uint32_t guess_from; /* the first layer whose query is guessed, or 0 */
     bool awaited;        /* next_layer's queries are there: its inputs may be written */
+    bool untouched;      /* of the step that was begun nothing is launched */
     cl_event step_done;  /* shared memory only: of the last launch, until it was waited for */
     struct shared_buffer warm_turn; /* shared memory only: a word; another number ends a warming */
     struct step_row rows[ENGINE_SEQUENCES_MAX];
+    struct prompt_memory prompt;
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
 };
 
@@ -251,6 +284,15 @@ void *engine_map_pages(uint64_t bytes, uint64_t *mapped);
 /* decode.c's buffers for the configured number of slots; those that count as GPU memory, summed. */
 int decode_reserve(struct engine *e, struct hill_why *why);
 void decode_release(struct engine *e);
+/* Stages first .. end - 1 of a step's e->n_rows rows, the first one from phase `phase` on; on a
+ * device with memory of its own one stage at a time (decode_launch.c). */
+int decode_launch(struct engine *e, uint32_t first, uint32_t end, enum phase phase,
+                  struct hill_why *why);
+/* Uploads into the layer's slots. */
+int decode_launch_scatter(struct engine *e, uint32_t layer, struct upload_half *h, uint32_t count,
+                          struct hill_why *why);
+/* Shared memory only: e->places; again when weights or slots lie elsewhere. */
+int decode_note_places(struct engine *e, struct hill_why *why);
 uint64_t decode_bytes(const struct engine *e);
 
 /* 1: complete, 0: not yet, or an error. */
@@ -270,6 +312,31 @@ static inline cl_mem mass_log_sums(const struct engine *e)
 int mass_enqueue(struct engine *e, const struct engine_unit *u, cl_event *done,
                  struct hill_why *why);
 void mass_release(struct engine *e);
+
+/* ---- prompt_memory.c ---- */
+
+/* The current prompt's, NULL: it is not kept. Before buffers are reserved, and when they are and
+ * shapes are known: what is there already goes to the device. */
+int prompt_memory_begin(struct engine *e, uint32_t n_tokens, const struct engine_keep *keep,
+                        struct hill_why *why);
+int prompt_memory_load(struct engine *e, struct hill_why *why);
+void prompt_memory_release(struct engine *e);
+/* Of the device's memory, beside what every prompt takes. */
+uint64_t prompt_copy_bytes(const struct engine *e, uint32_t n_tokens);
+/* Where the hidden states are; the entries of a unit, and the first one's index. */
+cl_mem prompt_hidden(const struct engine *e);
+cl_mem prompt_entries(const struct engine *e, uint32_t unit, uint32_t *first);
+/* host_row has the embeddings of these tokens. */
+void prompt_embedded(struct engine *e, uint32_t first, uint32_t count);
+/* Queued before a unit's kernels and behind them. */
+int prompt_unit_begins(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                       struct hill_why *why);
+int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                     struct hill_why *why);
+/* By an earlier process: then its entries are read here. */
+bool prompt_was_computed(const struct engine *e, uint32_t unit);
+void prompt_read_kept(const struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
+                      void *entries);
 
 /* Cosine and sine of each pair of a rotary table at a position: out [rope_dims]. */
 void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out);

@@ -54,18 +54,23 @@ uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_past, uint32_
     total += decode_bytes(e);
     for (uint32_t layer = 0; e->slots && layer < e->hp.n_layers; layer++)
         total += e->slots[layer].bytes;
-    return total + 14 * 64; /* buffers are rounded up */
+    total += n_past ? 0 : prompt_copy_bytes(e, n_tokens);
+    return total + 16 * 64; /* buffers are rounded up */
 }
 
+/* A prompt that is kept has its hidden states elsewhere. */
 static int reserve_prefill(struct engine *e, uint32_t n_past, uint32_t n_tokens,
                            struct hill_why *why)
 {
     struct prefill_sizes s;
+    bool elsewhere = prompt_hidden(e) != e->hidden.mem;
+    if (elsewhere)
+        engine_release(e, &e->hidden);
     compute_sizes(e, n_past, n_tokens, &s);
     struct {
         struct device_buffer *buffer;
         uint64_t bytes;
-    } list[] = {{&e->hidden, s.hidden},
+    } list[] = {{&e->hidden, elsewhere ? 0 : s.hidden},
                 {&e->turns, s.turns},
                 {&e->kt, s.kt},
                 {&e->v, s.v},
@@ -93,11 +98,14 @@ static int write_rows(struct engine *e, cl_mem to, uint64_t first, uint32_t coun
                           "cannot write the prompt to the device", why);
 }
 
-int engine_prefill_begin(struct engine *e, uint32_t n_past, uint32_t n_tokens, struct hill_why *why)
+static int begin(struct engine *e, uint32_t n_past, uint32_t n_tokens,
+                 const struct engine_keep *keep, struct hill_why *why)
 {
     if (n_tokens == 0 || !e->batch_tokens)
         return hill_fail(why, HILL_E_INVALID, "an empty prompt");
     int rc = engine_finish(e, why);
+    if (!rc)
+        rc = prompt_memory_begin(e, n_tokens, keep, why);
     if (!rc)
         rc = reserve_prefill(e, n_past, n_tokens, why);
     e->weighs = e->whole_prompt = false;
@@ -107,8 +115,20 @@ int engine_prefill_begin(struct engine *e, uint32_t n_past, uint32_t n_tokens, s
     e->past_loaded = engine_past_from(e, 0);
     e->n_chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens;
     e->panels = round_up(n_past + n_tokens, ATTEND_KEYS) / 16;
-    e->units_queued = e->units_read = 0;
-    return rc;
+    e->units_queued = e->prompt.from;
+    e->units_read = e->prompt.read_from;
+    return rc ? rc : prompt_memory_load(e, why);
+}
+
+int engine_prefill_begin(struct engine *e, uint32_t n_past, uint32_t n_tokens, struct hill_why *why)
+{
+    return begin(e, n_past, n_tokens, NULL, why);
+}
+
+int engine_prefill_begin_kept(struct engine *e, uint32_t n_tokens, const struct engine_keep *keep,
+                              struct hill_why *why)
+{
+    return begin(e, 0, n_tokens, keep, why);
 }
 
 void engine_prefill_whole(struct engine *e)
@@ -121,14 +141,18 @@ int engine_prefill_tokens(struct engine *e, const uint32_t *tokens, uint32_t cou
 {
     if (count > e->n_tokens - e->tokens_given)
         return hill_fail(why, HILL_E_INVALID, "more tokens than the prompt's %u", e->n_tokens);
+    cl_mem hidden = prompt_hidden(e);
+    bool embeds = e->prompt.from == 0; /* else layers have been computed on them */
     for (uint32_t done = 0; done < count;) {
         uint32_t n = count - done < HOST_ROWS ? count - done : HOST_ROWS, first = e->tokens_given;
         int rc = 0;
-        for (uint32_t i = 0; !rc && i < n; i++)
+        for (uint32_t i = 0; !rc && embeds && i < n; i++)
             rc = engine_embedding(e, tokens[done + i], e->n_past + first + i,
                                   e->host_row + (size_t)i * e->hidden_stride, why);
-        if (!rc)
-            rc = write_rows(e, e->hidden.mem, first, n, e->hidden_stride, why);
+        if (!rc && embeds)
+            rc = write_rows(e, hidden, first, n, e->hidden_stride, why);
+        if (!rc && embeds)
+            prompt_embedded(e, first, n);
         for (uint32_t table = 0; !rc && table < model_rope_tables(&e->hp); table++) {
             for (uint32_t i = 0; i < n; i++)
                 engine_turns(e, table, e->n_past + first + i,
@@ -144,16 +168,9 @@ int engine_prefill_tokens(struct engine *e, const uint32_t *tokens, uint32_t cou
     return 0;
 }
 
-uint32_t engine_prefill_units(const struct engine *e)
+uint32_t engine_prefill_queued(const struct engine *e)
 {
-    return e->n_chunks * e->hp.n_layers;
-}
-
-struct engine_unit engine_prefill_unit(const struct engine *e, uint32_t unit)
-{
-    uint32_t row = unit % e->n_chunks * e->batch_tokens, rest = e->n_tokens - row;
-    return (struct engine_unit){unit / e->n_chunks, e->n_past + row,
-                                rest < e->batch_tokens ? rest : e->batch_tokens};
+    return e->units_queued;
 }
 
 /* The unit's first token among the prompt's rows. */
@@ -186,16 +203,17 @@ static int enqueue_quantise(struct engine *e, const struct matrix *m, cl_mem row
 }
 
 /* Norm, projections, rotation; keys and values stored. */
-static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t parity,
+static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t unit,
                         struct hill_why *why)
 {
     const struct layer_weights *w = &e->layers[u->layer];
-    uint32_t tiles = row_tiles(u->count);
+    uint32_t tiles = row_tiles(u->count), parity = unit % 2, first_entry;
+    cl_mem hidden = prompt_hidden(e), entries = prompt_entries(e, unit, &first_entry);
     cl_mem quantised = quantised_rows(e);
     if (e->stored[parity])
         clReleaseEvent(e->stored[parity]);
     e->stored[parity] = NULL;
-    int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(e->hidden.mem),
+    int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(hidden),
                     ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)), ARG_BUFFER(w->attn_norm),
                     ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
@@ -212,7 +230,8 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
                     ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, u)),
                     ARG_U32(model_layer_rotates(&e->hp, u->layer) ? e->hp.rope_dims : 0),
                     ARG_U32(u->first), ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
-                    ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_BUFFER(e->entries[parity].mem));
+                    ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_BUFFER(entries),
+                    ARG_U32(first_entry));
     return rc;
 }
 
@@ -250,14 +269,13 @@ static int enqueue_addition(struct engine *e, const struct engine_unit *u, struc
                             const struct device_buffer *a, uint32_t a_stride,
                             const struct matrix *m, cl_mem norm, struct hill_why *why)
 {
-    cl_mem quantised = quantised_rows(e);
+    cl_mem quantised = quantised_rows(e), hidden = prompt_hidden(e);
     int rc = enqueue_quantise(e, m, a->mem, a_stride, span.start, span.rest, why);
     if (!rc && !m->bias && !norm)
         return LAUNCH(e, KERNEL_GEMM_ADD, span.start, span.rest, m->panels / 2, span.event, why,
                       ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
-                      ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
-                      ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride),
-                      ARG_U32(first_row(e, u)));
+                      ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count), ARG_BUFFER(hidden),
+                      ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)));
     if (!rc)
         rc = LAUNCH(e, KERNEL_GEMM_STORE, span.start, span.rest, m->panels / 2, NULL, why,
                     ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
@@ -267,7 +285,7 @@ static int enqueue_addition(struct engine *e, const struct engine_unit *u, struc
         rc = LAUNCH(e, KERNEL_JOIN_ROWS, span.start * TILE_ROWS, u->count - span.start * TILE_ROWS,
                     1, span.event, why, ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride),
                     ARG_BUFFER(m->bias), ARG_BUFFER(norm), ARG_U32(e->hp.n_embd),
-                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->hidden.mem), ARG_U32(first_row(e, u)));
+                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(hidden), ARG_U32(first_row(e, u)));
     return rc;
 }
 
@@ -278,15 +296,15 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
     const struct layer_weights *w = &e->layers[u->layer];
     uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u->count);
     uint32_t start = block_start * ATTEND_SUBTILES, rest = tiles - start;
-    cl_mem quantised = quantised_rows(e);
+    cl_mem quantised = quantised_rows(e), hidden = prompt_hidden(e);
     cl_event settled = NULL;
     int rc = enqueue_addition(e, u, (struct tile_span){start, rest, NULL}, &e->attended, q_dims,
                               &w->output, w->post_attn_norm, why);
     if (!rc)
         rc = LAUNCH(e, KERNEL_NORM_ROWS, start * TILE_ROWS, u->count - start * TILE_ROWS, 1, NULL,
-                    why, ARG_BUFFER(e->hidden.mem), ARG_U32(e->hidden_stride),
-                    ARG_U32(first_row(e, u)), ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd),
-                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
+                    why, ARG_BUFFER(hidden), ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)),
+                    ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps),
+                    ARG_BUFFER(e->normed.mem));
     if (!rc)
         rc = enqueue_quantise(e, &w->gate_up, e->normed.mem, e->hp.n_embd, start, rest, why);
     if (!rc)
@@ -324,13 +342,17 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
     bool last_chunk = first_row(e, &u) + u.count == e->n_tokens;
     bool every_row = !last_layer || e->whole_prompt, goes_on = every_row || last_chunk;
     uint32_t from = every_row ? 0 : (row_tiles(u.count) - 1) / ATTEND_SUBTILES;
-    int rc = enqueue_keys(e, &u, unit % 2, why);
+    int rc = prompt_unit_begins(e, &u, unit, why);
+    if (!rc)
+        rc = enqueue_keys(e, &u, unit, why);
     if (!rc && (goes_on || e->weighs))
         rc = enqueue_attention(e, &u, e->weighs ? 0 : from, why);
     if (!rc && e->weighs)
         rc = enqueue_mass(e, &u, why);
     if (!rc && goes_on)
         rc = enqueue_rest(e, &u, from, why);
+    if (!rc)
+        rc = prompt_unit_ends(e, &u, unit, why);
     if (!rc)
         rc = cldevice_check(clFlush(e->queue), "the device failed", why);
     e->units_queued += rc ? 0 : 1;
@@ -341,6 +363,8 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
 
 int engine_prefill_done(struct engine *e, uint32_t unit, struct hill_why *why)
 {
+    if (prompt_was_computed(e, unit))
+        return 1;
     return unit < e->units_queued && e->stored[unit % 2]
                ? engine_ask_event(e->stored[unit % 2], why)
                : 0;
@@ -351,6 +375,18 @@ int engine_prefill_settled(struct engine *e, struct hill_why *why)
     return e->units_queued && e->settled ? engine_ask_event(e->settled, why) : 1;
 }
 
+static int read_entries(struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
+                        void *entries, struct hill_why *why)
+{
+    uint32_t from;
+    cl_mem buffer = prompt_entries(e, unit, &from);
+    return cldevice_check(clEnqueueReadBuffer(e->read_queue, buffer, CL_TRUE,
+                                              ((uint64_t)from + first) * e->entry_bytes,
+                                              (uint64_t)count * e->entry_bytes, entries, 1,
+                                              &e->stored[unit % 2], NULL),
+                          "cannot read KV entries from the device", why);
+}
+
 int engine_prefill_read(struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
                         void *entries, struct hill_why *why)
 {
@@ -359,12 +395,23 @@ int engine_prefill_read(struct engine *e, uint32_t unit, uint32_t first, uint32_
         count > u.count - first || count == 0)
         return hill_fail(why, HILL_E_INVALID, "entries of prefill unit %u are read out of order",
                          unit);
-    int rc = cldevice_check(clEnqueueReadBuffer(e->read_queue, e->entries[unit % 2].mem, CL_TRUE,
-                                                (uint64_t)first * e->entry_bytes,
-                                                (uint64_t)count * e->entry_bytes, entries, 1,
-                                                &e->stored[unit % 2], NULL),
-                            "cannot read KV entries from the device", why);
+    int rc = 0;
+    if (prompt_was_computed(e, unit))
+        prompt_read_kept(e, unit, first, count, entries);
+    else
+        rc = read_entries(e, unit, first, count, entries, why);
     e->units_read += !rc && first + count == u.count ? 1 : 0;
+    return rc;
+}
+
+int engine_prefill_pass(struct engine *e, uint32_t unit, struct hill_why *why)
+{
+    if (unit != e->units_read || unit >= e->units_queued)
+        return hill_fail(why, HILL_E_INVALID, "prefill unit %u is passed out of order", unit);
+    int rc = prompt_was_computed(e, unit) ? 0
+                                          : cldevice_check(clWaitForEvents(1, &e->stored[unit % 2]),
+                                                           "the device failed", why);
+    e->units_read += rc ? 0 : 1;
     return rc;
 }
 
@@ -376,7 +423,7 @@ int engine_prefill_logits_of(struct engine *e, uint32_t token, float *logits, st
     if (row >= e->n_tokens || (row + 1 < e->n_tokens && !e->whole_prompt))
         return hill_fail(why, HILL_E_INVALID, "logits of token %u were not asked for", token);
     uint64_t bytes = 4ull * e->hidden_stride;
-    int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, e->hidden.mem, e->x.device.mem,
+    int rc = cldevice_check(clEnqueueCopyBuffer(e->queue, prompt_hidden(e), e->x.device.mem,
                                                 row * bytes, 0, bytes, 0, NULL, NULL),
                             "cannot copy a hidden state", why);
     e->next_layer = UINT32_MAX; /* x and the logits were a step's */

@@ -72,7 +72,7 @@ int engine_prefill_past(struct engine *e, uint32_t layer, uint32_t first, uint32
                         "cannot write past entries to the device", why);
     if (!rc)
         rc = LAUNCH(e, KERNEL_LOAD_ENTRIES, 0, count, 1, &e->past_packed[i], why,
-                    ARG_BUFFER(e->past[i].mem), ARG_U32(first), ARG_BUFFER(e->kt.mem),
+                    ARG_BUFFER(e->past[i].mem), ARG_U32(0), ARG_U32(first), ARG_BUFFER(e->kt.mem),
                     ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
     if (!rc)
         rc = cldevice_check(clFlush(e->queue), "the device failed", why);

@@ -191,6 +191,10 @@ int request_begin(struct request *r, struct hill_why *why)
         .identity = r->prefill->identity,
     };
     resume_offer(r, &begin);
+    if (r->prefill->reuse && !r->prompt_kept.units) {
+        begin.after = r->prefill->reuse->identity;
+        begin.after_tokens = r->prefill->reuse->tokens;
+    }
     int rc = admit(r, why);
     if (!rc && r->w->settings.record_path[0])
         rc = push_prompt(r, why);
@@ -220,6 +224,7 @@ void request_take_ready(struct worker *w, const struct record_seq_ready *record)
     r->hot_entries = record->hot_entries;
     r->kept_tokens = record->kept_tokens;
     r->kept_step = record->header.step;
+    r->kept_layer = record->header.layer;
 }
 
 void request_spoil_ready(struct worker *w, int code)
@@ -232,6 +237,17 @@ void request_spoil_ready(struct worker *w, int code)
         r->ready_status = code;
         w->ready_owed[i] = 0;
     }
+}
+
+/* Tokens of an earlier request have their entries: what follows them is computed. */
+static int begin_after(struct request *r, struct hill_why *why)
+{
+    if (r->kept_tokens != r->prefill->reuse->tokens)
+        return hill_fail(why, HILL_E_PROTOCOL, "the scorer keeps %u tokens, which is not offered",
+                         r->kept_tokens);
+    r->reused = r->kept_tokens;
+    request_note_beginning(r);
+    return request_begin_prefill(r, r->reused, why);
 }
 
 int request_check_ready(struct request *r, struct hill_why *why)
@@ -248,8 +264,10 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
-    if (!rc && r->kept_tokens)
+    if (!rc && r->kept_tokens && resume_hopes(r))
         return resume_begin(r, why);
+    if (!rc && r->kept_tokens && r->prefill->reuse && !r->prompt_kept.units)
+        return begin_after(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
     return rc ? rc : request_begin_prefill(r, 0, why);
@@ -260,7 +278,9 @@ int request_check_ready(struct request *r, struct hill_why *why)
 int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *why)
 {
     struct engine *engine = r->w->engine;
-    int rc = engine_prefill_begin(engine, n_past, r->prompt - n_past, why);
+    r->unit = r->queued = 0;
+    int rc = n_past ? engine_prefill_begin(engine, n_past, r->prompt - n_past, why)
+                    : resume_prompt(r, why);
     if (!rc && request_weighs(r))
         rc = engine_prefill_weigh(engine, why);
     if (!rc && logits_file_wants_prompt())
@@ -269,7 +289,6 @@ int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *w
         return rc;
     r->n_past = r->loaded = n_past;
     r->units = engine_prefill_units(engine);
-    r->unit = r->queued = 0;
     r->state = REQUEST_LOADING;
     return n_past ? past_open(r, why) : 0;
 }
@@ -288,7 +307,7 @@ static int enqueue(struct request *r, uint32_t end, struct hill_why *why)
 
 bool request_computes_unit(const struct request *r)
 {
-    return r->state == REQUEST_PREFILL && r->queued > r->unit;
+    return r->state == REQUEST_PREFILL && (r->queued > r->unit || r->unit == r->units);
 }
 
 int request_load(struct request *r, struct hill_why *why)
@@ -300,13 +319,15 @@ int request_load(struct request *r, struct hill_why *why)
     if (rc || r->loaded < r->prompt)
         return rc;
     r->state = REQUEST_PREFILL;
-    return enqueue(r, 1, why);
+    return enqueue(r, r->unit + 1, why);
 }
 
 int request_await_unit(struct request *r, bool alone, struct hill_why *why)
 {
     struct worker *w = r->w;
     int64_t deadline = clock_deadline_ms(UNIT_WAIT_MS), turn = clock_deadline_ms(PAST_TURN_MS);
+    if (r->unit == r->units)
+        return 0; /* all of it was computed by an earlier process */
     for (int rc = 0;;) {
         int moved = past_pump(r, why);
         rc = moved < 0 ? moved : enqueue(r, r->unit + (alone ? 2 : 1), why);
@@ -341,7 +362,10 @@ static int append_entries(struct request *r, struct hill_why *why)
     struct dataplane *plane = &w->plane;
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
     uint32_t at_once = layout_append_tokens_max(&plane->party.layout);
-    for (uint32_t first = 0; first < u.count; first += at_once) {
+    uint32_t passed = resume_passed(r, &u);
+    if (passed == u.count)
+        return engine_prefill_pass(w->engine, r->unit, why);
+    for (uint32_t first = passed; first < u.count; first += at_once) {
         uint32_t n = u.count - first < at_once ? u.count - first : at_once;
         uint32_t bytes = (uint32_t)sizeof(struct record_append) + n * worker_entry_bytes(w);
         void *payload;
@@ -383,7 +407,7 @@ static int append_mass(struct request *r, uint32_t layer, struct hill_why *why)
     return rc;
 }
 
-int request_append_unit(struct request *r, struct hill_why *why)
+static int append_unit(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
@@ -393,13 +417,22 @@ int request_append_unit(struct request *r, struct hill_why *why)
         rc = append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
         rc = append_mass(r, u.layer, why);
+    if (!rc)
+        rc = engine_prefill_save(w->engine, r->unit, why);
     if (rc)
         return rc;
     FAULT_POINT(gpu_worker, unit, appended);
     request_progress(r, ++r->unit);
     worker_unit_of_work(w);
-    if (r->unit < r->units)
-        return 0;
+    return 0;
+}
+
+int request_append_unit(struct request *r, struct hill_why *why)
+{
+    struct worker *w = r->w;
+    int rc = r->unit < r->units ? append_unit(r, why) : 0;
+    if (rc || r->unit < r->units)
+        return rc;
     rc = logits_file_prompt(w, r->n_past, r->prompt, why);
     if (!rc)
         rc = engine_prefill_logits(w->engine, w->logits, why);
@@ -470,13 +503,13 @@ int request_take_token(struct request *r, struct hill_why *why)
     logits_file_step(w);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
-        if (sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
-            return hill_fail(why, HILL_E_DAMAGED, "the logits of step %u are not all numbers",
-                             r->step);
     } else {
         w->sampler.settings = r->sampling;
         token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
     }
+    bool wanted = r->prefill->n_forced || r->prefill->sampling->logprobs;
+    if (wanted && sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
+        return hill_fail(why, HILL_E_DAMAGED, "the logits of step %u are not all numbers", r->step);
     return take(r, token, logprob);
 }
 
@@ -503,6 +536,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.logits_hash = XXH64_digest(r->hash);
     done.predicted_tokens = r->predicted;
     done.resumed_tokens = r->resumed;
+    done.reused_tokens = r->reused;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;
@@ -525,7 +559,8 @@ static void end_sequence(struct request *r, int rc)
     struct dataplane *plane = &r->w->plane;
     struct record_seq_end end = {.header = request_header(r, 0),
                                  .request_id = r->prefill->request_id,
-                                 .status = r->over ? 0 : rc};
+                                 .status = r->over ? 0 : rc,
+                                 .keep = r->prefill->keep};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
     if (r->begun && dataplane_push(plane, plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))

@@ -38,12 +38,15 @@ struct request {
     uint32_t *tokens; /* [prompt + predict]: the sequence so far */
     uint32_t n_tokens, predicted;
     uint32_t resumed; /* of the predicted: by an earlier attempt */
+    uint32_t reused;  /* of the prompt: entries of an earlier request */
     bool cancelled;
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
     int ready_status;
     uint32_t hot_offset, hot_entries; /* as it said */
     uint32_t kept_tokens, kept_step;  /* the same: of an earlier attempt; 0: none */
+    uint32_t kept_layer;              /* of a prompt: kept_tokens are this layer's */
+    struct engine_prompt prompt_kept; /* units of an earlier attempt; 0: none */
     uint32_t n_past;   /* tokens before those that are computed: their entries are there */
     struct past *past; /* these on their way to the device (past.h), or NULL */
     uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
@@ -55,6 +58,7 @@ struct request {
     uint64_t upload_bytes;
     uint64_t link_bytes, link_ns; /* what the modelled link carried */
     bool reads_hot;               /* as SEQ_BEGIN said */
+    bool declined;                /* the scorer answers no known queries of it */
     Hill__FinishReason finish;
     /* sessions */
     uint32_t first_append;        /* entries of each layer's first APPEND */
@@ -89,7 +93,7 @@ int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *w
 /* Until the current unit is computed. alone: the next one may be queued before, so that the device
  * never pauses; else decode steps run in between, also while the unit waits for its past. */
 int request_await_unit(struct request *r, bool alone, struct hill_why *why);
-bool request_computes_unit(const struct request *r); /* it is queued */
+bool request_computes_unit(const struct request *r); /* it is queued, or the last one is over */
 /* The current unit's entries to the scorer while the next one computes; after the last one the
  * logits are in w->logits and the request is in REQUEST_DECODE. */
 int request_append_unit(struct request *r, struct hill_why *why);
@@ -117,9 +121,16 @@ int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why 
 /* ---- resume.c ---- */
 
 /* What of an earlier attempt the scorer may take up: into the record. */
-void resume_offer(const struct request *r, struct record_seq_begin *begin);
+void resume_offer(struct request *r, struct record_seq_begin *begin);
 /* It has: the request is where it was after that step. */
 int resume_begin(struct request *r, struct hill_why *why);
+/* The prompt's first unit, or the one with which it goes on. */
+int resume_prompt(struct request *r, struct hill_why *why);
+/* How many of a unit's first entries the scorer has from an earlier attempt. */
+uint32_t resume_passed(const struct request *r, const struct engine_unit *unit);
+/* What a session that is saved later says of its first entries, where another attempt or request has
+ * appended them. */
+void request_note_beginning(struct request *r);
 /* May it be in time to decode at once? Such requests begin before those with a prompt to compute. */
 bool resume_hopes(const struct request *r);
 

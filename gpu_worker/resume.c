@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "gpu_worker/logits_file.h"
 #include "gpu_worker/request.h"
 #include "session/session.h"
 
@@ -26,24 +27,46 @@ bool resume_hopes(const struct request *r)
     return r->prefill->resume && usable_tokens(r) > r->prefill->resume->first_state;
 }
 
-void resume_offer(const struct request *r, struct record_seq_begin *begin)
+/* Whose prompt it is, and all that its units follow from. */
+static uint64_t prompt_name(const struct request *r)
 {
-    if (!resume_hopes(r))
+    return XXH3_64bits_withSeed(r->tokens, sizeof *r->tokens * r->prompt, r->prefill->identity);
+}
+
+/* A recording has whole prompts; what they attend to, and the logits of all tokens, are not kept. */
+static bool keeps_prompt(const struct request *r)
+{
+    return r->prefill->identity && r->w->plane.party.prompt.base && !r->prefill->restore &&
+           !request_weighs(r) && !logits_file_wants_prompt() && !r->w->settings.record_path[0];
+}
+
+void resume_offer(struct request *r, struct record_seq_begin *begin)
+{
+    if (!resume_hopes(r)) {
+        bool found = keeps_prompt(r) && !r->prefill->anew &&
+                     engine_prompt_find(r->w->engine, prompt_name(r), r->prompt, &r->prompt_kept);
+        begin->adopt_max = found ? r->prompt : 0; /* from none of them on */
         return;
+    }
     /* the token after which it goes on has no entry: its step makes one */
     begin->adopt_min = r->prompt + r->prefill->resume->first_state;
     begin->adopt_max = r->prompt + usable_tokens(r) - 1;
 }
 
-/* What a session that is saved later says of its beginning. */
-static void find_beginning(struct request *r)
+void request_note_beginning(struct request *r)
 {
     uint32_t at_once = layout_append_tokens_max(&r->w->plane.party.layout);
     uint32_t chunk = r->w->settings.plan.batch_tokens;
-    struct session_file file = {0};
-    struct hill_why why;
     r->first_append = r->prompt < chunk ? r->prompt : chunk;
     r->first_append = r->first_append < at_once ? r->first_append : at_once;
+}
+
+/* The same of one that was a session before. */
+static void find_beginning(struct request *r)
+{
+    struct session_file file = {0};
+    struct hill_why why;
+    request_note_beginning(r);
     if (!r->prefill->restore || session_open(&file, r->prefill->restore->path, &why))
         return;
     r->first_prompt = file.header.n_prompt;
@@ -57,6 +80,8 @@ static void tell(const struct request *r)
     Hill__Resumed body = HILL__RESUMED__INIT;
     body.request_id = r->prefill->request_id;
     body.tokens = r->predicted;
+    body.units = r->predicted ? 0 : r->prompt_kept.units;
+    body.units_repeated = r->predicted ? 0 : r->prompt_kept.begun;
     message.body_case = HILL__MESSAGE__BODY_RESUMED;
     message.resumed = &body;
     worker_link_send(r->w->link, &message);
@@ -87,6 +112,60 @@ int resume_begin(struct request *r, struct hill_why *why)
     r->state = REQUEST_DECODE;
     log_debug("request %llu goes on after %u tokens and %u of its answer",
               (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
+    tell(r);
+    return 0;
+}
+
+/* ---- a prompt ------------------------------------------------------------------------------- */
+
+/* Room for it where it outlives this process? Not at the cost of the next epoch's segments. */
+static bool fill_prompt(struct request *r)
+{
+    const struct worker *w = r->w;
+    struct hill_why why;
+    uint64_t leave = w->plane.party.rings.total_bytes + w->plane.party.staging.total_bytes;
+    if (!keeps_prompt(r))
+        return false;
+    if (!shm_segment_fill(&w->plane.party.prompt, engine_prompt_bytes(w->engine, r->prompt), leave,
+                          &why))
+        return true;
+    log_debug("request %llu: its prompt is not kept while it is computed: %s",
+              (unsigned long long)r->prefill->request_id, why.text);
+    return false;
+}
+
+/* The unit with the first entry that the scorer lacks. */
+static uint32_t first_lacking(const struct request *r)
+{
+    uint32_t batch = r->w->settings.plan.batch_tokens, chunks = (r->prompt + batch - 1) / batch;
+    return r->kept_tokens < r->prompt ? r->kept_layer * chunks + r->kept_tokens / batch
+                                      : (r->kept_layer + 1) * chunks;
+}
+
+uint32_t resume_passed(const struct request *r, const struct engine_unit *u)
+{
+    if (u->layer != r->kept_layer || !r->kept_tokens)
+        return u->layer < r->kept_layer ? u->count : 0;
+    uint32_t beyond = r->kept_tokens > u->first ? r->kept_tokens - u->first : 0;
+    return beyond < u->count ? beyond : u->count;
+}
+
+int resume_prompt(struct request *r, struct hill_why *why)
+{
+    struct engine *e = r->w->engine;
+    uint32_t lacking = first_lacking(r), units = r->prompt_kept.units;
+    bool keeps = fill_prompt(r);
+    struct engine_keep keep = {.name = prompt_name(r)};
+    keep.goes_on = keeps && units && lacking >= r->prompt_kept.oldest;
+    keep.first_unit = lacking < units ? lacking : units;
+    int rc = engine_prefill_begin_kept(e, r->prompt, keeps ? &keep : NULL, why);
+    find_beginning(r); /* its first entries may be out already */
+    if (rc || !keep.goes_on)
+        return rc;
+    r->unit = keep.first_unit;
+    r->queued = engine_prefill_queued(e);
+    log_debug("request %llu goes on after %u units of its prompt; the tiers lack those from %u on",
+              (unsigned long long)r->prefill->request_id, units, lacking);
     tell(r);
     return 0;
 }

@@ -6,6 +6,9 @@
  * layer's own entries, before its launch, so that the scorer works on them meanwhile. A guess that
  * is attended to is answered by the next layer's turn, or earlier: the answer is kept until then.
  *
+ * Where no row's selections depend on its queries all layers are asked for before the first one
+ * (step_ahead.c), and the step is one launch and one wait.
+ *
  * Every QUERY of a layer is pushed before an answer is waited for; answers are taken in any order
  * and released as soon as they are copied, also while there is no room for a further query: the
  * scorer never waits for us while we wait for it. What goes wrong with one row (its selection's
@@ -25,14 +28,16 @@ struct worker;
 
 struct step_member {
     struct request *request;
-    uint32_t query_id, ahead_id;
-    bool waiting, listed; /* in this layer: the query is out; its selection was taken */
-    bool ahead;           /* a query of the next layer is out, whose selection is attended to */
+    uint32_t query_id, ahead_id; /* of known queries query_id is the first layer's */
+    bool waiting, listed;        /* in this layer: the query is out; its selection was taken */
+    bool ahead; /* a query of the next layer is out, whose selection is attended to */
     struct record_selection
         *early; /* its selection, when it came before that layer's turn, or NULL */
     int rc;     /* why this row's request ends, or 0 */
     struct hill_why why;
     uint32_t n_given; /* uploads that the device reads in this layer */
+    bool known;       /* all its lists were asked for before the first layer (step_ahead.c) */
+    uint32_t n_known; /* of these the answers that have come */
 };
 
 struct step {

@@ -128,7 +128,8 @@ static void leave_epoch(struct worker *w)
     struct hill_why why;
     worker_link_set_doorbell(w->link, NULL);
     if (w->engine && (engine_attach_staging(w->engine, NULL, 0, 0, &why) ||
-                      engine_attach_hot(w->engine, NULL, 0, &why)))
+                      engine_attach_hot(w->engine, NULL, 0, &why) ||
+                      engine_attach_prompt(w->engine, NULL, 0, false, &why)))
         log_warn("%s", why.text);
     w->reads_hot = false;
     dataplane_detach(&w->plane);
@@ -149,14 +150,32 @@ static int attach_epoch(struct worker *w, struct hill_why *why)
     return rc;
 }
 
+static bool copies_all(const struct worker *w)
+{
+    const char *copy = getenv("HILL_TEST_COPY_HOT"); /* as a device with memory of its own */
+    return !w->device.shares_memory || (copy && *copy);
+}
+
+/* Where a prompt outlives this process. Without it one begins anew. */
+static void attach_prompt(struct worker *w)
+{
+    struct hill_why why = {.text = ""};
+    struct shm_segment *segment = &w->plane.party.prompt;
+    int rc = party_attach_prompt(&w->plane.party, &w->settings, &why);
+    if (!rc)
+        rc = engine_attach_prompt(w->engine, shm_segment_payload(segment),
+                                  shm_segment_payload_bytes(segment), !copies_all(w), &why);
+    if (rc)
+        log_debug("prompts are not kept: %s", why.text);
+}
+
 /* Where it cannot be, hot entries come by way of staging, as on a device with memory of its own. */
 static void attach_hot(struct worker *w)
 {
     struct hill_why why = {.text = "HILL_TEST_COPY_HOT"};
     if (!w->device.shares_memory)
         return;
-    const char *copy = getenv("HILL_TEST_COPY_HOT");
-    int rc = copy && *copy ? HILL_E_UNSUPPORTED : 0;
+    int rc = copies_all(w) ? HILL_E_UNSUPPORTED : 0;
     if (!rc)
         rc = party_attach_hot(&w->plane.party, &w->settings, &why);
     if (!rc)
@@ -195,6 +214,8 @@ static int carry_out(struct worker *w, struct hill_why *why)
         rc = engine_attach_staging(w->engine, arena->slots, arena->stride, arena->slot_count, why);
     if (!rc)
         attach_hot(w);
+    if (!rc)
+        attach_prompt(w);
     if (!rc)
         rc = step_make_tables(&w->step, s->gpu_slots, n_sequences, why);
     w->n_sequences = rc ? 0 : n_sequences;

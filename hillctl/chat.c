@@ -28,7 +28,8 @@ struct chat {
     struct conversation conversation;
     struct exchange exchange;
     struct chat_lines lines;
-    char *text; /* of a turn that takes several lines */
+    uint64_t key; /* of the conversation: what it has read and said is not computed again */
+    char *text;   /* of a turn that takes several lines */
     size_t text_bytes;
     bool ends; /* /exit */
 };
@@ -49,10 +50,15 @@ static void tell_speed(const struct chat *chat)
         return;
     double seconds = m->gpu ? m->gpu->predicted_ms / 1000 : 0;
     unsigned ctx = chat->conversation.info->model_info->ctx_tokens;
-    fprintf(stderr, "[%u tokens, %.1f tokens/s; %u of %u tokens of the context used%s]\n",
+    if (m->history_tokens > m->reused_tokens)
+        fprintf(stderr, "[the chat was computed again from token %u of %u on]\n", m->reused_tokens,
+                m->history_tokens);
+    fprintf(stderr,
+            "[%u tokens, %.1f tokens/s; %u of %u tokens of the context used, %u of the prompt were "
+            "computed%s]\n",
             m->predicted_tokens,
             seconds > 0 && m->predicted_tokens > 1 ? (m->predicted_tokens - 1) / seconds : 0,
-            m->prompt_tokens + m->predicted_tokens, ctx,
+            m->prompt_tokens + m->predicted_tokens, ctx, m->prompt_tokens - m->reused_tokens,
             m->finish == HILL__FINISH_REASON__FINISH_CANCEL   ? "; stopped"
             : m->finish != HILL__FINISH_REASON__FINISH_LENGTH ? ""
             : m->prompt_tokens + m->predicted_tokens >= ctx   ? "; it is full: /clear or /undo"
@@ -68,7 +74,8 @@ static int ask(struct chat *chat, struct hill_why *why)
                                                  .pieces = prompt.pieces,
                                                  .n_pieces = prompt.n_pieces,
                                                  .answer_end = prompt.answer_end,
-                                                 .save = ""};
+                                                 .save = "",
+                                                 .conversation = chat->key};
         code = exchange_send(&chat->exchange, &request, why);
     }
     chat_prompt_finish(&prompt);
@@ -355,6 +362,7 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
                                  options_text(options, "system"), why);
     if (code == 0)
         code = chat_lines_open(&chat->lines, chat->client.signal_fd, why);
+    chat->key = exchange_new_key();
     chat->exchange.client = &chat->client;
     chat->exchange.terminal = isatty(STDERR_FILENO);
     return code;

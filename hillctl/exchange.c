@@ -89,6 +89,9 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     generate.want_progress = x->terminal;
     generate.save_path = (char *)request->save;
     generate.key = exchange_new_key();
+    generate.conversation = request->conversation;
+    generate.after = request->after;
+    generate.no_prefix_cache = options->no_prefix_cache;
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
     message.generate = &generate;
     int code = exchange_send_order(x, generate.key, &message, why);

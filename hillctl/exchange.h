@@ -48,6 +48,8 @@ struct exchange_request {
     size_t n_ids;
     const char *answer_end; /* of a chat's template (proto: Generate.answer_end); NULL: none */
     const char *save;       /* a session's file, or "" */
+    uint64_t conversation;  /* proto: Generate.conversation */
+    uint64_t after;         /* the same */
 };
 
 /* Send a prompt. 0 or what client_send says. */

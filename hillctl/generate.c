@@ -33,6 +33,7 @@ struct generation {
     size_t n_ids;
     char restore[HILL_PATH_BYTES], save[HILL_PATH_BYTES]; /* sessions, or empty */
     bool from_prompt, selects;                            /* a restored one: as asked */
+    uint64_t after;                                       /* a finished request; 0: none */
     bool chat;
     const char *system; /* of a chat; NULL: the template's own, if any */
     struct exchange exchange;
@@ -141,7 +142,7 @@ static int send_request(struct generation *g, struct hill_why *why)
 {
     const struct prompt_piece whole = {g->prompt, g->prompt_bytes,
                                        g->options.special ? PROMPT_SPECIAL : PROMPT_TEXT};
-    struct exchange_request request = {.options = &g->options, .save = g->save};
+    struct exchange_request request = {.options = &g->options, .save = g->save, .after = g->after};
     struct chat_prompt chat = {0};
     int code = 0;
     request.pieces = &whole;
@@ -232,6 +233,29 @@ static const struct option_spec check_specs[] = {
      .help = "check the options and the prompt file, send nothing"},
 };
 
+static const struct option_spec after_specs[] = {
+    {.name = "after",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = 9007199254740991.0,
+     .value = "REQUEST",
+     .help = "go on after a finished request that is kept (request_id of its JSON): its prompt and "
+             "answer come before this prompt, and are not computed again"},
+};
+
+static int read_after(struct generation *g, const struct options *options, struct hill_why *why)
+{
+    if (!options_text(options, "after"))
+        return 0;
+    g->after = (uint64_t)options_integer(options, "after");
+    if (g->chat || g->options.score_from || g->options.no_prefix_cache)
+        return hill_fail(why, HILL_E_INVALID, "--after and %s exclude each other",
+                         g->chat                 ? "--chat"
+                         : g->options.score_from ? "--score-from"
+                                                 : "--no-prefix-cache");
+    return 0;
+}
+
 static const struct option_spec chat_specs[] = {
     {.name = "chat",
      .type = OPTION_FLAG,
@@ -259,6 +283,8 @@ static int generate(const struct options *options, struct hill_why *why)
         code = read_save(&g, options, why);
     if (code == 0)
         code = read_chat(&g, options, why);
+    if (code == 0)
+        code = read_after(&g, options, why);
     bool check = options_flag(options, "check"); /* what stdin brings is for the request itself */
     if (code == 0 && !(check && g.options.file && strcmp(g.options.file, "-") == 0))
         code = take_prompt(&g, why);
@@ -278,6 +304,7 @@ int command_generate(int argc, char **argv)
         {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
         HILL_COMMON_TABLE,
         {.title = "chat", .specs = chat_specs, .count = 2},
+        {.title = "what finished requests have left", .specs = after_specs, .count = 1},
         {.title = "session and check", .specs = check_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
     };
@@ -287,7 +314,7 @@ int command_generate(int argc, char **argv)
         .summary = "Send one request to the running pipeline and stream the answer to stdout.",
         .example = "hillctl generate -f report.txt -n 64 --temp 0 --json",
         .tables = tables,
-        .n_tables = 5,
+        .n_tables = 6,
         .hints = hill_hints,
         .n_hints = hill_hint_count,
     };

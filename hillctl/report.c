@@ -159,6 +159,18 @@ static json_t *moves(const Hill__SequenceStats *s)
     return object;
 }
 
+/* What of the prompt was not computed, and from where it was where a history was to be had. */
+static json_t *prefix(const Hill__Summary *m)
+{
+    json_t *object = json_object();
+    bool again = m && m->history_tokens > m->reused_tokens;
+    set_integer(object, "reused_tokens", m, m ? m->reused_tokens : 0);
+    set_integer(object, "computed_tokens", m, m ? m->prompt_tokens - m->reused_tokens : 0);
+    set_integer(object, "decoded_tokens", m, m ? m->reused_decoded : 0);
+    set_integer(object, "computed_again_from", again, again ? m->reused_tokens : 0);
+    return object;
+}
+
 /* What workers' deaths have cost the request. */
 static json_t *recovery(const Hill__Summary *m)
 {
@@ -232,7 +244,9 @@ json_t *report_json(const struct report *r)
     json_object_set_new(object, "finish_reason", json_string(m ? finish_name(m->finish) : "error"));
     if (r->code != 0)
         json_object_set_new(object, "error", json_string(r->why ? r->why : hill_strerror(r->code)));
+    set_integer(object, "request_id", m, m ? m->request_id : 0);
     set_integer(object, "prompt_tokens", m, m ? m->prompt_tokens : 0);
+    json_object_set_new(object, "prefix", prefix(m));
     set_integer(object, "predicted_tokens", m, m ? m->predicted_tokens : 0);
     set_selection(object, m ? m->selection : NULL);
     json_object_set_new(object, "speculate",
@@ -352,11 +366,15 @@ void report_print(FILE *to, const struct report *r)
     report_csd_model_print(to, "device model ", m->csd_model, m->csd_model_counters);
     fprintf(to, "%u prompt tokens, %u generated, finish: %s\n", m->prompt_tokens,
             m->predicted_tokens, finish_name(m->finish));
+    if (m->reused_tokens)
+        fprintf(to, "request %" PRIu64 ": %u of the prompt's tokens were there, %u were computed\n",
+                m->request_id, m->reused_tokens, m->prompt_tokens - m->reused_tokens);
     if (gpu)
         fprintf(to,
                 "prefill %.2f s (%.0f tokens/s), decode %.2f tokens/s, first token after %.2f s\n",
                 gpu->prompt_ms / 1000,
-                gpu->prompt_ms > 0 ? m->prompt_tokens * 1000.0 / gpu->prompt_ms : 0,
+                gpu->prompt_ms > 0 ? (m->prompt_tokens - m->reused_tokens) * 1000.0 / gpu->prompt_ms
+                                   : 0,
                 gpu->predicted_ms > 0 ? tokens_per_second(gpu) : 0, m->ttft_ms / 1000);
     if (!s || !s->hot || !s->cold || !s->gpu)
         return;

@@ -103,6 +103,14 @@ uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, ui
            slot_bytes(in) * sequences(in) * kv_most_tokens(&in->selection, &in->windows, total);
 }
 
+uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in)
+{
+    uint32_t chunk = smaller(in->batch_tokens, in->ctx_tokens);
+    uint64_t row = 4 * padded(in->n_embd, 32), entry = kv_entry_bytes(&in->geometry);
+    uint64_t entries = (padded(in->ctx_tokens, chunk ? chunk : 1) + 3 * (uint64_t)chunk) * entry;
+    return row * ((uint64_t)in->ctx_tokens + chunk) + entries + KV_PROMPT_LAG + 8 * 4096ull;
+}
+
 static uint32_t forced_tokens(const struct kv_plan_input *in)
 {
     return smaller((uint64_t)in->selection.sinks + in->selection.window, in->ctx_tokens);

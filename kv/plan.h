@@ -51,6 +51,13 @@ uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, ui
  * n_sequences (at most kv_most_tokens of it); 0 when not even sinks + window fit. */
 uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_bytes);
 
+/* Payload of the prompt segment: of the one prompt that is being computed, at most ctx_tokens, its
+ * hidden states (which count as GPU memory, wherever they lie), a chunk of them as it was before, and
+ * newly computed entries: those of a layer, of one chunk more, and at least KV_PROMPT_LAG bytes, which
+ * is what may be on its way to the tiers. */
+#define KV_PROMPT_LAG (8u << 20)
+uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in);
+
 #define KV_MAX_SEQUENCES 64u
 
 /* Of each sequence in the hot segment: what outlives the scorer (cpu_scorer/kept.h). Of each slot,

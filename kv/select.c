@@ -114,6 +114,13 @@ uint32_t kv_window_tokens(const struct kv_layer_windows *w, uint32_t layer, uint
     return w->tokens - 1 < n ? w->tokens - 1 : n;
 }
 
+bool kv_selection_is_known(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
+                           uint32_t layer, uint32_t n)
+{
+    bool keeps_nothing = s->policy == KV_POLICY_FULL || s->policy == KV_POLICY_HILLINFER;
+    return kv_window_tokens(w, layer, n) || (keeps_nothing && kv_selects_all(s, n));
+}
+
 uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
                         uint32_t n)
 {

@@ -61,6 +61,10 @@ struct kv_layer_windows {
 /* Tokens of a query's selection in a windowed layer that covers n; where the layer has no window,
  * 0 (of no tokens: n is at least 1). */
 uint32_t kv_window_tokens(const struct kv_layer_windows *w, uint32_t layer, uint32_t n);
+/* Does the selection of a layer follow from n alone, so that neither scores nor the query are
+ * needed? Not where the policy keeps sums of what its queries attend to, or reads keys anyway. */
+bool kv_selection_is_known(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
+                           uint32_t layer, uint32_t n);
 /* The most that a query of any layer selects while the context grows to n tokens: more than k(n)
  * where n is at least exact_below. What staging and GPU slots are reserved for. */
 uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_layer_windows *w,

@@ -6,6 +6,8 @@
  *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads them)
  *     "hot"      hot pool and tables (owner: scorer), laid out by cpu_scorer alone; a GPU worker
  *                whose device shares the host's memory reads entries in it, where SEQ_READY says
+ *     "prompt"   of the prompt that is being computed: what outlives the GPU worker, which alone lays
+ *                it out (gpu_worker/prompt_memory.c); its pages come when prompts need them
  * The coordinator's fresh segment is zeroed; the scorer, which takes part in every ring, lays the
  * rings out (layout_init); the others wait until the rings' magic appears (layout_open).
  */

@@ -370,6 +370,10 @@ const struct option_spec hill_request_specs[] = {
      .value = "X",
      .help = "make repeated tokens less probable; 1: off"},
     {.name = "ignore-eos", .type = OPTION_FLAG, .help = "go on after an end-of-text token"},
+    {.name = "no-prefix-cache",
+     .type = OPTION_FLAG,
+     .help = "compute all of the prompt, whatever finished requests have left of it, and leave "
+             "nothing"},
     {.name = "json",
      .type = OPTION_FLAG,
      .help = "print one JSON object on stdout instead of the text"},
@@ -516,6 +520,7 @@ int hill_request_read_numbers(struct hill_request_options *out, const struct opt
         .repeat_penalty = options_real(options, "repeat-penalty"),
         .ignore_eos = options_flag(options, "ignore-eos"),
         .json = options_flag(options, "json"),
+        .no_prefix_cache = options_flag(options, "no-prefix-cache"),
     };
     /* on the wire 0 asks for a random seed: the seed 0 that a person gives becomes one outside the
      * 32 bits that can be typed */

@@ -82,7 +82,7 @@ struct hill_request_options {
     uint64_t seed;             /* 0: the coordinator picks one */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
-    bool ignore_eos, json, special, token_ids;
+    bool ignore_eos, json, special, token_ids, no_prefix_cache;
     uint32_t score_from; /* 0: generate */
 };
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "kv/plane.h"
 
 #define RETRY_NS CLOCK_MS(5) /* nobody rings for a layout */
@@ -11,16 +12,14 @@
 
 /* ---- segments ----------------------------------------------------------------------------- */
 
-static const char *const names[] = {"rings", "staging", "hot"};
+static const char *const names[] = {"rings", "staging", "hot", "prompt"};
 
-#define SEGMENTS 3
-
-#define HOT (SEGMENTS - 1)
+enum { RINGS, STAGING, HOT, PROMPT, SEGMENTS };
 
 /* The epoch whose number is in the segment's name. */
 static uint32_t made_in(const struct epoch_settings *s, int segment)
 {
-    return segment == HOT && s->tiers_epoch ? s->tiers_epoch : s->epoch;
+    return segment >= HOT && s->tiers_epoch ? s->tiers_epoch : s->epoch;
 }
 
 static void unlink_first(uint64_t run_id, uint32_t epoch, int n)
@@ -42,26 +41,37 @@ void epoch_unlink_data(uint64_t run_id, uint32_t epoch)
     unlink_first(run_id, epoch, HOT);
 }
 
+static int create_one(const struct epoch_settings *s, int which, uint64_t bytes,
+                      struct hill_why *why)
+{
+    struct layout_input in = epoch_layout(s);
+    struct shm_segment segment = {0};
+    char name[SHM_NAME_BYTES];
+    shm_segment_name(name, s->run_id, s->epoch, names[which]);
+    int rc = (which == PROMPT ? shm_segment_create_empty : shm_segment_create)(
+        &segment, name, bytes, layout_fingerprint(&in), s->epoch, why);
+    if (!rc && which == HOT)
+        shm_segment_place(&segment);
+    shm_segment_detach(&segment);
+    return rc;
+}
+
 int epoch_create(const struct epoch_settings *s, struct hill_why *why)
 {
     struct layout_input in = epoch_layout(s);
-    const uint64_t bytes[SEGMENTS] = {
-        layout_rings_bytes(&in), kv_plan_staging_bytes(&s->plan, s->staging_slots), s->hot_bytes};
+    const uint64_t bytes[SEGMENTS] = {layout_rings_bytes(&in),
+                                      kv_plan_staging_bytes(&s->plan, s->staging_slots),
+                                      s->hot_bytes, kv_plan_prompt_bytes(&s->plan)};
     for (int i = 0; i < SEGMENTS; i++) {
-        struct shm_segment segment = {0};
-        char name[SHM_NAME_BYTES];
-        if (!bytes[i] || made_in(s, i) != s->epoch)
-            continue;
-        shm_segment_name(name, s->run_id, s->epoch, names[i]);
-        int rc =
-            shm_segment_create(&segment, name, bytes[i], layout_fingerprint(&in), s->epoch, why);
+        int rc = bytes[i] && made_in(s, i) == s->epoch ? create_one(s, i, bytes[i], why) : 0;
+        if (rc && i == PROMPT) { /* it goes without */
+            log_warn("prompts begin anew when a worker dies: %s", why ? why->text : "");
+            rc = 0;
+        }
         if (rc) {
             epoch_unlink(s->run_id, s->epoch);
             return rc;
         }
-        if (i == HOT)
-            shm_segment_place(&segment);
-        shm_segment_detach(&segment);
     }
     return 0;
 }
@@ -114,8 +124,8 @@ int party_attach(struct party *p, enum layout_party who, const struct epoch_sett
                  struct hill_why *why)
 {
     describe(p, who, s);
-    struct shm_segment *segments[SEGMENTS] = {&p->rings, &p->staging, &p->hot};
-    int rc = 0, n = who == PARTY_SCORER && s->hot_bytes ? SEGMENTS : SEGMENTS - 1;
+    struct shm_segment *segments[] = {&p->rings, &p->staging, &p->hot};
+    int rc = 0, n = who == PARTY_SCORER && s->hot_bytes ? HOT + 1 : HOT;
     for (int i = 0; !rc && i < n; i++) {
         char name[SHM_NAME_BYTES];
         uint32_t epoch = made_in(s, i);
@@ -143,6 +153,14 @@ int party_attach_hot(struct party *p, const struct epoch_settings *s, struct hil
     uint32_t epoch = made_in(s, HOT);
     shm_segment_name(name, s->run_id, epoch, names[HOT]);
     return shm_segment_attach_to_read(&p->hot, name, layout_fingerprint(&p->layout), epoch, why);
+}
+
+int party_attach_prompt(struct party *p, const struct epoch_settings *s, struct hill_why *why)
+{
+    char name[SHM_NAME_BYTES];
+    uint32_t epoch = made_in(s, PROMPT);
+    shm_segment_name(name, s->run_id, epoch, names[PROMPT]);
+    return shm_segment_attach(&p->prompt, name, layout_fingerprint(&p->layout), epoch, why);
 }
 
 /* ---- opening ------------------------------------------------------------------------------ */
@@ -231,7 +249,7 @@ int party_beside(struct party *out, enum layout_party who, const struct party *p
 {
     *out = *p;
     out->who = who;
-    out->hot = (struct shm_segment){0};
+    out->hot = out->prompt = (struct shm_segment){0};
     memset(out->ends, 0, sizeof out->ends);
     memset(&out->arena, 0, sizeof out->arena);
     out->bell = layout_doorbell(shm_segment_payload(&p->rings), who);
@@ -252,6 +270,7 @@ void party_leave(struct party *p)
         shm_segment_detach(&p->rings);
         shm_segment_detach(&p->staging);
         shm_segment_detach(&p->hot);
+        shm_segment_detach(&p->prompt);
     }
     memset(p, 0, sizeof *p);
 }

@@ -32,6 +32,7 @@ struct party {
     bool borrowed;    /* the segments are another party's */
     struct shm_segment rings, staging;
     struct shm_segment hot;               /* the scorer's; others: party_attach_hot */
+    struct shm_segment prompt;            /* the GPU worker's: party_attach_prompt */
     struct shm_ring_end ends[RING_COUNT]; /* this party's; .ring is NULL where it has none */
     struct shm_arena arena;               /* the scorer owns it, others view it */
     struct shm_doorbell *bell;            /* this party's; NULL: not attached */
@@ -48,13 +49,13 @@ struct party_wait {
 
 /* ---- segments ---- */
 
-/* Create the segments of s->epoch: rings, staging, and hot unless s->hot_bytes is 0 or it is kept
- * (s->tiers_epoch); the big one on NUMA nodes and huge pages. Those that are there already go on failure: HILL_E_NOSPACE when
+/* Create the segments of s->epoch: rings and staging; hot (unless s->hot_bytes is 0) and prompt,
+ * without pages, unless they are kept (s->tiers_epoch); hot on NUMA nodes and huge pages. Those that are there already go on failure: HILL_E_NOSPACE when
  * /dev/shm has no room. */
 int epoch_create(const struct epoch_settings *s, struct hill_why *why);
 /* Remove the names of all that were made in this epoch; also of those that are not there. */
 void epoch_unlink(uint64_t run_id, uint32_t epoch);
-/* Of rings and staging alone: the hot segment is kept for an epoch to come. */
+/* Of rings and staging alone: the others are kept for an epoch to come. */
 void epoch_unlink_data(uint64_t run_id, uint32_t epoch);
 
 /* ---- parties ---- */
@@ -67,6 +68,8 @@ int party_attach(struct party *p, enum layout_party who, const struct epoch_sett
 int party_attach_alone(struct party *p, const struct epoch_settings *s, struct hill_why *why);
 /* Map the hot pool, to be read only. */
 int party_attach_hot(struct party *p, const struct epoch_settings *s, struct hill_why *why);
+/* Map the prompt segment, whose pages are still to be filled (shm_segment_fill). */
+int party_attach_prompt(struct party *p, const struct epoch_settings *s, struct hill_why *why);
 /* Lay out (scorer) or wait for the layout, and open this party's ring ends and the arena. wait may
  * be NULL for the scorer. Without a drive the scorer does not open the agent's rings. */
 int party_open(struct party *p, const struct party_wait *wait, struct hill_why *why);

@@ -69,7 +69,10 @@ static int check_seq_begin(const struct checked *c)
     if (rc == 0)
         rc = check_range(c, "adopt_max", r->adopt_max, 0, r->identity ? r->max_tokens : 0);
     if (rc == 0)
-        rc = check_range(c, "adopt_min", r->adopt_min, r->adopt_max ? 1 : 0, r->adopt_max);
+        rc = check_range(c, "adopt_min", r->adopt_min, 0, r->adopt_max);
+    if (rc == 0)
+        rc = check_range(c, "after_tokens", r->after_tokens, r->after ? 1 : 0,
+                         r->after ? r->prompt_tokens - 1 : 0);
     if (rc == 0 && kv_selection_check(&settings, &detail) != 0)
         rc = FAIL(c->why, "%s record: %s", c->name, detail.text);
     return rc;
@@ -97,6 +100,8 @@ static int check_seq_end(const struct checked *c)
 {
     const struct record_seq_end *r = c->payload;
     int rc = check_status(c, r->status);
+    if (rc == 0)
+        rc = check_range(c, "keep", r->keep, 0, 1);
     return rc != 0 ? rc : check_size(c, sizeof(*r));
 }
 
@@ -104,9 +109,10 @@ static int check_query(const struct checked *c)
 {
     const struct record_query *r = c->payload;
     const struct kv_geometry *g = c->geometry;
-    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_AHEAD);
+    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_KINDS - 1);
+    uint32_t heads = r->kind == QUERY_KNOWN ? 0 : g->n_heads;
     if (rc == 0)
-        rc = check_range(c, "n_heads", r->n_heads, g->n_heads, g->n_heads);
+        rc = check_range(c, "n_heads", r->n_heads, heads, heads);
     if (rc == 0)
         rc = check_range(c, "n_tokens", r->n_tokens, 0, KV_MAX_TOKENS);
     return rc != 0 ? rc

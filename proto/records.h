@@ -72,8 +72,14 @@ struct record_seq_begin {
     uint16_t exact_below; /* of recordings from before it: 0 */
     uint64_t identity;    /* of the request in all its attempts; 0: nothing of it is kept */
     /* What an earlier epoch left of it is taken up again, with as many tokens as the scorer has
-     * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. */
+     * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. adopt_min 0: adopt_max is the
+     * prompt, and of that alone whatever the scorer has. */
     uint32_t adopt_min, adopt_max;
+    /* Else: it goes on with the first `after_tokens` of an ended request whose SEQ_END said keep, of
+     * this identity and on this slot; they are the first of its prompt. 0: it begins. */
+    uint64_t after;
+    uint32_t after_tokens;
+    uint32_t reserved;
 };
 
 /* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an
@@ -110,25 +116,31 @@ struct record_seq_end {
     struct record_header header;
     uint64_t request_id;
     int32_t status; /* 0: by itself (stop token, length); else why, a hill_error */
-    uint32_t reserved;
+    uint32_t keep;  /* 1: its entries stay while there is room, for a SEQ_BEGIN after it */
 };
 
 /* What a query is made of, and which earlier selections of the sequence the attention has read when
  * it comes. The two guesses are made a layer ahead, of the input of the layer before the one they
- * ask for; only where Configure says that queries are guessed. */
+ * ask for; only where Configure says that queries are guessed. Known ones come before a step, for
+ * every layer, in order, where all selections of the step follow from N alone
+ * (kv_selection_is_known); they have no vectors. Their answers name entries in place, nothing else:
+ * where that cannot be, all of the step are answered with HILL_E_WOULD_BLOCK, and exact ones
+ * follow. */
 enum query_kind {
     QUERY_EXACT = 0,       /* the layer's own; all have been read */
     QUERY_SPECULATIVE = 1, /* a guess whose answer is attended to; all but the newest */
     QUERY_AHEAD =
         2, /* a guess that has no answer: what it selects is brought to staging for the exact
               query of the same (step, layer), which comes later; all but the newest */
+    QUERY_KNOWN = 3, /* no vectors: all of it is known; all of earlier steps, none of this one */
+    QUERY_KINDS
 };
 
 struct record_query {
     struct record_header header;
     uint32_t query_id; /* free-running, chosen by the GPU worker; the answer carries it */
     uint32_t kind;     /* enum query_kind */
-    uint32_t n_heads;  /* query vectors in the record */
+    uint32_t n_heads;  /* query vectors in the record; 0 of QUERY_KNOWN */
     uint32_t
         n_tokens; /* N: tokens appended before this query; it covers exactly positions 0 .. N-1 */
     uint64_t request_id; /* whose: the slot may have gone to another request meanwhile */
@@ -137,7 +149,7 @@ struct record_query {
 };
 
 /* The attention has read what the sequence's selections named in place. Sent after the last layer
- * of a step; between layers the next QUERY says so. */
+ * of a step; between layers the next QUERY says so, unless it is a known one. */
 struct record_reads_done {
     struct record_header header;
     uint64_t request_id;
@@ -229,7 +241,9 @@ struct record_seq_ready {
     int32_t status;
     uint32_t hot_offset; /* in units of 64 bytes */
     uint32_t hot_entries;
-    uint32_t kept_tokens; /* that have their entries still, as of header.step; 0: it begins anew */
+    /* That have their entries still, as of header.step, or after_tokens; 0: it begins anew. Of a
+     * prompt: in header.layer, all of it in the layers before, none in those after. */
+    uint32_t kept_tokens;
 };
 
 /* Answer to SEQ_END: the sequence is closed and its SequenceStats has gone to the coordinator over
@@ -368,7 +382,7 @@ struct record_completion {
 };
 
 _Static_assert(sizeof(struct record_header) == 16, "record header layout");
-_Static_assert(sizeof(struct record_seq_begin) == 80, "layout");
+_Static_assert(sizeof(struct record_seq_begin) == 96, "layout");
 _Static_assert(sizeof(struct record_append) == 32, "layout");
 _Static_assert(sizeof(struct record_step_end) == 32, "layout");
 _Static_assert(sizeof(struct record_seq_end) == 32, "layout");

@@ -257,6 +257,15 @@ static bool states_ok(const uint8_t *bytes, size_t n)
 }
 
 /* The states are of the newest tokens: the last one's among them. */
+static int check_reuse(const Hill__Prefill *p, struct hill_why *why)
+{
+    const Hill__Reuse *m = p->reuse;
+    CHECK("reuse", "identity", m->identity != 0);
+    CHECK("reuse", "tokens", m->tokens > 0 && m->tokens < p->n_tokens);
+    CHECK("reuse", "prefill", !p->restore);
+    return 0;
+}
+
 static int check_resume(const Hill__Prefill *p, struct hill_why *why)
 {
     const Hill__Resume *m = p->resume;
@@ -294,6 +303,8 @@ static int check_prefill(const Hill__Prefill *m, struct hill_why *why)
         code = check_selection(m->selection, why);
     if (code == 0)
         code = check_resume(m, why);
+    if (code == 0 && m->reuse)
+        code = check_reuse(m, why);
     return code != 0 ? code : check_prefill_files(m, why);
 }
 
@@ -360,6 +371,7 @@ static int check_generate(const Hill__Generate *m, struct hill_why *why)
           text_ok(m->save_path) &&
               (!m->save_path[0] || (m->save_path[0] == '/' && !m->score_from)));
     CHECK("generate", "sampling", m->sampling != NULL);
+    CHECK("generate", "after", !m->after || (!m->score_from && !m->no_prefix_cache));
     CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
     CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
     CHECK("generate", "answer_end", m->answer_end.len <= ANSWER_END_MAX);

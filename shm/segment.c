@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/process.h"
@@ -84,8 +85,9 @@ static void publish(const struct shm_segment *segment, uint64_t fingerprint, uin
     atomic_store_explicit(&header->magic, SHM_SEGMENT_MAGIC, memory_order_release);
 }
 
-int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
-                       uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
+/* allocated: of the payload's bytes; the others are there when they have been filled. */
+static int create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
+                  uint64_t allocated, uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
 {
     memset(segment, 0, sizeof *segment);
     int rc = check_name(name, why);
@@ -99,7 +101,9 @@ int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t p
         return hill_fail(why, HILL_E_BUSY, "create segment %s: it exists", name);
     if (fd < 0)
         return fail_errno(why, "create", name, errno);
-    rc = allocate(fd, name, payload_bytes + SHM_HEADER_BYTES, why);
+    rc = allocate(fd, name, allocated + SHM_HEADER_BYTES, why);
+    if (!rc && ftruncate(fd, (off_t)(payload_bytes + SHM_HEADER_BYTES)))
+        rc = fail_errno(why, "size", name, errno);
     if (!rc)
         rc = map(segment, fd, name, payload_bytes + SHM_HEADER_BYTES, PROT_READ | PROT_WRITE, why);
     close(fd);
@@ -107,6 +111,53 @@ int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t p
         shm_unlink(name);
     else
         publish(segment, fingerprint, epoch);
+    return rc;
+}
+
+int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
+                       uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
+{
+    return create(segment, name, payload_bytes, payload_bytes, fingerprint, epoch, why);
+}
+
+int shm_segment_create_empty(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
+                             uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
+{
+    return create(segment, name, payload_bytes, 0, fingerprint, epoch, why);
+}
+
+/* Is there room for what the file lacks, and `leave` beside it? */
+static int check_room(int fd, const char *name, uint64_t bytes, uint64_t leave,
+                      struct hill_why *why)
+{
+    struct statvfs folder;
+    struct stat file;
+    if (fstatvfs(fd, &folder) || fstat(fd, &file))
+        return fail_errno(why, "examine", name, errno);
+    uint64_t has = (uint64_t)file.st_blocks * 512, lacks = bytes > has ? bytes - has : 0;
+    uint64_t room = (uint64_t)folder.f_bavail * folder.f_frsize;
+    if (lacks == 0 || folder.f_blocks == 0 || (room >= lacks && room - lacks >= leave))
+        return 0; /* no blocks: /dev/shm has no limit */
+    return hill_fail(why, HILL_E_NOSPACE,
+                     "segment %s: %" PRIu64 " MiB more, and %" PRIu64 " MiB for others, of %" PRIu64
+                     " MiB that are free",
+                     name, lacks >> 20, leave >> 20, room >> 20);
+}
+
+int shm_segment_fill(const struct shm_segment *segment, uint64_t payload_bytes, uint64_t leave,
+                     struct hill_why *why)
+{
+    uint64_t bytes = payload_bytes + SHM_HEADER_BYTES;
+    if (payload_bytes > segment->total_bytes || bytes > segment->total_bytes)
+        return hill_fail(why, HILL_E_NOSPACE, "segment %s: %" PRIu64 " bytes of %" PRIu64,
+                         segment->name, bytes, segment->total_bytes);
+    int fd = shm_open(segment->name, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fail_errno(why, "open", segment->name, errno);
+    int rc = check_room(fd, segment->name, bytes, leave, why);
+    if (!rc)
+        rc = allocate(fd, segment->name, bytes, why);
+    close(fd);
     return rc;
 }
 

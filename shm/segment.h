@@ -51,6 +51,14 @@ void shm_segment_name(char *name, uint64_t run_id, uint32_t epoch, const char *w
 int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
                        uint64_t fingerprint, uint32_t epoch, struct hill_why *why);
 
+/* The same without the payload's pages, where how much of it is ever used is not known yet. */
+int shm_segment_create_empty(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
+                             uint64_t fingerprint, uint32_t epoch, struct hill_why *why);
+/* Give the payload's first bytes of such a segment their pages, those that they lack. HILL_E_NOSPACE
+ * when fewer than `leave` bytes of /dev/shm would be left to others. */
+int shm_segment_fill(const struct shm_segment *segment, uint64_t payload_bytes, uint64_t leave,
+                     struct hill_why *why);
+
 /* Map an existing segment and check magic, layout version, size, fingerprint and epoch.
  * HILL_E_DAMAGED (not a segment, truncated, another epoch) or HILL_E_UNSUPPORTED (other layout
  * version or fingerprint, named in why) on mismatch; HILL_E_PEER_GONE when there is no such name. */

@@ -37,6 +37,7 @@
 #define ROUND_LIMIT_MS 300000 /* a request that is not over then is lost */
 #define POLL_MS        10     /* how often the status is asked for while a worker is away */
 #define SETTLE_MS      30000
+#define ASK_NS         (2 * 1000000000ll) /* a client that asks no more for 20 s is taken for gone */
 
 struct asked {
     char *prompt;
@@ -62,6 +63,7 @@ struct chaos {
         whole_ns;          /* of the undisturbed run: until all prompts were read */
     Hill__Message *status; /* the last one */
     bool status_owed;
+    int64_t asked_ns; /* when the status was asked for last */
     /* of this round */
     int64_t signal_ns, detected_ns, started_ns, ready_ns; /* 0: not yet */
     uint32_t victim;
@@ -118,6 +120,7 @@ static void ask_status(struct chaos *c)
     if (client_send(&c->client, &message, &why))
         die("asking for the status", &why);
     c->status_owed = true;
+    c->asked_ns = clock_now_ns();
 }
 
 static struct asked *find(struct chaos *c, uint64_t id)
@@ -341,7 +344,8 @@ static void see_it_through(struct chaos *c)
 {
     int64_t limit = clock_deadline_ms(ROUND_LIMIT_MS);
     while ((c->n_over < c->n_asked || (c->signal_ns && !c->ready_ns)) && clock_now_ns() < limit) {
-        if (c->signal_ns && !c->ready_ns && !c->status_owed)
+        bool watches = c->signal_ns && !c->ready_ns;
+        if (!c->status_owed && (watches || clock_now_ns() - c->asked_ns > ASK_NS))
             ask_status(c);
         listen_until(c, clock_deadline_ms(POLL_MS));
     }

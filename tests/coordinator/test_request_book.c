@@ -279,6 +279,32 @@ static void test_an_attempt_goes_on_with_the_newest_states(void **state)
     XXH64_freeState(hash);
 }
 
+static void test_units_that_stand_are_not_done_again(void **state)
+{
+    (void)state;
+    struct request *r = run_first(40);
+    request_note_units(r, 4);
+    request_interrupt(r, true);
+    assert_int_equal(request_begin_attempt(&book, r, 9), 0);
+    assert_int_equal(request_take_units(r, 0, 1), HILL_E_PROTOCOL);
+    assert_int_equal(request_take_units(r, 3, 1), 0); /* the fourth was begun */
+    assert_int_equal(request_take_units(r, 3, 1), HILL_E_PROTOCOL);
+    request_note_units(r, 2); /* given to the scorer again: not computed */
+    request_note_units(r, 7);
+    assert_int_equal(r->recovery.units_repeated, 1);
+    request_interrupt(r, true);
+    assert_int_equal(request_begin_attempt(&book, r, 12), 0);
+    assert_int_equal(request_take_units(r, 5, 0), 0);
+    request_note_units(r, 9);
+    assert_int_equal(r->recovery.units_repeated, 3); /* two had been told of */
+    assert_int_equal(r->recovery.recoveries, 2);
+    make_tokens(r, 0, 1);
+    request_interrupt(r, true);
+    assert_int_equal(request_begin_attempt(&book, r, 20), 0);
+    assert_int_equal(request_take_token(r, 0, 100, 21), 0);
+    assert_int_equal(request_take_units(r, 9, 0), HILL_E_PROTOCOL); /* it is past them */
+}
+
 static void test_what_is_done_again_is_counted(void **state)
 {
     (void)state;
@@ -599,6 +625,7 @@ int main(void)
         T(test_an_attempt_has_clocks_and_progress_of_its_own),
         T(test_progress_begins_the_count_of_attempts_anew),
         T(test_an_attempt_goes_on_with_the_newest_states),
+        T(test_units_that_stand_are_not_done_again),
         T(test_what_is_done_again_is_counted),
         T(test_a_repeated_token_that_differs_is_damage),
         T(test_tokens_out_of_order_or_too_many_are_refused),

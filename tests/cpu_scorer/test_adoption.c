@@ -1,6 +1,7 @@
 /* tests/cpu_scorer/test_adoption.c - a process that appends, moves and notes steps in the hot
- * segment is killed at any moment, again and again: what it noted is whole, and a successor goes on
- * with it; one bit that has changed is found (HILL_TEST_SEED). */
+ * segment is killed at any moment, again and again: what it noted is whole, and of a prompt what
+ * comes before the first gap; a successor goes on with it; one bit that has changed is found
+ * (HILL_TEST_SEED). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -146,6 +147,30 @@ static void move_some(struct sequence *s, uint32_t layer)
         move_up(s, layer, p);
 }
 
+/* Layer after layer; some tokens are on their way to the drive while those behind them are placed,
+ * and some are moved there at once. */
+static void place_prompt(struct sequence *s, uint32_t from_layer)
+{
+    uint32_t late_layer = LAYERS, late = 0;
+    for (uint32_t layer = from_layer; layer < LAYERS; layer++)
+        for (uint32_t *n = &s->layers[layer].appended; *n < PROMPT; (*n)++) {
+            bool waits = late_layer < LAYERS;
+            if (!waits && !next_random(8)) {
+                late_layer = layer;
+                late = *n;
+                continue;
+            }
+            append(s, layer, *n);
+            if (waits && !next_random(6)) {
+                append(s, late_layer, late);
+                move_down(s, late_layer, late);
+                late_layer = LAYERS;
+            }
+        }
+    if (late_layer < LAYERS)
+        append(s, late_layer, late);
+}
+
 static void begin(struct sequence *s)
 {
     struct tiers *t = &core.tiers;
@@ -168,8 +193,8 @@ static void begin(struct sequence *s)
     t->hkm.identities[s->index] = identity;
     kept_begin(tiers_kept(t, s->index), identity, &plan);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
-        for (s->layers[layer].appended = 0; s->layers[layer].appended < PROMPT;)
-            append(s, layer, s->layers[layer].appended++);
+        s->layers[layer].appended = 0;
+    place_prompt(s, 0);
     kept_note(tiers_kept(t, s->index), 0, PROMPT, s->hash);
 }
 
@@ -213,17 +238,21 @@ static bool token_is_there(const struct sequence *s, uint64_t identity, uint32_t
            memcmp(world->drive[slot], expected, ENTRY) == 0;
 }
 
-static void check_tokens(const struct sequence *s, uint32_t n)
+static void check_layer(const struct sequence *s, uint32_t layer, uint32_t n)
 {
     uint64_t identity = core.tiers.hkm.identities[s->index];
-    for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        for (uint32_t p = 0; p < n; p++)
-            if (!token_is_there(s, identity, layer, p))
-                fail_msg("sequence %u, layer %u: position %u of %u is not there", s->index, layer,
-                         p, n);
-        for (uint32_t p = n; p < CTX; p++)
-            assert_int_equal(hkm_tag(core_location(&core, s, layer, p)), HKM_NOWHERE);
-    }
+    for (uint32_t p = 0; p < n; p++)
+        if (!token_is_there(s, identity, layer, p))
+            fail_msg("sequence %u, layer %u: position %u of %u is not there", s->index, layer, p,
+                     n);
+    for (uint32_t p = n; p < CTX; p++)
+        assert_int_equal(hkm_tag(core_location(&core, s, layer, p)), HKM_NOWHERE);
+}
+
+static void check_tokens(const struct sequence *s, uint32_t n)
+{
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        check_layer(s, layer, n);
 }
 
 static uint64_t hash_of(uint32_t step)
@@ -252,7 +281,8 @@ static void take_up(struct sequence *s, uint32_t back)
                                            .alpha = 0.5,
                                            .adopt_min = 1,
                                            .adopt_max = to};
-    const struct kept_step *step = adoption_step(&core, s, &asked);
+    const struct kept_step *step = NULL;
+    assert_true(adoption_fits(&core, s, &asked, &step));
     assert_non_null(step);
     assert_int_equal(step->n_tokens, to);
     assert_int_equal(step->step, to - PROMPT);
@@ -262,19 +292,59 @@ static void take_up(struct sequence *s, uint32_t back)
     s->state = SEQUENCE_ACTIVE;
 }
 
-/* Which sequences have a whole step, as a kill has left them. */
-static bool was_noted(uint32_t sequence)
+/* What a kill has left of the sequences. */
+enum left { NOTHING, OF_A_PROMPT, A_STEP };
+
+static enum left what_is_left(uint32_t sequence)
 {
     struct kept_plan plan;
     const struct kept *k = tiers_kept(&core.tiers, sequence);
-    return kept_read(k, &plan) && kept_newest(k, 1, CTX);
+    if (!kept_read(k, &plan))
+        return NOTHING;
+    if (kept_newest(k, 1, CTX))
+        return A_STEP;
+    bool any = false; /* the words are shared memory */
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        any |= hkm_placed(&core.tiers.hkm, sequence, layer, PROMPT) > 0;
+    return any ? OF_A_PROMPT : NOTHING;
 }
+
+/* Goes on with its prompt: what is there has no gap, and the rest is placed behind it. */
+static void take_prompt(struct sequence *s)
+{
+    const struct record_seq_begin asked = {.identity = core.tiers.hkm.identities[s->index],
+                                           .prompt_tokens = PROMPT,
+                                           .max_tokens = CTX,
+                                           .alpha = 0.5,
+                                           .adopt_max = PROMPT};
+    const struct kept_step *step = NULL;
+    struct record_seq_ready answer = {.status = 0};
+    assert_true(adoption_fits(&core, s, &asked, &step));
+    assert_null(step);
+    XXH64_reset(s->hash, 0); /* as requests.c begins a sequence */
+    s->hashed_step = 0;
+    assert_int_equal(adoption_begin(&core, s, NULL), 0);
+    adoption_answer(&core, s, &answer);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        uint32_t n = layer < answer.header.layer    ? PROMPT
+                     : layer == answer.header.layer ? answer.kept_tokens
+                                                    : 0;
+        assert_int_equal(s->layers[layer].appended, n);
+        check_layer(s, layer, n);
+    }
+    s->state = SEQUENCE_ACTIVE;
+    place_prompt(s, 0);
+    check_tokens(s, PROMPT);
+    kept_note(tiers_kept(&core.tiers, s->index), 0, PROMPT, s->hash);
+}
+
+static uint32_t n_prompts; /* that a kill has cut */
 
 static void one_life(void)
 {
     uint64_t before = atomic_load_explicit(&world->turns, memory_order_relaxed);
     uint32_t turns = next_random(400), spin = next_random(20000);
-    bool noted[SEQUENCES];
+    enum left left[SEQUENCES];
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -283,21 +353,24 @@ static void one_life(void)
     }
     /* any moment: so many turns, and somewhere within one */
     while (atomic_load_explicit(&world->turns, memory_order_relaxed) < before + turns)
-        ;
+        assert_int_equal(waitpid(child, NULL, WNOHANG), 0); /* it has found something wrong */
     for (volatile uint32_t i = 0; i < spin; i++)
         ;
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
     for (uint32_t i = 0; i < SEQUENCES; i++)
-        noted[i] = was_noted(i);
+        left[i] = what_is_left(i);
     close_core();
     open_core(true);
     assert_int_equal(hkm_audit(&core.tiers.hkm, NULL), 0);
     for (uint32_t i = 0; i < SEQUENCES; i++) {
         struct sequence *s = &core.sequences[i];
-        assert_int_equal(s->state, noted[i] ? SEQUENCE_DORMANT : SEQUENCE_FREE);
-        if (noted[i])
+        assert_int_equal(s->state, left[i] ? SEQUENCE_DORMANT : SEQUENCE_FREE);
+        if (left[i] == A_STEP)
             take_up(s, next_random(KEPT_STEPS - 1));
+        else if (left[i] == OF_A_PROMPT)
+            take_prompt(s);
+        n_prompts += left[i] == OF_A_PROMPT;
     }
     assert_int_equal(hkm_audit(&core.tiers.hkm, NULL), 0);
 }
@@ -329,6 +402,7 @@ static void test_a_kill_at_any_moment_loses_nothing(void **unused)
     set_up_world();
     for (int i = 0; i < KILLS; i++)
         one_life();
+    assert_true(n_prompts > 0);
     tear_down_world();
 }
 

@@ -50,7 +50,7 @@ static void check_stops(const struct order *o, const char *text, size_t bytes)
         stop_flush(&matcher, &out);
     for (unsigned i = 0; i < o->n_stops && out.length; i++)
         must(!memmem(out.bytes, out.length, o->stops[i].text, o->stops[i].bytes));
-    answer_chunk(&json, &head, out.length ? out.bytes : "", out.length);
+    answer_chunk(&json, &head, out.length ? out.bytes : "", out.length, NULL);
     json_t *event = json_loadb(json.bytes + 6, json.length - 8, JSON_ALLOW_NUL, NULL);
     must(event != NULL);
     json_decref(event);

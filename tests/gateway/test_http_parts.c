@@ -145,7 +145,7 @@ static json_t *parse(const char *text, size_t bytes)
 }
 
 static const struct answer_head head = {true, true, "chatcmpl-1", "m \"q\"", 1700000000};
-static const struct answer_figures figures = {3, 2, true, 10, 20};
+static const struct answer_figures figures = {3, 2, 1, true, 10, 20};
 
 static void test_a_whole_answer(void **state)
 {
@@ -156,7 +156,7 @@ static void test_a_whole_answer(void **state)
         const char *object, *text, *finish, *model;
         json_int_t total;
         own.chat = chat;
-        answer_whole(&out, &own, "a\n", 2, "stop", &figures);
+        answer_whole(&out, &own, "a\n", 2, "stop", &figures, NULL);
         json_t *json = parse(out.bytes, out.length), *choice;
         assert_int_equal(json_unpack(json, "{s:s, s:s, s:[o], s:{s:I}}", "object", &object, "model",
                                      &model, "choices", &choice, "usage", "total_tokens", &total),
@@ -184,7 +184,7 @@ static void test_a_stream_is_events_of_json(void **state)
     answer_begin(&out, &head);
     answer_progress(&out, &head, 100, 40, 5);
     answer_comment(&out);
-    answer_chunk(&out, &head, "x", 1);
+    answer_chunk(&out, &head, "x", 1, NULL);
     answer_end(&out, &head, "length", &figures);
     text_add(&out, "", 1);
     for (char *at = out.bytes, *end; (end = strstr(at, "\n\n")); at = end + 2) {
@@ -226,6 +226,55 @@ static void test_an_error_has_openais_shape(void **state)
     text_finish(&out);
 }
 
+static json_t *write_logprobs(struct logprobs *l)
+{
+    struct text_buffer out = {0};
+    logprobs_write(&out, l);
+    json_t *json = json_loadb(out.bytes, out.length, JSON_DECODE_ANY, NULL);
+    assert_non_null(json);
+    text_finish(&out);
+    return json;
+}
+
+static void test_logprobs_come_with_their_text(void **state)
+{
+    (void)state;
+    struct logprobs l = {.wanted = true, .chat = true};
+    const char *token;
+    double logprob;
+    json_int_t first, last;
+    logprobs_add(&l, "ab", 2, -0.5, true);
+    logprobs_add(&l, "", 0, -1, true); /* within a character */
+    logprobs_add(&l, "\xc3\xa9", 2, -2, true);
+    logprobs_add(&l, "!", 1, 0, false); /* more of the same token */
+    logprobs_add(&l, "held", 4, -3, true);
+    logprobs_sure(&l, 2);
+    json_t *json = write_logprobs(&l);
+    assert_int_equal(json_unpack(json, "{s:[{s:s, s:F, s:[I, I], s:[]}]}", "content", "token",
+                                 &token, "logprob", &logprob, "bytes", &first, &last,
+                                 "top_logprobs"),
+                     0);
+    assert_string_equal(token, "ab");
+    assert_true(logprob == -0.5 && first == 'a' && last == 'b');
+    assert_int_equal(json_array_size(json_object_get(json, "content")), 1);
+    json_decref(json);
+    logprobs_sure(&l, 3);
+    l.chat = false;
+    json = write_logprobs(&l);
+    assert_int_equal(json_array_size(json_object_get(json, "tokens")), 2);
+    assert_int_equal(json_unpack(json, "{s:[s, s], s:[F, F], s:[I, I]}", "tokens", &token, &token,
+                                 "token_logprobs", &logprob, &logprob, "text_offset", &first,
+                                 &last),
+                     0);
+    assert_string_equal(token, "\xc3\xa9!");
+    assert_true(logprob == -2 && first == 2 && last == 2);
+    json_decref(json);
+    logprobs_finish(&l);
+    json = write_logprobs(&l);
+    assert_true(json_is_null(json));
+    json_decref(json);
+}
+
 /* ---- metrics ---- */
 
 static void test_times_are_a_histogram(void **state)
@@ -257,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_a_whole_answer),
         cmocka_unit_test(test_a_stream_is_events_of_json),
         cmocka_unit_test(test_an_error_has_openais_shape),
+        cmocka_unit_test(test_logprobs_come_with_their_text),
         cmocka_unit_test(test_times_are_a_histogram),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

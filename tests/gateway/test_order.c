@@ -56,6 +56,7 @@ static void test_what_is_not_said_is_the_command_lines_default(void **state)
     assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
     assert_true(order.temperature == 0.8 && order.top_p == 0.95 && order.min_p == 0.05);
     assert_true(order.repeat_penalty == 1 && order.top_k == 40 && order.seed == 0);
+    assert_true(order.cache_prompt);
     assert_false(order.stream || order.ignore_eos || order.parse_special || order.has_alpha);
 }
 
@@ -66,7 +67,9 @@ static void test_every_field_is_taken(void **state)
           "{" HELLO ",\"model\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":true},"
           "\"max_completion_tokens\":7,\"temperature\":0,\"top_k\":3,\"top_p\":0.5,\"min_p\":0.25,"
           "\"repeat_penalty\":1.5,\"seed\":12,\"stop\":[\"a\",\"bc\"],\"ignore_eos\":true,"
-          "\"return_progress\":true,\"budget\":64,\"policy\":\"full\",\"user\":{\"any\":1}}");
+          "\"return_progress\":true,\"budget\":64,\"policy\":\"full\",\"user\":{\"any\":1},\"cache_"
+          "prompt\":false}");
+    assert_false(order.cache_prompt);
     assert_true(order.stream && order.include_usage && order.ignore_eos && order.progress);
     assert_int_equal(order.predict, 7);
     assert_true(order.temperature == 0 && order.top_k == 3 && order.top_p == 0.5);
@@ -150,7 +153,13 @@ static void test_what_is_not_served_is_refused_unless_it_asks_for_nothing(void *
                       "\"tool_choice\":\"auto\",\"response_format\":{\"type\":\"text\"},"
                       "\"logit_bias\":{},\"frequency_penalty\":0}");
     refused(ORDER_CHAT, "{" HELLO ",\"n\":2}", "not_served", "n: one answer");
-    refused(ORDER_CHAT, "{" HELLO ",\"logprobs\":true}", "not_served", "log-probabilities");
+    refused(ORDER_CHAT, "{" HELLO ",\"top_logprobs\":2}", "not_served", "alternatives");
+    refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":2}", "not_served", "alternatives");
+    refused(ORDER_CHAT, "{" HELLO ",\"logprobs\":0}", "wrong_type", "logprobs");
+    taken(ORDER_CHAT, "{" HELLO ",\"logprobs\":true,\"top_logprobs\":0}");
+    assert_true(order.logprobs);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":0}");
+    assert_true(order.logprobs);
     refused(ORDER_CHAT, "{" HELLO ",\"tools\":[{}]}", "not_served", "tools");
     refused(ORDER_CHAT, "{" HELLO ",\"response_format\":{\"type\":\"json_object\"}}", "not_served",
             "constrain");

@@ -61,6 +61,7 @@ static void stage_take_append(struct stage *s, uint32_t type, const void *payloa
         lane->n_reads_done = 0;
         lane->n_begins++;
         lane->n_steps = lane->n_queries = 0;
+        lane->declined_step = lane->silent_step = 0;
         lane->expect_step = 1;
         lane->expect_layer = 0;
         memset(lane->n_kinds, 0, sizeof lane->n_kinds);
@@ -96,9 +97,9 @@ static uint32_t stage_slot(uint32_t position)
     return (position * 5 + 11) % STAGE_CTX; /* a permutation: 5 and 192 share no factor */
 }
 
-static bool stage_in_place(const struct stage_lane *lane, uint32_t position)
+static bool stage_in_place(const struct stage *s, const struct stage_lane *lane, uint32_t position)
 {
-    return lane->reads_hot && position % 2 == 0;
+    return lane->reads_hot && (s->all_hot || position % 2 == 0);
 }
 
 static void stage_give(struct stage *s, struct stage_lane *lane, uint32_t which)
@@ -111,12 +112,12 @@ static void stage_give(struct stage *s, struct stage_lane *lane, uint32_t which)
 /* What the kind of a query says has been read is free, and at once something else. */
 static void stage_free_staging(struct stage *s, struct stage_lane *lane, uint32_t kind)
 {
-    for (uint32_t which = kind == QUERY_EXACT ? 0 : 1; which < 2; which++) {
+    for (uint32_t which = kind == QUERY_EXACT || kind == QUERY_KNOWN ? 0 : 1; which < 2; which++) {
         for (uint32_t i = 0; i < lane->n_taken[which]; i++)
             memset(shm_arena_slot(&s->party.arena, lane->taken[which][i]), 0x7d, s->entry_bytes);
         stage_give(s, lane, which);
     }
-    if (kind == QUERY_EXACT)
+    if (kind == QUERY_EXACT || kind == QUERY_KNOWN)
         return;
     memcpy(lane->taken[1], lane->taken[0], sizeof lane->taken[0]);
     lane->n_taken[1] = lane->n_taken[0];
@@ -130,6 +131,7 @@ static void stage_check_order(const struct stage *s, struct stage_lane *lane,
     Hill__Speculate mode = s->settings.speculate;
     bool guessed =
         mode != HILL__SPECULATE__SPECULATE_OFF && q->header.layer >= s->settings.exact_layers;
+    bool known = s->policy == KV_POLICY_FULL && lane->reads_hot && !lane->declined_step;
     lane->n_kinds[q->kind]++;
     if (q->kind == QUERY_AHEAD) { /* before the one that it is ahead of */
         assert_true(mode == HILL__SPECULATE__SPECULATE_VERIFY && guessed);
@@ -137,8 +139,12 @@ static void stage_check_order(const struct stage *s, struct stage_lane *lane,
         assert_int_equal(q->header.layer, lane->expect_layer);
         return;
     }
-    assert_int_equal(q->kind, guessed && mode == HILL__SPECULATE__SPECULATE_ON ? QUERY_SPECULATIVE
-                                                                               : QUERY_EXACT);
+    if (q->kind == QUERY_KNOWN) /* where others of the step are not known, it is exact */
+        assert_true(known);
+    else
+        assert_int_equal(q->kind, guessed && mode == HILL__SPECULATE__SPECULATE_ON
+                                      ? QUERY_SPECULATIVE
+                                      : QUERY_EXACT);
     assert_int_equal(q->header.step, lane->expect_step);
     assert_int_equal(q->header.layer, lane->expect_layer);
     if (++lane->expect_layer == s->m.shape.n_layers) {
@@ -154,7 +160,7 @@ static void stage_answer(struct stage *s, const struct record_query *q)
     if (number == lane->stall_at)
         return;
     for (uint32_t i = lane->resident[layer]; i < n; i++)
-        n_uploads += !stage_in_place(lane, i);
+        n_uploads += !stage_in_place(s, lane, i);
     stage_free_staging(s, lane, q->kind);
     assert_int_equal(shm_arena_take(&s->party.arena, n_uploads, lane->taken[0]), 0);
     lane->n_taken[0] = n_uploads;
@@ -169,15 +175,15 @@ static void stage_answer(struct stage *s, const struct record_query *q)
                                      number == lane->refuse_at ? HILL_E_DAMAGED : 0};
     for (uint32_t i = 0; i < n; i++)
         items[i] = (struct selected_item){
-            i, stage_in_place(lane, i)
+            i, stage_in_place(s, lane, i)
                    ? SELECTED_HOT | stage_hot_slot(s, q->header.sequence, layer, i)
                    : stage_slot(i)};
     if (number == lane->wild_at)
         items[0].gpu_slot = SELECTED_HOT | stage_hot_slot(s, STAGE_LANES, 0, 0);
-    lane->n_in_place += lane->reads_hot ? (n + 1) / 2 : 0;
+    lane->n_in_place += !lane->reads_hot ? 0 : s->all_hot ? n : (n + 1) / 2;
     for (uint32_t i = 0, position = lane->resident[layer]; i < n_uploads; i++, position++) {
         uint32_t slot = lane->taken[0][i];
-        position += stage_in_place(lane, position);
+        position += stage_in_place(s, lane, position);
         memcpy(shm_arena_slot(&s->party.arena, slot),
                lane->entries[layer] + (size_t)position * s->entry_bytes, s->entry_bytes);
         uploads[i] = (struct selected_upload){slot, shm_arena_generation(&s->party.arena, slot),
@@ -203,16 +209,33 @@ void stage_cancel(struct stage *s, const struct stage_lane *lane)
     stage_send(s, &message);
 }
 
+/* All known queries of a step, and it is not asked for with any again. */
+static bool stage_declines(struct stage *s, struct stage_lane *lane, const struct record_query *q)
+{
+    struct record_selection out = {q->header, q->query_id, 0, 0, HILL_E_WOULD_BLOCK};
+    if (q->kind != QUERY_KNOWN || !lane->decline_from || q->header.step < lane->decline_from)
+        return false;
+    lane->declined_step = lane->declined_step ? lane->declined_step : q->header.step;
+    assert_int_equal(q->header.step, lane->declined_step);
+    lane->n_kinds[QUERY_KNOWN]++;
+    assert_int_equal(
+        shm_ring_push(stage_end(s, RING_SELECTION), RECORD_SELECTION, &out, sizeof out), 0);
+    return true;
+}
+
 static void stage_take_query(struct stage *s, const struct record_query *q)
 {
     struct stage_lane *lane = &s->lanes[q->header.sequence];
     assert_true(lane->appended[q->header.layer] >= q->n_tokens); /* N is appended before */
+    if (stage_declines(s, lane, q) || lane->silent_step == q->header.step)
+        return;
     stage_check_order(s, lane, q);
     if (q->kind == QUERY_AHEAD)
         return; /* nothing has to be brought ahead */
     if (lane->n_queries + 1 == lane->cancel_at) {
         lane->cancel_at = 0;
         lane->n_queries++;
+        lane->silent_step = q->kind == QUERY_KNOWN ? q->header.step : 0;
         stage_cancel(s, lane);
     } else {
         stage_answer(s, q);
@@ -366,6 +389,7 @@ uint64_t stage_send_request(struct stage *s, uint32_t sequence, const uint32_t *
     Hill__Sampling sampling = HILL__SAMPLING__INIT;
     Hill__Selection selection = HILL__SELECTION__INIT;
     selection.alpha = 1;
+    selection.policy = (Hill__Policy)s->policy;
     sampling.top_p = sampling.repeat_penalty = 1;
     p.request_id = ++s->n_requests;
     p.sequence = sequence;

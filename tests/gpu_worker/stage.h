@@ -4,8 +4,8 @@
  *
  * The played scorer keeps every entry of STAGE_LANES sequences and selects all of them, staging
  * what is not resident, in GPU slots that are a permutation of the positions. In epochs of odd
- * number there is a hot pool, and those at even positions are named there in place. It checks the
- * order of what it is sent. A lane is a sequence and the request that runs on it. Single-threaded:
+ * number there is a hot pool, and those at even positions (or all) are named there in place. It
+ * checks the order of what it is sent. A lane is a sequence and the request that runs on it. Single-threaded:
  * stage_pump does what is to be done.
  */
 #ifndef TESTS_GPU_WORKER_STAGE_H
@@ -39,10 +39,13 @@ struct stage_lane {
     uint32_t expect_step, expect_layer; /* of the next query that is not AHEAD */
     /* what was seen */
     uint32_t n_begins, n_ends, n_steps, n_queries, n_reads_done, n_in_place;
-    uint32_t n_kinds[3]; /* of its queries */
+    uint32_t n_kinds[QUERY_KINDS]; /* of its queries */
+    uint32_t silent_step;          /* known queries of this step get no answers any more */
     bool reads_hot;
     /* what is to go wrong, at the query with this number (counted from 1; 0: never) */
     uint32_t stall_at, refuse_at, old_generation_at, cancel_at, wild_at;
+    uint32_t decline_from; /* known queries from this step on are declined; 0: none */
+    uint32_t declined_step;
     uint64_t request_id;
     /* what came back */
     uint32_t tokens[STAGE_TOKENS], n_tokens;
@@ -67,6 +70,8 @@ struct stage {
     uint64_t n_requests;
     uint32_t n_ready, n_failures, n_refused; /* refused: Done of a request that is on no lane */
     int refused_code;
+    uint32_t policy;       /* of requests; full: all that is in place is asked for ahead */
+    bool all_hot;          /* in epochs with a hot pool nothing lies anywhere else */
     uint32_t most_at_once; /* lanes whose queries were there together */
 };
 

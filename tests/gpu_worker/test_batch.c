@@ -341,6 +341,90 @@ static void a_row_without_a_list_harms_nobody(void **state)
     close_bed(&b);
 }
 
+/* A step in one launch, every list given before the first layer and read in place: bits of the same
+ * rows one by one, also where the lists of one row had to be made layer by layer after all. */
+static void step_ahead(struct bed *b, struct lane *const *lanes, uint32_t n, bool whole)
+{
+    struct hill_why why = {0};
+    struct engine_row rows[LANES] = {{0}};
+    uint32_t slots[CAPACITY], layers = b->m.hp.n_layers;
+    float logits[101];
+    uint8_t entry[4096];
+    for (uint32_t r = 0; r < n; r++)
+        rows[r] = (struct engine_row){lanes[r]->sequence, lanes[r]->tokens[lanes[r]->n_tokens],
+                                      lanes[r]->n_tokens};
+    RUN_CHECK(engine_step_begin(b->engine, n, rows, &why));
+    assert_int_equal(engine_step_entry(b->engine, 0, 0, entry, &why), HILL_E_INVALID);
+    for (uint32_t i = 0; i < n * layers; i++) {
+        const struct lane *l = lanes[i % n];
+        uint32_t layer = layers - 1 - i / n, n_slots = 0; /* in any order */
+        for (uint32_t p = 0; p < l->n_tokens; p++)
+            if (is_selected(b, l, layer, p))
+                slots[n_slots++] = ENGINE_HOT | ((l->id * layers + layer) * CAPACITY + p);
+        if (whole || i % n)
+            RUN_CHECK(engine_step_attend(b->engine, layer, i % n, n_slots, slots, &why));
+    }
+    for (uint32_t layer = 0; !whole && layer < layers; layer++) {
+        assert_int_equal(engine_step_run_all(b->engine, &why), HILL_E_INVALID);
+        RUN_CHECK(engine_step_query(b->engine, layer, 0, NULL, entry, &why));
+        attend(b, lanes[0], layer, 0);
+        RUN_CHECK(engine_step_run(b->engine, layer, &why));
+    }
+    if (whole)
+        RUN_CHECK(engine_step_run_all(b->engine, &why));
+    for (uint32_t r = 0; r < n; r++) {
+        struct lane *l = lanes[r];
+        RUN_CHECK(engine_step_logits(b->engine, r, logits, &why));
+        assert_memory_equal(logits, l->logits[l->n_tokens - l->prompt],
+                            sizeof *logits * b->m.hp.n_vocab);
+        for (uint32_t layer = 0; layer < layers; layer++) {
+            RUN_CHECK(engine_step_entry(b->engine, layer, r, entry, &why));
+            assert_memory_equal(entry, l->entries[layer] + (size_t)l->n_tokens * b->entry_bytes,
+                                b->entry_bytes);
+        }
+        l->n_tokens++;
+    }
+}
+
+static void run_ahead(const struct random_shape *shape, uint32_t span, uint64_t seed)
+{
+    static struct bed b;
+    struct hill_why why = {0};
+    memset(&b, 0, sizeof b);
+    open_bed(&b, shape, span, seed, false);
+    uint32_t layers = shape->n_layers, n = LANES * layers * CAPACITY;
+    uint8_t *hot = aligned_alloc(4096, ((size_t)n * b.entry_bytes + 4095) / 4096 * 4096);
+    for (uint32_t i = 0; i < LANES * layers; i++)
+        memcpy(hot + (size_t)i * CAPACITY * b.entry_bytes, b.lanes[i / layers].entries[i % layers],
+               (size_t)CAPACITY * b.entry_bytes);
+    configure(&b, LANES);
+    RUN_CHECK(engine_attach_hot(b.engine, hot, (uint64_t)n * b.entry_bytes, &why));
+    RUN_CHECK(engine_place_hot(b.engine, 0, n, &why));
+    struct lane *rows[LANES];
+    for (uint32_t s = 0; s < STEPS; s++) {
+        for (uint32_t i = 0; i < LANES; i++)
+            rows[i] = &b.lanes[(i + s) % LANES];
+        step_ahead(&b, rows, s == 2 ? 1 : LANES, s != 3);
+        for (uint32_t i = 1; s == 2 && i < LANES; i++)
+            step_ahead(&b, rows + i, 1, true);
+    }
+    close_bed(&b);
+    free(hot);
+}
+
+static void a_step_in_one_launch_has_the_same_bits(void **state)
+{
+    (void)state;
+    if (!device.shares_memory)
+        skip();
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_Q8_0;
+    s.n_embd = 64;
+    s.n_ff = 96;
+    run_ahead(&base_shape, 60, 11);
+    run_ahead(&s, CAPACITY - STEPS - 1, 12);
+}
+
 /* kv_plan_gpu_bytes bounds what is allocated, and not by far: admission relies on it. */
 static void check_plan(const struct random_shape *shape, uint32_t n_sequences, bool own_memory)
 {
@@ -399,6 +483,7 @@ int main(void)
         cmocka_unit_test(in_any_of_the_most_sequences),
         cmocka_unit_test(rows_agree_with_the_oracle),
         cmocka_unit_test(a_row_without_a_list_harms_nobody),
+        cmocka_unit_test(a_step_in_one_launch_has_the_same_bits),
         cmocka_unit_test(the_plan_bounds_what_is_allocated),
     };
     return cmocka_run_group_tests(tests, device_open, device_close);

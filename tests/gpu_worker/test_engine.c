@@ -457,8 +457,12 @@ static void what_is_out_of_range_is_refused(void **state)
     assert_int_equal(engine_step_begin(engine, 2, rows, &why), 0);
     assert_int_equal(engine_step_query(engine, 1, 0, q, entry, &why), HILL_E_INVALID);
     assert_int_equal(engine_step_query(engine, 0, 2, q, entry, &why), HILL_E_INVALID);
-    assert_int_equal(engine_step_attend(engine, 0, 0, 0, NULL, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_run(engine, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_run_all(engine, &why), HILL_E_INVALID); /* there are no lists */
+    assert_int_equal(engine_step_attend(engine, 9, 0, 0, NULL, &why), HILL_E_INVALID);
     assert_int_equal(engine_step_query(engine, 0, 0, q, entry, &why), 0);
+    assert_int_equal(engine_step_attend(engine, 1, 0, 0, NULL, &why), HILL_E_INVALID);
+    assert_int_equal(engine_step_entry(engine, 0, 0, entry, &why), HILL_E_INVALID);
     assert_int_equal(engine_step_upload(engine, 0, 0, 1, &(struct engine_upload){0, slot}, &why),
                      HILL_E_INVALID);
     assert_int_equal(engine_step_upload(engine, 0, 1, 1, &(struct engine_upload){1, 0}, &why),

@@ -446,6 +446,89 @@ static void a_new_epoch_without_guesses_asks_exactly(void **state)
     assert_int_equal(first->n_kinds[QUERY_EXACT], 3 * (PREDICT - 1));
 }
 
+/* ---- known selections: policy full, everything in the hot pool ---- */
+
+static void ask_ahead(bool on)
+{
+    stage.policy = on ? KV_POLICY_FULL : KV_POLICY_HILLINFER;
+    stage.all_hot = on;
+    do
+        speculate(HILL__SPECULATE__SPECULATE_OFF, 0);
+    while (on && stage.settings.epoch % 2 == 0); /* the next one has a hot pool */
+}
+
+static void known_selections_are_asked_for_ahead(void **state)
+{
+    (void)state;
+    ask_ahead(true);
+    request();
+    assert_whole();
+    if (!first->reads_hot)
+        skip(); /* a device with memory of its own */
+    assert_int_equal(first->n_kinds[QUERY_KNOWN], 3 * (PREDICT - 1));
+    assert_int_equal(first->n_kinds[QUERY_EXACT], 0);
+    assert_int_equal(first->n_reads_done, PREDICT - 1);
+    assert_int_equal(first->upload_bytes, 0);
+    assert_true(first->busy_ms > 0 && first->idle_ms > 0);
+    speculate(HILL__SPECULATE__SPECULATE_OFF, 0); /* no hot pool */
+    request();
+    assert_whole();
+    assert_int_equal(first->n_kinds[QUERY_KNOWN], 0);
+}
+
+static void what_is_declined_is_asked_exactly(void **state)
+{
+    (void)state;
+    ask_ahead(true);
+    first->decline_from = 4;
+    request();
+    assert_whole();
+    if (!first->reads_hot)
+        skip();
+    assert_int_equal(first->n_kinds[QUERY_KNOWN], 4 * 3);
+    assert_int_equal(first->n_kinds[QUERY_EXACT], 3 * (PREDICT - 1 - 3));
+    /* one of three, in whose step the others' lists are there */
+    start_stories();
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        assert_story(i);
+    for (uint32_t i = 0; i < STAGE_LANES; i++)
+        stage.lanes[i].decline_from = 2 * i;
+    start_stories();
+    for (uint32_t i = 0; i < STAGE_LANES; i++) {
+        assert_story(i);
+        stage.lanes[i].decline_from = 0;
+    }
+}
+
+static void failures_ahead_end_one_request(void **state)
+{
+    (void)state;
+    ask_ahead(true);
+    for (uint32_t at = 4; at <= 6; at++) { /* all layers of a step */
+        request();
+        first->cancel_at = at;
+        STAGE_UNTIL(&stage, first->done);
+        assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
+        STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
+        request();
+        first->wild_at = at;
+        STAGE_UNTIL(&stage, first->done);
+        assert_int_equal(first->code, HILL_E_PROTOCOL);
+        STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
+    }
+    start_stories();
+    STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
+    stage.lanes[0].refuse_at = stage.lanes[0].n_queries + 2;
+    stage.lanes[2].wild_at = stage.lanes[2].n_queries + 5;
+    assert_story(1);
+    STAGE_UNTIL(&stage, stage.lanes[0].done && stage.lanes[2].done);
+    assert_int_equal(stage.lanes[0].code, HILL_E_DAMAGED);
+    assert_int_equal(stage.lanes[2].code, HILL_E_PROTOCOL);
+    request();
+    assert_whole();
+    ask_ahead(false);
+}
+
 static const char *find_program(void)
 {
     static char path[4096];
@@ -491,6 +574,9 @@ int main(void)
         cmocka_unit_test(guesses_of_three_with_their_own_bits),
         cmocka_unit_test(failures_of_guesses_end_one_request),
         cmocka_unit_test(a_new_epoch_without_guesses_asks_exactly),
+        cmocka_unit_test(known_selections_are_asked_for_ahead),
+        cmocka_unit_test(what_is_declined_is_asked_exactly),
+        cmocka_unit_test(failures_ahead_end_one_request),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     int status = stage_close(&stage);

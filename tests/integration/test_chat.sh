@@ -24,7 +24,7 @@ expect "it says so" "$(grep -c 'has no chat template' "$work/err")" 1
 down
 
 # ---- lines of a script ----
-up -m "$model" -c 1024 --policy full || fail "up with a real model"
+HILL_LOG_LEVEL=info up -m "$model" -c 1024 --policy full || fail "up with a real model"
 printf 'What is the capital of France?\nAnd what is that of \\\nGermany?\n/clear\nSay hello.\n' |
     hillctl chat --system 'You answer.' -n 48 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "a script's chat: exit code" $? 0
@@ -45,6 +45,13 @@ third=$(ask 'You answer.' 'Say hello.')
 expect "three turns are the template, spelt out" "$(cat "$work/said")" "$first
 $second
 $third"
+# ---- five turns: each computes what is new in it, behind the entries of those before ----
+printf '%s\n' 'Name a colour.' 'Another one.' 'Is it warm?' 'Name a fruit of it.' 'Thank you.' |
+    HILL_NO_PREFIX_CACHE=false hillctl chat -n 40 --temp 0 >"$work/said" || fail "a chat of five turns"
+log=$(echo "$state_dir"/*.log)
+expect "four turns take all that was read and said" \
+    "$(sed -n 's/.*: \([0-9]*\) of its [0-9]* prompt tokens are there.*its history has \([0-9]*\)$/\1 \2/p' "$log" |
+        awk '$1 == $2 && $1 > last { n++; last = $1 } END { print n + 0, NR }')" "4 4"
 printf '/nonsense\n' | hillctl chat >"$work/said" 2>"$work/said.err"
 expect "an unknown command: exit code" $? 100
 expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/said")" "1 0"

@@ -1,46 +1,65 @@
 #!/usr/bin/env bash
-# Each worker is killed while requests decode: they go on after their newest whole step, with the
-# tokens and hashes of an undisturbed run, and no prompt is computed again. What is damaged between
-# the death and the new epoch is found: the request begins anew, with the same answer.
+# Each worker is killed while one request decodes and the prompt of another is computed, and in a prompt alone: who decodes goes
+# on after the newest whole step, the prompt after its newest whole (layer, chunk) unit, with the tokens and hashes of an
+# undisturbed run. What is damaged between the death and the new epoch is found: the request begins anew, with the same answer.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 model=$work/random.gguf
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 \
     --vocab 512 --type f16 -s 7 -o "$model" || fail "mkmodel"
-for i in 0 1 2; do head -c $((700 + i * 90)) "$text" | tail -c $((500 + i * 90)) >"$work/prompt$i"; done
+head -c 700 "$text" | tail -c 500 >"$work/prompt0"
+head -c 5000 "$text" >"$work/prompt1" # some hundred units of some milliseconds
+predict=(600 20)
 
-ask() { # NUMBER OUTPUT ARGUMENTS...
+ask() { # NUMBER OUTPUT
     local prompt=$work/prompt$1 out=$2
-    shift 2
-    "$hillinfer" generate --run-dir "$run_dir" -f "$prompt" -n 1200 --temp 0 --ignore-eos --json "$@" >"$out" 2>"$out.err"
+    "$hillinfer" generate --run-dir "$run_dir" -f "$prompt" -n "${predict[$1]}" --temp 0 --ignore-eos --json >"$out" 2>"$out.err"
 }
 answer() { jq -c '[.finish_reason, .tokens, .selection_hash, .logits_hash]' "$1" | md5sum; }
-decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > $2)] | length >= $1" >/dev/null; }
+state_of() { status | jq -r '[.requests[] | "\(.predicted_tokens > 4) \(.predicted_tokens == 0 and .prefill_tokens_done > 40 and .prefill_tokens_done < 4000)"] | join(" ")'; }
+decoding() { [ "$(state_of)" = "true false" ]; }
+in_prompt() { [ "$(state_of)" = "false true" ]; }
+in_both() { [ "$(state_of)" = "true false false true" ]; }
+attempts() { jq .recovery.attempts "$1"; }
 
-# begun COMMAND...: it is done while a request decodes; again, where the answer was there before
+# begun STATE NUMBERS COMMAND...: it is done while these requests are in that state; again, where an answer was there before
 begun() {
-    local try request
+    local state=$1 numbers=$2 try n requests once
+    shift 2
     for try in 1 2 3 4 5; do
-        ask 0 "$work/out" &
-        request=$!
-        until decoding 1 4 || ! kill -0 "$request" 2>/dev/null; do :; done
+        requests=() once=""
+        for n in $numbers; do
+            [ ${#requests[@]} -eq 0 ] || until decoding; do :; done
+            ask "$n" "$work/out$n" &
+            requests+=($!)
+        done
+        until $state || ! kill -0 "${requests[@]}" 2>/dev/null; do :; done
         "$@"
-        wait "$request" || fail "$*: $(cat "$work/out.err")"
-        [ "$(jq .recovery.attempts "$work/out")" = 1 ] || return 0
-        echo "again: the answer came before the death (try $try)"
+        wait "${requests[@]}" || fail "$*: $(cat "$work"/out*.err)"
+        for n in $numbers; do [ "$(attempts "$work/out$n")" != 1 ] || once=$n; done
+        [ -n "$once" ] || return 0
+        echo "again: an answer came before the death (try $try)"
     done
     fail "$*: every answer came before the death"
 }
 
 kill_worker() { kill -KILL "$(worker_pid "$1")"; }
 
-# killed NAME WORKER: in mid-answer; the answer as undisturbed
+# went_on NAME NUMBER: the answer as undisturbed, at most a unit and a few steps were done again
+went_on() {
+    local out=$work/out$2
+    expect "$1: answer $2" "$(answer "$out")" "${whole[$2]}"
+    expect "$1: answer $2 went on" "$(jq -c '.recovery | [.attempts, .recoveries, .units_repeated <= '"$2"', .steps_repeated <= 8]' "$out")" "[2,1,true,true]"
+}
+
+# killed NAME WORKER: in mid-answer beside a prompt, and in a prompt alone
 killed() {
-    begun kill_worker "$2"
-    expect "$1, $2 killed: the answer" "$(answer "$work/out")" "$whole"
-    expect "$1, $2 killed: went on" "$(jq -c '.recovery | [.attempts, .recoveries, .units_repeated]' "$work/out")" "[2,1,0]"
-    [ "$(jq .recovery.steps_repeated "$work/out")" -le 8 ] || fail "$1, $2 killed: $(jq -c .recovery "$work/out")"
+    begun in_both "0 1" kill_worker "$2"
+    went_on "$1, $2 killed" 0
+    went_on "$1, $2 killed" 1
+    begun in_prompt 1 kill_worker "$2"
+    went_on "$1, $2 killed alone" 1
 }
 
 # damage FILE AT BYTES: other bytes there
@@ -60,17 +79,19 @@ spoil_and_kill() {
 spoilt() {
     local name=$1
     shift
-    begun spoil_and_kill "$@"
-    expect "$name: the answer" "$(answer "$work/out")" "$whole"
-    expect "$name: began anew" "$(jq -c '.recovery | [.attempts > 1, .units_repeated > 0]' "$work/out")" "[true,true]"
+    begun decoding 0 spoil_and_kill "$@"
+    expect "$name: the answer" "$(answer "$work/out0")" "${whole[0]}"
+    expect "$name: began anew" "$(jq -c '.recovery | [.attempts > 1, .units_repeated > 0]' "$work/out0")" "[true,true]"
 }
 
 hot_segment() { find /dev/shm -name "$(segments | tr ' ' '\n' | grep -- '-hot$')"; }
-spoil_words() { damage "$(hot_segment)" $((4096 + 192)) 64; } # the first location words
-spoil_entries() { # the last megabyte of the segment, where entries lie, as far as they are there
+spoil_words() { # the first location words of each sequence: words of 3 layers of 8192 tokens come first
+    for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) 64; done
+}
+spoil_entries() { # the segment's end, where entries lie
     local bytes
-    bytes=$(stat -c %s "$(hot_segment)")
-    head -c $((bytes / 2)) /dev/zero | dd of="$(hot_segment)" bs=1M oflag=seek_bytes seek=$((bytes - bytes / 2)) conv=notrunc status=none
+    bytes=$(($(stat -c %s "$(hot_segment)") * 3 / 4))
+    head -c "$bytes" /dev/zero | dd of="$(hot_segment)" bs=1M oflag=seek_bytes seek=$((bytes / 3)) conv=notrunc status=none
 }
 spoil_pool() { damage "$work/pool" 64 4000; } # its superblock
 
@@ -79,10 +100,12 @@ for drive in none file; do
     workers="gpu_worker cpu_scorer"
     [ $drive = none ] || options=(--csd "file:$work/pool" --beta 0.25 --cold-mb 64)
     [ $drive = none ] || workers="$workers csd_agent"
-    up -m "$model" -c 2048 -np 3 --alpha 0.1 "${options[@]}" || fail "up $drive"
-    ask 0 "$work/out" || fail "undisturbed: $(cat "$work/out.err")"
-    whole=$(answer "$work/out")
-    expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0}'
+    up -m "$model" -c 8192 -b 64 -np 3 --alpha 0.1 "${options[@]}" || fail "up $drive"
+    for n in 0 1; do
+        ask $n "$work/out" || fail "undisturbed: $(cat "$work/out.err")"
+        whole[n]=$(answer "$work/out")
+        expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0}'
+    done
     for worker in $workers; do killed $drive "$worker"; done
     if [ $drive = none ]; then
         spoilt "damaged words" spoil_words

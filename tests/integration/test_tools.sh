@@ -129,7 +129,7 @@ expect_match "perf that may not says so itself" "$work/err" 'no permission to wa
 perf_works=""
 if command -v perf >/dev/null && perf record -q -F 99 -o "$work/perf.data" -- true >/dev/null 2>&1; then
     perf_works=yes
-    for pair in 'gpu_worker:(decode_step|add_product|attend)[a-z_]* .*(OpenCL kernel|decode_step)' 'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer' \
+    for pair in 'gpu_worker:(decode_layers|add_product|attend)[a-z_]* .*(OpenCL kernel|decode_layers)' 'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer' \
         'csd_agent:score_keys \(OpenCL kernel\)|(pool|cold_pool)_[a-z_]+ +hill-csd-agent' 'coordinator:\[[k.]\] [a-z_]{3,}'; do
         stage=${pair%%:*}
         "$hillinfer" perf "$stage" --seconds 2 "${both[@]}" >"$work/out" 2>"$work/err" || fail "perf $stage: $(cat "$work/err")"

@@ -50,7 +50,9 @@ static uint32_t good_record(uint32_t type, void *room)
         r->identity = 3;
         r->adopt_min = 11;
         r->adopt_max = 12;
-        return 80;
+        r->after = 4;
+        r->after_tokens = 9;
+        return 96;
     }
     case RECORD_APPEND:
         ((struct record_append *)room)->first = 100;
@@ -200,9 +202,13 @@ static const struct field fields[] = {
     {RECORD_SELECTION, FIELD(selection, n_selected), {0, 2, 4, 3 + (1u << 29), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, n_uploads), {0, 1, 3, 2 + (1u << 28), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, status), {1, U32(HILL_E_PROTOCOL - 1), 0x80000000, END}},
-    {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_min), {0, 13, UINT32_MAX, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_min), {13, UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_max), {0, 10, 21, UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, identity), {0, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, after), {0, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, after_tokens), {0, 10, UINT32_MAX, END}},
+    {RECORD_SEQ_END, FIELD(seq_end, keep), {2, UINT32_MAX, END}},
+    {RECORD_READ, FIELD(read, ahead), {2, UINT32_MAX, END}},
     {RECORD_ADOPT, FIELD(adopt, n_slots), {0, 1, 3, 4097, UINT32_MAX, END}},
     {RECORD_SEQ_READY, FIELD(seq_ready, kept_tokens), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
     {RECORD_SEQ_READY, FIELD(seq_ready, status), {1, U32(-100), END}},

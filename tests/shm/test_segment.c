@@ -89,6 +89,44 @@ static void bad_names_are_invalid(void **state)
     }
 }
 
+static uint64_t pages_of(const struct shm_segment *segment)
+{
+    struct stat file;
+    int fd = shm_open(segment->name, O_RDONLY, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &file), 0);
+    close(fd);
+    return (uint64_t)file.st_blocks * 512 / 4096;
+}
+
+/* Pages come when they are asked for, and not where others would have none left. */
+static void an_empty_segment_is_filled_bit_by_bit(void **state)
+{
+    (void)state;
+    struct shm_segment segment, other;
+    struct hill_why why;
+    char name[SHM_NAME_BYTES];
+    name_of(name, "a");
+    assert_int_equal(shm_segment_create_empty(&segment, name, 64 * 4096, FINGERPRINT, EPOCH, NULL),
+                     0);
+    assert_int_equal(pages_of(&segment), 1); /* the header */
+    assert_int_equal(shm_segment_attach(&other, name, FINGERPRINT, EPOCH, NULL), 0);
+    assert_int_equal(shm_segment_payload_bytes(&other), 64 * 4096);
+    assert_int_equal(shm_segment_fill(&other, 9 * 4096 + 1, 0, &why), 0);
+    assert_int_equal(pages_of(&segment), 11);
+    assert_int_equal(shm_segment_fill(&other, 4096, UINT64_MAX / 2, &why), 0); /* they are there */
+    assert_int_equal(shm_segment_fill(&other, 20 * 4096, UINT64_MAX / 2, &why), HILL_E_NOSPACE);
+    assert_int_equal(shm_segment_fill(&other, 64 * 4096 + 1, 0, &why), HILL_E_NOSPACE);
+    assert_int_equal(shm_segment_fill(&other, UINT64_MAX, 0, &why), HILL_E_NOSPACE);
+    assert_int_equal(pages_of(&segment), 11);
+    assert_int_equal(shm_segment_fill(&other, 64 * 4096, 0, &why), 0);
+    ((uint8_t *)shm_segment_payload(&other))[64 * 4096 - 1] = 7;
+    assert_int_equal(((uint8_t *)shm_segment_payload(&segment))[64 * 4096 - 1], 7);
+    shm_segment_detach(&other);
+    shm_segment_detach(&segment);
+    shm_segment_unlink(name);
+}
+
 static void what_one_writes_the_other_reads(void **state)
 {
     (void)state;
@@ -374,6 +412,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_hold_run_epoch_and_purpose),
         cmocka_unit_test(bad_names_are_invalid),
+        cmocka_unit_test_teardown(an_empty_segment_is_filled_bit_by_bit, clean),
         cmocka_unit_test_teardown(what_one_writes_the_other_reads, clean),
         cmocka_unit_test_teardown(pages_are_allocated_at_creation, clean),
         cmocka_unit_test_teardown(a_second_create_is_busy, clean),

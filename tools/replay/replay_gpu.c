@@ -48,7 +48,9 @@ struct seat { /* of a sequence */
     uint32_t answers, read; /* given so far; the first so many have been read (enum query_kind) */
     struct {
         uint32_t *slots, n;
-    } staging[2]; /* of the newest answer, and of the one before it */
+    } staging[2];        /* of the newest answer, and of the one before it */
+    uint32_t known_step; /* the newest with known queries, or UINT32_MAX */
+    uint32_t next_spare; /* of its spare hot slots */
 };
 
 struct replay {
@@ -214,11 +216,17 @@ static void give_staging_back(struct replay *r, struct seat *seat, int which)
     seat->staging[which].n = 0;
 }
 
-/* What a query says of earlier answers: all are read, or all but the newest. */
-static void note_read(struct replay *r, struct seat *seat, uint32_t kind)
+/* What a query says of earlier answers: all are read, or all but the newest, or those of earlier
+ * steps. */
+static void note_read(struct replay *r, struct seat *seat, uint32_t kind, uint32_t step)
 {
+    bool known = kind == QUERY_KNOWN;
+    if (known && seat->known_step == step)
+        return;
+    seat->known_step = known ? step : UINT32_MAX;
+    seat->next_spare = known ? 0 : seat->answers % 2 * r->settings.gpu_slots;
     give_staging_back(r, seat, 1);
-    if (kind == QUERY_EXACT) {
+    if (kind == QUERY_EXACT || kind == QUERY_KNOWN) {
         give_staging_back(r, seat, 0);
         seat->read = seat->answers;
         return;
@@ -266,7 +274,6 @@ static int place_hot(struct replay *r, uint32_t sequence, uint32_t layer,
     struct seat *seat = &r->seats[sequence];
     struct selected_item *items = (struct selected_item *)(answer + 1);
     uint8_t *entries = shm_segment_payload(&r->scorer.hot);
-    uint32_t n_spare = 0;
     for (uint32_t i = 0; i < answer->n_selected; i++) {
         uint32_t slot = items[i].gpu_slot & ~SELECTED_HOT;
         if (!(items[i].gpu_slot & SELECTED_HOT))
@@ -276,8 +283,9 @@ static int place_hot(struct replay *r, uint32_t sequence, uint32_t layer,
             return HILL_E_DAMAGED;
         struct hot_slot *hot = &r->hot_slots[slot];
         if (hot->entry != entry && is_read(r, hot, sequence)) {
-            slot =
-                r->n_hot + (2 * sequence + seat->answers % 2) * r->settings.gpu_slots + n_spare++;
+            if (seat->next_spare == 2 * r->settings.gpu_slots)
+                return HILL_E_DAMAGED;
+            slot = r->n_hot + 2 * sequence * r->settings.gpu_slots + seat->next_spare++;
             items[i].gpu_slot = SELECTED_HOT | slot;
         } else if (hot->entry == entry) {
             continue; /* the bytes stay, whoever reads them */
@@ -293,7 +301,7 @@ static int answer_query(struct replay *r, struct seat *seat, const struct script
                         const struct record_query *asked)
 {
     const struct recording_event *then = &line->answer;
-    note_read(r, seat, asked->kind);
+    note_read(r, seat, asked->kind, asked->header.step);
     if (asked->kind == QUERY_AHEAD)
         return 0;    /* it has no answer */
     if (!then->kind) /* the recording ends before, or the request did */
@@ -345,7 +353,7 @@ static int answer_end(struct replay *r, struct seat *seat, const struct record_s
         return r->status;
     *answer = (struct record_seq_stats){.header = end->header, .request_id = end->request_id};
     shm_ring_publish(&r->scorer.ends[RING_SELECTION], RECORD_SEQ_STATS, sizeof *answer);
-    note_read(r, seat, QUERY_EXACT);
+    note_read(r, seat, QUERY_EXACT, 0);
     seat->play->ended = true;
     seat->play = NULL;
     return 0;

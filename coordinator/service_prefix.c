@@ -1,0 +1,126 @@
+/*
+ * coordinator/service_prefix.c - what a request takes over from finished ones, and what it leaves.
+ *
+ * A request that starts takes its longest prefix (prefix/prefix_store.h) and runs on the slot that
+ * has it; one that has none runs on a slot that holds nothing, or what was used longest ago. A
+ * request that ends with entries kept is put on its slot. A new epoch begins with empty tiers for
+ * all but those that run: nothing is kept. Who calls it: service_requests.c, service_intake.c.
+ * Concurrency: one thread. Failure: what is not kept is computed.
+ */
+#include "coordinator/service.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kv/plane.h"
+
+_Static_assert(REQUEST_PARALLEL_MAX <= PREFIX_SEQUENCES_MAX, "a slot for each sequence");
+
+bool requests_can_go_on(const struct service *sv)
+{
+    const struct epoch_settings *s = &sv->settings->epoch; /* these start with empty tiers: */
+    return !s->trace_path[0] && !s->record_path[0] &&
+           !kv_policy_reads_keys(s->plan.selection.policy);
+}
+
+bool request_keeps(const struct service *sv, const struct request *r)
+{
+    return requests_can_go_on(sv) && !r->prefix.off && !r->n_forced;
+}
+
+void request_take_prefix(struct service *sv, struct request *r)
+{
+    bool taken[PREFIX_SEQUENCES_MAX] = {false};
+    for (uint32_t i = 0; i < sv->book.parallel; i++)
+        taken[i] = sv->book.slot_taken[i] && i != r->sequence;
+    r->prefix.hit = (struct prefix_hit){0};
+    if (request_keeps(sv, r) && !r->restore_path) {
+        const struct prefix_query query = {r->prompt, r->n_prompt, r->prefix.conversation,
+                                           r->prefix.after};
+        r->prefix.hit = prefix_store_find(&sv->prefixes, &query, taken);
+    }
+    const struct prefix_hit *hit = &r->prefix.hit;
+    if (hit->request || hit->n_history)
+        log_info("request %" PRIu64
+                 ": %u of its %u prompt tokens are there, %u of them decoded; its "
+                 "history has %u",
+                 r->id, hit->n_tokens, r->n_prompt, hit->n_tokens - hit->n_plain, hit->n_history);
+    uint32_t slot = hit->request ? r->prefix.hit.sequence
+                                 : prefix_store_slot(&sv->prefixes, sv->book.parallel, taken);
+    request_book_move(&sv->book, r, slot);
+    prefix_store_drop(&sv->prefixes, slot);
+}
+
+bool request_fill_reuse(const struct request *r, Hill__Reuse *out)
+{
+    hill__reuse__init(out);
+    out->identity = r->prefix.hit.request;
+    out->tokens = r->prefix.hit.n_tokens;
+    return r->prefix.hit.request && r->attempts == 1; /* later ones: the slot has been cleared */
+}
+
+/* Of its prompt, all attempts together. */
+uint32_t request_reused(const struct request *r)
+{
+    const Hill__Done *done = r->done ? r->done->done : NULL;
+    if (!done)
+        return 0;
+    return done->resumed_tokens && !done->reused_tokens && r->recovery.resumed
+               ? r->prefix.hit.n_tokens
+               : done->reused_tokens;
+}
+
+void request_leave_prefix(struct service *sv, const struct request *r, bool finished)
+{
+    const struct prefix_hit *hit = &r->prefix.hit;
+    uint32_t n = r->n_prompt + r->n_tokens;
+    uint32_t kept = r->stats ? r->stats->sequence_stats->kept_tokens : 0;
+    if (!kept || !request_keeps(sv, r))
+        return;
+    uint32_t *tokens = malloc((size_t)n * sizeof *tokens);
+    if (!tokens)
+        return;
+    memcpy(tokens, r->prompt, (size_t)r->n_prompt * sizeof *tokens);
+    memcpy(tokens + r->n_prompt, r->tokens, (size_t)r->n_tokens * sizeof *tokens);
+    /* what was taken over and is not plain makes all that follows it not plain */
+    uint32_t plain = r->restore_path                ? 0
+                     : hit->n_plain < hit->n_tokens ? hit->n_plain
+                                                    : r->n_prompt;
+    struct prefix_entry e = {.request = r->id,
+                             .conversation = r->prefix.conversation,
+                             .tokens = tokens,
+                             .n_tokens = n,
+                             .n_kept = kept < n ? kept : n,
+                             .finished = finished};
+    e.n_plain = plain < e.n_kept ? plain : e.n_kept;
+    if (prefix_store_put(&sv->prefixes, r->sequence, &e))
+        log_warn("request %" PRIu64 ": out of memory for keeping its tokens", r->id);
+    free(tokens);
+}
+
+/* The request that a prompt names. */
+int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix_entry **out,
+                      struct hill_why *why)
+{
+    const struct prefix_entry *e = prefix_store_request(&sv->prefixes, id);
+    *out = e;
+    if (!requests_can_go_on(sv)) /* entries alone are not all that it would need */
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "this pipeline keeps no finished requests: policy %s, or a trace or a "
+                         "recording",
+                         kv_policy_name(sv->settings->epoch.plan.selection.policy));
+    for (const struct request *r = sv->book.running; r; r = r->next)
+        if (r->id == id)
+            return hill_fail(why, HILL_E_INVALID, "request %" PRIu64 " runs still", id);
+    if (!e)
+        return hill_fail(why, HILL_E_INVALID,
+                         "request %" PRIu64
+                         " is not kept: there is none of that number, or its room "
+                         "went to others",
+                         id);
+    return e->finished
+               ? 0
+               : hill_fail(why, HILL_E_INVALID,
+                           "request %" PRIu64 " was cancelled: nothing goes on after it", id);
+}

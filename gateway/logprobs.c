@@ -1,0 +1,106 @@
+/* gateway/logprobs.c - see logprobs.h. */
+#include "gateway/logprobs.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+void logprobs_add(struct logprobs *l, const char *text, size_t bytes, double logprob,
+                  bool new_token)
+{
+    if (!l->wanted)
+        return;
+    if (new_token && l->n == l->room) {
+        size_t room = l->room * 2 + 64;
+        struct logprob_entry *larger = realloc(l->list, room * sizeof *larger);
+        l->raw.failed |= !larger;
+        if (!larger)
+            return;
+        l->list = larger;
+        l->room = room;
+    }
+    if (new_token)
+        l->list[l->n++] = (struct logprob_entry){l->raw.length, 0, logprob};
+    if (l->n)
+        l->list[l->n - 1].bytes += bytes;
+    text_add(&l->raw, text, bytes);
+}
+
+void logprobs_sure(struct logprobs *l, size_t bytes)
+{
+    l->sure += bytes;
+}
+
+static void add_text(struct text_buffer *out, const struct logprobs *l,
+                     const struct logprob_entry *e)
+{
+    text_add_json(out, e->bytes ? l->raw.bytes + e->begin : "", e->bytes);
+}
+
+static void add_chat_entry(struct text_buffer *out, const struct logprobs *l,
+                           const struct logprob_entry *e)
+{
+    text_puts(out, "{\"token\":");
+    add_text(out, l, e);
+    text_puts(out, ",\"logprob\":");
+    text_add_number(out, e->logprob);
+    text_puts(out, ",\"bytes\":[");
+    for (uint64_t i = 0; i < e->bytes; i++)
+        text_printf(out, "%s%u", i ? "," : "", (uint8_t)l->raw.bytes[e->begin + i]);
+    text_puts(out, "],\"top_logprobs\":[]}");
+}
+
+enum column { COLUMN_TOKENS, COLUMN_LOGPROBS, COLUMN_OFFSETS };
+
+/* What is to be written, up to entry `to`, one figure of each. */
+static void add_column(struct text_buffer *out, const struct logprobs *l, size_t to,
+                       enum column column)
+{
+    static const char *const names[] = {"tokens", "token_logprobs", "text_offset"};
+    text_printf(out, "\"%s\":[", names[column]);
+    for (size_t i = l->next; i < to; i++) {
+        text_puts(out, i > l->next ? "," : "");
+        if (column == COLUMN_TOKENS)
+            add_text(out, l, &l->list[i]);
+        else if (column == COLUMN_LOGPROBS)
+            text_add_number(out, l->list[i].logprob);
+        else
+            text_printf(out, "%" PRIu64, l->list[i].begin);
+    }
+    text_puts(out, "]");
+}
+
+void logprobs_write(struct text_buffer *out, struct logprobs *l)
+{
+    size_t to = l->next;
+    if (!l->wanted) {
+        text_puts(out, "null");
+        return;
+    }
+    out->failed |= l->raw.failed;
+    while (to < l->n && l->list[to].begin < l->sure)
+        to++;
+    if (l->chat) {
+        text_puts(out, "{\"content\":[");
+        for (size_t i = l->next; i < to; i++) {
+            text_puts(out, i > l->next ? "," : "");
+            add_chat_entry(out, l, &l->list[i]);
+        }
+        text_puts(out, "],\"refusal\":null}");
+    } else {
+        text_puts(out, "{");
+        add_column(out, l, to, COLUMN_TOKENS);
+        text_puts(out, ",");
+        add_column(out, l, to, COLUMN_LOGPROBS);
+        text_puts(out, ",\"top_logprobs\":null,");
+        add_column(out, l, to, COLUMN_OFFSETS);
+        text_puts(out, "}");
+    }
+    l->next = to;
+}
+
+void logprobs_finish(struct logprobs *l)
+{
+    free(l->list);
+    text_finish(&l->raw);
+    *l = (struct logprobs){0};
+}

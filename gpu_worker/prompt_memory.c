@@ -1,0 +1,409 @@
+/*
+ * gpu_worker/prompt_memory.c - what of a prompt outlives the process: see engine.h.
+ *
+ * In the memory: a head, two words, the hidden states, those of a chunk as they were before, and the
+ * entries of the newest units. A unit u that begins copies the hidden states which it will change to
+ * `before` and sets BEGUN to u + 1; when all of it is computed it sets DONE to u + 1. So whenever the
+ * process is killed, the hidden states after DONE units are there: where BEGUN is larger, `before`
+ * has the chunk that is half changed. Keys and values of the layer are made of its entries again.
+ * A device that works in the host's memory computes in these bytes, and its queue keeps the order;
+ * of another device the host copies each unit's rows and entries, when they are computed.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "gpu_worker/engine_internal.h"
+#include "kv/plan.h"
+
+#define PAGE 4096u
+
+enum { BEGUN, DONE }; /* the words */
+
+/* The first bytes; everything is of one prompt, or the check does not fit. */
+struct prompt_head {
+    uint64_t check; /* of the rest; last */
+    uint64_t name;
+    uint32_t n_tokens, batch_tokens, window, n_layers, hidden_stride, entry_bytes;
+};
+
+_Static_assert(sizeof(struct prompt_head) == 40, "prompt segment layout");
+
+/* Where the parts lie, from the memory's start. */
+struct prompt_places {
+    uint64_t words, hidden, before, entries, end;
+};
+
+static uint64_t pages(uint64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static uint32_t chunk_tokens(const struct engine *e, uint32_t n_tokens)
+{
+    return e->batch_tokens < n_tokens ? e->batch_tokens : n_tokens;
+}
+
+/* Units whose entries are there: those of a layer and one that is being computed, and as many as may
+ * be on their way to the tiers. */
+static uint32_t window_units(const struct engine *e, uint32_t n_tokens)
+{
+    uint64_t unit_bytes = (uint64_t)chunk_tokens(e, n_tokens) * e->entry_bytes;
+    uint32_t chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens;
+    uint64_t lag = KV_PROMPT_LAG / unit_bytes + 1, most = (uint64_t)chunks * e->hp.n_layers;
+    uint64_t window = lag > chunks + 1 ? lag : chunks + 1;
+    return (uint32_t)(window < most ? window : most);
+}
+
+static void find_places(const struct engine *e, uint32_t n_tokens, struct prompt_places *at)
+{
+    uint64_t row = 4ull * e->hidden_stride, chunk = chunk_tokens(e, n_tokens);
+    at->words = PAGE;
+    at->hidden = 2 * PAGE;
+    at->before = at->hidden + pages(n_tokens * row);
+    at->entries = at->before + pages(chunk * row);
+    at->end = at->entries + pages(window_units(e, n_tokens) * chunk * e->entry_bytes);
+}
+
+uint64_t engine_prompt_bytes(const struct engine *e, uint32_t n_tokens)
+{
+    struct prompt_places at;
+    find_places(e, n_tokens, &at);
+    return at.end;
+}
+
+static _Atomic uint32_t *words(const struct engine *e)
+{
+    return (_Atomic uint32_t *)(void *)(e->prompt.base + PAGE);
+}
+
+/* ---- what is there ---- */
+
+static struct prompt_head head_of(const struct engine *e, uint64_t name, uint32_t n_tokens)
+{
+    struct prompt_head head = {.name = name,
+                               .n_tokens = n_tokens,
+                               .batch_tokens = e->batch_tokens,
+                               .window = window_units(e, n_tokens),
+                               .n_layers = e->hp.n_layers,
+                               .hidden_stride = e->hidden_stride,
+                               .entry_bytes = e->entry_bytes};
+    head.check =
+        XXH3_64bits((const uint8_t *)&head + sizeof head.check, sizeof head - sizeof head.check);
+    return head;
+}
+
+bool engine_prompt_find(const struct engine *e, uint64_t name, uint32_t n_tokens,
+                        struct engine_prompt *out)
+{
+    const struct prompt_memory *m = &e->prompt;
+    if (!m->base || !e->batch_tokens || n_tokens == 0 ||
+        engine_prompt_bytes(e, n_tokens) > m->bytes)
+        return false;
+    struct prompt_head head = head_of(e, name, n_tokens);
+    if (memcmp(m->base, &head, sizeof head) != 0)
+        return false;
+    uint32_t units = (n_tokens + e->batch_tokens - 1) / e->batch_tokens * e->hp.n_layers;
+    /* acquire: pairs with the release of a predecessor's host; a device's writes are older still */
+    uint32_t done = atomic_load_explicit(&words(e)[DONE], memory_order_acquire);
+    uint32_t begun = atomic_load_explicit(&words(e)[BEGUN], memory_order_acquire);
+    if (done == 0 || done > units || (begun != done && begun != done + 1))
+        return false;
+    uint32_t written = done < units ? done + 1 : units; /* the one after them may have begun */
+    *out = (struct engine_prompt){
+        .units = done,
+        .begun = begun > done,
+        .oldest = written > head.window ? written - head.window : 0,
+    };
+    return true;
+}
+
+/* ---- attach ---- */
+
+static void forget_events(struct prompt_memory *m)
+{
+    for (int i = 0; i < 2; i++) {
+        if (m->saved[i])
+            clReleaseEvent(m->saved[i]);
+        m->saved[i] = NULL;
+    }
+}
+
+void prompt_memory_release(struct engine *e)
+{
+    struct prompt_memory *m = &e->prompt;
+    struct device_buffer *buffers[] = {&m->words, &m->hidden, &m->before, &m->entries};
+    bool any = false;
+    for (unsigned i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        any |= buffers[i]->mem != NULL;
+        engine_release(e, buffers[i]);
+    }
+    forget_events(m);
+    m->on = false;
+    if (any) /* another buffer may get the same handle */
+        memset(e->set_args, 0, sizeof e->set_args);
+}
+
+int engine_attach_prompt(struct engine *e, void *memory, uint64_t bytes, bool in_place,
+                         struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    int rc = engine_finish(e, why);
+    prompt_memory_release(e);
+    m->base = memory;
+    m->bytes = memory ? bytes : 0;
+    m->in_place = in_place && e->device.shares_memory;
+    e->n_tokens = 0;
+    return rc;
+}
+
+/* ---- begin ---- */
+
+/* counted: in what the engine has taken of the GPU's memory. */
+static int lay_over(struct engine *e, struct device_buffer *b, uint64_t from, uint64_t to,
+                    bool counted, struct hill_why *why)
+{
+    cl_int status;
+    b->mem = clCreateBuffer(e->device.context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, to - from,
+                            e->prompt.base + from, &status);
+    if (status != CL_SUCCESS)
+        b->mem = NULL;
+    else if (counted)
+        e->kv_bytes += b->bytes = to - from;
+    return cldevice_check(status, "cannot compute in the prompt segment", why);
+}
+
+static int make_buffers(struct engine *e, const struct prompt_places *at, uint32_t n_tokens,
+                        struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    uint64_t row = 4ull * e->hidden_stride;
+    if (!m->in_place) {
+        int rc = 0;
+        for (int i = 0; !rc && i < 2; i++)
+            rc = engine_reserve(e, &m->out[i], prompt_copy_bytes(e, n_tokens) / 2, why);
+        return rc;
+    }
+    int rc = lay_over(e, &m->words, at->words, at->words + 64, false, why);
+    if (!rc)
+        rc = lay_over(e, &m->hidden, at->hidden, at->hidden + n_tokens * row, true, why);
+    if (!rc)
+        rc = lay_over(e, &m->before, at->before, at->entries, false, why);
+    return rc ? rc : lay_over(e, &m->entries, at->entries, at->end, false, why);
+}
+
+/* With one chunk a unit changes the rows of the one before, which may still be read. */
+uint64_t prompt_copy_bytes(const struct engine *e, uint32_t n_tokens)
+{
+    bool copies = e->prompt.base && !e->prompt.in_place && n_tokens <= e->batch_tokens;
+    return copies ? 2 * 4ull * n_tokens * e->hidden_stride : 0;
+}
+
+/* The hidden states as they are after m->from units. */
+static void undo_unit(struct engine *e, const struct prompt_places *at)
+{
+    struct prompt_memory *m = &e->prompt;
+    struct engine_unit u = engine_prefill_unit(e, m->from);
+    uint64_t row = 4ull * e->hidden_stride;
+    memcpy(m->base + at->hidden + u.first * row, m->base + at->before, u.count * row);
+}
+
+static void write_head(struct engine *e, uint64_t name, uint32_t n_tokens)
+{
+    struct prompt_head head = head_of(e, name, n_tokens);
+    struct prompt_memory *m = &e->prompt;
+    memset(m->base, 0, sizeof head);
+    /* release: a head that fits stands beside words of its prompt alone, whenever this is killed */
+    atomic_store_explicit(&words(e)[BEGUN], 0, memory_order_release);
+    atomic_store_explicit(&words(e)[DONE], 0, memory_order_release);
+    memcpy(m->base + sizeof head.check, (const uint8_t *)&head + sizeof head.check,
+           sizeof head - sizeof head.check);
+    atomic_thread_fence(memory_order_release); /* the check after what it is of */
+    memcpy(m->base, &head.check, sizeof head.check);
+}
+
+int prompt_memory_begin(struct engine *e, uint32_t n_tokens, const struct engine_keep *keep,
+                        struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    struct prompt_places at;
+    struct engine_prompt found = {0};
+    prompt_memory_release(e);
+    m->from = m->read_from = 0;
+    if (!keep)
+        return 0;
+    find_places(e, n_tokens, &at);
+    if (!m->base || at.end > m->bytes)
+        return hill_fail(why, HILL_E_INVALID, "the prompt segment has %llu bytes, not %llu",
+                         (unsigned long long)m->bytes, (unsigned long long)at.end);
+    if (keep->goes_on && !engine_prompt_find(e, keep->name, n_tokens, &found))
+        return hill_fail(why, HILL_E_INVALID, "the prompt that is to go on is not there");
+    if (found.units && keep->first_unit < found.oldest)
+        return hill_fail(why, HILL_E_INVALID, "the entries of unit %u are not there any more",
+                         keep->first_unit);
+    m->from = found.units;
+    m->read_from = found.units ? keep->first_unit : 0;
+    m->window = window_units(e, n_tokens);
+    m->at_hidden = at.hidden;
+    m->at_before = at.before;
+    m->at_entries = at.entries;
+    if (!found.units)
+        write_head(e, keep->name, n_tokens);
+    m->on = true;
+    return make_buffers(e, &at, n_tokens, why);
+}
+
+/* ---- a unit ---- */
+
+cl_mem prompt_hidden(const struct engine *e)
+{
+    return e->prompt.on && e->prompt.in_place ? e->prompt.hidden.mem : e->hidden.mem;
+}
+
+cl_mem prompt_entries(const struct engine *e, uint32_t unit, uint32_t *first)
+{
+    const struct prompt_memory *m = &e->prompt;
+    bool in_place = m->on && m->in_place;
+    *first = in_place ? unit % m->window * chunk_tokens(e, e->n_tokens) : 0;
+    return in_place ? m->entries.mem : e->entries[unit % 2].mem;
+}
+
+static uint8_t *kept_entries(const struct engine *e, uint32_t unit)
+{
+    const struct prompt_memory *m = &e->prompt;
+    return m->base + m->at_entries +
+           (uint64_t)(unit % m->window) * chunk_tokens(e, e->n_tokens) * e->entry_bytes;
+}
+
+void prompt_embedded(struct engine *e, uint32_t first, uint32_t count)
+{
+    const struct prompt_memory *m = &e->prompt;
+    uint64_t row = 4ull * e->hidden_stride;
+    if (m->on && !m->in_place)
+        memcpy(m->base + m->at_hidden + first * row, e->host_row, count * row);
+}
+
+/* The device sets a word when it has come here. */
+static int set_word(struct engine *e, uint32_t word, uint32_t value, struct hill_why *why)
+{
+    return cldevice_check(clEnqueueFillBuffer(e->queue, e->prompt.words.mem, &value, sizeof value,
+                                              word * sizeof value, sizeof value, 0, NULL, NULL),
+                          "cannot note a unit of the prompt", why);
+}
+
+static int copy_rows(struct engine *e, const struct engine_unit *u, cl_mem to, cl_event *done,
+                     struct hill_why *why)
+{
+    uint64_t row = 4ull * e->hidden_stride;
+    return cldevice_check(clEnqueueCopyBuffer(e->queue, prompt_hidden(e), to, u->first * row, 0,
+                                              u->count * row, 0, NULL, done),
+                          "cannot copy hidden states", why);
+}
+
+int prompt_unit_begins(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                       struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    if (!m->on || !m->in_place)
+        return 0;
+    int rc = copy_rows(e, u, m->before.mem, NULL, why);
+    return rc ? rc : set_word(e, BEGUN, unit + 1, why);
+}
+
+int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                     struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    if (!m->on)
+        return 0;
+    if (m->in_place)
+        return set_word(e, DONE, unit + 1, why);
+    if (m->saved[unit % 2])
+        clReleaseEvent(m->saved[unit % 2]);
+    m->saved[unit % 2] = NULL;
+    if (e->n_chunks == 1)
+        return copy_rows(e, u, m->out[unit % 2].mem, &m->saved[unit % 2], why);
+    return cldevice_check(clEnqueueMarkerWithWaitList(e->queue, 0, NULL, &m->saved[unit % 2]),
+                          "the device failed", why);
+}
+
+int engine_prefill_save(struct engine *e, uint32_t unit, struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    if (!m->on || m->in_place || unit < m->from)
+        return 0;
+    struct engine_unit u = engine_prefill_unit(e, unit);
+    uint64_t row = 4ull * e->hidden_stride;
+    uint8_t *rows = m->base + m->at_hidden + u.first * row;
+    memcpy(m->base + m->at_before, rows, u.count * row);
+    /* release: the rows before are there when the word is, and so on, for who is killed between two
+     * stores */
+    atomic_store_explicit(&words(e)[BEGUN], unit + 1, memory_order_release);
+    bool copied = e->n_chunks == 1;
+    cl_int status = clEnqueueReadBuffer(
+        e->read_queue, copied ? m->out[unit % 2].mem : e->hidden.mem, CL_TRUE,
+        copied ? 0 : u.first * row, u.count * row, rows, 1, &m->saved[unit % 2], NULL);
+    if (status == CL_SUCCESS) /* computed before them */
+        status = clEnqueueReadBuffer(e->read_queue, e->entries[unit % 2].mem, CL_TRUE, 0,
+                                     (uint64_t)u.count * e->entry_bytes, kept_entries(e, unit), 0,
+                                     NULL, NULL);
+    int rc = cldevice_check(status, "cannot read a unit of the prompt", why);
+    if (!rc)
+        atomic_store_explicit(&words(e)[DONE], unit + 1, memory_order_release);
+    return rc;
+}
+
+/* ---- going on ---- */
+
+bool prompt_was_computed(const struct engine *e, uint32_t unit)
+{
+    return e->prompt.on && unit < e->prompt.from;
+}
+
+void prompt_read_kept(const struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
+                      void *entries)
+{
+    memcpy(entries, kept_entries(e, unit) + (uint64_t)first * e->entry_bytes,
+           (uint64_t)count * e->entry_bytes);
+}
+
+/* Keys and values of a chunk of the layer, out of its entries. */
+static int load_chunk(struct engine *e, uint32_t unit, struct hill_why *why)
+{
+    struct engine_unit u = engine_prefill_unit(e, unit);
+    uint32_t first;
+    cl_mem entries = prompt_entries(e, unit, &first);
+    int rc = 0;
+    if (!e->prompt.in_place)
+        rc = cldevice_check(clEnqueueWriteBuffer(e->queue, entries, CL_TRUE, 0,
+                                                 (uint64_t)u.count * e->entry_bytes,
+                                                 kept_entries(e, unit), 0, NULL, NULL),
+                            "cannot write entries to the device", why);
+    return rc ? rc
+              : LAUNCH(e, KERNEL_LOAD_ENTRIES, 0, u.count, 1, NULL, why, ARG_BUFFER(entries),
+                       ARG_U32(first), ARG_U32(u.first), ARG_BUFFER(e->kt.mem),
+                       ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
+}
+
+int prompt_memory_load(struct engine *e, struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    if (!m->on || !m->from)
+        return 0;
+    struct prompt_places at;
+    find_places(e, e->n_tokens, &at);
+    /* acquire: as in engine_prompt_find */
+    if (atomic_load_explicit(&words(e)[BEGUN], memory_order_acquire) > m->from)
+        undo_unit(e, &at);
+    int rc = 0;
+    if (!m->in_place)
+        rc = cldevice_check(clEnqueueWriteBuffer(e->queue, e->hidden.mem, CL_TRUE, 0,
+                                                 4ull * e->n_tokens * e->hidden_stride,
+                                                 m->base + m->at_hidden, 0, NULL, NULL),
+                            "cannot write hidden states to the device", why);
+    uint32_t first = m->from - m->from % e->n_chunks;
+    for (uint32_t unit = first; !rc && unit < m->from; unit++)
+        rc = load_chunk(e, unit, why);
+    return rc;
+}

@@ -1,0 +1,221 @@
+/*
+ * tests/cpu_scorer/test_resting.c - a sequence that has ended and rests: later requests go on with
+ * its first tokens, however many, and every answer is the oracle's; what is in the way gives its
+ * room. HILL_TEST_SEED draws other lengths. See pipeline_rig.h.
+ */
+#include "tests/cpu_scorer/pipeline_rig.h"
+#include "tests/rounds.h"
+
+static const struct kv_selection_settings settings = {
+    .alpha = 0.1, .sinks = 4, .window = 16, .policy = KV_POLICY_HILLINFER};
+
+enum { ROUNDS = TEST_ROUNDS(30) };
+
+static uint64_t state;
+
+static uint32_t draw(uint32_t below)
+{
+    return (uint32_t)rig_random(&state, below);
+}
+
+/* SEQ_BEGIN of another request on the slot, that goes on with the first n_after tokens of q's; false:
+ * it begins anew. q becomes that request. */
+static bool go_on(struct rig_request *q, uint64_t after, uint32_t n_after, uint32_t prompt,
+                  uint32_t max)
+{
+    struct record_seq_begin begin = {.request_id = ++q->request_id,
+                                     .prompt_tokens = prompt,
+                                     .max_tokens = max,
+                                     .alpha = settings.alpha,
+                                     .sinks = settings.sinks,
+                                     .window = settings.window,
+                                     .policy = settings.policy,
+                                     .reads_hot = q->rig->reads_hot,
+                                     .identity = q->request_id,
+                                     .after = after,
+                                     .after_tokens = n_after};
+    q->step = 0;
+    begin.header = gpu_header(q, 0);
+    gpu_push(q->rig, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
+    const struct record_seq_ready *ready = gpu_wait(q->rig, RECORD_SEQ_READY);
+    if (ready->status)
+        fail_msg("%u tokens, at most %u: %s", prompt, max, hill_strerror(ready->status));
+    assert_int_equal(ready->header.step, 0);
+    bool there = ready->kept_tokens > 0;
+    assert_true(!there || ready->kept_tokens == n_after);
+    shm_ring_release(&q->rig->gpu[RING_SELECTION]);
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+        q->appended[layer] = there ? n_after : 0;
+    q->n = prompt;
+    q->n_reading = 0;
+    XXH64_reset(q->hash, 0);
+    return there;
+}
+
+static struct scorer_stats end(struct rig_request *q, bool keep, int status)
+{
+    struct record_seq_end record = {
+        .header = gpu_header(q, 0), .request_id = q->request_id, .status = status, .keep = keep};
+    gpu_push(q->rig, RING_APPEND, RECORD_SEQ_END, &record, sizeof record);
+    gpu_wait(q->rig, RECORD_SEQ_STATS);
+    struct scorer_stats stats = q->rig->stats;
+    shm_ring_release(&q->rig->gpu[RING_SELECTION]);
+    return stats;
+}
+
+static struct rig_request *open_slot(struct rig *r, uint32_t sequence)
+{
+    struct rig_request *q = calloc(1, sizeof *q);
+    q->rig = r;
+    q->sequence = sequence;
+    q->request_id = 1000 * (sequence + 1);
+    q->random = 4711 + sequence;
+    q->settings = settings;
+    q->check = true;
+    q->hash = XXH64_createState();
+    return q;
+}
+
+/* Prompt and steps; the selections are the oracle's. */
+static void live(struct rig_request *q, uint32_t steps)
+{
+    gpu_prefill(q);
+    for (uint32_t i = 0; i < steps; i++)
+        assert_int_equal(gpu_decode(q), 0);
+}
+
+static const struct rig_options places[] = {
+    {.csd = false},
+    {.csd = false, .reads_hot = true},
+    {.csd = true, .beta = 0.25},
+    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05},
+    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .reads_hot = true},
+    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .hot_blocks = 30},
+    {.csd = true, .beta = 0.1, .n_stripes = 15},
+    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .speculates = true},
+};
+
+/* One sequence after the other, each with any number of the tokens before. */
+static void test_any_part_is_gone_on_with(void **unused)
+{
+    (void)unused;
+    const char *seed = getenv("HILL_TEST_SEED");
+    state = seed ? strtoull(seed, NULL, 10) : 7;
+    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)state);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct rig *r = rig_start(&places[i]);
+        struct rig_request *q = open_slot(r, 0);
+        uint32_t kept = 0, reused = 0;
+        for (int round = 0; round < ROUNDS; round++) {
+            uint32_t n_after = kept ? 1 + draw(kept) : 0, steps = draw(12);
+            if (draw(3) == 0 && n_after < kept)
+                n_after = kept; /* as most do */
+            if (n_after > 700)
+                n_after = 1 + draw(100);
+            uint32_t prompt = n_after + 1 + draw(draw(3) ? 40 : 150);
+            uint32_t max = prompt + steps + draw(40);
+            bool there = go_on(q, kept ? q->request_id : 0, n_after, prompt, max);
+            assert_true(kept || !there);
+            reused += there;
+            live(q, steps);
+            struct scorer_stats stats = end(q, true, draw(5) ? 0 : HILL_E_CANCELLED);
+            assert_true(stats.selection_hash == XXH64_digest(q->hash));
+            assert_int_equal(stats.kept_tokens, q->n);
+            kept = q->n;
+        }
+        printf("place %zu: %u of %d went on\n", i, reused, ROUNDS);
+        assert_true(reused >= (ROUNDS - 1) * 9 / 10); /* nobody was in the way */
+        end(q, false, 0);
+        gpu_free(q);
+        rig_stop(r);
+    }
+}
+
+/* Two slots and room for little more than one of them: who comes gets it. */
+static void test_what_rests_gives_its_room(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = false, .hot_blocks = 33};
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = open_slot(r, 0), *b = open_slot(r, 1);
+    assert_false(go_on(a, 0, 0, 300, 320)); /* 5 blocks a layer of 11 */
+    live(a, 3);
+    assert_int_equal(end(a, true, 0).kept_tokens, 303);
+    assert_false(go_on(b, 0, 0, 300, 320)); /* beside it */
+    live(b, 3);
+    assert_int_equal(end(b, true, 0).kept_tokens, 303);
+    assert_true(go_on(a, a->request_id, 303, 310, 360)); /* one block more */
+    live(a, 3);
+    assert_int_equal(end(a, true, 0).kept_tokens, 313);
+    /* grows into the other's room */
+    assert_true(go_on(a, a->request_id, 313, 330, 600));
+    live(a, 2);
+    assert_int_equal(end(a, true, 0).kept_tokens, 332);
+    assert_false(go_on(b, b->request_id, 303, 310, 350)); /* which is gone; and so is a's now */
+    live(b, 2);
+    assert_false(go_on(a, a->request_id, 310, 311, 320));
+    live(a, 2);
+    end(a, false, 0);
+    end(b, false, 0);
+    gpu_free(a);
+    gpu_free(b);
+    rig_stop(r);
+}
+
+/* Another request's, more tokens than there are, one that was not to be kept, one that failed. */
+static void test_what_is_not_there_begins_anew(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = open_slot(r, 0);
+    go_on(q, 0, 0, 100, 120);
+    live(q, 2);
+    assert_int_equal(end(q, true, 0).kept_tokens, 102);
+    assert_false(go_on(q, q->request_id + 5, 100, 110, 120));
+    live(q, 2);
+    assert_int_equal(end(q, true, 0).kept_tokens, 112);
+    assert_false(go_on(q, q->request_id, 113, 120, 130));
+    live(q, 2);
+    assert_int_equal(end(q, false, 0).kept_tokens, 0);
+    assert_false(go_on(q, q->request_id, 100, 120, 130));
+    live(q, 2);
+    assert_int_equal(end(q, true, HILL_E_TIMEOUT).kept_tokens, 0);
+    assert_false(go_on(q, q->request_id, 100, 120, 130));
+    live(q, 2);
+    end(q, false, 0);
+    gpu_free(q);
+    rig_stop(r);
+}
+
+/* Cancelled while it is taken up, and in mid-prompt: what was whole stays. */
+static void test_a_cancelled_one_keeps_what_is_whole(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = open_slot(r, 0);
+    go_on(q, 0, 0, 200, 260);
+    live(q, 4);
+    assert_int_equal(end(q, true, 0).kept_tokens, 204);
+    assert_true(go_on(q, q->request_id, 150, 260, 300));
+    for (uint32_t layer = 0; layer < 2; layer++)
+        gpu_append(q, layer, 20 - 10 * layer); /* the last layer has none of them */
+    assert_int_equal(end(q, true, HILL_E_CANCELLED).kept_tokens, 150);
+    assert_true(go_on(q, q->request_id, 150, 180, 200));
+    live(q, 4);
+    end(q, false, 0);
+    gpu_free(q);
+    rig_stop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_part_is_gone_on_with),
+        cmocka_unit_test(test_what_rests_gives_its_room),
+        cmocka_unit_test(test_what_is_not_there_begins_anew),
+        cmocka_unit_test(test_a_cancelled_one_keeps_what_is_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,243 @@
+/*
+ * tests/gpu_worker/test_prompt_memory.c - a prompt that is lost after any unit goes on over the same
+ * memory: the same logits and entries, bit for bit, also where a unit
+ * was half done. What is of another prompt, or damaged, is not found.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "kv/plan.h"
+#include "tests/gpu_worker/engine_device.h"
+#include "tests/gpu_worker/engine_run.h"
+#include "tests/gpu_worker/random_model.h"
+
+enum { TOKENS = 70, NAME = 77, WORDS = 4096 };
+
+static const struct random_shape shape = RANDOM_SHAPE_SMALL(3);
+
+struct scene {
+    struct random_model model;
+    uint32_t tokens[TOKENS];
+    struct engine *engine;
+    struct engine_run run, undisturbed;
+    uint8_t *memory;
+    uint64_t bytes;
+    uint32_t batch;
+    bool in_place;
+};
+
+static void attach(struct scene *s)
+{
+    struct hill_why why = {0};
+    RUN_CHECK(engine_attach_prompt(s->engine, s->memory, s->bytes, s->in_place, &why));
+}
+
+/* Nothing of the prompt is left but the memory: another one is computed in between. */
+static void lose(struct scene *s)
+{
+    struct hill_why why = {0};
+    uint32_t others[TOKENS];
+    make_tokens(others, TOKENS, shape.n_vocab, 6);
+    RUN_CHECK(engine_attach_prompt(s->engine, NULL, 0, false, &why));
+    run_prefill(&s->run, others, TOKENS);
+}
+
+static void set_up_scene(struct scene *s, uint32_t batch, bool in_place)
+{
+    *s = (struct scene){.batch = batch, .in_place = in_place};
+    random_model_make(&s->model, &shape, 5);
+    make_tokens(s->tokens, TOKENS, shape.n_vocab, 5);
+    s->engine = make_engine(&s->model);
+    run_init(&s->run, s->engine, batch, TOKENS);
+    run_init(&s->undisturbed, s->engine, batch, TOKENS);
+    run_prefill(&s->undisturbed, s->tokens, TOKENS);
+    s->bytes = engine_prompt_bytes(s->engine, TOKENS);
+    s->memory = aligned_alloc(4096, s->bytes);
+    assert_non_null(s->memory);
+    memset(s->memory, 0xff, s->bytes); /* what an earlier prompt has left */
+    attach(s);
+}
+
+static void tear_down_scene(struct scene *s)
+{
+    struct hill_why why = {0};
+    RUN_CHECK(engine_attach_prompt(s->engine, NULL, 0, false, &why));
+    run_finish(&s->undisturbed);
+    run_finish(&s->run);
+    engine_destroy(s->engine);
+    free(s->memory);
+    random_model_free(&s->model);
+}
+
+static void begin(struct scene *s, const struct engine_keep *keep)
+{
+    struct hill_why why = {0};
+    RUN_CHECK(engine_prefill_begin_kept(s->engine, TOKENS, keep, &why));
+    RUN_CHECK(engine_prefill_tokens(s->engine, s->tokens, TOKENS, &why));
+}
+
+/* Units from `unit` to `end`, read and kept; and one more is computed, as in a pipeline. */
+static void compute(struct scene *s, uint32_t unit, uint32_t end)
+{
+    struct hill_why why = {0};
+    uint32_t units = engine_prefill_units(s->engine);
+    for (; unit < end; unit++) {
+        struct engine_unit u = engine_prefill_unit(s->engine, unit);
+        for (uint32_t q = engine_prefill_queued(s->engine); q < unit + 2 && q < units; q++)
+            RUN_CHECK(engine_prefill_enqueue(s->engine, q, &why));
+        RUN_CHECK(engine_prefill_read(
+            s->engine, unit, 0, u.count,
+            s->run.entries[u.layer] + (size_t)u.first * s->run.entry_bytes, &why));
+        RUN_CHECK(engine_prefill_save(s->engine, unit, &why));
+    }
+    RUN_CHECK(engine_finish(s->engine, &why));
+}
+
+static struct engine_prompt find(const struct scene *s, bool expected)
+{
+    struct engine_prompt found = {0};
+    assert_int_equal(engine_prompt_find(s->engine, NAME, TOKENS, &found), expected);
+    return found;
+}
+
+/* As if the process had been killed when all of its newest unit was done but the word. */
+static void take_last_word(struct scene *s)
+{
+    uint32_t words[2];
+    memcpy(words, s->memory + WORDS, sizeof words);
+    assert_int_equal(words[0], words[1]);
+    words[1]--;
+    memcpy(s->memory + WORDS, words, sizeof words);
+}
+
+/* The rest, from entries of unit `from` on, is as it is undisturbed. */
+static void finish_prompt(struct scene *s, uint32_t from)
+{
+    struct hill_why why = {0};
+    struct engine_keep keep = {NAME, true, from};
+    begin(s, &keep);
+    compute(s, from, engine_prefill_units(s->engine));
+    RUN_CHECK(engine_prefill_logits(s->engine, s->run.logits, &why));
+    assert_memory_equal(s->run.logits, s->undisturbed.logits, shape.n_vocab * sizeof(float));
+    uint32_t units = engine_prefill_units(s->engine);
+    for (uint32_t unit = from; unit < units; unit++) {
+        struct engine_unit u = engine_prefill_unit(s->engine, unit);
+        size_t at = (size_t)u.first * s->run.entry_bytes;
+        assert_memory_equal(s->run.entries[u.layer] + at, s->undisturbed.entries[u.layer] + at,
+                            (size_t)u.count * s->run.entry_bytes);
+    }
+}
+
+static void lose_after(struct scene *s, uint32_t units, bool half)
+{
+    const struct engine_keep keep = {.name = NAME};
+    attach(s);
+    begin(s, &keep);
+    uint32_t all = engine_prefill_units(s->engine);
+    compute(s, 0, units);
+    lose(s);
+    if (half)
+        take_last_word(s);
+    attach(s);
+    uint32_t done = s->in_place && units < all ? units + 1 : units; /* with what was queued */
+    struct engine_prompt found = find(s, done - half > 0);
+    if (done - half == 0)
+        return;
+    assert_int_equal(found.units, done - half);
+    assert_int_equal(found.begun, half);
+    assert_int_equal(found.oldest, 0); /* so short a prompt is there as a whole */
+    finish_prompt(s, units % 2 && units < found.units ? units : units / 2);
+}
+
+static void check_all_units(uint32_t batch, bool in_place)
+{
+    struct scene s;
+    set_up_scene(&s, batch, in_place);
+    uint32_t units = shape.n_layers * ((TOKENS + batch - 1) / batch);
+    for (uint32_t i = 1; i <= units; i++) {
+        lose_after(&s, i, false);
+        lose_after(&s, i, true);
+    }
+    tear_down_scene(&s);
+}
+
+static void test_goes_on_in_place(void **unused)
+{
+    (void)unused;
+    check_all_units(32, true);
+    check_all_units(128, true); /* all tokens in one chunk */
+}
+
+static void test_goes_on_from_copies(void **unused)
+{
+    (void)unused;
+    check_all_units(32, false);
+    check_all_units(128, false);
+}
+
+/* kv_plan_prompt_bytes is the segment's size, engine_kv_bytes_needed what is taken of the GPU. */
+static void test_the_plan_is_kept(void **unused)
+{
+    (void)unused;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct scene s;
+        const struct engine_keep keep = {.name = NAME};
+        set_up_scene(&s, i / 2 ? 32 : 128, i % 2);
+        const struct kv_plan_input in = {
+            .geometry = {shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.head_dim},
+            .n_embd = shape.n_embd,
+            .ctx_tokens = TOKENS,
+            .batch_tokens = s.batch};
+        for (uint32_t n = 1; n <= TOKENS; n++)
+            assert_true(engine_prompt_bytes(s.engine, n) <= kv_plan_prompt_bytes(&in));
+        begin(&s, &keep);
+        assert_true(engine_kv_bytes(s.engine) <= engine_kv_bytes_needed(s.engine, 0, TOKENS));
+        tear_down_scene(&s);
+    }
+}
+
+/* One that is begun over another is not taken for it, nor is one whose head or words are damaged. */
+static void test_only_this_prompt_is_found(void **unused)
+{
+    (void)unused;
+    struct scene s;
+    struct engine_prompt found;
+    const struct engine_keep keep = {.name = NAME}, other = {.name = NAME + 1};
+    set_up_scene(&s, 32, true);
+    find(&s, false);
+    begin(&s, &keep);
+    find(&s, false); /* no unit yet */
+    compute(&s, 0, 3);
+    assert_int_equal(find(&s, true).units, 4);
+    assert_false(engine_prompt_find(s.engine, NAME + 1, TOKENS, &found));
+    assert_false(engine_prompt_find(s.engine, NAME, TOKENS - 1, &found));
+    for (uint32_t byte = 0; byte < 40; byte++) {
+        s.memory[byte] ^= 4;
+        find(&s, false);
+        s.memory[byte] ^= 4;
+    }
+    uint32_t *words = (uint32_t *)(void *)(s.memory + WORDS);
+    words[0] += 2;
+    find(&s, false);
+    words[0] = words[1] = 1000;
+    find(&s, false);
+    words[0] = words[1] = 4;
+    find(&s, true);
+    begin(&s, &other);
+    find(&s, false);
+    tear_down_scene(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goes_on_in_place),
+        cmocka_unit_test(test_goes_on_from_copies),
+        cmocka_unit_test(test_the_plan_is_kept),
+        cmocka_unit_test(test_only_this_prompt_is_found),
+    };
+    return cmocka_run_group_tests(tests, device_open, device_close);
+}

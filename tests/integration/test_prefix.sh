@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Finished requests leave their entries: a prompt that begins as one of them computes only the rest, with the tokens and
+# both hashes of a prompt that is computed whole; --after goes on behind an answer. What is cancelled, killed or refused
+# takes nothing from what is right.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+unset HILL_NO_PREFIX_CACHE
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
+head -c 1500 "$text" >"$work/doc"
+for i in 1 2 3; do # the same beginning, other questions
+    { cat "$work/doc" && tail -c $((40 * i)) "$text"; } >"$work/asked$i"
+done
+head -c 700 "$work/doc" >"$work/short"
+options=(-m "$work/model.gguf" -c 4096 --alpha 0.2 --sinks 3 --window 17)
+
+generate() { # OUTPUT ARGUMENTS...
+    local out=$1
+    shift
+    "$bin/hillctl" generate -n 40 --temp 0.8 -s 9 --ignore-eos --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
+}
+answer() { field "$1" '"\(.tokens) \(.selection_hash) \(.logits_hash) \(.prompt_tokens)"'; }
+reused() { field "$1" '"\(.prefix.reused_tokens) \(.prefix.computed_tokens)"'; }
+same() { if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi; }
+decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 3)] | length >= $1" >/dev/null; }
+one_line() { # WHAT WANTED-CODE FILE TEXT ARGUMENTS...
+    local name=$1 wanted=$2 out=$3 said=$4
+    shift 4
+    generate "$out" "$@"
+    expect "$name: exit code" $? "$wanted"
+    expect "$name: lines" "$(wc -l <"$out.err")" 1
+    grep -qF -- "$said" "$out.err" || fail "$name: the line does not say '$said': $(cat "$out.err")"
+}
+
+# --- what is computed whole, which everything else is compared with
+up "${options[@]}" --hot-mb 12 --cold-mb 64 --beta 0.4 -np 2 || fail "up"
+for i in asked1 asked2 asked3 short; do
+    generate "$work/$i.whole" --no-prefix-cache -f "$work/$i" || fail "$i: $(cat "$work/$i.whole.err")"
+    expect "$i is computed whole" "$(field "$work/$i.whole" .prefix.reused_tokens)" 0
+done
+expect "something is cold" "$(field "$work/asked1.whole" '.tiers.cold.tokens > 0 and .tiers.hot.tokens > 0')" true
+n_doc=$(($(field "$work/asked1.whole" .prompt_tokens) - 40))
+
+# takes NAME PROMPT REUSED: computed over what is there, its answer is the whole prompt's
+takes() {
+    generate "$work/out" -f "$work/$2" || fail "$1: $(cat "$work/out.err")"
+    same "$1: answer" "$(answer "$work/out")" "$(answer "$work/$2.whole")"
+    expect "$1: reused, computed" "$(reused "$work/out")" "$3 $(($(field "$work/$2.whole" .prompt_tokens) - $3))"
+}
+takes "the first" asked1 0
+takes "another question" asked2 $n_doc
+takes "a third" asked3 $n_doc
+takes "the same again" asked3 $((n_doc + 119))
+takes "a part of it" short $(($(field "$work/short.whole" .prompt_tokens) - 1))
+takes "more than a part" asked1 "$(field "$work/short.whole" .prompt_tokens)"
+
+# --- behind an answer: over its entries, whatever their places
+first=$(field "$work/out" .request_id)
+n_first=$(field "$work/out" '.prompt_tokens + .predicted_tokens')
+generate "$work/after1" --after "$first" -p " And then?" || fail "--after: $(cat "$work/after1.err")"
+expect "--after: reused, computed" "$(reused "$work/after1")" "$((n_first - 1)) 11"
+expect "--after: the decoded among them" "$(field "$work/after1" .prefix.decoded_tokens)" 39
+second=$(field "$work/after1" .request_id)
+generate "$work/after2" --after "$second" -p " And then?" --save "$work/after.session" || fail "--after: $(cat "$work/after2.err")"
+expect "--after that: computed" "$(field "$work/after2" .prefix.computed_tokens)" 11
+expect "--after that: nothing again" "$(field "$work/after2" .prefix.computed_again_from)" null
+"$bin/hillctl" restore "$work/after.session" -n 20 --json --ignore-eos --run-dir "$run_dir" >"$work/more" 2>"$work/more.err" ||
+    fail "its session: $(cat "$work/more.err")"
+third=$(field "$work/after2" .request_id)
+one_line "--after one whose entries have gone on" 100 "$work/out" "request $first is not kept" --after "$first" -p "x"
+one_line "--after an unknown one" 100 "$work/out" "request 4711 is not kept" --after 4711 -p "x"
+one_line "--after beyond the context" 1 "$work/out" "exceed the context" --after "$third" -n 4000 -p "x"
+one_line "--after and --no-prefix-cache" 100 "$work/out" "exclude each other" --after "$third" --no-prefix-cache -p "x"
+one_line "--after with an empty prompt" 100 "$work/out" "the prompt is empty" --after "$third" -p ""
+one_line "--after no number" 100 "$work/out" "'x' is not an integer" --after x -p "x"
+
+# --- two at once: one of them has the prefix
+generate "$work/left" -f "$work/asked2" &
+pid=$!
+generate "$work/right" -f "$work/asked3" || fail "beside another: $(cat "$work/right.err")"
+wait $pid || fail "beside another: $(cat "$work/left.err")"
+same "two at once, one" "$(answer "$work/left")" "$(answer "$work/asked2.whole")"
+same "two at once, the other" "$(answer "$work/right")" "$(answer "$work/asked3.whole")"
+
+# --- cancelled within its answer: what it had stays, but it is not named
+generate "$work/long" -f "$work/asked1" -n 2000 &
+pid=$!
+wait_for 30 decoding 1 || fail "nothing decodes"
+running=$(status | jq '.requests[0].request')
+one_line "--after one that runs" 100 "$work/out" "request $running runs still" --after "$running" -p "x"
+kill -INT "$(pgrep -P $pid)" # hillctl, below the shell of the job
+wait $pid
+expect "Ctrl-C" $? 130
+one_line "--after a cancelled one" 100 "$work/out" "request $running was cancelled" --after "$running" -p "x"
+takes "after a cancelled one" asked1 $((n_doc + 39))
+
+# --- killed within: it begins anew, and so does the next one
+for worker in gpu_worker cpu_scorer; do
+    takes "before $worker is killed" asked1 $((n_doc + 39))
+    generate "$work/long" -f "$work/asked2" -n 300 &
+    pid=$!
+    wait_for 30 decoding 1 || fail "nothing decodes"
+    kill -KILL "$(worker_pid $worker)"
+    wait $pid || fail "$worker killed: $(cat "$work/long.err")"
+    same "$worker killed: tokens" "$(field "$work/long" '.tokens[:40]' | jq -c .)" "$(field "$work/asked2.whole" .tokens | jq -c .)"
+    generate "$work/out" -f "$work/asked1" || fail "after $worker was killed: $(cat "$work/out.err")"
+    same "after $worker was killed" "$(answer "$work/out")" "$(answer "$work/asked1.whole")"
+done
+down || fail "down"
+
+# --- other places: all hot without a drive; nearly all cold, by recency; all tokens; the decoded history is the same everywhere
+for other in "--csd none -np 1" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recency -np 3" "--policy full -np 1 --hot-mb 12 --cold-mb 64 --beta 0.4"; do
+    # shellcheck disable=SC2086  # words
+    up "${options[@]}" $other || fail "up $other"
+    for i in asked1 short asked2; do
+        generate "$work/whole" --no-prefix-cache -f "$work/$i" || fail "$other, whole: $(cat "$work/whole.err")"
+        [ "${other#*full}" != "$other" ] || same "$other, $i whole" "$(answer "$work/whole")" "$(answer "$work/$i.whole")"
+        generate "$work/short1" -f "$work/short" || fail "$other: $(cat "$work/short1.err")"
+        generate "$work/out" -f "$work/$i" || fail "$other: $(cat "$work/out.err")"
+        same "$other, $i" "$(answer "$work/out")" "$(answer "$work/whole")"
+        expect "$other, $i: some is reused" "$(field "$work/out" '.prefix.reused_tokens > 600')" true
+    done
+    generate "$work/out" -f "$work/asked1" || fail "$other: $(cat "$work/out.err")"
+    generate "$work/out" --after "$(field "$work/out" .request_id)" -p " And then?" || fail "$other, --after: $(cat "$work/out.err")"
+    [ "${other#*full}" != "$other" ] || same "$other, --after" "$(answer "$work/out")" "$(answer "$work/after1")"
+    down || fail "down"
+done
+
+# --- a policy whose evaluator has state of its own keeps nothing
+up "${options[@]}" --hot-mb 12 --cold-mb 64 --policy h2o || fail "up --policy h2o"
+generate "$work/out" -f "$work/short" || fail "h2o: $(cat "$work/out.err")"
+one_line "--after with h2o" 1 "$work/out" "keeps no finished requests" --after "$(field "$work/out" .request_id)" -p "x"
+generate "$work/out" -f "$work/short" || fail "h2o: $(cat "$work/out.err")"
+expect "h2o computes all" "$(field "$work/out" .prefix.reused_tokens)" 0
+down || fail "down"
+expect_nothing_left
+finish
