@@ -46,8 +46,11 @@ void request_take_prefix(struct service *sv, struct request *r)
                  ": %u of its %u prompt tokens are there, %u of them decoded; its "
                  "history has %u",
                  r->id, hit->n_tokens, r->n_prompt, hit->n_tokens - hit->n_plain, hit->n_history);
-    uint32_t slot = hit->request ? r->prefix.hit.sequence
-                                 : prefix_store_slot(&sv->prefixes, sv->book.parallel, taken);
+    uint32_t slot = r->sequence; /* the one that has been free for longest */
+    if (hit->request)
+        slot = hit->sequence;
+    else if (prefix_store_holds(&sv->prefixes, slot))
+        slot = prefix_store_slot(&sv->prefixes, sv->book.parallel, taken);
     request_book_move(&sv->book, r, slot);
     prefix_store_drop(&sv->prefixes, slot);
 }

@@ -70,6 +70,11 @@ struct prefix_hit prefix_store_find(const struct prefix_store *store,
 /* NULL: it is not kept. */
 const struct prefix_entry *prefix_store_request(const struct prefix_store *store, uint64_t request);
 
+static inline bool prefix_store_holds(const struct prefix_store *store, uint32_t sequence)
+{
+    return store->entries[sequence].request != 0;
+}
+
 /* A slot below n that is not taken, for a request that takes no prefix: one that holds nothing, else
  * the least recently used. n: there is none. */
 uint32_t prefix_store_slot(const struct prefix_store *store, uint32_t n, const bool *taken);
