@@ -69,6 +69,8 @@
     POINT(cpu_scorer, recommit, flipped, "their words have flipped")                               \
     POINT(cpu_scorer, promote, flipped, "an entry is hot again, its cold slot still counts")       \
     POINT(cpu_scorer, release, pushed, "the RELEASE of what moved up is out")                      \
+    POINT(cpu_scorer, drain, fetched, "a FETCH of what a detach brings up is out")                 \
+    POINT(cpu_scorer, drain, flipped, "one entry of it is hot, its cold slot still counts")        \
     POINT(cpu_scorer, fetch, pushed, "a FETCH is out")                                             \
     POINT(cpu_scorer, fetch, answered, "its COMPLETION has come, no SELECTION is out")             \
     POINT(cpu_scorer, selection, pushed, "a SELECTION is out, nothing has moved for it")           \

@@ -15,11 +15,13 @@ ask=(-f "$work/prompt" -n 24 --temp 0 --ignore-eos --json)
 
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 
-# What a point needs to be reached: a request, one that is saved, one that is restored, a start, another epoch.
+# What a point needs to be reached: a request, one that is saved, one that is restored, one whose drive is detached, a start,
+# another epoch.
 way_to() { # POINT
     case $1 in
     session.*) echo save ;;
     restore.*) echo restore ;;
+    drain.*) echo detach ;;
     format.*) echo start ;;
     epoch.*) echo epoch ;;
     *) echo ask ;;
@@ -29,7 +31,7 @@ way_to() { # POINT
 # The time at which it dies: the third, or the first where there is but one in a request.
 time_of() { # POINT
     case $1 in
-    begin.* | prefill.* | session.* | restore.* | format.* | epoch.* | done.* | trim.* | directory.*) echo 1 ;;
+    begin.* | drain.* | prefill.* | session.* | restore.* | format.* | epoch.* | done.* | trim.* | directory.*) echo 1 ;;
     *) echo "${FAULT_TIME:-3}" ;;
     esac
 }
@@ -39,11 +41,26 @@ set_spec() { # SPEC
     mv "$HILL_FAULT_FILE.new" "$HILL_FAULT_FILE"
 }
 
+decodes() { status 2>/dev/null | jq -e '[.requests[] | select(.predicted_tokens > 0)] | length > 0' >/dev/null; }
+
+# A request whose drive is detached while it decodes; afterwards the drive is back.
+detached_meanwhile() {
+    local asked code
+    hillctl generate "${ask[@]}" &
+    asked=$!
+    wait_for 20 decodes && hillctl detach >/dev/null 2>&1
+    wait "$asked"
+    code=$?
+    wait_for 20 ready && hillctl attach >/dev/null 2>&1
+    return $code
+}
+
 # request WAY OUTPUT: in the foreground; 0 when it has answered
 request() {
     case $1 in
     save) hillctl generate "${ask[@]}" --save "$own/saved" ;;
     restore) hillctl restore "$work/session" -n 12 --json ;;
+    detach) detached_meanwhile ;;
     *) hillctl generate "${ask[@]}" ;;
     esac >"$2" 2>"$2.err" </dev/null
 }
