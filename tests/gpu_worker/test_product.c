@@ -263,9 +263,10 @@ static void prefill_rows(const struct problem *p, int dot, float *y)
     cl_mem a = buffer(sizeof(float) * tiles * TILE * p->k, tiled),
            q = buffer(4ull * words * tiles, NULL), w = buffer(p->matrix_bytes, p->matrix),
            out = buffer(4ull * p->rows * stride, NULL);
-    RUN(program, "quantise_rows", tiles, p->k / 32, MEM(a), NUMBER(p->k), NUMBER(p->k), MEM(q));
-    RUN(program, "gemm_store", tiles, p->panels / 2, MEM(a), NUMBER(p->k), MEM(q), MEM(w),
-        NUMBER(p->k), NUMBER(p->rows), MEM(out), NUMBER(stride));
+    RUN(program, "quantise_rows", tiles, p->k / 32, NUMBER(0), MEM(a), NUMBER(p->k), NUMBER(p->k),
+        MEM(q));
+    RUN(program, "gemm_store", tiles, p->panels / 2, NUMBER(0), MEM(a), NUMBER(p->k), MEM(q),
+        MEM(w), NUMBER(p->k), NUMBER(p->rows), MEM(out), NUMBER(stride));
     assert_int_equal(
         clEnqueueReadBuffer(queue, out, CL_TRUE, 0, 4ull * p->rows * stride, y, 0, NULL, NULL),
         CL_SUCCESS);
