@@ -98,6 +98,16 @@ static uint32_t hot_target(struct sequence *s, const struct layer_state *l, uint
     return least < s->share.limit ? least : s->share.limit;
 }
 
+/* The placement's tokens up to n are hot or not as their words say. */
+static int place_as_found(const struct core *c, struct sequence *s, uint32_t layer, uint32_t n)
+{
+    int rc = 0;
+    for (uint32_t p = 0; rc == 0 && p < n; p++)
+        rc = placement_place(s->layers[layer].placement, p,
+                             hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+    return rc;
+}
+
 /* Tell the placement of tokens up to `n` that it does not know yet. */
 static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t n)
 {
@@ -109,6 +119,8 @@ static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32
         uint32_t known = placement_tokens(l->placement), to = known ? n : s->prompt_tokens;
         int rc = placement_append(l->placement, to - known, hot_target(s, l, to), &moves);
         take_demoted(d, s, layer, &moves);
+        if (!rc && !known && s->begin.after) /* an earlier request's entries lie where they lay */
+            rc = place_as_found(d->core, s, layer, to);
         for (uint32_t p = known > s->cold_from ? known : s->cold_from;
              !rc && known && p < to && p < s->cold_to; p++)
             placement_place(l->placement, p, false); /* more of a prompt, that went down at once */
@@ -129,9 +141,8 @@ int moves_recover(const struct core *c, struct sequence *s)
             break; /* as in grow */
         rc = placement_append(l->placement, l->appended, hot_share_target(&s->share, l->appended),
                               &moves);
-        for (uint32_t p = 0; rc == 0 && p < l->appended; p++)
-            rc =
-                placement_place(l->placement, p, hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+        if (rc == 0)
+            rc = place_as_found(c, s, layer, l->appended);
     }
     if (rc)
         moves_end(c, s);
@@ -242,10 +253,27 @@ void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct 
 
 /* ---- the pump ------------------------------------------------------------------------------- */
 
+/* A sequence that goes on with an earlier one's entries may have more of them hot than its share:
+ * its blocks can be full before MOVE_TOKENS_MIN new tokens have come. */
+static void make_room(struct demotions *d, struct sequence *s, uint32_t layer)
+{
+    struct layer_state *l = &s->layers[layer];
+    const struct hkm *h = &d->core->tiers.hkm;
+    uint32_t room = h->lists[hkm_list_index(h, s->index, layer)].limit * KV_HOT_BLOCK_TOKENS;
+    uint32_t known = placement_tokens(l->placement);
+    struct placement_moves moves;
+    if (known == 0 || hkm_hot_tokens(h, s->index, layer) < room)
+        return;
+    placement_append(l->placement, l->appended - known, hot_target(s, l, l->appended), &moves);
+    take_demoted(d, s, layer, &moves);
+}
+
 static int pump_layer(struct demotions *d, struct sequence *s, uint32_t layer)
 {
     struct layer_state *l = &s->layers[layer];
     int moved = 0;
+    if (is_idle(l))
+        make_room(d, s, layer);
     if (is_idle(l) && l->appended >= placement_tokens(l->placement) + MOVE_TOKENS_MIN)
         grow(d, s, layer, l->appended);
     if (l->n_down && l->moving == 0 && !holding_reads(s, layer))
