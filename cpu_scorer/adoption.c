@@ -274,7 +274,7 @@ int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *s
     else
         begin_prompt(c, s, &plan);
     if (rc == 0 && s->share.copies)
-        rc = moves_recover(c, s);
+        rc = moves_recover(c, s, s->prompt_tokens);
     s->adoption = (struct adoption){.stripe = COLD_NONE, .prompt = !step};
     s->state = SEQUENCE_ADOPTING;
     return rc;

@@ -98,51 +98,59 @@ static uint32_t hot_target(struct sequence *s, const struct layer_state *l, uint
     return least < s->share.limit ? least : s->share.limit;
 }
 
-/* The placement's tokens up to n are hot or not as their words say. */
-static int place_as_found(const struct core *c, struct sequence *s, uint32_t layer, uint32_t n)
+/* Tokens up to `to` that went down on their way in: the placement takes what it appends for hot. */
+static int append_cold(struct layer_state *l, uint32_t to)
 {
-    int rc = 0;
-    for (uint32_t p = 0; rc == 0 && p < n; p++)
-        rc = placement_place(s->layers[layer].placement, p,
-                             hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+    uint32_t from = placement_tokens(l->placement), hot = placement_hot_tokens(l->placement);
+    struct placement_moves none;
+    int rc = placement_append(l->placement, to - from, hot + to - from, &none);
+    for (uint32_t p = from; rc == 0 && p < to; p++)
+        rc = placement_place(l->placement, p, false);
     return rc;
 }
 
-/* Tell the placement of tokens up to `n` that it does not know yet. */
+/* Tell the placement of tokens up to `n`, and take what is to go down for them. Of a prompt from
+ * its first token on it hears when the prompt is whole; one that goes on with an earlier request's
+ * tokens is told as its own come, because they may need the room of those. */
 static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t n)
 {
     struct layer_state *l = &s->layers[layer];
     struct placement_moves moves;
-    if (placement_tokens(l->placement) == 0 && n < s->prompt_tokens)
-        return; /* the first that it hears of is the whole prompt */
-    while (placement_tokens(l->placement) < n) {
-        uint32_t known = placement_tokens(l->placement), to = known ? n : s->prompt_tokens;
-        int rc = placement_append(l->placement, to - known, hot_target(s, l, to), &moves);
+    uint32_t known = placement_tokens(l->placement);
+    int rc = 0;
+    if (known == 0 && n < s->prompt_tokens)
+        return;
+    if (known == 0) {
+        rc = placement_append(l->placement, s->prompt_tokens,
+                              hot_target(s, l, s->prompt_tokens), &moves);
         take_demoted(d, s, layer, &moves);
-        if (!rc && !known && s->begin.after) /* an earlier request's entries lie where they lay */
-            rc = place_as_found(d->core, s, layer, to);
-        for (uint32_t p = known > s->cold_from ? known : s->cold_from;
-             !rc && known && p < to && p < s->cold_to; p++)
-            placement_place(l->placement, p, false); /* more of a prompt, that went down at once */
-        if (rc)
-            return; /* out of memory: what was ordered stands, and it is tried again */
+    } else if (known < s->cold_to && n > s->cold_from) {
+        if (known < s->cold_from)
+            rc = placement_append(l->placement, s->cold_from - known, UINT32_MAX, &moves);
+        if (!rc)
+            rc = append_cold(l, n < s->cold_to ? n : s->cold_to);
     }
+    if (rc)
+        return; /* out of memory: what was ordered stands, and it is tried again */
+    placement_append(l->placement, n - placement_tokens(l->placement), hot_target(s, l, n), &moves);
+    take_demoted(d, s, layer, &moves);
 }
 
 /* ---- recovery ----------------------------------------------------------------------------- */
 
-int moves_recover(const struct core *c, struct sequence *s)
+int moves_recover(const struct core *c, struct sequence *s, uint32_t least)
 {
     struct placement_moves moves;
     int rc = moves_begin(c, s);
     for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
         struct layer_state *l = &s->layers[layer];
-        if (l->appended < s->prompt_tokens)
-            break; /* as in grow */
+        if (l->appended < least)
+            break;
         rc = placement_append(l->placement, l->appended, hot_share_target(&s->share, l->appended),
                               &moves);
-        if (rc == 0)
-            rc = place_as_found(c, s, layer, l->appended);
+        for (uint32_t p = 0; rc == 0 && p < l->appended; p++)
+            rc =
+                placement_place(l->placement, p, hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
     }
     if (rc)
         moves_end(c, s);
@@ -253,28 +261,21 @@ void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct 
 
 /* ---- the pump ------------------------------------------------------------------------------- */
 
-/* A sequence that goes on with an earlier one's entries may have more of them hot than its share:
- * its blocks can be full before MOVE_TOKENS_MIN new tokens have come. */
-static void make_room(struct demotions *d, struct sequence *s, uint32_t layer)
+/* Are a layer's blocks full before MOVE_TOKENS_MIN new tokens have come? A sequence that goes on
+ * with an earlier request's tokens may have more of them hot than its share. */
+static bool is_full(const struct core *c, const struct sequence *s, uint32_t layer)
 {
-    struct layer_state *l = &s->layers[layer];
-    const struct hkm *h = &d->core->tiers.hkm;
-    uint32_t room = h->lists[hkm_list_index(h, s->index, layer)].limit * KV_HOT_BLOCK_TOKENS;
-    uint32_t known = placement_tokens(l->placement);
-    struct placement_moves moves;
-    if (known == 0 || hkm_hot_tokens(h, s->index, layer) < room)
-        return;
-    placement_append(l->placement, l->appended - known, hot_target(s, l, l->appended), &moves);
-    take_demoted(d, s, layer, &moves);
+    const struct hkm *h = &c->tiers.hkm;
+    uint32_t blocks = h->lists[tiers_list(&c->tiers, s->index, layer)].limit;
+    return hkm_hot_tokens(h, s->index, layer) >= blocks * KV_HOT_BLOCK_TOKENS;
 }
 
 static int pump_layer(struct demotions *d, struct sequence *s, uint32_t layer)
 {
     struct layer_state *l = &s->layers[layer];
     int moved = 0;
-    if (is_idle(l))
-        make_room(d, s, layer);
-    if (is_idle(l) && l->appended >= placement_tokens(l->placement) + MOVE_TOKENS_MIN)
+    if (is_idle(l) && (l->appended >= placement_tokens(l->placement) + MOVE_TOKENS_MIN ||
+                       is_full(d->core, s, layer)))
         grow(d, s, layer, l->appended);
     if (l->n_down && l->moving == 0 && !holding_reads(s, layer))
         moved |= go_down(d, s, layer);

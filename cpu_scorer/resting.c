@@ -191,7 +191,7 @@ int resting_end(struct core *c, struct sequence *s)
     moves_end(c, s); /* the placements */
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
         s->layers[layer].kept = NULL;
-    int rc = s->share.copies ? moves_recover(c, s) : 0;
+    int rc = s->share.copies ? moves_recover(c, s, 0) : 0;
     if (!rc)
         take_copies_over(c, s, kept);
     free(kept);

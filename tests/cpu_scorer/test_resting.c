@@ -209,6 +209,38 @@ static void test_a_cancelled_one_keeps_what_is_whole(void **unused)
     rig_stop(r);
 }
 
+/* A short request goes on with a long one's first tokens, of which its share comes up. A long one
+ * follows, whose newest tokens are hot as well: with those together more than a layer's blocks. */
+static void test_a_long_prompt_finds_room_behind_a_short_one(void **unused)
+{
+    (void)unused;
+    enum { LONG = 880, SHORT = 520 };
+    static const struct rig_options narrow[] = {
+        {.csd = true, .beta = 0.4, .placement = SCORER_BKP},
+        {.csd = true, .beta = 0.4, .placement = SCORER_BKP, .reads_hot = true},
+        {.csd = true, .beta = 0.4, .placement = SCORER_BKP, .adapts = true, .hot_blocks = 12},
+        {.csd = true, .beta = 0.4},
+    };
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
+        struct rig *r = rig_start(&narrow[i]);
+        struct rig_request *q = open_slot(r, 0);
+        go_on(q, 0, 0, LONG, LONG + 10);
+        live(q, 4);
+        assert_int_equal(end(q, true, 0).kept_tokens, LONG + 4);
+        for (int round = 0; round < 3; round++) {
+            assert_true(go_on(q, q->request_id, SHORT, SHORT + 1, SHORT + 41));
+            live(q, 40);
+            assert_int_equal(end(q, true, 0).kept_tokens, SHORT + 41);
+            assert_true(go_on(q, q->request_id, SHORT + 1, LONG, LONG + 10));
+            live(q, 4);
+            assert_int_equal(end(q, true, 0).kept_tokens, LONG + 4);
+        }
+        end(q, false, 0);
+        gpu_free(q);
+        rig_stop(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_what_rests_gives_its_room),
         cmocka_unit_test(test_what_is_not_there_begins_anew),
         cmocka_unit_test(test_a_cancelled_one_keeps_what_is_whole),
+        cmocka_unit_test(test_a_long_prompt_finds_room_behind_a_short_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
