@@ -81,14 +81,20 @@ if grep -q 'digests.*damaged' "$work/err"; then pass "$(cat "$work/err")"; else 
 "$hillinfer" generate "${ask[@]}" >"$work/after" || fail "generate after the damage"
 expect "the same answer after the damage" "$(answer "$work/after")" "$first"
 
-# --- a pool that is cut short: the same
+# --- a pool that is cut short: the same. A write behind its end makes the file long again: then what is read is
+# a hole, whose checksum does not match
 rm -f "$work/out"
 "$bin/hillctl" generate -f "$work/prompt" -n 1500 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
 request=$!
 wait_for 20 test -s "$work/out" || fail "no text before the pool is cut"
 truncate -s 256K "$pool"
 wait "$request"
-expect "a pool that is cut short: exit code, lines" "$? $(wc -l <"$work/err")" "111 1"
+case "$? $(cat "$work/err")" in
+"111 "*"cannot be read from the cold pool" | "111 "*"on the drive: input/output failed"* | "111 "*" to the cold pool" | \
+    "1 "*" damaged in the cold pool ("*) pass "a pool that is cut short: $(cat "$work/err")" ;;
+*) fail "a pool that is cut short: $(cat "$work/err")" ;;
+esac
+expect "a pool that is cut short: lines" "$(wc -l <"$work/err")" 1
 "$hillinfer" generate "${ask[@]}" >"$work/after" || fail "generate after the cut"
 expect "the same answer after the cut" "$(answer "$work/after")" "$first"
 
