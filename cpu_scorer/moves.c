@@ -121,8 +121,8 @@ static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32
     if (known == 0 && n < s->prompt_tokens)
         return;
     if (known == 0) {
-        rc = placement_append(l->placement, s->prompt_tokens,
-                              hot_target(s, l, s->prompt_tokens), &moves);
+        rc = placement_append(l->placement, s->prompt_tokens, hot_target(s, l, s->prompt_tokens),
+                              &moves);
         take_demoted(d, s, layer, &moves);
     } else if (known < s->cold_to && n > s->cold_from) {
         if (known < s->cold_from)
