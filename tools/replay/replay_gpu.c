@@ -374,6 +374,15 @@ static int begin(struct replay *r, const struct record_seq_begin *record, struct
     return r->status = hill_fail(r->why, HILL_E_PROTOCOL, "a request began that was not given");
 }
 
+/* Did a request that was cancelled or failed in mid-step say here that its reads are over, and now
+ * it asks for its next layer? The entry that it appended with that query may come later. */
+static bool ends_step(const struct script_request *s, enum script_ring ring, uint32_t next,
+                      uint32_t type)
+{
+    return !s->natural && ring == SCRIPT_QUERY && next + 1 == s->n_lines[ring] &&
+           s->lines[ring][next].record.type == RECORD_READS_DONE && type == RECORD_QUERY;
+}
+
 /* The next one of its request in its ring, compared; NULL: of one that is cut off, or it differs.
  */
 static const struct script_line *next_line(struct replay *r, struct play *play,
@@ -385,7 +394,8 @@ static const struct script_line *next_line(struct replay *r, struct play *play,
     bool none = play->next[ring] == s->n_lines[ring];
     if (play->beyond)
         return NULL;
-    if (none || (line->record.type == RECORD_SEQ_END && type != RECORD_SEQ_END)) {
+    if (none || (line->record.type == RECORD_SEQ_END && type != RECORD_SEQ_END) ||
+        ends_step(s, ring, play->next[ring], type)) {
         goes_beyond(r, play, type);
         return NULL;
     }
