@@ -9,7 +9,7 @@ static bool is_rate(double value)
     return isfinite(value) && value > 0;
 }
 
-int balance_check(const struct balance_rates *r, struct hill_why *why)
+static int check(const struct balance_rates *r, struct hill_why *why)
 {
     if (!is_rate(r->f_c) || !is_rate(r->f_s))
         return hill_fail(why, HILL_E_INVALID,
@@ -18,45 +18,10 @@ int balance_check(const struct balance_rates *r, struct hill_why *why)
     if (!is_rate(r->B_c) || !is_rate(r->B_s))
         return hill_fail(why, HILL_E_INVALID,
                          "balance: bandwidths B_c %g and B_s %g must be above 0", r->B_c, r->B_s);
-    if (!is_rate(r->alpha) || r->alpha > 1)
-        return hill_fail(why, HILL_E_INVALID, "balance: alpha %g is outside (0, 1]", r->alpha);
     return 0;
 }
 
-/* Seconds that one byte costs on its path: scored once, and sent with probability alpha. */
-static double cpu_seconds_per_byte(const struct balance_rates *r)
-{
-    return 1 / r->f_c + r->alpha / r->B_c;
-}
-
-static double csd_seconds_per_byte(const struct balance_rates *r)
-{
-    return 1 / r->f_s + r->alpha / r->B_s;
-}
-
-static int path_seconds(double *out, double per_byte, double bytes, struct hill_why *why)
-{
-    if (!isfinite(bytes) || bytes < 0)
-        return hill_fail(why, HILL_E_INVALID, "balance: %g is no number of bytes", bytes);
-    *out = bytes * per_byte;
-    return 0;
-}
-
-int balance_cpu_seconds(double *out, const struct balance_rates *r, double M_c,
-                        struct hill_why *why)
-{
-    int code = balance_check(r, why);
-    return code ? code : path_seconds(out, cpu_seconds_per_byte(r), M_c, why);
-}
-
-int balance_csd_seconds(double *out, const struct balance_rates *r, double M_s,
-                        struct hill_why *why)
-{
-    int code = balance_check(r, why);
-    return code ? code : path_seconds(out, csd_seconds_per_byte(r), M_s, why);
-}
-
-/* Products of four rates may leave the range of a double although each rate is in it. */
+/* Sums of inverse rates may leave the range of a double although each rate is in it. */
 static int finish(double *beta, double value, struct hill_why *why)
 {
     if (!is_rate(value))
@@ -65,20 +30,10 @@ static int finish(double *beta, double value, struct hill_why *why)
     return 0;
 }
 
-int balance_beta(double *beta, const struct balance_rates *r, struct hill_why *why)
+int balance_beta(double *beta, const struct balance_rates *r, double alpha_c, double alpha_s,
+                 struct hill_why *why)
 {
-    int code = balance_check(r, why);
-    if (code)
-        return code;
-    double numerator = r->B_c * r->f_c * (r->B_s + r->alpha * r->f_s);
-    double denominator = r->B_s * r->f_s * (r->B_c + r->alpha * r->f_c);
-    return finish(beta, numerator / denominator, why);
-}
-
-int balance_beta_shares(double *beta, const struct balance_rates *r, double alpha_c, double alpha_s,
-                        struct hill_why *why)
-{
-    int code = balance_check(r, why);
+    int code = check(r, why);
     if (code)
         return code;
     if (!(alpha_c >= 0 && alpha_c <= 1 && alpha_s >= 0 && alpha_s <= 1))
@@ -97,25 +52,6 @@ int balance_bound(double *beta, double free_beta, double M, double M_0, struct h
     double M_c = M * free_beta / (1 + free_beta);
     *beta = M_c > M_0 ? M_0 / (M - M_0) : free_beta;
     return 0;
-}
-
-int balance_beta_bounded(double *beta, const struct balance_rates *r, double M, double M_0,
-                         struct hill_why *why)
-{
-    double free_beta;
-    int code = balance_beta(&free_beta, r, why);
-    return code ? code : balance_bound(beta, free_beta, M, M_0, why);
-}
-
-int balance_beta_two_links(double *beta, const struct balance_rates *r, struct hill_why *why)
-{
-    int code = balance_check(r, why);
-    if (code)
-        return code;
-    double numerator =
-        r->f_c * (r->B_s * r->B_c + r->alpha * r->B_c * r->f_s + r->alpha * r->B_s * r->f_s);
-    double denominator = r->B_s * r->f_s * (r->B_c + r->alpha * r->f_c);
-    return finish(beta, numerator / denominator, why);
 }
 
 /* ---- following --------------------------------------------------------------------------- */

@@ -2,11 +2,12 @@
  * coordinator/balance.h - how many KV bytes belong to the hot pool: the paper's Eq. 2 to 4.
  *
  * What: pure arithmetic. M_c bytes are hot (scored by the CPU at f_c, sent to the GPU at B_c), M_s
- * are cold (scored by the drive at f_s, sent at B_s); alpha is the share that is selected and sent.
- * beta = M_c / M_s balances the two paths. Units: f and B in bytes of FP16 KV per second, M in
- * bytes, times in seconds. Who calls it: serve_profile.c, once both sides are measured. Failure:
- * HILL_E_INVALID when a number is not finite, a rate is not above 0, or alpha is outside (0, 1].
- * Source: HillInfer paper 4.3, Eq. 2, 3, 4, and section 5.4. Concurrency: stateless.
+ * are cold (scored by the drive at f_s, sent at B_s); alpha_c and alpha_s are the shares of them that
+ * are selected and sent. Eq. 2: T_CPU = M_c / f_c + alpha_c M_c / B_c and T_CSD = M_s / f_s +
+ * alpha_s M_s / B_s; beta = M_c / M_s makes them equal. Units: f and B in bytes of FP16 KV per
+ * second, M in bytes. Who calls it: service_profile.c, once both sides are measured. Failure:
+ * HILL_E_INVALID when a number is not finite, a rate is not above 0, or a share is outside [0, 1].
+ * Source: HillInfer paper 4.3, Eq. 2, 3, 4. Concurrency: stateless.
  */
 #ifndef HILL_COORDINATOR_BALANCE_H
 #define HILL_COORDINATOR_BALANCE_H
@@ -18,34 +19,16 @@
 struct balance_rates {
     double f_c, f_s; /* scored bytes per second: CPU, drive */
     double B_c, B_s; /* bytes per second to the GPU: from the hot pool, from the drive */
-    double alpha;    /* share of the bytes that is selected and sent */
 };
 
-int balance_check(const struct balance_rates *rates, struct hill_why *why);
+/* Eq. 4 with a share of its own for each side (the skewness correction of section 4.3: what is often
+ * selected is hot): (1 / f_s + alpha_s / B_s) / (1 / f_c + alpha_c / B_c). */
+int balance_beta(double *beta, const struct balance_rates *rates, double alpha_c, double alpha_s,
+                 struct hill_why *why);
 
-/* Eq. 2: T_CPU = M_c / f_c + alpha M_c / B_c and T_CSD = M_s / f_s + alpha M_s / B_s. M >= 0. */
-int balance_cpu_seconds(double *out, const struct balance_rates *rates, double M_c,
-                        struct hill_why *why);
-int balance_csd_seconds(double *out, const struct balance_rates *rates, double M_s,
-                        struct hill_why *why);
-
-/* Eq. 4 without its bound: B_c f_c (B_s + alpha f_s) / (B_s f_s (B_c + alpha f_c)). */
-int balance_beta(double *beta, const struct balance_rates *rates, struct hill_why *why);
-
-/* Eq. 4 with a share of its own for each side, in [0, 1] (the skewness correction of section 4.3:
- * what is often selected is hot): (1 / f_s + alpha_s / B_s) / (1 / f_c + alpha_c / B_c).
- * rates->alpha is checked and not used. */
-int balance_beta_shares(double *beta, const struct balance_rates *rates, double alpha_c,
-                        double alpha_s, struct hill_why *why);
-
-/* A beta, above 0, with the bound of Eq. 3: of M bytes in all, at most M_0 are hot. */
+/* A beta, above 0, with its bound beta <= M_0 / M_s (Eq. 3): of M bytes in all, at most M_0 are hot.
+ * A beta above it becomes M_0 / (M - M_0); everything fits hot (M <= M_0): it stays. M, M_0 >= 0. */
 int balance_bound(double *beta, double free_beta, double M, double M_0, struct hill_why *why);
-
-/* Eq. 4 with its bound beta <= M_0 / M_s (Eq. 3): of M bytes in all, at most M_0 are hot. A beta
- * above the bound becomes M_0 / (M - M_0); everything fits hot (M <= M_0): beta as Eq. 4 says. M,
- * M_0 >= 0. */
-int balance_beta_bounded(double *beta, const struct balance_rates *rates, double M, double M_0,
-                         struct hill_why *why);
 
 /* The last samples of a figure that is measured step by step; a few wild ones do not move its
  * median. Zeroed: empty. */
@@ -65,10 +48,5 @@ double balance_window_median(const struct balance_window *window, double fallbac
 #define BALANCE_DEAD_BAND 0.05
 #define BALANCE_STEP_MAX  1.25
 double balance_follow(double beta, double target);
-
-/* The form printed in section 5.4: f_c (B_s B_c + alpha B_c f_s + alpha B_s f_s) / (B_s f_s (B_c +
- * alpha f_c)). It is Eq. 4 with 1/B_s + 1/B_c in place of the cold path's 1/B_s: what the drive
- * selects crosses both links. */
-int balance_beta_two_links(double *beta, const struct balance_rates *rates, struct hill_why *why);
 
 #endif

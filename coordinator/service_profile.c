@@ -70,11 +70,11 @@ static int work_out(struct service *sv, struct hill_why *why)
 {
     const struct profile_rates *r = &sv->profile.values.rates;
     const struct balance_rates rates = {r->f_c, r->f_s, with_link(sv, 1 / r->B_c),
-                                        with_link(sv, 1 / r->B_s), 1};
+                                        with_link(sv, 1 / r->B_s)};
     double M, M_0;
     volumes(sv->settings, &M, &M_0);
-    int code = balance_beta_shares(&sv->profile.beta, &rates, sv->profile.alpha_c,
-                                   sv->profile.alpha_s, why);
+    int code =
+        balance_beta(&sv->profile.beta, &rates, sv->profile.alpha_c, sv->profile.alpha_s, why);
     return code ? code : balance_bound(&sv->profile.beta_bounded, sv->profile.beta, M, M_0, why);
 }
 
@@ -150,10 +150,10 @@ static int target_of(struct service *sv, double *target)
         1 / balance_window_median(&sv->profile.score_hot, 1 / r->f_c),
         1 / balance_window_median(&sv->profile.score_cold, 1 / r->f_s),
         with_link(sv, balance_window_median(&sv->profile.copy_hot, 1 / r->B_c)),
-        with_link(sv, balance_window_median(&sv->profile.fetch_cold, 1 / r->B_s)), 1};
+        with_link(sv, balance_window_median(&sv->profile.fetch_cold, 1 / r->B_s))};
     sv->profile.alpha_c = balance_window_median(&sv->profile.share_hot, sv->profile.alpha_c);
     sv->profile.alpha_s = balance_window_median(&sv->profile.share_cold, sv->profile.alpha_s);
-    int code = balance_beta_shares(target, &now, sv->profile.alpha_c, sv->profile.alpha_s, NULL);
+    int code = balance_beta(target, &now, sv->profile.alpha_c, sv->profile.alpha_s, NULL);
     double most = fmax(BETA_MOST, sv->profile.beta_measured);
     *target = code ? 1 : fmax(1 / BETA_MOST, fmin(most, *target));
     return code;

@@ -209,13 +209,7 @@ bool adoption_fits(const struct core *c, const struct sequence *s, const struct 
 {
     const struct kept *k = tiers_kept(&c->tiers, s->index);
     struct kept_plan plan;
-    const struct kv_selection_settings asked = {.alpha = r->alpha,
-                                                .budget = r->budget,
-                                                .sinks = r->sinks,
-                                                .window = r->window,
-                                                .policy = r->policy,
-                                                .importance = r->importance,
-                                                .exact_below = r->exact_below};
+    const struct kv_selection_settings asked = record_selection_settings(r);
     bool same = s->state == SEQUENCE_DORMANT && r->adopt_max &&
                 r->identity == kept_read(k, &plan) && r->prompt_tokens == plan.prompt_tokens &&
                 r->max_tokens == plan.max_tokens &&

@@ -1,13 +1,14 @@
 /*
  * csd_agent/score.cl - in-storage scoring: the integer score of keys, from their digests.
  *
- * Equals kv_score_reference (kv/score.h) bit for bit: int8 (keys: or int4) products, int32 sum per KV head, shifted by key and query
- * exponent, int64 combination over heads, 16-bit score. Integers only, so that no order of
- * additions matters. Source: paper 4.4 (raw inner product, the query held, the keys streamed).
- * Digests lie in groups of sixteen tokens (kv/group.h): words of four mantissas, or of eight nibbles, sixteen tokens'
- * words side by side. Built with -D KV_HEADS, HEAD_WORDS, BITS (of a mantissa) and LANES. LANES 16: an item scores a group's tokens side by side in vectors, as CPUs
- * like it. LANES 1: a token an item, so that neighbouring items read neighbouring words. One work-group scores the slots
- * of one run; its items share them out.
+ * Equals kv_score_reference (kv/score.h) bit for bit: int8 (keys: or int4) products, int32 sum per
+ * KV head, shifted by key and query exponent, int64 combination over heads, 16-bit score. Integers
+ * only, so that no order of additions matters. Source: paper 4.4 (raw inner product, the query
+ * held, the keys streamed). Digests lie in groups of sixteen tokens (kv/group.h): words of four
+ * mantissas, or of eight nibbles, sixteen tokens' words side by side. Built with -D KV_HEADS,
+ * HEAD_WORDS, BITS (of a mantissa) and LANES. LANES 16: an item scores a group's tokens side by
+ * side in vectors, as CPUs like it. LANES 1: a token an item, so that neighbouring items read
+ * neighbouring words. One work-group scores the slots of one run; its items share them out.
  */
 #define GROUP_TOKENS 16
 #define MANTISSAS_AT ((KV_HEADS * GROUP_TOKENS + 63) / 64 * 64)
@@ -104,8 +105,8 @@ kernel void score_keys(const global uchar *digests, const global uint4 *runs,
             ints product =
                 head_products(group + MANTISSAS_AT + (h * HEAD_WORDS * GROUP_TOKENS + lane) * 4,
                               words + h * HEAD_WORDS * (8 / BITS));
-            uints shift =
-                CONVERT_UINTS(*(const global uchars *)(group + h * GROUP_TOKENS + lane)) + shifts[h];
+            uints shift = CONVERT_UINTS(*(const global uchars *)(group + h * GROUP_TOKENS + lane)) +
+                          shifts[h];
             /* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */
             ulongs term = AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift & 63u);
             sum += term;

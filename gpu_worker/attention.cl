@@ -1,9 +1,10 @@
 /*
  * attention.cl - norm, rotary embedding and attention of the prefill.
  *
- * Prefill: exact causal attention with an online softmax; keys are walked in tiles of KEYS positions from 0, so that
- * a query's result depends on its position alone. A work item owns SUBS row tiles of ROWS queries of one head:
- * both products keep ROWS x 32 results in registers, as in matmul.cl.
+ * Prefill: exact causal attention with an online softmax; keys are walked in tiles of KEYS
+ * positions from 0, so that a query's result depends on its position alone. A work item owns SUBS
+ * row tiles of ROWS queries of one head: both products keep ROWS x 32 results in registers, as in
+ * matmul.cl.
  *     q   [N_HEADS][tiles][HEAD_DIM][ROWS]     packed queries of a chunk, F32
  *     kt  [N_KV_HEADS][panels][HEAD_DIM][16]   keys of the layer, FP16, 16 positions side by side
  *     v   [N_KV_HEADS][16 * panels][PADDED_DIM] values of the layer, FP16
@@ -34,8 +35,8 @@ static float layer_factor(__global const float *from, float mean, uint k, float 
 }
 #endif
 
-/* out, packed [tiles][k][ROWS], = norm(x [n_rows][stride]) * g. LayerNorm's own bias is in that of the product which follows
- * (weights.c). */
+/* out, packed [tiles][k][ROWS], = norm(x [n_rows][stride]) * g. LayerNorm's own bias is in that of
+ * the product which follows (weights.c). */
 __kernel void norm_rows(uint index0, __global const float *x, uint stride, uint first_row,
                         __global const float *g, uint k, float eps, __global float *out)
 {
@@ -53,7 +54,8 @@ __kernel void norm_rows(uint index0, __global const float *x, uint stride, uint 
 #endif
 }
 
-/* hidden [first_row + row][stride] += branch [row][stride], after its bias or its RMS norm (either may be NULL). */
+/* hidden [first_row + row][stride] += branch [row][stride], after its bias or its RMS norm (either
+ * may be NULL). */
 __kernel void join_rows(uint index0, __global const float *branch, uint stride,
                         __global const float *bias, __global const float *norm, uint k, float eps,
                         __global float *hidden, uint first_row)
@@ -82,7 +84,8 @@ static float head_factor(__global const float *head, __global const float *bias,
 }
 
 /* Value i of a projection's head, with its bias and its norm g. */
-static float head_value(__global const float *head, __global const float *bias, __global const float *g, float factor, uint i)
+static float head_value(__global const float *head, __global const float *bias,
+                        __global const float *g, float factor, uint i)
 {
     float v = bias ? head[i] + bias[i] : head[i];
 #if NORM_HEADS
@@ -92,8 +95,9 @@ static float head_value(__global const float *head, __global const float *bias, 
 #endif
 }
 
-/* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation of the first `rotated` dimensions
- * of a head; then packed, rounded, and laid out as entries too, the first as entry first_entry. turn [first_turn + row][ROPE_DIMS / 2][2]. */
+/* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation
+ * of the first `rotated` dimensions of a head; then packed, rounded, and laid out as entries too,
+ * the first as entry first_entry. turn [first_turn + row][ROPE_DIMS / 2][2]. */
 __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
                            __global const float *bias, __global const float *q_norm,
                            __global const float *k_norm, float eps, __global const float *turn,
@@ -108,13 +112,17 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
     for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
         bool is_query = head < N_HEADS;
         uint kv_head = head - N_HEADS;
-        __global float *to_q = q + (head * (size_t)tiles + row / ROWS) * HEAD_DIM * ROWS + row % ROWS;
-        __global half *to_k = kt + (kv_head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
-        __global const float *values = from + head * HEAD_DIM, *add = bias ? bias + head * HEAD_DIM : bias;
+        __global float *to_q =
+            q + (head * (size_t)tiles + row / ROWS) * HEAD_DIM * ROWS + row % ROWS;
+        __global half *to_k =
+            kt + (kv_head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
+        __global const float *values = from + head * HEAD_DIM,
+                             *add = bias ? bias + head * HEAD_DIM : bias;
         __global const float *g = is_query ? q_norm : k_norm;
         float factor = head_factor(values, add, eps);
         for (uint i = 0; i < HEAD_DIM; i += 2) {
-            float a = head_value(values, add, g, factor, i), b = head_value(values, add, g, factor, i + 1);
+            float a = head_value(values, add, g, factor, i),
+                  b = head_value(values, add, g, factor, i + 1);
             if (i < rotated) {
                 float c = angle[i], s = angle[i + 1], t = a;
                 a = a * c - b * s;
@@ -144,14 +152,17 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
     }
 }
 
-/* Entries of earlier tokens, from entry `from` on at positions first + row, packed as rotate_store packs new ones: their bits. */
+/* Entries of earlier tokens, from entry `from` on at positions first + row, packed as rotate_store
+ * packs new ones: their bits. */
 __kernel void load_entries(uint index0, __global const ushort *entries, uint from, uint first,
                            __global ushort *kt, __global ushort *v, uint panels)
 {
     size_t row = index0 + get_global_id(0), position = first + row;
-    __global const ushort *key = entries + (from + row) * ENTRY, *value = key + N_KV_HEADS * HEAD_DIM;
+    __global const ushort *key = entries + (from + row) * ENTRY,
+                          *value = key + N_KV_HEADS * HEAD_DIM;
     for (uint head = 0; head < N_KV_HEADS; head++) {
-        __global ushort *to_k = kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
+        __global ushort *to_k =
+            kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
         __global ushort *to_v = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
         for (uint i = 0; i < HEAD_DIM; i++) {
             to_k[(size_t)i * 16] = key[head * HEAD_DIM + i];
@@ -160,17 +171,18 @@ __kernel void load_entries(uint index0, __global const ushort *entries, uint fro
     }
 }
 
-/* Scores of ROWS queries (first at position `position`) against KEYS keys from key0, times log2(e) / sqrt(HEAD_DIM);
- * keys after the query are HIDDEN, and with a window those that are `window` tokens or more before it. p [ROWS][KEYS]
- * A row may see nothing of a tile in front of its window: HIDDEN is finite then, and what such a tile gave is forgotten exactly
- * (times 2^-1e30 = 0) with the first key that is seen. */
+/* Scores of ROWS queries (first at position `position`) against KEYS keys from key0, times log2(e)
+ * / sqrt(HEAD_DIM); keys after the query are HIDDEN, and with a window those that are `window`
+ * tokens or more before it. p [ROWS][KEYS]. A row may see nothing of a tile in front of its window:
+ * HIDDEN is finite then, and what such a tile gave is forgotten exactly (times 2^-1e30 = 0) with
+ * the first key that is seen. */
 #if WINDOWS
 #define HIDDEN (-1e30f)
 #else
 #define HIDDEN (-INFINITY)
 #endif
-static void score_tile(__global const float *q, __global const half *kt, uint key0, uint position, uint window,
-                       float *p)
+static void score_tile(__global const float *q, __global const half *kt, uint key0, uint position,
+                       uint window, float *p)
 {
     const float scale = SCORE_SCALE;
     for (int pair = 0; pair < KEYS / 32; pair++) {
@@ -188,7 +200,8 @@ static void score_tile(__global const float *q, __global const half *kt, uint ke
                 acc1[r] = fma(x, v1, acc1[r]);
             }
         }
-        int16 key = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + (int)(key0 + pair * 32);
+        int16 key =
+            (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + (int)(key0 + pair * 32);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int16 last = (int16)((int)(position + r));
@@ -251,7 +264,8 @@ static void value_tile(const float *p, const float *alpha, __global const half *
 #endif
 }
 
-/* Online softmax of one tile: p becomes 2^(p - m), l [ROWS] sums per lane, alpha the factor for what was summed before. */
+/* Online softmax of one tile: p becomes 2^(p - m), l [ROWS] sums per lane, alpha the factor for
+ * what was summed before. */
 static void soften_tile(float *p, float *m, float16 *l, float *alpha)
 {
 #pragma unroll
@@ -273,9 +287,10 @@ static void soften_tile(float *p, float *m, float16 *l, float *alpha)
 }
 
 /*
- * Chunk rows at positions first .. first + n_rows - 1. Index 0: block of SUBS row tiles, index 1: head.
- * out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]; log_sums [N_HEADS][tiles][ROWS], or
- * NULL: log2 of each softmax' denominator, of scores as score_tile has them. window: 0, or how many tokens up to itself a token sees.
+ * Chunk rows at positions first .. first + n_rows - 1. Index 0: block of SUBS row tiles, index 1:
+ * head. out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]; log_sums
+ * [N_HEADS][tiles][ROWS], or NULL: log2 of each softmax' denominator, of scores as score_tile has
+ * them. window: 0, or how many tokens up to itself a token sees.
  */
 __kernel void attend_chunk(uint index0, __global const float *q, uint tiles,
                            __global const half *kt, __global const half *v, uint panels, uint first,
@@ -305,7 +320,8 @@ __kernel void attend_chunk(uint index0, __global const float *q, uint tiles,
             uint sub = tile - tile0, position = first + tile * ROWS;
             if (key0 >= position + ROWS)
                 continue;
-            score_tile(qh + (size_t)tile * HEAD_DIM * ROWS, kh + (size_t)key0 * HEAD_DIM, key0, position, window, p);
+            score_tile(qh + (size_t)tile * HEAD_DIM * ROWS, kh + (size_t)key0 * HEAD_DIM, key0,
+                       position, window, p);
             soften_tile(p, m + sub * ROWS, l + sub * ROWS, alpha);
             value_tile(p, alpha, vh + (size_t)key0 * PADDED_DIM, min((uint)KEYS, n_keys - key0),
                        o + sub * VECTORS * ROWS);
@@ -329,10 +345,11 @@ __kernel void attend_chunk(uint index0, __global const float *q, uint tiles,
 }
 
 /*
- * What keys are attended to: sums [N_HEADS][16 * panels] of each key's softmax weight over the queries so far, to
- * which a chunk's rows are added. Index 0: tile of KEYS keys, index 1: head. Weights are added one row after the
- * other, in the order of positions, so that a sum does not depend on how the prompt is cut into chunks; keys of this
- * chunk begin at 0. A weight that is no number counts as 0.
+ * What keys are attended to: sums [N_HEADS][16 * panels] of each key's softmax weight over the
+ * queries so far, to which a chunk's rows are added. Index 0: tile of KEYS keys, index 1: head.
+ * Weights are added one row after the other, in the order of positions, so that a sum does not
+ * depend on how the prompt is cut into chunks; keys of this chunk begin at 0. A weight that is no
+ * number counts as 0.
  */
 __kernel void weigh_chunk(uint index0, __global const float *q, uint tiles, __global const half *kt,
                           uint panels, uint first, uint n_rows, uint window,
@@ -341,12 +358,14 @@ __kernel void weigh_chunk(uint index0, __global const float *q, uint tiles, __gl
     size_t head = get_global_id(1);
     uint key0 = (index0 + get_global_id(0)) * KEYS;
     __global const float *qh = q + (head * tiles) * HEAD_DIM * ROWS;
-    __global const half *kh = kt + (head / GROUP) * panels * HEAD_DIM * 16 + (size_t)key0 * HEAD_DIM;
+    __global const half *kh =
+        kt + (head / GROUP) * panels * HEAD_DIM * 16 + (size_t)key0 * HEAD_DIM;
     __global float *to = sums + head * panels * 16 + key0;
     float p[ROWS * KEYS];
     float16 total[KEYS / 16];
     for (uint c = 0; c < KEYS / 16; c++) {
-        int16 key = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + (int)(key0 + c * 16);
+        int16 key =
+            (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + (int)(key0 + c * 16);
         total[c] = select(vload16(c, to), (float16)(0.0f), key >= (int16)((int)first));
     }
     for (uint row = key0 < first ? 0 : (key0 - first) / ROWS * ROWS; row < n_rows; row += ROWS) {

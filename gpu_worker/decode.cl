@@ -1,20 +1,25 @@
 /*
- * decode.cl - a step of n rows, each a token of a sequence of its own: a layer's uploads, attention, output projection and FFN, then
- * the next layer's projections (or the logits), as phases of one kernel. With them, on the same input, the query of the layer after
- * the next may be guessed.
+ * decode.cl - a step of n rows, each a token of a sequence of its own: a layer's uploads,
+ * attention, output projection and FFN, then the next layer's projections (or the logits), as
+ * phases of one kernel. With them, on the same input, the query of the layer after the next may be
+ * guessed.
  *
- * A phase is a number of independent tasks; each phase reads what the one before it wrote. The kernel runs in two ways:
+ * A phase is a number of independent tasks; each phase reads what the one before it wrote. The
+ * kernel runs in two ways:
  *     decode_step     one phase; the work item's index is its task
- *     decode_layers   all phases of some layers in one launch, for devices where a launch costs as much as a phase: every work item
- *                     takes tasks off the phase's counter and, when none is left, waits until all of them are done. It waits
- *                     only for tasks that running work items have taken, so one item alone gets through as well.
- * Which item computes a task changes nothing, nor does the way it is run. Weights are of any tensor type (product.cl, which comes
- * before this); before a product with quantised weights a phase of its own makes its input int8, times the norm's weights. x and norm
- * weights are padded with zeros to whole vectors. Sums of a product with F32, F16 or BF16 weights run in four interleaved chains of
- * fixed order; the norm's factor is linear and is applied to the result. A task of a product takes its panel times all rows, so that a step reads the
- * weights once; each row has its own chains, whose order does not depend on how many rows there are, nor on which one it is.
- *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16. K and V saturate at the largest FP16: an infinity would
- *     poison entries that are masked.
+ *     decode_layers   all phases of some layers in one launch, for devices where a launch costs as
+ *                     much as a phase: every work item takes tasks off the phase's counter and,
+ *                     when none is left, waits until all of them are done. It waits only for tasks
+ *                     that running work items have taken, so one item alone gets through as well.
+ * Which item computes a task changes nothing, nor does the way it is run. Weights are of any tensor
+ * type (product.cl, which comes before this); before a product with quantised weights a phase of
+ * its own makes its input int8, times the norm's weights. x and norm weights are padded with zeros
+ * to whole vectors. Sums of a product with F32, F16 or BF16 weights run in four interleaved chains
+ * of fixed order; the norm's factor is linear and is applied to the result. A task of a product
+ * takes its panel times all rows, so that a step reads the weights once; each row has its own
+ * chains, whose order does not depend on how many rows there are, nor on which one it is.
+ *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16. K and V saturate at the
+ *     largest FP16: an infinity would poison entries that are masked.
  */
 #define VECTORS    ((HEAD_DIM + 15) / 16)
 #define WHOLE      (HEAD_DIM / 16)
@@ -22,14 +27,16 @@
 #define GROUP      (N_HEADS / N_KV_HEADS)
 #define ENTRY      (2 * N_KV_HEADS * HEAD_DIM)
 #define PARTIAL    (PADDED_DIM + 16)
-/* Of an attention task: KV heads (so that their keys are 512 bytes or more side by side), and value vectors that are summed at a time
- * for all heads of a group (so that the sums stay in registers). */
-#define BLOCK_HEADS (HEAD_DIM >= 256 ? 1 : (256 / HEAD_DIM < N_KV_HEADS ? 256 / HEAD_DIM : N_KV_HEADS))
+/* Of an attention task: KV heads (so that their keys are 512 bytes or more side by side), and value
+ * vectors that are summed at a time for all heads of a group (so that the sums stay in registers).
+ */
+#define BLOCK_HEADS                                                                                \
+    (HEAD_DIM >= 256 ? 1 : (256 / HEAD_DIM < N_KV_HEADS ? 256 / HEAD_DIM : N_KV_HEADS))
 #define HEAD_BLOCKS ((N_KV_HEADS + BLOCK_HEADS - 1) / BLOCK_HEADS)
 #define AT_ONCE     (GROUP >= 16 ? 1 : 16 / GROUP)
 
-/* Where an item of the list lies: a slot; or an upload's place in staging, from where its task copies it to its slot too; or in the
- * hot pool, where it stays; or it is the fresh entry. */
+/* Where an item of the list lies: a slot; or an upload's place in staging, from where its task
+ * copies it to its slot too; or in the hot pool, where it stays; or it is the fresh entry. */
 #define STAGED   0x80000000u /* | index of the upload */
 #define HOT      0x40000000u /* | index of the entry in the hot pool */
 #define FRESH    0xffffffffu
@@ -72,13 +79,15 @@ struct weights {
     uint n_biased;               /* panels of the bias; n_panels is how many are computed */
 };
 
-/* How a layer's heads of q and k are normed (or NULL) and turned: the first `rotated` dimensions, by angles from turn on. */
+/* How a layer's heads of q and k are normed (or NULL) and turned: the first `rotated` dimensions,
+ * by angles from turn on. */
 struct heads {
     __global const float *q_norm, *k_norm, *turn;
     uint rotated;
 };
 
-/* What the norm before a product makes of its result, for each row: y * factor - shift * sums. RMS norm has no shift. */
+/* What the norm before a product makes of its result, for each row: y * factor - shift * sums. RMS
+ * norm has no shift. */
 struct norms {
     float factors[MAX_ROWS];
 #if LAYER_NORM
@@ -87,15 +96,19 @@ struct norms {
 };
 
 /*
- * Buffers of rows: x [n][X_STRIDE], q, guess and attended [n][Q_STRIDE], activated [n][ACT_STRIDE], logits [n][LOGITS_STRIDE], fresh
- * [n][FRESH_STRIDE], a table's turns [n][ROPE_DIMS], branch [n][X_STRIDE], keys [n][N_KV_HEADS * HEAD_DIM], items [n][item_stride];
- * quantised: [n][QUANT_STRIDE] words, the rows of the product that is next, then [n][QUANT_STRIDE] of the guess; lists [n]: items of
- * the row's list and its first tile among all rows' tiles. slots: of all sequences; items and uploads say where.
+ * Buffers of rows: x [n][X_STRIDE], q, guess and attended [n][Q_STRIDE], activated [n][ACT_STRIDE],
+ * logits [n][LOGITS_STRIDE], fresh [n][FRESH_STRIDE], a table's turns [n][ROPE_DIMS], branch
+ * [n][X_STRIDE], keys [n][N_KV_HEADS * HEAD_DIM], items [n][item_stride]; quantised:
+ * [n][QUANT_STRIDE] words, the rows of the product that is next, then [n][QUANT_STRIDE] of the
+ * guess; lists [n]: items of the row's list and its first tile among all rows' tiles. slots: of all
+ * sequences; items and uploads say where.
  */
 struct step {
     __global float *x, *q, *guess, *attended, *activated, *partial, *logits;
-    __global float *branch, *keys; /* what is normed before it is added; keys before their heads are normed */
-    __global half *slots, *fresh, *next_fresh, *staging; /* fresh entries of the layer that attends, and of the one after it */
+    /* what is normed before it is added; keys before their heads are normed */
+    __global float *branch, *keys;
+    /* fresh entries of the layer that attends, and of the one after it */
+    __global half *slots, *fresh, *next_fresh, *staging;
     __global const half *hot; /* its first entry */
     __global const float *ffn_norm, *next_norm, *guess_norm, *post_attn_norm, *post_ffn_norm;
     __global const uint *items, *uploads;
@@ -103,7 +116,8 @@ struct step {
     __global uint *quantised;
     uint n_rows, item_stride, n_tiles, n_uploads, staging_stride;
     float eps;
-    struct weights output, gate_up, down, qkv, guesser, head; /* guesser: the projections of the layer after, to where q ends */
+    /* guesser: the projections of the layer after, to where q ends */
+    struct weights output, gate_up, down, qkv, guesser, head;
     struct heads next_heads, guess_heads;
 };
 
@@ -164,15 +178,17 @@ static void quantise_qkv(const struct step *s, uint task)
         quantise(s->x, X_STRIDE, s->guess_norm, s->guesser.k, quantised_guess(s), task - own);
 }
 
-/* y [n_rows]: a panel of w times every row of x and the norm's weights g; the norm's factor is still to come. */
-static void product_with_norm(const struct step *s, __global const float *g, __global const uint *q, struct weights w, uint panel,
-                              float16 *y)
+/* y [n_rows]: a panel of w times every row of x and the norm's weights g; the norm's factor is
+ * still to come. */
+static void product_with_norm(const struct step *s, __global const float *g, __global const uint *q,
+                              struct weights w, uint panel, float16 *y)
 {
     product_scaled(s->n_rows, s->x, X_STRIDE, g, q, w.matrix, w.k, panel, y);
 }
 
 /* x += a . w, or branch = a . w where a norm comes between */
-static void add_product(const struct step *s, __global const float *a, size_t stride, struct weights w, uint panel)
+static void add_product(const struct step *s, __global const float *a, size_t stride,
+                        struct weights w, uint panel)
 {
     float16 y[MAX_ROWS];
     product(s->n_rows, a, stride, s->quantised, w.matrix, w.k, panel, y);
@@ -196,12 +212,14 @@ static void join(const struct step *s, __global const float *g, uint r, uint k)
         vstore16(vload16(i, x) + vload16(i, branch) * factor * vload16(i, g), i, x);
 }
 
-/* activated = activate(gate, up) of norm(x); the panels of gate, then as many of up; without a gate all are up */
+/* activated = activate(gate, up) of norm(x); the panels of gate, then as many of up; without a gate
+ * all are up */
 static void gate_up(const struct step *s, uint panel, const struct norms *norms)
 {
     float16 gates[MAX_ROWS], ups[MAX_ROWS];
     product_with_norm(s, s->ffn_norm, s->quantised, s->gate_up, panel, gates);
-    product_with_norm(s, s->ffn_norm, s->quantised, s->gate_up, s->gate_up.n_panels / 2 + panel, ups);
+    product_with_norm(s, s->ffn_norm, s->quantised, s->gate_up, s->gate_up.n_panels / 2 + panel,
+                      ups);
     for (uint r = 0; r < s->n_rows; r++) {
         uint other = s->gate_up.n_panels / 2 + panel;
         float16 gate = norm_result(norms, r, gates[r], s->gate_up, panel);
@@ -217,11 +235,12 @@ static void gate_up(const struct step *s, uint panel, const struct norms *norms)
 }
 
 /*
- * A row's 16 outputs of the projections: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry. Rotation pairs (2i, 2i + 1) of a head
- * never straddle two panels: head sizes are even. Where heads are normed, q and K wait for phase HEADS as they are. Nothing is kept
- * from dims on.
+ * A row's 16 outputs of the projections: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry.
+ * Rotation pairs (2i, 2i + 1) of a head never straddle two panels: head sizes are even. Where heads
+ * are normed, q and K wait for phase HEADS as they are. Nothing is kept from dims on.
  */
-static void keep_projection(const struct step *s, uint r, uint panel, float16 y, __global float *q, const struct heads *heads, uint dims)
+static void keep_projection(const struct step *s, uint r, uint panel, float16 y, __global float *q,
+                            const struct heads *heads, uint dims)
 {
     __global half *fresh = s->next_fresh + r * FRESH_STRIDE;
     float lanes[16];
@@ -233,7 +252,8 @@ static void keep_projection(const struct step *s, uint r, uint panel, float16 y,
         float a = lanes[lane], b = lanes[lane + 1];
 #if NORM_HEADS
         if (row >= N_HEADS * HEAD_DIM && row < (N_HEADS + N_KV_HEADS) * HEAD_DIM) {
-            __global float *key = s->keys + (size_t)r * N_KV_HEADS * HEAD_DIM + row - N_HEADS * HEAD_DIM;
+            __global float *key =
+                s->keys + (size_t)r * N_KV_HEADS * HEAD_DIM + row - N_HEADS * HEAD_DIM;
             key[0] = a;
             key[1] = b;
             continue;
@@ -258,9 +278,10 @@ static void keep_projection(const struct step *s, uint r, uint panel, float16 y,
 }
 
 #if NORM_HEADS
-/* The norm and rotation of a head: from [HEAD_DIM] to itself, or rounded to `entry`, unless that is NULL. */
-static void turn_head(__global float *from, __global const float *g, __global const float *turn, uint rotated, float eps,
-                      __global half *entry)
+/* The norm and rotation of a head: from [HEAD_DIM] to itself, or rounded to `entry`, unless that is
+ * NULL. */
+static void turn_head(__global float *from, __global const float *g, __global const float *turn,
+                      uint rotated, float eps, __global half *entry)
 {
     float sum = 0.0f;
     for (uint i = 0; i < HEAD_DIM; i++)
@@ -297,7 +318,8 @@ static void finish_head(const struct step *s, uint task)
     __global float *from = key     ? s->keys + ((size_t)r * N_KV_HEADS + kv) * HEAD_DIM
                            : guess ? s->guess + r * Q_STRIDE + of_guess * HEAD_DIM
                                    : s->q + r * Q_STRIDE + head * HEAD_DIM;
-    turn_head(from, key ? heads->k_norm : heads->q_norm, heads->turn + r * ROPE_DIMS, heads->rotated, s->eps,
+    turn_head(from, key ? heads->k_norm : heads->q_norm, heads->turn + r * ROPE_DIMS,
+              heads->rotated, s->eps,
               key ? s->next_fresh + r * FRESH_STRIDE + kv * HEAD_DIM : (__global half *)0);
 #endif
 }
@@ -307,10 +329,12 @@ static void project(const struct step *s, uint task, const struct norms *norms)
 {
     float16 y[MAX_ROWS];
     bool guess = task >= s->qkv.n_panels;
-    uint panel = guess ? task - s->qkv.n_panels : task, dims = guess ? N_HEADS * HEAD_DIM : QKV_DIMS;
+    uint panel = guess ? task - s->qkv.n_panels : task,
+         dims = guess ? N_HEADS * HEAD_DIM : QKV_DIMS;
     __global float *q = guess ? s->guess : s->q;
     struct weights w = guess ? s->guesser : s->qkv;
-    product_with_norm(s, guess ? s->guess_norm : s->next_norm, guess ? quantised_guess(s) : s->quantised, w, panel, y);
+    product_with_norm(s, guess ? s->guess_norm : s->next_norm,
+                      guess ? quantised_guess(s) : s->quantised, w, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
         keep_projection(s, r, panel, norm_result(norms, r, y[r], w, panel), q + r * Q_STRIDE,
                         guess ? &s->guess_heads : &s->next_heads, dims);
@@ -370,8 +394,8 @@ static void prefetch_heads(__global const half *entry, uint kv0, uint heads)
 
 /* Scores of n entries with all heads of `heads` KV heads from kv0, times log2(e) / sqrt(HEAD_DIM):
  * scores [heads * GROUP][DECODE_TILE], -infinity from n on. A key is loaded once for its group. */
-static void score_entries(__global const float *row_q, __global const half *const *entries, uint n, uint kv0, uint heads,
-                          float *scores)
+static void score_entries(__global const float *row_q, __global const half *const *entries, uint n,
+                          uint kv0, uint heads, float *scores)
 {
     for (uint i = n; i < DECODE_TILE; i++)
         for (uint h = 0; h < heads * GROUP; h++)
@@ -420,7 +444,8 @@ static void soften(float *scores, __global float *to)
 }
 
 /* Weighted sums of a KV head's values for all heads of its group: each value is loaded once. */
-static void sum_values(__global const half *const *entries, uint n, uint kv_head, const float *p, __global float *to)
+static void sum_values(__global const half *const *entries, uint n, uint kv_head, const float *p,
+                       __global float *to)
 {
     /* the last vector may run into what follows the head's values; those lanes are dropped later */
     for (int j0 = 0; j0 < VECTORS; j0 += AT_ONCE) {
@@ -437,7 +462,8 @@ static void sum_values(__global const half *const *entries, uint n, uint kv_head
                 float16 v = vload_half16(j0 + j, value);
 #pragma unroll
                 for (int g = 0; g < GROUP; g++)
-                    o[g * AT_ONCE + j] = fma((float16)(p[g * DECODE_TILE + i]), v, o[g * AT_ONCE + j]);
+                    o[g * AT_ONCE + j] =
+                        fma((float16)(p[g * DECODE_TILE + i]), v, o[g * AT_ONCE + j]);
             }
         }
 #pragma unroll
@@ -447,8 +473,10 @@ static void sum_values(__global const half *const *entries, uint n, uint kv_head
     }
 }
 
-/* The task's heads of an entry that came from staging: to its slot, past the caches, which it would not stay in. */
-static void keep_heads(const struct step *s, __global const half *entry, uint upload, uint kv0, uint heads)
+/* The task's heads of an entry that came from staging: to its slot, past the caches, which it would
+ * not stay in. */
+static void keep_heads(const struct step *s, __global const half *entry, uint upload, uint kv0,
+                       uint heads)
 {
     __global half *slot = slot_of_upload(s, upload);
     for (uint part = 0; part < 2; part++) {
@@ -460,14 +488,16 @@ static void keep_heads(const struct step *s, __global const half *entry, uint up
     }
 }
 
-/* Partial attention over a tile of a row's list: partial [tiles][N_HEADS][PARTIAL], the values, then the highest score and the sum. */
+/* Partial attention over a tile of a row's list: partial [tiles][N_HEADS][PARTIAL], the values,
+ * then the highest score and the sum. */
 static void attend(const struct step *s, uint task)
 {
     uint tile = task / HEAD_BLOCKS, kv0 = task % HEAD_BLOCKS * BLOCK_HEADS;
     uint r = 0;
     while (r + 1 < s->n_rows && s->lists[r + 1].y <= tile)
         r++;
-    uint start = (tile - s->lists[r].y) * DECODE_TILE, n = min((uint)DECODE_TILE, s->lists[r].x - start);
+    uint start = (tile - s->lists[r].y) * DECODE_TILE,
+         n = min((uint)DECODE_TILE, s->lists[r].x - start);
     uint heads = min((uint)BLOCK_HEADS, (uint)N_KV_HEADS - kv0);
     __global const uint *items = s->items + (size_t)r * s->item_stride + start;
     __global const half *entries[DECODE_TILE];
@@ -479,7 +509,8 @@ static void attend(const struct step *s, uint task)
     for (uint h = 0; h < heads * GROUP; h++)
         soften(scores + h * DECODE_TILE, to + h * PARTIAL);
     for (uint kv = 0; kv < heads; kv++)
-        sum_values(entries, n, kv0 + kv, scores + kv * GROUP * DECODE_TILE, to + kv * GROUP * PARTIAL);
+        sum_values(entries, n, kv0 + kv, scores + kv * GROUP * DECODE_TILE,
+                   to + kv * GROUP * PARTIAL);
     for (uint i = 0; i < n; i++)
         if (items[i] & STAGED && items[i] != FRESH)
             keep_heads(s, entries[i], items[i] & ~STAGED, kv0, heads);
@@ -488,7 +519,8 @@ static void attend(const struct step *s, uint task)
 /* attended [N_HEADS][HEAD_DIM] of a row: the tiles of a head put together, in order. */
 static void combine(const struct step *s, uint task)
 {
-    uint r = task / N_HEADS, head = task % N_HEADS, tiles = (s->lists[r].x + DECODE_TILE - 1) / DECODE_TILE;
+    uint r = task / N_HEADS, head = task % N_HEADS,
+         tiles = (s->lists[r].x + DECODE_TILE - 1) / DECODE_TILE;
     __global const float *partial = s->partial + (size_t)s->lists[r].y * N_HEADS * PARTIAL;
     __global float *attended = s->attended + r * Q_STRIDE;
     float highest = -INFINITY, total = 0.0f;
@@ -551,10 +583,14 @@ static void run_task(const struct step *s, uint phase, uint task, const struct n
     case SCATTER: scatter(s, task); break;
     case ATTEND: attend(s, task); break;
     case COMBINE: combine(s, task); break;
-    case QUANT_OUTPUT: quantise(s->attended, Q_STRIDE, NULL, s->output.k, s->quantised, task); break;
+    case QUANT_OUTPUT:
+        quantise(s->attended, Q_STRIDE, NULL, s->output.k, s->quantised, task);
+        break;
     case OUTPUT: add_product(s, s->attended, Q_STRIDE, s->output, task); break;
     case JOIN_ATTENTION: join(s, s->post_attn_norm, task, s->gate_up.k); break;
-    case QUANT_GATE_UP: quantise(s->x, X_STRIDE, s->ffn_norm, s->gate_up.k, s->quantised, task); break;
+    case QUANT_GATE_UP:
+        quantise(s->x, X_STRIDE, s->ffn_norm, s->gate_up.k, s->quantised, task);
+        break;
     case GATE_UP: gate_up(s, task, norms); break;
     case QUANT_DOWN: quantise(s->activated, ACT_STRIDE, NULL, s->down.k, s->quantised, task); break;
     case DOWN: add_product(s, s->activated, ACT_STRIDE, s->down, task); break;
@@ -568,16 +604,17 @@ static void run_task(const struct step *s, uint phase, uint task, const struct n
 }
 
 /*
- * counters [16 words each]: of each phase the tasks taken and the tasks done, in all layers of a launch together, then the work
- * items that have left; zero before a launch and, because the last to leave clears them, after it. PoCL's atomics order everything
- * around them; the plain reads in between only watch.
+ * counters [16 words each]: of each phase the tasks taken and the tasks done, in all layers of a
+ * launch together, then the work items that have left; zero before a launch and, because the last
+ * to leave clears them, after it. PoCL's atomics order everything around them; the plain reads in
+ * between only watch.
  */
 #define TAKEN(phase) (counters + 32 * (phase))
 #define DONE(phase)  (counters + 32 * (phase) + 16)
 #define LEFT         (counters + 32 * (LOGITS + 1))
 
-/* Tasks in a row: weights are read fastest in long stretches. Fewer towards the end, so that nobody waits long for the last.
- * False when none is left. */
+/* Tasks in a row: weights are read fastest in long stretches. Fewer towards the end, so that nobody
+ * waits long for the last. False when none is left. */
 static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint *end)
 {
     uint seen = *taken;
@@ -594,8 +631,10 @@ static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint 
     return false;
 }
 
-/* The phases of a layer from `first` on; before [LOGITS + 1]: tasks of the layers before it in this launch. */
-static void run_fused(const struct step *s, uint first, uint *before, __global volatile uint *counters)
+/* The phases of a layer from `first` on; before [LOGITS + 1]: tasks of the layers before it in this
+ * launch. */
+static void run_fused(const struct step *s, uint first, uint *before,
+                      __global volatile uint *counters)
 {
     struct norms norms;
     for (uint phase = first; phase <= LOGITS; phase++) {
@@ -626,33 +665,39 @@ static void leave(__global volatile uint *counters)
 }
 
 #define WEIGHTS(name)                                                                              \
-    __global const uint *name, __global const float *name##_bias, uint name##_panels, uint name##_k, uint name##_quantised, \
-        uint name##_biased
+    __global const uint *name, __global const float *name##_bias, uint name##_panels,              \
+        uint name##_k, uint name##_quantised, uint name##_biased
 #define AS_WEIGHTS(name)                                                                           \
     {                                                                                              \
-        name, name##_bias, name##_panels, name##_k, name##_quantised, name##_biased                      \
+        name, name##_bias, name##_panels, name##_k, name##_quantised, name##_biased                \
     }
 #define HEADS_OF(name)                                                                             \
-    __global const float *name##_q_norm, __global const float *name##_k_norm, uint name##_turn, uint name##_rotated
+    __global const float *name##_q_norm, __global const float *name##_k_norm, uint name##_turn,    \
+        uint name##_rotated
 #define AS_HEADS(name)                                                                             \
     {                                                                                              \
         name##_q_norm, name##_k_norm, turn + name##_turn, name##_rotated                           \
     }
 
-__kernel void decode_step(__global float *x, __global float *q, __global float *guess, __global float *attended,
-                   __global float *activated, __global float *partial, __global float *logits, __global float *branch,
-                   __global float *keys, __global half *slots, __global half *fresh, __global half *staging,
-                   __global const float *turn, __global const float *ffn_norm,
-                   __global const float *next_norm, __global const float *guess_norm, __global const float *post_attn_norm,
-                   __global const float *post_ffn_norm, __global const uint *items,
-                   __global const uint *uploads, __global const uint2 *lists, __global uint *quantised, uint n_rows, uint item_stride,
-                   uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up), WEIGHTS(down),
-                   WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head), HEADS_OF(next), HEADS_OF(guessed), uint phase)
+__kernel void decode_step(__global float *x, __global float *q, __global float *guess,
+                          __global float *attended, __global float *activated,
+                          __global float *partial, __global float *logits, __global float *branch,
+                          __global float *keys, __global half *slots, __global half *fresh,
+                          __global half *staging, __global const float *turn,
+                          __global const float *ffn_norm, __global const float *next_norm,
+                          __global const float *guess_norm, __global const float *post_attn_norm,
+                          __global const float *post_ffn_norm, __global const uint *items,
+                          __global const uint *uploads, __global const uint2 *lists,
+                          __global uint *quantised, uint n_rows, uint item_stride,
+                          uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up),
+                          WEIGHTS(down), WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head),
+                          HEADS_OF(next), HEADS_OF(guessed), uint phase)
 {
-    struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys, slots, fresh, fresh, staging, NULL,
-                     ffn_norm, next_norm, guess_norm, post_attn_norm, post_ffn_norm, items, uploads, lists, quantised, n_rows, item_stride,
-                     0, 0, staging_stride, eps, AS_WEIGHTS(output),
-                     AS_WEIGHTS(gate_up), AS_WEIGHTS(down), AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head), AS_HEADS(next),
+    struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys, slots, fresh,
+                     fresh, staging, NULL, ffn_norm, next_norm, guess_norm, post_attn_norm,
+                     post_ffn_norm, items, uploads, lists, quantised, n_rows, item_stride, 0, 0,
+                     staging_stride, eps, AS_WEIGHTS(output), AS_WEIGHTS(gate_up), AS_WEIGHTS(down),
+                     AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head), AS_HEADS(next),
                      AS_HEADS(guessed)};
     struct norms norms;
     phase_norms(&s, phase, &norms);
@@ -661,8 +706,8 @@ __kernel void decode_step(__global float *x, __global float *q, __global float *
 
 /* ---- layers in one launch ---- */
 
-/* Where a layer's weights and slots lie, and their shapes: on a device that works in the host's memory addresses stay what they are.
- * As engine_internal.h's struct layer_place. */
+/* Where a layer's weights and slots lie, and their shapes: on a device that works in the host's
+ * memory addresses stay what they are. As engine_internal.h's struct layer_place. */
 struct matrix_place {
     ulong matrix, bias;
     uint n_panels, k, quantised, reserved;
@@ -674,12 +719,14 @@ struct layer_place {
 };
 
 /* The addresses of a layer: what only the device knows. */
-__kernel void note_layer(__global struct layer_place *places, uint layer, __global const uint *qkv, __global const float *qkv_bias,
-                         __global const uint *output, __global const float *output_bias, __global const uint *gate_up,
-                         __global const float *gate_up_bias, __global const uint *down, __global const float *down_bias,
-                         __global const float *attn_norm, __global const float *ffn_norm, __global const float *post_attn_norm,
-                         __global const float *post_ffn_norm, __global const float *q_norm, __global const float *k_norm,
-                         __global half *slots)
+__kernel void note_layer(__global struct layer_place *places, uint layer, __global const uint *qkv,
+                         __global const float *qkv_bias, __global const uint *output,
+                         __global const float *output_bias, __global const uint *gate_up,
+                         __global const float *gate_up_bias, __global const uint *down,
+                         __global const float *down_bias, __global const float *attn_norm,
+                         __global const float *ffn_norm, __global const float *post_attn_norm,
+                         __global const float *post_ffn_norm, __global const float *q_norm,
+                         __global const float *k_norm, __global half *slots)
 {
     __global struct layer_place *p = &places[layer];
     p->qkv.matrix = (ulong)qkv;
@@ -701,23 +748,31 @@ __kernel void note_layer(__global struct layer_place *places, uint layer, __glob
 
 static struct weights weights_at(__global const struct matrix_place *m, uint n_panels)
 {
-    struct weights w = {(__global const uint *)m->matrix, (__global const float *)m->bias, n_panels, m->k, m->quantised, m->n_panels};
+    struct weights w = {(__global const uint *)m->matrix,
+                        (__global const float *)m->bias,
+                        n_panels,
+                        m->k,
+                        m->quantised,
+                        m->n_panels};
     return w;
 }
 
 static struct heads heads_at(__global const struct layer_place *p, __global const float *turn)
 {
-    struct heads h = {(__global const float *)p->q_norm, (__global const float *)p->k_norm, turn + p->turn, p->rotated};
+    struct heads h = {(__global const float *)p->q_norm, (__global const float *)p->k_norm,
+                      turn + p->turn, p->rotated};
     return h;
 }
 
-/* The projections of layer `stage` come next, or with n_layers the logits: what its step is made of. places [n_layers + 1]: the last has
- * the output norm and, as its output, the matrix of the logits. */
-static void open_stage(struct step *s, __global const struct layer_place *places, uint stage, uint n_layers, uint guess_from,
-                       __global const float *turn)
+/* The projections of layer `stage` come next, or with n_layers the logits: what its step is made
+ * of. places [n_layers + 1]: the last has the output norm and, as its output, the matrix of the
+ * logits. */
+static void open_stage(struct step *s, __global const struct layer_place *places, uint stage,
+                       uint n_layers, uint guess_from, __global const float *turn)
 {
     __global const struct layer_place *own = &places[stage ? stage - 1 : 0], *next = &places[stage];
-    bool last = stage == n_layers, guesses = guess_from && stage + 1 >= guess_from && stage + 1 < n_layers;
+    bool last = stage == n_layers,
+         guesses = guess_from && stage + 1 >= guess_from && stage + 1 < n_layers;
     __global const struct layer_place *guess = guesses ? &places[stage + 1] : own;
     s->slots = (__global half *)own->slots;
     s->ffn_norm = (__global const float *)own->ffn_norm;
@@ -735,9 +790,10 @@ static void open_stage(struct step *s, __global const struct layer_place *places
     s->guess_heads = heads_at(guess, turn);
 }
 
-/* The row's part of the buffers that are kept for every layer is `rows_kept` rows a layer long, or 0: one layer's. */
-static void open_lists(struct step *s, __global half *fresh, __global const uint *items, __global const uint2 *lists, uint stage,
-                       uint rows_kept)
+/* The row's part of the buffers that are kept for every layer is `rows_kept` rows a layer long, or
+ * 0: one layer's. */
+static void open_lists(struct step *s, __global half *fresh, __global const uint *items,
+                       __global const uint2 *lists, uint stage, uint rows_kept)
 {
     size_t own = (size_t)(stage ? stage - 1 : 0) * rows_kept;
     s->fresh = fresh + own * FRESH_STRIDE;
@@ -748,15 +804,19 @@ static void open_lists(struct step *s, __global half *fresh, __global const uint
     s->n_tiles = end.y + (end.x + DECODE_TILE - 1) / DECODE_TILE;
 }
 
-/* Stages first .. end - 1: of stage i attention and FFN of layer i - 1, then the projections of layer i, or with n_layers the logits.
- * The first one begins with phase `phase`. */
-__kernel void decode_layers(__global float *x, __global float *q, __global float *guess, __global float *attended,
-                            __global float *activated, __global float *partial, __global float *logits, __global float *branch,
-                            __global float *keys, __global half *fresh, __global half *staging, __global const half *hot,
-                            __global const float *turn, __global const uint *items, __global const uint *uploads,
-                            __global const uint2 *lists, __global uint *quantised, __global const struct layer_place *places,
-                            uint n_rows, uint rows_kept, uint item_stride, uint n_uploads, uint staging_stride, uint hot_start, float eps,
-                            uint n_layers, uint guess_from, uint first, uint end, uint phase, __global volatile uint *counters)
+/* Stages first .. end - 1: of stage i attention and FFN of layer i - 1, then the projections of
+ * layer i, or with n_layers the logits. The first one begins with phase `phase`. */
+__kernel void decode_layers(__global float *x, __global float *q, __global float *guess,
+                            __global float *attended, __global float *activated,
+                            __global float *partial, __global float *logits, __global float *branch,
+                            __global float *keys, __global half *fresh, __global half *staging,
+                            __global const half *hot, __global const float *turn,
+                            __global const uint *items, __global const uint *uploads,
+                            __global const uint2 *lists, __global uint *quantised,
+                            __global const struct layer_place *places, uint n_rows, uint rows_kept,
+                            uint item_stride, uint n_uploads, uint staging_stride, uint hot_start,
+                            float eps, uint n_layers, uint guess_from, uint first, uint end,
+                            uint phase, __global volatile uint *counters)
 {
     struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys};
     uint before[LOGITS + 1];
@@ -781,7 +841,8 @@ __kernel void decode_layers(__global float *x, __global float *q, __global float
 
 #define WARM_PART 4096 /* bytes between two looks */
 
-static ulong warm(__global const uchar *weights, ulong bytes, ulong most, uint turn, __global volatile uint *turns)
+static ulong warm(__global const uchar *weights, ulong bytes, ulong most, uint turn,
+                  __global volatile uint *turns)
 {
     ulong end = min(bytes, most), i = 0;
     for (; i < end && *turns == turn; i += WARM_PART)
@@ -790,11 +851,13 @@ static ulong warm(__global const uchar *weights, ulong bytes, ulong most, uint t
     return most - min(i, most);
 }
 
-/* Calls two matrices, at most `most` bytes of them, to the caches while the host asks what the next layer attends to: memory has nothing
- * else to do then. One work item; it ends when the host's turn is another one, which is when the next launch is on its way. A
- * prefetch past the end of a matrix is harmless. */
-__kernel void warm_weights(__global const uchar *first, ulong first_bytes, __global const uchar *second, ulong second_bytes, ulong most,
-                           uint turn, __global volatile uint *turns)
+/* Calls two matrices, at most `most` bytes of them, to the caches while the host asks what the next
+ * layer attends to: memory has nothing else to do then. One work item; it ends when the host's turn
+ * is another one, which is when the next launch is on its way. A prefetch past the end of a matrix
+ * is harmless. */
+__kernel void warm_weights(__global const uchar *first, ulong first_bytes,
+                           __global const uchar *second, ulong second_bytes, ulong most, uint turn,
+                           __global volatile uint *turns)
 {
     most = warm(first, first_bytes, most, turn, turns);
     warm(second, second_bytes, most, turn, turns);

@@ -1,15 +1,16 @@
 /*
- * decode_product.cl - products of a few rows with a weight matrix (decode): a panel of 16 outputs times every row. Follows
- * product.cl, which has the tensor types.
+ * decode_product.cl - products of a few rows with a weight matrix (decode): a panel of 16 outputs
+ * times every row. Follows product.cl, which has the tensor types.
  *
- * Rows are x [n][stride], F32, and for quantised panels what quantise() made of them, q [n][QUANT_STRIDE] words. A panel is read
- * once for all rows, four rows at a time; each row has sums of its own, whose order does not depend on how many rows there are, nor
- * on which one it is.
+ * Rows are x [n][stride], F32, and for quantised panels what quantise() made of them, q
+ * [n][QUANT_STRIDE] words. A panel is read once for all rows, four rows at a time; each row has
+ * sums of its own, whose order does not depend on how many rows there are, nor on which one it is.
  */
 /* One panel of 16 outputs: X(i) . w */
 #define PANEL_PRODUCT(LOAD, X)                                                                     \
     float16 a = (float16)(0.0f), b = a, c = a, d = a;                                              \
-    size_t i = 0, whole = k & ~3u; /* 64 bits: 32 would cost an addition and a shift for each row */ \
+    size_t i = 0,                                                                                  \
+           whole = k & ~3u; /* 64 bits: 32 would cost an addition and a shift for each row */      \
     for (; i < whole; i += 4) {                                                                    \
         a = fma((float16)(X(i)), LOAD(i, w), a);                                                   \
         b = fma((float16)(X(i + 1)), LOAD(i + 1, w), b);                                           \
@@ -27,14 +28,16 @@
     {                                                                                              \
         PANEL_PRODUCT(LOAD, PLAIN)                                                                 \
     }                                                                                              \
-    static float16 scaled_##NAME##_1(__global const float *x, __global const float *g, __global const TYPE *w, uint k) \
+    static float16 scaled_##NAME##_1(__global const float *x, __global const float *g,             \
+                                     __global const TYPE *w, uint k)                               \
     {                                                                                              \
         PANEL_PRODUCT(LOAD, SCALED)                                                                \
     }
 
 /*
- * The same of several rows of x, `stride` apart: a weight is loaded and widened once for them. x times g is computed for 16 places at
- * a time; x and g are padded. Weights `ahead` of these are called to the cache: the next panel's, while this one's are there already.
+ * The same of several rows of x, `stride` apart: a weight is loaded and widened once for them. x
+ * times g is computed for 16 places at a time; x and g are padded. Weights `ahead` of these are
+ * called to the cache: the next panel's, while this one's are there already.
  */
 #define PREFETCH_WEIGHTS(p)                                                                        \
     PREFETCH(p);                                                                                   \
@@ -49,20 +52,21 @@
 #define PLAIN_ROW(r, i)       x[(r) * stride + (i)]
 #define SCALED_ROW(r, i)      xs[r][(i) - base]
 #define SCALED_ROW_TAIL(r, i) x[(r) * stride + (i)] * g[i]
-#define SCALE_ROW(r)          vstore16(vload16(0, x + (r) * stride + base) * vload16(0, g + base), 0, xs[r]);
+#define SCALE_ROW(r)                                                                               \
+    vstore16(vload16(0, x + (r)*stride + base) * vload16(0, g + base), 0, xs[r]);
 #define ROW_TAIL(r, X)        a##r = fma((float16)(X(r, i)), w0, a##r);
 
 #define EACH_OF_2(DO, ...) DO(0, ##__VA_ARGS__) DO(1, ##__VA_ARGS__)
 #define EACH_OF_4(DO, ...) EACH_OF_2(DO, ##__VA_ARGS__) DO(2, ##__VA_ARGS__) DO(3, ##__VA_ARGS__)
 
 #define DEFINE_ROWS(N, NAME, TYPE, LOAD)                                                           \
-    static void plain_##NAME##_##N(__global const float *x, size_t stride, __global const TYPE *w, uint k, size_t ahead, \
-                                   float16 *y)                                                     \
+    static void plain_##NAME##_##N(__global const float *x, size_t stride, __global const TYPE *w, \
+                                   uint k, size_t ahead, float16 *y)                               \
     {                                                                                              \
-        EACH_OF_##N(ROW_CHAINS)                                                                    \
-        size_t i = 0, whole = k & ~3u;                                                             \
+        EACH_OF_##N(ROW_CHAINS) size_t i = 0, whole = k & ~3u;                                     \
         for (; i < whole; i += 4) {                                                                \
-            float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w), w3 = LOAD(i + 3, w); \
+            float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w),                     \
+                    w3 = LOAD(i + 3, w);                                                           \
             PREFETCH_WEIGHTS(w + ahead + i * 16)                                                   \
             EACH_OF_##N(ROW_FOUR, PLAIN_ROW, i)                                                    \
         }                                                                                          \
@@ -72,17 +76,17 @@
         }                                                                                          \
         EACH_OF_##N(ROW_END)                                                                       \
     }                                                                                              \
-    static void scaled_##NAME##_##N(__global const float *x, size_t stride, __global const float *g, \
-                                    __global const TYPE *w, uint k, size_t ahead, float16 *y)      \
+    static void scaled_##NAME##_##N(__global const float *x, size_t stride,                        \
+                                    __global const float *g, __global const TYPE *w, uint k,       \
+                                    size_t ahead, float16 *y)                                      \
     {                                                                                              \
-        EACH_OF_##N(ROW_CHAINS)                                                                    \
-        size_t i = 0, whole = k & ~3u;                                                             \
+        EACH_OF_##N(ROW_CHAINS) size_t i = 0, whole = k & ~3u;                                     \
         for (size_t base = 0; base < whole; base += 16) {                                          \
             float xs[N][16];                                                                       \
-            EACH_OF_##N(SCALE_ROW)                                                                 \
-            size_t end = min(base + 16, whole);                                                    \
+            EACH_OF_##N(SCALE_ROW) size_t end = min(base + 16, whole);                             \
             for (; i < end; i += 4) {                                                              \
-                float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w), w3 = LOAD(i + 3, w); \
+                float16 w0 = LOAD(i, w), w1 = LOAD(i + 1, w), w2 = LOAD(i + 2, w),                 \
+                        w3 = LOAD(i + 3, w);                                                       \
                 PREFETCH_WEIGHTS(w + ahead + i * 16)                                               \
                 EACH_OF_##N(ROW_FOUR, SCALED_ROW, i)                                               \
             }                                                                                      \
@@ -94,13 +98,14 @@
         EACH_OF_##N(ROW_END)                                                                       \
     }
 
-/* y [rows] of a panel of a float type; four rows at a time, for which the panel comes from memory once and then from the cache,
- * while memory gives the next one. */
+/* y [rows] of a panel of a float type; four rows at a time, for which the panel comes from memory
+ * once and then from the cache, while memory gives the next one. */
 #define DEFINE_FLOAT_PANEL(NAME, TYPE, LOAD)                                                       \
     DEFINE_ROW(NAME, TYPE, LOAD)                                                                   \
     DEFINE_ROWS(2, NAME, TYPE, LOAD)                                                               \
     DEFINE_ROWS(4, NAME, TYPE, LOAD)                                                               \
-    static void plain_##NAME(__global const float *x, size_t stride, uint n_rows, __global const TYPE *w, uint k, float16 *y) \
+    static void plain_##NAME(__global const float *x, size_t stride, uint n_rows,                  \
+                             __global const TYPE *w, uint k, float16 *y)                           \
     {                                                                                              \
         uint r = 0;                                                                                \
         for (; r + 4 <= n_rows; r += 4)                                                            \
@@ -110,14 +115,16 @@
         if (r < n_rows)                                                                            \
             y[r] = plain_##NAME##_1(x + r * stride, w, k);                                         \
     }                                                                                              \
-    static void scaled_##NAME(__global const float *x, size_t stride, uint n_rows, __global const float *g, \
-                              __global const TYPE *w, uint k, float16 *y)                          \
+    static void scaled_##NAME(__global const float *x, size_t stride, uint n_rows,                 \
+                              __global const float *g, __global const TYPE *w, uint k, float16 *y) \
     {                                                                                              \
         uint r = 0;                                                                                \
         for (; r + 4 <= n_rows; r += 4)                                                            \
-            scaled_##NAME##_4(x + r * stride, stride, g, w, k, r == 4 ? (size_t)16 * k : 0, y + r); \
+            scaled_##NAME##_4(x + r * stride, stride, g, w, k, r == 4 ? (size_t)16 * k : 0,        \
+                              y + r);                                                              \
         for (; r + 2 <= n_rows; r += 2)                                                            \
-            scaled_##NAME##_2(x + r * stride, stride, g, w, k, r == 4 ? (size_t)16 * k : 0, y + r); \
+            scaled_##NAME##_2(x + r * stride, stride, g, w, k, r == 4 ? (size_t)16 * k : 0,        \
+                              y + r);                                                              \
         if (r < n_rows)                                                                            \
             y[r] = scaled_##NAME##_1(x + r * stride, g, w, k);                                     \
     }
@@ -132,7 +139,8 @@ DEFINE_FLOAT_PANEL(bf16, ushort, LOAD_BF16)
 #endif
 
 /* y [n_rows] of a panel of a quantised type and the rows at q. */
-static void quant_panel(uint type, __global const uint *q, uint n_rows, __global const uchar *panel, uint k, float16 *all)
+static void quant_panel(uint type, __global const uint *q, uint n_rows, __global const uchar *panel,
+                        uint k, float16 *all)
 {
     uint r = 0;
     for (; r + 4 <= n_rows; r += 4) {
@@ -156,8 +164,8 @@ static void quant_panel(uint type, __global const uint *q, uint n_rows, __global
 }
 
 /* y [n_rows]: a panel of w times every row of x, or, where the panel is quantised, of q. */
-static void product(uint n_rows, __global const float *x, size_t stride, __global const uint *q, __global const uint *matrix, uint k,
-                    uint panel, float16 *y)
+static void product(uint n_rows, __global const float *x, size_t stride, __global const uint *q,
+                    __global const uint *matrix, uint k, uint panel, float16 *y)
 {
     struct run run = find_run(matrix, panel);
     __global const uchar *p = panel_of(matrix, run, panel);
@@ -175,8 +183,10 @@ static void product(uint n_rows, __global const float *x, size_t stride, __globa
     }
 }
 
-/* y [n_rows]: a panel of w times every row of x and the norm's weights g; q has that product already. */
-static void product_scaled(uint n_rows, __global const float *x, size_t stride, __global const float *g, __global const uint *q,
+/* y [n_rows]: a panel of w times every row of x and the norm's weights g; q has that product
+ * already. */
+static void product_scaled(uint n_rows, __global const float *x, size_t stride,
+                           __global const float *g, __global const uint *q,
                            __global const uint *matrix, uint k, uint panel, float16 *y)
 {
     struct run run = find_run(matrix, panel);
@@ -227,7 +237,8 @@ static uint quant_tasks_of_row(uint k)
 }
 
 /* Some blocks of a row of x [n][stride], times g unless NULL, to q. */
-static void quantise(__global const float *x, size_t stride, __global const float *g, uint k, __global uint *q, uint task)
+static void quantise(__global const float *x, size_t stride, __global const float *g, uint k,
+                     __global uint *q, uint task)
 {
     uint r = task / quant_tasks_of_row(k), block = task % quant_tasks_of_row(k) * QUANT_BLOCKS;
     uint end = min(block + QUANT_BLOCKS, k / 32);

@@ -1,21 +1,28 @@
 /*
- * matmul.cl - products of many rows with a weight matrix (prefill). Follows product.cl, which has the tensor types.
+ * matmul.cl - products of many rows with a weight matrix (prefill). Follows product.cl, which has
+ * the tensor types.
  *
- * One work item computes ROWS x 32 results: two panels. Of F32, F16 and BF16 weights it keeps all of them in registers, and its sum
- * runs over k = 0, 1, 2, ...; of quantised weights it takes one panel after the other, block after block. So a result does not depend
- * on where its row lies, nor on the rows beside it.
- * Rows come packed:    a [tiles][stride][ROWS], ROWS consecutive rows side by side; for quantised weights also as quantise_rows gives them
- * Weights come packed: as pack.h says, an even number of panels
- * Index 0 of the range is the row tile (it runs fastest: the two panels stay in cache), index 1 the pair of panels. Kernels take what
- * index 0 begins at as an argument: a range with an offset would be another build of the kernel.
+ * One work item computes ROWS x 32 results: two panels. Of F32, F16 and BF16 weights it keeps all
+ * of them in registers, and its sum runs over k = 0, 1, 2, ...; of quantised weights it takes one
+ * panel after the other, block after block. So a result does not depend on where its row lies, nor
+ * on the rows beside it.
+ * Rows come packed: a [tiles][stride][ROWS], ROWS consecutive rows side by side; for quantised
+ * weights also as quantise_rows gives them. Weights come packed as pack.h says, an even number of
+ * panels. Index 0 of the range is the row tile (it runs fastest: the two panels stay in cache),
+ * index 1 the pair of panels. Kernels take what index 0 begins at as an argument: a range with an
+ * offset would be another build of the kernel.
  */
-#define QUANT_TILE(k) ((size_t)ROWS * ((k) / 4 + (k) / 32 * FIELDS)) /* words of a tile: [k / 4][ROWS], then [k / 32][FIELDS][ROWS] */
+#define QUANT_TILE(k)                                                                              \
+    ((size_t)ROWS *                                                                                \
+     ((k) / 4 +                                                                                    \
+      (k) / 32 * FIELDS)) /* words of a tile: [k / 4][ROWS], then [k / 32][FIELDS][ROWS] */
 
 #define DEFINE_PAIR(NAME, TYPE, LOAD)                                                              \
-    static void pair_##NAME(__global const float *a, __global const uchar *panel0, __global const uchar *panel1, uint k, \
-                            float16 *acc0, float16 *acc1)                                          \
+    static void pair_##NAME(__global const float *a, __global const uchar *panel0,                 \
+                            __global const uchar *panel1, uint k, float16 *acc0, float16 *acc1)    \
     {                                                                                              \
-        __global const TYPE *w0 = (__global const TYPE *)panel0, *w1 = (__global const TYPE *)panel1; \
+        __global const TYPE *w0 = (__global const TYPE *)panel0,                                   \
+                            *w1 = (__global const TYPE *)panel1;                                   \
         _Pragma("unroll") for (int r = 0; r < ROWS; r++) acc0[r] = acc1[r] = (float16)(0.0f);      \
         for (uint i = 0; i < k; i++) {                                                             \
             float16 v0 = LOAD(i, w0), v1 = LOAD(i, w1);                                            \
@@ -37,8 +44,8 @@ DEFINE_PAIR(f16, half, LOAD_F16)
 DEFINE_PAIR(bf16, ushort, LOAD_BF16)
 #endif
 
-static void float_pair(uint type, __global const float *a, __global const uchar *panel0, __global const uchar *panel1, uint k,
-                       float16 *acc0, float16 *acc1)
+static void float_pair(uint type, __global const float *a, __global const uchar *panel0,
+                       __global const uchar *panel1, uint k, float16 *acc0, float16 *acc1)
 {
     switch (type) {
 #if HAS(F32)
@@ -54,9 +61,11 @@ static void float_pair(uint type, __global const float *a, __global const uchar 
     }
 }
 
-static void quant_tile(uint type, __global const uint *quantised, __global const uchar *panel, uint k, float16 *y)
+static void quant_tile(uint type, __global const uint *quantised, __global const uchar *panel,
+                       uint k, float16 *y)
 {
-    struct activations x = {quantised, ROWS, 1, quantised + (size_t)(k / 4) * ROWS, FIELDS * ROWS, ROWS, 1};
+    struct activations x = {quantised,     ROWS, 1, quantised + (size_t)(k / 4) * ROWS,
+                            FIELDS * ROWS, ROWS, 1};
     switch (type) {
         QUANT_CASES(ROWS)
     default: break;
@@ -64,8 +73,9 @@ static void quant_tile(uint type, __global const uint *quantised, __global const
 }
 
 /* Results of two panels of the matrix; a and quantised: the row tile's. */
-static void tile_product(__global const float *a, __global const uint *quantised, __global const uint *matrix, uint k,
-                         uint panel0, uint panel1, float16 *acc0, float16 *acc1)
+static void tile_product(__global const float *a, __global const uint *quantised,
+                         __global const uint *matrix, uint k, uint panel0, uint panel1,
+                         float16 *acc0, float16 *acc1)
 {
     struct run run0 = find_run(matrix, panel0), run1 = find_run(matrix, panel1);
     __global const uchar *w0 = panel_of(matrix, run0, panel0), *w1 = panel_of(matrix, run1, panel1);
@@ -91,7 +101,8 @@ __kernel void gemm_store(uint index0, __global const float *a, uint a_stride,
 {
     size_t tile = index0 + get_global_id(0), pair = get_global_id(1);
     float16 acc0[ROWS], acc1[ROWS];
-    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, 2 * pair, 2 * pair + 1, acc0, acc1);
+    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, 2 * pair,
+                 2 * pair + 1, acc0, acc1);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         size_t row = tile * ROWS + r;
@@ -109,7 +120,8 @@ __kernel void gemm_add(uint index0, __global const float *a, uint a_stride,
 {
     size_t tile = index0 + get_global_id(0), pair = get_global_id(1);
     float16 acc0[ROWS], acc1[ROWS];
-    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, 2 * pair, 2 * pair + 1, acc0, acc1);
+    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, 2 * pair,
+                 2 * pair + 1, acc0, acc1);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         size_t row = tile * ROWS + r;
@@ -121,8 +133,9 @@ __kernel void gemm_add(uint index0, __global const float *a, uint a_stride,
     }
 }
 
-/* The FFN's first product, activated (shared.cl), packed for the next product: out [tiles][out_stride][ROWS]. Gate's panels, then as
- * many of up's; without a gate all are up's. bias: NULL, or what is added first, [16 * panels]; without a gate only. */
+/* The FFN's first product, activated (shared.cl), packed for the next product: out
+ * [tiles][out_stride][ROWS]. Gate's panels, then as many of up's; without a gate all are up's.
+ * bias: NULL, or what is added first, [16 * panels]; without a gate only. */
 __kernel void gemm_activate(uint index0, __global const float *a, uint a_stride,
                             __global const uint *quantised, __global const uint *w, uint k,
                             __global const float *bias, __global float *out, uint out_stride)
@@ -130,7 +143,8 @@ __kernel void gemm_activate(uint index0, __global const float *a, uint a_stride,
     size_t tile = index0 + get_global_id(0), panel = get_global_id(1);
     float16 gate[ROWS], up[ROWS];
     size_t half_panels = get_global_size(1);
-    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, panel, half_panels + panel, gate, up);
+    tile_product(a + tile * a_stride * ROWS, quantised + tile * QUANT_TILE(k), w, k, panel,
+                 half_panels + panel, gate, up);
     float block[ROWS][16];
     __global float *to = out + (tile * out_stride + panel * 16) * ROWS;
 #if GATED
@@ -168,7 +182,8 @@ __kernel void gemm_activate(uint index0, __global const float *a, uint a_stride,
         vstore4((v).hi.lo, 2, (p));                                                                \
     }
 
-/* A block of 32 values of each row of a tile: a [tiles][stride][ROWS] to int8, as product.cl takes it. */
+/* A block of 32 values of each row of a tile: a [tiles][stride][ROWS] to int8, as product.cl takes
+ * it. */
 __kernel void quantise_rows(uint index0, __global const float *a, uint a_stride, uint k,
                             __global uint *out)
 {

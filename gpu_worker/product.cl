@@ -1,14 +1,19 @@
 /*
- * product.cl - a panel of a weight matrix times rows of activations, for every tensor type. Put before matmul.cl (prefill)
- * and decode.cl, which both compute from the same packed weights. -D TYPES: a bit for each type that the model has.
+ * product.cl - a panel of a weight matrix times rows of activations, for every tensor type. Put
+ * before matmul.cl (prefill) and decode.cl, which both compute from the same packed weights.
+ * -D TYPES: a bit for each type that the model has.
  *
- * A panel is 16 outputs side by side, as gpu_worker/pack.h lays them out. F32, F16 and BF16 are computed in F32. A quantised
- * type is computed from its codes, in one rounding that the model did not ask for: ACTIVATIONS BECOME INT8 IN BLOCKS OF 32
- * VALUES WITH AN F32 SCALE, d = max|x| / 127, q = x * (127 / max|x|) to the nearest even. Then for each block of 32, in order,
- *     sum += (scale * (float)(codes - zero) . q) * d        an exact integer dot product of 16 or 32 values, then F32:
- *     sum += min * (d * (float)(q added up))                 one product for each scale, one fma for each line
- * so a result depends on its row and its panel alone, and is the same bits whichever way the integers are multiplied:
- * HILL_DOT 3 (AVX512-VNNI), 2 (AVX512BW), 1 (AVX2), 0 (plain OpenCL C); where a way is not there, the next lower one is taken.
+ * A panel is 16 outputs side by side, as gpu_worker/pack.h lays them out. F32, F16 and BF16 are
+ * computed in F32. A quantised type is computed from its codes, in one rounding that the model did
+ * not ask for: ACTIVATIONS BECOME INT8 IN BLOCKS OF 32 VALUES WITH AN F32 SCALE, d = max|x| / 127,
+ * q = x * (127 / max|x|) to the nearest even. Then for each block of 32, in order,
+ *     sum += (scale * (float)(codes - zero) . q) * d
+ *     sum += min * (d * (float)(q added up))
+ * an exact integer dot product of 16 or 32 values, then F32: one product for each scale, one fma
+ * for each line,
+ * so a result depends on its row and its panel alone, and is the same bits whichever way the
+ * integers are multiplied: HILL_DOT 3 (AVX512-VNNI), 2 (AVX512BW), 1 (AVX2), 0 (plain OpenCL C);
+ * where a way is not there, the next lower one is taken.
  */
 #ifndef __has_builtin
 #define __has_builtin(name) 0
@@ -34,8 +39,9 @@
 #define HAS(type)      ((TYPES) >> (type) & 1u)
 #define IS_FLOAT(type) ((type) == F32 || (type) == F16 || (type) == BF16)
 
-/* A matrix begins with its runs of panels of one type: their number, 3 words, then for each run its first panel, type, where its
- * panels begin and how far they are apart, both in units of 64 bytes. */
+/* A matrix begins with its runs of panels of one type: their number, 3 words, then for each run its
+ * first panel, type, where its panels begin and how far they are apart, both in units of 64 bytes.
+ */
 struct run {
     uint first_panel, type, offset, stride;
 };
@@ -51,11 +57,12 @@ static struct run find_run(__global const uint *matrix, uint panel)
 
 static __global const uchar *panel_of(__global const uint *matrix, struct run run, uint panel)
 {
-    return (__global const uchar *)matrix + ((size_t)run.offset + (size_t)(panel - run.first_panel) * run.stride) * 64;
+    return (__global const uchar *)matrix +
+           ((size_t)run.offset + (size_t)(panel - run.first_panel) * run.stride) * 64;
 }
 
-/* Quantised weights are unpacked by so many instructions that a processor does not look as far ahead as memory is away. Past the end
- * of a matrix this is harmless. */
+/* Quantised weights are unpacked by so many instructions that a processor does not look as far
+ * ahead as memory is away. Past the end of a matrix this is harmless. */
 #define AHEAD_BYTES 1024
 #if __has_builtin(__builtin_prefetch)
 #define PREFETCH(p) __builtin_prefetch((p), 0, 3)
@@ -75,7 +82,8 @@ INLINE float16 load_f16(size_t i, __global const half *p)
 {
     halves16 h = __builtin_astype(vload16(i, (__global const short *)p), halves16);
     floats16 zero = __builtin_astype((float16)(0.0f), floats16);
-    return __builtin_astype(__builtin_ia32_vcvtph2ps512_mask(h, zero, (unsigned short)0xffff, 4), float16);
+    return __builtin_astype(__builtin_ia32_vcvtph2ps512_mask(h, zero, (unsigned short)0xffff, 4),
+                            float16);
 }
 #define LOAD_F16(i, p) load_f16((i), (p))
 #else
@@ -98,8 +106,8 @@ typedef short words32 __attribute__((__vector_size__(64)));
 INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
 {
     words32 weights = __builtin_astype((uint16)(weight * 0x10001u), words32);
-    words32 pairs =
-        (words32)__builtin_ia32_pmaddubsw512(__builtin_astype(codes, bytes64), __builtin_astype(x, bytes64));
+    words32 pairs = (words32)__builtin_ia32_pmaddubsw512(__builtin_astype(codes, bytes64),
+                                                         __builtin_astype(x, bytes64));
     return __builtin_astype(__builtin_ia32_pmaddwd512(pairs, weights), int16);
 }
 #define PAIRS
@@ -109,8 +117,8 @@ typedef short words16 __attribute__((__vector_size__(32)));
 INLINE int8 add_half(uint8 codes, uint8 x, uint weight)
 {
     words16 weights = __builtin_astype((uint8)(weight * 0x10001u), words16);
-    words16 pairs =
-        (words16)__builtin_ia32_pmaddubsw256(__builtin_astype(codes, bytes32), __builtin_astype(x, bytes32));
+    words16 pairs = (words16)__builtin_ia32_pmaddubsw256(__builtin_astype(codes, bytes32),
+                                                         __builtin_astype(x, bytes32));
     return __builtin_astype(__builtin_ia32_pmaddwd256(pairs, weights), int8);
 }
 INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
@@ -130,7 +138,8 @@ INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bit
 #endif
 
 #ifdef PAIRS
-/* Two products are added in 16 bits first: codes of 7 bits and less cannot overflow them, others go in halves. */
+/* Two products are added in 16 bits first: codes of 7 bits and less cannot overflow them, others go
+ * in halves. */
 INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
 {
     uint16 q = (uint16)(*x);
@@ -143,15 +152,20 @@ INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bit
 /* ---- codes ---- */
 
 /* Levels + 128 of the IQ4 types. */
-__constant uchar iq4_levels[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+__constant uchar iq4_levels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                   129, 141, 153, 166, 181, 197, 217, 241};
 
 #if HILL_DOT >= 2 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pshufb512)
 typedef char look64 __attribute__((__vector_size__(64)));
 INLINE uint16 look_up(uint16 codes)
 {
-    const uint16 table = (uint16)((uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u), (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u),
-                                  (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u), (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u));
-    return __builtin_astype(__builtin_ia32_pshufb512(__builtin_astype(table, look64), __builtin_astype(codes, look64)), uint16);
+    const uint16 table = (uint16)((uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u),
+                                  (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u),
+                                  (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u),
+                                  (uint4)(0x3f2d1801u, 0x766a5d4fu, 0xa6998d81u, 0xf1d9c5b5u));
+    return __builtin_astype(
+        __builtin_ia32_pshufb512(__builtin_astype(table, look64), __builtin_astype(codes, look64)),
+        uint16);
 }
 #else
 INLINE uint16 look_up(uint16 codes)
@@ -160,14 +174,15 @@ INLINE uint16 look_up(uint16 codes)
     vstore16(codes, 0, lanes);
     for (int i = 0; i < 16; i++) {
         uint c = lanes[i];
-        lanes[i] = iq4_levels[c & 15] | (uint)iq4_levels[c >> 8 & 15] << 8 | (uint)iq4_levels[c >> 16 & 15] << 16 |
-                   (uint)iq4_levels[c >> 24 & 15] << 24;
+        lanes[i] = iq4_levels[c & 15] | (uint)iq4_levels[c >> 8 & 15] << 8 |
+                   (uint)iq4_levels[c >> 16 & 15] << 16 | (uint)iq4_levels[c >> 24 & 15] << 24;
     }
     return vload16(0, lanes);
 }
 #endif
 
-/* The codes of 32 values: w[g] has those of values 4g .. 4g + 3, a byte each, in each lane. pack.h says how they lie. */
+/* The codes of 32 values: w[g] has those of values 4g .. 4g + 3, a byte each, in each lane. pack.h
+ * says how they lie. */
 INLINE void unpack(const int bits, const int table, __global const uint *codes, uint16 *w)
 {
     const int low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
@@ -189,11 +204,13 @@ INLINE void unpack(const int bits, const int table, __global const uint *codes, 
 #define ONE_F16     0 /* of 32 values: d, with mins also the min, F16 */
 #define BYTES       1 /* of 256 values: d, dmin; before each 32 scales and mins, bytes */
 #define TWO_BYTES   2 /* of 256 values: d; before each 32 the scales of both halves, signed bytes */
-#define TWO_NIBBLES 3 /* of 256 values: d, dmin; before each 32 both halves' scales (low) and mins (high nibbles) */
+#define TWO_NIBBLES                                                                                \
+    3 /* of 256 values: d, dmin; before each 32 both halves' scales (low) and mins (high nibbles) */
 #define ONE_BYTE    4 /* of 256 values: d; before each 32 scales, signed bytes */
 
-/* Where quantised activations lie, in words: word g of a row has values 4g .. 4g + 3. Of each block of 32 there are the scale, minus
- * the sum of q (of all 32, of the first 16, of the last 16), and the scale times the sum. */
+/* Where quantised activations lie, in words: word g of a row has values 4g .. 4g + 3. Of each block
+ * of 32 there are the scale, minus the sum of q (of all 32, of the first 16, of the last 16), and
+ * the scale times the sum. */
 #define FIELDS 5
 enum field { SCALE, MINUS_SUM, MINUS_FIRST, MINUS_LAST, SCALED_SUM };
 struct activations {
@@ -206,8 +223,9 @@ struct activations {
 #define FIELD(f, r) at[(f) * x.field_stride + (r) * x.field_row_stride]
 
 /* y [rows] of a panel of a quantised type: a weight is unpacked once for all rows. */
-INLINE void quant_product(const int rows, const int bits, const int zero, const int table, const int kind, const int sign,
-                          __global const uchar *panel, uint k, struct activations x, float16 *y)
+INLINE void quant_product(const int rows, const int bits, const int zero, const int table,
+                          const int kind, const int sign, __global const uchar *panel, uint k,
+                          struct activations x, float16 *y)
 {
     const uint inner = kind == ONE_F16 ? 1 : 8;
     const bool halves = kind == TWO_BYTES || kind == TWO_NIBBLES;
@@ -250,7 +268,8 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
 #pragma unroll
             for (int r = 0; r < rows; r++) {
                 __global const uint *q = words + r * x.row_stride;
-                int16 first = (int16)(zero ? zero * (int)FIELD(halves ? MINUS_FIRST : MINUS_SUM, r) : 0);
+                int16 first =
+                    (int16)(zero ? zero * (int)FIELD(halves ? MINUS_FIRST : MINUS_SUM, r) : 0);
                 int16 last = (int16)(zero ? zero * (int)FIELD(MINUS_LAST, r) : 0);
 #pragma unroll
                 for (int g = 0; g < 8; g++) {
@@ -265,8 +284,10 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
                 float scale = as_float(FIELD(SCALE, r));
                 sums[r] = fma(t, (float16)(scale), sums[r]);
                 if (sign && halves) {
-                    sums[r] = fma(m0, (float16)(-(float)(int)FIELD(MINUS_FIRST, r) * scale), sums[r]);
-                    sums[r] = fma(m1, (float16)(-(float)(int)FIELD(MINUS_LAST, r) * scale), sums[r]);
+                    sums[r] =
+                        fma(m0, (float16)(-(float)(int)FIELD(MINUS_FIRST, r) * scale), sums[r]);
+                    sums[r] =
+                        fma(m1, (float16)(-(float)(int)FIELD(MINUS_LAST, r) * scale), sums[r]);
                 } else if (sign) {
                     sums[r] = fma(m0, (float16)(as_float(FIELD(SCALED_SUM, r))), sums[r]);
                 }
@@ -301,17 +322,26 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
 #define CASE_Q5_1(rows)
 #endif
 #if HAS(Q8_0)
-#define CASE_Q8_0(rows) case Q8_0: quant_product(rows, 8, 128, 0, ONE_F16, 0, panel, k, x, y); break;
+#define CASE_Q8_0(rows)                                                                            \
+    case Q8_0:                                                                                     \
+        quant_product(rows, 8, 128, 0, ONE_F16, 0, panel, k, x, y);                                \
+        break;
 #else
 #define CASE_Q8_0(rows)
 #endif
 #if HAS(Q2_K)
-#define CASE_Q2_K(rows) case Q2_K: quant_product(rows, 2, 0, 0, TWO_NIBBLES, -1, panel, k, x, y); break;
+#define CASE_Q2_K(rows)                                                                            \
+    case Q2_K:                                                                                     \
+        quant_product(rows, 2, 0, 0, TWO_NIBBLES, -1, panel, k, x, y);                             \
+        break;
 #else
 #define CASE_Q2_K(rows)
 #endif
 #if HAS(Q3_K)
-#define CASE_Q3_K(rows) case Q3_K: quant_product(rows, 3, 4, 0, TWO_BYTES, 0, panel, k, x, y); break;
+#define CASE_Q3_K(rows)                                                                            \
+    case Q3_K:                                                                                     \
+        quant_product(rows, 3, 4, 0, TWO_BYTES, 0, panel, k, x, y);                                \
+        break;
 #else
 #define CASE_Q3_K(rows)
 #endif
@@ -326,23 +356,34 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
 #define CASE_Q5_K(rows)
 #endif
 #if HAS(Q6_K)
-#define CASE_Q6_K(rows) case Q6_K: quant_product(rows, 6, 32, 0, TWO_BYTES, 0, panel, k, x, y); break;
+#define CASE_Q6_K(rows)                                                                            \
+    case Q6_K:                                                                                     \
+        quant_product(rows, 6, 32, 0, TWO_BYTES, 0, panel, k, x, y);                               \
+        break;
 #else
 #define CASE_Q6_K(rows)
 #endif
 #if HAS(IQ4_NL)
-#define CASE_IQ4_NL(rows) case IQ4_NL: quant_product(rows, 4, 128, 1, ONE_F16, 0, panel, k, x, y); break;
+#define CASE_IQ4_NL(rows)                                                                          \
+    case IQ4_NL:                                                                                   \
+        quant_product(rows, 4, 128, 1, ONE_F16, 0, panel, k, x, y);                                \
+        break;
 #else
 #define CASE_IQ4_NL(rows)
 #endif
 #if HAS(IQ4_XS)
-#define CASE_IQ4_XS(rows) case IQ4_XS: quant_product(rows, 4, 128, 1, ONE_BYTE, 0, panel, k, x, y); break;
+#define CASE_IQ4_XS(rows)                                                                          \
+    case IQ4_XS:                                                                                   \
+        quant_product(rows, 4, 128, 1, ONE_BYTE, 0, panel, k, x, y);                               \
+        break;
 #else
 #define CASE_IQ4_XS(rows)
 #endif
 #define QUANT_CASES(rows)                                                                          \
-    CASE_Q4_0(rows) CASE_Q4_1(rows) CASE_Q5_0(rows) CASE_Q5_1(rows) CASE_Q8_0(rows) CASE_Q2_K(rows) CASE_Q3_K(rows) \
-    CASE_Q4_K(rows) CASE_Q5_K(rows) CASE_Q6_K(rows) CASE_IQ4_NL(rows) CASE_IQ4_XS(rows)
+    CASE_Q4_0(rows)                                                                                \
+    CASE_Q4_1(rows) CASE_Q5_0(rows) CASE_Q5_1(rows) CASE_Q8_0(rows) CASE_Q2_K(rows)                \
+        CASE_Q3_K(rows) CASE_Q4_K(rows) CASE_Q5_K(rows) CASE_Q6_K(rows) CASE_IQ4_NL(rows)          \
+            CASE_IQ4_XS(rows)
 
 /* ---- activations ---- */
 

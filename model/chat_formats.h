@@ -11,6 +11,7 @@
 #ifndef HILL_MODEL_CHAT_FORMATS_H
 #define HILL_MODEL_CHAT_FORMATS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum chat_system_place {

@@ -438,4 +438,7 @@ int record_check(uint32_t type, const void *payload, uint32_t payload_bytes,
 
 const char *record_name(uint32_t type);
 
+/* How a sequence's tokens are to be selected. */
+struct kv_selection_settings record_selection_settings(const struct record_seq_begin *r);
+
 #endif

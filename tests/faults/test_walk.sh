@@ -41,14 +41,12 @@ set_spec() { # SPEC
     mv "$HILL_FAULT_FILE.new" "$HILL_FAULT_FILE"
 }
 
-decodes() { status 2>/dev/null | jq -e '[.requests[] | select(.predicted_tokens > 0)] | length > 0' >/dev/null; }
-
 # A request whose drive is detached while it decodes; afterwards the drive is back.
 detached_meanwhile() {
     local asked code
     hillctl generate "${ask[@]}" &
     asked=$!
-    wait_for 20 decodes && hillctl detach >/dev/null 2>&1
+    wait_for 20 decoding 1 && hillctl detach >/dev/null 2>&1
     wait "$asked"
     code=$?
     wait_for 20 ready && hillctl attach >/dev/null 2>&1
@@ -65,8 +63,7 @@ request() {
     esac >"$2" 2>"$2.err" </dev/null
 }
 
-restarted_once() { status 2>/dev/null | jq -e ".workers.$1.restarts == 1" >/dev/null; } # WORKER
-ready() { status 2>/dev/null | jq -e .ready >/dev/null; }
+restarted_once() { status_is ".workers.$1.restarts == 1"; } # WORKER
 
 # The running request's end, and what a point changes for the next one. Nothing is said when all is right.
 try_point() { # PROCESS POINT
@@ -76,7 +73,7 @@ try_point() { # PROCESS POINT
     [ "$way" != restore ] || expected=$restored
     [ "$way" = start ] || set_spec "$spec"
     if [ "$way" = epoch ]; then
-        kill -KILL "$(worker_pid cpu_scorer)"
+        kill_worker cpu_scorer
         wait_for 20 test -e "$HILL_FAULT_FILE.fired"
         wait_for 30 ready || echo "FAILED: $spec: it is not ready again"
     fi

@@ -140,11 +140,28 @@ worker_pid() { # gpu_worker...
     status | jq -r ".workers.$1.pid"
 }
 
-# kill -9; a worker that is not there has the pid 0, which to kill is this test and all its processes.
-kill_worker() { # csd_agent...
+# status_is JQ-CONDITION: a pipeline is there and says so. (Of no status at all jq -e says yes.)
+status_is() {
+    [ "$(status 2>/dev/null | jq "$1")" = true ]
+}
+
+ready() {
+    status_is .ready
+}
+
+decoding() { # REQUESTS [TOKENS]: so many requests have more than TOKENS (0) tokens each
+    status_is "[.requests[] | select(.predicted_tokens > ${2:-0})] | length >= $1"
+}
+
+# A worker that is away has the pid 0: a signal to that is one to this test and all its processes.
+signal_worker() { # STOP csd_agent...
     local pid
-    pid=$(worker_pid "$1")
-    [ "${pid:-0}" -gt 0 ] && kill -KILL "$pid"
+    pid=$(worker_pid "$2")
+    if [ "${pid:-0}" -gt 0 ]; then kill -s "$1" "$pid"; else fail "there is no $2 for SIG$1"; fi
+}
+
+kill_worker() { # csd_agent...
+    signal_worker KILL "$1"
 }
 
 coordinator_pid() {

@@ -31,7 +31,7 @@ idle_and_ready() {
 }
 
 decodes() { # a request is past its first tokens, or none runs any more
-    status | jq -e '[.requests[].predicted_tokens] | length == 0 or max > 3' >/dev/null
+    status_is '[.requests[].predicted_tokens] | length == 0 or max > 3'
 }
 
 # One line an answer: exit code, hashes, tokens. A request that comes while the drive is away and needs it is refused: asked again.
@@ -65,7 +65,8 @@ not_attached() {
 cycle() { # I
     wait_for 60 decodes || fail "cycle $1: no request decodes"
     if [ $(($1 % 5)) = 4 ]; then
-        kill_worker csd_agent && n_killed=$((n_killed + 1))
+        kill_worker csd_agent
+        n_killed=$((n_killed + 1))
         wait_for 20 lost || fail "cycle $1: the loss of the agent shows nowhere"
         wait_for 60 ready || fail "cycle $1: the pipeline is not ready again"
         [ "$loss" = wait ] || hillctl attach >"$work/said" 2>&1 || fail "cycle $1: attach after a kill: $(cat "$work/said")"
@@ -77,8 +78,7 @@ cycle() { # I
     fi
     pause 100
 }
-ready() { [ "$(status | jq .ready)" = true ]; }
-lost() { [ "$(status | jq -r '"\(.workers.csd_agent.restarts) \(.csd_attached)"')" != "$restarts true" ]; }
+lost() { status_is ".workers.csd_agent.restarts != $restarts or (.csd_attached | not)"; }
 
 setting() { # MODEL wide|tight
     echo "== $1, $2"

@@ -33,11 +33,8 @@ check() { # DESCRIPTION NAME PID [RESTARTS]
     expect "$1: the undisturbed answer" "$(answer "$2")" "${whole[$2]}"
     expect "$1: restarts of the coordinator" "$(jq .restarts.coordinator "$work/out.$2")" "${4:-1}"
 }
-is() { # JQ-CONDITION of the status; of none at all jq -e would say yes
-    [ "$(status 2>/dev/null | jq "$1")" = true ]
-}
 decoded() { # TOKENS
-    is ".requests | any(.predicted_tokens > $1)"
+    status_is ".requests | any(.predicted_tokens > $1)"
 }
 n_logs() {
     find "$logs" -type f 2>/dev/null | wc -l
@@ -54,7 +51,7 @@ kill_coordinator() {
 start_by_hand() { # ARGUMENTS...: without anybody who starts it again
     "$bin/hill-coordinator" "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" "$@" >"$work/log" 2>&1 &
     coordinator=$!
-    wait_for 30 is .ready || fail "the coordinator did not come up: $(cat "$work/log")"
+    wait_for 30 status_is .ready || fail "the coordinator did not come up: $(cat "$work/log")"
 }
 stop_by_hand() {
     kill -TERM "$coordinator"
@@ -74,9 +71,9 @@ wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$log
 # --- two run, one samples, and a third waits
 ask 1 & first=$!
 ask 2 & second=$!
-wait_for 30 is '.requests | length == 2' || fail "no two requests run"
+wait_for 30 status_is '.requests | length == 2' || fail "no two requests run"
 ask 3 & third=$!
-wait_for 30 is '(.waiting | length == 1) and (.requests | all(.predicted_tokens > 20))' || fail "no third request waits"
+wait_for 30 status_is '(.waiting | length == 1) and (.requests | all(.predicted_tokens > 20))' || fail "no third request waits"
 expect "token logs" "$(n_logs) $(stat -c %a "$logs") $(find "$logs" -type f -printf '%m ')" "3 700 600 600 600 "
 kill_coordinator
 check "killed in decode" 1 $first
@@ -85,9 +82,9 @@ check "killed while it waited, scored" 3 $third
 
 # --- in prefill, and once more in the second life
 ask long & first=$!
-wait_for 30 is '.requests[0].prefill_tokens_done > 100' || fail "no prompt is read"
+wait_for 30 status_is '.requests[0].prefill_tokens_done > 100' || fail "no prompt is read"
 kill_coordinator
-wait_for 30 is '.requests[0].prefill_tokens_done > 100' || fail "the prompt is not read again"
+wait_for 30 status_is '.requests[0].prefill_tokens_done > 100' || fail "the prompt is not read again"
 kill_coordinator
 check "killed twice in prefill" long $first 3
 expect "nothing is said" "$(cat "$work"/err.*)" ""
@@ -100,9 +97,9 @@ start_by_hand
 ask 1 & first=$!
 wait_for 30 decoded 20 || fail "no token"
 ask 2 & second=$!
-wait_for 30 is '.requests | length == 2 and all(.predicted_tokens > 20)' || fail "no two requests run"
+wait_for 30 status_is '.requests | length == 2 and all(.predicted_tokens > 20)' || fail "no two requests run"
 ask 3 & third=$!
-wait_for 30 is '.waiting | length == 1' || fail "no third request waits"
+wait_for 30 status_is '.waiting | length == 1' || fail "no third request waits"
 kill_coordinator
 mapfile -t files < <(find "$logs" -type f | sort)
 truncate -s -7 "${files[0]}"
@@ -161,11 +158,11 @@ expect_nothing_left
 start_by_hand --recovery-timeout 0
 ask 1 & first=$!
 wait_for 30 decoded 20 || fail "no token"
-kill -KILL "$(worker_pid cpu_scorer)"
+kill_worker cpu_scorer
 wait "$first"
 expect "a worker is lost for too long: exit code" $? 1
 expect "a worker is lost for too long: lines" "$(grep -c 'worker that was lost' "$work/err.1") $(wc -l <"$work/err.1")" "1 1"
-wait_for 30 is .ready || fail "the scorer did not come back"
+wait_for 30 status_is .ready || fail "the scorer did not come back"
 stop_by_hand
 expect_nothing_left
 finish

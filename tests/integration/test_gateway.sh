@@ -313,7 +313,7 @@ expect "kill -9 of the gateway: hillctl's answer" "$(hashes "$work/beside")" "$(
 expect "the coordinator is the same" "$(coordinator_pid)" "$coordinator"
 if wait_for 10 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi
 expect "there is another gateway" "$(wait_for 10 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
-kill -STOP "$(worker_pid cpu_scorer)"
+signal_worker STOP cpu_scorer
 away() {
     ask GET /health
     [ "$code" = 503 ]

@@ -33,7 +33,7 @@ expect "the same answer with the drive back" "$(answer "$work/attached")" "$firs
 # --- while a request runs, or its prompt is read: that is waited for
 "$hillinfer" generate "${ask[@]}" >"$work/running" &
 request=$!
-wait_for 20 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests_running == 1' >/dev/null" || fail "no request runs"
+wait_for 20 status_is '.requests_running == 1' || fail "no request runs"
 "$hillinfer" detach --run-dir "$run_dir" >/dev/null || fail "detach during a request"
 "$hillinfer" attach --run-dir "$run_dir" >/dev/null || fail "attach during a request"
 wait "$request" || fail "the request of that time"
@@ -43,8 +43,8 @@ expect "its answer" "$(answer "$work/running")" "$first"
 for worker in csd_agent cpu_scorer gpu_worker; do
     "$hillinfer" generate "${ask[@]}" >"$work/killed" 2>"$work/err" &
     request=$!
-    wait_for 20 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests_running == 1' >/dev/null"
-    kill_worker "$worker" || fail "there is no $worker to be killed"
+    wait_for 20 status_is '.requests_running == 1'
+    kill_worker "$worker"
     wait "$request" || fail "request with $worker killed: $(cat "$work/err")"
     expect "the same answer with $worker killed" "$(answer "$work/killed")" "$first"
     expect "restarts of $worker" "$(jq ".restarts.$worker" "$work/killed")" 1
@@ -52,7 +52,7 @@ done
 
 # --- restart WORKER by hand
 "$hillinfer" restart csd_agent --run-dir "$run_dir" || fail "restart csd_agent"
-wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.ready and .workers.csd_agent.restarts == 2' >/dev/null" || fail "csd_agent did not come back"
+wait_for 30 status_is '.ready and .workers.csd_agent.restarts == 2' || fail "csd_agent did not come back"
 
 # --- damaged entries on the drive: that request fails with one line that says so, the next one is right
 rm -f "$work/out" # what the next lines wait for must not be an earlier one's
@@ -128,10 +128,7 @@ expect_nothing_left
 "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 64 --temp 0 --ignore-eos --json \
     >"$work/out" 2>"$work/err" &
 request=$!
-runs() { # of no status at all jq -e would say yes
-    [ "$(status 2>/dev/null | jq .requests_running)" = 1 ]
-}
-wait_for 30 runs || fail "no request runs"
+wait_for 30 status_is '.requests_running == 1' || fail "no request runs"
 kill -KILL "$(coordinator_pid)"
 wait "$request" || fail "a run whose coordinator was killed: $(cat "$work/err")"
 expect "the same answer with its coordinator killed" "$(answer "$work/out")" "$first"
@@ -165,7 +162,7 @@ expect_nothing_left
 # --- the supervisor script starts a killed coordinator again
 up "${options[@]}" || fail "up"
 kill -KILL "$(coordinator_pid)"
-wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' 2>/dev/null | jq -e .ready >/dev/null" || fail "the coordinator was not started again"
+wait_for 30 ready || fail "the coordinator was not started again"
 "$hillinfer" generate "${ask[@]}" >"$work/out" 2>"$work/err" || fail "generate after the coordinator's restart: $(cat "$work/err")"
 expect "the same answer after the coordinator's restart" "$(answer "$work/out")" "$first"
 expect "restarts of the coordinator" "$(jq .restarts.coordinator "$work/out")" 1

@@ -24,9 +24,8 @@ ask() {
 }
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 # running N: at least N requests run
-running() { status | jq -e ".requests_running >= $1" >/dev/null; }
-decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 0)] | length >= $1" >/dev/null; }
-idle() { status | jq -e '.ready and .requests_running + .requests_waiting == 0' >/dev/null; }
+running() { status_is ".requests_running >= $1"; }
+idle() { status_is '.ready and .requests_running + .requests_waiting == 0'; }
 
 # all_equal NAME I...: these answered as they did alone
 all_equal() {
@@ -106,7 +105,7 @@ wait_for 20 idle || fail "not idle after a cancel"
 for worker in cpu_scorer gpu_worker; do
     at_once 0 1 2 3 4 5 6 7
     wait_for 60 decoding 2 || fail "nothing decodes"
-    kill -KILL "$(worker_pid $worker)"
+    kill_worker $worker
     wait_all "$worker killed" 0 1 2 3 4 5 6 7
     all_equal "$worker killed" 0 1 2 3 4 5 6 7
     expect "restarts of $worker" "$(cat "$work"/out[0-7] | jq -s "map(.restarts.$worker) | max")" 1
@@ -123,7 +122,7 @@ for copy in "" 1; do
         expect "$placement, copy '$copy': something went down" "$(cat "$work"/out[013] | jq -s 'map(.. | .demoted? // empty) | add > 0')" true
         at_once 0 1 3
         wait_for 60 decoding 2 || fail "nothing decodes"
-        kill -KILL "$(worker_pid cpu_scorer)"
+        kill_worker cpu_scorer
         wait_all "-np 3, $placement, copy '$copy', scorer killed" 0 1 3
         all_equal "-np 3, $placement, copy '$copy', scorer killed" 0 1 3
         down || fail "down"
@@ -141,7 +140,7 @@ for i in 0 1 2 3; do
     ask $i "$work/more$i" &
     more[i]=$!
 done
-wait_for 30 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests_waiting >= 1' >/dev/null" || fail "nobody waits"
+wait_for 30 status_is '.requests_waiting >= 1' || fail "nobody waits"
 wait_all "twelve" 0 1 2 3 4 5 6 7
 for i in 0 1 2 3; do
     wait "${more[i]}" || fail "the one that waited: $(cat "$work/more$i.err")"

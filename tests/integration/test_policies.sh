@@ -101,9 +101,6 @@ for shape in "4 64" "8 128"; do
 done
 model=$work/random.gguf
 
-running() { # it decodes
-    [ "$("$bin/hillctl" status --json --run-dir "$run_dir" | jq '[.requests[]? | select(.predicted_tokens > 20)] | length')" != 0 ]
-}
 
 # a killed worker: the request is computed again from its prompt, and what h2o had seen with it
 n=300
@@ -113,8 +110,8 @@ up -m "$work/random.gguf" -c 6000 --policy h2o --alpha 0.1 --beta 0.25 || fail "
 for worker in cpu_scorer csd_agent; do
     "$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err" &
     client=$!
-    wait_for 20 running || fail "the request does not run"
-    kill -KILL "$(worker_pid $worker)"
+    wait_for 20 decoding 1 20 || fail "the request does not run"
+    kill_worker $worker
     wait $client || fail "h2o with $worker killed: $(cat "$work/err")"
     [ "$(field "$work/out" ".restarts.$worker")" -ge 1 ] || fail "$worker was killed too late"
     expect "h2o with $worker killed: hashes" "$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')" "$wanted"

@@ -22,7 +22,6 @@ generate() { # OUTPUT ARGUMENTS...
 answer() { field "$1" '"\(.tokens) \(.selection_hash) \(.logits_hash) \(.prompt_tokens)"'; }
 reused() { field "$1" '"\(.prefix.reused_tokens) \(.prefix.computed_tokens)"'; }
 same() { if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi; }
-decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 3)] | length >= $1" >/dev/null; }
 one_line() { # WHAT WANTED-CODE FILE TEXT ARGUMENTS...
     local name=$1 wanted=$2 out=$3 said=$4
     shift 4
@@ -85,7 +84,7 @@ same "two at once, the other" "$(answer "$work/right")" "$(answer "$work/asked3.
 # --- cancelled within its answer: what it had stays, but it is not named
 generate "$work/long" -f "$work/asked1" -n 2000 &
 pid=$!
-wait_for 30 decoding 1 || fail "nothing decodes"
+wait_for 30 decoding 1 3 || fail "nothing decodes"
 running=$(status | jq '.requests[0].request')
 one_line "--after one that runs" 100 "$work/out" "request $running runs still" --after "$running" -p "x"
 kill -INT "$(pgrep -P $pid)" # hillctl, below the shell of the job
@@ -99,8 +98,8 @@ for worker in gpu_worker cpu_scorer; do
     takes "before $worker is killed" asked1 $((n_doc + 39))
     generate "$work/long" -f "$work/asked2" -n 300 &
     pid=$!
-    wait_for 30 decoding 1 || fail "nothing decodes"
-    kill -KILL "$(worker_pid $worker)"
+    wait_for 30 decoding 1 3 || fail "nothing decodes"
+    kill_worker $worker
     wait $pid || fail "$worker killed: $(cat "$work/long.err")"
     same "$worker killed: tokens" "$(field "$work/long" '.tokens[:40]' | jq -c .)" "$(field "$work/asked2.whole" .tokens | jq -c .)"
     generate "$work/out" -f "$work/asked1" || fail "after $worker was killed: $(cat "$work/out.err")"

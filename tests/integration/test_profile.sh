@@ -62,17 +62,14 @@ expect "attached again: the same rates" "$(hillctl status --json | jq .profile.f
 hillctl csd-model "latency_us=20000" >"$work/out" || fail "csd-model"
 hillctl generate "${request[@]}" -n 60 --json >"$work/long" 2>"$work/long.err" &
 client=$!
-decoding() {
-    [ "$(hillctl status --json | jq '.running.predicted_tokens // 0')" -ge 3 ]
-}
-wait_for 60 decoding || fail "the request does not decode"
+wait_for 60 decoding 1 2 || fail "the request does not decode"
 hillctl profile >"$work/out" 2>"$work/err"
 expect "while a request runs: exit code" $? 100
 expect "while a request runs: one line" "$(wc -l <"$work/err") $(grep -c 'between requests' "$work/err")" "1 1"
 before=$(hillctl status --json | jq .profile.beta)
 hillctl csd-model "latency_us=2000" >"$work/out" || fail "csd-model"
 beta_moved() {
-    hillctl status --json | jq -e --argjson before "$before" '(.profile.beta / $before - 1 | fabs) > 0.04' >/dev/null
+    status_is "(.profile.beta / $before - 1 | fabs) > 0.04"
 }
 wait_for 30 beta_moved || fail "beta stays $before when the drive gets faster"
 wait "$client" || fail "long: $(cat "$work/long.err")"

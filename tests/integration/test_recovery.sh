@@ -18,7 +18,7 @@ ask() { # NUMBER OUTPUT
 }
 answer() { jq -c '[.finish_reason, .tokens, .selection_hash, .logits_hash]' "$1" | md5sum; }
 state_of() { status | jq -r '[.requests[] | "\(.predicted_tokens > 4) \(.predicted_tokens == 0 and .prefill_tokens_done > 40 and .prefill_tokens_done < 4000)"] | join(" ")'; }
-decoding() { [ "$(state_of)" = "true false" ]; }
+in_answer() { [ "$(state_of)" = "true false" ]; }
 in_prompt() { [ "$(state_of)" = "false true" ]; }
 in_both() { [ "$(state_of)" = "true false false true" ]; }
 attempts() { jq .recovery.attempts "$1"; }
@@ -30,7 +30,7 @@ begun() {
     for try in 1 2 3 4 5; do
         requests=() once=""
         for n in $numbers; do
-            [ ${#requests[@]} -eq 0 ] || until decoding; do :; done
+            [ ${#requests[@]} -eq 0 ] || until in_answer; do :; done
             ask "$n" "$work/out$n" &
             requests+=($!)
         done
@@ -43,8 +43,6 @@ begun() {
     done
     fail "$*: every answer came before the death"
 }
-
-kill_worker() { kill -KILL "$(worker_pid "$1")"; }
 
 # went_on NAME NUMBER: the answer as undisturbed, at most a unit and a few steps were done again
 went_on() {
@@ -67,19 +65,18 @@ damage() { head -c "$3" /dev/zero | tr '\0' '\245' | dd of="$1" bs=1 seek="$2" c
 
 # spoil_and_kill COMMAND...: the scorer is stopped, this is done, and it dies
 spoil_and_kill() {
-    local gpu_worker scorer
-    gpu_worker=$(worker_pid gpu_worker) scorer=$(worker_pid cpu_scorer)
-    kill -STOP "$gpu_worker" "$scorer" # nothing of it is used meanwhile
+    signal_worker STOP gpu_worker # nothing of it is used meanwhile
+    signal_worker STOP cpu_scorer
     "$@"
-    kill -KILL "$scorer"
-    kill -CONT "$gpu_worker"
+    kill_worker cpu_scorer
+    signal_worker CONT gpu_worker
 }
 
 # spoilt NAME COMMAND...: this is done before the next epoch; the request begins anew
 spoilt() {
     local name=$1
     shift
-    begun decoding 0 spoil_and_kill "$@"
+    begun in_answer 0 spoil_and_kill "$@"
     expect "$name: the answer" "$(answer "$work/out0")" "${whole[0]}"
     expect "$name: began anew" "$(jq -c '.recovery | [.attempts > 1, .units_repeated > 0]' "$work/out0")" "[true,true]"
 }

@@ -32,7 +32,6 @@ restore() { # FILE N OUTPUT [ARGUMENTS...]
 save() { # REQUEST FILE
     "$bin/hillctl" save "$1" "$2" --run-dir "$run_dir" >"$work/save" 2>"$work/save.err"
 }
-decoding() { status | jq -e "[.requests[] | select(.predicted_tokens > 3)] | length >= $1" >/dev/null; }
 hashes() { field "$1" '"\(.finish_reason) \(.selection_hash) \(.logits_hash)"'; }
 tokens() { cat "$@" | jq -rs 'map(.tokens) | add | map(tostring) | join(" ")'; }
 
@@ -80,7 +79,7 @@ generate 0 $total "$work/mid0" &
 first=$!
 generate 1 $total "$work/mid1" &
 second=$!
-wait_for 30 decoding 2 || fail "two do not decode"
+wait_for 30 decoding 2 3 || fail "two do not decode"
 id=$(status | jq -r '.requests | max_by(.prompt_tokens).request')
 save "$id" "$work/mid" || fail "save: $(cat "$work/save.err")"
 wait $first || fail "the saved request: $(cat "$work/mid0.err")"
@@ -100,8 +99,8 @@ one_line "a request that does not run" $? 100 "$work/save.err" "no such request"
 for worker in gpu_worker cpu_scorer csd_agent; do
     restore "$work/s90" $((total - 90)) "$work/rest" &
     first=$!
-    wait_for 30 decoding 1 || fail "nothing decodes"
-    kill -KILL "$(worker_pid $worker)"
+    wait_for 30 decoding 1 3 || fail "nothing decodes"
+    kill_worker $worker
     wait $first || fail "$worker killed: $(cat "$work/rest.err")"
     same "$worker killed: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
     expect "$worker killed: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole0")"
@@ -109,9 +108,9 @@ done
 cp "$work/s90" "$work/gone"
 restore "$work/gone" $((total - 90)) "$work/rest" &
 first=$!
-wait_for 30 decoding 1 || fail "nothing decodes"
+wait_for 30 decoding 1 3 || fail "nothing decodes"
 rm "$work/gone"
-kill -KILL "$(worker_pid gpu_worker)"
+kill_worker gpu_worker
 wait $first || fail "its file is gone when a worker dies: $(cat "$work/rest.err")"
 same "its file is gone when a worker dies: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
 
@@ -124,7 +123,7 @@ same "a question on a document" "$(tokens "$work/rest") $(hashes "$work/rest") $
 expect "document and question are the prompt" "$(field "$work/rest" .prompt_tokens)" "$(field "$work/asked0" .prompt_tokens)"
 generate 1 $total "$work/mid1" & # whose steps run between those of the question
 second=$!
-wait_for 30 decoding 1 || fail "nothing decodes"
+wait_for 30 decoding 1 3 || fail "nothing decodes"
 restore "$work/s90" 40 "$work/after0" -f "$work/question" --save "$work/turn" || fail "a question after an answer: $(cat "$work/after0.err")"
 expect "a question after an answer: its prompt" "$(field "$work/after0" .prompt_tokens)" $(($(field "$work/rest" .prompt_tokens) - $(wc -c <"$work/prompt1") + 90 + $(wc -c <"$work/prompt0")))
 wait $second || fail "the request beside a question: $(cat "$work/mid1.err")"
@@ -134,8 +133,8 @@ restore "$work/doc" $total "$work/long" -f "$work/question" || fail "a long answ
 for worker in gpu_worker cpu_scorer; do
     restore "$work/doc" $total "$work/rest" -f "$work/question" &
     first=$!
-    wait_for 30 decoding 1 || fail "nothing decodes"
-    kill -KILL "$(worker_pid $worker)"
+    wait_for 30 decoding 1 3 || fail "nothing decodes"
+    kill_worker $worker
     wait $first || fail "$worker killed: $(cat "$work/rest.err")"
     same "$worker killed after a question" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/long") $(hashes "$work/long")"
 done
@@ -149,7 +148,7 @@ one_line "a question beyond the context" $? 1 "$work/out.err" "exceed the contex
 # --- damaged, truncated, no session: refused, and a request that runs meanwhile is not disturbed
 generate 1 $total "$work/mid1" &
 second=$!
-wait_for 30 decoding 1 || fail "nothing decodes"
+wait_for 30 decoding 1 3 || fail "nothing decodes"
 bytes=$(stat -c %s "$work/s90")
 flip() { # OFFSET
     cp "$work/s90" "$work/bad"
@@ -183,7 +182,7 @@ same "the request that ran meanwhile" "$(tokens "$work/mid1") $(hashes "$work/mi
 # --- where it cannot be written
 generate 0 $total "$work/mid0" &
 first=$!
-wait_for 30 decoding 1 || fail "nothing decodes"
+wait_for 30 decoding 1 3 || fail "nothing decodes"
 save 0 "$work/no/folder"
 one_line "no such folder" $? 111 "$work/save.err" "$work/no/folder"
 mkdir "$work/disk"
@@ -301,9 +300,9 @@ one_line "a question with h2o" $? 1 "$work/out.err" "policy h2o ranks by what al
 cp "$work/sums" "$work/gone"
 restore "$work/gone" $total "$work/rest" & # h2o begins anew after a worker's death
 first=$!
-wait_for 30 decoding 1 || fail "nothing decodes"
+wait_for 30 decoding 1 3 || fail "nothing decodes"
 rm "$work/gone"
-kill -KILL "$(worker_pid gpu_worker)"
+kill_worker gpu_worker
 wait $first
 one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.err" "$work/gone"
 down || fail "down"

@@ -19,9 +19,8 @@ generate() { # N OUTPUT [ARGUMENTS...]
 save() { # REQUEST FILE
     "$bin/hillctl" save "$1" "$2" --run-dir "$run_dir" >"$work/save" 2>"$work/save.err"
 }
-status() { "$bin/hillctl" status --json --run-dir "$run_dir"; }
 # shellcheck disable=SC2317  # through wait_for
-runs() { status | jq -e "[.requests[] | select(.predicted_tokens $1)] | length >= 1" >/dev/null; }
+runs() { status_is "[.requests[] | select(.predicted_tokens $1)] | length >= 1"; }
 newest() { status | jq '.requests | max_by(.request).request'; }
 tokens() { cat "$@" | jq -rs 'map(.tokens) | add | map(tostring) | join(" ")'; }
 
@@ -68,7 +67,7 @@ expect "a pipe is no file: exit code" $? 100
 save "$(newest)" "$work/killed" &
 order=$!
 wait_for 5 sh -c "[ -e '$work/killed.saving' ] || [ -e '$work/killed' ]" || fail "nothing is written"
-kill -KILL "$(worker_pid gpu_worker)"
+kill_worker gpu_worker
 wait $order
 expect "the GPU worker is killed while it saves: what is left" "$(find "$work" -name 'killed.saving')" ""
 down || fail "down"
@@ -79,14 +78,14 @@ up "${options[@]}" -np 2 --csd none --hot-mb 34 || fail "up"
 generate $many "$work/long" &
 long=$!
 wait_for 20 runs "> 3" || fail "nothing decodes"
-kill -STOP "$(worker_pid gpu_worker)"
+signal_worker STOP gpu_worker
 generate $many "$work/out" &
 other=$!
-wait_for 5 sh -c "'$bin/hillctl' status --json --run-dir '$run_dir' | jq -e '.requests | length == 2' >/dev/null" || fail "the second is not sent"
+wait_for 5 status_is '.requests | length == 2' || fail "the second is not sent"
 save "$(newest)" "$work/early" &
 order=$!
 sleep 0.3
-kill -CONT "$(worker_pid gpu_worker)"
+signal_worker CONT gpu_worker
 wait_for 10 sh -c "! kill -0 $order 2>/dev/null" || fail "the order is not answered while the request waits"
 grep -q 'no room' "$work/save.err" || fail "the order's answer does not say why: $(cat "$work/save" "$work/save.err")"
 down || fail "down"

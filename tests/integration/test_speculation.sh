@@ -77,7 +77,6 @@ ask() { # I OUTPUT
     "$bin/hillctl" generate -f "$work/prompt$1" -n 120 --temp 0.8 -s $((100 + $1)) --ignore-eos --json --run-dir "$run_dir" >"$2" 2>"$2.err"
 }
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
-decoding() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e "[.requests[] | select(.predicted_tokens > 0)] | length >= $1" >/dev/null; }
 # at_once NAME [WORKER]: four at once, as alone; the worker is killed while they decode
 at_once() {
     local name=$1 worker=${2:-} i pids=()
@@ -87,7 +86,7 @@ at_once() {
     done
     if [ -n "$worker" ]; then
         wait_for 60 decoding 1 || fail "$name: nothing decodes"
-        kill -KILL "$(worker_pid "$worker")"
+        kill_worker "$worker"
     fi
     for i in 0 1 2 3; do
         wait "${pids[i]}" || fail "$name: request $i: $(cat "$work/out$i.err")"

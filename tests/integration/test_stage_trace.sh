@@ -38,11 +38,10 @@ check "idle: nobody is missing" "$work/idle.json" '.otherData | .answers_missing
 head -c 4000 LICENSE >"$work/prompt"
 request=(-f "$work/prompt" -n 400 --temp 0 --ignore-eos --json --run-dir "$run_dir")
 "$bin/hillctl" generate "${request[@]}" >"$work/plain" 2>"$work/err" || fail "generate: $(cat "$work/err")"
-running_decode() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e '.running.predicted_tokens > 5' >/dev/null; }
 request[3]=6000
 "$bin/hillctl" generate "${request[@]}" >"$work/traced" 2>"$work/err" &
 generate=$!
-wait_for 60 running_decode || fail "the request does not decode"
+wait_for 60 decoding 1 5 || fail "the request does not decode"
 trace=$work/trace.json
 "$bin/hillctl" trace "$trace" --seconds 1.5 --run-dir "$run_dir" 2>"$work/trace.err" || fail "trace: $(cat "$work/trace.err")"
 expect "it says what it wrote" "$(grep -cE '^hillctl: [1-9][0-9]* spans of [0-9.]+ s in ' "$work/trace.err")" 1
@@ -86,7 +85,7 @@ check "counts" "$trace" '(.otherData.events == ([.traceEvents[] | select(.ph == 
 "$bin/hillctl" trace "$work/restart.json" --seconds 4 --run-dir "$run_dir" 2>"$work/err" &
 first=$!
 sleep 0.5
-kill -KILL "$(worker_pid cpu_scorer)"
+kill_worker cpu_scorer
 wait "$first" || fail "trace over the death of a worker: $(cat "$work/err")"
 check "a worker died: the file is whole" "$work/restart.json" '.otherData.rounds > 5 and ([.otherData.processes[].role] | unique == ["cpu_scorer", "csd_agent", "gpu_worker"])'
 down || fail "down"

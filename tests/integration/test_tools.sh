@@ -83,16 +83,15 @@ fi
 "$hillinfer" generate "${ask[@]}" >"$work/out" 2>"$work/err" || fail "generate"
 expect "no progress when stderr is no terminal" "$(cat "$work/err")" ""
 ended_live() { # a heartbeat carries them, twice a second
-    "$bin/hillctl" status --json --run-dir "$run_dir" |
-        jq -e '.running == null and .live.request == null and .live.tiers.cold.tokens > 0 and .live.queries > 0' >/dev/null
+    status_is '.running == null and .live.request == null and .live.tiers.cold.tokens > 0 and
+        .live.queries > 0'
 }
 if wait_for 5 ended_live; then pass "status: the last request's tiers"; else fail "status: the last request's tiers"; fi
 
 # --- under load
 "$hillinfer" generate -f "$work/prompt" -n 18000 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/text" 2>"$work/generate.err" &
 request=$!
-running_decode() { "$bin/hillctl" status --json --run-dir "$run_dir" | jq -e '.running.predicted_tokens > 20' >/dev/null; }
-wait_for 60 running_decode || fail "the request does not decode"
+wait_for 60 decoding 1 20 || fail "the request does not decode"
 "$hillinfer" top -n 2 --run-dir "$run_dir" >"$work/out" || fail "top -n 2"
 expect "top -n 2: snapshots" "$(grep -c '^hillinfer  ready' "$work/out")" 2
 expect "top -n 2: no escape sequences" "$(grep -c $'\033' "$work/out")" 0

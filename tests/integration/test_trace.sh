@@ -44,7 +44,7 @@ expect "hot only: cold entries recorded" "$(field "$work/replay" .recorded.cold)
 # --- a scorer that is killed: the requests before it stay readable, the new one writes a file of its own
 up "${pipeline[@]}" --trace-kv "$work/up.kvt" || fail "up"
 "$bin/hillctl" generate --run-dir "$run_dir" "${request[@]}" >/dev/null 2>"$work/err" || fail "generate: $(cat "$work/err")"
-kill -KILL "$(worker_pid cpu_scorer)"
+kill_worker cpu_scorer
 "$bin/hillctl" generate --run-dir "$run_dir" "${request[@]}" >/dev/null 2>"$work/err" || fail "generate after a kill: $(cat "$work/err")"
 down || fail "down"
 for file in up.kvt up.kvt.2; do

@@ -338,20 +338,20 @@ def table(folder):
     formats = known(folder)
     print(TABLE_HEAD)
     for name, row, _ in formats:
-        print("    {.name = %s," % c_text(name))
-        for field in FIELDS:
-            other = {"tail": "answer", "system_end": "next"}.get(field)
-            if row[field] != row[other] if other else row[field]:
-                if field != "system_end" or row["place"] != "none":
-                    print("     .%s = %s," % (field, c_text(row[field])))
+        fields = [c_text(name)]
+        for field in ("head", "answer", "next", "system_head"):
+            fields.append(c_text(row[field]) if row[field] else "NULL")
+        for field, other in (("tail", "answer"), ("system_end", "next")):
+            if row[field] != row[other] and (field != "system_end" or row["place"] != "none"):
+                fields.append(".%s = %s" % (field, c_text(row[field])))
         if row["place"] != "first":
-            print("     .place = CHAT_SYSTEM_%s," % row["place"].upper())
+            fields.append(".place = CHAT_SYSTEM_%s" % row["place"].upper())
         for who in ("system", "user", "answer"):
             if any(row["strip_" + who]):
-                print("     .strip_%s = %s," % (who, c_sides(row["strip_" + who])))
+                fields.append(".strip_%s = %s" % (who, c_sides(row["strip_" + who])))
         if row["thought"] != "kept":
-            print("     .thought = CHAT_THOUGHT_%s," % row["thought"].upper())
-        print("    },")
+            fields.append(".thought = CHAT_THOUGHT_%s" % row["thought"].upper())
+        print("    {%s}," % ", ".join(fields))
     print("};\nconst unsigned chat_format_count = sizeof chat_formats / sizeof chat_formats[0];\n")
     print("const struct chat_known chat_known[] = {")
     hashes = {h: i for i, (_, _, files) in enumerate(formats) for h, _, _ in files}

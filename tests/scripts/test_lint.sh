@@ -110,6 +110,8 @@ new_tree; printf "| %099d |\n" 0 >docs/README.md
 complains "docs/README.md: over 100 columns: line 1" columns
 new_tree; printf "%0101d\n" 0 >docs/page.md
 complains "docs/page.md: over 100 columns: line 1" columns
+new_tree; printf '// %0100d\n' 0 >low/kernel.cl; git add -A
+complains "low/kernel.cl: over 100 columns: line 1" columns
 
 # names: in two folders; README.md, main.c and tests have the same ones.
 new_tree; cp low/low.h high/low.h
