@@ -204,8 +204,8 @@ static int go_down(struct demotions *d, struct sequence *s, uint32_t layer)
 
 /* ---- up ----------------------------------------------------------------------------------- */
 
-uint32_t moves_bring_up(struct core *c, const struct sequence *s, uint32_t layer,
-                        uint32_t position, const void *entry)
+uint32_t moves_bring_up(struct core *c, const struct sequence *s, uint32_t layer, uint32_t position,
+                        const void *entry)
 {
     struct tiers *t = &c->tiers;
     uint32_t word = core_location(c, s, layer, position);
