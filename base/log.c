@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,11 +17,25 @@ static enum hill_log_level log_threshold = HILL_LOG_INFO;
 static bool log_times;
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
+/* Is stderr the journal's? The variable alone does not say so: who is started from a unit inherits
+ * it, whatever its stderr is. */
+static bool goes_to_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    char own[64];
+    struct stat is;
+    if (!stream || fstat(STDERR_FILENO, &is))
+        return false;
+    snprintf(own, sizeof own, "%llu:%llu", (unsigned long long)is.st_dev,
+             (unsigned long long)is.st_ino);
+    return strcmp(stream, own) == 0;
+}
+
 void hill_log_init(const char *process, enum hill_log_level threshold)
 {
     process_name = process;
     log_threshold = threshold;
-    log_times = !getenv("JOURNAL_STREAM");
+    log_times = !goes_to_journal();
     tzset();
 }
 

@@ -2,7 +2,8 @@
  * base/log.h - log lines on stderr, one write each.
  *
  * What: "<hh:mm:ss> <process>: <level>: <what was attempted, on what, why it failed, what happens
- * next>". The time, local, is left out where the journal keeps it (JOURNAL_STREAM is set).
+ * next>". The time, local, is left out where the journal keeps it (JOURNAL_STREAM names what
+ * stderr is).
  * Levels: error, warn, info, debug; the threshold comes from --log-level (default info).
  * Who calls it: processes; libraries report through return codes and struct hill_why instead.
  * Concurrency: any thread. A line is one write(2), so lines of several processes do not mix.

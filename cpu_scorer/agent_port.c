@@ -79,11 +79,16 @@ int agent_trim(struct agent *a, struct sequence *s)
 
 /* ---- what comes back ----------------------------------------------------------------------- */
 
-/* A COMMIT or RELEASE; of a request that is still the one that sent it. */
+/* A COMMIT or RELEASE; of a request that is still the one that sent it. One that is being cut has
+ * not begun: it begins anew. */
 static void take_commit(struct agent *a, const struct record_completion *r)
 {
     struct sequence *s = &a->core->sequences[r->header.sequence];
-    if (r->status && s->state == SEQUENCE_ACTIVE && r->tag >> 8 >= s->first_tag)
+    if (!r->status || r->tag >> 8 < s->first_tag)
+        return;
+    if (s->state == SEQUENCE_CUTTING)
+        s->status = r->status;
+    else if (s->state == SEQUENCE_ACTIVE)
         core_fail(a->core, s, r->status, "committing entries of layer %u in the cold pool",
                   r->header.layer);
 }

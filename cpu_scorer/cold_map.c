@@ -120,34 +120,66 @@ void cold_map_drop(struct cold_map *map, uint32_t list, uint32_t slot)
     map->lists[list].committed--;
 }
 
-static void settle_stripe(struct cold_map *map, uint32_t list, uint32_t stripe, bool last)
+/* Slots of a stripe up to its last one that is held. */
+static uint32_t held_part(const struct cold_map *map, uint32_t stripe)
 {
-    struct cold_list *l = &map->lists[list];
     uint32_t first = stripe * map->stripe_slots, used = map->stripe_slots;
-    while (last && used > 0 && map->positions[first + used - 1] == HOLE)
-        map->positions[first + --used] = 0;
-    for (uint32_t i = first; i < first + used; i++)
-        if (map->positions[i] == HOLE)
-            make_hole(map, l, i);
-    if (last)
-        l->used = used;
+    while (used > 0 && map->positions[first + used - 1] == HOLE)
+        used--;
+    return used;
+}
+
+/* The stripe that was being filled: the others were full, but for what has gone from them since, so
+ * its end is the emptiest. Numbers do not say it: a list that grows takes any free stripe. */
+static uint32_t find_current(const struct cold_map *map, uint32_t list, uint32_t *used)
+{
+    uint32_t found = COLD_NONE;
+    *used = UINT32_MAX;
+    for (uint32_t s = map->lists[list].first; s != COLD_NONE; s = map->stripes[s].next) {
+        uint32_t part = held_part(map, s);
+        if (part < *used || (part == *used && s > found)) {
+            *used = part;
+            found = s;
+        }
+    }
+    return found;
+}
+
+/* The list's next stripe; all of it has been handed out. */
+static uint32_t *link_stripe(struct cold_map *map, uint32_t list, uint32_t stripe, uint32_t order,
+                             uint32_t *link)
+{
+    map->stripes[stripe].order = order;
+    map->stripes[stripe].next = COLD_NONE;
+    *link = map->lists[list].current = stripe;
+    return &map->stripes[stripe].next;
+}
+
+static void find_holes(struct cold_map *map, uint32_t list, uint32_t stripe, uint32_t used)
+{
+    uint32_t first = stripe * map->stripe_slots;
+    for (uint32_t i = 0; i < map->stripe_slots; i++)
+        if (i >= used)
+            map->positions[first + i] = 0;
+        else if (map->positions[first + i] == HOLE)
+            make_hole(map, &map->lists[list], first + i);
 }
 
 int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n)
 {
     struct cold_list *l = &map->lists[list];
-    uint32_t held = l->n_stripes, order = 0, *link = &l->first;
-    if (held == 0)
+    uint32_t order = 0, *link = &l->first;
+    if (l->n_stripes == 0)
         return cold_map_reserve(map, list, n);
-    for (uint32_t s = 0; s < map->n_stripes; s++) { /* as they were: stripes in order ascend */
-        if (map->stripes[s].list != list)
+    uint32_t current = find_current(map, list, &l->used);
+    for (uint32_t s = 0; s < map->n_stripes; s++) {
+        if (map->stripes[s].list != list || s == current)
             continue;
-        map->stripes[s].order = order++;
-        map->stripes[s].next = COLD_NONE;
-        *link = l->current = s;
-        link = &map->stripes[s].next;
-        settle_stripe(map, list, s, order == held);
+        link = link_stripe(map, list, s, order++, link);
+        find_holes(map, list, s, map->stripe_slots);
     }
+    link_stripe(map, list, current, order, link);
+    find_holes(map, list, current, l->used);
     return cold_map_grow(map, list, n);
 }
 

@@ -129,7 +129,7 @@ struct sequence {
     struct adoption adoption;
     uint64_t identity;       /* of the request in all its attempts; 0: nothing of it is kept */
     struct resting rests;    /* of an ended one */
-    struct kept_plan plan;   /* of the request that goes on with it */
+    struct kept_plan plan;   /* of the request that goes on with what rests here */
     uint64_t bounced_before; /* by a placement that it has no longer */
     struct scorer_stats stats;
     struct step_balance balance;

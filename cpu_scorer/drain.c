@@ -3,6 +3,8 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "cpu_scorer/adoption.h"
+#include "cpu_scorer/holding.h"
 
 /* ---- a FETCH ------------------------------------------------------------------------------ */
 
@@ -64,21 +66,23 @@ static uint32_t blocks_now(const struct core *c, const struct sequence *s)
 /* What a later epoch is to find: everything that a sequence without a drive has. */
 static void note_plan(const struct core *c, struct sequence *s, uint32_t stripes)
 {
-    struct kept *k = tiers_kept(&c->tiers, s->index);
-    struct kept_plan plan;
-    kept_read(k, &plan);
-    plan.beta = s->share.beta;
-    plan.limit = s->share.limit;
-    plan.adapts = s->share.adapts;
-    plan.copies = s->share.copies;
-    plan.blocks = blocks_now(c, s);
-    plan.stripes = stripes;
-    kept_replan(k, &plan);
+    const struct kept_plan plan = adoption_plan(s, blocks_now(c, s), stripes);
+    kept_replan(tiers_kept(&c->tiers, s->index), &plan);
 }
 
 static uint32_t stripes_now(const struct core *c, const struct sequence *s)
 {
     return c->tiers.cold.lists[tiers_list(&c->tiers, s->index, 0)].n_stripes;
+}
+
+/* Placed by recency, nobody knows of what its copies are: their slots take whatever goes down. */
+static void disown_copies(struct core *c, const struct sequence *s)
+{
+    for (uint32_t layer = 0; s->kept && layer < c->config.geometry.n_layers; layer++)
+        for (uint32_t p = 0; p < s->layers[layer].appended; p++)
+            if (s->layers[layer].kept[p] != COLD_NONE)
+                cold_map_disown(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer),
+                                s->layers[layer].kept[p]);
 }
 
 /* It is placed by recency from now on, with as many hot blocks as there are for it. */
@@ -91,6 +95,7 @@ static void prepare(struct drain *d, struct sequence *s)
     if (!more && !placed)
         return;
     s->bounced_before += moves_bounced(c, s);
+    disown_copies(c, s);
     moves_end(c, s);
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++) {
         s->layers[layer].kept = NULL;
@@ -112,9 +117,12 @@ static uint32_t cold_entries(const struct core *c, const struct sequence *s)
     return sum;
 }
 
-/* Nothing of it is on the drive, nor will be. */
+/* Nothing of it is on the drive, nor will be: what of its prompt was to go down at once has. */
 static bool is_free_of(const struct core *c, const struct sequence *s)
 {
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+        if (s->layers[layer].appended < s->cold_to)
+            return false;
     return s->demotes == 0 && s->share.limit >= s->max_tokens && cold_entries(c, s) == 0;
 }
 
@@ -160,8 +168,17 @@ static bool is_drained(const struct drain *d, const struct sequence *s)
     return core_runs(s) && !s->leaving && d->spoilt[s->index] != s->request_id;
 }
 
-/* A layer that has something to come up, from `next` on: into the batch. */
-static bool find_batch(struct drain *d, uint32_t most)
+/* Staging slots that nobody lacks if the agent never answers: what the sequence, which fails then,
+ * has set aside and holds nothing in, and what nobody has set aside. */
+static uint32_t own_slots(const struct sequence *s)
+{
+    uint32_t held = holding_slots(s);
+    return s->staging_max > held ? s->staging_max - held : 0;
+}
+
+/* A layer that has something to come up, from `next` on: into the batch. *blocked: it has, but no
+ * staging slot may be taken for it now. */
+static bool find_batch(struct drain *d, uint32_t most, bool *blocked)
 {
     const struct core *c = d->core;
     uint32_t n_layers = c->config.geometry.n_layers, n_lists = c->config.n_sequences * n_layers;
@@ -169,9 +186,13 @@ static bool find_batch(struct drain *d, uint32_t most)
         uint32_t list = (d->next + i) % n_lists;
         struct sequence *s = &c->sequences[list / n_layers];
         if (!is_drained(d, s) || !c->tiers.cold.lists[list].committed ||
-            s->layers[list % n_layers].uncommitted || s->layers[list % n_layers].moving)
+            s->layers[list % n_layers].uncommitted || s->layers[list % n_layers].moving ||
+            room_of(c, s, list % n_layers) == 0)
             continue;
-        d->n = choose(d, s, list % n_layers, most);
+        uint32_t slots = own_slots(s) + c->tiers.staging_unreserved;
+        slots = slots < most ? slots : most;
+        *blocked |= slots == 0;
+        d->n = choose(d, s, list % n_layers, slots);
         if (!d->n)
             continue;
         d->sequence = s->index;
@@ -194,23 +215,40 @@ static uint32_t batch_max(const struct drain *d)
     return c->tiers.staging->free_count < most ? c->tiers.staging->free_count : most;
 }
 
+/* Beyond the sequence's own they are as if set aside, until they are given back. */
+static int take_staging(struct drain *d)
+{
+    struct tiers *t = &d->core->tiers;
+    uint32_t own = own_slots(&d->core->sequences[d->sequence]);
+    if (shm_arena_take(t->staging, d->n, d->staging))
+        return HILL_E_WOULD_BLOCK;
+    d->borrowed = d->n > own ? d->n - own : 0;
+    t->staging_unreserved -= d->borrowed;
+    return 0;
+}
+
+static void give_staging(struct drain *d)
+{
+    shm_arena_give(d->core->tiers.staging, d->n, d->staging);
+    d->core->tiers.staging_unreserved += d->borrowed;
+    d->n = 0;
+}
+
 /* 1: a batch is out; 0: nothing can come up now; *blocked: for want of staging or ring. */
 static int start_batch(struct drain *d, bool *blocked)
 {
-    struct shm_arena *staging = d->core->tiers.staging;
     uint32_t most = batch_max(d);
-    if (!find_batch(d, most ? most : 1))
+    if (!find_batch(d, most, blocked))
         return 0;
     *blocked = true;
-    if (!most || shm_arena_take(staging, d->n, d->staging)) {
+    if (take_staging(d)) {
         d->n = 0;
         return 0;
     }
     d->fetched = false;
     if (push_fetch(d))
         return 1;
-    shm_arena_give(staging, d->n, d->staging);
-    d->n = 0;
+    give_staging(d);
     return 0;
 }
 
@@ -223,11 +261,11 @@ static uint32_t come_up(struct drain *d, struct sequence *s)
     for (uint32_t i = 0; i < d->n; i++) {
         uint32_t position = d->positions[i];
         if (core_location(d->core, s, d->layer, position) != hkm_word(HKM_COLD, d->slots[i]) ||
-            hkm_append(&t->hkm, s->index, d->layer, position, 1,
-                       shm_arena_slot(t->staging, d->staging[i])) == 0)
+            moves_bring_up(d->core, s, d->layer, position,
+                           shm_arena_slot(t->staging, d->staging[i])) == COLD_NONE)
             continue;
         FAULT_POINT(cpu_scorer, drain, flipped);
-        cold_map_uncommit(&t->cold, list, d->slots[i]);
+        cold_map_disown(&t->cold, list, d->slots[i]);
         l->low = position < l->low ? position : l->low;
         d->slots[n++] = d->slots[i];
     }
@@ -246,7 +284,8 @@ static int finish_batch(struct drain *d)
         return 0;
     if (ours && d->status) {
         d->spoilt[s->index] = s->request_id;
-        log_warn("request %llu: entries of layer %u stay on the drive: reading them failed (%s)",
+        log_warn("request %llu: what it has on the drive stays there: reading entries of layer %u "
+                 "failed (%s)",
                  (unsigned long long)s->request_id, d->layer, hill_strerror(d->status));
     } else if (ours) {
         n = come_up(d, s);
@@ -256,8 +295,7 @@ static int finish_batch(struct drain *d)
         s->stats.promoted += n;
         d->done.moved += n;
     }
-    shm_arena_give(c->tiers.staging, d->n, d->staging);
-    d->n = 0;
+    give_staging(d);
     d->tag = 0;
     c->coming_up = false;
     return 1;

@@ -4,12 +4,14 @@
  * What: from drain_begin on no sequence is given room on the drive, and what lies there comes up, a
  * batch at a time: the newest cold entries of a layer are fetched into free staging slots, become
  * hot, and the drive is told (RELEASE). A query may come meanwhile; it waits in AWAIT until the
- * batch is over [I4] [I9], so an answer is late by one batch at most. Each sequence gets hot blocks
+ * batch is over [I4], so an answer is late by one batch at most. Each sequence gets hot blocks
  * for all of its tokens, as far as M_0 has them unreserved: those that do are hot for good and give
  * their stripes back; of the others the newest entries are hot and the rest stays on the drive, where
  * their new entries go as well. Selections do not depend on any of it.
- * Who calls it: scorer.c. Failure: an entry that cannot be read stays where it is, and with it what
- * is older in its layer; the request that selects it fails, as it would have.
+ * Who calls it: scorer.c. Failure: an entry that cannot be read stays where it is, and with it all
+ * that its request has on the drive then; a query that selects it fails its request, as it would
+ * have. An agent that never answers keeps the batch's staging slots, which nobody has set aside but
+ * the sequence that fails with it [I9].
  */
 #ifndef HILL_CPU_SCORER_DRAIN_H
 #define HILL_CPU_SCORER_DRAIN_H
@@ -28,6 +30,7 @@ struct drain {
     /* the batch under way */
     uint32_t sequence, layer, n;
     uint64_t request_id, tag; /* tag 0: no FETCH is out */
+    uint32_t borrowed; /* of its staging slots: beyond those that the sequence has set aside */
     uint32_t positions[DRAIN_BATCH], slots[DRAIN_BATCH], staging[DRAIN_BATCH];
     bool fetched;
     int status;

@@ -166,7 +166,7 @@ int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 /* A sequence may have blocks_per_layer blocks for every layer, which is no less than now.
  * HILL_E_NOSPACE: nothing changed. */
 int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
-/* It is another request's from now on: its first n_tokens get that one's checks. */
+/* The sequence is another request's from now on: its first n_tokens get that request's checks. */
 void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t identity);
 /* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how many
  * each has got. */

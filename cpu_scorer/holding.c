@@ -121,6 +121,15 @@ void holding_reads_done(struct sequence *s)
     s->held[0].reading = s->held[1].reading = false;
 }
 
+uint32_t holding_slots(const struct sequence *s)
+{
+    const struct guess *g = &s->guess;
+    uint32_t n = s->held[0].n_staging + s->held[1].n_staging;
+    for (uint32_t i = 0; g->there && i < g->n; i++)
+        n += g->staging[i] != GUESS_NONE;
+    return n;
+}
+
 void holding_release_all(struct core *c, struct sequence *s)
 {
     release(c, &s->held[0]);

@@ -38,6 +38,8 @@ void holding_release(struct core *c, struct sequence *s, const struct record_hea
 void holding_keep_newest(struct core *c, struct sequence *s);
 /* Nothing is read in place any more. */
 void holding_reads_done(struct sequence *s);
+/* Staging slots that the sequence's selections and its guess hold now. */
+uint32_t holding_slots(const struct sequence *s);
 /* Everything that is held is free. */
 void holding_release_all(struct core *c, struct sequence *s);
 

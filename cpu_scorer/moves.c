@@ -204,30 +204,41 @@ static int go_down(struct demotions *d, struct sequence *s, uint32_t layer)
 
 /* ---- up ----------------------------------------------------------------------------------- */
 
+uint32_t moves_bring_up(struct core *c, const struct sequence *s, uint32_t layer, uint32_t position,
+                        const void *entry)
+{
+    struct tiers *t = &c->tiers;
+    uint32_t word = core_location(c, s, layer, position);
+    if (hkm_tag(word) != HKM_COLD || !entry ||
+        hkm_append(&t->hkm, s->index, layer, position, 1, entry) == 0)
+        return COLD_NONE;
+    cold_map_uncommit(&t->cold, tiers_list(t, s->index, layer), hkm_slot(word));
+    return hkm_slot(word);
+}
+
 /* What the query has just fetched becomes hot: copy and digest, flip, and the cold slots stop
  * counting. */
 static void come_up(struct demotions *d, struct sequence *s, uint32_t layer, const struct answer *a,
                     const struct placement_moves *moves)
 {
     struct layer_state *l = &s->layers[layer];
-    uint32_t slots[MOVES_UP], n = 0, list = tiers_list(&d->core->tiers, s->index, layer);
+    uint32_t slots[MOVES_UP], n = 0;
     void *room; /* first: without room in the ring nothing flips */
     bool full =
         shm_ring_reserve(&d->core->io.rings[RING_COMMAND],
                          (uint32_t)(sizeof(struct record_release) + sizeof slots), &room) != 0;
     for (uint32_t i = 0; i < moves->n_promoted; i++) {
         uint32_t position = moves->promoted[i];
-        uint32_t word = core_location(d->core, s, layer, position);
-        if (hkm_tag(word) == HKM_HOT)
+        if (hkm_tag(core_location(d->core, s, layer, position)) == HKM_HOT)
             continue;
-        const void *entry = answer_staged(a, position);
-        if (full || n == MOVES_UP || hkm_tag(word) != HKM_COLD || !entry ||
-            hkm_append(&d->core->tiers.hkm, s->index, layer, position, 1, entry) == 0) {
+        uint32_t slot = full || n == MOVES_UP ? COLD_NONE
+                                              : moves_bring_up(d->core, s, layer, position,
+                                                               answer_staged(a, position));
+        if (slot == COLD_NONE) {
             placement_place(l->placement, position, false); /* new tokens have taken the room */
             continue;
         }
-        cold_map_uncommit(&d->core->tiers.cold, list, hkm_slot(word));
-        l->kept[position] = slots[n++] = hkm_slot(word);
+        l->kept[position] = slots[n++] = slot;
         FAULT_POINT(cpu_scorer, promote, flipped);
     }
     if (n && agent_push_slots(d->agent, RECORD_RELEASE, s->index, layer, slots, n))

@@ -38,6 +38,10 @@ int moves_recover(const struct core *c, struct sequence *s, uint32_t least);
 void moves_end(const struct core *c, struct sequence *s);
 uint64_t moves_bounced(const struct core *c, const struct sequence *s);
 
+/* A cold entry, whose bytes these are, becomes hot; the agent is to be told that its cold slot does
+ * not count. That slot, now a copy; COLD_NONE: the position is not cold, or there is no room. */
+uint32_t moves_bring_up(struct core *c, const struct sequence *s, uint32_t layer, uint32_t position,
+                        const void *entry);
 /* A query of this layer has been answered, and what it had to upload from the drive lies in
  * staging. What pays moves up out of there. The answer's `positions` are used up. */
 void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct answer *a);

@@ -398,7 +398,7 @@ static int answer_taken_up(struct requests *rs, struct sequence *s)
 
 static int pump_cutting(struct requests *rs, struct sequence *s)
 {
-    int rc = s->begin_held && !rs->agent->status
+    int rc = s->begin_held && !s->status && !rs->agent->status
                  ? resting_cut(rs->core, rs->agent, s, s->begin.after_tokens)
                  : HILL_E_CANCELLED;
     if (rc == 1)

@@ -24,8 +24,8 @@ void resting_begin(struct core *c, struct sequence *s, uint32_t n_tokens);
 bool resting_fits(const struct sequence *s, const struct record_seq_begin *r);
 /* What it has, as room of its own: into a plan's room. */
 void resting_add_room(const struct core *c, const struct sequence *s, struct hot_share_room *room);
-/* To go on with n_tokens. Blocks and stripes a layer grow to these, and to what is there already; HILL_E_BUSY: there are
- * not so many, and nothing has changed. */
+/* To go on with n_tokens. Blocks and stripes a layer grow to these, and to what is there already;
+ * HILL_E_BUSY: there are not so many, and nothing has changed. */
 int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t *blocks,
                  uint32_t *stripes);
 

@@ -19,7 +19,8 @@
  * other rows of a step or timing: the same input gives the same bits on one device.
  * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use), HILL_E_NOMEM,
  * HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call
- * out of order or out of range). why names it. Who calls it: request.c, step.c and tests.
+ * out of order or out of range). why names it. Who calls it: worker.c,
+ * schedule.c, request.c, resume.c, past.c, step*.c, logits_file.c and tests.
  * Concurrency: one thread.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_H
@@ -124,12 +125,13 @@ int engine_prefill_pass(struct engine *engine, uint32_t unit, struct hill_why *w
  * sees. */
 uint32_t engine_past_from(const struct engine *engine, uint32_t layer);
 /* Entries [count][entry bytes] of the past tokens first .. first + count - 1 of a layer: from that
- * one on in order, at most ENGINE_PAST_TOKENS, after the units of the layers before are queued and before the
- * layer's own. 1: they are taken; 0: not now, the device still has those before them; or an error. */
+ * one on in order, at most ENGINE_PAST_TOKENS, after the units of the layers before are queued and
+ * before the layer's own. 1: they are taken; 0: not now, the device still has those before them; or an error. */
 int engine_prefill_past(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
                         const void *entries, struct hill_why *why);
 /* Right after engine_prefill_begin without a past: what the prompt's queries attend to is summed
- * too, a layer at a time. Costs about half as much as attention does again, and the last layer's attention. */
+ * too, a layer at a time. Costs about half as much as attention does again, and the last layer's
+ * attention. */
 int engine_prefill_weigh(struct engine *engine, struct hill_why *why);
 /* The bytes that this takes beside engine_kv_bytes_needed. */
 uint64_t engine_mass_bytes_needed(const struct engine *engine, uint32_t n_prompt);

@@ -95,7 +95,7 @@ static int reserve(int fd, const struct stat *info, uint64_t total, struct hill_
     return rc;
 }
 
-struct name {
+struct pool_birth {
     uint64_t generation;
     uint8_t uuid[POOL_UUID_BYTES];
 };
@@ -112,7 +112,8 @@ static int draw_uuid(uint8_t uuid[POOL_UUID_BYTES], struct hill_why *why)
 
 /* Of a whole superblock that is there: its uuid, and the generation after its own; else 1 and a new
  * uuid. */
-static int next_name(int fd, struct pool_superblock *page, struct name *out, struct hill_why *why)
+static int next_birth(int fd, struct pool_superblock *page, struct pool_birth *out,
+                      struct hill_why *why)
 {
     if (pool_read_all(fd, page, sizeof(*page), 0, "superblock", NULL) != 0 ||
         page->magic != POOL_MAGIC || page->checksum != pool_sealed_checksum(page, sizeof(*page)))
@@ -146,15 +147,15 @@ static int write_empty_directory(int fd, const struct pool_layout *l, uint64_t g
 }
 
 static void fill_superblock(struct pool_superblock *page, const struct pool_layout *l,
-                            uint64_t fingerprint, const struct name *name)
+                            uint64_t fingerprint, const struct pool_birth *birth)
 {
     memset(page, 0, sizeof(*page));
     page->magic = POOL_MAGIC;
     page->version = POOL_VERSION;
     page->stripe_slots = l->stripe_slots;
     page->fingerprint = fingerprint;
-    page->generation = name->generation;
-    memcpy(page->uuid, name->uuid, sizeof page->uuid);
+    page->generation = birth->generation;
+    memcpy(page->uuid, birth->uuid, sizeof page->uuid);
     page->n_layers = l->geometry.n_layers;
     page->n_heads = l->geometry.n_heads;
     page->n_kv_heads = l->geometry.n_kv_heads;
@@ -185,8 +186,8 @@ static int flush(int fd, struct hill_why *why)
 static int write_pool(int fd, const struct stat *info, const struct pool_layout *l,
                       uint64_t fingerprint, struct pool_superblock *page, struct hill_why *why)
 {
-    struct name name;
-    int rc = next_name(fd, page, &name, why);
+    struct pool_birth birth;
+    int rc = next_birth(fd, page, &birth, why);
     if (rc == 0)
         rc = reserve(fd, info, l->total_bytes, why);
     if (rc != 0)
@@ -197,12 +198,12 @@ static int write_pool(int fd, const struct stat *info, const struct pool_layout 
         rc = flush(fd, why);
     FAULT_POINT(csd_agent, format, begun);
     if (rc == 0)
-        rc = write_empty_directory(fd, l, name.generation, why);
+        rc = write_empty_directory(fd, l, birth.generation, why);
     if (rc == 0)
         rc = flush(fd, why);
     if (rc != 0)
         return rc;
-    fill_superblock(page, l, fingerprint, &name);
+    fill_superblock(page, l, fingerprint, &birth);
     rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
     FAULT_POINT(csd_agent, format, done);
     return rc == 0 ? flush(fd, why) : rc;

@@ -149,9 +149,10 @@ struct rig *rig_start(const struct rig_options *o)
         rig_open_ring(r, (enum layout_ring)ring);
     for (int ring = 0; o->taps && ring < RING_COUNT; ring++)
         r->scorer[ring].tap = &o->taps[ring];
-    uint64_t staging = shm_arena_bytes(RIG_STAGING, RIG_ENTRY);
+    r->n_staging = o->staging ? o->staging : RIG_STAGING;
+    uint64_t staging = shm_arena_bytes(r->n_staging, RIG_ENTRY);
     r->staging_memory = rig_memory(staging);
-    assert_int_equal(shm_arena_init(r->staging_memory, RIG_STAGING, RIG_ENTRY), 0);
+    assert_int_equal(shm_arena_init(r->staging_memory, r->n_staging, RIG_ENTRY), 0);
     assert_int_equal(shm_arena_own(&r->staging, r->staging_memory, staging), 0);
     assert_int_equal(shm_arena_view(&r->staging_view, r->staging_memory, staging), 0);
     assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);

@@ -26,6 +26,7 @@ struct rig_options {
     kv_score_fn *score;
     uint32_t hot_blocks; /* 0: plenty */
     uint32_t n_stripes;  /* 0: plenty */
+    uint32_t staging;    /* slots; 0: RIG_STAGING */
     int64_t agent_deadline_ms;
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     bool speculates;
@@ -47,6 +48,7 @@ struct rig {
     int run_result;
     _Atomic bool interrupt;
     bool csd, reads_hot;
+    uint32_t n_staging;        /* slots */
     struct scorer_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;
     _Atomic bool ask_profile, profiled; /* asked for; profile is there */

@@ -100,6 +100,10 @@ static void agent_commit(struct rig_agent *a, const struct record_commit *r)
 static void agent_release(struct rig_agent *a, const struct record_release *r)
 {
     const uint32_t *slots = (const uint32_t *)(r + 1);
+    if (atomic_exchange_explicit(&a->bad_release, false, memory_order_relaxed)) {
+        agent_complete(a, &r->header, r->tag, RECORD_RELEASE, HILL_E_IO, 0, 0);
+        return;
+    }
     for (uint32_t i = 0; i < r->n_slots; i++) {
         struct rig_slot *s = &a->slots[slots[i]];
         assert_true(s->committed && s->sequence == r->header.sequence &&

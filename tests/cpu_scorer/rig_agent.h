@@ -71,7 +71,8 @@ struct rig_agent {
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
-    _Atomic bool slow; /* it answers no DEMOTE and no TRIM; everything else at once */
+    _Atomic bool bad_release; /* the next RELEASE is refused */
+    _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
 };
 
 /* A random number below that, from the generator's state. */

@@ -252,6 +252,39 @@ static void test_stripes_that_are_no_whole_groups_are_refused(void **unused)
     cold_map_finish(&map);
 }
 
+/* A list that has grown into a stripe below its others is recovered with all the room it had. */
+static void test_a_grown_stripe_below_the_others_is_filled_on(void **unused)
+{
+    (void)unused;
+    struct cold_map map, next;
+    uint32_t slot, order, slots[2 * STRIPE + 100], n = 0, part;
+    assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
+    assert_int_equal(cold_map_reserve(&map, 0, 2), 0);
+    assert_int_equal(cold_map_reserve(&map, 1, 2), 0);
+    cold_map_release(&map, 0);
+    assert_int_equal(cold_map_grow(&map, 1, 3), 0);
+    for (uint32_t want = 2 * STRIPE + 100; n < want; n += part) {
+        part = cold_map_take(&map, 1, n, want - n, &slot, &order);
+        assert_true(part > 0);
+        cold_map_commit(&map, 1, slot, part);
+        for (uint32_t i = 0; i < part; i++)
+            slots[n + i] = slot + i;
+    }
+    assert_int_equal(order, 2);
+    assert_true(slot / STRIPE < slots[0] / STRIPE);
+    assert_int_equal(cold_map_init(&next, STRIPE, STRIPES, LISTS), 0);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(cold_map_hold(&next, 1, slots[i], i), 0);
+    assert_int_equal(cold_map_recovered(&next, 1, 3), 0);
+    assert_int_equal(next.lists[1].lost, 0);
+    assert_int_equal(next.stripes[slot / STRIPE].order, 2);
+    assert_int_equal(cold_map_room(&next, 1), STRIPE - 100);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(cold_map_position(&next, 1, slots[i]), i);
+    cold_map_finish(&map);
+    cold_map_finish(&next);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_a_slot_stops_counting_and_counts_again),
         cmocka_unit_test(test_slots_of_copies_are_used_again),
         cmocka_unit_test(test_stripes_that_are_no_whole_groups_are_refused),
+        cmocka_unit_test(test_a_grown_stripe_below_the_others_is_filled_on),
         cmocka_unit_test(test_positions_are_those_of_committed_slots_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

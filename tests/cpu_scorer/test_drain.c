@@ -162,11 +162,93 @@ static void test_a_damaged_entry_stays_and_fails_nobody(void **unused)
     rig_stop(r);
 }
 
+/* All of it would fit M_0, but a part of the prompt is still to come, and goes down first. */
+static void test_a_prompt_that_is_not_whole_keeps_its_room(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_append(q, 0, 4); /* the sinks, which are hot */
+    rig_drain(r);
+    await_told(r, 1);
+    assert_false(r->drained.over);
+    gpu_prefill(q);
+    decode(&q, 1, BEFORE);
+    await_told(r, 2);
+    assert_true(r->drained.over);
+    struct scorer_stats stats = end(q);
+    assert_int_equal(stats.hot.tokens, entries(0));
+    assert_int_equal(stats.cold.tokens, 0);
+    rig_stop(r);
+}
+
+/* The agent falls silent with a batch out. A request that has nothing to do with it, and needs every
+ * staging slot that it has set aside, goes on. */
+static void test_what_a_lost_agent_keeps_nobody_lacks(void **unused)
+{
+    (void)unused;
+    enum { ALL = 300 };
+    const struct kv_selection_settings hot = {
+        .alpha = 0.1, .sinks = 4, .window = ALL, .policy = KV_POLICY_HILLINFER};
+    const struct kv_selection_settings few = {
+        .alpha = 0.01, .sinks = 4, .window = 0, .policy = KV_POLICY_HILLINFER};
+    const struct kv_layer_windows none = {.tokens = 0};
+    struct rig_options o = {.csd = true, .beta = 0.25, .agent_deadline_ms = 1500};
+    o.staging = kv_most_tokens(&hot, &none, ALL) + kv_most_tokens(&few, &none, MAX);
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, ALL - 1, ALL, &hot, 0);
+    struct rig_request *b = gpu_begin(r, 1, PROMPT, MAX, &few, 0);
+    gpu_prefill(a);
+    gpu_prefill(b);
+    decode(&b, 1, BEFORE);
+    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    rig_drain(r);
+    int64_t deadline = clock_deadline_ms(60000);
+    while (atomic_load_explicit(&r->n_failures, memory_order_relaxed) == 0) {
+        assert_true(clock_now_ns() < deadline);
+        usleep(200);
+    }
+    decode(&a, 1, 1);
+    end(a);
+    gpu_end(b);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 1);
+    rig_stop(r);
+}
+
+/* The drive has as many slots as the longest context needs, none for copies. What has come up leaves
+ * its slot to what goes down later, so that a layer gets back to its target. */
+static void test_slots_of_what_came_up_are_used_again(void **unused)
+{
+    (void)unused;
+    enum { LONGEST = 640, TARGET = 128 }; /* 512 cold: two stripes */
+    struct rig *r =
+        rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .hot_blocks = 3 * RIG_LAYERS});
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, LONGEST, &usual, 0);
+    gpu_prefill(q);
+    rig_drain(r);
+    await_told(r, 1);
+    assert_int_equal(r->drained.left, RIG_LAYERS * (PROMPT - TARGET));
+    assert_true(r->drained.moved > 0);
+    decode(&q, 1, LONGEST - PROMPT);
+    int64_t deadline = clock_deadline_ms(60000);
+    do {
+        assert_true(clock_now_ns() < deadline);
+        gpu_step_end(q); /* a record, with which live statistics come */
+        usleep(200);
+    } while (atomic_load_explicit(&r->hot_now, memory_order_relaxed) >=
+             RIG_LAYERS * (TARGET + 4)); /* so many over it are not moved */
+    end(q);
+    rig_stop(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_comes_up_while_requests_decode),
         cmocka_unit_test(test_what_does_not_fit_stays_of_use),
+        cmocka_unit_test(test_a_prompt_that_is_not_whole_keeps_its_room),
+        cmocka_unit_test(test_what_a_lost_agent_keeps_nobody_lacks),
+        cmocka_unit_test(test_slots_of_what_came_up_are_used_again),
         cmocka_unit_test(test_without_requests_it_is_over_at_once),
         cmocka_unit_test(test_a_damaged_entry_stays_and_fails_nobody),
     };

@@ -124,7 +124,10 @@ static void test_any_part_is_gone_on_with(void **unused)
             kept = q->n;
         }
         printf("place %zu: %u of %d went on\n", i, reused, ROUNDS);
-        assert_true(reused >= (ROUNDS - 1) * 9 / 10); /* nobody was in the way */
+        /* nobody is in the way; in the narrow places a longer request may find no room beside what it
+         * would go on with: copies and cut slots take room of their own */
+        bool narrow = places[i].hot_blocks || places[i].n_stripes;
+        assert_true(narrow ? reused >= (ROUNDS - 1) * 9 / 10 : reused == ROUNDS - 1);
         end(q, false, 0);
         gpu_free(q);
         rig_stop(r);
@@ -188,6 +191,29 @@ static void test_what_is_not_there_begins_anew(void **unused)
     rig_stop(r);
 }
 
+/* More is cut than the rings have room for at once, so the first RELEASE's answer comes before the cut
+ * is over. */
+static void test_a_cut_that_the_agent_refuses_begins_anew(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.1};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = open_slot(r, 0);
+    go_on(q, 0, 0, 880, 890);
+    live(q, 2);
+    assert_int_equal(end(q, true, 0).kept_tokens, 882);
+    atomic_store_explicit(&r->agent->bad_release, true, memory_order_relaxed);
+    assert_false(go_on(q, q->request_id, 10, 40, 60));
+    live(q, 4);
+    assert_int_equal(end(q, true, 0).kept_tokens, 44);
+    assert_true(go_on(q, q->request_id, 20, 40, 60));
+    live(q, 4);
+    end(q, false, 0);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    gpu_free(q);
+    rig_stop(r);
+}
+
 /* Cancelled while it is taken up, and in mid-prompt: what was whole stays. */
 static void test_a_cancelled_one_keeps_what_is_whole(void **unused)
 {
@@ -247,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_any_part_is_gone_on_with),
         cmocka_unit_test(test_what_rests_gives_its_room),
         cmocka_unit_test(test_what_is_not_there_begins_anew),
+        cmocka_unit_test(test_a_cut_that_the_agent_refuses_begins_anew),
         cmocka_unit_test(test_a_cancelled_one_keeps_what_is_whole),
         cmocka_unit_test(test_a_long_prompt_finds_room_behind_a_short_one),
     };

@@ -12,10 +12,10 @@
 #include "kv/score.h"
 
 /* One line about something damaged, unless there were enough of its kind. */
-static void name(const struct pool_check *c, uint64_t *count, const char *format, ...)
+static void report_damage(const struct pool_check *c, uint64_t *count, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void name(const struct pool_check *c, uint64_t *count, const char *format, ...)
+static void report_damage(const struct pool_check *c, uint64_t *count, const char *format, ...)
 {
     va_list arguments;
     if (++*count > POOL_CHECK_LINES || c->quiet)
@@ -30,7 +30,7 @@ static void take_damaged(void *context, uint32_t stripe, const char *line)
 {
     struct pool_check *c = context;
     (void)stripe;
-    name(c, &c->bad_records, "%s", line);
+    report_damage(c, &c->bad_records, "%s", line);
 }
 
 static int read_all(int fd, uint64_t offset, uint8_t *memory, uint64_t bytes, struct hill_why *why)
@@ -96,15 +96,17 @@ static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32
     const uint8_t *entry = b->entries + (uint64_t)slot * kv_entry_bytes(g);
     c->slots++;
     if (pool_entry_checksum(entry, kv_entry_bytes(g)) != s->checksums[slot])
-        name(c, &c->bad_entries,
-             "stripe %u, slot %u: the entry of position %u (sequence %u, layer %u) is damaged: its "
-             "checksum is wrong",
-             stripe, slot, s->positions[slot], s->sequence, s->layer);
+        report_damage(
+            c, &c->bad_entries,
+            "stripe %u, slot %u: the entry of position %u (sequence %u, layer %u) is damaged: its "
+            "checksum is wrong",
+            stripe, slot, s->positions[slot], s->sequence, s->layer);
     else if (!c->layout.key_bytes && !digest_fits(g, b, entry, slot))
-        name(c, &c->bad_digests,
-             "stripe %u, slot %u: the digest of position %u (sequence %u, layer %u) is damaged: it "
-             "is not that of its entry",
-             stripe, slot, s->positions[slot], s->sequence, s->layer);
+        report_damage(
+            c, &c->bad_digests,
+            "stripe %u, slot %u: the digest of position %u (sequence %u, layer %u) is damaged: it "
+            "is not that of its entry",
+            stripe, slot, s->positions[slot], s->sequence, s->layer);
 }
 
 static int check_stripe(struct pool_check *c, const struct pool_directory *d, uint32_t stripe,
@@ -143,9 +145,10 @@ static void find_twice(struct pool_check *c, struct holder *list, uint64_t n, co
     qsort(list, n, sizeof *list, compare);
     for (uint64_t i = 1; i < n; i++)
         if (compare(&list[i - 1], &list[i]) == 0)
-            name(c, &c->twice, "stripes %u and %u: %s %u of sequence %u, layer %u is in both",
-                 list[i - 1].stripe, list[i].stripe, what, list[i].what, list[i].sequence,
-                 list[i].layer);
+            report_damage(c, &c->twice,
+                          "stripes %u and %u: %s %u of sequence %u, layer %u is in both",
+                          list[i - 1].stripe, list[i].stripe, what, list[i].what, list[i].sequence,
+                          list[i].layer);
 }
 
 static int check_twice(struct pool_check *c, const struct pool_directory *d, struct hill_why *why)
