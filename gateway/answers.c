@@ -59,15 +59,24 @@ static void add_finish(struct text_buffer *out, const char *finish, struct logpr
         text_puts(out, ",\"finish_reason\":null}]");
 }
 
-void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes, const char *finish, const struct answer_figures *figures,
+void answer_whole(struct text_buffer *out, const struct answer_head *head,
+                  const struct text_buffer *text, const struct text_buffer *calls,
+                  const char *finish, const struct answer_figures *figures,
                   struct logprobs *logprobs)
 {
     add_head(out, head, head->chat ? "chat.completion" : "text_completion");
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
                                 "\"content\":"
                               : ",\"choices\":[{\"index\":0,\"text\":");
-    text_add_json(out, bytes ? text : "", bytes);
+    if (calls->length && !text->length)
+        text_puts(out, "null");
+    else
+        text_add_json(out, text->length ? text->bytes : "", text->length);
+    if (calls->length) {
+        text_puts(out, ",\"tool_calls\":[");
+        text_add(out, calls->bytes, calls->length);
+        text_puts(out, "]");
+    }
     if (head->chat)
         text_puts(out, ",\"refusal\":null}");
     add_finish(out, finish, logprobs);
@@ -110,6 +119,17 @@ void answer_chunk(struct text_buffer *out, const struct answer_head *head, const
     if (head->chat)
         text_puts(out, "}");
     add_finish(out, NULL, logprobs);
+    end_event(out, head);
+}
+
+void answer_calls(struct text_buffer *out, const struct answer_head *head,
+                  const struct text_buffer *calls)
+{
+    begin_event(out, head);
+    text_puts(out, ",\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[");
+    text_add(out, calls->bytes, calls->length);
+    text_puts(out, "]}");
+    add_finish(out, NULL, NULL);
     end_event(out, head);
 }
 

@@ -8,6 +8,7 @@
 
 #include "gateway/json_bounds.h"
 #include "gateway/order_fields.h"
+#include "gateway/tools.h"
 #include "kv/select.h"
 #include "proto/options_hill.h"
 
@@ -211,6 +212,10 @@ static int take_field(struct order *o, const struct order_field *field, const js
     switch (field->id) {
     case FIELD_MESSAGES:
         return order_read_messages(o, value, error);
+    case FIELD_TOOLS:
+        return tools_take(o, value, error);
+    case FIELD_TOOL_CHOICE:
+        return tools_take_choice(o, value, error);
     case FIELD_PROMPT:
         return take_prompt(o, value, field->name, error);
     case FIELD_TOKENS:
@@ -296,7 +301,7 @@ static int read_fields(struct order *order, struct api_error *error)
     return 0;
 }
 
-static int check_whole(const struct order *order, struct api_error *error)
+static int check_whole(struct order *order, struct api_error *error)
 {
     bool generates = order->kind == ORDER_CHAT || order->kind == ORDER_COMPLETION;
     if ((order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE) && !order->n_messages)
@@ -310,7 +315,8 @@ static int check_whole(const struct order *order, struct api_error *error)
     if (generates && order->include_usage && !order->stream)
         return api_refuse(error, 400, "excluded", "stream_options",
                           "stream_options goes with stream alone");
-    return 0;
+    return order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE ? tools_check(order, error)
+                                                                      : 0;
 }
 
 int order_read(struct order *order, enum order_kind kind, const char *body, size_t bytes,
@@ -329,6 +335,10 @@ void order_finish(struct order *order)
     json_decref(order->root);
     free(order->messages);
     free(order->texts);
+    free(order->calls);
+    for (size_t i = 0; i < order->n_told; i++)
+        free(order->told[i]);
+    free(order->told);
     free(order->ids);
     *order = (struct order){0};
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define GENERATES (ORDER_CHAT | ORDER_COMPLETION)
-#define TOOLS     "tools are not served yet"
+#define TOOLS     "the form before tools is not served: use tools"
 #define SAMPLER   "the sampler has no such step"
 #define GRAMMAR   "the sampler does not constrain answers yet"
 #define LOGPROBS  "the pipeline tells of the chosen token alone, of no alternatives"
@@ -14,6 +14,8 @@ static const struct order_field fields[] = {
     /* taken */
     {"model", GENERATES | ORDER_TEMPLATE, FIELD_MODEL, NULL, NULL},
     {"messages", ORDER_CHAT | ORDER_TEMPLATE, FIELD_MESSAGES, NULL, NULL},
+    {"tools", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TOOLS, NULL, NULL},
+    {"tool_choice", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TOOL_CHOICE, NULL, NULL},
     {"prompt", ORDER_COMPLETION, FIELD_PROMPT, NULL, NULL},
     {"content", ORDER_TOKENIZE, FIELD_PROMPT, NULL, NULL},
     {"tokens", ORDER_DETOKENIZE, FIELD_TOKENS, NULL, NULL},
@@ -70,8 +72,6 @@ static const struct order_field fields[] = {
     {"response_format", GENERATES, FIELD_REFUSED, "[{\"type\": \"text\"}]", GRAMMAR},
     {"grammar", GENERATES, FIELD_REFUSED, "[\"\"]", GRAMMAR},
     {"json_schema", GENERATES, FIELD_REFUSED, "[{}]", GRAMMAR},
-    {"tools", ORDER_CHAT, FIELD_REFUSED, "[[]]", TOOLS},
-    {"tool_choice", ORDER_CHAT, FIELD_REFUSED, "[\"none\", \"auto\"]", TOOLS},
     {"functions", ORDER_CHAT, FIELD_REFUSED, "[[]]", TOOLS},
     {"function_call", ORDER_CHAT, FIELD_REFUSED, "[\"none\", \"auto\"]", TOOLS},
     {"modalities", ORDER_CHAT, FIELD_REFUSED, "[[\"text\"]]", TEXT_ONLY},

@@ -14,6 +14,8 @@ enum field_id {
     FIELD_REFUSED, /* unless it has a value that asks for nothing */
     FIELD_MODEL,
     FIELD_MESSAGES,
+    FIELD_TOOLS,
+    FIELD_TOOL_CHOICE,
     FIELD_PROMPT,
     FIELD_TOKENS,
     FIELD_STOP,

@@ -43,7 +43,7 @@ static void test_routes(void **state)
     expect_route("POST", "/metrics", 405, 0);
     expect_route("POST", "/v1/embeddings", 501, 0);
     expect_route("POST", "/v1/audio/speech", 501, 0);
-    expect_route("GET", "/", 404, 0);
+    expect_route("GET", "/", 200, ENDPOINT_PAGE);
     expect_route("GET", "/v1/models/", 404, 0);
     expect_route("POST", "/v1/chat/completions/", 404, 0);
     expect_route("GET", "/../etc/passwd", 404, 0);
@@ -156,7 +156,8 @@ static void test_a_whole_answer(void **state)
         const char *object, *text, *finish, *model;
         json_int_t total;
         own.chat = chat;
-        answer_whole(&out, &own, "a\n", 2, "stop", &figures, NULL);
+        const struct text_buffer answer = {.bytes = (char *)"a\n", .length = 2}, none = {0};
+        answer_whole(&out, &own, &answer, &none, "stop", &figures, NULL);
         json_t *json = parse(out.bytes, out.length), *choice;
         assert_int_equal(json_unpack(json, "{s:s, s:s, s:[o], s:{s:I}}", "object", &object, "model",
                                      &model, "choices", &choice, "usage", "total_tokens", &total),

@@ -193,9 +193,12 @@ static void test_messages(void **state)
     refused(ORDER_CHAT, ONE("\"content\":\"x\""), "bad_message", "messages[0].role");
     refused(ORDER_CHAT, ONE("\"role\":\"user\""), "bad_message", "messages[0].content");
     refused(ORDER_CHAT, ONE("\"role\":\"root\",\"content\":\"x\""), "bad_message", "role");
-    refused(ORDER_CHAT, ONE("\"role\":\"tool\",\"content\":\"x\""), "bad_message", "tools");
+    taken(ORDER_CHAT, ONE("\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"x\""));
+    assert_int_equal(order.messages[0].role, CHAT_TOOL);
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]"),
-            "bad_message", "tools");
+            "bad_message", "assistant");
+    refused(ORDER_CHAT, ONE("\"role\":\"assistant\",\"tool_calls\":[{}]"), "bad_message",
+            "arguments");
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"colour\":1"), "bad_message",
             "messages[0].colour");
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]"),

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # test_gateway.sh - HTTP before a running pipeline, with curl as the client: answers are those of hillctl, bad requests are refused
 # by name, a client that goes away cancels its request, a gateway or a worker that dies takes nobody with it.
+# shellcheck disable=SC2016  # the $ of JavaScript
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/browser.sh
+. scripts/browser.sh
+# shellcheck source=tests/gateway/http_cases.sh
+. tests/gateway/http_cases.sh
 command -v curl >/dev/null || skip "curl is not there (scripts/install-deps.sh)"
 
 template="{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
@@ -143,6 +148,24 @@ expect "all chunks have one id" "$(jq -r .id "$work/events" | sort -u | wc -l)" 
 stream 'select(.prompt)' /v1/completions
 expect "a completion's stream" "$(jq -sr '[.[].choices[0].text] | add' "$work/events")" "$(jq -r .text "$work/wanted")"
 
+# ---- tools ----
+tools='[{"type":"function","function":{"name":"add","description":"sums","parameters":{"type":"object"}}}]'
+calls='{"messages":[{"role":"user","content":"Say it."},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",
+ "function":{"name":"add","arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"c","content":"Say it."}],"max_tokens":80,"temperature":0,"alpha":1}'
+ask POST /apply-template "$(jq -c --argjson tools "$tools" '{messages, tools: $tools}' <<<"$calls")"
+answered "tools are told as the template has them" 200 '.prompt | contains("<tools>\n{\"type\": \"function\"") and contains("<tool_response>\nSay it.\n</tool_response>")' true
+# the same question again, and a call that has to be: the wired model goes on as it did before
+calls=$(jq -c --argjson tools "$tools" '.tools = $tools | .messages[2] = .messages[0] | .tool_choice = {type: "function", function: {name: "add"}}' <<<"$calls")
+ask POST /v1/chat/completions "$(jq -c '.stop = "</tool_call>"' <<<"$calls")"
+answered "a call" 200 '.choices[0] | "\(.finish_reason) \(.message.content) \(.message.tool_calls | length) \(.message.tool_calls[0].function.name) \(.message.tool_calls[0].function.arguments)"' \
+    'tool_calls null 1 add {"a":1}'
+ask POST /v1/chat/completions "$(jq -c '.stop = "</tool_call>" | .stream = true' <<<"$calls")" -N
+sed -n 's/^data: {/{/p' "$work/answer" >"$work/events"
+expect "a call in a stream" "$(jq -sr '[.[].choices[0] | .delta.tool_calls // empty | .[] | "\(.index) \(.type) \(.function.name)"] | @csv' "$work/events")" '"0 function add"'
+expect "its end" "$(jq -sr '.[-1].choices[0].finish_reason' "$work/events")" tool_calls
+ask POST /v1/chat/completions "$(jq -c '.max_tokens = 2' <<<"$calls")"
+answered "one that is cut is text" 200 '.choices[0] | "\(.finish_reason) \(.message.content | startswith("<tool_call>\n{\"name\": \"add\", \"arguments\": {"))"' "length true"
+
 # ---- what is refused, and by which name ----
 ask POST /v1/chat/completions '{"messages":'
 refused "JSON that is cut" 400 'line 1'
@@ -154,7 +177,7 @@ expect "its field" "$(jq -r .error.param "$work/answer")" max_tokens
 ask POST /v1/chat/completions "$(jq -c '.nonsense = 1' <<<"$chat")"
 refused "an unknown field" 400 nonsense
 ask POST /v1/chat/completions "$(jq -c '.tools = [{}]' <<<"$chat")"
-refused "tools" 400 'not served yet'
+refused "tools" 400 'tools\[0\]'
 ask POST /v1/chat/completions '{"messages":[{"role":"assistant","content":"x"}]}'
 refused "turns that are no chat" 400 .
 ask POST /v1/completions "{\"prompt\":\"$(head -c 17000 /dev/zero | tr '\0' x)\"}"
@@ -191,6 +214,59 @@ expect "a path without end is no request" "$(grep -c 'HTTP/1.1 200' "$work/raw")
 raw 'nonsense\r\n\r\n'
 ask GET /health
 answered "and the gateway lives" 200 .status ok
+
+# ---- the shapes of many answers ----
+cases_ask "$url" "$work/cases" | cases_group >"$work/shapes"
+expect "cases that have an answer" "$(jq '.cases[]' "$work/shapes" | wc -l)" "$(wc -l <tests/gateway/http_cases.jsonl)"
+if diff tests/gateway/http_shapes.jsonl "$work/shapes" >"$work/shapes.diff"; then
+    pass "their statuses and shapes"
+else
+    fail "their statuses and shapes: $(head -c 4000 "$work/shapes.diff")"
+fi
+
+# ---- the page, in a browser ----
+ask GET /
+expect "the page" "$code $(grep -ci '^content-type: text/html' "$work/head") $(grep -ci '^content-security-policy:' "$work/head")" "200 1 1"
+expect "it takes nothing from outside" "$(grep -cE '(src|href)="?(https?:)?//|@import' "$work/answer")" 0
+say() { # TEXT: typed and sent
+    browser_eval '$("say").focus()' >/dev/null && browser_type "$1" && browser_key Enter $'\r'
+}
+seen() { # DESCRIPTION EXPRESSION
+    if browser_until "$2"; then pass "the page: $1"; else fail "the page: $1: $(browser_eval 'JSON.stringify(chat.turns.slice(-2)) + document.body.innerText.slice(-300)')"; fi
+}
+if ! browser_there; then
+    echo "skipped: the page in a browser (chromium is not there)"
+elif ! browser_open "$work/browser" "$url/" 1100 700; then
+    fail "chromium: $(tail -n 3 "$work/browser/log")"
+else
+    seen "it finds the pipeline" '$("health").textContent === "ready" && $("model").textContent.includes("16,384")'
+    seen "the tiers" 'document.querySelectorAll(".tier").length >= 2'
+    browser_eval 'for (const [name, value] of [["max_tokens", 24], ["temperature", 0], ["alpha", 1]]) {
+        $(name).value = value; $(name).dispatchEvent(new Event("change")); }
+        chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "The key is 7302941, no other."})' >/dev/null
+    say "Say it."
+    seen "an answer" '!running && chat.turns.length === 4 && chat.turns[3].text.includes("7302941")'
+    seen "it is shown, with its rate" '/7302941[^]*tokens, [0-9.]+ a second/.test([...document.querySelectorAll(".assistant")].at(-1).innerText)'
+    browser_eval 'for (const name of ["max_tokens", "alpha"]) { $(name).value = ""; $(name).dispatchEvent(new Event("change")); }' >/dev/null
+    say "one two three"
+    seen "a long one streams" 'running && chat.turns.at(-1).text.length > 10'
+    browser_key Escape
+    seen "Esc stops it" '!running && chat.turns.at(-1).note === "Stopped."'
+    browser_key ArrowUp
+    browser_type " four"
+    browser_key Enter $'\r'
+    seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
+    browser_key Escape
+    browser_call Page.reload
+    seen "the chat is there after a reload" 'document.readyState === "complete" && document.querySelector("#turns").innerText.includes("7302941")'
+    browser_size 360 640
+    seen "it fits a narrow screen" 'document.documentElement.scrollWidth <= 360 && getComputedStyle($("past")).display === "none"'
+    browser_close
+fi
+idle() {
+    [ "$(status | jq '.requests_running + .requests_waiting')" = 0 ]
+}
+wait_for 10 idle || fail "a request of the page runs on"
 
 # ---- clients that go away; a bound of requests ----
 long='{"prompt":"one two three one two","max_tokens":16000,"ignore_eos":true,"stream":true}'
