@@ -94,6 +94,10 @@ ask POST /v1/completions "$(jq -c '.max_tokens = 999999 | .stop = "snow"' <<<"$b
 answered "more tokens than the context has room for" 200 '.choices[0].finish_reason' stop
 ask POST /v1/completions "$(jq -c '.budget = 64' <<<"$body")"
 answered "a budget of its own" 200 '.choices[0].finish_reason' length
+hillctl generate -p "$prompt" -n 24 --temp 0 --budget 64 --json >"$work/narrow"
+answered "hillctl's answer with that budget" 200 '.choices[0].text' "$(jq -r .text "$work/narrow")"
+expect "it has selected otherwise" "$(jq -r '"\(.budget) "' "$work/narrow")$([ "$(hashes "$work/narrow")" != "$(hashes "$work/wanted")" ] && echo otherwise)" "64 otherwise"
+expect_one_line "a request's alpha and budget" 100 hillctl generate -p x --alpha 0.5 --budget 64
 ask POST /v1/completions "$body"
 answered "the same prompt is not computed again" 200 '.usage.prompt_tokens_details.cached_tokens > 0 and .timings.cache_n == .usage.prompt_tokens_details.cached_tokens' true
 answered "and has the same answer" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
