@@ -17,7 +17,9 @@ struct answer_head {
     bool usage; /* of a stream: include_usage */
     char id[48];
     const char *model;
-    int64_t created; /* seconds since 1970 */
+    int64_t created;       /* seconds since 1970 */
+    bool fill;             /* an infill: llama-server's own form */
+    const char *stop_type; /* of that, at its end */
 };
 
 struct answer_figures {

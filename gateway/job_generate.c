@@ -120,6 +120,7 @@ static void make_head(struct job *job)
 {
     struct answer_head *head = &job->generation.head;
     head->chat = job->order.kind == ORDER_CHAT;
+    head->fill = job->order.kind == ORDER_INFILL;
     head->usage = job->order.include_usage;
     head->model = job->gateway->upstream.model_name;
     head->created = (int64_t)time(NULL);
@@ -127,25 +128,69 @@ static void make_head(struct job *job)
              head->chat ? "chatcmpl" : "cmpl", random_number(), (uint32_t)random_number());
 }
 
-void generate_begin(struct job *job)
+/* Another file's beginning ends what is filled in, too. */
+static void send_infill(struct job *job)
+{
+    const struct order *o = &job->order;
+    struct prompt_piece pieces[] = {
+        {FILL_BEFORE, strlen(FILL_BEFORE), PROMPT_SPECIAL},
+        {json_string_value(o->before), json_string_length(o->before), PROMPT_TEXT},
+        {o->prompt, o->prompt_bytes, PROMPT_TEXT},
+        {FILL_AFTER, strlen(FILL_AFTER), PROMPT_SPECIAL},
+        {json_string_value(o->after), json_string_length(o->after), PROMPT_TEXT},
+        {FILL_WANTED, strlen(FILL_WANTED), PROMPT_SPECIAL}};
+    send_order(job, pieces, sizeof pieces / sizeof *pieces, "<|file_sep|>");
+}
+
+/* Refused: false. */
+static bool admit(struct job *job, enum order_kind kind)
 {
     struct gateway *g = job->gateway;
     struct api_error error;
-    enum order_kind kind = job->route.endpoint == ENDPOINT_CHAT ? ORDER_CHAT : ORDER_COMPLETION;
-    if (order_read(&job->order, kind, job->body.bytes, job->body.length, &error)) {
-        job_refuse(job, &error);
-        return;
-    }
-    if (!upstream_known(&g->upstream)) {
-        job_unavailable(job);
-        return;
-    }
-    if (g->generating >= g->settings->requests) {
+    if (kind == ORDER_INFILL && upstream_known(&g->upstream) && !g->upstream.fills)
+        api_refuse(&error, 501, "not_served", NULL,
+                   "/infill: %.100s has no tokens for filling in (as Qwen Coder has)",
+                   g->upstream.model_name);
+    else if (order_read(&job->order, kind, job->body.bytes, job->body.length, &error) == 0) {
+        if (!upstream_known(&g->upstream)) {
+            job_unavailable(job);
+            return false;
+        }
+        if (g->generating < g->settings->requests)
+            return true;
         api_refuse_as(&error, HILL_E_BUSY, "as many requests as --requests are under way already");
+    }
+    job_refuse(job, &error);
+    return false;
+}
+
+static void begin_chat(struct job *job)
+{
+    struct gateway *g = job->gateway;
+    struct call_reader *reader = &job->generation.reader;
+    struct api_error error;
+    const struct chat_format *format = chat_prompt_format(upstream_model(&g->upstream));
+    if (tools_tell(&job->order, format, &error)) {
         job_refuse(job, &error);
         return;
     }
-    g->generating++;
+    reader->id = random_number();
+    reader->form = job->order.tools ? chat_format_tools(format) : CHAT_TOOLS_NONE;
+    job->state = JOB_RENDERING;
+    job->render =
+        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
+    if (!job->render)
+        job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
+}
+
+void generate_begin(struct job *job)
+{
+    enum order_kind kind = job->route.endpoint == ENDPOINT_CHAT     ? ORDER_CHAT
+                           : job->route.endpoint == ENDPOINT_INFILL ? ORDER_INFILL
+                                                                    : ORDER_COMPLETION;
+    if (!admit(job, kind))
+        return;
+    job->gateway->generating++;
     job->generation.counted = true;
     memcpy(job->generation.stops.strings, job->order.stops, sizeof job->order.stops);
     job->generation.stops.n = job->order.n_stops;
@@ -153,19 +198,11 @@ void generate_begin(struct job *job)
     job->generation.logprobs.wanted = job->order.logprobs;
     job->generation.logprobs.chat = kind == ORDER_CHAT;
     if (kind == ORDER_CHAT) {
-        const struct chat_format *format = chat_prompt_format(upstream_model(&g->upstream));
-        if (tools_tell(&job->order, format, &error)) {
-            job_refuse(job, &error);
-            return;
-        }
-        job->generation.reader.id = random_number();
-        job->generation.reader.form =
-            job->order.tools ? chat_format_tools(format) : CHAT_TOOLS_NONE;
-        job->state = JOB_RENDERING;
-        job->render = render_start(g->upstream.info, job->order.messages, job->order.n_messages,
-                                   g->render_fd);
-        if (!job->render)
-            job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
+        begin_chat(job);
+        return;
+    }
+    if (kind == ORDER_INFILL) {
+        send_infill(job);
         return;
     }
     const struct prompt_piece whole = {job->order.prompt, job->order.prompt_bytes,
@@ -351,6 +388,9 @@ static void answer_now(struct job *job, const char *finish)
     if (gen->reader.n && strcmp(finish, "stop") == 0)
         finish = "tool_calls";
     gen->figures.predicted_tokens = (uint32_t)gen->n_tokens;
+    gen->head.stop_type = gen->stops.stopped            ? "word"
+                          : strcmp(finish, "stop") == 0 ? "eos"
+                                                        : "limit";
     if (job->stream) {
         answer_end(&job->out, &gen->head, finish, &gen->figures);
     } else {

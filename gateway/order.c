@@ -218,6 +218,10 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return tools_take_choice(o, value, error);
     case FIELD_PROMPT:
         return take_prompt(o, value, field->name, error);
+    case FIELD_BEFORE:
+    case FIELD_AFTER:
+        *(field->id == FIELD_BEFORE ? &o->before : &o->after) = value;
+        return json_is_string(value) ? 0 : wrong_type(error, field->name, "a text");
     case FIELD_TOKENS:
         return json_is_array(value) ? read_ids(o, value, "tokens", error)
                                     : wrong_type(error, "tokens", "a list of token ids");
@@ -308,6 +312,12 @@ static int check_whole(struct order *order, struct api_error *error)
         return api_refuse(error, 400, "missing_field", "messages", "messages is missing");
     if (order->kind == ORDER_COMPLETION && !order->prompt_bytes && !order->n_ids)
         return api_refuse(error, 400, "missing_field", "prompt", "prompt is missing or empty");
+    if (order->kind == ORDER_INFILL && (!order->before || !order->after))
+        return api_refuse(error, 400, "missing_field",
+                          order->before ? "input_suffix" : "input_prefix",
+                          "input_prefix or input_suffix is missing");
+    if (order->kind == ORDER_INFILL && order->n_ids)
+        return api_refuse(error, 400, "wrong_type", "prompt", "prompt has to be a text");
     if (order->kind == ORDER_TOKENIZE && !order->prompt)
         return api_refuse(error, 400, "missing_field", "content", "content is missing");
     if (order->kind == ORDER_DETOKENIZE && !order->ids)

@@ -22,7 +22,8 @@ enum order_kind {
     ORDER_COMPLETION = 2,
     ORDER_TOKENIZE = 4,
     ORDER_DETOKENIZE = 8,
-    ORDER_TEMPLATE = 16
+    ORDER_TEMPLATE = 16,
+    ORDER_INFILL = 32
 };
 
 enum tool_choice { TOOL_CHOICE_AUTO, TOOL_CHOICE_NONE, TOOL_CHOICE_REQUIRED, TOOL_CHOICE_NAMED };
@@ -43,7 +44,8 @@ struct order {
     bool told_failed;
     const char *prompt; /* or the text of tokenize */
     size_t prompt_bytes;
-    uint32_t *ids; /* a prompt of tokens instead, or those of detokenize; owned */
+    const json_t *before, *after; /* of infill: the texts around what is wanted */
+    uint32_t *ids;                /* a prompt of tokens instead, or those of detokenize; owned */
     size_t n_ids;
     /* how it is sampled */
     uint32_t predict; /* HILL_PREDICT_UNTIL_CONTEXT or the number */
