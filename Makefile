@@ -61,7 +61,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -90,11 +90,20 @@ LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
 # $(1) program, $(2) folder: all of the folder but main.c is also an archive, for the folder's tests
 define program_rules
 $(2)_objects := $$(patsubst %.c,$(O)/%.o,$$(wildcard $(2)/*.c))
-$(BIN)/$(1): $$($(2)_objects) $(ARCHIVES)
+$(BIN)/$(1): $$($(2)_objects) $(O)/commit.o $(ARCHIVES)
 	$$(LINK)
 $(notdir $(2))_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
+
+# which commit --version names; of a tree without git none. Only programs are linked again when it changes: base/options.c
+# takes it as a weak symbol.
+$(O)/commit.c: always
+	@mkdir -p $(@D); text='extern const char hill_commit[]; const char hill_commit[] = "'$$(git describe --always --abbrev=12 \
+	--exclude '*' 2>/dev/null)'";'; [ "$$(cat $@ 2>/dev/null)" = "$$text" ] || echo "$$text" >$@
+$(O)/commit.o: $(O)/commit.c
+	@$(CC) $(CFLAGS) -c -o $@ $<
+.PHONY: always
 
 # HTTP is the gateway's alone: its library and what that brings load in no other process
 $(BIN)/hill-gateway: override LDLIBS += $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
@@ -167,7 +176,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 # ---- targets -------------------------------------------------------------------------------
 .PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
         bench fuzz chaos soak attach-cycles screenshots lint format \
-        install uninstall clean help
+        manual install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
 
@@ -227,7 +236,12 @@ lint: programs $(bench_objects) ## layers, circles, citations, columns, names, s
 format: ## rewrite the C sources with clang-format
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 
-install: all ## install into PREFIX (default /usr/local)
+MANUAL := build/manual
+manual: programs ## man pages and shell completion, made of what --help says, into build/manual
+	@rm -rf $(MANUAL) && scripts/manual $(MANUAL)
+
+# no packages are fetched: what is missing shows when it is built
+install: manual ## install into PREFIX (default /usr/local; DESTDIR before it); fetches nothing
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
@@ -236,11 +250,20 @@ install: all ## install into PREFIX (default /usr/local)
 	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
 	sed 's#@PREFIX@#$(PREFIX)#' packaging/hillinfer.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETIONS))
+	install -m644 $(MANUAL)/man1/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m644 $(MANUAL)/bash/hillinfer $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m644 $(MANUAL)/zsh/_hillinfer $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions
+	install -m644 $(MANUAL)/fish/hillinfer.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+COMPLETIONS := bash-completion/completions zsh/vendor-completions fish/vendor_completions.d
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models chat-template-helper.py)
 	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
 	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,hillinfer.1 hillctl*.1 hill-gateway.1 hill-coordinator.1)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions/hillinfer zsh/vendor-completions/_hillinfer \
+	fish/vendor_completions.d/hillinfer.fish)
 
 clean: ## remove everything that was built
 	rm -rf build

@@ -539,7 +539,7 @@ int options_start(struct options **out, const struct option_program *program, in
     if (question == OPTIONS_HELP)
         options_help(stdout, program);
     else if (question == OPTIONS_VERSION)
-        printf("%s %s\n", program->name, HILL_VERSION);
+        options_version(program->name);
     return question != OPTIONS_NONE;
 }
 
@@ -559,6 +559,15 @@ int options_main(const struct option_program *program, int argc, char **argv,
         fprintf(stderr, "%.*s: %s\n", (int)strcspn(program->name, " "), program->name, why.text);
     options_free(options);
     return hill_exit_code(code);
+}
+
+extern const char hill_commit[] __attribute__((weak)); /* tests are linked without */
+
+int options_version(const char *program)
+{
+    const char *commit = hill_commit;
+    return printf("%s %s%s%s%s\n", program, HILL_VERSION, commit && *commit ? " (" : "",
+                  commit ? commit : "", commit && *commit ? ")" : "") < 0;
 }
 
 void options_misuse(const struct option_program *program, const struct hill_why *why)

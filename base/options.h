@@ -108,6 +108,9 @@ int options_main(const struct option_program *program, int argc, char **argv,
 
 void options_free(struct options *options); /* NULL allowed */
 
+/* "NAME VERSION (COMMIT)" on stdout: what --version says. COMMIT is the Makefile's, of programs. */
+int options_version(const char *program);
+
 void options_help(FILE *to, const struct option_program *program);
 
 /* One line "NAME: WHY; try NAME --help" on stderr. */

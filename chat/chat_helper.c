@@ -25,7 +25,7 @@
 #define PYTHON     "/usr/bin/python3" /* Debian's, whose packages are Debian's */
 #define FOLDERS_UP 5                  /* build/asan/tests/hillctl is the deepest */
 
-static const char *const role_names[] = {"system", "user", "assistant"};
+static const char *const role_names[] = {"system", "user", "assistant", "tool"};
 
 /* ---- the process ------------------------------------------------------------------------- */
 

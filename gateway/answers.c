@@ -59,15 +59,56 @@ static void add_finish(struct text_buffer *out, const char *finish, struct logpr
         text_puts(out, ",\"finish_reason\":null}]");
 }
 
-void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes, const char *finish, const struct answer_figures *figures,
+/* llama-server's own form: an answer, or a chunk of one. */
+static void add_fill(struct text_buffer *out, const struct answer_head *head, const char *text,
+                     size_t bytes, const struct answer_figures *figures)
+{
+    text_puts(out, "{\"index\":0,\"content\":");
+    text_add_json(out, bytes ? text : "", bytes);
+    text_printf(out, ",\"tokens\":[],\"stop\":%s", figures ? "true" : "false");
+    if (figures) {
+        text_puts(out, ",\"model\":");
+        text_add_json(out, head->model, strlen(head->model));
+        text_printf(out,
+                    ",\"tokens_predicted\":%" PRIu32 ",\"tokens_evaluated\":%" PRIu32
+                    ",\"tokens_cached\":%" PRIu64 ",\"truncated\":false,\"stop_type\":\"%s\"",
+                    figures->predicted_tokens, figures->prompt_tokens,
+                    (uint64_t)figures->prompt_tokens + figures->predicted_tokens, head->stop_type);
+        add_timings(out, figures);
+    }
+    text_puts(out, "}");
+}
+
+static void add_fill_event(struct text_buffer *out, const struct answer_head *head,
+                           const char *text, size_t bytes, const struct answer_figures *figures)
+{
+    text_puts(out, "data: ");
+    add_fill(out, head, text, bytes, figures);
+    text_puts(out, "\n\n");
+}
+
+void answer_whole(struct text_buffer *out, const struct answer_head *head,
+                  const struct text_buffer *text, const struct text_buffer *calls,
+                  const char *finish, const struct answer_figures *figures,
                   struct logprobs *logprobs)
 {
+    if (head->fill) {
+        add_fill(out, head, text->bytes, text->length, figures);
+        return;
+    }
     add_head(out, head, head->chat ? "chat.completion" : "text_completion");
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
                                 "\"content\":"
                               : ",\"choices\":[{\"index\":0,\"text\":");
-    text_add_json(out, bytes ? text : "", bytes);
+    if (calls->length && !text->length)
+        text_puts(out, "null");
+    else
+        text_add_json(out, text->length ? text->bytes : "", text->length);
+    if (calls->length) {
+        text_puts(out, ",\"tool_calls\":[");
+        text_add(out, calls->bytes, calls->length);
+        text_puts(out, "]");
+    }
     if (head->chat)
         text_puts(out, ",\"refusal\":null}");
     add_finish(out, finish, logprobs);
@@ -103,6 +144,10 @@ void answer_begin(struct text_buffer *out, const struct answer_head *head)
 void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
                   size_t bytes, struct logprobs *logprobs)
 {
+    if (head->fill) {
+        add_fill_event(out, head, text, bytes, NULL);
+        return;
+    }
     begin_event(out, head);
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{\"content\":"
                               : ",\"choices\":[{\"index\":0,\"text\":");
@@ -110,6 +155,17 @@ void answer_chunk(struct text_buffer *out, const struct answer_head *head, const
     if (head->chat)
         text_puts(out, "}");
     add_finish(out, NULL, logprobs);
+    end_event(out, head);
+}
+
+void answer_calls(struct text_buffer *out, const struct answer_head *head,
+                  const struct text_buffer *calls)
+{
+    begin_event(out, head);
+    text_puts(out, ",\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[");
+    text_add(out, calls->bytes, calls->length);
+    text_puts(out, "]}");
+    add_finish(out, NULL, NULL);
     end_event(out, head);
 }
 
@@ -135,6 +191,10 @@ void answer_progress(struct text_buffer *out, const struct answer_head *head, do
 void answer_end(struct text_buffer *out, const struct answer_head *head, const char *finish,
                 const struct answer_figures *figures)
 {
+    if (head->fill) {
+        add_fill_event(out, head, NULL, 0, figures);
+        return;
+    }
     begin_event(out, head);
     add_nothing(out, head, finish);
     add_timings(out, figures);

@@ -17,7 +17,9 @@ struct answer_head {
     bool usage; /* of a stream: include_usage */
     char id[48];
     const char *model;
-    int64_t created; /* seconds since 1970 */
+    int64_t created;       /* seconds since 1970 */
+    bool fill;             /* an infill: llama-server's own form */
+    const char *stop_type; /* of that, at its end */
 };
 
 struct answer_figures {
@@ -28,14 +30,18 @@ struct answer_figures {
 };
 
 /* logprobs, here and below: those of what is certain are written; NULL: none */
-void answer_whole(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes, const char *finish, const struct answer_figures *figures,
+/* calls: of tools, items of a list; none where it is empty. */
+void answer_whole(struct text_buffer *out, const struct answer_head *head,
+                  const struct text_buffer *text, const struct text_buffer *calls,
+                  const char *finish, const struct answer_figures *figures,
                   struct logprobs *logprobs);
 
 /* ---- a stream: begin, then chunks and progress, then end or error ---- */
 void answer_begin(struct text_buffer *out, const struct answer_head *head);
 void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
                   size_t bytes, struct logprobs *logprobs);
+void answer_calls(struct text_buffer *out, const struct answer_head *head,
+                  const struct text_buffer *calls);
 void answer_progress(struct text_buffer *out, const struct answer_head *head, double total,
                      double done, double ms);
 void answer_end(struct text_buffer *out, const struct answer_head *head, const char *finish,

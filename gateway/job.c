@@ -75,7 +75,8 @@ bool job_take_body(struct job *job, const char *bytes, size_t n)
 
 static bool generates(const struct job *job)
 {
-    return job->route.endpoint == ENDPOINT_CHAT || job->route.endpoint == ENDPOINT_COMPLETIONS;
+    return job->route.endpoint == ENDPOINT_CHAT || job->route.endpoint == ENDPOINT_COMPLETIONS ||
+           job->route.endpoint == ENDPOINT_INFILL;
 }
 
 static void take_rendering(struct job *job)

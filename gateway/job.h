@@ -18,6 +18,7 @@
 #include "gateway/render.h"
 #include "gateway/routes.h"
 #include "gateway/stop_strings.h"
+#include "gateway/tool_calls.h"
 #include "gateway/upstream.h"
 
 /* What all jobs share. */
@@ -38,7 +39,10 @@ struct generation {
     struct answer_head head;
     struct answer_figures figures;
     struct stop_matcher stops;
-    struct text_buffer text; /* that is certain and not in the answer yet */
+    struct call_reader reader; /* of calls, in a chat that has tools */
+    struct text_buffer text;   /* that is certain and not in the answer yet */
+    struct text_buffer calls;  /* the same of calls of tools */
+    struct text_buffer sure;   /* what the stop strings have let go, on its way to the reader */
     struct logprobs logprobs;
     uint64_t id;  /* 0: not accepted yet */
     bool counted; /* in gateway.generating */

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/embed.h"
+#include "gateway/tools.h"
 
 HILL_EMBED(gateway_page, "gateway/page.html");
 
@@ -293,6 +294,11 @@ void ask_rendered(struct job *job)
 static void render_messages(struct job *job)
 {
     struct gateway *g = job->gateway;
+    struct api_error error;
+    if (tools_tell(&job->order, chat_prompt_format(upstream_model(&g->upstream)), &error)) {
+        job_refuse(job, &error);
+        return;
+    }
     job->state = JOB_RENDERING;
     job->render =
         render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);

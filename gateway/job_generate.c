@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "gateway/tools.h"
 #include "kv/select.h"
 
 #define COMMENT_MS 1000  /* of silence in a stream, until a comment is sent */
@@ -119,6 +120,7 @@ static void make_head(struct job *job)
 {
     struct answer_head *head = &job->generation.head;
     head->chat = job->order.kind == ORDER_CHAT;
+    head->fill = job->order.kind == ORDER_INFILL;
     head->usage = job->order.include_usage;
     head->model = job->gateway->upstream.model_name;
     head->created = (int64_t)time(NULL);
@@ -126,25 +128,69 @@ static void make_head(struct job *job)
              head->chat ? "chatcmpl" : "cmpl", random_number(), (uint32_t)random_number());
 }
 
-void generate_begin(struct job *job)
+/* Another file's beginning ends what is filled in, too. */
+static void send_infill(struct job *job)
+{
+    const struct order *o = &job->order;
+    struct prompt_piece pieces[] = {
+        {FILL_BEFORE, strlen(FILL_BEFORE), PROMPT_SPECIAL},
+        {json_string_value(o->before), json_string_length(o->before), PROMPT_TEXT},
+        {o->prompt, o->prompt_bytes, PROMPT_TEXT},
+        {FILL_AFTER, strlen(FILL_AFTER), PROMPT_SPECIAL},
+        {json_string_value(o->after), json_string_length(o->after), PROMPT_TEXT},
+        {FILL_WANTED, strlen(FILL_WANTED), PROMPT_SPECIAL}};
+    send_order(job, pieces, sizeof pieces / sizeof *pieces, "<|file_sep|>");
+}
+
+/* Refused: false. */
+static bool admit(struct job *job, enum order_kind kind)
 {
     struct gateway *g = job->gateway;
     struct api_error error;
-    enum order_kind kind = job->route.endpoint == ENDPOINT_CHAT ? ORDER_CHAT : ORDER_COMPLETION;
-    if (order_read(&job->order, kind, job->body.bytes, job->body.length, &error)) {
-        job_refuse(job, &error);
-        return;
-    }
-    if (!upstream_known(&g->upstream)) {
-        job_unavailable(job);
-        return;
-    }
-    if (g->generating >= g->settings->requests) {
+    if (kind == ORDER_INFILL && upstream_known(&g->upstream) && !g->upstream.fills)
+        api_refuse(&error, 501, "not_served", NULL,
+                   "/infill: %.100s has no tokens for filling in (as Qwen Coder has)",
+                   g->upstream.model_name);
+    else if (order_read(&job->order, kind, job->body.bytes, job->body.length, &error) == 0) {
+        if (!upstream_known(&g->upstream)) {
+            job_unavailable(job);
+            return false;
+        }
+        if (g->generating < g->settings->requests)
+            return true;
         api_refuse_as(&error, HILL_E_BUSY, "as many requests as --requests are under way already");
+    }
+    job_refuse(job, &error);
+    return false;
+}
+
+static void begin_chat(struct job *job)
+{
+    struct gateway *g = job->gateway;
+    struct call_reader *reader = &job->generation.reader;
+    struct api_error error;
+    const struct chat_format *format = chat_prompt_format(upstream_model(&g->upstream));
+    if (tools_tell(&job->order, format, &error)) {
         job_refuse(job, &error);
         return;
     }
-    g->generating++;
+    reader->id = random_number();
+    reader->form = job->order.tools ? chat_format_tools(format) : CHAT_TOOLS_NONE;
+    job->state = JOB_RENDERING;
+    job->render =
+        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
+    if (!job->render)
+        job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
+}
+
+void generate_begin(struct job *job)
+{
+    enum order_kind kind = job->route.endpoint == ENDPOINT_CHAT     ? ORDER_CHAT
+                           : job->route.endpoint == ENDPOINT_INFILL ? ORDER_INFILL
+                                                                    : ORDER_COMPLETION;
+    if (!admit(job, kind))
+        return;
+    job->gateway->generating++;
     job->generation.counted = true;
     memcpy(job->generation.stops.strings, job->order.stops, sizeof job->order.stops);
     job->generation.stops.n = job->order.n_stops;
@@ -152,11 +198,11 @@ void generate_begin(struct job *job)
     job->generation.logprobs.wanted = job->order.logprobs;
     job->generation.logprobs.chat = kind == ORDER_CHAT;
     if (kind == ORDER_CHAT) {
-        job->state = JOB_RENDERING;
-        job->render = render_start(g->upstream.info, job->order.messages, job->order.n_messages,
-                                   g->render_fd);
-        if (!job->render)
-            job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
+        begin_chat(job);
+        return;
+    }
+    if (kind == ORDER_INFILL) {
+        send_infill(job);
         return;
     }
     const struct prompt_piece whole = {job->order.prompt, job->order.prompt_bytes,
@@ -167,7 +213,21 @@ void generate_begin(struct job *job)
 void generate_rendered(struct job *job)
 {
     const struct chat_prompt *prompt = &job->render->prompt;
-    send_order(job, prompt->pieces, prompt->n_pieces, prompt->answer_end);
+    struct generation *gen = &job->generation;
+    struct text_buffer begun = {0};
+    struct prompt_piece *pieces = calloc(prompt->n_pieces + 1, sizeof *pieces);
+    tools_begin(&begun, &job->order, gen->reader.form);
+    if (!pieces || begun.failed) {
+        job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
+    } else {
+        memcpy(pieces, prompt->pieces, prompt->n_pieces * sizeof *pieces);
+        pieces[prompt->n_pieces] = (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT};
+        calls_feed(&gen->reader, begun.length ? begun.bytes : "", begun.length, &gen->text,
+                   &gen->calls, job->order.stream);
+        send_order(job, pieces, prompt->n_pieces + (begun.length ? 1 : 0), prompt->answer_end);
+    }
+    text_finish(&begun);
+    free(pieces);
 }
 
 /* ---- what the coordinator says ------------------------------------------------------------------ */
@@ -239,12 +299,27 @@ static void take_accepted(struct job *job, const Hill__Accepted *accepted)
 static void pass_text(struct job *job)
 {
     struct generation *gen = &job->generation;
-    if (!job->stream || !gen->text.length)
+    if (!job->stream || (!gen->text.length && !gen->calls.length))
         return;
-    answer_chunk(&job->out, &gen->head, gen->text.bytes, gen->text.length, &gen->logprobs);
-    gen->text.length = 0;
+    if (gen->text.length)
+        answer_chunk(&job->out, &gen->head, gen->text.bytes, gen->text.length, &gen->logprobs);
+    if (gen->calls.length)
+        answer_calls(&job->out, &gen->head, &gen->calls);
+    gen->text.length = gen->calls.length = 0;
     job->out_ns = clock_now_ns();
     job->changed = true;
+}
+
+/* What the stop strings have let go is text or a call. */
+static void read_calls(struct job *job)
+{
+    struct generation *gen = &job->generation;
+    logprobs_sure(&gen->logprobs, gen->sure.length);
+    if (gen->sure.length)
+        calls_feed(&gen->reader, gen->sure.bytes, gen->sure.length, &gen->text, &gen->calls,
+                   job->order.stream);
+    gen->text.failed |= gen->sure.failed || gen->calls.failed;
+    gen->sure.length = 0;
 }
 
 static bool keep_token(struct job *job, uint32_t token)
@@ -281,12 +356,11 @@ static void take_text(struct job *job, const Hill__Text *text)
         job_fail(job, HILL_E_NOMEM, "out of memory for the answer");
         return;
     }
-    size_t before = gen->text.length;
     logprobs_add(&gen->logprobs, (const char *)text->text.data, text->text.len, text->logprob,
                  text->token != UINT32_MAX);
     bool stopped =
-        stop_feed(&gen->stops, (const char *)text->text.data, text->text.len, &gen->text);
-    logprobs_sure(&gen->logprobs, gen->text.length - before);
+        stop_feed(&gen->stops, (const char *)text->text.data, text->text.len, &gen->sure);
+    read_calls(job);
     pass_text(job);
     if (stopped)
         generate_cancel(job); /* the Summary ends it */
@@ -306,17 +380,22 @@ static void take_progress(struct job *job, const Hill__PrefillProgress *p)
 static void answer_now(struct job *job, const char *finish)
 {
     struct generation *gen = &job->generation;
-    size_t before = gen->text.length;
     if (!gen->stops.stopped)
-        stop_flush(&gen->stops, &gen->text);
-    logprobs_sure(&gen->logprobs, gen->text.length - before);
+        stop_flush(&gen->stops, &gen->sure);
+    read_calls(job);
+    calls_flush(&gen->reader, &gen->text, &gen->calls, job->order.stream);
     pass_text(job);
+    if (gen->reader.n && strcmp(finish, "stop") == 0)
+        finish = "tool_calls";
     gen->figures.predicted_tokens = (uint32_t)gen->n_tokens;
+    gen->head.stop_type = gen->stops.stopped            ? "word"
+                          : strcmp(finish, "stop") == 0 ? "eos"
+                                                        : "limit";
     if (job->stream) {
         answer_end(&job->out, &gen->head, finish, &gen->figures);
     } else {
-        answer_whole(&job->out, &gen->head, gen->text.bytes, gen->text.length, finish,
-                     &gen->figures, &gen->logprobs);
+        answer_whole(&job->out, &gen->head, &gen->text, &gen->calls, finish, &gen->figures,
+                     &gen->logprobs);
         job_answer(job, 200, "application/json");
     }
     job_end(job);
@@ -439,7 +518,10 @@ void generate_finish(struct job *job)
     struct generation *gen = &job->generation;
     proto_free(gen->order);
     stop_finish(&gen->stops);
+    calls_finish(&gen->reader);
     text_finish(&gen->text);
+    text_finish(&gen->calls);
+    text_finish(&gen->sure);
     logprobs_finish(&gen->logprobs);
     free(gen->tokens);
     *gen = (struct generation){0};

@@ -8,6 +8,7 @@
 
 #include "gateway/json_bounds.h"
 #include "gateway/order_fields.h"
+#include "gateway/tools.h"
 #include "kv/select.h"
 #include "proto/options_hill.h"
 
@@ -211,8 +212,16 @@ static int take_field(struct order *o, const struct order_field *field, const js
     switch (field->id) {
     case FIELD_MESSAGES:
         return order_read_messages(o, value, error);
+    case FIELD_TOOLS:
+        return tools_take(o, value, error);
+    case FIELD_TOOL_CHOICE:
+        return tools_take_choice(o, value, error);
     case FIELD_PROMPT:
         return take_prompt(o, value, field->name, error);
+    case FIELD_BEFORE:
+    case FIELD_AFTER:
+        *(field->id == FIELD_BEFORE ? &o->before : &o->after) = value;
+        return json_is_string(value) ? 0 : wrong_type(error, field->name, "a text");
     case FIELD_TOKENS:
         return json_is_array(value) ? read_ids(o, value, "tokens", error)
                                     : wrong_type(error, "tokens", "a list of token ids");
@@ -296,13 +305,19 @@ static int read_fields(struct order *order, struct api_error *error)
     return 0;
 }
 
-static int check_whole(const struct order *order, struct api_error *error)
+static int check_whole(struct order *order, struct api_error *error)
 {
     bool generates = order->kind == ORDER_CHAT || order->kind == ORDER_COMPLETION;
     if ((order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE) && !order->n_messages)
         return api_refuse(error, 400, "missing_field", "messages", "messages is missing");
     if (order->kind == ORDER_COMPLETION && !order->prompt_bytes && !order->n_ids)
         return api_refuse(error, 400, "missing_field", "prompt", "prompt is missing or empty");
+    if (order->kind == ORDER_INFILL && (!order->before || !order->after))
+        return api_refuse(error, 400, "missing_field",
+                          order->before ? "input_suffix" : "input_prefix",
+                          "input_prefix or input_suffix is missing");
+    if (order->kind == ORDER_INFILL && order->n_ids)
+        return api_refuse(error, 400, "wrong_type", "prompt", "prompt has to be a text");
     if (order->kind == ORDER_TOKENIZE && !order->prompt)
         return api_refuse(error, 400, "missing_field", "content", "content is missing");
     if (order->kind == ORDER_DETOKENIZE && !order->ids)
@@ -310,7 +325,8 @@ static int check_whole(const struct order *order, struct api_error *error)
     if (generates && order->include_usage && !order->stream)
         return api_refuse(error, 400, "excluded", "stream_options",
                           "stream_options goes with stream alone");
-    return 0;
+    return order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE ? tools_check(order, error)
+                                                                      : 0;
 }
 
 int order_read(struct order *order, enum order_kind kind, const char *body, size_t bytes,
@@ -329,6 +345,10 @@ void order_finish(struct order *order)
     json_decref(order->root);
     free(order->messages);
     free(order->texts);
+    free(order->calls);
+    for (size_t i = 0; i < order->n_told; i++)
+        free(order->told[i]);
+    free(order->told);
     free(order->ids);
     *order = (struct order){0};
 }

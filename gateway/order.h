@@ -22,8 +22,11 @@ enum order_kind {
     ORDER_COMPLETION = 2,
     ORDER_TOKENIZE = 4,
     ORDER_DETOKENIZE = 8,
-    ORDER_TEMPLATE = 16
+    ORDER_TEMPLATE = 16,
+    ORDER_INFILL = 32
 };
+
+enum tool_choice { TOOL_CHOICE_AUTO, TOOL_CHOICE_NONE, TOOL_CHOICE_REQUIRED, TOOL_CHOICE_NAMED };
 
 struct order {
     enum order_kind kind;
@@ -31,10 +34,18 @@ struct order {
     /* what is asked */
     struct chat_message *messages; /* [n_messages], owned */
     unsigned n_messages;
-    char *texts;        /* of messages that came in several parts; owned */
+    char *texts;          /* of messages that came in several parts; owned */
+    const json_t **calls; /* [n_messages] of tools, of an assistant's message; owned; NULL: none */
+    const json_t *tools;  /* that may be called; NULL: none */
+    enum tool_choice tool_choice;
+    const char *tool_name;
+    char **told; /* [n_told] texts of messages that tell of tools (tools.h); owned */
+    size_t n_told;
+    bool told_failed;
     const char *prompt; /* or the text of tokenize */
     size_t prompt_bytes;
-    uint32_t *ids; /* a prompt of tokens instead, or those of detokenize; owned */
+    const json_t *before, *after; /* of infill: the texts around what is wanted */
+    uint32_t *ids;                /* a prompt of tokens instead, or those of detokenize; owned */
     size_t n_ids;
     /* how it is sampled */
     uint32_t predict; /* HILL_PREDICT_UNTIL_CONTEXT or the number */

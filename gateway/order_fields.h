@@ -14,7 +14,11 @@ enum field_id {
     FIELD_REFUSED, /* unless it has a value that asks for nothing */
     FIELD_MODEL,
     FIELD_MESSAGES,
+    FIELD_TOOLS,
+    FIELD_TOOL_CHOICE,
     FIELD_PROMPT,
+    FIELD_BEFORE,
+    FIELD_AFTER,
     FIELD_TOKENS,
     FIELD_STOP,
     FIELD_STREAM,

@@ -2,9 +2,11 @@
  * gateway/order_messages.c - the messages of a chat.
  *
  * Content is a text or a list of parts of text; developer is system. What a model that reads text
- * cannot use is refused by name: pictures, sound, tools. Who calls it: order.c. Concurrency: none.
+ * cannot use is refused by name: pictures, sound. An assistant's calls of tools are looked at here
+ * and told in tools.c. Who calls it: order.c. Concurrency: none.
  */
 #include "gateway/order.h"
+#include "gateway/tools.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +33,8 @@ static int read_role(enum chat_role *out, const json_t *message, size_t i, struc
     } roles[] = {{"system", CHAT_SYSTEM},
                  {"developer", CHAT_SYSTEM},
                  {"user", CHAT_USER},
-                 {"assistant", CHAT_ASSISTANT}};
+                 {"assistant", CHAT_ASSISTANT},
+                 {"tool", CHAT_TOOL}};
     const char *name = json_string_value(json_object_get(message, "role"));
     if (!name)
         return refuse(error, i, "role", "is missing or no text");
@@ -40,9 +43,7 @@ static int read_role(enum chat_role *out, const json_t *message, size_t i, struc
             *out = roles[r].role;
             return 0;
         }
-    if (strcmp(name, "tool") == 0 || strcmp(name, "function") == 0)
-        return refuse(error, i, "role", "is of a tool: tools are not served yet");
-    return refuse(error, i, "role", "is none of system, developer, user, assistant");
+    return refuse(error, i, "role", "is none of system, developer, user, assistant, tool");
 }
 
 static int check_fields(const json_t *message, size_t i, struct api_error *error)
@@ -56,11 +57,9 @@ static int check_fields(const json_t *message, size_t i, struct api_error *error
             known |= strcmp(name, harmless[h]) == 0;
         if (known || json_is_null(value))
             continue;
-        if (strncmp(name, "tool_call", 9) == 0 || strcmp(name, "function_call") == 0) {
-            if (json_is_array(value) && !json_array_size(value))
-                continue;
-            return refuse(error, i, "tool_calls", "cannot be read: tools are not served yet");
-        }
+        if (strcmp(name, "tool_call_id") == 0 ||
+            (strcmp(name, "tool_calls") == 0 && json_is_array(value)))
+            continue;
         char field[48];
         snprintf(field, sizeof field, "%.40s", name);
         return refuse(error, i, field, "is not known here");
@@ -123,7 +122,8 @@ int order_read_messages(struct order *order, const json_t *list, struct api_erro
                           "messages has to be a list of 1 to %u messages", MESSAGES_MAX);
     order->messages = calloc(n, sizeof *order->messages);
     order->texts = malloc(bytes_of_parts(list) + 1);
-    if (!order->messages || !order->texts)
+    order->calls = calloc(n, sizeof(json_t *));
+    if (!order->messages || !order->texts || !order->calls)
         return api_refuse(error, 500, NULL, NULL, "out of memory for the conversation");
     for (size_t i = 0; i < n; i++) {
         const json_t *message = json_array_get(list, i),
@@ -133,7 +133,17 @@ int order_read_messages(struct order *order, const json_t *list, struct api_erro
             return refuse(error, i, "", "is no object");
         if (read_role(&out->role, message, i, error) || check_fields(message, i, error))
             return -1;
-        if (json_is_string(content)) {
+        const json_t *calls = json_object_get(message, "tool_calls");
+        if (json_array_size(calls)) {
+            if (out->role != CHAT_ASSISTANT)
+                return refuse(error, i, "tool_calls", "are an assistant's alone");
+            if (tools_check_calls(calls, i, error))
+                return -1;
+            order->calls[i] = calls;
+        }
+        if (order->calls[i] && (!content || json_is_null(content))) {
+            out->text = "";
+        } else if (json_is_string(content)) {
             out->text = json_string_value(content);
             out->bytes = json_string_length(content);
         } else if (json_is_array(content) && json_array_size(content)) {

@@ -33,11 +33,28 @@ void upstream_close(struct upstream *up)
     up->open = false;
 }
 
+/* Are these three tokens? */
+static void ask_for_tokens(struct upstream *up)
+{
+    static const char text[] = FILL_BEFORE FILL_AFTER FILL_WANTED;
+    Hill__Tokenize tokenize = HILL__TOKENIZE__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *list[] = {&piece};
+    piece.text = (ProtobufCBinaryData){sizeof text - 1, (uint8_t *)text};
+    piece.kind = HILL__PROMPT_KIND__PROMPT_SPECIAL;
+    tokenize.pieces = list;
+    tokenize.n_pieces = 1;
+    message.body_case = HILL__MESSAGE__BODY_TOKENIZE;
+    message.tokenize = &tokenize;
+    client_send(&up->client, &message, NULL);
+}
+
 static void ask(struct upstream *up)
 {
     Hill__ModelInfoRequest model = HILL__MODEL_INFO_REQUEST__INIT;
     Hill__StatusRequest status = HILL__STATUS_REQUEST__INIT;
     Hill__Message message = HILL__MESSAGE__INIT;
+    ask_for_tokens(up); /* first: its answer is there when the model is known */
     message.body_case = HILL__MESSAGE__BODY_MODEL_INFO_REQUEST;
     message.model_info_request = &model;
     client_send(&up->client, &message, NULL);
@@ -72,6 +89,8 @@ static void take(struct upstream *up, Hill__Message *message)
                            : message->body_case == HILL__MESSAGE__BODY_STATUS_REPLY ? &up->status
                                                                                     : NULL;
     if (!kept) {
+        if (message->body_case == HILL__MESSAGE__BODY_TOKENS)
+            up->fills = message->tokens->n_tokens == 3;
         proto_free(message);
         return;
     }

@@ -14,6 +14,11 @@
 
 #define MODEL_NAME_BYTES 256
 
+/* Tokens of Qwen Coder's vocabulary: what is before, what is after, what is wanted. */
+#define FILL_BEFORE "<|fim_prefix|>"
+#define FILL_AFTER  "<|fim_suffix|>"
+#define FILL_WANTED "<|fim_middle|>"
+
 struct upstream {
     struct client client;
     char run_dir[108];
@@ -25,6 +30,7 @@ struct upstream {
     int64_t next_ns;              /* when to look again */
     Hill__Message *info, *status; /* a ModelInfo and a StatusReply of the pipeline's settings */
     char model_name[MODEL_NAME_BYTES];
+    bool fills; /* the vocabulary has Qwen Coder's tokens for filling in */
 };
 
 void upstream_init(struct upstream *up, const char *run_dir);

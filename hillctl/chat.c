@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "proto/options_hill.h"
+#include "hillctl/asked_selection.h"
 #include "hillctl/chat_lines.h"
 #include "hillctl/conversation.h"
 #include "hillctl/exchange.h"
@@ -28,6 +29,8 @@ struct chat {
     struct conversation conversation;
     struct exchange exchange;
     struct chat_lines lines;
+    bool selects; /* otherwise than the pipeline */
+    Hill__Selection selection;
     uint64_t key; /* of the conversation: what it has read and said is not computed again */
     char *text;   /* of a turn that takes several lines */
     size_t text_bytes;
@@ -71,6 +74,8 @@ static int ask(struct chat *chat, struct hill_why *why)
     int code = conversation_render(&chat->conversation, &prompt, why);
     if (code == 0) {
         const struct exchange_request request = {.options = &chat->options,
+                                                 .selection =
+                                                     chat->selects ? &chat->selection : NULL,
                                                  .pieces = prompt.pieces,
                                                  .n_pieces = prompt.n_pieces,
                                                  .answer_end = prompt.answer_end,
@@ -352,6 +357,8 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
     int code = hill_request_read_numbers(&chat->options, options, why);
     if (code == 0 && chat->options.json)
         code = hill_fail(why, HILL_E_INVALID, "a chat has no JSON; see generate --chat --json");
+    if (code == 0)
+        code = asked_selection_check(options, &chat->selects, why);
     if (code || options_flag(options, "check"))
         return code;
     code = hill_run_dir(run_dir, options, why);
@@ -360,6 +367,8 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
     if (code == 0)
         code = conversation_open(&chat->conversation, &chat->client,
                                  options_text(options, "system"), why);
+    if (code == 0 && chat->selects)
+        code = asked_selection_make(options, &chat->client, &chat->selection, why);
     if (code == 0)
         code = chat_lines_open(&chat->lines, chat->client.signal_fd, why);
     chat->key = exchange_new_key();
@@ -407,6 +416,7 @@ int command_chat(int argc, char **argv)
         {.title = "answers",
          .specs = hill_request_specs + HILL_PROMPT_SPECS,
          .count = hill_request_count - HILL_PROMPT_SPECS},
+        {.title = "selection", .specs = asked_selection_specs(), .count = ASKED_SELECTION_SPECS},
         HILL_COMMON_TABLE,
         {.specs = hill_request_specs, .count = HILL_PROMPT_SPECS, .foreign = true},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
@@ -418,7 +428,7 @@ int command_chat(int argc, char **argv)
                    "Without a terminal every line of stdin is a turn.",
         .example = "hillctl chat --system 'Answer in one sentence.' --temp 0.5",
         .tables = tables,
-        .n_tables = 5,
+        .n_tables = 6,
         .hints = hill_hints,
         .n_hints = hill_hint_count,
     };

@@ -91,6 +91,7 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     generate.key = exchange_new_key();
     generate.conversation = request->conversation;
     generate.after = request->after;
+    generate.selection = request->selection;
     generate.no_prefix_cache = options->no_prefix_cache;
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
     message.generate = &generate;

@@ -46,10 +46,11 @@ struct exchange_request {
     uint64_t n_pieces;
     const uint32_t *ids; /* instead of pieces, where n_ids is not 0 */
     size_t n_ids;
-    const char *answer_end; /* of a chat's template (proto: Generate.answer_end); NULL: none */
-    const char *save;       /* a session's file, or "" */
-    uint64_t conversation;  /* proto: Generate.conversation */
-    uint64_t after;         /* the same */
+    const char *answer_end;     /* of a chat's template (proto: Generate.answer_end); NULL: none */
+    const char *save;           /* a session's file, or "" */
+    uint64_t conversation;      /* proto: Generate.conversation */
+    uint64_t after;             /* the same */
+    Hill__Selection *selection; /* NULL: the pipeline's */
 };
 
 /* Send a prompt. 0 or what client_send says. */

@@ -138,18 +138,20 @@ static int send_restore(struct generation *g, const struct options *options, str
 }
 
 /* The prompt as it is, or as the only user's text of a conversation. */
-static int send_request(struct generation *g, struct hill_why *why)
+static int send_request(struct generation *g, const struct options *options, struct hill_why *why)
 {
     const struct prompt_piece whole = {g->prompt, g->prompt_bytes,
                                        g->options.special ? PROMPT_SPECIAL : PROMPT_TEXT};
     struct exchange_request request = {.options = &g->options, .save = g->save, .after = g->after};
     struct chat_prompt chat = {0};
-    int code = 0;
+    Hill__Selection selection;
+    int code = g->selects ? asked_selection_make(options, &g->client, &selection, why) : 0;
+    request.selection = g->selects ? &selection : NULL;
     request.pieces = &whole;
     request.n_pieces = 1;
     request.ids = g->ids;
     request.n_ids = g->n_ids;
-    if (g->chat) {
+    if (g->chat && code == 0) {
         struct conversation conversation;
         code = conversation_open(&conversation, &g->client, g->system, why);
         if (code == 0)
@@ -198,7 +200,7 @@ static int run(struct generation *g, const struct options *options, struct hill_
     g->exchange.client = &g->client;
     g->exchange.quiet = g->options.json;
     if (code == 0)
-        code = g->restore[0] ? send_restore(g, options, why) : send_request(g, why);
+        code = g->restore[0] ? send_restore(g, options, why) : send_request(g, options, why);
     if (code != 0)
         return code;
     return exchange_follow(&g->exchange, why);
@@ -285,6 +287,8 @@ static int generate(const struct options *options, struct hill_why *why)
         code = read_chat(&g, options, why);
     if (code == 0)
         code = read_after(&g, options, why);
+    if (code == 0)
+        code = asked_selection_check(options, &g.selects, why);
     bool check = options_flag(options, "check"); /* what stdin brings is for the request itself */
     if (code == 0 && !(check && g.options.file && strcmp(g.options.file, "-") == 0))
         code = take_prompt(&g, why);
@@ -304,6 +308,7 @@ int command_generate(int argc, char **argv)
         {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
         HILL_COMMON_TABLE,
         {.title = "chat", .specs = chat_specs, .count = 2},
+        {.title = "selection", .specs = asked_selection_specs(), .count = ASKED_SELECTION_SPECS},
         {.title = "what finished requests have left", .specs = after_specs, .count = 1},
         {.title = "session and check", .specs = check_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
@@ -314,7 +319,7 @@ int command_generate(int argc, char **argv)
         .summary = "Send one request to the running pipeline and stream the answer to stdout.",
         .example = "hillctl generate -f report.txt -n 64 --temp 0 --json",
         .tables = tables,
-        .n_tables = 6,
+        .n_tables = 7,
         .hints = hill_hints,
         .n_hints = hill_hint_count,
     };

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "hillctl/command_list.h"
 
 static const struct {
@@ -57,7 +58,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         return print_help();
     if (strcmp(argv[1], "--version") == 0)
-        return printf("hillctl %s\n", HILL_VERSION) < 0;
+        return options_version("hillctl");
     for (unsigned i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);

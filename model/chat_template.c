@@ -51,6 +51,29 @@ const char *chat_format_name(const struct chat_format *format)
     return format->name;
 }
 
+enum chat_tools chat_format_tools(const struct chat_format *format)
+{
+    if (format && strncmp(format->name, "chatml-", 7) == 0 && format->system_head &&
+        format->place == CHAT_SYSTEM_FIRST && strstr(format->next, "<|im_start|>user"))
+        return CHAT_TOOLS_TAGS;
+    if (format && strncmp(format->name, "llama3-", 7) == 0 && strstr(format->next, ">user<"))
+        return CHAT_TOOLS_JSON;
+    return CHAT_TOOLS_NONE;
+}
+
+const char *chat_format_system(const struct chat_format *format, uint64_t *bytes)
+{
+    uint64_t head = format->system_head ? strlen(format->system_head) : 0;
+    const char *end = format->system_end ? format->system_end : format->next, *found;
+    if (!head || !format->head || strncmp(format->head, format->system_head, head) != 0)
+        return NULL;
+    found = strstr(format->head + head, end);
+    if (!found)
+        return NULL;
+    *bytes = (uint64_t)(found - format->head) - head;
+    return format->head + head;
+}
+
 /* ---- white space ------------------------------------------------------------------------- */
 
 /* Bytes of the character of white space at the start of a text; 0: none there. The characters are
@@ -204,6 +227,8 @@ static void add_system(struct builder *b, const struct chat_format *format,
     unsigned strip = format->place == CHAT_SYSTEM_NONE ? format->strip_user & CHAT_STRIP_LEFT
                                                        : format->strip_system;
     add_content(b, system->text, system->bytes, strip, PROMPT_LITERAL);
+    if (system->added)
+        add_bytes(b, system->added, system->added_bytes, PROMPT_TEXT);
     if (format->place == CHAT_SYSTEM_NONE)
         add_bytes(b, "\n\n", 2, PROMPT_LITERAL);
     else
@@ -214,6 +239,21 @@ static void add_system(struct builder *b, const struct chat_format *format,
 static unsigned strip_user(const struct chat_format *format, bool joined)
 {
     return joined ? format->strip_user & ~(unsigned)CHAT_STRIP_LEFT : format->strip_user;
+}
+
+/* What comes before a user's text that follows an answer; before a tool's in Llama 3: another
+ * header. */
+static void add_next(struct builder *b, const struct chat_format *format, bool of_tool)
+{
+    static const char user[] = ">user<";
+    const char *found = of_tool ? strstr(format->next, user) : NULL;
+    if (!found) {
+        add_own(b, format->next);
+        return;
+    }
+    add_bytes(b, format->next, (uint64_t)(found - format->next), PROMPT_SPECIAL);
+    add_bytes(b, ">ipython<", 9, PROMPT_SPECIAL);
+    add_own(b, found + sizeof user - 1);
 }
 
 static void add_all(struct builder *b, const struct chat_format *format,
@@ -229,7 +269,7 @@ static void add_all(struct builder *b, const struct chat_format *format,
         if (m->role == CHAT_ASSISTANT) {
             add_own(b, format->answer);
             add_answer(b, format, m);
-            add_own(b, format->next);
+            add_next(b, format, i + 1 < count && messages[i + 1].role == CHAT_TOOL);
             continue;
         }
         if (here)
@@ -248,12 +288,13 @@ int chat_check(const struct chat_message *messages, unsigned count, struct hill_
     if (count == first)
         return hill_fail(why, HILL_E_INVALID, "the conversation has no user's text");
     for (unsigned i = first; i < count; i++)
-        if (messages[i].role != ((i - first) % 2 ? CHAT_ASSISTANT : CHAT_USER))
+        if ((messages[i].role == CHAT_ASSISTANT) != ((i - first) % 2 == 1) ||
+            messages[i].role == CHAT_SYSTEM || (i == first && messages[i].role == CHAT_TOOL))
             return hill_fail(why, HILL_E_INVALID,
                              "message %u of the conversation is out of turn: it is [system] user "
                              "(assistant user)*",
                              i + 1);
-    if (messages[count - 1].role != CHAT_USER)
+    if (messages[count - 1].role == CHAT_ASSISTANT)
         return hill_fail(why, HILL_E_INVALID, "the conversation does not end with a user's text");
     return 0;
 }

@@ -23,12 +23,16 @@
 
 struct chat_format;
 
-enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT };
+/* CHAT_TOOL: what a tool has answered; it stands where a user's text does. */
+enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL };
 
 struct chat_message {
     enum chat_role role;
     const char *text; /* any bytes; no NUL needed */
     uint64_t bytes;
+    const char *added; /* of a system text: what the template says after it (tools), in which
+                          user-defined tokens are tokens; NULL: nothing */
+    uint64_t added_bytes;
 };
 
 /* What the template needs to know of the model, as its vocabulary spells it; "" for none. */
@@ -52,7 +56,17 @@ uint64_t chat_template_hash(const char *text, uint64_t bytes);
 const struct chat_format *chat_format_find(const char *text, uint64_t bytes);
 const char *chat_format_name(const struct chat_format *format);
 
-/* Is it [system] user (assistant user)*? HILL_E_INVALID with the reason when not. */
+/* How tools are told of and called in the format's template. */
+enum chat_tools {
+    CHAT_TOOLS_NONE,
+    CHAT_TOOLS_TAGS, /* ChatML (Qwen 2.5, SmolLM): in the system text; <tool_call>JSON</tool_call> */
+    CHAT_TOOLS_JSON, /* Llama 3: before the first user's text; the answer is the call's JSON */
+};
+enum chat_tools chat_format_tools(const struct chat_format *format); /* NULL: none */
+/* The system text of a conversation that has none, in *bytes of it; NULL: there is none. */
+const char *chat_format_system(const struct chat_format *format, uint64_t *bytes);
+
+/* Is it [system] user (assistant user)*, each user's text or a tool's? HILL_E_INVALID with the reason when not. */
 int chat_check(const struct chat_message *messages, unsigned count, struct hill_why *why);
 
 /* Render, with what begins an answer at the end. HILL_E_INVALID (chat_check), HILL_E_NOMEM. */

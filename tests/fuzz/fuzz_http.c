@@ -104,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         *path++ = '\0';
     if (path && route_find(&route, first, path, &error))
         check_refusal(&error);
-    for (unsigned kind = ORDER_CHAT; kind <= ORDER_TEMPLATE; kind *= 2)
+    for (unsigned kind = ORDER_CHAT; kind <= ORDER_INFILL; kind *= 2)
         read_order((enum order_kind)kind, rest, size);
     free(first);
     free(host);

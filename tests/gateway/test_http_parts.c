@@ -147,6 +147,38 @@ static json_t *parse(const char *text, size_t bytes)
 static const struct answer_head head = {true, true, "chatcmpl-1", "m \"q\"", 1700000000};
 static const struct answer_figures figures = {3, 2, 1, true, 10, 20};
 
+static void test_an_infill(void **state)
+{
+    (void)state;
+    struct answer_head own = head;
+    struct text_buffer out = {0};
+    const struct text_buffer answer = {.bytes = (char *)"a\n", .length = 2}, none = {0};
+    const char *text, *type;
+    int stop, predicted;
+    own.chat = false;
+    own.fill = true;
+    own.stop_type = "eos";
+    answer_whole(&out, &own, &answer, &none, "stop", &figures, NULL);
+    json_t *json = parse(out.bytes, out.length);
+    assert_int_equal(json_unpack(json, "{s:s, s:b, s:s, s:i, s:{s:F}}", "content", &text, "stop",
+                                 &stop, "stop_type", &type, "tokens_predicted", &predicted,
+                                 "timings", "predicted_ms", &(double){0}),
+                     0);
+    assert_string_equal(text, "a\n");
+    assert_string_equal(type, "eos");
+    assert_true(stop && predicted == 2);
+    json_decref(json);
+    out.length = 0;
+    answer_begin(&out, &own);
+    answer_chunk(&out, &own, "x", 1, NULL);
+    answer_end(&out, &own, "stop", &figures);
+    text_add(&out, "", 1);
+    assert_non_null(strstr(out.bytes, "data: {\"index\":0,\"content\":\"x\",\"tokens\":[],"
+                                      "\"stop\":false}\n\ndata: {\"index\":0,\"content\":\"\""));
+    assert_null(strstr(out.bytes, "[DONE]"));
+    text_finish(&out);
+}
+
 static void test_a_whole_answer(void **state)
 {
     (void)state;
@@ -156,7 +188,8 @@ static void test_a_whole_answer(void **state)
         const char *object, *text, *finish, *model;
         json_int_t total;
         own.chat = chat;
-        answer_whole(&out, &own, "a\n", 2, "stop", &figures, NULL);
+        const struct text_buffer answer = {.bytes = (char *)"a\n", .length = 2}, none = {0};
+        answer_whole(&out, &own, &answer, &none, "stop", &figures, NULL);
         json_t *json = parse(out.bytes, out.length), *choice;
         assert_int_equal(json_unpack(json, "{s:s, s:s, s:[o], s:{s:I}}", "object", &object, "model",
                                      &model, "choices", &choice, "usage", "total_tokens", &total),
@@ -303,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_foreign_pages),
         cmocka_unit_test(test_any_bytes_are_a_json_string),
+        cmocka_unit_test(test_an_infill),
         cmocka_unit_test(test_a_whole_answer),
         cmocka_unit_test(test_a_stream_is_events_of_json),
         cmocka_unit_test(test_an_error_has_openais_shape),

@@ -171,6 +171,22 @@ static void test_what_is_not_served_is_refused_unless_it_asks_for_nothing(void *
             "stream_options.x");
 }
 
+static void test_infill(void **state)
+{
+    (void)state;
+    taken(ORDER_INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"prompt\":\"c\","
+                        "\"n_predict\":4,\"stream\":true,\"input_extra\":[]}");
+    assert_string_equal(json_string_value(order.before), "a");
+    assert_string_equal(json_string_value(order.after), "b");
+    assert_memory_equal(order.prompt, "c", 1);
+    refused(ORDER_INFILL, "{\"input_prefix\":\"a\"}", "missing_field", "input_suffix");
+    refused(ORDER_INFILL, "{\"input_suffix\":\"a\"}", "missing_field", "input_prefix");
+    refused(ORDER_INFILL, "{\"input_prefix\":1}", "wrong_type", "input_prefix");
+    refused(ORDER_INFILL, "{\"input_extra\":[{}]}", "not_served", "input_extra");
+    refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"input_prefix\":\"a\"}", "unknown_field",
+            "input_prefix");
+}
+
 static void test_messages(void **state)
 {
     (void)state;
@@ -193,9 +209,12 @@ static void test_messages(void **state)
     refused(ORDER_CHAT, ONE("\"content\":\"x\""), "bad_message", "messages[0].role");
     refused(ORDER_CHAT, ONE("\"role\":\"user\""), "bad_message", "messages[0].content");
     refused(ORDER_CHAT, ONE("\"role\":\"root\",\"content\":\"x\""), "bad_message", "role");
-    refused(ORDER_CHAT, ONE("\"role\":\"tool\",\"content\":\"x\""), "bad_message", "tools");
+    taken(ORDER_CHAT, ONE("\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"x\""));
+    assert_int_equal(order.messages[0].role, CHAT_TOOL);
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]"),
-            "bad_message", "tools");
+            "bad_message", "assistant");
+    refused(ORDER_CHAT, ONE("\"role\":\"assistant\",\"tool_calls\":[{}]"), "bad_message",
+            "arguments");
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"colour\":1"), "bad_message",
             "messages[0].colour");
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]"),
@@ -253,6 +272,7 @@ int main(void)
         cmocka_unit_test(test_a_wrong_type_is_refused_by_name),
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
         cmocka_unit_test(test_what_is_not_served_is_refused_unless_it_asks_for_nothing),
+        cmocka_unit_test(test_infill),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),
         cmocka_unit_test(test_tokens_and_templates),

@@ -6,6 +6,8 @@
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=scripts/browser.sh
 . scripts/browser.sh
+# shellcheck source=tests/gateway/http_cases.sh
+. tests/gateway/http_cases.sh
 command -v curl >/dev/null || skip "curl is not there (scripts/install-deps.sh)"
 
 template="{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
@@ -92,6 +94,10 @@ ask POST /v1/completions "$(jq -c '.max_tokens = 999999 | .stop = "snow"' <<<"$b
 answered "more tokens than the context has room for" 200 '.choices[0].finish_reason' stop
 ask POST /v1/completions "$(jq -c '.budget = 64' <<<"$body")"
 answered "a budget of its own" 200 '.choices[0].finish_reason' length
+hillctl generate -p "$prompt" -n 24 --temp 0 --budget 64 --json >"$work/narrow"
+answered "hillctl's answer with that budget" 200 '.choices[0].text' "$(jq -r .text "$work/narrow")"
+expect "it has selected otherwise" "$(jq -r '"\(.budget) "' "$work/narrow")$([ "$(hashes "$work/narrow")" != "$(hashes "$work/wanted")" ] && echo otherwise)" "64 otherwise"
+expect_one_line "a request's alpha and budget" 100 hillctl generate -p x --alpha 0.5 --budget 64
 ask POST /v1/completions "$body"
 answered "the same prompt is not computed again" 200 '.usage.prompt_tokens_details.cached_tokens > 0 and .timings.cache_n == .usage.prompt_tokens_details.cached_tokens' true
 answered "and has the same answer" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
@@ -146,6 +152,24 @@ expect "all chunks have one id" "$(jq -r .id "$work/events" | sort -u | wc -l)" 
 stream 'select(.prompt)' /v1/completions
 expect "a completion's stream" "$(jq -sr '[.[].choices[0].text] | add' "$work/events")" "$(jq -r .text "$work/wanted")"
 
+# ---- tools ----
+tools='[{"type":"function","function":{"name":"add","description":"sums","parameters":{"type":"object"}}}]'
+calls='{"messages":[{"role":"user","content":"Say it."},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",
+ "function":{"name":"add","arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"c","content":"Say it."}],"max_tokens":80,"temperature":0,"alpha":1}'
+ask POST /apply-template "$(jq -c --argjson tools "$tools" '{messages, tools: $tools}' <<<"$calls")"
+answered "tools are told as the template has them" 200 '.prompt | contains("<tools>\n{\"type\": \"function\"") and contains("<tool_response>\nSay it.\n</tool_response>")' true
+# the same question again, and a call that has to be: the wired model goes on as it did before
+calls=$(jq -c --argjson tools "$tools" '.tools = $tools | .messages[2] = .messages[0] | .tool_choice = {type: "function", function: {name: "add"}}' <<<"$calls")
+ask POST /v1/chat/completions "$(jq -c '.stop = "</tool_call>"' <<<"$calls")"
+answered "a call" 200 '.choices[0] | "\(.finish_reason) \(.message.content) \(.message.tool_calls | length) \(.message.tool_calls[0].function.name) \(.message.tool_calls[0].function.arguments)"' \
+    'tool_calls null 1 add {"a":1}'
+ask POST /v1/chat/completions "$(jq -c '.stop = "</tool_call>" | .stream = true' <<<"$calls")" -N
+sed -n 's/^data: {/{/p' "$work/answer" >"$work/events"
+expect "a call in a stream" "$(jq -sr '[.[].choices[0] | .delta.tool_calls // empty | .[] | "\(.index) \(.type) \(.function.name)"] | @csv' "$work/events")" '"0 function add"'
+expect "its end" "$(jq -sr '.[-1].choices[0].finish_reason' "$work/events")" tool_calls
+ask POST /v1/chat/completions "$(jq -c '.max_tokens = 2' <<<"$calls")"
+answered "one that is cut is text" 200 '.choices[0] | "\(.finish_reason) \(.message.content | startswith("<tool_call>\n{\"name\": \"add\", \"arguments\": {"))"' "length true"
+
 # ---- what is refused, and by which name ----
 ask POST /v1/chat/completions '{"messages":'
 refused "JSON that is cut" 400 'line 1'
@@ -157,7 +181,7 @@ expect "its field" "$(jq -r .error.param "$work/answer")" max_tokens
 ask POST /v1/chat/completions "$(jq -c '.nonsense = 1' <<<"$chat")"
 refused "an unknown field" 400 nonsense
 ask POST /v1/chat/completions "$(jq -c '.tools = [{}]' <<<"$chat")"
-refused "tools" 400 'not served yet'
+refused "tools" 400 'tools\[0\]'
 ask POST /v1/chat/completions '{"messages":[{"role":"assistant","content":"x"}]}'
 refused "turns that are no chat" 400 .
 ask POST /v1/completions "{\"prompt\":\"$(head -c 17000 /dev/zero | tr '\0' x)\"}"
@@ -194,6 +218,15 @@ expect "a path without end is no request" "$(grep -c 'HTTP/1.1 200' "$work/raw")
 raw 'nonsense\r\n\r\n'
 ask GET /health
 answered "and the gateway lives" 200 .status ok
+
+# ---- the shapes of many answers ----
+cases_ask "$url" "$work/cases" | cases_group >"$work/shapes"
+expect "cases that have an answer" "$(jq '.cases[]' "$work/shapes" | wc -l)" "$(wc -l <tests/gateway/http_cases.jsonl)"
+if diff tests/gateway/http_shapes.jsonl "$work/shapes" >"$work/shapes.diff"; then
+    pass "their statuses and shapes"
+else
+    fail "their statuses and shapes: $(head -c 4000 "$work/shapes.diff")"
+fi
 
 # ---- the page, in a browser ----
 ask GET /

@@ -59,13 +59,30 @@ quiet() {
     [ "$(status | jq '.requests_running + .requests_waiting')" = 0 ]
 }
 descriptors_before=$(descriptors)
+coordinator_has() {
+    local pid
+    pid=$(coordinator_pid)
+    echo "$(awk '/^VmRSS/ {print $2}' "/proc/$pid/status") KiB and $(find "/proc/$pid/fd" -mindepth 1 | wc -l) descriptors"
+}
+coordinator_before=$(coordinator_has)
 for number in $(seq "$clients"); do client "$number" & done
 sleep $((seconds / 4))
 rss_early=$(rss)
 wait
 wait_for 20 quiet || fail "requests run on after their clients"
+# Half and 99 % of the gaps between two tokens of a request end within so many seconds: of the gateway's own histogram.
+curl -s --unix-socket "$work/http.sock" http://x/metrics |
+    sed -n 's/^hillinfer_inter_token_latency_seconds_bucket{le="\(.*\)"} \(.*\)/\1 \2/p' | awk '
+        { bound[NR] = $1; count[NR] = $2 }
+        function within(share,   i, before) {
+            for (i = 1; i < NR && count[i] < share * count[NR]; i++) before = count[i]
+            return i == NR ? "over " bound[i - 1] : sprintf("%.4f", i == 1 ? bound[1] * share * count[NR] / count[1] :
+                bound[i - 1] + (bound[i] - bound[i - 1]) * (share * count[NR] - before) / (count[i] - before))
+        }
+        END { print count[NR] " gaps between tokens; p50 " within(0.5) " s, p99 " within(0.99) " s (between the bounds of a bucket by its share)" }'
 read -r same left wrong < <(cat "$work"/count* | awk '{a += $1; b += $2; c += $3} END {print a, b, c}')
 echo "$same answers, $left left, $wrong wrong; resident $rss_early KiB after a quarter, $(rss) KiB at the end"
+echo "descriptors $descriptors_before before, $(descriptors) after; coordinator: $coordinator_before, $(coordinator_has)"
 expect "wrong answers" "$wrong" 0
 [ "$wrong" = 0 ] || head -c 500 "$work/wrong"
 [ "$same" -gt "$clients" ] || fail "only $same answers"

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "tools/mkmodel/build.h"
 #include "tools/mkmodel/command.h"
 
@@ -45,7 +46,7 @@ int main(int argc, char **argv)
     if (question == OPTIONS_HELP)
         options_help(stdout, &command_program);
     else if (question == OPTIONS_VERSION)
-        printf("hill-mkmodel %s\n", HILL_VERSION);
+        options_version("hill-mkmodel");
     if (question != OPTIONS_NONE)
         return fflush(stdout) != 0 ? 111 : 0;
     uint64_t file_bytes = 0;

@@ -1,0 +1,178 @@
+/* gateway/tool_calls.c - see tool_calls.h. */
+#include "gateway/tool_calls.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+static const char tag_begin[] = "<tool_call>", tag_end[] = "</tool_call>",
+                  space_bytes[] = " \t\r\n";
+
+/* ---- calls ------------------------------------------------------------------------------------ */
+
+static const json_t *arguments_of(const json_t *call)
+{
+    const json_t *arguments = json_object_get(call, "arguments");
+    return arguments ? arguments : json_object_get(call, "parameters");
+}
+
+static bool is_call(const json_t *call)
+{
+    const json_t *arguments = arguments_of(call);
+    return json_string_length(json_object_get(call, "name")) &&
+           (!arguments || json_is_object(arguments) || json_is_string(arguments));
+}
+
+static void add_call(struct call_reader *r, const json_t *call, struct text_buffer *calls,
+                     bool stream)
+{
+    const json_t *name = json_object_get(call, "name"), *arguments = arguments_of(call);
+    char *text = json_is_string(arguments) ? strdup(json_string_value(arguments))
+                 : arguments               ? json_dumps(arguments, JSON_COMPACT)
+                                           : strdup("{}");
+    text_puts(calls, calls->length ? "," : "");
+    text_puts(calls, "{");
+    if (stream)
+        text_printf(calls, "\"index\":%u,", r->n);
+    text_printf(calls, "\"id\":\"call_%016" PRIx64 "%04x\",\"type\":\"function\",\"function\":{",
+                r->id, r->n);
+    text_puts(calls, "\"name\":");
+    text_add_json(calls, json_string_value(name), json_string_length(name));
+    text_puts(calls, ",\"arguments\":");
+    text_add_json(calls, text ? text : "", text ? strlen(text) : 0);
+    text_puts(calls, "}}");
+    calls->failed |= !text;
+    free(text);
+    r->n++;
+}
+
+/* One call or a list of some; false: it is none. */
+static bool take_calls(struct call_reader *r, const char *bytes, size_t n,
+                       struct text_buffer *calls, bool stream)
+{
+    json_t *read = json_loadb(bytes, n, 0, NULL);
+    bool good = json_is_object(read) ? is_call(read) : json_array_size(read) > 0;
+    for (size_t i = 0; good && i < json_array_size(read); i++)
+        good = is_call(json_array_get(read, i));
+    if (good && json_is_object(read))
+        add_call(r, read, calls, stream);
+    for (size_t i = 0; good && i < json_array_size(read); i++)
+        add_call(r, json_array_get(read, i), calls, stream);
+    json_decref(read);
+    return good;
+}
+
+/* ---- text ------------------------------------------------------------------------------------- */
+
+/* White space waits until it is known that no call follows it. */
+static void pass(struct call_reader *r, const char *bytes, size_t n, struct text_buffer *text)
+{
+    size_t last = n;
+    while (last && memchr(space_bytes, bytes[last - 1], sizeof space_bytes - 1))
+        last--;
+    if (last) {
+        text_add(text, r->space.length ? r->space.bytes : "", r->space.length);
+        text_add(text, bytes, last);
+        r->space.length = 0;
+    }
+    text_add(&r->space, bytes + last, n - last);
+}
+
+/* Bytes of a tag that the held text ends with, fewer than all. */
+static size_t tag_may_begin(const struct call_reader *r)
+{
+    size_t n = sizeof tag_begin - 2;
+    n = n < r->held.length ? n : r->held.length;
+    while (n && memcmp(r->held.bytes + r->held.length - n, tag_begin, n) != 0)
+        n--;
+    return n;
+}
+
+static void take_whole(struct call_reader *r, size_t bytes, struct text_buffer *text,
+                       struct text_buffer *calls, bool stream)
+{
+    size_t open = sizeof tag_begin - 1, close = sizeof tag_end - 1;
+    if (take_calls(r, r->held.bytes + open, bytes - open - close, calls, stream))
+        r->space.length = 0;
+    else
+        pass(r, r->held.bytes, bytes, text);
+    text_drop(&r->held, bytes);
+    r->inside = false;
+}
+
+/* true: something has been taken, and there may be more. */
+static bool take_tagged(struct call_reader *r, struct text_buffer *text, struct text_buffer *calls,
+                        bool stream)
+{
+    const char *tag = r->inside ? tag_end : tag_begin,
+               *found =
+                   r->held.length ? memmem(r->held.bytes, r->held.length, tag, strlen(tag)) : NULL;
+    if (found && r->inside) {
+        take_whole(r, (size_t)(found - r->held.bytes) + strlen(tag), text, calls, stream);
+        return true;
+    }
+    size_t sure = found       ? (size_t)(found - r->held.bytes)
+                  : r->inside ? 0
+                              : r->held.length - tag_may_begin(r);
+    if (sure) {
+        pass(r, r->held.bytes, sure, text);
+        text_drop(&r->held, sure);
+    }
+    r->inside |= found != NULL;
+    return found != NULL;
+}
+
+/* An answer that begins with { may be a call, all of it. */
+static void take_bare(struct call_reader *r, struct text_buffer *text)
+{
+    size_t at = 0;
+    while (at < r->held.length && memchr(space_bytes, r->held.bytes[at], sizeof space_bytes - 1))
+        at++;
+    if (!r->began && at < r->held.length) {
+        r->began = true;
+        r->inside = r->held.bytes[at] == '{' || r->held.bytes[at] == '[';
+    }
+    if (r->inside || !r->began)
+        return;
+    pass(r, r->held.bytes, r->held.length, text);
+    r->held.length = 0;
+}
+
+void calls_feed(struct call_reader *r, const char *bytes, size_t n, struct text_buffer *text,
+                struct text_buffer *calls, bool stream)
+{
+    if (r->form == CHAT_TOOLS_NONE) {
+        text_add(text, bytes, n);
+        return;
+    }
+    text_add(&r->held, bytes, n);
+    if (r->form == CHAT_TOOLS_JSON)
+        take_bare(r, text);
+    else
+        while (take_tagged(r, text, calls, stream))
+            ;
+    text->failed |= r->held.failed || r->space.failed;
+}
+
+void calls_flush(struct call_reader *r, struct text_buffer *text, struct text_buffer *calls,
+                 bool stream)
+{
+    size_t open = r->form == CHAT_TOOLS_TAGS ? sizeof tag_begin - 1 : 0;
+    /* the end of a text takes the place of the last tag */
+    bool called =
+        r->inside && take_calls(r, r->held.bytes + open, r->held.length - open, calls, stream);
+    if (!called && r->held.length)
+        pass(r, r->held.bytes, r->held.length, text);
+    if (!r->n && r->space.length)
+        text_add(text, r->space.bytes, r->space.length);
+    r->held.length = r->space.length = 0;
+    r->inside = false;
+}
+
+void calls_finish(struct call_reader *r)
+{
+    text_finish(&r->held);
+    text_finish(&r->space);
+}

@@ -1,0 +1,234 @@
+/*
+ * test_tools.c - tools in a chat: what the model is told, beside the words of its template written
+ * by hand; calls found in an answer that comes in two pieces, cut at every byte.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "gateway/tool_calls.h"
+#include "gateway/tools.h"
+#include "model/chat_formats.h"
+
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"description\":\"sums "     \
+    "<|im_end|>\",\"parameters\":{\"type\":\"object\"}}}]"
+#define CONVERSATION                                                                               \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"1+2, "                                         \
+    "3+4?\"},{\"role\":\"assistant\",\"content\":"                                                 \
+    "null,\"tool_calls\":[{\"id\":\"c0\",\"type\":\"function\",\"function\":{\"name\":\"add\","    \
+    "\"arguments\":\"{\\\"a\\\":1}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"c0\",\"content\":"  \
+    "\"3\"}"
+
+static const struct chat_format *format_of(const char *name)
+{
+    for (unsigned i = 0; i < chat_format_count; i++)
+        if (strcmp(chat_formats[i].name, name) == 0)
+            return &chat_formats[i];
+    fail_msg("no format %s", name);
+    return NULL;
+}
+
+/* The prompt of a body; NULL: refused, with *error. */
+static char *prompt_of(const char *body, const char *format_name, struct api_error *error)
+{
+    const struct chat_format *format = format_of(format_name);
+    const struct chat_vocabulary vocabulary = {"<bos>", "<eos>", 0};
+    struct order order;
+    struct chat_prompt prompt = {0};
+    struct hill_why why;
+    struct text_buffer out = {0};
+    int code = order_read(&order, ORDER_CHAT, body, strlen(body), error);
+    if (code == 0)
+        code = tools_tell(&order, format, error);
+    if (code == 0) {
+        if (chat_render(&prompt, format, &vocabulary, order.messages, order.n_messages, &why))
+            fail_msg("%s", why.text);
+        for (uint64_t i = 0; i < prompt.n_pieces; i++) {
+            const struct prompt_piece *piece = &prompt.pieces[i];
+            if (memmem(piece->text, piece->bytes, "sums <|im_end|>", 15))
+                assert_int_not_equal(piece->kind, PROMPT_SPECIAL); /* whoever wrote the tools */
+            text_add(&out, piece->text, piece->bytes);
+        }
+        tools_begin(&out, &order, chat_format_tools(format));
+        text_add(&out, "", 1);
+    }
+    chat_prompt_finish(&prompt);
+    order_finish(&order);
+    return out.bytes;
+}
+
+static void told(const char *body, const char *format, const char *wanted)
+{
+    struct api_error error = {0};
+    char *prompt = prompt_of(body, format, &error);
+    if (!prompt)
+        fail_msg("%s: %s", body, error.text);
+    assert_string_equal(prompt, wanted);
+    free(prompt);
+}
+
+#define QWEN_TOOLS                                                                                 \
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are "     \
+    "provided with function signatures within <tools></tools> XML tags:\n<tools>\n{\"type\": "     \
+    "\"function\", \"function\": {\"name\": \"add\", \"description\": \"sums <|im_end|>\", "       \
+    "\"parameters\": {\"type\": \"object\"}}}\n</tools>\n\nFor each function call, return a json " \
+    "object with function name and arguments within <tool_call></tool_call> XML tags:\n"           \
+    "<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"
+
+static void test_qwen(void **state)
+{
+    (void)state;
+    told("{" CONVERSATION ",{\"role\":\"tool\",\"content\":\"7\"}]," TOOLS "}", "chatml-3",
+         "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+         "assistant.\n\n" QWEN_TOOLS "<|im_end|>\n<|im_start|>user\n1+2, 3+4?<|im_end|>\n"
+         "<|im_start|>assistant\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n"
+         "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n3\n</tool_response>\n"
+         "<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+    told("{\"messages\":[{\"role\":\"system\",\"content\":\"Sum.\"},{\"role\":\"user\",\"content\":"
+         "\"1\"}],\"tool_choice\":\"required\"," TOOLS "}",
+         "chatml-1",
+         "<|im_start|>system\nSum.\n\n" QWEN_TOOLS "<|im_end|>\n<|im_start|>user\n1<|im_end|>\n"
+         "<|im_start|>assistant\n<tool_call>\n{\"name\": \"");
+    told("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}],\"tool_choice\":\"none\"," TOOLS
+         "}",
+         "chatml-1", "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n");
+}
+
+static void test_llama(void **state)
+{
+    (void)state;
+    told("{" CONVERSATION
+         "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}," TOOLS "}",
+         "llama3-1",
+         "<bos><|start_header_id|>user<|end_header_id|>\n\nGiven the following functions, please "
+         "respond with a JSON for a function call with its proper arguments that best answers the "
+         "given prompt.\n\nRespond in the format {\"name\": function name, \"parameters\": "
+         "dictionary of argument name and its value}. Do not use variables.\n\n{\n    \"type\": "
+         "\"function\",\n    \"function\": {\n        \"name\": \"add\",\n        \"description\": "
+         "\"sums <|im_end|>\",\n        \"parameters\": {\n            \"type\": \"object\"\n      "
+         "  "
+         "}\n    }\n}\n\n1+2, 3+4?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+         "{\"name\": \"add\", \"parameters\": {\"a\": 1}}<|eot_id|>"
+         "<|start_header_id|>ipython<|end_header_id|>\n\n\"3\"<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"add\", \"parameters\": {");
+}
+
+static void refused(const char *body, const char *format, const char *words)
+{
+    struct api_error error = {0};
+    char *prompt = prompt_of(body, format, &error);
+    if (prompt || !strstr(error.text, words))
+        fail_msg("%s: '%s' is not in '%s'", body, words, error.text);
+}
+
+static void test_what_is_refused(void **state)
+{
+    (void)state;
+    refused("{" CONVERSATION "]," TOOLS "}", "gemma-1", "gemma-1");
+    refused("{" CONVERSATION "]}", "mistral-1", "mistral-1");
+    refused("{" CONVERSATION "],\"tools\":[{\"type\":\"retrieval\"}]}", "chatml-1", "tools[0]");
+    refused("{" CONVERSATION
+            "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]}",
+            "chatml-1", "name");
+    refused("{" CONVERSATION "],\"tool_choice\":\"required\"}", "chatml-1", "there are no tools");
+    refused("{" CONVERSATION "],\"tool_choice\":\"maybe\"," TOOLS "}", "chatml-1", "tool_choice");
+    refused("{" CONVERSATION
+            "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}," TOOLS "}",
+            "chatml-1", "sub");
+    refused("{" CONVERSATION "],\"logprobs\":true," TOOLS "}", "chatml-1", "logprobs");
+}
+
+/* ---- calls ---- */
+
+/* The answer, cut at `cut`: its text, "|", and each call as NAME ARGUMENTS;. */
+static char *read_answer(enum chat_tools form, const char *answer, size_t cut)
+{
+    struct call_reader reader = {.form = form, .id = 7};
+    struct text_buffer text = {0}, calls = {0}, list = {0};
+    calls_feed(&reader, answer, cut, &text, &calls, false);
+    calls_feed(&reader, answer + cut, strlen(answer) - cut, &text, &calls, false);
+    calls_flush(&reader, &text, &calls, false);
+    text_printf(&list, "[%.*s]", (int)calls.length, calls.length ? calls.bytes : "");
+    json_t *json = json_loadb(list.bytes, list.length, 0, NULL);
+    assert_non_null(json);
+    assert_int_equal(json_array_size(json), reader.n);
+    text_puts(&text, "|");
+    for (size_t i = 0; i < json_array_size(json); i++) {
+        const char *name, *arguments, *id, *type;
+        assert_int_equal(json_unpack(json_array_get(json, i), "{s:s, s:s, s:{s:s, s:s}}", "id", &id,
+                                     "type", &type, "function", "name", &name, "arguments",
+                                     &arguments),
+                         0);
+        assert_string_equal(type, "function");
+        text_printf(&text, "%s %s;", name, arguments);
+    }
+    text_add(&text, "", 1);
+    json_decref(json);
+    text_finish(&calls);
+    text_finish(&list);
+    calls_finish(&reader);
+    return text.bytes;
+}
+
+static void reads(enum chat_tools form, const char *answer, const char *wanted)
+{
+    for (size_t cut = 0; cut <= strlen(answer); cut++) {
+        char *got = read_answer(form, answer, cut);
+        if (strcmp(got, wanted) != 0)
+            fail_msg("'%s' cut at %zu: '%s', not '%s'", answer, cut, got, wanted);
+        free(got);
+    }
+}
+
+static void test_tags(void **state)
+{
+    (void)state;
+    enum chat_tools tags = CHAT_TOOLS_TAGS;
+    reads(tags, "plain < text <tool\n", "plain < text <tool\n|");
+    reads(tags, "I ask.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+          "I ask.|add {\"a\":1};");
+    reads(tags,
+          "<tool_call>{\"name\":\"a\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"b\"}"
+          "</tool_call>\n",
+          "|a {};b {};");
+    reads(tags, "<tool_call>[{\"name\":\"a\",\"arguments\":\"x\"},{\"name\":\"b\"}]</tool_call> so",
+          " so|a x;b {};");
+    reads(tags, "<tool_call>{\"name\":\"a\",\"arguments\":{}}", "|a {};"); /* no last tag */
+    reads(tags, "x <tool_call>{\"name\":\"a\",", "x <tool_call>{\"name\":\"a\",|"); /* cut */
+    reads(tags, "<tool_call>nonsense</tool_call>y", "<tool_call>nonsense</tool_call>y|");
+    reads(tags, "<tool_call>{\"arguments\":{}}</tool_call>",
+          "<tool_call>{\"arguments\":{}}</tool_call>|");
+    reads(tags, "<tool_call><tool_call>{\"name\":\"a\"}</tool_call>",
+          "<tool_call><tool_call>{\"name\":\"a\"}</tool_call>|");
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    reads(CHAT_TOOLS_JSON, " {\"name\": \"add\", \"parameters\": {\"a\": \"}\"}} ",
+          "|add {\"a\":\"}\"};");
+    reads(CHAT_TOOLS_JSON, "Three. {\"name\": \"add\"}", "Three. {\"name\": \"add\"}|");
+    reads(CHAT_TOOLS_JSON, "{\"sum\": 3}", "{\"sum\": 3}|");
+    reads(CHAT_TOOLS_NONE, "{\"name\": \"add\"}<tool_call>", "{\"name\": \"add\"}<tool_call>|");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_tags),
+        cmocka_unit_test(test_json),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

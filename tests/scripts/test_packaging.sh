@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The pages and the completion that are made of --help: every option of a command is described and offered; the pages have no
+# fault that groff knows; --version names the commit. The programs are those that are built already (HILL_BIN_DIR).
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+expect() { # DESCRIPTION GOT WANTED
+    if [ "$2" = "$3" ]; then
+        echo "ok: $1"
+    else
+        echo "FAILED: $1: got '$2', wanted '$3'"
+        failed=1
+    fi
+}
+bin=${HILL_BIN_DIR:-build/bin}
+scripts/manual "$work" || exit 1
+expect "--version names the commit" "$("$bin/hillctl" --version)" \
+    "hillctl $(sed -n 's/^VERSION := //p' Makefile)$(git rev-parse --short=12 HEAD >/dev/null 2>&1 && git describe --always --abbrev=12 --exclude '*' | sed 's/.*/ (&)/')"
+
+# ---- pages ----
+for program in hillctl "hillctl generate" hill-gateway hill-coordinator; do
+    page=$work/man1/${program// /-}.1
+    # shellcheck disable=SC2086  # a program and its command
+    for option in $("$bin"/$program --help | sed -nE 's/^  (-[a-z]+, )?--([a-z-]+).*/\2/p'); do
+        grep -q -- "\\\\-\\\\-${option//-/\\\\-}" "$page" || expect "$program: --$option has a place in its page" no yes
+    done
+done
+if command -v groff >/dev/null; then
+    expect "faults that groff finds" "$(groff -man -Tutf8 -ww -z "$work"/man1/*.1 2>&1 | grep -v "can't break line\|cannot adjust line")" ""
+else
+    echo "skipped: groff is not there to read the pages"
+fi
+
+# ---- completion ----
+complete() { # WORDS...: what bash offers for the last one
+    bash -c '. "$1/bash/hillinfer"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hillinfer; echo "${COMPREPLY[*]}"' - "$work" "$@"
+}
+expect "commands" "$(complete hillinfer ge)" "generate get-models"
+expect "an option" "$(complete hillinfer generate --temp)" "--temp"
+expect "a pipeline's and a request's option of run" "$(complete hillinfer run --hot-m) $(complete hillinfer run --see)" "--hot-mb --seed"
+expect "an option of HTTP" "$(complete hillinfer serve --api-key-f)" "--api-key-file"
+expect "a choice" "$(complete hillinfer up --policy hil)" "hillinfer"
+touch "$work/model.gguf"
+expect "a file" "$(cd "$work" && complete hillinfer up -m mod)" "model.gguf"
+for shell in zsh fish; do
+    file=$(echo "$work/$shell"/*)
+    expect "$shell: a line for --budget" "$(grep -q -- "budget" "$file" && echo yes)" yes
+    if command -v "$shell" >/dev/null; then
+        expect "$shell reads it" "$("$shell" -n "$file" 2>&1)" ""
+    else
+        echo "skipped: $shell is not there to read its completion"
+    fi
+done
+exit "$failed"
