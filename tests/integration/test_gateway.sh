@@ -44,6 +44,15 @@ refused() { # DESCRIPTION STATUS WORDS: one line that has these words, in OpenAI
 }
 
 gateway --idle-timeout 2
+for command in "serve --detach" "run -p x -n 1 --http"; do # who waits for the pipeline hears of the gateway's refusal
+    # shellcheck disable=SC2086  # words
+    expect_one_line "$command: a taken port" 111 timeout 30 "$hillinfer" $command --port "${url##*:}" -m "$work/wired.gguf" \
+        --run-dir "$run_dir" --state-dir "$state_dir"
+done
+expect_one_line "serve: no key beyond this machine" 100 timeout 30 "$hillinfer" serve --detach --host 0.0.0.0 -m "$work/wired.gguf" \
+    --run-dir "$run_dir" --state-dir "$state_dir"
+expect_one_line "serve: an address without a port" 100 timeout 30 "$hillinfer" up --detach --http=8080 -m "$work/wired.gguf" \
+    --run-dir "$run_dir" --state-dir "$state_dir"
 ask GET /health
 refused "health without a pipeline" 503 'no pipeline'
 ask POST /v1/chat/completions '{"messages":[{"role":"user","content":"x"}]}'
