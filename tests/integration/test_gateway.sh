@@ -195,8 +195,18 @@ raw 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n
 expect "a body that does not go on ends its connection" "$raw_ended" 0
 raw 'GET /health HTTP/1.1\r\nHost-'
 expect "so does a head" "$raw_ended" 0
+exec {socket}<>"/dev/tcp/127.0.0.1/$port"
+(while printf x; do sleep 0.3; done >&"$socket" 2>/dev/null) &
+timeout 30 cat <&"$socket" >/dev/null
+expect "and one that goes on and on" $? 0
+exec {socket}>&-
+wait $!
 raw "GET /$(head -c 60000 /dev/zero | tr '\0' x) HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
 expect "a path without end is no request" "$(grep -c 'HTTP/1.1 200' "$work/raw")" 0 # 414, or a reset on the way
+raw 'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'
+expect "a length and chunks: one answer, and the end" "$(grep -o 'HTTP/1.1 [0-9]*' "$work/raw")" "HTTP/1.1 400"
+raw 'GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nxx'
+expect "two lengths" "$(grep -o 'HTTP/1.1 [0-9]*' "$work/raw")" "HTTP/1.1 400"
 raw 'nonsense\r\n\r\n'
 ask GET /health
 answered "and the gateway lives" 200 .status ok
@@ -222,11 +232,15 @@ ask GET /v1/models '' "${bob[@]}"
 answered "a key" 200 '.data[0].id' wired
 ask OPTIONS /v1/chat/completions '' -H 'Origin: https://chat.example' -H 'Access-Control-Request-Method: POST'
 expect "a page that may ask" "$code $(grep -ci '^access-control-allow-origin: https://chat.example' "$work/head")" "204 1"
+ask OPTIONS /v1/chat/completions '' -H 'Origin: https://chat.example' -H 'Access-Control-Request-Headers: x-api-key, x-stainless-os'
+expect "with a library's headers" "$(grep -ci '^access-control-allow-headers: x-api-key, x-stainless-os' "$work/head")" 1
 head -c 200000 /dev/zero | tr '\0' x >"$work/large"
 ask POST /v1/completions "@$work/large" "${ann[@]}"
 refused "a body that is too large" 413 'larger than'
 ask POST /v1/completions "@$work/large" "${ann[@]}" -H 'Transfer-Encoding: chunked'
 refused "the same, of unknown length" 413 'larger than'
+ask GET /health "@$work/large" -H 'Transfer-Encoding: chunked'
+answered "a body that nobody asked for is not kept" 200 .status ok
 clients=()
 for i in 1 2; do
     curl -sN -m 120 -o "$work/stream$i" "${ann[@]}" --data-binary "$long" "$url/v1/completions" &
