@@ -78,7 +78,11 @@ cycle() { # I
     pause 100
 }
 ready() { [ "$(status | jq .ready)" = true ]; }
-lost() { [ "$(status | jq -r '"\(.workers.csd_agent.restarts) \(.csd_attached)"')" != "$restarts true" ]; }
+lost() {
+    local now
+    now=$(status | jq -r '"\(.workers.csd_agent.restarts) \(.csd_attached)"')
+    [ -n "$now" ] && [ "$now" != "$restarts true" ] # no answer says nothing
+}
 
 setting() { # MODEL wide|tight
     echo "== $1, $2"

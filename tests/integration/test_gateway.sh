@@ -321,7 +321,8 @@ expect "metrics: every line is Prometheus'" "$(grep -vcE '^(# (HELP|TYPE) hillin
 expect "metrics: all workers are up" "$(grep -c '^hillinfer_worker_up{worker="[a-z_]*"} 1$' "$work/answer")" 3
 
 # ---- deaths ----
-hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/alone"
+hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/alone" || fail "a long answer"
+expect "the long answer: tokens" "$(jq '.tokens | length' "$work/alone")" 1000
 served=$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")
 coordinator=$(coordinator_pid)
 curl -sN --unix-socket "$work/http.sock" -o "$work/stream3" --data-binary "$long" http://x/v1/completions &
@@ -332,6 +333,7 @@ asking=$!
 kill -9 "$served"
 wait "$client"
 wait "$asking"
+expect "kill -9 of the gateway: hillctl's exit code" $? 0
 expect "kill -9 of the gateway: hillctl's answer" "$(hashes "$work/beside")" "$(hashes "$work/alone")"
 expect "the coordinator is the same" "$(coordinator_pid)" "$coordinator"
 if wait_for 10 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi
