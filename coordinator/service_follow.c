@@ -226,7 +226,7 @@ static void follow(struct service *sv, struct request *r, const struct proto_add
                    ? take_tokens(r, order->tokens, order->n_tokens)
                    : HILL_E_PROTOCOL;
     if (!code && r->state == REQUEST_AWAITED && r->prefix.decoded && r->n_tokens) {
-        code = HILL_E_PEER_GONE;
+        code = HILL_E_DAMAGED;
         why = REQUEST_DECODED_LOST;
     }
     if (!code)
