@@ -23,7 +23,7 @@
 
 #define HELPER     "chat-template-helper.py"
 #define PYTHON     "/usr/bin/python3" /* Debian's, whose packages are Debian's */
-#define FOLDERS_UP 5                  /* build/asan/tests/hillctl is the deepest */
+#define FOLDERS_UP 5                  /* build/asan/tests/chat is the deepest */
 
 static const char *const role_names[] = {"system", "user", "assistant", "tool"};
 

@@ -9,7 +9,8 @@
  * The one part of HillInfer that runs Python at a user's; nothing else needs it.
  * Who calls it: chat_prompt.c. Failure: HILL_E_UNSUPPORTED and one line: Python or its Jinja is
  * not there, the template failed, took too long or too much memory, or a person's words did not
- * come through it untouched. Concurrency: one thread; SIGINT does not reach the helper.
+ * come through it untouched. Concurrency: any number of threads, a process each; SIGINT does not
+ * reach the helper.
  */
 #ifndef HILL_CHAT_CHAT_HELPER_H
 #define HILL_CHAT_CHAT_HELPER_H

@@ -81,6 +81,11 @@ int request_keep_logprobs(struct request *request)
 void request_keep_id(struct request_book *book, struct request *request, uint64_t id)
 {
     request->id = id;
+    request_book_skip_id(book, id);
+}
+
+void request_book_skip_id(struct request_book *book, uint64_t id)
+{
     if (book->next_id <= id)
         book->next_id = id + 1;
 }

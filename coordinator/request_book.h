@@ -71,6 +71,7 @@ struct request_prefix {
     bool off;
     uint64_t conversation, after; /* as the client said; 0: none */
     struct prefix_hit hit;        /* of its first attempt */
+    bool decoded; /* it has gone on over decoded entries, perhaps under a coordinator before */
 };
 
 struct request {
@@ -112,6 +113,7 @@ struct request {
     int64_t attempt_first_ns, attempt_last_ns; /* tokens of this attempt */
     double prefill_share; /* of this attempt, 0 .. 1, as the GPU worker said last */
     struct detokenizer text;
+    bool rest_there; /* its client has what an answer leaves that ends within a character */
     int64_t accepted_ns, prefill_ns, first_token_ns, progress_ns; /* 0: not yet */
     int64_t deadline_ns;
     int64_t outage_ns; /* since when a lost worker keeps it from going on; 0: none does */
@@ -151,6 +153,8 @@ int request_set_forced(struct request *request, uint32_t n);
 int request_keep_logprobs(struct request *request);
 /* A request that has an id already, of another coordinator; new ones get higher ids. */
 void request_keep_id(struct request_book *book, struct request *request, uint64_t id);
+/* That id is nobody's from now on. */
+void request_book_skip_id(struct request_book *book, uint64_t id);
 
 /* To the end of the queue; HILL_E_BUSY when it is full. */
 int request_book_add(struct request_book *book, struct request *request);

@@ -126,6 +126,8 @@ void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *
 void request_log_begin(struct service *sv, struct request *r);
 /* Token `index` of the request, before its client gets it. */
 void request_log_token(struct request *r, uint32_t index, double logprob);
+/* It goes on over decoded entries: its tokens cannot be made again without them. */
+void request_log_decoded(struct request *r);
 void request_logs_flush(struct service *sv, int64_t now_ns);
 int64_t request_logs_flush_ns(const struct service *sv);
 
@@ -146,6 +148,9 @@ int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix
                       struct hill_why *why);
 
 /* ---- service_stream.c ---- */
+/* Another computation of its prompt has other bits (docs/decisions/prefix.md). */
+#define REQUEST_DECODED_LOST                                                                       \
+    "it went on with an earlier answer's entries, which were lost with a process: ask again"
 #define TEXT_NO_TOKEN UINT32_MAX /* Text.token: more text of the token before, or its end */
 /* Send to the request's client; notes when it is gone. */
 void request_send(struct service *sv, struct request *r, const Hill__Message *message);

@@ -15,11 +15,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "session/session.h"
 #include "session/session_writer.h"
+
+#define FORGOTTEN_S (7 * 24 * 3600)
 
 /* ---- what a log says becomes a request --------------------------------------------------- */
 
@@ -104,6 +108,10 @@ static struct request *rebuild(struct service *sv, const struct token_log_conten
     r->ignore_eos = order->ignore_eos;
     r->want_progress = order->want_progress;
     r->answer_end = order->answer_end;
+    r->prefix.off = order->no_prefix_cache;
+    r->prefix.conversation = order->conversation;
+    r->prefix.after = order->after;
+    r->prefix.decoded = c->decoded;
     r->selection = selection_from_wire(p->selection);
     request_set_sampling(r, p->sampling);
     r->accepted_ns = request_accepted_ns(order->accepted_us);
@@ -151,6 +159,16 @@ static void take_log(struct service *sv, const char *path)
     token_log_contents_finish(&contents);
 }
 
+/* Of a run folder whose pipeline has not come back: nobody waits for so long, and it has a prompt in
+ * plain text. */
+static void forget_old(const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) == 0 && S_ISREG(info.st_mode) &&
+        time(NULL) - info.st_mtime > FORGOTTEN_S && unlink(path) == 0)
+        log_info("token log %s is a week old: removed", path);
+}
+
 void requests_take_over(struct service *sv)
 {
     char folder[HILL_PATH_BYTES + 16], name[REQUEST_LOG_NAME_BYTES],
@@ -162,9 +180,15 @@ void requests_take_over(struct service *sv)
     request_log_name(name, sv->supervisor->folder->run_id, 0);
     size_t own = strcspn(name, "-") + 1; /* other run folders may share the state folder */
     for (struct dirent *entry; (entry = readdir(listing));)
-        if (strncmp(entry->d_name, name, own) == 0) {
+        if (entry->d_name[0] != '.') {
             snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-            take_log(sv, path);
+            if (strncmp(entry->d_name, name, own) == 0) {
+                /* also where its log cannot be read and stays: a new request would find it there */
+                request_book_skip_id(&sv->book, strtoull(entry->d_name + own, NULL, 16));
+                take_log(sv, path);
+            } else {
+                forget_old(path);
+            }
         }
     closedir(listing);
 }
@@ -197,9 +221,14 @@ static void follow(struct service *sv, struct request *r, const struct proto_add
         request_fail(sv, r, r->failure_code, r->failure_text);
         return;
     }
+    const char *why = "its client has other tokens than its token log";
     int code = in_vocabulary(sv, order->tokens, order->n_tokens)
                    ? take_tokens(r, order->tokens, order->n_tokens)
                    : HILL_E_PROTOCOL;
+    if (!code && r->state == REQUEST_AWAITED && r->prefix.decoded && r->n_tokens) {
+        code = HILL_E_DAMAGED;
+        why = REQUEST_DECODED_LOST;
+    }
     if (!code)
         code = request_send_again(sv, r, (uint32_t)order->n_tokens, order->text_bytes);
     log_info("request %" PRIu64 ": its client is back with %zu tokens of %u", r->id,
@@ -208,9 +237,7 @@ static void follow(struct service *sv, struct request *r, const struct proto_add
         request_book_unpark(&sv->book, r);
     } else if (code) {
         bool ran = r->state == REQUEST_RUNNING;
-        request_fail(sv, r, code,
-                     code == HILL_E_NOMEM ? "out of memory for the text"
-                                          : "its client has other tokens than its token log");
+        request_fail(sv, r, code, code == HILL_E_NOMEM ? "out of memory for the text" : why);
         if (ran)
             supervisor_new_epoch(sv->supervisor, "a request was dropped");
     }

@@ -101,6 +101,9 @@ void request_log_begin(struct service *sv, struct request *r)
     order.ignore_eos = r->ignore_eos;
     order.want_progress = r->want_progress;
     order.answer_end = r->answer_end;
+    order.no_prefix_cache = r->prefix.off;
+    order.conversation = r->prefix.conversation;
+    order.after = r->prefix.after;
     order.accepted_us = now_us();
     message.body_case = HILL__MESSAGE__BODY_REQUEST_ORDER;
     message.request_order = &order;
@@ -127,6 +130,14 @@ void request_log_token(struct request *r, uint32_t index, double logprob)
     if (r->logprobs)
         r->logprobs[index] = logprob;
     if (r->log && token_log_append(r->log, &token, now, &why))
+        tell(r, &why);
+}
+
+void request_log_decoded(struct request *r)
+{
+    struct hill_why why;
+    if (r->log &&
+        token_log_note_decoded(r->log, r->prefix.hit.n_tokens - r->prefix.hit.n_plain, &why))
         tell(r, &why);
 }
 

@@ -2,14 +2,16 @@
  * coordinator/service_model.c - what a client that renders chats has to know of the model, the
  * token that ends an answer of one, and texts as tokens and back.
  *
- * Who calls it: service.c, service_intake.c. Failure: a model without a template or without such a token has
- * none; what cannot be
- * tokenised is answered by a Reply with a code and one line. Concurrency: one thread.
+ * Who calls it: service.c, service_intake.c. Failure: a model without a template or without such a
+ * token has none; what cannot be tokenised, or would keep the loop for long, is answered by a Reply
+ * with a code and one line. Concurrency: one thread.
  */
 #include "coordinator/service.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define TOKENIZE_BYTES_MAX (4u << 20)
 
 static ProtobufCBinaryData to_wire(struct gguf_string text)
 {
@@ -37,6 +39,15 @@ void model_take_info_request(void *owner, struct arrival *a)
 }
 
 /* ---- text as tokens, tokens as text --------------------------------------------------------- */
+
+/* Everybody waits meanwhile. */
+static bool is_too_long(const Hill__Tokenize *order)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < order->n_pieces; i++)
+        bytes += order->pieces[i]->text.len;
+    return bytes > TOKENIZE_BYTES_MAX;
+}
 
 static int encode(const struct tokenizer *tokenizer, const Hill__Tokenize *order, uint32_t **tokens,
                   uint64_t *count)
@@ -67,20 +78,27 @@ static void answer_tokens(struct service *sv, struct arrival *a, Hill__Tokens *t
 void model_take_tokenize(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
+    const Hill__Tokenize *order = a->message->tokenize;
     Hill__Tokens answer = HILL__TOKENS__INIT;
     uint64_t count = 0;
-    int code = encode(sv->settings->tokenizer, a->message->tokenize, &answer.tokens, &count);
-    ProtobufCBinaryData *pieces = code ? NULL : calloc(count + 1, sizeof *pieces);
-    if (!code && !pieces)
+    if (is_too_long(order)) {
+        router_reply(sv->router, &a->from, HILL_E_INVALID, "the text is longer than 4 MiB");
+        return;
+    }
+    int code = encode(sv->settings->tokenizer, order, &answer.tokens, &count);
+    ProtobufCBinaryData *pieces =
+        code || !order->with_pieces ? NULL : calloc(count + 1, sizeof *pieces);
+    if (!code && order->with_pieces && !pieces)
         code = HILL_E_NOMEM;
     if (code) {
         struct hill_why why;
         hill_fail(&why, code, "cannot tokenise the text: %s", hill_strerror(code));
         router_reply(sv->router, &a->from, code, why.text);
     } else {
-        for (uint64_t i = 0; i < count; i++)
+        for (uint64_t i = 0; pieces && i < count; i++)
             pieces[i] = to_wire(tokenizer_piece(sv->settings->tokenizer, answer.tokens[i]));
-        answer.n_tokens = answer.n_pieces = count;
+        answer.n_tokens = count;
+        answer.n_pieces = pieces ? count : 0;
         answer.pieces = pieces;
         answer_tokens(sv, a, &answer);
     }

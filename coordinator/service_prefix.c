@@ -31,16 +31,22 @@ bool request_keeps(const struct service *sv, const struct request *r)
 
 void request_take_prefix(struct service *sv, struct request *r)
 {
-    bool taken[PREFIX_SEQUENCES_MAX] = {false};
-    for (uint32_t i = 0; i < sv->book.parallel; i++)
+    bool taken[PREFIX_SEQUENCES_MAX] = {false}, room = false;
+    for (uint32_t i = 0; i < sv->book.parallel; i++) {
         taken[i] = sv->book.slot_taken[i] && i != r->sequence;
+        room |= !taken[i] && !prefix_store_holds(&sv->prefixes, i);
+    }
     r->prefix.hit = (struct prefix_hit){0};
     if (request_keeps(sv, r) && !r->restore_path) {
         const struct prefix_query query = {r->prompt, r->n_prompt, r->prefix.conversation,
-                                           r->prefix.after};
+                                           r->prefix.after, room};
         r->prefix.hit = prefix_store_find(&sv->prefixes, &query, taken);
     }
     const struct prefix_hit *hit = &r->prefix.hit;
+    if (hit->n_tokens > hit->n_plain && !r->prefix.decoded) {
+        r->prefix.decoded = true;
+        request_log_decoded(r);
+    }
     if (hit->request || hit->n_history)
         log_info("request %" PRIu64
                  ": %u of its %u prompt tokens are there, %u of them decoded; its "

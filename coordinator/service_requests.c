@@ -70,7 +70,7 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     struct profile_wire profile;
     char rest[16];
     uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
-    if (rest_bytes)
+    if (rest_bytes && !r->rest_there)
         request_send_text(sv, r, rest, rest_bytes, TEXT_NO_TOKEN, 0);
     selection_to_wire(&selection, &r->selection);
     fill_restarts(&restarts, &sv->supervisor->workers, r);
@@ -288,7 +288,8 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     if (fresh < 0) {
         request_fail(
             sv, r, fresh,
-            fresh == HILL_E_DAMAGED
+            fresh == HILL_E_DAMAGED && r->prefix.decoded ? REQUEST_DECODED_LOST
+            : fresh == HILL_E_DAMAGED
                 ? "internal error: the repeated request made other tokens than were already sent"
             : fresh == HILL_E_UNSUPPORTED
                 ? "this GPU worker does not score given tokens"

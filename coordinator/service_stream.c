@@ -121,5 +121,7 @@ int request_send_again(struct service *sv, struct request *r, uint32_t n_there,
             request_send_text(sv, r, text + bytes - missing, missing, TEXT_NO_TOKEN, 0);
         free(text);
     }
+    /* an answer that ended within a character: its rest came, too */
+    r->rest_there = n_there == r->n_tokens && bytes_there > sent;
     return code;
 }

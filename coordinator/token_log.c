@@ -171,6 +171,17 @@ int token_log_append(struct token_log *log, const struct token_log_token *token,
     return token_log_flush(log, now_ns, why);
 }
 
+int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *why)
+{
+    uint8_t room[sizeof(struct token_log_record) + sizeof n];
+    if (log->ended)
+        return 0;
+    memcpy(room + sizeof(struct token_log_record), &n, sizeof n);
+    int code = write_record(log, TOKEN_LOG_DECODED, room, sizeof n, why);
+    log->ended = code != 0;
+    return code;
+}
+
 int token_log_flush(struct token_log *log, int64_t now_ns, struct hill_why *why)
 {
     return now_ns >= log->flush_ns ? flush(log, why) : 0;
@@ -206,6 +217,11 @@ struct reading {
     bool torn; /* what follows may be a write that was not finished */
 };
 
+static bool takes_number(uint32_t kind)
+{
+    return kind == TOKEN_LOG_RESTARTED || kind == TOKEN_LOG_DECODED;
+}
+
 /* The next record, or NULL. */
 static const uint8_t *next_record(struct reading *r, struct token_log_record *record)
 {
@@ -218,7 +234,7 @@ static const uint8_t *next_record(struct reading *r, struct token_log_record *re
     if (record->bytes > left) { /* a size nobody writes is no torn write */
         r->torn = record->kind == TOKEN_LOG_TOKEN
                       ? record->bytes == sizeof(struct token_log_token)
-                      : record->kind == TOKEN_LOG_RESTARTED && record->bytes == sizeof(uint32_t);
+                      : takes_number(record->kind) && record->bytes == sizeof(uint32_t);
         return NULL;
     }
     const uint8_t *payload = r->bytes + r->at + sizeof *record;
@@ -301,13 +317,14 @@ static int read_records(struct reading *r, struct token_log_contents *out, struc
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a token log");
     for (const uint8_t *payload; (payload = next_record(r, &record));) {
         bool fits = record.kind == TOKEN_LOG_TOKEN ? take_token(payload, record.bytes, out)
-                                                   : record.kind == TOKEN_LOG_RESTARTED;
+                                                   : takes_number(record.kind);
         if (!fits)
             break;
         if (record.kind == TOKEN_LOG_RESTARTED) {
             out->restarts++;
             out->fruitless++;
         }
+        out->decoded |= record.kind == TOKEN_LOG_DECODED;
         take_record(r, &record);
     }
     out->torn_bytes = r->size - r->at;

@@ -6,7 +6,8 @@
  *     struct token_log_header
  *     records: struct token_log_record, then `bytes` of payload
  * The first record is ORDER: a packed RequestOrder (proto/hill.proto). TOKEN records follow in the
- * order of their index, and a RESTARTED for each coordinator that took the request over. A record's
+ * order of their index, a RESTARTED for each coordinator that took the request over, and a DECODED
+ * when the request has gone on over entries that an earlier one had decoded. A record's
  * checksum is the xxHash64 of its kind, its size and its payload, seeded with that of the record
  * before it (the first: with the header's), so that no record can be left out, doubled or swapped.
  * A record is one write, made before the client gets the token.
@@ -42,7 +43,12 @@ struct token_log_header {
     uint64_t checksum; /* xxHash64 of all before it */
 };
 
-enum token_log_kind { TOKEN_LOG_ORDER = 1, TOKEN_LOG_TOKEN = 2, TOKEN_LOG_RESTARTED = 3 };
+enum token_log_kind {
+    TOKEN_LOG_ORDER = 1,
+    TOKEN_LOG_TOKEN = 2,
+    TOKEN_LOG_RESTARTED = 3,
+    TOKEN_LOG_DECODED = 4 /* uint32_t: how many of them */
+};
 
 struct token_log_record {
     uint32_t kind, bytes; /* of the payload */
@@ -68,6 +74,7 @@ struct token_log_contents {
     uint32_t fruitless;  /* of these, since the last token */
     uint64_t torn_bytes; /* cut off behind the last whole record */
     bool damaged;        /* they were no torn tail */
+    bool decoded;        /* there is a DECODED */
 };
 
 struct token_log;
@@ -86,6 +93,9 @@ void token_log_contents_finish(struct token_log_contents *contents); /* safe on 
  * failure is told twice. */
 int token_log_append(struct token_log *log, const struct token_log_token *token, int64_t now_ns,
                      struct hill_why *why);
+
+/* The request has taken over n decoded entries. */
+int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *why);
 
 /* Flush if that is due. When it will be; CLOCK_NEVER: nothing waits for it. */
 int token_log_flush(struct token_log *log, int64_t now_ns, struct hill_why *why);

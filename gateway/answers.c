@@ -182,7 +182,7 @@ void answer_progress(struct text_buffer *out, const struct answer_head *head, do
     begin_event(out, head);
     add_nothing(out, head, NULL);
     text_printf(out,
-                ",\"prompt_progress\":{\"total\":%.0f,\"cache\":0,\"processed\":%.0f,"
+                ",\"prompt_progress\":{\"total\":%.0f,\"processed\":%.0f,"
                 "\"time_ms\":%.0f}",
                 total, done, ms);
     end_event(out, head);

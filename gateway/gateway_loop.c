@@ -93,7 +93,7 @@ static void turn(struct loop *l)
     uint64_t rendered;
     if (read(l->gateway.render_fd, &rendered, sizeof rendered) < 0)
         rendered = 0; /* nothing was */
-    upstream_tick(&l->gateway.upstream, clock_now_ns());
+    upstream_tick(&l->gateway.upstream, l->gateway.generating > 0, clock_now_ns());
     for (struct job *job = l->gateway.jobs; job; job = job->next) {
         job_receive(job);
         job_tick(job, clock_now_ns());

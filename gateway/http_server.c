@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <microhttpd.h>
@@ -25,7 +27,17 @@ struct http_server {
     struct gateway *gateway;
     struct MHD_Daemon *daemon;
     int watch_fd; /* an epoll of the connections that wait for an answer: is the client there? */
+    bool closing;
     struct exchange *exchanges;
+    struct line *lines;
+};
+
+/* A connection: libmicrohttpd bounds its silence, nobody else how long a head may take. */
+struct line {
+    struct line *next;
+    int fd;
+    bool asked;           /* a request's head is whole, and it is not answered yet */
+    int64_t head_ends_ns; /* otherwise: the next one is whole until then */
 };
 
 /* One request on one connection. */
@@ -37,6 +49,7 @@ struct exchange {
     int fd;         /* in watch_fd; -1: not */
     bool suspended; /* libmicrohttpd leaves the connection alone */
     bool gone;
+    bool unclear;         /* where its body ends: nothing is read behind it */
     int64_t body_ends_ns; /* a body that was refused is swallowed until then */
     bool queued;          /* the answer's head is libmicrohttpd's */
     const char *allow;    /* Access-Control-Allow-Origin, or NULL */
@@ -49,9 +62,9 @@ static const char *header(const struct exchange *x, const char *name)
 
 static void suspend(struct exchange *x)
 {
-    if (!x->suspended)
+    if (!x->suspended && !x->server->closing)
         MHD_suspend_connection(x->connection);
-    x->suspended = true;
+    x->suspended = !x->server->closing;
 }
 
 static void resume(struct exchange *x)
@@ -68,7 +81,7 @@ static ssize_t read_answer(void *context, uint64_t position, char *to, size_t ro
     struct exchange *x = context;
     struct text_buffer *out = &x->job->out;
     (void)position;
-    if (x->gone)
+    if (x->gone || x->server->closing)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     if (out->length) {
         size_t n = out->length < room ? out->length : room;
@@ -98,12 +111,16 @@ static void add_headers(const struct exchange *x, struct MHD_Response *response)
         MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (x->unclear)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     if (job->route.endpoint == ENDPOINT_PAGE)
         MHD_add_response_header(response, "Content-Security-Policy", PAGE_MAY);
     if (x->allow) {
         MHD_add_response_header(response, "Access-Control-Allow-Origin", x->allow);
+        const char *wanted =
+            header(x, "Access-Control-Request-Headers"); /* a library sends its own */
         MHD_add_response_header(response, "Access-Control-Allow-Headers",
-                                "authorization, content-type");
+                                wanted ? wanted : "authorization, content-type, x-api-key");
         MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
         MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, "Origin");
     }
@@ -155,6 +172,29 @@ static int check_length(const struct exchange *x, struct api_error *error)
                : 0;
 }
 
+static enum MHD_Result count_named(void *context, enum MHD_ValueKind kind, const char *name,
+                                   const char *value)
+{
+    unsigned *n = context;
+    (void)kind;
+    (void)value;
+    n[0] += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    n[1] += strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    return MHD_YES;
+}
+
+/* A proxy before this and this have to agree where a body ends (RFC 9112, section 6.3). */
+static int check_framing(struct exchange *x, struct api_error *error)
+{
+    const char *coding = header(x, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+    unsigned n[2] = {0, 0};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, count_named, n);
+    x->unclear = n[0] + n[1] > 1 || (coding && strcasecmp(coding, "chunked") != 0);
+    return x->unclear ? api_refuse(error, 400, "unclear_length", NULL,
+                                   "one Content-Length, or Transfer-Encoding: chunked, and no more")
+                      : 0;
+}
+
 /* A browser asks beforehand whether a page may. */
 static bool is_preflight(const struct exchange *x, const char *method)
 {
@@ -166,6 +206,8 @@ static int admit(struct exchange *x, const char *method, const char *path, struc
 {
     const struct gateway_settings *s = x->server->gateway->settings;
     const char *origin = header(x, MHD_HTTP_HEADER_ORIGIN);
+    if (check_framing(x, error))
+        return -1;
     const char *why = http_guard_why_not(s, header(x, MHD_HTTP_HEADER_HOST), origin);
     if (why)
         return api_refuse(error, 403, "foreign_origin", NULL, "%s", why);
@@ -201,6 +243,48 @@ static void watch(struct exchange *x)
         x->fd = info->connect_fd;
 }
 
+static void *line_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static void set_asked(const struct http_server *server, struct MHD_Connection *connection,
+                      bool asked)
+{
+    struct line *line = line_of(connection);
+    if (!line)
+        return;
+    line->asked = asked;
+    /* silence before it is libmicrohttpd's, and may last as long again */
+    line->head_ends_ns = clock_deadline_ms(2 * server->gateway->settings->idle_s * 1000);
+}
+
+/* A connection comes or goes. */
+static void connection_changed(void *context, struct MHD_Connection *connection, void **kept,
+                               enum MHD_ConnectionNotificationCode code)
+{
+    struct http_server *server = context;
+    struct line *line = *kept, **at = &server->lines;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        *kept = line = info ? calloc(1, sizeof *line) : NULL;
+        if (!line)
+            return;
+        *line = (struct line){.next = server->lines, .fd = info->connect_fd};
+        line->head_ends_ns = clock_deadline_ms(2 * server->gateway->settings->idle_s * 1000);
+        server->lines = line;
+    } else if (line) {
+        while (*at != line)
+            at = &(*at)->next;
+        *at = line->next;
+        free(line);
+        *kept = NULL;
+    }
+}
+
 static struct exchange *begin(struct http_server *server, struct MHD_Connection *connection,
                               const char *method, const char *path)
 {
@@ -226,10 +310,14 @@ static enum MHD_Result take_request(void *context, struct MHD_Connection *connec
                                     const char *path, const char *method, const char *version,
                                     const char *body, size_t *body_bytes, void **kept)
 {
+    struct http_server *server = context;
     struct exchange *x = *kept;
     (void)version;
+    if (server->closing)
+        return MHD_NO;
     if (!x) {
-        x = begin(context, connection, method, path);
+        set_asked(server, connection, true);
+        x = begin(server, connection, method, path);
         *kept = x;
         if (!x)
             return MHD_NO;
@@ -263,8 +351,8 @@ static void completed(void *context, struct MHD_Connection *connection, void **k
 {
     struct http_server *server = context;
     struct exchange *x = *kept, **at = &server->exchanges;
-    (void)connection;
     (void)code;
+    set_asked(server, connection, false);
     if (!x)
         return;
     *kept = NULL;
@@ -293,9 +381,21 @@ static void look_for_losses(struct http_server *server)
     }
 }
 
+/* Heads that do not end: libmicrohttpd sees their connection end. */
+static void end_slow_heads(struct http_server *server)
+{
+    int64_t now = clock_now_ns();
+    for (struct line *line = server->lines; line; line = line->next)
+        if (!line->asked && now > line->head_ends_ns) {
+            shutdown(line->fd, SHUT_RD);
+            line->head_ends_ns = CLOCK_NEVER;
+        }
+}
+
 void http_server_turn(struct http_server *server)
 {
     look_for_losses(server);
+    end_slow_heads(server);
     for (struct exchange *x = server->exchanges; x; x = x->next)
         if (x->job->changed) {
             x->job->changed = false;
@@ -315,8 +415,12 @@ void http_server_descriptors(const struct http_server *server, int out[2])
 int64_t http_server_next_ns(const struct http_server *server, int64_t now_ns)
 {
     MHD_UNSIGNED_LONG_LONG ms;
-    return MHD_get_timeout(server->daemon, &ms) == MHD_YES ? now_ns + CLOCK_MS((int64_t)ms)
-                                                           : CLOCK_NEVER;
+    int64_t next = MHD_get_timeout(server->daemon, &ms) == MHD_YES ? now_ns + CLOCK_MS((int64_t)ms)
+                                                                   : CLOCK_NEVER;
+    for (const struct line *line = server->lines; line; line = line->next)
+        if (!line->asked && line->head_ends_ns < next)
+            next = line->head_ends_ns;
+    return next;
 }
 
 /* ---- life --------------------------------------------------------------------------------------- */
@@ -344,7 +448,8 @@ int http_server_open(struct http_server **out, struct gateway *gateway, int list
         server, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL, MHD_OPTION_LISTEN_SOCKET, listen_fd,
         MHD_OPTION_CONNECTION_LIMIT, s->connections, MHD_OPTION_CONNECTION_TIMEOUT, s->idle_s,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
-        completed, server, MHD_OPTION_END);
+        completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_changed, server,
+        MHD_OPTION_END);
     if (server->watch_fd >= 0 && server->daemon) {
         *out = server;
         return 0;
@@ -363,6 +468,7 @@ void http_server_close(struct http_server *server)
         x->gone = true;
         resume(x);
     }
+    server->closing = true; /* nothing is suspended any more, which libmicrohttpd would abort for */
     MHD_run(server->daemon);
     MHD_stop_daemon(server->daemon);
     close(server->watch_fd);

@@ -52,8 +52,8 @@ bool job_take_body(struct job *job, const char *bytes, size_t n)
 {
     struct gateway *g = job->gateway;
     struct api_error error = {0};
-    if (job->state != JOB_READING)
-        return false;
+    if (job->state != JOB_READING || !job->route.post)
+        return false; /* read, and nobody has asked for it: it takes nothing of the others' room */
     if (n > g->settings->body_bytes - job->body.length) {
         api_refuse(&error, 413, "body_too_large", NULL, "the body is larger than %llu bytes",
                    (unsigned long long)g->settings->body_bytes);
@@ -126,26 +126,16 @@ void job_receive(struct job *job)
     }
 }
 
-static void time_out(struct job *job)
-{
-    struct api_error error;
-    if (job->state == JOB_READING) {
-        api_refuse(&error, 408, "too_slow", NULL, "the request was not whole within %u s",
-                   job->gateway->settings->idle_s);
-        job_refuse(job, &error);
-    } else {
-        job_fail(job, HILL_E_TIMEOUT, "the coordinator does not answer");
-    }
-}
-
 void job_tick(struct job *job, int64_t now_ns)
 {
     if (job->state == JOB_RENDERING)
         take_rendering(job);
     else if (job->state == JOB_GENERATING)
         generate_tick(job, now_ns);
-    else if (job->state != JOB_OVER && now_ns > job->deadline_ns)
-        time_out(job);
+    else if (job->state == JOB_READING && now_ns > job->deadline_ns)
+        job_end(job); /* libmicrohttpd answers nobody who still sends: the connection ends */
+    else if (job->state == JOB_ASKING && now_ns > job->deadline_ns)
+        job_fail(job, HILL_E_TIMEOUT, "the coordinator does not answer");
 }
 
 int64_t job_next_ns(const struct job *job)

@@ -93,7 +93,7 @@ struct job *job_create(struct gateway *gateway);
 /* Also out of gateway->jobs; only one that is over. */
 void job_destroy(struct job *job);
 
-/* A piece of the body; false: it is larger than allowed (answered). */
+/* A piece of the body; false: it is not kept (larger than allowed, or of a request without one). */
 bool job_take_body(struct job *job, const char *bytes, size_t n);
 /* The body is whole. */
 void job_begin(struct job *job);

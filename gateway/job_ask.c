@@ -37,6 +37,7 @@ static void ask_tokenize(struct job *job)
     tokenize.pieces = list;
     tokenize.n_pieces = 1;
     tokenize.add_bos = o->add_special;
+    tokenize.with_pieces = o->with_pieces;
     message.body_case = HILL__MESSAGE__BODY_TOKENIZE;
     message.tokenize = &tokenize;
     job_call(job, &message);

@@ -65,6 +65,17 @@ static void make_sampling(Hill__Sampling *out, const struct order *o)
     out->logprobs = o->logprobs;
 }
 
+/* What was sent is the coordinator's and, once, this job's: what is ignored of a body may be large. */
+static void forget_body(struct job *job)
+{
+    struct generation *gen = &job->generation;
+    render_finish(job->render);
+    job->render = NULL;
+    order_forget_body(&job->order);
+    memcpy(gen->stops.strings, job->order.stops, sizeof job->order.stops);
+    gen->stops.n = job->order.n_stops;
+}
+
 static void send_order(struct job *job, const struct prompt_piece *pieces, size_t n,
                        const char *answer_end)
 {
@@ -110,8 +121,8 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
     job->state = JOB_GENERATING;
     if (!gen->order)
         job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
-    else
-        job_call(job, gen->order);
+    else if (job_call(job, gen->order))
+        forget_body(job);
     free(parts);
     free(list);
 }
@@ -192,8 +203,6 @@ void generate_begin(struct job *job)
         return;
     job->gateway->generating++;
     job->generation.counted = true;
-    memcpy(job->generation.stops.strings, job->order.stops, sizeof job->order.stops);
-    job->generation.stops.n = job->order.n_stops;
     make_head(job);
     job->generation.logprobs.wanted = job->order.logprobs;
     job->generation.logprobs.chat = kind == ORDER_CHAT;
@@ -489,7 +498,9 @@ static void watch(struct job *job, int64_t now_ns)
         gen->answered = gen->following = false;
         gen->lost_ns = gen->lost_ns ? gen->lost_ns : now_ns;
     }
-    if (gen->lost_ns && up->client.connected && !gen->following)
+    if (gen->answered) /* it hangs, or does so no more; a connection that is lost takes answered away */
+        gen->lost_ns = upstream_silent_since(up, now_ns);
+    if (gen->lost_ns && !gen->answered && up->client.connected && !gen->following)
         follow(job);
     if (gen->lost_ns && now_ns - gen->lost_ns > CLOCK_MS(gen->recovery_ms))
         job_fail(job, HILL_E_TIMEOUT, "the coordinator was lost and did not come back");

@@ -2,7 +2,7 @@
  * gateway/json_bounds.h - JSON from outside, within bounds.
  *
  * What: how deep it nests and how many values it has is counted before anything is made of it: a
- * body of "[[[[" or of a million commas costs no memory. Who calls it: order.c, http_server.c.
+ * body of "[[[[" or of a million commas costs no memory. Who calls it: order.c.
  * Failure: -1 and *error (400). Concurrency: stateless.
  */
 #ifndef HILL_GATEWAY_JSON_BOUNDS_H

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "gateway/json_bounds.h"
 #include "gateway/order_fields.h"
 #include "gateway/tools.h"
@@ -287,7 +288,7 @@ void order_defaults(struct order *order)
 
 static int read_fields(struct order *order, struct api_error *error)
 {
-    const char *name;
+    const char *name, *predict = NULL;
     json_t *value;
     json_object_foreach(order->root, name, value)
     {
@@ -299,6 +300,11 @@ static int read_fields(struct order *order, struct api_error *error)
             continue;
         if (field->id == FIELD_REFUSED && !order_field_is_neutral(field, value))
             return api_refuse(error, 400, "not_served", name, "%s: %s", name, field->why);
+        if (field->id == FIELD_PREDICT && predict)
+            return api_refuse(error, 400, "excluded", name, "%s and %s exclude each other", predict,
+                              name);
+        if (field->id == FIELD_PREDICT)
+            predict = name;
         if (take_field(order, field, value, error))
             return -1;
     }
@@ -340,7 +346,7 @@ int order_read(struct order *order, enum order_kind kind, const char *body, size
     return check_whole(order, error);
 }
 
-void order_finish(struct order *order)
+static void drop_body(struct order *order)
 {
     json_decref(order->root);
     free(order->messages);
@@ -350,5 +356,34 @@ void order_finish(struct order *order)
         free(order->told[i]);
     free(order->told);
     free(order->ids);
+    order->root = NULL;
+    order->messages = NULL;
+    order->texts = NULL;
+    order->ids = NULL;
+    order->prompt = NULL;
+    order->prompt_bytes = order->n_ids = order->n_messages = 0;
+}
+
+int order_forget_body(struct order *order)
+{
+    size_t used = 0;
+    char *kept = malloc((size_t)STOP_STRINGS_MAX * STOP_STRING_BYTES_MAX);
+    if (!kept)
+        return HILL_E_NOMEM;
+    for (unsigned i = 0; i < order->n_stops; i++) {
+        memcpy(kept + used, order->stops[i].text, order->stops[i].bytes);
+        order->stops[i].text = kept + used;
+        used += order->stops[i].bytes;
+    }
+    free(order->stop_texts);
+    order->stop_texts = kept;
+    drop_body(order);
+    return 0;
+}
+
+void order_finish(struct order *order)
+{
+    drop_body(order);
+    free(order->stop_texts);
     *order = (struct order){0};
 }

@@ -56,6 +56,7 @@ struct order {
     bool cache_prompt; /* what finished requests have left may be used, and is left */
     struct stop_string stops[STOP_STRINGS_MAX];
     unsigned n_stops;
+    char *stop_texts; /* once the body is forgotten; owned */
     /* how it is selected; else as the pipeline does */
     bool has_alpha, has_budget, has_policy;
     double alpha;
@@ -70,6 +71,8 @@ struct order {
 int order_read(struct order *order, enum order_kind kind, const char *body, size_t bytes,
                struct api_error *error);
 void order_finish(struct order *order);
+/* The prompt has been sent: of the body stay the stop strings. HILL_E_NOMEM: all of it stays. */
+int order_forget_body(struct order *order);
 /* What a request that says nothing gets, by order->kind. */
 void order_defaults(struct order *order);
 

@@ -11,6 +11,7 @@
 
 #define LOOK_MS   200  /* for a pipeline that is not there, and for its end */
 #define LINGER_MS 1000 /* a last Cancel leaves */
+#define PING_MS   2000
 
 void upstream_init(struct upstream *up, const char *run_dir)
 {
@@ -49,18 +50,24 @@ static void ask_for_tokens(struct upstream *up)
     client_send(&up->client, &message, NULL);
 }
 
+static void ask_status(struct upstream *up)
+{
+    Hill__StatusRequest status = HILL__STATUS_REQUEST__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
+    message.status_request = &status;
+    client_send(&up->client, &message, NULL);
+}
+
 static void ask(struct upstream *up)
 {
     Hill__ModelInfoRequest model = HILL__MODEL_INFO_REQUEST__INIT;
-    Hill__StatusRequest status = HILL__STATUS_REQUEST__INIT;
     Hill__Message message = HILL__MESSAGE__INIT;
     ask_for_tokens(up); /* first: its answer is there when the model is known */
     message.body_case = HILL__MESSAGE__BODY_MODEL_INFO_REQUEST;
     message.model_info_request = &model;
     client_send(&up->client, &message, NULL);
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &status;
-    client_send(&up->client, &message, NULL);
+    ask_status(up);
 }
 
 static void connect_now(struct upstream *up)
@@ -106,8 +113,10 @@ static void listen_to(struct upstream *up)
 {
     Hill__Message *message;
     client_look(&up->client);
-    while (proto_receive(up->client.socket, NULL, &message, NULL) == 0)
+    while (proto_receive(up->client.socket, NULL, &message, NULL) == 0) {
+        up->heard_ns = clock_now_ns();
         take(up, message);
+    }
     if (up->client.losses != up->client_losses) {
         up->client_losses = up->client.losses;
         up->losses++;
@@ -119,7 +128,27 @@ static void listen_to(struct upstream *up)
     }
 }
 
-void upstream_tick(struct upstream *up, int64_t now_ns)
+static void watch(struct upstream *up, bool watched, int64_t now_ns)
+{
+    if (!watched || !up->client.connected) {
+        up->asked_ns = 0;
+        return;
+    }
+    if (!up->asked_ns || now_ns - up->asked_ns > CLOCK_MS(2 * PING_MS))
+        up->heard_ns = now_ns; /* watched from now on, or it was this process that stood still */
+    if (!up->asked_ns || now_ns - up->asked_ns > CLOCK_MS(PING_MS)) {
+        up->asked_ns = now_ns;
+        ask_status(up);
+    }
+}
+
+int64_t upstream_silent_since(const struct upstream *up, int64_t now_ns)
+{
+    bool silent = up->asked_ns && now_ns - up->heard_ns > CLOCK_MS(CLIENT_ANSWER_MS);
+    return silent ? up->heard_ns : 0;
+}
+
+void upstream_tick(struct upstream *up, bool watched, int64_t now_ns)
 {
     if (now_ns >= up->next_ns) {
         if (!up->open)
@@ -130,8 +159,10 @@ void upstream_tick(struct upstream *up, int64_t now_ns)
         if (up->open && !upstream_known(up) && up->client.connected)
             ask(up);
     }
-    if (up->open)
+    if (up->open) {
         listen_to(up);
+        watch(up, watched, now_ns);
+    }
 }
 
 int64_t upstream_next_ns(const struct upstream *up)

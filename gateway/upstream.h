@@ -27,6 +27,7 @@ struct upstream {
     bool ended;      /* the pipeline was here and has ended in order */
     uint32_t losses; /* of the coordinator, since the start; seen by comparing */
     uint32_t client_losses;
+    int64_t heard_ns, asked_ns;   /* while it is watched; asked_ns 0: it is not */
     int64_t next_ns;              /* when to look again */
     Hill__Message *info, *status; /* a ModelInfo and a StatusReply of the pipeline's settings */
     char model_name[MODEL_NAME_BYTES];
@@ -36,9 +37,12 @@ struct upstream {
 void upstream_init(struct upstream *up, const char *run_dir);
 void upstream_close(struct upstream *up);
 
-/* Connects, asks, listens; never blocks. */
-void upstream_tick(struct upstream *up, int64_t now_ns);
+/* Connects, asks, listens; never blocks. While somebody waits for answers it asks again and again:
+ * a coordinator that hangs loses no connection. */
+void upstream_tick(struct upstream *up, bool watched, int64_t now_ns);
 int64_t upstream_next_ns(const struct upstream *up);
+/* 0: it answers, or is not watched. */
+int64_t upstream_silent_since(const struct upstream *up, int64_t now_ns);
 
 /* Has the pipeline said what it runs? */
 bool upstream_known(const struct upstream *up);

@@ -100,7 +100,6 @@ static json_t *status_json(const Hill__StatusReply *s)
     return object;
 }
 
-/* A line for each request that runs, with what it holds in the tiers. */
 static void print_ids(const char *head, const char *what, const uint64_t *ids, size_t n)
 {
     if (!n)
@@ -111,6 +110,7 @@ static void print_ids(const char *head, const char *what, const uint64_t *ids, s
     printf(": %s\n", what);
 }
 
+/* A line for each request that runs, with what it holds in the tiers. */
 static void print_running(const Hill__StatusReply *s)
 {
     const double mib = 1024.0 * 1024.0;

@@ -12,6 +12,8 @@
 
 #include "base/clock.h"
 
+#define LOOK_MS 500 /* whether a coordinator that is to answer is still there */
+
 static int open_signals(void)
 {
     sigset_t set;
@@ -141,9 +143,17 @@ int client_call(struct client *client, const Hill__Message *request,
     if (code != 0)
         return code;
     int64_t deadline = clock_deadline_ms(patience_ms);
+    client_look(client);
+    uint32_t losses = client->losses;
     for (;;) {
         Hill__Message *message;
-        code = client_receive(client, deadline, &message, why);
+        int64_t look = clock_deadline_ms(LOOK_MS);
+        code = client_receive(client, look < deadline ? look : deadline, &message, why);
+        if (code == HILL_E_TIMEOUT && client->losses != losses)
+            return hill_fail(why, HILL_E_PEER_GONE,
+                             "the coordinator in %s was lost before it answered", client->run_dir);
+        if (code == HILL_E_TIMEOUT && clock_now_ns() < deadline)
+            continue;
         if (code != 0)
             return code == HILL_E_TIMEOUT ? HILL_E_PEER_GONE : code;
         if (message->body_case == expected &&

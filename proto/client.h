@@ -39,7 +39,8 @@ bool client_pipeline_ended(const struct client *client);
 int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **out,
                    struct hill_why *why);
 
-/* Send and wait for an answer of the given kind; a Reply with a code becomes that code with its
+/* Send and wait for an answer of the given kind; HILL_E_PEER_GONE, too, when the connection is lost
+ * meanwhile: another coordinator knows nothing of it. A Reply with a code becomes that code with its
  * text in why. Other messages are dropped. */
 int client_call(struct client *client, const Hill__Message *request,
                 Hill__Message__BodyCase expected, int64_t patience_ms, Hill__Message **out,

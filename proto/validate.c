@@ -256,7 +256,6 @@ static bool states_ok(const uint8_t *bytes, size_t n)
     return n % sizeof state == 0;
 }
 
-/* The states are of the newest tokens: the last one's among them. */
 static int check_reuse(const Hill__Prefill *p, struct hill_why *why)
 {
     const Hill__Reuse *m = p->reuse;

@@ -105,6 +105,12 @@ static void test_foreign_pages(void **state)
     assert_string_equal(http_guard_allow(&s, "https://other"), "*");
     s = (struct gateway_settings){.host = "192.0.2.1", .keys.n = 1};
     assert_null(http_guard_why_not(&s, "chat.example", NULL)); /* the key decides */
+    s = (struct gateway_settings){.host = "0.0.0.0"};          /* --insecure */
+    assert_null(http_guard_why_not(&s, "192.0.2.1:8080", NULL));
+    assert_null(http_guard_why_not(&s, "[2001:db8::1]:8080", NULL));
+    assert_null(http_guard_why_not(&s, "localhost:8080", NULL));
+    assert_non_null(http_guard_why_not(&s, "evil.example:8080", NULL));
+    assert_non_null(http_guard_why_not(&s, "192.0.2.1.evil.example", NULL));
     assert_true(gateway_is_loopback("127.9.9.9") && gateway_is_loopback("::1"));
     assert_true(gateway_is_loopback("unix:/x") && !gateway_is_loopback("0.0.0.0"));
     assert_false(gateway_is_loopback("::") || gateway_is_loopback("localhost.evil"));

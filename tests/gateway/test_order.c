@@ -121,6 +121,7 @@ static void test_a_wrong_type_is_refused_by_name(void **state)
         refused(ORDER_CHAT, body, "wrong_type", name);
         assert_string_equal(error.param, name);
     }
+    refused(ORDER_CHAT, "{" HELLO ",\"max_tokens\":7,\"n_predict\":7}", "excluded", "max_tokens");
     refused(ORDER_COMPLETION, "{\"prompt\":{}}", "wrong_type", "prompt");
     refused(ORDER_COMPLETION, "{\"prompt\":[1,\"x\"]}", "wrong_type", "prompt[1]");
     refused(ORDER_COMPLETION, "{\"prompt\":[1,-1]}", "wrong_type", "prompt[1]");

@@ -4,6 +4,7 @@
 # do not come back; nobody who starts a coordinator again; a worker that is not waited for.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+unset HILL_NO_PREFIX_CACHE # as it is by default: what finished requests have left is used
 
 "$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 7 \
     -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
@@ -13,10 +14,10 @@ options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2)
 common=(--ignore-eos --json --run-dir "$run_dir")
 # each kind of request: 1 decodes for long, 2 samples, 3 is scored, long has a prompt to be killed in
 declare -A asks=(
-    [1]="-f $work/prompt.1 -n 600 --temp 0"
+    [1]="-f $work/prompt.1 -n 600 --temp 0 --no-prefix-cache"
     [2]="-f $work/prompt.2 -n 600 --temp 0.9 -s 11"
     [3]="-f $work/prompt.3 --score-from 200"
-    [long]="-f $work/prompt.long -n 40 --temp 0"
+    [long]="-f $work/prompt.long -n 40 --temp 0 --no-prefix-cache"
 )
 logs=$state_dir/requests
 
@@ -79,6 +80,20 @@ kill_coordinator
 check "killed in decode" 1 $first
 check "killed in decode, sampled" 2 $second
 check "killed while it waited, scored" 3 $third
+
+# --- one that goes on with decoded entries cannot be made again: it alone fails, in a line
+"$bin/hillctl" generate -f "$work/prompt.3" -n 60 --temp 0 "${common[@]}" >"$work/out.said" || fail "the request that is named later"
+asks[after]="-p more --after $(jq .request_id "$work/out.said") -n 600 --temp 0"
+ask 1 & first=$!
+wait_for 30 decoded 5 || fail "no token"
+ask after & second=$!
+wait_for 30 is '.requests | length == 2 and all(.predicted_tokens > 20)' || fail "no two requests run: $(cat "$work/err.after")"
+kill_coordinator
+check "killed beside one that cannot go on" 1 $first
+wait "$second"
+expect "over decoded entries: exit code" $? 1
+expect "over decoded entries: lines" "$(grep -c "went on with an earlier answer's entries" "$work/err.after") $(wc -l <"$work/err.after")" "1 1"
+rm "$work/err.after"
 
 # --- in prefill, and once more in the second life
 ask long & first=$!

@@ -49,6 +49,15 @@ refused() { # DESCRIPTION STATUS WORDS: one line that has these words, in OpenAI
 }
 
 gateway --idle-timeout 2
+for command in "serve --detach" "run -p x -n 1 --http"; do # who waits for the pipeline hears of the gateway's refusal
+    # shellcheck disable=SC2086  # words
+    expect_one_line "$command: a taken port" 111 timeout 30 "$hillinfer" $command --port "${url##*:}" -m "$work/wired.gguf" \
+        --run-dir "$run_dir" --state-dir "$state_dir"
+done
+expect_one_line "serve: no key beyond this machine" 100 timeout 30 "$hillinfer" serve --detach --host 0.0.0.0 -m "$work/wired.gguf" \
+    --run-dir "$run_dir" --state-dir "$state_dir"
+expect_one_line "serve: an address without a port" 100 timeout 30 "$hillinfer" up --detach --http=8080 -m "$work/wired.gguf" \
+    --run-dir "$run_dir" --state-dir "$state_dir"
 ask GET /health
 refused "health without a pipeline" 503 'no pipeline'
 ask POST /v1/chat/completions '{"messages":[{"role":"user","content":"x"}]}'
@@ -213,8 +222,19 @@ raw 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n
 expect "a body that does not go on ends its connection" "$raw_ended" 0
 raw 'GET /health HTTP/1.1\r\nHost-'
 expect "so does a head" "$raw_ended" 0
+exec {socket}<>"/dev/tcp/127.0.0.1/$port"
+(while printf x 1>&"$socket"; do sleep 0.3; done 2>/dev/null) &
+timeout 30 cat <&"$socket" >/dev/null 2>&1
+raw_ended=$?
+expect "and one that goes on and on" "$([ "$raw_ended" != 124 ] && echo ended)" ended
+exec {socket}>&-
+wait $!
 raw "GET /$(head -c 60000 /dev/zero | tr '\0' x) HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
 expect "a path without end is no request" "$(grep -c 'HTTP/1.1 200' "$work/raw")" 0 # 414, or a reset on the way
+raw 'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'
+expect "a length and chunks: one answer, and the end" "$(grep -o 'HTTP/1.1 [0-9]*' "$work/raw")" "HTTP/1.1 400"
+raw 'GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nxx'
+expect "two lengths" "$(grep -o 'HTTP/1.1 [0-9]*' "$work/raw")" "HTTP/1.1 400"
 raw 'nonsense\r\n\r\n'
 ask GET /health
 answered "and the gateway lives" 200 .status ok
@@ -293,11 +313,15 @@ ask GET /v1/models '' "${bob[@]}"
 answered "a key" 200 '.data[0].id' wired
 ask OPTIONS /v1/chat/completions '' -H 'Origin: https://chat.example' -H 'Access-Control-Request-Method: POST'
 expect "a page that may ask" "$code $(grep -ci '^access-control-allow-origin: https://chat.example' "$work/head")" "204 1"
+ask OPTIONS /v1/chat/completions '' -H 'Origin: https://chat.example' -H 'Access-Control-Request-Headers: x-api-key, x-stainless-os'
+expect "with a library's headers" "$(grep -ci '^access-control-allow-headers: x-api-key, x-stainless-os' "$work/head")" 1
 head -c 200000 /dev/zero | tr '\0' x >"$work/large"
 ask POST /v1/completions "@$work/large" "${ann[@]}"
 refused "a body that is too large" 413 'larger than'
 ask POST /v1/completions "@$work/large" "${ann[@]}" -H 'Transfer-Encoding: chunked'
 refused "the same, of unknown length" 413 'larger than'
+ask GET /health "@$work/large" -H 'Transfer-Encoding: chunked'
+answered "a body that nobody asked for is not kept" 200 .status ok
 clients=()
 for i in 1 2; do
     curl -sN -m 120 -o "$work/stream$i" "${ann[@]}" --data-binary "$long" "$url/v1/completions" &
@@ -331,7 +355,8 @@ expect "metrics: every line is Prometheus'" "$(grep -vcE '^(# (HELP|TYPE) hillin
 expect "metrics: all workers are up" "$(grep -c '^hillinfer_worker_up{worker="[a-z_]*"} 1$' "$work/answer")" 3
 
 # ---- deaths ----
-hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/alone"
+hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/alone" || fail "a long answer"
+expect "the long answer: tokens" "$(jq '.tokens | length' "$work/alone")" 1000
 served=$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")
 coordinator=$(coordinator_pid)
 curl -sN --unix-socket "$work/http.sock" -o "$work/stream3" --data-binary "$long" http://x/v1/completions &
@@ -342,6 +367,7 @@ asking=$!
 kill -9 "$served"
 wait "$client"
 wait "$asking"
+expect "kill -9 of the gateway: hillctl's exit code" $? 0
 expect "kill -9 of the gateway: hillctl's answer" "$(hashes "$work/beside")" "$(hashes "$work/alone")"
 expect "the coordinator is the same" "$(coordinator_pid)" "$coordinator"
 if wait_for 10 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi

@@ -54,7 +54,7 @@ static void check_query(const struct prefix_store *store, const struct known *kn
     uint32_t tokens[LONGEST], n = 1 + draw(LONGEST), best = 0, last = 0, at = SLOTS, history = 0;
     bool taken[PREFIX_SEQUENCES_MAX] = {false};
     random_tokens(tokens, n);
-    struct prefix_query q = {tokens, n, draw(3), draw(4) ? 0 : 1 + draw(30)};
+    struct prefix_query q = {tokens, n, draw(3), draw(4) ? 0 : 1 + draw(30), draw(2)};
     for (uint32_t i = 0; i < SLOTS; i++)
         taken[i] = draw(4) == 0;
     for (uint32_t i = 0; i < SLOTS; i++) {
@@ -65,6 +65,8 @@ static void check_query(const struct prefix_store *store, const struct known *kn
                    (q.after && k->e.request == q.after);
         uint32_t found = longest(k, &q, own ? k->e.n_kept : k->e.n_plain);
         history = own && k->e.n_kept > history ? k->e.n_kept : history;
+        if (q.room && !own && found < n - found)
+            found = 0; /* the larger part is computed anyway */
         if (found > best || (found && found == best && k->put > last))
             best = found, last = k->put, at = i;
     }
