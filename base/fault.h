@@ -74,6 +74,7 @@
     POINT(cpu_scorer, fetch, pushed, "a FETCH is out")                                             \
     POINT(cpu_scorer, fetch, answered, "its COMPLETION has come, no SELECTION is out")             \
     POINT(cpu_scorer, selection, pushed, "a SELECTION is out, nothing has moved for it")           \
+    POINT(cpu_scorer, end, taken, "SEQ_END has come, no statistics are out")                       \
     POINT(cpu_scorer, trim, pushed, "a sequence's TRIM is out")                                    \
     POINT(csd_agent, format, begun, "the old superblock is wiped, there is no pool")               \
     POINT(csd_agent, format, done, "the pool is formatted, the agent is not ready")                \

@@ -291,6 +291,19 @@ struct request *request_book_by_wire(const struct request_book *book, uint64_t w
 
 /* ---- attempts ---------------------------------------------------------------------------- */
 
+static bool ended_well(const Hill__Done *done)
+{
+    return done->finish == HILL__FINISH_REASON__FINISH_STOP ||
+           done->finish == HILL__FINISH_REASON__FINISH_LENGTH;
+}
+
+static void forget_end(struct request *request)
+{
+    proto_free(request->done);
+    proto_free(request->stats);
+    request->done = request->stats = NULL;
+}
+
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns)
 {
     if (request->fruitless >= REQUEST_ATTEMPTS_MAX)
@@ -306,8 +319,15 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     request->progress_ns = 0;
     request->failure_code = 0;
     request->failure_text[0] = '\0';
+    forget_end(request);
     request->state = REQUEST_RUNNING;
     return 0;
+}
+
+static void lose_units(struct request_recovery *r)
+{
+    r->units_lost = r->units_done > r->units_lost ? r->units_done : r->units_lost;
+    r->units_done = 0;
 }
 
 void request_interrupt(struct request *request, bool counts)
@@ -315,13 +335,20 @@ void request_interrupt(struct request *request, bool counts)
     struct request_recovery *r = &request->recovery;
     if (!counts && request->state == REQUEST_RUNNING && request->fruitless)
         request->fruitless--;
-    r->units_lost = r->units_done > r->units_lost ? r->units_done : r->units_lost;
-    r->units_done = 0;
+    lose_units(r);
     request->wire_id = 0;
-    proto_free(request->done);
-    proto_free(request->stats);
-    request->done = request->stats = NULL;
+    forget_end(request);
     request->state = REQUEST_INTERRUPTED;
+}
+
+bool request_repeat_end(struct request *request)
+{
+    if (!request->done || request->stats || request->state == REQUEST_CANCELLING ||
+        !ended_well(request->done->done) || request->n_attempt < request->n_tokens)
+        return false;
+    lose_units(&request->recovery);
+    request->state = REQUEST_INTERRUPTED;
+    return true;
 }
 
 void request_not_sent(struct request *request)
@@ -434,10 +461,9 @@ int request_take_done(struct request *request, Hill__Message *message, int64_t n
 {
     if (request->done)
         return HILL_E_PROTOCOL;
-    bool success = message->done->finish == HILL__FINISH_REASON__FINISH_STOP ||
-                   message->done->finish == HILL__FINISH_REASON__FINISH_LENGTH;
+    bool well = ended_well(message->done);
     request->done = message;
-    request->deadline_ns = now_ns + (success ? REQUEST_STATS_NS : REQUEST_STATS_ERR_NS);
+    request->deadline_ns = now_ns + (well ? REQUEST_STATS_NS : REQUEST_STATS_ERR_NS);
     request->state = REQUEST_FINISHING;
     return 0;
 }
@@ -452,6 +478,6 @@ int request_take_stats(struct request *request, Hill__Message *message)
 
 bool request_is_over(const struct request *request, int64_t now_ns)
 {
-    return request->state == REQUEST_FINISHING &&
-           (request->stats || now_ns >= request->deadline_ns);
+    bool overdue = request->state == REQUEST_FINISHING && now_ns >= request->deadline_ns;
+    return request->done && (request->stats || overdue);
 }

@@ -9,8 +9,8 @@
  * request that the scorer has no room for beside the others goes back to its place in the queue;
  * nobody behind it is started before it has been taken up.
  * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
- * RUNNING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room beside the
- * others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has left in its
+ * RUNNING or FINISHING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room beside
+ * the others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has left in its
  * token log is AWAITED until its client comes back -> WAITING; one with a log is DELIVERED before it
  * is removed. Both are parked: they run nowhere and wait for no slot. Who calls it: pipeline.c and its parts. Concurrency:
  * one thread. Failure: codes as documented; sends nothing itself.
@@ -196,6 +196,10 @@ struct request *request_book_by_wire(const struct request_book *book, uint64_t w
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns);
 /* The attempt is lost: its messages count no more; it counts, or not. */
 void request_interrupt(struct request *request, bool counts);
+/* It is FINISHING and the statistics that it lacks are lost, or on their way: INTERRUPTED, so that
+ * another attempt makes them, unless they come before that begins. False: it lacks none, or did not
+ * end well. */
+bool request_repeat_end(struct request *request);
 /* It could not even be sent: the same, and it counts as no attempt. */
 void request_not_sent(struct request *request);
 
@@ -224,7 +228,7 @@ bool request_begin_anew(struct request *request);
  */
 int request_take_done(struct request *request, Hill__Message *message, int64_t now_ns);
 int request_take_stats(struct request *request, Hill__Message *message);
-/* FINISHING, and statistics are there or overdue. */
+/* Its Done is there, and statistics are there or (FINISHING) overdue. */
 bool request_is_over(const struct request *request, int64_t now_ns);
 
 #endif

@@ -204,7 +204,12 @@ static int send_prefill(struct service *sv, struct request *r)
 /* Send it, for the first time or again; may remove it. */
 static void start(struct service *sv, struct request *r, int64_t now_ns)
 {
-    if (request_begin_attempt(&sv->book, r, now_ns)) {
+    int given_up = request_begin_attempt(&sv->book, r, now_ns);
+    if (given_up && r->done) {
+        finish_done(sv, r); /* without the statistics */
+        return;
+    }
+    if (given_up) {
         request_fail(
             sv, r, HILL_E_TIMEOUT,
             "gave up after starting the request 5 times without a new token: a worker died each "
@@ -236,20 +241,26 @@ void requests_start(struct service *sv, int64_t now_ns)
     }
 }
 
+/* All tokens of one with a Done are out, and the statistics may still come: it keeps what it has. */
+static void interrupt(struct service *sv, struct request *r, bool counts)
+{
+    session_save_interrupted(sv, r);
+    if (!r->done)
+        request_interrupt(r, counts);
+    if (!r->outage_ns)
+        r->outage_ns = clock_now_ns();
+}
+
 void requests_interrupt(struct service *sv, bool counts)
 {
     for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
         if (r->state == REQUEST_CANCELLING)
             finish(sv, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
-        else if (r->state == REQUEST_FINISHING)
-            finish_done(sv, r); /* all tokens are out; only statistics may be missing */
-        else {
-            session_save_interrupted(sv, r);
-            request_interrupt(r, counts);
-            if (!r->outage_ns)
-                r->outage_ns = clock_now_ns();
-        }
+        else if (r->state == REQUEST_FINISHING && !request_repeat_end(r))
+            finish_done(sv, r);
+        else
+            interrupt(sv, r, counts);
     }
     prefix_store_clear(&sv->prefixes); /* of those that have finished just now, too */
 }
@@ -442,8 +453,11 @@ void request_on_stats(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
     struct request *r = request_book_by_wire(&sv->book, a->message->sequence_stats->request_id);
-    if (r && request_take_stats(r, a->message) == 0)
-        a->message = NULL;
+    if (!r || request_take_stats(r, a->message))
+        return;
+    a->message = NULL;
+    if (request_is_over(r, clock_now_ns()))
+        finish_done(sv, r);
 }
 
 void request_on_failure(void *owner, struct arrival *a)
@@ -515,7 +529,10 @@ void requests_tick(struct service *sv, int64_t now_ns)
         if (request_is_over(r, now_ns)) {
             finish_done(sv, r);
         } else if (now_ns >= outage_ends_ns(sv, r)) {
-            fail_overdue(sv, r);
+            if (r->done)
+                finish_done(sv, r); /* without the statistics */
+            else
+                fail_overdue(sv, r);
         } else if (r->state == REQUEST_CANCELLING && now_ns >= r->deadline_ns) {
             log_warn("request %" PRIu64 ": the GPU worker did not cancel it in time", r->id);
             supervisor_new_epoch(sv->supervisor,

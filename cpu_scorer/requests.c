@@ -194,6 +194,7 @@ int requests_take_end(struct requests *rs, const struct record_seq_end *r)
     bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id && !s->leaving;
     if (!take_begin_back(rs, s))
         return 0;
+    FAULT_POINT(cpu_scorer, end, taken);
     if (!ours || !s->demotes || rs->agent->status)
         return answer_end(rs, s, r, ours);
     holding_reads_done(s); /* so that its demotions come to an end */

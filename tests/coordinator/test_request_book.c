@@ -382,6 +382,51 @@ static void test_over_when_done_and_statistics_are_there(void **state)
     assert_true(request_is_over(r, 101));
 }
 
+static struct request *finishing(Hill__FinishReason finish)
+{
+    struct request *r = run_first(2);
+    assert_int_equal(request_take_token(r, 0, 11, 7), 1);
+    request_take_done(r, message_of(HILL__MESSAGE__BODY_DONE, finish), 100);
+    return r;
+}
+
+static void test_lost_statistics_are_made_again(void **state)
+{
+    (void)state;
+    struct request *r = finishing(HILL__FINISH_REASON__FINISH_STOP);
+    uint64_t wire_id = r->wire_id;
+    assert_true(request_repeat_end(r));
+    assert_int_equal(r->state, REQUEST_INTERRUPTED);
+    assert_true(request_repeat_end(r)); /* one epoch ends right after another */
+    assert_false(request_is_over(r, INT64_MAX));
+    assert_ptr_equal(request_book_by_wire(&book, wire_id), r);
+    assert_int_equal(request_begin_attempt(&book, r, 200), 0);
+    assert_null(r->done);
+    assert_int_equal(r->n_tokens, 1);
+    assert_null(request_book_by_wire(&book, wire_id));
+    assert_int_equal(request_take_token(r, 0, 11, 7), 0);
+}
+
+static void test_statistics_that_come_late_are_taken(void **state)
+{
+    (void)state;
+    struct request *r = finishing(HILL__FINISH_REASON__FINISH_LENGTH);
+    assert_true(request_repeat_end(r));
+    assert_int_equal(request_take_stats(r, message_of(HILL__MESSAGE__BODY_SEQUENCE_STATS, 0)), 0);
+    assert_true(request_is_over(r, 101));
+    assert_false(request_repeat_end(r));
+}
+
+static void test_an_end_that_is_none_is_not_repeated(void **state)
+{
+    (void)state;
+    struct request *r = finishing(HILL__FINISH_REASON__FINISH_CANCEL);
+    assert_false(request_repeat_end(r));
+    assert_int_equal(r->state, REQUEST_FINISHING);
+    request_book_remove(&book, r);
+    assert_false(request_repeat_end(run_first(2)));
+}
+
 static void test_statistics_may_come_first_and_errors_wait_less(void **state)
 {
     (void)state;
@@ -630,6 +675,9 @@ int main(void)
         T(test_a_repeated_token_that_differs_is_damage),
         T(test_tokens_out_of_order_or_too_many_are_refused),
         T(test_over_when_done_and_statistics_are_there),
+        T(test_lost_statistics_are_made_again),
+        T(test_statistics_that_come_late_are_taken),
+        T(test_an_end_that_is_none_is_not_repeated),
         T(test_statistics_may_come_first_and_errors_wait_less),
         T(test_a_second_done_is_refused),
         T3(test_as_many_run_as_there_are_slots_in_order),

@@ -69,7 +69,7 @@ spoil_and_kill() {
     signal_worker STOP cpu_scorer
     "$@"
     kill_worker cpu_scorer
-    signal_worker CONT gpu_worker
+    signal_worker CONT gpu_worker 2>/dev/null
 }
 
 # spoilt NAME COMMAND...: this is done before the next epoch; the request begins anew
@@ -85,8 +85,9 @@ hot_segment() { find /dev/shm -name "$(segments | tr ' ' '\n' | grep -- '-hot$')
 spoil_words() { # the first location words of each sequence: words of 3 layers of 8192 tokens come first
     for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) 64; done
 }
-spoil_entries() { # the segment's end, where entries lie
+spoil_entries() { # the segment's end, where entries lie; a step under way would read them, and send its token
     local bytes
+    kill -KILL "$(worker_pid gpu_worker)"
     bytes=$(($(stat -c %s "$(hot_segment)") * 3 / 4))
     head -c "$bytes" /dev/zero | dd of="$(hot_segment)" bs=1M oflag=seek_bytes seek=$((bytes / 3)) conv=notrunc status=none
 }
