@@ -60,7 +60,7 @@ told() {
     cat "$work/log" "$state_dir"/*.log 2>/dev/null | sed -n -e 's/.*: \([0-9]*\) of its [0-9]* prompt tokens are there.*/taken \1/p' \
         -e 's/.*the entries of \([0-9]*\) of its tokens stay.*/stays \1/p'
 }
-turns_over() { [ "$(told | grep -c stays)" -ge "$1" ]; }
+turns_over() { [ "$(told | grep -c stays)" -ge "$1" ] && [ "$(wc -l <"$work/said")" -ge "$1" ]; } # and the chat has it
 all_ready() { [ "$(status 2>/dev/null | jq '[.workers[] | select(.state == "ready")] | length')" = 3 ]; }
 : >"$work/log"
 for i in 1 2 3 4 5 6 7 8 9 10; do
