@@ -141,6 +141,8 @@ void request_take_prefix(struct service *sv, struct request *r);
 bool request_fill_reuse(const struct request *r, Hill__Reuse *out); /* false: nothing is reused */
 /* Tokens of its prompt that were not computed. */
 uint32_t request_reused(const struct request *r);
+/* Of these: decoded, or computed over decoded ones. */
+uint32_t request_reused_decoded(const struct request *r);
 /* It is over, and what it leaves can be taken; finished: by itself. */
 void request_leave_prefix(struct service *sv, const struct request *r, bool finished);
 /* The kept request that a client names; HILL_E_INVALID, HILL_E_UNSUPPORTED with the reason. */

@@ -66,6 +66,7 @@ bool request_fill_reuse(const struct request *r, Hill__Reuse *out)
     hill__reuse__init(out);
     out->identity = r->prefix.hit.request;
     out->tokens = r->prefix.hit.n_tokens;
+    out->plain = r->prefix.hit.n_plain;
     return r->prefix.hit.request && r->attempts == 1; /* later ones: the slot has been cleared */
 }
 
@@ -78,6 +79,15 @@ uint32_t request_reused(const struct request *r)
     return done->resumed_tokens && !done->reused_tokens && r->recovery.resumed
                ? r->prefix.hit.n_tokens
                : done->reused_tokens;
+}
+
+/* Of these: not plain. */
+uint32_t request_reused_decoded(const struct request *r)
+{
+    const Hill__Done *done = r->done ? r->done->done : NULL;
+    uint32_t reused = request_reused(r);
+    uint32_t plain = done && done->reused_tokens ? done->reused_plain : r->prefix.hit.n_plain;
+    return reused > plain ? reused - plain : 0;
 }
 
 void request_leave_prefix(struct service *sv, const struct request *r, bool finished)
@@ -93,7 +103,9 @@ void request_leave_prefix(struct service *sv, const struct request *r, bool fini
     memcpy(tokens, r->prompt, (size_t)r->n_prompt * sizeof *tokens);
     memcpy(tokens + r->n_prompt, r->tokens, (size_t)r->n_tokens * sizeof *tokens);
     /* what was taken over and is not plain makes all that follows it not plain */
+    uint32_t decoded = request_reused_decoded(r);
     uint32_t plain = r->restore_path                ? 0
+                     : decoded                      ? request_reused(r) - decoded
                      : hit->n_plain < hit->n_tokens ? hit->n_plain
                                                     : r->n_prompt;
     struct prefix_entry e = {.request = r->id,
@@ -103,6 +115,7 @@ void request_leave_prefix(struct service *sv, const struct request *r, bool fini
                              .n_kept = kept < n ? kept : n,
                              .finished = finished};
     e.n_plain = plain < e.n_kept ? plain : e.n_kept;
+    log_info("request %" PRIu64 ": the entries of %u of its tokens stay", r->id, e.n_kept);
     if (prefix_store_put(&sv->prefixes, r->sequence, &e))
         log_warn("request %" PRIu64 ": out of memory for keeping its tokens", r->id);
     free(tokens);

@@ -94,8 +94,7 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     summary.units_repeated = r->recovery.units_repeated;
     summary.reused_tokens = request_reused(r);
     summary.history_tokens = r->prefix.hit.n_history;
-    if (summary.reused_tokens > r->prefix.hit.n_plain)
-        summary.reused_decoded = summary.reused_tokens - r->prefix.hit.n_plain;
+    summary.reused_decoded = request_reused_decoded(r);
     summary.beta = profile_beta_effective(sv);
     summary.profile = profile_show(sv, &profile);
     if (r->done) {
@@ -185,6 +184,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.identity = r->id;
     prefill.anew = r->recovery.barred;
     prefill.keep = request_keeps(sv, r);
+    prefill.conversation = r->prefix.conversation;
     Hill__Reuse reuse;
     prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
     if (n_states) {

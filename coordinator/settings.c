@@ -13,6 +13,7 @@
 #include "kv/plane.h"
 #include "placement/placement.h"
 #include "pool/pool.h"
+#include "prefix/chunk_file.h"
 
 #define CTX_DEFAULT_MAX 131072u
 #define CTX_UNSTATED    4096u
@@ -237,9 +238,44 @@ static int fill_plan(struct settings *s, struct hill_why *why)
     return rc;
 }
 
+/* Free bytes where a file lies or will lie, with what the file has already. */
+static uint64_t file_room(const char *file)
+{
+    struct stat info;
+    char folder[HILL_PATH_BYTES];
+    uint64_t own =
+        stat(file, &info) == 0 && S_ISREG(info.st_mode) ? (uint64_t)info.st_blocks * 512 : 0;
+    snprintf(folder, sizeof folder, "%s", file);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    uint64_t free_bytes = disk_free(slash ? folder : ".");
+    return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
+}
+
+/* The folder of --prefix-dir is this pipeline's, for as long as it runs. */
+static int hold_prefixes(struct settings *s, struct hill_why *why)
+{
+    char data[HILL_PATH_BYTES + 16];
+    const struct chunk_terms terms = {.model_bytes = gguf_file_bytes(s->model),
+                                      .model_identity = gguf_identity(s->model),
+                                      .n_layers = s->hparams.n_layers,
+                                      .entry_bytes = kv_entry_bytes(&s->epoch.plan.geometry),
+                                      .n_vocab = s->hparams.n_vocab};
+    s->epoch.prefix_dir = s->prefix_dir;
+    int code = absolute(s->prefix_dir, s->options.prefix_dir, "--prefix-dir", why);
+    if (code || !s->prefix_dir[0])
+        return code;
+    mkdir(s->prefix_dir,
+          0700); /* the disk is asked for its space; chunk_file_hold says what fails */
+    snprintf(data, sizeof data, "%s/chunks.data", s->prefix_dir);
+    s->epoch.prefix_bytes = s->options.prefix_bytes ? s->options.prefix_bytes : file_room(data) / 4;
+    return chunk_file_hold(s->prefix_dir, &terms, s->epoch.prefix_bytes, &s->prefix_fd, why);
+}
+
 int settings_open(struct settings *s, const struct options *options, struct hill_why *why)
 {
-    *s = (struct settings){.log_level = hill_log_level_name(options)};
+    *s = (struct settings){.log_level = hill_log_level_name(options), .prefix_fd = -1};
     int code = hill_pipeline_read(&s->options, &s->epoch, options, why);
     if (!code)
         code = hill_state_dir(s->state_dir, options, why);
@@ -271,11 +307,16 @@ int settings_open(struct settings *s, const struct options *options, struct hill
         code = size_gpu(s, why);
     if (!code && !s->options.no_csd)
         code = settings_attach(s, "", why);
+    if (!code)
+        code = hold_prefixes(s, why);
     return code ? code : epoch_settings_check(&s->epoch, why);
 }
 
 void settings_close(struct settings *s)
 {
+    if (s->prefix_dir[0] && s->prefix_fd >= 0)
+        close(s->prefix_fd);
+    s->prefix_fd = -1;
     tokenizer_close(s->tokenizer);
     gguf_close(s->model);
     s->tokenizer = NULL;
@@ -283,21 +324,6 @@ void settings_close(struct settings *s)
 }
 
 /* ---- the drive --------------------------------------------------------------------------- */
-
-/* Free bytes where the pool's file lies or will lie, with what the file has already. */
-static uint64_t pool_room(const char *file)
-{
-    struct stat info;
-    char folder[HILL_PATH_BYTES];
-    uint64_t own =
-        stat(file, &info) == 0 && S_ISREG(info.st_mode) ? (uint64_t)info.st_blocks * 512 : 0;
-    snprintf(folder, sizeof folder, "%s", file);
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        slash[slash == folder] = '\0';
-    uint64_t free_bytes = disk_free(slash ? folder : ".");
-    return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
-}
 
 int settings_attach(struct settings *s, const char *url, struct hill_why *why)
 {
@@ -310,7 +336,7 @@ int settings_attach(struct settings *s, const char *url, struct hill_why *why)
     uint64_t need =
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
     uint64_t cap =
-        s->options.cold_bytes ? s->options.cold_bytes : smaller(pool_room(wanted + 5) / 4, need);
+        s->options.cold_bytes ? s->options.cold_bytes : smaller(file_room(wanted + 5) / 4, need);
     struct pool_layout layout;
     int code = pool_layout_with_keys(&layout, &plan->geometry, key_bytes, cap, why);
     if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
@@ -407,6 +433,9 @@ void settings_log(const struct settings *s)
         (double)s->epoch.gpu_kv_cap_bytes / MIB, (double)s->epoch.hot_cap_bytes / MIB,
         (double)s->epoch.cold_cap_bytes / MIB, s->epoch.csd_attached ? " at " : ": none",
         s->epoch.csd_attached ? s->csd_url : "", beta, s->epoch.plan.n_sequences);
+    if (s->prefix_dir[0])
+        log_info("prefixes in %s (--prefix-dir): at most %.1f MiB (--prefix-mb)", s->prefix_dir,
+                 (double)s->epoch.prefix_bytes / MIB);
     char model[CSD_MODEL_TEXT];
     if (s->epoch.csd_model.on)
         log_info("device model %s (--csd-model): times of the drive are modelled, not the real "

@@ -25,6 +25,8 @@ struct settings {
     struct worker_limits limits;
     char model_path[HILL_PATH_BYTES], state_dir[HILL_PATH_BYTES];
     char record_path[HILL_PATH_BYTES], trace_path[HILL_PATH_BYTES]; /* of the workers: absolute */
+    char prefix_dir[HILL_PATH_BYTES];                               /* absolute */
+    int prefix_fd;                                                  /* its lock; -1: none is held */
     struct gguf_file *model;
     struct model_hparams hparams;
     struct tokenizer *tokenizer;

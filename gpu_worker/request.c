@@ -104,6 +104,7 @@ void request_free(struct request *r)
     save_drop(r);
     restore_drop(r);
     past_drop(r);
+    stored_drop(r);
     XXH64_freeState(r->hash);
     free(r->tokens);
     proto_free(r->message);
@@ -252,7 +253,7 @@ static int begin_after(struct request *r, struct hill_why *why)
                          r->kept_tokens);
     r->reused = r->kept_tokens;
     request_note_beginning(r);
-    return request_begin_prefill(r, r->reused, why);
+    return stored_begin(r, r->prefill->reuse->plain, why);
 }
 
 int request_check_ready(struct request *r, struct hill_why *why)
@@ -275,7 +276,7 @@ int request_check_ready(struct request *r, struct hill_why *why)
         return begin_after(r, why);
     if (!rc && r->prefill->restore)
         return restore_begin(r, why);
-    return rc ? rc : request_begin_prefill(r, 0, why);
+    return rc ? rc : stored_begin(r, 0, why);
 }
 
 /* ---- prefill ---- */
@@ -542,6 +543,11 @@ static void send_done(struct request *r, int rc, const char *text)
     done.predicted_tokens = r->predicted;
     done.resumed_tokens = r->resumed;
     done.reused_tokens = r->reused;
+    done.reused_plain = r->n_plain < r->reused ? r->n_plain : r->reused;
+    done.drive_tokens = r->drive_tokens;
+    done.drive_ms = r->drive_ms;
+    done.drive_saved_ms = r->saved_ms;
+    done.left_chunks = r->left_chunks;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;

@@ -16,11 +16,13 @@
 #include "gpu_worker/restore.h"
 #include "gpu_worker/save.h"
 #include "gpu_worker/step_times.h"
+#include "gpu_worker/stored.h"
 #include "gpu_worker/worker.h"
 
 enum request_state {
     REQUEST_WAITING,   /* for the engine's prefill to be free */
     REQUEST_BEGINNING, /* SEQ_BEGIN is out, the scorer's answer is not here */
+    REQUEST_FETCHING,  /* its first tokens' entries come from the drive's prefix store (stored.h) */
     REQUEST_LOADING,   /* the prompt's tokens go to the device */
     REQUEST_PREFILL,   /* (layer, chunk) units */
     REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
@@ -38,7 +40,7 @@ struct request {
     uint32_t *tokens; /* [prompt + predict]: the sequence so far */
     uint32_t n_tokens, predicted;
     uint32_t resumed; /* of the predicted: by an earlier attempt */
-    uint32_t reused;  /* of the prompt: entries of an earlier request */
+    uint32_t reused;  /* of the prompt: entries of earlier requests, in the tiers or stored */
     bool cancelled;
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
@@ -68,6 +70,12 @@ struct request {
     struct save *save;            /* under way (save.h), or NULL */
     char *save_path;              /* of a Save message that is not answered yet, or NULL */
     uint8_t save_terms[PROTO_SESSION_TERMS_BYTES];
+    /* the drive's prefix store */
+    struct stored *stored;              /* taking from it, or leaving in it, or NULL */
+    uint32_t n_plain;                   /* of the prompt: prefilled over prefilled ones */
+    uint32_t drive_tokens, left_chunks; /* of reused; what was left */
+    double drive_ms, saved_ms;          /* what that took; computing them had taken */
+    bool left;                          /* all is, that can be */
     bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
     int over_rc;             /* of that save */
     struct hill_why over_why;

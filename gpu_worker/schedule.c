@@ -40,7 +40,7 @@ int schedule_take_records(struct worker *w, struct hill_why *why)
         else if (type == RECORD_MASS && !save_take_masses(w, payload))
             plane->dropped++;
         else if (type == RECORD_ENTRIES && !save_take_entries(w, payload) &&
-                 !past_take_entries(w, payload))
+                 !past_take_entries(w, payload) && !stored_take_entries(w, payload))
             plane->dropped++;
         shm_ring_release(plane->selection);
     }
@@ -131,6 +131,8 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
         return request_begin(r, why);
     case REQUEST_BEGINNING:
         return request_check_ready(r, why);
+    case REQUEST_FETCHING:
+        return stored_turn(r, why);
     case REQUEST_LOADING:
         return request_load(r, why);
     case REQUEST_PREFILL:
@@ -144,12 +146,18 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
     }
 }
 
+/* A file has to be written before anything else happens to it. */
+static bool owes(const struct request *r)
+{
+    return save_owed(r) || stored_owes(r);
+}
+
 /* A token was taken: rc 1 when it was the last. */
 static int after_token(struct worker *w, struct request *r, int rc, const struct hill_why *why)
 {
     if (rc > 0)
         r->over = true;
-    if (rc > 0 && save_owed(r))
+    if (rc > 0 && owes(r))
         return 0; /* turn_saves ends it */
     return rc ? conclude(w, r, rc > 0 ? 0 : rc, why) : 0;
 }
@@ -178,13 +186,13 @@ static int turn_saves(struct worker *w, bool *moved)
     for (uint32_t i = 0; !end && i < w->n_sequences; i++) {
         struct request *r = w->requests[i];
         struct hill_why why = {.text = ""};
-        if (!r || !save_owed(r))
+        if (!r || !owes(r))
             continue;
-        int rc = save_turn(r, &why);
+        int rc = save_owed(r) ? save_turn(r, &why) : stored_leave(r, &why);
         *moved |= rc != 0;
         if (rc < 0)
             end = conclude(w, r, rc, &why);
-        else if (r->over && !save_owed(r))
+        else if (r->over && !owes(r))
             end = conclude(w, r, r->over_rc, &r->over_why);
     }
     return end;
@@ -194,7 +202,7 @@ static uint32_t gather_rows(struct worker *w)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->n_sequences; i++)
-        if (w->requests[i] && w->requests[i]->state == REQUEST_DECODE && !save_owed(w->requests[i]))
+        if (w->requests[i] && w->requests[i]->state == REQUEST_DECODE && !owes(w->requests[i]))
             w->step.members[n++].request = w->requests[i];
     w->step.n_members = n;
     return n;

@@ -49,6 +49,7 @@ static void take_message(struct worker *w, Hill__Message *message)
 
 static void unload_model(struct worker *w)
 {
+    stored_close(w);
     engine_destroy(w->engine);
     w->engine = NULL;
     sampler_finish(&w->sampler);
@@ -212,6 +213,8 @@ static int carry_out(struct worker *w, struct hill_why *why)
         rc = set_guesses(w, why);
     if (!rc)
         rc = engine_attach_staging(w->engine, arena->slots, arena->stride, arena->slot_count, why);
+    if (!rc)
+        rc = stored_open(w, why);
     if (!rc)
         attach_hot(w);
     if (!rc)

@@ -15,6 +15,7 @@
 #include "gpu_worker/engine.h"
 #include "gpu_worker/sampler.h"
 #include "gpu_worker/step.h"
+#include "prefix/drive_store.h"
 #include "proto/worker_link.h"
 
 #define WORKER_WAIT_MS 60000 /* for anything that another process owes */
@@ -62,6 +63,7 @@ struct worker {
     struct sampler sampler;
     float *logits; /* [n_vocab] */
     struct step step;
+    struct drive_store *store; /* of --prefix-dir, or NULL */
 };
 
 /* waiting.c */

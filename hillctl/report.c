@@ -159,6 +159,13 @@ static json_t *moves(const Hill__SequenceStats *s)
     return object;
 }
 
+/* Of the reused ones: out of the store on the drive. */
+static uint32_t drive_tokens(const Hill__Summary *m)
+{
+    uint32_t n = m->gpu ? m->gpu->drive_tokens : 0;
+    return n < m->reused_tokens ? n : m->reused_tokens;
+}
+
 /* What of the prompt was not computed, and from where it was where a history was to be had. */
 static json_t *prefix(const Hill__Summary *m)
 {
@@ -167,6 +174,12 @@ static json_t *prefix(const Hill__Summary *m)
     set_integer(object, "reused_tokens", m, m ? m->reused_tokens : 0);
     set_integer(object, "computed_tokens", m, m ? m->prompt_tokens - m->reused_tokens : 0);
     set_integer(object, "decoded_tokens", m, m ? m->reused_decoded : 0);
+    set_integer(object, "from_tiers_tokens", m, m ? m->reused_tokens - drive_tokens(m) : 0);
+    set_integer(object, "from_drive_tokens", m, m ? drive_tokens(m) : 0);
+    set_real(object, "from_drive_ms", m && drive_tokens(m), m && m->gpu ? m->gpu->drive_ms : 0);
+    set_real(object, "saved_ms", m && drive_tokens(m),
+             m && m->gpu ? m->gpu->drive_saved_ms - m->gpu->drive_ms : 0);
+    set_integer(object, "left_chunks", m && m->gpu, m && m->gpu ? m->gpu->left_chunks : 0);
     set_integer(object, "computed_again_from", again, again ? m->reused_tokens : 0);
     return object;
 }

@@ -55,6 +55,8 @@ struct epoch_settings {
 
     const char *trace_path;  /* of the scorer's KV trace, absolute; empty: none */
     bool trace_scores;       /* with every token's score */
+    const char *prefix_dir;  /* of the prefix store on a drive, absolute; empty: none */
+    uint64_t prefix_bytes;   /* its cap */
     const char *record_path; /* of the recording of the rings, absolute; empty: none */
 };
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kv/plane.h"
 #include "kv/score.h"
 
 #define MAX_EXACT_BELOW 65535 /* KV_EXACT_BELOW_MAX */
@@ -184,6 +185,20 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "SIZE",
      .unset_help = "a quarter of the free disk, no more than the context needs",
      .help = "cold pool on the drive"},
+    {.name = "prefix-dir",
+     .type = OPTION_PATH,
+     .value = "DIR",
+     .unset_help = "nothing outlives the pipeline",
+     .help = "folder for what prompts have computed: later requests, also of later runs, read it "
+             "from there; one pipeline and one model a folder"},
+    {.name = "prefix-mb",
+     .type = OPTION_SIZE,
+     .min = SMALLEST_SIZE,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .unset_help = "a quarter of the free disk",
+     .help = "the most that --prefix-dir holds; what would be computed again soonest or at the "
+             "highest cost stays"},
     {.name = "csd-dram-mb",
      .type = OPTION_SIZE,
      .min = 0,
@@ -478,6 +493,25 @@ static int read_log_fsync(const struct options *options)
     return strcmp(text, "token") == 0 ? 0 : -1;
 }
 
+/* What keeps nothing of finished requests (docs/decisions/prefix.md) has nothing to store. */
+static int check_prefix(const struct hill_pipeline_options *out, uint32_t policy,
+                        const struct options *options, struct hill_why *why)
+{
+    if (options_is_set(options, "prefix-mb") && !out->prefix_dir)
+        return hill_fail(why, HILL_E_INVALID, "--prefix-mb needs --prefix-dir DIR");
+    if (out->prefix_dir && (out->record || out->trace_kv))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--prefix-dir and %s exclude each other: what is recorded or traced "
+                         "begins with nothing kept",
+                         out->record ? "--record" : "--trace-kv");
+    if (out->prefix_dir && kv_policy_reads_keys(policy))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--prefix-dir and --policy %s exclude each other: that policy's requests "
+                         "leave nothing",
+                         kv_policy_name(policy));
+    return 0;
+}
+
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
                        const struct options *options, struct hill_why *why)
 {
@@ -490,6 +524,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
         .cold_bytes = size_or_zero(options, "cold-mb"),
         .record = options_text(options, "record"),
         .trace_kv = options_text(options, "trace-kv"),
+        .prefix_dir = options_text(options, "prefix-dir"),
+        .prefix_bytes = size_or_zero(options, "prefix-mb"),
         .csd_degrades = strcmp(options_text(options, "csd-on-loss"), "degrade") == 0,
         .recovery_ms = (uint32_t)(options_real(options, "recovery-timeout") * 1000),
         .log_flush_ms = read_log_fsync(options),
@@ -498,6 +534,9 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
     if (!out->model)
         return hill_fail(why, HILL_E_INVALID, "no model: -m FILE is required");
     int code = read_selection(&epoch->plan.selection, options, why);
+    if (code)
+        return code;
+    code = check_prefix(out, epoch->plan.selection.policy, options, why);
     if (code)
         return code;
     if (epoch->trace_scores && !out->trace_kv)

@@ -66,6 +66,8 @@ struct hill_pipeline_options {
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
     const char *csd_url;                          /* NULL: file: in the state folder */
     bool no_csd;                                  /* --csd none */
+    const char *prefix_dir;                       /* NULL: no prefix store */
+    uint64_t prefix_bytes;                        /* its cap; 0: a share of the disk */
     const char *record;                           /* NULL: rings are not recorded */
     const char *trace_kv;                         /* NULL: no trace */
     uint32_t recovery_ms;                         /* how long a request outlasts a lost process */

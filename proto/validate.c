@@ -156,6 +156,8 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "simd", known(&hill__simd__descriptor, m->simd));
     CHECK("configure", "trace_path", text_ok(m->trace_path));
     CHECK("configure", "record_path", text_ok(m->record_path));
+    CHECK("configure", "prefix_dir", text_ok(m->prefix_dir));
+    CHECK("configure", "prefix_bytes", m->prefix_bytes <= CAP_MAX);
     CHECK("configure", "placement", known(&hill__placement__descriptor, m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "gpu_drop", not_negative(m->gpu_drop) && m->gpu_drop <= 1);
@@ -261,6 +263,7 @@ static int check_reuse(const Hill__Prefill *p, struct hill_why *why)
     const Hill__Reuse *m = p->reuse;
     CHECK("reuse", "identity", m->identity != 0);
     CHECK("reuse", "tokens", m->tokens > 0 && m->tokens < p->n_tokens);
+    CHECK("reuse", "plain", m->plain <= m->tokens);
     CHECK("reuse", "prefill", !p->restore);
     return 0;
 }
@@ -325,6 +328,10 @@ static int check_done(const Hill__Done *m, struct hill_why *why)
     CHECK("done", "token_median_ms", not_negative(m->token_median_ms));
     CHECK("done", "idle_median_ms", not_negative(m->idle_median_ms));
     CHECK("done", "predicted_tokens", m->predicted_tokens <= TOKENS_MAX);
+    CHECK("done", "drive_ms", not_negative(m->drive_ms));
+    CHECK("done", "drive_saved_ms", not_negative(m->drive_saved_ms));
+    CHECK("done", "drive_tokens", m->drive_tokens <= m->reused_tokens);
+    CHECK("done", "reused_plain", m->reused_plain <= m->reused_tokens);
     CHECK("done", "resumed_tokens", m->resumed_tokens <= m->predicted_tokens);
     return 0;
 }

@@ -14,6 +14,7 @@
 #include "placement/trace.h"
 #include "proto/records.h"
 #include "recording/recording.h"
+#include "prefix/chunk_file.h"
 #include "session/session.h"
 #include "tests/fuzz/session_seed.h"
 #include "tests/model/tiny_model.h"
@@ -109,6 +110,37 @@ static void model_seeds(void)
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
+
+/* Two chunks, one behind the other; their checksums are made right by fuzz_chunks. */
+static void chunks_seed(void)
+{
+    struct blob seed = {0};
+    struct chunk_file_header h = {.magic = CHUNK_FILE_MAGIC,
+                                  .version = CHUNK_FILE_VERSION,
+                                  .header_bytes = sizeof h,
+                                  .terms = {1000, 77, 2, 16, 50, 0}};
+    const uint8_t all = 3;
+    put(&seed, &all, 1);
+    put(&seed, &h, sizeof h);
+    for (uint32_t at = sizeof h; at < CHUNK_FILE_HEAD; at++)
+        put(&seed, "", 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct chunk_record r = {.stamp = 5 + i,
+                                 .parent_stamp = i ? 5 : 0,
+                                 .settings = 1,
+                                 .owner = i ? 7 : 0,
+                                 .cost = 1,
+                                 .slot = i,
+                                 .parent = i ? 0 : CHUNK_NONE,
+                                 .first = i * CHUNK_TOKENS,
+                                 .n = i ? 20 : CHUNK_TOKENS,
+                                 .n_plain = i ? 9 : CHUNK_TOKENS,
+                                 .uses = 1};
+        put(&seed, &r, sizeof r);
+    }
+    write_seed("chunks", "two", &seed);
+    free(seed.data);
+}
 
 static void session_seed(const char *name, uint16_t policy)
 {
@@ -281,6 +313,7 @@ void file_seeds(void)
     session_seed("h2o", KV_POLICY_H2O);
     trace_seed();
     recording_seed();
+    chunks_seed();
     text_seeds();
     command_seed();
 }

@@ -45,13 +45,40 @@ third=$(ask 'You answer.' 'Say hello.')
 expect "three turns are the template, spelt out" "$(cat "$work/said")" "$first
 $second
 $third"
-# ---- five turns: each computes what is new in it, behind the entries of those before ----
-printf '%s\n' 'Name a colour.' 'Another one.' 'Is it warm?' 'Name a fruit of it.' 'Thank you.' |
-    HILL_NO_PREFIX_CACHE=false hillctl chat -n 40 --temp 0 >"$work/said" || fail "a chat of five turns"
-log=$(echo "$state_dir"/*.log)
-expect "four turns take all that was read and said" \
-    "$(sed -n 's/.*: \([0-9]*\) of its [0-9]* prompt tokens are there.*its history has \([0-9]*\)$/\1 \2/p' "$log" |
-        awk '$1 == $2 && $1 > last { n++; last = $1 } END { print n + 0, NR }')" "4 4"
+# ---- ten turns: each computes what is new in it, also when everything has ended or died in between ----
+down
+chat_up() {
+    HILL_LOG_LEVEL=info up -m "$model" -c 1024 --policy full --prefix-dir "$work/store" --prefix-mb 200 || fail "up with a store"
+}
+chat_up
+mkfifo "$work/turns"
+HILL_NO_PREFIX_CACHE=false hillctl chat -n 8 --temp 0 --ignore-eos <"$work/turns" >"$work/said" 2>"$work/said.err" &
+talker=$!
+exec {turns}>"$work/turns"
+# of each turn: tokens that were taken, of the prompt; then those that stay (the last word of two is what is there)
+told() {
+    cat "$work/log" "$state_dir"/*.log 2>/dev/null | sed -n -e 's/.*: \([0-9]*\) of its [0-9]* prompt tokens are there.*/taken \1/p' \
+        -e 's/.*the entries of \([0-9]*\) of its tokens stay.*/stays \1/p'
+}
+turns_over() { [ "$(told | grep -c stays)" -ge "$1" ] && [ "$(wc -l <"$work/said")" -ge "$1" ]; } # and the chat has it
+all_ready() { [ "$(status 2>/dev/null | jq '[.workers[] | select(.state == "ready")] | length')" = 3 ]; }
+: >"$work/log"
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    echo "Name the colour number $i." >&"$turns"
+    wait_for 60 turns_over "$i" || fail "turn $i: $(tail -n 3 "$work/said.err")"
+    case $i in
+    3) down && cat "$state_dir"/*.log >>"$work/log" && rm -f "$state_dir"/*.log && chat_up ;;
+    5) kill_worker gpu_worker && wait_for 60 all_ready ;;
+    7) kill -KILL "$(coordinator_pid)" && wait_for 60 all_ready ;;
+    esac || fail "after turn $i"
+done
+echo /exit >&"$turns" # the pipeline has this end of the pipe, too
+exec {turns}>&-
+wait $talker
+expect "ten turns: exit code" $? 0
+told >"$work/told"
+expect "each takes all that was read and said before it" \
+    "$(awk '$1 == "taken" { taken = $2 } $1 == "stays" { if (n++ && taken == stays) same++; stays = $2; taken = 0 } END { print n, same }' "$work/told")" "10 9"
 printf '/nonsense\n' | hillctl chat >"$work/said" 2>"$work/said.err"
 expect "an unknown command: exit code" $? 100
 expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/said")" "1 0"

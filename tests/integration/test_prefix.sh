@@ -13,6 +13,7 @@ for i in 1 2 3; do # the same beginning, other questions
 done
 head -c 700 "$work/doc" >"$work/short"
 options=(-m "$work/model.gguf" -c 4096 --alpha 0.2 --sinks 3 --window 17)
+store=(--prefix-dir "$work/store" --prefix-mb 6) other=(--run-dir "$work/second" --state-dir "$work/second.state")
 
 generate() { # OUTPUT ARGUMENTS...
     local out=$1
@@ -106,6 +107,37 @@ for worker in gpu_worker cpu_scorer; do
     same "after $worker was killed" "$(answer "$work/out")" "$(answer "$work/asked1.whole")"
 done
 down || fail "down"
+
+# --- the store on the drive: what earlier runs have computed is read; what is damaged is computed, and named once
+from_drive() { # NAME PROMPT TOKENS: an answer as if all was computed
+    generate "$work/out" -f "$work/$2" || fail "$1: $(cat "$work/out.err")"
+    same "$1: answer" "$(answer "$work/out")" "$(answer "$work/$2.whole")"
+    expect "$1: from the drive" "$(field "$work/out" .prefix.from_drive_tokens)" "$3"
+}
+up "${options[@]}" "${store[@]}" --hot-mb 12 --cold-mb 64 --beta 0.4 || fail "up"
+expect_one_line "a second pipeline on one store" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${other[@]}"
+grep -q "store is another running pipeline's" "$work/err" || fail "a second pipeline on one store: $(cat "$work/err")"
+from_drive "an empty store" asked1 0
+from_drive "what the tiers have" asked2 0
+expect "of the tiers" "$(reused "$work/out")" "$n_doc 80"
+kill -KILL "$(worker_pid gpu_worker)"
+from_drive "after a worker's death" asked3 $n_doc # a part of the last chunk, too
+down || fail "down"
+size=$(du -b "$work/store" | tail -n 1 | cut -f1)
+[ "$size" -le $((6 << 20)) ] || fail "the store has $size bytes"
+printf '\377\377' | dd of="$work/store/chunks.data" bs=1 seek=$((5 * 131072 + 70000)) conv=notrunc 2>/dev/null
+up "${options[@]}" "${store[@]}" --csd none || fail "up"
+from_drive "after down and up, a chunk damaged" asked1 320
+from_drive "it was computed" asked2 0
+expect "the damage is named once" "$(cat "$state_dir"/*.log | grep -c 'chunk 5 of chunks.data is damaged: its checksum is wrong; it is dropped')" 1
+generate "$work/out" -f "$work/asked1" --no-prefix-cache || fail "--no-prefix-cache: $(cat "$work/out.err")"
+expect "--no-prefix-cache: nothing is taken" "$(reused "$work/out")" "0 $((n_doc + 40))"
+down || fail "down"
+printf 'x' | dd of="$work/store/chunks.index" bs=1 seek=20 conv=notrunc 2>/dev/null
+expect_one_line "a damaged store" 1 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${other[@]}"
+expect_one_line "a store under h2o" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --policy h2o "${other[@]}"
+expect_one_line "a store that holds no chunk" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 10K "${other[@]}"
+expect_one_line "a store in a file" 111 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/doc/store" "${other[@]}"
 
 # --- other places: all hot without a drive; nearly all cold, by recency; all tokens; the decoded history is the same everywhere
 for other in "--csd none -np 1" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recency -np 3" "--policy full -np 1 --hot-mb 12 --cold-mb 64 --beta 0.4"; do

@@ -1,0 +1,42 @@
+/*
+ * gpu_worker/stored.h - what of a prompt the drive's prefix store has, and what a request leaves
+ * there.
+ *
+ * What: when the scorer has answered SEQ_BEGIN, the store's longest prefix of the prompt, beyond what
+ * the tiers keep of it, is read chunk by chunk into APPEND records, as prefill's are; the rest is
+ * computed over it. A chunk is appended when all of it was found right, so whatever goes wrong, the
+ * tokens before it stand and the others are computed. A request that has ended by itself leaves the
+ * chunks that the store lacks: their entries come from the scorer (READ), wherever they lie, and are
+ * written before its Done; others decode meanwhile. Which tokens are plain, and who takes the
+ * others: prefix/chunk_tree.h. Who calls it: request.c, schedule.c, worker.c. Concurrency: the data
+ * loop's thread. Failure: of the store: a line, and it is computed, or not left; of scorer and
+ * rings: the request ends.
+ */
+#ifndef HILL_GPU_WORKER_STORED_H
+#define HILL_GPU_WORKER_STORED_H
+
+#include "base/error.h"
+#include "proto/records.h"
+
+struct request;
+struct worker;
+
+/* The store that Configure names; one that is open already stays. */
+int stored_open(struct worker *w, struct hill_why *why);
+void stored_close(struct worker *w);
+
+/* The first r->reused tokens are there, n_plain of them plain: the store's beyond them are read
+ * (REQUEST_FETCHING), or what follows is computed. */
+int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why);
+/* Some chunks; after the last one on to the prefill. */
+int stored_turn(struct request *r, struct hill_why *why);
+
+/* Does a request that is over leave something yet? */
+bool stored_owes(const struct request *r);
+/* A bounded piece of it: 1 it moved on, 0 it waits for the scorer. Negative: the request ends. */
+int stored_leave(struct request *r, struct hill_why *why);
+/* A whole ENTRIES record of this epoch. False when nobody waits for it. */
+bool stored_take_entries(struct worker *w, const struct record_entries *entries);
+void stored_drop(struct request *r);
+
+#endif

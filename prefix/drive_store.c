@@ -1,0 +1,263 @@
+/* prefix/drive_store.c - see drive_store.h. */
+#include "prefix/drive_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* ---- open ------------------------------------------------------------------------------------- */
+
+struct loaded {
+    struct chunk chunk;
+    uint64_t parent_stamp;
+    uint32_t slot;
+};
+
+static int by_position(const void *a, const void *b)
+{
+    const struct loaded *x = a, *y = b;
+    return x->chunk.first < y->chunk.first ? -1 : x->chunk.first > y->chunk.first;
+}
+
+static void drop_record(struct drive_store *s, uint32_t slot)
+{
+    struct hill_why why;
+    s->n_dropped++;
+    if (chunk_file_clear_record(&s->file, slot, &why) && !s->said) {
+        log_warn("%s; what the store drops comes back at the next start", why.text);
+        s->said = true;
+    }
+}
+
+/* Parents before what follows them. A parent is the one that it was written behind. */
+static int add_all(struct drive_store *s, struct loaded *list, uint32_t n)
+{
+    double least = 0;
+    qsort(list, n, sizeof *list, by_position);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct chunk *parent = chunk_at(&s->tree, list[i].chunk.parent);
+        bool known = list[i].chunk.parent == CHUNK_NONE ||
+                     (parent && parent->stamp == list[i].parent_stamp);
+        int rc = known ? chunk_tree_add(&s->tree, list[i].slot, &list[i].chunk) : HILL_E_INVALID;
+        if (rc == HILL_E_NOMEM)
+            return rc;
+        if (rc)
+            drop_record(s, list[i].slot);
+    }
+    if (s->tree.n_heap)
+        least = s->tree.chunks[s->tree.heap[0]].rank;
+    s->tree.age = least; /* of what is still here nothing had a smaller one */
+    return 0;
+}
+
+/* A damaged record is named, once for all of them. */
+static int read_records(struct drive_store *s, struct loaded *list, uint32_t n_records,
+                        uint32_t *n, struct hill_why *why)
+{
+    uint32_t damaged = 0;
+    char first[sizeof why->text] = "";
+    for (uint32_t slot = 0; slot < n_records; slot++) {
+        struct loaded *l = &list[*n];
+        int rc = chunk_file_read_record(&s->file, slot, &l->chunk, &l->parent_stamp, why);
+        l->slot = slot;
+        if (rc == 1)
+            ++*n;
+        if (rc == HILL_E_DAMAGED) {
+            if (!damaged++)
+                memcpy(first, why->text, sizeof first);
+            drop_record(s, slot);
+        } else if (rc < 0) {
+            return rc;
+        }
+    }
+    if (damaged)
+        log_warn("%s: %u such chunks are not used", first, damaged);
+    return 0;
+}
+
+static int load(struct drive_store *s, struct hill_why *why)
+{
+    uint32_t n_records = chunk_file_records(&s->file), n = 0;
+    struct loaded *list = malloc((n_records + 1ull) * sizeof *list);
+    if (!list)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for prefix store %.300s", s->file.dir);
+    int rc = read_records(s, list, n_records, &n, why);
+    if (!rc && add_all(s, list, n))
+        rc = hill_fail(why, HILL_E_NOMEM, "out of memory for prefix store %.300s", s->file.dir);
+    free(list);
+    return rc;
+}
+
+int drive_store_open(struct drive_store *s, const char *dir, const struct chunk_terms *terms,
+                     uint64_t cap_bytes, struct hill_why *why)
+{
+    *s = (struct drive_store){0};
+    int rc = chunk_file_open(&s->file, dir, terms, cap_bytes, why);
+    chunk_tree_init(&s->tree, s->file.n_slots);
+    if (getrandom(&s->stamp, sizeof s->stamp, GRND_NONBLOCK) != (ssize_t)sizeof s->stamp)
+        s->stamp = (uint64_t)clock_now_ns();
+    if (!rc)
+        rc = load(s, why);
+    if (!rc)
+        log_info("prefix store %s: %u of at most %u chunks of %u tokens", dir, s->tree.n_chunks,
+                 s->file.n_slots, CHUNK_TOKENS);
+    return rc;
+}
+
+void drive_store_close(struct drive_store *s)
+{
+    chunk_tree_finish(&s->tree);
+    chunk_file_close(&s->file);
+}
+
+/* ---- taking ----------------------------------------------------------------------------------- */
+
+int drive_store_find(const struct drive_store *s, const struct chunk_query *q,
+                     struct chunk_hit *hit, struct drive_chunk *chunks)
+{
+    uint32_t *slots = malloc((q->n / CHUNK_TOKENS + 1ull) * sizeof *slots);
+    *hit = (struct chunk_hit){0};
+    if (!slots)
+        return HILL_E_NOMEM;
+    *hit = chunk_tree_find(&s->tree, q, slots);
+    for (uint32_t i = 0; i < hit->n_chunks; i++)
+        chunks[i] = (struct drive_chunk){slots[i], s->tree.chunks[slots[i]].stamp};
+    free(slots);
+    return 0;
+}
+
+static struct chunk *still_there(const struct drive_store *s, struct drive_chunk chunk)
+{
+    struct chunk *c = chunk_at(&s->tree, chunk.slot);
+    return c && c->stamp == chunk.stamp ? c : NULL;
+}
+
+/* With all that follows it, the last ones first. */
+static void drop(struct drive_store *s, uint32_t slot)
+{
+    struct hill_why why;
+    for (uint32_t leaf = CHUNK_NONE; leaf != slot;) {
+        leaf = chunk_tree_leaf(&s->tree, slot);
+        if (chunk_file_clear_record(&s->file, leaf, &why))
+            log_warn("%s; a chunk that is of no use comes back at the next start", why.text);
+        chunk_tree_remove(&s->tree, leaf);
+    }
+}
+
+int drive_store_read(struct drive_store *s, struct drive_chunk chunk, void *entries, uint32_t *n,
+                     double *cost, struct hill_why *why)
+{
+    const struct chunk *c = still_there(s, chunk);
+    if (!c)
+        return hill_fail(why, HILL_E_WOULD_BLOCK, "the chunk has gone");
+    *n = c->n;
+    *cost = c->cost;
+    int rc = chunk_file_read(&s->file, chunk.slot, c, entries, why);
+    if (rc)
+        drop(s, chunk.slot);
+    return rc;
+}
+
+void drive_store_use(struct drive_store *s, struct drive_chunk chunk)
+{
+    struct chunk *c = still_there(s, chunk);
+    struct hill_why why;
+    if (!c)
+        return;
+    chunk_tree_use(&s->tree, chunk.slot);
+    const struct chunk *parent = chunk_at(&s->tree, c->parent);
+    if (chunk_file_write_record(&s->file, chunk.slot, c, parent ? parent->stamp : 0, &why) &&
+        !s->said) {
+        log_warn("%s; how often chunks are used is not kept", why.text);
+        s->said = true;
+    }
+}
+
+/* ---- leaving ---------------------------------------------------------------------------------- */
+
+struct drive_chunk drive_store_same(const struct drive_store *s, struct drive_chunk parent,
+                                    const struct chunk *wanted)
+{
+    uint32_t slot = CHUNK_NONE;
+    if (!parent.stamp || still_there(s, parent))
+        slot = chunk_tree_same(&s->tree, parent.stamp ? parent.slot : CHUNK_NONE, wanted);
+    return slot == CHUNK_NONE ? (struct drive_chunk){0}
+                              : (struct drive_chunk){slot, s->tree.chunks[slot].stamp};
+}
+
+static uint64_t next_stamp(struct drive_store *s)
+{
+    uint64_t x = s->stamp += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64: a permutation */
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    x ^= x >> 31;
+    return x ? x : next_stamp(s);
+}
+
+/* A slot whose record says nothing, and whose chunk has gone. On a full disk the highest ones were
+ * never written: what is there is written over. */
+static uint32_t make_room(struct drive_store *s, uint32_t spared, struct hill_why *why)
+{
+    int rc = 0;
+    uint32_t slot = s->full ? CHUNK_NONE : chunk_tree_unused(&s->tree, &rc);
+    if (slot != CHUNK_NONE || rc)
+        return slot;
+    slot = chunk_tree_victim(&s->tree, spared);
+    if (slot == CHUNK_NONE || chunk_file_clear_record(&s->file, slot, why))
+        return CHUNK_NONE;
+    chunk_tree_evict(&s->tree, slot);
+    s->n_evicted++;
+    return slot;
+}
+
+/* It could not be written. A full disk has the slots that it has, from now on. */
+static struct drive_chunk give_up(struct drive_store *s, uint32_t slot, int rc,
+                                  const struct hill_why *why)
+{
+    struct hill_why second;
+    if (slot < s->tree.n_room)
+        chunk_file_clear_record(&s->file, slot, &second);
+    if (rc == HILL_E_NOSPACE && s->tree.n_chunks < s->tree.n_slots && !s->full) {
+        s->full = true;
+        log_warn("%s: the store goes on with the %u chunks that it has", why->text,
+                 s->tree.n_chunks);
+    } else if (!s->said && !s->full) {
+        s->said = true;
+        log_warn("%s; what cannot be written is not kept", why->text);
+    }
+    return (struct drive_chunk){0};
+}
+
+struct drive_chunk drive_store_put(struct drive_store *s, struct drive_chunk parent,
+                                   const struct chunk *chunk, const void *entries)
+{
+    struct hill_why why = {"no memory for the prefix store"};
+    uint64_t bytes = chunk_entries_bytes(&s->file.terms, chunk->n);
+    struct chunk c = *chunk;
+    if (parent.stamp && !still_there(s, parent))
+        return (struct drive_chunk){0};
+    c.parent = parent.stamp ? parent.slot : CHUNK_NONE;
+    uint32_t slot = make_room(s, c.parent, &why);
+    if (slot == CHUNK_NONE)
+        return (struct drive_chunk){0};
+    c.stamp = next_stamp(s);
+    c.uses = 1;
+    c.rank = 0;
+    c.checksum = chunk_checksum(c.stamp, entries, bytes);
+    int rc = chunk_file_write(&s->file, slot, entries, bytes, &why);
+    if (!rc)
+        rc = chunk_tree_add(&s->tree, slot, &c);
+    if (rc)
+        return give_up(s, slot, rc, &why);
+    rc = chunk_file_write_record(&s->file, slot, &s->tree.chunks[slot], parent.stamp, &why);
+    if (rc) {
+        chunk_tree_remove(&s->tree, slot);
+        return give_up(s, slot, rc, &why);
+    }
+    for (uint32_t old; (old = chunk_tree_needless(&s->tree, slot)) != CHUNK_NONE;)
+        drop(s, old);
+    return (struct drive_chunk){slot, c.stamp};
+}
