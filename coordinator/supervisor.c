@@ -72,10 +72,12 @@ static void start(struct supervisor *s, enum worker w)
     }
     s->children[w].reap_at_ns = CLOCK_NEVER;
     worker_table_started(&s->workers, w, process->pid, process->start_time, clock_now_ns());
-    if (run_folder_write_pids(s->folder, &s->workers))
+    if (run_folder_write_pids(s->folder, &s->workers)) {
         log_warn(
             "writing %s/pids failed; after a kill of this process, workers that hang are not found",
             s->folder->path);
+        tiers_record_remove(s->folder->path); /* they would write into what it names */
+    }
 }
 
 /* SIGTERM, and SIGKILL in_ns later. */
@@ -160,6 +162,17 @@ static void delay_epoch(struct supervisor *s)
             terminate(s, w, "to free shared memory");
 }
 
+/* What a coordinator that comes after a kill of this one will find. NULL: nothing. */
+static void note_tiers(struct supervisor *s, const struct epoch_settings *now)
+{
+    struct hill_why why;
+    run_folder_forget_left(s->folder, false);
+    if (!now)
+        tiers_record_remove(s->folder->path);
+    else if (tiers_record_write(s->folder->path, now, &why))
+        log_warn("%s; should the coordinator die, requests are computed again", why.text);
+}
+
 static void new_epoch(struct supervisor *s, bool counts, const char *reason)
 {
     struct hill_why why = {{0}};
@@ -175,6 +188,7 @@ static void new_epoch(struct supervisor *s, bool counts, const char *reason)
     s->epoch_exists = code == 0;
     if (code && s->tiers_epoch == s->epoch)
         s->tiers_epoch = 0; /* it was not made */
+    note_tiers(s, code == 0 ? &now : NULL);
     FAULT_POINT(coordinator, epoch, created);
     if (code == HILL_E_NOSPACE && worker_table_any_running(&s->workers)) {
         delay_epoch(s);
@@ -667,9 +681,8 @@ bool supervisor_ready(const struct supervisor *s)
 
 /* ---- life -------------------------------------------------------------------------------- */
 
-int supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
-                    struct router *router, const struct supervisor_hooks *hooks,
-                    struct hill_why *why)
+void supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
+                     struct router *router, const struct supervisor_hooks *hooks)
 {
     *s = (struct supervisor){
         .settings = settings, .folder = folder, .router = router, .hooks = *hooks};
@@ -677,9 +690,36 @@ int supervisor_open(struct supervisor *s, struct settings *settings, struct run_
         s->children[w] = (struct supervised){.process.fd = -1, .reap_at_ns = CLOCK_NEVER};
     worker_table_init(&s->workers, settings->epoch.csd_attached, &settings->limits);
     router_register(router, routes, sizeof routes / sizeof *routes, s);
+}
+
+/* What a killed coordinator has left is this one's, where it is set up as that was. */
+static void take_tiers_over(struct supervisor *s)
+{
+    const struct tiers_record *left = &s->folder->left;
+    struct hill_why why = {"it was set up otherwise"};
+    if (!left->tiers_epoch)
+        return;
+    s->epoch = left->epoch;
+    s->tiers_epoch = left->tiers_epoch;
+    struct epoch_settings now = settings_now(s);
+    if (left->settings == tiers_record_settings(&now) && epoch_kept(&now, &why) == 0)
+        return;
+    log_info("entries of a killed pipeline are not kept: %s", why.text);
+    run_folder_forget_left(s->folder, true);
+    s->tiers_epoch = 0;
+}
+
+int supervisor_begin(struct supervisor *s, struct hill_why *why)
+{
+    take_tiers_over(s);
     supervisor_new_epoch(s, "the first one");
     *why = s->end_why;
     return s->ending ? s->end_code : 0;
+}
+
+bool supervisor_kept_tiers(const struct supervisor *s)
+{
+    return s->tiers_epoch < s->epoch;
 }
 
 void supervisor_close(struct supervisor *s)
