@@ -5,11 +5,12 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "cpu_scorer/admission.h"
 #include "cpu_scorer/adoption.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
 #include "cpu_scorer/resting.h"
-#include "kv/plane.h"
+#include "cpu_scorer/sequence_stats.h"
 
 /* ---- end ---------------------------------------------------------------------------------- */
 
@@ -130,60 +131,9 @@ static int clear_up(struct requests *rs, struct sequence *s)
     return 1;
 }
 
-/* The middle of the steps' imbalances, to a percent. */
-static double median_imbalance(const struct sequence *s)
-{
-    uint32_t seen = 0, i = 0;
-    while (i < 100 && (seen += s->balance.counts[i]) * 2 < s->stats.steps)
-        i++;
-    return s->stats.steps ? (i + 0.5) / 100 : 0;
-}
-
-/* The tiers as they stand, beside what is counted as it happens. */
-static void fill_stats(struct requests *rs, struct sequence *s)
-{
-    struct scorer_stats *stats = &s->stats;
-    const struct scorer_config *c = &rs->core->config;
-    const struct tiers *t = &rs->core->tiers;
-    uint64_t entry = t->hkm.entry_bytes, hot = 0, cold = 0, gpu = 0;
-    for (uint32_t layer = 0; layer < c->geometry.n_layers; layer++) {
-        uint32_t list = tiers_list(t, s->index, layer);
-        hot += hkm_hot_tokens(&t->hkm, s->index, layer);
-        cold += t->cold.lists[list].committed;
-        gpu += gpu_slots_resident(&t->gpu, list);
-    }
-    stats->request_id = s->request_id;
-    stats->imbalance = median_imbalance(s);
-    stats->selection_hash = XXH64_digest(s->hash);
-    stats->beta = cold ? (double)hot / (double)cold : -1;
-    stats->gpu.tokens = gpu;
-    stats->gpu.bytes = gpu * entry;
-    stats->gpu.cap_bytes = c->gpu_cap_bytes;
-    stats->hot.tokens = hot;
-    stats->hot.bytes = hot * (entry + kv_digest_bytes(&c->geometry));
-    stats->hot.cap_bytes = c->hot_cap_bytes;
-    stats->cold.tokens = cold;
-    stats->cold.bytes = cold * (entry + kv_digest_bytes(&c->geometry));
-    stats->cold.cap_bytes = c->csd ? c->cold_cap_bytes : 0;
-    stats->dropped_records = rs->core->dropped_records;
-    stats->bounced = s->bounced_before + moves_bounced(rs->core, s);
-}
-
-uint32_t requests_live_stats(struct requests *rs, struct scorer_stats *out, uint32_t max)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < rs->core->config.n_sequences && n < max; i++) {
-        if (rs->core->sequences[i].state != SEQUENCE_ACTIVE)
-            continue;
-        fill_stats(rs, &rs->core->sequences[i]);
-        out[n++] = rs->core->sequences[i].stats;
-    }
-    return n;
-}
-
 static void finish_stats(struct requests *rs, struct sequence *s)
 {
-    fill_stats(rs, s);
+    sequence_stats_fill(rs->core, s);
     log_debug("request %llu: control bytes of the agent's rings so far: %llu",
               (unsigned long long)s->request_id, (unsigned long long)rs->agent->control_bytes);
     log_debug("request %llu: %llu of %llu demotions took the slots of copies",
@@ -253,111 +203,6 @@ int requests_take_end(struct requests *rs, const struct record_seq_end *r)
 }
 
 /* ---- begin -------------------------------------------------------------------------------- */
-
-static int reserve_tiers(struct requests *rs, struct sequence *s, uint32_t blocks, uint32_t stripes)
-{
-    struct tiers *t = &rs->core->tiers;
-    if (hkm_reserve(&t->hkm, s->index, blocks))
-        return HILL_E_TOO_LONG;
-    for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
-        if (cold_map_reserve(&t->cold, tiers_list(t, s->index, layer), stripes))
-            return HILL_E_TOO_LONG; /* hot_share_plan counted them: cannot be; admit undoes it */
-    return 0;
-}
-
-/* For a selection of k tokens; where queries are guessed two of them are alive at a time. */
-static uint32_t staging_of(const struct requests *rs, uint32_t k)
-{
-    return rs->core->config.speculates ? 2 * k : k;
-}
-
-static int check_caps(const struct requests *rs, const struct sequence *s, struct hill_why *why)
-{
-    const struct scorer_config *c = &rs->core->config;
-    const struct tiers *t = &rs->core->tiers;
-    uint32_t k = kv_most_tokens(&s->settings, &c->windows, s->max_tokens),
-             staged = staging_of(rs, k);
-    if (rs->agent->status)
-        return hill_fail(why, rs->agent->status, "the CSD agent does not answer");
-    if (!kv_policy_served(c->policy, s->settings.policy))
-        return hill_fail(why, HILL_E_UNSUPPORTED, "this pipeline is set up for policy %s, not %s",
-                         kv_policy_name(c->policy), kv_policy_name(s->settings.policy));
-    if (s->max_tokens > c->ctx_tokens)
-        return hill_fail(why, HILL_E_TOO_LONG, "%u tokens are beyond the context of %u",
-                         s->max_tokens, c->ctx_tokens);
-    if (k > c->gpu_slots)
-        return hill_fail(why, HILL_E_TOO_LONG,
-                         "%u selected tokens per layer are beyond the GPU's %u slots; raise "
-                         "--gpu-kv-mb or lower the budget",
-                         k, c->gpu_slots);
-    if (staged > t->staging_unreserved)
-        return hill_fail(why, staged > t->staging->slot_count ? HILL_E_TOO_LONG : HILL_E_BUSY,
-                         "%u selected tokens are beyond the %u staging slots left; raise --hot-mb "
-                         "or lower the budget",
-                         staged, t->staging_unreserved);
-    return 0;
-}
-
-/* goes_on: what the sequence has already is room for it. */
-static int plan_tiers(struct requests *rs, struct sequence *s, bool goes_on, uint32_t *blocks,
-                      uint32_t *stripes, struct hill_why *why)
-{
-    const struct scorer_config *c = &rs->core->config;
-    const struct tiers *t = &rs->core->tiers;
-    struct hot_share_room room = {.n_layers = c->geometry.n_layers,
-                                  .n_sequences = c->n_sequences,
-                                  .hot_blocks = t->hkm.n_blocks,
-                                  .unreserved = t->hkm.n_unreserved,
-                                  .stripes = t->cold.n_stripes,
-                                  .free_stripes = t->cold.n_free,
-                                  .stripe_slots = t->cold.stripe_slots,
-                                  .cold_pool = core_has_drive(rs->core)};
-    s->share = (struct hot_share){.beta = c->beta,
-                                  .adapts = c->adapts,
-                                  .sinks = s->settings.sinks,
-                                  .window = s->settings.window};
-    if (goes_on)
-        resting_add_room(rs->core, s, &room);
-    room.wants_copies = moves_wants_placement(rs->core, s);
-    int rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
-    if (rc == 0 && room.wants_copies && !s->share.copies)
-        log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
-                 "moves up",
-                 (unsigned long long)s->request_id);
-    return rc;
-}
-
-static void reserve_staging(struct requests *rs, struct sequence *s)
-{
-    s->k_max = kv_most_tokens(&s->settings, &rs->core->config.windows, s->max_tokens);
-    s->staging_max = staging_of(rs, s->k_max);
-    rs->core->tiers.staging_unreserved -= s->staging_max;
-}
-
-/* Set everything that a request needs aside, or nothing. identity: of one that is kept, or 0. */
-static int admit(struct requests *rs, struct sequence *s, uint64_t identity, struct hill_why *why)
-{
-    uint32_t blocks, stripes;
-    int rc = check_caps(rs, s, why);
-    if (rc == 0)
-        rc = plan_tiers(rs, s, false, &blocks, &stripes, why);
-    if (rc == 0 && s->share.copies && (rc = moves_begin(rs->core, s)) != 0)
-        hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
-    if (rc)
-        return rc;
-    rc = reserve_tiers(rs, s, blocks, stripes);
-    if (rc) {
-        moves_end(rs->core, s);
-        hkm_release(&rs->core->tiers.hkm, s->index);
-        free_sequence(rs, s);
-        return hill_fail(why, rc, "the tiers have no room");
-    }
-    const struct kept_plan plan = adoption_plan(s, blocks, stripes);
-    rs->core->tiers.hkm.identities[s->index] = identity;
-    kept_begin(tiers_kept(&rs->core->tiers, s->index), identity, &plan);
-    reserve_staging(rs, s);
-    return 0;
-}
 
 /* The sequence is this request's; what it has in the tiers stays. */
 static void set_request(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
@@ -436,9 +281,9 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
         return 0;
     uint64_t identity = rs->core->config.keeps ? r->identity : 0;
     start_sequence(rs, s, r);
-    answer.status = admit(rs, s, identity, &why);
+    answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
     if (answer.status == HILL_E_BUSY && requests_forget_dormant(rs))
-        answer.status = admit(rs, s, identity, &why);
+        answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
     if (answer.status == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
         return 0;
     if (answer.status == HILL_E_BUSY) {
@@ -468,11 +313,11 @@ static bool adopt(struct requests *rs, struct sequence *s, const struct record_s
         return false;
     }
     start_sequence(rs, s, r);
-    if (check_caps(rs, s, &why) || adoption_begin(rs->core, s, step)) {
+    if (admission_check(rs->core, rs->agent, s, &why) || adoption_begin(rs->core, s, step)) {
         forget(rs, s);
         return false;
     }
-    reserve_staging(rs, s);
+    admission_take_staging(rs->core, s);
     return true;
 }
 
@@ -511,23 +356,6 @@ static int pump_adoption(struct requests *rs, struct sequence *s)
 
 /* ---- gone on with ------------------------------------------------------------------------- */
 
-/* Room for the new request beside what is there. */
-static int admit_again(struct requests *rs, struct sequence *s, uint32_t n_tokens,
-                       struct hill_why *why)
-{
-    uint32_t blocks, stripes;
-    int rc = check_caps(rs, s, why);
-    if (rc == 0)
-        rc = plan_tiers(rs, s, true, &blocks, &stripes, why);
-    if (rc == 0 && resting_grow(rs->core, s, n_tokens, &blocks, &stripes))
-        rc = hill_fail(why, HILL_E_BUSY, "the tiers have no room beside others");
-    if (rc)
-        return rc;
-    s->plan = adoption_plan(s, blocks, stripes);
-    reserve_staging(rs, s);
-    return 0;
-}
-
 /* Its SEQ_BEGIN is held. False: it cannot go on, and begins anew. */
 static bool take_up(struct requests *rs, struct sequence *s)
 {
@@ -536,7 +364,7 @@ static bool take_up(struct requests *rs, struct sequence *s)
     if (!resting_fits(s, r) || rs->agent->status || rs->core->drains)
         return false;
     set_request(rs, s, r);
-    int rc = admit_again(rs, s, r->after_tokens, &why);
+    int rc = admission_grow(rs->core, rs->agent, s, r->after_tokens, &why);
     if (rc == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
         return true; /* once that is gone */
     if (rc) {

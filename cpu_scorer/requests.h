@@ -1,12 +1,11 @@
 /*
  * cpu_scorer/requests.h - sequences begin, with everything set aside that they need, and end.
  *
- * What: SEQ_BEGIN reserves hot blocks, cold stripes, staging and GPU slots for max_tokens tokens,
- * or is refused, so that nothing is refused in mid-request [I15]. What waits for the drive does
- * not hold up the append ring [I16]: a SEQ_END whose sequence has demotions under way, and a
- * SEQ_BEGIN whose slot or room is still being cleared up, are kept with their sequence and answered
- * later. A SEQ_END takes a kept SEQ_BEGIN back: every one has its answer [I17]. No stripe is reused
- * before the agent has trimmed [I3]. Who calls it: intake.c, scorer.c, side_speeds.c. Failure: the
+ * What: SEQ_BEGIN sets aside what the request needs (admission.h), or is refused. What waits for
+ * the drive does not hold up the append ring [I16]: a SEQ_END whose sequence has demotions under
+ * way, and a SEQ_BEGIN whose slot or room is still being cleared up, are kept with their sequence
+ * and answered later. A SEQ_END takes a kept SEQ_BEGIN back: every one has its answer [I17]. No
+ * stripe is reused before the agent has trimmed [I3]. Who calls it: intake.c, scorer.c, side_speeds.c. Failure: the
  * answer carries the status.
  */
 #ifndef HILL_CPU_SCORER_REQUESTS_H
@@ -39,8 +38,5 @@ void requests_close(struct requests *rs, struct sequence *s);
 void requests_forget_resting(struct requests *rs);
 /* What earlier epochs have left and nobody has asked for goes; was there any? */
 bool requests_forget_dormant(struct requests *rs);
-
-/* See scorer_live_stats. */
-uint32_t requests_live_stats(struct requests *rs, struct scorer_stats *out, uint32_t max);
 
 #endif

@@ -7,6 +7,7 @@
 #include "cpu_scorer/intake.h"
 #include "cpu_scorer/moves.h"
 #include "cpu_scorer/query.h"
+#include "cpu_scorer/sequence_stats.h"
 #include "cpu_scorer/side_speeds.h"
 
 struct scorer {
@@ -112,7 +113,7 @@ const struct hkm *scorer_tables(const struct scorer *p)
 
 uint32_t scorer_live_stats(struct scorer *p, struct scorer_stats *out, uint32_t max)
 {
-    return requests_live_stats(&p->requests, out, max);
+    return sequence_stats_live(&p->core, out, max);
 }
 
 /* ---- what changes meanwhile ----------------------------------------------------------------- */

@@ -3,16 +3,13 @@
  */
 #include "csd_agent/commands.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/fault.h"
 #include "base/log.h"
 #include "base/stage_trace.h"
-#include "proto/records.h"
-
-#define WAIT_SLICE_MS 100 /* how soon a stop is noticed while an output ring is full */
+#include "csd_agent/command_output.h"
+#include "csd_agent/score_blocks.h"
 
 /* A flood of bad records must not flood the log: the first few, then at powers of two. */
 static bool worth_a_line(uint64_t count)
@@ -20,282 +17,7 @@ static bool worth_a_line(uint64_t count)
     return count <= 8 || (count & (count - 1)) == 0;
 }
 
-/* ---- output ---- */
-
-/* Room for a record in an output ring, however long that takes within the deadline. A failure is
- * the plane's end. */
-static int reserve(struct data_plane *plane, struct shm_ring_end *end, uint32_t bytes,
-                   void **payload)
-{
-    int64_t deadline = clock_deadline_ms(OUTPUT_DEADLINE_MS);
-    int status;
-
-    while ((status = shm_ring_reserve(end, bytes, payload)) == HILL_E_WOULD_BLOCK) {
-        if (plane->stopping && plane->stopping(plane->stopping_context)) {
-            status = HILL_E_CANCELLED;
-            break;
-        }
-        if (clock_now_ns() >= deadline) {
-            log_error("the scorer has not taken a record for %d s; giving the rings up",
-                      OUTPUT_DEADLINE_MS / 1000);
-            status = HILL_E_TIMEOUT;
-            break;
-        }
-        shm_ring_wait(end, bytes, clock_deadline_ms(WAIT_SLICE_MS));
-    }
-    if (status != 0)
-        plane->lost = status;
-    return status;
-}
-
-/* Send a record now. */
-static int send(struct data_plane *plane, uint32_t type, const void *record, uint32_t bytes)
-{
-    struct shm_ring_end *end = type == RECORD_SCORE_BLOCK ? plane->score : plane->completion;
-    void *payload;
-    int status = reserve(plane, end, bytes, &payload);
-
-    if (status != 0)
-        return status;
-    memcpy(payload, record, bytes);
-    shm_ring_publish(end, type, bytes);
-    return 0;
-}
-
-/* ---- output under a device model ---- */
-
-/* Nothing is held and nothing has to be: records go straight to their rings. */
-static bool direct(const struct data_plane *plane)
-{
-    return !plane->drive.model.figures.on && plane->held.bytes == 0;
-}
-
-/* Send what is due. A completion's busy time ends now. */
-static int send_due(struct data_plane *plane)
-{
-    struct held_record *held;
-    int status = 0;
-
-    while (status == 0 && (held = held_take(&plane->held, clock_now_ns()))) {
-        if (held->type == RECORD_COMPLETION) {
-            struct record_completion *completion = (void *)held->payload;
-            int64_t now = clock_now_ns();
-            completion->busy_ns = (uint64_t)(now - held->start_ns);
-            plane->drive.counters.lag_ns += (uint64_t)(now - held->due_ns);
-        }
-        status = send(plane, held->type, held->payload, held->bytes);
-        free(held);
-    }
-    return status;
-}
-
-/* Sleep until something held is due and send it. */
-static int wait_for_due(struct data_plane *plane)
-{
-    int64_t until = clock_deadline_ms(WAIT_SLICE_MS);
-
-    if (held_next_ns(&plane->held) < until)
-        until = held_next_ns(&plane->held);
-    struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
-    if (plane->stopping && plane->stopping(plane->stopping_context))
-        return plane->lost = HILL_E_CANCELLED;
-    return send_due(plane);
-}
-
-/* A record to be held; waits for those before it when they are too many. NULL: plane->lost. */
-static struct held_record *hold_room(struct data_plane *plane, uint32_t bytes)
-{
-    uint64_t most = plane->held_max ? plane->held_max : HELD_BYTES_MAX;
-    struct held_record *record = NULL;
-
-    while (plane->lost == 0) {
-        if (plane->held.bytes <= most)
-            record = held_create(bytes);
-        if (record)
-            return record;
-        if (plane->held.bytes == 0)
-            plane->lost = HILL_E_NOMEM;
-        else
-            wait_for_due(plane); /* a failure is plane->lost */
-    }
-    return NULL;
-}
-
-/* A completion, when the modelled drive is done; at once without one. */
-static int answer(struct data_plane *plane, enum held_stream stream,
-                  const struct record_completion *completion, const struct drive_command *device)
-{
-    if (direct(plane))
-        return send(plane, RECORD_COMPLETION, completion, sizeof *completion);
-    struct held_record *held = hold_room(plane, sizeof *completion);
-    if (!held)
-        return plane->lost;
-    int64_t now = clock_now_ns(), due = device->done > now ? device->done : now;
-    if (completion->command == RECORD_TRIM && held_last_ns(&plane->held) > due)
-        due = held_last_ns(&plane->held); /* what was drained before it is answered before it */
-    memcpy(held->payload, completion, sizeof *completion);
-    held->type = RECORD_COMPLETION;
-    held->bytes = sizeof *completion;
-    held->start_ns = device->start;
-    held_add(&plane->held, stream, held, due);
-    return send_due(plane);
-}
-
-/* ---- query ---- */
-
-struct query_run {
-    struct data_plane *plane;
-    const struct record_agent_query *record;
-    uint32_t block_slots; /* slots that a Score Block covers at most */
-    uint32_t count;
-    struct cold_cost *cost;
-    struct drive_command *device;
-    struct drive_digests charged; /* of cost->scored_*: what blocks have been charged */
-};
-
-/* Slots first .. first + n - 1 of a stripe into a Score Block; returns how many of them count. */
-static uint32_t fill_block(const struct query_run *run, struct record_score_block *block,
-                           uint32_t stripe, uint32_t first, uint32_t n, const uint16_t *scores)
-{
-    struct data_plane *plane = run->plane;
-    uint32_t base = stripe * cold_pool_layout(plane->pool)->stripe_slots + first, tuples = 0;
-    struct score_tuple *tuple = (struct score_tuple *)(block + 1);
-
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t position = cold_pool_position(plane->pool, base + i);
-        if (position == COLD_NO_POSITION)
-            continue;
-        bool wrong = position == plane->wrong_position;
-        tuple[tuples++] =
-            (struct score_tuple){.slot_offset = (uint16_t)i, .score = wrong ? 65535 : scores[i]};
-    }
-    *block = (struct record_score_block){.header = run->record->header,
-                                         .query_id = run->record->query_id,
-                                         .stripe = stripe,
-                                         .first_slot = first,
-                                         .n = tuples,
-                                         .version = SCORE_BLOCK_VERSION,
-                                         .planes = 1};
-    return tuples;
-}
-
-/* The same under a device model: the block leaves when its scores are on the host. read: for these
- * slots, of flash and of DRAM. */
-static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
-                      const uint16_t *scores, struct drive_digests read)
-{
-    struct data_plane *plane = run->plane;
-    int64_t due = run->device->start;
-    struct held_record *held = hold_room(
-        plane, (uint32_t)(sizeof(struct record_score_block) + n * sizeof(struct score_tuple)));
-
-    if (!held)
-        return plane->lost;
-    uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
-    uint64_t kv_bytes = (uint64_t)tuples * kv_entry_bytes(&plane->geometry);
-    if (plane->drive.model.figures.on) /* its scorer passes over slots that do not count */
-        due = drive_score(&plane->drive, run->device, read, kv_bytes,
-                          tuples * sizeof(struct score_tuple));
-    if (tuples == 0) {
-        free(held);
-        return 0;
-    }
-    held->type = RECORD_SCORE_BLOCK;
-    held->bytes =
-        (uint32_t)(sizeof(struct record_score_block) + tuples * sizeof(struct score_tuple));
-    held_add(&plane->held, HELD_QUERY, held, due);
-    run->count += tuples;
-    return send_due(plane);
-}
-
-/* One Score Block over slots first .. first + n - 1 of a stripe; none when no slot of them is
- * committed. */
-static int send_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
-                      const uint16_t *scores)
-{
-    struct data_plane *plane = run->plane;
-    void *block;
-    int status = reserve(
-        plane, plane->score,
-        (uint32_t)(sizeof(struct record_score_block) + n * sizeof(struct score_tuple)), &block);
-
-    if (status != 0)
-        return status;
-    uint32_t tuples = fill_block(run, block, stripe, first, n, scores);
-    if (tuples == 0)
-        return 0; /* the next reserve takes the place */
-    shm_ring_publish(
-        plane->score, RECORD_SCORE_BLOCK,
-        (uint32_t)(sizeof(struct record_score_block) + tuples * sizeof(struct score_tuple)));
-    run->count += tuples;
-    FAULT_POINT(csd_agent, query, scored);
-    return 0;
-}
-
-static int send_scores(void *context, uint32_t stripe, uint32_t first_slot, uint32_t n,
-                       const uint16_t *scores)
-{
-    struct query_run *run = context;
-    struct drive_digests read = {run->cost->scored_bytes - run->charged.flash_bytes,
-                                 run->cost->scored_dram_bytes - run->charged.dram_bytes};
-    int status = 0;
-
-    for (uint32_t at = 0; status == 0 && at < n; at += run->block_slots) {
-        uint32_t left = n - at, slots = left < run->block_slots ? left : run->block_slots;
-        /* of what is left, so that nothing is lost */
-        struct drive_digests share = {read.flash_bytes * slots / left,
-                                      read.dram_bytes * slots / left};
-        read.flash_bytes -= share.flash_bytes;
-        read.dram_bytes -= share.dram_bytes;
-        status = direct(run->plane)
-                     ? send_block(run, stripe, first_slot + at, slots, scores + at)
-                     : hold_block(run, stripe, first_slot + at, slots, scores + at, share);
-    }
-    run->charged = (struct drive_digests){run->cost->scored_bytes, run->cost->scored_dram_bytes};
-    return status;
-}
-
-/* Slots per block as asked, but no more than a record of the ring can carry. */
-static uint32_t block_slots(struct data_plane *plane, uint32_t asked)
-{
-    uint32_t most = (shm_ring_payload_max(plane->score) - sizeof(struct record_score_block)) /
-                    sizeof(struct score_tuple);
-    return asked < most ? asked : most;
-}
-
-static int run_query(struct data_plane *plane, const void *payload,
-                     struct record_completion *completion, struct cold_cost *cost,
-                     struct hill_why *why)
-{
-    const struct record_agent_query *record = payload;
-    const int8_t *mantissas = (const int8_t *)(record + 1);
-    struct query_run run = {.plane = plane,
-                            .record = record,
-                            .block_slots = block_slots(plane, record->block_tokens),
-                            .cost = cost,
-                            .device = plane->device};
-    struct cold_query query = {
-        .sequence = record->header.sequence,
-        .layer = record->header.layer,
-        .expected = record->expected,
-        .query = {mantissas, (const uint8_t *)mantissas + kv_key_dims(&plane->geometry),
-                  record->importance},
-        .scored = send_scores,
-        .context = &run,
-    };
-    STAGE_BEGIN_AT(agent_score, &record->header);
-    int status = cold_pool_query(plane->pool, &query, cost, why);
-    STAGE_END(agent_score, cost->flash_read_bytes);
-
-    completion->count = run.count;
-    if (status == 0 && run.count != record->expected)
-        status = hill_fail(why, HILL_E_PROTOCOL, "%u slots were scored, %u expected", run.count,
-                           record->expected);
-    return status;
-}
-
-/* ---- the other commands ---- */
+/* ---- the commands ---- */
 
 static int run_commit(struct data_plane *plane, const void *payload,
                       struct record_completion *completion, struct cold_cost *cost,
@@ -442,7 +164,7 @@ static const struct command {
     int (*run)(struct data_plane *plane, const void *payload, struct record_completion *completion,
                struct cold_cost *cost, struct hill_why *why);
 } commands[] = {
-    {RECORD_AGENT_QUERY, ON_COMMAND, sizeof(struct record_agent_query), run_query},
+    {RECORD_AGENT_QUERY, ON_COMMAND, sizeof(struct record_agent_query), score_blocks_run},
     {RECORD_COMMIT, ON_COMMAND, sizeof(struct record_commit), run_commit},
     {RECORD_RELEASE, ON_COMMAND, sizeof(struct record_release), run_release},
     {RECORD_FETCH, ON_COMMAND, sizeof(struct record_fetch), run_fetch},
@@ -550,7 +272,7 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
     completion.link_kv_bytes = cost.link_kv_bytes;
     completion.link_key_bytes = cost.link_key_bytes;
     completion.busy_ns = (uint64_t)(clock_now_ns() - start);
-    answer(plane, stream_of(command, background), &completion, &device);
+    output_answer(plane, stream_of(command, background), &completion, &device);
     plane->commands++;
 }
 
@@ -644,7 +366,7 @@ int data_plane_turn(struct data_plane *plane)
     uint32_t bytes;
 
     if (plane->lost == 0)
-        send_due(plane); /* a failure is plane->lost */
+        output_send_due(plane); /* a failure is plane->lost */
     if (plane->lost != 0)
         return plane->lost;
     int status = turn_ring(plane, plane->command, false, &bytes);

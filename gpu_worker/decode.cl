@@ -758,19 +758,10 @@ __kernel void decode_layers(__global float *x, __global float *q, __global float
                             uint n_rows, uint rows_kept, uint item_stride, uint n_uploads, uint staging_stride, uint hot_start, float eps,
                             uint n_layers, uint guess_from, uint first, uint end, uint phase, __global volatile uint *counters)
 {
-    struct step s;
+    struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys};
     uint before[LOGITS + 1];
     for (uint i = 0; i <= LOGITS; i++)
         before[i] = 0;
-    s.x = x;
-    s.q = q;
-    s.guess = guess;
-    s.attended = attended;
-    s.activated = activated;
-    s.partial = partial;
-    s.logits = logits;
-    s.branch = branch;
-    s.keys = keys;
     s.staging = staging;
     s.hot = hot + (size_t)hot_start * 32;
     s.uploads = uploads;

@@ -82,6 +82,14 @@ int decode_note_places(struct engine *e, struct hill_why *why)
     return rc ? rc : cldevice_check(clFinish(e->queue), "the device failed", why);
 }
 
+/* What both kernels of a step begin with. */
+#define ARG_STEP_BUFFERS(e, guesses)                                                               \
+    ARG_BUFFER((e)->x.device.mem), ARG_BUFFER((e)->step_q.device.mem),                             \
+        {sizeof(cl_mem), (guesses) ? &(e)->step_guess.device.mem : &(e)->step_q.device.mem},       \
+        ARG_BUFFER((e)->step_attended.mem), ARG_BUFFER((e)->step_activated.mem),                   \
+        ARG_BUFFER((e)->partial.mem), ARG_BUFFER((e)->logits.device.mem),                          \
+        ARG_BUFFER((e)->step_branch.mem), ARG_BUFFER((e)->step_keys.mem)
+
 /* ---- stages in one launch ---- */
 
 /* Weights that the launch after this one begins with: memory would be idle while the host asks for
@@ -108,15 +116,7 @@ static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum ph
                          struct hill_why *why)
 {
     const struct kernel_arg args[] = {
-        ARG_BUFFER(e->x.device.mem),
-        ARG_BUFFER(e->step_q.device.mem),
-        {sizeof(cl_mem), e->guess_from ? &e->step_guess.device.mem : &e->step_q.device.mem},
-        ARG_BUFFER(e->step_attended.mem),
-        ARG_BUFFER(e->step_activated.mem),
-        ARG_BUFFER(e->partial.mem),
-        ARG_BUFFER(e->logits.device.mem),
-        ARG_BUFFER(e->step_branch.mem),
-        ARG_BUFFER(e->step_keys.mem),
+        ARG_STEP_BUFFERS(e, e->guess_from),
         ARG_BUFFER(e->fresh.device.mem),
         {sizeof(cl_mem), e->staging ? &e->staging : &e->fresh.device.mem},
         {sizeof(cl_mem), e->hot ? &e->hot : &e->fresh.device.mem},
@@ -146,9 +146,7 @@ static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum ph
                                   {e->device.compute_units, 1},
                                   &e->step_done,
                                   NULL};
-    if (e->step_done)
-        clReleaseEvent(e->step_done);
-    e->step_done = NULL;
+    engine_forget_event(&e->step_done);
     engine_end_warming(e);
     int rc = engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
     if (rc || e->device.compute_units < 2)
@@ -238,15 +236,7 @@ static int launch_phase(struct engine *e, const struct phase_launch *s, enum pha
     const struct matrix *qkv = s->next ? &s->next->qkv : &s->layer->qkv;
     const struct layer_weights *guess = s->guess ? s->guess : s->layer;
     const struct kernel_arg args[] = {
-        ARG_BUFFER(e->x.device.mem),
-        ARG_BUFFER(e->step_q.device.mem),
-        {sizeof(cl_mem), s->guess ? &e->step_guess.device.mem : &e->step_q.device.mem},
-        ARG_BUFFER(e->step_attended.mem),
-        ARG_BUFFER(e->step_activated.mem),
-        ARG_BUFFER(e->partial.mem),
-        ARG_BUFFER(e->logits.device.mem),
-        ARG_BUFFER(e->step_branch.mem),
-        ARG_BUFFER(e->step_keys.mem),
+        ARG_STEP_BUFFERS(e, s->guess),
         ARG_BUFFER(s->slots),
         ARG_BUFFER(e->fresh.device.mem),
         ARG_BUFFER(s->staging),

@@ -249,13 +249,10 @@ void engine_destroy(struct engine *e)
     release_slots(e);
     mass_release(e);
     past_release(e);
-    if (e->step_done)
-        clReleaseEvent(e->step_done);
+    engine_forget_event(&e->step_done);
     for (int i = 0; i < 2; i++)
-        if (e->stored[i])
-            clReleaseEvent(e->stored[i]);
-    if (e->settled)
-        clReleaseEvent(e->settled);
+        engine_forget_event(&e->stored[i]);
+    engine_forget_event(&e->settled);
     weights_free(e);
     for (int k = 0; k < KERNEL_COUNT; k++)
         if (e->kernels[k])

@@ -96,6 +96,13 @@ int engine_ask_event(cl_event event, struct hill_why *why)
     return rc ? rc : state == CL_COMPLETE;
 }
 
+void engine_forget_event(cl_event *event)
+{
+    if (*event)
+        clReleaseEvent(*event);
+    *event = NULL;
+}
+
 void engine_release(struct engine *e, struct device_buffer *buffer)
 {
     if (buffer->mem)

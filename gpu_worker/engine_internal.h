@@ -1,7 +1,7 @@
 /*
- * gpu_worker/engine_internal.h - the engine's inside, shared by engine.c, weights.c, prefill.c,
- * prefill_past.c, prefill_mass.c, decode.c and decode_launch.c only. Shapes are in engine.h and at
- * the heads of the kernels.
+ * gpu_worker/engine_internal.h - the engine's inside, shared by engine.c, engine_device.c,
+ * weights.c, prompt_memory.c, prefill*.c and decode*.c only. Shapes are in engine.h and at the heads
+ * of the kernels.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_INTERNAL_H
 #define HILL_GPU_WORKER_ENGINE_INTERNAL_H
@@ -281,11 +281,21 @@ void engine_release(struct engine *e, struct device_buffer *buffer);
 /* Zeroed pages, huge ones where the system has them: reading memory of 4 KiB pages is up to a third
  * slower. NULL: no memory. */
 void *engine_map_pages(uint64_t bytes, uint64_t *mapped);
-/* decode.c's buffers for the configured number of slots; those that count as GPU memory, summed. */
+/* 1: complete, 0: not yet, or an error. */
+int engine_ask_event(cl_event event, struct hill_why *why);
+void engine_forget_event(cl_event *event); /* NULL from then on */
+
+/* ---- decode_memory.c ---- */
+
+/* A step's buffers for the configured number of slots; those that count as GPU memory, summed. */
 int decode_reserve(struct engine *e, struct hill_why *why);
 void decode_release(struct engine *e);
+uint64_t decode_bytes(const struct engine *e);
+
+/* ---- decode_launch.c ---- */
+
 /* Stages first .. end - 1 of a step's e->n_rows rows, the first one from phase `phase` on; on a
- * device with memory of its own one stage at a time (decode_launch.c). */
+ * device with memory of its own one stage at a time. */
 int decode_launch(struct engine *e, uint32_t first, uint32_t end, enum phase phase,
                   struct hill_why *why);
 /* Uploads into the layer's slots. */
@@ -293,10 +303,6 @@ int decode_launch_scatter(struct engine *e, uint32_t layer, struct upload_half *
                           struct hill_why *why);
 /* Shared memory only: e->places; again when weights or slots lie elsewhere. */
 int decode_note_places(struct engine *e, struct hill_why *why);
-uint64_t decode_bytes(const struct engine *e);
-
-/* 1: complete, 0: not yet, or an error. */
-int engine_ask_event(cl_event event, struct hill_why *why);
 
 /* ---- prefill_past.c ---- */
 uint64_t past_bytes(const struct engine *e, uint32_t n_past);

@@ -210,9 +210,7 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
     uint32_t tiles = row_tiles(u->count), parity = unit % 2, first_entry;
     cl_mem hidden = prompt_hidden(e), entries = prompt_entries(e, unit, &first_entry);
     cl_mem quantised = quantised_rows(e);
-    if (e->stored[parity])
-        clReleaseEvent(e->stored[parity]);
-    e->stored[parity] = NULL;
+    engine_forget_event(&e->stored[parity]);
     int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(hidden),
                     ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)), ARG_BUFFER(w->attn_norm),
                     ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
@@ -238,8 +236,7 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
 /* The last of what was queued tells when all is computed. */
 static void keep_settled(struct engine *e, cl_event event)
 {
-    if (e->settled)
-        clReleaseEvent(e->settled);
+    engine_forget_event(&e->settled);
     e->settled = event;
 }
 

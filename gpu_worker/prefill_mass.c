@@ -56,9 +56,7 @@ int mass_enqueue(struct engine *e, const struct engine_unit *u, cl_event *done,
                ARG_BUFFER(e->log_sums.mem), ARG_BUFFER(e->head_sums.mem));
     if (rc || u->first + u->count < e->n_tokens)
         return rc;
-    if (e->weighed[parity])
-        clReleaseEvent(e->weighed[parity]);
-    e->weighed[parity] = NULL;
+    engine_forget_event(&e->weighed[parity]);
     return LAUNCH(e, KERNEL_WEIGH_HEADS, 0, e->panels, 1, &e->weighed[parity], why,
                   ARG_BUFFER(e->head_sums.mem), ARG_U32(e->panels),
                   ARG_BUFFER(e->mass[parity].mem));
@@ -84,8 +82,6 @@ void mass_release(struct engine *e)
     engine_release(e, &e->head_sums);
     for (int i = 0; i < 2; i++) {
         engine_release(e, &e->mass[i]);
-        if (e->weighed[i])
-            clReleaseEvent(e->weighed[i]);
-        e->weighed[i] = NULL;
+        engine_forget_event(&e->weighed[i]);
     }
 }

@@ -30,8 +30,7 @@ int past_reserve(struct engine *e, uint32_t n_past, struct hill_why *why)
 void past_release(struct engine *e)
 {
     for (int i = 0; i < 2; i++) {
-        if (e->past_packed[i])
-            clReleaseEvent(e->past_packed[i]);
+        engine_forget_event(&e->past_packed[i]);
         engine_release(e, &e->past[i]);
     }
 }
@@ -48,10 +47,8 @@ static int is_free(struct engine *e, struct hill_why *why)
 {
     cl_event *packed = &e->past_packed[e->next_past];
     int rc = *packed ? engine_ask_event(*packed, why) : 1;
-    if (rc == 1 && *packed) {
-        clReleaseEvent(*packed);
-        *packed = NULL;
-    }
+    if (rc == 1)
+        engine_forget_event(packed);
     return rc;
 }
 

@@ -123,11 +123,8 @@ bool engine_prompt_find(const struct engine *e, uint64_t name, uint32_t n_tokens
 
 static void forget_events(struct prompt_memory *m)
 {
-    for (int i = 0; i < 2; i++) {
-        if (m->saved[i])
-            clReleaseEvent(m->saved[i]);
-        m->saved[i] = NULL;
-    }
+    for (int i = 0; i < 2; i++)
+        engine_forget_event(&m->saved[i]);
 }
 
 void prompt_memory_release(struct engine *e)
@@ -319,9 +316,7 @@ int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t uni
         return 0;
     if (m->in_place)
         return set_word(e, DONE, unit + 1, why);
-    if (m->saved[unit % 2])
-        clReleaseEvent(m->saved[unit % 2]);
-    m->saved[unit % 2] = NULL;
+    engine_forget_event(&m->saved[unit % 2]);
     if (e->n_chunks == 1)
         return copy_rows(e, u, m->out[unit % 2].mem, &m->saved[unit % 2], why);
     return cldevice_check(clEnqueueMarkerWithWaitList(e->queue, 0, NULL, &m->saved[unit % 2]),

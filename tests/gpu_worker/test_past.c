@@ -180,9 +180,8 @@ static void what_is_out_of_order_is_refused(void **state)
 }
 
 /* What engine_kv_bytes_needed says is what is allocated afterwards. */
-static void memory_is_told_before_it_is_taken(void **state)
+static void assert_told(uint32_t n_past, uint32_t n)
 {
-    (void)state;
     uint64_t draws = 1;
     uint32_t tokens[400];
     struct random_shape shape = RANDOM_SHAPE_SMALL(2);
@@ -190,15 +189,22 @@ static void memory_is_told_before_it_is_taken(void **state)
     struct engine_run run;
     random_model_make(&m, &shape, 16);
     struct engine *engine = make_engine(&m);
-    make_tokens(tokens, 400, m.hp.n_vocab, 16);
-    run_init(&run, engine, 64, 400);
-    uint64_t told = engine_kv_bytes_needed(engine, 350, 50);
-    assert_true(told < engine_kv_bytes_needed(engine, 0, 400));
-    prefill_after(&run, tokens, 350, 400, &draws);
+    make_tokens(tokens, n, m.hp.n_vocab, 16);
+    run_init(&run, engine, 64, n);
+    uint64_t told = engine_kv_bytes_needed(engine, n_past, n - n_past);
+    assert_true(n_past == 0 || told < engine_kv_bytes_needed(engine, 0, n));
+    prefill_after(&run, tokens, n_past, n, &draws);
     assert_true(engine_kv_bytes(engine) <= told && engine_kv_bytes(engine) + 1024 >= told);
     run_finish(&run);
     engine_destroy(engine);
     random_model_free(&m);
+}
+
+static void memory_is_told_before_it_is_taken(void **state)
+{
+    (void)state;
+    assert_told(0, 200);
+    assert_told(350, 400);
 }
 
 int main(void)

@@ -83,6 +83,26 @@ static void assert_whole(void)
     STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
 }
 
+/* A request with this fault (a field of its lane) at a query ends with that code. */
+static void assert_fails(uint32_t *fault, uint32_t at, int code)
+{
+    request();
+    *fault = at;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_ERROR);
+    assert_int_equal(first->code, code);
+    STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
+}
+
+static void assert_cancelled(uint32_t at)
+{
+    request();
+    first->cancel_at = at;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
+}
+
 static void a_request_gives_the_engines_tokens_and_logits(void **state)
 {
     (void)state;
@@ -107,12 +127,8 @@ static void a_stop_token_ends_it_unsent(void **state)
 static void a_cancel_ends_one_request(void **state)
 {
     (void)state;
-    request();
-    first->cancel_at = 8;
-    STAGE_UNTIL(&stage, first->done);
-    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    assert_cancelled(8);
     assert_true(first->n_tokens < PREDICT);
-    STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
     request();
     assert_whole();
 }
@@ -136,11 +152,7 @@ static void a_cancel_at_once_leaves_nothing_behind(void **state)
 static void a_failed_selection_ends_one_request(void **state)
 {
     (void)state;
-    request();
-    first->refuse_at = 5;
-    STAGE_UNTIL(&stage, first->done);
-    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_ERROR);
-    assert_int_equal(first->code, HILL_E_DAMAGED);
+    assert_fails(&first->refuse_at, 5, HILL_E_DAMAGED);
     request();
     assert_whole();
 }
@@ -148,10 +160,7 @@ static void a_failed_selection_ends_one_request(void **state)
 static void a_stale_staging_slot_is_not_used(void **state)
 {
     (void)state;
-    request();
-    first->old_generation_at = 4;
-    STAGE_UNTIL(&stage, first->done);
-    assert_int_equal(first->code, HILL_E_PROTOCOL);
+    assert_fails(&first->old_generation_at, 4, HILL_E_PROTOCOL);
     request();
     assert_whole();
 }
@@ -193,10 +202,7 @@ static void a_modelled_link_carries_every_upload(void **state)
 static void an_entry_outside_the_hot_pool_is_not_used(void **state)
 {
     (void)state;
-    request();
-    first->wild_at = 4;
-    STAGE_UNTIL(&stage, first->done);
-    assert_int_equal(first->code, HILL_E_PROTOCOL);
+    assert_fails(&first->wild_at, 4, HILL_E_PROTOCOL);
     request();
     assert_whole();
 }
@@ -318,17 +324,24 @@ static void a_cancel_in_the_queue_ends_one_of_three(void **state)
     assert_story(1);
 }
 
-static void a_failure_ends_one_of_three(void **state)
+/* The first's selection is refused; the last has a fault (a field of its lane) `after` queries on.
+ * The second is itself. */
+static void assert_two_fail(uint32_t *last_fault, uint32_t after)
 {
-    (void)state;
     start_stories();
     STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
     stage.lanes[0].refuse_at = stage.lanes[0].n_queries + 2;
-    stage.lanes[2].old_generation_at = stage.lanes[2].n_queries + 4;
+    *last_fault = stage.lanes[2].n_queries + after;
     assert_story(1);
     STAGE_UNTIL(&stage, stage.lanes[0].done && stage.lanes[2].done);
     assert_int_equal(stage.lanes[0].code, HILL_E_DAMAGED);
     assert_int_equal(stage.lanes[2].code, HILL_E_PROTOCOL);
+}
+
+static void a_failure_ends_one_of_three(void **state)
+{
+    (void)state;
+    assert_two_fail(&stage.lanes[2].old_generation_at, 4);
 }
 
 static void a_place_that_is_taken_or_not_there_is_refused(void **state)
@@ -413,21 +426,9 @@ static void failures_of_guesses_end_one_request(void **state)
 {
     (void)state;
     speculate(HILL__SPECULATE__SPECULATE_ON, 1);
-    start_stories();
-    STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
-    stage.lanes[0].refuse_at = stage.lanes[0].n_queries + 2;
-    stage.lanes[2].old_generation_at = stage.lanes[2].n_queries + 5;
-    assert_story(1);
-    STAGE_UNTIL(&stage, stage.lanes[0].done && stage.lanes[2].done);
-    assert_int_equal(stage.lanes[0].code, HILL_E_DAMAGED);
-    assert_int_equal(stage.lanes[2].code, HILL_E_PROTOCOL);
-    for (uint32_t at = 4; at <= 6; at++) { /* an exact query and two guesses */
-        request();
-        first->cancel_at = at;
-        STAGE_UNTIL(&stage, first->done);
-        assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
-        STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
-    }
+    assert_two_fail(&stage.lanes[2].old_generation_at, 5);
+    for (uint32_t at = 4; at <= 6; at++) /* an exact query and two guesses */
+        assert_cancelled(at);
     request();
     assert_whole();
 }
@@ -505,25 +506,10 @@ static void failures_ahead_end_one_request(void **state)
     (void)state;
     ask_ahead(true);
     for (uint32_t at = 4; at <= 6; at++) { /* all layers of a step */
-        request();
-        first->cancel_at = at;
-        STAGE_UNTIL(&stage, first->done);
-        assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
-        STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
-        request();
-        first->wild_at = at;
-        STAGE_UNTIL(&stage, first->done);
-        assert_int_equal(first->code, HILL_E_PROTOCOL);
-        STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
+        assert_cancelled(at);
+        assert_fails(&first->wild_at, at, HILL_E_PROTOCOL);
     }
-    start_stories();
-    STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
-    stage.lanes[0].refuse_at = stage.lanes[0].n_queries + 2;
-    stage.lanes[2].wild_at = stage.lanes[2].n_queries + 5;
-    assert_story(1);
-    STAGE_UNTIL(&stage, stage.lanes[0].done && stage.lanes[2].done);
-    assert_int_equal(stage.lanes[0].code, HILL_E_DAMAGED);
-    assert_int_equal(stage.lanes[2].code, HILL_E_PROTOCOL);
+    assert_two_fail(&stage.lanes[2].wild_at, 5);
     request();
     assert_whole();
     ask_ahead(false);

@@ -1,0 +1,212 @@
+/* coordinator/supervisor_drive.c - the drive comes and goes; see supervisor_parts.h. */
+#include "coordinator/supervisor_parts.h"
+
+#include <stdio.h>
+
+#include "base/clock.h"
+
+/* The only place where a change of the drive changes its state. */
+static void set_change(struct supervisor *s, enum drive_change change)
+{
+    static const char *const names[] = {"none",   "attach, waits", "attach", "detach, waits",
+                                        "drains", "detach",        "undo"};
+    log_debug("change of the drive: %s -> %s", names[s->change], names[change]);
+    s->change = change;
+}
+
+static void begin_change(struct supervisor *s, enum drive_change change,
+                         const struct proto_address *from)
+{
+    set_change(s, change);
+    s->change_client = *from;
+    s->change_began_ns = clock_now_ns();
+    s->change_text[0] = '\0';
+}
+
+static void want_agent(struct supervisor *s, bool wanted, const char *reason)
+{
+    worker_table_want(&s->workers, WORKER_AGENT, wanted, clock_now_ns());
+    if (!wanted)
+        supervisor_terminate(s, WORKER_AGENT, WORKER_KILL_NS, reason);
+}
+
+void drive_undo_attach(struct supervisor *s, int code, const char *text)
+{
+    set_change(s, CHANGE_UNDO);
+    s->change_code = code;
+    snprintf(s->change_text, sizeof s->change_text, "cannot attach %.150s: %.300s",
+             s->settings->csd_url, text);
+    log_warn("%s; going on without a CSD", s->change_text);
+    settings_detach(s->settings);
+    want_agent(s, false, "because its drive cannot be used");
+}
+
+static void attach_now(struct supervisor *s)
+{
+    struct hill_why why = {{0}};
+    int code = settings_attach(s->settings, s->change_url, &why);
+    if (code) {
+        router_reply(s->router, &s->change_client, code, why.text);
+        set_change(s, CHANGE_NONE);
+        return;
+    }
+    log_info("attaching %s, --cold-mb %.3f", s->settings->csd_url,
+             (double)s->settings->epoch.cold_cap_bytes / 1048576.0);
+    set_change(s, CHANGE_ATTACH);
+    want_agent(s, true, NULL);
+    supervisor_next_epoch(s, false, "a CSD is being attached");
+}
+
+/* Nobody uses the drive any more: its agent's end is noticed by nobody. idle: nor does the scorer
+ * know that; then it is told by an epoch without a drive. */
+static void detach_now(struct supervisor *s, bool idle)
+{
+    log_info("detaching %s", s->settings->csd_url);
+    if (s->change != CHANGE_NONE) /* else the client has been answered: the drive was only read */
+        set_change(s, CHANGE_DETACH);
+    s->leaves_epoch_be = !idle;
+    settings_detach(s->settings);
+    want_agent(s, false, "because it is detached");
+}
+
+/* What does not fit M_0 stays on the drive, which a process without its accelerator reads. */
+static void detach_to_plain(struct supervisor *s)
+{
+    log_info("detaching %s; what is left there is read by the host's CPU", s->settings->csd_url);
+    set_change(s, CHANGE_DETACH);
+    settings_detach_to_plain(s->settings);
+    want_agent(s, false, "because it is detached"); /* its exit brings another one, and the epoch */
+}
+
+static void ask_to_drain(struct supervisor *s)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Drain drain = HILL__DRAIN__INIT;
+    message.body_case = HILL__MESSAGE__BODY_DRAIN;
+    message.drain = &drain;
+    if (router_to_worker(s->router, WORKER_SCORER, &message) == 0)
+        set_change(s, CHANGE_DRAINS);
+}
+
+/* With all workers ready: what waits for that, for prompts, or for requests at all, goes on. */
+static void change_goes_on(struct supervisor *s)
+{
+    bool busy = s->hooks.is_busy(s->hooks.context);
+    if (s->hooks.is_reading(s->hooks.context))
+        return;
+    if (busy && !s->hooks.can_go_on(s->hooks.context))
+        return; /* these begin anew in another epoch: they end first */
+    if (s->change == CHANGE_ATTACH_WAITS)
+        attach_now(s);
+    else if (busy)
+        ask_to_drain(s);
+    else
+        detach_now(s, true);
+}
+
+static void say_changed(struct supervisor *s)
+{
+    bool undone = s->change == CHANGE_UNDO;
+    char text[sizeof s->change_text + 32];
+    snprintf(text, sizeof text, "%s%s",
+             undone                       ? ""
+             : s->change == CHANGE_ATTACH ? "attached"
+                                          : "detached",
+             s->change_text);
+    router_reply(s->router, &s->change_client, undone ? s->change_code : 0, text);
+    set_change(s, CHANGE_NONE);
+}
+
+void supervisor_settled(struct supervisor *s)
+{
+    if (s->change == CHANGE_ATTACH_WAITS || s->change == CHANGE_DETACH_WAITS)
+        change_goes_on(s);
+    else if (s->change != CHANGE_NONE && s->change != CHANGE_DRAINS)
+        say_changed(s);
+}
+
+bool supervisor_holds_back(const struct supervisor *s)
+{
+    return s->change != CHANGE_NONE;
+}
+
+/* May the drive change now? Answers the client when not. */
+static bool may_change(struct supervisor *s, const struct proto_address *from)
+{
+    const char *text = NULL;
+    if (s->ending)
+        text = "the pipeline is ending";
+    else if (s->change != CHANGE_NONE)
+        text = "another attach or detach is under way";
+    if (text)
+        router_reply(s->router, from, HILL_E_BUSY, text);
+    return !text;
+}
+
+void drive_take_attach(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    struct hill_why why = {{0}};
+    const char *url = a->message->attach->url;
+    if (!may_change(s, &a->from))
+        return;
+    int code = settings_may_attach(s->settings, url, &why);
+    if (code) {
+        router_reply(s->router, &a->from, code, why.text);
+        return;
+    }
+    begin_change(s, CHANGE_ATTACH_WAITS, &a->from);
+    snprintf(s->change_url, sizeof s->change_url, "%s", url);
+}
+
+void drive_take_detach(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    if (!may_change(s, &a->from))
+        return;
+    if (!settings_has_drive(s->settings)) {
+        router_reply(s->router, &a->from, HILL_E_INVALID, "no CSD is attached");
+        return;
+    }
+    begin_change(s, CHANGE_DETACH_WAITS, &a->from);
+}
+
+/* How far the scorer has come with emptying the drive. */
+void drive_take_drained(void *owner, struct arrival *a)
+{
+    struct supervisor *s = owner;
+    const Hill__Drained *d = a->message->drained;
+    const double mib = 1048576.0;
+    if (s->change == CHANGE_DRAINS) {
+        snprintf(s->change_text, sizeof s->change_text,
+                 ": %llu entries (%.3f MiB) moved up, %llu (%.3f MiB) %s%.200s, %.3f s",
+                 (unsigned long long)d->moved, (double)d->moved_bytes / mib,
+                 (unsigned long long)d->left, (double)d->left_bytes / mib,
+                 d->over ? "left on "
+                         : "stay until their requests end, without its accelerator, on ",
+                 s->settings->csd_url, (double)(clock_now_ns() - s->change_began_ns) / 1e9);
+        if (d->over)
+            detach_now(s, false);
+        else
+            detach_to_plain(s);
+    } else if (d->over && s->change == CHANGE_NONE && s->settings->epoch.csd_plain) {
+        detach_now(s, false);
+    }
+}
+
+void drive_lose(struct supervisor *s, enum worker w)
+{
+    const struct epoch_settings *e = &s->settings->epoch;
+    if (s->change == CHANGE_DRAINS)
+        set_change(s, CHANGE_DETACH_WAITS);
+    if (w != WORKER_AGENT || !s->workers.rows[w].wanted || s->change != CHANGE_NONE ||
+        !s->settings->options.csd_degrades || e->csd_plain)
+        return;
+    log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
+    if (s->hooks.is_busy(s->hooks.context)) {
+        settings_detach_to_plain(s->settings);
+    } else {
+        settings_detach(s->settings);
+        worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
+    }
+}

@@ -1,0 +1,239 @@
+/*
+ * test_damaged_pool.c - flipped bits of a cold pool are found and named; files that are not ours are
+ * left alone.
+ */
+#include "tests/csd_agent/pool_scene.h"
+
+#include <fcntl.h>
+
+static void write_file(const char *content, size_t bytes)
+{
+    FILE *f = fopen(pool_path(), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(content, 1, bytes, f), bytes);
+    fclose(f);
+}
+
+static void flip_bit(uint64_t at, uint32_t bit)
+{
+    uint8_t byte;
+    int fd = open(pool_path(), O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= (uint8_t)(1u << bit);
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+}
+
+static void test_a_flipped_byte_is_found_and_named(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct pool_scene s;
+    uint32_t bad;
+
+    (void)state;
+    random_seed(16);
+    config.options.force_buffered = true; /* so that this test's write is seen */
+    pool_scene_open(&s, &config);
+    s.m.next_position = 1000;
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    assert_int_equal(pool_scene_write(&s, 0, 50, &cost), 0);
+    for (uint32_t i = 0; i < 50; i++)
+        assert_int_equal(cold_pool_commit(s.pool, 0, 0, &i, 1, &why), 0);
+    flip_bit(pool_entry_at(cold_pool_layout(s.pool), 33) + 5, 4);
+    struct fetch_item items[3];
+    for (uint32_t i = 0; i < 3; i++)
+        items[i] = (struct fetch_item){32 + i, 1032 + i, i, shm_arena_generation(&s.staging, i)};
+    assert_int_equal(cold_pool_fetch(s.pool, 0, 0, items, 3, &s.staging, &cost, &bad, &why),
+                     HILL_E_DAMAGED);
+    assert_int_equal(bad, 1033);
+    assert_non_null(strstr(why.text, "1033"));
+    items[1] = items[2];
+    assert_int_equal(cold_pool_fetch(s.pool, 0, 0, items, 2, &s.staging, &cost, &bad, &why), 0);
+    pool_scene_close(&s);
+}
+
+static int adopt_status(struct pool_scene *s, const struct cold_pool_config *config,
+                        struct hill_why *why)
+{
+    struct cold_pool_config kept = *config;
+    struct adopt_item items[100];
+    const struct cold_adopt adopt = {0, 0, 0, 0, items, 100};
+    uint32_t bytes = kv_entry_bytes(&s->m.g);
+
+    cold_pool_close(s->pool);
+    kept.keeps = true;
+    assert_int_equal(cold_pool_open(&s->pool, &kept, why), 0);
+    for (uint32_t i = 0; i < 100; i++)
+        items[i] =
+            (struct adopt_item){i, s->m.slots[i].position,
+                                pool_entry_checksum(s->m.entries + (size_t)i * bytes, bytes)};
+    return cold_pool_adopt(s->pool, &adopt, why);
+}
+
+/* Any bit of the digests: by the page's checksum while an agent lives, by the entry's key when
+ * another one takes the pool over; of an entry by its checksum. */
+static void test_a_flipped_bit_of_a_digest_is_found_and_named(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct pool_scene s;
+    uint32_t slots[100];
+
+    (void)state;
+    random_seed(18);
+    pool_scene_open(&s, &config);
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    assert_int_equal(pool_scene_write(&s, 0, 100, &cost), 0);
+    for (uint32_t i = 0; i < 100; i++) {
+        slots[i] = i;
+        s.m.slots[i].state = SLOT_COMMITTED;
+    }
+    assert_int_equal(cold_pool_commit(s.pool, 0, 0, slots, 100, &why), 0);
+    assert_int_equal(pool_scene_query_status(&s, &why), 0);
+    const struct pool_layout layout = *cold_pool_layout(s.pool);
+    for (uint32_t round = 0; round < 60; round++) {
+        uint64_t digests = 6 * kv_group_bytes(&g); /* of whole groups: every bit is a slot's */
+        uint64_t exponents = kv_group_mantissas_at(&g);
+        uint64_t at = random_below((uint32_t)digests), in_group = at % kv_group_bytes(&g);
+        uint32_t bit = random_below(8);
+        bool used = in_group >= exponents || in_group < g.n_kv_heads * KV_GROUP_TOKENS;
+        flip_bit(layout.digest_offset + at, bit);
+        assert_int_equal(pool_scene_query_status(&s, &why), HILL_E_DAMAGED);
+        if (!strstr(why.text, "digests in page") || !strstr(why.text, "stripe 0"))
+            fail_msg("%s", why.text);
+        assert_int_equal(adopt_status(&s, &config, &why), used ? HILL_E_DAMAGED : 0);
+        if (used && !strstr(why.text, "the digest is damaged"))
+            fail_msg("%s", why.text);
+        flip_bit(layout.digest_offset + at, bit);
+        assert_int_equal(adopt_status(&s, &config, &why), 0);
+        assert_int_equal(pool_scene_query_status(&s, &why), 0);
+    }
+    flip_bit(pool_entry_at(&layout, 57) + 5, 3);
+    assert_int_equal(adopt_status(&s, &config, &why), HILL_E_DAMAGED);
+    if (!strstr(why.text, "the entry is damaged") || !strstr(why.text, "cold slot 57"))
+        fail_msg("%s", why.text);
+    pool_scene_close(&s);
+}
+
+static void test_a_foreign_file_is_refused_untouched(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct hill_why why = {""};
+    struct cold_pool *pool;
+    static char content[10000], after[10001];
+
+    (void)state;
+    memset(content, 0, sizeof content); /* a disk image may well begin with zeros */
+    strcpy(content + 9000, "somebody's thesis");
+    for (int round = 0; round < 2; round++) {
+        write_file(content, sizeof content);
+        assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_DAMAGED);
+        assert_non_null(strstr(why.text, pool_path()));
+        FILE *f = fopen(pool_path(), "rb");
+        assert_int_equal(fread(after, 1, sizeof after, f), sizeof content);
+        fclose(f);
+        assert_memory_equal(after, content, sizeof content);
+        strcpy(content, "somebody's letter");
+    }
+}
+
+static void test_a_pool_of_another_shape_is_formatted_anew(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16}, other = {2, 4, 4, 8};
+    struct cold_pool_config config = pool_scene_config(&g, 4),
+                            changed = pool_scene_config(&other, 4);
+    struct cold_cost cost = {0};
+    struct pool_scene s;
+
+    (void)state;
+    random_seed(17);
+    for (int round = 0; round < 3; round++) {
+        pool_scene_open(&s, round == 2 ? &changed : &config);
+        assert_int_equal(cold_pool_committed(s.pool, 0, 0), 0); /* whatever was there */
+        s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+        assert_int_equal(pool_scene_write(&s, 0, 5, &cost), 0);
+        uint32_t slot = 3;
+        assert_int_equal(cold_pool_commit(s.pool, 0, 0, &slot, 1, NULL), 0);
+        s.m.slots[3].state = SLOT_COMMITTED;
+        pool_scene_query(&s, 0, 0);
+        pool_scene_close(&s);
+    }
+}
+
+static void test_a_format_that_was_killed_is_repeated(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    static const char zeros[POOL_PAGE_BYTES];
+    struct pool_scene s;
+
+    (void)state;
+    pool_scene_open(&s, &config);
+    pool_scene_close(&s);
+    int fd = open(pool_path(), O_RDWR); /* superblock wiped, directory there */
+    assert_int_equal(pwrite(fd, zeros, sizeof zeros, 0), sizeof zeros);
+    close(fd);
+    pool_scene_open(&s, &config);
+    pool_scene_close(&s);
+}
+
+static void test_no_space_is_said_and_leaves_no_file(void **state)
+{
+    struct kv_geometry g = {1, 64, 64, 512};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct hill_why why = {""};
+    struct cold_pool *pool;
+
+    (void)state;
+    config.cap_bytes = (uint64_t)1 << 45; /* more than a test machine's disk */
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_NOSPACE);
+    assert_int_equal(access(pool_path(), F_OK), -1);
+    config.cap_bytes = 5000;
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+    assert_int_equal(access(pool_path(), F_OK), -1);
+}
+
+static void test_drives_of_later_versions_are_refused_by_name(void **state)
+{
+    struct kv_geometry g = {1, 2, 2, 16};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct hill_why why = {""};
+    struct cold_pool *pool;
+
+    (void)state;
+    config.url = "xrt:0000:17:00.1";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "not in this version"));
+    config.url = "tcp://nas:4000";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_UNSUPPORTED);
+    config.url = "files:/tmp/x";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+    config.url = "/tmp/x";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+    config.url = "file:";
+    assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_flipped_byte_is_found_and_named),
+        TEST(test_a_flipped_bit_of_a_digest_is_found_and_named),
+        TEST(test_a_foreign_file_is_refused_untouched),
+        TEST(test_a_pool_of_another_shape_is_formatted_anew),
+        TEST(test_a_format_that_was_killed_is_repeated),
+        TEST(test_no_space_is_said_and_leaves_no_file),
+        TEST(test_drives_of_later_versions_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
