@@ -40,10 +40,10 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
     int code = router_open(&p->router, folder->path, &p->supervisor.workers, why);
     if (!code) {
         service_open(&p->service, settings, &p->router, &p->supervisor, &hooks);
-        code = supervisor_open(&p->supervisor, settings, folder, &p->router, &hooks, why);
-    }
-    if (!code)
+        supervisor_open(&p->supervisor, settings, folder, &p->router, &hooks);
         requests_take_over(&p->service);
+        code = supervisor_begin(&p->supervisor, why);
+    }
     if (code) {
         pipeline_close(p);
         *out = NULL;

@@ -121,13 +121,22 @@ int request_book_add(struct request_book *book, struct request *request)
     return 0;
 }
 
+/* Who left something on it that waits for its client? */
+bool request_book_is_reserved(const struct request_book *book, uint32_t slot)
+{
+    for (const struct request *r = book->parked; r; r = r->next)
+        if (r->returns && r->sequence == slot)
+            return true;
+    return false;
+}
+
 /* The slot that has been free for longest: the scorer may still be clearing up what the others
  * held. */
 static uint32_t oldest_free_slot(const struct request_book *book)
 {
     uint32_t best = book->parallel;
     for (uint32_t i = 0; i < book->parallel; i++)
-        if (!book->slot_taken[i] &&
+        if (!book->slot_taken[i] && !request_book_is_reserved(book, i) &&
             (best == book->parallel || book->slot_freed[i] < book->slot_freed[best]))
             best = i;
     return best;
@@ -143,19 +152,51 @@ static bool may_start(const struct request_book *book, const struct request *req
     return !request->refused || !book->n_running || book->n_freed != request->freed_seen;
 }
 
+/* Who returns to a slot that is free; else who came first. */
+static struct request *next_to_start(const struct request_book *book)
+{
+    for (struct request *r = book->first; r; r = r->next)
+        if (r->returns && !book->slot_taken[r->sequence])
+            return r;
+    return book->first;
+}
+
 struct request *request_book_advance(struct request_book *book)
 {
-    struct request *request = book->first;
+    struct request *request = next_to_start(book);
     if (!request || !may_start(book, request))
+        return NULL;
+    bool back = request->returns && !book->slot_taken[request->sequence];
+    uint32_t slot = back ? request->sequence : oldest_free_slot(book);
+    if (slot == book->parallel)
         return NULL;
     unlink_from(&book->first, request);
     book->n_waiting--;
     request->state = REQUEST_INTERRUPTED;
-    request->sequence = oldest_free_slot(book);
+    request->returns = back; /* until its prefix has been looked for */
+    request->sequence = slot;
     book->slot_taken[request->sequence] = true;
     link_by_id(&book->running, request);
     book->n_running++;
     return request;
+}
+
+bool request_book_returns(const struct request_book *book)
+{
+    const struct request *lists[] = {book->first, book->parked};
+    for (unsigned i = 0; i < 2; i++)
+        for (const struct request *r = lists[i]; r; r = r->next)
+            if (r->returns)
+                return true;
+    return false;
+}
+
+void request_book_stay_away(struct request_book *book, bool only_awaited)
+{
+    for (struct request *r = book->parked; r; r = r->next)
+        r->returns = false;
+    for (struct request *r = only_awaited ? NULL : book->first; r; r = r->next)
+        r->returns = false;
 }
 
 void request_book_move(struct request_book *book, struct request *request, uint32_t sequence)
@@ -371,6 +412,13 @@ void request_note_state(struct request *request, uint32_t index, const void *byt
     r->states_to = index + 1;
     if (r->states_to - r->states_from > REQUEST_STATES)
         r->states_from = r->states_to - REQUEST_STATES;
+}
+
+const struct hash_state *request_state_after(const struct request *request, uint32_t index)
+{
+    const struct request_recovery *r = &request->recovery;
+    return index >= r->states_from && index < r->states_to ? &r->states[index % REQUEST_STATES]
+                                                           : NULL;
 }
 
 /* The last token is made again, so that an attempt always ends as others do. */

@@ -7,6 +7,8 @@
  * of an attempt that was given up is told from one of the current attempt. Tokens that were sent to
  * the client stay: a later attempt must make the same ones and they are not sent again [I21]. A
  * request that the scorer has no room for beside the others goes back to its place in the queue;
+ * one whose entries a coordinator before has left on a slot goes first, on that slot, which stays
+ * free for it while it is AWAITED;
  * nobody behind it is started before it has been taken up.
  * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
  * RUNNING or FINISHING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room beside
@@ -63,7 +65,8 @@ struct request_recovery {
     bool barred;    /* one that went on has failed: the next ones begin anew */
     uint32_t recoveries;
     uint64_t steps_repeated, units_repeated;
-    uint64_t units_done, units_lost; /* of the prompt: by this attempt, by those before it */
+    /* of the prompt: by this attempt, by those before it; UINT64_MAX: all */
+    uint64_t units_done, units_lost;
 };
 
 /* What it may take over from finished ones, and what it has. */
@@ -77,7 +80,8 @@ struct request_prefix {
 struct request {
     struct request *next; /* in the queue, or among those that run */
     enum request_state state;
-    uint32_t sequence;    /* its slot while it runs */
+    uint32_t sequence; /* its slot while it runs */
+    bool returns;      /* waiting: `sequence` has what a coordinator before this one kept of it */
     uint64_t id, wire_id; /* the client's; this attempt's (0: none) */
     uint64_t key;         /* by which its client asks for it again; 0: it cannot */
     struct proto_address client;
@@ -160,8 +164,15 @@ void request_book_skip_id(struct request_book *book, uint64_t id);
 int request_book_add(struct request_book *book, struct request *request);
 /* The first that waits gets a slot, the one that has been free for longest, and is to be sent
  * (INTERRUPTED). NULL: nobody waits, no slot is free, the first one was refused and nobody has
- * ended since, or a refused one has been sent again and not taken up yet. */
+ * ended since, or a refused one has been sent again and not taken up yet. Who returns comes before
+ * all others. */
 struct request *request_book_advance(struct request_book *book);
+/* Is the slot kept free for one that is AWAITED? */
+bool request_book_is_reserved(const struct request_book *book, uint32_t slot);
+/* Does anybody return? */
+bool request_book_returns(const struct request_book *book);
+/* Nobody does any more; only_awaited: of those whose clients have not come. */
+void request_book_stay_away(struct request_book *book, bool only_awaited);
 /* To another slot, which is not taken or its own, before it is sent. */
 void request_book_move(struct request_book *book, struct request *request, uint32_t sequence);
 /* No room beside the others: the attempt does not count, and the request waits again, before all
@@ -210,6 +221,8 @@ int request_take_token(struct request *request, uint32_t index, uint32_t token, 
 
 /* What came with that token, which has been taken: a struct hash_state, or nothing. */
 void request_note_state(struct request *request, uint32_t index, const void *bytes, size_t n);
+/* NULL: none is known. */
+const struct hash_state *request_state_after(const struct request *request, uint32_t index);
 /* Can an attempt go on after a token? Its state and those of the newer ones: from *first on, copied
  * into states, how many; 0: it begins anew. */
 uint32_t request_resume_states(const struct request *request, uint32_t *first,

@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 #include "base/process.h"
+#include "proto/party.h"
 #include "shm/segment.h"
 
 static const char *const socket_names[] = {"worker.sock", "heartbeat.sock", "control.sock"};
@@ -82,30 +83,36 @@ static int take_lock(struct run_folder *folder, struct hill_why *why)
 }
 
 /* A worker of a killed coordinator gets SIGTERM from the kernel; one that hangs is ended here. */
-static void end_process(int32_t pid, uint64_t start, const char *name)
+static bool end_process(int32_t pid, uint64_t start, const char *name)
 {
     if (!process_alive(pid, start))
-        return;
+        return true;
     log_warn("%s (pid %d) was left by a pipeline that was killed: ending it", name, (int)pid);
-    if (!process_kill(pid, start, 5000))
+    bool ended = process_kill(pid, start, 5000);
+    if (!ended)
         log_warn("%s (pid %d) does not end; going on", name, (int)pid);
+    return ended;
 }
 
-static void end_leftover_workers(const struct run_folder *folder)
+/* False: one may live on, and write into what it has mapped. */
+static bool end_leftover_workers(const struct run_folder *folder)
 {
+    bool ended = true;
     char name[HILL_PATH_BYTES + 32], line[128], worker[32];
     name_in(name, folder, "pids");
     FILE *file = fopen(name, "re");
     if (!file)
-        return;
+        return errno == ENOENT;
     while (fgets(line, sizeof line, file)) {
         int32_t pid;
         uint64_t start;
         if (sscanf(line, "%" SCNd32 " %" SCNu64 " %31s", &pid, &start, worker) == 3 && pid > 1 &&
             start)
-            end_process(pid, start, worker);
+            ended &= end_process(pid, start, worker);
     }
+    ended &= !ferror(file);
     fclose(file);
+    return ended;
 }
 
 static void remove_files(const struct run_folder *folder)
@@ -119,6 +126,27 @@ static void remove_files(const struct run_folder *folder)
     unlink(name);
     name_in(name, folder, "pids.new");
     unlink(name);
+}
+
+/* All segments but those that the record names, if nobody can be using them. */
+static void reap_segments(struct run_folder *folder, bool workers_ended)
+{
+    if (workers_ended)
+        tiers_record_read(folder->path, folder->run_id, &folder->left);
+    if (folder->left.tiers_epoch)
+        epoch_unlink_data(folder->run_id, folder->left.tiers_epoch);
+    int reaped = shm_segment_reap(folder->run_id, folder->left.tiers_epoch);
+    if (reaped > 0)
+        log_info("removed %d shared-memory segments that a killed pipeline left", reaped);
+    else if (reaped < 0)
+        log_warn("removing old shared-memory segments failed: %s; going on", hill_strerror(reaped));
+}
+
+void run_folder_forget_left(struct run_folder *folder, bool unlink_segments)
+{
+    if (folder->left.tiers_epoch && unlink_segments)
+        epoch_unlink(folder->run_id, folder->left.tiers_epoch);
+    folder->left = (struct tiers_record){0};
 }
 
 int run_folder_open(struct run_folder *folder, const char *path, struct hill_why *why)
@@ -138,12 +166,7 @@ int run_folder_open(struct run_folder *folder, const char *path, struct hill_why
         return code;
     }
     folder->run_id = XXH64(real, strlen(real), 0);
-    end_leftover_workers(folder);
-    int reaped = shm_segment_reap(folder->run_id);
-    if (reaped > 0)
-        log_info("removed %d shared-memory segments that a killed pipeline left", reaped);
-    else if (reaped < 0)
-        log_warn("removing old shared-memory segments failed: %s; going on", hill_strerror(reaped));
+    reap_segments(folder, end_leftover_workers(folder));
     remove_files(folder);
     return 0;
 }
@@ -179,7 +202,9 @@ void run_folder_close(struct run_folder *folder)
     if (folder->lock_fd < 0)
         return;
     char name[HILL_PATH_BYTES + 32];
+    run_folder_forget_left(folder, true);
     remove_files(folder);
+    tiers_record_remove(folder->path);
     name_in(name, folder, "lock");
     unlink(name);
     rmdir(folder->path); /* fails when something foreign is in it: then it stays */

@@ -128,6 +128,8 @@ void request_log_begin(struct service *sv, struct request *r);
 void request_log_token(struct request *r, uint32_t index, double logprob);
 /* It goes on over decoded entries: its tokens cannot be made again without them. */
 void request_log_decoded(struct request *r);
+/* It has a slot, and is about to be sent. */
+void request_log_start(struct request *r);
 void request_logs_flush(struct service *sv, int64_t now_ns);
 int64_t request_logs_flush_ns(const struct service *sv);
 
@@ -200,7 +202,8 @@ void request_drop(struct service *sv, struct request *r);
 uint32_t coordinator_restarts(void);
 
 /* ---- service_follow.c ---- */
-/* What a coordinator that was killed in this run folder has left: AWAITED, each. */
+/* What a coordinator that was killed in this run folder has left: AWAITED, each. Before the first
+ * epoch: whether it keeps the tiers depends on them. */
 void requests_take_over(struct service *sv);
 void follow_take(void *owner, struct arrival *a);
 void delivered_take(void *owner, struct arrival *a);

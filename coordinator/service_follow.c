@@ -2,8 +2,9 @@
  * coordinator/service_follow.c - a coordinator was lost and this one goes on: the requests in the
  * token logs of this run folder, and the clients that come back for them.
  *
- * A request begins again when its client has come: prompt and tokens are computed anew, and every
- * token that its log or its client has is compared [I21]. Who calls it: pipeline.c (at the start),
+ * A request goes on when its client has come: on the slot that it had, where its entries are (the
+ * first epoch keeps the tiers for it), else it begins again: prompt and tokens are computed anew. Every
+ * token that is made again is compared with that of its log or its client [I21]. Who calls it: pipeline.c (at the start),
  * service.c, service_intake.c, service_restore.c. Failure: a log that is damaged before its first
  * token is removed with one line, its client told that the request is lost; one that is damaged
  * later ends there, and the client's own tokens fill the rest. Concurrency: one thread.
@@ -81,8 +82,12 @@ static void copy_tokens(struct request *r, const struct token_log_contents *c)
         r->tokens[i] = c->tokens[i].token;
         if (r->logprobs)
             r->logprobs[i] = c->tokens[i].logprob;
+        if (c->tokens[i].logits.bytes)
+            request_note_state(r, i, &c->tokens[i].logits, sizeof c->tokens[i].logits);
     }
     r->n_tokens = c->n_tokens;
+    if (r->n_tokens) /* all units of its prompt have been computed once */
+        r->recovery.units_lost = UINT64_MAX;
     if (r->n_tokens)
         r->first_token_ns = r->accepted_ns + c->tokens[0].since_ns;
 }
@@ -149,6 +154,9 @@ static void take_log(struct service *sv, const char *path)
         r->log = log;
         r->failure_code = check(sv, &contents, &why);
         snprintf(r->failure_text, sizeof r->failure_text, "%s", why.text);
+        r->returns = contents.started && contents.sequence < sv->book.parallel &&
+                     !r->failure_code && requests_can_go_on(sv);
+        r->sequence = contents.sequence;
         request_book_park(&sv->book, r, REQUEST_AWAITED, deadline_ns);
         if (contents.damaged)
             log_warn("token log %s is damaged behind token %u: %" PRIu64 " bytes are dropped", path,

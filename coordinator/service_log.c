@@ -126,6 +126,9 @@ void request_log_token(struct request *r, uint32_t index, double logprob)
                                     .token = r->tokens[index],
                                     .logprob = logprob,
                                     .since_ns = now - r->accepted_ns};
+    const struct hash_state *state = request_state_after(r, index);
+    if (state)
+        token.logits = *state;
     struct hill_why why;
     if (r->logprobs)
         r->logprobs[index] = logprob;
@@ -138,6 +141,13 @@ void request_log_decoded(struct request *r)
     struct hill_why why;
     if (r->log &&
         token_log_note_decoded(r->log, r->prefix.hit.n_tokens - r->prefix.hit.n_plain, &why))
+        tell(r, &why);
+}
+
+void request_log_start(struct request *r)
+{
+    struct hill_why why;
+    if (r->log && token_log_start(r->log, r->sequence, &why))
         tell(r, &why);
 }
 

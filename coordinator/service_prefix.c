@@ -33,10 +33,15 @@ void request_take_prefix(struct service *sv, struct request *r)
 {
     bool taken[PREFIX_SEQUENCES_MAX] = {false}, room = false;
     for (uint32_t i = 0; i < sv->book.parallel; i++) {
-        taken[i] = sv->book.slot_taken[i] && i != r->sequence;
+        taken[i] =
+            i != r->sequence && (sv->book.slot_taken[i] || request_book_is_reserved(&sv->book, i));
         room |= !taken[i] && !prefix_store_holds(&sv->prefixes, i);
     }
     r->prefix.hit = (struct prefix_hit){0};
+    if (r->returns) { /* its own entries are there */
+        r->returns = false;
+        return;
+    }
     if (request_keeps(sv, r) && !r->restore_path) {
         const struct prefix_query query = {r->prompt, r->n_prompt, r->prefix.conversation,
                                            r->prefix.after, room};

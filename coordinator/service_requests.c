@@ -16,6 +16,7 @@
 #include "session/session.h"
 
 #define PROGRESS_EVERY_NS INT64_C(200000000)
+#define RETURN_NS         INT64_C(10000000000) /* a slot is kept free for a client that comes back */
 
 /* ---- summary ----------------------------------------------------------------------------- */
 
@@ -219,6 +220,7 @@ static void start(struct service *sv, struct request *r, int64_t now_ns)
     if (r->attempts > 1)
         log_info("request %" PRIu64 ": starting it again (attempt %u)", r->id, r->attempts);
     log_debug("request %" PRIu64 ": starting on sequence %u", r->id, r->sequence);
+    request_log_start(r);
     int code = send_prefill(sv, r);
     if (code == HILL_E_TOO_LONG)
         request_fail(sv, r, code, "the prompt is larger than a control message can be");
@@ -229,6 +231,8 @@ static void start(struct service *sv, struct request *r, int64_t now_ns)
 
 void requests_start(struct service *sv, int64_t now_ns)
 {
+    if (!supervisor_kept_tiers(sv->supervisor))
+        request_book_stay_away(&sv->book, false);
     for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
         if (r->state == REQUEST_INTERRUPTED)
@@ -423,7 +427,7 @@ void request_on_resumed(void *owner, struct arrival *a)
 
 bool requests_keep_tiers(const struct service *sv)
 {
-    bool keeps = false;
+    bool keeps = request_book_returns(&sv->book);
     for (const struct request *r = sv->book.running; r; r = r->next)
         keeps |= r->state == REQUEST_INTERRUPTED;
     return keeps && requests_can_go_on(sv);
@@ -490,6 +494,8 @@ static void drop_gone_clients(struct service *sv, struct request *list, int64_t 
 
 static void drop_parked(struct service *sv, int64_t now_ns)
 {
+    if (now_ns - sv->started_ns > RETURN_NS)
+        request_book_stay_away(&sv->book, true);
     for (struct request *r = sv->book.parked, *next; r; r = next) {
         next = r->next;
         if (now_ns < r->deadline_ns)
@@ -545,8 +551,10 @@ void requests_tick(struct service *sv, int64_t now_ns)
 int64_t requests_next_ns(const struct service *sv)
 {
     int64_t next = request_logs_flush_ns(sv);
-    for (const struct request *r = sv->book.parked; r; r = r->next)
-        next = r->deadline_ns < next ? r->deadline_ns : next;
+    for (const struct request *r = sv->book.parked; r; r = r->next) {
+        int64_t due = r->returns ? sv->started_ns + RETURN_NS + 1 : r->deadline_ns;
+        next = due < next ? due : next;
+    }
     if (!sv->book.running && !sv->book.first)
         return next;
     int64_t look = clock_now_ns() + CLOCK_MS(1000); /* for clients that are gone */

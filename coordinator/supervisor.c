@@ -268,9 +268,8 @@ bool supervisor_ready(const struct supervisor *s)
 
 /* ---- life -------------------------------------------------------------------------------- */
 
-int supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
-                    struct router *router, const struct supervisor_hooks *hooks,
-                    struct hill_why *why)
+void supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
+                     struct router *router, const struct supervisor_hooks *hooks)
 {
     *s = (struct supervisor){
         .settings = settings, .folder = folder, .router = router, .hooks = *hooks};
@@ -278,9 +277,6 @@ int supervisor_open(struct supervisor *s, struct settings *settings, struct run_
         s->children[w] = (struct supervised){.process.fd = -1, .reap_at_ns = CLOCK_NEVER};
     worker_table_init(&s->workers, settings->epoch.csd_attached, &settings->limits);
     router_register(router, routes, sizeof routes / sizeof *routes, s);
-    supervisor_new_epoch(s, "the first one");
-    *why = s->end_why;
-    return s->ending ? s->end_code : 0;
 }
 
 void supervisor_close(struct supervisor *s)

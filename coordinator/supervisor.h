@@ -8,7 +8,8 @@
  * epoch's are created, the survivors get a new Configure, and the dead worker gets its own at
  * Hello. The hot segment goes on to the next epoch while there are requests that can go on with it;
  * after three epochs that have not become ready with it, or when a worker says that it cannot work
- * with it, it is made anew. It knows no request: whoever has some (service.h) is told through the hooks. Who calls it:
+ * with it, it is made anew. It goes on to the next coordinator, too (tiers_record.h), which begins
+ * with the epoch after the last. It knows no request: whoever has some (service.h) is told through the hooks. Who calls it:
  * pipeline.c (the loop), the service. Concurrency: one thread. Failure: no room for new segments
  * while survivors still map the old ones: all are ended first, then it is tried once more; what a
  * restart cannot cure ends the pipeline with that worker's line and code.
@@ -77,10 +78,14 @@ struct supervisor {
     struct hill_why end_why;
 };
 
-/* Register the handlers, create the first epoch's segments. 0, or why there is none. */
-int supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
-                    struct router *router, const struct supervisor_hooks *hooks,
-                    struct hill_why *why);
+/* Register the handlers. */
+void supervisor_open(struct supervisor *s, struct settings *settings, struct run_folder *folder,
+                     struct router *router, const struct supervisor_hooks *hooks);
+/* Create the first epoch's segments, or take over those that a killed coordinator has left. 0, or
+ * why there are none. */
+int supervisor_begin(struct supervisor *s, struct hill_why *why);
+/* Does this epoch have the entries of the one before it? */
+bool supervisor_kept_tiers(const struct supervisor *s);
 void supervisor_close(struct supervisor *s); /* safe on a zeroed struct */
 
 /* What becomes readable when a worker ends; -1: nothing of it is to be waited for. */

@@ -63,6 +63,17 @@ static void delay_epoch(struct supervisor *s)
             supervisor_terminate(s, w, WORKER_KILL_NS, "to free shared memory");
 }
 
+/* What a coordinator that comes after a kill of this one will find. NULL: nothing. */
+static void note_tiers(struct supervisor *s, const struct epoch_settings *now)
+{
+    struct hill_why why;
+    run_folder_forget_left(s->folder, false);
+    if (!now)
+        tiers_record_remove(s->folder->path);
+    else if (tiers_record_write(s->folder->path, now, &why))
+        log_warn("%s; should the coordinator die, requests are computed again", why.text);
+}
+
 void supervisor_next_epoch(struct supervisor *s, bool counts, const char *reason)
 {
     struct hill_why why = {{0}};
@@ -78,6 +89,7 @@ void supervisor_next_epoch(struct supervisor *s, bool counts, const char *reason
     s->epoch_exists = code == 0;
     if (code && s->tiers_epoch == s->epoch)
         s->tiers_epoch = 0; /* it was not made */
+    note_tiers(s, code == 0 ? &now : NULL);
     FAULT_POINT(coordinator, epoch, created);
     if (code == HILL_E_NOSPACE && worker_table_any_running(&s->workers)) {
         delay_epoch(s);
@@ -98,4 +110,34 @@ void supervisor_next_epoch(struct supervisor *s, bool counts, const char *reason
 void supervisor_new_epoch(struct supervisor *s, const char *reason)
 {
     supervisor_next_epoch(s, true, reason);
+}
+
+/* What a killed coordinator has left is this one's, where it is set up as that was. */
+static void take_tiers_over(struct supervisor *s)
+{
+    const struct tiers_record *left = &s->folder->left;
+    struct hill_why why = {"it was set up otherwise"};
+    if (!left->tiers_epoch)
+        return;
+    s->epoch = left->epoch;
+    s->tiers_epoch = left->tiers_epoch;
+    struct epoch_settings now = settings_now(s);
+    if (left->settings == tiers_record_settings(&now) && epoch_kept(&now, &why) == 0)
+        return;
+    log_info("entries of a killed pipeline are not kept: %s", why.text);
+    run_folder_forget_left(s->folder, true);
+    s->tiers_epoch = 0;
+}
+
+int supervisor_begin(struct supervisor *s, struct hill_why *why)
+{
+    take_tiers_over(s);
+    supervisor_new_epoch(s, "the first one");
+    *why = s->end_why;
+    return s->ending ? s->end_code : 0;
+}
+
+bool supervisor_kept_tiers(const struct supervisor *s)
+{
+    return s->tiers_epoch < s->epoch;
 }

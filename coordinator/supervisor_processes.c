@@ -61,10 +61,12 @@ void supervisor_start(struct supervisor *s, enum worker w)
     }
     s->children[w].reap_at_ns = CLOCK_NEVER;
     worker_table_started(&s->workers, w, process->pid, process->start_time, clock_now_ns());
-    if (run_folder_write_pids(s->folder, &s->workers))
+    if (run_folder_write_pids(s->folder, &s->workers)) {
         log_warn(
             "writing %s/pids failed; after a kill of this process, workers that hang are not found",
             s->folder->path);
+        tiers_record_remove(s->folder->path); /* they would write into what it names */
+    }
 }
 
 void supervisor_terminate(struct supervisor *s, enum worker w, int64_t in_ns, const char *reason)

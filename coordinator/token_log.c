@@ -23,7 +23,9 @@ struct token_log {
     uint64_t chain;   /* checksum of the last record */
     int flush_ms;     /* of token_log_create */
     int64_t flush_ns; /* CLOCK_NEVER: nothing to flush */
-    bool ended;       /* a token could not be written: those behind it would have no place */
+    bool ended;       /* a record could not be written: those behind it would have no place */
+    bool started;     /* the slot `sequence` is the last that is noted */
+    uint32_t sequence;
 };
 
 /* ---- writing ----------------------------------------------------------------------------- */
@@ -182,6 +184,19 @@ int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *w
     return code;
 }
 
+int token_log_start(struct token_log *log, uint32_t sequence, struct hill_why *why)
+{
+    uint8_t room[sizeof(struct token_log_record) + sizeof sequence];
+    if (log->ended || (log->started && log->sequence == sequence))
+        return 0;
+    memcpy(room + sizeof(struct token_log_record), &sequence, sizeof sequence);
+    int code = write_record(log, TOKEN_LOG_STARTED, room, sizeof sequence, why);
+    log->ended = code != 0;
+    log->started = !code;
+    log->sequence = sequence;
+    return code;
+}
+
 int token_log_flush(struct token_log *log, int64_t now_ns, struct hill_why *why)
 {
     return now_ns >= log->flush_ns ? flush(log, why) : 0;
@@ -219,7 +234,7 @@ struct reading {
 
 static bool takes_number(uint32_t kind)
 {
-    return kind == TOKEN_LOG_RESTARTED || kind == TOKEN_LOG_DECODED;
+    return kind == TOKEN_LOG_RESTARTED || kind == TOKEN_LOG_STARTED || kind == TOKEN_LOG_DECODED;
 }
 
 /* The next record, or NULL. */
@@ -300,11 +315,19 @@ static bool take_token(const uint8_t *payload, uint32_t bytes, struct token_log_
         return false;
     memcpy(&token, payload, sizeof token);
     if (token.index != out->n_tokens || !isfinite(token.logprob) || token.logprob > 0 ||
-        token.since_ns < 0)
+        token.since_ns < 0 || (token.logits.bytes && !hash_state_is_sound(&token.logits)))
         return false;
     out->tokens[out->n_tokens++] = token;
     out->fruitless = 0;
     return true;
+}
+
+static bool take_start(const uint8_t *payload, uint32_t bytes, struct token_log_contents *out)
+{
+    if (bytes != sizeof out->sequence)
+        return false;
+    memcpy(&out->sequence, payload, sizeof out->sequence);
+    return out->started = true;
 }
 
 static int read_records(struct reading *r, struct token_log_contents *out, struct hill_why *why)
@@ -316,8 +339,9 @@ static int read_records(struct reading *r, struct token_log_contents *out, struc
     if (!out->tokens)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a token log");
     for (const uint8_t *payload; (payload = next_record(r, &record));) {
-        bool fits = record.kind == TOKEN_LOG_TOKEN ? take_token(payload, record.bytes, out)
-                                                   : takes_number(record.kind);
+        bool fits = record.kind == TOKEN_LOG_TOKEN     ? take_token(payload, record.bytes, out)
+                    : record.kind == TOKEN_LOG_STARTED ? take_start(payload, record.bytes, out)
+                                                       : takes_number(record.kind);
         if (!fits)
             break;
         if (record.kind == TOKEN_LOG_RESTARTED) {
@@ -399,6 +423,8 @@ int token_log_open(struct token_log **out, const char *path, uint64_t run_id, in
                                        "opening token log %.300s failed: %s", path, strerror(errno))
                            : read_contents(log, run_id, contents, why);
     if (!code) {
+        log->started = contents->started;
+        log->sequence = contents->sequence;
         go_on(log, contents->torn_bytes);
         *out = log;
         return 0;

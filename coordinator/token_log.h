@@ -6,8 +6,9 @@
  *     struct token_log_header
  *     records: struct token_log_record, then `bytes` of payload
  * The first record is ORDER: a packed RequestOrder (proto/hill.proto). TOKEN records follow in the
- * order of their index, a RESTARTED for each coordinator that took the request over, and a DECODED
- * when the request has gone on over entries that an earlier one had decoded. A record's
+ * order of their index, a STARTED when the request gets a sequence slot that is not the one before,
+ * a RESTARTED for each coordinator that took the request over, and a DECODED when the request has
+ * gone on over entries that an earlier one had decoded. A record's
  * checksum is the xxHash64 of its kind, its size and its payload, seeded with that of the record
  * before it (the first: with the header's), so that no record can be left out, doubled or swapped.
  * A record is one write, made before the client gets the token.
@@ -26,10 +27,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/hash_state.h"
 #include "proto/envelope.h"
 
 #define TOKEN_LOG_MAGIC     UINT64_C(0x31474f4c4b544c48) /* "HLTKLOG1" */
-#define TOKEN_LOG_VERSION   1u
+#define TOKEN_LOG_VERSION   2u
 #define TOKEN_LOG_BYTES_MAX (UINT64_C(1) << 31) /* a larger file is none of ours */
 
 /* When what was written is flushed: milliseconds at most after it was written, or one of these. */
@@ -47,7 +49,8 @@ enum token_log_kind {
     TOKEN_LOG_ORDER = 1,
     TOKEN_LOG_TOKEN = 2,
     TOKEN_LOG_RESTARTED = 3,
-    TOKEN_LOG_DECODED = 4 /* uint32_t: how many of them */
+    TOKEN_LOG_STARTED = 4, /* its payload: the slot, a uint32_t */
+    TOKEN_LOG_DECODED = 5, /* uint32_t: how many of them */
 };
 
 struct token_log_record {
@@ -57,21 +60,24 @@ struct token_log_record {
 
 struct token_log_token {
     uint32_t index, token;
-    double logprob;   /* as in Token (proto/hill.proto) */
-    int64_t since_ns; /* since the request was accepted */
+    double logprob;           /* as in Token (proto/hill.proto) */
+    int64_t since_ns;         /* since the request was accepted */
+    struct hash_state logits; /* of the hash over the logits after this token; bytes 0: unknown */
 };
 
 _Static_assert(sizeof(struct token_log_header) == 32, "file format");
 _Static_assert(sizeof(struct token_log_record) == 16, "file format");
-_Static_assert(sizeof(struct token_log_token) == 24, "file format");
+_Static_assert(sizeof(struct token_log_token) == 128, "file format");
 
 /* What a log holds; the caller gives it back with token_log_contents_finish. */
 struct token_log_contents {
     Hill__Message *order;           /* body request_order, validated */
     struct token_log_token *tokens; /* [n_tokens], index i is at i */
     uint32_t n_tokens;
-    uint32_t restarts;   /* coordinators that took it over so far */
-    uint32_t fruitless;  /* of these, since the last token */
+    uint32_t restarts;  /* coordinators that took it over so far */
+    uint32_t fruitless; /* of these, since the last token */
+    bool started;       /* it had the slot `sequence` last */
+    uint32_t sequence;
     uint64_t torn_bytes; /* cut off behind the last whole record */
     bool damaged;        /* they were no torn tail */
     bool decoded;        /* there is a DECODED */
@@ -96,6 +102,8 @@ int token_log_append(struct token_log *log, const struct token_log_token *token,
 
 /* The request has taken over n decoded entries. */
 int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *why);
+/* It runs on this slot from now on; the same: nothing is written. As token_log_append. */
+int token_log_start(struct token_log *log, uint32_t sequence, struct hill_why *why);
 
 /* Flush if that is due. When it will be; CLOCK_NEVER: nothing waits for it. */
 int token_log_flush(struct token_log *log, int64_t now_ns, struct hill_why *why);

@@ -163,6 +163,19 @@ int party_attach_prompt(struct party *p, const struct epoch_settings *s, struct 
     return shm_segment_attach(&p->prompt, name, layout_fingerprint(&p->layout), epoch, why);
 }
 
+int epoch_kept(const struct epoch_settings *s, struct hill_why *why)
+{
+    struct party p;
+    describe(&p, PARTY_SCORER, s);
+    int rc = party_attach_hot(&p, s, why);
+    uint64_t bytes = rc ? 0 : shm_segment_payload_bytes(&p.hot);
+    if (!rc && (!s->hot_bytes || bytes != s->hot_bytes))
+        rc = hill_fail(why, HILL_E_UNSUPPORTED, "%s has %llu bytes, not %llu", p.hot.name,
+                       (unsigned long long)bytes, (unsigned long long)s->hot_bytes);
+    party_leave(&p);
+    return rc;
+}
+
 /* ---- opening ------------------------------------------------------------------------------ */
 
 static bool has_end(const struct party *p, enum layout_ring ring)

@@ -320,17 +320,19 @@ static int is_stale(const char *name)
            !process_alive(header.creator_pid, header.creator_start);
 }
 
-int shm_segment_reap(uint64_t run_id)
+int shm_segment_reap(uint64_t run_id, uint32_t keep_epoch)
 {
-    char prefix[32], name[SHM_NAME_BYTES];
+    char prefix[32], kept[48], name[SHM_NAME_BYTES];
     int length = snprintf(prefix, sizeof prefix, "hill-%016" PRIx64 "-", run_id);
+    int kept_length = snprintf(kept, sizeof kept, "%s%u-", prefix, keep_epoch);
     DIR *folder = opendir(SHM_FOLDER);
     if (!folder)
         return hill_from_errno(errno);
     int removed = 0, failed = 0;
     for (struct dirent *entry; (entry = readdir(folder));) {
         if (strncmp(entry->d_name, prefix, (size_t)length) != 0 ||
-            strlen(entry->d_name) + 2 > sizeof name)
+            strlen(entry->d_name) + 2 > sizeof name ||
+            (keep_epoch && strncmp(entry->d_name, kept, (size_t)kept_length) == 0))
             continue;
         snprintf(name, sizeof name, "/%.*s", SHM_NAME_BYTES - 2, entry->d_name);
         int rc = is_stale(name);

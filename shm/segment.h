@@ -91,8 +91,8 @@ int shm_segment_unlink(const char *name);
 
 /* Remove every segment of run_id whose creator is no longer alive (dead, or its pid belongs to
  * another start time), or that is damaged; one that is just being created looks damaged, so the
- * caller holds the run folder's lock. All are tried. Returns how many were removed, or a negative
- * code. */
-int shm_segment_reap(uint64_t run_id);
+ * caller holds the run folder's lock. All are tried. keep_epoch: those with its number in their
+ * names stay; 0: none do. Returns how many were removed, or a negative code. */
+int shm_segment_reap(uint64_t run_id, uint32_t keep_epoch);
 
 #endif

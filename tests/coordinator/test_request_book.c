@@ -625,6 +625,57 @@ static void test_parked_ones_run_nowhere_and_come_back_at_their_place(void **sta
     assert_int_equal(book.n_done, 0);
 }
 
+/* A request of a coordinator before, with entries on this slot. */
+static struct request *park_on(uint32_t sequence, uint64_t id)
+{
+    struct request *r = request_create(&book, calloc(3, sizeof(uint32_t)), 3, 2);
+    request_keep_id(&book, r, id);
+    r->returns = true;
+    r->sequence = sequence;
+    request_book_park(&book, r, REQUEST_AWAITED, 77);
+    return r;
+}
+
+static void test_who_returns_gets_its_slot_before_all_others(void **state)
+{
+    (void)state;
+    struct request *on_two = park_on(2, 5), *on_none = park_on(0, 6);
+    struct request *a = add(1, 1), *b = add(1, 1);
+    assert_true(request_book_returns(&book));
+    assert_ptr_equal(request_book_advance(&book), a);
+    assert_int_equal(a->sequence, 1); /* the others are kept for those whose clients may come */
+    assert_false(a->returns);
+    assert_null(request_book_advance(&book));
+    request_book_unpark(&book, on_two);
+    assert_ptr_equal(request_book_advance(&book), on_two);
+    assert_int_equal(on_two->sequence, 2);
+    assert_true(on_two->returns); /* no prefix is to be looked for */
+    assert_null(request_book_advance(&book));
+    request_book_stay_away(&book, true); /* that client does not come soon */
+    assert_ptr_equal(request_book_advance(&book), b);
+    assert_int_equal(b->sequence, 0);
+    request_book_unpark(&book, on_none);
+    request_book_remove(&book, a);
+    assert_ptr_equal(request_book_advance(&book), on_none);
+    assert_int_equal(on_none->sequence, 1);
+    assert_false(on_none->returns);
+}
+
+/* Its slot is another's meanwhile: it begins anew where there is room. */
+static void test_who_returns_to_a_taken_slot_begins_anew(void **state)
+{
+    (void)state;
+    struct request *first = park_on(1, 5), *second = park_on(1, 6);
+    request_book_unpark(&book, first);
+    request_book_unpark(&book, second);
+    assert_ptr_equal(request_book_advance(&book), first);
+    assert_int_equal(first->sequence, 1);
+    assert_ptr_equal(request_book_advance(&book), second);
+    assert_int_not_equal(second->sequence, 1);
+    assert_false(second->returns);
+    assert_false(request_book_returns(&book));
+}
+
 static void test_a_delivered_one_has_left_its_slot_and_counts_once(void **state)
 {
     (void)state;
@@ -658,6 +709,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(test_first_come_first_served_one_at_a_time),
+        T3(test_who_returns_gets_its_slot_before_all_others),
+        T3(test_who_returns_to_a_taken_slot_begins_anew),
         T(test_queue_is_bounded),
         T(test_removing_from_the_middle_and_the_end_keeps_the_queue),
         T(test_a_forced_token_must_be_the_one_that_was_given),

@@ -162,6 +162,42 @@ static void test_segments_of_a_dead_creator_are_removed(void **state)
     assert_int_equal(shm_segment_attach(&segment, name, 1, 3, &why), HILL_E_PEER_GONE);
 }
 
+/* A killed pipeline's hot and prompt segment, as its record names them; and whose they are then. */
+static void test_what_the_record_names_is_left(void **state)
+{
+    (void)state;
+    static const char *const whats[] = {"rings", "hot", "prompt"};
+    struct shm_segment segment = {0};
+    struct epoch_settings s = {.epoch = 4, .tiers_epoch = 3, .hot_cap_bytes = 9};
+    char name[3][SHM_NAME_BYTES];
+    assert_int_equal(run_folder_open(&folder, path, &why), 0);
+    s.run_id = folder.run_id;
+    pid_t creator = fork();
+    for (int i = 0; i < 3; i++)
+        shm_segment_name(name[i], folder.run_id, 3, whats[i]);
+    if (creator == 0) {
+        for (int i = 0; i < 3; i++)
+            if (shm_segment_create(&segment, name[i], 4096, 1, 3, NULL))
+                _exit(1);
+        _exit(tiers_record_write(path, &s, NULL) ? 1 : 0);
+    }
+    int status;
+    waitpid(creator, &status, 0);
+    assert_int_equal(status, 0);
+    close(folder.lock_fd); /* as a kill leaves it */
+    assert_int_equal(run_folder_open(&folder, path, &why), 0);
+    assert_int_equal(folder.left.tiers_epoch, 3);
+    assert_int_equal(folder.left.epoch, 4);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(shm_segment_attach(&segment, name[i], 1, 3, &why),
+                         i == 0 ? HILL_E_PEER_GONE : 0);
+        shm_segment_detach(&segment);
+    }
+    run_folder_close(&folder); /* nobody took them over */
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(shm_segment_attach(&segment, name[i], 1, 3, &why), HILL_E_PEER_GONE);
+}
+
 static void test_pids_name_who_runs(void **state)
 {
     (void)state;
@@ -208,6 +244,7 @@ int main(void)
         T(test_leftovers_of_a_killed_pipeline_are_removed),
         T(test_a_recycled_pid_is_left_alone),
         T(test_segments_of_a_dead_creator_are_removed),
+        T(test_what_the_record_names_is_left),
         T(test_pids_name_who_runs),
         T(test_progress_is_noted_in_the_lock),
     };

@@ -69,7 +69,8 @@ static struct token_log *make_log(int flush_ms, uint32_t n)
     if (token_log_create(&log, path, RUN_ID, flush_ms, &message, &why))
         fail_msg("%s", why.text);
     for (uint32_t i = 0; i < n; i++) {
-        struct token_log_token token = {i, 100 + i, -0.5 * i, 1000 * i};
+        struct token_log_token token = {i, 100 + i, -0.5 * i, 1000 * i, {0}};
+        token.logits.state[0] = (uint8_t)i;
         assert_int_equal(token_log_append(log, &token, 0, &why), 0);
     }
     return log;
@@ -111,6 +112,7 @@ static void check_tokens(const struct token_log_contents *c, uint32_t n)
         assert_int_equal(c->tokens[i].token, 100 + i);
         assert_true(c->tokens[i].logprob == -0.5 * i);
         assert_int_equal(c->tokens[i].since_ns, 1000 * i);
+        assert_int_equal(c->tokens[i].logits.state[0], i);
     }
 }
 
@@ -150,7 +152,7 @@ static void counts_restarts_and_those_without_a_token(void **state)
     }
     assert_int_equal(token_log_open(&log, path, RUN_ID, TOKEN_LOG_FLUSH_NEVER, &c, NULL), 0);
     token_log_contents_finish(&c);
-    struct token_log_token token = {1, 101, -0.5, 1000};
+    struct token_log_token token = {1, 101, -0.5, 1000, {.state = {1}}};
     assert_false(c.decoded);
     assert_int_equal(token_log_note_decoded(log, 9, NULL), 0);
     assert_int_equal(token_log_append(log, &token, 0, NULL), 0);
@@ -160,6 +162,36 @@ static void counts_restarts_and_those_without_a_token(void **state)
     assert_true(c.decoded);
     assert_int_equal(c.restarts, 4);
     assert_int_equal(c.fruitless, 0);
+    token_log_contents_finish(&c);
+}
+
+/* The newest slot counts, also of one that another coordinator has gone on with. */
+static void says_which_slot_it_had(void **state)
+{
+    (void)state;
+    struct token_log_contents c;
+    struct token_log *log = make_log(TOKEN_LOG_FLUSH_NEVER, 1);
+    struct stat before, after;
+    token_log_close(log);
+    assert_int_equal(token_log_open(&log, path, RUN_ID, TOKEN_LOG_FLUSH_NEVER, &c, NULL), 0);
+    assert_false(c.started);
+    token_log_contents_finish(&c);
+    assert_int_equal(token_log_start(log, 3, NULL), 0);
+    assert_int_equal(token_log_start(log, 6, NULL), 0);
+    assert_int_equal(stat(path, &before), 0);
+    assert_int_equal(token_log_start(log, 6, NULL), 0); /* nothing new */
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_equal(after.st_size, before.st_size);
+    token_log_close(log);
+    assert_int_equal(reopen(&c), 0);
+    assert_true(c.started);
+    assert_int_equal(c.sequence, 6);
+    check_tokens(&c, 1);
+    assert_int_equal(truncate(path, before.st_size - 1), 0); /* torn: the one before */
+    token_log_contents_finish(&c);
+    assert_int_equal(reopen(&c), 0);
+    assert_int_equal(c.sequence, 3);
+    assert_false(c.damaged);
     token_log_contents_finish(&c);
 }
 
@@ -275,7 +307,7 @@ static void a_record_without_room_ends_the_log(void **state)
     struct rlimit before, tight;
     struct token_log_contents c;
     struct hill_why why = {""};
-    struct token_log_token token = {2, 102, -1, 2000};
+    struct token_log_token token = {2, 102, -1, 2000, {0}};
     struct token_log *log = make_log(TOKEN_LOG_FLUSH_NEVER, 2);
     read_bytes();
     signal(SIGXFSZ, SIG_IGN);
@@ -301,7 +333,7 @@ static void a_record_without_room_ends_the_log(void **state)
 static void flushes_when_it_is_told_to(void **state)
 {
     (void)state;
-    struct token_log_token token = {0, 100, 0, 0};
+    struct token_log_token token = {0, 100, 0, 0, {0}};
     struct token_log *log = make_log(TOKEN_LOG_FLUSH_NEVER, 0);
     assert_int_equal(token_log_append(log, &token, 5, NULL), 0);
     assert_int_equal(token_log_flush_ns(log), CLOCK_NEVER);
@@ -329,6 +361,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(reads_back_what_was_written, setup, teardown),
         cmocka_unit_test_setup_teardown(counts_restarts_and_those_without_a_token, setup, teardown),
+        cmocka_unit_test_setup_teardown(says_which_slot_it_had, setup, teardown),
         cmocka_unit_test_setup_teardown(a_tail_that_is_torn_anywhere_is_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(no_changed_byte_is_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(a_doubled_or_missing_record_ends_the_log, setup, teardown),

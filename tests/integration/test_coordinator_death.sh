@@ -80,6 +80,10 @@ kill_coordinator
 check "killed in decode" 1 $first
 check "killed in decode, sampled" 2 $second
 check "killed while it waited, scored" 3 $third
+for name in 1 2; do # what lay in the tiers outlives the coordinator: at most a step is made again
+    expect "killed in decode, $name: recoveries, units of the prompt repeated, few steps" \
+        "$(jq -c '.recovery | [.recoveries >= 1, .units_repeated, .steps_repeated <= 8 * .recoveries]' "$work/out.$name")" "[true,0,true]"
+done
 
 # --- one that goes on with decoded entries cannot be made again: it alone fails, in a line
 "$bin/hillctl" generate -f "$work/prompt.3" -n 60 --temp 0 "${common[@]}" >"$work/out.said" || fail "the request that is named later"

@@ -122,8 +122,16 @@ static void test_who_comes_early_waits_and_all_meet(void **state)
         expect_joined(&scorer, &early[1].party, 4);
         assert_int_equal(party_attach_hot(&early[0].party, &s, &why), 0);
         ((uint8_t *)shm_segment_payload(&scorer.hot))[5] = 9;
+        struct epoch_settings next = s;
+        next.epoch = s.epoch + 1;
+        next.tiers_epoch = s.epoch;
+        assert_int_equal(epoch_kept(&next, &why), 0);
+        next.hot_bytes++;
+        assert_int_equal(epoch_kept(&next, &why), HILL_E_UNSUPPORTED);
+        next.hot_bytes--;
         assert_int_equal(((uint8_t *)shm_segment_payload(&early[0].party.hot))[5], 9);
         epoch_unlink(s.run_id, s.epoch);
+        assert_int_equal(epoch_kept(&next, &why), HILL_E_PEER_GONE);
         party_leave(&early[0].party);
         party_leave(&early[1].party);
         party_leave(&scorer);

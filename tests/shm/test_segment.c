@@ -332,18 +332,20 @@ static void reap_removes_the_dead_and_keeps_the_living(void **state)
     /* a zombie until it is waited for: dead all the same */
     siginfo_t info;
     assert_int_equal(waitid(P_PID, (id_t)killed, &info, WEXITED | WNOWAIT), 0);
-    assert_int_equal(shm_segment_reap(run_id), 3);
+    assert_int_equal(shm_segment_reap(run_id, EPOCH), 0); /* they are wanted still */
+    assert_true(exists(dead));
+    assert_int_equal(shm_segment_reap(run_id, EPOCH + 1), 3);
     assert_false(exists(dead));
     assert_false(exists(half));
     assert_false(exists(cut));
     assert_true(exists(foreign));
     assert_int_equal(shm_segment_attach(&segment, live, FINGERPRINT, EPOCH, NULL), 0);
     shm_segment_detach(&segment);
-    assert_int_equal(shm_segment_reap(run_id), 0);
+    assert_int_equal(shm_segment_reap(run_id, 0), 0);
     waitpid(killed, NULL, 0);
     assert_int_equal(kill(living, SIGKILL), 0);
     waitpid(living, NULL, 0);
-    assert_int_equal(shm_segment_reap(run_id), 1);
+    assert_int_equal(shm_segment_reap(run_id, 0), 1);
     assert_false(exists(live));
     assert_int_equal(shm_segment_unlink(foreign), 0);
 }
@@ -355,9 +357,9 @@ static void a_recycled_pid_is_not_the_creator(void **state)
     char name[SHM_NAME_BYTES];
     name_of(name, "b");
     assert_int_equal(shm_segment_create(&segment, name, PAYLOAD, FINGERPRINT, EPOCH, NULL), 0);
-    assert_int_equal(shm_segment_reap(run_id), 0);
+    assert_int_equal(shm_segment_reap(run_id, 0), 0);
     ((struct shm_segment_header *)segment.base)->creator_start--;
-    assert_int_equal(shm_segment_reap(run_id), 1);
+    assert_int_equal(shm_segment_reap(run_id, 0), 1);
     assert_false(exists(name));
     shm_segment_detach(&segment);
 }

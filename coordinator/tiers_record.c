@@ -1,0 +1,99 @@
+/* coordinator/tiers_record.c - see tiers_record.h. */
+#include "coordinator/tiers_record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "proto/options_hill.h"
+
+#define NAME_BYTES (HILL_PATH_BYTES + 32)
+
+uint64_t tiers_record_settings(const struct epoch_settings *s)
+{
+    struct epoch_settings same = *s;
+    struct epoch_wire wire;
+    same.epoch = same.tiers_epoch = 1;
+    same.beta = 0;
+    epoch_settings_to_wire(&wire, &same);
+    size_t bytes = hill__message__get_packed_size(&wire.message);
+    uint8_t *packed = malloc(bytes);
+    if (!packed)
+        return 0;
+    hill__message__pack(&wire.message, packed);
+    uint64_t sum = XXH64(packed, bytes, 0);
+    free(packed);
+    return sum;
+}
+
+static void name_in(char out[NAME_BYTES], const char *folder, const char *ending)
+{
+    snprintf(out, NAME_BYTES, "%s/" TIERS_RECORD_NAME "%s", folder, ending);
+}
+
+static uint64_t checksum_of(const struct tiers_record *r)
+{
+    return XXH64(r, offsetof(struct tiers_record, checksum), 0);
+}
+
+/* 0, or an errno. */
+static int write_file(const char *name, const struct tiers_record *r)
+{
+    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return errno;
+    ssize_t n = write(fd, r, sizeof *r);
+    int err = n == (ssize_t)sizeof *r ? 0 : n < 0 ? errno : ENOSPC;
+    close(fd);
+    return err;
+}
+
+int tiers_record_write(const char *folder, const struct epoch_settings *s, struct hill_why *why)
+{
+    char name[NAME_BYTES], fresh[NAME_BYTES];
+    struct tiers_record r = {.magic = TIERS_RECORD_MAGIC,
+                             .version = TIERS_RECORD_VERSION,
+                             .epoch = s->epoch,
+                             .tiers_epoch = s->tiers_epoch,
+                             .run_id = s->run_id,
+                             .settings = tiers_record_settings(s)};
+    r.checksum = checksum_of(&r);
+    name_in(name, folder, "");
+    name_in(fresh, folder, ".new");
+    int err = write_file(fresh, &r);
+    if (!err && rename(fresh, name))
+        err = errno;
+    if (!err)
+        return 0;
+    unlink(fresh);
+    unlink(name); /* of an epoch before */
+    return hill_fail(why, hill_from_errno(err), "writing %.200s failed: %s", name, strerror(err));
+}
+
+void tiers_record_read(const char *folder, uint64_t run_id, struct tiers_record *out)
+{
+    char name[NAME_BYTES];
+    name_in(name, folder, "");
+    int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    ssize_t n = fd >= 0 ? read(fd, out, sizeof *out) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (n != (ssize_t)sizeof *out || out->magic != TIERS_RECORD_MAGIC ||
+        out->version != TIERS_RECORD_VERSION || out->checksum != checksum_of(out) ||
+        out->run_id != run_id || out->tiers_epoch > out->epoch || !out->settings)
+        *out = (struct tiers_record){0};
+}
+
+void tiers_record_remove(const char *folder)
+{
+    char name[NAME_BYTES];
+    name_in(name, folder, "");
+    unlink(name);
+    name_in(name, folder, ".new");
+    unlink(name);
+}

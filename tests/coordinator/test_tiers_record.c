@@ -1,0 +1,129 @@
+/* Tests of coordinator/tiers_record.[ch]: what is written is read, a changed byte or another run
+ * folder is none, and which settings count. Uses a folder below /tmp. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "coordinator/tiers_record.h"
+#include "tests/proto/configure.h"
+
+static char folder[64], name[96];
+static struct tiers_record found;
+static struct epoch_settings settings;
+
+static int setup(void **state)
+{
+    const struct layout_input layout = {
+        .geometry = {2, 4, 2, 32, 8}, .ctx_tokens = 128, .n_sequences = 2};
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/hill-tiers-%d", (int)getpid());
+    snprintf(name, sizeof name, "%s/" TIERS_RECORD_NAME, folder);
+    settings = make_settings(&layout, 7);
+    settings.tiers_epoch = 5;
+    return mkdir(folder, 0700);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    tiers_record_remove(folder);
+    return rmdir(folder);
+}
+
+static void reads_back_what_was_written(void **state)
+{
+    struct stat info;
+    (void)state;
+    tiers_record_read(folder, 1, &found);
+    assert_int_equal(found.tiers_epoch, 0); /* there is none */
+    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    settings.epoch = 8;
+    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    assert_int_equal(stat(name, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    tiers_record_read(folder, 1, &found);
+    assert_int_equal(found.epoch, 8);
+    assert_int_equal(found.tiers_epoch, 5);
+    assert_true(found.settings == tiers_record_settings(&settings));
+    tiers_record_read(folder, 2, &found); /* another run folder's */
+    assert_int_equal(found.tiers_epoch, 0);
+}
+
+static void no_changed_byte_is_taken(void **state)
+{
+    (void)state;
+    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    for (size_t at = 0; at <= sizeof found; at++) {
+        uint8_t bytes[sizeof found];
+        int fd = open(name, O_RDWR);
+        assert_int_equal(pread(fd, bytes, sizeof bytes, 0), sizeof bytes);
+        uint8_t changed = bytes[at % sizeof bytes] ^ 16;
+        if (at < sizeof bytes)
+            assert_int_equal(pwrite(fd, &changed, 1, (off_t)at), 1);
+        else
+            assert_int_equal(ftruncate(fd, sizeof bytes - 1), 0);
+        tiers_record_read(folder, 1, &found);
+        assert_int_equal(found.tiers_epoch, 0);
+        assert_int_equal(pwrite(fd, bytes, sizeof bytes, 0), sizeof bytes);
+        close(fd);
+    }
+    tiers_record_read(folder, 1, &found);
+    assert_int_equal(found.tiers_epoch, 5);
+}
+
+static void settings_that_size_the_tiers_count(void **state)
+{
+    (void)state;
+    struct epoch_settings other = settings;
+    uint64_t sum = tiers_record_settings(&settings);
+    other.epoch = 90;
+    other.tiers_epoch = 80;
+    other.beta = 0.5;
+    assert_true(tiers_record_settings(&other) == sum);
+    other.hot_cap_bytes++;
+    assert_false(tiers_record_settings(&other) == sum);
+    other = settings;
+    other.csd_url = "file:/another";
+    assert_false(tiers_record_settings(&other) == sum);
+    other = settings;
+    other.plan.n_sequences++;
+    assert_false(tiers_record_settings(&other) == sum);
+}
+
+/* Where it cannot be written the one of before goes: it would name what is not there. */
+static void what_cannot_be_written_is_not_there(void **state)
+{
+    struct hill_why why = {""};
+    char fresh[128];
+    (void)state;
+    snprintf(fresh, sizeof fresh, "%s.new", name);
+    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    assert_int_equal(mkdir(fresh, 0700), 0);
+    assert_int_not_equal(tiers_record_write(folder, &settings, &why), 0);
+    assert_non_null(strstr(why.text, name));
+    assert_int_equal(rmdir(fresh), 0);
+    tiers_record_read(folder, 1, &found);
+    assert_int_equal(found.tiers_epoch, 0);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(reads_back_what_was_written),
+        T(no_changed_byte_is_taken),
+        T(settings_that_size_the_tiers_count),
+        T(what_cannot_be_written_is_not_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
