@@ -212,13 +212,7 @@ static void set_request(struct requests *rs, struct sequence *s, const struct re
     s->request_id = r->request_id;
     s->prompt_tokens = r->prompt_tokens;
     s->max_tokens = r->max_tokens;
-    s->settings = (struct kv_selection_settings){.alpha = r->alpha,
-                                                 .budget = r->budget,
-                                                 .sinks = r->sinks,
-                                                 .window = r->window,
-                                                 .policy = r->policy,
-                                                 .importance = r->importance,
-                                                 .exact_below = r->exact_below};
+    s->settings = record_selects(r);
     memset(&s->stats, 0, sizeof s->stats);
     memset(&s->balance, 0, sizeof s->balance);
     XXH64_reset(s->hash, 0);

@@ -51,13 +51,7 @@ static int check_status(const struct checked *c, int32_t status)
 static int check_seq_begin(const struct checked *c)
 {
     const struct record_seq_begin *r = c->payload;
-    struct kv_selection_settings settings = {.alpha = r->alpha,
-                                             .budget = r->budget,
-                                             .sinks = r->sinks,
-                                             .window = r->window,
-                                             .policy = r->policy,
-                                             .importance = r->importance,
-                                             .exact_below = r->exact_below};
+    struct kv_selection_settings settings = record_selects(r);
     struct hill_why detail = {""};
     int rc = check_size(c, sizeof(*r));
     if (rc == 0)

@@ -412,6 +412,18 @@ _Static_assert(sizeof(struct record_score_block) == 48, "layout");
 _Static_assert(sizeof(struct score_tuple) == 4, "layout");
 _Static_assert(sizeof(struct record_completion) == 80, "layout");
 
+/* What its selections follow. */
+static inline struct kv_selection_settings record_selects(const struct record_seq_begin *r)
+{
+    return (struct kv_selection_settings){.alpha = r->alpha,
+                                          .budget = r->budget,
+                                          .sinks = r->sinks,
+                                          .window = r->window,
+                                          .policy = r->policy,
+                                          .importance = r->importance,
+                                          .exact_below = r->exact_below};
+}
+
 static inline uint64_t record_pad16(uint64_t bytes)
 {
     return (bytes + 15u) & ~(uint64_t)15u;
