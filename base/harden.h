@@ -7,9 +7,9 @@
  * names all files it uses, Landlock rules for these. What each process may do: docs/hardening.md.
  * Who calls it: main.c of the coordinator and of the gateway, proto/worker_link.c. Not in force:
  * under sanitizers (LeakSanitizer traces its own process) and with HILL_HARDEN=off in the
- * environment. Concurrency: call it with one thread;
- * later threads and programs inherit it. Failure: what the kernel does not have is left out, and
- * the text says so: a kernel without it is no reason not to work.
+ * environment. Concurrency: call it with one thread; later threads and programs inherit it.
+ * Failure: what the kernel does not have is left out, and the text says so: a kernel without it is
+ * no reason not to work.
  */
 #ifndef HILL_BASE_HARDEN_H
 #define HILL_BASE_HARDEN_H

@@ -105,7 +105,7 @@ static int look_at(struct core *c, struct sequence *s, struct hill_why *why)
     return rc;
 }
 
-static uint32_t stripes_of(const struct cold_map *cold, uint32_t tokens)
+static uint32_t stripes_for(const struct cold_map *cold, uint32_t tokens)
 {
     return tokens / cold->stripe_slots + (tokens % cold->stripe_slots != 0);
 }
@@ -134,8 +134,8 @@ static void give_drive(const struct core *c, struct sequence *s, struct kept_pla
     most = there < most ? there : most;
     s->share.beta = c->config.beta;
     uint32_t cold_tokens = s->max_tokens - hot_share_target(&s->share, s->max_tokens);
-    bool copies = moves_wants_placement(c, s) && stripes_of(cold, s->max_tokens) <= most;
-    uint32_t stripes = stripes_of(cold, copies ? s->max_tokens : cold_tokens);
+    bool copies = moves_wants_placement(c, s) && stripes_for(cold, s->max_tokens) <= most;
+    uint32_t stripes = stripes_for(cold, copies ? s->max_tokens : cold_tokens);
     if (stripes > most)
         return;
     p->beta = c->config.beta;

@@ -53,12 +53,12 @@ static int push_fetch(struct drain *d)
 
 /* ---- a sequence --------------------------------------------------------------------------- */
 
-static uint32_t blocks_of(uint32_t tokens)
+static uint32_t blocks_for(uint32_t tokens)
 {
     return (tokens + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
 }
 
-static uint32_t blocks_now(const struct core *c, const struct sequence *s)
+static uint32_t blocks_held(const struct core *c, const struct sequence *s)
 {
     return c->tiers.hkm.lists[tiers_list(&c->tiers, s->index, 0)].limit;
 }
@@ -66,11 +66,11 @@ static uint32_t blocks_now(const struct core *c, const struct sequence *s)
 /* What a later epoch is to find: everything that a sequence without a drive has. */
 static void note_plan(const struct core *c, struct sequence *s, uint32_t stripes)
 {
-    const struct kept_plan plan = adoption_plan(s, blocks_now(c, s), stripes);
+    const struct kept_plan plan = adoption_plan(s, blocks_held(c, s), stripes);
     kept_replan(tiers_kept(&c->tiers, s->index), &plan);
 }
 
-static uint32_t stripes_now(const struct core *c, const struct sequence *s)
+static uint32_t stripes_held(const struct core *c, const struct sequence *s)
 {
     return c->tiers.cold.lists[tiers_list(&c->tiers, s->index, 0)].n_stripes;
 }
@@ -89,7 +89,7 @@ static void disown_copies(struct core *c, const struct sequence *s)
 static void prepare(struct drain *d, struct sequence *s)
 {
     struct core *c = d->core;
-    uint32_t all = blocks_of(s->max_tokens), now = blocks_now(c, s);
+    uint32_t all = blocks_for(s->max_tokens), now = blocks_held(c, s);
     uint32_t more = all > now ? hkm_extend(&c->tiers.hkm, s->index, all - now) : 0;
     bool placed = s->share.copies || s->share.beta > 0;
     if (!more && !placed)
@@ -106,7 +106,7 @@ static void prepare(struct drain *d, struct sequence *s)
     s->share.adapts = s->share.copies = false;
     s->share.limit = now >= all ? s->max_tokens : (now - 1) * KV_HOT_BLOCK_TOKENS;
     s->moves_wanted = true;
-    note_plan(c, s, stripes_now(c, s));
+    note_plan(c, s, stripes_held(c, s));
 }
 
 static uint32_t cold_entries(const struct core *c, const struct sequence *s)
@@ -318,7 +318,7 @@ static int prepare_all(struct drain *d)
         if (!core_runs(s) || s->leaving)
             continue;
         prepare(d, s);
-        if (stripes_now(d->core, s) && is_free_of(d->core, s))
+        if (stripes_held(d->core, s) && is_free_of(d->core, s))
             moved |= leave_drive(d, s);
     }
     return moved;
@@ -334,7 +334,7 @@ static void count_left(struct drain *d)
         bool active = s->state == SEQUENCE_ACTIVE;
         d->done.left += active ? cold_entries(c, s) : 0;
         d->done.over &= s->state == SEQUENCE_FREE ||
-                        (active && !s->cold_used && stripes_now(c, s) == 0 && !s->leaving);
+                        (active && !s->cold_used && stripes_held(c, s) == 0 && !s->leaving);
     }
     d->done.moved_bytes = d->done.moved * c->tiers.hkm.entry_bytes;
     d->done.left_bytes = d->done.left * c->tiers.hkm.entry_bytes;

@@ -51,20 +51,20 @@ bool resting_fits(const struct sequence *s, const struct record_seq_begin *r)
            r->after_tokens < r->prompt_tokens && r->policy != KV_POLICY_H2O;
 }
 
-static uint32_t blocks_of(const struct core *c, const struct sequence *s)
+static uint32_t blocks_held(const struct core *c, const struct sequence *s)
 {
     return c->tiers.hkm.lists[tiers_list(&c->tiers, s->index, 0)].limit; /* of every layer */
 }
 
-static uint32_t stripes_of(const struct core *c, const struct sequence *s)
+static uint32_t stripes_held(const struct core *c, const struct sequence *s)
 {
     return c->tiers.cold.lists[tiers_list(&c->tiers, s->index, 0)].n_stripes;
 }
 
 void resting_add_room(const struct core *c, const struct sequence *s, struct hot_share_room *room)
 {
-    room->unreserved += blocks_of(c, s) * room->n_layers;
-    room->free_stripes += stripes_of(c, s) * room->n_layers;
+    room->unreserved += blocks_held(c, s) * room->n_layers;
+    room->free_stripes += stripes_held(c, s) * room->n_layers;
 }
 
 /* The most hot tokens that a layer has, and slots that are nobody's: they take room of their own. */
@@ -95,10 +95,10 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
     find_most(c, s, n_tokens, &hot, &lost);
     if (s->share.limit < s->max_tokens) /* a block in which new tokens wait for room */
         *blocks = larger(*blocks, (hot + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS + 1);
-    *blocks = larger(*blocks, blocks_of(c, s));
+    *blocks = larger(*blocks, blocks_held(c, s));
     if (c->config.csd)
-        *stripes = larger(*stripes + (lost + slots - 1) / slots, stripes_of(c, s));
-    uint64_t more = (uint64_t)(*stripes - stripes_of(c, s)) * c->config.geometry.n_layers;
+        *stripes = larger(*stripes + (lost + slots - 1) / slots, stripes_held(c, s));
+    uint64_t more = (uint64_t)(*stripes - stripes_held(c, s)) * c->config.geometry.n_layers;
     if (more > t->cold.n_free || hkm_grow(&t->hkm, s->index, *blocks))
         return HILL_E_BUSY;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)

@@ -4,7 +4,8 @@
  * What lies on flash is looked at before anything of it counts: each entry has the checksum that the
  * scorer has kept, and the digest beside it is the one that its key makes. So a digest that has
  * changed while no agent was there is found as well, though nothing has kept a checksum of it. From
- * then on its page has one (csd_ops.seal).
+ * then on its page has one (csd_ops.seal). A pool of keys is not adopted: policies that evaluate keys
+ * begin anew.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,36 +14,12 @@
 
 /* ---- what lies there ---- */
 
-static uint64_t page_floor(uint64_t at)
-{
-    return at & ~(uint64_t)(CSD_ALIGN - 1);
-}
-
-static uint64_t page_ceil(uint64_t at)
-{
-    return page_floor(at + CSD_ALIGN - 1);
-}
-
 /* Pages of the bounce buffer from `at` on: the file's bytes from .. to - 1. */
 static int read_pages(struct cold_pool *pool, uint64_t from, uint64_t to, uint8_t *memory,
                       struct hill_why *why)
 {
     const struct csd_extent extent = {.offset = from, .memory = memory, .bytes = to - from};
     return pool->backend->ops->transfer(pool->backend, &extent, 1, why);
-}
-
-/* Is the digest in this lane the one that the key makes? */
-static bool digest_fits(const struct kv_geometry *g, const uint8_t *entry, const uint8_t *groups,
-                        uint64_t lane, uint8_t *scratch, int8_t mantissas[2][KV_MAX_HEAD_DIM])
-{
-    kv_digest_keys(g, (const uint16_t *)(const void *)entry, kv_entry_bytes(g) / 2, 1, scratch, 0);
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        uint8_t is = kv_digest_get_head(g, groups, lane, h, mantissas[0]);
-        uint8_t expected = kv_digest_get_head(g, scratch, 0, h, mantissas[1]);
-        if (is != expected || memcmp(mantissas[0], mantissas[1], g->head_dim) != 0)
-            return false;
-    }
-    return true;
 }
 
 static int damaged(const struct cold_adopt *a, const struct adopt_item *item, const char *what,
@@ -53,10 +30,10 @@ static int damaged(const struct cold_adopt *a, const struct adopt_item *item, co
                      item->position, a->sequence, a->layer, item->slot, what);
 }
 
-/* Pages of digests (or keys) and of entries of some slots that follow one another, as they lie. */
+/* Pages of digests and of entries of some slots that follow one another, as they lie. */
 struct look {
-    uint64_t plane_from, plane_to, entries_from, entries_to; /* bytes of the file */
-    uint8_t *plane, *entries;
+    uint64_t digests_from, digests_to, entries_from, entries_to; /* bytes of the file */
+    uint8_t *digests, *entries;
 };
 
 static int read_look(struct cold_pool *pool, uint32_t first, uint32_t last, struct look *look,
@@ -65,38 +42,32 @@ static int read_look(struct cold_pool *pool, uint32_t first, uint32_t last, stru
     const struct pool_layout *l = &pool->layout;
     uint64_t group = kv_group_bytes(&l->geometry), within = first % l->stripe_slots;
     uint64_t digests = pool_digest_at(l, first / l->stripe_slots);
-    look->plane_from =
-        l->key_bytes ? pool_key_at(l, first) : digests + within / KV_GROUP_TOKENS * group;
-    look->plane_to = l->key_bytes
-                         ? pool_key_at(l, last) + l->key_bytes
-                         : digests + (last % l->stripe_slots / KV_GROUP_TOKENS + 1) * group;
-    look->plane_from = page_floor(look->plane_from);
-    look->plane_to = page_ceil(look->plane_to);
+    look->digests_from = page_floor(digests + within / KV_GROUP_TOKENS * group);
+    look->digests_to = page_ceil(digests + (last % l->stripe_slots / KV_GROUP_TOKENS + 1) * group);
     look->entries_from = page_floor(pool_entry_at(l, first));
     look->entries_to = page_ceil(pool_entry_at(l, last) + kv_entry_bytes(&l->geometry));
-    look->plane = pool->bounce;
-    look->entries = pool->bounce + (look->plane_to - look->plane_from);
-    int status = read_pages(pool, look->plane_from, look->plane_to, look->plane, why);
+    look->digests = pool->bounce;
+    look->entries = pool->bounce + (look->digests_to - look->digests_from);
+    int status = read_pages(pool, look->digests_from, look->digests_to, look->digests, why);
     return status ? status
                   : read_pages(pool, look->entries_from, look->entries_to, look->entries, why);
 }
 
 static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
                       const struct adopt_item *item, const struct look *look, uint8_t *scratch,
-                      int8_t mantissas[2][KV_MAX_HEAD_DIM], struct hill_why *why)
+                      struct hill_why *why)
 {
     const struct pool_layout *l = &pool->layout;
     const struct kv_geometry *g = &l->geometry;
     const uint8_t *entry = look->entries + (pool_entry_at(l, item->slot) - look->entries_from);
     if (pool_entry_checksum(entry, kv_entry_bytes(g)) != item->checksum)
         return damaged(a, item, "entry", why);
-    if (l->key_bytes)
-        return 0;
     uint64_t within = item->slot % l->stripe_slots;
     uint64_t at = pool_digest_at(l, item->slot / l->stripe_slots) +
                   within / KV_GROUP_TOKENS * kv_group_bytes(g);
-    bool fits = digest_fits(g, entry, look->plane + (at - look->plane_from),
-                            within % KV_GROUP_TOKENS, scratch, mantissas);
+    bool fits = kv_digest_is_of(g, (const uint16_t *)(const void *)entry,
+                                look->digests + (at - look->digests_from), within % KV_GROUP_TOKENS,
+                                scratch);
     return fits ? 0 : damaged(a, item, "digest", why);
 }
 
@@ -105,8 +76,7 @@ static uint32_t items_that_fit(const struct cold_pool *pool, const struct cold_a
                                uint32_t from)
 {
     uint64_t each =
-        kv_entry_bytes(&pool->layout.geometry) +
-        (pool->layout.key_bytes ? pool->layout.key_bytes : kv_digest_bytes(&pool->layout.geometry));
+        kv_entry_bytes(&pool->layout.geometry) + kv_digest_bytes(&pool->layout.geometry);
     uint64_t room = BOUNCE_BYTES - 4 * CSD_ALIGN - 2 * kv_group_bytes(&pool->layout.geometry);
     uint64_t slots = room / each;
     uint32_t i = from + 1;
@@ -118,22 +88,18 @@ static uint32_t items_that_fit(const struct cold_pool *pool, const struct cold_a
 static int verify(struct cold_pool *pool, const struct cold_adopt *a, struct hill_why *why)
 {
     uint8_t *scratch = calloc(1, kv_group_bytes(&pool->layout.geometry));
-    int8_t(*mantissas)[KV_MAX_HEAD_DIM] = calloc(2, sizeof *mantissas);
-    int status = scratch && mantissas
-                     ? 0
-                     : hill_fail(why, HILL_E_NOMEM, "no memory to look at adopted slots");
+    int status = scratch ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory to look at adopted slots");
     for (uint32_t from = 0, to; status == 0 && from < a->n_items; from = to) {
         struct look look;
         to = items_that_fit(pool, a, from);
         status = read_look(pool, a->items[from].slot, a->items[to - 1].slot, &look, why);
         for (uint32_t i = from; status == 0 && i < to; i++)
-            status = check_slot(pool, a, &a->items[i], &look, scratch, mantissas, why);
+            status = check_slot(pool, a, &a->items[i], &look, scratch, why);
         if (status == 0)
-            pool->backend->ops->seal(pool->backend, look.plane_from,
-                                     look.plane_to - look.plane_from, look.plane);
+            pool->backend->ops->seal(pool->backend, look.digests_from,
+                                     look.digests_to - look.digests_from, look.digests);
     }
     free(scratch);
-    free(mantissas);
     return status;
 }
 
@@ -146,6 +112,8 @@ static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
 
     if (!pool->kept)
         return hill_fail(why, HILL_E_DAMAGED, "the cold pool has been made anew");
+    if (pool->layout.key_bytes)
+        return hill_fail(why, HILL_E_UNSUPPORTED, "a cold pool with keys is not adopted");
     if (a->stripe >= pool->layout.n_stripes)
         return hill_fail(why, HILL_E_PROTOCOL, "stripe %u to be adopted is none", a->stripe);
     for (uint32_t i = 0; i < a->n_items; i++) {
@@ -165,7 +133,6 @@ static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
 static void distrust_pages(const struct cold_pool *pool, struct cold_stripe *state)
 {
     memset(state->digest_pages, 0xff, pool->layout.digest_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
-    memset(state->key_pages, 0xff, pool->layout.key_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
     memset(state->entry_pages, 0xff, pool->layout.entry_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
 }
 

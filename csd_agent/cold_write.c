@@ -35,16 +35,6 @@ struct target {
     uint64_t whole_from, whole_to; /* all bytes between are new; others need what is there */
 };
 
-static uint64_t page_floor(uint64_t at)
-{
-    return at & ~(uint64_t)(CSD_ALIGN - 1);
-}
-
-static uint64_t page_ceil(uint64_t at)
-{
-    return page_floor(at + CSD_ALIGN - 1);
-}
-
 static int flush(struct writer *w)
 {
     int status =

@@ -34,6 +34,7 @@ static void let_go(struct digest_cache *c, struct cached_stripe *s)
     free(s->there);
     *s = (struct cached_stripe){.asked = s->asked};
     c->bytes -= stripe_bytes(c);
+    c->full = false;
 }
 
 void digest_cache_destroy(struct digest_cache *c)
@@ -59,6 +60,7 @@ static struct cached_stripe *oldest(const struct digest_cache *c)
 void digest_cache_limit(struct digest_cache *c, uint64_t cap_bytes)
 {
     c->cap_bytes = cap_bytes;
+    c->full = false;
     while (c->bytes > c->cap_bytes)
         let_go(c, oldest(c));
 }
@@ -66,6 +68,7 @@ void digest_cache_limit(struct digest_cache *c, uint64_t cap_bytes)
 void digest_cache_turn(struct digest_cache *c)
 {
     c->query++;
+    c->full = false;
 }
 
 /* The stripe that the pages lie in, *page: the first of them within it; NULL: they are not of one
@@ -108,10 +111,14 @@ bool digest_cache_get(struct digest_cache *c, uint64_t offset, uint64_t bytes, u
 static bool take_in(struct digest_cache *c, struct cached_stripe *s)
 {
     uint64_t idle = (uint64_t)c->layout.n_stripes * QUERIES_IDLE;
+    if (c->full)
+        return false; /* none gets idle before the next query */
     while (c->bytes + stripe_bytes(c) > c->cap_bytes) {
         struct cached_stripe *old = oldest(c);
-        if (!old || c->query - old->asked <= idle)
+        if (!old || c->query - old->asked <= idle) {
+            c->full = true;
             return false;
+        }
         let_go(c, old);
     }
     s->pages = aligned_alloc(CSD_ALIGN, c->layout.digest_stripe_bytes);

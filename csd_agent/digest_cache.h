@@ -25,6 +25,7 @@ struct digest_cache {
     struct pool_layout layout;
     uint64_t cap_bytes, bytes;
     uint64_t query;                /* their number so far */
+    bool full;                     /* this query has found the cap reached and no stripe idle */
     struct cached_stripe *stripes; /* [n_stripes] */
 };
 

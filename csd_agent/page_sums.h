@@ -3,10 +3,10 @@
  * changes there is found before it changes a score.
  *
  * What: low 32 bits of XXH3_64bits of each 4 KiB page that this process has written, or has found
- * right by other means; held in memory, 8 bytes each: 1/512 of the plane. A page that is not known is not
- * checked: no slot in it counts, since slots are written by this process or adopted, and adopting
- * looks at them (cold_adopt.c). Entries have checksums of their own. Who calls it: file_backend.c.
- * Concurrency: one thread. Failure: codes as at each function.
+ * right by other means; held in memory, 8 bytes each: 1/512 of the plane. A page that is not known
+ * is not checked: no slot in it counts, since slots are written by this process or adopted, and
+ * adopting looks at them (cold_adopt.c). Entries have checksums of their own. Who calls it:
+ * file_backend.c. Concurrency: one thread. Failure: codes as at each function.
  */
 #ifndef HILL_CSD_AGENT_PAGE_SUMS_H
 #define HILL_CSD_AGENT_PAGE_SUMS_H

@@ -126,7 +126,8 @@ int engine_prefill_pass(struct engine *engine, uint32_t unit, struct hill_why *w
 uint32_t engine_past_from(const struct engine *engine, uint32_t layer);
 /* Entries [count][entry bytes] of the past tokens first .. first + count - 1 of a layer: from that
  * one on in order, at most ENGINE_PAST_TOKENS, after the units of the layers before are queued and
- * before the layer's own. 1: they are taken; 0: not now, the device still has those before them; or an error. */
+ * before the layer's own. 1: they are taken; 0: not now, the device still has those before them; or
+ * an error. */
 int engine_prefill_past(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
                         const void *entries, struct hill_why *why);
 /* Right after engine_prefill_begin without a past: what the prompt's queries attend to is summed

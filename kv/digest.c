@@ -8,6 +8,7 @@
  * functions. Failure: none; non-finite input has a defined value.
  */
 #include <math.h>
+#include <string.h>
 
 #include "kv/score.h"
 
@@ -166,6 +167,19 @@ static void quantise_query_head(const float *head, uint32_t head_dim, int32_t ex
         mantissas[i] =
             (int8_t)(m > MANTISSA_MAX ? MANTISSA_MAX : (m < -MANTISSA_MAX ? -MANTISSA_MAX : m));
     }
+}
+
+bool kv_digest_is_of(const struct kv_geometry *g, const uint16_t *k, const uint8_t *groups,
+                     uint64_t index, uint8_t *scratch)
+{
+    int8_t is[KV_MAX_HEAD_DIM], made[KV_MAX_HEAD_DIM];
+    kv_digest_keys(g, k, (uint64_t)g->n_kv_heads * g->head_dim, 1, scratch, 0);
+    for (uint32_t h = 0; h < g->n_kv_heads; h++)
+        if (kv_digest_get_head(g, groups, index, h, is) !=
+                kv_digest_get_head(g, scratch, 0, h, made) ||
+            memcmp(is, made, g->head_dim) != 0)
+            return false;
+    return true;
 }
 
 void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,

@@ -47,6 +47,11 @@ int kv_importance_parse(const char *name, uint32_t *out);
 void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs,
                     uint32_t n, uint8_t *groups, uint64_t first);
 
+/* Is the digest of token `index` of `groups` the one that this key makes? scratch: of a group
+ * (kv_group_bytes), whose padding is 0. */
+bool kv_digest_is_of(const struct kv_geometry *g, const uint16_t *k, const uint8_t *groups,
+                     uint64_t index, uint8_t *scratch);
+
 /* Digest a query: q is FP32 [n_heads][head_dim], after rotary embedding. mantissas
  * [n_kv_heads*head_dim], shifts [n_kv_heads]. Non-finite values and sums count as 0; an all-zero
  * head has shift 0. The length that KV_IMPORTANCE_NORM divides by is the query's alone, so a score

@@ -334,6 +334,8 @@ struct record_completion query(struct scene *s, uint32_t sequence, uint32_t laye
     return collect(s, &q, COLD_NO_POSITION);
 }
 
+#define FETCH_STRIDE 61u /* slots, a prime */
+
 struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t layer)
 {
     struct {
@@ -342,8 +344,9 @@ struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t
     } r = {.record = {.header = header(sequence, layer), .tag = ++s->next_tag}};
     uint32_t slots[16], n = 0, entry_bytes = kv_entry_bytes(&s->m.g);
 
-    for (uint32_t tries = 0; tries < 3000 && n < 16; tries++) {
-        uint32_t slot = random_below(s->m.n_stripes * s->m.stripe_slots);
+    uint32_t all = s->m.n_stripes * s->m.stripe_slots, slot = random_below(all);
+    assert_true(all % FETCH_STRIDE != 0); /* so that it comes by every slot */
+    for (uint32_t i = 0; i < all && n < 16; i++, slot = (slot + FETCH_STRIDE) % all) {
         const struct model_stripe *stripe = &s->m.stripes[slot / s->m.stripe_slots];
         if (s->m.slots[slot].state != SLOT_COMMITTED || stripe->sequence != sequence ||
             stripe->layer != layer)

@@ -222,6 +222,25 @@ static void test_drives_of_later_versions_are_refused_by_name(void **state)
     assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
 }
 
+static void test_a_pool_of_keys_is_not_adopted(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    const struct cold_adopt nothing = {0};
+    struct cold_pool *pool;
+    struct hill_why why = {""};
+
+    (void)state;
+    config.key_bytes = 2 * 4 * 48;
+    config.keeps = true;
+    for (int round = 0; round < 2; round++) { /* made, and taken over */
+        assert_int_equal(cold_pool_open(&pool, &config, &why), 0);
+        assert_int_equal(cold_pool_adopt(pool, &nothing, &why),
+                         round ? HILL_E_UNSUPPORTED : HILL_E_DAMAGED);
+        cold_pool_close(pool);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
 int main(void)
@@ -229,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_flipped_byte_is_found_and_named),
         TEST(test_a_flipped_bit_of_a_digest_is_found_and_named),
+        TEST(test_a_pool_of_keys_is_not_adopted),
         TEST(test_a_foreign_file_is_refused_untouched),
         TEST(test_a_pool_of_another_shape_is_formatted_anew),
         TEST(test_a_format_that_was_killed_is_repeated),

@@ -23,9 +23,10 @@ static const struct kv_geometry geometry = {1, 4, 2, 24};
 static struct pool_layout layout;
 static int fd;
 
+static uint64_t state;
+
 static uint32_t next_random(uint32_t below)
 {
-    static uint64_t state = 20261122;
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(state >> 33) % below;
 }
@@ -60,12 +61,12 @@ static void fill(struct pool_directory *d)
     free(entry);
 }
 
-static int set_up(void **state)
+static int set_up(void **unused)
 {
     char path[] = "/tmp/hill-test-fsck-XXXXXX";
     struct pool_directory *d;
     struct hill_why why = {""};
-    (void)state;
+    (void)unused;
     fd = mkstemp(path);
     assert_true(fd >= 0);
     unlink(path);
@@ -80,9 +81,9 @@ static int set_up(void **state)
     return 0;
 }
 
-static int tear_down(void **state)
+static int tear_down(void **unused)
 {
-    (void)state;
+    (void)unused;
     return close(fd);
 }
 
@@ -102,9 +103,9 @@ static void flip(uint64_t at, uint32_t bit)
     write_at(at, &byte, 1);
 }
 
-static void test_a_whole_pool_is_whole(void **state)
+static void test_a_whole_pool_is_whole(void **unused)
 {
-    (void)state;
+    (void)unused;
     struct pool_check c = checked(0);
     assert_int_equal(c.stripes, 1);
     assert_int_equal(c.slots, SLOTS - SLOTS / 7);
@@ -113,9 +114,9 @@ static void test_a_whole_pool_is_whole(void **state)
     assert_int_equal(c.identity.uuid[6] >> 4, 4);
 }
 
-static void test_a_bit_of_an_entry(void **state)
+static void test_a_bit_of_an_entry(void **unused)
 {
-    (void)state;
+    (void)unused;
     for (int i = 0; i < FLIPS; i++) {
         uint32_t slot = next_random(SLOTS), bit = next_random(8);
         uint64_t at = pool_entry_at(&layout, layout.stripe_slots + slot) +
@@ -128,9 +129,9 @@ static void test_a_bit_of_an_entry(void **state)
     }
 }
 
-static void test_a_bit_of_a_digest(void **state)
+static void test_a_bit_of_a_digest(void **unused)
 {
-    (void)state;
+    (void)unused;
     uint32_t found = 0, words = geometry.n_kv_heads * kv_head_words(&geometry);
     for (int i = 0; i < FLIPS; i++) {
         /* a word of a lane: mantissas of a slot, all of them dimensions (24 are whole words) */
@@ -149,9 +150,9 @@ static void test_a_bit_of_a_digest(void **state)
     assert_true(found > FLIPS / 2);
 }
 
-static void test_a_bit_of_superblock_or_directory(void **state)
+static void test_a_bit_of_superblock_or_directory(void **unused)
 {
-    (void)state;
+    (void)unused;
     for (int i = 0; i < FLIPS; i++) {
         uint32_t bit = next_random(8);
         uint64_t in_block = next_random(POOL_PAGE_BYTES);
@@ -168,9 +169,9 @@ static void test_a_bit_of_superblock_or_directory(void **state)
     }
 }
 
-static void test_a_stripe_or_a_position_that_is_there_twice(void **state)
+static void test_a_stripe_or_a_position_that_is_there_twice(void **unused)
 {
-    (void)state;
+    (void)unused;
     struct pool_directory *d;
     struct hill_why why = {""};
     assert_int_equal(pool_open(&d, fd, FINGERPRINT, &why), 0);
@@ -183,15 +184,67 @@ static void test_a_stripe_or_a_position_that_is_there_twice(void **state)
     pool_close(d);
 }
 
-static void test_what_is_no_pool_or_cut_short(void **state)
+static void test_what_is_no_pool_or_cut_short(void **unused)
 {
-    (void)state;
+    (void)unused;
     assert_int_equal(ftruncate(fd, (off_t)layout.total_bytes - 1), 0);
     checked(HILL_E_DAMAGED);
     assert_int_equal(ftruncate(fd, 100), 0);
     checked(HILL_E_DAMAGED);
     assert_int_equal(ftruncate(fd, 0), 0);
     checked(HILL_E_DAMAGED);
+}
+
+/* What pool_check_file prints. */
+static struct pool_check printed(char *text, size_t size)
+{
+    struct pool_check c = {.quiet = false};
+    struct hill_why why = {""};
+    FILE *file = tmpfile();
+    fflush(stdout);
+    int saved = dup(STDOUT_FILENO);
+    assert_true(file && saved >= 0 && dup2(fileno(file), STDOUT_FILENO) >= 0);
+    int code = pool_check_file(&c, fd, &why);
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    ssize_t n = pread(fileno(file), text, size - 1, 0);
+    fclose(file);
+    assert_int_equal(code, 0);
+    assert_true(n >= 0 && (size_t)n < size - 1);
+    text[n] = '\0';
+    return c;
+}
+
+static uint32_t lines_of(const char *text)
+{
+    uint32_t n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+/* A line for each, and after so many of a kind none. */
+static void test_what_is_damaged_is_named(void **unused)
+{
+    (void)unused;
+    static char text[64 * 1024];
+    printed(text, sizeof text);
+    assert_string_equal(text, "");
+    uint32_t n = 0;
+    for (uint32_t slot = 0; n < POOL_CHECK_LINES + 5; slot++) {
+        if (slot % 7 == 0)
+            continue;
+        flip(pool_entry_at(&layout, layout.stripe_slots + slot), 0);
+        struct pool_check c = printed(text, sizeof text);
+        assert_int_equal(c.bad_entries, ++n);
+        assert_int_equal(lines_of(text), n < POOL_CHECK_LINES ? n : POOL_CHECK_LINES);
+        assert_int_equal(strstr(text, "further ones are only counted") != NULL,
+                         n >= POOL_CHECK_LINES);
+        if (n == 1)
+            assert_string_equal(text, "stripe 1, slot 1: the entry of position 101 (sequence 3, "
+                                      "layer 0) is damaged: its checksum is wrong\n");
+    }
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -204,7 +257,11 @@ int main(void)
         TEST(test_a_bit_of_a_digest),
         TEST(test_a_bit_of_superblock_or_directory),
         TEST(test_a_stripe_or_a_position_that_is_there_twice),
+        TEST(test_what_is_damaged_is_named),
         TEST(test_what_is_no_pool_or_cut_short),
     };
+    const char *seed = getenv("HILL_TEST_SEED");
+    state = seed ? strtoull(seed, NULL, 0) : 20261122;
+    print_message("seed %llu (HILL_TEST_SEED)\n", (unsigned long long)state);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

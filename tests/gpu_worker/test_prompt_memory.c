@@ -1,6 +1,7 @@
 /*
  * tests/gpu_worker/test_prompt_memory.c - a prompt that is lost after any unit goes on over the same
- * memory: the same logits and entries, bit for bit, also where a unit was half done. What is of another prompt, or damaged, is not found.
+ * memory: the same logits and entries, bit for bit, also where a unit was half done. What is of
+ * another prompt, or damaged, is not found.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,15 +1,14 @@
 /* tools/fsck/check.c - see check.h. */
 #include "tools/fsck/check.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kv/score.h"
+#include "pool/pool_disk.h"
 
 /* One line about something damaged, unless there were enough of its kind. */
 static void report_damage(const struct pool_check *c, uint64_t *count, const char *format, ...)
@@ -33,28 +32,11 @@ static void take_damaged(void *context, uint32_t stripe, const char *line)
     report_damage(c, &c->bad_records, "%s", line);
 }
 
-static int read_all(int fd, uint64_t offset, uint8_t *memory, uint64_t bytes, struct hill_why *why)
-{
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t n = pread(fd, memory + done, bytes - done, (off_t)(offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return hill_fail(why, n ? hill_from_errno(errno) : HILL_E_DAMAGED,
-                             "cannot read byte %llu of the cold pool: %s",
-                             (unsigned long long)(offset + done),
-                             n ? strerror(errno) : "the file ends there");
-        done += (uint64_t)n;
-    }
-    return 0;
-}
-
 /* ---- a stripe ------------------------------------------------------------------------------- */
 
 /* Its parts, and what one slot is compared in. */
 struct stripe_bytes {
     uint8_t *digests, *entries, *group;
-    int8_t (*mantissas)[KV_MAX_HEAD_DIM];
 };
 
 static int allocate(struct stripe_bytes *b, const struct pool_layout *l, struct hill_why *why)
@@ -62,8 +44,7 @@ static int allocate(struct stripe_bytes *b, const struct pool_layout *l, struct 
     b->digests = malloc(l->digest_stripe_bytes + 1);
     b->entries = malloc(l->entry_stripe_bytes);
     b->group = calloc(1, kv_group_bytes(&l->geometry));
-    b->mantissas = calloc(2, sizeof *b->mantissas);
-    return b->digests && b->entries && b->group && b->mantissas
+    return b->digests && b->entries && b->group
                ? 0
                : hill_fail(why, HILL_E_NOMEM, "no memory for a stripe of the cold pool");
 }
@@ -73,20 +54,6 @@ static void release(struct stripe_bytes *b)
     free(b->digests);
     free(b->entries);
     free(b->group);
-    free(b->mantissas);
-}
-
-static bool digest_fits(const struct kv_geometry *g, const struct stripe_bytes *b,
-                        const uint8_t *entry, uint32_t slot)
-{
-    kv_digest_keys(g, (const uint16_t *)(const void *)entry, kv_entry_bytes(g) / 2, 1, b->group, 0);
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        uint8_t is = kv_digest_get_head(g, b->digests, slot, h, b->mantissas[0]);
-        uint8_t expected = kv_digest_get_head(g, b->group, 0, h, b->mantissas[1]);
-        if (is != expected || memcmp(b->mantissas[0], b->mantissas[1], g->head_dim) != 0)
-            return false;
-    }
-    return true;
 }
 
 static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32_t stripe,
@@ -101,7 +68,8 @@ static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32
             "stripe %u, slot %u: the entry of position %u (sequence %u, layer %u) is damaged: its "
             "checksum is wrong",
             stripe, slot, s->positions[slot], s->sequence, s->layer);
-    else if (!c->layout.key_bytes && !digest_fits(g, b, entry, slot))
+    else if (!c->layout.key_bytes &&
+             !kv_digest_is_of(g, (const uint16_t *)(const void *)entry, b->digests, slot, b->group))
         report_damage(
             c, &c->bad_digests,
             "stripe %u, slot %u: the digest of position %u (sequence %u, layer %u) is damaged: it "
@@ -118,11 +86,11 @@ static int check_stripe(struct pool_check *c, const struct pool_directory *d, ui
         return 0;
     c->stripes++;
     int code = l->key_bytes ? 0
-                            : read_all(fd, pool_digest_at(l, stripe), b->digests,
-                                       l->digest_stripe_bytes, why);
+                            : pool_read_all(fd, b->digests, l->digest_stripe_bytes,
+                                            pool_digest_at(l, stripe), "digests", why);
     if (code == 0)
-        code = read_all(fd, pool_entry_at(l, stripe * l->stripe_slots), b->entries,
-                        l->entry_stripe_bytes, why);
+        code = pool_read_all(fd, b->entries, l->entry_stripe_bytes,
+                             pool_entry_at(l, stripe * l->stripe_slots), "entries", why);
     for (uint32_t slot = 0; code == 0 && slot < l->stripe_slots; slot++)
         if (pool_slot_valid(d, stripe * l->stripe_slots + slot))
             check_slot(c, s, stripe, slot, b);
