@@ -5,8 +5,9 @@
  * who served the selected entries (summed over the requests), moves, bytes, and the processes with
  * their CPU time and memory. Rates are differences of two answers, divided by the time between the
  * heartbeats that carried them. On a terminal it redraws with plain ANSI sequences in the alternate
- * screen; q or Ctrl-C ends it and the terminal is as before. Elsewhere each snapshot is printed
- * once, without sequences. Concurrency: one thread. Failure: a coordinator that does not answer
+ * screen; q or Ctrl-C ends it and the terminal is as before. A narrow terminal gets shorter tables,
+ * a line that is still too long goes on in the next one; what is not ready is red, unless NO_COLOR
+ * is set. Elsewhere each snapshot is printed once, without sequences. Concurrency: one thread. Failure: a coordinator that does not answer
  * ends it (HILL_E_PEER_GONE).
  */
 #include "hillctl/command_list.h"
@@ -14,7 +15,9 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -23,8 +26,9 @@
 
 #define MIB       (1024.0 * 1024.0)
 #define BAR_CELLS 24
-#define SHOWN_MAX 8  /* processes */
-#define LINES_MAX 16 /* requests */
+#define WIDE      104 /* columns that the whole tables need */
+#define SHOWN_MAX 8   /* processes */
+#define LINES_MAX 16  /* requests */
 
 static const struct option_spec top_specs[] = {
     {.name = "iterations",
@@ -43,13 +47,18 @@ struct top {
     bool screen;                 /* stdout is a terminal */
     bool keys;                   /* stdin is one: q ends it */
     struct termios saved;
+    FILE *out;              /* a snapshot, before it is shown */
+    unsigned columns, rows; /* of the terminal; 0: no bound */
+    bool narrow, colour;
 };
 
 /* ---- screen ------------------------------------------------------------------------------ */
 
 static void screen_begin(struct top *t)
 {
+    const char *no_colour = getenv("NO_COLOR");
     t->screen = isatty(STDOUT_FILENO);
+    t->colour = t->screen && !(no_colour && *no_colour);
     t->keys = t->screen && isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &t->saved) == 0;
     if (t->keys) {
         struct termios raw = t->saved;
@@ -69,9 +78,19 @@ static void screen_end(struct top *t)
         tcsetattr(STDIN_FILENO, TCSANOW, &t->saved);
 }
 
+static const char *red(const struct top *t)
+{
+    return t->colour ? "\033[31m" : "";
+}
+
+static const char *plain(const struct top *t)
+{
+    return t->colour ? "\033[39m" : "";
+}
+
 static void end_line(const struct top *t)
 {
-    fputs(t->screen ? "\033[K\n" : "\n", stdout);
+    fputc('\n', t->out);
 }
 
 /* A bar of how much of it is full. */
@@ -109,21 +128,25 @@ static double seconds_between(const struct top *t)
 static void print_head(const struct top *t)
 {
     const Hill__StatusReply *s = t->now->status_reply;
-    printf("hillinfer  %s, epoch %" PRIu32 ", up %.0f s, %" PRIu32 " running, %" PRIu32
-           " waiting, %" PRIu64 " done",
-           s->ready ? "ready" : "not ready", s->epoch, s->uptime_seconds, s->requests_running,
-           s->requests_waiting, s->requests_done);
+    fprintf(t->out,
+            "hillinfer  %s%s%s, epoch %" PRIu32 ", up %.0f s, %" PRIu32 " running, %" PRIu32
+            " waiting, %" PRIu64 " done",
+            s->ready ? "" : red(t), s->ready ? "ready" : "not ready", s->ready ? "" : plain(t),
+            s->epoch, s->uptime_seconds, s->requests_running, s->requests_waiting,
+            s->requests_done);
     end_line(t);
-    printf("model      %s, context %" PRIu32 " tokens; drive %s", s->model, s->ctx_tokens,
-           s->csd_attached ? s->csd_url : "none");
+    fprintf(t->out, "model      %s, context %" PRIu32 " tokens; drive %s", s->model, s->ctx_tokens,
+            s->csd_attached ? s->csd_url : "none");
     end_line(t);
     if (s->csd_model && s->csd_model->on) {
         struct csd_model model = proto_csd_model(s->csd_model);
         char text[CSD_MODEL_TEXT];
-        printf("modelled   %s", csd_model_print(text, &model));
+        fprintf(t->out, "modelled   %s", csd_model_print(text, &model));
         if (s->csd_model_counters && s->csd_model_counters->late)
-            printf("; %" PRIu64 " of %" PRIu64 " commands late, the drive is slower than the model",
-                   s->csd_model_counters->late, s->csd_model_counters->commands);
+            fprintf(t->out,
+                    "; %" PRIu64 " of %" PRIu64
+                    " commands late, the drive is slower than the model",
+                    s->csd_model_counters->late, s->csd_model_counters->commands);
         end_line(t);
     }
 }
@@ -155,21 +178,24 @@ static void print_request(const struct top *t, const Hill__RunningRequest *r)
     if (!r->predicted_tokens) {
         double share = ratio(r->prefill_tokens_done, r->prompt_tokens);
         double rate = ratio(r->prefill_tokens_done * 1000, r->prefill_ms);
-        printf("request    %" PRIu64 " prefill %s %.0f / %" PRIu32 " tokens, %.0f tokens/s, %.0f s "
-               "left",
-               r->request_id, bar(cells, share), r->prefill_tokens_done, r->prompt_tokens, rate,
-               ratio(r->prompt_tokens - r->prefill_tokens_done, rate));
+        fprintf(t->out,
+                "request    %" PRIu64 " prefill %s %.0f / %" PRIu32
+                " tokens, %.0f tokens/s, %.0f s "
+                "left",
+                r->request_id, bar(cells, share), r->prefill_tokens_done, r->prompt_tokens, rate,
+                ratio(r->prompt_tokens - r->prefill_tokens_done, rate));
     } else {
         double now = decode_now(t, r);
-        printf("request    %" PRIu64 " decode %s %" PRIu32 " / %" PRIu32 " tokens", r->request_id,
-               bar(cells, ratio(r->predicted_tokens, r->predict)), r->predicted_tokens, r->predict);
+        fprintf(t->out, "request    %" PRIu64 " decode %s %" PRIu32 " / %" PRIu32 " tokens",
+                r->request_id, bar(cells, ratio(r->predicted_tokens, r->predict)),
+                r->predicted_tokens, r->predict);
         if (now >= 0)
-            printf(", %.1f tokens/s", now);
-        printf(", mean %.1f tokens/s; prompt %" PRIu32 " tokens in %.2f s", r->predicted_per_second,
-               r->prompt_tokens, r->prefill_ms / 1000);
+            fprintf(t->out, ", %.1f tokens/s", now);
+        fprintf(t->out, ", mean %.1f tokens/s; prompt %" PRIu32 " tokens in %.2f s",
+                r->predicted_per_second, r->prompt_tokens, r->prefill_ms / 1000);
     }
     if (r->attempts > 1)
-        printf(", attempt %" PRIu32, r->attempts);
+        fprintf(t->out, ", attempt %" PRIu32, r->attempts);
     end_line(t);
 }
 
@@ -184,11 +210,12 @@ static void print_requests(const struct top *t)
         sum += now > 0 ? now : 0;
     }
     if (!s->n_requests)
-        printf("request    none");
+        fprintf(t->out, "request    none");
     else if (s->n_requests > LINES_MAX)
-        printf("           and %zu more; together %.1f tokens/s", s->n_requests - LINES_MAX, sum);
+        fprintf(t->out, "           and %zu more; together %.1f tokens/s",
+                s->n_requests - LINES_MAX, sum);
     else if (s->n_requests > 1)
-        printf("           together %.1f tokens/s", sum);
+        fprintf(t->out, "           together %.1f tokens/s", sum);
     else
         return;
     end_line(t);
@@ -199,9 +226,15 @@ static void print_tier(const struct top *t, const char *name, const Hill__TierSt
 {
     char cells[BAR_CELLS + 3];
     double share = ratio((double)tier->bytes, (double)tier->cap_bytes);
-    printf("%-8s %12" PRIu64 " %10.1f %10.1f %s %5.1f %% %12" PRIu64 " %6.1f %%", name,
-           tier->tokens, (double)tier->bytes / MIB, (double)tier->cap_bytes / MIB,
-           bar(cells, share), 100 * share, tier->hits, 100 * ratio((double)tier->hits, hits));
+    if (t->narrow) {
+        fprintf(t->out, "%-8s %10.1f %10.1f %5.1f %% %6.1f %%", name, (double)tier->bytes / MIB,
+                (double)tier->cap_bytes / MIB, 100 * share, 100 * ratio((double)tier->hits, hits));
+        end_line(t);
+        return;
+    }
+    fprintf(t->out, "%-8s %12" PRIu64 " %10.1f %10.1f %s %5.1f %% %12" PRIu64 " %6.1f %%", name,
+            tier->tokens, (double)tier->bytes / MIB, (double)tier->cap_bytes / MIB,
+            bar(cells, share), 100 * share, tier->hits, 100 * ratio((double)tier->hits, hits));
     end_line(t);
 }
 
@@ -254,30 +287,34 @@ static void print_live(const struct top *t)
     struct sums sums;
     const Hill__SequenceStats *s = sum_live(&sums, t->now->status_reply);
     if (!s) {
-        printf("tiers      nothing has been kept yet");
+        fprintf(t->out, "tiers      nothing has been kept yet");
         end_line(t);
         return;
     }
     double hits = (double)(s->gpu->hits + s->hot->hits + s->cold->hits);
     if (!s->request_id) {
-        printf("of the request that ended last:");
+        fprintf(t->out, "of the request that ended last:");
         end_line(t);
     }
-    printf("%-8s %12s %10s %10s %-*s %7s %12s %8s", "tier", "entries", "MiB", "cap MiB",
-           BAR_CELLS + 2, "", "full", "selected", "share");
+    if (t->narrow)
+        fprintf(t->out, "%-8s %10s %10s %7s %8s", "tier", "MiB", "cap MiB", "full", "share");
+    else
+        fprintf(t->out, "%-8s %12s %10s %10s %-*s %7s %12s %8s", "tier", "entries", "MiB",
+                "cap MiB", BAR_CELLS + 2, "", "full", "selected", "share");
     end_line(t);
     print_tier(t, "GPU", s->gpu, hits);
     print_tier(t, "hot", s->hot, hits);
     print_tier(t, "cold", s->cold, hits);
-    printf("moves      %" PRIu64 " demoted, %" PRIu64 " promoted, %" PRIu64 " bounced", s->demoted,
-           s->promoted, s->bounced);
+    fprintf(t->out, "moves      %" PRIu64 " demoted, %" PRIu64 " promoted, %" PRIu64 " bounced",
+            s->demoted, s->promoted, s->bounced);
     if (s->queries)
-        printf("; %" PRIu64 " queries of %" PRIu32 " tokens", s->queries, s->budget);
+        fprintf(t->out, "; %" PRIu64 " queries of %" PRIu32 " tokens", s->queries, s->budget);
     end_line(t);
-    printf("link       keys %" PRIu64 " B, scores %.2f MiB, selected KV %.2f MiB; flash read %.1f "
-           "MiB, written %.1f MiB",
-           s->link_key_bytes, (double)s->link_score_bytes / MIB, (double)s->link_kv_bytes / MIB,
-           (double)s->flash_read_bytes / MIB, (double)s->flash_write_bytes / MIB);
+    fprintf(t->out,
+            "link       keys %" PRIu64 " B, scores %.2f MiB, selected KV %.2f MiB; flash read %.1f "
+            "MiB, written %.1f MiB",
+            s->link_key_bytes, (double)s->link_score_bytes / MIB, (double)s->link_kv_bytes / MIB,
+            (double)s->flash_read_bytes / MIB, (double)s->flash_write_bytes / MIB);
     end_line(t);
 }
 
@@ -311,33 +348,85 @@ static void print_process(const struct top *t, const Hill__WorkerStatus *w)
     double percent = cpu_percent(t, w);
     if (percent >= 0)
         snprintf(cpu, sizeof cpu, "%.1f", percent);
-    printf("%-12s %8d %-10s %7s %9.1f %8" PRIu32 "  %s", proto_role_name(w->role), w->pid, w->state,
-           cpu, (double)w->rss_bytes / MIB, w->restarts, w->device);
+    bool away = strcmp(w->state, "ready") != 0 && strcmp(w->state, "stopped") != 0;
+    fprintf(t->out, "%-12s %8d %s%-10s%s %7s %9.1f", proto_role_name(w->role), w->pid,
+            away ? red(t) : "", w->state, away ? plain(t) : "", cpu, (double)w->rss_bytes / MIB);
+    if (!t->narrow)
+        fprintf(t->out, " %8" PRIu32 "  %s", w->restarts, w->device);
     end_line(t);
 }
 
-static void print_snapshot(const struct top *t)
+static void print_all(const struct top *t)
 {
     const Hill__StatusReply *s = t->now->status_reply;
-    if (t->screen)
-        fputs("\033[H", stdout);
     print_head(t);
     print_requests(t);
     end_line(t);
     print_live(t);
     end_line(t);
-    printf("%-12s %8s %-10s %7s %9s %8s  %s", "process", "pid", "state", "CPU %", "RSS MiB",
-           "restarts", "device");
+    fprintf(t->out, "%-12s %8s %-10s %7s %9s", "process", "pid", "state", "CPU %", "RSS MiB");
+    if (!t->narrow)
+        fprintf(t->out, " %8s  %s", "restarts", "device");
     end_line(t);
     if (s->coordinator)
         print_process(t, s->coordinator);
     for (size_t i = 0; i < s->n_workers && i < SHOWN_MAX; i++)
         print_process(t, s->workers[i]);
+}
+
+/* Bytes of a line that go into the first `columns`, cut at a space where there is one. */
+static size_t fitting(const char *line, size_t bytes, size_t columns)
+{
+    size_t at = columns;
+    if (bytes <= columns)
+        return bytes;
+    while (at > columns / 2 && line[at] != ' ')
+        at--;
+    return line[at] == ' ' ? at : columns;
+}
+
+/* A snapshot on the terminal: long lines go on below, indented; what is below its last row is left
+ * out. */
+static void show(const struct top *t, const char *text)
+{
+    unsigned row = 1;
+    fputs("\033[H", stdout);
+    for (const char *line = text; *line && row < t->rows; line += strcspn(line, "\n") + 1) {
+        size_t left = strcspn(line, "\n"), indent = 0;
+        const char *rest = line;
+        do {
+            size_t n = fitting(rest, left, t->columns - indent);
+            printf("%*s%.*s\033[K\n", (int)indent, "", (int)n, rest);
+            n += n < left && rest[n] == ' ';
+            rest += n;
+            left -= n;
+            indent = 4;
+        } while (left && ++row < t->rows);
+        row++;
+    }
+    fputs("\033[J", stdout);
+}
+
+static void print_snapshot(struct top *t)
+{
+    struct winsize size;
+    char *text = NULL;
+    size_t bytes;
+    bool known = t->screen && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20;
+    t->columns = known ? size.ws_col : 1000;
+    t->rows = known && size.ws_row ? size.ws_row : 1000;
+    t->narrow = t->columns < WIDE;
+    t->out = open_memstream(&text, &bytes);
+    if (!t->out)
+        return; /* the next one may have memory */
+    print_all(t);
+    fclose(t->out);
     if (t->screen)
-        fputs("\033[J", stdout);
+        show(t, text);
     else
-        putchar('\n');
+        puts(text);
     fflush(stdout);
+    free(text);
 }
 
 /* ---- the loop ---------------------------------------------------------------------------- */

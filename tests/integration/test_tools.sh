@@ -77,6 +77,9 @@ if command -v script >/dev/null; then
     (sleep 2 && printf q) | script -qec "$hillinfer top --run-dir $run_dir" /dev/null >"$work/out" 2>&1
     expect "q ends top on a terminal: exit code" $? 0
     expect "top gives the screen back" "$(grep -c $'\033\\[?1049l' "$work/out")" 1
+    script -qec "stty cols 60 rows 40; $hillinfer top -n 1 --run-dir $run_dir" /dev/null >"$work/out" 2>&1 </dev/null
+    expect "top in 60 columns: the longest line" "$(sed 's/\x1b\[[?0-9;]*[A-Za-z]//g; s/\r//g' "$work/out" | awk 'length > 60' | head -n 1)" ""
+    expect "and the tiers are there" "$(grep -c 'cap MiB' "$work/out" | sed 's/[1-9].*/yes/')" yes
 else
     echo "without script(1): progress and top on a terminal were not tried"
 fi
