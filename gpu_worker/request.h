@@ -75,7 +75,7 @@ struct request {
     uint32_t n_plain;                   /* of the prompt: prefilled over prefilled ones */
     uint32_t drive_tokens, left_chunks; /* of reused; what was left */
     double drive_ms, saved_ms;          /* what that took; computing them had taken */
-    bool left;                          /* all is, that can be */
+    bool left_prompt, left;             /* its whole chunks are, and all */
     bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
     int over_rc;             /* of that save */
     struct hill_why over_why;

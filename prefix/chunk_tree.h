@@ -97,6 +97,8 @@ void chunk_tree_remove(struct chunk_tree *tree, uint32_t slot);
 void chunk_tree_evict(struct chunk_tree *tree, uint32_t slot);
 /* It was taken once more. */
 void chunk_tree_use(struct chunk_tree *tree, uint32_t slot);
+/* Another rank than that: for comparisons with other rules (tools/bench). */
+void chunk_tree_rank(struct chunk_tree *tree, uint32_t slot, double rank);
 /* One below `slot`, or itself, that nothing follows. */
 uint32_t chunk_tree_leaf(const struct chunk_tree *tree, uint32_t slot);
 
