@@ -135,7 +135,8 @@ static int append(struct request *r, uint32_t n, uint32_t end, struct hill_why *
             uint32_t size = (uint32_t)sizeof(struct record_append) + count * bytes;
             void *payload;
             r->w->waiting = r;
-            int rc = dataplane_reserve(plane, plane->append, size, &payload, worker_deadline(), why);
+            int rc =
+                dataplane_reserve(plane, plane->append, size, &payload, worker_deadline(), why);
             r->w->waiting = NULL;
             if (rc)
                 return rc;

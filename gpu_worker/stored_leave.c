@@ -76,7 +76,8 @@ static int begin(struct request *r, struct hill_why *why)
     bool stop = r->finish == HILL__FINISH_REASON__FINISH_STOP; /* the newest has been through */
     uint32_t plain = r->n_plain < r->prompt ? r->n_plain : r->prompt;
     x->n_entries = r->over ? r->n_tokens - (stop ? 0 : 1) : plain / CHUNK_TOKENS * CHUNK_TOKENS;
-    x->group = GROUP_BYTES / slot_bytes > GROUP_MAX ? GROUP_MAX : (uint32_t)(GROUP_BYTES / slot_bytes);
+    x->group =
+        GROUP_BYTES / slot_bytes > GROUP_MAX ? GROUP_MAX : (uint32_t)(GROUP_BYTES / slot_bytes);
     x->group = x->group ? x->group : 1;
     if (!skip(r))
         return 0;

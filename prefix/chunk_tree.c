@@ -299,16 +299,11 @@ void chunk_tree_evict(struct chunk_tree *t, uint32_t slot)
     chunk_tree_remove(t, slot);
 }
 
-void chunk_tree_rank(struct chunk_tree *t, uint32_t slot, double rank)
-{
-    t->chunks[slot].rank = rank;
-    if (t->chunks[slot].place != CHUNK_NONE)
-        settle(t, t->chunks[slot].place);
-}
-
 void chunk_tree_use(struct chunk_tree *t, uint32_t slot)
 {
     struct chunk *c = &t->chunks[slot];
     c->uses += c->uses < UINT32_MAX;
-    chunk_tree_rank(t, slot, t->age + c->uses * c->cost);
+    c->rank = t->age + c->uses * c->cost;
+    if (c->place != CHUNK_NONE)
+        settle(t, c->place);
 }

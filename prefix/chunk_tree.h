@@ -11,7 +11,7 @@
  * that two texts are the same.
  * Who goes first when all slots are taken: of the chunks that nothing follows the one of least rank,
  * rank = age + uses * cost, age being the rank of the last one that went (GreedyDual-Size with
- * Frequency; all slots have one size). Who calls it: drive_store.c, tools/bench. Concurrency: one
+ * Frequency; all slots have one size). Who calls it: drive_store.c. Concurrency: one
  * thread. Failure: HILL_E_NOMEM; nothing has changed then.
  */
 #ifndef HILL_PREFIX_CHUNK_TREE_H
@@ -97,8 +97,6 @@ void chunk_tree_remove(struct chunk_tree *tree, uint32_t slot);
 void chunk_tree_evict(struct chunk_tree *tree, uint32_t slot);
 /* It was taken once more. */
 void chunk_tree_use(struct chunk_tree *tree, uint32_t slot);
-/* Another rank than that: for comparisons with other rules (tools/bench). */
-void chunk_tree_rank(struct chunk_tree *tree, uint32_t slot, double rank);
 /* One below `slot`, or itself, that nothing follows. */
 uint32_t chunk_tree_leaf(const struct chunk_tree *tree, uint32_t slot);
 

@@ -23,7 +23,14 @@
 #include "prefix/drive_store.h"
 #include "tests/rounds.h"
 
-enum { LAYERS = 2, ENTRY = 16, LONGEST = 330, SLOTS = 24, FACTS = 4096, OPERATIONS = TEST_ROUNDS(10000) };
+enum {
+    LAYERS = 2,
+    ENTRY = 16,
+    LONGEST = 330,
+    SLOTS = 24,
+    FACTS = 4096,
+    OPERATIONS = TEST_ROUNDS(10000)
+};
 
 static const struct chunk_terms terms = {.model_bytes = 1000,
                                          .model_identity = 77,
@@ -480,7 +487,8 @@ static void test_damaged_records(void **unused)
     for (uint32_t at = 0; at < sizeof(struct chunk_record); at += 7) {
         make_store(&s, cap(8));
         drive_store_close(&s);
-        poke("chunks.index", (off_t)(CHUNK_FILE_HEAD + sizeof(struct chunk_record) + at), "\377", 1);
+        poke("chunks.index", (off_t)(CHUNK_FILE_HEAD + sizeof(struct chunk_record) + at), "\377",
+             1);
         assert_int_equal(drive_store_open(&s, folder, &terms, cap(8), &why), 0);
         assert_int_equal(s.tree.n_chunks, 1);
         drive_store_close(&s);
@@ -547,7 +555,7 @@ static void test_a_full_disk(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_requests),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_random_requests),   cmocka_unit_test(test_refused),
         cmocka_unit_test(test_another_pipelines), cmocka_unit_test(test_damaged_records),
         cmocka_unit_test(test_a_full_disk),
     };
