@@ -26,7 +26,7 @@ enum request_state {
     REQUEST_LOADING,   /* the prompt's tokens go to the device */
     REQUEST_PREFILL,   /* (layer, chunk) units */
     REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
-    REQUEST_RESTORED,  /* they are there, and a question is to be computed over n_past of them */
+    REQUEST_RESTORED,  /* n_past tokens have their entries, and what follows is to be computed */
     REQUEST_DECODE,
 };
 
