@@ -26,7 +26,7 @@ enum request_state {
     REQUEST_LOADING,   /* the prompt's tokens go to the device */
     REQUEST_PREFILL,   /* (layer, chunk) units */
     REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
-    REQUEST_RESTORED,  /* they are there, and a question is to be computed over n_past of them */
+    REQUEST_RESTORED,  /* n_past tokens have their entries, and what follows is to be computed */
     REQUEST_DECODE,
 };
 
@@ -75,7 +75,7 @@ struct request {
     uint32_t n_plain;                   /* of the prompt: prefilled over prefilled ones */
     uint32_t drive_tokens, left_chunks; /* of reused; what was left */
     double drive_ms, saved_ms;          /* what that took; computing them had taken */
-    bool left;                          /* all is, that can be */
+    bool left_prompt, left;             /* its whole chunks are, and all */
     bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
     int over_rc;             /* of that save */
     struct hill_why over_why;

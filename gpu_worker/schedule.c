@@ -107,6 +107,15 @@ static bool is_before(const struct request *a, const struct request *b)
     return first != resume_hopes(b) ? first : a->arrival < b->arrival;
 }
 
+/* What a request leaves in the prefix store the next prompt may begin with. */
+static bool some_leave(const struct worker *w)
+{
+    for (uint32_t i = 0; i < w->n_sequences; i++)
+        if (w->requests[i] && stored_owes(w->requests[i]))
+            return true;
+    return false;
+}
+
 /* The request whose prompt is computed, or whose turn it is. NULL: none. */
 static struct request *next_prompt(struct worker *w)
 {
@@ -120,7 +129,7 @@ static struct request *next_prompt(struct worker *w)
         if (!oldest || is_before(r, oldest))
             oldest = r;
     }
-    return oldest;
+    return oldest && some_leave(w) ? NULL : oldest;
 }
 
 /* A bounded piece of the prompt's way to its units. */
@@ -188,7 +197,7 @@ static int turn_saves(struct worker *w, bool *moved)
         struct hill_why why = {.text = ""};
         if (!r || !owes(r))
             continue;
-        int rc = save_owed(r) ? save_turn(r, &why) : stored_leave(r, &why);
+        int rc = save_owed(r) && !r->stored ? save_turn(r, &why) : stored_leave(r, &why);
         *moved |= rc != 0;
         if (rc < 0)
             end = conclude(w, r, rc, &why);

@@ -98,16 +98,19 @@ static int look(struct request *r, struct hill_why *why)
     return 0;
 }
 
-static int compute(struct request *r, struct hill_why *why)
+/* What follows is computed, in the next turn. */
+static int compute(struct request *r)
 {
-    return request_begin_prefill(r, r->reused, why);
+    r->n_past = r->reused;
+    r->state = REQUEST_RESTORED;
+    return 0;
 }
 
 int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why)
 {
     r->n_plain = n_plain < r->reused ? n_plain : r->prompt;
     if (!may_take(r) || n_plain < r->reused)
-        return compute(r, why);
+        return compute(r);
     struct stored *x = r->stored = stored_make(r);
     int rc = x ? look(r, why) : hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
     if (rc)
@@ -115,7 +118,7 @@ int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why)
     /* what is there and the store's go together where both are plain */
     if (x->hit.n_tokens <= r->reused || x->hit.n_plain < r->reused) {
         stored_drop(r);
-        return compute(r, why);
+        return compute(r);
     }
     x->next = r->reused / CHUNK_TOKENS;
     x->begun_ns = clock_now_ns();
@@ -135,7 +138,8 @@ static int append(struct request *r, uint32_t n, uint32_t end, struct hill_why *
             uint32_t size = (uint32_t)sizeof(struct record_append) + count * bytes;
             void *payload;
             r->w->waiting = r;
-            int rc = dataplane_reserve(plane, plane->append, size, &payload, worker_deadline(), why);
+            int rc =
+                dataplane_reserve(plane, plane->append, size, &payload, worker_deadline(), why);
             r->w->waiting = NULL;
             if (rc)
                 return rc;
@@ -177,7 +181,7 @@ static int take_chunk(struct request *r, struct hill_why *why)
     return ++x->next < x->hit.n_chunks;
 }
 
-static int finish(struct request *r, struct hill_why *why)
+static int finish(struct request *r)
 {
     struct stored *x = r->stored;
     if (x->hit.n_plain < r->reused)
@@ -191,7 +195,7 @@ static int finish(struct request *r, struct hill_why *why)
     stored_drop(r);
     if (r->reused)
         request_note_beginning(r);
-    return compute(r, why);
+    return compute(r);
 }
 
 int stored_turn(struct request *r, struct hill_why *why)
@@ -200,7 +204,7 @@ int stored_turn(struct request *r, struct hill_why *why)
     int rc = 1;
     while (rc == 1 && clock_now_ns() < end)
         rc = take_chunk(r, why);
-    return rc < 0 ? rc : rc ? 0 : finish(r, why);
+    return rc < 0 ? rc : rc ? 0 : finish(r);
 }
 
 void stored_drop(struct request *r)

@@ -5,9 +5,10 @@
  * What: when the scorer has answered SEQ_BEGIN, the store's longest prefix of the prompt, beyond what
  * the tiers keep of it, is read chunk by chunk into APPEND records, as prefill's are; the rest is
  * computed over it. A chunk is appended when all of it was found right, so whatever goes wrong, the
- * tokens before it stand and the others are computed. A request that has ended by itself leaves the
- * chunks that the store lacks: their entries come from the scorer (READ), wherever they lie, and are
- * written before its Done; others decode meanwhile. Which tokens are plain, and who takes the
+ * tokens before it stand and the others are computed. A request leaves the chunks that the store
+ * lacks, after its first token and before its Done: their entries come from the scorer (READ),
+ * wherever they lie; others decode meanwhile, and the next prompt waits, since it may begin with
+ * the same tokens. Which tokens are plain, and who takes the
  * others: prefix/chunk_tree.h. Who calls it: request.c, schedule.c, worker.c. Concurrency: the data
  * loop's thread. Failure: of the store: a line, and it is computed, or not left; of scorer and
  * rings: the request ends.
@@ -31,7 +32,7 @@ int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why);
 /* Some chunks; after the last one on to the prefill. */
 int stored_turn(struct request *r, struct hill_why *why);
 
-/* Does a request that is over leave something yet? */
+/* Does a request leave something yet: its prompt after its first token, the rest when it is over? */
 bool stored_owes(const struct request *r);
 /* A bounded piece of it: 1 it moved on, 0 it waits for the scorer. Negative: the request ends. */
 int stored_leave(struct request *r, struct hill_why *why);

@@ -1,7 +1,8 @@
 /*
  * gpu_worker/stored_leave.c - what a request leaves in the prefix store. See stored.h.
  *
- * From the first chunk that the store lacks on, some chunks at a time: their entries are read from
+ * Twice: when its prompt is done, the whole chunks of plain tokens, so that the next prompt, which
+ * waits for that, finds them; at its end the rest. From the first chunk that the store lacks on, some chunks at a time: their entries are read from
  * the scorer layer by layer, then the chunks are written one a turn. Without a conversation only
  * whole chunks of plain tokens are left; a conversation's last chunk may be short, and the next turn
  * replaces it.
@@ -17,8 +18,10 @@
 
 bool stored_owes(const struct request *r)
 {
-    return r->state == REQUEST_DECODE && r->over && !r->over_rc && !r->left && r->w->store &&
-           r->prefill->keep && !r->prefill->restore;
+    if (r->state != REQUEST_DECODE || r->over_rc || !r->w->store || !r->prefill->keep ||
+        r->prefill->restore || !r->predicted)
+        return false;
+    return r->over ? !r->left : !r->left_prompt;
 }
 
 /* The chunk at x->first as it would be left. n 0: nothing is. */
@@ -71,8 +74,10 @@ static int begin(struct request *r, struct hill_why *why)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a prefix that is kept");
     uint64_t slot_bytes = r->w->store->file.slot_bytes;
     bool stop = r->finish == HILL__FINISH_REASON__FINISH_STOP; /* the newest has been through */
-    x->n_entries = r->n_tokens - (stop ? 0 : 1);
-    x->group = GROUP_BYTES / slot_bytes > GROUP_MAX ? GROUP_MAX : (uint32_t)(GROUP_BYTES / slot_bytes);
+    uint32_t plain = r->n_plain < r->prompt ? r->n_plain : r->prompt;
+    x->n_entries = r->over ? r->n_tokens - (stop ? 0 : 1) : plain / CHUNK_TOKENS * CHUNK_TOKENS;
+    x->group =
+        GROUP_BYTES / slot_bytes > GROUP_MAX ? GROUP_MAX : (uint32_t)(GROUP_BYTES / slot_bytes);
     x->group = x->group ? x->group : 1;
     if (!skip(r))
         return 0;
@@ -231,6 +236,7 @@ int stored_leave(struct request *r, struct hill_why *why)
         log_warn("request %llu: not all of it is kept in the prefix store: %s",
                  (unsigned long long)r->prefill->identity, why->text);
     stored_drop(r);
-    r->left = true;
+    r->left_prompt = true;
+    r->left = r->over || rc < 0;
     return 1;
 }

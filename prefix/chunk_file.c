@@ -169,8 +169,10 @@ static int check_cap(const char *dir, const struct chunk_terms *terms, uint64_t 
                      struct hill_why *why)
 {
     if (!terms_are_sound(terms) || strlen(dir) >= 4096)
-        return hill_fail(why, HILL_E_INVALID, "prefix store %.300s: the name or the model's shape "
-                                              "is out of range", dir);
+        return hill_fail(why, HILL_E_INVALID,
+                         "prefix store %.300s: the name or the model's shape "
+                         "is out of range",
+                         dir);
     if (chunk_slots_of(terms, cap_bytes) > 0)
         return 0;
     return hill_fail(why, HILL_E_INVALID,
@@ -375,9 +377,9 @@ int chunk_file_read(struct chunk_file *f, uint32_t slot, const struct chunk *c, 
     if (n < 0)
         return (int)n;
     if (n < (int64_t)bytes || chunk_checksum(c->stamp, entries, bytes) != c->checksum)
-        return hill_fail(why, HILL_E_DAMAGED,
-                         "prefix store %.300s: chunk %u of " DATA_NAME " is damaged: %s", f->dir,
-                         slot, n < (int64_t)bytes ? "the file is too short" : "its checksum is wrong");
+        return hill_fail(
+            why, HILL_E_DAMAGED, "prefix store %.300s: chunk %u of " DATA_NAME " is damaged: %s",
+            f->dir, slot, n < (int64_t)bytes ? "the file is too short" : "its checksum is wrong");
     return 0;
 }
 

@@ -11,7 +11,7 @@
  * that two texts are the same.
  * Who goes first when all slots are taken: of the chunks that nothing follows the one of least rank,
  * rank = age + uses * cost, age being the rank of the last one that went (GreedyDual-Size with
- * Frequency; all slots have one size). Who calls it: drive_store.c, tools/bench. Concurrency: one
+ * Frequency; all slots have one size). Who calls it: drive_store.c. Concurrency: one
  * thread. Failure: HILL_E_NOMEM; nothing has changed then.
  */
 #ifndef HILL_PREFIX_CHUNK_TREE_H

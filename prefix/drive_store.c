@@ -39,8 +39,8 @@ static int add_all(struct drive_store *s, struct loaded *list, uint32_t n)
     qsort(list, n, sizeof *list, by_position);
     for (uint32_t i = 0; i < n; i++) {
         const struct chunk *parent = chunk_at(&s->tree, list[i].chunk.parent);
-        bool known = list[i].chunk.parent == CHUNK_NONE ||
-                     (parent && parent->stamp == list[i].parent_stamp);
+        bool known =
+            list[i].chunk.parent == CHUNK_NONE || (parent && parent->stamp == list[i].parent_stamp);
         int rc = known ? chunk_tree_add(&s->tree, list[i].slot, &list[i].chunk) : HILL_E_INVALID;
         if (rc == HILL_E_NOMEM)
             return rc;
@@ -54,8 +54,8 @@ static int add_all(struct drive_store *s, struct loaded *list, uint32_t n)
 }
 
 /* A damaged record is named, once for all of them. */
-static int read_records(struct drive_store *s, struct loaded *list, uint32_t n_records,
-                        uint32_t *n, struct hill_why *why)
+static int read_records(struct drive_store *s, struct loaded *list, uint32_t n_records, uint32_t *n,
+                        struct hill_why *why)
 {
     uint32_t damaged = 0;
     char first[sizeof why->text] = "";

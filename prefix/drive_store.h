@@ -17,10 +17,10 @@
 struct drive_store {
     struct chunk_tree tree;
     struct chunk_file file;
-    uint64_t stamp;      /* of the last chunk */
-    uint32_t n_dropped;  /* records that were found of no use at the start */
-    bool full;           /* said: the disk takes no more */
-    bool said;           /* something could not be written */
+    uint64_t stamp;     /* of the last chunk */
+    uint32_t n_dropped; /* records that were found of no use at the start */
+    bool full;          /* said: the disk takes no more */
+    bool said;          /* something could not be written */
     uint64_t n_evicted;
 };
 

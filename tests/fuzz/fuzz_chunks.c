@@ -79,7 +79,8 @@ static void use(struct drive_store *s)
     }
     memset(room, 3, sizeof room);
     for (uint32_t i = 0; i < 3; i++) {
-        struct chunk c = {.settings = 9, .first = i * CHUNK_TOKENS, .n = 64, .n_plain = 64, .cost = 1};
+        struct chunk c = {
+            .settings = 9, .first = i * CHUNK_TOKENS, .n = 64, .n_plain = 64, .cost = 1};
         parent = drive_store_put(s, parent, &c, room);
     }
 }

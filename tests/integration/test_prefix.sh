@@ -114,12 +114,16 @@ from_drive() { # NAME PROMPT TOKENS: an answer as if all was computed
     same "$1: answer" "$(answer "$work/out")" "$(answer "$work/$2.whole")"
     expect "$1: from the drive" "$(field "$work/out" .prefix.from_drive_tokens)" "$3"
 }
-up "${options[@]}" "${store[@]}" --hot-mb 12 --cold-mb 64 --beta 0.4 || fail "up"
+up "${options[@]}" "${store[@]}" --hot-mb 12 --cold-mb 64 --beta 0.4 -np 2 || fail "up"
 expect_one_line "a second pipeline on one store" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${other[@]}"
 grep -q "store is another running pipeline's" "$work/err" || fail "a second pipeline on one store: $(cat "$work/err")"
-from_drive "an empty store" asked1 0
+generate "$work/long" -f "$work/asked1" -n 2000 &
+pid=$!
+wait_for 30 decoding 1 || fail "nothing decodes"
+from_drive "behind one that decodes" asked2 $n_doc
+kill -INT "$(pgrep -P $pid)"
+wait $pid
 from_drive "what the tiers have" asked2 0
-expect "of the tiers" "$(reused "$work/out")" "$n_doc 80"
 kill -KILL "$(worker_pid gpu_worker)"
 from_drive "after a worker's death" asked3 $n_doc # a part of the last chunk, too
 down || fail "down"
