@@ -65,11 +65,13 @@ damage() { head -c "$3" /dev/zero | tr '\0' '\245' | dd of="$1" bs=1 seek="$2" c
 
 # spoil_and_kill COMMAND...: the scorer is stopped, this is done, and it dies
 spoil_and_kill() {
+    local gpu_worker
+    gpu_worker=$(worker_pid gpu_worker)
     signal_worker STOP gpu_worker # nothing of it is used meanwhile
     signal_worker STOP cpu_scorer
     "$@"
     kill_worker cpu_scorer
-    signal_worker CONT gpu_worker
+    kill -CONT "$gpu_worker" 2>/dev/null # it may have been killed as well
 }
 
 # spoilt NAME COMMAND...: this is done before the next epoch; the request begins anew
