@@ -71,7 +71,7 @@ spoil_and_kill() {
     signal_worker STOP cpu_scorer
     "$@"
     kill_worker cpu_scorer
-    kill -CONT "$gpu_worker" 2>/dev/null
+    kill -CONT "$gpu_worker" 2>/dev/null # it may have been killed as well
 }
 
 # spoilt NAME COMMAND...: this is done before the next epoch; the request begins anew
