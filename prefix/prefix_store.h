@@ -7,7 +7,7 @@
  * that a prefill has computed over nothing but prefilled ones, since their entries are those that
  * its own prefill would make; within its own conversation, or after a request that it names, also
  * what was decoded. At least the prompt's last token is left to be computed: the answer begins with
- * its logits. While a slot is empty, less than half of a prompt is not worth another's entries, which
+ * its logits. While a slot is empty, less than a quarter of a prompt is not worth another's entries, which
  * are cut behind what it takes. Truth is with the scorer, which frees what it needs room for: what is taken here and
  * not there any more is computed. Who calls it: the coordinator. Concurrency: one thread. Failure:
  * HILL_E_NOMEM, and the request is not kept.
