@@ -47,7 +47,7 @@ enum token_log_kind {
     TOKEN_LOG_ORDER = 1,
     TOKEN_LOG_TOKEN = 2,
     TOKEN_LOG_RESTARTED = 3,
-    TOKEN_LOG_DECODED = 4 /* uint32_t: how many of them */
+    TOKEN_LOG_DECODED = 5 /* uint32_t: how many of them */
 };
 
 struct token_log_record {
