@@ -67,7 +67,7 @@ struct prefix_hit prefix_store_find(const struct prefix_store *store, const stru
         if (own && e->n_kept > hit.n_history)
             hit.n_history = e->n_kept;
         uint32_t n = usable(e, q, own);
-        if (!own && q->room && 2 * (uint64_t)n < q->n)
+        if (!own && q->room && 4 * (uint64_t)n < q->n)
             continue;
         if (n == 0 || n < hit.n_tokens || (n == hit.n_tokens && e->used < used))
             continue;

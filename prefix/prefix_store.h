@@ -3,14 +3,15 @@
  * tiers still, and how these came about (bookkeeping only).
  *
  * What: for each sequence slot at most one finished request: its tokens, and of how many of them
- * the entries are kept. A new prompt takes the longest prefix that it may: of any request the tokens
- * that a prefill has computed over nothing but prefilled ones, since their entries are those that
- * its own prefill would make; within its own conversation, or after a request that it names, also
- * what was decoded. At least the prompt's last token is left to be computed: the answer begins with
- * its logits. While a slot is empty, less than half of a prompt is not worth another's entries, which
- * are cut behind what it takes. Truth is with the scorer, which frees what it needs room for: what is taken here and
- * not there any more is computed. Who calls it: the coordinator. Concurrency: one thread. Failure:
- * HILL_E_NOMEM, and the request is not kept.
+ * the entries are kept. A new prompt takes the longest prefix that it may: of any request the
+ * tokens that a prefill has computed over nothing but prefilled ones, since their entries are
+ * those that its own prefill would make; within its own conversation, or after a request that it
+ * names, also what was decoded. At least the prompt's last token is left to be computed: the
+ * answer begins with its logits. While a slot is empty, less than a quarter of a prompt is not
+ * worth another's entries, which are cut behind what it takes. Truth is with the scorer, which
+ * frees what it needs room for: what is taken here and not there any more is computed. Who calls
+ * it: the coordinator. Concurrency: one thread. Failure: HILL_E_NOMEM, and the request is not
+ * kept.
  */
 #ifndef HILL_PREFIX_PREFIX_STORE_H
 #define HILL_PREFIX_PREFIX_STORE_H

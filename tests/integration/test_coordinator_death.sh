@@ -93,7 +93,7 @@ wait_for 30 decoded 5 || fail "no token"
 ask after & second=$!
 wait_for 30 is '.requests | length == 2 and all(.predicted_tokens > 20)' || fail "no two requests run: $(cat "$work/err.after")"
 kill_coordinator
-check "killed beside one that cannot go on" 1 $first
+check "killed beside one that cannot go on" 1 $first 2
 wait "$second"
 expect "over decoded entries: exit code" $? 1
 expect "over decoded entries: lines" "$(grep -c "went on with an earlier answer's entries" "$work/err.after") $(wc -l <"$work/err.after")" "1 1"
@@ -105,7 +105,7 @@ wait_for 30 status_is '.requests[0].prefill_tokens_done > 100' || fail "no promp
 kill_coordinator
 wait_for 30 status_is '.requests[0].prefill_tokens_done > 100' || fail "the prompt is not read again"
 kill_coordinator
-check "killed twice in prefill" long $first 3
+check "killed twice in prefill" long $first 4
 expect "nothing is said" "$(cat "$work"/err.*)" ""
 wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
 down || fail "down"

@@ -65,8 +65,8 @@ static void check_query(const struct prefix_store *store, const struct known *kn
                    (q.after && k->e.request == q.after);
         uint32_t found = longest(k, &q, own ? k->e.n_kept : k->e.n_plain);
         history = own && k->e.n_kept > history ? k->e.n_kept : history;
-        if (q.room && !own && found < n - found)
-            found = 0; /* the larger part is computed anyway */
+        if (q.room && !own && 4 * found < n)
+            found = 0; /* the most of it is computed anyway */
         if (found > best || (found && found == best && k->put > last))
             best = found, last = k->put, at = i;
     }
