@@ -80,31 +80,6 @@ cycle() { # I
 }
 lost() { status_is ".workers.csd_agent.restarts != $restarts or (.csd_attached | not)"; }
 
-decoding() { [ "$(status | jq '[.requests[].predicted_tokens] | max // 0')" -gt 3 ]; }
-attached() { [ "$(status | jq .csd_attached)" = "$1" ]; }
-other_attached() { hillctl attach "file:$work/other.pool" >"$work/said" 2>&1; }
-
-# A request is cancelled while it waits for the epoch that a detach has begun: what it had on the drive keeps nobody from another.
-abandoned() {
-    ask 0 >/dev/null &
-    local asker=$! gpu detach
-    wait_for 60 decoding || fail "abandoned: no request decodes"
-    gpu=$(worker_pid gpu_worker)
-    kill -STOP "$gpu" # so that the next epoch is not ready
-    hillctl detach >"$work/detached" 2>&1 &
-    detach=$!
-    wait_for 60 attached false || fail "abandoned: the drive is not detached"
-    kill -INT "$(pgrep -P "$asker")" # hillctl, below the shell of the job
-    wait "$asker"
-    kill -CONT "$gpu" 2>/dev/null # or it was ended because it hung
-    wait "$detach" || fail "abandoned: detach: $(cat "$work/detached")"
-    expect "abandoned: something stayed" "$(grep -c 'stay until' "$work/detached")" 1
-    wait_for 60 other_attached || fail "abandoned: attach of another drive: $(cat "$work/said")"
-    hillctl detach >/dev/null 2>&1 || fail "abandoned: detach of the other drive"
-    hillctl attach >"$work/said" 2>&1 || fail "abandoned: attach: $(cat "$work/said")"
-    rm -f "$work/other.pool"
-}
-
 setting() { # MODEL wide|tight
     echo "== $1, $2"
     loss="wait"
@@ -150,15 +125,9 @@ setting() { # MODEL wide|tight
     [ "$n_drained" -gt 0 ] || fail "$1, $2: nothing was detached in mid-decode"
     [ "$2" = wide ] || [ "$n_plain" -gt 0 ] || fail "$1, $2: nothing was left on a detached drive"
     [ "$cycles" -lt 5 ] || [ "$n_killed" -gt 0 ] || fail "$1, $2: nothing was killed"
-    [ "$2" = wide ] || abandoned
-    in_use=$("$bin/hill-fsck-pool" "$state_dir/cold.pool" 2>&1)
-    expect "hill-fsck-pool beside an agent" "$? $(grep -c 'is in use: an agent has it open' <<<"$in_use")" "100 1"
     down || fail "down"
     expect_nothing_left
     expect "$1, $2: hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$state_dir/cold.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
-    printf x | dd of="$state_dir/cold.pool" bs=1 seek=100 conv=notrunc status=none # of the superblock
-    "$bin/hill-fsck-pool" "$state_dir/cold.pool" >/dev/null 2>"$work/said"
-    expect "hill-fsck-pool of a damaged pool" "$? $(wc -l <"$work/said")" "1 1"
     rm -rf "$state_dir"
 }
 
