@@ -61,7 +61,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -166,7 +166,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 
 # ---- targets -------------------------------------------------------------------------------
 .PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
-        bench fuzz chaos soak attach-cycles lint format \
+        bench fuzz chaos soak attach-cycles screenshots lint format \
         install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -208,6 +208,9 @@ soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step 
 
 fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone)
 	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' tests/fuzz/run $(FUZZ)
+
+screenshots: all ## make the pictures of the page in docs/ (needs chromium and SmolLM2: get-models)
+	@scripts/screenshots
 
 # every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
 lint: programs $(bench_objects) ## layers, circles, citations, columns, names, shellcheck, clang-format

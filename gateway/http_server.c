@@ -15,6 +15,12 @@
 
 #define CONNECTION_BYTES 32768u /* of a request's head, and of what is written at once */
 
+/* The page has its script and style in itself, asks nobody but this gateway, and is no other page's
+ * frame. */
+#define PAGE_MAY                                                                                   \
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "   \
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
 struct http_server {
     struct gateway *gateway;
     struct MHD_Daemon *daemon;
@@ -92,6 +98,8 @@ static void add_headers(const struct exchange *x, struct MHD_Response *response)
         MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (job->route.endpoint == ENDPOINT_PAGE)
+        MHD_add_response_header(response, "Content-Security-Policy", PAGE_MAY);
     if (x->allow) {
         MHD_add_response_header(response, "Access-Control-Allow-Origin", x->allow);
         MHD_add_response_header(response, "Access-Control-Allow-Headers",

@@ -9,6 +9,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/embed.h"
+
+HILL_EMBED(gateway_page, "gateway/page.html");
+
 /* ---- asking ------------------------------------------------------------------------------------- */
 
 static void ask_status(struct job *job)
@@ -59,6 +63,13 @@ static void add_model(struct job *job)
                 ",\"object\":\"model\",\"created\":%" PRId64
                 ",\"owned_by\":\"hillinfer\",\"meta\":{\"n_ctx\":%u}}",
                 (int64_t)time(NULL), upstream_model(up)->ctx_tokens);
+}
+
+static void answer_page(struct job *job)
+{
+    text_add(&job->out, gateway_page, (size_t)(gateway_page_end - gateway_page));
+    job_answer(job, 200, "text/html; charset=utf-8");
+    job_end(job);
 }
 
 static void answer_models(struct job *job)
@@ -153,6 +164,28 @@ static bool is_own(const struct job *job, uint64_t request_id)
     return false;
 }
 
+/* Of a request that runs: where its entries lie, and what it has read of them. */
+static void add_kv(struct text_buffer *out, const Hill__StatusReply *status,
+                   const Hill__RunningRequest *r)
+{
+    const Hill__SequenceStats *q = NULL;
+    for (size_t i = 0; i < status->n_sequences; i++)
+        if (status->sequences[i]->request_id == r->request_id)
+            q = status->sequences[i];
+    if (!q)
+        return;
+    const struct attention_bytes a = meters_attention(q, r->prompt_tokens, r->predicted_tokens);
+    const Hill__TierStats *tiers[] = {q->gpu, q->hot, q->cold};
+    static const char *const names[] = {"gpu", "hot", "cold"};
+    text_puts(out, ",\"kv\":{");
+    for (unsigned i = 0; i < 3; i++)
+        text_printf(out,
+                    "\"%s\":{\"entries\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"hits\":%" PRIu64 "},",
+                    names[i], tiers[i]->tokens, tiers[i]->bytes, tiers[i]->hits);
+    text_printf(out, "\"selected_bytes\":%.0f,\"full_bytes\":%.0f,\"link_bytes\":%" PRIu64 "}",
+                a.selected, a.full, q->link_key_bytes + q->link_score_bytes + q->link_kv_bytes);
+}
+
 static void add_slot(struct job *job, const Hill__StatusReply *status, uint32_t slot)
 {
     const Hill__RunningRequest *r = NULL;
@@ -161,13 +194,15 @@ static void add_slot(struct job *job, const Hill__StatusReply *status, uint32_t 
             r = status->requests[i];
     text_printf(&job->out, "%s{\"id\":%" PRIu32 ",\"n_ctx\":%" PRIu32 ",\"is_processing\":%s",
                 slot ? "," : "", slot, status->ctx_tokens, r ? "true" : "false");
-    if (r && is_own(job, r->request_id))
+    if (r && is_own(job, r->request_id)) {
         text_printf(&job->out,
                     ",\"id_task\":%" PRIu64 ",\"n_prompt_tokens\":%" PRIu32
                     ",\"n_prompt_tokens_processed\":%.0f,\"next_token\":{\"n_decoded\":%" PRIu32
                     ",\"n_remain\":%" PRIu32 "}",
                     r->request_id, r->prompt_tokens, r->prefill_tokens_done, r->predicted_tokens,
                     r->predict > r->predicted_tokens ? r->predict - r->predicted_tokens : 0);
+        add_kv(&job->out, status, r);
+    }
     text_puts(&job->out, "}");
 }
 
@@ -282,6 +317,10 @@ void ask_begin(struct job *job)
     if (job->route.post &&
         order_read(&job->order, order_of(endpoint), job->body.bytes, job->body.length, &error)) {
         job_refuse(job, &error);
+        return;
+    }
+    if (endpoint == ENDPOINT_PAGE) {
+        answer_page(job);
         return;
     }
     if (!upstream_known(&job->gateway->upstream)) {

@@ -20,6 +20,21 @@ void meters_time(struct meter_times *times, double seconds)
     times->sum += seconds;
 }
 
+struct attention_bytes meters_attention(const Hill__SequenceStats *q, uint32_t prompt_tokens,
+                                        uint32_t predicted_tokens)
+{
+    uint64_t entries = q->gpu->tokens + q->hot->tokens + q->cold->tokens,
+             bytes = q->gpu->bytes + q->hot->bytes + q->cold->bytes;
+    if (!entries)
+        return (struct attention_bytes){0};
+    double entry = (double)bytes / (double)entries;
+    /* the first token is the prompt's; the others have contexts of prompt + 1 to all but one */
+    return (struct attention_bytes){
+        .selected = (double)(q->gpu->hits + q->hot->hits + q->cold->hits) * entry,
+        .full = (double)q->queries * (prompt_tokens + predicted_tokens / 2.0) * entry,
+    };
+}
+
 void meters_add(struct meters *m, const Hill__Summary *s)
 {
     m->requests++;
@@ -33,6 +48,11 @@ void meters_add(struct meters *m, const Hill__Summary *s)
     const Hill__SequenceStats *q = s->scorer;
     if (!q)
         return;
+    if (s->attempts <= 1) { /* else the queries are of the last attempt alone */
+        struct attention_bytes a = meters_attention(q, s->prompt_tokens, s->predicted_tokens);
+        m->attention.selected += a.selected;
+        m->attention.full += a.full;
+    }
     m->hits[0] += q->gpu->hits;
     m->hits[1] += q->hot->hits;
     m->hits[2] += q->cold->hits;
@@ -133,6 +153,10 @@ static void add_sums(struct text_buffer *out, const struct meters *m)
     add_kind(out, "link_bytes_total", "counter", "bytes over the links, by kind");
     for (unsigned i = 0; i < 4; i++)
         add_labelled(out, "link_bytes_total", "kind", links[i], (double)m->link[i]);
+    add_kind(out, "attention_bytes_total", "counter",
+             "KV entries that decoding has read, and that full attention would have");
+    add_labelled(out, "attention_bytes_total", "kind", "selected", m->attention.selected);
+    add_labelled(out, "attention_bytes_total", "kind", "full", m->attention.full);
     add_kind(out, "stage_seconds_total", "counter", "time of each stage of the decode");
     for (unsigned i = 0; i < 6; i++)
         add_labelled(out, "stage_seconds_total", "stage", stages[i], m->stages[i]);

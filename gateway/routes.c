@@ -8,6 +8,7 @@ static const struct {
     enum endpoint endpoint;
     bool post, open;
 } served[] = {
+    {"/", ENDPOINT_PAGE, false, true},
     {"/health", ENDPOINT_HEALTH, false, true},
     {"/v1/health", ENDPOINT_HEALTH, false, true},
     {"/v1/models", ENDPOINT_MODELS, false, false},
@@ -49,7 +50,6 @@ static const struct {
     {"/v1/files", 501, "this gateway stores no files"},
     {"/lora-adapters", 501, "adapters are not served"},
     {"/slots/", 501, "slots are saved by `hillinfer save`, not over HTTP"},
-    {"/", 404, "there is no page here yet: this is an API, see docs/http.md"},
 };
 
 static bool covers(const char *name, const char *path)

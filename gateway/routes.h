@@ -13,6 +13,7 @@
 
 enum endpoint {
     ENDPOINT_NONE,
+    ENDPOINT_PAGE,
     ENDPOINT_HEALTH,
     ENDPOINT_MODELS,
     ENDPOINT_MODEL, /* /v1/models/NAME */

@@ -130,6 +130,11 @@ static int admit(const struct request *r, struct hill_why *why)
         return 0; /* nothing of it is computed */
     uint32_t past = request_asks_session(r) ? request_session_tokens(r) - 1 : 0; /* or one more */
     uint64_t needed = engine_kv_bytes_needed(w->engine, past, r->prompt - past);
+    if (r->prefill->reuse) { /* whole, when the tiers have it no longer */
+        uint32_t reuse = r->prefill->reuse->tokens;
+        uint64_t after = engine_kv_bytes_needed(w->engine, reuse, r->prompt - reuse);
+        needed = after > needed ? after : needed;
+    }
     if (request_weighs(r))
         needed += engine_mass_bytes_needed(w->engine, r->prompt);
     if (w->settings.gpu_kv_cap_bytes && needed > w->settings.gpu_kv_cap_bytes)

@@ -105,7 +105,7 @@ static int push_guess(struct worker *w, struct step_member *m, struct hill_why *
 static int push_queries(struct worker *w, struct hill_why *why)
 {
     for (uint32_t i = 0; i < w->step.n_members; i++)
-        w->step.members[i].listed = w->step.members[i].known;
+        w->step.members[i].listed = w->step.members[i].known && !w->step.members[i].rc;
     int rc = step_push_rows(w, push_own, why);
     if (!rc && engine_guesses(w->engine, w->step.layer + 1))
         rc = step_push_rows(w, push_guess, why);

@@ -123,7 +123,8 @@ int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t p
 int shm_segment_create_empty(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
                              uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
 {
-    return create(segment, name, payload_bytes, 0, fingerprint, epoch, why);
+    uint64_t first = payload_bytes < SHM_HEADER_BYTES ? payload_bytes : SHM_HEADER_BYTES;
+    return create(segment, name, payload_bytes, first, fingerprint, epoch, why);
 }
 
 /* Is there room for what the file lacks, and `leave` beside it? */

@@ -51,7 +51,8 @@ void shm_segment_name(char *name, uint64_t run_id, uint32_t epoch, const char *w
 int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
                        uint64_t fingerprint, uint32_t epoch, struct hill_why *why);
 
-/* The same without the payload's pages, where how much of it is ever used is not known yet. */
+/* The same with the first page of the payload alone, where how much of it is ever used is not known
+ * yet: that page says what the others hold, and may be read before they are there. */
 int shm_segment_create_empty(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
                              uint64_t fingerprint, uint32_t epoch, struct hill_why *why);
 /* Give the payload's first bytes of such a segment their pages, those that they lack. HILL_E_NOSPACE

@@ -43,7 +43,7 @@ static void test_routes(void **state)
     expect_route("POST", "/metrics", 405, 0);
     expect_route("POST", "/v1/embeddings", 501, 0);
     expect_route("POST", "/v1/audio/speech", 501, 0);
-    expect_route("GET", "/", 404, 0);
+    expect_route("GET", "/", 200, ENDPOINT_PAGE);
     expect_route("GET", "/v1/models/", 404, 0);
     expect_route("POST", "/v1/chat/completions/", 404, 0);
     expect_route("GET", "/../etc/passwd", 404, 0);

@@ -216,6 +216,9 @@ static bool stage_declines(struct stage *s, struct stage_lane *lane, const struc
     if (q->kind != QUERY_KNOWN || !lane->decline_from || q->header.step < lane->decline_from)
         return false;
     lane->declined_step = lane->declined_step ? lane->declined_step : q->header.step;
+    if (lane->cancelled_then)
+        lane->cancelled_then->cancel_at = lane->cancelled_then->n_queries + 1;
+    lane->cancelled_then = NULL;
     assert_int_equal(q->header.step, lane->declined_step);
     lane->n_kinds[QUERY_KNOWN]++;
     assert_int_equal(

@@ -44,7 +44,8 @@ struct stage_lane {
     bool reads_hot;
     /* what is to go wrong, at the query with this number (counted from 1; 0: never) */
     uint32_t stall_at, refuse_at, old_generation_at, cancel_at, wild_at;
-    uint32_t decline_from; /* known queries from this step on are declined; 0: none */
+    uint32_t decline_from;             /* known queries from this step on are declined; 0: none */
+    struct stage_lane *cancelled_then; /* its next query, of the same step: cancelled unanswered */
     uint32_t declined_step;
     uint64_t request_id;
     /* what came back */

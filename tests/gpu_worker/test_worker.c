@@ -510,6 +510,16 @@ static void failures_ahead_end_one_request(void **state)
         assert_fails(&first->wild_at, at, HILL_E_PROTOCOL);
     }
     assert_two_fail(&stage.lanes[2].wild_at, 5);
+    /* one row is cancelled in the step in which another is declined: the third goes on */
+    start_stories();
+    STAGE_UNTIL(&stage, stage.lanes[2].n_tokens >= 1);
+    stage.lanes[0].decline_from = stage.lanes[0].expect_step + 1;
+    stage.lanes[0].cancelled_then = &stage.lanes[2];
+    STAGE_UNTIL(&stage, stage.lanes[2].done);
+    assert_int_equal(stage.lanes[2].finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    assert_story(0);
+    assert_story(1);
+    stage.lanes[0].decline_from = 0;
     request();
     assert_whole();
     ask_ahead(false);

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # test_gateway.sh - HTTP before a running pipeline, with curl as the client: answers are those of hillctl, bad requests are refused
 # by name, a client that goes away cancels its request, a gateway or a worker that dies takes nobody with it.
+# shellcheck disable=SC2016  # the $ of JavaScript
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/browser.sh
+. scripts/browser.sh
 command -v curl >/dev/null || skip "curl is not there (scripts/install-deps.sh)"
 
 template="{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
@@ -191,6 +194,50 @@ expect "a path without end is no request" "$(grep -c 'HTTP/1.1 200' "$work/raw")
 raw 'nonsense\r\n\r\n'
 ask GET /health
 answered "and the gateway lives" 200 .status ok
+
+# ---- the page, in a browser ----
+ask GET /
+expect "the page" "$code $(grep -ci '^content-type: text/html' "$work/head") $(grep -ci '^content-security-policy:' "$work/head")" "200 1 1"
+expect "it takes nothing from outside" "$(grep -cE '(src|href)="?(https?:)?//|@import' "$work/answer")" 0
+say() { # TEXT: typed and sent
+    browser_eval '$("say").focus()' >/dev/null && browser_type "$1" && browser_key Enter $'\r'
+}
+seen() { # DESCRIPTION EXPRESSION
+    if browser_until "$2"; then pass "the page: $1"; else fail "the page: $1: $(browser_eval 'JSON.stringify(chat.turns.slice(-2)) + document.body.innerText.slice(-300)')"; fi
+}
+if ! browser_there; then
+    echo "skipped: the page in a browser (chromium is not there)"
+elif ! browser_open "$work/browser" "$url/" 1100 700; then
+    fail "chromium: $(tail -n 3 "$work/browser/log")"
+else
+    seen "it finds the pipeline" '$("health").textContent === "ready" && $("model").textContent.includes("16,384")'
+    seen "the tiers" 'document.querySelectorAll(".tier").length >= 2'
+    browser_eval 'for (const [name, value] of [["max_tokens", 24], ["temperature", 0], ["alpha", 1]]) {
+        $(name).value = value; $(name).dispatchEvent(new Event("change")); }
+        chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "The key is 7302941, no other."})' >/dev/null
+    say "Say it."
+    seen "an answer" '!running && chat.turns.length === 4 && chat.turns[3].text.includes("7302941")'
+    seen "it is shown, with its rate" '/7302941[^]*tokens, [0-9.]+ a second/.test([...document.querySelectorAll(".assistant")].at(-1).innerText)'
+    browser_eval 'for (const name of ["max_tokens", "alpha"]) { $(name).value = ""; $(name).dispatchEvent(new Event("change")); }' >/dev/null
+    say "one two three"
+    seen "a long one streams" 'running && chat.turns.at(-1).text.length > 10'
+    browser_key Escape
+    seen "Esc stops it" '!running && chat.turns.at(-1).note === "Stopped."'
+    browser_key ArrowUp
+    browser_type " four"
+    browser_key Enter $'\r'
+    seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
+    browser_key Escape
+    browser_call Page.reload
+    seen "the chat is there after a reload" 'document.readyState === "complete" && document.querySelector("#turns").innerText.includes("7302941")'
+    browser_size 360 640
+    seen "it fits a narrow screen" 'document.documentElement.scrollWidth <= 360 && getComputedStyle($("past")).display === "none"'
+    browser_close
+fi
+idle() {
+    [ "$(status | jq '.requests_running + .requests_waiting')" = 0 ]
+}
+wait_for 10 idle || fail "a request of the page runs on"
 
 # ---- clients that go away; a bound of requests ----
 long='{"prompt":"one two three one two","max_tokens":16000,"ignore_eos":true,"stream":true}'

@@ -109,7 +109,7 @@ static void an_empty_segment_is_filled_bit_by_bit(void **state)
     name_of(name, "a");
     assert_int_equal(shm_segment_create_empty(&segment, name, 64 * 4096, FINGERPRINT, EPOCH, NULL),
                      0);
-    assert_int_equal(pages_of(&segment), 1); /* the header */
+    assert_int_equal(pages_of(&segment), 2); /* the header, and what says what there is */
     assert_int_equal(shm_segment_attach(&other, name, FINGERPRINT, EPOCH, NULL), 0);
     assert_int_equal(shm_segment_payload_bytes(&other), 64 * 4096);
     assert_int_equal(shm_segment_fill(&other, 9 * 4096 + 1, 0, &why), 0);
