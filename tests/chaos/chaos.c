@@ -1,18 +1,21 @@
 /*
- * tests/chaos/chaos.c - kills or stops a random worker of a running pipeline at random moments, and
+ * tests/chaos/chaos.c - kills or stops a random process of a running pipeline at random moments, and
  * asks whether every request still ends as if nothing had been.
  *
  * usage: chaos RUN-FOLDER ROUNDS SECONDS SEED PREDICT PROMPT-FILE...
  *   as many requests at once as there are prompt files; it ends after ROUNDS rounds or SECONDS
  *   seconds (0: no limit), whichever is first
  * A round sends all requests, and at a moment drawn from the time that they took undisturbed sends
- * SIGKILL or (one time in four) SIGSTOP to the GPU worker, the scorer or the agent. Half the
- * moments are drawn from the prompts' part, half from the decode's. Tokens, finish reason and both
- * hashes must be those of the undisturbed run; afterwards the pipeline must be ready, with as many
- * segments, files in the run folder and descriptors in the coordinator as before.
+ * SIGKILL or (one time in four) SIGSTOP to the GPU worker, the scorer, the agent or the coordinator.
+ * Somebody must start a killed coordinator again; one that is stopped goes on (SIGCONT) after
+ * STOPPED_MS, which is longer than a worker may be silent. Half the moments are drawn from the
+ * prompts' part, half from the decode's. Tokens, finish reason and both hashes must be those of the
+ * undisturbed run; afterwards the pipeline must be ready, with as many segments, files in the run
+ * folder, token logs and descriptors in the coordinator as before.
  * Printed: a table on stderr, one JSON object on stdout. Times, from the signal on:
- *   detected   the status no longer says that this process is ready
- *   started    a new process is there; ready: it is ready (weights loaded, segments mapped)
+ *   detected   the status no longer says that this process is ready; the connection is lost
+ *   started    a new process is there; ready: it is ready (weights loaded, segments mapped), of a
+ *              coordinator: its pipeline is, and of a stopped one: it answers again
  *   pause      of each request that was not over: the longest time without a token, from the
  *              signal or a later token to the next one
  * Exit codes: 0 all as it should be, 1 not, 100 wrong use.
@@ -30,42 +33,30 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "proto/client.h"
+#include "tests/chaos/asking.h"
 #include "tests/chaos/tally.h"
 
-#define REQUESTS_MAX   64u
 #define ROUND_LIMIT_MS 300000 /* a request that is not over then is lost */
 #define POLL_MS        10     /* how often the status is asked for while a worker is away */
 #define SETTLE_MS      30000
+#define STOPPED_MS     2500               /* of a coordinator; --hang-ms is 2000 */
 #define ASK_NS         (2 * 1000000000ll) /* a client that asks no more for 20 s is taken for gone */
 
-struct asked {
-    char *prompt;
-    size_t prompt_bytes;
-    uint32_t *wanted, n_wanted; /* the undisturbed run's */
-    uint64_t selection_hash, logits_hash;
-    /* of this round */
-    uint64_t id;
-    uint32_t n;
-    bool over, differs;
-    int64_t last_ns, pause_ns; /* the last token's time; the longest pause since the signal */
-    char failure[200];
-};
-
 struct chaos {
-    struct client client;
+    struct asking asking;
     const char *run_dir;
-    uint32_t predict, n_asked, n_accepted, n_over;
-    struct asked asked[REQUESTS_MAX];
+    uint32_t n_over;
     uint64_t random;
     bool reference; /* the run that the others are compared with */
     int64_t began_ns, prompts_ns,
         whole_ns;          /* of the undisturbed run: until all prompts were read */
     Hill__Message *status; /* the last one */
+    uint32_t n_statuses;
     bool status_owed;
     int64_t asked_ns; /* when the status was asked for last */
     /* of this round */
     int64_t signal_ns, detected_ns, started_ns, ready_ns; /* 0: not yet */
+    int64_t continue_ns; /* when the stopped coordinator goes on; 0: none is stopped */
     uint32_t victim;
     int32_t pid;
     struct tally tally;
@@ -88,28 +79,6 @@ static uint64_t draw(struct chaos *c, uint64_t below)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-static void send_request(struct chaos *c, const struct asked *a)
-{
-    struct hill_why why;
-    Hill__Sampling sampling = HILL__SAMPLING__INIT;
-    Hill__Generate generate = HILL__GENERATE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    sampling.temperature = a == c->asked ? 0 : 0.8f; /* the first greedy, others sampled */
-    sampling.top_k = 40;
-    sampling.top_p = 0.95f;
-    sampling.min_p = 0.05f;
-    sampling.repeat_penalty = 1;
-    sampling.seed = 1 + (uint64_t)(a - c->asked);
-    generate.prompt = (ProtobufCBinaryData){a->prompt_bytes, (uint8_t *)a->prompt};
-    generate.predict = c->predict;
-    generate.ignore_eos = true;
-    generate.sampling = &sampling;
-    message.body_case = HILL__MESSAGE__BODY_GENERATE;
-    message.generate = &generate;
-    if (client_send(&c->client, &message, &why))
-        die("asking", &why);
-}
-
 static void ask_status(struct chaos *c)
 {
     struct hill_why why;
@@ -117,18 +86,10 @@ static void ask_status(struct chaos *c)
     Hill__Message message = HILL__MESSAGE__INIT;
     message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
     message.status_request = &request;
-    if (client_send(&c->client, &message, &why))
+    if (client_send(&c->asking.client, &message, &why))
         die("asking for the status", &why);
     c->status_owed = true;
     c->asked_ns = clock_now_ns();
-}
-
-static struct asked *find(struct chaos *c, uint64_t id)
-{
-    for (uint32_t i = 0; i < c->n_accepted; i++)
-        if (c->asked[i].id == id && !c->asked[i].over)
-            return &c->asked[i];
-    return NULL;
 }
 
 static void note_time(const struct chaos *c, struct asked *a, int64_t now)
@@ -141,27 +102,20 @@ static void note_time(const struct chaos *c, struct asked *a, int64_t now)
 
 static void take_text(struct chaos *c, const Hill__Text *text, int64_t now)
 {
-    struct asked *a = find(c, text->request_id);
-    if (!a || text->token == UINT32_MAX)
+    struct asked *a = asking_find(&c->asking, text->request_id);
+    if (!a || !asking_text(&c->asking, a, text))
         return;
     note_time(c, a, now);
-    if (c->reference && a->n == 0 && now - c->began_ns > c->prompts_ns)
+    if (c->reference && a->n == 1 && now - c->began_ns > c->prompts_ns)
         c->prompts_ns = now - c->began_ns;
-    if (a->n >= c->predict)
-        a->differs = true;
-    else if (c->reference)
-        a->wanted[a->n] = text->token;
-    else
-        a->differs |= a->n >= a->n_wanted || a->wanted[a->n] != text->token;
-    a->n++;
 }
 
 static void take_summary(struct chaos *c, const Hill__Summary *s, int64_t now)
 {
-    struct asked *a = find(c, s->request_id);
+    struct asked *a = asking_find(&c->asking, s->request_id);
     if (!a)
         return;
-    a->over = true;
+    asking_over(&c->asking, a);
     c->n_over++;
     if (now - c->began_ns > c->whole_ns && c->reference)
         c->whole_ns = now - c->began_ns;
@@ -173,11 +127,13 @@ static void take_summary(struct chaos *c, const Hill__Summary *s, int64_t now)
     uint64_t logits = s->gpu ? s->gpu->logits_hash : 0;
     if (c->reference) {
         a->n_wanted = a->n;
+        memcpy(a->wanted, a->got, a->n * sizeof *a->got);
         a->selection_hash = selection;
         a->logits_hash = logits;
         return;
     }
     a->differs |= a->n != a->n_wanted || logits != a->logits_hash ||
+                  memcmp(a->got, a->wanted, a->n_wanted * sizeof *a->got) != 0 ||
                   (s->scorer && selection != a->selection_hash);
     c->tally.n_without_stats += s->scorer ? 0 : 1;
 }
@@ -187,6 +143,8 @@ static void take_summary(struct chaos *c, const Hill__Summary *s, int64_t now)
 static const Hill__WorkerStatus *worker(const struct chaos *c, uint32_t w)
 {
     const Hill__StatusReply *s = c->status ? c->status->status_reply : NULL;
+    if (s && w == VICTIM_COORDINATOR)
+        return s->coordinator;
     return s && w < s->n_workers ? s->workers[w] : NULL;
 }
 
@@ -195,12 +153,29 @@ static bool is_ready(const Hill__WorkerStatus *w)
     return strcmp(w->state, "ready") == 0;
 }
 
+static void watch_coordinator(struct chaos *c, int64_t now)
+{
+    const Hill__StatusReply *s = c->status->status_reply;
+    if (s->coordinator->pid == c->pid) { /* it was stopped */
+        c->ready_ns = c->continue_ns ? 0 : now;
+        return;
+    }
+    if (!c->started_ns)
+        c->started_ns = now;
+    if (s->ready)
+        c->ready_ns = now;
+}
+
 /* What the newest status says of the process that was shot. */
 static void watch_victim(struct chaos *c, int64_t now)
 {
     const Hill__WorkerStatus *w = worker(c, c->victim);
     if (!c->signal_ns || !w || c->ready_ns)
         return;
+    if (c->victim == VICTIM_COORDINATOR) {
+        watch_coordinator(c, now);
+        return;
+    }
     if (!c->detected_ns && (w->pid != c->pid || !is_ready(w)))
         c->detected_ns = now;
     if (!c->started_ns && w->pid != c->pid && w->pid > 0)
@@ -213,7 +188,7 @@ static void take(struct chaos *c, Hill__Message *message)
 {
     int64_t now = clock_now_ns();
     if (message->body_case == HILL__MESSAGE__BODY_ACCEPTED) {
-        c->asked[c->n_accepted++].id = message->accepted->request_id;
+        asking_accepted(&c->asking, message->accepted);
     } else if (message->body_case == HILL__MESSAGE__BODY_TEXT) {
         take_text(c, message->text, now);
     } else if (message->body_case == HILL__MESSAGE__BODY_SUMMARY) {
@@ -221,6 +196,7 @@ static void take(struct chaos *c, Hill__Message *message)
     } else if (message->body_case == HILL__MESSAGE__BODY_STATUS_REPLY) {
         proto_free(c->status);
         c->status = message;
+        c->n_statuses++;
         c->status_owed = false;
         watch_victim(c, now);
         return;
@@ -231,13 +207,24 @@ static void take(struct chaos *c, Hill__Message *message)
     proto_free(message);
 }
 
+/* Another coordinator owes nothing that its predecessor was asked for. */
+static void look_at_connection(struct chaos *c)
+{
+    if (!asking_look(&c->asking))
+        return;
+    c->status_owed = false;
+    if (c->signal_ns && c->victim == VICTIM_COORDINATOR && !c->detected_ns)
+        c->detected_ns = clock_now_ns();
+}
+
 /* Take what comes until then. */
 static void listen_until(struct chaos *c, int64_t deadline)
 {
     for (;;) {
         struct hill_why why = {""};
         Hill__Message *message = NULL;
-        int code = client_receive(&c->client, deadline, &message, &why);
+        int code = client_receive(&c->asking.client, deadline, &message, &why);
+        look_at_connection(c);
         if (code == HILL_E_TIMEOUT)
             return;
         if (code)
@@ -250,16 +237,19 @@ static void fresh_status(struct chaos *c)
 {
     int64_t limit = clock_deadline_ms(CLIENT_ANSWER_MS);
     struct hill_why why = {"no answer to the status in 10 s"};
-    ask_status(c);
-    while (c->status_owed && clock_now_ns() < limit)
+    uint32_t seen = c->n_statuses;
+    while (c->n_statuses == seen && clock_now_ns() < limit) {
+        if (!c->status_owed && !c->asking.away)
+            ask_status(c);
         listen_until(c, clock_deadline_ms(1));
-    if (c->status_owed)
+    }
+    if (c->n_statuses == seen)
         die("status", &why);
 }
 
 static void shoot(struct chaos *c, struct sample *out)
 {
-    c->victim = (uint32_t)draw(c, WORKERS);
+    c->victim = (uint32_t)draw(c, VICTIMS);
     out->action = draw(c, 4) == 0 ? ACTION_STOP : ACTION_KILL;
     out->worker = c->victim;
     fresh_status(c);
@@ -268,11 +258,13 @@ static void shoot(struct chaos *c, struct sample *out)
     if (!w || w->pid <= 0)
         die("a worker", &why);
     bool reading = false;
-    for (uint32_t i = 0; i < c->n_asked; i++)
-        reading |= c->asked[i].n == 0;
-    out->phase = c->n_over == c->n_asked ? PHASE_IDLE : reading ? PHASE_PREFILL : PHASE_DECODE;
+    for (uint32_t i = 0; i < c->asking.n; i++)
+        reading |= c->asking.requests[i].n == 0;
+    out->phase = c->n_over == c->asking.n ? PHASE_IDLE : reading ? PHASE_PREFILL : PHASE_DECODE;
     c->pid = w->pid;
     c->signal_ns = clock_now_ns();
+    if (c->victim == VICTIM_COORDINATOR && out->action == ACTION_STOP)
+        c->continue_ns = c->signal_ns + CLOCK_MS(STOPPED_MS);
     kill(c->pid, out->action == ACTION_KILL ? SIGKILL : SIGSTOP);
 }
 
@@ -296,6 +288,7 @@ static struct held count_held(const struct chaos *c)
     snprintf(folder, sizeof folder, "/proc/%d/fd", (int)s->coordinator->pid);
     return (struct held){.descriptors = count_entries(folder, ""),
                          .files = count_entries(c->run_dir, ""),
+                         .logs = count_entries(getenv("CHAOS_LOGS"), ""),
                          .segments = count_entries("/dev/shm", getenv("CHAOS_SEGMENTS"))};
 }
 
@@ -303,9 +296,9 @@ static bool settled(const struct chaos *c)
 {
     const Hill__StatusReply *s = c->status->status_reply;
     bool all = s->ready && s->requests_running + s->requests_waiting == 0;
-    for (uint32_t w = 0; w < WORKERS; w++)
+    for (uint32_t w = 0; w < s->n_workers; w++)
         all &= is_ready(s->workers[w]);
-    return all && (!c->signal_ns || s->workers[c->victim]->pid != c->pid);
+    return all && (!c->signal_ns || c->ready_ns);
 }
 
 /* Ready, idle and with no more than before; what it holds. */
@@ -326,26 +319,29 @@ static struct held settle(struct chaos *c, const struct held *before)
 
 static void begin_round(struct chaos *c)
 {
-    c->n_accepted = c->n_over = 0;
-    c->signal_ns = c->detected_ns = c->started_ns = c->ready_ns = 0;
-    for (uint32_t i = 0; i < c->n_asked; i++) {
-        struct asked *a = &c->asked[i];
-        a->id = a->n = 0;
-        a->over = a->differs = false;
-        a->last_ns = a->pause_ns = 0;
-        a->failure[0] = '\0';
-    }
+    c->n_over = 0;
+    c->signal_ns = c->detected_ns = c->started_ns = c->ready_ns = c->continue_ns = 0;
     c->began_ns = clock_now_ns();
-    for (uint32_t i = 0; i < c->n_asked; i++)
-        send_request(c, &c->asked[i]);
+    asking_begin(&c->asking);
+}
+
+/* A stopped coordinator goes on when it is time. */
+static void let_go_on(struct chaos *c)
+{
+    if (!c->continue_ns || clock_now_ns() < c->continue_ns)
+        return;
+    kill(c->pid, SIGCONT);
+    c->continue_ns = 0;
 }
 
 static void see_it_through(struct chaos *c)
 {
     int64_t limit = clock_deadline_ms(ROUND_LIMIT_MS);
-    while ((c->n_over < c->n_asked || (c->signal_ns && !c->ready_ns)) && clock_now_ns() < limit) {
+    while ((c->n_over < c->asking.n || (c->signal_ns && !c->ready_ns)) && clock_now_ns() < limit) {
         bool watches = c->signal_ns && !c->ready_ns;
-        if (!c->status_owed && (watches || clock_now_ns() - c->asked_ns > ASK_NS))
+        let_go_on(c);
+        if (!c->status_owed && !c->asking.away &&
+            (watches || clock_now_ns() - c->asked_ns > ASK_NS))
             ask_status(c);
         listen_until(c, clock_deadline_ms(POLL_MS));
     }
@@ -363,8 +359,8 @@ static void judge_round(struct chaos *c, uint32_t round, struct sample *s)
     s->started_ms = since_signal_ms(c, c->started_ns);
     s->ready_ms = since_signal_ms(c, c->ready_ns);
     tally_add(&c->tally, s);
-    for (uint32_t i = 0; i < c->n_asked; i++) {
-        const struct asked *a = &c->asked[i];
+    for (uint32_t i = 0; i < c->asking.n; i++) {
+        const struct asked *a = &c->asking.requests[i];
         if (a->pause_ns)
             tally_add_pause(&c->tally, s, (double)a->pause_ns / 1e6);
         c->n_failed += !a->over || a->failure[0];
@@ -391,10 +387,12 @@ static void run_round(struct chaos *c, uint32_t round, const struct held *before
     struct held after = settle(c, before);
     if (!settled(c) || held_more(&after, before)) {
         c->n_leaks++;
-        fprintf(stderr, "chaos: round %u: %s; %u descriptors, %u files, %u segments (%u, %u, %u)\n",
+        fprintf(stderr,
+                "chaos: round %u: %s; %u descriptors, %u files, %u logs, %u segments "
+                "(%u, %u, %u, %u)\n",
                 round, settled(c) ? "something was left" : "it is not ready again",
-                after.descriptors, after.files, after.segments, before->descriptors, before->files,
-                before->segments);
+                after.descriptors, after.files, after.logs, after.segments, before->descriptors,
+                before->files, before->logs, before->segments);
     }
 }
 
@@ -416,15 +414,17 @@ static char *read_file(const char *path, size_t *bytes)
 static void open_all(struct chaos *c, int n_prompts, char **prompts)
 {
     struct hill_why why = {""};
-    if (client_open(&c->client, c->run_dir, &why))
+    if (client_open(&c->asking.client, c->run_dir, &why))
         die("connecting", &why);
     for (int i = 0; i < n_prompts; i++) {
-        c->asked[i].prompt = read_file(prompts[i], &c->asked[i].prompt_bytes);
-        c->asked[i].wanted = calloc(c->predict, sizeof(uint32_t));
-        if (!c->asked[i].wanted)
+        struct asked *a = &c->asking.requests[i];
+        a->prompt = read_file(prompts[i], &a->prompt_bytes);
+        a->wanted = calloc(c->asking.predict, sizeof(uint32_t));
+        a->got = calloc(c->asking.predict, sizeof(uint32_t));
+        if (!a->wanted || !a->got)
             exit(1);
     }
-    c->n_asked = (uint32_t)n_prompts;
+    c->asking.n = (uint32_t)n_prompts;
 }
 
 /* Undisturbed twice: the first run builds what is built once, and both must agree. */
@@ -436,9 +436,11 @@ static void run_reference(struct chaos *c)
         c->prompts_ns = turn ? c->prompts_ns : 0;
         begin_round(c);
         see_it_through(c);
-        for (uint32_t i = 0; i < c->n_asked; i++)
-            if (!c->asked[i].over || c->asked[i].failure[0] || c->asked[i].differs)
+        for (uint32_t i = 0; i < c->asking.n; i++) {
+            const struct asked *a = &c->asking.requests[i];
+            if (!a->over || a->failure[0] || a->differs)
                 die("reference", &why);
+        }
     }
     /* the moments are drawn from a run with everything warm */
     c->reference = true;
@@ -450,19 +452,21 @@ static void run_reference(struct chaos *c)
 
 static void close_all(struct chaos *c)
 {
-    for (uint32_t i = 0; i < c->n_asked; i++) {
-        free(c->asked[i].prompt);
-        free(c->asked[i].wanted);
+    for (uint32_t i = 0; i < c->asking.n; i++) {
+        free(c->asking.requests[i].prompt);
+        free(c->asking.requests[i].wanted);
+        free(c->asking.requests[i].got);
     }
     proto_free(c->status);
-    client_close(&c->client);
+    client_close(&c->asking.client);
     tally_finish(&c->tally);
 }
 
 int main(int argc, char **argv)
 {
     static struct chaos c;
-    if (argc < 7 || argc - 6 > (int)REQUESTS_MAX || !getenv("CHAOS_SEGMENTS")) {
+    if (argc < 7 || argc - 6 > (int)REQUESTS_MAX || !getenv("CHAOS_SEGMENTS") ||
+        !getenv("CHAOS_LOGS")) {
         fprintf(stderr, "usage: chaos RUN-FOLDER ROUNDS SECONDS SEED PREDICT PROMPT-FILE...\n");
         return 100;
     }
@@ -471,7 +475,8 @@ int main(int argc, char **argv)
     int64_t seconds = strtol(argv[3], NULL, 10);
     uint64_t seed = strtoull(argv[4], NULL, 10);
     c.random = seed * 0x9e3779b97f4a7c15ull + 1;
-    c.predict = (uint32_t)strtoul(argv[5], NULL, 10);
+    c.asking.next_key = c.random;
+    c.asking.predict = (uint32_t)strtoul(argv[5], NULL, 10);
     open_all(&c, argc - 6, argv + 6);
     run_reference(&c);
     struct held before = settle(&c, NULL);
@@ -481,7 +486,7 @@ int main(int argc, char **argv)
     tally_print_table(&c.tally, stderr);
     printf("{\"seed\":%" PRIu64 ",\"rounds\":%u,\"requests\":%u,\"wrong\":%u,\"failed\":%u,"
            "\"leaks\":%u,\"without_stats\":%u,\"undisturbed_ms\":%.1f,",
-           seed, done, done * c.n_asked, c.n_wrong, c.n_failed, c.n_leaks, c.tally.n_without_stats,
+           seed, done, done * c.asking.n, c.n_wrong, c.n_failed, c.n_leaks, c.tally.n_without_stats,
            (double)c.whole_ns / 1e6);
     tally_print_json(&c.tally, stdout);
     printf("}\n");

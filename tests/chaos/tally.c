@@ -8,7 +8,7 @@ static const char *const phases[] = {"prefill", "decode", "idle"};
 
 const char *worker_name(uint32_t worker)
 {
-    static const char *const names[] = {"gpu_worker", "cpu_scorer", "csd_agent"};
+    static const char *const names[] = {"gpu_worker", "cpu_scorer", "csd_agent", "coordinator"};
     return names[worker];
 }
 
@@ -91,7 +91,7 @@ void tally_print_table(struct tally *tally, FILE *to)
     fprintf(to, "ms from the signal               detected       started  loading    pause\n"
                 "worker      what  phase    rounds   median      max   median   median   median"
                 "      p99\n");
-    for (uint32_t w = 0; w < WORKERS; w++)
+    for (uint32_t w = 0; w < VICTIMS; w++)
         for (enum action a = 0; a < ACTIONS; a++)
             for (enum phase p = 0; p < PHASES; p++)
                 if (tally->cells[w][a][p].rounds)
@@ -111,7 +111,7 @@ void tally_print_json(struct tally *tally, FILE *to)
 {
     const char *comma = "";
     fprintf(to, "\"cells\":[");
-    for (uint32_t i = 0; i < WORKERS * ACTIONS * PHASES; i++) {
+    for (uint32_t i = 0; i < VICTIMS * ACTIONS * PHASES; i++) {
         uint32_t w = i / (ACTIONS * PHASES), a = i / PHASES % ACTIONS, p = i % PHASES;
         struct cell *c = &tally->cells[w][a][p];
         if (!c->rounds)
@@ -133,7 +133,7 @@ void tally_print_json(struct tally *tally, FILE *to)
 
 void tally_finish(struct tally *tally)
 {
-    for (uint32_t i = 0; i < WORKERS * ACTIONS * PHASES; i++) {
+    for (uint32_t i = 0; i < VICTIMS * ACTIONS * PHASES; i++) {
         struct cell *c = &tally->cells[i / (ACTIONS * PHASES)][i / PHASES % ACTIONS][i % PHASES];
         free(c->detected.values);
         free(c->started.values);

@@ -10,7 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define WORKERS 3u /* in the order of the status: GPU worker, scorer, agent */
+#define VICTIMS            4u /* workers in the order of the status: GPU worker, scorer, agent */
+#define VICTIM_COORDINATOR 3u
 
 enum action { ACTION_KILL, ACTION_STOP, ACTIONS };
 enum phase { PHASE_PREFILL, PHASE_DECODE, PHASE_IDLE, PHASES };
@@ -28,13 +29,13 @@ struct sample {
 
 /* What the pipeline holds while it is idle. */
 struct held {
-    uint32_t descriptors, files, segments;
+    uint32_t descriptors, files, logs, segments; /* logs: of tokens */
 };
 
 static inline bool held_more(const struct held *now, const struct held *before)
 {
     return now->descriptors > before->descriptors || now->files > before->files ||
-           now->segments > before->segments;
+           now->logs > before->logs || now->segments > before->segments;
 }
 
 struct numbers {
@@ -48,7 +49,7 @@ struct cell {
 };
 
 struct tally {
-    struct cell cells[WORKERS][ACTIONS][PHASES];
+    struct cell cells[VICTIMS][ACTIONS][PHASES];
     uint32_t n_without_stats; /* answers whose statistics died with the scorer */
 };
 
