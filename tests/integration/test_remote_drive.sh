@@ -62,8 +62,8 @@ expect "a stranger's key: a line says so" "$(grep -c 'its keys are others' "$wor
 expect "the drive says so, too" "$(grep -c 'another key was refused' "$work/drive.log" | sed 's/^[1-9].*/some/')" some
 
 # --- garbage is nothing to it
-head -c 3000 /dev/urandom >"/dev/tcp/127.0.0.1/$port"
-printf 'GET / HTTP/1.1\r\n\r\n' >"/dev/tcp/127.0.0.1/$port"
+(head -c 3000 /dev/urandom >"/dev/tcp/127.0.0.1/$port") 2>/dev/null
+(printf 'GET / HTTP/1.1\r\n\r\n' >"/dev/tcp/127.0.0.1/$port") 2>/dev/null
 
 # --- a whole run, and the death of either end in the middle of one
 up "${options[@]}" --csd "tcp://127.0.0.1:$port" "${keys[@]}" || fail "up"
