@@ -152,7 +152,7 @@ $(FUZZERS): override LDFLAGS += -fsanitize=fuzzer
 $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/file_seeds.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: override LDLIBS += $(TEST_LDLIBS)
-$(O)/tests/fuzz/fuzz_commands: $(csd_agent_parts)
+$(O)/tests/fuzz/fuzz_commands $(O)/tests/fuzz/fuzz_drive: $(csd_agent_parts)
 $(O)/tests/fuzz/fuzz_http: $(gateway_parts)
 $(O)/tests/fuzz/fuzz_http: override LDLIBS += $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)

@@ -165,9 +165,10 @@ static void only_with(struct filter *f, uint32_t number, uint32_t first)
     end_with(f, SECCOMP_RET_ALLOW);
 }
 
-static bool set_filter(bool programs, bool accepts)
+static bool set_filter(const struct harden_needs *needs)
 {
     struct filter f = {.n = 0};
+    bool programs = needs->programs, accepts = needs->accepts;
     if (!OWN_ARCH)
         return false;
     load(&f, offsetof(struct seccomp_data, arch));
@@ -185,7 +186,8 @@ static bool set_filter(bool programs, bool accepts)
         refuse(&f, refused_without_programs[i]);
     for (unsigned i = 0; !accepts && i < ACCEPTS; i++)
         refuse(&f, refused_without_accepting[i]);
-    only_with(&f, SYS_socket, AF_UNIX);
+    if (!needs->connects)
+        only_with(&f, SYS_socket, AF_UNIX);
     if (!programs) { /* a program that it started would have another pid */
         only_with(&f, SYS_kill, (uint32_t)getpid());
         only_with(&f, SYS_tgkill, (uint32_t)getpid());
@@ -252,7 +254,7 @@ void harden_confine(const struct harden_needs *needs, char text[HARDEN_TEXT_BYTE
 {
     bool off = switched_off(), privileges = harden_process();
     bool ruled = !off && privileges && !needs->files && set_rules(needs);
-    bool filtered = !off && privileges && set_filter(needs->programs, needs->accepts);
+    bool filtered = !off && privileges && set_filter(needs);
     snprintf(text, HARDEN_TEXT_BYTES, "%s%s%s",
              filtered ? "seccomp"
              : off    ? "nothing (switched off)"

@@ -25,7 +25,8 @@ struct harden_needs {
     bool files;               /* any file; else those below `reads` and `writes` */
     const char *const *reads; /* files or folders, NULL at the end; one that is not there is none */
     const char *const *writes;
-    bool accepts; /* takes connections on a socket that listens already */
+    bool connects; /* to other hosts */
+    bool accepts;  /* takes connections on a socket that listens already */
 };
 
 /* True: it is in force. */

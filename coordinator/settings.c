@@ -14,6 +14,7 @@
 #include "placement/placement.h"
 #include "pool/pool.h"
 #include "prefix/chunk_file.h"
+#include "proto/drive_link.h"
 
 #define CTX_DEFAULT_MAX 131072u
 #define CTX_UNSTATED    4096u
@@ -139,7 +140,8 @@ static void name_outputs(const struct settings *s)
     setenv("HILL_MAY_WRITE", lines, 1);
 }
 
-static int choose_trace(struct settings *s, struct hill_why *why)
+/* Files that others open: their absolute names. */
+static int name_files(struct settings *s, struct hill_why *why)
 {
     s->epoch.trace_path = s->trace_path;
     s->epoch.record_path = s->record_path;
@@ -148,6 +150,12 @@ static int choose_trace(struct settings *s, struct hill_why *why)
         s->epoch.beta_auto = false;
     if (!code)
         code = absolute(s->record_path, s->options.record, "--record", why);
+    s->epoch.csd_key = s->csd_key;
+    s->epoch.csd_peer = s->csd_peer;
+    if (!code)
+        code = absolute(s->csd_key, s->options.csd_key, "--csd-key", why);
+    if (!code)
+        code = absolute(s->csd_peer, s->options.csd_peer, "--csd-peer", why);
     if (!code)
         name_outputs(s);
     return code;
@@ -286,7 +294,7 @@ int settings_open(struct settings *s, const struct options *options, struct hill
     if (!code)
         code = check_selection(s, why);
     if (!code)
-        code = choose_trace(s, why);
+        code = name_files(s, why);
     if (code)
         return code;
     const char *url = s->options.csd_url;
@@ -329,20 +337,30 @@ int settings_attach(struct settings *s, const char *url, struct hill_why *why)
 {
     const struct kv_plan_input *plan = &s->epoch.plan;
     const char *wanted = *url ? url : s->csd_default_url;
-    if (strncmp(wanted, "file:", 5) != 0 || !wanted[5] || strlen(wanted) >= HILL_PATH_BYTES)
-        return hill_fail(why, HILL_E_INVALID, "'%.200s' is no drive of this version: file:PATH is",
+    bool remote = strncmp(wanted, "tcp:", 4) == 0;
+    if (remote && (!s->csd_key[0] || !s->csd_peer[0] || drive_address_check(wanted, NULL)))
+        return hill_fail(why, HILL_E_INVALID,
+                         "'%.200s' is no drive: tcp://HOST:PORT, and a pipeline with --csd-key and "
+                         "--csd-peer",
+                         wanted);
+    if ((!remote && (strncmp(wanted, "file:", 5) != 0 || !wanted[5])) ||
+        strlen(wanted) >= HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID,
+                         "'%.200s' is no drive of this version: file:PATH and tcp://HOST:PORT are",
                          wanted);
     uint32_t key_bytes = kv_plane_key_bytes(&plan->geometry, plan->selection.policy);
     uint64_t need =
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
-    uint64_t cap =
-        s->options.cold_bytes ? s->options.cold_bytes : smaller(file_room(wanted + 5) / 4, need);
+    uint64_t cap = s->options.cold_bytes ? s->options.cold_bytes
+                   : remote              ? need
+                                         : smaller(file_room(wanted + 5) / 4, need);
     struct pool_layout layout;
     int code = pool_layout_with_keys(&layout, &plan->geometry, key_bytes, cap, why);
     if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
                  full disk */
         return s->options.cold_bytes ? code : HILL_E_NOSPACE;
     memmove(s->csd_url, wanted, strlen(wanted) + 1);
+    setenv("HILL_MAY_CONNECT", remote ? "1" : "", 1); /* the agent that is started next */
     s->epoch.csd_attached = true;
     s->epoch.csd_plain = false;
     s->epoch.csd_url = s->csd_url;

@@ -34,8 +34,9 @@ struct settings {
     uint32_t n_stop_tokens;
 
     struct kv_hot_plan hot;
-    char csd_url[HILL_PATH_BYTES + 32];         /* of the attached one */
-    char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
+    char csd_key[HILL_PATH_BYTES], csd_peer[HILL_PATH_BYTES]; /* absolute; empty: none */
+    char csd_url[HILL_PATH_BYTES + 32];                       /* of the attached one */
+    char csd_default_url[HILL_PATH_BYTES + 32];               /* what attach without a URL means */
     uint64_t cold_tokens; /* of one sequence alone, each layer, that the cold pool holds */
 };
 

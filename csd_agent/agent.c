@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "csd_agent/relay.h"
 #include "kv/plane.h"
 
 #define LAYOUT_DEADLINE_MS 30000 /* for the scorer to lay out rings and arena */
@@ -27,6 +28,8 @@
 
 struct agent {
     struct worker_link *link;
+    const struct agent_host *host;  /* NULL: rings are shared memory */
+    struct relay *relay;            /* to the drive's host; NULL: it is this one */
     Hill__Message *configure;       /* the one in force or being put in force */
     Hill__Message *newer;           /* arrived meanwhile, to be put in force next */
     struct epoch_settings settings; /* its texts are the Configure's */
@@ -43,7 +46,19 @@ struct agent {
 
 static bool stopping(void *context)
 {
-    return worker_link_stopping(context);
+    struct agent *agent = context;
+    if (agent->host)
+        agent->host->pump(agent->host->context);
+    return worker_link_stopping(agent->link);
+}
+
+static void set_doorbell(struct agent *agent, struct shm_doorbell *bell)
+{
+    worker_link_set_doorbell(agent->link, bell);
+    if (agent->host)
+        agent->host->set_doorbell(agent->host->context, worker_link_doorbell(agent->link));
+    if (agent->relay)
+        relay_set_doorbell(agent->relay, worker_link_doorbell(agent->link));
 }
 
 /* ---- test hook ---- */
@@ -69,13 +84,16 @@ static uint32_t wrong_position(void)
 static void close_plane(struct agent *agent)
 {
     /* the doorbell lies in the segment that goes away */
-    worker_link_set_doorbell(agent->link, NULL);
+    set_doorbell(agent, NULL);
+    relay_end(agent->relay);
     if (agent->serving)
         agent->drive = agent->plane.drive;
     data_plane_close(&agent->plane);
     cold_pool_close(agent->plane.pool);
     memset(&agent->plane, 0, sizeof agent->plane);
     party_leave(&agent->party);
+    if (agent->host)
+        agent->host->leave(agent->host->context);
     agent->serving = false;
 }
 
@@ -86,7 +104,8 @@ static void limit_dram(struct agent *agent)
 {
     const struct csd_model *model = &agent->drive.model.figures;
     uint64_t bytes = model->on ? (uint64_t)model->dram : agent->settings.csd_dram_bytes;
-    cold_pool_limit_dram(agent->plane.pool, agent->plain ? 0 : bytes);
+    if (agent->plane.pool) /* of a drive elsewhere: there */
+        cold_pool_limit_dram(agent->plane.pool, agent->plain ? 0 : bytes);
 }
 
 /* For the commands that start from now on. message: NULL: none. */
@@ -146,6 +165,8 @@ static void read_mailbox(struct agent *agent)
             continue;
         }
         if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL) {
+            if (agent->relay)
+                relay_tell(agent->relay, message);
             take_model(agent, message->csd_model);
             proto_free(message);
             continue;
@@ -170,7 +191,9 @@ int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, co
     struct layout_input layout = epoch_layout(s);
     struct cold_pool_config config = {
         .url = url,
-        .options = {.device = s->device, .create = true, .on_host = s->csd_plain},
+        .options = {.device = s->csd_device && *s->csd_device ? s->csd_device : s->device,
+                    .create = true,
+                    .on_host = s->csd_plain},
         .geometry = layout.geometry,
         .n_sequences = layout.n_sequences,
         .cap_bytes = s->cold_cap_bytes,
@@ -196,35 +219,56 @@ void agent_join(struct data_plane *plane, struct party *party, uint32_t epoch)
     plane->key_window_bytes = party->key_window_bytes;
 }
 
+/* The drive's host opens the pool. */
+static int open_relay(struct agent *agent, const struct party_wait *wait, struct hill_why *why)
+{
+    int status = agent->relay ? 0 : relay_open(&agent->relay, &agent->settings, agent->link, why);
+    if (status != 0)
+        return status;
+    set_doorbell(agent, agent->party.bell);
+    status = relay_begin(agent->relay, agent->configure, &agent->party, wait, why);
+    /* gone is the drive, not the epoch's segments */
+    return status == HILL_E_PEER_GONE || status == HILL_E_TIMEOUT ? HILL_E_IO : status;
+}
+
 static int open_plane(struct agent *agent, struct hill_why *why)
 {
     const struct epoch_settings *s = &agent->settings;
     struct data_plane *plane = &agent->plane;
+    const struct party_wait wait = {waiting, agent, clock_deadline_ms(LAYOUT_DEADLINE_MS)};
     int status = epoch_settings_read(&agent->settings, agent->configure->configure, why);
 
     if (status == 0 && s->cold_cap_bytes == 0)
         status = hill_fail(why, HILL_E_INVALID, "an agent needs a cold pool");
     if (status == 0)
-        status = party_attach(&agent->party, PARTY_AGENT, s, why);
+        status = agent->host ? agent->host->attach(agent->host->context, &agent->party, s, why)
+                             : party_attach(&agent->party, PARTY_AGENT, s, why);
     if (status != 0)
         return status;
     agent_join(plane, &agent->party, s->epoch);
     plane->wrong_position = wrong_position();
     plane->stopping = stopping;
-    plane->stopping_context = agent->link;
+    plane->stopping_context = agent;
     plane->drive = agent->drive;
-    worker_link_set_doorbell(agent->link, agent->party.bell);
-    status = agent_open_pool(plane, s, s->csd_url, why);
-    const struct party_wait wait = {waiting, agent, clock_deadline_ms(LAYOUT_DEADLINE_MS)};
-    return status == 0 ? party_open(&agent->party, &wait, why) : status;
+    set_doorbell(agent, agent->party.bell);
+    status = !agent->host && relay_serves(s->csd_url) ? open_relay(agent, &wait, why)
+                                                      : agent_open_pool(plane, s, s->csd_url, why);
+    return status == 0 && !agent->host ? party_open(&agent->party, &wait, why) : status;
 }
 
 static void say_ready(struct agent *agent)
 {
     const struct epoch_settings *s = &agent->settings;
-    const struct pool_layout *layout = cold_pool_layout(agent->plane.pool);
     char device[400];
 
+    if (!agent->plane.pool) {
+        uint64_t bytes;
+        const char *there = relay_device(agent->relay, &bytes);
+        snprintf(device, sizeof device, "%.150s: %.200s", s->csd_url, there);
+        worker_link_ready(agent->link, s->epoch, device, bytes);
+        return;
+    }
+    const struct pool_layout *layout = cold_pool_layout(agent->plane.pool);
     cold_pool_describe(agent->plane.pool, device, sizeof device);
     log_debug("serving epoch %u: %s on %s, %u stripes of %u slots", s->epoch, s->csd_url, device,
               layout->n_stripes, layout->stripe_slots);
@@ -259,6 +303,28 @@ static int configure(struct agent *agent)
 }
 
 /* ---- loop ---- */
+
+/* Commands and answers between the rings and the drive's host. */
+static int serve_relay(struct agent *agent, bool *moved)
+{
+    struct hill_why why = {""};
+    uint64_t done;
+    bool own;
+    int status = relay_turn(agent->relay, &done, &own, &why);
+
+    worker_link_work_done(agent->link, done);
+    *moved = status != 0;
+    if (status >= 0)
+        return 0;
+    if (own) {
+        log_debug("the rings are of no use any more (%s); waiting to be configured anew",
+                  hill_strerror(status));
+        close_plane(agent);
+        return 0;
+    }
+    log_error("the drive %s is lost: %s", agent->settings.csd_url, why.text);
+    return status;
+}
 
 /* One command, or a page of the directory when there was none for a while: a query that comes must
  * not find the drive busy with it. 1: did something, 0: idle. */
@@ -311,27 +377,34 @@ static void rest(struct agent *agent, struct shm_doorbell *bell, uint32_t seen)
         shm_ring_peer_alive(agent->plane.command); /* a dead scorer: the next peek says so */
 }
 
-int agent_run(struct worker_link *link)
+int agent_run(struct worker_link *link, const struct agent_host *host)
 {
-    struct agent agent = {.link = link, .drive.counters = HILL__CSD_MODEL_COUNTERS__INIT};
+    struct agent agent = {
+        .link = link, .host = host, .drive.counters = HILL__CSD_MODEL_COUNTERS__INIT};
     agent.sent = agent.drive.counters;
     int status = 0;
 
     while (status == 0 && !worker_link_stopping(link)) {
         struct shm_doorbell *bell = worker_link_doorbell(link);
         uint32_t seen = shm_doorbell_read(bell);
+        bool moved = host && host->pump(host->context);
         read_mailbox(&agent);
         if (agent.newer) {
             status = configure(&agent);
             continue;
         }
-        if (agent.serving && serve(&agent))
+        if (agent.serving && agent.relay)
+            status = serve_relay(&agent, &moved);
+        else if (agent.serving)
+            moved |= serve(&agent) != 0;
+        if (moved || status != 0)
             continue;
         if (bell != worker_link_doorbell(link))
             continue; /* it went away with the segments */
         rest(&agent, bell, seen);
     }
     close_plane(&agent);
+    relay_close(agent.relay);
     proto_free(agent.configure);
     proto_free(agent.newer);
     return status;

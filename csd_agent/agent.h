@@ -15,8 +15,23 @@
 #include "proto/party.h"
 #include "proto/worker_link.h"
 
-/* 0 after an orderly stop, else the code of the failure (already logged and sent). */
-int agent_run(struct worker_link *link);
+/* Where the rings are no shared memory (listen.h). */
+struct agent_host {
+    void *context;
+    /* The epoch's rings and staging, this party's ends open; and away with them, after the party
+     * has left. */
+    int (*attach)(void *context, struct party *party, const struct epoch_settings *s,
+                  struct hill_why *why);
+    void (*leave)(void *context);
+    /* What has come, into rings and mailbox; what is in output rings, away. True: something moved.
+     * Called each turn and while an output ring is full. */
+    bool (*pump)(void *context);
+    void (*set_doorbell)(void *context, struct shm_doorbell *bell);
+};
+
+/* 0 after an orderly stop, else the code of the failure (already logged and sent). host: NULL in a
+ * pipeline. */
+int agent_run(struct worker_link *link, const struct agent_host *host);
 
 /* Of an epoch, the same for the replay: the pool under this URL, and the plane's part in it. */
 int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, const char *url,

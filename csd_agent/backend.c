@@ -8,7 +8,7 @@
 static const struct csd_ops *const backends[] = {&csd_file_ops};
 
 /* Known names of later versions: refused by name rather than as a typing mistake. */
-static const char *const later[] = {"xrt", "tcp"};
+static const char *const later[] = {"xrt"};
 
 static bool scheme_is(const char *url, size_t length, const char *scheme)
 {

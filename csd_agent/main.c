@@ -3,7 +3,8 @@
  * to it, fetching.
  *
  * Started by hill-coordinator with --run-dir; everything else comes with its Configure message.
- * Speaks to the scorer through shared-memory rings. See csd_agent/README.md.
+ * Speaks to the scorer through shared-memory rings. With --listen it serves a pipeline on another
+ * host instead (listen.h). See csd_agent/README.md.
  *
  * Exit codes: 0 stopped in order; 100 wrong use or configuration; 111 no space, no device, no
  * memory, input/output; 1 the pool's file is foreign or the drive's kind is not in this version.
@@ -12,11 +13,14 @@
  */
 #include "base/error.h"
 #include "csd_agent/agent.h"
+#include "csd_agent/listen.h"
 #include "proto/worker_link.h"
 
 int main(int argc, char **argv)
 {
     struct worker_link *link;
+    if (listen_is_asked(argc, argv))
+        return listen_main(argc, argv);
     int status = worker_link_open(&link, argc, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent",
                                   "Stores cold KV entries on a drive and scores them there.");
 
@@ -24,7 +28,7 @@ int main(int argc, char **argv)
         return 0;
     if (status < 0)
         return hill_exit_code(status);
-    status = agent_run(link);
+    status = agent_run(link, NULL);
     worker_link_close(link);
     return hill_exit_code(status);
 }

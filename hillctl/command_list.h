@@ -16,6 +16,7 @@ int command_doctor(int argc, char **argv);
 int command_attach(int argc, char **argv);
 int command_detach(int argc, char **argv);
 int command_csd_model(int argc, char **argv);
+int command_keygen(int argc, char **argv);
 int command_trace(int argc, char **argv);
 int command_profile(int argc, char **argv);
 int command_stop(int argc, char **argv);

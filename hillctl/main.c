@@ -31,6 +31,7 @@ static const struct {
     {"detach", "empty the drive and detach it", command_detach},
     {"csd-model", "show or change the modelled drive, also while a request runs",
      command_csd_model},
+    {"keygen", "make a pair of keys for a drive on another host", command_keygen},
     {"trace", "what each stage does when, as a Chrome/Perfetto trace", command_trace},
     {"profile", "measure how fast CPU and drive are (between requests)", command_profile},
     {"stop", "end the pipeline in order", command_stop},

@@ -72,8 +72,11 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
     X(gpu_slots) X(staging_slots) X(gpu_drop) X(csd_attached) X(csd_plain) X(csd_dram_bytes) X(cold_cap_bytes) X(block_tokens)    \
     X(beta) X(beta_auto) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores) X(prefix_bytes)
 /* clang-format on */
-#define TEXTS(X) X(model_path) X(device) X(csd_url) X(trace_path) X(record_path) X(prefix_dir)
-#define PLAN(X)  X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens)
+#define TEXTS(X)                                                                                   \
+    X(model_path)                                                                                  \
+    X(device)                                                                                      \
+    X(csd_url) X(csd_device) X(csd_key) X(csd_peer) X(trace_path) X(record_path) X(prefix_dir)
+#define PLAN(X) X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens)
 
 #define TO_WIRE(field)      c->field = s->field;
 #define TEXT_TO_WIRE(field) c->field = (char *)(s->field ? s->field : "");

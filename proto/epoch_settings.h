@@ -38,11 +38,13 @@ struct epoch_settings {
     double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next one */
 
     bool csd_attached;
-    bool csd_plain;          /* it is only read until it is empty, by the host's CPU alone */
-    const char *csd_url;     /* of the agent: "file:PATH" */
-    uint64_t csd_dram_bytes; /* --csd-dram-mb: of digests that the agent keeps in memory */
-    uint64_t cold_cap_bytes; /* 0: no cold pool */
-    uint32_t block_tokens;   /* n of a Score Block */
+    bool csd_plain;                 /* it is only read until it is empty, by the host's CPU alone */
+    const char *csd_url;            /* of the agent: "file:PATH", "tcp://HOST:PORT" */
+    const char *csd_device;         /* OpenCL device that the agent scores on; empty: `device` */
+    const char *csd_key, *csd_peer; /* of tcp: files with the own key and the drive's public one */
+    uint64_t csd_dram_bytes;        /* --csd-dram-mb: of digests that the agent keeps in memory */
+    uint64_t cold_cap_bytes;        /* 0: no cold pool */
+    uint32_t block_tokens;          /* n of a Score Block */
     struct csd_model csd_model;
 
     double beta;    /* wanted hot / cold entries, M_c / M_s; 0: everything hot that M_0 allows */

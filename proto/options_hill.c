@@ -8,6 +8,7 @@
 
 #include "kv/plane.h"
 #include "kv/score.h"
+#include "proto/drive_link.h"
 
 #define MAX_EXACT_BELOW 65535 /* KV_EXACT_BELOW_MAX */
 #define EXACT_BELOW     2048
@@ -211,7 +212,19 @@ const struct option_spec hill_pipeline_specs[] = {
      .choices = "none",
      .value = "URL",
      .unset_help = "file:STATE/cold.pool",
-     .help = "the computational storage drive: file:PATH, or none"},
+     .help = "the computational storage drive: file:PATH, tcp://HOST:PORT (hill-csd-agent --listen "
+             "there), or none"},
+    {.name = "csd-key",
+     .type = OPTION_PATH,
+     .value = "FILE",
+     .help = "own key for a drive at tcp:, of hillctl keygen"},
+    {.name = "csd-peer", .type = OPTION_PATH, .value = "FILE", .help = "that drive's public key"},
+    {.name = "csd-device",
+     .type = OPTION_STRING,
+     .fallback = "",
+     .value = "NAME",
+     .unset_help = "as --device",
+     .help = "OpenCL device on which the CSD agent scores: its number or part of its name"},
     {.name = "csd-on-loss",
      .type = OPTION_CHOICE,
      .choices = "wait|degrade",
@@ -408,18 +421,26 @@ static int read_csd(struct hill_pipeline_options *out, struct csd_model *model,
     const char *url = options_text(options, "csd");
     out->no_csd = options_is_word(options, "csd");
     out->csd_url = out->no_csd ? NULL : url;
-    if (out->csd_url && (strncmp(url, "file:", 5) != 0 || !url[5]))
+    bool remote = out->csd_url && strncmp(url, "tcp:", 4) == 0;
+    if (out->csd_url && !remote && (strncmp(url, "file:", 5) != 0 || !url[5]))
         return hill_fail(why, HILL_E_INVALID,
-                         "--csd: '%.200s' is neither file:PATH nor none (xrt: and tcp: are not in "
-                         "this version)%s%.200s",
+                         "--csd: '%.200s' is neither file:PATH, tcp://HOST:PORT nor none (xrt: is "
+                         "not in this version)%s%.200s",
                          url, *url == '/' ? "; a file or a drive is file:" : "",
                          *url == '/' ? url : "");
+    if (remote && (!out->csd_key || !out->csd_peer))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd %.200s needs --csd-key and --csd-peer (hillctl keygen makes keys)",
+                         url);
+    int code = remote ? drive_address_check(url, why) : 0;
+    if (code)
+        return code;
     if (out->no_csd && options_is_set(options, "cold-mb"))
         return hill_fail(
             why, HILL_E_INVALID,
             "--cold-mb and --csd none exclude each other: there is no drive to hold a cold pool");
     struct hill_why detail = {""};
-    int code = csd_model_parse(model, options_text(options, "csd-model"), &detail);
+    code = csd_model_parse(model, options_text(options, "csd-model"), &detail);
     return code ? hill_fail(why, code, "--csd-model: %s", detail.text) : 0;
 }
 
@@ -477,6 +498,7 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
         .pin = any_pin ? -1 : options_real(options, "pin"),
         .gpu_drop = 1 - options_real(options, "gpu-keep"),
         .device = options_text(options, "device"),
+        .csd_device = options_text(options, "csd-device"),
         .trace_scores = options_flag(options, "trace-scores"),
     };
     epoch_simd_parse(options_text(options, "simd"), &e->simd);
@@ -526,6 +548,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
         .trace_kv = options_text(options, "trace-kv"),
         .prefix_dir = options_text(options, "prefix-dir"),
         .prefix_bytes = size_or_zero(options, "prefix-mb"),
+        .csd_key = options_text(options, "csd-key"),
+        .csd_peer = options_text(options, "csd-peer"),
         .csd_degrades = strcmp(options_text(options, "csd-on-loss"), "degrade") == 0,
         .recovery_ms = (uint32_t)(options_real(options, "recovery-timeout") * 1000),
         .log_flush_ms = read_log_fsync(options),

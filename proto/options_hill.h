@@ -64,6 +64,7 @@ struct hill_pipeline_options {
     uint32_t ctx_tokens;                          /* 0: the model's */
     uint32_t threads;                             /* 0: one for each CPU this process may run on */
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
+    const char *csd_key, *csd_peer;               /* files, of tcp:; NULL: none */
     const char *csd_url;                          /* NULL: file: in the state folder */
     bool no_csd;                                  /* --csd none */
     const char *prefix_dir;                       /* NULL: no prefix store */

@@ -151,6 +151,9 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "gpu_slots", m->gpu_slots > 0 && m->gpu_slots <= TOKENS_MAX);
     CHECK("configure", "csd_dram_bytes", m->csd_dram_bytes <= CAP_MAX);
     CHECK("configure", "cold_cap_bytes", m->cold_cap_bytes <= CAP_MAX);
+    CHECK("configure", "csd_device", text_ok(m->csd_device));
+    CHECK("configure", "csd_key", text_ok(m->csd_key));
+    CHECK("configure", "csd_peer", text_ok(m->csd_peer));
     CHECK("configure", "csd_url", text_ok(m->csd_url) && (!m->csd_attached || m->csd_url[0]));
     CHECK("configure", "device", text_ok(m->device));
     CHECK("configure", "simd", known(&hill__simd__descriptor, m->simd));

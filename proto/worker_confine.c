@@ -32,7 +32,11 @@ static void confine_scorer(char text[HARDEN_TEXT_BYTES])
 
 void worker_confine(Hill__Role role, char text[HARDEN_TEXT_BYTES])
 {
-    static const struct harden_needs driver = {.programs = true, .files = true};
+    const char *remote = getenv("HILL_MAY_CONNECT");
+    const struct harden_needs driver = {.programs = true,
+                                        .files = true,
+                                        .connects = role == HILL__ROLE__ROLE_CSD_AGENT && remote &&
+                                                    *remote};
     if (role == HILL__ROLE__ROLE_CPU_SCORER)
         confine_scorer(text);
     else

@@ -58,6 +58,13 @@ int shm_arena_take(struct shm_arena *arena, uint32_t count, uint32_t *slots);
  * the arena is a bug (abort). */
 void shm_arena_give(struct shm_arena *arena, uint32_t count, const uint32_t *slots);
 
+/* Owner of a mirror: the slot has the generation that the arena it stands for has. */
+static inline void shm_arena_follow(struct shm_arena *arena, uint32_t slot, uint32_t generation)
+{
+    /* release: pairs with the acquire in shm_arena_generation */
+    atomic_store_explicit(&arena->generations[slot], generation, memory_order_release);
+}
+
 static inline void *shm_arena_slot(const struct shm_arena *arena, uint32_t slot)
 {
     return arena->slots + (uint64_t)slot * arena->stride;

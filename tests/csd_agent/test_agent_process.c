@@ -33,7 +33,7 @@ static void child_main(void)
         worker_link_open(&link, 5, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent", "test");
 
     if (status == 0) {
-        status = agent_run(link);
+        status = agent_run(link, NULL);
         worker_link_close(link);
     }
     _exit(hill_exit_code(status));

@@ -135,6 +135,14 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "none", "--cold-mb", "5", NULL),
                      HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "tcp://h:1", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "tcp://h:1", "--csd-key", "k", NULL),
+                     HILL_E_INVALID);
+    assert_int_equal(
+        parse(&p, NULL, "-m", "x", "--csd", "tcp://h", "--csd-key", "k", "--csd-peer", "p", NULL),
+        HILL_E_INVALID);
+    assert_int_equal(
+        parse(&p, NULL, "-m", "x", "--csd", "tcp://h:1", "--csd-key", "k", "--csd-peer", "p", NULL),
+        0);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "file:", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--score-bits", "5", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--speculate", "some", NULL), HILL_E_INVALID);

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# A drive on another host: hill-csd-agent --listen, reached by --csd tcp://, over the loopback and, where root may make a network
+# namespace, over a link with delay and loss. Answers, selections and logits are those of a local drive; so they are after the
+# relay or the drive's process is killed in mid-decode. Wrong keys, no keys and garbage are refused in a line.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
+pass_key_prompt 900 900 >"$work/prompt"
+options=(-m "$work/model.gguf" -c 4096 --budget 96 --beta 0.25 --cold-mb 16)
+ask=(-f "$work/prompt" -n 48 --temp 0 --ignore-eos)
+for name in host drive stranger; do "$bin/hillctl" keygen "$work/$name" || fail "keygen $name"; done
+keys=(--csd-key "$work/host" --csd-peer "$work/drive.pub")
+listener=0
+stop_listener() { [ "$listener" = 0 ] || kill -KILL "$listener" 2>/dev/null; }
+trap 'stop_listener; cleanup' EXIT
+
+# A port that is free: another one is tried while the drive cannot listen.
+listen() { # ADDRESS [COMMAND BEFORE...]
+    local address=$1
+    shift
+    for _ in 1 2 3 4 5; do
+        [ "${port:-0}" != 0 ] || port=$((20000 + RANDOM % 12000))
+        : >"$work/drive.log"
+        "$@" "$bin/hill-csd-agent" --listen "tcp://$address:$port" --drive "file:$work/there.pool" --key "$work/drive" \
+            --peer "$work/host.pub" --threads 1 >>"$work/drive.log" 2>&1 &
+        listener=$!
+        wait_for 10 said "listening at\|listening at .* failed" "$work/drive.log"
+        ! grep -q "failed" "$work/drive.log" && return 0
+        port=0
+    done
+    fail "no port to listen at: $(cat "$work/drive.log")"
+}
+said() { grep -q "$1" "$2"; }
+
+answers() { # DESCRIPTION: a request by the pipeline that is up
+    hillctl generate --json "${ask[@]}" >"$work/out" 2>"$work/err"
+    expect "$1: exit code" $? 0
+    expect "$1: hashes" "$(hashes "$work/out")" "$wanted"
+}
+decodes() { status | jq -e '[.requests[].predicted_tokens] | max > 3' >/dev/null; }
+ready() { status 2>/dev/null | jq -e .ready >/dev/null; }
+
+# --- what a local drive answers
+run_json "$work/local" "${options[@]}" "${ask[@]}" || fail "a local drive: $(cat "$work/local.err")"
+wanted=$(hashes "$work/local")
+rm "$state_dir/cold.pool"
+expect "entries are cold" "$(jq '.tiers.cold.tokens > 0 and .tiers.cold.hits > 0' "$work/local")" true
+
+# --- no keys, others' keys, nobody there
+expect_one_line "no keys" 100 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" "${ask[@]}" --csd tcp://127.0.0.1:1
+expect_one_line "no port" 100 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" "${ask[@]}" --csd tcp://127.0.0.1 "${keys[@]}"
+chmod 644 "$work/stranger"
+expect_one_line "a key that others may read" 100 "$bin/hill-csd-agent" --listen tcp://127.0.0.1:1 --drive "file:$work/x" --key "$work/stranger" --peer "$work/host.pub"
+chmod 600 "$work/stranger"
+expect_one_line "a key that is there" 100 "$bin/hillctl" keygen "$work/host"
+port=0
+listen 127.0.0.1
+HILL_TEST_DRIVE_MS=700 run_json "$work/stranger.json" "${options[@]}" "${ask[@]}" --csd "tcp://127.0.0.1:$port" --csd-key "$work/stranger" --csd-peer "$work/drive.pub"
+expect "a stranger's key: exit code" $? 111
+expect "a stranger's key: a line says so" "$(grep -c 'its keys are others' "$work/stranger.json.err")" 1
+expect "the drive says so, too" "$(grep -c 'another key was refused' "$work/drive.log" | sed 's/^[1-9].*/some/')" some
+
+# --- garbage is nothing to it
+(head -c 3000 /dev/urandom >"/dev/tcp/127.0.0.1/$port") 2>/dev/null
+(printf 'GET / HTTP/1.1\r\n\r\n' >"/dev/tcp/127.0.0.1/$port") 2>/dev/null
+
+# --- a whole run, and the death of either end in the middle of one
+up "${options[@]}" --csd "tcp://127.0.0.1:$port" "${keys[@]}" || fail "up"
+answers "over the loopback"
+expect "no file here" "$(find "$state_dir" -name '*.pool')" ""
+for victim in relay drive; do
+    hillctl generate --json "${ask[@]}" -n 160 >"$work/$victim.json" 2>"$work/$victim.err" &
+    asked=$!
+    wait_for 30 decodes || fail "$victim: nothing decodes"
+    if [ $victim = relay ]; then
+        kill_worker csd_agent
+    else
+        kill -KILL "$listener"
+        wait "$listener" 2>/dev/null
+        listen 127.0.0.1
+    fi
+    wait "$asked"
+    expect "the $victim is killed: exit code" $? 0
+    wait_for 30 ready || fail "$victim: not ready again"
+done
+expect "both answers" "$(hashes "$work/relay.json")" "$(hashes "$work/drive.json")"
+answers "after both"
+
+# --- detached and attached again
+hillctl detach >"$work/said" 2>&1 || fail "detach: $(cat "$work/said")"
+hillctl attach "tcp://127.0.0.1:$port" >"$work/said" 2>&1 || fail "attach: $(cat "$work/said")"
+answers "attached again"
+down || fail "down"
+expect_nothing_left
+kill -TERM "$listener"
+wait "$listener"
+expect "the drive's process ends in order" $? 0
+expect "its pool is whole" "$("$bin/hill-fsck-pool" --json "$work/there.pool" | jq -c '[.bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0]"
+listener=0
+
+# --- another network: 5 ms away, and 1 % of the packets are lost
+space=hill-$$
+veth() {
+    ip link add "hl$$" type veth peer name "hr$$" netns "$space" &&
+        ip addr add 10.213.77.1/30 dev "hl$$" && ip link set "hl$$" up &&
+        ip -n "$space" addr add 10.213.77.2/30 dev "hr$$" && ip -n "$space" link set "hr$$" up
+}
+slow() { tc qdisc add dev "hl$$" root netem delay 5ms loss 1% && ip netns exec "$space" tc qdisc add dev "hr$$" root netem delay 5ms loss 1%; }
+if ip netns add "$space" 2>/dev/null; then
+    trap 'stop_listener; ip netns del "$space"; cleanup' EXIT
+    if veth 2>/dev/null && slow 2>/dev/null; then
+        listen 10.213.77.2 ip netns exec "$space"
+        up "${options[@]}" --csd "tcp://10.213.77.2:$port" "${keys[@]}" && answers "10 ms there and back, 1 % lost"
+        down
+    else
+        echo "left out: delay and loss (this kernel has no veth or no netem)"
+    fi
+else
+    echo "left out: delay and loss (no right to make a network namespace)"
+fi
+finish

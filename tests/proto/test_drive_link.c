@@ -1,0 +1,309 @@
+/* A link between two threads of one process over the loopback: greetings, messages in order, what is refused, what is lost. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "proto/drive_link.h"
+#include "proto/envelope.h"
+
+#define LIMIT_MS 20000
+
+static char folder[] = "/tmp/hill-test-link-XXXXXX";
+static struct drive_keys host, drive;
+static struct drive_link *there;
+static char url[64];
+
+static char *in_folder(const char *name)
+{
+    static char path[4][128];
+    static unsigned next;
+    char *out = path[next++ % 4];
+    snprintf(out, sizeof path[0], "%s/%s", folder, name);
+    return out;
+}
+
+static void make_keys(struct drive_keys *a, struct drive_keys *b)
+{
+    struct hill_why why = {""};
+    assert_int_equal(drive_keys_write(in_folder("a"), &why), 0);
+    assert_int_equal(drive_keys_write(in_folder("b"), &why), 0);
+    assert_int_equal(drive_keys_read(a, in_folder("a"), in_folder("b.pub"), &why), 0);
+    assert_int_equal(drive_keys_read(b, in_folder("b"), in_folder("a.pub"), &why), 0);
+    unlink(in_folder("a"));
+    unlink(in_folder("b"));
+    unlink(in_folder("a.pub"));
+    unlink(in_folder("b.pub"));
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    struct hill_why why = {""};
+    setenv("HILL_TEST_DRIVE_MS", "10000", 1);
+    make_keys(&host, &drive);
+    for (unsigned i = 0, port = 21000 + (unsigned)getpid() % 9000; i < 50 && !there; i++, port++) {
+        snprintf(url, sizeof url, "tcp://127.0.0.1:%u", port);
+        drive_link_listen(&there, url, &drive, &why);
+    }
+    assert_non_null(there);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    drive_link_close(there);
+    there = NULL;
+    return 0;
+}
+
+static void until_up(struct drive_link *l)
+{
+    for (int64_t end = clock_deadline_ms(LIMIT_MS); !drive_link_is_up(l); usleep(1000))
+        assert_true(clock_now_ns() < end);
+}
+
+static int until_lost(struct drive_link *l, struct hill_why *why)
+{
+    int rc = 0;
+    for (int64_t end = clock_deadline_ms(LIMIT_MS); !(rc = drive_link_lost(l, why)); usleep(1000))
+        assert_true(clock_now_ns() < end);
+    return rc;
+}
+
+static struct drive_message *next_of(struct drive_link *l)
+{
+    struct drive_message *m = NULL;
+    for (int64_t end = clock_deadline_ms(LIMIT_MS); !(m = drive_link_poll(l)); usleep(500))
+        assert_true(clock_now_ns() < end);
+    return m;
+}
+
+static struct drive_link *connected(void)
+{
+    struct drive_link *here;
+    struct hill_why why = {""};
+    assert_int_equal(drive_link_connect(&here, url, &host, &why), 0);
+    until_up(here);
+    until_up(there);
+    return here;
+}
+
+/* ---- tests ------------------------------------------------------------------------------- */
+
+static void test_messages_come_whole_and_in_order(void **state)
+{
+    (void)state;
+    struct drive_link *here = connected();
+    uint8_t payload[5000];
+    for (uint32_t i = 0; i < 300; i++) {
+        uint32_t bytes = i * 37 % sizeof payload;
+        memset(payload, (int)i, bytes);
+        const struct drive_frame frame = {.kind = DRIVE_RECORD, .a = i, .b = 2 * i, .tag = 3 * i};
+        assert_int_equal(drive_link_send(i % 2 ? here : there, &frame, payload, bytes), 0);
+    }
+    for (uint32_t i = 0; i < 300; i++) {
+        struct drive_message *m = next_of(i % 2 ? there : here);
+        assert_int_equal(m->frame.a, i);
+        assert_int_equal(m->frame.tag, 3 * i);
+        assert_int_equal(m->bytes, i * 37 % sizeof payload);
+        assert_int_equal((uintptr_t)m->payload % 16, 0);
+        for (uint32_t j = 0; j < m->bytes; j++)
+            assert_int_equal(m->payload[j], (uint8_t)i);
+        free(m);
+    }
+    drive_link_close(here);
+}
+
+static void test_the_end_of_one_is_told_to_the_other(void **state)
+{
+    (void)state;
+    struct hill_why why = {""};
+    drive_link_close(connected());
+    assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
+    assert_non_null(strstr(why.text, "ended"));
+    drive_link_forget(there, NULL);
+    struct drive_link *here = connected(); /* and another one may come */
+    drive_link_forget(there, "it must not");
+    assert_int_equal(until_lost(here, &why), HILL_E_PEER_GONE);
+    assert_non_null(strstr(why.text, "refused: it must not"));
+    drive_link_close(here);
+}
+
+static void test_one_at_a_time(void **state)
+{
+    (void)state;
+    struct hill_why why = {""};
+    struct drive_link *first = connected(), *second;
+    setenv("HILL_TEST_DRIVE_MS", "400", 1);
+    assert_int_equal(drive_link_connect(&second, url, &host, &why), 0);
+    assert_int_equal(until_lost(second, &why), HILL_E_PEER_GONE);
+    assert_non_null(strstr(why.text, "another agent"));
+    assert_true(drive_link_is_up(first));
+    drive_link_close(second);
+    drive_link_close(first);
+}
+
+static void test_strangers_are_not_let_in(void **state)
+{
+    (void)state;
+    struct drive_keys stranger, other;
+    struct drive_link *l;
+    struct hill_why why = {""};
+    make_keys(&stranger, &other);
+    memcpy(stranger.peers[0], drive.public_key, DRIVE_KEY_BYTES);
+    setenv("HILL_TEST_DRIVE_MS", "400", 1);
+    assert_int_equal(drive_link_connect(&l, url, &stranger, &why), 0);
+    assert_int_equal(until_lost(l, &why), HILL_E_PEER_GONE);
+    assert_non_null(strstr(why.text, "keys are others"));
+    assert_false(drive_link_is_up(there));
+    drive_link_close(l);
+    memcpy(host.peers[0], other.public_key, DRIVE_KEY_BYTES); /* the drive is another one */
+    assert_int_equal(drive_link_connect(&l, url, &host, &why), 0);
+    assert_int_equal(until_lost(l, &why), HILL_E_PEER_GONE);
+    drive_link_close(l);
+}
+
+/* A peer with right keys that says what it likes: one message of these parts; what it is answered. */
+static void say_raw(void *socket, const void *frame, size_t bytes, const void *payload, size_t more)
+{
+    zmq_send(socket, frame, bytes, payload ? ZMQ_SNDMORE : 0);
+    if (payload)
+        zmq_send(socket, payload, more, 0);
+}
+
+static void *raw_peer(void *context)
+{
+    void *s = zmq_socket(context, ZMQ_DEALER);
+    int linger = 0, wait = LIMIT_MS;
+    zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(s, ZMQ_RCVTIMEO, &wait, sizeof wait);
+    zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, host.peers[0], DRIVE_KEY_BYTES);
+    zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, host.public_key, DRIVE_KEY_BYTES);
+    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, host.secret_key, DRIVE_KEY_BYTES);
+    assert_int_equal(zmq_connect(s, url), 0);
+    return s;
+}
+
+static void expect_refusal(void *socket, const char *text)
+{
+    struct drive_frame frame;
+    char line[512] = "";
+    do {
+        assert_int_equal(zmq_recv(socket, &frame, sizeof frame, 0), sizeof frame);
+        int n = frame.kind == DRIVE_PING ? 0 : zmq_recv(socket, line, sizeof line - 1, 0);
+        line[n > 0 ? n : 0] = '\0';
+    } while (frame.kind == DRIVE_PING || frame.kind == DRIVE_HELLO);
+    assert_int_equal(frame.kind, DRIVE_REFUSED);
+    assert_non_null(strstr(line, text));
+}
+
+static void test_old_versions_and_garbage_are_refused_by_name(void **state)
+{
+    (void)state;
+    void *context = zmq_ctx_new(), *peer = raw_peer(context);
+    struct drive_frame frame = {DRIVE_MAGIC, DRIVE_VERSION, DRIVE_HELLO, 0, 0, 0}, bad = frame;
+    struct drive_hello hello;
+    struct hill_why why = {""};
+    drive_hello_fill(&hello);
+    hello.records_version--;
+    say_raw(peer, &frame, sizeof frame, &hello, sizeof hello);
+    expect_refusal(peer, "install the same on both hosts");
+    bad.version = DRIVE_VERSION + 1;
+    say_raw(peer, &bad, sizeof bad, &hello, sizeof hello);
+    expect_refusal(peer, "version 2 of the link");
+    say_raw(peer, "garbage", 7, NULL, 0);
+    expect_refusal(peer, "a frame of 7 bytes");
+    assert_int_equal(drive_link_lost(there, &why), 0);
+    hello.records_version++;
+    say_raw(peer, &frame, sizeof frame, &hello, sizeof hello);
+    until_up(there);
+    say_raw(peer, "more garbage, of 24 bytes", 24, "x", 1);
+    assert_int_equal(until_lost(there, &why), HILL_E_PROTOCOL);
+    assert_non_null(strstr(why.text, "begins with"));
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
+static void test_silence_is_a_loss(void **state)
+{
+    (void)state;
+    void *context = zmq_ctx_new();
+    struct drive_frame frame = {DRIVE_MAGIC, DRIVE_VERSION, DRIVE_HELLO, 0, 0, 0};
+    struct drive_hello hello;
+    struct hill_why why = {""};
+    drive_link_close(there); /* this one is less patient */
+    setenv("HILL_TEST_DRIVE_MS", "300", 1);
+    assert_int_equal(drive_link_listen(&there, url, &drive, &why), 0);
+    void *peer = raw_peer(context);
+    drive_hello_fill(&hello);
+    say_raw(peer, &frame, sizeof frame, &hello, sizeof hello);
+    until_up(there);
+    assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
+    assert_non_null(strstr(why.text, "silent"));
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
+static void test_addresses_and_keys_are_checked(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"tcp://",      "tcp://h",       "tcp://:1",
+                                        "tcp://h:0",   "tcp://h:65536", "tcp://h:1x",
+                                        "tcp://a b:1", "udp://h:1",     "tcp://h;x:1"};
+    static const char *const right[] = {"tcp://h:1", "tcp://*:65535", "tcp://10.0.0.1:7733",
+                                        "tcp://[::1]:7733"};
+    struct hill_why why = {""};
+    struct drive_keys keys;
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(drive_address_check(wrong[i], &why), HILL_E_INVALID);
+    for (unsigned i = 0; i < sizeof right / sizeof *right; i++)
+        assert_int_equal(drive_address_check(right[i], &why), 0);
+    assert_int_equal(drive_keys_write(in_folder("k"), &why), 0);
+    assert_int_equal(drive_keys_write(in_folder("k"), &why), HILL_E_BUSY);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k"), &why), 0);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k.pub"), in_folder("k.pub"), &why),
+                     HILL_E_INVALID); /* it may be read by others */
+    chmod(in_folder("k.pub"), 0600);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k.pub"), in_folder("k.pub"), &why),
+                     HILL_E_INVALID); /* and is no pair */
+    assert_int_equal(truncate(in_folder("k.pub"), 20), 0);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k.pub"), &why),
+                     HILL_E_INVALID);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("none"), &why), HILL_E_IO);
+    unlink(in_folder("k"));
+    unlink(in_folder("k.pub"));
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(test_messages_come_whole_and_in_order),
+        T(test_the_end_of_one_is_told_to_the_other),
+        T(test_one_at_a_time),
+        T(test_strangers_are_not_let_in),
+        T(test_old_versions_and_garbage_are_refused_by_name),
+        T(test_silence_is_a_loss),
+        cmocka_unit_test(test_addresses_and_keys_are_checked),
+    };
+    if (!zmq_has("curve") || !mkdtemp(folder)) {
+        printf("skipped: libzmq has no CurveZMQ\n");
+        return 77;
+    }
+    int failed = cmocka_run_group_tests_name("drive link", tests, NULL, NULL);
+    rmdir(folder);
+    return failed;
+}
