@@ -233,7 +233,7 @@ static void follow(struct service *sv, struct request *r, const struct proto_add
     int code = in_vocabulary(sv, order->tokens, order->n_tokens)
                    ? take_tokens(r, order->tokens, order->n_tokens)
                    : HILL_E_PROTOCOL;
-    if (!code && r->state == REQUEST_AWAITED && r->prefix.decoded && r->n_tokens) {
+    if (!code && r->state == REQUEST_AWAITED && r->prefix.decoded && r->n_tokens && !r->returns) {
         code = HILL_E_DAMAGED;
         why = REQUEST_DECODED_LOST;
     }

@@ -359,9 +359,12 @@ static void drop_body(struct order *order)
     order->root = NULL;
     order->messages = NULL;
     order->texts = NULL;
+    order->calls = NULL;
+    order->tools = order->before = order->after = NULL;
+    order->tool_name = order->prompt = NULL;
+    order->told = NULL;
     order->ids = NULL;
-    order->prompt = NULL;
-    order->prompt_bytes = order->n_ids = order->n_messages = 0;
+    order->prompt_bytes = order->n_ids = order->n_told = order->n_messages = 0;
 }
 
 int order_forget_body(struct order *order)
