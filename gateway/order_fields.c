@@ -63,7 +63,7 @@ static const struct order_field fields[] = {
     {"n", ALL, FIELD_REFUSED, "[1]", "one answer a request is served"},
     {"best_of", ORDER_COMPLETION, FIELD_REFUSED, "[1]", "one answer a request is served"},
     {"echo", ORDER_COMPLETION, FIELD_REFUSED, "[false]", "the prompt is not sent back"},
-    {"suffix", ORDER_COMPLETION, FIELD_REFUSED, "[\"\"]", "filling in is not served yet"},
+    {"suffix", ORDER_COMPLETION, FIELD_REFUSED, "[\"\"]", "use /infill"},
     {"top_logprobs", ORDER_CHAT, FIELD_REFUSED, "[0]", LOGPROBS},
     {"n_probs", ALL, FIELD_REFUSED, "[0]", LOGPROBS},
     {"presence_penalty", ALL, FIELD_REFUSED, "[0]", SAMPLER " (see repeat_penalty)"},

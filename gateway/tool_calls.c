@@ -18,11 +18,13 @@ static const json_t *arguments_of(const json_t *call)
     return arguments ? arguments : json_object_get(call, "parameters");
 }
 
-static bool is_call(const json_t *call)
+/* Without tags around it an object that has a name is a call only with arguments. */
+static bool is_call(const struct call_reader *r, const json_t *call)
 {
     const json_t *arguments = arguments_of(call);
     return json_string_length(json_object_get(call, "name")) &&
-           (!arguments || json_is_object(arguments) || json_is_string(arguments));
+           (json_is_object(arguments) || json_is_string(arguments) ||
+            (!arguments && r->form == CHAT_TOOLS_TAGS));
 }
 
 static void add_call(struct call_reader *r, const json_t *call, struct text_buffer *calls,
@@ -30,7 +32,7 @@ static void add_call(struct call_reader *r, const json_t *call, struct text_buff
 {
     const json_t *name = json_object_get(call, "name"), *arguments = arguments_of(call);
     char *text = json_is_string(arguments) ? strdup(json_string_value(arguments))
-                 : arguments               ? json_dumps(arguments, JSON_COMPACT)
+                 : arguments               ? json_dumps(arguments, JSON_COMPACT | JSON_REAL_PRECISION(15))
                                            : strdup("{}");
     text_puts(calls, calls->length ? "," : "");
     text_puts(calls, "{");
@@ -53,9 +55,9 @@ static bool take_calls(struct call_reader *r, const char *bytes, size_t n,
                        struct text_buffer *calls, bool stream)
 {
     json_t *read = json_loadb(bytes, n, 0, NULL);
-    bool good = json_is_object(read) ? is_call(read) : json_array_size(read) > 0;
+    bool good = json_is_object(read) ? is_call(r, read) : json_array_size(read) > 0;
     for (size_t i = 0; good && i < json_array_size(read); i++)
-        good = is_call(json_array_get(read, i));
+        good = is_call(r, json_array_get(read, i));
     if (good && json_is_object(read))
         add_call(r, read, calls, stream);
     for (size_t i = 0; good && i < json_array_size(read); i++)

@@ -110,7 +110,7 @@ int tools_check_calls(const json_t *calls, size_t i, struct api_error *error)
 /* JSON as Python writes it, which is what models have been trained on. */
 static void add_value(struct text_buffer *out, const json_t *value, size_t flags)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | flags);
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15) | flags);
     out->failed |= !text;
     if (text)
         text_puts(out, text);

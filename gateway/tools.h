@@ -23,7 +23,7 @@ int tools_check(struct order *order, struct api_error *error);
 /* The calls of an assistant's message, i of them in messages. */
 int tools_check_calls(const json_t *calls, size_t i, struct api_error *error);
 
-/* order->messages as the template has them, order->texts_told with their texts. Where there are no
+/* order->messages as the template has them, order->told with their texts. Where there are no
  * tools, calls or answers of tools, nothing changes. format: the model's; NULL: unknown. */
 int tools_tell(struct order *order, const struct chat_format *format, struct api_error *error);
 /* How an answer begins that has to be a call; "" where it need not be one. */

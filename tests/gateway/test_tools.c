@@ -218,6 +218,9 @@ static void test_json(void **state)
           "|add {\"a\":\"}\"};");
     reads(CHAT_TOOLS_JSON, "Three. {\"name\": \"add\"}", "Three. {\"name\": \"add\"}|");
     reads(CHAT_TOOLS_JSON, "{\"sum\": 3}", "{\"sum\": 3}|");
+    reads(CHAT_TOOLS_JSON, "{\"name\": \"Alice\", \"age\": 30}",
+          "{\"name\": \"Alice\", \"age\": 30}|");
+    reads(CHAT_TOOLS_JSON, "{\"name\": \"t\", \"parameters\": {\"x\": 21.3}}", "|t {\"x\":21.3};");
     reads(CHAT_TOOLS_NONE, "{\"name\": \"add\"}<tool_call>", "{\"name\": \"add\"}<tool_call>|");
 }
 

@@ -55,6 +55,7 @@ mkfifo "$work/turns"
 HILL_NO_PREFIX_CACHE=false hillctl chat -n 8 --temp 0 --ignore-eos <"$work/turns" >"$work/said" 2>"$work/said.err" &
 talker=$!
 exec {turns}>"$work/turns"
+trap '' PIPE # a chat that has ended is a failed turn
 # of each turn: tokens that were taken, of the prompt; then those that stay (the last word of two is what is there)
 told() {
     cat "$work/log" "$state_dir"/*.log 2>/dev/null | sed -n -e 's/.*: \([0-9]*\) of its [0-9]* prompt tokens are there.*/taken \1/p' \
@@ -65,11 +66,11 @@ all_ready() { [ "$(status 2>/dev/null | jq '[.workers[] | select(.state == "read
 : >"$work/log"
 for i in 1 2 3 4 5 6 7 8 9 10; do
     echo "Name the colour number $i." >&"$turns"
-    wait_for 60 turns_over "$i" || fail "turn $i: $(tail -n 3 "$work/said.err")"
+    wait_for 60 turns_over "$i" || { fail "turn $i: $(tail -n 3 "$work/said.err")" && break; }
     case $i in
     3) down && cat "$state_dir"/*.log >>"$work/log" && rm -f "$state_dir"/*.log && chat_up ;;
-    5) kill_worker gpu_worker && wait_for 60 all_ready ;;
-    7) kill -KILL "$(coordinator_pid)" && wait_for 60 all_ready ;;
+    5) kill_worker gpu_worker && wait_for 60 status_is '.workers.gpu_worker.restarts > 0 and .ready' ;;
+    7) kill -KILL "$(coordinator_pid)" && wait_for 60 ready ;;
     esac || fail "after turn $i"
 done
 echo /exit >&"$turns" # the pipeline has this end of the pipe, too

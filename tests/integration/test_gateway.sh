@@ -224,11 +224,13 @@ raw 'GET /health HTTP/1.1\r\nHost-'
 expect "so does a head" "$raw_ended" 0
 exec {socket}<>"/dev/tcp/127.0.0.1/$port"
 (while printf x 1>&"$socket"; do sleep 0.3; done 2>/dev/null) &
+writer=$!
 timeout 30 cat <&"$socket" >/dev/null 2>&1
 raw_ended=$?
 expect "and one that goes on and on" "$([ "$raw_ended" != 124 ] && echo ended)" ended
 exec {socket}>&-
-wait $!
+kill "$writer" 2>/dev/null
+wait "$writer"
 raw "GET /$(head -c 60000 /dev/zero | tr '\0' x) HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
 expect "a path without end is no request" "$(grep -c 'HTTP/1.1 200' "$work/raw")" 0 # 414, or a reset on the way
 raw 'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'

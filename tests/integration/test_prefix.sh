@@ -124,7 +124,7 @@ from_drive "behind one that decodes" asked2 $n_doc
 kill -INT "$(pgrep -P $pid)"
 wait $pid
 from_drive "what the tiers have" asked2 0
-kill -KILL "$(worker_pid gpu_worker)"
+kill_worker gpu_worker
 from_drive "after a worker's death" asked3 $n_doc # a part of the last chunk, too
 down || fail "down"
 size=$(du -b "$work/store" | tail -n 1 | cut -f1)

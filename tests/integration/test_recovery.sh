@@ -30,7 +30,7 @@ begun() {
     for try in 1 2 3 4 5; do
         requests=() once=""
         for n in $numbers; do
-            [ ${#requests[@]} -eq 0 ] || until in_answer; do :; done
+            [ ${#requests[@]} -eq 0 ] || until in_answer || ! kill -0 "${requests[0]}" 2>/dev/null; do :; done
             ask "$n" "$work/out$n" &
             requests+=($!)
         done
@@ -89,7 +89,7 @@ spoil_words() { # the first location words of each sequence: words of 3 layers o
 }
 spoil_entries() { # the segment's end, where entries lie; a step under way would read them, and send its token
     local bytes
-    kill -KILL "$(worker_pid gpu_worker)"
+    kill -KILL "$gpu_worker" # of spoil_and_kill, which has stopped it
     bytes=$(($(stat -c %s "$(hot_segment)") * 3 / 4))
     head -c "$bytes" /dev/zero | dd of="$(hot_segment)" bs=1M oflag=seek_bytes seek=$((bytes / 3)) conv=notrunc status=none
 }
