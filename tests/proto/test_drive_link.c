@@ -186,7 +186,8 @@ static void say_raw(void *socket, const void *frame, size_t bytes, const void *p
 static void *raw_peer(void *context)
 {
     void *s = zmq_socket(context, ZMQ_DEALER);
-    int linger = 0, wait = LIMIT_MS;
+    int linger = 0, wait = LIMIT_MS, few = 2;
+    zmq_setsockopt(s, ZMQ_RCVHWM, &few, sizeof few);
     zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(s, ZMQ_RCVTIMEO, &wait, sizeof wait);
     zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, host.peers[0], DRIVE_KEY_BYTES);
@@ -236,22 +237,64 @@ static void test_old_versions_and_garbage_are_refused_by_name(void **state)
     zmq_ctx_term(context);
 }
 
-static void test_silence_is_a_loss(void **state)
+/* The drive's link anew, with less patience. */
+static void impatient(int ms)
 {
-    (void)state;
-    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    char text[16];
+    drive_link_close(there);
+    snprintf(text, sizeof text, "%d", ms);
+    setenv("HILL_TEST_DRIVE_MS", text, 1);
+    assert_int_equal(drive_link_listen(&there, url, &drive, &why), 0);
+}
+
+/* A peer that has said HELLO, and then nothing; nor does it read. */
+static void *greeted_peer(void *context)
+{
     struct drive_frame frame = {DRIVE_MAGIC, DRIVE_VERSION, DRIVE_HELLO, 0, 0, 0};
     struct drive_hello hello;
-    struct hill_why why = {""};
-    drive_link_close(there); /* this one is less patient */
-    setenv("HILL_TEST_DRIVE_MS", "300", 1);
-    assert_int_equal(drive_link_listen(&there, url, &drive, &why), 0);
     void *peer = raw_peer(context);
     drive_hello_fill(&hello);
     say_raw(peer, &frame, sizeof frame, &hello, sizeof hello);
     until_up(there);
+    return peer;
+}
+
+static void test_silence_is_a_loss(void **state)
+{
+    (void)state;
+    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    impatient(300);
+    void *peer = greeted_peer(context);
     assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
     assert_non_null(strstr(why.text, "silent"));
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
+/* A dead peer takes nothing: what is queued for it must not stand before the next one's HELLO. */
+static void test_a_dead_peer_does_not_hold_up_the_next(void **state)
+{
+    (void)state;
+    static uint8_t payload[1 << 20];
+    const struct drive_frame data = {.kind = DRIVE_DATA};
+    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    int rc;
+    impatient(400);
+    void *peer = greeted_peer(context);
+    int64_t end = clock_deadline_ms(LIMIT_MS);
+    for (uint64_t sent = 0; sent < 200u << 20 && clock_now_ns() < end;
+         sent += rc ? 0 : sizeof payload)
+        if ((rc = drive_link_send(there, &data, payload, sizeof payload)) == HILL_E_PEER_GONE)
+            break;
+        else if (rc)
+            usleep(1000);
+    assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
+    drive_link_forget(there, "it is silent");
+    setenv("HILL_TEST_DRIVE_MS", "10000", 1);
+    drive_link_close(connected());
     zmq_close(peer);
     zmq_ctx_term(context);
 }
@@ -297,6 +340,7 @@ int main(void)
         T(test_strangers_are_not_let_in),
         T(test_old_versions_and_garbage_are_refused_by_name),
         T(test_silence_is_a_loss),
+        T(test_a_dead_peer_does_not_hold_up_the_next),
         cmocka_unit_test(test_addresses_and_keys_are_checked),
     };
     if (!zmq_has("curve") || !mkdtemp(folder)) {
