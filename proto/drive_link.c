@@ -346,6 +346,8 @@ static void look_at_clock(struct drive_link *l)
     int64_t now = clock_now_ns();
     char text[400];
     pthread_mutex_lock(&l->lock);
+    if (l->in_bytes >= DRIVE_QUEUE_BYTES)
+        l->heard_ns = now; /* nothing is read now: what it says is not heard */
     if (l->phase == PHASE_GREETS && now > l->greeted_ns + CLOCK_MS(l->hello_ms)) {
         snprintf(text, sizeof text,
                  l->retry_ns ? "%.200s has served another agent for %.1f s"

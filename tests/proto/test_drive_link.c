@@ -273,6 +273,27 @@ static void test_silence_is_a_loss(void **state)
     zmq_ctx_term(context);
 }
 
+/* What is not read for want of room cannot be heard. */
+static void test_a_full_queue_is_no_silence(void **state)
+{
+    (void)state;
+    static uint8_t payload[1 << 20];
+    const struct drive_frame data = {DRIVE_MAGIC, DRIVE_VERSION, DRIVE_DATA, 0, 0, 0};
+    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    impatient(300);
+    void *peer = greeted_peer(context);
+    for (unsigned i = 0; i < DRIVE_QUEUE_BYTES / sizeof payload; i++)
+        say_raw(peer, &data, sizeof data, payload, sizeof payload);
+    usleep(1500 * 1000);
+    assert_int_equal(drive_link_lost(there, &why), 0);
+    for (unsigned i = 0; i < DRIVE_QUEUE_BYTES / sizeof payload; i++)
+        free(next_of(there));
+    assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
 /* A dead peer takes nothing: what is queued for it must not stand before the next one's HELLO. */
 static void test_a_dead_peer_does_not_hold_up_the_next(void **state)
 {
@@ -340,6 +361,7 @@ int main(void)
         T(test_strangers_are_not_let_in),
         T(test_old_versions_and_garbage_are_refused_by_name),
         T(test_silence_is_a_loss),
+        T(test_a_full_queue_is_no_silence),
         T(test_a_dead_peer_does_not_hold_up_the_next),
         cmocka_unit_test(test_addresses_and_keys_are_checked),
     };
