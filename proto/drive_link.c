@@ -159,6 +159,8 @@ static void take_hello(struct drive_link *l, const struct proto_address *from, c
 {
     struct drive_hello hello;
     struct hill_why why = {""};
+    if (!l->listens && l->phase != PHASE_GREETS)
+        return; /* of a drive that is lost, or has answered: it does not come up again */
     memcpy(&hello, payload, sizeof hello);
     int rc = drive_hello_check(&hello, &why);
     if (l->listens && l->phase != PHASE_WAITS) {

@@ -273,6 +273,50 @@ static void test_silence_is_a_loss(void **state)
     zmq_ctx_term(context);
 }
 
+static void answer(void *router, const zmq_msg_t *to, enum drive_kind kind, const void *payload,
+                   size_t bytes)
+{
+    const struct drive_frame frame = {DRIVE_MAGIC, DRIVE_VERSION, (uint16_t)kind, 0, 0, 0};
+    zmq_send(router, zmq_msg_data((zmq_msg_t *)(uintptr_t)to), zmq_msg_size(to), ZMQ_SNDMORE);
+    zmq_send(router, &frame, sizeof frame, payload ? ZMQ_SNDMORE : 0);
+    if (payload)
+        zmq_send(router, payload, bytes, 0);
+}
+
+/* A drive that has refused the agent is lost to it, whatever it says afterwards. */
+static void test_a_lost_drive_does_not_come_up_again(void **state)
+{
+    (void)state;
+    void *context = zmq_ctx_new(), *router = zmq_socket(context, ZMQ_ROUTER);
+    struct drive_link *here;
+    struct drive_hello hello;
+    struct hill_why why = {""};
+    zmq_msg_t from;
+    int on = 1, none = 0;
+    drive_link_close(there);
+    there = NULL;
+    zmq_setsockopt(router, ZMQ_CURVE_SERVER, &on, sizeof on);
+    zmq_setsockopt(router, ZMQ_LINGER, &none, sizeof none);
+    zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, drive.secret_key, DRIVE_KEY_BYTES);
+    assert_int_equal(zmq_bind(router, url), 0);
+    assert_int_equal(drive_link_connect(&here, url, &host, &why), 0);
+    zmq_msg_init(&from);
+    assert_true(zmq_msg_recv(&from, router, 0) > 0);
+    drive_hello_fill(&hello);
+    answer(router, &from, DRIVE_HELLO, &hello, sizeof hello);
+    until_up(here);
+    answer(router, &from, DRIVE_REFUSED, "no", 2);
+    assert_int_equal(until_lost(here, &why), HILL_E_PEER_GONE);
+    answer(router, &from, DRIVE_HELLO, &hello, sizeof hello);
+    usleep(200 * 1000);
+    assert_false(drive_link_is_up(here));
+    assert_int_equal(drive_link_lost(here, &why), HILL_E_PEER_GONE);
+    zmq_msg_close(&from);
+    drive_link_close(here);
+    zmq_close(router);
+    zmq_ctx_term(context);
+}
+
 /* What is not read for want of room cannot be heard. */
 static void test_a_full_queue_is_no_silence(void **state)
 {
@@ -361,6 +405,7 @@ int main(void)
         T(test_strangers_are_not_let_in),
         T(test_old_versions_and_garbage_are_refused_by_name),
         T(test_silence_is_a_loss),
+        T(test_a_lost_drive_does_not_come_up_again),
         T(test_a_full_queue_is_no_silence),
         T(test_a_dead_peer_does_not_hold_up_the_next),
         cmocka_unit_test(test_addresses_and_keys_are_checked),
