@@ -107,7 +107,7 @@ struct drive_keys {
 };
 
 /* key_path: as hillctl keygen wrote it, read by its owner alone; peer_path: public keys, a line
- * each. HILL_E_INVALID, HILL_E_IO: the file and what is wrong with it. */
+ * each, written by its owner alone. Owner: this user or root. HILL_E_INVALID, HILL_E_IO: the file and what is wrong with it. */
 int drive_keys_read(struct drive_keys *out, const char *key_path, const char *peer_path,
                     struct hill_why *why);
 /* A new pair: path, for its owner alone, and path.pub. A file that is there is left: HILL_E_BUSY. */

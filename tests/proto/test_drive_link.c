@@ -383,7 +383,18 @@ static void test_addresses_and_keys_are_checked(void **state)
     assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k"), &why), 0);
     assert_int_equal(drive_keys_read(&keys, in_folder("k.pub"), in_folder("k.pub"), &why),
                      HILL_E_INVALID); /* it may be read by others */
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k.pub"), &why), 0);
+    chmod(in_folder("k.pub"), 0664);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k.pub"), &why),
+                     HILL_E_INVALID); /* whoever may write it lets in whom he likes */
+    assert_non_null(strstr(why.text, "may be written by others"));
     chmod(in_folder("k.pub"), 0600);
+    if (chown(in_folder("k"), 4321, (gid_t)-1) == 0) { /* root runs this */
+        assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k.pub"), &why),
+                         HILL_E_INVALID);
+        assert_non_null(strstr(why.text, "another user"));
+        assert_int_equal(chown(in_folder("k"), geteuid(), (gid_t)-1), 0);
+    }
     assert_int_equal(drive_keys_read(&keys, in_folder("k.pub"), in_folder("k.pub"), &why),
                      HILL_E_INVALID); /* and is no pair */
     assert_int_equal(truncate(in_folder("k.pub"), 20), 0);
