@@ -324,6 +324,7 @@ static int put_on_socket(const struct drive_link *l, const struct outgoing *o)
 static void send_all(struct drive_link *l)
 {
     pthread_mutex_lock(&l->lock);
+    bool was_full = l->out_bytes >= DRIVE_QUEUE_BYTES;
     l->blocked = false;
     while (l->out && !l->blocked) {
         struct outgoing *o = l->out; /* this thread alone takes the first one, or forget drops it */
@@ -338,6 +339,8 @@ static void send_all(struct drive_link *l)
         if (!l->blocked)
             drop_out(l, &l->out);
     }
+    if (was_full && l->out_bytes < DRIVE_QUEUE_BYTES)
+        shm_doorbell_ring(l->bell); /* there may be more to send */
     pthread_mutex_unlock(&l->lock);
 }
 

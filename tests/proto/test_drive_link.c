@@ -338,6 +338,33 @@ static void test_a_full_queue_is_no_silence(void **state)
     zmq_ctx_term(context);
 }
 
+/* Who was told HILL_E_WOULD_BLOCK may sleep: the bell says when there is room again. */
+static void test_room_rings_the_bell(void **state)
+{
+    (void)state;
+    static uint8_t payload[1 << 20];
+    const struct drive_frame data = {.kind = DRIVE_DATA};
+    void *context = zmq_ctx_new();
+    char room[64];
+    int rc = 0;
+    void *peer = greeted_peer(context);
+    struct shm_doorbell *bell = drive_link_doorbell(there);
+    for (int64_t full = 0; !full || clock_now_ns() < full;) { /* until nothing moves any more */
+        rc = drive_link_send(there, &data, payload, sizeof payload);
+        full = rc ? full ? full : clock_deadline_ms(300) : 0;
+        if (rc)
+            usleep(1000);
+    }
+    assert_int_equal(rc, HILL_E_WOULD_BLOCK);
+    uint32_t seen = shm_doorbell_read(bell);
+    for (int i = 0; i < 400 && shm_doorbell_read(bell) == seen; i++)
+        assert_true(zmq_recv(peer, room, sizeof room, 0) >= 0);
+    assert_int_equal(shm_doorbell_wait(bell, seen, clock_deadline_ms(LIMIT_MS), 0), 0);
+    assert_int_equal(drive_link_send(there, &data, payload, sizeof payload), 0);
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
 /* A dead peer takes nothing: what is queued for it must not stand before the next one's HELLO. */
 static void test_a_dead_peer_does_not_hold_up_the_next(void **state)
 {
@@ -418,6 +445,7 @@ int main(void)
         T(test_silence_is_a_loss),
         T(test_a_lost_drive_does_not_come_up_again),
         T(test_a_full_queue_is_no_silence),
+        T(test_room_rings_the_bell),
         T(test_a_dead_peer_does_not_hold_up_the_next),
         cmocka_unit_test(test_addresses_and_keys_are_checked),
     };
