@@ -356,7 +356,7 @@ static int serve(struct agent *agent)
         return 0;
     }
     if (status < 0) {
-        /* nothing reads the directory in this version but the next agent, which starts empty */
+        /* no entry depends on it: the next agent starts empty, or ADOPT names the slots */
         log_warn("cannot write the cold pool's directory: %s", why.text);
         return 0;
     }
