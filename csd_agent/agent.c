@@ -32,6 +32,7 @@ struct agent {
     struct relay *relay;            /* to the drive's host; NULL: it is this one */
     Hill__Message *configure;       /* the one in force or being put in force */
     Hill__Message *newer;           /* arrived meanwhile, to be put in force next */
+    Hill__Message *model;           /* the newest CsdModel since the newest Configure, or NULL */
     struct epoch_settings settings; /* its texts are the Configure's */
     struct party party;
     struct data_plane plane;
@@ -160,6 +161,8 @@ static void read_mailbox(struct agent *agent)
         if (message->body_case == HILL__MESSAGE__BODY_CONFIGURE) {
             proto_free(agent->newer);
             agent->newer = message;
+            proto_free(agent->model); /* Configure has one itself */
+            agent->model = NULL;
             agent->plain = message->configure->csd_plain;
             take_model(agent, message->configure->csd_model);
             continue;
@@ -168,7 +171,8 @@ static void read_mailbox(struct agent *agent)
             if (agent->relay)
                 relay_tell(agent->relay, message);
             take_model(agent, message->csd_model);
-            proto_free(message);
+            proto_free(agent->model);
+            agent->model = message;
             continue;
         }
         log_warn("ignored a control message of kind %d", (int)message->body_case);
@@ -227,6 +231,9 @@ static int open_relay(struct agent *agent, const struct party_wait *wait, struct
         return status;
     set_doorbell(agent, agent->party.bell);
     status = relay_begin(agent->relay, agent->configure, &agent->party, wait, why);
+    /* one that came while there was no link, or before Configure went, has not counted there */
+    if (status == 0 && agent->model)
+        relay_tell(agent->relay, agent->model);
     /* gone is the drive, not the epoch's segments */
     return status == HILL_E_PEER_GONE || status == HILL_E_TIMEOUT ? HILL_E_IO : status;
 }
@@ -349,7 +356,7 @@ static int serve(struct agent *agent)
         return 0;
     }
     if (status < 0) {
-        /* nothing reads the directory in this version but the next agent, which starts empty */
+        /* no entry depends on it: the next agent starts empty, or ADOPT names the slots */
         log_warn("cannot write the cold pool's directory: %s", why.text);
         return 0;
     }
@@ -407,5 +414,6 @@ int agent_run(struct worker_link *link, const struct agent_host *host)
     relay_close(agent.relay);
     proto_free(agent.configure);
     proto_free(agent.newer);
+    proto_free(agent.model);
     return status;
 }

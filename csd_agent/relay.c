@@ -12,6 +12,7 @@
 
 #define READY_MS   60000 /* for the drive to open its pool, which it may have to format */
 #define SLICE_MS   100
+#define HELD_MS    5   /* for room in a ring, before the other directions are looked at again */
 #define OVERHEAD   64u /* of a record in a ring */
 #define DEVICE_MAX 400
 
@@ -228,15 +229,15 @@ static int check_record(struct relay *r, struct drive_message *m, struct hill_wh
     return rc || type != RECORD_COMPLETION ? rc : close_command(r, (void *)m->payload, why);
 }
 
-/* 1: it is in its ring; 0: no room now. */
+/* 1: it is in its ring; 0: no room for some ms. */
 static int push(struct relay *r, struct drive_message *m)
 {
     struct shm_ring_end *end = &r->party->ends[m->frame.a];
     int rc = shm_ring_push(end, m->frame.b, m->payload, m->bytes);
     if (rc != HILL_E_WOULD_BLOCK)
         return rc ? rc : 1;
-    shm_ring_wait(end, m->bytes, clock_deadline_ms(SLICE_MS));
-    return 0;
+    rc = shm_ring_wait(end, m->bytes, clock_deadline_ms(HELD_MS));
+    return rc == HILL_E_TIMEOUT ? 0 : rc;
 }
 
 /* Of an epoch whose rings are not there yet, or any more: dropped. *keep: it is for a ring. */
@@ -398,7 +399,8 @@ int relay_turn(struct relay *r, uint64_t *done, bool *own, struct hill_why *why)
         return lost;
     int sent = send_all(r);
     *own = sent < 0;
-    return sent < 0 ? sent : came | sent;
+    /* what is held has waited in push(): a longer sleep would miss the room for it */
+    return sent < 0 ? sent : came | sent | (r->held != NULL);
 }
 
 /* ---- an epoch ---------------------------------------------------------------------------- */

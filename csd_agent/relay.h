@@ -41,8 +41,9 @@ const char *relay_device(const struct relay *r, uint64_t *resident_bytes);
 /* A control message for the drive. */
 void relay_tell(struct relay *r, const Hill__Message *message);
 
-/* Carry what can be carried: 1, 0 when nothing could. *done: completions that came. Negative: the
- * drive is lost, or the rings are of no use any more (*own: that). */
+/* Carry what can be carried: 1, also after some ms without room in a ring; 0 when nothing could.
+ * *done: completions that came. Negative: the drive is lost, or the rings are of no use any more
+ * (*own: that). */
 int relay_turn(struct relay *r, uint64_t *done, bool *own, struct hill_why *why);
 
 #endif

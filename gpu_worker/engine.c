@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "base/embed.h"
 
 HILL_EMBED(gpu_worker_shared_cl, "gpu_worker/shared.cl");
@@ -79,6 +81,17 @@ static int best_dot(const struct engine *e)
         return __builtin_cpu_supports("avx512vnni") ? 3 : 2;
 #endif
     return 0;
+}
+
+uint64_t engine_kernels(void)
+{
+    static const char *const sources[] = {gpu_worker_shared_cl,         gpu_worker_product_cl,
+                                          gpu_worker_matmul_cl,         gpu_worker_attention_cl,
+                                          gpu_worker_decode_product_cl, gpu_worker_decode_cl};
+    uint64_t hash = 0;
+    for (unsigned i = 0; i < sizeof sources / sizeof *sources; i++)
+        hash = XXH64(sources[i], strlen(sources[i]), hash);
+    return hash;
 }
 
 static cl_program build_program(struct engine *e, enum program program, int dot,

@@ -71,6 +71,8 @@ uint32_t engine_hot_entries(const struct engine *engine);
 
 const struct model_hparams *engine_hparams(const struct engine *engine);
 uint64_t engine_weight_bytes(const struct engine *engine);
+/* A hash of the kernels' source: with others the same tokens may have other entries. */
+uint64_t engine_kernels(void);
 /* KV and activation bytes that are allocated now, and those that a prompt of n_tokens after n_past
  * takes in all. */
 uint64_t engine_kv_bytes(const struct engine *engine);

@@ -14,11 +14,16 @@
 
 /* ---- the store -------------------------------------------------------------------------------- */
 
-/* All that the entries of a prefill depend on beside the model and the tokens. */
+/* All that the entries of a prefill depend on beside the model and the tokens: the store outlives
+ * a change of driver, and of kernels within a version. */
 static uint64_t settings_of(const struct worker *w)
 {
-    char text[256];
-    int n = snprintf(text, sizeof text, "%s\n%s\n%u", HILL_VERSION, w->device.name,
+    char text[CLDEVICE_NAME_BYTES + 512], driver[256] = "";
+    /* none: the name alone tells devices apart */
+    if (clGetDeviceInfo(w->device.device, CL_DRIVER_VERSION, sizeof driver, driver, NULL))
+        driver[0] = '\0';
+    int n = snprintf(text, sizeof text, "%s\n%s\n%s\n%016llx\n%u", HILL_VERSION, w->device.name,
+                     driver, (unsigned long long)engine_kernels(),
                      model_rope_choice(&w->hparams, w->settings.plan.ctx_tokens));
     return XXH64(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1, 0);
 }

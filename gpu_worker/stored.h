@@ -22,7 +22,7 @@
 struct request;
 struct worker;
 
-/* The store that Configure names; one that is open already stays. */
+/* The store that Configure names; one that is open already stays. A failure leaves none. */
 int stored_open(struct worker *w, struct hill_why *why);
 void stored_close(struct worker *w);
 

@@ -164,10 +164,10 @@ struct chunk_hit chunk_tree_find(const struct chunk_tree *t, const struct chunk_
 }
 
 /* Is b needless beside a? Both are behind one parent. An owner's tokens are not replaced by plain
- * ones: what follows them was computed over these. */
+ * ones, nor by those of which other ones are decoded: what follows was computed over these. */
 static bool covers(const struct chunk *a, const struct chunk *b)
 {
-    bool as_good = b->owner ? a->owner == b->owner : a->n_plain >= b->n;
+    bool as_good = b->owner ? a->owner == b->owner && a->n_plain == b->n_plain : a->n_plain >= b->n;
     return a->settings == b->settings && a->n >= b->n && as_good &&
            common(a->tokens, b->tokens, b->n) == b->n;
 }

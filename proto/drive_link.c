@@ -27,7 +27,11 @@
 #define RETRY_MS     250  /* until a busy drive is asked again */
 #define GOODBYE_MS   500  /* for what is queued at the end */
 #define HANDSHAKE_MS 5000 /* of CurveZMQ */
-#define BUSY         1u   /* frame.a of a REFUSED that may pass */
+/* TCP gives up a peer that takes nothing for so long. More than DRIVE_SILENT_MS: one that lives may
+ * hold the other end back as long as the scorer may take no record (30 s). */
+#define TAKES_MS    60000
+#define KEEPALIVE_S 10 /* an idle connection of a dead host goes too */
+#define BUSY        1u /* frame.a of a REFUSED that may pass */
 
 enum phase { PHASE_WAITS, PHASE_GREETS, PHASE_UP, PHASE_LOST };
 
@@ -82,14 +86,25 @@ static int queue_out(struct drive_link *l, const struct proto_address *to,
     return 0;
 }
 
-static void drop_first_out(struct drive_link *l)
+static void drop_out(struct drive_link *l, struct outgoing **at)
 {
-    struct outgoing *o = l->out;
-    l->out = o->next;
-    if (!l->out)
-        l->out_last = &l->out;
+    struct outgoing *o = *at;
+    *at = o->next;
+    if (!*at)
+        l->out_last = at;
     l->out_bytes -= sizeof *o + o->bytes;
     free(o);
+}
+
+/* What is no use to a peer that is forgotten: all but what tells it why. */
+static void clear_out(struct drive_link *l)
+{
+    struct outgoing **at = &l->out;
+    while (*at)
+        if ((*at)->frame.kind == DRIVE_RECORD || (*at)->frame.kind == DRIVE_DATA)
+            drop_out(l, at);
+        else
+            at = &(*at)->next;
 }
 
 static struct drive_message *take_in(struct drive_link *l)
@@ -134,7 +149,8 @@ static void refuse(struct drive_link *l, const struct proto_address *to, uint32_
                    const char *text)
 {
     const struct drive_frame frame = {.kind = DRIVE_REFUSED, .a = how};
-    queue_out(l, to, &frame, text, (uint32_t)strlen(text));
+    if (l->out_bytes < DRIVE_QUEUE_BYTES) /* one that takes nothing is not told without end */
+        queue_out(l, to, &frame, text, (uint32_t)strlen(text));
 }
 
 /* ---- what comes (locked) ----------------------------------------------------------------- */
@@ -143,6 +159,8 @@ static void take_hello(struct drive_link *l, const struct proto_address *from, c
 {
     struct drive_hello hello;
     struct hill_why why = {""};
+    if (!l->listens && l->phase != PHASE_GREETS)
+        return; /* of a drive that is lost, or has answered: it does not come up again */
     memcpy(&hello, payload, sizeof hello);
     int rc = drive_hello_check(&hello, &why);
     if (l->listens && l->phase != PHASE_WAITS) {
@@ -306,19 +324,23 @@ static int put_on_socket(const struct drive_link *l, const struct outgoing *o)
 static void send_all(struct drive_link *l)
 {
     pthread_mutex_lock(&l->lock);
+    bool was_full = l->out_bytes >= DRIVE_QUEUE_BYTES;
     l->blocked = false;
     while (l->out && !l->blocked) {
         struct outgoing *o = l->out; /* this thread alone takes the first one, or forget drops it */
         int reason = put_on_socket(l, o);
         bool ours = !l->listens || proto_same_address(&o->to, &l->peer);
-        l->blocked = reason == EAGAIN;
-        if (reason && !l->blocked && ours)
+        /* one that is not the peer (any more) and takes nothing must not hold up the one that is */
+        l->blocked = reason == EAGAIN && ours;
+        if (reason && reason != EAGAIN && ours)
             lose(l, HILL_E_PEER_GONE, "the connection is gone");
         if (!reason && ours)
             l->said_ns = clock_now_ns();
         if (!l->blocked)
-            drop_first_out(l);
+            drop_out(l, &l->out);
     }
+    if (was_full && l->out_bytes < DRIVE_QUEUE_BYTES)
+        shm_doorbell_ring(l->bell); /* there may be more to send */
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -329,6 +351,8 @@ static void look_at_clock(struct drive_link *l)
     int64_t now = clock_now_ns();
     char text[400];
     pthread_mutex_lock(&l->lock);
+    if (l->in_bytes >= DRIVE_QUEUE_BYTES)
+        l->heard_ns = now; /* nothing is read now: what it says is not heard */
     if (l->phase == PHASE_GREETS && now > l->greeted_ns + CLOCK_MS(l->hello_ms)) {
         snprintf(text, sizeof text,
                  l->retry_ns ? "%.200s has served another agent for %.1f s"
@@ -465,6 +489,10 @@ static void set_options(struct drive_link *l)
     set_int(s, ZMQ_RCVHWM, HIGH_WATER);
     set_int(s, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
     set_int(s, ZMQ_RECONNECT_IVL, 100);
+    set_int(s, ZMQ_TCP_MAXRT, TAKES_MS);
+    set_int(s, ZMQ_TCP_KEEPALIVE, 1);
+    set_int(s, ZMQ_TCP_KEEPALIVE_IDLE, KEEPALIVE_S);
+    set_int(s, ZMQ_TCP_KEEPALIVE_INTVL, KEEPALIVE_S);
     set_int(s, l->listens ? ZMQ_ROUTER_MANDATORY : ZMQ_IMMEDIATE, 1);
     zmq_setsockopt(s, ZMQ_MAXMSGSIZE, &most, sizeof most);
     set_int(s, ZMQ_CURVE_SERVER, l->listens);
@@ -565,7 +593,7 @@ void drive_link_close(struct drive_link *l)
         close(l->wake_fd);
     clear_in(l);
     while (l->out)
-        drop_first_out(l);
+        drop_out(l, &l->out);
     pthread_mutex_destroy(&l->lock);
     explicit_bzero(&l->keys, sizeof l->keys);
     free(l);
@@ -632,6 +660,7 @@ void drive_link_forget(struct drive_link *l, const char *why)
 {
     pthread_mutex_lock(&l->lock);
     clear_in(l);
+    clear_out(l);
     if (l->peer.length && why)
         refuse(l, &l->peer, 0, why);
     else if (l->peer.length)

@@ -107,7 +107,8 @@ struct drive_keys {
 };
 
 /* key_path: as hillctl keygen wrote it, read by its owner alone; peer_path: public keys, a line
- * each. HILL_E_INVALID, HILL_E_IO: the file and what is wrong with it. */
+ * each, written by its owner alone. Owner: this user or root. HILL_E_INVALID, HILL_E_IO: the file
+ * and what is wrong with it. */
 int drive_keys_read(struct drive_keys *out, const char *key_path, const char *peer_path,
                     struct hill_why *why);
 /* A new pair: path, for its owner alone, and path.pub. A file that is there is left: HILL_E_BUSY. */
@@ -129,7 +130,8 @@ int drive_link_listen(struct drive_link **out, const char *url, const struct dri
 /* Sends BYE, what is queued before it, up to half a second. NULL allowed. */
 void drive_link_close(struct drive_link *link);
 
-/* Rung when something has come or the peer is lost; NULL: the link's own. */
+/* Rung when something has come, a full queue takes more, or the peer is lost; NULL: the link's
+ * own. */
 void drive_link_set_doorbell(struct drive_link *link, struct shm_doorbell *bell);
 struct shm_doorbell *drive_link_doorbell(struct drive_link *link);
 

@@ -92,21 +92,30 @@ int drive_control_read(const struct drive_message *m, Hill__Message **out, struc
 
 /* ---- keys -------------------------------------------------------------------------------- */
 
-static int read_file(const char *path, bool secret, char *out, struct hill_why *why)
+/* Who may read a secret key is the peer, and who may write public ones lets in whom he likes. */
+static const char *fault_of(int fd, bool secret)
 {
     struct stat info;
+    if (fstat(fd, &info) || (info.st_uid != 0 && info.st_uid != geteuid()))
+        return "belongs to another user";
+    if (secret && (info.st_mode & 077))
+        return "is a secret key that others may read: chmod 600";
+    return info.st_mode & 022 ? "may be written by others: chmod go-w" : NULL;
+}
+
+static int read_file(const char *path, bool secret, char *out, struct hill_why *why)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, out, KEY_FILE_BYTES - 1) : -1;
     int reason = errno;
-    bool open_to_others = fd >= 0 && secret && fstat(fd, &info) == 0 && (info.st_mode & 077);
+    const char *fault = fd >= 0 ? fault_of(fd, secret) : NULL;
     if (fd >= 0)
         close(fd);
     if (n < 0)
         return hill_fail(why, HILL_E_IO, "reading the key in %.200s failed: %s", path,
                          strerror(reason));
-    if (open_to_others)
-        return hill_fail(why, HILL_E_INVALID,
-                         "%.200s is a secret key that others may read: chmod 600", path);
+    if (fault)
+        return hill_fail(why, HILL_E_INVALID, "%.200s %s", path, fault);
     out[n] = '\0';
     return 0;
 }
@@ -117,10 +126,11 @@ static bool is_key(const char *text)
     return strlen(text) == DRIVE_KEY_BYTES - 1 && zmq_z85_decode(bytes, text);
 }
 
-int drive_keys_read(struct drive_keys *out, const char *key_path, const char *peer_path,
-                    struct hill_why *why)
+/* text: KEY_FILE_BYTES, to be overwritten after it. */
+static int read_keys(struct drive_keys *out, const char *key_path, const char *peer_path,
+                     char *text, struct hill_why *why)
 {
-    char text[KEY_FILE_BYTES], *next;
+    char *next;
     *out = (struct drive_keys){.n_peers = 0};
     int rc = read_file(key_path, true, text, why);
     if (rc)
@@ -141,6 +151,15 @@ int drive_keys_read(struct drive_keys *out, const char *key_path, const char *pe
     }
     if (!rc && !out->n_peers)
         return hill_fail(why, HILL_E_INVALID, "%.200s holds no public key", peer_path);
+    return rc;
+}
+
+int drive_keys_read(struct drive_keys *out, const char *key_path, const char *peer_path,
+                    struct hill_why *why)
+{
+    char text[KEY_FILE_BYTES];
+    int rc = read_keys(out, key_path, peer_path, text, why);
+    explicit_bzero(text, sizeof text);
     return rc;
 }
 
@@ -169,6 +188,8 @@ int drive_keys_write(const char *path, struct hill_why *why)
         return hill_fail(why, HILL_E_UNSUPPORTED, "libzmq was built without CurveZMQ");
     snprintf(text, sizeof text, "%s\n%s\n", public_key, secret_key);
     int rc = write_file(path, 0600, text, why);
+    explicit_bzero(secret_key, sizeof secret_key);
+    explicit_bzero(text, sizeof text);
     if (rc)
         return rc;
     snprintf(text, sizeof text, "%s\n", public_key);

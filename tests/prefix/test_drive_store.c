@@ -166,7 +166,7 @@ static void check_sizes(const struct drive_store *s)
 static bool is_needless(int id, int added)
 {
     const struct fact *a = &facts[added], *b = &facts[id];
-    bool good = b->owner ? b->owner == a->owner : a->n_plain >= b->n;
+    bool good = b->owner ? b->owner == a->owner && a->n_plain == b->n_plain : a->n_plain >= b->n;
     return id != added && b->parent == a->parent && b->first == a->first &&
            b->settings == a->settings && good && b->n <= a->n && is_leaf(id) &&
            memcmp(a->tokens + a->first, b->tokens + b->first, b->n * sizeof *b->tokens) == 0;
@@ -257,6 +257,8 @@ static void leave(struct drive_store *s)
             return;
         if (same.stamp)
             assert_memory_equal(facts[parent].tokens, tokens, (first + c.n) * sizeof *tokens);
+        if (same.stamp && c.owner)
+            assert_int_equal(facts[parent].n_plain, c.n_plain);
     }
 }
 

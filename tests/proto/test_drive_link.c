@@ -186,7 +186,8 @@ static void say_raw(void *socket, const void *frame, size_t bytes, const void *p
 static void *raw_peer(void *context)
 {
     void *s = zmq_socket(context, ZMQ_DEALER);
-    int linger = 0, wait = LIMIT_MS;
+    int linger = 0, wait = LIMIT_MS, few = 2;
+    zmq_setsockopt(s, ZMQ_RCVHWM, &few, sizeof few);
     zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(s, ZMQ_RCVTIMEO, &wait, sizeof wait);
     zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, host.peers[0], DRIVE_KEY_BYTES);
@@ -236,22 +237,156 @@ static void test_old_versions_and_garbage_are_refused_by_name(void **state)
     zmq_ctx_term(context);
 }
 
-static void test_silence_is_a_loss(void **state)
+/* The drive's link anew, with less patience. */
+static void impatient(int ms)
 {
-    (void)state;
-    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    char text[16];
+    drive_link_close(there);
+    snprintf(text, sizeof text, "%d", ms);
+    setenv("HILL_TEST_DRIVE_MS", text, 1);
+    assert_int_equal(drive_link_listen(&there, url, &drive, &why), 0);
+}
+
+/* A peer that has said HELLO, and then nothing; nor does it read. */
+static void *greeted_peer(void *context)
+{
     struct drive_frame frame = {DRIVE_MAGIC, DRIVE_VERSION, DRIVE_HELLO, 0, 0, 0};
     struct drive_hello hello;
-    struct hill_why why = {""};
-    drive_link_close(there); /* this one is less patient */
-    setenv("HILL_TEST_DRIVE_MS", "300", 1);
-    assert_int_equal(drive_link_listen(&there, url, &drive, &why), 0);
     void *peer = raw_peer(context);
     drive_hello_fill(&hello);
     say_raw(peer, &frame, sizeof frame, &hello, sizeof hello);
     until_up(there);
+    return peer;
+}
+
+static void test_silence_is_a_loss(void **state)
+{
+    (void)state;
+    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    impatient(300);
+    void *peer = greeted_peer(context);
     assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
     assert_non_null(strstr(why.text, "silent"));
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
+static void answer(void *router, const zmq_msg_t *to, enum drive_kind kind, const void *payload,
+                   size_t bytes)
+{
+    const struct drive_frame frame = {DRIVE_MAGIC, DRIVE_VERSION, (uint16_t)kind, 0, 0, 0};
+    zmq_send(router, zmq_msg_data((zmq_msg_t *)(uintptr_t)to), zmq_msg_size(to), ZMQ_SNDMORE);
+    zmq_send(router, &frame, sizeof frame, payload ? ZMQ_SNDMORE : 0);
+    if (payload)
+        zmq_send(router, payload, bytes, 0);
+}
+
+/* A drive that has refused the agent is lost to it, whatever it says afterwards. */
+static void test_a_lost_drive_does_not_come_up_again(void **state)
+{
+    (void)state;
+    void *context = zmq_ctx_new(), *router = zmq_socket(context, ZMQ_ROUTER);
+    struct drive_link *here;
+    struct drive_hello hello;
+    struct hill_why why = {""};
+    zmq_msg_t from;
+    int on = 1, none = 0;
+    drive_link_close(there);
+    there = NULL;
+    zmq_setsockopt(router, ZMQ_CURVE_SERVER, &on, sizeof on);
+    zmq_setsockopt(router, ZMQ_LINGER, &none, sizeof none);
+    zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, drive.secret_key, DRIVE_KEY_BYTES);
+    assert_int_equal(zmq_bind(router, url), 0);
+    assert_int_equal(drive_link_connect(&here, url, &host, &why), 0);
+    zmq_msg_init(&from);
+    assert_true(zmq_msg_recv(&from, router, 0) > 0);
+    drive_hello_fill(&hello);
+    answer(router, &from, DRIVE_HELLO, &hello, sizeof hello);
+    until_up(here);
+    answer(router, &from, DRIVE_REFUSED, "no", 2);
+    assert_int_equal(until_lost(here, &why), HILL_E_PEER_GONE);
+    answer(router, &from, DRIVE_HELLO, &hello, sizeof hello);
+    usleep(200 * 1000);
+    assert_false(drive_link_is_up(here));
+    assert_int_equal(drive_link_lost(here, &why), HILL_E_PEER_GONE);
+    zmq_msg_close(&from);
+    drive_link_close(here);
+    zmq_close(router);
+    zmq_ctx_term(context);
+}
+
+/* What is not read for want of room cannot be heard. */
+static void test_a_full_queue_is_no_silence(void **state)
+{
+    (void)state;
+    static uint8_t payload[1 << 20];
+    const struct drive_frame data = {DRIVE_MAGIC, DRIVE_VERSION, DRIVE_DATA, 0, 0, 0};
+    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    impatient(300);
+    void *peer = greeted_peer(context);
+    for (unsigned i = 0; i < DRIVE_QUEUE_BYTES / sizeof payload; i++)
+        say_raw(peer, &data, sizeof data, payload, sizeof payload);
+    usleep(1500 * 1000);
+    assert_int_equal(drive_link_lost(there, &why), 0);
+    for (unsigned i = 0; i < DRIVE_QUEUE_BYTES / sizeof payload; i++)
+        free(next_of(there));
+    assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
+/* Who was told HILL_E_WOULD_BLOCK may sleep: the bell says when there is room again. */
+static void test_room_rings_the_bell(void **state)
+{
+    (void)state;
+    static uint8_t payload[1 << 20];
+    const struct drive_frame data = {.kind = DRIVE_DATA};
+    void *context = zmq_ctx_new();
+    char room[64];
+    int rc = 0;
+    void *peer = greeted_peer(context);
+    struct shm_doorbell *bell = drive_link_doorbell(there);
+    for (int64_t full = 0; !full || clock_now_ns() < full;) { /* until nothing moves any more */
+        rc = drive_link_send(there, &data, payload, sizeof payload);
+        full = rc ? full ? full : clock_deadline_ms(300) : 0;
+        if (rc)
+            usleep(1000);
+    }
+    assert_int_equal(rc, HILL_E_WOULD_BLOCK);
+    uint32_t seen = shm_doorbell_read(bell);
+    for (int i = 0; i < 400 && shm_doorbell_read(bell) == seen; i++)
+        assert_true(zmq_recv(peer, room, sizeof room, 0) >= 0);
+    assert_int_equal(shm_doorbell_wait(bell, seen, clock_deadline_ms(LIMIT_MS), 0), 0);
+    assert_int_equal(drive_link_send(there, &data, payload, sizeof payload), 0);
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
+/* A dead peer takes nothing: what is queued for it must not stand before the next one's HELLO. */
+static void test_a_dead_peer_does_not_hold_up_the_next(void **state)
+{
+    (void)state;
+    static uint8_t payload[1 << 20];
+    const struct drive_frame data = {.kind = DRIVE_DATA};
+    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    int rc;
+    impatient(400);
+    void *peer = greeted_peer(context);
+    int64_t end = clock_deadline_ms(LIMIT_MS);
+    for (uint64_t sent = 0; sent < 200u << 20 && clock_now_ns() < end;
+         sent += rc ? 0 : sizeof payload)
+        if ((rc = drive_link_send(there, &data, payload, sizeof payload)) == HILL_E_PEER_GONE)
+            break;
+        else if (rc)
+            usleep(1000);
+    assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
+    drive_link_forget(there, "it is silent");
+    setenv("HILL_TEST_DRIVE_MS", "10000", 1);
+    drive_link_close(connected());
     zmq_close(peer);
     zmq_ctx_term(context);
 }
@@ -275,7 +410,18 @@ static void test_addresses_and_keys_are_checked(void **state)
     assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k"), &why), 0);
     assert_int_equal(drive_keys_read(&keys, in_folder("k.pub"), in_folder("k.pub"), &why),
                      HILL_E_INVALID); /* it may be read by others */
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k.pub"), &why), 0);
+    chmod(in_folder("k.pub"), 0664);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k.pub"), &why),
+                     HILL_E_INVALID); /* whoever may write it lets in whom he likes */
+    assert_non_null(strstr(why.text, "may be written by others"));
     chmod(in_folder("k.pub"), 0600);
+    if (chown(in_folder("k"), 4321, (gid_t)-1) == 0) { /* root runs this */
+        assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("k.pub"), &why),
+                         HILL_E_INVALID);
+        assert_non_null(strstr(why.text, "another user"));
+        assert_int_equal(chown(in_folder("k"), geteuid(), (gid_t)-1), 0);
+    }
     assert_int_equal(drive_keys_read(&keys, in_folder("k.pub"), in_folder("k.pub"), &why),
                      HILL_E_INVALID); /* and is no pair */
     assert_int_equal(truncate(in_folder("k.pub"), 20), 0);
@@ -297,6 +443,10 @@ int main(void)
         T(test_strangers_are_not_let_in),
         T(test_old_versions_and_garbage_are_refused_by_name),
         T(test_silence_is_a_loss),
+        T(test_a_lost_drive_does_not_come_up_again),
+        T(test_a_full_queue_is_no_silence),
+        T(test_room_rings_the_bell),
+        T(test_a_dead_peer_does_not_hold_up_the_next),
         cmocka_unit_test(test_addresses_and_keys_are_checked),
     };
     if (!zmq_has("curve") || !mkdtemp(folder)) {
