@@ -43,8 +43,10 @@ void request_take_prefix(struct service *sv, struct request *r)
         return;
     }
     if (request_keeps(sv, r) && !r->restore_path) {
-        const struct prefix_query query = {r->prompt, r->n_prompt, r->prefix.conversation,
-                                           r->prefix.after, room};
+        bool fresh = !r->n_tokens; /* else: decoded entries could make other tokens than it has */
+        const struct prefix_query query = {r->prompt, r->n_prompt,
+                                           fresh ? r->prefix.conversation : 0,
+                                           fresh ? r->prefix.after : 0, room};
         r->prefix.hit = prefix_store_find(&sv->prefixes, &query, taken);
     }
     const struct prefix_hit *hit = &r->prefix.hit;

@@ -188,7 +188,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.conversation = r->prefix.conversation;
     Hill__Reuse reuse;
     prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
-    if (n_states) {
+    if (n_states && !prefill.reuse) { /* on another's slot there is nothing of its own */
         resume.tokens = r->tokens;
         resume.n_tokens = r->n_tokens;
         resume.logits_states.data = (uint8_t *)states;
