@@ -121,6 +121,17 @@ int request_book_add(struct request_book *book, struct request *request)
     return 0;
 }
 
+void request_book_claim(struct request_book *book, struct request *request, uint64_t attempt)
+{
+    request_book_skip_id(book, attempt); /* later attempts have higher numbers */
+    request->started = attempt;
+    for (struct request *r = book->parked; r; r = r->next)
+        if (r->sequence == request->sequence && r->started < attempt)
+            r->returns = false;
+        else if (r->sequence == request->sequence && r->started > attempt)
+            request->returns = false;
+}
+
 /* Who left something on it that waits for its client? */
 bool request_book_is_reserved(const struct request_book *book, uint32_t slot)
 {

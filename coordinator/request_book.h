@@ -82,6 +82,7 @@ struct request {
     enum request_state state;
     uint32_t sequence; /* its slot while it runs */
     bool returns;      /* waiting: `sequence` has what a coordinator before this one kept of it */
+    uint64_t started;  /* AWAITED: the attempt that had `sequence`; 0: none, or not known */
     uint64_t id, wire_id; /* the client's; this attempt's (0: none) */
     uint64_t key;         /* by which its client asks for it again; 0: it cannot */
     struct proto_address client;
@@ -167,6 +168,9 @@ int request_book_add(struct request_book *book, struct request *request);
  * ended since, or a refused one has been sent again and not taken up yet. Who returns comes before
  * all others. */
 struct request *request_book_advance(struct request_book *book);
+/* A new one, to be parked AWAITED, had its slot last in this attempt. Of those that had the same
+ * slot only the newest may return to it: the others' entries went when it came. */
+void request_book_claim(struct request_book *book, struct request *request, uint64_t attempt);
 /* Is the slot kept free for one that is AWAITED? */
 bool request_book_is_reserved(const struct request_book *book, uint32_t slot);
 /* Does anybody return? */

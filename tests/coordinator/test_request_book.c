@@ -661,6 +661,28 @@ static void test_who_returns_gets_its_slot_before_all_others(void **state)
     assert_false(on_none->returns);
 }
 
+/* One that is over and those that came after it on its slot, in whatever order logs are found. */
+static void test_of_two_on_a_slot_the_newest_returns(void **state)
+{
+    (void)state;
+    const uint64_t attempts[2][3] = {{20, 30, 10}, {10, 20, 30}};
+    for (unsigned i = 0; i < 2; i++) {
+        struct request *r[3];
+        for (unsigned k = 0; k < 3; k++) {
+            r[k] = request_create(&book, calloc(3, sizeof(uint32_t)), 3, 2);
+            r[k]->returns = true;
+            r[k]->sequence = 1;
+            request_book_claim(&book, r[k], attempts[i][k]);
+            request_book_park(&book, r[k], REQUEST_AWAITED, 77);
+        }
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(r[k]->returns, attempts[i][k] == 30);
+        assert_true(book.next_id > 30);
+        for (unsigned k = 0; k < 3; k++)
+            request_book_remove(&book, r[k]);
+    }
+}
+
 /* Its slot is another's meanwhile: it begins anew where there is room. */
 static void test_who_returns_to_a_taken_slot_begins_anew(void **state)
 {
@@ -711,6 +733,7 @@ int main(void)
         T(test_first_come_first_served_one_at_a_time),
         T3(test_who_returns_gets_its_slot_before_all_others),
         T3(test_who_returns_to_a_taken_slot_begins_anew),
+        T3(test_of_two_on_a_slot_the_newest_returns),
         T(test_queue_is_bounded),
         T(test_removing_from_the_middle_and_the_end_keeps_the_queue),
         T(test_a_forced_token_must_be_the_one_that_was_given),
