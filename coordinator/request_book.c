@@ -46,6 +46,7 @@ void request_destroy(struct request *request)
         return;
     proto_free(request->done);
     proto_free(request->stats);
+    proto_free(request->first_done);
     token_log_close(request->log);
     free(request->logprobs);
     free(request->restore_path);
@@ -371,6 +372,11 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     request->progress_ns = 0;
     request->failure_code = 0;
     request->failure_text[0] = '\0';
+    if (request->done) { /* request_repeat_end: its answer is whole, whatever comes of this */
+        proto_free(request->first_done);
+        request->first_done = request->done;
+        request->done = NULL;
+    }
     forget_end(request);
     request->state = REQUEST_RUNNING;
     return 0;
@@ -400,6 +406,16 @@ bool request_repeat_end(struct request *request)
         return false;
     lose_units(&request->recovery);
     request->state = REQUEST_INTERRUPTED;
+    return true;
+}
+
+bool request_take_first_end(struct request *request)
+{
+    if (!request->first_done)
+        return false;
+    forget_end(request);
+    request->done = request->first_done;
+    request->first_done = NULL;
     return true;
 }
 

@@ -126,6 +126,7 @@ struct request {
     int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
     Hill__Message *done, *stats; /* owned; NULL: not there */
+    Hill__Message *first_done;   /* of an attempt that is repeated for its statistics; owned */
 };
 
 struct request_book {
@@ -215,6 +216,9 @@ void request_interrupt(struct request *request, bool counts);
  * another attempt makes them, unless they come before that begins. False: it lacks none, or did not
  * end well. */
 bool request_repeat_end(struct request *request);
+/* An attempt that was to make the statistics again has failed: the Done of the one before it
+ * counts, without them. False: there is none. */
+bool request_take_first_end(struct request *request);
 /* It could not even be sent: the same, and it counts as no attempt. */
 void request_not_sent(struct request *request);
 

@@ -407,6 +407,28 @@ static void test_lost_statistics_are_made_again(void **state)
     assert_int_equal(request_take_token(r, 0, 11, 7), 0);
 }
 
+static void test_an_answer_is_whole_when_its_repeat_fails(void **state)
+{
+    (void)state;
+    struct request *r = finishing(HILL__FINISH_REASON__FINISH_STOP);
+    assert_false(request_take_first_end(r));
+    for (unsigned i = 0; i < 2; i++) { /* the repeat is interrupted, and begins again */
+        if (!i)
+            assert_true(request_repeat_end(r));
+        assert_int_equal(request_begin_attempt(&book, r, 200), 0);
+        assert_null(r->done);
+        request_interrupt(r, true);
+    }
+    assert_int_equal(request_begin_attempt(&book, r, 300), 0);
+    request_take_done(r, message_of(HILL__MESSAGE__BODY_DONE, HILL__FINISH_REASON__FINISH_ERROR),
+                      300);
+    request_take_stats(r, message_of(HILL__MESSAGE__BODY_SEQUENCE_STATS, 0));
+    assert_true(request_take_first_end(r));
+    assert_int_equal(r->done->done->finish, HILL__FINISH_REASON__FINISH_STOP);
+    assert_null(r->stats);
+    assert_false(request_take_first_end(r));
+}
+
 static void test_statistics_that_come_late_are_taken(void **state)
 {
     (void)state;
@@ -752,6 +774,7 @@ int main(void)
         T(test_tokens_out_of_order_or_too_many_are_refused),
         T(test_over_when_done_and_statistics_are_there),
         T(test_lost_statistics_are_made_again),
+        T(test_an_answer_is_whole_when_its_repeat_fails),
         T(test_statistics_that_come_late_are_taken),
         T(test_an_end_that_is_none_is_not_repeated),
         T(test_statistics_may_come_first_and_errors_wait_less),
