@@ -136,9 +136,11 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
         return;
     }
     worker_table_failure(&s->workers, w, failure->code, failure->text);
-    /* a drive that cannot be reached says nothing about what is kept */
-    bool unreached = w == WORKER_AGENT && failure->code == HILL_E_IO;
-    s->tiers_spoilt = s->tiers_epoch < s->epoch && !unreached;
+    /* a drive of another machine that cannot be reached says nothing about what is kept; a failing
+     * device here does, and what another worker has said stays said */
+    bool unreached = w == WORKER_AGENT && failure->code == HILL_E_IO &&
+                     strncmp(s->settings->csd_url, "tcp:", 4) == 0;
+    s->tiers_spoilt |= s->tiers_epoch < s->epoch && !unreached;
     if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
         log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
         return;                                                     /* its exit does the rest */
