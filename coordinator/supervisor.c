@@ -28,7 +28,8 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
     int32_t pid = row->pid;
     bool knew_epoch = row->address.length != 0;
     bool given_up = worker_table_exited(&s->workers, w, end->orderly, clock_now_ns());
-    run_folder_write_pids(s->folder, &s->workers);
+    if (run_folder_write_pids(s->folder, &s->workers) == 0) /* else: it names one more, no harm */
+        s->pids_lack_one = false;
     if (!given_up)
         log_end(s, row, pid, end->text);
     if (s->ending)
