@@ -117,7 +117,7 @@ static int serve(const struct options *options, struct hill_why *why)
     if (!code)
         code = run_folder_open(&folder, run_dir, why);
     if (!code)
-        code = settings_open(&settings, options, why);
+        code = settings_open(&settings, options, &folder.left, why);
     settings.limits.silent_ns = CLOCK_MS(options_integer(options, "hang-ms"));
     settings.limits.stuck_ns = CLOCK_MS(options_integer(options, "stall-ms"));
     if (!code)

@@ -43,6 +43,8 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
         supervisor_open(&p->supervisor, settings, folder, &p->router, &hooks);
         requests_take_over(&p->service);
         code = supervisor_begin(&p->supervisor, why);
+        if (!supervisor_kept_tiers(&p->supervisor)) /* before any client asks: nothing is there */
+            request_book_stay_away(&p->service.book, false);
     }
     if (code) {
         pipeline_close(p);

@@ -46,6 +46,7 @@ void request_destroy(struct request *request)
         return;
     proto_free(request->done);
     proto_free(request->stats);
+    proto_free(request->first_done);
     token_log_close(request->log);
     free(request->logprobs);
     free(request->restore_path);
@@ -119,6 +120,17 @@ int request_book_add(struct request_book *book, struct request *request)
     link_by_id(&book->first, request);
     book->n_waiting++;
     return 0;
+}
+
+void request_book_claim(struct request_book *book, struct request *request, uint64_t attempt)
+{
+    request_book_skip_id(book, attempt); /* later attempts have higher numbers */
+    request->started = attempt;
+    for (struct request *r = book->parked; r; r = r->next)
+        if (r->sequence == request->sequence && r->started < attempt)
+            r->returns = false;
+        else if (r->sequence == request->sequence && r->started > attempt)
+            request->returns = false;
 }
 
 /* Who left something on it that waits for its client? */
@@ -360,6 +372,11 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     request->progress_ns = 0;
     request->failure_code = 0;
     request->failure_text[0] = '\0';
+    if (request->done) { /* request_repeat_end: its answer is whole, whatever comes of this */
+        proto_free(request->first_done);
+        request->first_done = request->done;
+        request->done = NULL;
+    }
     forget_end(request);
     request->state = REQUEST_RUNNING;
     return 0;
@@ -389,6 +406,16 @@ bool request_repeat_end(struct request *request)
         return false;
     lose_units(&request->recovery);
     request->state = REQUEST_INTERRUPTED;
+    return true;
+}
+
+bool request_take_first_end(struct request *request)
+{
+    if (!request->first_done)
+        return false;
+    forget_end(request);
+    request->done = request->first_done;
+    request->first_done = NULL;
     return true;
 }
 

@@ -82,6 +82,7 @@ struct request {
     enum request_state state;
     uint32_t sequence; /* its slot while it runs */
     bool returns;      /* waiting: `sequence` has what a coordinator before this one kept of it */
+    uint64_t started;  /* AWAITED: the attempt that had `sequence`; 0: none, or not known */
     uint64_t id, wire_id; /* the client's; this attempt's (0: none) */
     uint64_t key;         /* by which its client asks for it again; 0: it cannot */
     struct proto_address client;
@@ -125,6 +126,7 @@ struct request {
     int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
     Hill__Message *done, *stats; /* owned; NULL: not there */
+    Hill__Message *first_done;   /* of an attempt that is repeated for its statistics; owned */
 };
 
 struct request_book {
@@ -167,6 +169,9 @@ int request_book_add(struct request_book *book, struct request *request);
  * ended since, or a refused one has been sent again and not taken up yet. Who returns comes before
  * all others. */
 struct request *request_book_advance(struct request_book *book);
+/* A new one, to be parked AWAITED, had its slot last in this attempt. Of those that had the same
+ * slot only the newest may return to it: the others' entries went when it came. */
+void request_book_claim(struct request_book *book, struct request *request, uint64_t attempt);
 /* Is the slot kept free for one that is AWAITED? */
 bool request_book_is_reserved(const struct request_book *book, uint32_t slot);
 /* Does anybody return? */
@@ -211,6 +216,9 @@ void request_interrupt(struct request *request, bool counts);
  * another attempt makes them, unless they come before that begins. False: it lacks none, or did not
  * end well. */
 bool request_repeat_end(struct request *request);
+/* An attempt that was to make the statistics again has failed: the Done of the one before it
+ * counts, without them. False: there is none. */
+bool request_take_first_end(struct request *request);
 /* It could not even be sent: the same, and it counts as no attempt. */
 void request_not_sent(struct request *request);
 

@@ -157,6 +157,7 @@ static void take_log(struct service *sv, const char *path)
         r->returns = contents.started && contents.sequence < sv->book.parallel &&
                      !r->failure_code && requests_can_go_on(sv);
         r->sequence = contents.sequence;
+        request_book_claim(&sv->book, r, contents.attempt);
         request_book_park(&sv->book, r, REQUEST_AWAITED, deadline_ns);
         if (contents.damaged)
             log_warn("token log %s is damaged behind token %u: %" PRIu64 " bytes are dropped", path,

@@ -147,7 +147,7 @@ void request_log_decoded(struct request *r)
 void request_log_start(struct request *r)
 {
     struct hill_why why;
-    if (r->log && token_log_start(r->log, r->sequence, &why))
+    if (r->log && token_log_start(r->log, r->sequence, r->wire_id, &why))
         tell(r, &why);
 }
 

@@ -43,8 +43,10 @@ void request_take_prefix(struct service *sv, struct request *r)
         return;
     }
     if (request_keeps(sv, r) && !r->restore_path) {
-        const struct prefix_query query = {r->prompt, r->n_prompt, r->prefix.conversation,
-                                           r->prefix.after, room};
+        bool fresh = !r->n_tokens; /* else: decoded entries could make other tokens than it has */
+        const struct prefix_query query = {r->prompt, r->n_prompt,
+                                           fresh ? r->prefix.conversation : 0,
+                                           fresh ? r->prefix.after : 0, room};
         r->prefix.hit = prefix_store_find(&sv->prefixes, &query, taken);
     }
     const struct prefix_hit *hit = &r->prefix.hit;
@@ -95,9 +97,26 @@ uint32_t request_reused_decoded(const struct request *r)
     return reused > plain ? reused - plain : 0;
 }
 
-void request_leave_prefix(struct service *sv, const struct request *r, bool finished)
+/* How many of its tokens have entries that are everybody's. What was taken over and is not plain
+ * makes all that follows it not plain. */
+static uint32_t plain_tokens(const struct service *sv, const struct request *r)
 {
     const struct prefix_hit *hit = &r->prefix.hit;
+    uint32_t decoded = request_reused_decoded(r);
+    /* a coordinator before this one took decoded entries over, and nobody knows which */
+    bool lost = r->prefix.decoded && !hit->n_tokens;
+    /* the attempt before this one may have taken some from the drive's store: no Done tells */
+    bool untold = r->recovery.resumed && !r->recovery.in_prompt && r->prefix.conversation &&
+                  sv->settings->prefix_dir[0];
+    if (r->restore_path || lost || untold)
+        return 0;
+    return decoded                        ? request_reused(r) - decoded
+           : hit->n_plain < hit->n_tokens ? hit->n_plain
+                                          : r->n_prompt;
+}
+
+void request_leave_prefix(struct service *sv, const struct request *r, bool finished)
+{
     uint32_t n = r->n_prompt + r->n_tokens;
     uint32_t kept = r->stats ? r->stats->sequence_stats->kept_tokens : 0;
     if (!kept || !request_keeps(sv, r))
@@ -107,12 +126,7 @@ void request_leave_prefix(struct service *sv, const struct request *r, bool fini
         return;
     memcpy(tokens, r->prompt, (size_t)r->n_prompt * sizeof *tokens);
     memcpy(tokens + r->n_prompt, r->tokens, (size_t)r->n_tokens * sizeof *tokens);
-    /* what was taken over and is not plain makes all that follows it not plain */
-    uint32_t decoded = request_reused_decoded(r);
-    uint32_t plain = r->restore_path                ? 0
-                     : decoded                      ? request_reused(r) - decoded
-                     : hit->n_plain < hit->n_tokens ? hit->n_plain
-                                                    : r->n_prompt;
+    uint32_t plain = plain_tokens(sv, r);
     struct prefix_entry e = {.request = r->id,
                              .conversation = r->prefix.conversation,
                              .tokens = tokens,

@@ -70,6 +70,12 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     Hill__CsdModelCounters counters;
     struct profile_wire profile;
     char rest[16];
+    if (code && request_take_first_end(r)) { /* its client has all tokens */
+        log_warn("request %" PRIu64 ": its statistics could not be made again: %s", r->id, text);
+        reason = r->done->done->finish;
+        code = 0;
+        text = "";
+    }
     uint64_t rest_bytes = r->n_tokens ? detokenizer_flush(&r->text, rest) : 0;
     if (rest_bytes && !r->rest_there)
         request_send_text(sv, r, rest, rest_bytes, TEXT_NO_TOKEN, 0);
@@ -188,7 +194,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.conversation = r->prefix.conversation;
     Hill__Reuse reuse;
     prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
-    if (n_states) {
+    if (n_states && !prefill.reuse) { /* on another's slot there is nothing of its own */
         resume.tokens = r->tokens;
         resume.n_tokens = r->n_tokens;
         resume.logits_states.data = (uint8_t *)states;

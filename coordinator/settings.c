@@ -201,8 +201,9 @@ static int size_hot(struct settings *s, struct hill_why *why)
     if (s->options.hot_bytes > memory)
         return hill_fail(why, HILL_E_INVALID, "--hot-mb %.0f: this machine has %.0f MiB of memory",
                          (double)s->options.hot_bytes / MIB, (double)memory / MIB);
-    s->epoch.hot_cap_bytes =
-        s->options.hot_bytes ? s->options.hot_bytes : smaller(full, smaller(quarter, room));
+    s->epoch.hot_cap_bytes = s->options.hot_bytes ? s->options.hot_bytes
+                             : s->like            ? s->like->hot_cap_bytes
+                                                  : smaller(full, smaller(quarter, room));
     int code = kv_plan_hot(&s->hot, &s->epoch.plan, s->epoch.hot_cap_bytes, why);
     if (code)
         return code;
@@ -214,8 +215,9 @@ static int size_hot(struct settings *s, struct hill_why *why)
 static int size_gpu(struct settings *s, struct hill_why *why)
 {
     uint64_t need = kv_plan_gpu_bytes(&s->epoch.plan, s->epoch.plan.ctx_tokens, 0);
-    s->epoch.gpu_kv_cap_bytes =
-        s->options.gpu_kv_bytes ? s->options.gpu_kv_bytes : smaller(need, memory_available() / 4);
+    s->epoch.gpu_kv_cap_bytes = s->options.gpu_kv_bytes ? s->options.gpu_kv_bytes
+                                : s->like               ? s->like->gpu_kv_cap_bytes
+                                                        : smaller(need, memory_available() / 4);
     s->epoch.gpu_slots = kv_plan_gpu_slots(&s->epoch.plan, s->epoch.gpu_kv_cap_bytes);
     if (!s->epoch.gpu_slots)
         return hill_fail(why, HILL_E_INVALID,
@@ -281,7 +283,32 @@ static int hold_prefixes(struct settings *s, struct hill_why *why)
     return chunk_file_hold(s->prefix_dir, &terms, s->epoch.prefix_bytes, &s->prefix_fd, why);
 }
 
-int settings_open(struct settings *s, const struct options *options, struct hill_why *why)
+uint64_t settings_asked(const struct settings *s)
+{
+    struct epoch_settings asked = s->epoch;
+    asked.hot_cap_bytes = s->options.hot_bytes;
+    asked.gpu_kv_cap_bytes = s->options.gpu_kv_bytes;
+    asked.cold_cap_bytes = s->options.cold_bytes;
+    asked.hot_bytes = asked.gpu_slots = asked.staging_slots = 0; /* these follow */
+    return tiers_record_settings(&asked);
+}
+
+int settings_size_like(struct settings *s, const struct tiers_record *left, struct hill_why *why)
+{
+    if (!left->tiers_epoch || left->asked != settings_asked(s))
+        return 0;
+    s->like = left;
+    int code = size_hot(s, why);
+    if (!code)
+        code = size_gpu(s, why);
+    if (!code && s->epoch.csd_attached)
+        code = settings_attach(s, "", why);
+    s->like = NULL; /* a drive that is attached later has a room of its own */
+    return code;
+}
+
+int settings_open(struct settings *s, const struct options *options,
+                  const struct tiers_record *left, struct hill_why *why)
 {
     *s = (struct settings){.log_level = hill_log_level_name(options), .prefix_fd = -1};
     int code = hill_pipeline_read(&s->options, &s->epoch, options, why);
@@ -317,6 +344,8 @@ int settings_open(struct settings *s, const struct options *options, struct hill
         code = settings_attach(s, "", why);
     if (!code)
         code = hold_prefixes(s, why);
+    if (!code)
+        code = settings_size_like(s, left, why);
     return code ? code : epoch_settings_check(&s->epoch, why);
 }
 
@@ -352,6 +381,7 @@ int settings_attach(struct settings *s, const char *url, struct hill_why *why)
     uint64_t need =
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
     uint64_t cap = s->options.cold_bytes ? s->options.cold_bytes
+                   : s->like             ? s->like->cold_cap_bytes
                    : remote              ? need
                                          : smaller(file_room(wanted + 5) / 4, need);
     struct pool_layout layout;

@@ -12,6 +12,7 @@
 
 #include "model/gguf.h"
 #include "model/hparams.h"
+#include "coordinator/tiers_record.h"
 #include "coordinator/worker_table.h"
 #include "model/tokenizer.h"
 #include "proto/options_hill.h"
@@ -34,13 +35,23 @@ struct settings {
     uint32_t n_stop_tokens;
 
     struct kv_hot_plan hot;
+    const struct tiers_record *like; /* while it is sized; NULL: by what is free */
     char csd_key[HILL_PATH_BYTES], csd_peer[HILL_PATH_BYTES]; /* absolute; empty: none */
     char csd_url[HILL_PATH_BYTES + 32];                       /* of the attached one */
     char csd_default_url[HILL_PATH_BYTES + 32];               /* what attach without a URL means */
     uint64_t cold_tokens; /* of one sequence alone, each layer, that the cold pool holds */
 };
 
-int settings_open(struct settings *settings, const struct options *options, struct hill_why *why);
+/* left: of a killed coordinator. Where that was asked for the same, sizes that follow from what is
+ * free are those that it had, so that its tiers fit. */
+int settings_open(struct settings *settings, const struct options *options,
+                  const struct tiers_record *left, struct hill_why *why);
+/* A sum over the settings as they were asked for: with sizes that a person gave, without those that
+ * follow from what is free. */
+uint64_t settings_asked(const struct settings *settings);
+/* Sizes as left has them, where it was asked for the same. */
+int settings_size_like(struct settings *settings, const struct tiers_record *left,
+                       struct hill_why *why);
 void settings_close(struct settings *settings);
 
 /* Attach url (empty: the default one): its cap and capacity. Nothing changes on failure. */

@@ -28,7 +28,8 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
     int32_t pid = row->pid;
     bool knew_epoch = row->address.length != 0;
     bool given_up = worker_table_exited(&s->workers, w, end->orderly, clock_now_ns());
-    run_folder_write_pids(s->folder, &s->workers);
+    if (run_folder_write_pids(s->folder, &s->workers) == 0) /* else: it names one more, no harm */
+        s->pids_lack_one = false;
     if (!given_up)
         log_end(s, row, pid, end->text);
     if (s->ending)
@@ -136,9 +137,11 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
         return;
     }
     worker_table_failure(&s->workers, w, failure->code, failure->text);
-    /* a drive that cannot be reached says nothing about what is kept */
-    bool unreached = w == WORKER_AGENT && failure->code == HILL_E_IO;
-    s->tiers_spoilt = s->tiers_epoch < s->epoch && !unreached;
+    /* a drive of another machine that cannot be reached says nothing about what is kept; a failing
+     * device here does, and what another worker has said stays said */
+    bool unreached = w == WORKER_AGENT && failure->code == HILL_E_IO &&
+                     strncmp(s->settings->csd_url, "tcp:", 4) == 0;
+    s->tiers_spoilt |= s->tiers_epoch < s->epoch && !unreached;
     if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
         log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
         return;                                                     /* its exit does the rest */

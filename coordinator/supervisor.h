@@ -73,6 +73,7 @@ struct supervisor {
     Hill__Message *live;  /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
     bool announced;       /* that all workers are ready, once */
     bool progressed;      /* since this process started */
+    bool pids_lack_one;   /* a worker runs that the run folder's pids do not name */
     bool ending;
     int end_code;
     struct hill_why end_why;

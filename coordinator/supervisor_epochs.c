@@ -68,9 +68,9 @@ static void note_tiers(struct supervisor *s, const struct epoch_settings *now)
 {
     struct hill_why why;
     run_folder_forget_left(s->folder, false);
-    if (!now)
+    if (!now || s->pids_lack_one) /* that worker could outlive this process, and write into them */
         tiers_record_remove(s->folder->path);
-    else if (tiers_record_write(s->folder->path, now, &why))
+    else if (tiers_record_write(s->folder->path, now, settings_asked(s->settings), &why))
         log_warn("%s; should the coordinator die, requests are computed again", why.text);
 }
 

@@ -61,7 +61,8 @@ void supervisor_start(struct supervisor *s, enum worker w)
     }
     s->children[w].reap_at_ns = CLOCK_NEVER;
     worker_table_started(&s->workers, w, process->pid, process->start_time, clock_now_ns());
-    if (run_folder_write_pids(s->folder, &s->workers)) {
+    s->pids_lack_one = run_folder_write_pids(s->folder, &s->workers) != 0;
+    if (s->pids_lack_one) {
         log_warn(
             "writing %s/pids failed; after a kill of this process, workers that hang are not found",
             s->folder->path);

@@ -20,6 +20,7 @@ uint64_t tiers_record_settings(const struct epoch_settings *s)
     struct epoch_wire wire;
     same.epoch = same.tiers_epoch = 1;
     same.beta = 0;
+    same.prefix_bytes = 0;
     epoch_settings_to_wire(&wire, &same);
     size_t bytes = hill__message__get_packed_size(&wire.message);
     uint8_t *packed = malloc(bytes);
@@ -53,7 +54,8 @@ static int write_file(const char *name, const struct tiers_record *r)
     return err;
 }
 
-int tiers_record_write(const char *folder, const struct epoch_settings *s, struct hill_why *why)
+int tiers_record_write(const char *folder, const struct epoch_settings *s, uint64_t asked,
+                       struct hill_why *why)
 {
     char name[NAME_BYTES], fresh[NAME_BYTES];
     struct tiers_record r = {.magic = TIERS_RECORD_MAGIC,
@@ -61,7 +63,11 @@ int tiers_record_write(const char *folder, const struct epoch_settings *s, struc
                              .epoch = s->epoch,
                              .tiers_epoch = s->tiers_epoch,
                              .run_id = s->run_id,
-                             .settings = tiers_record_settings(s)};
+                             .settings = tiers_record_settings(s),
+                             .asked = asked,
+                             .hot_cap_bytes = s->hot_cap_bytes,
+                             .gpu_kv_cap_bytes = s->gpu_kv_cap_bytes,
+                             .cold_cap_bytes = s->cold_cap_bytes};
     r.checksum = checksum_of(&r);
     name_in(name, folder, "");
     name_in(fresh, folder, ".new");

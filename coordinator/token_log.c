@@ -24,8 +24,6 @@ struct token_log {
     int flush_ms;     /* of token_log_create */
     int64_t flush_ns; /* CLOCK_NEVER: nothing to flush */
     bool ended;       /* a record could not be written: those behind it would have no place */
-    bool started;     /* the slot `sequence` is the last that is noted */
-    uint32_t sequence;
 };
 
 /* ---- writing ----------------------------------------------------------------------------- */
@@ -184,16 +182,16 @@ int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *w
     return code;
 }
 
-int token_log_start(struct token_log *log, uint32_t sequence, struct hill_why *why)
+int token_log_start(struct token_log *log, uint32_t sequence, uint64_t attempt,
+                    struct hill_why *why)
 {
-    uint8_t room[sizeof(struct token_log_record) + sizeof sequence];
-    if (log->ended || (log->started && log->sequence == sequence))
+    const struct token_log_start start = {.sequence = sequence, .attempt = attempt};
+    uint8_t room[sizeof(struct token_log_record) + sizeof start];
+    if (log->ended)
         return 0;
-    memcpy(room + sizeof(struct token_log_record), &sequence, sizeof sequence);
-    int code = write_record(log, TOKEN_LOG_STARTED, room, sizeof sequence, why);
+    memcpy(room + sizeof(struct token_log_record), &start, sizeof start);
+    int code = write_record(log, TOKEN_LOG_STARTED, room, sizeof start, why);
     log->ended = code != 0;
-    log->started = !code;
-    log->sequence = sequence;
     return code;
 }
 
@@ -237,6 +235,15 @@ static bool takes_number(uint32_t kind)
     return kind == TOKEN_LOG_RESTARTED || kind == TOKEN_LOG_STARTED || kind == TOKEN_LOG_DECODED;
 }
 
+/* A size that is written with that kind. */
+static bool is_size_of(uint32_t kind, uint32_t bytes)
+{
+    return kind == TOKEN_LOG_TOKEN
+               ? bytes == sizeof(struct token_log_token)
+               : (takes_number(kind) && bytes == sizeof(uint32_t)) ||
+                     (kind == TOKEN_LOG_STARTED && bytes == sizeof(struct token_log_start));
+}
+
 /* The next record, or NULL. */
 static const uint8_t *next_record(struct reading *r, struct token_log_record *record)
 {
@@ -247,9 +254,7 @@ static const uint8_t *next_record(struct reading *r, struct token_log_record *re
     memcpy(record, r->bytes + r->at, sizeof *record);
     left -= sizeof *record;
     if (record->bytes > left) { /* a size nobody writes is no torn write */
-        r->torn = record->kind == TOKEN_LOG_TOKEN
-                      ? record->bytes == sizeof(struct token_log_token)
-                      : takes_number(record->kind) && record->bytes == sizeof(uint32_t);
+        r->torn = is_size_of(record->kind, record->bytes);
         return NULL;
     }
     const uint8_t *payload = r->bytes + r->at + sizeof *record;
@@ -324,9 +329,12 @@ static bool take_token(const uint8_t *payload, uint32_t bytes, struct token_log_
 
 static bool take_start(const uint8_t *payload, uint32_t bytes, struct token_log_contents *out)
 {
-    if (bytes != sizeof out->sequence)
+    struct token_log_start start = {0};
+    if (!is_size_of(TOKEN_LOG_STARTED, bytes))
         return false;
-    memcpy(&out->sequence, payload, sizeof out->sequence);
+    memcpy(&start, payload, bytes);
+    out->sequence = start.sequence;
+    out->attempt = start.attempt;
     return out->started = true;
 }
 
@@ -423,8 +431,6 @@ int token_log_open(struct token_log **out, const char *path, uint64_t run_id, in
                                        "opening token log %.300s failed: %s", path, strerror(errno))
                            : read_contents(log, run_id, contents, why);
     if (!code) {
-        log->started = contents->started;
-        log->sequence = contents->sequence;
         go_on(log, contents->torn_bytes);
         *out = log;
         return 0;

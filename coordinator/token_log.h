@@ -6,10 +6,10 @@
  *     struct token_log_header
  *     records: struct token_log_record, then `bytes` of payload
  * The first record is ORDER: a packed RequestOrder (proto/hill.proto). TOKEN records follow in the
- * order of their index, a STARTED when the request gets a sequence slot that is not the one before,
- * a RESTARTED for each coordinator that took the request over, and a DECODED when the request has
- * gone on over entries that an earlier one had decoded. A record's
- * checksum is the xxHash64 of its kind, its size and its payload, seeded with that of the record
+ * order of their index, a STARTED for each attempt, a RESTARTED for each coordinator that took the
+ * request over, and a DECODED when the request has gone on over entries that an earlier one had
+ * decoded. A record's checksum is the xxHash64 of its kind, its size and its payload, seeded with
+ * that of the record
  * before it (the first: with the header's), so that no record can be left out, doubled or swapped.
  * A record is one write, made before the client gets the token.
  * Reading: what is behind the last whole record is cut off. A record that is not all there is a
@@ -49,13 +49,18 @@ enum token_log_kind {
     TOKEN_LOG_ORDER = 1,
     TOKEN_LOG_TOKEN = 2,
     TOKEN_LOG_RESTARTED = 3,
-    TOKEN_LOG_STARTED = 4, /* its payload: the slot, a uint32_t */
+    TOKEN_LOG_STARTED = 4, /* struct token_log_start; of an earlier version its first field alone */
     TOKEN_LOG_DECODED = 5, /* uint32_t: how many of them */
 };
 
 struct token_log_record {
     uint32_t kind, bytes; /* of the payload */
     uint64_t checksum;
+};
+
+struct token_log_start {
+    uint32_t sequence, reserved; /* the slot */
+    uint64_t attempt;            /* of two logs with one slot the higher number had it last */
 };
 
 struct token_log_token {
@@ -67,6 +72,7 @@ struct token_log_token {
 
 _Static_assert(sizeof(struct token_log_header) == 32, "file format");
 _Static_assert(sizeof(struct token_log_record) == 16, "file format");
+_Static_assert(sizeof(struct token_log_start) == 16, "file format");
 _Static_assert(sizeof(struct token_log_token) == 128, "file format");
 
 /* What a log holds; the caller gives it back with token_log_contents_finish. */
@@ -78,6 +84,7 @@ struct token_log_contents {
     uint32_t fruitless; /* of these, since the last token */
     bool started;       /* it had the slot `sequence` last */
     uint32_t sequence;
+    uint64_t attempt;    /* that had it; 0: not said */
     uint64_t torn_bytes; /* cut off behind the last whole record */
     bool damaged;        /* they were no torn tail */
     bool decoded;        /* there is a DECODED */
@@ -102,8 +109,9 @@ int token_log_append(struct token_log *log, const struct token_log_token *token,
 
 /* The request has taken over n decoded entries. */
 int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *why);
-/* It runs on this slot from now on; the same: nothing is written. As token_log_append. */
-int token_log_start(struct token_log *log, uint32_t sequence, struct hill_why *why);
+/* It runs on this slot from now on, by this attempt. As token_log_append. */
+int token_log_start(struct token_log *log, uint32_t sequence, uint64_t attempt,
+                    struct hill_why *why);
 
 /* Flush if that is due. When it will be; CLOCK_NEVER: nothing waits for it. */
 int token_log_flush(struct token_log *log, int64_t now_ns, struct hill_why *why);

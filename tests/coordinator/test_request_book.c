@@ -407,6 +407,28 @@ static void test_lost_statistics_are_made_again(void **state)
     assert_int_equal(request_take_token(r, 0, 11, 7), 0);
 }
 
+static void test_an_answer_is_whole_when_its_repeat_fails(void **state)
+{
+    (void)state;
+    struct request *r = finishing(HILL__FINISH_REASON__FINISH_STOP);
+    assert_false(request_take_first_end(r));
+    for (unsigned i = 0; i < 2; i++) { /* the repeat is interrupted, and begins again */
+        if (!i)
+            assert_true(request_repeat_end(r));
+        assert_int_equal(request_begin_attempt(&book, r, 200), 0);
+        assert_null(r->done);
+        request_interrupt(r, true);
+    }
+    assert_int_equal(request_begin_attempt(&book, r, 300), 0);
+    request_take_done(r, message_of(HILL__MESSAGE__BODY_DONE, HILL__FINISH_REASON__FINISH_ERROR),
+                      300);
+    request_take_stats(r, message_of(HILL__MESSAGE__BODY_SEQUENCE_STATS, 0));
+    assert_true(request_take_first_end(r));
+    assert_int_equal(r->done->done->finish, HILL__FINISH_REASON__FINISH_STOP);
+    assert_null(r->stats);
+    assert_false(request_take_first_end(r));
+}
+
 static void test_statistics_that_come_late_are_taken(void **state)
 {
     (void)state;
@@ -661,6 +683,28 @@ static void test_who_returns_gets_its_slot_before_all_others(void **state)
     assert_false(on_none->returns);
 }
 
+/* One that is over and those that came after it on its slot, in whatever order logs are found. */
+static void test_of_two_on_a_slot_the_newest_returns(void **state)
+{
+    (void)state;
+    const uint64_t attempts[2][3] = {{20, 30, 10}, {10, 20, 30}};
+    for (unsigned i = 0; i < 2; i++) {
+        struct request *r[3];
+        for (unsigned k = 0; k < 3; k++) {
+            r[k] = request_create(&book, calloc(3, sizeof(uint32_t)), 3, 2);
+            r[k]->returns = true;
+            r[k]->sequence = 1;
+            request_book_claim(&book, r[k], attempts[i][k]);
+            request_book_park(&book, r[k], REQUEST_AWAITED, 77);
+        }
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(r[k]->returns, attempts[i][k] == 30);
+        assert_true(book.next_id > 30);
+        for (unsigned k = 0; k < 3; k++)
+            request_book_remove(&book, r[k]);
+    }
+}
+
 /* Its slot is another's meanwhile: it begins anew where there is room. */
 static void test_who_returns_to_a_taken_slot_begins_anew(void **state)
 {
@@ -711,6 +755,7 @@ int main(void)
         T(test_first_come_first_served_one_at_a_time),
         T3(test_who_returns_gets_its_slot_before_all_others),
         T3(test_who_returns_to_a_taken_slot_begins_anew),
+        T3(test_of_two_on_a_slot_the_newest_returns),
         T(test_queue_is_bounded),
         T(test_removing_from_the_middle_and_the_end_keeps_the_queue),
         T(test_a_forced_token_must_be_the_one_that_was_given),
@@ -729,6 +774,7 @@ int main(void)
         T(test_tokens_out_of_order_or_too_many_are_refused),
         T(test_over_when_done_and_statistics_are_there),
         T(test_lost_statistics_are_made_again),
+        T(test_an_answer_is_whole_when_its_repeat_fails),
         T(test_statistics_that_come_late_are_taken),
         T(test_an_end_that_is_none_is_not_repeated),
         T(test_statistics_may_come_first_and_errors_wait_less),

@@ -179,7 +179,7 @@ static void test_what_the_record_names_is_left(void **state)
         for (int i = 0; i < 3; i++)
             if (shm_segment_create(&segment, name[i], 4096, 1, 3, NULL))
                 _exit(1);
-        _exit(tiers_record_write(path, &s, NULL) ? 1 : 0);
+        _exit(tiers_record_write(path, &s, 0, NULL) ? 1 : 0);
     }
     int status;
     waitpid(creator, &status, 0);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "coordinator/settings.h"
 #include "coordinator/tiers_record.h"
 #include "tests/proto/configure.h"
 
@@ -45,15 +46,18 @@ static void reads_back_what_was_written(void **state)
     (void)state;
     tiers_record_read(folder, 1, &found);
     assert_int_equal(found.tiers_epoch, 0); /* there is none */
-    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    assert_int_equal(tiers_record_write(folder, &settings, 33, NULL), 0);
     settings.epoch = 8;
-    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    assert_int_equal(tiers_record_write(folder, &settings, 33, NULL), 0);
     assert_int_equal(stat(name, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
     tiers_record_read(folder, 1, &found);
     assert_int_equal(found.epoch, 8);
     assert_int_equal(found.tiers_epoch, 5);
     assert_true(found.settings == tiers_record_settings(&settings));
+    assert_true(found.asked == 33 && found.hot_cap_bytes == settings.hot_cap_bytes &&
+                found.gpu_kv_cap_bytes == settings.gpu_kv_cap_bytes &&
+                found.cold_cap_bytes == settings.cold_cap_bytes);
     tiers_record_read(folder, 2, &found); /* another run folder's */
     assert_int_equal(found.tiers_epoch, 0);
 }
@@ -61,7 +65,7 @@ static void reads_back_what_was_written(void **state)
 static void no_changed_byte_is_taken(void **state)
 {
     (void)state;
-    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    assert_int_equal(tiers_record_write(folder, &settings, 33, NULL), 0);
     for (size_t at = 0; at <= sizeof found; at++) {
         uint8_t bytes[sizeof found];
         int fd = open(name, O_RDWR);
@@ -88,6 +92,7 @@ static void settings_that_size_the_tiers_count(void **state)
     other.epoch = 90;
     other.tiers_epoch = 80;
     other.beta = 0.5;
+    other.prefix_bytes++; /* a share of what is free, of a store beside the tiers */
     assert_true(tiers_record_settings(&other) == sum);
     other.hot_cap_bytes++;
     assert_false(tiers_record_settings(&other) == sum);
@@ -99,6 +104,33 @@ static void settings_that_size_the_tiers_count(void **state)
     assert_false(tiers_record_settings(&other) == sum);
 }
 
+/* What was free at its start is not what is free now. */
+static void sizes_that_were_measured_are_taken_over(void **state)
+{
+    (void)state;
+    static struct settings then, now;
+    struct hill_why why;
+    then.epoch = settings;
+    then.epoch.csd_attached = false;
+    then.epoch.csd_url = "";
+    then.options.hot_bytes = 64 << 20;
+    now = then;
+    then.epoch.gpu_kv_cap_bytes = 12 << 20;
+    assert_int_equal(settings_size_like(&then, &found, &why), 0); /* nothing is left */
+    const struct tiers_record left = {.tiers_epoch = 5,
+                                      .asked = settings_asked(&then),
+                                      .hot_cap_bytes = 1,
+                                      .gpu_kv_cap_bytes = 12 << 20};
+    now.epoch.gpu_kv_cap_bytes = 11 << 20;
+    assert_int_equal(settings_size_like(&now, &left, &why), 0);
+    assert_int_equal(now.epoch.gpu_kv_cap_bytes, 12 << 20);
+    assert_int_equal(now.epoch.hot_cap_bytes, 64 << 20); /* as a person says */
+    assert_null(now.like);
+    now.options.gpu_kv_bytes = now.epoch.gpu_kv_cap_bytes = 11 << 20; /* asked for otherwise */
+    assert_int_equal(settings_size_like(&now, &left, &why), 0);
+    assert_int_equal(now.epoch.gpu_kv_cap_bytes, 11 << 20);
+}
+
 /* Where it cannot be written the one of before goes: it would name what is not there. */
 static void what_cannot_be_written_is_not_there(void **state)
 {
@@ -106,9 +138,9 @@ static void what_cannot_be_written_is_not_there(void **state)
     char fresh[128];
     (void)state;
     snprintf(fresh, sizeof fresh, "%s.new", name);
-    assert_int_equal(tiers_record_write(folder, &settings, NULL), 0);
+    assert_int_equal(tiers_record_write(folder, &settings, 33, NULL), 0);
     assert_int_equal(mkdir(fresh, 0700), 0);
-    assert_int_not_equal(tiers_record_write(folder, &settings, &why), 0);
+    assert_int_not_equal(tiers_record_write(folder, &settings, 33, &why), 0);
     assert_non_null(strstr(why.text, name));
     assert_int_equal(rmdir(fresh), 0);
     tiers_record_read(folder, 1, &found);
@@ -120,9 +152,8 @@ static void what_cannot_be_written_is_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(reads_back_what_was_written),
-        T(no_changed_byte_is_taken),
-        T(settings_that_size_the_tiers_count),
+        T(reads_back_what_was_written),         T(no_changed_byte_is_taken),
+        T(settings_that_size_the_tiers_count),  T(sizes_that_were_measured_are_taken_over),
         T(what_cannot_be_written_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
