@@ -159,6 +159,15 @@ int moves_recover(const struct core *c, struct sequence *s, uint32_t least)
 
 /* ---- down --------------------------------------------------------------------------------- */
 
+/* A copy may be an earlier request's, with whose tokens this one goes on: its check names that one
+ * until it is an entry again. */
+static void bind_copy(struct hkm *h, const struct sequence *s, uint32_t layer, uint32_t position,
+                      uint32_t slot)
+{
+    if (h->identities[s->index])
+        h->cold_checks[slot] = hkm_check_of(h, s->index, layer, position, h->cold_checks[slot].sum);
+}
+
 /* Entries whose copy is in the cold pool: their slots count again. */
 static int recommit(struct demotions *d, struct sequence *s, uint32_t layer)
 {
@@ -178,6 +187,7 @@ static int recommit(struct demotions *d, struct sequence *s, uint32_t layer)
             continue;
         }
         cold_map_commit(&d->core->tiers.cold, list, slot, 1);
+        bind_copy(&d->core->tiers.hkm, s, layer, position, slot);
         hkm_set_cold(&d->core->tiers.hkm, s->index, layer, position, slot);
         l->kept[position] = COLD_NONE;
     }
