@@ -32,8 +32,8 @@ static void add_call(struct call_reader *r, const json_t *call, struct text_buff
 {
     const json_t *name = json_object_get(call, "name"), *arguments = arguments_of(call);
     char *text = json_is_string(arguments) ? strdup(json_string_value(arguments))
-                 : arguments               ? json_dumps(arguments, JSON_COMPACT | JSON_REAL_PRECISION(15))
-                                           : strdup("{}");
+                 : arguments ? json_dumps(arguments, JSON_COMPACT | JSON_REAL_PRECISION(15))
+                             : strdup("{}");
     text_puts(calls, calls->length ? "," : "");
     text_puts(calls, "{");
     if (stream)
