@@ -171,28 +171,29 @@ int token_log_append(struct token_log *log, const struct token_log_token *token,
     return token_log_flush(log, now_ns, why);
 }
 
-int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *why)
+/* A record beside the tokens, of few bytes. */
+static int note(struct token_log *log, enum token_log_kind kind, const void *payload,
+                uint32_t bytes, struct hill_why *why)
 {
-    uint8_t room[sizeof(struct token_log_record) + sizeof n];
+    uint8_t room[sizeof(struct token_log_record) + sizeof(struct token_log_start)];
     if (log->ended)
         return 0;
-    memcpy(room + sizeof(struct token_log_record), &n, sizeof n);
-    int code = write_record(log, TOKEN_LOG_DECODED, room, sizeof n, why);
+    memcpy(room + sizeof(struct token_log_record), payload, bytes);
+    int code = write_record(log, kind, room, bytes, why);
     log->ended = code != 0;
     return code;
+}
+
+int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *why)
+{
+    return note(log, TOKEN_LOG_DECODED, &n, sizeof n, why);
 }
 
 int token_log_start(struct token_log *log, uint32_t sequence, uint64_t attempt,
                     struct hill_why *why)
 {
     const struct token_log_start start = {.sequence = sequence, .attempt = attempt};
-    uint8_t room[sizeof(struct token_log_record) + sizeof start];
-    if (log->ended)
-        return 0;
-    memcpy(room + sizeof(struct token_log_record), &start, sizeof start);
-    int code = write_record(log, TOKEN_LOG_STARTED, room, sizeof start, why);
-    log->ended = code != 0;
-    return code;
+    return note(log, TOKEN_LOG_STARTED, &start, sizeof start, why);
 }
 
 int token_log_flush(struct token_log *log, int64_t now_ns, struct hill_why *why)
@@ -230,18 +231,20 @@ struct reading {
     bool torn; /* what follows may be a write that was not finished */
 };
 
-static bool takes_number(uint32_t kind)
-{
-    return kind == TOKEN_LOG_RESTARTED || kind == TOKEN_LOG_STARTED || kind == TOKEN_LOG_DECODED;
-}
-
 /* A size that is written with that kind. */
 static bool is_size_of(uint32_t kind, uint32_t bytes)
 {
-    return kind == TOKEN_LOG_TOKEN
-               ? bytes == sizeof(struct token_log_token)
-               : (takes_number(kind) && bytes == sizeof(uint32_t)) ||
-                     (kind == TOKEN_LOG_STARTED && bytes == sizeof(struct token_log_start));
+    switch (kind) {
+    case TOKEN_LOG_TOKEN:
+        return bytes == sizeof(struct token_log_token);
+    case TOKEN_LOG_STARTED:
+        return bytes == sizeof(struct token_log_start);
+    case TOKEN_LOG_RESTARTED:
+    case TOKEN_LOG_DECODED:
+        return bytes == sizeof(uint32_t);
+    default:
+        return false;
+    }
 }
 
 /* The next record, or NULL. */
@@ -349,7 +352,7 @@ static int read_records(struct reading *r, struct token_log_contents *out, struc
     for (const uint8_t *payload; (payload = next_record(r, &record));) {
         bool fits = record.kind == TOKEN_LOG_TOKEN     ? take_token(payload, record.bytes, out)
                     : record.kind == TOKEN_LOG_STARTED ? take_start(payload, record.bytes, out)
-                                                       : takes_number(record.kind);
+                                                       : is_size_of(record.kind, record.bytes);
         if (!fits)
             break;
         if (record.kind == TOKEN_LOG_RESTARTED) {

@@ -49,7 +49,7 @@ enum token_log_kind {
     TOKEN_LOG_ORDER = 1,
     TOKEN_LOG_TOKEN = 2,
     TOKEN_LOG_RESTARTED = 3,
-    TOKEN_LOG_STARTED = 4, /* struct token_log_start; of an earlier version its first field alone */
+    TOKEN_LOG_STARTED = 4, /* struct token_log_start */
     TOKEN_LOG_DECODED = 5, /* uint32_t: how many of them */
 };
 

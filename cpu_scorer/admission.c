@@ -52,12 +52,16 @@ int admission_check(const struct core *core, const struct agent *agent, const st
     return 0;
 }
 
-/* goes_on: what the sequence has already is room for it. */
-static int plan_tiers(struct core *core, struct sequence *s, bool goes_on, uint32_t *blocks,
-                      uint32_t *stripes, struct hill_why *why)
+/* May it begin, and with which blocks and stripes a layer? goes_on: what the sequence has already is
+ * room for it. */
+static int plan_tiers(struct core *core, const struct agent *agent, struct sequence *s,
+                      bool goes_on, uint32_t *blocks, uint32_t *stripes, struct hill_why *why)
 {
     const struct scorer_config *config = &core->config;
     const struct tiers *t = &core->tiers;
+    int rc = admission_check(core, agent, s, why);
+    if (rc)
+        return rc;
     struct hot_share_room room = {.n_layers = config->geometry.n_layers,
                                   .n_sequences = config->n_sequences,
                                   .hot_blocks = t->hkm.n_blocks,
@@ -73,7 +77,7 @@ static int plan_tiers(struct core *core, struct sequence *s, bool goes_on, uint3
     if (goes_on)
         resting_add_room(core, s, &room);
     room.wants_copies = moves_wants_placement(core, s);
-    int rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
+    rc = hot_share_plan(&s->share, &room, s->max_tokens, blocks, stripes, why);
     if (rc == 0 && room.wants_copies && !s->share.copies)
         log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
                  "moves up",
@@ -92,9 +96,7 @@ int admission_begin(struct core *core, const struct agent *agent, struct sequenc
                     uint64_t identity, struct hill_why *why)
 {
     uint32_t blocks, stripes;
-    int rc = admission_check(core, agent, s, why);
-    if (rc == 0)
-        rc = plan_tiers(core, s, false, &blocks, &stripes, why);
+    int rc = plan_tiers(core, agent, s, false, &blocks, &stripes, why);
     if (rc == 0 && s->share.copies && (rc = moves_begin(core, s)) != 0)
         hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
     if (rc)
@@ -117,9 +119,7 @@ int admission_grow(struct core *core, const struct agent *agent, struct sequence
                    uint32_t n_tokens, struct hill_why *why)
 {
     uint32_t blocks, stripes;
-    int rc = admission_check(core, agent, s, why);
-    if (rc == 0)
-        rc = plan_tiers(core, s, true, &blocks, &stripes, why);
+    int rc = plan_tiers(core, agent, s, true, &blocks, &stripes, why);
     if (rc == 0 && resting_grow(core, s, n_tokens, &blocks, &stripes))
         rc = hill_fail(why, HILL_E_BUSY, "the tiers have no room beside others");
     if (rc)

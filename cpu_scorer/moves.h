@@ -31,8 +31,8 @@
 bool moves_wants_placement(const struct core *c, const struct sequence *s);
 /* A sequence begins: its placements and tables, when it has such. HILL_E_NOMEM. */
 int moves_begin(const struct core *c, struct sequence *s);
-/* The placements of a sequence that has tokens already: where they are say its words. Layers from
- * the first one with fewer than `least` tokens on are told nothing yet. HILL_E_NOMEM. */
+/* The placements of a sequence that has tokens already; its words say where these are. The first
+ * layer with fewer than `least` tokens and all behind it are told nothing yet. HILL_E_NOMEM. */
 int moves_recover(const struct core *c, struct sequence *s, uint32_t least);
 /* It is over: everything but what is in flight. */
 void moves_end(const struct core *c, struct sequence *s);

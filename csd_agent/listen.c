@@ -317,12 +317,7 @@ static void set_doorbell(void *context, struct shm_doorbell *bell)
 static void say(void *context, const Hill__Message *message)
 {
     struct listener *l = context;
-    const struct drive_frame frame = {.kind = DRIVE_CONTROL};
-    uint32_t bytes = 0;
-    uint8_t *packed = drive_control_pack(message, &bytes);
-    if (packed)
-        drive_link_send(l->link, &frame, packed, bytes); /* lost: it is found so */
-    free(packed);
+    drive_link_tell(l->link, message); /* a lost link is found elsewhere */
 }
 
 static int run_session(struct listener *l)

@@ -107,12 +107,7 @@ const char *relay_device(const struct relay *r, uint64_t *resident_bytes)
 
 void relay_tell(struct relay *r, const Hill__Message *message)
 {
-    const struct drive_frame frame = {.kind = DRIVE_CONTROL};
-    uint32_t bytes = 0;
-    uint8_t *packed = drive_control_pack(message, &bytes);
-    if (packed)
-        drive_link_send(r->link, &frame, packed, bytes); /* lost: it is found so */
-    free(packed);
+    drive_link_tell(r->link, message); /* a lost link is found elsewhere */
 }
 
 /* ---- what the drive says ----------------------------------------------------------------- */

@@ -627,6 +627,16 @@ int drive_link_send(struct drive_link *l, const struct drive_frame *frame, const
     return rc;
 }
 
+int drive_link_tell(struct drive_link *l, const Hill__Message *message)
+{
+    const struct drive_frame frame = {.kind = DRIVE_CONTROL};
+    uint32_t bytes = 0;
+    uint8_t *packed = drive_control_pack(message, &bytes);
+    int rc = packed ? drive_link_send(l, &frame, packed, bytes) : HILL_E_NOMEM;
+    free(packed);
+    return rc;
+}
+
 struct drive_message *drive_link_poll(struct drive_link *l)
 {
     pthread_mutex_lock(&l->lock);

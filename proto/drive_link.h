@@ -138,6 +138,8 @@ struct shm_doorbell *drive_link_doorbell(struct drive_link *link);
 /* Queue a message. HILL_E_WOULD_BLOCK: too much is queued; HILL_E_PEER_GONE; HILL_E_NOMEM. */
 int drive_link_send(struct drive_link *link, const struct drive_frame *frame, const void *payload,
                     uint32_t bytes);
+/* The same of a message of proto/hill.proto, as CONTROL. */
+int drive_link_tell(struct drive_link *link, const Hill__Message *message);
 /* The next message but PING and HELLO, or NULL. */
 struct drive_message *drive_link_poll(struct drive_link *link);
 /* HELLOs have been exchanged. */
