@@ -23,15 +23,21 @@
     {                                                                                              \
         __global const TYPE *w0 = (__global const TYPE *)panel0,                                   \
                             *w1 = (__global const TYPE *)panel1;                                   \
-        _Pragma("unroll") for (int r = 0; r < ROWS; r++) acc0[r] = acc1[r] = (float16)(0.0f);      \
+        float16 sum0[ROWS], sum1[ROWS];                                                            \
+        _Pragma("unroll") for (int r = 0; r < ROWS; r++) sum0[r] = sum1[r] = (float16)(0.0f);      \
         for (uint i = 0; i < k; i++) {                                                             \
             float16 v0 = LOAD(i, w0), v1 = LOAD(i, w1);                                            \
             _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                       \
             {                                                                                      \
                 float16 x = (float16)(a[(size_t)i * ROWS + r]);                                    \
-                acc0[r] = fma(x, v0, acc0[r]);                                                     \
-                acc1[r] = fma(x, v1, acc1[r]);                                                     \
+                sum0[r] = fma(x, v0, sum0[r]);                                                     \
+                sum1[r] = fma(x, v1, sum1[r]);                                                     \
             }                                                                                      \
+        }                                                                                          \
+        _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                           \
+        {                                                                                          \
+            acc0[r] = sum0[r];                                                                     \
+            acc1[r] = sum1[r];                                                                     \
         }                                                                                          \
     }
 #if HAS(F32)
