@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 
+#define PLAIN_IDLE_MS 1000 /* heartbeats bring the loop round several times in it */
+
 /* The only place where a change of the drive changes its state. */
 static void set_change(struct supervisor *s, enum drive_change change)
 {
@@ -117,12 +119,30 @@ static void say_changed(struct supervisor *s)
     set_change(s, CHANGE_NONE);
 }
 
+/* The scorer says when nobody needs what stayed on a detached drive, but a request that was cancelled
+ * while it waited for an epoch is on its books for ever. None runs, and the scorer has had its time:
+ * then an epoch without a drive says so. */
+static void leave_plain_drive(struct supervisor *s)
+{
+    int64_t now = clock_now_ns();
+    bool needed = !s->settings->epoch.csd_plain || s->hooks.is_busy(s->hooks.context);
+    if (needed || s->plain_idle_ns == 0)
+        s->plain_idle_ns = needed ? 0 : now;
+    if (needed || now - s->plain_idle_ns < CLOCK_MS(PLAIN_IDLE_MS))
+        return;
+    s->plain_idle_ns = 0;
+    detach_now(s, false);
+    supervisor_next_epoch(s, false, "nobody needs the detached drive any more");
+}
+
 void supervisor_settled(struct supervisor *s)
 {
     if (s->change == CHANGE_ATTACH_WAITS || s->change == CHANGE_DETACH_WAITS)
         change_goes_on(s);
     else if (s->change != CHANGE_NONE && s->change != CHANGE_DRAINS)
         say_changed(s);
+    else if (s->change == CHANGE_NONE)
+        leave_plain_drive(s);
 }
 
 bool supervisor_holds_back(const struct supervisor *s)
