@@ -225,6 +225,15 @@ static int read_value(struct option_value *parsed, const char *text, const char 
     }
 }
 
+static char *join(const char *first, char between, const char *second)
+{
+    size_t length = strlen(first), room = length + strlen(second) + 2;
+    char *out = malloc(room);
+    if (out)
+        snprintf(out, room, "%s%c%s", first, between, second);
+    return out;
+}
+
 /* Set the value unless a source that counts more has set it; it is checked in any case. */
 static int set_value(struct option_value *value, const char *text, enum option_source source,
                      const char *where, struct hill_why *why)
@@ -233,9 +242,11 @@ static int set_value(struct option_value *value, const char *text, enum option_s
     int code = read_value(&parsed, text, where, why);
     if (code || source < value->source)
         return code;
-    parsed.text = strdup(text);
+    bool joins = value->spec->joins && source == OPTION_FROM_ARGUMENT && value->source == source;
+    parsed.text = joins ? join(value->text, value->spec->joins, text) : strdup(text);
     if (!parsed.text)
         return hill_fail(why, HILL_E_NOMEM, "out of memory");
+    parsed.is_word &= !joins;
     free(value->text);
     *value = parsed;
     return 0;

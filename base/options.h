@@ -41,7 +41,8 @@ struct option_spec {
                             ("auto") */
     const char *refused; /* words that are known but not in this version: "h2o|leoam" */
     const char
-        *note; /* numbers: added to the line that refuses one out of range ("this version ...") */
+        *note;  /* numbers: added to the line that refuses one out of range ("this version ...") */
+    char joins; /* said again on the command line: the values with this between them; 0: the last */
     const char *fallback;   /* default, as it would be typed; NULL: not set */
     const char *unset_help; /* what --help shows as default when fallback is NULL (NULL: "none") */
     const char *value;      /* how --help calls the value: "TOKENS" */

@@ -42,6 +42,28 @@ int balance_beta(double *beta, const struct balance_rates *r, double alpha_c, do
     return finish(beta, (1 / r->f_s + alpha_s / r->B_s) / (1 / r->f_c + alpha_c / r->B_c), why);
 }
 
+int balance_drives(struct balance_rates *rates, double *speeds, const struct balance_drive *drives,
+                   unsigned n, double alpha_s, struct hill_why *why)
+{
+    double sum = 0, score_s = 0,
+           send_s = 0; /* seconds for the sum's bytes, of which each has a share */
+    for (unsigned i = 0; i < n; i++) {
+        bool there = is_rate(drives[i].f_s) && is_rate(drives[i].B_s);
+        speeds[i] = there ? 1 / (1 / drives[i].f_s + alpha_s / drives[i].B_s) : 0;
+        sum += speeds[i];
+    }
+    if (!is_rate(sum))
+        return hill_fail(why, HILL_E_INVALID, "balance: the speed of no drive is known");
+    for (unsigned i = 0; i < n; i++)
+        if (speeds[i] > 0) {
+            score_s += speeds[i] / sum * (speeds[i] / sum) / drives[i].f_s;
+            send_s += speeds[i] / sum * (speeds[i] / sum) / drives[i].B_s;
+        }
+    rates->f_s = 1 / score_s;
+    rates->B_s = 1 / send_s;
+    return 0;
+}
+
 int balance_bound(double *beta, double free_beta, double M, double M_0, struct hill_why *why)
 {
     if (!is_rate(free_beta))

@@ -26,6 +26,16 @@ struct balance_rates {
 int balance_beta(double *beta, const struct balance_rates *rates, double alpha_c, double alpha_s,
                  struct hill_why *why);
 
+/* Of several drives, n of them, f_s and B_s each: the speed of each (entries' bytes a second that it
+ * scores and sends alpha_s of), into speeds; a drive that has not been measured: 0. When entries lie
+ * in proportion to these all drives end together, so that they are one drive of the sum for Eq. 4,
+ * which *rates gets as f_s and B_s. HILL_E_INVALID: none was measured. */
+struct balance_drive {
+    double f_s, B_s;
+};
+int balance_drives(struct balance_rates *rates, double *speeds, const struct balance_drive *drives,
+                   unsigned n, double alpha_s, struct hill_why *why);
+
 /* A beta, above 0, with its bound beta <= M_0 / M_s (Eq. 3): of M bytes in all, at most M_0 are hot.
  * A beta above it becomes M_0 / (M - M_0); everything fits hot (M <= M_0): it stays. M, M_0 >= 0. */
 int balance_bound(double *beta, double free_beta, double M, double M_0, struct hill_why *why);

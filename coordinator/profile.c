@@ -63,6 +63,11 @@ void profile_fingerprint(char out[PROFILE_FINGERPRINT_BYTES], const struct setti
              g->head_dim, kv_digest_bits(g), s->epoch.plan.ctx_tokens, s->epoch.threads,
              epoch_simd_name(s->epoch.simd), s->epoch.block_tokens, s->csd_url,
              csd_model_print(model, &s->epoch.csd_model));
+    for (uint32_t d = 1; d < s->epoch.csd_drives; d++) {
+        size_t used = strlen(out);
+        snprintf(out + used, PROFILE_FINGERPRINT_BYTES - used, "; %s",
+                 csd_model_print(model, &s->drives[d].model));
+    }
 }
 
 /* ---- the file ---------------------------------------------------------------------------- */

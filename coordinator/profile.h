@@ -17,7 +17,7 @@
 #include "coordinator/balance.h"
 #include "coordinator/settings.h"
 
-#define PROFILE_FINGERPRINT_BYTES (HILL_PATH_BYTES + 1024)
+#define PROFILE_FINGERPRINT_BYTES (HILL_PATH_BYTES + 2048)
 #define PROFILE_ENTRIES_MAX       64u
 
 struct profile_rates {
@@ -30,6 +30,9 @@ struct profile {
     uint32_t rounds, hot_tokens, cold_tokens, fetch_tokens;
     double took_ms;
     bool cached; /* not measured by this process */
+    /* of several drives, which are measured at each start: each one's part of f_s and B_s */
+    struct balance_drive drives[LAYOUT_DRIVES_MAX];
+    uint32_t n_drives; /* 0: there is one */
 };
 
 /* Are all rates numbers above 0, and the spreads none below it? */

@@ -18,7 +18,7 @@
 enum sender {
     FROM_GPU = 1u << WORKER_GPU,
     FROM_SCORER = 1u << WORKER_SCORER,
-    FROM_AGENT = 1u << WORKER_AGENT,
+    FROM_AGENT = ((1u << LAYOUT_DRIVES_MAX) - 1) << WORKER_AGENT, /* any of them */
     FROM_WORKERS = FROM_GPU | FROM_SCORER | FROM_AGENT,
     FROM_NEWCOMER = 1u << WORKER_COUNT, /* on worker.sock, of no known address */
     FROM_HEARTBEATS =

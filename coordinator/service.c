@@ -48,8 +48,8 @@ static void ending(void *context, int code, const char *text)
 
 static void worker_came(void *context, enum worker w)
 {
-    if (w == WORKER_AGENT)
-        csd_model_new_agent(context);
+    if (worker_is_agent(w))
+        csd_model_new_agent(context, w - WORKER_AGENT);
 }
 
 static double beta(void *context)

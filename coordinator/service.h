@@ -29,8 +29,9 @@ struct service {
     int64_t started_ns;
     uint64_t model_identity; /* 0: not asked for yet */
     struct {
-        Hill__CsdModelCounters before, last; /* of the agents that are gone; as this one said */
-        uint32_t changes;                    /* of the model by clients */
+        Hill__CsdModelCounters before;                  /* of the agents that are gone */
+        Hill__CsdModelCounters last[LAYOUT_DRIVES_MAX]; /* as each drive's has said */
+        uint32_t changes;                               /* of the model by clients */
     } csd_model;
     struct {
         bool have;                   /* measured, now or at an earlier start */
@@ -69,7 +70,7 @@ void trace_pass_on(void *owner, struct arrival *a);
 void csd_model_take_change(void *owner, struct arrival *a);
 void csd_model_take_counters(void *owner, struct arrival *a);
 /* An agent says Hello: another process, which counts from 0. */
-void csd_model_new_agent(struct service *sv);
+void csd_model_new_agent(struct service *sv, uint32_t drive);
 /* Of the modelled drive since the pipeline started. */
 Hill__CsdModelCounters csd_model_used(const struct service *sv);
 /* The model in force, and what was counted since then. */

@@ -18,7 +18,7 @@ void csd_model_take_change(void *owner, struct arrival *a)
     struct settings *s = sv->settings;
     struct hill_why why = {""}, detail = {""};
     char text[CSD_MODEL_TEXT];
-    int code = csd_model_parse(&s->epoch.csd_model, change->text, &detail);
+    int code = settings_change_model(s, change->text, &detail);
     if (code) {
         hill_fail(&why, code, "csd model: %s", detail.text);
         router_reply(sv->router, from, code, why.text);
@@ -30,9 +30,12 @@ void csd_model_take_change(void *owner, struct arrival *a)
     proto_set_csd_model(&model, &s->epoch.csd_model);
     message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
     message.csd_model = &model;
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        if (worker_is_agent(w) && settings_several(s))
+            proto_set_csd_model(&model, &s->drives[w - WORKER_AGENT].model);
         router_to_worker(sv->router, w,
                          &message); /* one that is not there gets it with Configure */
+    }
     csd_model_print(text, &s->epoch.csd_model);
     log_info("device model %s", text);
     router_reply(sv->router, from, 0, text);
@@ -57,24 +60,26 @@ static void add(Hill__CsdModelCounters *sum, const Hill__CsdModelCounters *other
         sum->late_max_ns = other->late_max_ns;
 }
 
-void csd_model_new_agent(struct service *sv)
+void csd_model_new_agent(struct service *sv, uint32_t drive)
 {
-    add(&sv->csd_model.before, &sv->csd_model.last, 1);
-    sv->csd_model.last = (Hill__CsdModelCounters){0};
+    add(&sv->csd_model.before, &sv->csd_model.last[drive], 1);
+    sv->csd_model.last[drive] = (Hill__CsdModelCounters){0};
 }
 
 void csd_model_take_counters(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
-    sv->csd_model.last = *a->message->csd_model_counters;
-    sv->csd_model.last.changes = 0; /* not the agent's to count */
+    Hill__CsdModelCounters *last = &sv->csd_model.last[a->worker - WORKER_AGENT];
+    *last = *a->message->csd_model_counters;
+    last->changes = 0; /* not the agent's to count */
 }
 
 Hill__CsdModelCounters csd_model_used(const struct service *sv)
 {
     Hill__CsdModelCounters sum = HILL__CSD_MODEL_COUNTERS__INIT;
     add(&sum, &sv->csd_model.before, 1);
-    add(&sum, &sv->csd_model.last, 1);
+    for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
+        add(&sum, &sv->csd_model.last[d], 1);
     sum.changes = sv->csd_model.changes;
     return sum;
 }

@@ -7,7 +7,8 @@
  * A client may ask for it between requests, whatever --beta says. beta is Eq. 4 of the rates, with
  * the share of each tier that queries upload in place of alpha; while requests run, medians of what
  * the last queries' stages took and uploaded take the place of what was measured, and beta follows
- * them, damped (balance_follow). The scorer is told beta; M_0 bounds it there for each sequence,
+ * them, damped (balance_follow). Several drives are measured at every start, whatever --beta says: the
+ * speed of each says how many entries go there. The scorer is told beta; M_0 bounds it there for each sequence,
  * and here for what is shown. Who calls it: service.c, service_requests.c, service_status.c. Concurrency: one
  * thread. Failure: nothing is held up for more than a second; what cannot be measured leaves beta
  * as it was, with one warning.
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "kv/plane.h"
 
 #define WAIT_MS   1000 /* for a measurement, at most, before going on without it */
 #define TRIES_MAX 2u   /* of one that is interrupted by a worker's death */
@@ -78,13 +80,26 @@ static int work_out(struct service *sv, struct hill_why *why)
     return code ? code : balance_bound(&sv->profile.beta_bounded, sv->profile.beta, M, M_0, why);
 }
 
+static bool is_wanted(const struct service *sv)
+{
+    const struct epoch_settings *e = &sv->settings->epoch;
+    bool scores = !kv_policy_reads_keys(e->plan.selection.policy);
+    return e->beta_auto || (settings_several(sv->settings) && scores);
+}
+
 static void tell_scorer(struct service *sv)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Balance balance = HILL__BALANCE__INIT;
-    if (!sv->settings->epoch.beta_auto)
+    const struct epoch_settings *e = &sv->settings->epoch;
+    double speeds[LAYOUT_DRIVES_MAX];
+    if (!is_wanted(sv))
         return;
+    for (uint32_t d = 0; d < e->csd_drives; d++)
+        speeds[d] = e->drives[d].speed;
     balance.beta = profile_beta(sv);
+    balance.speeds = speeds;
+    balance.n_speeds = e->csd_drives;
     message.body_case = HILL__MESSAGE__BODY_BALANCE;
     message.balance = &balance;
     router_to_worker(sv->router, WORKER_SCORER,
@@ -97,19 +112,43 @@ static void forget_stages(struct service *sv)
         sv->profile.share_hot = sv->profile.share_cold = (struct balance_window){.n = 0};
 }
 
+/* Of several drives: the speed of each, and the one drive that they are for Eq. 4. */
+static int take_drives(struct service *sv, struct hill_why *why)
+{
+    struct profile *values = &sv->profile.values;
+    struct balance_rates rates;
+    double speeds[LAYOUT_DRIVES_MAX];
+    if (values->n_drives != sv->settings->epoch.csd_drives || values->n_drives == 0)
+        return 0;
+    int code =
+        balance_drives(&rates, speeds, values->drives, values->n_drives, sv->profile.alpha_s, why);
+    if (code)
+        return code;
+    values->rates.f_s = rates.f_s;
+    values->rates.B_s = rates.B_s;
+    settings_set_speeds(sv->settings, speeds);
+    for (uint32_t d = 0; d < values->n_drives; d++)
+        log_info("drive %u, %s: scores %.3f and sends %.3f GB/s of entries", d + 1,
+                 sv->settings->drives[d].url, values->drives[d].f_s / 1e9,
+                 values->drives[d].B_s / 1e9);
+    return 0;
+}
+
 /* Take up rates, and say what they are. */
 static void adopt(struct service *sv, const struct profile *values)
 {
     const struct settings *s = sv->settings;
     struct hill_why why = {""};
-    const struct profile_rates *r = &values->rates, *d = &values->spread;
+    const struct profile_rates *r = &sv->profile.values.rates, *d = &values->spread;
     char source[64] = "measured before";
     sv->profile.values = *values;
     forget_stages(sv);
     sv->profile.alpha_c = sv->profile.alpha_s =
         (double)kv_budget_tokens(&s->epoch.plan.selection, s->epoch.plan.ctx_tokens) /
         s->epoch.plan.ctx_tokens;
-    int code = work_out(sv, &why);
+    int code = take_drives(sv, &why);
+    if (code == 0)
+        code = work_out(sv, &why);
     sv->profile.have = code == 0;
     sv->profile.beta_measured = sv->profile.beta;
     if (code) {
@@ -209,7 +248,9 @@ static bool look_up(struct service *sv)
     sv->profile.have = false;
     sv->profile.tries = 0;
     cache_path(path, sv);
-    int code = profile_cache_find(&found, path, sv->profile.asked_for, &why);
+    int code = settings_several(sv->settings)
+                   ? HILL_E_WOULD_BLOCK
+                   : profile_cache_find(&found, path, sv->profile.asked_for, &why);
     if (code == HILL_E_DAMAGED)
         log_warn("%s; measuring anew", why.text);
     if (code == 0)
@@ -227,7 +268,7 @@ bool profile_tick(struct service *sv, int64_t now_ns)
         log_warn("measuring the two sides takes more than %d ms; going on with beta %g meanwhile",
                  WAIT_MS, profile_beta(sv));
     }
-    if (sv->profile.asked || !sv->settings->epoch.beta_auto || !settings_has_drive(sv->settings) ||
+    if (sv->profile.asked || !is_wanted(sv) || !settings_has_drive(sv->settings) ||
         sv->book.running)
         return true;
     fingerprint(wanted, sv);
@@ -295,6 +336,8 @@ static void keep(struct service *sv, const struct profile *values)
     char path[HILL_PATH_BYTES + 32];
     struct hill_why why = {""};
     cache_path(path, sv);
+    if (settings_several(sv->settings))
+        return;
     if (profile_cache_store(path, sv->profile.asked_for, values, &why))
         log_warn("%s; the next start measures again", why.text);
 }
@@ -345,7 +388,10 @@ void profile_take_result(void *owner, struct arrival *a)
                              .hot_tokens = in->hot_tokens,
                              .cold_tokens = in->cold_tokens,
                              .fetch_tokens = in->fetch_tokens,
-                             .took_ms = in->took_ms};
+                             .took_ms = in->took_ms,
+                             .n_drives = (uint32_t)in->n_drives_f_s};
+    for (uint32_t d = 0; d < values.n_drives; d++)
+        values.drives[d] = (struct balance_drive){in->drives_f_s[d], in->drives_b_s[d]};
     adopt(sv, &values);
     keep(sv, &values);
     answer(sv);

@@ -34,7 +34,8 @@ static void fill_restarts(Hill__Restarts *out, const struct worker_table *worker
 {
     out->gpu_worker = workers->rows[WORKER_GPU].restarts;
     out->cpu_scorer = workers->rows[WORKER_SCORER].restarts;
-    out->csd_agent = workers->rows[WORKER_AGENT].restarts;
+    for (enum worker w = WORKER_AGENT; w < WORKER_COUNT; w++)
+        out->csd_agent += workers->rows[w].restarts;
     out->coordinator = coordinator_restarts();
     if (out->coordinator < r->restarts) /* of those that a person has started, too */
         out->coordinator = r->restarts;

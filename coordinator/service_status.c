@@ -15,6 +15,7 @@ static void fill_worker(Hill__WorkerStatus *out, const struct worker_row *row, i
 {
     hill__worker_status__init(out);
     out->role = row->role;
+    out->name = (char *)row->name;
     out->state = (char *)worker_state_name(row->state);
     out->pid = row->pid;
     out->restarts = row->restarts;
@@ -139,8 +140,11 @@ void status_take_request(void *owner, struct arrival *a)
     Hill__CsdModelCounters counters;
     struct profile_wire profile;
     uint64_t waiting[REQUEST_WAITING_MAX], awaited[REQUEST_WAITING_MAX];
-    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+    uint32_t n_workers = WORKER_AGENT + epoch_drives(&s->epoch);
+    for (enum worker w = 0; w < n_workers; w++) {
         fill_worker(&workers[w], &sv->supervisor->workers.rows[w], now);
+        if (worker_is_agent(w) && settings_several(s))
+            workers[w].drive = (char *)s->drives[w - WORKER_AGENT].url;
         list[w] = &workers[w];
     }
     selection_to_wire(&selection, &s->epoch.plan.selection);
@@ -150,7 +154,7 @@ void status_take_request(void *owner, struct arrival *a)
     reply.csd_attached = settings_has_drive(s);
     reply.csd_url = (char *)(s->epoch.csd_attached ? s->csd_url : "");
     reply.workers = list;
-    reply.n_workers = WORKER_COUNT;
+    reply.n_workers = n_workers;
     reply.requests_waiting = sv->book.n_waiting;
     reply.requests_done = sv->book.n_done;
     reply.waiting = waiting;

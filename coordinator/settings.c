@@ -7,14 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "kv/plane.h"
 #include "placement/placement.h"
 #include "pool/pool.h"
 #include "prefix/chunk_file.h"
-#include "proto/drive_link.h"
 
 #define CTX_DEFAULT_MAX 131072u
 #define CTX_UNSTATED    4096u
@@ -38,13 +36,6 @@ static uint64_t memory_available(void)
     if (file)
         fclose(file);
     return kib * 1024;
-}
-
-/* Free bytes of the file system that holds path; UINT64_MAX when it cannot be asked. */
-static uint64_t disk_free(const char *path)
-{
-    struct statvfs info;
-    return statvfs(path, &info) ? UINT64_MAX : (uint64_t)info.f_bavail * info.f_frsize;
 }
 
 static uint32_t cpu_count(void)
@@ -195,7 +186,7 @@ static int size_hot(struct settings *s, struct hill_why *why)
     uint64_t quarter = memory_available() / 4, full = kv_plan_hot_full_bytes(&s->epoch.plan);
     /* the hot pool lies in /dev/shm, which containers keep small; leave a tenth of it to rings and
      * others */
-    uint64_t room = disk_free("/dev/shm");
+    uint64_t room = settings_disk_free("/dev/shm");
     room = room == UINT64_MAX ? room : room / 10 * 9;
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     if (s->options.hot_bytes > memory)
@@ -248,21 +239,6 @@ static int fill_plan(struct settings *s, struct hill_why *why)
     return rc;
 }
 
-/* Free bytes where a file lies or will lie, with what the file has already. */
-static uint64_t file_room(const char *file)
-{
-    struct stat info;
-    char folder[HILL_PATH_BYTES];
-    uint64_t own =
-        stat(file, &info) == 0 && S_ISREG(info.st_mode) ? (uint64_t)info.st_blocks * 512 : 0;
-    snprintf(folder, sizeof folder, "%s", file);
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        slash[slash == folder] = '\0';
-    uint64_t free_bytes = disk_free(slash ? folder : ".");
-    return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
-}
-
 /* The folder of --prefix-dir is this pipeline's, for as long as it runs. */
 static int hold_prefixes(struct settings *s, struct hill_why *why)
 {
@@ -279,7 +255,8 @@ static int hold_prefixes(struct settings *s, struct hill_why *why)
     mkdir(s->prefix_dir,
           0700); /* the disk is asked for its space; chunk_file_hold says what fails */
     snprintf(data, sizeof data, "%s/chunks.data", s->prefix_dir);
-    s->epoch.prefix_bytes = s->options.prefix_bytes ? s->options.prefix_bytes : file_room(data) / 4;
+    s->epoch.prefix_bytes =
+        s->options.prefix_bytes ? s->options.prefix_bytes : settings_file_room(data) / 4;
     return chunk_file_hold(s->prefix_dir, &terms, s->epoch.prefix_bytes, &s->prefix_fd, why);
 }
 
@@ -302,7 +279,7 @@ int settings_size_like(struct settings *s, const struct tiers_record *left, stru
     if (!code)
         code = size_gpu(s, why);
     if (!code && s->epoch.csd_attached)
-        code = settings_attach(s, "", why);
+        code = settings_attach_all(s, why);
     s->like = NULL; /* a drive that is attached later has a room of its own */
     return code;
 }
@@ -327,6 +304,7 @@ int settings_open(struct settings *s, const struct options *options,
     const char *url = s->options.csd_url;
     snprintf(s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",
              url ? "" : "file:", url ? url : s->state_dir, url ? "" : "/cold.pool");
+    s->epoch.csd_drives = s->options.n_csd > 1 ? s->options.n_csd : 0;
     code = fill_plan(s, why);
     if (code)
         return code;
@@ -335,13 +313,14 @@ int settings_open(struct settings *s, const struct options *options,
     if (!code) {
         /* counted also without a drive: one may be attached later */
         plan->cold_slots =
+            epoch_drives(&s->epoch) *
             pool_slots_for_tokens(&plan->geometry, plan->n_sequences, plan->ctx_tokens);
         code = size_hot(s, why);
     }
     if (!code)
         code = size_gpu(s, why);
     if (!code && !s->options.no_csd)
-        code = settings_attach(s, "", why);
+        code = settings_attach_all(s, why);
     if (!code)
         code = hold_prefixes(s, why);
     if (!code)
@@ -358,72 +337,6 @@ void settings_close(struct settings *s)
     gguf_close(s->model);
     s->tokenizer = NULL;
     s->model = NULL;
-}
-
-/* ---- the drive --------------------------------------------------------------------------- */
-
-int settings_attach(struct settings *s, const char *url, struct hill_why *why)
-{
-    const struct kv_plan_input *plan = &s->epoch.plan;
-    const char *wanted = *url ? url : s->csd_default_url;
-    bool remote = strncmp(wanted, "tcp:", 4) == 0;
-    if (remote && (!s->csd_key[0] || !s->csd_peer[0] || drive_address_check(wanted, NULL)))
-        return hill_fail(why, HILL_E_INVALID,
-                         "'%.200s' is no drive: tcp://HOST:PORT, and a pipeline with --csd-key and "
-                         "--csd-peer",
-                         wanted);
-    if ((!remote && (strncmp(wanted, "file:", 5) != 0 || !wanted[5])) ||
-        strlen(wanted) >= HILL_PATH_BYTES)
-        return hill_fail(why, HILL_E_INVALID,
-                         "'%.200s' is no drive of this version: file:PATH and tcp://HOST:PORT are",
-                         wanted);
-    uint32_t key_bytes = kv_plane_key_bytes(&plan->geometry, plan->selection.policy);
-    uint64_t need =
-        pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
-    uint64_t cap = s->options.cold_bytes ? s->options.cold_bytes
-                   : s->like             ? s->like->cold_cap_bytes
-                   : remote              ? need
-                                         : smaller(file_room(wanted + 5) / 4, need);
-    struct pool_layout layout;
-    int code = pool_layout_with_keys(&layout, &plan->geometry, key_bytes, cap, why);
-    if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
-                 full disk */
-        return s->options.cold_bytes ? code : HILL_E_NOSPACE;
-    memmove(s->csd_url, wanted, strlen(wanted) + 1);
-    setenv("HILL_MAY_CONNECT", remote ? "1" : "", 1); /* the agent that is started next */
-    s->epoch.csd_attached = true;
-    s->epoch.csd_plain = false;
-    s->epoch.csd_url = s->csd_url;
-    s->epoch.cold_cap_bytes = cap;
-    s->cold_tokens = (uint64_t)(layout.n_stripes / plan->geometry.n_layers) * layout.stripe_slots;
-    return 0;
-}
-
-void settings_detach(struct settings *s)
-{
-    s->epoch.csd_attached = s->epoch.csd_plain = false;
-    s->epoch.csd_url = "";
-    s->epoch.cold_cap_bytes = s->cold_tokens = 0;
-}
-
-void settings_detach_to_plain(struct settings *s)
-{
-    s->epoch.csd_plain = true;
-    s->cold_tokens = 0; /* of new requests */
-}
-
-int settings_may_attach(const struct settings *s, const char *url, struct hill_why *why)
-{
-    const char *wanted = *url ? url : s->csd_default_url;
-    if (!s->epoch.csd_attached)
-        return 0;
-    if (!s->epoch.csd_plain)
-        return hill_fail(why, HILL_E_INVALID, "a CSD is attached already; detach it first");
-    if (strcmp(wanted, s->csd_url) != 0)
-        return hill_fail(why, HILL_E_BUSY,
-                         "requests that run still have entries on %.200s: attach that, or wait",
-                         s->csd_url);
-    return 0;
 }
 
 /* ---- admission --------------------------------------------------------------------------- */

@@ -37,8 +37,13 @@ struct settings {
     struct kv_hot_plan hot;
     const struct tiers_record *like; /* while it is sized; NULL: by what is free */
     char csd_key[HILL_PATH_BYTES], csd_peer[HILL_PATH_BYTES]; /* absolute; empty: none */
-    char csd_url[HILL_PATH_BYTES + 32];                       /* of the attached one */
-    char csd_default_url[HILL_PATH_BYTES + 32];               /* what attach without a URL means */
+    char csd_url[HILL_PATH_BYTES + 32]; /* of the attached one; of several, with commas */
+    struct settings_drive {
+        char url[HILL_PATH_BYTES + 32];
+        uint64_t cap_bytes;
+        struct csd_model model;
+    } drives[LAYOUT_DRIVES_MAX];                /* of several */
+    char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
     uint64_t cold_tokens; /* of one sequence alone, each layer, that the cold pool holds */
 };
 
@@ -54,9 +59,27 @@ int settings_size_like(struct settings *settings, const struct tiers_record *lef
                        struct hill_why *why);
 void settings_close(struct settings *settings);
 
+/* Free bytes of the file system that holds path; UINT64_MAX when it cannot be asked. And where a file
+ * lies or will lie, with what the file has already. */
+uint64_t settings_disk_free(const char *path);
+uint64_t settings_file_room(const char *file);
+
+/* ---- the drive, or several (settings_drives.c): which, from 0 on ---- */
+
+static inline bool settings_several(const struct settings *settings)
+{
+    return settings->epoch.csd_drives > 1;
+}
 /* Attach url (empty: the default one): its cap and capacity. Nothing changes on failure. */
-int settings_attach(struct settings *settings, const char *url, struct hill_why *why);
-void settings_detach(struct settings *settings);
+int settings_attach(struct settings *settings, uint32_t drive, const char *url,
+                    struct hill_why *why);
+void settings_detach(struct settings *settings, uint32_t drive);
+/* All that the options name. */
+int settings_attach_all(struct settings *settings, struct hill_why *why);
+const char *settings_url(const struct settings *settings, uint32_t drive);
+uint64_t settings_cap(const struct settings *settings, uint32_t drive);
+/* What of an epoch's settings is this drive's, for its agent. */
+void settings_of_drive(const struct settings *settings, uint32_t drive, struct epoch_settings *out);
 /* Is one attached, for new requests as well? */
 static inline bool settings_has_drive(const struct settings *settings)
 {
@@ -64,8 +87,15 @@ static inline bool settings_has_drive(const struct settings *settings)
 }
 /* The same, but for what requests that run have there: the pool stays, for them alone. */
 void settings_detach_to_plain(struct settings *settings);
-/* Can this URL be attached now? */
-int settings_may_attach(const struct settings *settings, const char *url, struct hill_why *why);
+/* Can this URL be attached now, or detached; which drive it is. */
+int settings_may_attach(const struct settings *settings, const char *url, uint32_t *drive,
+                        struct hill_why *why);
+int settings_may_detach(const struct settings *settings, const char *url, uint32_t *drive,
+                        struct hill_why *why);
+/* Of several drives: speeds, as epoch.drives has them, were measured. */
+void settings_set_speeds(struct settings *settings, const double *speeds);
+/* The device model is this text's from now on, each drive's own but for what it names. */
+int settings_change_model(struct settings *settings, const char *text, struct hill_why *why);
 
 /* Can a request of n_prompt + n_predict tokens run? HILL_E_TOO_LONG or HILL_E_INVALID with the
  * reason and the numbers. */

@@ -34,11 +34,12 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         log_end(s, row, pid, end->text);
     if (s->ending)
         return;
-    if (w == WORKER_AGENT && s->leaves_epoch_be && !row->wanted) {
+    if (worker_is_agent(w) && s->leaves_epoch_be && !row->wanted) {
         s->leaves_epoch_be = false;
         return;
     }
-    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT && !row->ever_ready && row->wanted) {
+    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive && !row->ever_ready &&
+        row->wanted) {
         drive_undo_attach(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE,
                           row->failure_code ? row->failure_text
                                             : "the CSD agent ended before it was ready");
@@ -47,11 +48,11 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         supervisor_give_up(s, w, end->text);
         return;
     }
-    if (w == WORKER_AGENT && s->change == CHANGE_DETACH && s->settings->epoch.csd_plain)
+    if (worker_is_agent(w) && s->change == CHANGE_DETACH && s->settings->epoch.csd_plain)
         worker_table_want(&s->workers, w, true, clock_now_ns());
     drive_lose(s, w);
     if (s->epoch_delayed ? !worker_table_any_running(&s->workers) : knew_epoch)
-        supervisor_next_epoch(s, w != WORKER_AGENT, "a worker has ended");
+        supervisor_next_epoch(s, !worker_is_agent(w), "a worker has ended");
 }
 
 static void reap(struct supervisor *s, int64_t now_ns)
@@ -86,8 +87,8 @@ static void take_hello(void *owner, struct arrival *a)
 {
     struct supervisor *s = owner;
     const Hill__Hello *hello = a->message->hello;
-    enum worker w = worker_table_by_role(hello->role);
-    if (w == WORKER_COUNT || s->workers.rows[w].pid != hello->pid) {
+    enum worker w = worker_table_by_pid(&s->workers, hello->role, hello->pid);
+    if (w == WORKER_COUNT) {
         router_refuse(s->router, &a->from, "a Hello from a process that was not started here");
         return;
     }
@@ -139,14 +140,14 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
     worker_table_failure(&s->workers, w, failure->code, failure->text);
     /* a drive of another machine that cannot be reached says nothing about what is kept; a failing
      * device here does, and what another worker has said stays said */
-    bool unreached = w == WORKER_AGENT && failure->code == HILL_E_IO &&
-                     strncmp(s->settings->csd_url, "tcp:", 4) == 0;
+    bool unreached = worker_is_agent(w) && failure->code == HILL_E_IO &&
+                     strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
     s->tiers_spoilt |= s->tiers_epoch < s->epoch && !unreached;
     if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
         log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
         return;                                                     /* its exit does the rest */
     }
-    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT) {
+    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive) {
         drive_undo_attach(s, failure->code, failure->text);
     } else {
         char text[400];
@@ -159,8 +160,8 @@ static void take_heartbeat(void *owner, struct arrival *a)
 {
     struct supervisor *s = owner;
     const Hill__Heartbeat *beat = a->message->heartbeat;
-    enum worker w = worker_table_by_role(beat->role);
-    if (w == WORKER_COUNT || beat->pid != s->workers.rows[w].pid) {
+    enum worker w = worker_table_by_pid(&s->workers, beat->role, beat->pid);
+    if (w == WORKER_COUNT) {
         s->router->malformed++;
         return;
     }
@@ -280,7 +281,9 @@ void supervisor_open(struct supervisor *s, struct settings *settings, struct run
         .settings = settings, .folder = folder, .router = router, .hooks = *hooks};
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         s->children[w] = (struct supervised){.process.fd = -1, .reap_at_ns = CLOCK_NEVER};
-    worker_table_init(&s->workers, settings->epoch.csd_attached, &settings->limits);
+    worker_table_init(&s->workers,
+                      settings->epoch.csd_attached ? epoch_drives(&settings->epoch) : 0,
+                      &settings->limits);
     router_register(router, routes, sizeof routes / sizeof *routes, s);
 }
 

@@ -63,7 +63,9 @@ struct supervisor {
     bool tiers_spoilt;      /* a worker cannot work with what is kept */
     bool epoch_exists;      /* its segments have been created */
     bool epoch_delayed;     /* no room for new segments until the workers let go of the old ones */
+    int64_t plain_idle_ns;  /* since when no request runs beside a plain drive; 0: not so */
     enum drive_change change;
+    uint32_t change_drive; /* whose change it is */
     struct proto_address change_client;
     int64_t change_began_ns;
     int change_code;       /* UNDO: what the client is told when the pipeline is ready again */

@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 
+#define PLAIN_IDLE_MS 1000 /* heartbeats bring the loop round several times in it */
+
 /* The only place where a change of the drive changes its state. */
 static void set_change(struct supervisor *s, enum drive_change change)
 {
@@ -25,9 +27,10 @@ static void begin_change(struct supervisor *s, enum drive_change change,
 
 static void want_agent(struct supervisor *s, bool wanted, const char *reason)
 {
-    worker_table_want(&s->workers, WORKER_AGENT, wanted, clock_now_ns());
+    enum worker w = WORKER_AGENT + s->change_drive;
+    worker_table_want(&s->workers, w, wanted, clock_now_ns());
     if (!wanted)
-        supervisor_terminate(s, WORKER_AGENT, WORKER_KILL_NS, reason);
+        supervisor_terminate(s, w, WORKER_KILL_NS, reason);
 }
 
 void drive_undo_attach(struct supervisor *s, int code, const char *text)
@@ -35,23 +38,24 @@ void drive_undo_attach(struct supervisor *s, int code, const char *text)
     set_change(s, CHANGE_UNDO);
     s->change_code = code;
     snprintf(s->change_text, sizeof s->change_text, "cannot attach %.150s: %.300s",
-             s->settings->csd_url, text);
-    log_warn("%s; going on without a CSD", s->change_text);
-    settings_detach(s->settings);
+             settings_url(s->settings, s->change_drive), text);
+    log_warn("%s; going on without %s", s->change_text,
+             settings_several(s->settings) ? "it" : "a CSD");
+    settings_detach(s->settings, s->change_drive);
     want_agent(s, false, "because its drive cannot be used");
 }
 
 static void attach_now(struct supervisor *s)
 {
     struct hill_why why = {{0}};
-    int code = settings_attach(s->settings, s->change_url, &why);
+    int code = settings_attach(s->settings, s->change_drive, s->change_url, &why);
     if (code) {
         router_reply(s->router, &s->change_client, code, why.text);
         set_change(s, CHANGE_NONE);
         return;
     }
-    log_info("attaching %s, --cold-mb %.3f", s->settings->csd_url,
-             (double)s->settings->epoch.cold_cap_bytes / 1048576.0);
+    log_info("attaching %s, --cold-mb %.3f", settings_url(s->settings, s->change_drive),
+             (double)settings_cap(s->settings, s->change_drive) / 1048576.0);
     set_change(s, CHANGE_ATTACH);
     want_agent(s, true, NULL);
     supervisor_next_epoch(s, false, "a CSD is being attached");
@@ -61,11 +65,11 @@ static void attach_now(struct supervisor *s)
  * know that; then it is told by an epoch without a drive. */
 static void detach_now(struct supervisor *s, bool idle)
 {
-    log_info("detaching %s", s->settings->csd_url);
+    log_info("detaching %s", settings_url(s->settings, s->change_drive));
     if (s->change != CHANGE_NONE) /* else the client has been answered: the drive was only read */
         set_change(s, CHANGE_DETACH);
     s->leaves_epoch_be = !idle;
-    settings_detach(s->settings);
+    settings_detach(s->settings, s->change_drive);
     want_agent(s, false, "because it is detached");
 }
 
@@ -94,8 +98,8 @@ static void change_goes_on(struct supervisor *s)
     bool busy = s->hooks.is_busy(s->hooks.context);
     if (s->hooks.is_reading(s->hooks.context))
         return;
-    if (busy && !s->hooks.can_go_on(s->hooks.context))
-        return; /* these begin anew in another epoch: they end first */
+    if (busy && (!s->hooks.can_go_on(s->hooks.context) || settings_several(s->settings)))
+        return; /* these begin anew in another epoch, or have entries on every drive: they end first */
     if (s->change == CHANGE_ATTACH_WAITS)
         attach_now(s);
     else if (busy)
@@ -117,12 +121,30 @@ static void say_changed(struct supervisor *s)
     set_change(s, CHANGE_NONE);
 }
 
+/* The scorer says when nobody needs what stayed on a detached drive, but a request that was cancelled
+ * while it waited for an epoch is on its books for ever. None runs, and the scorer has had its time:
+ * then an epoch without a drive says so. */
+static void leave_plain_drive(struct supervisor *s)
+{
+    int64_t now = clock_now_ns();
+    bool needed = !s->settings->epoch.csd_plain || s->hooks.is_busy(s->hooks.context);
+    if (needed || s->plain_idle_ns == 0)
+        s->plain_idle_ns = needed ? 0 : now;
+    if (needed || now - s->plain_idle_ns < CLOCK_MS(PLAIN_IDLE_MS))
+        return;
+    s->plain_idle_ns = 0;
+    detach_now(s, false);
+    supervisor_next_epoch(s, false, "nobody needs the detached drive any more");
+}
+
 void supervisor_settled(struct supervisor *s)
 {
     if (s->change == CHANGE_ATTACH_WAITS || s->change == CHANGE_DETACH_WAITS)
         change_goes_on(s);
     else if (s->change != CHANGE_NONE && s->change != CHANGE_DRAINS)
         say_changed(s);
+    else if (s->change == CHANGE_NONE)
+        leave_plain_drive(s);
 }
 
 bool supervisor_holds_back(const struct supervisor *s)
@@ -150,12 +172,14 @@ void drive_take_attach(void *owner, struct arrival *a)
     const char *url = a->message->attach->url;
     if (!may_change(s, &a->from))
         return;
-    int code = settings_may_attach(s->settings, url, &why);
+    uint32_t drive;
+    int code = settings_may_attach(s->settings, url, &drive, &why);
     if (code) {
         router_reply(s->router, &a->from, code, why.text);
         return;
     }
     begin_change(s, CHANGE_ATTACH_WAITS, &a->from);
+    s->change_drive = drive;
     snprintf(s->change_url, sizeof s->change_url, "%s", url);
 }
 
@@ -164,11 +188,15 @@ void drive_take_detach(void *owner, struct arrival *a)
     struct supervisor *s = owner;
     if (!may_change(s, &a->from))
         return;
-    if (!settings_has_drive(s->settings)) {
-        router_reply(s->router, &a->from, HILL_E_INVALID, "no CSD is attached");
+    struct hill_why why = {{0}};
+    uint32_t drive;
+    int code = settings_may_detach(s->settings, a->message->detach->url, &drive, &why);
+    if (code) {
+        router_reply(s->router, &a->from, code, why.text);
         return;
     }
     begin_change(s, CHANGE_DETACH_WAITS, &a->from);
+    s->change_drive = drive;
 }
 
 /* How far the scorer has come with emptying the drive. */
@@ -206,7 +234,7 @@ void drive_lose(struct supervisor *s, enum worker w)
     if (s->hooks.is_busy(s->hooks.context)) {
         settings_detach_to_plain(s->settings);
     } else {
-        settings_detach(s->settings);
+        settings_detach(s->settings, 0);
         worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
     }
 }

@@ -44,6 +44,8 @@ void supervisor_configure(struct supervisor *s, enum worker w)
 {
     struct epoch_settings now = settings_now(s);
     struct epoch_wire wire;
+    if (worker_is_agent(w))
+        settings_of_drive(s->settings, w - WORKER_AGENT, &now);
     if (!s->epoch_exists)
         return; /* supervisor_new_epoch tells everyone who is there when it has created one */
     epoch_settings_to_wire(&wire, &now);

@@ -21,6 +21,8 @@ uint64_t tiers_record_settings(const struct epoch_settings *s)
     same.epoch = same.tiers_epoch = 1;
     same.beta = 0;
     same.prefix_bytes = 0;
+    for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
+        same.drives[d].speed = 0; /* they follow from what was measured, as beta does */
     epoch_settings_to_wire(&wire, &same);
     size_t bytes = hill__message__get_packed_size(&wire.message);
     uint8_t *packed = malloc(bytes);

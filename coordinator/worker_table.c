@@ -22,7 +22,21 @@ static const struct worker_row constants[WORKER_COUNT] = {
                       .binary = "hill-csd-agent",
                       .role = HILL__ROLE__ROLE_CSD_AGENT,
                       .stop_order = 2},
+    [WORKER_AGENT + 1] = {.name = "csd_agent_2",
+                          .binary = "hill-csd-agent",
+                          .role = HILL__ROLE__ROLE_CSD_AGENT,
+                          .stop_order = 2},
+    [WORKER_AGENT + 2] = {.name = "csd_agent_3",
+                          .binary = "hill-csd-agent",
+                          .role = HILL__ROLE__ROLE_CSD_AGENT,
+                          .stop_order = 2},
+    [WORKER_AGENT + 3] = {.name = "csd_agent_4",
+                          .binary = "hill-csd-agent",
+                          .role = HILL__ROLE__ROLE_CSD_AGENT,
+                          .stop_order = 2},
 };
+
+_Static_assert(LAYOUT_DRIVES_MAX == 4, "an agent's row for each drive");
 
 const char *worker_state_name(enum worker_state state)
 {
@@ -79,13 +93,13 @@ bool worker_failure_passes(int code)
     return code == HILL_E_PEER_GONE || code == HILL_E_TIMEOUT || code == HILL_E_WOULD_BLOCK;
 }
 
-void worker_table_init(struct worker_table *table, bool with_agent,
+void worker_table_init(struct worker_table *table, unsigned agents,
                        const struct worker_limits *limits)
 {
     table->limits = *limits;
     memcpy(table->rows, constants, sizeof constants);
     for (enum worker w = 0; w < WORKER_COUNT; w++)
-        worker_table_want(table, w, w != WORKER_AGENT || with_agent, 0);
+        worker_table_want(table, w, w < WORKER_AGENT + agents, 0);
 }
 
 bool worker_running(const struct worker_row *row)
@@ -344,10 +358,10 @@ enum worker worker_table_stop_next(const struct worker_table *table)
 
 /* ---- who is it --------------------------------------------------------------------------- */
 
-enum worker worker_table_by_role(Hill__Role role)
+enum worker worker_table_by_pid(const struct worker_table *table, Hill__Role role, int32_t pid)
 {
     for (enum worker w = 0; w < WORKER_COUNT; w++)
-        if (constants[w].role == role)
+        if (constants[w].role == role && table->rows[w].pid == pid)
             return w;
     return WORKER_COUNT;
 }

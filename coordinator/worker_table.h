@@ -18,8 +18,20 @@
 #include <stdint.h>
 
 #include "proto/envelope.h"
+#include "proto/layout.h"
 
-enum worker { WORKER_GPU, WORKER_SCORER, WORKER_AGENT, WORKER_COUNT };
+/* WORKER_AGENT is the first drive's, those of further ones follow. */
+enum worker {
+    WORKER_GPU,
+    WORKER_SCORER,
+    WORKER_AGENT,
+    WORKER_COUNT = WORKER_AGENT + LAYOUT_DRIVES_MAX
+};
+
+static inline bool worker_is_agent(enum worker w)
+{
+    return w >= WORKER_AGENT && w < WORKER_COUNT;
+}
 
 enum worker_state {
     WORKER_STOPPED,    /* no process, none wanted */
@@ -104,7 +116,8 @@ struct worker_table {
     struct worker_limits limits;
 };
 
-void worker_table_init(struct worker_table *table, bool with_agent,
+/* agents: that are wanted, the first ones. */
+void worker_table_init(struct worker_table *table, unsigned agents,
                        const struct worker_limits *limits);
 const char *worker_state_name(enum worker_state state);
 /* The state after an event; the same one where the event does not matter in it. */
@@ -164,7 +177,8 @@ int64_t worker_table_next_ns(const struct worker_table *table);
 /* The worker whose process must end next in an orderly shutdown; WORKER_COUNT when none runs. */
 enum worker worker_table_stop_next(const struct worker_table *table);
 
-enum worker worker_table_by_role(Hill__Role role); /* WORKER_COUNT: no worker's role */
+/* Of this role, the process with this pid; WORKER_COUNT: none. */
+enum worker worker_table_by_pid(const struct worker_table *table, Hill__Role role, int32_t pid);
 enum worker worker_table_by_address(const struct worker_table *table,
                                     const struct proto_address *address);
 

@@ -7,14 +7,16 @@
 #include "cpu_scorer/resting.h"
 #include "kv/plane.h"
 
-static int reserve_tiers(struct core *core, struct sequence *s, uint32_t blocks, uint32_t stripes)
+static int reserve_tiers(struct core *core, struct sequence *s, uint32_t blocks,
+                         const uint32_t *stripes)
 {
     struct tiers *t = &core->tiers;
     if (hkm_reserve(&t->hkm, s->index, blocks))
         return HILL_E_TOO_LONG;
     for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
-        if (cold_map_reserve(&t->cold, tiers_list(t, s->index, layer), stripes))
-            return HILL_E_TOO_LONG; /* hot_share_plan counted them: cannot be; admission_begin undoes it */
+        for (uint32_t d = 0; d < t->cold.n_drives; d++)
+            if (cold_map_reserve(&t->cold, tiers_part(t, s->index, layer, d), stripes[d]))
+                return HILL_E_TOO_LONG; /* hot_share_plan counted them: cannot be; admission_begin undoes it */
     return 0;
 }
 
@@ -66,10 +68,14 @@ static int plan_tiers(struct core *core, const struct agent *agent, struct seque
                                   .n_sequences = config->n_sequences,
                                   .hot_blocks = t->hkm.n_blocks,
                                   .unreserved = t->hkm.n_unreserved,
-                                  .stripes = t->cold.n_stripes,
-                                  .free_stripes = t->cold.n_free,
+                                  .n_drives = t->cold.n_drives,
                                   .stripe_slots = t->cold.stripe_slots,
                                   .cold_pool = core_has_drive(core)};
+    for (uint32_t d = 0; d < room.n_drives; d++) {
+        room.drives[d].stripes = t->cold.drives[d].n_stripes;
+        room.drives[d].free_stripes = t->cold.drives[d].n_free;
+        room.drives[d].share = t->cold.drives[d].share;
+    }
     s->share = (struct hot_share){.beta = config->beta,
                                   .adapts = config->adapts,
                                   .sinks = s->settings.sinks,
@@ -95,8 +101,8 @@ void admission_take_staging(struct core *core, struct sequence *s)
 int admission_begin(struct core *core, const struct agent *agent, struct sequence *s,
                     uint64_t identity, struct hill_why *why)
 {
-    uint32_t blocks, stripes;
-    int rc = plan_tiers(core, agent, s, false, &blocks, &stripes, why);
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
+    int rc = plan_tiers(core, agent, s, false, &blocks, stripes, why);
     if (rc == 0 && s->share.copies && (rc = moves_begin(core, s)) != 0)
         hill_fail(why, rc, "no memory for the placement of %u tokens", s->max_tokens);
     if (rc)
@@ -118,9 +124,9 @@ int admission_begin(struct core *core, const struct agent *agent, struct sequenc
 int admission_grow(struct core *core, const struct agent *agent, struct sequence *s,
                    uint32_t n_tokens, struct hill_why *why)
 {
-    uint32_t blocks, stripes;
-    int rc = plan_tiers(core, agent, s, true, &blocks, &stripes, why);
-    if (rc == 0 && resting_grow(core, s, n_tokens, &blocks, &stripes))
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
+    int rc = plan_tiers(core, agent, s, true, &blocks, stripes, why);
+    if (rc == 0 && resting_grow(core, s, n_tokens, &blocks, stripes))
         rc = hill_fail(why, HILL_E_BUSY, "the tiers have no room beside others");
     if (rc)
         return rc;

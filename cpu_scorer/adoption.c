@@ -7,19 +7,21 @@
 
 /* ---- what is noted ------------------------------------------------------------------------ */
 
-struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks, uint32_t stripes)
+struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks,
+                               const uint32_t stripes[LAYOUT_DRIVES_MAX])
 {
-    return (struct kept_plan){.settings = s->settings,
-                              .beta = s->share.beta,
-                              .sinks = s->share.sinks,
-                              .window = s->share.window,
-                              .limit = s->share.limit,
-                              .adapts = s->share.adapts,
-                              .copies = s->share.copies,
-                              .blocks = blocks,
-                              .stripes = stripes,
-                              .prompt_tokens = s->prompt_tokens,
-                              .max_tokens = s->max_tokens};
+    struct kept_plan plan = {.settings = s->settings,
+                             .beta = s->share.beta,
+                             .sinks = s->share.sinks,
+                             .window = s->share.window,
+                             .limit = s->share.limit,
+                             .adapts = s->share.adapts,
+                             .copies = s->share.copies,
+                             .blocks = blocks,
+                             .prompt_tokens = s->prompt_tokens,
+                             .max_tokens = s->max_tokens};
+    memcpy(plan.stripes, stripes, sizeof plan.stripes);
+    return plan;
 }
 
 static void take_plan(const struct core *c, struct sequence *s, const struct kept_plan *p)
@@ -105,19 +107,27 @@ static int look_at(struct core *c, struct sequence *s, struct hill_why *why)
     return rc;
 }
 
+static bool has_stripes(const struct kept_plan *p)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
+        sum += p->stripes[d];
+    return sum > 0;
+}
+
 static uint32_t stripes_for(const struct cold_map *cold, uint32_t tokens)
 {
     return tokens / cold->stripe_slots + (tokens % cold->stripe_slots != 0);
 }
 
-/* Stripes of each layer that no sequence of before has set aside. */
+/* Of the one drive there is, stripes of each layer that no sequence of before has set aside. */
 static uint32_t spare_stripes(const struct core *c)
 {
     uint64_t taken = 0, layers = c->config.geometry.n_layers;
     for (uint32_t i = 0; i < c->config.n_sequences; i++) {
         struct kept_plan plan;
         if (c->sequences[i].state == SEQUENCE_DORMANT && kept_read(tiers_kept(&c->tiers, i), &plan))
-            taken += plan.stripes * layers;
+            taken += plan.stripes[0] * layers;
     }
     uint64_t all = c->tiers.cold.n_stripes;
     return all > taken ? (uint32_t)((all - taken) / layers) : 0;
@@ -129,8 +139,8 @@ static void give_drive(const struct core *c, struct sequence *s, struct kept_pla
 {
     const struct cold_map *cold = &c->tiers.cold;
     uint32_t share = cold->n_stripes / c->config.geometry.n_layers / c->config.n_sequences;
-    uint32_t there = p->stripes + spare_stripes(c);
-    uint32_t most = share > p->stripes ? share : p->stripes;
+    uint32_t there = p->stripes[0] + spare_stripes(c);
+    uint32_t most = share > p->stripes[0] ? share : p->stripes[0];
     most = there < most ? there : most;
     s->share.beta = c->config.beta;
     uint32_t cold_tokens = s->max_tokens - hot_share_target(&s->share, s->max_tokens);
@@ -141,18 +151,21 @@ static void give_drive(const struct core *c, struct sequence *s, struct kept_pla
     p->beta = c->config.beta;
     p->copies = copies;
     p->adapts = copies && c->config.adapts;
-    p->stripes = stripes > p->stripes ? stripes : p->stripes;
+    p->stripes[0] = stripes > p->stripes[0] ? stripes : p->stripes[0];
 }
 
-/* Drives come and go: what was set aside for it is made what this epoch has. */
+/* Drives come and go: what was set aside for it is made what this epoch has. (Of several drives none
+ * comes or goes while a sequence runs.) */
 static void replan(const struct core *c, struct sequence *s, struct kept_plan *p)
 {
     const struct kept_plan before = *p;
-    if (core_has_drive(c) && c->config.beta > 0 && !(p->beta > 0)) {
+    bool one = c->tiers.cold.n_drives == 1;
+    if (one && core_has_drive(c) && c->config.beta > 0 && !(p->beta > 0)) {
         give_drive(c, s, p);
     } else if (!c->config.csd && p->limit >= p->max_tokens) {
         p->beta = 0;
-        p->copies = p->adapts = p->stripes = 0;
+        p->copies = p->adapts = 0;
+        memset(p->stripes, 0, sizeof p->stripes);
     }
     if (memcmp(&before, p, sizeof before) != 0)
         kept_replan(tiers_kept(&c->tiers, s->index), p);
@@ -166,9 +179,10 @@ static int settle(struct core *c, struct sequence *s, struct hill_why *why)
     kept_read(tiers_kept(&c->tiers, s->index), &plan);
     replan(c, s, &plan);
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        if (cold_map_recovered(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer),
-                               plan.stripes))
-            return hill_fail(why, HILL_E_NOSPACE, "the cold pool has no room for it");
+        for (uint32_t d = 0; d < c->tiers.cold.n_drives; d++)
+            if (cold_map_recovered(&c->tiers.cold, tiers_part(&c->tiers, s->index, layer, d),
+                                   plan.stripes[d]))
+                return hill_fail(why, HILL_E_NOSPACE, "the cold pool has no room for it");
     return 0;
 }
 
@@ -216,7 +230,7 @@ bool adoption_fits(const struct core *c, const struct sequence *s, const struct 
                 memcmp(&asked, &plan.settings, sizeof asked) == 0;
     *step = same && r->adopt_min ? kept_newest(k, r->adopt_min, r->adopt_max) : NULL;
     /* what of a prompt was to go to a drive that is being left has no place */
-    return same && (*step || (!r->adopt_min && (core_has_drive(c) || plan.stripes == 0)));
+    return same && (*step || (!r->adopt_min && (core_has_drive(c) || !has_stripes(&plan))));
 }
 
 /* Tokens from `to` on are nowhere any more: first no step says that they are there. */
@@ -305,58 +319,69 @@ void adoption_listen(struct core *c, struct agent *a)
 }
 
 /* The committed slots of the stripe from `slot` on, at most `most`; *next: where to go on. */
-static uint32_t fill_items(const struct core *c, uint32_t list, uint32_t stripe, uint32_t slot,
+static uint32_t fill_items(const struct agent *a, uint32_t list, uint32_t stripe, uint32_t slot,
                            uint32_t most, struct adopt_item *items, uint32_t *next)
 {
+    const struct core *c = a->core;
     const struct cold_map *cold = &c->tiers.cold;
     uint32_t n = 0;
     for (; slot < cold->stripe_slots && n < most; slot++) {
         uint32_t at = stripe * cold->stripe_slots + slot;
         uint32_t position = cold_map_position(cold, list, at);
         if (position != COLD_NONE)
-            items[n++] = (struct adopt_item){at, position, c->tiers.hkm.cold_checks[at].sum};
+            items[n++] =
+                (struct adopt_item){agent_slot(a, at), position, c->tiers.hkm.cold_checks[at].sum};
     }
     *next = slot;
     return n;
 }
 
 /* One command: what of the stripe fits. 1: it is out; 0: no room now; or an error. */
-static int push_adopt(struct agent *a, struct sequence *s, uint32_t list)
+static int push_adopt(struct agent *a, struct sequence *s)
 {
     const struct cold_map *cold = &a->core->tiers.cold;
     struct adoption *o = &s->adoption;
-    uint32_t room = shm_ring_payload_max(&a->core->io.rings[RING_COMMAND]);
+    uint32_t layer = o->part / cold->n_drives, drive = o->part % cold->n_drives;
+    uint32_t list = tiers_list(&a->core->tiers, s->index, layer);
+    uint32_t room = shm_ring_payload_max(agent_ring(a, drive, RING_COMMAND));
     uint32_t most = (room - (uint32_t)sizeof(struct record_adopt)) / sizeof(struct adopt_item);
     if (most > cold->stripe_slots)
         most = cold->stripe_slots;
     void *payload;
     int rc = agent_reserve(
-        a, (uint32_t)(sizeof(struct record_adopt) + most * sizeof(struct adopt_item)), &payload);
+        a, drive, (uint32_t)(sizeof(struct record_adopt) + most * sizeof(struct adopt_item)),
+        &payload);
     if (rc != 1)
         return rc;
     struct record_adopt *r = payload;
-    *r = (struct record_adopt){.header = core_header(a->core, s->index, 0, o->layer),
+    *r = (struct record_adopt){.header = core_header(a->core, s->index, 0, layer),
                                .tag = agent_tag(a),
-                               .stripe = o->stripe,
+                               .stripe = o->stripe - drive * cold->drive_stripes,
                                .stripe_order = cold->stripes[o->stripe].order};
     r->n_slots =
-        fill_items(a->core, list, o->stripe, o->slot, most, (struct adopt_item *)(r + 1), &o->slot);
+        fill_items(a, list, o->stripe, o->slot, most, (struct adopt_item *)(r + 1), &o->slot);
     if (!o->first_tag)
         o->first_tag = r->tag;
     o->open++;
     s->cold_used = true;
-    agent_publish(a, RING_COMMAND, RECORD_ADOPT,
+    agent_publish(a, drive, RING_COMMAND, RECORD_ADOPT,
                   (uint32_t)(sizeof *r + r->n_slots * sizeof(struct adopt_item)));
     return 1;
 }
 
-/* The stripe that is next; false: there is none, in this layer or the ones after it. */
+static uint32_t parts_of(const struct core *c)
+{
+    return c->config.geometry.n_layers * c->tiers.cold.n_drives;
+}
+
+/* The stripe that is next; false: there is none, in this part or the ones after it. */
 static bool find_stripe(const struct core *c, struct sequence *s)
 {
     const struct cold_map *cold = &c->tiers.cold;
     struct adoption *o = &s->adoption;
-    for (; o->layer < c->config.geometry.n_layers; o->layer++, o->stripe = COLD_NONE) {
-        const struct cold_list *l = &cold->lists[tiers_list(&c->tiers, s->index, o->layer)];
+    uint32_t first_part = tiers_part(&c->tiers, s->index, 0, 0);
+    for (; o->part < parts_of(c); o->part++, o->stripe = COLD_NONE) {
+        const struct cold_list *l = &cold->lists[first_part + o->part];
         bool used = l->current != COLD_NONE && (l->current != l->first || l->used > 0);
         if (!used)
             continue;
@@ -377,7 +402,7 @@ int adoption_pump(struct agent *a, struct sequence *s, bool *moved)
     struct adoption *o = &s->adoption;
     const struct core *c = a->core;
     while (!o->status && find_stripe(c, s)) {
-        int rc = push_adopt(a, s, tiers_list(&c->tiers, s->index, o->layer));
+        int rc = push_adopt(a, s);
         if (rc < 0)
             o->status = rc;
         if (rc != 1)
@@ -388,5 +413,5 @@ int adoption_pump(struct agent *a, struct sequence *s, bool *moved)
         return a->status;
     if (o->open)
         return 0;
-    return o->status ? o->status : o->layer == c->config.geometry.n_layers;
+    return o->status ? o->status : o->part == parts_of(c);
 }

@@ -39,6 +39,7 @@ void adoption_listen(struct core *c, struct agent *a);
 int adoption_pump(struct agent *a, struct sequence *s, bool *moved);
 
 /* What is noted of a sequence that has been admitted with so much in each layer. */
-struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks, uint32_t stripes);
+struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks,
+                               const uint32_t stripes[LAYOUT_DRIVES_MAX]);
 
 #endif

@@ -1,6 +1,7 @@
 /* cpu_scorer/agent_port.c - see agent_port.h. */
 #include "cpu_scorer/agent_port.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,9 +12,19 @@
 #define SPIN_NS                                                                                    \
     30000 /* in a query: a helper's last chunk is done by then, a wake-up would take longer */
 
+/* Is there a drive in this place? */
+static bool is_there(const struct agent *a, uint32_t drive)
+{
+    return a->n_drives == 1 || a->core->config.drives[drive].n_stripes;
+}
+
 void agent_init(struct agent *a, struct core *core)
 {
-    *a = (struct agent){.core = core, .next_tag = 1};
+    *a = (struct agent){.core = core,
+                        .next_tag = 1,
+                        .n_drives = core->config.n_drives > 1 ? core->config.n_drives : 1};
+    for (uint32_t d = 0; d < a->n_drives; d++)
+        a->n_there += is_there(a, d);
 }
 
 void agent_on(struct agent *a, uint32_t type, agent_handler *take, void *context)
@@ -24,19 +35,34 @@ void agent_on(struct agent *a, uint32_t type, agent_handler *take, void *context
 
 /* ---- commands ------------------------------------------------------------------------------ */
 
-int agent_reserve(struct agent *a, uint32_t bytes, void **payload)
+struct shm_ring_end *agent_ring(const struct agent *a, uint32_t drive, enum layout_ring ring)
 {
-    int rc = shm_ring_reserve(&a->core->io.rings[RING_COMMAND], bytes, payload);
+    return &a->core->io.rings[layout_ring_of(ring, drive)];
+}
+
+uint32_t agent_open(const struct agent *a)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < a->n_drives; d++)
+        sum += a->lines[d].commands_open;
+    return sum;
+}
+
+int agent_reserve(struct agent *a, uint32_t drive, uint32_t bytes, void **payload)
+{
+    int rc = shm_ring_reserve(agent_ring(a, drive, RING_COMMAND), bytes, payload);
     if (rc)
         return rc == HILL_E_PEER_GONE || rc == HILL_E_WOULD_BLOCK ? a->status : rc;
     return 1;
 }
 
-void agent_publish(struct agent *a, enum layout_ring ring, uint32_t type, uint32_t bytes)
+void agent_publish(struct agent *a, uint32_t drive, enum layout_ring ring, uint32_t type,
+                   uint32_t bytes)
 {
-    shm_ring_publish(&a->core->io.rings[ring], type, bytes);
-    if (a->commands_open++ == 0)
-        a->heard_ns = clock_now_ns();
+    struct agent_line *line = &a->lines[drive];
+    shm_ring_publish(agent_ring(a, drive, ring), type, bytes);
+    if (line->commands_open++ == 0)
+        line->heard_ns = clock_now_ns();
 }
 
 uint64_t agent_tag(struct agent *a)
@@ -44,35 +70,78 @@ uint64_t agent_tag(struct agent *a)
     return a->next_tag++ << 8;
 }
 
-int agent_push_slots(struct agent *a, uint32_t type, uint32_t sequence, uint32_t layer,
-                     const uint32_t *slots, uint32_t n)
+bool agent_has_room(struct agent *a, uint32_t bytes)
 {
-    uint32_t bytes = (uint32_t)(sizeof(struct record_commit) + (uint64_t)n * sizeof(uint32_t));
     void *payload;
-    int rc = shm_ring_reserve(&a->core->io.rings[RING_COMMAND], bytes, &payload);
+    for (uint32_t d = 0; d < a->n_drives; d++)
+        if (is_there(a, d) && shm_ring_reserve(agent_ring(a, d, RING_COMMAND), bytes, &payload))
+            return false;
+    return true;
+}
+
+static uint32_t slots_bytes(uint32_t n)
+{
+    return (uint32_t)(sizeof(struct record_commit) + (uint64_t)n * sizeof(uint32_t));
+}
+
+/* The part of a COMMIT or RELEASE that is this drive's, n slots; their room is there. */
+static int push_part(struct agent *a, uint32_t drive, uint32_t type, struct record_header header,
+                     const uint32_t *slots, uint32_t n_slots, uint32_t n)
+{
+    void *payload;
+    int rc = shm_ring_reserve(agent_ring(a, drive, RING_COMMAND), slots_bytes(n), &payload);
     if (rc)
         return rc;
-    struct record_header header = core_header(a->core, sequence, 0, layer);
     if (type == RECORD_COMMIT)
         *(struct record_commit *)payload =
             (struct record_commit){.header = header, .tag = agent_tag(a), .n_slots = n};
     else
         *(struct record_release *)payload =
             (struct record_release){.header = header, .tag = agent_tag(a), .n_slots = n};
-    memcpy((uint8_t *)payload + sizeof(struct record_commit), slots, n * sizeof *slots);
-    agent_publish(a, RING_COMMAND, type, bytes);
+    uint32_t *out = (uint32_t *)((uint8_t *)payload + sizeof(struct record_commit));
+    for (uint32_t i = 0; i < n_slots; i++)
+        if (agent_drive(a, slots[i]) == drive)
+            *out++ = agent_slot(a, slots[i]);
+    agent_publish(a, drive, RING_COMMAND, type, slots_bytes(n));
     return 0;
+}
+
+int agent_push_slots(struct agent *a, uint32_t type, uint32_t sequence, uint32_t layer,
+                     const uint32_t *slots, uint32_t n)
+{
+    const struct record_header header = core_header(a->core, sequence, 0, layer);
+    uint32_t each[LAYOUT_DRIVES_MAX] = {0};
+    void *payload;
+    int rc = 0;
+    for (uint32_t i = 0; i < n; i++)
+        each[agent_drive(a, slots[i])]++;
+    for (uint32_t d = 0; rc == 0 && d < a->n_drives; d++)
+        if (each[d] && each[d] < n) /* else: it is the only one */
+            rc = shm_ring_reserve(agent_ring(a, d, RING_COMMAND), slots_bytes(each[d]), &payload);
+    for (uint32_t d = 0; rc == 0 && d < a->n_drives; d++)
+        if (each[d])
+            rc = push_part(a, d, type, header, slots, n, each[d]);
+    return rc;
 }
 
 int agent_trim(struct agent *a, struct sequence *s)
 {
     void *payload;
-    if (shm_ring_reserve(&a->core->io.rings[RING_COMMAND], sizeof(struct record_trim), &payload))
+    if (a->n_drives > 1 && !agent_has_room(a, sizeof(struct record_trim)))
         return HILL_E_WOULD_BLOCK;
+    uint64_t tag = a->next_tag << 8;
+    s->trims = 0;
+    for (uint32_t d = 0; d < a->n_drives; d++) {
+        if (!is_there(a, d))
+            continue;
+        if (shm_ring_reserve(agent_ring(a, d, RING_COMMAND), sizeof(struct record_trim), &payload))
+            return HILL_E_WOULD_BLOCK; /* the only one */
+        *(struct record_trim *)payload =
+            (struct record_trim){.header = core_header(a->core, s->index, 0, 0), .tag = tag};
+        agent_publish(a, d, RING_COMMAND, RECORD_TRIM, sizeof(struct record_trim));
+        s->trims++;
+    }
     s->trim_tag = agent_tag(a);
-    *(struct record_trim *)payload =
-        (struct record_trim){.header = core_header(a->core, s->index, 0, 0), .tag = s->trim_tag};
-    agent_publish(a, RING_COMMAND, RECORD_TRIM, sizeof(struct record_trim));
     FAULT_POINT(cpu_scorer, trim, pushed);
     return 0;
 }
@@ -96,14 +165,16 @@ static void take_commit(struct agent *a, const struct record_completion *r)
 static void take_completion(struct agent *a, const struct record_completion *r)
 {
     struct sequence *s = &a->core->sequences[r->header.sequence];
-    if (a->commands_open)
-        a->commands_open--;
+    if (a->lines[a->from].commands_open)
+        a->lines[a->from].commands_open--;
     if (s->state == SEQUENCE_ACTIVE) {
         s->stats.flash_read_bytes += r->flash_read_bytes;
         s->stats.flash_write_bytes += r->flash_write_bytes;
         s->stats.link_key_bytes += r->link_key_bytes;
         s->stats.link_kv_bytes += r->command == RECORD_FETCH ? r->link_kv_bytes : 0;
-        s->stats.fetch_cold_ns += r->command == RECORD_FETCH ? (int64_t)r->busy_ns : 0;
+        int64_t fetch_ns = r->command == RECORD_FETCH ? (int64_t)r->busy_ns : 0;
+        s->stats.fetch_cold_ns += fetch_ns / a->n_there; /* they are at it at the same time */
+        s->stats.drives[a->from].fetch_ns += fetch_ns;
     }
     if (r->command < AGENT_TYPES && a->handlers[r->command].take)
         a->handlers[r->command].take(a->handlers[r->command].context, r);
@@ -141,9 +212,10 @@ static void count_link(struct agent *a, uint32_t type, const void *payload, uint
             a->core->sequences[i].stats.link_key_bytes += bytes - known;
 }
 
+/* Of a->from. */
 static int drain(struct agent *a, enum layout_ring which)
 {
-    struct shm_ring_end *ring = &a->core->io.rings[which];
+    struct shm_ring_end *ring = agent_ring(a, a->from, which);
     uint32_t expected = which == RING_SCORE ? RECORD_SCORE_BLOCK : RECORD_COMPLETION;
     int moved = 0;
     for (;;) {
@@ -156,7 +228,7 @@ static int drain(struct agent *a, enum layout_ring which)
             return rc;
         bool accepted = core_accept(a->core, type, payload, bytes) && type == expected;
         count_link(a, type, payload, bytes, accepted);
-        a->heard_ns = clock_now_ns();
+        a->lines[a->from].heard_ns = clock_now_ns();
         if (accepted && which == RING_SCORE)
             take_scores(a, payload);
         else if (accepted)
@@ -166,10 +238,8 @@ static int drain(struct agent *a, enum layout_ring which)
     }
 }
 
-int agent_pump(struct agent *a)
+static int pump_line(struct agent *a)
 {
-    if (!a->core->config.csd)
-        return 0;
     int completions = drain(a, RING_COMPLETION);
     /* second: the scores of a query were published before its completion, so they are all there now
      */
@@ -179,22 +249,54 @@ int agent_pump(struct agent *a)
     return completions | scores;
 }
 
+int agent_pump(struct agent *a)
+{
+    int moved = 0;
+    if (!a->core->config.csd)
+        return 0;
+    for (a->from = 0; a->from < a->n_drives; a->from++) {
+        int rc = is_there(a, a->from) ? pump_line(a) : 0;
+        if (rc < 0)
+            return rc;
+        moved |= rc;
+    }
+    a->from = 0;
+    return moved;
+}
+
 /* ---- silence ------------------------------------------------------------------------------- */
+
+/* When the next agent is given up; 0: none has anything to answer. */
+static int64_t first_deadline(const struct agent *a, uint32_t *drive)
+{
+    int64_t first = 0;
+    for (uint32_t d = 0; d < a->n_drives; d++)
+        if (a->lines[d].commands_open && (!first || a->lines[d].heard_ns < first)) {
+            first = a->lines[d].heard_ns;
+            *drive = d;
+        }
+    return first ? first + a->core->config.agent_deadline_ns : 0;
+}
 
 static void check_deadline(struct agent *a)
 {
     struct core *c = a->core;
-    if (!a->commands_open || a->status ||
-        clock_now_ns() < a->heard_ns + c->config.agent_deadline_ns)
+    uint32_t drive = 0;
+    int64_t deadline = first_deadline(a, &drive);
+    char which[32] = "";
+    if (!deadline || a->status || clock_now_ns() < deadline)
         return;
     a->status = HILL_E_TIMEOUT;
-    log_error("the CSD agent left %u commands unanswered for %lld ms; requests that need it fail "
+    if (a->n_drives > 1)
+        snprintf(which, sizeof which, " of drive %u", drive + 1);
+    log_error("the CSD agent%s left %u commands unanswered for %lld ms; requests that need it fail "
               "until it is replaced",
-              a->commands_open, (long long)(c->config.agent_deadline_ns / 1000000));
+              which, a->lines[drive].commands_open,
+              (long long)(c->config.agent_deadline_ns / 1000000));
     for (uint32_t i = 0; i < c->config.n_sequences; i++) {
         struct sequence *s = &c->sequences[i];
         if (s->state == SEQUENCE_ACTIVE &&
-            c->tiers.cold.lists[tiers_list(&c->tiers, i, 0)].n_stripes)
+            cold_map_stripes(&c->tiers.cold, tiers_list(&c->tiers, i, 0)))
             core_fail(c, s, HILL_E_TIMEOUT, "waiting for the CSD agent");
     }
 }
@@ -207,10 +309,10 @@ int agent_pause(struct agent *a, uint32_t seen, int64_t due_ns, bool busy)
     shm_ring_flush(&c->io.rings[RING_SELECTION]);
     check_deadline(a);
     int64_t deadline = clock_now_ns() + IDLE_NS;
-    if (a->commands_open && !a->status) {
-        int64_t answer = a->heard_ns + c->config.agent_deadline_ns;
-        deadline = answer < deadline ? answer : deadline;
-    }
+    uint32_t drive;
+    int64_t answer = a->status ? 0 : first_deadline(a, &drive);
+    if (answer && answer < deadline)
+        deadline = answer;
     if (due_ns && due_ns < deadline)
         deadline = due_ns;
     /* a timeout is only another look */

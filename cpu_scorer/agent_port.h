@@ -1,13 +1,17 @@
 /*
- * cpu_scorer/agent_port.h - the port to the CSD agent: its four rings, its commands, its silence.
+ * cpu_scorer/agent_port.h - the port to the drives' agents: their rings, commands, silence.
  *
- * What: modules above reserve a command, fill it and publish it; what comes back is checked [I20],
+ * What: each drive has an agent with four rings. Modules above it name a drive, reserve a command in
+ * its ring, fill it and publish it; in a command slots have the drive's own numbers (agent_slot), in
+ * all tables those of cold_map.h. COMMIT and RELEASE are split here by drive. What comes back is
+ * checked [I20],
  * counted and handed to who asked for it (agent_on). Every payload byte of the agent's two rings
  * is a Score Block's tuples (link_score), a fixed header or a completion (control), or, being
  * nothing of these, counted as link_key. A raw key that came over would show there, as do those
  * that READ_KEYS brings on purpose (completions say how many bytes) [I19].
- * Who calls it: the data thread. Failure: an agent that is silent past the deadline with commands
- * open is given up until the next epoch. A peer seen gone is only silent: the coordinator brings a
+ * Who calls it: the data thread. Failure: where an agent is silent past the deadline with commands
+ * open, the port is given up until the next epoch, with all drives: nearly every sequence has entries
+ * on each of them, and the coordinator has found a process that stands still long before. A peer seen gone is only silent: the coordinator brings a
  * new epoch.
  */
 #ifndef HILL_CPU_SCORER_AGENT_PORT_H
@@ -20,32 +24,59 @@ typedef void agent_handler(void *context, const void *record);
 
 #define AGENT_TYPES 64u /* of records */
 
+/* Of one drive. */
+struct agent_line {
+    uint32_t commands_open; /* commands without a completion */
+    int64_t heard_ns;       /* last sign of life while commands are open */
+};
+
 struct agent {
     struct core *core;
+    uint32_t n_drives; /* places */
+    uint32_t n_there;  /* of them with a drive */
+    struct agent_line lines[LAYOUT_DRIVES_MAX];
+    uint32_t from; /* while a record is being handled: the drive that has sent it */
     struct {
         agent_handler *take;
         void *context;
     } handlers[AGENT_TYPES]; /* by the command's type; RECORD_SCORE_BLOCK: of those */
     uint64_t next_tag;
-    uint32_t commands_open; /* commands without a completion */
-    int64_t heard_ns;       /* last sign of life while commands are open */
-    int status; /* negative: the agent did not answer in time; no command is sent any more */
+    int status; /* negative: an agent did not answer in time; no command is sent any more */
     uint64_t control_bytes; /* completions and Score Block headers */
 };
 
 void agent_init(struct agent *a, struct core *core);
 void agent_on(struct agent *a, uint32_t type, agent_handler *take, void *context);
 
-/* Room in the command ring: 1; 0: none now; negative: the ring is damaged or the agent lost. */
-int agent_reserve(struct agent *a, uint32_t bytes, void **payload);
+/* Room in a drive's command ring: 1; 0: none now; negative: the ring is damaged or the agent lost. */
+int agent_reserve(struct agent *a, uint32_t drive, uint32_t bytes, void **payload);
 /* The command that was reserved goes out; so does a DEMOTE, in the background ring. */
-void agent_publish(struct agent *a, enum layout_ring ring, uint32_t type, uint32_t bytes);
+void agent_publish(struct agent *a, uint32_t drive, enum layout_ring ring, uint32_t type,
+                   uint32_t bytes);
 uint64_t agent_tag(struct agent *a);
+/* A drive's own ring: RING_COMMAND or RING_BACKGROUND. All drives' are of one size. */
+struct shm_ring_end *agent_ring(const struct agent *a, uint32_t drive, enum layout_ring ring);
+/* Commands without a completion, of all drives. */
+uint32_t agent_open(const struct agent *a);
 
-/* A COMMIT or RELEASE of these slots. 0, or an error. */
+/* Whose slot it is, and what its drive calls it. */
+static inline uint32_t agent_drive(const struct agent *a, uint32_t slot)
+{
+    return cold_map_drive(&a->core->tiers.cold, slot);
+}
+static inline uint32_t agent_slot(const struct agent *a, uint32_t slot)
+{
+    const struct cold_map *cold = &a->core->tiers.cold;
+    return slot - cold_map_base(cold, cold_map_drive(cold, slot));
+}
+
+/* Have all drives' command rings room for so many bytes? */
+bool agent_has_room(struct agent *a, uint32_t bytes);
+/* A COMMIT or RELEASE of these slots, to each drive that has some: to all, or, with an error, to none.
+ * 0, or an error. */
 int agent_push_slots(struct agent *a, uint32_t type, uint32_t sequence, uint32_t layer,
                      const uint32_t *slots, uint32_t n);
-/* 0, or HILL_E_WOULD_BLOCK. */
+/* To all drives; s->trims is how many. 0, or HILL_E_WOULD_BLOCK. */
 int agent_trim(struct agent *a, struct sequence *s);
 
 /* Take what the agent has sent: 1, 0, or an error. */

@@ -38,8 +38,9 @@ uint64_t answer_private_bytes(const struct scorer_config *c)
 void answer_begin(struct answer *a)
 {
     a->n_items = a->n_uploads = a->n_in_place = a->n_cold = 0;
-    a->n_fetches = a->n_copies = a->next_fetch = a->fetches_sent = a->n_fetched = 0;
+    a->n_fetches = a->n_copies = a->n_fetched = 0;
     a->fetches_open = 0;
+    memset(a->drives, 0, sizeof a->drives);
     a->fetch_tags[0] = a->fetch_tags[1] = 0;
     a->copied = false;
     a->status = 0;
@@ -114,42 +115,49 @@ int answer_plan(struct answer *a)
         const struct answer_item *item = &a->items[i];
         if (!(item->flags & ANSWER_BRING))
             continue;
-        if (hkm_tag(item->location) == HKM_COLD)
+        if (hkm_tag(item->location) == HKM_COLD) {
             a->n_fetches++;
-        else if (hkm_tag(item->location) == HKM_HOT)
+            a->drives[agent_drive(a->agent, hkm_slot(item->location))].n_fetches++;
+        } else if (hkm_tag(item->location) == HKM_HOT) {
             a->copies[a->n_copies++] =
                 (struct copy_item){shm_arena_slot(c->tiers.staging, item->staging),
                                    hkm_entry(&c->tiers.hkm, hkm_slot(item->location))};
-        else
+        } else {
             return HILL_E_DAMAGED; /* a selected token is in some tier, always */
+        }
     }
     return 0;
 }
 
-/* The next n entries to be fetched. */
-static void fill_fetch(struct answer *a, struct fetch_item *out, uint32_t n)
+/* The next n entries to be fetched from a drive. */
+static void fill_fetch(struct answer *a, uint32_t drive, struct fetch_item *out, uint32_t n)
 {
     struct shm_arena *staging = a->core->tiers.staging;
     for (uint32_t i = 0; i < n;) {
-        const struct answer_item *item = &a->items[a->next_fetch++];
-        if ((item->flags & ANSWER_BRING) && hkm_tag(item->location) == HKM_COLD)
-            out[i++] = (struct fetch_item){hkm_slot(item->location), item->position, item->staging,
-                                           shm_arena_generation(staging, item->staging)};
+        const struct answer_item *item = &a->items[a->drives[drive].next++];
+        uint32_t slot = hkm_slot(item->location);
+        if ((item->flags & ANSWER_BRING) && hkm_tag(item->location) == HKM_COLD &&
+            agent_drive(a->agent, slot) == drive)
+            out[i++] =
+                (struct fetch_item){agent_slot(a->agent, slot), item->position, item->staging,
+                                    shm_arena_generation(staging, item->staging)};
     }
 }
 
-int answer_push_fetches(struct answer *a, const struct record_header *header)
+/* 1: all of a drive's commands are out; 0: no room now. */
+static int push_drive(struct answer *a, uint32_t drive, const struct record_header *header)
 {
-    uint32_t ring = shm_ring_payload_max(&a->core->io.rings[RING_COMMAND]);
+    struct answer_drive *d = &a->drives[drive];
+    uint32_t ring = shm_ring_payload_max(agent_ring(a->agent, drive, RING_COMMAND));
     uint32_t most =
         (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
     most = most < LAYOUT_FETCH_ITEMS_MAX ? most : LAYOUT_FETCH_ITEMS_MAX;
-    while (a->fetches_sent < a->n_fetches) {
-        uint32_t n = a->n_fetches - a->fetches_sent;
+    while (d->sent < d->n_fetches) {
+        uint32_t n = d->n_fetches - d->sent;
         n = n < most ? n : most;
         uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + n * sizeof(struct fetch_item));
         void *payload;
-        int rc = agent_reserve(a->agent, bytes, &payload);
+        int rc = agent_reserve(a->agent, drive, bytes, &payload);
         if (rc != 1)
             return rc;
         struct record_fetch *record = payload;
@@ -157,13 +165,27 @@ int answer_push_fetches(struct answer *a, const struct record_header *header)
         if (!a->fetch_tags[0])
             a->fetch_tags[0] = a->fetch_tags[1];
         *record = (struct record_fetch){.header = *header, .tag = a->fetch_tags[1], .n_entries = n};
-        fill_fetch(a, (struct fetch_item *)(record + 1), n);
-        agent_publish(a->agent, RING_COMMAND, RECORD_FETCH, bytes);
+        fill_fetch(a, drive, (struct fetch_item *)(record + 1), n);
+        agent_publish(a->agent, drive, RING_COMMAND, RECORD_FETCH, bytes);
         FAULT_POINT(cpu_scorer, fetch, pushed);
-        a->fetches_sent += n;
+        d->sent_ns = d->sent_ns ? d->sent_ns : clock_now_ns();
+        d->sent += n;
+        d->open++;
         a->fetches_open++;
     }
     return 1;
+}
+
+int answer_push_fetches(struct answer *a, const struct record_header *header)
+{
+    int all = 1;
+    for (uint32_t drive = 0; drive < a->agent->n_drives; drive++) {
+        int rc = push_drive(a, drive, header);
+        if (rc < 0)
+            return rc;
+        all &= rc;
+    }
+    return all;
 }
 
 /* Do the drive's fetches take longer than one thread's copies? It is the slower by several times.
@@ -220,6 +242,8 @@ void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
     if (a->fetches_open == 0 || r->tag < a->fetch_tags[0] || r->tag > a->fetch_tags[1])
         return;
     a->fetches_open--;
+    a->drives[a->agent->from].open--;
+    a->drives[a->agent->from].done_ns = clock_now_ns();
     a->n_fetched += r->count;
     FAULT_POINT(cpu_scorer, fetch, answered);
     if (!r->status || a->status)

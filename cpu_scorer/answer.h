@@ -37,11 +37,16 @@ struct answer {
     uint32_t n_items, n_uploads, n_in_place;
     uint32_t n_cold; /* of the uploads: cold entries */
     /* gathering */
-    uint32_t n_fetches, n_copies;     /* to be brought */
-    uint32_t next_fetch;              /* item */
-    uint32_t fetches_sent, n_fetched; /* entries */
-    uint32_t fetches_open;            /* commands */
-    uint64_t fetch_tags[2];           /* first, last; 0: none */
+    uint32_t n_fetches, n_copies; /* to be brought */
+    struct answer_drive {
+        uint32_t n_fetches, sent; /* entries */
+        uint32_t next;            /* item */
+        uint32_t open;            /* commands */
+        int64_t sent_ns, done_ns; /* its first command went, its newest answer came */
+    } drives[LAYOUT_DRIVES_MAX];
+    uint32_t n_fetched;     /* entries */
+    uint32_t fetches_open;  /* commands */
+    uint64_t fetch_tags[2]; /* first, last; 0: none */
     bool copied;
     int status; /* of a fetch */
 };

@@ -15,15 +15,27 @@ _Static_assert(COLD_NOBODY == POSITION && KV_MAX_TOKENS < POSITION,
 
 int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripes, uint32_t n_lists)
 {
+    return cold_map_init_drives(map, stripe_slots, n_stripes, &n_stripes, 1, n_lists);
+}
+
+int cold_map_init_drives(struct cold_map *map, uint32_t stripe_slots, uint32_t drive_stripes,
+                         const uint32_t *n_stripes_each, uint32_t n_drives, uint32_t n_lists)
+{
+    uint64_t all = (uint64_t)drive_stripes * n_drives;
+    uint32_t n_stripes = all > UINT32_MAX ? UINT32_MAX : (uint32_t)all, n_parts;
     *map = (struct cold_map){.stripe_slots = stripe_slots,
                              .n_stripes = n_stripes,
-                             .n_free = n_stripes,
-                             .n_lists = n_lists};
+                             .n_lists = n_lists,
+                             .n_drives = n_drives,
+                             .drive_stripes = drive_stripes};
+    n_parts = n_lists * n_drives;
+    for (uint32_t d = 0; d < n_drives; d++)
+        map->drives[d] = (struct cold_drive){n_stripes_each[d], n_stripes_each[d], 1.0 / n_drives};
     if (!stripe_slots || (uint64_t)stripe_slots * n_stripes >= UNCOMMITTED ||
         (n_stripes && stripe_slots % KV_GROUP_TOKENS))
         return HILL_E_INVALID;
     map->stripes = calloc(n_stripes ? n_stripes : 1, sizeof *map->stripes);
-    map->lists = calloc(n_lists ? n_lists : 1, sizeof *map->lists);
+    map->lists = calloc(n_parts ? n_parts : 1, sizeof *map->lists);
     map->positions = calloc((size_t)n_stripes * stripe_slots + 1, sizeof *map->positions);
     map->copies = calloc((size_t)n_stripes * stripe_slots / KV_GROUP_TOKENS + 1, 1);
     if (!map->stripes || !map->lists || !map->positions || !map->copies) {
@@ -32,7 +44,7 @@ int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripe
     }
     for (uint32_t s = 0; s < n_stripes; s++)
         map->stripes[s].list = COLD_NONE;
-    for (uint32_t l = 0; l < n_lists; l++)
+    for (uint32_t l = 0; l < n_parts; l++)
         map->lists[l].first = map->lists[l].current = COLD_NONE;
     return 0;
 }
@@ -46,34 +58,127 @@ void cold_map_finish(struct cold_map *map)
     memset(map, 0, sizeof *map);
 }
 
-/* The start of n consecutive free stripes; 0 when there is no such run (stripes are then taken one
- * by one). */
-static uint32_t find_run(const struct cold_map *map, uint32_t n)
+/* ---- drives ---- */
+
+uint32_t cold_map_committed(const struct cold_map *map, uint32_t list)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < map->n_drives; d++)
+        sum += map->lists[cold_map_part(map, list, d)].committed;
+    return sum;
+}
+
+uint32_t cold_map_stripes(const struct cold_map *map, uint32_t list)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < map->n_drives; d++)
+        sum += map->lists[cold_map_part(map, list, d)].n_stripes;
+    return sum;
+}
+
+void cold_map_set_speeds(struct cold_map *map, const double *speeds)
+{
+    double sum = 0;
+    uint32_t there = 0;
+    for (uint32_t d = 0; d < map->n_drives; d++) {
+        sum += map->drives[d].n_stripes ? speeds[d] : 0;
+        there += map->drives[d].n_stripes > 0;
+    }
+    for (uint32_t d = 0; d < map->n_drives; d++)
+        map->drives[d].share = !map->drives[d].n_stripes ? 0
+                               : sum > 0                 ? speeds[d] / sum
+                                                         : 1.0 / there;
+}
+
+/* Entries of a part that count, or will when they are written. */
+static uint32_t load_of(const struct cold_map *map, const struct cold_list *l)
+{
+    if (l->current == COLD_NONE)
+        return 0;
+    return map->stripes[l->current].order * map->stripe_slots + l->used - l->copies;
+}
+
+uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool reuses,
+                       uint32_t *drive)
+{
+    double total = n, most = 0;
+    uint32_t found = COLD_NONE;
+    *drive = 0;
+    if (map->n_drives == 1)
+        return n;
+    for (uint32_t d = 0; d < map->n_drives; d++)
+        total += load_of(map, &map->lists[cold_map_part(map, list, d)]);
+    for (uint32_t d = 0; d < map->n_drives; d++) {
+        uint32_t part = cold_map_part(map, list, d);
+        double lacks = map->drives[d].share * total - load_of(map, &map->lists[part]);
+        if (cold_map_room(map, part) == 0 && !(reuses && cold_map_spare(map, part)))
+            continue;
+        if (found == COLD_NONE || lacks > most) {
+            found = d;
+            most = lacks;
+        }
+    }
+    if (found == COLD_NONE)
+        return 0;
+    *drive = found;
+    if (reuses || !(most > 0)) /* what has been hot goes down in one record */
+        return n;
+    uint32_t groups = (uint32_t)(most / KV_GROUP_TOKENS) + 1;
+    return groups < n / KV_GROUP_TOKENS ? groups * KV_GROUP_TOKENS : n;
+}
+
+/* The part of a list that has a slot. */
+static struct cold_list *part_of(const struct cold_map *map, uint32_t list, uint32_t slot)
+{
+    return &map->lists[cold_map_part(map, list, cold_map_drive(map, slot))];
+}
+
+static struct cold_drive *drive_of(struct cold_map *map, uint32_t part)
+{
+    return &map->drives[part % map->n_drives];
+}
+
+/* The numbers of a part's drive's stripes: from here, as many as it has. */
+static uint32_t first_stripe(const struct cold_map *map, uint32_t part)
+{
+    return part % map->n_drives * map->drive_stripes;
+}
+
+static uint32_t end_stripe(const struct cold_map *map, uint32_t part)
+{
+    return first_stripe(map, part) + map->drives[part % map->n_drives].n_stripes;
+}
+
+/* ---- stripes ---- */
+
+/* The start of n consecutive free stripes; the drive's first when there is no such run (stripes are
+ * then taken one by one). */
+static uint32_t find_run(const struct cold_map *map, uint32_t part, uint32_t n)
 {
     uint32_t run = 0;
-    for (uint32_t s = 0; s < map->n_stripes; s++) {
+    for (uint32_t s = first_stripe(map, part); n && s < end_stripe(map, part); s++) {
         run = map->stripes[s].list == COLD_NONE ? run + 1 : 0;
         if (run == n)
             return s + 1 - n;
     }
-    return 0;
+    return first_stripe(map, part);
 }
 
 int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n)
 {
     struct cold_list *l = &map->lists[list];
-    if (n > map->n_free)
+    if (n > drive_of(map, list)->n_free)
         return HILL_E_NOSPACE;
     uint32_t *link = &l->first;
     uint32_t order = 0;
-    for (uint32_t s = n ? find_run(map, n) : 0; order < n; s++) {
+    for (uint32_t s = find_run(map, list, n); order < n; s++) {
         if (map->stripes[s].list != COLD_NONE)
             continue;
         map->stripes[s] = (struct cold_stripe){.list = list, .order = order++, .next = COLD_NONE};
         *link = s;
         link = &map->stripes[s].next;
     }
-    map->n_free -= n;
+    drive_of(map, list)->n_free -= n;
     l->n_stripes = n;
     l->current = l->first;
     return 0;
@@ -86,19 +191,22 @@ int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n)
 int cold_map_hold(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t position)
 {
     uint32_t stripe = slot / map->stripe_slots;
-    struct cold_list *l = &map->lists[list];
     if (stripe >= map->n_stripes)
+        return HILL_E_DAMAGED;
+    uint32_t part = cold_map_part(map, list, cold_map_drive_of(map, stripe));
+    struct cold_list *l = &map->lists[part];
+    if (stripe >= end_stripe(map, part))
         return HILL_E_DAMAGED;
     struct cold_stripe *s = &map->stripes[stripe];
     if (s->list == COLD_NONE) {
-        *s = (struct cold_stripe){.list = list, .next = l->first};
+        *s = (struct cold_stripe){.list = part, .next = l->first};
         l->first = stripe;
         l->n_stripes++;
-        map->n_free--;
+        drive_of(map, part)->n_free--;
         for (uint32_t i = 0; i < map->stripe_slots; i++)
             map->positions[(uint64_t)stripe * map->stripe_slots + i] = HOLE;
     }
-    if (s->list != list || map->positions[slot] != HOLE)
+    if (s->list != part || map->positions[slot] != HOLE)
         return HILL_E_DAMAGED;
     map->positions[slot] = position;
     l->committed++;
@@ -116,8 +224,9 @@ static void make_hole(struct cold_map *map, struct cold_list *l, uint32_t slot)
 
 void cold_map_drop(struct cold_map *map, uint32_t list, uint32_t slot)
 {
-    make_hole(map, &map->lists[list], slot);
-    map->lists[list].committed--;
+    struct cold_list *l = part_of(map, list, slot);
+    make_hole(map, l, slot);
+    l->committed--;
 }
 
 /* Slots of a stripe up to its last one that is held. */
@@ -172,7 +281,7 @@ int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n)
     if (l->n_stripes == 0)
         return cold_map_reserve(map, list, n);
     uint32_t current = find_current(map, list, &l->used);
-    for (uint32_t s = 0; s < map->n_stripes; s++) {
+    for (uint32_t s = first_stripe(map, list); s < end_stripe(map, list); s++) {
         if (map->stripes[s].list != list || s == current)
             continue;
         link = link_stripe(map, list, s, order++, link);
@@ -189,12 +298,12 @@ int cold_map_grow(struct cold_map *map, uint32_t list, uint32_t n)
     uint32_t order = l->n_stripes, *link = &l->first;
     if (order == 0)
         return cold_map_reserve(map, list, n);
-    if (order > n || n - order > map->n_free)
+    if (order > n || n - order > drive_of(map, list)->n_free)
         return HILL_E_NOSPACE;
-    map->n_free -= n - order;
+    drive_of(map, list)->n_free -= n - order;
     while (*link != COLD_NONE)
         link = &map->stripes[*link].next;
-    for (uint32_t s = 0; order < n; s++) {
+    for (uint32_t s = first_stripe(map, list); order < n; s++) {
         if (map->stripes[s].list != COLD_NONE)
             continue;
         map->stripes[s] = (struct cold_stripe){.list = list, .order = order++, .next = COLD_NONE};
@@ -207,7 +316,7 @@ int cold_map_grow(struct cold_map *map, uint32_t list, uint32_t n)
 
 void cold_map_disown(struct cold_map *map, uint32_t list, uint32_t slot)
 {
-    struct cold_list *l = &map->lists[list];
+    struct cold_list *l = part_of(map, list, slot);
     l->lost += cold_map_taken_position(map, slot) != COLD_NOBODY;
     map->positions[slot] = HOLE;
 }
@@ -222,7 +331,7 @@ void cold_map_release(struct cold_map *map, uint32_t list)
                map->stripe_slots * sizeof *map->positions);
         memset(&map->copies[(uint64_t)s * map->stripe_slots / KV_GROUP_TOKENS], 0,
                map->stripe_slots / KV_GROUP_TOKENS);
-        map->n_free++;
+        drive_of(map, list)->n_free++;
         s = next;
     }
     *l = (struct cold_list){.first = COLD_NONE, .current = COLD_NONE};
@@ -276,30 +385,32 @@ uint32_t cold_map_take_positions(struct cold_map *map, uint32_t list, const uint
     return n;
 }
 
-static void drop_copy(struct cold_map *map, uint32_t list, uint32_t slot)
+static void drop_copy(struct cold_map *map, struct cold_list *l, uint32_t slot)
 {
-    map->lists[list].lost -= cold_map_taken_position(map, slot) == COLD_NOBODY;
+    l->lost -= cold_map_taken_position(map, slot) == COLD_NOBODY;
     map->positions[slot] &= ~COPY;
     map->copies[slot / KV_GROUP_TOKENS]--;
-    map->lists[list].copies--;
+    l->copies--;
 }
 
 void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n)
 {
+    struct cold_list *l = part_of(map, list, slot);
     for (uint32_t i = slot; i < slot + n; i++) {
         if (map->positions[i] & COPY)
-            drop_copy(map, list, i);
+            drop_copy(map, l, i);
         map->positions[i] &= ~UNCOMMITTED;
     }
-    map->lists[list].committed += n;
+    l->committed += n;
 }
 
 void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot)
 {
+    struct cold_list *l = part_of(map, list, slot);
     map->positions[slot] |= UNCOMMITTED | COPY;
     map->copies[slot / KV_GROUP_TOKENS]++;
-    map->lists[list].copies++;
-    map->lists[list].committed--;
+    l->copies++;
+    l->committed--;
 }
 
 uint32_t cold_map_spare(const struct cold_map *map, uint32_t list)
@@ -355,7 +466,7 @@ uint32_t cold_map_reuse(struct cold_map *map, uint32_t list, const uint32_t *pos
     qsort(slots, n, sizeof *slots, compare);
     for (uint32_t i = 0; i < n; i++) {
         lost[i] = cold_map_taken_position(map, slots[i]);
-        drop_copy(map, list, slots[i]);
+        drop_copy(map, &map->lists[list], slots[i]);
         map->positions[slots[i]] = positions[i] | UNCOMMITTED;
     }
     return n;
@@ -366,9 +477,10 @@ uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t s
     if (slot >= (uint64_t)map->n_stripes * map->stripe_slots)
         return COLD_NONE;
     uint32_t stripe = (uint32_t)(slot / map->stripe_slots);
-    const struct cold_list *l = &map->lists[list];
+    uint32_t part = cold_map_part(map, list, cold_map_drive_of(map, stripe));
+    const struct cold_list *l = &map->lists[part];
     const struct cold_stripe *s = &map->stripes[stripe];
-    if (s->list != list || l->current == COLD_NONE)
+    if (s->list != part || l->current == COLD_NONE)
         return COLD_NONE;
     uint32_t current_order = map->stripes[l->current].order;
     uint32_t offset = (uint32_t)(slot % map->stripe_slots);

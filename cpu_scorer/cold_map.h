@@ -10,7 +10,15 @@
  * the drive's stream over the digests passes copies too. So only as many are kept as a part of the
  * slots that count (COLD_COPIES_PART); what is above that is handed out again to entries that have
  * no copy, from the groups of digests (kv/group.h) that have most of them, because a group is
- * written as a whole. Memory: 4 bytes per cold slot and one per group, private (with the selector
+ * written as a whole.
+ *
+ * Several drives: stripes have one numbering, drive_stripes for each drive whether its pool has so
+ * many or not, so that a slot says whose it is. A list is one (sequence, layer); what it has on one
+ * drive is a part (cold_map_part), with stripes and an order of its own. Where the next entries go
+ * cold_map_deal says: to the part that lacks most of its drive's share, so that all drives take
+ * equally long for a query. With one drive a list is its part.
+ *
+ * Memory: 4 bytes per cold slot and one per group, private (with the selector
  * the scorer's only large private memory). Who calls it: the scorer's data thread alone. The pool's
  * file is never opened here.
  */
@@ -21,6 +29,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "proto/layout.h"
 
 #define COLD_NONE   UINT32_MAX
 #define COLD_NOBODY 0x3fffffffu /* position of a slot whose entry no one knows any more */
@@ -31,11 +40,12 @@
 #define COLD_COPIES_PART 16u
 
 struct cold_stripe {
-    uint32_t list;  /* sequence * n_layers + layer; COLD_NONE: free */
-    uint32_t order; /* within its list */
+    uint32_t list;  /* the part that has it; COLD_NONE: free */
+    uint32_t order; /* within its part */
     uint32_t next;  /* stripe of the next order, COLD_NONE at the end */
 };
 
+/* A part of a list. */
 struct cold_list {
     uint32_t first, current; /* stripes; current is being filled */
     uint32_t n_stripes;
@@ -46,18 +56,56 @@ struct cold_list {
 };
 
 struct cold_map {
-    uint32_t stripe_slots, n_stripes, n_free;
-    uint32_t n_lists;
+    uint32_t stripe_slots;
+    uint32_t n_stripes; /* numbers: of all drives */
+    uint32_t n_lists, n_drives, drive_stripes;
+    struct cold_drive {
+        uint32_t n_stripes, n_free; /* that its pool has, that no part has */
+        double share;               /* of the entries of every list */
+    } drives[LAYOUT_DRIVES_MAX];
     struct cold_stripe *stripes;
-    struct cold_list *lists;
-    uint32_t *positions; /* [n_stripes * stripe_slots], top bits: uncommitted, a copy */
-    uint8_t *copies;     /* [groups of 16 slots] of a group's */
+    struct cold_list *lists; /* [n_lists * n_drives] */
+    uint32_t *positions;     /* [n_stripes * stripe_slots], top bits: uncommitted, a copy */
+    uint8_t *copies;         /* [groups of 16 slots] of a group's */
 };
 
 /* stripe_slots: whole groups, unless there are no stripes. */
 int cold_map_init(struct cold_map *map, uint32_t stripe_slots, uint32_t n_stripes,
                   uint32_t n_lists);
+/* Several drives: with so many stripes each, at most drive_stripes, and equal shares. */
+int cold_map_init_drives(struct cold_map *map, uint32_t stripe_slots, uint32_t drive_stripes,
+                         const uint32_t *n_stripes, uint32_t n_drives, uint32_t n_lists);
 void cold_map_finish(struct cold_map *map);
+
+/* Whose a slot or stripe is, and what a part's drive calls it. */
+static inline uint32_t cold_map_drive_of(const struct cold_map *map, uint32_t stripe)
+{
+    return map->n_drives > 1 ? stripe / map->drive_stripes : 0;
+}
+static inline uint32_t cold_map_drive(const struct cold_map *map, uint32_t slot)
+{
+    return cold_map_drive_of(map, slot / map->stripe_slots);
+}
+static inline uint32_t cold_map_base(const struct cold_map *map, uint32_t drive)
+{
+    return drive * map->drive_stripes * map->stripe_slots;
+}
+static inline uint32_t cold_map_part(const struct cold_map *map, uint32_t list, uint32_t drive)
+{
+    return list * map->n_drives + drive;
+}
+/* What a list has on all drives: slots that count, stripes. */
+uint32_t cold_map_committed(const struct cold_map *map, uint32_t list);
+uint32_t cold_map_stripes(const struct cold_map *map, uint32_t list);
+
+/* Each drive's speed, against the others': the shares of what is dealt from now on. All 0: equal. */
+void cold_map_set_speeds(struct cold_map *map, const double *speeds);
+/* The next up to n entries of a list go to *drive: returns how many of them, 0 where no drive has
+ * room. reuses: spare copies are room, too. */
+uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool reuses,
+                       uint32_t *drive);
+
+/* In what follows `list` is a part where no slot is named. */
 
 /* n stripes for an empty list. HILL_E_NOSPACE: nothing changed. */
 int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n);
@@ -104,7 +152,8 @@ void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_
 /* This committed slot does not count any more: a copy. */
 void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
 
-/* The position at a committed slot of the list, COLD_NONE otherwise. slot may be anything. */
+/* The position at a committed slot of the list, whatever drive it is on, COLD_NONE otherwise. slot may
+ * be anything. */
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);
 
 /* The position at a slot that was handed out; COLD_NOBODY. */

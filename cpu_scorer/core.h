@@ -71,16 +71,19 @@ struct guess {
 /* The two sides of each step: what hot entries took (scored, copied), and what cold ones did
  * (scored and fetched by the drive). */
 struct step_balance {
-    int64_t cpu_ns, csd_ns; /* of all layers, when the last step ended */
-    uint32_t counts[101];   /* steps by |difference| in percent of the longer side */
+    int64_t cpu_ns, csd_ns;              /* of all layers, when the last step ended */
+    uint32_t counts[101];                /* steps by |difference| in percent of the longer side */
+    int64_t drive_ns[LAYOUT_DRIVES_MAX]; /* of several drives, each, when the last step ended */
+    uint32_t drive_counts[101]; /* steps by what the fastest lacks of the slowest, in percent */
+    uint32_t drive_steps;
 };
 
 /* A sequence on its way from an earlier epoch into this one. */
 struct adoption {
-    uint32_t stripe, slot; /* the next cold slot to be committed: within layer; COLD_NONE: none */
-    uint32_t layer;
-    uint64_t first_tag; /* of the commands */
-    uint32_t open;      /* without a completion */
+    uint32_t stripe, slot; /* the next cold slot to be committed: within part; COLD_NONE: none */
+    uint32_t part;         /* of the sequence's: the drives of layer 0, of layer 1, ... */
+    uint64_t first_tag;    /* of the commands */
+    uint32_t open;         /* without a completion */
     int status;
     bool prompt; /* what there is of its prompt, not a whole step */
 };
@@ -110,6 +113,7 @@ struct sequence {
     bool sums;      /* h2o: what its prompt attended to comes before its first query */
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     uint64_t first_tag, trim_tag;
+    uint32_t trims; /* TRIMs without a completion: one for each drive */
     /* records of the append ring that wait for the drive, so that others' do not wait with them */
     bool leaving, begin_held; /* end has come; begin has, and waits until the slot is free */
     struct record_seq_end end;

@@ -57,7 +57,7 @@ int demotions_init(struct demotions *d, struct core *core, struct agent *agent,
     if (!core->config.csd)
         return 0;
     agent_on(agent, RECORD_DEMOTE, take_demote, d);
-    uint32_t most = shm_ring_payload_max(&core->io.rings[RING_BACKGROUND]);
+    uint32_t most = shm_ring_payload_max(agent_ring(agent, 0, RING_BACKGROUND));
     for (d->slots_max = core->config.demote_slots; d->slots_max > 0; d->slots_max--) {
         record_demote_parts(&parts, &core->config.geometry, KV_GROUP_TOKENS - 1, d->slots_max);
         if (parts.scattered_total <= most)
@@ -75,7 +75,8 @@ struct demote_record {
     struct demote_parts parts;
     struct demote *demote;
     uint32_t n, slot, order;
-    bool scattered; /* into demote->slots */
+    uint32_t drive, part; /* to which it goes, and what of the list is there */
+    bool scattered;       /* into demote->slots */
 };
 
 /* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare for a
@@ -96,7 +97,9 @@ static int reserve(struct demotions *d, struct sequence *s, uint32_t layer, bool
                    uint32_t n, struct demote_record *out)
 {
     const struct tiers *t = &d->core->tiers;
-    out->n = room_for(&t->cold, tiers_list(t, s->index, layer), from_hot, n, &out->scattered);
+    n = cold_map_deal(&t->cold, tiers_list(t, s->index, layer), n, from_hot, &out->drive);
+    out->part = tiers_part(t, s->index, layer, out->drive);
+    out->n = room_for(&t->cold, out->part, from_hot, n, &out->scattered);
     if (out->n > d->slots_max)
         out->n = d->slots_max;
     out->demote = free_demote(d);
@@ -106,7 +109,8 @@ static int reserve(struct demotions *d, struct sequence *s, uint32_t layer, bool
     record_demote_parts(&out->parts, &d->core->config.geometry, KV_GROUP_TOKENS - 1, out->n);
     void *payload;
     uint64_t bytes = out->scattered ? out->parts.scattered_total : out->parts.total;
-    int rc = shm_ring_reserve(&d->core->io.rings[RING_BACKGROUND], (uint32_t)bytes, &payload);
+    int rc = shm_ring_reserve(agent_ring(d->agent, out->drive, RING_BACKGROUND), (uint32_t)bytes,
+                              &payload);
     if (rc)
         return rc;
     out->record = payload;
@@ -119,7 +123,7 @@ static void take_copies(struct demotions *d, struct sequence *s, uint32_t layer,
 {
     uint32_t lost[MOVES_DOWN], *slots = r->demote->slots;
     struct tiers *t = &d->core->tiers;
-    cold_map_reuse(&t->cold, tiers_list(t, s->index, layer), hot, r->n, slots, lost);
+    cold_map_reuse(&t->cold, r->part, hot, r->n, slots, lost);
     for (uint32_t i = 0; i < r->n; i++)
         if (lost[i] != COLD_NOBODY && s->kept)
             s->layers[layer].kept[lost[i]] = COLD_NONE;
@@ -133,20 +137,20 @@ static void take_slots(struct demotions *d, struct sequence *s, uint32_t layer,
                        uint32_t first_position, const uint32_t *hot, struct demote_record *r)
 {
     struct tiers *t = &d->core->tiers;
-    uint32_t list = tiers_list(t, s->index, layer);
     if (r->scattered)
         take_copies(d, s, layer, hot, r);
     else if (hot)
-        cold_map_take_positions(&t->cold, list, hot, r->n, &r->slot, &r->order);
+        cold_map_take_positions(&t->cold, r->part, hot, r->n, &r->slot, &r->order);
     else
-        cold_map_take(&t->cold, list, first_position, r->n, &r->slot, &r->order);
+        cold_map_take(&t->cold, r->part, first_position, r->n, &r->slot, &r->order);
     record_demote_parts(&r->parts, &d->core->config.geometry, r->slot, r->n);
     memset(r->record, 0, r->parts.entries); /* no padding and no lane carries old bytes */
     uint32_t *positions = (uint32_t *)((uint8_t *)r->record + r->parts.positions);
     for (uint32_t i = 0; i < r->n; i++)
         positions[i] = hot ? hot[i] : first_position + i;
-    if (r->scattered)
-        memcpy((uint8_t *)r->record + r->parts.total, r->demote->slots, r->n * sizeof(uint32_t));
+    uint32_t *slots = (uint32_t *)((uint8_t *)r->record + r->parts.total);
+    for (uint32_t i = 0; r->scattered && i < r->n; i++)
+        slots[i] = agent_slot(d->agent, r->demote->slots[i]);
 }
 
 /* What a later process must find in the slots. */
@@ -187,7 +191,7 @@ static void publish(struct demotions *d, struct sequence *s, uint32_t layer, boo
     demote->scattered = r->scattered;
     *r->record = (struct record_demote){.header = core_header(d->core, s->index, 0, layer),
                                         .tag = demote->tag,
-                                        .first_slot = r->slot,
+                                        .first_slot = agent_slot(d->agent, r->slot),
                                         .n_slots = r->n,
                                         .stripe_order = r->order,
                                         .scattered = r->scattered};
@@ -196,7 +200,7 @@ static void publish(struct demotions *d, struct sequence *s, uint32_t layer, boo
     s->demotes++;
     s->cold_used = true;
     FAULT_POINT(cpu_scorer, demote, filled);
-    agent_publish(d->agent, RING_BACKGROUND, RECORD_DEMOTE,
+    agent_publish(d->agent, r->drive, RING_BACKGROUND, RECORD_DEMOTE,
                   (uint32_t)(r->scattered ? r->parts.scattered_total : r->parts.total));
     FAULT_POINT(cpu_scorer, demote, pushed);
 }

@@ -6,6 +6,8 @@
 #include "cpu_scorer/adoption.h"
 #include "cpu_scorer/holding.h"
 
+#define ONE_DRIVE 0u /* of several none is drained: those change while no request runs */
+
 /* ---- a FETCH ------------------------------------------------------------------------------ */
 
 static void take_fetch(void *context, const void *record)
@@ -35,7 +37,7 @@ static int push_fetch(struct drain *d)
 {
     void *payload;
     uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + d->n * sizeof(struct fetch_item));
-    if (agent_reserve(d->agent, bytes, &payload) != 1)
+    if (agent_reserve(d->agent, ONE_DRIVE, bytes, &payload) != 1)
         return 0;
     struct record_fetch *r = payload;
     struct fetch_item *items = (struct fetch_item *)(r + 1);
@@ -45,7 +47,7 @@ static int push_fetch(struct drain *d)
     for (uint32_t i = 0; i < d->n; i++)
         items[i] = (struct fetch_item){d->slots[i], d->positions[i], d->staging[i],
                                        shm_arena_generation(d->core->tiers.staging, d->staging[i])};
-    agent_publish(d->agent, RING_COMMAND, RECORD_FETCH, bytes);
+    agent_publish(d->agent, ONE_DRIVE, RING_COMMAND, RECORD_FETCH, bytes);
     d->core->coming_up = true;
     FAULT_POINT(cpu_scorer, drain, fetched);
     return 1;
@@ -64,15 +66,16 @@ static uint32_t blocks_held(const struct core *c, const struct sequence *s)
 }
 
 /* What a later epoch is to find: everything that a sequence without a drive has. */
-static void note_plan(const struct core *c, struct sequence *s, uint32_t stripes)
+static void note_plan(const struct core *c, struct sequence *s, uint32_t held)
 {
+    const uint32_t stripes[LAYOUT_DRIVES_MAX] = {held};
     const struct kept_plan plan = adoption_plan(s, blocks_held(c, s), stripes);
     kept_replan(tiers_kept(&c->tiers, s->index), &plan);
 }
 
 static uint32_t stripes_held(const struct core *c, const struct sequence *s)
 {
-    return c->tiers.cold.lists[tiers_list(&c->tiers, s->index, 0)].n_stripes;
+    return cold_map_stripes(&c->tiers.cold, tiers_list(&c->tiers, s->index, 0));
 }
 
 /* Placed by recency, nobody knows of what its copies are: their slots take whatever goes down. */
@@ -113,7 +116,7 @@ static uint32_t cold_entries(const struct core *c, const struct sequence *s)
 {
     uint32_t sum = 0;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        sum += c->tiers.cold.lists[tiers_list(&c->tiers, s->index, layer)].committed;
+        sum += cold_map_committed(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer));
     return sum;
 }
 
@@ -185,7 +188,7 @@ static bool find_batch(struct drain *d, uint32_t most, bool *blocked)
     for (uint32_t i = 0; i < n_lists; i++) {
         uint32_t list = (d->next + i) % n_lists;
         struct sequence *s = &c->sequences[list / n_layers];
-        if (!is_drained(d, s) || !c->tiers.cold.lists[list].committed ||
+        if (!is_drained(d, s) || !cold_map_committed(&c->tiers.cold, list) ||
             s->layers[list % n_layers].uncommitted || s->layers[list % n_layers].moving ||
             room_of(c, s, list % n_layers) == 0)
             continue;
@@ -208,7 +211,7 @@ static bool find_batch(struct drain *d, uint32_t most, bool *blocked)
 static uint32_t batch_max(const struct drain *d)
 {
     const struct core *c = d->core;
-    uint32_t ring = shm_ring_payload_max(&c->io.rings[RING_COMMAND]);
+    uint32_t ring = shm_ring_payload_max(agent_ring(d->agent, ONE_DRIVE, RING_COMMAND));
     uint32_t items =
         (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
     uint32_t most = items < DRAIN_BATCH ? items : DRAIN_BATCH;
@@ -277,10 +280,10 @@ static int finish_batch(struct drain *d)
 {
     struct core *c = d->core;
     struct sequence *s = &c->sequences[d->sequence];
-    void *room; /* first: without room in the ring nothing flips */
+    /* first: without room in the ring nothing flips */
     uint32_t bytes = (uint32_t)(sizeof(struct record_release) + sizeof d->slots), n = 0;
     bool ours = is_drained(d, s) && s->request_id == d->request_id;
-    if (ours && !d->status && shm_ring_reserve(&c->io.rings[RING_COMMAND], bytes, &room))
+    if (ours && !d->status && !agent_has_room(d->agent, bytes))
         return 0;
     if (ours && d->status) {
         d->spoilt[s->index] = s->request_id;
@@ -328,7 +331,7 @@ static void count_left(struct drain *d)
 {
     const struct core *c = d->core;
     d->done.left = 0;
-    d->done.over = d->agent->commands_open == 0;
+    d->done.over = agent_open(d->agent) == 0;
     for (uint32_t i = 0; i < c->config.n_sequences; i++) {
         const struct sequence *s = &c->sequences[i];
         bool active = s->state == SEQUENCE_ACTIVE;
@@ -350,7 +353,7 @@ static bool is_settled(const struct drain *d)
         if (s->demotes || s->leaving)
             return false;
     }
-    return d->agent->commands_open == 0;
+    return agent_open(d->agent) == 0;
 }
 
 static void tell(struct drain *d)

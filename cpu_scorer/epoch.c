@@ -15,6 +15,41 @@
 
 #define AGENT_DEADLINE_MS 30000
 
+/* A pool's stripes, as its agent computes them. */
+static int size_pool(struct scorer_config *out, const struct epoch_settings *s,
+                     const struct kv_plan_input *in, uint64_t cap, uint32_t *n_stripes,
+                     struct hill_why *why)
+{
+    struct pool_layout pool;
+    int rc = pool_layout_with_keys(
+        &pool, &in->geometry, kv_plane_key_bytes(&in->geometry, in->selection.policy), cap, why);
+    if (rc)
+        return rc;
+    out->stripe_slots = pool.stripe_slots;
+    /* no more than all sequences together can use: what maps them is counted in M_0 */
+    uint64_t usable = in->cold_slots / epoch_drives(s) / pool.stripe_slots;
+    *n_stripes = pool.n_stripes < usable ? pool.n_stripes : (uint32_t)usable;
+    return 0;
+}
+
+static int size_drives(struct scorer_config *out, const struct epoch_settings *s,
+                       const struct kv_plan_input *in, struct hill_why *why)
+{
+    out->n_drives = s->csd_drives;
+    for (uint32_t d = 0; d < out->n_drives; d++) {
+        const struct epoch_drive *drive = &s->drives[d];
+        out->drives[d].speed = drive->speed;
+        int rc = drive->attached
+                     ? size_pool(out, s, in, drive->cap_bytes, &out->drives[d].n_stripes, why)
+                     : 0;
+        if (rc)
+            return rc;
+    }
+    /* numbers do not follow from caps, so that words stand when a drive comes with another one */
+    out->n_stripes = (uint32_t)(in->cold_slots / out->n_drives / out->stripe_slots);
+    return 0;
+}
+
 /* What the plan allows under M_0, and the cold pool's sizes, as the agent computes them. */
 static int plan_sizes(struct scorer_config *out, const struct epoch_settings *s,
                       struct hill_why *why)
@@ -23,7 +58,8 @@ static int plan_sizes(struct scorer_config *out, const struct epoch_settings *s,
     struct kv_hot_plan plan;
     if (out->placement == SCORER_BKP)
         in.placement_bytes = placement_live_bytes(in.geometry.n_layers, in.ctx_tokens);
-    in.cold_slots = pool_slots_for_tokens(&in.geometry, in.n_sequences, in.ctx_tokens);
+    in.cold_slots =
+        epoch_drives(s) * pool_slots_for_tokens(&in.geometry, in.n_sequences, in.ctx_tokens);
     int rc = kv_plan_hot(&plan, &in, s->hot_cap_bytes, why);
     if (rc)
         return rc;
@@ -31,19 +67,10 @@ static int plan_sizes(struct scorer_config *out, const struct epoch_settings *s,
     out->csd = s->csd_attached && s->cold_cap_bytes;
     out->cold_slots = in.cold_slots; /* so that a drive can come or go without a new hot segment */
     out->drains = out->csd && s->csd_plain;
-    if (out->csd) {
-        struct pool_layout pool;
-        rc = pool_layout_with_keys(&pool, &in.geometry,
-                                   kv_plane_key_bytes(&in.geometry, in.selection.policy),
-                                   s->cold_cap_bytes, why);
-        if (rc)
-            return rc;
-        out->stripe_slots = pool.stripe_slots;
-        /* no more than all sequences together can use: what maps them is counted in M_0 */
-        uint64_t usable = in.cold_slots / pool.stripe_slots;
-        out->n_stripes = pool.n_stripes < usable ? pool.n_stripes : (uint32_t)usable;
-    }
-    return 0;
+    if (!out->csd)
+        return 0;
+    return epoch_drives(s) > 1 ? size_drives(out, s, &in, why)
+                               : size_pool(out, s, &in, s->cold_cap_bytes, &out->n_stripes, why);
 }
 
 int epoch_config(struct scorer_config *out, const struct epoch_settings *s, struct hill_why *why)

@@ -37,14 +37,20 @@ static void make_plane(struct evaluator *e, const struct sequence *s, uint32_t l
                        hkm_slot(core_location(e->core, s, layer, from->positions[i])), 1);
 }
 
-/* ---- the drive ------------------------------------------------------------------------------ */
+/* ---- the drives ----------------------------------------------------------------------------- */
 
-void digest_open(struct digest_evaluator *e, struct query *q, uint32_t cold)
+void digest_open(struct digest_evaluator *e, struct query *q)
 {
+    const struct tiers *t = &e->base.core->tiers;
+    memset(e->drives, 0, sizeof e->drives);
+    for (uint32_t d = 0; d < e->base.agent->n_drives; d++)
+        e->drives[d].expected =
+            t->cold.lists[tiers_part(t, q->sequence->index, q->header.layer, d)].committed;
     kv_digest_query(&e->base.core->config.geometry, q->sequence->settings.importance, q->vector,
                     e->mantissas, e->shifts);
     e->query = q;
-    e->cold_expected = cold;
+    e->cold_expected =
+        cold_map_committed(&t->cold, tiers_list(t, q->sequence->index, q->header.layer));
     e->cold_scored = 0;
     e->cold_done = false;
     e->status = 0;
@@ -56,14 +62,14 @@ void digest_close(struct digest_evaluator *e)
     e->query = NULL;
 }
 
-int digest_relay(struct digest_evaluator *e)
+static int relay_to(struct digest_evaluator *e, uint32_t drive)
 {
     const struct core *c = e->base.core;
     const struct kv_geometry *g = &c->config.geometry;
     const struct query *q = e->query;
     uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
     void *payload;
-    int rc = agent_reserve(e->base.agent, bytes, &payload);
+    int rc = agent_reserve(e->base.agent, drive, bytes, &payload);
     if (rc != 1)
         return rc;
     struct record_agent_query *r = payload;
@@ -71,12 +77,33 @@ int digest_relay(struct digest_evaluator *e)
                                      .query_id = q->id,
                                      .importance = q->sequence->settings.importance,
                                      .block_tokens = c->config.block_tokens,
-                                     .expected = e->cold_expected};
+                                     .expected = e->drives[drive].expected};
     memcpy(r + 1, e->mantissas, kv_key_dims(g));
     memcpy((uint8_t *)(r + 1) + kv_key_dims(g), e->shifts, g->n_kv_heads);
-    agent_publish(e->base.agent, RING_COMMAND, RECORD_AGENT_QUERY, bytes);
+    agent_publish(e->base.agent, drive, RING_COMMAND, RECORD_AGENT_QUERY, bytes);
+    e->drives[drive].relayed = true;
     e->relayed_ns = clock_now_ns();
     return 1;
+}
+
+int digest_relay(struct digest_evaluator *e)
+{
+    for (uint32_t d = 0; d < e->base.agent->n_drives; d++) {
+        bool wanted = e->drives[d].expected && !e->drives[d].relayed;
+        int rc = wanted ? relay_to(e, d) : 1;
+        if (rc != 1)
+            return rc;
+    }
+    return 1;
+}
+
+/* Is no drive's completion to come any more? */
+static bool all_done(const struct digest_evaluator *e)
+{
+    for (uint32_t d = 0; d < e->base.agent->n_drives; d++)
+        if (e->drives[d].expected && !e->drives[d].done)
+            return false;
+    return true;
 }
 
 static void take_completion(void *context, const void *record)
@@ -84,13 +111,18 @@ static void take_completion(void *context, const void *record)
     struct digest_evaluator *e = context;
     const struct record_completion *r = record;
     const struct query *q = e->query;
-    if (!q || r->tag != q->id || e->cold_done)
+    struct digest_drive *d = &e->drives[e->base.agent->from];
+    if (!q || r->tag != q->id || d->done || e->cold_done)
         return;
-    e->cold_done = true;
-    e->cold_done_ns = clock_now_ns();
+    d->done = true;
+    d->done_ns = e->cold_done_ns = clock_now_ns();
+    q->sequence->stats.drives[e->base.agent->from].score_ns += d->done_ns - e->relayed_ns;
+    e->cold_done = all_done(e);
+    if (e->status)
+        return;
     if (r->status)
         e->status = r->status;
-    else if (r->count != e->cold_expected)
+    else if (r->count != d->expected)
         e->status = HILL_E_PROTOCOL;
     if (e->status == HILL_E_DAMAGED)
         core_fail(
@@ -101,7 +133,7 @@ static void take_completion(void *context, const void *record)
     else if (e->status)
         core_fail(e->base.core, q->sequence, e->status,
                   "scoring layer %u on the drive: %s, after %u of %u slots", q->header.layer,
-                  hill_strerror(e->status), r->count, e->cold_expected);
+                  hill_strerror(e->status), r->count, d->expected);
 }
 
 static int add_tuples(const struct digest_evaluator *e, const struct record_score_block *b)
@@ -110,17 +142,18 @@ static int add_tuples(const struct digest_evaluator *e, const struct record_scor
     const struct tiers *t = &e->base.core->tiers;
     const struct query *q = e->query;
     uint32_t list = tiers_list(t, q->sequence->index, q->header.layer);
+    uint64_t base = cold_map_base(&t->cold, e->base.agent->from);
     uint32_t positions[TUPLES_AT_ONCE];
     uint16_t scores[TUPLES_AT_ONCE];
     for (uint32_t done = 0; done < b->n;) {
         uint32_t n = b->n - done < TUPLES_AT_ONCE ? b->n - done : TUPLES_AT_ONCE;
         for (uint32_t i = 0; i < n; i++) {
             uint64_t in_stripe = (uint64_t)b->first_slot + tuples[done + i].slot_offset;
-            positions[i] =
-                in_stripe < t->cold.stripe_slots
-                    ? cold_map_position(&t->cold, list,
-                                        (uint64_t)b->stripe * t->cold.stripe_slots + in_stripe)
-                    : COLD_NONE;
+            positions[i] = in_stripe < t->cold.stripe_slots
+                               ? cold_map_position(
+                                     &t->cold, list,
+                                     base + (uint64_t)b->stripe * t->cold.stripe_slots + in_stripe)
+                               : COLD_NONE;
             scores[i] = tuples[done + i].score;
         }
         int rc = kv_selector_add(q->selector, positions, scores, n); /* refuses COLD_NONE */
@@ -263,8 +296,7 @@ static int end_hot(struct digest_evaluator *e, struct query *q)
 static void begin(struct evaluator *base, struct query *q)
 {
     struct digest_evaluator *e = of(base);
-    const struct tiers *t = &base->core->tiers;
-    digest_open(e, q, t->cold.lists[tiers_list(t, q->sequence->index, q->header.layer)].committed);
+    digest_open(e, q);
     e->stage = DIGEST_RELAY;
 }
 

@@ -22,18 +22,23 @@ struct digest_evaluator {
     uint16_t *scores; /* [core_blocks_max][64] */
     /* the query that the drive scores, NULL: none. Between two nothing of it is left. */
     struct query *query;
-    uint32_t cold_expected, cold_scored;
-    bool cold_done; /* its completion arrived */
+    uint32_t cold_expected, cold_scored; /* on all drives */
+    bool cold_done;                      /* every completion has arrived */
     int status;
+    struct digest_drive {
+        uint32_t expected;
+        bool relayed, done;
+        int64_t done_ns;
+    } drives[LAYOUT_DRIVES_MAX];
     int64_t relayed_ns, cold_done_ns, hot_began_ns;
     enum digest_stage stage;
     uint32_t n_blocks;
     struct stage_span hot_span, cold_span;
 };
 
-/* Digest the query; `cold` tokens are committed. */
-void digest_open(struct digest_evaluator *e, struct query *q, uint32_t cold);
-/* The drive begins: 1; 0: no room in the ring; negative: failed. */
+/* Digest the query, of q's sequence and layer. */
+void digest_open(struct digest_evaluator *e, struct query *q);
+/* The drives begin, those that have something committed: 1; 0: no room in a ring; negative: failed. */
 int digest_relay(struct digest_evaluator *e);
 /* A job for the scoring threads: these blocks, against the query. */
 struct score_job digest_job(const struct digest_evaluator *e, const uint32_t *blocks,

@@ -31,7 +31,7 @@
 #include "kv/plan.h"
 
 #define HKM_MAGIC       0x314d4b48u /* "HKM1" */
-#define HKM_VERSION     3u
+#define HKM_VERSION     4u
 #define HKM_NO_POSITION UINT32_MAX
 #define HKM_NONE        UINT32_MAX
 

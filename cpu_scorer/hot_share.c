@@ -2,7 +2,7 @@
 #include "cpu_scorer/hot_share.h"
 
 #include <math.h>
-#include <stddef.h>
+#include <string.h>
 
 #include "kv/plan.h"
 
@@ -36,7 +36,7 @@ void hot_share_cold_range(const struct hot_share *p, uint32_t prompt, uint32_t *
 
 /* What one sequence may take of each layer's share. */
 struct allowance {
-    uint32_t blocks, stripes;
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
 };
 
 static int plan_hot_alone(struct hot_share *p, uint32_t blocks_allowed, uint32_t max_tokens,
@@ -72,12 +72,51 @@ static int plan_hot_of_two(struct hot_share *p, uint32_t blocks_allowed, uint32_
     return 0;
 }
 
+static uint32_t stripes_for(const struct hot_share_room *room, double tokens)
+{
+    return (uint32_t)ceil(tokens / room->stripe_slots);
+}
+
+static uint32_t sum_of(const struct hot_share_room *room, const uint32_t *stripes)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < room->n_drives; d++)
+        sum += stripes[d];
+    return sum;
+}
+
+/* The drive with the largest share of those that have more; n_drives: none. */
+static uint32_t next_drive(const struct hot_share_room *room, const uint32_t *most,
+                           const uint32_t *stripes)
+{
+    uint32_t found = room->n_drives;
+    for (uint32_t d = 0; d < room->n_drives; d++)
+        if (stripes[d] < most[d] &&
+            (found == room->n_drives || room->drives[d].share > room->drives[found].share))
+            found = d;
+    return found;
+}
+
+bool hot_share_stripes(const struct hot_share_room *room, const uint32_t most[LAYOUT_DRIVES_MAX],
+                       uint32_t cold, uint32_t stripes[LAYOUT_DRIVES_MAX])
+{
+    uint32_t wanted = stripes_for(room, cold), next;
+    for (uint32_t d = 0; d < room->n_drives; d++)
+        stripes[d] = smaller(stripes_for(room, cold * room->drives[d].share), most[d]);
+    while (sum_of(room, stripes) < wanted) {
+        if ((next = next_drive(room, most, stripes)) == room->n_drives)
+            return false;
+        stripes[next]++;
+    }
+    return true;
+}
+
 /* Within an allowance, with copies or without. */
 static int plan_within(struct hot_share *p, const struct hot_share_room *room,
                        struct allowance allowed, bool copies, uint32_t max_tokens, uint32_t *blocks,
                        uint32_t *stripes, struct hill_why *why)
 {
-    *stripes = 0;
+    memset(stripes, 0, LAYOUT_DRIVES_MAX * sizeof *stripes);
     p->copies = copies;
     if (!room->cold_pool)
         return plan_hot_alone(p, allowed.blocks, max_tokens, blocks, why);
@@ -85,23 +124,35 @@ static int plan_within(struct hot_share *p, const struct hot_share_room *room,
     if (rc)
         return rc;
     uint32_t cold = copies ? max_tokens : max_tokens - hot_share_target(p, max_tokens);
-    *stripes = cold / room->stripe_slots + (cold % room->stripe_slots != 0);
-    if (*stripes > allowed.stripes)
+    if (!hot_share_stripes(room, allowed.stripes, cold, stripes))
         return hill_fail(why, HILL_E_TOO_LONG,
                          "cannot take a request of %u tokens: %u cold tokens per layer need %u "
                          "stripes, there are %u; raise --cold-mb",
-                         max_tokens, cold, *stripes, allowed.stripes);
+                         max_tokens, cold, stripes_for(room, cold), sum_of(room, allowed.stripes));
     return 0;
 }
 
+static void add_stripes(const struct hot_share_room *room, struct allowance *out, bool free_ones,
+                        uint32_t parts)
+{
+    for (uint32_t d = 0; d < room->n_drives; d++)
+        out->stripes[d] =
+            (free_ones ? room->drives[d].free_stripes : room->drives[d].stripes) / parts;
+}
+
 int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint32_t max_tokens,
-                   uint32_t *blocks_per_layer, uint32_t *stripes_per_layer, struct hill_why *why)
+                   uint32_t *blocks_per_layer, uint32_t stripes_per_layer[LAYOUT_DRIVES_MAX],
+                   struct hill_why *why)
 {
     uint32_t layers = room->n_layers, each = layers * room->n_sequences;
-    const struct allowance free_now = {room->unreserved / layers, room->free_stripes / layers};
-    const struct allowance quota = {smaller(room->hot_blocks / each, free_now.blocks),
-                                    smaller(room->stripes / each, free_now.stripes)};
-    const struct allowance whole = {room->hot_blocks / layers, room->stripes / layers};
+    struct allowance free_now = {.blocks = room->unreserved / layers};
+    struct allowance quota = {.blocks = smaller(room->hot_blocks / each, free_now.blocks)};
+    struct allowance whole = {.blocks = room->hot_blocks / layers};
+    add_stripes(room, &free_now, true, layers);
+    add_stripes(room, &whole, false, layers);
+    add_stripes(room, &quota, false, each);
+    for (uint32_t d = 0; d < room->n_drives; d++)
+        quota.stripes[d] = smaller(quota.stripes[d], free_now.stripes[d]);
     const struct {
         struct allowance allowed;
         bool copies;

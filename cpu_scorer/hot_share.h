@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "proto/layout.h"
 
 struct hot_share {
     double beta;
@@ -30,9 +31,13 @@ struct hot_share {
 
 struct hot_share_room {
     uint32_t n_layers, n_sequences;
-    uint32_t hot_blocks;            /* all of them */
-    uint32_t unreserved;            /* hot blocks that no sequence has reserved */
-    uint32_t stripes, free_stripes; /* all of them, those not reserved; 0 without a cold pool */
+    uint32_t hot_blocks; /* all of them */
+    uint32_t unreserved; /* hot blocks that no sequence has reserved */
+    struct {
+        uint32_t stripes, free_stripes; /* all of them, those not reserved */
+        double share;                   /* of what is cold */
+    } drives[LAYOUT_DRIVES_MAX];
+    uint32_t n_drives; /* 0 without a cold pool */
     uint32_t stripe_slots;
     bool cold_pool;
     bool wants_copies; /* of what moves up: then every token may need a cold slot of its own */
@@ -44,10 +49,16 @@ uint32_t hot_share_target(const struct hot_share *p, uint32_t n);
 /* The positions *from .. *to - 1 of a prompt of `prompt` tokens are placed cold, the others hot. */
 void hot_share_cold_range(const struct hot_share *p, uint32_t prompt, uint32_t *from, uint32_t *to);
 
-/* For a sequence that may grow to max_tokens: fill p->limit and p->copies, the hot blocks and cold
- * stripes to reserve per layer. HILL_E_BUSY when it fits once others have ended; HILL_E_TOO_LONG
+/* Stripes of a layer on each drive, for its share of the cold tokens; what does not fit one drive's
+ * most goes to others. False: there are not as many. */
+bool hot_share_stripes(const struct hot_share_room *room, const uint32_t most[LAYOUT_DRIVES_MAX],
+                       uint32_t cold, uint32_t stripes[LAYOUT_DRIVES_MAX]);
+
+/* For a sequence that may grow to max_tokens: fill p->limit and p->copies, the hot blocks and, of
+ * each drive, the cold stripes to reserve per layer. HILL_E_BUSY when it fits once others have ended; HILL_E_TOO_LONG
  * (why says what is missing) when it does not fit empty tiers. */
 int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint32_t max_tokens,
-                   uint32_t *blocks_per_layer, uint32_t *stripes_per_layer, struct hill_why *why);
+                   uint32_t *blocks_per_layer, uint32_t stripes_per_layer[LAYOUT_DRIVES_MAX],
+                   struct hill_why *why);
 
 #endif

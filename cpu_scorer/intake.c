@@ -65,6 +65,25 @@ static int take_append(struct intake *in, const struct record_append *r)
 }
 
 /* A decode step is over: how far apart its two sides were. */
+static void note_drives(const struct core *c, struct sequence *s)
+{
+    struct step_balance *b = &s->balance;
+    int64_t most = 0, least = INT64_MAX;
+    for (uint32_t d = 0; d < c->config.n_drives; d++) {
+        const struct scorer_drive *drive = &s->stats.drives[d];
+        int64_t took = drive->score_ns + drive->fetch_ns - b->drive_ns[d];
+        b->drive_ns[d] += took;
+        if (!c->config.drives[d].n_stripes)
+            continue;
+        most = took > most ? took : most;
+        least = took < least ? took : least;
+    }
+    if (c->config.n_drives < 2 || most <= 0)
+        return;
+    b->drive_counts[(most - least) * 100 / most]++;
+    b->drive_steps++;
+}
+
 static void note_balance(struct sequence *s)
 {
     struct step_balance *b = &s->balance;
@@ -92,6 +111,7 @@ static int take_step_end(struct intake *in, const struct record_step_end *r)
             return 1;
         }
     note_balance(s);
+    note_drives(in->core, s);
     bool ahead = s->hashed_step > r->header.step; /* the next step's first query has come before */
     kept_note(tiers_kept(&in->core->tiers, s->index), r->header.step, r->n_tokens,
               ahead ? s->hash_before : s->hash);

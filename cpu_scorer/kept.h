@@ -23,9 +23,8 @@ struct kept_plan {
     double beta; /* of struct hot_share, as the rest */
     uint32_t sinks, window, limit;
     uint32_t adapts, copies;
-    uint32_t blocks, stripes; /* set aside for each layer */
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX]; /* set aside for each layer, on each drive */
     uint32_t prompt_tokens, max_tokens;
-    uint32_t reserved;
 };
 
 struct kept_step {

@@ -16,7 +16,7 @@ enum window_state { WINDOW_FREE, WINDOW_READING, WINDOW_THERE };
 struct key_window {
     enum window_state state;
     uint64_t tag;
-    uint32_t n_ranges;
+    uint32_t drive, n_ranges;
     uint64_t bytes; /* of their pages */
     struct key_range ranges[RANGES_MAX];
 };
@@ -93,10 +93,10 @@ uint64_t key_reader_bytes(const struct key_reader *r)
 
 /* ---- what is to be read --------------------------------------------------------------------- */
 
-void key_reader_list_stripes(struct key_reader *r)
+static void list_part(struct key_reader *r, uint32_t drive)
 {
     const struct cold_map *cold = &r->base.core->tiers.cold;
-    const struct cold_list *l = &cold->lists[r->list];
+    const struct cold_list *l = &cold->lists[cold_map_part(cold, r->list, drive)];
     uint32_t slots = cold->stripe_slots;
     if (l->committed == 0)
         return;
@@ -109,6 +109,12 @@ void key_reader_list_stripes(struct key_reader *r)
         if (s == l->current)
             break;
     }
+}
+
+void key_reader_list_stripes(struct key_reader *r)
+{
+    for (uint32_t d = 0; d < r->base.agent->n_drives; d++)
+        list_part(r, d);
 }
 
 void key_reader_list_blocks(struct key_reader *r, void (*run)(void *, uint32_t, uint32_t))
@@ -149,7 +155,7 @@ static uint64_t window_room(const struct key_reader *r)
     return room < most ? room : most;
 }
 
-/* Fill the window's ranges from what is left; where the reading goes on is in *range and *slot.
+/* Fill the window's ranges, which are of one drive, from what is left; where the reading goes on is in *range and *slot.
  * Returns the bytes of their pages. */
 static uint64_t fill_window(const struct key_reader *r, struct key_window *w, uint32_t most,
                             uint32_t *range, uint32_t *slot)
@@ -159,6 +165,9 @@ static uint64_t fill_window(const struct key_reader *r, struct key_window *w, ui
     while (*range < r->n_ranges && w->n_ranges < most) {
         const struct key_range *from = &r->ranges[*range];
         uint32_t left = from->n_slots - *slot, first = from->first_slot + *slot;
+        if (w->n_ranges && agent_drive(r->base.agent, first) != w->drive)
+            break;
+        w->drive = agent_drive(r->base.agent, first);
         uint32_t n = slots_that_fit(r, first, left, room - used);
         if (n == 0)
             break;
@@ -180,22 +189,25 @@ static int push_read(struct key_reader *r)
     uint32_t range = r->next_range, slot = r->next_slot;
     if (r->status || range == r->n_ranges || w->state != WINDOW_FREE)
         return 0;
-    uint32_t most = (shm_ring_payload_max(&r->base.core->io.rings[RING_COMMAND]) -
+    uint32_t most = (shm_ring_payload_max(agent_ring(r->base.agent, 0, RING_COMMAND)) -
                      (uint32_t)sizeof(struct record_read_keys)) /
                     (uint32_t)sizeof(struct key_range);
     uint64_t used = fill_window(r, w, most < RANGES_MAX ? most : RANGES_MAX, &range, &slot);
     uint32_t bytes =
         (uint32_t)(sizeof(struct record_read_keys) + w->n_ranges * sizeof(struct key_range));
     void *payload;
-    int rc = agent_reserve(r->base.agent, bytes, &payload);
+    int rc = agent_reserve(r->base.agent, w->drive, bytes, &payload);
     if (rc != 1)
         return rc;
     struct record_read_keys *record = payload;
     w->tag = agent_tag(r->base.agent);
     *record = (struct record_read_keys){
         .header = r->query->header, .tag = w->tag, .window = r->next_read, .n_ranges = w->n_ranges};
-    memcpy(record + 1, w->ranges, w->n_ranges * sizeof *w->ranges);
-    agent_publish(r->base.agent, RING_COMMAND, RECORD_READ_KEYS, bytes);
+    struct key_range *ranges = (struct key_range *)(record + 1);
+    for (uint32_t i = 0; i < w->n_ranges; i++)
+        ranges[i] = (struct key_range){agent_slot(r->base.agent, w->ranges[i].first_slot),
+                                       w->ranges[i].n_slots};
+    agent_publish(r->base.agent, w->drive, RING_COMMAND, RECORD_READ_KEYS, bytes);
     w->state = WINDOW_READING;
     w->bytes = used;
     r->next_read = (r->next_read + 1) % KV_KEY_WINDOWS;

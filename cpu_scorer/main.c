@@ -28,6 +28,7 @@
 struct wire_stats {
     Hill__SequenceStats stats;
     Hill__TierStats gpu, hot, cold;
+    Hill__DriveStats drives[LAYOUT_DRIVES_MAX], *drive_list[LAYOUT_DRIVES_MAX];
 };
 
 /* What of a sequence has been told in StageTimes. */
@@ -50,6 +51,16 @@ struct process {
     struct wire_stats wire[KV_MAX_SEQUENCES];
 };
 
+static void take_balance(struct process *s, const Hill__Balance *m)
+{
+    double speeds[LAYOUT_DRIVES_MAX] = {0};
+    scorer_set_beta(s->data.scorer, m->beta);
+    if (m->n_speeds != s->data.settings.csd_drives)
+        return;
+    memcpy(speeds, m->speeds, m->n_speeds * sizeof *speeds);
+    scorer_set_speeds(s->data.scorer, speeds);
+}
+
 /* What is neither a Configure nor the end; without an epoch there is nothing to do it with. */
 static void take_message(struct process *s, const Hill__Message *message)
 {
@@ -58,7 +69,7 @@ static void take_message(struct process *s, const Hill__Message *message)
     if (message->body_case == HILL__MESSAGE__BODY_PROFILE_REQUEST)
         scorer_ask_profile(s->data.scorer, CLOCK_MS(message->profile_request->limit_ms));
     else if (message->body_case == HILL__MESSAGE__BODY_BALANCE)
-        scorer_set_beta(s->data.scorer, message->balance->beta);
+        take_balance(s, message->balance);
     else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
         scorer_set_model(s->data.scorer, proto_csd_model(message->csd_model));
     else if (message->body_case == HILL__MESSAGE__BODY_DRAIN)
@@ -111,6 +122,20 @@ static void fill_tier(Hill__TierStats *out, const struct scorer_tier *in)
     FILL(hits)
 }
 
+static void fill_drives(struct wire_stats *wire, const struct scorer_stats *in)
+{
+    wire->stats.n_drives = in->n_drives;
+    wire->stats.drives = wire->drive_list;
+    wire->stats.drive_spread = in->drive_spread;
+    for (uint32_t d = 0; d < in->n_drives; d++) {
+        Hill__DriveStats *out = wire->drive_list[d] = &wire->drives[d];
+        hill__drive_stats__init(out);
+        out->tokens = in->drives[d].tokens;
+        out->score_ms = ms(in->drives[d].score_ns);
+        out->fetch_ms = ms(in->drives[d].fetch_ns);
+    }
+}
+
 static void fill_stats(struct wire_stats *wire, const struct scorer_stats *in)
 {
     Hill__SequenceStats *out = &wire->stats;
@@ -121,6 +146,7 @@ static void fill_stats(struct wire_stats *wire, const struct scorer_stats *in)
     SAME(FILL)
     TIMES(FILL_MS)
     out->steps_compared = in->steps;
+    fill_drives(wire, in);
     out->candidates_hot = in->candidates.hot;
     out->candidates_cold = in->candidates.cold;
     out->candidate_runs = in->candidates.runs;
@@ -177,6 +203,14 @@ static void send_profile(void *context, const struct scorer_profile *in)
     Hill__Rates rates, spread;
     fill_rates(profile.rates = &rates, &in->median);
     fill_rates(profile.spread = &spread, &in->spread);
+    double f_s[LAYOUT_DRIVES_MAX], B_s[LAYOUT_DRIVES_MAX];
+    for (uint32_t d = 0; d < in->n_drives; d++) {
+        f_s[d] = in->drives[d].f_s;
+        B_s[d] = in->drives[d].B_s;
+    }
+    profile.n_drives_f_s = profile.n_drives_b_s = in->n_drives;
+    profile.drives_f_s = f_s;
+    profile.drives_b_s = B_s;
     profile.rounds = in->rounds;
     profile.hot_tokens = in->hot_tokens;
     profile.cold_tokens = in->cold_tokens;

@@ -233,10 +233,8 @@ static void come_up(struct demotions *d, struct sequence *s, uint32_t layer, con
 {
     struct layer_state *l = &s->layers[layer];
     uint32_t slots[MOVES_UP], n = 0;
-    void *room; /* first: without room in the ring nothing flips */
-    bool full =
-        shm_ring_reserve(&d->core->io.rings[RING_COMMAND],
-                         (uint32_t)(sizeof(struct record_release) + sizeof slots), &room) != 0;
+    bool full = /* first: without room in the ring nothing flips */
+        !agent_has_room(d->agent, (uint32_t)(sizeof(struct record_release) + sizeof slots));
     for (uint32_t i = 0; i < moves->n_promoted; i++) {
         uint32_t position = moves->promoted[i];
         if (hkm_tag(core_location(d->core, s, layer, position)) == HKM_HOT)

@@ -85,12 +85,13 @@ static void take_trim(void *context, const void *record)
     struct requests *rs = context;
     const struct record_completion *r = record;
     struct sequence *s = &rs->core->sequences[r->header.sequence];
-    if (s->state != SEQUENCE_TRIMMING || s->trim_tag != r->tag)
+    if (s->state != SEQUENCE_TRIMMING || s->trim_tag != r->tag || s->trims == 0)
         return;
     if (r->status)
         log_error("freeing the cold stripes of sequence %u failed: %s; they are used again",
                   s->index, hill_strerror(r->status));
-    free_sequence(rs, s);
+    if (--s->trims == 0)
+        free_sequence(rs, s);
 }
 
 void requests_init(struct requests *rs, struct core *core, struct agent *agent,

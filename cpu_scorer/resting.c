@@ -56,30 +56,16 @@ static uint32_t blocks_held(const struct core *c, const struct sequence *s)
     return c->tiers.hkm.lists[tiers_list(&c->tiers, s->index, 0)].limit; /* of every layer */
 }
 
-static uint32_t stripes_held(const struct core *c, const struct sequence *s)
+static uint32_t stripes_held(const struct core *c, const struct sequence *s, uint32_t drive)
 {
-    return c->tiers.cold.lists[tiers_list(&c->tiers, s->index, 0)].n_stripes;
+    return c->tiers.cold.lists[tiers_part(&c->tiers, s->index, 0, drive)].n_stripes;
 }
 
 void resting_add_room(const struct core *c, const struct sequence *s, struct hot_share_room *room)
 {
     room->unreserved += blocks_held(c, s) * room->n_layers;
-    room->free_stripes += stripes_held(c, s) * room->n_layers;
-}
-
-/* The most hot tokens that a layer has, and slots that are nobody's: they take room of their own. */
-static void find_most(const struct core *c, const struct sequence *s, uint32_t to, uint32_t *hot,
-                      uint32_t *lost)
-{
-    *hot = *lost = 0;
-    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++) {
-        const struct cold_list *l = &c->tiers.cold.lists[tiers_list(&c->tiers, s->index, layer)];
-        uint32_t n = hkm_hot_tokens(&c->tiers.hkm, s->index, layer);
-        *hot = n > *hot ? n : *hot;
-        /* so is what is cut, and a copy where none are kept any more */
-        uint32_t nobodys = (s->share.copies ? l->lost : l->copies) + s->layers[layer].appended - to;
-        *lost = nobodys > *lost ? nobodys : *lost;
-    }
+    for (uint32_t d = 0; d < room->n_drives; d++)
+        room->drives[d].free_stripes += stripes_held(c, s, d) * room->n_layers;
 }
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -87,23 +73,60 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+/* The most hot tokens that a layer has. */
+static uint32_t most_hot(const struct core *c, const struct sequence *s)
+{
+    uint32_t hot = 0;
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+        hot = larger(hot, hkm_hot_tokens(&c->tiers.hkm, s->index, layer));
+    return hot;
+}
+
+/* And slots of a drive that are nobody's: they take room of their own. */
+static uint32_t most_lost(const struct core *c, const struct sequence *s, uint32_t drive,
+                          uint32_t to)
+{
+    uint32_t lost = 0;
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++) {
+        const struct cold_list *l =
+            &c->tiers.cold.lists[tiers_part(&c->tiers, s->index, layer, drive)];
+        /* so is what is cut, and a copy where none are kept any more */
+        lost =
+            larger(lost, (s->share.copies ? l->lost : l->copies) + s->layers[layer].appended - to);
+    }
+    return lost;
+}
+
+/* On one drive, so many stripes a layer for n_tokens and what is nobody's. */
+static uint32_t grown(const struct core *c, const struct sequence *s, uint32_t drive,
+                      uint32_t n_tokens, uint32_t stripes)
+{
+    uint32_t slots = c->tiers.cold.stripe_slots, lost = most_lost(c, s, drive, n_tokens);
+    if (!c->config.csd || !c->tiers.cold.drives[drive].n_stripes)
+        return stripes;
+    return larger(stripes + (lost + slots - 1) / slots, stripes_held(c, s, drive));
+}
+
 int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t *blocks,
-                 uint32_t *stripes)
+                 uint32_t stripes[LAYOUT_DRIVES_MAX])
 {
     struct tiers *t = &c->tiers;
-    uint32_t hot, lost, slots = t->cold.stripe_slots;
-    find_most(c, s, n_tokens, &hot, &lost);
+    uint32_t hot = most_hot(c, s), n_layers = c->config.geometry.n_layers;
     if (s->share.limit < s->max_tokens) /* a block in which new tokens wait for room */
         *blocks = larger(*blocks, (hot + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS + 1);
     *blocks = larger(*blocks, blocks_held(c, s));
-    if (c->config.csd)
-        *stripes = larger(*stripes + (lost + slots - 1) / slots, stripes_held(c, s));
-    uint64_t more = (uint64_t)(*stripes - stripes_held(c, s)) * c->config.geometry.n_layers;
-    if (more > t->cold.n_free || hkm_grow(&t->hkm, s->index, *blocks))
+    for (uint32_t d = 0; d < t->cold.n_drives; d++) {
+        stripes[d] = grown(c, s, d, n_tokens, stripes[d]);
+        uint64_t more = (uint64_t)(stripes[d] - stripes_held(c, s, d)) * n_layers;
+        if (more > t->cold.drives[d].n_free)
+            return HILL_E_BUSY;
+    }
+    if (hkm_grow(&t->hkm, s->index, *blocks))
         return HILL_E_BUSY;
-    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        if (cold_map_grow(&t->cold, tiers_list(t, s->index, layer), *stripes))
-            return HILL_E_BUSY; /* they were counted: cannot be; the sequence is closed */
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        for (uint32_t d = 0; d < t->cold.n_drives; d++)
+            if (cold_map_grow(&t->cold, tiers_part(t, s->index, layer, d), stripes[d]))
+                return HILL_E_BUSY; /* they were counted: cannot be; the sequence is closed */
     return 0;
 }
 

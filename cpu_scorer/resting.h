@@ -27,7 +27,7 @@ void resting_add_room(const struct core *c, const struct sequence *s, struct hot
 /* To go on with n_tokens. Blocks and stripes a layer grow to these, and to what is there already;
  * HILL_E_BUSY: there are not so many, and nothing has changed. */
 int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t *blocks,
-                 uint32_t *stripes);
+                 uint32_t stripes[LAYOUT_DRIVES_MAX]);
 
 /* Cut to n_tokens. 1: done, 0: the agent's ring is full, or an error of that ring. */
 int resting_cut(struct core *c, struct agent *a, struct sequence *s, uint32_t n_tokens);

@@ -127,6 +127,12 @@ void scorer_set_beta(struct scorer *p, double beta)
             c->sequences[i].share.beta = beta;
 }
 
+void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX])
+{
+    if (p->core.config.csd && p->core.config.n_drives > 1)
+        cold_map_set_speeds(&p->core.tiers.cold, speeds);
+}
+
 void scorer_drain(struct scorer *p)
 {
     if (!p->core.config.csd)

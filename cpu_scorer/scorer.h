@@ -51,7 +51,12 @@ struct scorer_config {
         cold_cap_bytes;               /* reported, enforced by the sizes given */
     struct csd_model csd_model;       /* at the beginning */
     bool csd;                         /* an agent with a cold pool is attached */
-    uint32_t stripe_slots, n_stripes; /* of the cold pool */
+    uint32_t stripe_slots, n_stripes; /* of the cold pool; of several drives: numbers for each */
+    uint32_t n_drives;                /* places for drives; 0: one, with all the stripes */
+    struct {
+        uint32_t n_stripes;      /* 0: no drive is there */
+        double speed;            /* against the others'; all 0: not known */
+    } drives[LAYOUT_DRIVES_MAX]; /* of several */
     uint64_t
         cold_slots; /* that the hot segment has checks for, whatever drive is there; 0: the pool's */
     bool drains;    /* scorer_drain from the beginning */
@@ -89,8 +94,14 @@ struct scorer_stats {
     int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
     int64_t copy_hot_ns;   /* of fetch_ns, copying hot entries into staging */
     uint32_t steps;        /* whose two sides were compared */
-    double imbalance;      /* median over them of |T_CPU - T_CSD| / the longer of the two */
-    uint64_t hot_copied;   /* of the hot hits: not read where they lie, but sent to the GPU */
+    struct scorer_drive {
+        uint64_t tokens;
+        int64_t score_ns, fetch_ns;
+    } drives[LAYOUT_DRIVES_MAX];
+    uint32_t n_drives;   /* 0: there is one */
+    double drive_spread; /* median over steps of (longest - shortest) / longest of their times */
+    double imbalance;    /* median over them of |T_CPU - T_CSD| / the longer of the two */
+    uint64_t hot_copied; /* of the hot hits: not read where they lie, but sent to the GPU */
     uint64_t promoted, demoted, bounced;
     uint64_t reused; /* of the demoted: written over copies of what has moved up */
     uint64_t queries, dropped_records; /* of this attempt, as all that is counted */
@@ -108,12 +119,19 @@ struct scorer_rates {
     double B_c, B_s; /* copied from the hot pool into staging, brought there from the drive */
 };
 
+/* One drive's part of f_s and B_s. */
+struct scorer_drive_rates {
+    double f_s, B_s;
+};
+
 #define SCORER_PROFILE_NS INT64_C(500000000) /* how long a measurement takes, about */
 
 struct scorer_profile {
     int status; /* 0, or why nothing was measured; then text says it */
     char text[240];
     struct scorer_rates median, spread; /* spread: between the quartiles, as a share */
+    struct scorer_drive_rates drives[LAYOUT_DRIVES_MAX]; /* medians, of several */
+    uint32_t n_drives;                                   /* 0: there is one */
     uint32_t rounds, hot_tokens, cold_tokens, fetch_tokens;
     int64_t took_ns;
 };
@@ -139,12 +157,11 @@ struct scorer_hooks {
 };
 
 struct scorer_io {
-    struct shm_ring_end
-        *rings; /* [RING_COUNT], opened; the agent's four are not used without a CSD */
-    struct shm_doorbell *bell; /* the scorer's */
-    struct shm_arena *staging; /* owned */
-    uint8_t *key_windows;      /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
-    void *hot;                 /* the hot segment's payload */
+    struct shm_ring_end *rings; /* [layout_rings], opened; the agents' are not used without a CSD */
+    struct shm_doorbell *bell;  /* the scorer's */
+    struct shm_arena *staging;  /* owned */
+    uint8_t *key_windows;       /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
+    void *hot;                  /* the hot segment's payload */
     uint64_t hot_bytes;
     struct trace_writer *trace; /* NULL: no KV trace */
     bool trace_scores;
@@ -167,6 +184,8 @@ void scorer_ask_profile(struct scorer *p, int64_t limit_ns);
  * are placed by a policy: more stays hot or comes up as it is missed, or goes down a batch at a
  * time. The data thread alone. */
 void scorer_set_beta(struct scorer *p, double beta);
+/* Of several drives: what each may take of what goes down from now on. The data thread alone. */
+void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX]);
 
 /* From now on nothing new is placed on the drive, and what lies there comes up between queries, as
  * far as M_0 allows; the hook `drained` is told. Nothing undoes it but the next epoch. The data

@@ -3,13 +3,25 @@
 
 #include "cpu_scorer/moves.h"
 
-/* The middle of the steps' imbalances, to a percent. */
-static double median_imbalance(const struct sequence *s)
+/* The middle of steps that are counted by percents, to a percent. */
+static double median_of(const uint32_t counts[101], uint32_t steps)
 {
     uint32_t seen = 0, i = 0;
-    while (i < 100 && (seen += s->balance.counts[i]) * 2 < s->stats.steps)
+    while (i < 100 && (seen += counts[i]) * 2 < steps)
         i++;
-    return s->stats.steps ? (i + 0.5) / 100 : 0;
+    return steps ? (i + 0.5) / 100 : 0;
+}
+
+static void fill_drives(const struct core *c, struct sequence *s)
+{
+    s->stats.n_drives = c->config.csd && c->config.n_drives > 1 ? c->config.n_drives : 0;
+    s->stats.drive_spread = median_of(s->balance.drive_counts, s->balance.drive_steps);
+    for (uint32_t d = 0; d < s->stats.n_drives; d++) {
+        s->stats.drives[d].tokens = 0;
+        for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+            s->stats.drives[d].tokens +=
+                c->tiers.cold.lists[tiers_part(&c->tiers, s->index, layer, d)].committed;
+    }
 }
 
 static struct scorer_tier tier_stats(uint64_t tokens, uint64_t token_bytes, uint64_t cap_bytes,
@@ -28,11 +40,12 @@ void sequence_stats_fill(const struct core *c, struct sequence *s)
     for (uint32_t layer = 0; layer < config->geometry.n_layers; layer++) {
         uint32_t list = tiers_list(t, s->index, layer);
         hot += hkm_hot_tokens(&t->hkm, s->index, layer);
-        cold += t->cold.lists[list].committed;
+        cold += cold_map_committed(&t->cold, list);
         gpu += gpu_slots_resident(&t->gpu, list);
     }
     stats->request_id = s->request_id;
-    stats->imbalance = median_imbalance(s);
+    stats->imbalance = median_of(s->balance.counts, stats->steps);
+    fill_drives(c, s);
     stats->selection_hash = XXH64_digest(s->hash);
     stats->beta = cold ? (double)hot / (double)cold : -1;
     stats->gpu = tier_stats(gpu, entry, config->gpu_cap_bytes, stats->gpu.hits);

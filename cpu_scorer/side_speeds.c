@@ -10,11 +10,13 @@
 #include "cpu_scorer/evaluate_digest.h"
 #include "cpu_scorer/holding.h"
 
-#define SIDE_BYTES  (32u << 20) /* of FP16 KV on each side, at most: more than caches hold */
-#define BATCH       64u         /* entries made and placed at a time */
-#define ROUNDS_MAX  15u
-#define FETCH_SHARE 5u           /* of the cold tokens: the default alpha is a fifth, too */
-#define BUSY_NS     CLOCK_MS(20) /* longer than this nobody keeps a CPU busy for the drive's sake */
+#define SIDE_BYTES   (32u << 20) /* of FP16 KV on each side, at most: more than caches hold */
+#define BATCH        64u         /* entries made and placed at a time */
+#define ROUNDS_MAX   15u
+#define DRIVE_ROUNDS 3
+#define DRIVE_PART   4u           /* of the cold tokens, for the shorter of two queries */
+#define FETCH_SHARE  5u           /* of the cold tokens: the default alpha is a fifth, too */
+#define BUSY_NS      CLOCK_MS(20) /* longer than this nobody keeps a CPU busy for the drive's sake */
 
 enum rate { F_C, F_S, B_C, B_S, RATES };
 
@@ -27,6 +29,8 @@ struct profile_run {
     int64_t began_ns, fill_until_ns, until_ns;
     uint32_t hot_each, hot_first; /* hot tokens of a layer, and of layer 0, which has the cold */
     uint32_t hot_tokens, cold_tokens, fetch_tokens;
+    uint32_t hot_there, cold_there, fill_layer; /* so far */
+    uint32_t stripes[LAYOUT_DRIVES_MAX];
     uint32_t n_blocks;
     uint32_t *blocks; /* of all layers */
     uint16_t *scores;
@@ -34,8 +38,14 @@ struct profile_run {
     uint32_t *staging; /* [2 * fetch_tokens]: fetched, copied */
     float *query;
     uint64_t random;
-    uint32_t n_rounds;
+    uint32_t n_rounds, n_queries;
     double samples[RATES][ROUNDS_MAX];
+    /* of several drives: queries of a part of the cold tokens and of all, fetches of few and of many */
+    struct drive_time {
+        uint32_t tokens;
+        int64_t shortest_ns;
+    } part[LAYOUT_DRIVES_MAX], whole[LAYOUT_DRIVES_MAX], few[LAYOUT_DRIVES_MAX],
+        many[LAYOUT_DRIVES_MAX];
     char why[160];
 };
 
@@ -135,6 +145,23 @@ static int wait_to_push(struct profile_run *r, int (*push)(struct profile_run *)
 
 /* ---- the sequence ------------------------------------------------------------------------- */
 
+/* Up to `want` cold tokens, the same number on each drive, and stripes for them. */
+static void choose_cold(struct profile_run *r, uint32_t want)
+{
+    const struct cold_map *cold = &r->core->tiers.cold;
+    uint32_t n_drives = 0;
+    for (uint32_t d = 0; d < cold->n_drives; d++)
+        n_drives += cold->drives[d].n_stripes > 0;
+    uint32_t each = n_drives ? (want + n_drives - 1) / n_drives : 0;
+    for (uint32_t d = 0; d < cold->n_drives; d++) {
+        uint64_t room = (uint64_t)cold->drives[d].n_free * cold->stripe_slots;
+        uint32_t n = room < each ? (uint32_t)room : each;
+        r->stripes[d] = (n + cold->stripe_slots - 1) / cold->stripe_slots;
+        r->cold_tokens += n;
+    }
+    r->cold_tokens = smaller(r->cold_tokens, want);
+}
+
 /* Sizes, within what the context, the tiers and staging have room for. */
 static int choose_sizes(struct profile_run *r)
 {
@@ -150,10 +177,8 @@ static int choose_sizes(struct profile_run *r)
     r->hot_each = smaller(blocks_each * KV_HOT_BLOCK_TOKENS, ctx);
     r->hot_first = smaller(r->hot_each, ctx / 2);
     r->hot_tokens = r->hot_first + (layers - 1) * r->hot_each;
-    uint64_t cold_room = (uint64_t)t->cold.n_free * t->cold.stripe_slots;
-    r->cold_tokens = smaller(ctx - r->hot_first, want);
-    r->cold_tokens = cold_room < r->cold_tokens ? (uint32_t)cold_room : r->cold_tokens;
-    uint32_t ring = shm_ring_payload_max(&c->io.rings[RING_COMMAND]);
+    choose_cold(r, smaller(ctx - r->hot_first, want));
+    uint32_t ring = shm_ring_payload_max(agent_ring(r->m->agent, 0, RING_COMMAND));
     uint32_t items =
         ring < sizeof(struct record_fetch)
             ? 0
@@ -194,7 +219,6 @@ static int open_sequence(struct profile_run *r)
     struct tiers *t = &c->tiers;
     struct sequence *s = r->s;
     uint32_t blocks_each = (r->hot_each + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
-    uint32_t stripes = (r->cold_tokens + t->cold.stripe_slots - 1) / t->cold.stripe_slots;
     memset(s->layers, 0, c->config.geometry.n_layers * sizeof *s->layers);
     memset(&s->stats, 0, sizeof s->stats);
     s->state = SEQUENCE_ACTIVE;
@@ -209,10 +233,10 @@ static int open_sequence(struct profile_run *r)
     r->q->header = core_header(c, s->index, 0, 0);
     r->q->sequence = s;
     r->q->vector = r->query;
-    if (hkm_reserve(&t->hkm, s->index, blocks_each) ||
-        cold_map_reserve(&t->cold, tiers_list(t, s->index, 0), stripes))
-        return give_up(r, HILL_E_NOSPACE, "the tiers have no room");
-    return 0;
+    int rc = hkm_reserve(&t->hkm, s->index, blocks_each);
+    for (uint32_t d = 0; rc == 0 && d < t->cold.n_drives; d++)
+        rc = cold_map_reserve(&t->cold, tiers_part(t, s->index, 0, d), r->stripes[d]);
+    return rc ? give_up(r, HILL_E_NOSPACE, "the tiers have no room") : 0;
 }
 
 /* A batch of hot tokens, layer after layer; how many. */
@@ -229,42 +253,51 @@ static uint32_t fill_hot(struct profile_run *r, uint32_t *layer)
 }
 
 /* A batch of cold tokens of layer 0, behind its hot ones; 0: no room in the ring now. */
-static uint32_t fill_cold(struct profile_run *r, uint32_t done)
+static uint32_t fill_cold(struct profile_run *r, uint32_t goal)
 {
-    uint32_t n = smaller(r->cold_tokens - done, BATCH);
+    uint32_t n = smaller(goal - r->cold_there, BATCH);
     make_entries(r, n);
-    n = demote_entries(r->m->demotions, r->s, 0, r->hot_first + done, n, r->entries);
+    n = demote_entries(r->m->demotions, r->s, 0, r->hot_first + r->cold_there, n, r->entries);
     r->s->layers[0].uncommitted += n;
     return n;
 }
 
-/* Both tiers, as far as time allows: the drive writes while the hot pool is filled. */
-static int fill(struct profile_run *r)
+/* Up to so many cold tokens, and to all hot ones with the last of them, as far as time allows: the
+ * drive writes while the hot pool is filled. */
+static int fill(struct profile_run *r, uint32_t goal)
 {
-    uint32_t layer = 0, hot = 0, cold = 0, layers = r->core->config.geometry.n_layers;
-    while (hot < r->hot_tokens || cold < r->cold_tokens) {
+    uint32_t layers = r->core->config.geometry.n_layers;
+    uint32_t hot_goal = goal == r->cold_tokens ? r->hot_tokens : 0;
+    while (r->hot_there < hot_goal || r->cold_there < goal) {
         uint32_t seen = shm_doorbell_read(r->core->io.bell), n = 0, m = 0;
         int rc = look(r);
         if (rc < 0)
             return rc;
-        if (layer < layers)
-            hot += n = fill_hot(r, &layer);
-        if (cold < r->cold_tokens)
-            cold += m = fill_cold(r, cold);
+        if (r->fill_layer < layers)
+            r->hot_there += n = fill_hot(r, &r->fill_layer);
+        if (r->cold_there < goal)
+            r->cold_there += m = fill_cold(r, goal);
         if (clock_now_ns() >= r->fill_until_ns)
             break;
         if (n == 0 && m == 0 && rc == 0 && (rc = agent_pause(r->m->agent, seen, 0, true)) != 0)
             return rc;
     }
-    r->hot_tokens = hot;
-    r->cold_tokens = cold;
-    r->fetch_tokens = smaller(r->fetch_tokens, cold);
+    return wait_until(r, all_committed);
+}
+
+/* Both tiers are what there was time for. */
+static int end_filling(struct profile_run *r)
+{
+    uint32_t layers = r->core->config.geometry.n_layers;
+    r->hot_tokens = r->hot_there;
+    r->cold_tokens = r->cold_there;
+    r->fetch_tokens = smaller(r->fetch_tokens, r->cold_there);
     for (uint32_t i = 0; i < layers; i++)
         r->n_blocks += hkm_blocks(&r->core->tiers.hkm, r->s->index, i, r->blocks + r->n_blocks,
                                   blocks_max(r) - r->n_blocks);
-    if (cold == 0 || hot == 0)
+    if (r->cold_there == 0 || r->hot_there == 0)
         return give_up(r, HILL_E_TIMEOUT, "the drive takes nothing");
-    return wait_until(r, all_committed);
+    return 0;
 }
 
 /* ---- a round ------------------------------------------------------------------------------ */
@@ -279,8 +312,8 @@ static int relay_query(struct profile_run *r)
     const struct kv_geometry *g = &r->core->config.geometry;
     for (uint32_t i = 0; i < g->n_heads * g->head_dim; i++)
         r->query[i] = (float)(int)(next_random(r) % 2001) / 1000.0f - 1.0f;
-    r->q->id = r->n_rounds + 1;
-    digest_open(r->digest, r->q, r->cold_tokens);
+    r->q->id = ++r->n_queries;
+    digest_open(r->digest, r->q);
     return wait_to_push(r, push_query);
 }
 
@@ -344,19 +377,50 @@ static int score_round(struct profile_run *r, double rates[RATES])
     digest_close(r->digest);
     if (rc || e->status)
         return rc ? rc : e->status;
-    rates[F_S] = per_second(entry * r->cold_tokens, e->cold_done_ns - e->relayed_ns);
+    rates[F_S] = 0;
+    for (uint32_t d = 0; d < r->m->agent->n_drives; d++) {
+        const struct digest_drive *drive = &e->drives[d];
+        if (drive->expected)
+            rates[F_S] += per_second(entry * drive->expected, drive->done_ns - e->relayed_ns);
+    }
+    return 0;
+}
+
+static void note_time(struct drive_time *time, int round, uint32_t tokens, int64_t took)
+{
+    if (round == 0 || took < time->shortest_ns)
+        *time = (struct drive_time){tokens, took};
+}
+
+/* How long each of several drives takes for what it has now, while no CPU is kept busy. */
+static int time_drives(struct profile_run *r, struct drive_time times[LAYOUT_DRIVES_MAX])
+{
+    const struct digest_evaluator *e = r->digest;
+    for (int round = 0; round < DRIVE_ROUNDS; round++) {
+        int rc = kv_selector_begin(r->q->selector, &r->s->settings, r->hot_first + r->cold_there);
+        if (rc == 0)
+            rc = relay_query(r);
+        if (rc == 0)
+            rc = wait_until(r, cold_scored);
+        digest_close(r->digest);
+        if (rc || e->status)
+            return rc ? rc : e->status;
+        for (uint32_t d = 0; d < r->m->agent->n_drives; d++)
+            note_time(&times[d], round, e->drives[d].expected,
+                      e->drives[d].done_ns - e->relayed_ns);
+    }
     return 0;
 }
 
 /* Entries from all over the cold tokens, into the first staging slots. */
-static void plan_fetch(struct profile_run *r)
+static void plan_fetch(struct profile_run *r, uint32_t n)
 {
     struct answer *a = &r->q->answer;
     answer_begin(a);
-    for (uint32_t i = 0; i < r->fetch_tokens; i++)
-        a->positions[i] = r->hot_first + (uint32_t)((uint64_t)i * r->cold_tokens / r->fetch_tokens);
-    answer_locate(a, r->s, 0, r->fetch_tokens);
-    for (uint32_t i = 0; i < r->fetch_tokens; i++) {
+    for (uint32_t i = 0; i < n; i++)
+        a->positions[i] = r->hot_first + (uint32_t)((uint64_t)i * r->cold_tokens / n);
+    answer_locate(a, r->s, 0, n);
+    for (uint32_t i = 0; i < n; i++) {
         a->items[i].staging = r->staging[i];
         a->items[i].flags = ANSWER_BRING;
     }
@@ -397,7 +461,7 @@ static int move_round(struct profile_run *r, double rates[RATES])
     if (rc)
         return give_up(r, rc, "staging has no room");
     int64_t start = clock_now_ns();
-    plan_fetch(r);
+    plan_fetch(r, r->fetch_tokens);
     rc = wait_to_push(r, push_fetch);
     if (rc == 0)
         rc = keep_busy(r, fetched, start_copying, bytes, &rates[B_C]);
@@ -407,6 +471,30 @@ static int move_round(struct profile_run *r, double rates[RATES])
     if (a->fetches_open == 0) /* else lost with the agent, until the next epoch */
         shm_arena_give(staging, 2 * r->fetch_tokens, r->staging);
     return rc ? rc : a->status;
+}
+
+/* How long each of several drives takes to bring its part of n entries. */
+static int time_fetches(struct profile_run *r, uint32_t n, struct drive_time times[])
+{
+    struct shm_arena *staging = r->core->tiers.staging;
+    const struct answer *a = &r->q->answer;
+    for (int round = 0; round < DRIVE_ROUNDS; round++) {
+        int rc = shm_arena_take(staging, n, r->staging);
+        if (rc)
+            return give_up(r, rc, "staging has no room");
+        plan_fetch(r, n);
+        rc = wait_to_push(r, push_fetch);
+        if (rc == 0)
+            rc = wait_until(r, fetched);
+        if (a->fetches_open == 0) /* else lost with the agent, until the next epoch */
+            shm_arena_give(staging, n, r->staging);
+        if (rc || a->status)
+            return rc ? rc : a->status;
+        for (uint32_t d = 0; d < r->m->agent->n_drives; d++)
+            note_time(&times[d], round, a->drives[d].n_fetches,
+                      a->drives[d].done_ns - a->drives[d].sent_ns);
+    }
+    return 0;
 }
 
 static int measure(struct profile_run *r)
@@ -449,6 +537,17 @@ static double quantile(const double *sorted, uint32_t n, double share)
     return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
 }
 
+/* Bytes a second, by what more tokens take longer: a command's fixed time is nobody's speed. */
+static double speed_of(const struct drive_time *less, const struct drive_time *more, double entry)
+{
+    if (!more->tokens)
+        return 0;
+    if (more->tokens > less->tokens && more->shortest_ns > less->shortest_ns)
+        return per_second(entry * (more->tokens - less->tokens),
+                          more->shortest_ns - less->shortest_ns);
+    return per_second(entry * more->tokens, more->shortest_ns);
+}
+
 static void sum_up(struct profile_run *r, struct scorer_profile *out)
 {
     double *const median[RATES] = {&out->median.f_c, &out->median.f_s, &out->median.B_c,
@@ -462,26 +561,55 @@ static void sum_up(struct profile_run *r, struct scorer_profile *out)
                       quantile(r->samples[i], r->n_rounds, 0.25)) /
                      *median[i];
     }
+    out->n_drives = r->m->agent->n_drives > 1 ? r->m->agent->n_drives : 0;
+    double entry = r->core->tiers.hkm.entry_bytes;
+    for (uint32_t d = 0; d < out->n_drives; d++)
+        out->drives[d] = (struct scorer_drive_rates){speed_of(&r->part[d], &r->whole[d], entry),
+                                                     speed_of(&r->few[d], &r->many[d], entry)};
     out->rounds = r->n_rounds;
     out->hot_tokens = r->hot_tokens;
     out->cold_tokens = r->cold_tokens;
     out->fetch_tokens = r->fetch_tokens;
 }
 
+static int fill_and_time(struct profile_run *r)
+{
+    bool several = r->m->agent->n_there > 1;
+    int rc = several ? fill(r, r->cold_tokens / DRIVE_PART + 1) : 0;
+    if (rc == 0 && several)
+        rc = time_drives(r, r->part);
+    if (rc == 0)
+        rc = fill(r, r->cold_tokens);
+    if (rc == 0)
+        rc = end_filling(r);
+    if (rc == 0 && several)
+        rc = time_drives(r, r->whole);
+    if (rc == 0 && several)
+        rc = time_fetches(r, r->fetch_tokens / DRIVE_PART + 1, r->few);
+    return rc == 0 && several ? time_fetches(r, r->fetch_tokens, r->many) : rc;
+}
+
 /* All of it; the sequence is closed whatever happens. */
 static int run(struct profile_run *r)
 {
+    const double equal[LAYOUT_DRIVES_MAX] = {0};
+    struct cold_map *cold = &r->core->tiers.cold;
+    double shares[LAYOUT_DRIVES_MAX];
+    for (uint32_t d = 0; d < cold->n_drives; d++)
+        shares[d] = cold->drives[d].share;
+    cold_map_set_speeds(cold, equal);
     int rc = choose_sizes(r);
     if (rc == 0)
         rc = allocate(r);
-    if (rc)
-        return rc;
-    rc = open_sequence(r);
+    bool opened = rc == 0;
     if (rc == 0)
-        rc = fill(r);
+        rc = open_sequence(r);
+    if (rc == 0)
+        rc = fill_and_time(r);
     if (rc == 0)
         rc = measure(r);
-    if (rc != HILL_E_CANCELLED)
+    cold_map_set_speeds(cold, shares);
+    if (opened && rc != HILL_E_CANCELLED)
         requests_close(r->m->requests, r->s); /* its stripes are trimmed as a request's are */
     return rc;
 }

@@ -4,12 +4,32 @@
 #include "base/log.h"
 #include "kv/plane.h"
 
+static int create_map(struct cold_map *map, const struct scorer_config *config, uint32_t n_lists)
+{
+    uint32_t stripes[LAYOUT_DRIVES_MAX];
+    double speeds[LAYOUT_DRIVES_MAX];
+    if (!config->csd || config->n_drives < 2)
+        return cold_map_init(map, config->csd ? config->stripe_slots : 1,
+                             config->csd ? config->n_stripes : 0, n_lists);
+    for (uint32_t d = 0; d < config->n_drives; d++) {
+        stripes[d] = config->drives[d].n_stripes;
+        speeds[d] = config->drives[d].speed;
+    }
+    int rc = cold_map_init_drives(map, config->stripe_slots, config->n_stripes, stripes,
+                                  config->n_drives, n_lists);
+    if (rc == 0)
+        cold_map_set_speeds(map, speeds);
+    return rc;
+}
+
 int tiers_create(struct tiers *t, const struct scorer_config *config, const struct scorer_io *io,
                  struct hill_why *why)
 {
     uint32_t n_lists = config->n_sequences * config->geometry.n_layers;
     struct hill_why found = {""};
-    uint64_t pool_slots = config->csd ? (uint64_t)config->n_stripes * config->stripe_slots : 0;
+    uint32_t n_drives = config->n_drives > 1 ? config->n_drives : 1;
+    uint64_t pool_slots =
+        config->csd ? (uint64_t)n_drives * config->n_stripes * config->stripe_slots : 0;
     struct hkm_config tables = {
         .geometry = config->geometry,
         .ctx_tokens = config->ctx_tokens,
@@ -28,8 +48,7 @@ int tiers_create(struct tiers *t, const struct scorer_config *config, const stru
         log_warn("nothing of the hot pool is kept: %s", found.text);
     t->hkm.no_digests = kv_policy_reads_keys(config->policy);
     gpu_slots_init(&t->gpu, t->hkm.gpu_table, n_lists, config->gpu_slots);
-    rc = cold_map_init(&t->cold, config->csd ? config->stripe_slots : 1,
-                       config->csd ? config->n_stripes : 0, n_lists);
+    rc = create_map(&t->cold, config, n_lists);
     return rc ? hill_fail(why, rc, "cannot map a cold pool of %u stripes of %u slots: %s",
                           config->n_stripes, config->stripe_slots, hill_strerror(rc))
               : 0;
@@ -45,7 +64,7 @@ uint64_t tiers_private_bytes(const struct tiers *t)
     uint64_t slots = (uint64_t)t->cold.n_stripes * t->cold.stripe_slots;
     return slots * sizeof(uint32_t) + slots / KV_GROUP_TOKENS +
            t->cold.n_stripes * sizeof(struct cold_stripe) +
-           (uint64_t)t->cold.n_lists * sizeof(struct cold_list);
+           (uint64_t)t->cold.n_lists * t->cold.n_drives * sizeof(struct cold_list);
 }
 
 void tiers_release_near(struct tiers *t, uint32_t sequence)
@@ -58,5 +77,6 @@ void tiers_release_near(struct tiers *t, uint32_t sequence)
 void tiers_release_cold(struct tiers *t, uint32_t sequence)
 {
     for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
-        cold_map_release(&t->cold, tiers_list(t, sequence, layer));
+        for (uint32_t d = 0; d < t->cold.n_drives; d++)
+            cold_map_release(&t->cold, tiers_part(t, sequence, layer, d));
 }

@@ -43,4 +43,11 @@ static inline uint32_t tiers_list(const struct tiers *t, uint32_t sequence, uint
     return hkm_list_index(&t->hkm, sequence, layer);
 }
 
+/* What it has on one drive (cold_map.h). */
+static inline uint32_t tiers_part(const struct tiers *t, uint32_t sequence, uint32_t layer,
+                                  uint32_t drive)
+{
+    return cold_map_part(&t->cold, tiers_list(t, sequence, layer), drive);
+}
+
 #endif

@@ -203,7 +203,8 @@ int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, co
         .cap_bytes = s->cold_cap_bytes,
         .fingerprint = layout_fingerprint(&layout),
         .key_bytes = kv_plane_key_bytes(&layout.geometry, s->plan.selection.policy),
-        .stamp = {s->run_id, s->tiers_epoch},
+        /* a pool that another drive of these has filled is not this one's */
+        .stamp = {s->run_id, s->tiers_epoch + ((uint64_t)s->csd_drive << 32)},
         .keeps = s->tiers_epoch < s->epoch,
     };
     return cold_pool_open(&plane->pool, &config, why);

@@ -140,9 +140,9 @@ static void answer_health(struct job *job, const Hill__StatusReply *status)
     size_t used = 0;
     for (size_t i = 0; i < status->n_workers; i++)
         if (away(status->workers[i]) && used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s is %s",
-                                     used ? ", " : "", proto_role_name(status->workers[i]->role),
-                                     status->workers[i]->state);
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s is %s", used ? ", " : "",
+                                 proto_worker_name(status->workers[i]), status->workers[i]->state);
     if (status->ready && !names[0]) {
         text_puts(&job->out, "{\"status\":\"ok\"}");
         job_answer(job, 200, "application/json");

@@ -107,6 +107,24 @@ static void add_times(struct text_buffer *out, const char *name, const char *hel
                 name, times->n);
 }
 
+/* Of several drives: what of the cold tier each has. */
+static void add_drives(struct text_buffer *out, const Hill__StatusReply *s)
+{
+    for (size_t i = 0, d = 0; i < s->n_workers; i++) {
+        uint64_t entries = 0;
+        if (!*s->workers[i]->drive)
+            continue;
+        if (d == 0)
+            add_kind(out, "drive_entries", "gauge",
+                     "KV entries of the requests that run, by drive");
+        for (size_t q = 0; q < s->n_sequences; q++)
+            entries += d < s->sequences[q]->n_drives ? s->sequences[q]->drives[d]->tokens : 0;
+        add_labelled(out, "drive_entries", "worker", proto_worker_name(s->workers[i]),
+                     (double)entries);
+        d++;
+    }
+}
+
 static void add_tiers(struct text_buffer *out, const Hill__StatusReply *s)
 {
     double bytes[3] = {0};
@@ -119,6 +137,7 @@ static void add_tiers(struct text_buffer *out, const Hill__StatusReply *s)
     add_labelled(out, "kv_tier_bytes", "tier", "gpu", bytes[0]);
     add_labelled(out, "kv_tier_bytes", "tier", "hot", bytes[1]);
     add_labelled(out, "kv_tier_bytes", "tier", "cold", bytes[2]);
+    add_drives(out, s);
     add_kind(out, "kv_tier_cap_bytes", "gauge", "hard cap of each tier");
     add_labelled(out, "kv_tier_cap_bytes", "tier", "gpu", (double)s->gpu_kv_cap_bytes);
     add_labelled(out, "kv_tier_cap_bytes", "tier", "hot", (double)s->hot_cap_bytes);
@@ -129,11 +148,11 @@ static void add_workers(struct text_buffer *out, const Hill__StatusReply *s)
 {
     add_kind(out, "worker_up", "gauge", "1: the worker is ready");
     for (size_t i = 0; i < s->n_workers; i++)
-        add_labelled(out, "worker_up", "worker", proto_role_name(s->workers[i]->role),
+        add_labelled(out, "worker_up", "worker", proto_worker_name(s->workers[i]),
                      strcmp(s->workers[i]->state, "ready") == 0);
     add_kind(out, "worker_restarts_total", "counter", "of each process, since the pipeline began");
     for (size_t i = 0; i < s->n_workers; i++)
-        add_labelled(out, "worker_restarts_total", "worker", proto_role_name(s->workers[i]->role),
+        add_labelled(out, "worker_restarts_total", "worker", proto_worker_name(s->workers[i]),
                      s->workers[i]->restarts);
     if (s->coordinator)
         add_labelled(out, "worker_restarts_total", "worker", "coordinator",

@@ -20,10 +20,11 @@ static const struct option_spec status_specs[] = {
 
 static json_t *worker_json(const Hill__WorkerStatus *w)
 {
-    return json_pack("{s:s, s:i, s:i, s:s, s:f, s:I, s:I, s:I}", "state", w->state, "pid", w->pid,
-                     "restarts", (int)w->restarts, "device", w->device, "last_heartbeat_ms",
+    return json_pack("{s:s, s:i, s:i, s:s, s:f, s:I, s:I, s:I, s:s*}", "state", w->state, "pid",
+                     w->pid, "restarts", (int)w->restarts, "device", w->device, "last_heartbeat_ms",
                      w->last_heartbeat_ms, "cpu_ms", (json_int_t)w->cpu_ms, "rss_bytes",
-                     (json_int_t)w->rss_bytes, "work_done", (json_int_t)w->work_done);
+                     (json_int_t)w->rss_bytes, "work_done", (json_int_t)w->work_done, "drive",
+                     *w->drive ? w->drive : NULL);
 }
 
 /* null: no request runs. */
@@ -68,8 +69,7 @@ static json_t *status_json(const Hill__StatusReply *s)
 {
     json_t *workers = json_object();
     for (size_t i = 0; i < s->n_workers; i++)
-        json_object_set_new(workers, proto_role_name(s->workers[i]->role),
-                            worker_json(s->workers[i]));
+        json_object_set_new(workers, proto_worker_name(s->workers[i]), worker_json(s->workers[i]));
     const char *policy = s->selection ? kv_policy_name(s->selection->policy) : NULL;
     const char *importance = s->selection ? kv_importance_name(s->selection->importance) : NULL;
     json_t *object = json_pack(
@@ -154,8 +154,8 @@ static void status_print(const Hill__StatusReply *s)
               s->n_awaited);
     for (size_t i = 0; i < s->n_workers; i++) {
         const Hill__WorkerStatus *w = s->workers[i];
-        printf("%-10s %-10s pid %-8d restarts %-3" PRIu32 " %s\n", proto_role_name(w->role),
-               w->state, w->pid, w->restarts, w->device);
+        printf("%-10s %-10s pid %-8d restarts %-3" PRIu32 " %s\n", proto_worker_name(w), w->state,
+               w->pid, w->restarts, w->device);
     }
 }
 
@@ -226,14 +226,18 @@ int command_detach(int argc, char **argv)
 {
     struct short_command c = {
         .program = {.name = "hillctl detach",
-                    .usage = "[--run-dir DIR]",
-                    .summary = "Empty the drive as far as --hot-mb allows, and detach it.",
-                    .example = "hillctl detach"}};
+                    .usage = "[URL] [--run-dir DIR]",
+                    .summary = "Empty the drive as far as --hot-mb allows, and detach it; of "
+                               "several drives one, when no request runs.",
+                    .example = "hillctl detach",
+                    .positional_max = 1}};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
     Hill__Detach detach = HILL__DETACH__INIT;
     Hill__Message message = HILL__MESSAGE__INIT;
+    detach.url =
+        (char *)(options_positional_count(c.options) ? options_positional(c.options, 0) : "");
     message.body_case = HILL__MESSAGE__BODY_DETACH;
     message.detach = &detach;
     return change(&c, &message);

@@ -120,6 +120,22 @@ static json_t *bytes(const Hill__Done *gpu, const Hill__SequenceStats *s)
     return object;
 }
 
+/* Of several drives, in the order in which they were named. */
+static json_t *drives(const Hill__SequenceStats *s)
+{
+    json_t *list = json_array(), *object = json_object();
+    for (size_t i = 0; i < s->n_drives; i++) {
+        json_t *drive = json_object();
+        set_integer(drive, "tokens", true, s->drives[i]->tokens);
+        set_real(drive, "score_ms", true, s->drives[i]->score_ms);
+        set_real(drive, "fetch_ms", true, s->drives[i]->fetch_ms);
+        json_array_append_new(list, drive);
+    }
+    json_object_set_new(object, "each", list);
+    set_real(object, "spread", true, s->drive_spread);
+    return object;
+}
+
 static json_t *stages(const Hill__Done *gpu, const Hill__SequenceStats *s)
 {
     json_t *object = json_object();
@@ -276,6 +292,8 @@ json_t *report_json(const struct report *r)
     json_object_set_new(object, "tiers", tiers(gpu, s));
     json_object_set_new(object, "bytes", bytes(gpu, s));
     json_object_set_new(object, "stages", stages(gpu, s));
+    if (s && s->n_drives)
+        json_object_set_new(object, "drives", drives(s));
     json_object_set_new(object, "candidates", candidates(m, s));
     json_object_set_new(object, "moves", moves(s));
     json_object_set_new(object, "profile", report_profile_json(m ? m->profile : NULL));

@@ -349,7 +349,7 @@ static void print_process(const struct top *t, const Hill__WorkerStatus *w)
     if (percent >= 0)
         snprintf(cpu, sizeof cpu, "%.1f", percent);
     bool away = strcmp(w->state, "ready") != 0 && strcmp(w->state, "stopped") != 0;
-    fprintf(t->out, "%-12s %8d %s%-10s%s %7s %9.1f", proto_role_name(w->role), w->pid,
+    fprintf(t->out, "%-12s %8d %s%-10s%s %7s %9.1f", proto_worker_name(w), w->pid,
             away ? red(t) : "", w->state, away ? plain(t) : "", cpu, (double)w->rss_bytes / MIB);
     if (!t->narrow)
         fprintf(t->out, " %8" PRIu32 "  %s", w->restarts, w->device);

@@ -208,3 +208,8 @@ const char *proto_role_name(Hill__Role role)
         return "unknown";
     }
 }
+
+const char *proto_worker_name(const Hill__WorkerStatus *worker)
+{
+    return worker->name && *worker->name ? worker->name : proto_role_name(worker->role);
+}

@@ -63,5 +63,7 @@ void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model);
 
 /* "gpu_worker", ... (JSON and log names). */
 const char *proto_role_name(Hill__Role role);
+/* Of one among several of a role: "csd_agent_2". */
+const char *proto_worker_name(const Hill__WorkerStatus *worker);
 
 #endif

@@ -20,7 +20,8 @@ struct layout_input epoch_layout(const struct epoch_settings *s)
 {
     return (struct layout_input){.geometry = s->plan.geometry,
                                  .ctx_tokens = s->plan.ctx_tokens,
-                                 .n_sequences = s->plan.n_sequences};
+                                 .n_sequences = s->plan.n_sequences,
+                                 .n_drives = s->csd_drives};
 }
 
 int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why)
@@ -37,6 +38,9 @@ int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why)
             "staging slots %u, beta %g",
             s->plan.n_sequences, s->threads, s->gpu_slots, s->block_tokens, s->staging_slots,
             s->beta);
+    if (s->csd_drives > LAYOUT_DRIVES_MAX || s->csd_drive >= epoch_drives(s))
+        return hill_fail(why, HILL_E_INVALID, "cannot configure drive %u of %u: there are %u",
+                         s->csd_drive, s->csd_drives, LAYOUT_DRIVES_MAX);
     return 0;
 }
 
@@ -69,7 +73,7 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
 /* clang-format off */
 #define NUMBERS(X)                                                                                 \
     X(run_id) X(epoch) X(tiers_epoch) X(threads) X(hot_cap_bytes) X(hot_bytes) X(gpu_kv_cap_bytes) \
-    X(gpu_slots) X(staging_slots) X(gpu_drop) X(csd_attached) X(csd_plain) X(csd_dram_bytes) X(cold_cap_bytes) X(block_tokens)    \
+    X(gpu_slots) X(staging_slots) X(gpu_drop) X(csd_attached) X(csd_plain) X(csd_dram_bytes) X(cold_cap_bytes) X(block_tokens) X(csd_drives) X(csd_drive)    \
     X(beta) X(beta_auto) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores) X(prefix_bytes)
 /* clang-format on */
 #define TEXTS(X)                                                                                   \
@@ -84,6 +88,25 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
 #define READ(field)         out->field = c->field;
 #define PLAN_READ(field)    out->plan.field = c->field;
 
+static void drives_to_wire(struct epoch_wire *out, const struct epoch_settings *s)
+{
+    out->configure.n_drives = s->csd_drives > 1 ? s->csd_drives : 0;
+    out->configure.drives = out->drive_list;
+    for (uint32_t i = 0; i < out->configure.n_drives; i++) {
+        hill__drive__init(out->drive_list[i] = &out->drives[i]);
+        out->drives[i].attached = s->drives[i].attached;
+        out->drives[i].cap_bytes = s->drives[i].cap_bytes;
+        out->drives[i].speed = s->drives[i].speed;
+    }
+}
+
+static void drives_read(struct epoch_settings *out, const Hill__Configure *c)
+{
+    for (uint32_t i = 0; i < c->n_drives && i < LAYOUT_DRIVES_MAX; i++)
+        out->drives[i] = (struct epoch_drive){c->drives[i]->attached, c->drives[i]->cap_bytes,
+                                              c->drives[i]->speed};
+}
+
 void epoch_settings_to_wire(struct epoch_wire *out, const struct epoch_settings *s)
 {
     const struct kv_geometry *g = &s->plan.geometry;
@@ -97,6 +120,7 @@ void epoch_settings_to_wire(struct epoch_wire *out, const struct epoch_settings 
     NUMBERS(TO_WIRE)
     TEXTS(TEXT_TO_WIRE)
     PLAN(PLAN_TO_WIRE)
+    drives_to_wire(out, s);
     c->n_layers = g->n_layers;
     c->n_heads = g->n_heads;
     c->n_kv_heads = g->n_kv_heads;
@@ -117,6 +141,7 @@ int epoch_settings_read(struct epoch_settings *out, const Hill__Configure *c, st
     NUMBERS(READ)
     TEXTS(READ)
     PLAN(PLAN_READ)
+    drives_read(out, c);
     if (!out->tiers_epoch) /* of a recording from before it */
         out->tiers_epoch = out->epoch;
     return epoch_settings_check(out, why);

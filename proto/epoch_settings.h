@@ -19,6 +19,13 @@
 #include "proto/hill.pb-c.h"
 #include "proto/layout.h"
 
+/* One of several drives, as the scorer is told of it. */
+struct epoch_drive {
+    bool attached;
+    uint64_t cap_bytes; /* of its pool */
+    double speed;       /* bytes of FP16 KV a second, against the others'; 0: not known */
+};
+
 struct epoch_settings {
     uint64_t run_id;      /* of the run folder: part of the segments' names */
     uint32_t epoch;       /* from 1 */
@@ -46,6 +53,9 @@ struct epoch_settings {
     uint64_t cold_cap_bytes;        /* 0: no cold pool */
     uint32_t block_tokens;          /* n of a Score Block */
     struct csd_model csd_model;
+    uint32_t csd_drives; /* places for drives; 0: one, and what csd_ says above is all of it */
+    uint32_t csd_drive;  /* whose agent is told; what csd_ says above is of this one */
+    struct epoch_drive drives[LAYOUT_DRIVES_MAX]; /* of several: the scorer's */
 
     double beta;    /* wanted hot / cold entries, M_c / M_s; 0: everything hot that M_0 allows */
     bool beta_auto; /* beta follows what the scorer tells of its stages */
@@ -64,6 +74,11 @@ struct epoch_settings {
 
 /* What the sizes and offsets of the rings follow from. */
 struct layout_input epoch_layout(const struct epoch_settings *s);
+/* Places for drives. */
+static inline uint32_t epoch_drives(const struct epoch_settings *s)
+{
+    return s->csd_drives > 1 ? s->csd_drives : 1;
+}
 /* Can the processes work with these numbers together? (proto_validate has seen each alone.) */
 int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why);
 /* Out of a validated Configure, checked. */
@@ -75,6 +90,7 @@ struct epoch_wire {
     Hill__Configure configure;
     Hill__Selection selection;
     Hill__CsdModel csd_model;
+    Hill__Drive drives[LAYOUT_DRIVES_MAX], *drive_list[LAYOUT_DRIVES_MAX];
 };
 void epoch_settings_to_wire(struct epoch_wire *out, const struct epoch_settings *s);
 

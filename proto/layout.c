@@ -1,7 +1,8 @@
 /*
  * proto/layout.c - sizes and offsets of the rings segment, from one table of who talks to whom.
  *
- * Payload: one doorbell a party, then the rings in enum order, each at a 64-byte boundary.
+ * Payload: one doorbell a party, then the rings in enum order, each at a 64-byte boundary; behind
+ * them the doorbells of the other drives' agents, and their rings: with one drive there are none.
  * Everything follows from struct layout_input, so that processes agree without storing offsets in
  * shared memory. Who calls it: coordinator (size, fingerprint), scorer (init), all workers (open).
  * Concurrency: layout_init by the scorer's thread before anyone else can open; a ring's magic is
@@ -37,6 +38,13 @@ static const struct link links[RING_COUNT] = {
     [RING_SCORE] = {"score", PARTY_AGENT, PARTY_SCORER, 1u << 20},
     [RING_COMPLETION] = {"completion", PARTY_AGENT, PARTY_SCORER, 1u << 16},
 };
+
+/* Of the first drive, that which stands where this one does; *drive: whose it is. */
+static enum layout_ring first_of(enum layout_ring ring, uint32_t *drive)
+{
+    *drive = ring < RING_COUNT ? 0 : 1 + (ring - RING_COUNT) / LAYOUT_AGENT_RINGS;
+    return *drive ? RING_COMMAND + (ring - RING_COUNT) % LAYOUT_AGENT_RINGS : ring;
+}
 
 uint64_t layout_fingerprint(const struct layout_input *in)
 {
@@ -146,25 +154,37 @@ static uint64_t ring_bytes(const struct layout_input *in, enum layout_ring ring)
     return (shm_ring_bytes(ring_capacity(in, ring)) + RING_ALIGN - 1) & ~(uint64_t)(RING_ALIGN - 1);
 }
 
-/* Where a ring lies in the payload; of RING_COUNT: where the payload ends. */
-static uint64_t ring_offset(const struct layout_input *in, enum layout_ring ring)
+/* Where the rings of all parties but further agents end, and these have their doorbells. */
+static uint64_t further_offset(const struct layout_input *in)
 {
     uint64_t offset = PARTY_COUNT * sizeof(struct shm_doorbell);
-    for (enum layout_ring r = 0; r < ring; r++)
+    for (enum layout_ring r = 0; r < RING_COUNT; r++)
         offset += ring_bytes(in, r);
+    return offset;
+}
+
+/* Where a ring lies in the payload; of layout_rings: where the payload ends. */
+static uint64_t ring_offset(const struct layout_input *in, uint32_t ring)
+{
+    uint64_t offset = PARTY_COUNT * sizeof(struct shm_doorbell);
+    uint32_t drive;
+    if (layout_rings(in) > RING_COUNT && ring >= RING_COUNT)
+        offset += (in->n_drives - 1) * sizeof(struct shm_doorbell);
+    for (uint32_t r = 0; r < ring; r++)
+        offset += ring_bytes(in, first_of(r, &drive));
     return offset;
 }
 
 uint64_t layout_rings_bytes(const struct layout_input *in)
 {
-    return ring_offset(in, RING_COUNT);
+    return ring_offset(in, layout_rings(in));
 }
 
 static bool input_valid(const struct layout_input *in)
 {
     return kv_geometry_check(&in->geometry, NULL) == 0 && in->ctx_tokens > 0 &&
            in->ctx_tokens <= KV_MAX_TOKENS && in->n_sequences > 0 &&
-           in->n_sequences <= KV_MAX_SEQUENCES;
+           in->n_sequences <= KV_MAX_SEQUENCES && in->n_drives <= LAYOUT_DRIVES_MAX;
 }
 
 int layout_init(void *payload, uint64_t bytes, const struct layout_input *in)
@@ -173,9 +193,10 @@ int layout_init(void *payload, uint64_t bytes, const struct layout_input *in)
         return HILL_E_INVALID;
     /* The doorbells are left alone: zeroed ones are fresh, and a party may sleep on its own
      * already. */
-    for (enum layout_ring ring = 0; ring < RING_COUNT; ring++) {
-        int rc =
-            shm_ring_init((uint8_t *)payload + ring_offset(in, ring), ring_capacity(in, ring), 0);
+    for (uint32_t ring = 0; ring < layout_rings(in); ring++) {
+        uint32_t drive;
+        int rc = shm_ring_init((uint8_t *)payload + ring_offset(in, ring),
+                               ring_capacity(in, first_of(ring, &drive)), 0);
         if (rc != 0)
             return rc;
     }
@@ -187,14 +208,29 @@ struct shm_doorbell *layout_doorbell(void *payload, enum layout_party party)
     return (struct shm_doorbell *)payload + party;
 }
 
+struct shm_doorbell *layout_agent_bell(void *payload, const struct layout_input *in, uint32_t drive)
+{
+    struct shm_doorbell *further = (void *)((uint8_t *)payload + further_offset(in));
+    return drive ? further + (drive - 1) : layout_doorbell(payload, PARTY_AGENT);
+}
+
+static struct shm_doorbell *bell_of(void *payload, const struct layout_input *in,
+                                    enum layout_party party, uint32_t drive)
+{
+    return party == PARTY_AGENT ? layout_agent_bell(payload, in, drive)
+                                : layout_doorbell(payload, party);
+}
+
 int layout_open(struct shm_ring_end *end, void *payload, uint64_t bytes,
                 const struct layout_input *in, enum layout_ring ring, enum layout_party party)
 {
     memset(end, 0, sizeof(*end));
-    if (!input_valid(in) || (uint32_t)ring >= RING_COUNT || (uint32_t)party >= PARTY_COUNT ||
+    if (!input_valid(in) || (uint32_t)ring >= layout_rings(in) || (uint32_t)party >= PARTY_COUNT ||
         bytes < layout_rings_bytes(in))
         return HILL_E_INVALID;
-    const struct link *link = &links[ring];
+    uint32_t drive;
+    enum layout_ring first = first_of(ring, &drive);
+    const struct link *link = &links[first];
     if (party != link->producer && party != link->consumer)
         return HILL_E_INVALID;
     bool producer = party == link->producer;
@@ -203,13 +239,14 @@ int layout_open(struct shm_ring_end *end, void *payload, uint64_t bytes,
     /* acquire: pairs with the release of magic in shm_ring_init; 0 until the scorer was there */
     if (atomic_load_explicit(&header->magic, memory_order_acquire) == 0)
         return HILL_E_WOULD_BLOCK;
-    if (header->capacity != ring_capacity(in, ring))
+    if (header->capacity != ring_capacity(in, first))
         return HILL_E_DAMAGED;
-    return shm_ring_open(end, header, ring_bytes(in, ring), producer,
-                         layout_doorbell(payload, party), layout_doorbell(payload, other));
+    return shm_ring_open(end, header, ring_bytes(in, first), producer,
+                         bell_of(payload, in, party, drive), bell_of(payload, in, other, drive));
 }
 
 const char *layout_ring_name(enum layout_ring ring)
 {
-    return (uint32_t)ring < RING_COUNT ? links[ring].name : "unknown";
+    uint32_t drive;
+    return (uint32_t)ring < LAYOUT_RINGS_MAX ? links[first_of(ring, &drive)].name : "unknown";
 }

@@ -32,15 +32,35 @@ enum layout_ring {
     RING_COUNT
 };
 
+/* Drives of one pipeline at most. Each has an agent, with a doorbell and four rings of its own; those
+ * of the first are named above, the others' follow (layout_ring_of). */
+#define LAYOUT_DRIVES_MAX  4u
+#define LAYOUT_AGENT_RINGS (RING_COUNT - RING_COMMAND)
+#define LAYOUT_RINGS_MAX   (RING_COUNT + (LAYOUT_DRIVES_MAX - 1) * LAYOUT_AGENT_RINGS)
+
 enum layout_party { PARTY_GPU, PARTY_SCORER, PARTY_AGENT, PARTY_COUNT };
 
 struct layout_input {
     struct kv_geometry geometry;
     uint32_t ctx_tokens, n_sequences;
+    uint32_t n_drives; /* that there are rings for; 0: one */
 };
 
+/* The ring of a drive's agent that stands where `ring`, from RING_COMMAND on, does for the first. */
+static inline enum layout_ring layout_ring_of(enum layout_ring ring, uint32_t drive)
+{
+    return (enum layout_ring)(
+        drive ? RING_COUNT + (drive - 1) * LAYOUT_AGENT_RINGS + (ring - RING_COMMAND) : ring);
+}
+
+/* Rings that there are. */
+static inline uint32_t layout_rings(const struct layout_input *in)
+{
+    return RING_COUNT + (in->n_drives > 1 ? in->n_drives - 1 : 0) * LAYOUT_AGENT_RINGS;
+}
+
 /* Fingerprint of geometry, context, record and layout versions: segments of another one are
- * refused. */
+ * refused. Not of the drives: the hot segment outlives them. */
 uint64_t layout_fingerprint(const struct layout_input *in);
 
 /* Payload bytes of the "rings" segment. Rings are sized so that the largest record fits twice, and
@@ -58,8 +78,11 @@ uint32_t layout_demote_slots_max(const struct layout_input *in);
 /* Scorer: initialise doorbells and rings in a zeroed payload. */
 int layout_init(void *payload, uint64_t bytes, const struct layout_input *in);
 
-/* The doorbell of a party. */
+/* The doorbell of a party; of PARTY_AGENT: the first drive's. */
 struct shm_doorbell *layout_doorbell(void *payload, enum layout_party party);
+/* Of a drive's agent. */
+struct shm_doorbell *layout_agent_bell(void *payload, const struct layout_input *in,
+                                       uint32_t drive);
 
 /* Open this party's end of a ring (producer or consumer follows from the table). HILL_E_WOULD_BLOCK
  * while the scorer has not laid it out; HILL_E_INVALID when the party has no end of that ring. */

@@ -8,7 +8,6 @@
 
 #include "kv/plane.h"
 #include "kv/score.h"
-#include "proto/drive_link.h"
 
 #define MAX_EXACT_BELOW 65535 /* KV_EXACT_BELOW_MAX */
 #define EXACT_BELOW     2048
@@ -185,7 +184,7 @@ const struct option_spec hill_pipeline_specs[] = {
      .max = MAX_MIB,
      .value = "SIZE",
      .unset_help = "a quarter of the free disk, no more than the context needs",
-     .help = "cold pool on the drive"},
+     .help = "cold pool on the drive, on each of several"},
     {.name = "prefix-dir",
      .type = OPTION_PATH,
      .value = "DIR",
@@ -211,9 +210,10 @@ const struct option_spec hill_pipeline_specs[] = {
      .type = OPTION_STRING,
      .choices = "none",
      .value = "URL",
+     .joins = ',',
      .unset_help = "file:STATE/cold.pool",
      .help = "the computational storage drive: file:PATH, tcp://HOST:PORT (hill-csd-agent --listen "
-             "there), or none"},
+             "there), or none; said again (elsewhere: with a comma), up to 4 drives at once"},
     {.name = "csd-key",
      .type = OPTION_PATH,
      .value = "FILE",
@@ -235,13 +235,14 @@ const struct option_spec hill_pipeline_specs[] = {
     {.name = "csd-model",
      .type = OPTION_STRING,
      .choices = "off",
+     .joins = ';',
      .fallback = "off",
      .value = "KEY=VALUE,...",
      .help =
          "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "
          "score in GB/s (score: of FP16 KV) and latency_us; what is not named is a SmartSSD's. "
          "cpu: "
-         "this host's scoring, as slow as that many GB/s"},
+         "this host's scoring, as slow as that many GB/s. Said again: of the next --csd"},
     {.name = "score-bits",
      .type = OPTION_CHOICE,
      .choices = "8|4",
@@ -415,35 +416,6 @@ static uint64_t size_or_zero(const struct options *options, const char *name)
     return options_is_set(options, name) ? options_bytes(options, name) : 0;
 }
 
-static int read_csd(struct hill_pipeline_options *out, struct csd_model *model,
-                    const struct options *options, struct hill_why *why)
-{
-    const char *url = options_text(options, "csd");
-    out->no_csd = options_is_word(options, "csd");
-    out->csd_url = out->no_csd ? NULL : url;
-    bool remote = out->csd_url && strncmp(url, "tcp:", 4) == 0;
-    if (out->csd_url && !remote && (strncmp(url, "file:", 5) != 0 || !url[5]))
-        return hill_fail(why, HILL_E_INVALID,
-                         "--csd: '%.200s' is neither file:PATH, tcp://HOST:PORT nor none (xrt: is "
-                         "not in this version)%s%.200s",
-                         url, *url == '/' ? "; a file or a drive is file:" : "",
-                         *url == '/' ? url : "");
-    if (remote && (!out->csd_key || !out->csd_peer))
-        return hill_fail(why, HILL_E_INVALID,
-                         "--csd %.200s needs --csd-key and --csd-peer (hillctl keygen makes keys)",
-                         url);
-    int code = remote ? drive_address_check(url, why) : 0;
-    if (code)
-        return code;
-    if (out->no_csd && options_is_set(options, "cold-mb"))
-        return hill_fail(
-            why, HILL_E_INVALID,
-            "--cold-mb and --csd none exclude each other: there is no drive to hold a cold pool");
-    struct hill_why detail = {""};
-    code = csd_model_parse(model, options_text(options, "csd-model"), &detail);
-    return code ? hill_fail(why, code, "--csd-model: %s", detail.text) : 0;
-}
-
 /* Who asks for a share or a budget has it on short contexts, too, whatever the source. */
 static uint32_t read_exact_below(const struct options *options)
 {
@@ -565,7 +537,7 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
         return code;
     if (epoch->trace_scores && !out->trace_kv)
         return hill_fail(why, HILL_E_INVALID, "--trace-scores needs --trace-kv FILE");
-    return read_csd(out, &epoch->csd_model, options, why);
+    return hill_drives_read(out, &epoch->csd_model, options, why);
 }
 
 /* ---- request ----------------------------------------------------------------------------- */

@@ -66,18 +66,28 @@ struct hill_pipeline_options {
     uint64_t hot_bytes, gpu_kv_bytes, cold_bytes; /* 0: a share of what is free */
     const char *csd_key, *csd_peer;               /* files, of tcp:; NULL: none */
     const char *csd_url;                          /* NULL: file: in the state folder */
-    bool no_csd;                                  /* --csd none */
-    const char *prefix_dir;                       /* NULL: no prefix store */
-    uint64_t prefix_bytes;                        /* its cap; 0: a share of the disk */
-    const char *record;                           /* NULL: rings are not recorded */
-    const char *trace_kv;                         /* NULL: no trace */
-    uint32_t recovery_ms;                         /* how long a request outlasts a lost process */
-    int log_flush_ms;                             /* of token logs (coordinator/token_log.h) */
+    struct {
+        const char *url;
+        size_t length;
+    } csd[LAYOUT_DRIVES_MAX]; /* of several, each in csd_url */
+    unsigned n_csd;           /* 0: one */
+    struct csd_model csd_models[LAYOUT_DRIVES_MAX];
+    bool no_csd;            /* --csd none */
+    const char *prefix_dir; /* NULL: no prefix store */
+    uint64_t prefix_bytes;  /* its cap; 0: a share of the disk */
+    const char *record;     /* NULL: rings are not recorded */
+    const char *trace_kv;   /* NULL: no trace */
+    uint32_t recovery_ms;   /* how long a request outlasts a lost process */
+    int log_flush_ms;       /* of token logs (coordinator/token_log.h) */
 };
 
 /* epoch: what needs no model and no machine to be known; the rest is zero. */
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
                        const struct options *options, struct hill_why *why);
+
+/* Its part of that, in options_drives.c: csd_ and n_csd of out, and the first one's model. */
+int hill_drives_read(struct hill_pipeline_options *out, struct csd_model *model,
+                     const struct options *options, struct hill_why *why);
 
 struct hill_request_options {
     const char *prompt, *file; /* exactly one is set */

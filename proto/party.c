@@ -82,11 +82,19 @@ static void describe(struct party *p, enum layout_party who, const struct epoch_
 {
     memset(p, 0, sizeof *p);
     p->who = who;
+    p->drive = who == PARTY_AGENT ? s->csd_drive : 0;
     p->layout = epoch_layout(s);
     p->staging_slots = s->staging_slots;
     p->agent_rings = who != PARTY_SCORER || (s->csd_attached && s->cold_cap_bytes);
     p->key_window_bytes =
         kv_key_window_bytes(&s->plan.geometry, s->plan.selection.policy, s->plan.ctx_tokens);
+}
+
+static struct shm_doorbell *own_bell(const struct party *p)
+{
+    void *rings = shm_segment_payload(&p->rings);
+    return p->who == PARTY_AGENT ? layout_agent_bell(rings, &p->layout, p->drive)
+                                 : layout_doorbell(rings, p->who);
 }
 
 /* What the settings say must fit into what is there. */
@@ -107,7 +115,7 @@ static int find_parts(struct party *p, struct hill_why *why)
     if (windows && (at > given || given - at < windows))
         return hill_fail(why, HILL_E_INVALID, "the staging segment has no room for key windows");
     p->key_windows = windows ? (uint8_t *)shm_segment_payload(&p->staging) + at : NULL;
-    p->bell = layout_doorbell(shm_segment_payload(&p->rings), p->who);
+    p->bell = own_bell(p);
     return 0;
 }
 
@@ -190,10 +198,12 @@ static int open_ends(struct party *p, struct hill_why *why)
 {
     void *payload = shm_segment_payload(&p->rings);
     uint64_t bytes = shm_segment_payload_bytes(&p->rings);
-    for (enum layout_ring ring = 0; ring < RING_COUNT; ring++) {
+    uint32_t n = p->who == PARTY_SCORER ? layout_rings(&p->layout) : RING_COUNT;
+    for (uint32_t ring = 0; ring < n; ring++) {
         if (!has_end(p, ring) || p->ends[ring].ring)
             continue;
-        int rc = layout_open(&p->ends[ring], payload, bytes, &p->layout, ring, p->who);
+        enum layout_ring own = p->who == PARTY_AGENT ? layout_ring_of(ring, p->drive) : ring;
+        int rc = layout_open(&p->ends[ring], payload, bytes, &p->layout, own, p->who);
         if (rc)
             return hill_fail(why, rc, "cannot open the %s ring in %s: %s", layout_ring_name(ring),
                              p->rings.name, hill_strerror(rc));
@@ -262,10 +272,11 @@ int party_beside(struct party *out, enum layout_party who, const struct party *p
 {
     *out = *p;
     out->who = who;
+    out->drive = 0;
     out->hot = out->prompt = (struct shm_segment){0};
     memset(out->ends, 0, sizeof out->ends);
     memset(&out->arena, 0, sizeof out->arena);
-    out->bell = layout_doorbell(shm_segment_payload(&p->rings), who);
+    out->bell = own_bell(out);
     out->borrowed = true;
     int rc = try_open(out, why);
     if (rc)
@@ -275,7 +286,7 @@ int party_beside(struct party *out, enum layout_party who, const struct party *p
 
 void party_leave(struct party *p)
 {
-    for (int ring = 0; ring < RING_COUNT; ring++)
+    for (uint32_t ring = 0; ring < LAYOUT_RINGS_MAX; ring++)
         shm_ring_close(&p->ends[ring]);
     if (p->arena.header)
         shm_arena_finish(&p->arena);

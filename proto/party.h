@@ -26,17 +26,19 @@
 
 struct party {
     enum layout_party who;
+    uint32_t drive; /* of PARTY_AGENT */
     struct layout_input layout;
     uint32_t staging_slots;
-    bool agent_rings; /* those of the agent are opened */
+    bool agent_rings; /* those of the agents are opened */
     bool borrowed;    /* the segments are another party's */
     struct shm_segment rings, staging;
-    struct shm_segment hot;               /* the scorer's; others: party_attach_hot */
-    struct shm_segment prompt;            /* the GPU worker's: party_attach_prompt */
-    struct shm_ring_end ends[RING_COUNT]; /* this party's; .ring is NULL where it has none */
-    struct shm_arena arena;               /* the scorer owns it, others view it */
-    struct shm_doorbell *bell;            /* this party's; NULL: not attached */
-    uint8_t *key_windows;                 /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
+    struct shm_segment hot;    /* the scorer's; others: party_attach_hot */
+    struct shm_segment prompt; /* the GPU worker's: party_attach_prompt */
+    /* this party's; .ring is NULL where it has none; an agent's: as if its drive were the first */
+    struct shm_ring_end ends[LAYOUT_RINGS_MAX];
+    struct shm_arena arena;    /* the scorer owns it, others view it */
+    struct shm_doorbell *bell; /* this party's; NULL: not attached */
+    uint8_t *key_windows;      /* [KV_KEY_WINDOWS][key_window_bytes]; NULL: none */
     uint32_t key_window_bytes;
 };
 

@@ -7,6 +7,7 @@
  * knows it.
  */
 #include "proto/envelope.h"
+#include "proto/layout.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -104,6 +105,26 @@ static bool share_ok(double value)
     return not_negative(value) && value <= 1;
 }
 
+/* A figure for each of several drives. */
+static bool each_ok(size_t n, const double *values)
+{
+    for (size_t i = 0; i < n && i < LAYOUT_DRIVES_MAX; i++)
+        if (!not_negative(values[i]))
+            return false;
+    return n <= LAYOUT_DRIVES_MAX;
+}
+
+static int check_drives(const Hill__Configure *m, struct hill_why *why)
+{
+    CHECK("configure", "csd_drives", m->csd_drives <= LAYOUT_DRIVES_MAX);
+    CHECK("configure", "csd_drive", m->csd_drive < (m->csd_drives > 1 ? m->csd_drives : 1));
+    CHECK("configure", "drives", m->n_drives == (m->csd_drives > 1 ? m->csd_drives : 0));
+    for (size_t i = 0; i < m->n_drives; i++)
+        CHECK("configure", "drives",
+              m->drives[i]->cap_bytes <= CAP_MAX && not_negative(m->drives[i]->speed));
+    return 0;
+}
+
 static int check_profile(const Hill__Profile *m, struct hill_why *why)
 {
     const Hill__Rates *r = m->rates, *s = m->spread;
@@ -117,6 +138,9 @@ static int check_profile(const Hill__Profile *m, struct hill_why *why)
     CHECK("profile", "alpha_s", share_ok(m->alpha_s));
     CHECK("profile", "beta", not_negative(m->beta));
     CHECK("profile", "beta_bounded", not_negative(m->beta_bounded));
+    CHECK("profile", "drives_f_s", each_ok(m->n_drives_f_s, m->drives_f_s));
+    CHECK("profile", "drives_B_s",
+          m->n_drives_b_s == m->n_drives_f_s && each_ok(m->n_drives_b_s, m->drives_b_s));
     return 0;
 }
 
@@ -173,7 +197,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "n_ff", m->n_ff <= 1u << 24);
     CHECK("configure", "global_every", m->layer_window == 0 || m->global_every > 0);
     CHECK("configure", "n_vocab", m->n_vocab > 0 && m->n_vocab <= 1u << 24);
-    return 0;
+    return check_drives(m, why);
 }
 
 static int check_sampling(const Hill__Sampling *m, struct hill_why *why)
@@ -355,6 +379,11 @@ static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *w
     for (size_t i = 0; i < m->n_guess_found; i++)
         CHECK("sequence_stats", "guess_found", m->guess_found[i] <= m->guess_chosen[i]);
     CHECK("sequence_stats", "imbalance", share_ok(m->imbalance));
+    CHECK("sequence_stats", "drive_spread", share_ok(m->drive_spread));
+    CHECK("sequence_stats", "drives", m->n_drives <= LAYOUT_DRIVES_MAX);
+    for (size_t i = 0; i < m->n_drives; i++)
+        CHECK("sequence_stats", "drives",
+              not_negative(m->drives[i]->score_ms) && not_negative(m->drives[i]->fetch_ms));
     return 0;
 }
 
@@ -440,6 +469,8 @@ static int check_worker_status(const Hill__WorkerStatus *m, struct hill_why *why
     CHECK("status_reply", "workers.role", role_ok(m->role));
     CHECK("status_reply", "workers.state", text_ok(m->state));
     CHECK("status_reply", "workers.device", text_ok(m->device));
+    CHECK("status_reply", "workers.name", text_ok(m->name));
+    CHECK("status_reply", "workers.drive", text_ok(m->drive));
     CHECK("status_reply", "workers.last_heartbeat_ms", isfinite(m->last_heartbeat_ms));
     return 0;
 }
@@ -511,6 +542,9 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_ATTACH:
         CHECK("attach", "url", text_ok(message->attach->url));
         return 0;
+    case HILL__MESSAGE__BODY_DETACH:
+        CHECK("detach", "url", text_ok(message->detach->url));
+        return 0;
     case HILL__MESSAGE__BODY_TEXT:
         CHECK("text", "text", message->text->text.len <= TEXT_MAX);
         CHECK("text", "logprob", logprob_ok(message->text->logprob));
@@ -531,6 +565,7 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
         return 0;
     case HILL__MESSAGE__BODY_BALANCE:
         CHECK("balance", "beta", not_negative(message->balance->beta));
+        CHECK("balance", "speeds", each_ok(message->balance->n_speeds, message->balance->speeds));
         return 0;
     case HILL__MESSAGE__BODY_TOKENIZE:
         return check_pieces("tokenize", message->tokenize->pieces, message->tokenize->n_pieces,
@@ -552,7 +587,6 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_SHUTDOWN:
     case HILL__MESSAGE__BODY_STATUS_REQUEST:
     case HILL__MESSAGE__BODY_MODEL_INFO_REQUEST:
-    case HILL__MESSAGE__BODY_DETACH:
     case HILL__MESSAGE__BODY_ACCEPTED:
     case HILL__MESSAGE__BODY_DELIVERED:
     case HILL__MESSAGE__BODY_RESUMED:

@@ -50,6 +50,28 @@ static void test_beta_of_eq_4(void **state)
     assert_close(beta, 1820.0 / 278.4);
 }
 
+/* Rates A's drive beside one of twice its speed, one that is not known, and one that scores as fast as
+ * A's and sends nothing in no time: speeds 1 / (3/8), 2 / (3/8) and 1 / (1/4), together 12 = 4.5 of
+ * A's. */
+static void test_several_drives_are_one_of_their_speeds_sum(void **state)
+{
+    (void)state;
+    const struct balance_drive drives[] = {{4, 2}, {8, 4}, {0, 0}, {4, 1e300}};
+    struct balance_rates rates = A;
+    double speeds[4], beta;
+    assert_int_equal(balance_drives(&rates, speeds, drives, 4, alpha_A, NULL), 0);
+    assert_close(speeds[0], 8.0 / 3);
+    assert_close(speeds[1], 16.0 / 3);
+    assert_true(speeds[2] == 0);
+    assert_close(speeds[3], 4);
+    assert_int_equal(beta_of(&beta, &rates, alpha_A, NULL), 0);
+    assert_close(beta, 1.0 / 12 / (9.0 / 64));
+    assert_int_equal(balance_drives(&rates, speeds, drives, 1, alpha_A, NULL), 0);
+    assert_close(rates.f_s, 4); /* one drive is itself */
+    assert_close(rates.B_s, 2);
+    assert_int_equal(balance_drives(&rates, speeds, drives + 2, 1, alpha_A, NULL), HILL_E_INVALID);
+}
+
 /* Eq. 2 of M_c = beta GB and M_s = 1 GB. */
 static void test_beta_makes_both_paths_take_equally_long(void **state)
 {
@@ -230,6 +252,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_beta_of_eq_4),
+        cmocka_unit_test(test_several_drives_are_one_of_their_speeds_sum),
         cmocka_unit_test(test_beta_makes_both_paths_take_equally_long),
         cmocka_unit_test(test_bound_of_eq_3),
         cmocka_unit_test(test_each_side_has_a_share_of_its_own),

@@ -202,7 +202,7 @@ static void test_pids_name_who_runs(void **state)
 {
     (void)state;
     struct worker_table table;
-    worker_table_init(&table, true, &(struct worker_limits){1, 1});
+    worker_table_init(&table, 1, &(struct worker_limits){1, 1});
     assert_int_equal(run_folder_open(&folder, path, &why), 0);
     worker_table_started(&table, WORKER_GPU, 1234, 5678, 0);
     assert_int_equal(run_folder_write_pids(&folder, &table), 0);

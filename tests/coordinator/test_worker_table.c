@@ -26,7 +26,7 @@ static int setup(void **state)
     (void)state;
     now = 1000 * SECOND;
     next_pid = 100;
-    worker_table_init(&table, true, &limits);
+    worker_table_init(&table, 1, &limits);
     return 0;
 }
 
@@ -86,9 +86,9 @@ static void test_transitions_are_those_of_the_readme(void **state)
 static void test_fresh_table_starts_all_wanted_workers(void **state)
 {
     (void)state;
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
+    for (enum worker w = 0; w <= WORKER_AGENT; w++)
         assert_int_equal(worker_table_due(&table, w, now), WORKER_DO_START);
-    worker_table_init(&table, false, &limits);
+    worker_table_init(&table, 0, &limits);
     assert_int_equal(worker_table_due(&table, WORKER_AGENT, now), WORKER_DO_NOTHING);
     assert_int_equal(table.rows[WORKER_AGENT].state, WORKER_STOPPED);
 }
@@ -96,13 +96,13 @@ static void test_fresh_table_starts_all_wanted_workers(void **state)
 static void test_ready_is_not_started(void **state)
 {
     (void)state;
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
+    for (enum worker w = 0; w <= WORKER_AGENT; w++)
         start(w);
     assert_false(worker_table_ready(&table));
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
+    for (enum worker w = 0; w <= WORKER_AGENT; w++)
         worker_table_configured(&table, w);
     assert_false(worker_table_ready(&table));
-    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+    for (enum worker w = 0; w <= WORKER_AGENT; w++) {
         assert_false(worker_table_ready(&table));
         worker_table_ready_at(&table, w, now);
     }
@@ -303,7 +303,7 @@ static void test_no_hello_in_ten_seconds(void **state)
 static void test_detach_and_attach(void **state)
 {
     (void)state;
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
+    for (enum worker w = 0; w <= WORKER_AGENT; w++)
         make_ready(w);
     worker_table_want(&table, WORKER_AGENT, false, now);
     assert_false(worker_table_ready(&table)); /* it still runs */
@@ -330,9 +330,9 @@ static void test_stop_order(void **state)
 {
     (void)state;
     static const enum worker expected[] = {WORKER_GPU, WORKER_SCORER, WORKER_AGENT};
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
+    for (enum worker w = 0; w <= WORKER_AGENT; w++)
         make_ready(w);
-    for (unsigned i = 0; i < WORKER_COUNT; i++) {
+    for (unsigned i = 0; i <= WORKER_AGENT; i++) {
         assert_int_equal(worker_table_stop_next(&table), expected[i]);
         worker_table_want(&table, expected[i], false, now);
         worker_table_terminated(&table, expected[i], WORKER_KILL_NS, now);
@@ -347,7 +347,7 @@ static void test_stop_order(void **state)
 static void test_next_deadline_is_the_earliest(void **state)
 {
     (void)state;
-    for (enum worker w = 0; w < WORKER_COUNT; w++)
+    for (enum worker w = 0; w <= WORKER_AGENT; w++)
         make_ready(w);
     worker_table_heartbeat(&table, WORKER_GPU, 0, now + SECOND);
     assert_true(worker_table_next_ns(&table) == now + 2 * SECOND);
@@ -365,8 +365,12 @@ static void test_lookups(void **state)
     assert_int_equal(worker_table_by_address(&table, &none), WORKER_COUNT);
     address.bytes[2] = 4;
     assert_int_equal(worker_table_by_address(&table, &address), WORKER_COUNT);
-    assert_int_equal(worker_table_by_role(HILL__ROLE__ROLE_CSD_AGENT), WORKER_AGENT);
-    assert_int_equal(worker_table_by_role(HILL__ROLE__ROLE_CLIENT), WORKER_COUNT);
+    table.rows[WORKER_AGENT].pid = 7;
+    table.rows[WORKER_AGENT + 1].pid = 8;
+    assert_int_equal(worker_table_by_pid(&table, HILL__ROLE__ROLE_CSD_AGENT, 7), WORKER_AGENT);
+    assert_int_equal(worker_table_by_pid(&table, HILL__ROLE__ROLE_CSD_AGENT, 8), WORKER_AGENT + 1);
+    assert_int_equal(worker_table_by_pid(&table, HILL__ROLE__ROLE_CSD_AGENT, 9), WORKER_COUNT);
+    assert_int_equal(worker_table_by_pid(&table, HILL__ROLE__ROLE_CLIENT, 7), WORKER_COUNT);
 }
 
 #define T(test) cmocka_unit_test_setup(test, setup)

@@ -188,7 +188,7 @@ static void begin(struct sequence *s)
     s->share = (struct hot_share){.beta = 1, .limit = MOST_HOT};
     s->hashed_step = 0;
     XXH64_reset(s->hash, 0);
-    const struct kept_plan plan = adoption_plan(s, blocks, 2);
+    const struct kept_plan plan = adoption_plan(s, blocks, (const uint32_t[LAYOUT_DRIVES_MAX]){2});
     uint64_t identity = 1 + (uint64_t)next_random(UINT32_MAX);
     t->hkm.identities[s->index] = identity;
     kept_begin(tiers_kept(t, s->index), identity, &plan);
@@ -487,7 +487,7 @@ static void begin_without_drive(struct sequence *s)
     s->max_tokens = CTX;
     s->settings = (struct kv_selection_settings){.alpha = 0.5};
     s->share = (struct hot_share){.limit = CTX};
-    const struct kept_plan plan = adoption_plan(s, blocks, 0);
+    const struct kept_plan plan = adoption_plan(s, blocks, (const uint32_t[LAYOUT_DRIVES_MAX]){0});
     t->hkm.identities[s->index] = 77;
     kept_begin(tiers_kept(t, s->index), 77, &plan);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
@@ -502,7 +502,7 @@ static void expect_plan(double beta, uint32_t stripes)
     assert_int_equal(core.sequences[1].state, SEQUENCE_DORMANT);
     assert_int_equal(kept_read(tiers_kept(&core.tiers, 1), &plan), 77);
     assert_true(plan.beta == beta && core.sequences[1].share.beta == beta);
-    assert_int_equal(plan.stripes, stripes);
+    assert_int_equal(plan.stripes[0], stripes);
     assert_int_equal(plan.limit, CTX);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         assert_int_equal(core.tiers.cold.lists[tiers_list(&core.tiers, 1, layer)].n_stripes,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cpu_scorer/cold_map.h"
+#include "kv/group.h"
 
 enum { STRIPE = 256, STRIPES = 30, LISTS = 6 };
 
@@ -48,7 +49,7 @@ static void test_a_fragmented_pool_is_used_up(void **unused)
     cold_map_release(&map, 4);
     assert_int_equal(cold_map_reserve(&map, 1, 3), HILL_E_NOSPACE);
     assert_int_equal(cold_map_reserve(&map, 1, 2), 0);
-    assert_int_equal(map.n_free, 0);
+    assert_int_equal(map.drives[0].n_free, 0);
     cold_map_finish(&map);
 }
 
@@ -285,9 +286,97 @@ static void test_a_grown_stripe_below_the_others_is_filled_on(void **unused)
     cold_map_finish(&next);
 }
 
+/* ---- several drives ---- */
+
+#define DRIVES 3u
+
+static void make_drives(struct cold_map *map)
+{
+    const uint32_t stripes[DRIVES] = {4, 0, 6}; /* the second place is empty */
+    const double speeds[DRIVES] = {1, 9, 3};
+    assert_int_equal(cold_map_init_drives(map, STRIPE, 6, stripes, DRIVES, LISTS), 0);
+    cold_map_set_speeds(map, speeds);
+    assert_int_equal(cold_map_reserve(map, cold_map_part(map, 1, 0), 2), 0);
+    assert_int_equal(cold_map_reserve(map, cold_map_part(map, 1, 1), 1), HILL_E_NOSPACE);
+    assert_int_equal(cold_map_reserve(map, cold_map_part(map, 1, 2), 6), 0);
+}
+
+/* Deal and take n entries, from position `first` on; per drive how many. */
+static void deal(struct cold_map *map, uint32_t first, uint32_t n, uint32_t each[DRIVES],
+                 uint32_t *slots)
+{
+    while (n) {
+        uint32_t drive, slot, order, part, most = cold_map_deal(map, 1, n, false, &drive);
+        assert_true(most > 0 && most <= n);
+        part = cold_map_part(map, 1, drive);
+        uint32_t got = cold_map_take(map, part, first, most, &slot, &order);
+        assert_true(got > 0 && cold_map_drive(map, slot) == drive);
+        cold_map_commit(map, 1, slot, got);
+        for (uint32_t i = 0; i < got; i++)
+            slots[first + i] = slot + i;
+        each[drive] += got;
+        first += got;
+        n -= got;
+    }
+}
+
+static void test_entries_are_dealt_by_speed(void **unused)
+{
+    (void)unused;
+    static uint32_t slots[8 * STRIPE];
+    struct cold_map map, next;
+    uint32_t each[DRIVES] = {0}, drive;
+    const uint32_t there[DRIVES] = {4, 0, 6};
+    make_drives(&map);
+    for (uint32_t i = 0; i < 8; i++) /* a quarter and three quarters, to a group */
+        deal(&map, i * 100, 100, each, slots);
+    assert_int_equal(each[1], 0);
+    assert_in_range(each[0], 200 - KV_GROUP_TOKENS, 200 + KV_GROUP_TOKENS);
+    assert_int_equal(cold_map_committed(&map, 1), 800);
+    assert_int_equal(map.lists[cold_map_part(&map, 1, 2)].committed, each[2]);
+    for (uint32_t p = 0; p < 800; p++)
+        assert_int_equal(cold_map_position(&map, 1, slots[p]), p);
+    assert_int_equal(cold_map_position(&map, 0, slots[0]), COLD_NONE);
+
+    /* what counts no more is not the drive's load: the next batch goes where it was */
+    for (uint32_t p = 0; p < 800; p++)
+        if (cold_map_drive(&map, slots[p]) == 2)
+            cold_map_uncommit(&map, 1, slots[p]);
+    assert_int_equal(cold_map_deal(&map, 1, 64, true, &drive), 64);
+    assert_int_equal(drive, 2);
+    for (uint32_t p = 0; p < 800; p++)
+        if (cold_map_drive(&map, slots[p]) == 2)
+            cold_map_commit(&map, 1, slots[p], 1);
+
+    deal(&map, 800, 8 * STRIPE - 800, each, slots); /* all there is, although one is full first */
+    assert_int_equal(each[0], 2 * STRIPE);
+    assert_int_equal(each[2], 6 * STRIPE);
+    assert_int_equal(cold_map_deal(&map, 1, 1, false, &drive), 0);
+
+    assert_int_equal(cold_map_init_drives(&next, STRIPE, 6, there, DRIVES, LISTS), 0);
+    for (uint32_t p = 0; p < 8 * STRIPE; p++)
+        assert_int_equal(cold_map_hold(&next, 1, slots[p], p), 0);
+    assert_int_equal(cold_map_hold(&next, 1, 7 * STRIPE, 0),
+                     HILL_E_DAMAGED); /* no drive is there */
+    for (uint32_t d = 0; d < DRIVES; d++)
+        assert_int_equal(cold_map_recovered(&next, cold_map_part(&next, 1, d),
+                                            d == 0   ? 2
+                                            : d == 2 ? 6
+                                                     : 0),
+                         0);
+    for (uint32_t p = 0; p < 8 * STRIPE; p++)
+        assert_int_equal(cold_map_position(&next, 1, slots[p]), p);
+    cold_map_release(&next, cold_map_part(&next, 1, 0));
+    assert_int_equal(next.drives[0].n_free, 4);
+    assert_int_equal(next.drives[2].n_free, 0);
+    cold_map_finish(&map);
+    cold_map_finish(&next);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_entries_are_dealt_by_speed),
         cmocka_unit_test(test_stripes_of_a_list_are_consecutive),
         cmocka_unit_test(test_a_fragmented_pool_is_used_up),
         cmocka_unit_test(test_takes_never_cross_a_stripe),

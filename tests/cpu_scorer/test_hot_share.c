@@ -56,12 +56,12 @@ static void test_without_a_csd_everything_must_fit(void **unused)
     struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32};
     struct hot_share_room room = {
         .n_layers = 2, .n_sequences = 1, .hot_blocks = 10, .unreserved = 10};
-    uint32_t blocks, stripes;
-    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, stripes, NULL), 0);
     assert_int_equal(blocks, 5);
-    assert_int_equal(stripes, 0);
+    assert_int_equal(stripes[0], 0);
     assert_int_equal(hot_share_target(&p, 320), 320);
-    assert_int_equal(hot_share_plan(&p, &room, 321, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+    assert_int_equal(hot_share_plan(&p, &room, 321, &blocks, stripes, NULL), HILL_E_TOO_LONG);
 }
 
 static struct hot_share_room two_tiers(uint32_t n_sequences, uint32_t blocks, uint32_t stripes)
@@ -70,8 +70,8 @@ static struct hot_share_room two_tiers(uint32_t n_sequences, uint32_t blocks, ui
                                    .n_sequences = n_sequences,
                                    .hot_blocks = blocks,
                                    .unreserved = blocks,
-                                   .stripes = stripes,
-                                   .free_stripes = stripes,
+                                   .drives = {{stripes, stripes, 1}},
+                                   .n_drives = 1,
                                    .stripe_slots = 256,
                                    .cold_pool = true};
 }
@@ -81,16 +81,16 @@ static void test_the_cold_pool_takes_what_is_beyond(void **unused)
     (void)unused;
     struct hot_share p = {.beta = 0, .sinks = 4, .window = 32};
     struct hot_share_room room = two_tiers(1, 10, 8);
-    uint32_t blocks, stripes;
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
     /* five blocks each: four to fill (256 tokens), one to move through */
-    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, stripes, NULL), 0);
     assert_int_equal(blocks, 5);
     assert_int_equal(p.limit, 256);
-    assert_int_equal(stripes, 3); /* 744 tokens */
-    assert_int_equal(hot_share_plan(&p, &room, 256 + 1024 + 1, &blocks, &stripes, NULL),
+    assert_int_equal(stripes[0], 3); /* 744 tokens */
+    assert_int_equal(hot_share_plan(&p, &room, 256 + 1024 + 1, &blocks, stripes, NULL),
                      HILL_E_TOO_LONG);
     room = two_tiers(1, 2, 8); /* one block each: sinks and window need two */
-    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, stripes, NULL), HILL_E_TOO_LONG);
 }
 
 static void test_copies_where_there_is_room_for_them(void **unused)
@@ -98,16 +98,16 @@ static void test_copies_where_there_is_room_for_them(void **unused)
     (void)unused;
     struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32};
     struct hot_share_room room = two_tiers(1, 40, 8);
-    uint32_t blocks, stripes;
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
     room.wants_copies = true;
-    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, stripes, NULL), 0);
     assert_true(p.copies);
-    assert_int_equal(stripes, 4); /* 1000 */
-    assert_int_equal(hot_share_plan(&p, &room, 1200, &blocks, &stripes, NULL), 0);
+    assert_int_equal(stripes[0], 4); /* 1000 */
+    assert_int_equal(hot_share_plan(&p, &room, 1200, &blocks, stripes, NULL), 0);
     assert_false(p.copies);
-    assert_int_equal(stripes, 4); /* 960 */
+    assert_int_equal(stripes[0], 4); /* 960 */
     room.wants_copies = false;
-    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, &stripes, NULL), 0);
+    assert_int_equal(hot_share_plan(&p, &room, 1000, &blocks, stripes, NULL), 0);
     assert_false(p.copies);
 }
 
@@ -122,17 +122,18 @@ static void test_shares_do_not_depend_on_the_others(void **unused)
         for (uint32_t i = 0; i < 4; i++) {
             struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32}, alone = p;
             struct hot_share_room empty = two_tiers(4, 4 * 2 * 6, 4 * 2 * 6);
-            uint32_t blocks, stripes, blocks_alone, stripes_alone;
+            uint32_t blocks, stripes[LAYOUT_DRIVES_MAX], blocks_alone,
+                stripes_alone[LAYOUT_DRIVES_MAX];
             empty.wants_copies = copies;
-            assert_int_equal(hot_share_plan(&p, &room, lengths[i], &blocks, &stripes, NULL), 0);
+            assert_int_equal(hot_share_plan(&p, &room, lengths[i], &blocks, stripes, NULL), 0);
             assert_int_equal(
-                hot_share_plan(&alone, &empty, lengths[i], &blocks_alone, &stripes_alone, NULL), 0);
+                hot_share_plan(&alone, &empty, lengths[i], &blocks_alone, stripes_alone, NULL), 0);
             assert_int_equal(blocks, blocks_alone);
-            assert_int_equal(stripes, stripes_alone);
+            assert_int_equal(stripes[0], stripes_alone[0]);
             assert_int_equal(p.limit, alone.limit);
-            assert_true(blocks <= 6 && stripes <= 6);
+            assert_true(blocks <= 6 && stripes[0] <= 6);
             room.unreserved -= 2 * blocks;
-            room.free_stripes -= 2 * stripes;
+            room.drives[0].free_stripes -= 2 * stripes[0];
         }
     }
 }
@@ -143,36 +144,64 @@ static void test_beyond_its_share_a_sequence_takes_what_is_free_or_waits(void **
     struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32};
     struct hot_share_room room = {
         .n_layers = 2, .n_sequences = 4, .hot_blocks = 40, .unreserved = 40};
-    uint32_t blocks, stripes;
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
     /* without a cold pool: a share is five blocks a layer, 320 tokens */
-    assert_int_equal(hot_share_plan(&p, &room, 1280, &blocks, &stripes, NULL), 0);
+    assert_int_equal(hot_share_plan(&p, &room, 1280, &blocks, stripes, NULL), 0);
     assert_int_equal(blocks, 20);
-    assert_int_equal(hot_share_plan(&p, &room, 1281, &blocks, &stripes, NULL), HILL_E_TOO_LONG);
+    assert_int_equal(hot_share_plan(&p, &room, 1281, &blocks, stripes, NULL), HILL_E_TOO_LONG);
     room.unreserved = 38;
-    assert_int_equal(hot_share_plan(&p, &room, 1280, &blocks, &stripes, NULL), HILL_E_BUSY);
+    assert_int_equal(hot_share_plan(&p, &room, 1280, &blocks, stripes, NULL), HILL_E_BUSY);
     room.unreserved = 10;
-    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
-    assert_int_equal(hot_share_plan(&p, &room, 321, &blocks, &stripes, NULL), HILL_E_BUSY);
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, stripes, NULL), 0);
+    assert_int_equal(hot_share_plan(&p, &room, 321, &blocks, stripes, NULL), HILL_E_BUSY);
     /* with one: a share is three blocks and one stripe a layer */
     room = two_tiers(2, 12, 4);
     p = (struct hot_share){.beta = 0.25, .sinks = 4, .window = 32};
-    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
-    assert_int_equal(stripes, 1);
-    assert_int_equal(hot_share_plan(&p, &room, 640, &blocks, &stripes, NULL), 0);
-    assert_int_equal(stripes, 2); /* the other's too */
-    room.free_stripes = 2;
-    assert_int_equal(hot_share_plan(&p, &room, 640, &blocks, &stripes, NULL), HILL_E_BUSY);
-    room.free_stripes = 4;
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, stripes, NULL), 0);
+    assert_int_equal(stripes[0], 1);
+    assert_int_equal(hot_share_plan(&p, &room, 640, &blocks, stripes, NULL), 0);
+    assert_int_equal(stripes[0], 2); /* the other's too */
+    room.drives[0].free_stripes = 2;
+    assert_int_equal(hot_share_plan(&p, &room, 640, &blocks, stripes, NULL), HILL_E_BUSY);
+    room.drives[0].free_stripes = 4;
     room.unreserved = 2; /* sinks and window need two blocks a layer */
-    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), HILL_E_BUSY);
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, stripes, NULL), HILL_E_BUSY);
     room.unreserved = 4;
-    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, &stripes, NULL), 0);
+    assert_int_equal(hot_share_plan(&p, &room, 320, &blocks, stripes, NULL), 0);
     assert_int_equal(blocks, 2);
+}
+
+static void test_stripes_follow_the_drives_shares(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 0.25, .sinks = 4, .window = 32};
+    struct hot_share_room room = two_tiers(1, 100, 8);
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX], most[LAYOUT_DRIVES_MAX] = {9, 9, 9};
+    room.n_drives = 3;
+    room.drives[0].share = 0.25;
+    room.drives[2].share = 0.75;
+    assert_true(hot_share_stripes(&room, most, 2048, stripes));
+    assert_int_equal(stripes[0], 2);
+    assert_int_equal(stripes[1], 0);
+    assert_int_equal(stripes[2], 6);
+    most[2] = 4; /* what it has no room for goes to the other */
+    assert_true(hot_share_stripes(&room, most, 2048, stripes));
+    assert_int_equal(stripes[0], 4);
+    most[0] = most[1] = 1; /* as a last resort to one that should have nothing */
+    assert_true(hot_share_stripes(&room, most, 1536, stripes));
+    assert_int_equal(stripes[1], 1);
+    assert_false(hot_share_stripes(&room, most, 1537, stripes));
+    room.drives[2].stripes = room.drives[2].free_stripes = 4;
+    assert_int_equal(hot_share_plan(&p, &room, 1280, &blocks, stripes, NULL),
+                     0);             /* 1024 are cold */
+    assert_int_equal(stripes[0], 2); /* two of a layer are what the other has */
+    assert_int_equal(stripes[2], 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stripes_follow_the_drives_shares),
         cmocka_unit_test(test_a_quarter_beta_keeps_a_fifth_hot),
         cmocka_unit_test(test_sinks_and_the_newest_are_hot),
         cmocka_unit_test(test_the_target_grows_by_at_most_one),

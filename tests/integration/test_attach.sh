@@ -80,6 +80,31 @@ cycle() { # I
 }
 lost() { status_is ".workers.csd_agent.restarts != $restarts or (.csd_attached | not)"; }
 
+decoding() { status_is '[.requests[].predicted_tokens] | max > 3'; }
+away() { status_is '.csd_attached | not'; }
+other_attached() { hillctl attach "file:$work/other.pool" >"$work/said" 2>&1; }
+
+# A request is cancelled while it waits for the epoch that a detach has begun: what it had on the drive keeps nobody from another.
+abandoned() {
+    ask 0 >/dev/null &
+    local asker=$! gpu detach
+    wait_for 60 decoding || fail "abandoned: no request decodes"
+    gpu=$(worker_pid gpu_worker)
+    kill -STOP "$gpu" # so that the next epoch is not ready
+    hillctl detach >"$work/detached" 2>&1 &
+    detach=$!
+    wait_for 60 away || fail "abandoned: the drive is not detached"
+    kill -INT "$(pgrep -P "$asker")" # hillctl, below the shell of the job
+    wait "$asker"
+    kill -CONT "$gpu" 2>/dev/null # or it was ended because it hung
+    wait "$detach" || fail "abandoned: detach: $(cat "$work/detached")"
+    expect "abandoned: something stayed" "$(grep -c 'stay until' "$work/detached")" 1
+    wait_for 60 other_attached || fail "abandoned: attach of another drive: $(cat "$work/said")"
+    hillctl detach >/dev/null 2>&1 || fail "abandoned: detach of the other drive"
+    hillctl attach >"$work/said" 2>&1 || fail "abandoned: attach: $(cat "$work/said")"
+    rm -f "$work/other.pool"
+}
+
 setting() { # MODEL wide|tight
     echo "== $1, $2"
     loss="wait"
@@ -125,6 +150,7 @@ setting() { # MODEL wide|tight
     [ "$n_drained" -gt 0 ] || fail "$1, $2: nothing was detached in mid-decode"
     [ "$2" = wide ] || [ "$n_plain" -gt 0 ] || fail "$1, $2: nothing was left on a detached drive"
     [ "$cycles" -lt 5 ] || [ "$n_killed" -gt 0 ] || fail "$1, $2: nothing was killed"
+    [ "$2" = wide ] || abandoned
     down || fail "down"
     expect_nothing_left
     expect "$1, $2: hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$state_dir/cold.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"

@@ -69,8 +69,21 @@ static void fill_random(ProtobufCMessage *message)
 {
     for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        if (field->label == PROTOBUF_C_LABEL_REPEATED)
+            continue; /* filled by add_drives */
         fill_field(field, (uint8_t *)message + field->offset);
     }
+}
+
+/* Two to four of them, or one, which has no list. */
+static void add_drives(Hill__Configure *c, Hill__Drive **list, uint32_t n)
+{
+    c->csd_drives = n;
+    c->csd_drive %= n;
+    c->n_drives = n > 1 ? n : 0;
+    c->drives = list;
+    for (uint32_t i = 0; i < c->n_drives; i++)
+        list[i] = new_message(&hill__drive__descriptor);
 }
 
 static void test_every_field_survives(void **state)
@@ -82,6 +95,7 @@ static void test_every_field_survives(void **state)
     srandom(SEED);
     for (int round = 0; round < ROUNDS; round++) {
         Hill__Configure c;
+        Hill__Drive *drives[LAYOUT_DRIVES_MAX];
         struct epoch_settings s;
         struct epoch_wire wire;
         n_texts = 0;
@@ -94,12 +108,15 @@ static void test_every_field_survives(void **state)
         c.ctx_tokens = 5000;
         c.gpu_slots = 1 + c.gpu_slots % c.ctx_tokens;
         c.block_tokens = 1 + c.block_tokens % 256;
+        add_drives(&c, drives, 1 + (uint32_t)round % LAYOUT_DRIVES_MAX);
         assert_int_equal(epoch_settings_read(&s, &c, &why), 0);
         epoch_settings_to_wire(&wire, &s);
         size_t n = hill__configure__pack(&c, before);
         assert_true(n < sizeof before);
         assert_int_equal(hill__configure__pack(&wire.configure, after), n);
         assert_memory_equal(before, after, n);
+        for (size_t i = 0; i < c.n_drives; i++)
+            free(drives[i]);
         free(c.selection);
         free(c.csd_model);
     }

@@ -71,6 +71,44 @@ static void test_pipeline_defaults(void **state)
     assert_int_equal(epoch.simd, HILL__SIMD__SIMD_AUTO);
 }
 
+static void test_several_drives(void **state)
+{
+    (void)state;
+    struct hill_pipeline_options p;
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "file:a,b", "--csd", "tcp://h:1", "--csd",
+                           "file:c", "--csd-key", "k", "--csd-peer", "k", "--csd-model", "flash=1",
+                           "--csd-model", "flash=2", "--csd-model", "off", NULL),
+                     0);
+    assert_int_equal(p.n_csd, 3);
+    assert_true(p.csd[0].length == 8 && strncmp(p.csd[0].url, "file:a,b", 8) == 0);
+    assert_true(p.csd[2].length == 6 && strncmp(p.csd[2].url, "file:c", 6) == 0);
+    assert_true(p.csd_models[0].flash == 1 && p.csd_models[1].flash == 2 && !p.csd_models[2].on);
+    assert_true(epoch.csd_model.flash == 1);
+    assert_int_equal(
+        parse(&p, NULL, "-m", "x", "--csd", "file:a,file:b", "--csd-model", "flash=3", NULL), 0);
+    assert_true(p.n_csd == 2 && p.csd_models[1].flash == 3);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "file:a,b", NULL), 0);
+    assert_int_equal(p.n_csd, 0); /* one: a comma in a name is one */
+    static const char *const refused[][6] = {
+        {"file:a", "--csd", "file:b", "--csd", "file:a"},
+        {"file:a,file:b,file:c,file:d,file:e"},
+        {"file:a", "--csd", "none"},
+        {"file:a", "--csd", "tcp://h:1"},
+        {"file:a,file:"},
+        {"file:a,xrt:0"},
+        {"file:a,file:b", "--record", "r"},
+        {"file:a,file:b", "--csd-on-loss", "degrade"},
+        {"file:a", "--csd-model", "flash=1", "--csd-model", "flash=2"},
+        {"file:a,file:b,file:c", "--csd-model", "flash=1;flash=2"},
+    };
+    for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const char *const *r = refused[i];
+        if (parse(&p, NULL, "-m", "x", "--csd", r[0], r[1], r[2], r[3], r[4], r[5], NULL) !=
+            HILL_E_INVALID)
+            fail_msg("--csd %s ... is taken", r[0]);
+    }
+}
+
 static void test_recovery_and_flushing(void **state)
 {
     (void)state;
@@ -250,6 +288,7 @@ int main(void)
     unsetenv("HILL_EXACT_BELOW"); /* which the tests' runs set */
     const struct CMUnitTest tests[] = {
         T(test_pipeline_defaults),
+        T(test_several_drives),
         T(test_recovery_and_flushing),
         T(test_choices_become_numbers),
         T(test_pipeline_refusals),

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "kv/select.h"
 #include "proto/party.h"
+#include "proto/records.h"
 #include "tests/proto/configure.h"
 #include "tests/shm/run_id.h"
 
@@ -92,6 +93,49 @@ static void *enter(void *context)
     if (e->code == 0)
         e->code = party_open(&e->party, &wait, &e->why);
     return NULL;
+}
+
+static void test_each_drive_has_rings_of_its_own(void **state)
+{
+    (void)state;
+    struct epoch_settings s = settings_of(7, KV_POLICY_HILLINFER);
+    struct hill_why why = {""};
+    struct party scorer, agents[3];
+    const uint64_t one = layout_rings_bytes(
+        &(struct layout_input){s.plan.geometry, s.plan.ctx_tokens, s.plan.n_sequences, 0});
+    s.csd_drives = 3;
+    struct layout_input in = epoch_layout(&s);
+    assert_true(layout_rings_bytes(&in) > one);
+    assert_int_equal(epoch_create(&s, &why), 0);
+    assert_int_equal(party_attach(&scorer, PARTY_SCORER, &s, &why), 0);
+    assert_int_equal(party_open(&scorer, NULL, &why), 0);
+    for (uint32_t d = 0; d < 3; d++) {
+        const struct party_wait wait = {.deadline_ns = clock_deadline_ms(20000)};
+        s.csd_drive = d;
+        assert_int_equal(party_attach(&agents[d], PARTY_AGENT, &s, &why), 0);
+        assert_int_equal(party_open(&agents[d], &wait, &why), 0);
+    }
+    for (uint32_t d = 0; d < 3; d++) {
+        uint32_t seen = shm_doorbell_read(agents[d].bell), type, bytes;
+        const void *payload;
+        struct record_trim trim = {.tag = 40 + d};
+        assert_int_equal(shm_ring_push(&scorer.ends[layout_ring_of(RING_COMMAND, d)], RECORD_TRIM,
+                                       &trim, sizeof trim),
+                         0);
+        assert_true(shm_doorbell_read(agents[d].bell) != seen);
+        for (uint32_t other = d + 1; other < 3; other++) /* those before have had theirs */
+            assert_int_equal(
+                shm_ring_peek(&agents[other].ends[RING_COMMAND], &type, &payload, &bytes),
+                HILL_E_WOULD_BLOCK);
+        assert_int_equal(shm_ring_peek(&agents[d].ends[RING_COMMAND], &type, &payload, &bytes), 0);
+        assert_int_equal(((const struct record_trim *)payload)->tag, 40 + d);
+    }
+    for (uint32_t d = 0; d < 3; d++)
+        party_leave(&agents[d]);
+    party_leave(&scorer);
+    epoch_unlink(s.run_id, s.epoch);
+    s.csd_drive = 3;
+    assert_int_equal(epoch_settings_check(&s, &why), HILL_E_INVALID);
 }
 
 static void test_who_comes_early_waits_and_all_meet(void **state)
@@ -225,6 +269,7 @@ static void test_without_a_drive_the_agents_rings_stay_closed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_drive_has_rings_of_its_own),
         cmocka_unit_test(test_who_comes_early_waits_and_all_meet),
         cmocka_unit_test(test_a_wait_ends),
         cmocka_unit_test(test_what_does_not_fit_is_refused),

@@ -1,0 +1,308 @@
+/* coordinator/settings_drives.c - the drive, or several: which, how large; see settings.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "coordinator/settings.h"
+#include "kv/plane.h"
+#include "pool/pool.h"
+#include "proto/drive_link.h"
+
+/* ---- room ---------------------------------------------------------------------------------- */
+
+uint64_t settings_disk_free(const char *path)
+{
+    struct statvfs info;
+    return statvfs(path, &info) ? UINT64_MAX : (uint64_t)info.f_bavail * info.f_frsize;
+}
+
+uint64_t settings_file_room(const char *file)
+{
+    struct stat info;
+    char folder[HILL_PATH_BYTES];
+    uint64_t own =
+        stat(file, &info) == 0 && S_ISREG(info.st_mode) ? (uint64_t)info.st_blocks * 512 : 0;
+    snprintf(folder, sizeof folder, "%s", file);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    uint64_t free_bytes = settings_disk_free(slash ? folder : ".");
+    return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
+}
+
+/* ---- one of them --------------------------------------------------------------------------- */
+
+static bool is_remote(const char *url)
+{
+    return strncmp(url, "tcp:", 4) == 0;
+}
+
+static int check_url(const struct settings *s, const char *url, struct hill_why *why)
+{
+    bool remote = is_remote(url);
+    if (remote && (!s->csd_key[0] || !s->csd_peer[0] || drive_address_check(url, NULL)))
+        return hill_fail(why, HILL_E_INVALID,
+                         "'%.200s' is no drive: tcp://HOST:PORT, and a pipeline with --csd-key and "
+                         "--csd-peer",
+                         url);
+    if ((!remote && (strncmp(url, "file:", 5) != 0 || !url[5])) || strlen(url) >= HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID,
+                         "'%.200s' is no drive of this version: file:PATH and tcp://HOST:PORT are",
+                         url);
+    return 0;
+}
+
+/* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. */
+static int size_drive(const struct settings *s, const char *url, uint64_t *cap,
+                      struct pool_layout *layout, struct hill_why *why)
+{
+    const struct kv_plan_input *plan = &s->epoch.plan;
+    uint32_t key_bytes = kv_plane_key_bytes(&plan->geometry, plan->selection.policy);
+    uint32_t parts = epoch_drives(&s->epoch);
+    uint64_t need =
+        pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
+    uint64_t room = is_remote(url) ? need : settings_file_room(url + 5) / 4 / parts;
+    *cap = s->options.cold_bytes ? s->options.cold_bytes
+           : s->like             ? s->like->cold_cap_bytes / parts
+                                 : (room < need ? room : need);
+    int code = pool_layout_with_keys(layout, &plan->geometry, key_bytes, *cap, why);
+    if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
+                 full disk */
+        return s->options.cold_bytes ? code : HILL_E_NOSPACE;
+    return 0;
+}
+
+static uint64_t tokens_of(const struct settings *s, const struct pool_layout *layout)
+{
+    return (uint64_t)(layout->n_stripes / s->epoch.plan.geometry.n_layers) * layout->stripe_slots;
+}
+
+/* The agents that are started next may reach other hosts. */
+static void allow_remote(bool remote)
+{
+    setenv("HILL_MAY_CONNECT", remote ? "1" : "", 1);
+}
+
+static int attach_only(struct settings *s, const char *wanted, struct hill_why *why)
+{
+    struct pool_layout layout;
+    uint64_t cap;
+    int code = check_url(s, wanted, why);
+    if (code == 0)
+        code = size_drive(s, wanted, &cap, &layout, why);
+    if (code)
+        return code;
+    memmove(s->csd_url, wanted, strlen(wanted) + 1);
+    allow_remote(is_remote(wanted));
+    s->epoch.csd_attached = true;
+    s->epoch.csd_plain = false;
+    s->epoch.csd_url = s->csd_url;
+    s->epoch.cold_cap_bytes = cap;
+    s->cold_tokens = tokens_of(s, &layout);
+    return 0;
+}
+
+/* ---- several ------------------------------------------------------------------------------- */
+
+/* What holds for all of them together. */
+static void sum_up(struct settings *s)
+{
+    struct epoch_settings *e = &s->epoch;
+    size_t used = 0;
+    bool remote = false;
+    e->csd_attached = false;
+    e->cold_cap_bytes = s->cold_tokens = 0;
+    s->csd_url[0] = '\0';
+    for (uint32_t d = 0; d < e->csd_drives; d++) {
+        struct pool_layout layout;
+        uint64_t cap;
+        if (!e->drives[d].attached)
+            continue;
+        if (size_drive(s, s->drives[d].url, &cap, &layout, NULL) == 0)
+            s->cold_tokens += tokens_of(s, &layout);
+        remote |= is_remote(s->drives[d].url);
+        e->cold_cap_bytes += s->drives[d].cap_bytes;
+        used += (size_t)snprintf(s->csd_url + used, sizeof s->csd_url - used, "%s%s",
+                                 e->csd_attached ? "," : "", s->drives[d].url);
+        e->csd_attached = true;
+        if (used >= sizeof s->csd_url)
+            used = sizeof s->csd_url - 1;
+    }
+    e->csd_url = s->csd_url;
+    allow_remote(remote);
+}
+
+/* Is it another name of a file that a drive has? */
+static bool same_file(const char *a, const char *b)
+{
+    struct stat one, other;
+    return strcmp(a, b) == 0 ||
+           (!is_remote(a) && !is_remote(b) && stat(a + 5, &one) == 0 && stat(b + 5, &other) == 0 &&
+            one.st_dev == other.st_dev && one.st_ino == other.st_ino);
+}
+
+static int attach_one(struct settings *s, uint32_t drive, const char *wanted, struct hill_why *why)
+{
+    struct pool_layout layout;
+    uint64_t cap;
+    int code = check_url(s, wanted, why);
+    for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++)
+        if (d != drive && s->epoch.drives[d].attached && same_file(s->drives[d].url, wanted))
+            return hill_fail(why, HILL_E_INVALID, "%.200s and %.200s are the same drive",
+                             s->drives[d].url, wanted);
+    if (code == 0)
+        code = size_drive(s, wanted, &cap, &layout, why);
+    if (code)
+        return code;
+    snprintf(s->drives[drive].url, sizeof s->drives[drive].url, "%s", wanted);
+    s->drives[drive].cap_bytes = cap;
+    s->epoch.drives[drive] = (struct epoch_drive){.attached = true, .cap_bytes = cap};
+    for (uint32_t d = 0; d < s->epoch.csd_drives; d++)
+        s->epoch.drives[d].speed = 0; /* equal shares, until they are measured again */
+    sum_up(s);
+    return 0;
+}
+
+/* The place of a drive of this URL; csd_drives: none. */
+static uint32_t place_of(const struct settings *s, const char *url)
+{
+    uint32_t d = 0;
+    while (d < s->epoch.csd_drives &&
+           !(s->epoch.drives[d].attached && strcmp(s->drives[d].url, url) == 0))
+        d++;
+    return d;
+}
+
+/* The place for a new one: that in which it has been, else the first that is free; csd_drives: none. */
+static uint32_t free_place(const struct settings *s, const char *url)
+{
+    uint32_t found = s->epoch.csd_drives;
+    for (uint32_t d = s->epoch.csd_drives; d-- > 0;)
+        if (!s->epoch.drives[d].attached &&
+            (found == s->epoch.csd_drives || strcmp(s->drives[found].url, url) != 0))
+            found = d;
+    return found;
+}
+
+/* ---- for all ------------------------------------------------------------------------------- */
+
+int settings_attach(struct settings *s, uint32_t drive, const char *url, struct hill_why *why)
+{
+    if (settings_several(s))
+        return attach_one(s, drive, url, why);
+    return attach_only(s, *url ? url : s->csd_default_url, why);
+}
+
+int settings_attach_all(struct settings *s, struct hill_why *why)
+{
+    int code = settings_several(s) ? 0 : attach_only(s, s->csd_default_url, why);
+    for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++) {
+        char url[HILL_PATH_BYTES];
+        snprintf(url, sizeof url, "%.*s", (int)s->options.csd[d].length, s->options.csd[d].url);
+        s->drives[d].model = s->options.csd_models[d];
+        code = attach_one(s, d, url, why);
+    }
+    return code;
+}
+
+void settings_detach(struct settings *s, uint32_t drive)
+{
+    if (settings_several(s)) {
+        s->epoch.drives[drive].attached = false;
+        sum_up(s);
+        return;
+    }
+    s->epoch.csd_attached = s->epoch.csd_plain = false;
+    s->epoch.csd_url = "";
+    s->epoch.cold_cap_bytes = s->cold_tokens = 0;
+}
+
+void settings_detach_to_plain(struct settings *s)
+{
+    s->epoch.csd_plain = true;
+    s->cold_tokens = 0; /* of new requests */
+}
+
+const char *settings_url(const struct settings *s, uint32_t drive)
+{
+    return settings_several(s) ? s->drives[drive].url : s->csd_url;
+}
+
+uint64_t settings_cap(const struct settings *s, uint32_t drive)
+{
+    return settings_several(s) ? s->drives[drive].cap_bytes : s->epoch.cold_cap_bytes;
+}
+
+void settings_of_drive(const struct settings *s, uint32_t drive, struct epoch_settings *out)
+{
+    if (!settings_several(s))
+        return;
+    out->csd_drive = drive;
+    out->csd_url = s->drives[drive].url;
+    out->cold_cap_bytes = s->drives[drive].cap_bytes;
+    out->csd_model = s->drives[drive].model;
+}
+
+static int may_attach_one(const struct settings *s, const char *url, uint32_t *drive,
+                          struct hill_why *why)
+{
+    int code = check_url(s, url, why);
+    if (code)
+        return code;
+    *drive = free_place(s, url);
+    if (place_of(s, url) < s->epoch.csd_drives)
+        return hill_fail(why, HILL_E_INVALID, "%.200s is attached already", url);
+    if (*drive == s->epoch.csd_drives)
+        return hill_fail(why, HILL_E_INVALID,
+                         "this pipeline was started for %u drives, which are there: detach one",
+                         s->epoch.csd_drives);
+    return 0;
+}
+
+int settings_may_attach(const struct settings *s, const char *url, uint32_t *drive,
+                        struct hill_why *why)
+{
+    const char *wanted = *url ? url : s->csd_default_url;
+    *drive = 0;
+    if (settings_several(s))
+        return may_attach_one(s, url, drive, why);
+    if (!s->epoch.csd_attached)
+        return 0;
+    if (!s->epoch.csd_plain)
+        return hill_fail(why, HILL_E_INVALID, "a CSD is attached already; detach it first");
+    if (strcmp(wanted, s->csd_url) != 0)
+        return hill_fail(why, HILL_E_BUSY,
+                         "requests that run still have entries on %.200s: attach that, or wait",
+                         s->csd_url);
+    return 0;
+}
+
+int settings_may_detach(const struct settings *s, const char *url, uint32_t *drive,
+                        struct hill_why *why)
+{
+    *drive = 0;
+    if (!settings_has_drive(s))
+        return hill_fail(why, HILL_E_INVALID, "no CSD is attached");
+    if (settings_several(s) && !*url)
+        return hill_fail(why, HILL_E_INVALID, "which one? name one of %.400s", s->csd_url);
+    if (settings_several(s) ? (*drive = place_of(s, url)) == s->epoch.csd_drives
+                            : *url && strcmp(url, s->csd_url) != 0)
+        return hill_fail(why, HILL_E_INVALID, "%.200s is not attached: %.400s", url, s->csd_url);
+    return 0;
+}
+
+void settings_set_speeds(struct settings *s, const double *speeds)
+{
+    for (uint32_t d = 0; d < s->epoch.csd_drives; d++)
+        s->epoch.drives[d].speed = speeds[d];
+}
+
+int settings_change_model(struct settings *s, const char *text, struct hill_why *why)
+{
+    int code = csd_model_parse(&s->epoch.csd_model, text, why);
+    for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++)
+        code = csd_model_parse(&s->drives[d].model, text, why);
+    return code;
+}

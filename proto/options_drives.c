@@ -1,0 +1,121 @@
+/* proto/options_drives.c - what --csd, --csd-model and their like say, of one drive or several; see
+ * options_hill.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/drive_link.h"
+#include "proto/options_hill.h"
+
+/* Where a text of several URLs goes on: at a comma before a URL's beginning; NULL: nowhere. */
+static const char *next_url(const char *text)
+{
+    while ((text = strchr(text, ',')) != NULL) {
+        text++;
+        if (strncmp(text, "file:", 5) == 0 || strncmp(text, "tcp:", 4) == 0 ||
+            strncmp(text, "xrt:", 4) == 0 || strcmp(text, "none") == 0)
+            return text;
+    }
+    return NULL;
+}
+
+/* One of several drives. */
+static int read_drive(struct hill_pipeline_options *out, const char *text, size_t length,
+                      struct hill_why *why)
+{
+    char url[HILL_PATH_BYTES];
+    if (out->n_csd == LAYOUT_DRIVES_MAX)
+        return hill_fail(why, HILL_E_INVALID, "--csd: more than %u drives", LAYOUT_DRIVES_MAX);
+    snprintf(url, sizeof url, "%.*s", (int)length, text);
+    bool remote = strncmp(url, "tcp:", 4) == 0;
+    if (length >= sizeof url || (!remote && (strncmp(url, "file:", 5) != 0 || !url[5])))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd: '%.200s' is none of several drives: file:PATH and tcp://HOST:PORT "
+                         "are",
+                         url);
+    for (unsigned i = 0; i < out->n_csd; i++)
+        if (out->csd[i].length == length && memcmp(out->csd[i].url, text, length) == 0)
+            return hill_fail(why, HILL_E_INVALID, "--csd: %.200s is named twice", url);
+    if (remote && (!out->csd_key || !out->csd_peer))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd %.200s needs --csd-key and --csd-peer (hillctl keygen makes keys)",
+                         url);
+    out->csd[out->n_csd].url = text;
+    out->csd[out->n_csd++].length = length;
+    return remote ? drive_address_check(url, why) : 0;
+}
+
+static int read_models(struct hill_pipeline_options *out, struct csd_model *first,
+                       const struct options *options, struct hill_why *why)
+{
+    const char *text = options_text(options, "csd-model");
+    unsigned n_drives = out->n_csd ? out->n_csd : 1, n = 0;
+    struct hill_why detail = {""};
+    for (const char *at = text; at; at = strchr(at, ';') ? strchr(at, ';') + 1 : NULL, n++) {
+        char one[2 * CSD_MODEL_TEXT];
+        if (n >= n_drives)
+            return hill_fail(why, HILL_E_INVALID, "--csd-model: more of them than drives (%u)",
+                             n_drives);
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(at, ";"), at);
+        int code = csd_model_parse(&out->csd_models[n], one, &detail);
+        if (code)
+            return hill_fail(why, code, "--csd-model: %s", detail.text);
+    }
+    if (n > 1 && n != n_drives)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd-model: %u of them for %u drives: one for all, "
+                         "or one for each",
+                         n, n_drives);
+    for (unsigned i = n; i < LAYOUT_DRIVES_MAX; i++)
+        out->csd_models[i] = out->csd_models[0];
+    *first = out->csd_models[0];
+    return 0;
+}
+
+/* More than one drive: each is looked at, and what takes one alone is refused. */
+static int read_drives(struct hill_pipeline_options *out, const char *text, struct hill_why *why)
+{
+    for (const char *at = text; at;) {
+        const char *next = next_url(at);
+        int code = read_drive(out, at, next ? (size_t)(next - at) - 1 : strlen(at), why);
+        if (code)
+            return code;
+        at = next;
+    }
+    const char *alone = out->csd_degrades ? "--csd-on-loss degrade"
+                        : out->record     ? "--record"
+                                          : NULL;
+    return alone ? hill_fail(why, HILL_E_INVALID, "%s is for one drive, --csd names %u", alone,
+                             out->n_csd)
+                 : 0;
+}
+
+int hill_drives_read(struct hill_pipeline_options *out, struct csd_model *model,
+                     const struct options *options, struct hill_why *why)
+{
+    const char *url = options_text(options, "csd");
+    out->no_csd = options_is_word(options, "csd");
+    out->csd_url = out->no_csd ? NULL : url;
+    bool several = out->csd_url && next_url(url);
+    int code = several ? read_drives(out, url, why) : 0;
+    bool remote = !several && out->csd_url && strncmp(url, "tcp:", 4) == 0;
+    if (code)
+        return code;
+    if (out->csd_url && !several && !remote && (strncmp(url, "file:", 5) != 0 || !url[5]))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd: '%.200s' is neither file:PATH, tcp://HOST:PORT nor none (xrt: is "
+                         "not in this version)%s%.200s",
+                         url, *url == '/' ? "; a file or a drive is file:" : "",
+                         *url == '/' ? url : "");
+    if (remote && (!out->csd_key || !out->csd_peer))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd %.200s needs --csd-key and --csd-peer (hillctl keygen makes keys)",
+                         url);
+    code = remote ? drive_address_check(url, why) : 0;
+    if (code)
+        return code;
+    if (out->no_csd && options_is_set(options, "cold-mb"))
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "--cold-mb and --csd none exclude each other: there is no drive to hold a cold pool");
+    return read_models(out, model, options, why);
+}

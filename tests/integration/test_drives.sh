@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Four drives of unequal modelled speed at once: the answer is that of none, each has its share of the entries; one that is killed
+# costs a pause; one goes and comes back by its name, when no request runs. What makes no sense is one line.
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+"$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
+pass_key_prompt 1000 800 >"$work/prompt"
+common=(-m "$work/model.gguf" -c 4096 --budget 128 --beta 0.25)
+for i in 1 2 3 4; do drive[i]=file:$work/$i.pool; done
+four=(--csd "${drive[1]}" --csd "${drive[2]}" --csd "${drive[3]}" --csd "${drive[4]}")
+slow=score=0.02,latency_us=0 fast=score=0.06,latency_us=0
+for model in $slow $fast $slow $fast; do models_of+=(--csd-model "$model"); done
+
+ask() { # OUTPUT: hashes and tokens of one request, on one line
+    hillctl generate --json -f "$work/prompt" -n 40 --temp 0 --ignore-eos >"$1.json" 2>"$1.err" || tail -n 1 "$1.err"
+    jq -c '[.selection_hash, .logits_hash, .tokens]' "$1.json" >"$1"
+}
+decodes() { status_is '[.requests[].predicted_tokens] | max > 3'; }
+idle() { status_is '.ready and .requests_running == 0'; }
+same() { expect "$1" "$(cat "$work/$2")" "$(cat "$work/none")"; }
+
+refused() { # DESCRIPTION OPTIONS...
+    local description=$1
+    shift
+    expect_one_line "$description" 100 "$bin/hill-coordinator" --run-dir "$run_dir" --state-dir "$state_dir" "${common[@]}" "$@"
+}
+refused "five drives" "${four[@]}" --csd "file:$work/5.pool"
+refused "a drive twice" --csd "${drive[1]}" --csd "${drive[1]}"
+touch "$work/1.pool"
+ln -s 1.pool "$work/link.pool"
+refused "a drive under two names" --csd "${drive[1]}" --csd "file:$work/link.pool"
+rm "$work/1.pool" "$work/link.pool"
+refused "recording" "${four[@]}" --record "$work/recording"
+refused "models" "${four[@]}" --csd-model flash=1 --csd-model flash=2
+
+up "${common[@]}" --csd none || exit 1
+ask "$work/none"
+down
+up "${common[@]}" "${four[@]}" "${models_of[@]}" || exit 1
+ask "$work/of4"
+same "four drives: as without any" of4
+expect "agents" "$(status | jq -c '[.workers | to_entries[] | select(.value.drive) | .key]')" '["csd_agent","csd_agent_2","csd_agent_3","csd_agent_4"]'
+echo "drives: $(jq -c .drives "$work/of4.json")"
+expect "a faster one has more entries" "$(jq '.drives.each | map(.tokens) | .[0] > 0 and .[1] > 1.5 * .[0] and .[3] > 1.5 * .[2]' "$work/of4.json")" true
+
+ask "$work/killed" &
+wait_for 60 decodes || fail "no request decodes"
+kill -KILL "$(worker_pid csd_agent_2)"
+wait
+same "one is killed while a request decodes" killed
+expect "restarts" "$(jq -c .restarts "$work/killed.json")" '{"gpu_worker":0,"cpu_scorer":0,"csd_agent":1,"coordinator":0}'
+
+expect_one_line "detach: which" 100 hillctl detach
+expect_one_line "detach: not there" 100 hillctl detach file:/nowhere
+expect_one_line "attach: no place" 100 hillctl attach "file:$work/5.pool"
+ask "$work/before" &
+wait_for 60 decodes || fail "no request decodes"
+hillctl detach "${drive[2]}" >"$work/said" 2>&1 || fail "detach: $(cat "$work/said")"
+wait
+same "the one before the change" before
+expect "no more than three agents" "$(status | jq -c '[.workers[] | select(.drive and .state == "ready")] | length')" 3
+ask "$work/of3"
+same "three drives" of3
+expect "entries of the one that is gone" "$(jq '.drives.each[1].tokens' "$work/of3.json")" 0
+expect_one_line "attach: the same twice" 100 hillctl attach "${drive[3]}"
+hillctl attach "${drive[2]}" >"$work/said" 2>&1 || fail "attach: $(cat "$work/said")"
+wait_for 30 idle || fail "not ready after attach"
+ask "$work/again"
+same "four again" again
+expect "it has entries" "$(jq '.drives.each[1].tokens > 0' "$work/again.json")" true
+down
+expect_nothing_left
+for i in 1 2 3 4; do
+    expect "hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$work/$i.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
+done
+finish
