@@ -5,7 +5,8 @@
  * What: a line of JSON is one round of one test: what was measured, with which settings, at which
  * commit, and each method's value, all measured one after the other. A round is written when it is
  * whole, so a figure that is ended loses the round that it was in, and a table has as many values
- * of each method. Rounds of other settings are not counted. Who calls it: bench_models.c.
+ * of each method. Rounds of other settings are not counted. Who calls it: bench_models.c,
+ * comparison.c.
  * Concurrency: one figure at a time. Failure: bench_fail(); lines that are no such JSON are passed
  * over.
  */
@@ -16,7 +17,7 @@
 
 #include "tools/bench/harness.h"
 
-#define KEPT_METHODS_MAX 9u
+#define KEPT_METHODS_MAX 128u /* or of each method several measures */
 
 /* One test: of what, and with which settings; both decide which rounds are its own. */
 struct kept_test {
