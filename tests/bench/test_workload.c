@@ -43,8 +43,7 @@ static int remove_folder(void **unused)
 }
 
 /* As saved after one token: the header, and zeros for the rest. */
-static void write_session(uint32_t n_prompt, uint32_t n_decoded, uint64_t identity,
-                          uint16_t policy)
+static void write_session(uint32_t n_prompt, uint32_t n_decoded, uint64_t identity, uint16_t policy)
 {
     char path[256];
     struct session_header h = {.terms = {.model_bytes = 123456,

@@ -5,8 +5,9 @@
  * What: every row differs from the row that it is paired with by one factor: where cold digests are
  * scored, the drive's DRAM, which entries are hot, beta, guesses a layer ahead, digest bits. M_0 is
  * the same in all rows of a comparison and is filled; of the comparison of beta each fixed beta has
- * the M_0 that it fills, and beside it stands Eq. 4 with as much. Which KV: KV="names" (workload.h);
- * STEPS=N decode steps; rounds and their variables: comparison.h. FULL=1 adds this machine's drive.
+ * the M_0 that it fills, and beside it stands Eq. 4 with as much. Which KV: KV="names"
+ * (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h. FULL=1 adds this
+ * machine's drive.
  * Concurrency: one thread. Failure: as point.h; KV that is not there is named and left out.
  */
 #include <stdio.h>
@@ -17,22 +18,26 @@
 #include "tools/bench/kept_rounds.h"
 #include "kv/group.h"
 
-#define ALPHA      0.1
-#define HOT_SHARE  0.4
-#define STEPS      64u
-#define KV         "qwen0.5b-16384-moby smollm2-8192-lines"
-#define KV_QUICK   "hill-ref-2048-heldout"
-#define KV_MAX     4u
-#define FILE_KEPT  "build/bench/points/ablation.jsonl"
-#define FILE_QUICK "build/bench/points/ablation-quick.jsonl"
+#define ALPHA       0.1
+#define HOT_SHARE   0.4
+#define STEPS       64u
+#define HOST_DIGEST "host-digest"
+#define KV          "qwen0.5b-16384-moby smollm2-8192-lines"
+#define KV_QUICK    "hill-ref-2048-heldout"
+#define KV_MAX      4u
+#define FILE_KEPT   "build/bench/points/ablation.jsonl"
+#define FILE_QUICK  "build/bench/points/ablation-quick.jsonl"
 
 /* whole first; guessing is off by default, and --gpu-keep no more than a selection */
 #define BASE "--alpha %g --gpu-keep %g --beta %s --placement bkp --speculate on --hot-mb %.2f"
 
-enum factor { STORAGE, HKM, APP, AHEAD, BITS, FACTORS };
+enum factor { STORAGE, DRAM, HKM, APP, AHEAD, BITS, FACTORS };
 static const char *const factor_names[FACTORS] = {
-    "in-storage scoring and the drive's DRAM", "HKM: which entries are hot",
-    "APP: beta, at the M_0 that each fixed beta fills", "speculation: the next layer's queries",
+    "in-storage scoring, no DRAM in the drive",
+    "the drive's DRAM",
+    "HKM: which entries are hot",
+    "APP: beta, at the M_0 that each fixed beta fills",
+    "speculation: the next layer's queries",
     "digest bits"};
 
 enum drive { MODELLED, NATIVE, DRIVES };
@@ -70,6 +75,11 @@ static void set_word(struct method *m, const char *option, const char *value)
     snprintf(at, sizeof m->options - (size_t)(at - m->options), "%s%s", value, rest);
 }
 
+static void add_option(struct method *m, const char *words)
+{
+    strncat(m->options, words, sizeof m->options - strlen(m->options) - 1);
+}
+
 /* The device model with another size of DRAM. */
 static void set_dram(struct method *m, double bytes)
 {
@@ -102,18 +112,25 @@ static struct method *add(struct comparison *c, const char *name, const struct p
     return m;
 }
 
+/* The same digests read from a plain drive by the CPU; neither drive has DRAM. */
 static void add_storage(struct comparison *c, const struct point *like)
+{
+    set_dram(add(c, "hillinfer, no DRAM in the drive", like, 0), 0);
+    if (!point_offers("policy", HOST_DIGEST))
+        return;
+    struct method *m = add(c, "host-digest: the CPU scores, plain drive", like, 0);
+    m->point.policy = HOST_DIGEST;
+    set_dram(m, 0);
+}
+
+static void add_drams(struct comparison *c, const struct point *like)
 {
     const struct kv_geometry *g = &like->kv->geometry;
     double digests = (1 - HOT_SHARE) * like->tokens * g->n_layers * (double)kv_digest_bytes(g);
-    set_dram(add(c, "DRAM for a quarter of the cold digests", like, 0), digests / 4);
-    set_dram(add(c, "no DRAM in the drive", like, 0), 0);
-    if (!point_offers("policy", "host-digest"))
-        return;
-    struct method *m = add(c, "host-digest: scored by the CPU, plain SSD", like, c->n - 1);
-    m->point.policy = "host-digest";
-    set_word(m, "--speculate ", "off"); /* it guesses nothing */
-    set_dram(m, 0);
+    add(c, "hillinfer, whole: DRAM for all cold digests", like, 0);
+    set_dram(add(c, "DRAM for half of the cold digests", like, 0), digests / 2);
+    set_dram(add(c, "DRAM for a quarter", like, 0), digests / 4);
+    set_dram(add(c, "no DRAM", like, 0), 0);
 }
 
 static void add_placements(struct comparison *c, const struct point *like)
@@ -149,18 +166,18 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
              drive == MODELLED ? "modelled drive" : "this machine's drive", factor_names[f]);
     if (f == APP) {
         add_betas(c, &like);
-        return;
-    }
-    add(c, "hillinfer, whole", &like, 0);
-    if (f == STORAGE)
+    } else if (f == STORAGE) {
         add_storage(c, &like);
-    else if (f == HKM)
-        add_placements(c, &like);
-    else if (f == AHEAD)
-        set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
-    else {
-        struct method *m = add(c, "INT4", &like, 0);
-        strncat(m->options, " --score-bits 4", sizeof m->options - strlen(m->options) - 1);
+    } else if (f == DRAM) {
+        add_drams(c, &like);
+    } else {
+        add(c, "hillinfer, whole", &like, 0);
+        if (f == HKM)
+            add_placements(c, &like);
+        else if (f == AHEAD)
+            set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
+        else
+            add_option(add(c, "INT4", &like, 0), " --score-bits 4");
     }
 }
 
@@ -195,7 +212,7 @@ static void measure_part(struct part *p, const struct bench_options *o)
         return;
     for (enum drive d = MODELLED; d < (o->full ? DRIVES : NATIVE); d++)
         for (enum factor f = 0; f < FACTORS; f++)
-            if (d == MODELLED || f != STORAGE)
+            if (d == MODELLED || (f != STORAGE && f != DRAM)) /* they are of the model */
                 add_factor(p, f, d);
     predict(p);
     comparison_measure_all(p->comparisons, p->n, kept_file, o);
@@ -217,7 +234,7 @@ static void print_head(void)
            "copied to it).\n\n",
            steps, ALPHA, ALPHA, HOT_SHARE, point_csd_model());
     comparison_print_legend();
-    if (!point_offers("policy", "host-digest"))
+    if (!point_offers("policy", HOST_DIGEST))
         printf("There is no policy host-digest here: in-storage scoring has no row.\n");
 }
 

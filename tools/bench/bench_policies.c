@@ -7,7 +7,8 @@
  * the same alpha. hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a
  * plain SSD, once with the same M_0 (the drive's DRAM is extra then) and once with as much DRAM in
  * all. Which KV and how many rows: KV="NAME:ROWS ..." (workload.h); POLICIES="words" chooses what
- * stands beside hillinfer; STEPS=N; rounds and their variables: comparison.h. Concurrency: one thread. Failure: as point.h.
+ * stands beside hillinfer; STEPS=N; rounds and their variables: comparison.h. Concurrency: one
+ * thread. Failure: as point.h.
  */
 #include <stdio.h>
 #include <stdlib.h>

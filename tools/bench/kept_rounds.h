@@ -29,8 +29,8 @@ struct kept_test {
 /* Append a round: a value of each method, with $BENCH_COMMIT. */
 void kept_rounds_add(const struct kept_test *t, const double *values);
 
-/* At most `most` rounds, the oldest first: samples [n_methods]. How many. commits, unless NULL: those
- * they were measured at, with ", " between them. */
+/* At most `most` rounds, the oldest first: samples [n_methods]. How many. commits, unless NULL:
+ * those they were measured at, with ", " between them. */
 uint32_t kept_rounds_load(const struct kept_test *t, uint32_t most, struct bench_samples *samples,
                           char commits[256]);
 

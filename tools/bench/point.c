@@ -181,8 +181,8 @@ double point_hot_mb(const struct point *p, double share, double alpha, bool gues
 }
 
 /* All that decides the result, but where files lie. Unless the options say how much M_0 is, memory
- * is asked for amply: beta, and not M_0, decides what is hot then, so that it is the same with every
- * policy; what a policy needs of staging and GPU slots differs. */
+ * is asked for amply: beta, and not M_0, decides what is hot then, so that it is the same with
+ * every policy; what a policy needs of staging and GPU slots differs. */
 static void point_options(const struct point *p, char *out, size_t room)
 {
     uint32_t context = context_of(p);
@@ -335,8 +335,8 @@ static double number_or_0(json_t *object, const char *name)
     return json_is_number(v) ? json_number_value(v) : 0;
 }
 
-/* Of a step: what came on top of a request of one step; of several rows all of them together, by the
- * bytes of this one. */
+/* Of a step: what came on top of a request of one step; of several rows all of them together, by
+ * the bytes of this one. */
 static void read_busy(json_t *a, const struct point *p, struct point_result *r)
 {
     json_t *drive = json_object_get(a, "csd_model"), *before = json_object_get(a, "warm");

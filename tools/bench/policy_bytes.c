@@ -372,11 +372,12 @@ static void print_reasons(void)
     double score = entry_bytes / model.score, flash = kv_digest_bytes(&g) / model.flash;
     double drive = fmax(score, flash), cached = fmax(score, kv_digest_bytes(&g) / model.dram_read);
     double key = entry_bytes / 2 / narrow, entry = entry_bytes / narrow;
-    printf("\nWhat decides the ratios: under this model one cold token costs a query %.0f ns in the "
-           "drive (reading its digest from flash; scoring it takes %.0f meanwhile; %.0f where the "
-           "digest lies in the drive's DRAM), %.0f ns where its FP16 key comes to the host, and "
-           "%.0f ns where it is attended to without the GPU having it.\n",
-           drive, score, cached, key, entry);
+    printf(
+        "\nWhat decides the ratios: under this model one cold token costs a query %.0f ns in the "
+        "drive (reading its digest from flash; scoring it takes %.0f meanwhile; %.0f where the "
+        "digest lies in the drive's DRAM), %.0f ns where its FP16 key comes to the host, and "
+        "%.0f ns where it is attended to without the GPU having it.\n",
+        drive, score, cached, key, entry);
     printf("So scoring in the drive costs %.2f of what moving the keys costs and %.2f of moving "
            "everything; out of DRAM %.2f and %.2f. What is fetched afterwards is the same with "
            "every policy that selects.\n",
@@ -386,7 +387,8 @@ static void print_reasons(void)
 static void print_head(const struct bench_options *o)
 {
     printf("\n### Bytes and limits, random weights\n\n"
-           "What the policies must read, move and score, against formulas: random weights (" POINT_MODEL
+           "What the policies must read, move and score, against formulas: random weights "
+           "(" POINT_MODEL
            "), few of them and many bytes of KV, so that the drive decides. What such a model "
            "selects says nothing about real texts; the ratios between policies are those above. "
            "Milliseconds of a decode step, the median of %u; the same for every "
@@ -537,10 +539,10 @@ static void draw_modelled(void)
          value_predicted);
     draw("policies-batch", "Modelled drive", "ms/token", false, value_time, ", predicted",
          value_predicted);
-    draw("policies-speedup-length", "Modelled drive",
-         "speedup of hillinfer over it", true, value_ratio, NULL, NULL);
-    draw("policies-speedup-batch", "Modelled drive",
-         "speedup of hillinfer over it", false, value_ratio, NULL, NULL);
+    draw("policies-speedup-length", "Modelled drive", "speedup of hillinfer over it", true,
+         value_ratio, NULL, NULL);
+    draw("policies-speedup-batch", "Modelled drive", "speedup of hillinfer over it", false,
+         value_ratio, NULL, NULL);
     draw("policies-link", "Modelled drive", "MB over the drive's link, a token", true, value_link,
          NULL, NULL);
 }

@@ -15,7 +15,8 @@
 #define FOLDER          "build/bench/sessions"
 #define BYTES_PER_TOKEN 12u /* of a text, at most, whichever it is */
 #define ROOM            64u /* tokens of context beyond a prompt */
-#define PATIENT         "--hang-ms 60000 --stall-ms 600000" /* it may be read beside others, niced */
+/* it may be read beside others, niced */
+#define PATIENT "--hang-ms 60000 --stall-ms 600000"
 
 static const struct {
     const char *word, *file;
@@ -128,9 +129,9 @@ static char *read_text(struct workload *w)
     while (strcmp(w->text, texts[t].word) != 0)
         t++;
     snprintf(path, sizeof path, "%s%s%s",
-             texts[t].ours           ? ""
+             texts[t].ours   ? ""
              : data && *data ? data
-                                     : "../shared/data",
+                             : "../shared/data",
              texts[t].ours ? "" : "/", texts[t].file);
     if (access(path, R_OK) != 0) {
         snprintf(w->missing, sizeof w->missing, "%s is not there", path);
@@ -143,7 +144,7 @@ static char *read_text(struct workload *w)
     return text;
 }
 
-/* The text's first tokens as numbers in PROMPT of the figure's folder, as --token-ids wants them. */
+/* The text's first tokens as numbers, as --token-ids wants them. */
 static bool write_tokens(struct workload *w, const char *path)
 {
     struct gguf_file *file = NULL;
@@ -188,8 +189,8 @@ bool workload_make_session(struct workload *w, const char *policy)
         return false;
     fprintf(stderr, "  reading the prompt of %s%s\n", w->name, is_h2o(policy) ? " for h2o" : "");
     mkdir(FOLDER, 0777); /* that it is there is noticed when the session is written */
-    snprintf(options, sizeof options, "--csd none --gpu-kv-mb 4096 -c %u " PATIENT "%s", w->tokens + ROOM,
-             is_h2o(policy) ? " --policy h2o" : "");
+    snprintf(options, sizeof options, "--csd none --gpu-kv-mb 4096 -c %u " PATIENT "%s",
+             w->tokens + ROOM, is_h2o(policy) ? " --policy h2o" : "");
     pipeline_start_with(w->model, options);
     run_or_fail("hillinfer generate --save",
                 capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate --token-ids -f %s -n 1 "

@@ -8,8 +8,9 @@
  * (models/heldout.txt). The text's first tokens are read once by the pipeline, with everything in
  * DRAM, into a session that is saved before the first decode step: such a session restores under
  * every policy and selection, but for h2o, which has one of its own with its sums of attention.
- * Sessions stay in build/bench/sessions ($BENCH_SESSIONS); one is used when its header says that it is of this model
- * file (size and identity), of this length and of this policy, else it is made again.
+ * Sessions stay in build/bench/sessions ($BENCH_SESSIONS); one is used when its header says that it
+ * is of this model file (size and identity), of this length and of this policy, else it is made
+ * again.
  * Who calls it: bench_policies.c, bench_ablation.c, point.c; bench_models.c finds its files with
  * it. Concurrency: one thread. Failure: what is not there is said in `missing`, for a figure to go
  * on without it; the rest is bench_fail().
@@ -23,8 +24,9 @@
 #include "kv/geometry.h"
 
 struct workload {
-    char name[64], missing[640]; /* missing: what is not there, and where it was looked for; or "" */
-    char model[512];             /* its path */
+    char name[64],
+        missing[640]; /* missing: what is not there, and where it was looked for; or "" */
+    char model[512];  /* its path */
     char text[16];
     uint32_t tokens;
     struct kv_geometry geometry;
