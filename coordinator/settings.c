@@ -164,7 +164,8 @@ static int name_files(struct settings *s, struct hill_why *why)
 static int check_selection(struct settings *s, struct hill_why *why)
 {
     uint32_t policy = s->epoch.plan.selection.policy;
-    if (kv_policy_reads_keys(policy)) /* the balance of two sides that score is hillinfer's */
+    /* the balance of two sides that score is hillinfer's */
+    if (kv_policy_reads_keys(policy) || policy == KV_POLICY_HOST_DIGEST)
         s->epoch.beta_auto = false;
     if (policy == KV_POLICY_PREFETCH && s->epoch.speculate == HILL__SPECULATE__SPECULATE_OFF)
         s->epoch.speculate = HILL__SPECULATE__SPECULATE_ON; /* this policy is to fetch by a guess */
@@ -441,7 +442,7 @@ int settings_admit(const struct settings *s, const struct kv_selection_settings 
         return code;
     if (!kv_policy_served(s->epoch.plan.selection.policy, selection->policy))
         return hill_fail(why, HILL_E_UNSUPPORTED,
-                         "a pipeline started with --policy %s has no keys laid out for policy %s: "
+                         "a pipeline started with --policy %s is not set up for policy %s: "
                          "start one with --policy %s",
                          kv_policy_name(s->epoch.plan.selection.policy),
                          kv_policy_name(selection->policy), kv_policy_name(selection->policy));

@@ -31,11 +31,12 @@ static int check_config(const struct scorer_config *c, const struct scorer_io *i
     if (!c->ctx_tokens || !c->n_sequences || !c->gpu_slots || !c->score || !c->block_tokens)
         return hill_fail(why, HILL_E_INVALID,
                          "cannot set up scoring: context, sequences, GPU slots or block size is 0");
-    if (c->csd && kv_policy_reads_keys(c->policy) && !io->key_windows)
-        return hill_fail(why, HILL_E_INVALID,
-                         "cannot set up scoring: there are no windows for the keys that policy %s "
-                         "reads from the drive",
-                         kv_policy_name(c->policy));
+    if (c->csd && kv_plane_read_bytes(&c->geometry, c->policy) && !io->key_windows)
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "cannot set up scoring: there are no windows for what policy %s reads from "
+            "the drive",
+            kv_policy_name(c->policy));
     return 0;
 }
 

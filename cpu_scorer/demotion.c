@@ -166,7 +166,8 @@ static void note_checks(struct demotions *d, const struct sequence *s, uint32_t 
 static void fill_plane(struct demotions *d, struct sequence *s, uint32_t layer,
                        struct demote_record *r, const uint8_t *entries, const uint32_t *hot)
 {
-    struct plane_source from = {entries, hot, r->n, r->slot % KV_GROUP_TOKENS};
+    const uint32_t *slots = r->scattered ? r->demote->slots : NULL;
+    struct plane_source from = {entries, hot, slots, r->n, r->slot};
     if (d->evaluator->ops->plane)
         d->evaluator->ops->plane(d->evaluator, s, layer, &from,
                                  (uint8_t *)r->record + r->parts.digests);

@@ -29,6 +29,7 @@ static int plan_sizes(struct scorer_config *out, const struct epoch_settings *s,
         return rc;
     out->hot_blocks = plan.n_blocks;
     out->csd = s->csd_attached && s->cold_cap_bytes;
+    out->digest_cache_bytes = kv_plan_digest_cache(&in);
     out->cold_slots = in.cold_slots; /* so that a drive can come or go without a new hot segment */
     out->drains = out->csd && s->csd_plain;
     if (out->csd) {

@@ -103,9 +103,10 @@ static void list_candidates(struct chunk_evaluator *e, struct scorer_candidates 
 
 /* ---- evaluating ----------------------------------------------------------------------------- */
 
-static void evaluate(struct key_reader *r, const uint16_t *keys, uint32_t n,
+static void evaluate(struct key_reader *r, const void *keys, uint32_t n, uint32_t slot,
                      const uint32_t *positions)
 {
+    (void)slot;
     chunk_table_keys(of(r)->table, keys, kv_key_dims(&r->base.core->config.geometry), n, positions);
 }
 

@@ -27,13 +27,14 @@ static void make_plane(struct evaluator *e, const struct sequence *s, uint32_t l
 {
     const struct hkm *hkm = &e->core->tiers.hkm;
     const struct kv_geometry *g = &e->core->config.geometry;
+    uint32_t lane = from->slot % KV_GROUP_TOKENS;
     if (from->entries) {
         kv_digest_keys(g, (const uint16_t *)(const void *)from->entries, hkm->entry_bytes / 2,
-                       from->n, plane, from->lane);
+                       from->n, plane, lane);
         return;
     }
     for (uint32_t i = 0; i < from->n; i++)
-        kv_digest_copy(g, plane, from->lane + i, hkm->digests,
+        kv_digest_copy(g, plane, lane + i, hkm->digests,
                        hkm_slot(core_location(e->core, s, layer, from->positions[i])), 1);
 }
 

@@ -5,6 +5,7 @@ static const struct evaluator_ops *const of_policy[KV_POLICY_COUNT] = {
     [KV_POLICY_HILLINFER] = &evaluate_digest, [KV_POLICY_FULL] = &evaluate_digest,
     [KV_POLICY_H2O] = &evaluate_mass,         [KV_POLICY_ORACLE] = &evaluate_mass,
     [KV_POLICY_LEOAM] = &evaluate_chunks,     [KV_POLICY_PREFETCH] = &evaluate_partial,
+    [KV_POLICY_HOST_DIGEST] = &evaluate_host,
 };
 
 int evaluator_create(struct evaluator **out, struct core *core, struct agent *agent)

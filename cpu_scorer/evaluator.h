@@ -3,6 +3,7 @@
  * every policy.
  *
  *     digest   hillinfer, and what full needs     digests, on both sides (evaluate_digest.c)
+ *     host     host-digest      digests of all tokens, on the CPU (evaluate_host.c)
  *     mass     h2o, oracle      FP16 keys of all tokens, on the CPU (evaluate_mass.c)
  *     partial  prefetch         a part of the columns of all keys (evaluate_mass.c)
  *     chunks   leoam            keys of the chunks that bounds name (evaluate_chunks.c)
@@ -29,11 +30,12 @@ enum evaluator_turn { /* of step and settle; negative: failed */
 };
 
 /* n tokens that go down: entries one after the other, or, where that is NULL, hot ones at these
- * positions. The first goes into this lane of its group of digests (kv/group.h). */
+ * positions. They go into these cold slots, or, where that is NULL, those from `slot` on. The plane
+ * begins with the group of the first one's slot (kv/group.h), and has them behind one another. */
 struct plane_source {
     const uint8_t *entries;
-    const uint32_t *positions;
-    uint32_t n, lane;
+    const uint32_t *positions, *slots;
+    uint32_t n, slot;
 };
 
 struct evaluator_ops { /* what is NULL has nothing to do */
@@ -70,7 +72,8 @@ struct evaluator { /* the first member of each one's own struct */
     struct agent *agent;
 };
 
-extern const struct evaluator_ops evaluate_digest, evaluate_mass, evaluate_partial, evaluate_chunks;
+extern const struct evaluator_ops evaluate_digest, evaluate_host, evaluate_mass, evaluate_partial,
+    evaluate_chunks;
 
 /* For the policy of core->config. */
 int evaluator_create(struct evaluator **out, struct core *core, struct agent *agent);

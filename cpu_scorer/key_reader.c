@@ -23,7 +23,7 @@ struct key_window {
 
 /* Keys that lie one after the other. */
 struct key_piece {
-    const uint16_t *keys;
+    const void *keys;
     uint32_t slot, n;
 };
 
@@ -64,7 +64,9 @@ int key_reader_create(struct key_reader *r, uint32_t ranges_max, key_evaluate *e
     const struct core *core = r->base.core;
     r->evaluate = evaluate;
     r->ranges_max = ranges_max;
-    r->key_bytes = kv_plane_key_bytes(&core->config.geometry, core->config.policy);
+    r->key_bytes = kv_plane_read_bytes(&core->config.geometry, core->config.policy);
+    r->together =
+        kv_plane_key_bytes(&core->config.geometry, core->config.policy) ? 1 : KV_GROUP_TOKENS;
     r->ranges = calloc(ranges_max, sizeof *r->ranges);
     r->windows = calloc(KV_KEY_WINDOWS, sizeof *r->windows);
     r->pieces = calloc(pieces_max(r), sizeof *r->pieces);
@@ -93,7 +95,7 @@ uint64_t key_reader_bytes(const struct key_reader *r)
 
 /* ---- what is to be read --------------------------------------------------------------------- */
 
-void key_reader_list_stripes(struct key_reader *r)
+void key_reader_each_stripe(struct key_reader *r, key_stripe *stripe)
 {
     const struct cold_map *cold = &r->base.core->tiers.cold;
     const struct cold_list *l = &cold->lists[r->list];
@@ -101,14 +103,24 @@ void key_reader_list_stripes(struct key_reader *r)
     if (l->committed == 0)
         return;
     for (uint32_t s = l->first; s != COLD_NONE; s = cold->stripes[s].next) {
-        uint32_t n = s == l->current ? l->used : slots;
-        while (n && cold_map_position(cold, r->list, (uint64_t)s * slots + n - 1) == COLD_NONE)
-            n--;
-        if (n)
-            r->ranges[r->n_ranges++] = (struct key_range){s * slots, n};
+        stripe(r, s * slots, s == l->current ? l->used : slots);
         if (s == l->current)
             break;
     }
+}
+
+static void add_stripe(struct key_reader *r, uint32_t first_slot, uint32_t n)
+{
+    const struct cold_map *cold = &r->base.core->tiers.cold;
+    while (n && cold_map_position(cold, r->list, (uint64_t)first_slot + n - 1) == COLD_NONE)
+        n--;
+    if (n)
+        r->ranges[r->n_ranges++] = (struct key_range){first_slot, n};
+}
+
+void key_reader_list_stripes(struct key_reader *r)
+{
+    key_reader_each_stripe(r, add_stripe);
 }
 
 void key_reader_list_blocks(struct key_reader *r, void (*run)(void *, uint32_t, uint32_t))
@@ -127,13 +139,14 @@ uint64_t key_reader_offset(const struct key_reader *r, uint32_t slot)
     return (uint64_t)(slot % r->base.core->tiers.cold.stripe_slots) * r->key_bytes;
 }
 
-/* How many of `left` slots from `slot` on fit `room` bytes of whole pages. */
+/* How many of `left` slots from `slot` on fit `room` bytes of whole pages; both are whole groups,
+ * where slots are read together, and so is what fits. */
 static uint32_t slots_that_fit(const struct key_reader *r, uint32_t slot, uint32_t left,
                                uint64_t room)
 {
     uint64_t at = key_reader_offset(r, slot) % KV_PAGE_BYTES;
     uint64_t fit = room > at ? (room / KV_PAGE_BYTES * KV_PAGE_BYTES - at) / r->key_bytes : 0;
-    return fit < left ? (uint32_t)fit : left;
+    return fit < left ? (uint32_t)(fit - fit % r->together) : left;
 }
 
 static uint64_t range_pages(const struct key_reader *r, const struct key_range *range)
@@ -145,7 +158,9 @@ static uint64_t range_pages(const struct key_reader *r, const struct key_range *
 static uint64_t window_room(const struct key_reader *r)
 {
     uint64_t most = r->base.core->config.key_window_bytes, half = r->bytes_left / 2;
+    uint64_t least = (uint64_t)r->together * r->key_bytes + 2 * KV_PAGE_BYTES;
     uint64_t room = half > KV_KEY_LAST_BYTES ? half : KV_KEY_LAST_BYTES;
+    room = room > least ? room : least;
     return room < most ? room : most;
 }
 
@@ -217,7 +232,7 @@ static void run_pieces(void *context, uint32_t first, uint32_t end)
         for (uint32_t j = 0; j < piece->n; j++) /* COLD_NONE is beyond any query */
             positions[j] =
                 cold_map_position(&r->base.core->tiers.cold, r->list, (uint64_t)piece->slot + j);
-        r->evaluate(r, piece->keys, piece->n, positions);
+        r->evaluate(r, piece->keys, piece->n, piece->slot, positions);
     }
 }
 
@@ -233,9 +248,9 @@ static void list_pieces(struct key_reader *r, uint32_t window)
         const uint8_t *at = pages + key_reader_offset(r, range->first_slot) % KV_PAGE_BYTES;
         for (uint32_t j = 0; j < range->n_slots; j += PIECE_SLOTS) {
             uint32_t left = range->n_slots - j;
-            r->pieces[r->n_pieces++] = (struct key_piece){
-                (const uint16_t *)(const void *)(at + (uint64_t)j * r->key_bytes),
-                range->first_slot + j, left < PIECE_SLOTS ? left : PIECE_SLOTS};
+            r->pieces[r->n_pieces++] =
+                (struct key_piece){at + (uint64_t)j * r->key_bytes, range->first_slot + j,
+                                   left < PIECE_SLOTS ? left : PIECE_SLOTS};
         }
         pages += range_pages(r, range);
     }
@@ -321,7 +336,7 @@ static void close_query(struct key_reader *r)
     const struct stage_span stage_span_score_hot = r->span;
     const struct query *q = r->query;
     score_pool_wait(r->base.core->pool);
-    STAGE_END(score_hot, (uint64_t)q->n_tokens * kv_key_dims(&r->base.core->config.geometry) * 2);
+    STAGE_END(score_hot, (uint64_t)q->n_tokens * r->key_bytes);
     q->sequence->stats.score_cold_ns += r->read_ns - r->began_ns;
     r->query = NULL;
 }

@@ -1,6 +1,6 @@
 /*
- * cpu_scorer/key_reader.h - FP16 keys of a query's tokens, hot ones and those that the drive has,
- * past an evaluator.
+ * cpu_scorer/key_reader.h - FP16 keys (or digests) of a query's tokens, hot ones and those that the
+ * drive has, past an evaluator.
  *
  * What: hot keys are evaluated where they lie, as a job of the scoring threads. Cold ones come over
  * the link with every query: READ_KEYS commands fill the windows behind the staging arena one after
@@ -8,7 +8,8 @@
  * windows that have arrived. Windows are given again when they have been evaluated; the last are
  * smaller than the first, since what comes last is evaluated when the drive has nothing more to do.
  * What came over is counted as link_key by its completions.
- * Who calls it: evaluate_mass.c, evaluate_chunks.c; data thread alone. Failure:
+ * Digests come and are evaluated in whole groups (host-digest).
+ * Who calls it: evaluate_mass.c, evaluate_chunks.c, evaluate_host.c; data thread alone. Failure:
  * a query that fails is settled when no command of it is out any more, since the agent may still be
  * writing into a window [I13].
  */
@@ -22,9 +23,9 @@
 struct key_reader;
 struct key_window;
 
-/* n keys of the plane, one after the other, at these positions (COLD_NONE: a slot of nobody);
- * called by several threads. */
-typedef void key_evaluate(struct key_reader *r, const uint16_t *keys, uint32_t n,
+/* n keys of the plane, or digests in whole groups, one after the other from this cold slot on, at
+ * these positions (COLD_NONE: a slot of nobody); called by several threads. */
+typedef void key_evaluate(struct key_reader *r, const void *keys, uint32_t n, uint32_t slot,
                           const uint32_t *positions);
 
 /* All tokens' scores by position into r->scores. 0, or an error: then `count` of `wanted` keys had
@@ -35,7 +36,8 @@ typedef int key_scores(struct key_reader *r, const struct query *q, uint32_t *co
 struct key_reader { /* the first member of each evaluator's own struct */
     struct evaluator base;
     key_evaluate *evaluate;
-    uint32_t key_bytes;       /* of a key in the plane */
+    uint32_t key_bytes;       /* of a key, or a digest, in the plane */
+    uint32_t together;        /* so many slots are read together: a group of digests; 1 */
     struct key_range *ranges; /* of the query: [ranges_max], the caller fills them */
     uint32_t n_ranges, ranges_max;
     struct work_job hot; /* of the query, the caller fills it */
@@ -72,6 +74,9 @@ static inline uint32_t key_reader_stripes_max(const struct core *c)
     return c->tiers.cold.n_stripes + 1;
 }
 void key_reader_list_stripes(struct key_reader *r);
+/* The list's stripes in order: slots that were handed out, from its first on. */
+typedef void key_stripe(struct key_reader *r, uint32_t first_slot, uint32_t n);
+void key_reader_each_stripe(struct key_reader *r, key_stripe *stripe);
 /* The query's hot blocks are the job's items. */
 void key_reader_list_blocks(struct key_reader *r, void (*run)(void *, uint32_t, uint32_t));
 /* Bytes from its stripe's first key to that of a slot. */

@@ -98,7 +98,7 @@ static double ms(int64_t ns)
     X(bounced) X(queries) X(dropped_records) X(guess_queries) X(late_fetches)  \
     X(kept_tokens)
 /* clang-format on */
-#define TIMES(X)       X(score_hot) X(score_cold) X(merge) X(fetch) X(bounds)
+#define TIMES(X)       X(score_hot) X(score_cold) X(score_cpu) X(merge) X(fetch) X(bounds)
 #define FILL(field)    out->field = in->field;
 #define FILL_MS(stage) out->stage##_ms = ms(in->stage##_ns);
 

@@ -121,6 +121,7 @@ static int step_await(struct queries *qs, struct query *q)
         return rc;
     bool evaluated = query_is_evaluated(qs->core, q);
     enter(qs, q, evaluated ? QUERY_SCORE : QUERY_SELECT);
+    q->worked_ns = score_pool_worked_ns(qs->core->pool);
     if (evaluated)
         qs->evaluator->ops->begin(qs->evaluator, q);
     return 1;
@@ -134,6 +135,7 @@ static int step_score(struct queries *qs, struct query *q)
     rc = qs->evaluator->ops->finish(qs->evaluator, q);
     if (rc)
         return rc;
+    q->sequence->stats.score_cpu_ns += score_pool_worked_ns(qs->core->pool) - q->worked_ns;
     enter(qs, q, QUERY_SELECT);
     return 1;
 }

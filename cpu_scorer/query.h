@@ -44,6 +44,7 @@ struct query {
     int status;          /* negative: what the answer says */
     int64_t deadline_ns; /* of its phase */
     int64_t due_ns;      /* a modelled CPU is busy until then; 0: it is not waited for */
+    int64_t worked_ns;   /* of the scoring threads, before SCORE */
     int64_t gather_began_ns;
     struct stage_span answer_span, gather_span;
 };

@@ -58,7 +58,8 @@ struct scorer_config {
     kv_score_fn *score;
     uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
     const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
-    uint32_t key_window_bytes;      /* the same */
+    uint32_t key_window_bytes;      /* the same, and of host-digest */
+    uint64_t digest_cache_bytes;    /* host-digest: of cold digests in memory, at most */
     bool keeps;  /* what running sequences have is noted, so that a later epoch can take them up */
     bool adopts; /* the hot pool may be an earlier epoch's */
     int64_t agent_deadline_ns; /* for any answer of the agent (and of the GPU worker's draining) */
@@ -84,7 +85,8 @@ struct scorer_stats {
     uint64_t link_key_bytes, link_score_bytes, link_kv_bytes;
     uint64_t flash_read_bytes, flash_write_bytes;
     int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
-    int64_t bounds_ns; /* leoam: until it is known whose keys are looked at */
+    int64_t score_cpu_ns; /* of queries' evaluation, all scoring threads together */
+    int64_t bounds_ns;    /* leoam: until it is known whose keys are looked at */
     struct scorer_candidates candidates;
     int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
     int64_t copy_hot_ns;   /* of fetch_ns, copying hot entries into staging */

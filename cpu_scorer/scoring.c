@@ -75,8 +75,8 @@ struct score_pool {
     /* Items that are not done yet. Decrements release what the chunk wrote, the caller's acquire
      * load of 0 sees it all. */
     _Atomic uint32_t left;
-    /* when a chunk was last finished; relaxed: ordered by `left` */
-    _Atomic int64_t ended_ns;
+    /* when a chunk was last finished; what all but copies took so far; relaxed: ordered by `left` */
+    _Atomic int64_t ended_ns, worked_ns;
     uint32_t n_helpers;
     struct helper helpers[];
 };
@@ -162,14 +162,18 @@ static int work_on(struct score_pool *pool, const struct pool_job *job, uint32_t
         tried++;
     if (tried == job->n_groups)
         return -1;
+    int64_t began = clock_now_ns();
     if (job->work.run)
         job->work.run(job->work.context, first, end);
     else if (job->copies)
         copy_chunk(&job->copy, first, end);
     else
         score_chunk(pool->score, job, first, end);
-    atomic_store_explicit(&pool->ended_ns, clock_now_ns(),
-                          memory_order_relaxed /* see the struct */);
+    int64_t ended = clock_now_ns();
+    atomic_store_explicit(&pool->ended_ns, ended, memory_order_relaxed /* see the struct */);
+    if (!job->copies)
+        atomic_fetch_add_explicit(&pool->worked_ns, ended - began,
+                                  memory_order_relaxed /* see the struct */);
     /* release: pairs with the acquire in score_pool_done; acquire: who finishes last has all
      * others' chunks behind it */
     return atomic_fetch_sub_explicit(&pool->left, end - first, memory_order_acq_rel) == end - first;
@@ -450,6 +454,11 @@ void score_pool_wait(struct score_pool *pool)
     while (!score_pool_done(pool))
         pthread_cond_wait(&pool->ended, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
+}
+
+int64_t score_pool_worked_ns(const struct score_pool *pool)
+{
+    return atomic_load_explicit(&pool->worked_ns, memory_order_relaxed /* see the struct */);
 }
 
 int64_t score_pool_last_ns(const struct score_pool *pool)

@@ -85,4 +85,8 @@ void score_pool_wait(struct score_pool *pool);
 /* From the last job's start to its last chunk's end, ns. */
 int64_t score_pool_last_ns(const struct score_pool *pool);
 
+/* What all threads together have taken so far for scores and other work, ns: not for copies. Of
+ * jobs that are done. */
+int64_t score_pool_worked_ns(const struct score_pool *pool);
+
 #endif

@@ -100,13 +100,15 @@ static void close_plane(struct agent *agent)
 
 /* ---- the device model ---- */
 
-/* The DRAM of the drive that is modelled, or what a file may have; a plain reader has none. */
+/* The DRAM of the drive that is modelled, or what a file may have; a plain reader has none, and one
+ * whose digests the host scores has no use for it. */
 static void limit_dram(struct agent *agent)
 {
     const struct csd_model *model = &agent->drive.model.figures;
     uint64_t bytes = model->on ? (uint64_t)model->dram : agent->settings.csd_dram_bytes;
+    bool none = agent->plain || agent->settings.plan.selection.policy == KV_POLICY_HOST_DIGEST;
     if (agent->plane.pool) /* of a drive elsewhere: there */
-        cold_pool_limit_dram(agent->plane.pool, agent->plain ? 0 : bytes);
+        cold_pool_limit_dram(agent->plane.pool, none ? 0 : bytes);
 }
 
 /* For the commands that start from now on. message: NULL: none. */

@@ -88,6 +88,8 @@ struct csd_ops {
                  const uint8_t *memory);
     /* Digests that it may keep in its DRAM; from now on. */
     void (*limit_dram)(struct csd_backend *backend, uint64_t bytes);
+    /* Its digests are nobody's any more: their DRAM is free for others. */
+    void (*free_stripe)(struct csd_backend *backend, uint32_t stripe);
     /* What it runs on, for people. */
     void (*describe)(struct csd_backend *backend, char *text, size_t size);
     /* Memory from alloc may be used in transfers. */

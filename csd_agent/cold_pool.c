@@ -228,6 +228,7 @@ void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
         for (uint32_t i = 0; i < owner->n_stripes; i++) {
             uint32_t stripe = owner->stripes[i];
             pool_stripe_free(pool->directory, stripe);
+            pool->backend->ops->free_stripe(pool->backend, stripe);
             cold_stripe_destroy(pool->stripes[stripe]);
             pool->stripes[stripe] = NULL;
             cold_mark_dirty(pool, stripe);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* A stripe that so many times as many queries as there are stripes have not asked for is of a
- * sequence that is over. */
+ * sequence that rests. */
 #define QUERIES_IDLE 4u
 
 static uint64_t pages_of(const struct digest_cache *c)
@@ -63,6 +63,11 @@ void digest_cache_limit(struct digest_cache *c, uint64_t cap_bytes)
     c->full = false;
     while (c->bytes > c->cap_bytes)
         let_go(c, oldest(c));
+}
+
+void digest_cache_free_stripe(struct digest_cache *c, uint32_t stripe)
+{
+    let_go(c, &c->stripes[stripe]);
 }
 
 void digest_cache_turn(struct digest_cache *c)

@@ -3,9 +3,9 @@
  * a cap.
  *
  * What: pages of digests, a stripe's together, in memory. A page that a query has read from flash
- * is put in; one that is written is written through, to flash and here. When the cap is reached a
- * stripe has to go that no query has asked for lately (of a sequence that is over), else nothing
- * new comes in: each query reads all stripes of a layer, so one that was put in for another that is
+ * is put in; one that is written is written through, to flash and here. A stripe that is freed goes.
+ * When the cap is reached one has to go that no query has asked for lately (of a sequence that rests),
+ * else nothing new comes in: each query reads all stripes of a layer, so one that was put in for another that is
  * still of use would be gone again before it is read. It stands in for the DRAM of a drive's card
  * (`dram` of --csd-model) or is real for a file (--csd-dram-mb). Who calls it: file_backend.c.
  * Concurrency: one thread. Failure: without memory nothing comes in.
@@ -34,6 +34,9 @@ int digest_cache_create(struct digest_cache *c,
 void digest_cache_destroy(struct digest_cache *c);         /* of a zeroed struct, too */
 /* At once: what is above it goes. */
 void digest_cache_limit(struct digest_cache *c, uint64_t cap_bytes);
+
+/* It is nobody's any more. */
+void digest_cache_free_stripe(struct digest_cache *c, uint32_t stripe);
 
 /* A query begins. */
 void digest_cache_turn(struct digest_cache *c);

@@ -170,6 +170,11 @@ static void file_limit_dram(struct csd_backend *backend, uint64_t bytes)
     digest_cache_limit(&((struct file_backend *)backend)->cache, bytes);
 }
 
+static void file_free_stripe(struct csd_backend *backend, uint32_t stripe)
+{
+    digest_cache_free_stripe(&((struct file_backend *)backend)->cache, stripe);
+}
+
 static void file_describe(struct csd_backend *backend, char *text, size_t size)
 {
     const struct file_backend *f = (const struct file_backend *)backend;
@@ -409,6 +414,7 @@ const struct csd_ops csd_file_ops = {
     .score = file_score,
     .seal = file_seal,
     .limit_dram = file_limit_dram,
+    .free_stripe = file_free_stripe,
     .describe = file_describe,
     .alloc = file_alloc,
     .release = file_release,

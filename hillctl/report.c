@@ -130,6 +130,7 @@ static json_t *stages(const Hill__Done *gpu, const Hill__SequenceStats *s)
     set_real(object, "bounds_ms", s, s ? s->bounds_ms : 0); /* leoam's */
     set_real(object, "score_hot_ms", s, s ? s->score_hot_ms : 0);
     set_real(object, "score_cold_ms", s, s ? s->score_cold_ms : 0);
+    set_real(object, "score_cpu_ms", s, s ? s->score_cpu_ms : 0); /* of all threads */
     set_real(object, "merge_ms", s, s ? s->merge_ms : 0);
     set_real(object, "fetch_ms", s, s ? s->fetch_ms : 0);
     set_real(object, "imbalance", s && s->steps_compared, s ? s->imbalance : 0);

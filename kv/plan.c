@@ -182,18 +182,37 @@ static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
 static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges)
 {
     uint64_t window = kv_key_window_bytes(&in->geometry, in->selection.policy, in->ctx_tokens);
-    uint64_t key_bytes = kv_plane_key_bytes(&in->geometry, in->selection.policy);
+    uint64_t key_bytes = kv_plane_read_bytes(&in->geometry, in->selection.policy);
     uint64_t ranges = KV_KEY_WINDOW_BYTES / KV_PAGE_BYTES;
     return 8 * (n_ranges + 1) + KV_KEY_WINDOWS * (24 + 8 * ranges) + 256 +
            16 * (window / (key_bytes * 64) + ranges + 1);
 }
 
-/* What evaluating FP16 keys takes. */
+uint64_t kv_plan_digest_cache(const struct kv_plan_input *in)
+{
+    uint64_t groups = in->cold_slots / KV_GROUP_TOKENS;
+    uint64_t all =
+        groups * (kv_group_bytes(&in->geometry) + KV_CACHED_GROUP_BYTES + KV_CACHED_FRAME_BYTES);
+    if (in->selection.policy != KV_POLICY_HOST_DIGEST)
+        return 0;
+    return in->digest_cache_bytes < all ? in->digest_cache_bytes : all;
+}
+
+/* What reading digests takes (cpu_scorer/evaluate_host.c): the cache, runs of groups in it. */
+static uint64_t host_tables(const struct kv_plan_input *in)
+{
+    return kv_plan_digest_cache(in) + 8 * ((uint64_t)in->ctx_tokens + 1) +
+           kv_query_bytes(&in->geometry) + reading_tables(in, in->ctx_tokens);
+}
+
+/* What evaluating on the host takes, but for hillinfer. */
 static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists)
 {
     const struct kv_geometry *g = &in->geometry;
     struct kv_geometry parts = kv_partial_geometry(g);
     uint64_t key_bytes = kv_plane_key_bytes(g, in->selection.policy);
+    if (in->selection.policy == KV_POLICY_HOST_DIGEST)
+        return host_tables(in);
     if (!kv_policy_reads_keys(in->selection.policy))
         return 0;
     if (in->selection.policy == KV_POLICY_LEOAM)

@@ -39,6 +39,7 @@ struct kv_plan_input {
         placement_bytes; /* what placement keeps of one sequence (placement_live_bytes); 0: none */
     bool speculates;     /* queries are guessed: two selections of a sequence are alive at a time */
     uint64_t cold_slots; /* of the cold pool that all sequences together can use; 0: none */
+    uint64_t digest_cache_bytes; /* --digest-mb: host-digest's cache of cold digests, at most */
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
@@ -64,6 +65,14 @@ uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in);
  * hot or cold: what its entry must be (struct hkm_check). */
 #define KV_KEPT_BYTES  1280u
 #define KV_CHECK_BYTES 8u
+
+/* Of host-digest's cache (cpu_scorer/cached_digests.h) beside the digests: for each group of the cold
+ * pool, and for each group that it holds. */
+#define KV_CACHED_GROUP_BYTES 4u
+#define KV_CACHED_FRAME_BYTES 10u
+/* What the cache may take of M_0: as asked, at most what all cold digests take; 0 with another
+ * policy. */
+uint64_t kv_plan_digest_cache(const struct kv_plan_input *in);
 
 /* The staging segment's payload: an arena of that many slots, and the key windows behind it. 0: out
  * of range. */

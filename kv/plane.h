@@ -6,7 +6,8 @@
  * tokens come over the link with every query. So that this reads keys alone (entries are packed,
  * and a page of them is half values), the pool of a pipeline started with such a policy has a plane
  * of keys instead of one of digests. Keys come in windows: KV_KEY_WINDOWS areas of shared memory
- * behind the staging arena, each filled by one READ_KEYS, part of M_0. Concurrency: pure functions.
+ * behind the staging arena, each filled by one READ_KEYS, part of M_0. host-digest has the pool of
+ * hillinfer and reads its digests in the same way, whole groups of them. Concurrency: pure functions.
  */
 #ifndef HILL_KV_PLANE_H
 #define HILL_KV_PLANE_H
@@ -14,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kv/geometry.h"
+#include "kv/group.h"
 #include "kv/select.h"
 
 #define KV_KEY_WINDOWS      4u
@@ -28,7 +29,8 @@
 /* Does the policy evaluate FP16 keys on the CPU? Else digests, or nothing (full). */
 static inline bool kv_policy_reads_keys(uint32_t policy)
 {
-    return policy != KV_POLICY_HILLINFER && policy != KV_POLICY_FULL;
+    return policy != KV_POLICY_HILLINFER && policy != KV_POLICY_FULL &&
+           policy != KV_POLICY_HOST_DIGEST;
 }
 
 /* May a request have this policy in a pipeline that was started with that one? Memory, and the
@@ -40,8 +42,12 @@ bool kv_policy_served(uint32_t pipeline, uint32_t request);
  * the place of the mantissas: they take no more room. */
 uint32_t kv_plane_key_bytes(const struct kv_geometry *g, uint32_t policy);
 
-/* Bytes of a window, a multiple of a page: 1 MiB, or what all keys of a context take; 0 where
- * nothing is read. */
+/* Bytes of a token in what READ_KEYS brings: of the plane of keys, or of digests (host-digest); 0:
+ * the policy reads neither. */
+uint32_t kv_plane_read_bytes(const struct kv_geometry *g, uint32_t policy);
+
+/* Bytes of a window, a multiple of a page: 1 MiB (a group of digests, where that is more), or what
+ * all keys or digests of a context take; 0 where nothing is read. */
 uint32_t kv_key_window_bytes(const struct kv_geometry *g, uint32_t policy, uint32_t ctx_tokens);
 
 /* Pages that hold n keys from `at` (bytes from a page's border) on, in bytes. */

@@ -5,6 +5,8 @@
  *              evaluated from          crosses the link             a token of it
  *     full       nothing                 -                            -
  *     hillinfer  digests, both sides     scores of cold tokens        4 bytes
+ *     host-      digests, on the CPU     digests of cold tokens      digest
+ *     digest                             that are not cached
  *     h2o        FP16 keys, on the CPU   keys of all cold tokens      key
  *     oracle     as h2o                  as h2o                       key
  *     prefetch   parts of FP16 keys      parts of keys of all cold    part of a key
@@ -30,6 +32,7 @@ struct kv_cost_load {
     struct kv_geometry geometry;
     struct kv_selection_settings selection;
     uint32_t hot, cold; /* tokens of the layer in each tier */
+    uint32_t cached;    /* host-digest: cold ones whose digests are in the host's cache */
     /* leoam; 0 for the others, as all counts of queries means that need not be whole */
     double candidates_hot, candidates_cold;
     double between;   /* cold tokens that lie between candidates in a run of pages */
@@ -84,6 +87,11 @@ static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
         c.flash_read = load->cold * digest;
         c.link_score = load->cold * UINT64_C(4);
         c.dram_read = load->hot * digest;
+        c.products = n * kv_key_dims(g);
+        break;
+    case KV_POLICY_HOST_DIGEST:
+        c.flash_read = c.link_key = (load->cold - load->cached) * digest;
+        c.dram_read = ((uint64_t)load->hot + load->cached) * digest;
         c.products = n * kv_key_dims(g);
         break;
     case KV_POLICY_H2O:

@@ -39,6 +39,7 @@ static const char *const policy_names[KV_POLICY_COUNT] = {
     [KV_POLICY_ORACLE] = "oracle",
     [KV_POLICY_LEOAM] = "leoam",
     [KV_POLICY_PREFETCH] = "prefetch",
+    [KV_POLICY_HOST_DIGEST] = "host-digest",
 };
 
 const char *kv_policy_name(uint32_t policy)
@@ -117,7 +118,8 @@ uint32_t kv_window_tokens(const struct kv_layer_windows *w, uint32_t layer, uint
 bool kv_selection_is_known(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
                            uint32_t layer, uint32_t n)
 {
-    bool keeps_nothing = s->policy == KV_POLICY_FULL || s->policy == KV_POLICY_HILLINFER;
+    bool keeps_nothing = s->policy == KV_POLICY_FULL || s->policy == KV_POLICY_HILLINFER ||
+                         s->policy == KV_POLICY_HOST_DIGEST;
     return kv_window_tokens(w, layer, n) || (keeps_nothing && kv_selects_all(s, n));
 }
 

@@ -24,6 +24,7 @@ enum kv_policy { /* numbers are part of the record format */
                  KV_POLICY_ORACLE = 3,   /* attention mass of this query: a limit for comparisons */
                  KV_POLICY_LEOAM = 4,    /* keys of the chunks with the highest bounds */
                  KV_POLICY_PREFETCH = 5, /* attention mass by a part of the keys' columns */
+                 KV_POLICY_HOST_DIGEST = 6, /* as hillinfer; the host scores all digests */
                  KV_POLICY_COUNT
 };
 

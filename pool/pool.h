@@ -73,6 +73,20 @@ static inline uint64_t pool_key_at(const struct pool_layout *l, uint32_t slot)
            (uint64_t)(slot % l->stripe_slots) * l->key_bytes;
 }
 
+/* What READ_KEYS reads: keys, or, where there is no plane of them, digests, in whole groups. Bytes of
+ * a slot, and where it lies; of digests a group's first slot. */
+static inline uint32_t pool_read_bytes(const struct pool_layout *l)
+{
+    return l->key_bytes ? l->key_bytes : kv_digest_bytes(&l->geometry);
+}
+
+static inline uint64_t pool_read_at(const struct pool_layout *l, uint32_t slot)
+{
+    return l->key_bytes ? pool_key_at(l, slot)
+                        : pool_digest_at(l, slot / l->stripe_slots) +
+                              (uint64_t)(slot % l->stripe_slots) * pool_read_bytes(l);
+}
+
 static inline uint64_t pool_entry_at(const struct pool_layout *l, uint32_t slot)
 {
     return l->entry_offset + (uint64_t)(slot / l->stripe_slots) * l->entry_stripe_bytes +

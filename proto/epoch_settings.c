@@ -9,8 +9,8 @@
 
 #define THREADS_MAX 256u
 
-_Static_assert((int)HILL__POLICY__POLICY_PREFETCH == KV_POLICY_PREFETCH &&
-                   (int)HILL__POLICY__POLICY_PREFETCH + 1 == KV_POLICY_COUNT,
+_Static_assert((int)HILL__POLICY__POLICY_HOST_DIGEST == KV_POLICY_HOST_DIGEST &&
+                   (int)HILL__POLICY__POLICY_HOST_DIGEST + 1 == KV_POLICY_COUNT,
                "Policy has the numbers of enum kv_policy");
 _Static_assert((int)HILL__IMPORTANCE__IMPORTANCE_NORM == KV_IMPORTANCE_NORM &&
                    (int)HILL__IMPORTANCE__IMPORTANCE_NORM + 1 == KV_IMPORTANCE_COUNT,
@@ -76,7 +76,8 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
     X(model_path)                                                                                  \
     X(device)                                                                                      \
     X(csd_url) X(csd_device) X(csd_key) X(csd_peer) X(trace_path) X(record_path) X(prefix_dir)
-#define PLAN(X) X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens)
+#define PLAN(X)                                                                                    \
+    X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens) X(digest_cache_bytes)
 
 #define TO_WIRE(field)      c->field = s->field;
 #define TEXT_TO_WIRE(field) c->field = (char *)(s->field ? s->field : "");

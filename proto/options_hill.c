@@ -95,7 +95,7 @@ const struct option_spec hill_pipeline_specs[] = {
      .help = "requests that run at the same time, each with the whole context; others wait"},
     {.name = "policy",
      .type = OPTION_CHOICE,
-     .choices = "full|hillinfer|h2o|leoam|prefetch|oracle",
+     .choices = "full|hillinfer|h2o|leoam|prefetch|host-digest|oracle",
      .fallback = "hillinfer",
      .value = "NAME",
      .help = "how KV entries are evaluated and moved"},
@@ -200,6 +200,13 @@ const struct option_spec hill_pipeline_specs[] = {
      .unset_help = "a quarter of the free disk",
      .help = "the most that --prefix-dir holds; what would be computed again soonest or at the "
              "highest cost stays"},
+    {.name = "digest-mb",
+     .type = OPTION_SIZE,
+     .min = 0,
+     .max = MAX_MIB,
+     .value = "SIZE",
+     .fallback = "0",
+     .help = "host-digest: how much of --hot-mb holds digests of cold tokens"},
     {.name = "csd-dram-mb",
      .type = OPTION_SIZE,
      .min = 0,
@@ -488,6 +495,7 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
     *e = (struct epoch_settings){
         .plan = {.batch_tokens = (uint32_t)options_integer(options, "batch-size"),
                  .n_sequences = (uint32_t)options_integer(options, "parallel"),
+                 .digest_cache_bytes = options_bytes(options, "digest-mb"),
                  .geometry.digest_bits =
                      strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8},
         .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
@@ -534,6 +542,17 @@ static int check_prefix(const struct hill_pipeline_options *out, uint32_t policy
     return 0;
 }
 
+/* Its bytes are M_0's: nobody else may set any aside. */
+static int check_digest_cache(const struct kv_plan_input *plan, struct hill_why *why)
+{
+    if (plan->digest_cache_bytes && plan->selection.policy != KV_POLICY_HOST_DIGEST)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--digest-mb and --policy %s exclude each other: host-digest alone keeps "
+                         "digests of cold tokens in memory",
+                         kv_policy_name(plan->selection.policy));
+    return 0;
+}
+
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
                        const struct options *options, struct hill_why *why)
 {
@@ -561,6 +580,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
     if (code)
         return code;
     code = check_prefix(out, epoch->plan.selection.policy, options, why);
+    if (code == 0)
+        code = check_digest_cache(&epoch->plan, why);
     if (code)
         return code;
     if (epoch->trace_scores && !out->trace_kv)

@@ -299,7 +299,8 @@ struct fetch_item {
 
 /* Read keys out of the pool's plane of keys into a window behind the staging arena (kv/plane.h):
  * the covering pages of each range, one range after the other. A range lies in one stripe
- * and before its last committed slot or up to it; other slots may be among them. */
+ * and before its last committed slot or up to it; other slots may be among them. Where the plane is
+ * of digests, these: a range is whole groups of them, the last one's slots need not all be used. */
 struct record_read_keys {
     struct record_header header;
     uint64_t tag;

@@ -150,6 +150,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "gpu_kv_cap_bytes", m->gpu_kv_cap_bytes <= CAP_MAX);
     CHECK("configure", "gpu_slots", m->gpu_slots > 0 && m->gpu_slots <= TOKENS_MAX);
     CHECK("configure", "csd_dram_bytes", m->csd_dram_bytes <= CAP_MAX);
+    CHECK("configure", "digest_cache_bytes", m->digest_cache_bytes <= CAP_MAX);
     CHECK("configure", "cold_cap_bytes", m->cold_cap_bytes <= CAP_MAX);
     CHECK("configure", "csd_device", text_ok(m->csd_device));
     CHECK("configure", "csd_key", text_ok(m->csd_key));
@@ -347,6 +348,7 @@ static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *w
     CHECK("sequence_stats", "cold", m->cold != NULL);
     CHECK("sequence_stats", "bounds_ms", not_negative(m->bounds_ms));
     CHECK("sequence_stats", "score_hot_ms", not_negative(m->score_hot_ms));
+    CHECK("sequence_stats", "score_cpu_ms", not_negative(m->score_cpu_ms));
     CHECK("sequence_stats", "score_cold_ms", not_negative(m->score_cold_ms));
     CHECK("sequence_stats", "merge_ms", not_negative(m->merge_ms));
     CHECK("sequence_stats", "fetch_ms", not_negative(m->fetch_ms));

@@ -69,6 +69,22 @@ static void test_keys_take_the_slower_of_flash_and_link(void **unused)
     assert_near(t.fetch * 1e9, 1000 + 3840);
 }
 
+/* The bytes that a drive would read for itself, over the link, but for what is cached. */
+static void test_host_digest_reads_what_the_drive_would(void **unused)
+{
+    (void)unused;
+    struct kv_cost_load load = load_of(KV_POLICY_HOST_DIGEST);
+    struct formula_times t = formula_times(&load, &model, BLOCK);
+    assert_near(t.evaluate * 1e9, 1000 + 8000); /* 800 * 20 / 2 */
+    load.cached = 200;
+    t = formula_times(&load, &model, BLOCK);
+    assert_near(t.evaluate * 1e9, 1000 + 6000);
+    load.cached = 800; /* nothing is asked of the drive but the entries */
+    t = formula_times(&load, &model, BLOCK);
+    assert_near(t.evaluate, 0);
+    assert_near(t.fetch * 1e9, 1000 + 1920);
+}
+
 static void test_leoam_reads_candidates_in_runs(void **unused)
 {
     (void)unused;
@@ -134,6 +150,7 @@ int main(void)
         cmocka_unit_test(test_full_fetches_what_the_gpu_does_not_keep),
         cmocka_unit_test(test_hillinfer_takes_its_slowest_stage),
         cmocka_unit_test(test_keys_take_the_slower_of_flash_and_link),
+        cmocka_unit_test(test_host_digest_reads_what_the_drive_would),
         cmocka_unit_test(test_leoam_reads_candidates_in_runs),
         cmocka_unit_test(test_what_is_not_asked_takes_no_time),
         cmocka_unit_test(test_a_step_is_compute_and_its_queries_one_after_another),

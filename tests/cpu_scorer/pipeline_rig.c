@@ -129,7 +129,8 @@ struct scorer_config rig_config(const struct rig_options *o)
         .score = o->score ? o->score : kv_score_reference,
         .policy = o->policy,
         .mass = kv_mass_choose(o->mass ? o->mass : "auto"),
-        .key_window_bytes = kv_policy_reads_keys(o->policy) ? 8192 : 0,
+        .key_window_bytes = kv_plane_read_bytes(&rig_geometry, o->policy) ? 8192 : 0,
+        .digest_cache_bytes = o->digest_cache_bytes,
         .agent_deadline_ns = CLOCK_MS(o->agent_deadline_ms ? o->agent_deadline_ms : 60000)};
 }
 

@@ -32,6 +32,7 @@ struct rig_options {
     bool speculates;
     uint32_t policy;                 /* the pipeline's */
     const char *mass;                /* path that evaluates keys; NULL: auto */
+    uint64_t digest_cache_bytes;     /* host-digest */
     double cpu_gb_per_s;             /* modelled */
     const struct shm_ring_tap *taps; /* [RING_COUNT], of the scorer's ends; NULL: none */
 };

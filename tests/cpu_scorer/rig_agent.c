@@ -176,25 +176,64 @@ static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
     agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
 }
 
+/* Slots first .. last that are read: what is written of them is the sequence's. */
+static void agent_check_range(const struct rig_agent *a, const struct record_read_keys *r,
+                              uint32_t first, uint32_t last)
+{
+    assert_int_equal(first / RIG_STRIPE, last / RIG_STRIPE);
+    for (uint32_t i = first; i <= last; i++)
+        if (a->slots[i].written)
+            assert_true(a->slots[i].sequence == r->header.sequence &&
+                        a->slots[i].layer == r->header.layer);
+}
+
+/* One of first .. last is committed. */
+static void agent_check_committed(const struct rig_agent *a, uint32_t first, uint32_t last)
+{
+    while (!a->slots[first].committed && first < last)
+        first++;
+    assert_true(a->slots[first].committed);
+}
+
+/* Groups of digests, of which each has a committed slot. */
+static uint32_t agent_read_digests(const struct rig_agent *a, const struct record_read_keys *r)
+{
+    const struct key_range *ranges = (const struct key_range *)(r + 1);
+    uint8_t *at = a->windows + r->window * a->window_bytes;
+    uint32_t used = 0, group_bytes = kv_group_bytes(&rig_geometry);
+    for (uint32_t i = 0; i < r->n_ranges; i++) {
+        uint32_t first = ranges[i].first_slot, n = ranges[i].n_slots;
+        uint32_t skip = first % RIG_STRIPE / 16 * group_bytes % 4096;
+        assert_true(first % 16 == 0 && n % 16 == 0);
+        agent_check_range(a, r, first, first + n - 1);
+        memset(at + used + skip, 0x7f, n / 16 * group_bytes); /* what no slot of a group has */
+        for (uint32_t j = 0; j < n; j++) {
+            const struct rig_slot *s = &a->slots[first + j];
+            if (j % 16 == 0)
+                agent_check_committed(a, first + j, first + j + 15);
+            if (s->written)
+                kv_digest_put(&rig_geometry, at + used + skip, j, s->mantissas, s->exponents);
+        }
+        used += (skip + n / 16 * group_bytes + 4095) / 4096 * 4096;
+    }
+    assert_true(used <= a->window_bytes);
+    return used;
+}
+
 /* Keys as the pool's plane has them: in pages of the file, a range's pages after the other's. */
 static void agent_read_keys(struct rig_agent *a, const struct record_read_keys *r)
 {
     const struct key_range *ranges = (const struct key_range *)(r + 1);
     uint8_t *at = a->windows + r->window * a->window_bytes;
-    uint32_t used = 0, key_bytes = a->key_bytes;
+    uint32_t used = a->key_bytes ? 0 : agent_read_digests(a, r), key_bytes = a->key_bytes;
     bool whole = key_bytes == 2 * RIG_DIMS;
-    for (uint32_t i = 0; i < r->n_ranges; i++) {
+    for (uint32_t i = 0; key_bytes && i < r->n_ranges; i++) {
         uint32_t first = ranges[i].first_slot, n = ranges[i].n_slots;
         uint32_t skip = first % RIG_STRIPE * key_bytes % 4096;
-        assert_int_equal(first / RIG_STRIPE, (first + n - 1) / RIG_STRIPE);
-        uint32_t end = first + n - 1; /* one from there on is committed */
-        while (!a->slots[end].committed && end % RIG_STRIPE != RIG_STRIPE - 1)
-            end++;
-        assert_true(a->slots[end].committed);
+        agent_check_range(a, r, first, first + n - 1);
+        agent_check_committed(a, first + n - 1, first / RIG_STRIPE * RIG_STRIPE + RIG_STRIPE - 1);
         for (uint32_t j = 0; j < n; j++) {
             const struct rig_slot *s = &a->slots[first + j];
-            if (s->written)
-                assert_true(s->sequence == r->header.sequence && s->layer == r->header.layer);
             memcpy(at + used + skip + j * key_bytes, whole ? (const void *)s->entry : s->mantissas,
                    key_bytes);
         }

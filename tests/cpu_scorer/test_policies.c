@@ -72,6 +72,73 @@ static void test_prefetch_selects_the_same_at_every_place(void **unused)
     each_place_selects_the_same(KV_POLICY_PREFETCH);
 }
 
+static void test_host_digest_selects_the_same_at_every_place(void **unused)
+{
+    (void)unused;
+    each_place_selects_the_same(KV_POLICY_HOST_DIGEST);
+}
+
+/* Scored on the host or on the drive, with a cache for nothing, a part, and all of the cold digests:
+ * the selection is hillinfer's, and what is cached does not come over the link. The cache's bytes are
+ * those of M_0 that it was given. */
+static void test_host_digest_selects_what_hillinfer_does(void **unused)
+{
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 0.25},
+        {.csd = true, .beta = 0.25, .placement = SCORER_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05, .reads_hot = true},
+    };
+    const uint64_t group = kv_group_bytes(&rig_geometry) + KV_CACHED_FRAME_BYTES;
+    const uint64_t index = RIG_STRIPE * RIG_STRIPES / 16 * KV_CACHED_GROUP_BYTES;
+    const uint64_t caches[] = {0, index + 20 * group,
+                               index + RIG_STRIPE * RIG_STRIPES / 16 * group};
+    uint64_t hash =
+        whole_request((struct rig_options){.csd = false}, KV_POLICY_HILLINFER).selection_hash;
+    (void)unused;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        uint64_t link[3];
+        for (uint32_t c = 0; c < 3; c++) {
+            struct rig_options o = places[i];
+            o.digest_cache_bytes = caches[c];
+            struct scorer_stats s = whole_request(o, KV_POLICY_HOST_DIGEST);
+            assert_int_equal(s.selection_hash, hash);
+            link[c] = s.link_key_bytes;
+            if (o.placement == SCORER_BKP)
+                assert_true(s.promoted > 0 && s.demoted > 0);
+        }
+        print_message("%llu, %llu, %llu bytes\n", (unsigned long long)link[0],
+                      (unsigned long long)link[1], (unsigned long long)link[2]);
+        assert_true(link[0] > link[1] && link[1] > 0);
+        assert_int_equal(link[2], 0); /* all was written through */
+    }
+}
+
+/* Sequences that follow one another and run beside one another share the cache. */
+static void test_host_digest_keeps_sequences_apart(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true,
+                            .beta = 0.25,
+                            .policy = KV_POLICY_HOST_DIGEST,
+                            .digest_cache_bytes = 64u << 10};
+    struct kv_selection_settings how = settings_of(KV_POLICY_HOST_DIGEST);
+    struct rig *r = rig_start(&o);
+    struct rig_request *other = gpu_begin(r, 1, 200, 300, &how, 0);
+    gpu_prefill(other);
+    for (int round = 0; round < 3; round++) {
+        struct rig_request *q = gpu_begin(r, 0, PROMPT - 100 * (uint32_t)round, MAX, &how, 0);
+        gpu_prefill(q);
+        for (int i = 0; i < 15; i++) {
+            assert_int_equal(gpu_decode(q), 0);
+            assert_int_equal(gpu_decode(other), 0);
+        }
+        uint64_t hash = XXH64_digest(q->hash);
+        assert_int_equal(gpu_end(q).selection_hash, hash);
+    }
+    gpu_end(other);
+    rig_stop(r);
+}
+
 /* A part of the keys comes over, about twice the selected share; candidates that lie together come
  * in whole pages. */
 static void test_leoam_reads_fewer_keys_than_h2o(void **unused)
@@ -145,12 +212,14 @@ static void test_the_plan_counts_what_is_allocated(void **unused)
 {
     (void)unused;
     for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++) {
-        struct rig_options o = {.csd = true, .beta = 0.25, .policy = policy};
+        struct rig_options o = {
+            .csd = true, .beta = 0.25, .policy = policy, .digest_cache_bytes = 100000};
         struct kv_plan_input in = {.geometry = rig_geometry,
                                    .ctx_tokens = RIG_CTX,
                                    .n_sequences = RIG_SEQUENCES,
                                    .selection = {.alpha = 1, .policy = policy},
-                                   .cold_slots = RIG_STRIPE * RIG_STRIPES};
+                                   .cold_slots = RIG_STRIPE * RIG_STRIPES,
+                                   .digest_cache_bytes = o.digest_cache_bytes};
         struct kv_hot_plan plan;
         struct rig *r = rig_start(&o);
         assert_int_equal(kv_plan_hot(&plan, &in, 1u << 30, NULL), 0);
@@ -317,6 +386,9 @@ int main(void)
         cmocka_unit_test(test_oracle_selects_the_same_at_every_place),
         cmocka_unit_test(test_leoam_selects_the_same_at_every_place),
         cmocka_unit_test(test_prefetch_selects_the_same_at_every_place),
+        cmocka_unit_test(test_host_digest_selects_the_same_at_every_place),
+        cmocka_unit_test(test_host_digest_selects_what_hillinfer_does),
+        cmocka_unit_test(test_host_digest_keeps_sequences_apart),
         cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),
         cmocka_unit_test(test_leoam_does_not_see_tokens_behind_its_query),
         cmocka_unit_test(test_the_policies_select_differently),

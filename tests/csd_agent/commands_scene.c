@@ -85,8 +85,12 @@ void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_b
     s->plane.staging = &s->agent_staging;
     assert_int_equal(shm_arena_own(&s->staging, s->arena_memory, bytes), 0);
     open_rings(s);
-    if (key_bytes == 0)
-        return;
+    if (key_bytes)
+        scene_add_windows(s);
+}
+
+void scene_add_windows(struct scene *s)
+{
     s->plane.key_window_bytes = 64u << 10;
     s->windows = aligned_alloc(4096, KV_KEY_WINDOWS * (64u << 10));
     memset(s->windows, 0xa5, KV_KEY_WINDOWS * (64u << 10));

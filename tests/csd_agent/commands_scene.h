@@ -50,6 +50,9 @@ void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_b
 
 void scene_prepare(struct scene *s, uint32_t wrong_position);
 
+/* For READ_KEYS; a scene of keys has them. */
+void scene_add_windows(struct scene *s);
+
 void scene_open(struct scene *s, uint32_t wrong_position);
 
 void scene_stop(struct scene *s);

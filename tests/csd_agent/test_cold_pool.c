@@ -430,6 +430,40 @@ static void test_digests_in_dram_are_read_once(void **state)
     pool_scene_close(&s);
 }
 
+/* n slots of a fresh stripe of sequence 0. */
+static void fill_stripe(struct pool_scene *s, uint32_t stripe, uint32_t n)
+{
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    s->m.stripes[stripe] = (struct model_stripe){true, 0, 0, 0};
+    for (uint32_t slot = stripe * s->m.stripe_slots; n--; slot++) {
+        assert_int_equal(pool_scene_write(s, slot, 1, &cost), 0);
+        assert_int_equal(cold_pool_commit(s->pool, 0, 0, &slot, 1, &why), 0);
+        s->m.slots[slot].state = SLOT_COMMITTED;
+    }
+}
+
+/* What comes after a sequence has its DRAM at once, wherever it lies, and from its writing on. */
+static void test_what_is_trimmed_leaves_the_dram(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = pool_scene_config(&g, 6);
+    struct pool_scene s;
+
+    (void)state;
+    random_seed(20);
+    pool_scene_open(&s, &config);
+    const uint64_t stripe = cold_pool_layout(s.pool)->digest_stripe_bytes;
+    cold_pool_limit_dram(s.pool, stripe + stripe / 2); /* one */
+    for (uint32_t i = 0; i < 3; i++) {
+        fill_stripe(&s, i, 64);
+        assert_int_equal(pool_scene_query_reads(&s), 0);
+        cold_pool_trim(s.pool, 0);
+        model_trim(&s.m, 0);
+    }
+    pool_scene_close(&s);
+}
+
 /* ---- protocol ---- */
 
 static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
@@ -515,6 +549,7 @@ int main(void)
         TEST(test_a_query_passes_over_groups_that_do_not_count),
         TEST(test_commands_that_do_not_fit_the_state_change_nothing),
         TEST(test_digests_in_dram_are_read_once),
+        TEST(test_what_is_trimmed_leaves_the_dram),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

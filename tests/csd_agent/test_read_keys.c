@@ -1,8 +1,10 @@
 /*
  * test_read_keys.c - a pool with a plane of keys: what READ_KEYS brings over is the keys of the
- * entries that were demoted, whatever came in between; and what it costs.
+ * entries that were demoted, whatever came in between; of one with digests, these, in whole groups;
+ * and what it costs.
  */
 #include "tests/csd_agent/commands_scene.h"
+#include "tests/kv/digests.h"
 
 #define KEY_BYTES (2u * 2 * 24)
 
@@ -41,8 +43,37 @@ static uint64_t check_window(const struct scene *s, const struct keys_record *r)
     return bytes;
 }
 
-/* Up to 4 ranges of a (sequence, layer), within its stripes' used parts. */
-static uint32_t random_ranges(struct scene *s, uint32_t sequence, uint32_t layer,
+static void check_digest(const struct scene *s, const uint8_t *groups, uint32_t index,
+                         uint32_t slot)
+{
+    uint32_t dims = kv_key_dims(&s->m.g), heads = s->m.g.n_kv_heads;
+    int8_t mantissas[2 * 24];
+    uint8_t exponents[2];
+
+    kv_digest_get(&s->m.g, groups, index, mantissas, exponents);
+    assert_memory_equal(mantissas, s->m.mantissas + (size_t)slot * dims, dims);
+    assert_memory_equal(exponents, s->m.exponents + (size_t)slot * heads, heads);
+}
+
+/* The same of digests: a range's groups lie behind one another. */
+static uint64_t check_digests(const struct scene *s, const struct keys_record *r)
+{
+    const uint8_t *at = (uint8_t *)s->windows + r->record.window * s->plane.key_window_bytes;
+    uint64_t bytes = 0, group = kv_group_bytes(&s->m.g);
+
+    for (uint32_t i = 0; i < r->record.n_ranges; i++) {
+        const struct key_range *range = &r->ranges[i];
+        uint64_t skip = range->first_slot % s->m.stripe_slots / 16 * group % 4096;
+        for (uint32_t j = 0; j < range->n_slots; j++)
+            if (s->m.slots[range->first_slot + j].state == SLOT_COMMITTED)
+                check_digest(s, at + bytes + skip, j, range->first_slot + j);
+        bytes += (skip + range->n_slots / 16 * group + 4095) / 4096 * 4096;
+    }
+    return bytes;
+}
+
+/* Up to 4 ranges of a (sequence, layer), within its stripes' used parts; of digests whole groups. */
+static uint32_t random_ranges(struct scene *s, uint32_t sequence, uint32_t layer, uint32_t together,
                               struct key_range *ranges)
 {
     uint32_t n = 0;
@@ -56,7 +87,10 @@ static uint32_t random_ranges(struct scene *s, uint32_t sequence, uint32_t layer
         if (!x->claimed || x->sequence != sequence || x->layer != layer || used == 0)
             continue;
         uint32_t first = random_below(used), most = used - first < 150 ? used - first : 150;
-        ranges[n++] = (struct key_range){base + first, 1 + random_below(most)};
+        uint32_t end = first + 1 + random_below(most);
+        first = first / together * together;
+        end = (end + together - 1) / together * together;
+        ranges[n++] = (struct key_range){base + first, end - first};
     }
     return n;
 }
@@ -83,16 +117,16 @@ static void rewrite(struct scene *s, uint32_t sequence, uint32_t layer)
         commit(s, sequence, layer, slots[i], 1);
 }
 
-static void test_random_reads_bring_the_keys_of_the_entries(void **state)
+static void read_at_random(uint32_t key_bytes, uint32_t n)
 {
-    uint32_t reads = 0;
+    uint32_t reads = 0, together = key_bytes ? 1 : 16;
     struct scene s;
 
-    (void)state;
-    random_seed(91);
-    scene_prepare_keys(&s, COLD_NO_POSITION, KEY_BYTES);
+    scene_prepare_keys(&s, COLD_NO_POSITION, key_bytes);
+    if (!key_bytes)
+        scene_add_windows(&s);
     scene_start(&s);
-    for (uint32_t i = 0; i < 400; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t sequence = random_below(2), layer = random_below(2), what = random_below(100);
         struct keys_record r = {.record.n_ranges = 0};
         if (what < 45) {
@@ -102,12 +136,12 @@ static void test_random_reads_bring_the_keys_of_the_entries(void **state)
         } else if (what < 65) {
             rewrite(&s, sequence, layer);
         } else if (what < 97) {
-            r.record.n_ranges = random_ranges(&s, sequence, layer, r.ranges);
+            r.record.n_ranges = random_ranges(&s, sequence, layer, together, r.ranges);
             if (r.record.n_ranges == 0)
                 continue;
             push_read(&s, &r, sequence, layer, random_below(KV_KEY_WINDOWS));
             struct record_completion c = expect(&s, r.record.tag, RECORD_READ_KEYS, 0);
-            uint64_t bytes = check_window(&s, &r);
+            uint64_t bytes = key_bytes ? check_window(&s, &r) : check_digests(&s, &r);
             assert_int_equal(c.link_key_bytes, bytes);
             assert_int_equal(c.flash_read_bytes, bytes);
             assert_int_equal(c.link_kv_bytes, 0);
@@ -117,8 +151,22 @@ static void test_random_reads_bring_the_keys_of_the_entries(void **state)
             expect(&s, s.next_tag, RECORD_TRIM, 0);
         }
     }
-    assert_true(reads > 50);
+    assert_true(reads > n / 8);
     scene_close(&s);
+}
+
+static void test_random_reads_bring_the_keys_of_the_entries(void **state)
+{
+    (void)state;
+    random_seed(91);
+    read_at_random(KEY_BYTES, 400);
+}
+
+static void test_random_reads_bring_the_digests(void **state)
+{
+    (void)state;
+    random_seed(96);
+    read_at_random(0, 150);
 }
 
 /* Parts of keys come with a demote in the place of the digests. */
@@ -204,20 +252,31 @@ static void test_reads_that_do_not_fit_are_refused(void **state)
     scene_close(&s);
 }
 
-static void test_a_pool_of_digests_has_no_keys(void **state)
+static void test_parts_of_groups_and_reads_without_windows_are_refused(void **state)
 {
     struct scene s;
 
     (void)state;
-    random_seed(93);
-    scene_open(&s, COLD_NO_POSITION);
-    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
-    expect(&s, push_demote(&s, 0, 10), RECORD_DEMOTE, 0);
-    commit(&s, 0, 0, 0, 10);
-    struct keys_record r = {.record.n_ranges = 1, .ranges = {{0, 10}}};
-    push_read(&s, &r, 0, 0, 0);
-    expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
-    scene_close(&s);
+    for (int windows = 0; windows < 2; windows++) {
+        random_seed(93);
+        scene_prepare(&s, COLD_NO_POSITION);
+        if (windows)
+            scene_add_windows(&s);
+        scene_start(&s);
+        s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+        expect(&s, push_demote(&s, 0, 40), RECORD_DEMOTE, 0);
+        commit(&s, 0, 0, 0, 40);
+        struct keys_record r = {.record.n_ranges = 1, .ranges = {{0, 48}}};
+        push_read(&s, &r, 0, 0, 0); /* the last group is not full */
+        expect(&s, r.record.tag, RECORD_READ_KEYS, windows ? 0 : HILL_E_PROTOCOL);
+        const struct key_range refused[] = {{0, 40}, {8, 16}, {0, 64}, {48, 16}};
+        for (int i = 0; i < 4; i++) {
+            r.ranges[0] = refused[i];
+            push_read(&s, &r, 0, 0, 0);
+            expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
+        }
+        scene_close(&s);
+    }
 }
 
 static void test_a_modelled_drive_charges_flash_and_link(void **state)
@@ -263,7 +322,8 @@ int main(void)
         TEST(test_random_reads_bring_the_keys_of_the_entries),
         TEST(test_parts_of_keys_are_what_came_with_the_demote),
         TEST(test_reads_that_do_not_fit_are_refused),
-        TEST(test_a_pool_of_digests_has_no_keys),
+        TEST(test_random_reads_bring_the_digests),
+        TEST(test_parts_of_groups_and_reads_without_windows_are_refused),
         TEST(test_a_modelled_drive_charges_flash_and_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,6 +85,32 @@ for policy in h2o oracle prefetch leoam; do
     expect "$policy, all tokens: the tokens of full" "$(field "$work/all" .tokens)" "$(field "$work/full" .tokens)"
 done
 
+# host-digest: the selection of hillinfer, and the digests of cold tokens over the link but for those that are cached
+run "$work/out" --policy hillinfer --alpha 0.1 --beta 0.25 --placement recency
+hillinfers=$(hashes "$work/out")
+digest_bytes=68 # 2 KV heads: 32 dimensions, an exponent, and its share of the group's padding
+for setting in "--beta 0.25 --placement recency" "--beta 0.25 --placement recency --digest-mb 0.2" \
+    "--beta 0.25 --placement bkp --digest-mb 0.1 --speculate verify" "--beta 0.25 --placement bkp --digest-mb 4 --hot-mb 6"; do
+    # shellcheck disable=SC2086  # words on purpose
+    run "$work/out" --policy host-digest --alpha 0.1 $setting
+    expect "host-digest, $setting: hashes" "$(hashes "$work/out")" "$hillinfers"
+    expect "host-digest, $setting: score bytes over the link" "$(field "$work/out" .bytes.link_score)" 0
+    expect "host-digest, $setting: the host's threads scored" "$(field "$work/out" '.stages.score_cpu_ms > 0')" true
+    keys=$(field "$work/out" .bytes.link_key)
+    case $setting in
+    *4*) expect "host-digest, $setting: digests over the link" "$keys" 0 ;;
+    *verify*) [ "$keys" -gt 0 ] || fail "host-digest, $setting: no digests over the link" ;;
+    *)
+        wanted=$(($(cold_tokens "$prompt" 0.25) * layers * digest_bytes))
+        expect "host-digest, $setting: flash reads but digests and entries" "$(field "$work/out" '.bytes.flash_read - .bytes.link_key - .bytes.link_kv')" 0
+        case $setting in # whole groups in whole pages; the cache holds 200 KiB of 640
+        *0.2) within "host-digest, $setting: digests over the link" "$keys" "$wanted" 66 76 ;;
+        *) within "host-digest, $setting: digests over the link" "$keys" "$wanted" 100 110 ;;
+        esac
+        ;;
+    esac
+done
+
 # leoam where a chunk is two pages and more; the second one's entries are whole pages too, so that flash reads nothing else
 for shape in "4 64" "8 128"; do
     read -r heads dim <<<"$shape"
@@ -127,5 +153,24 @@ expect "h2o attached again: hashes" "$(field "$work/out" '"\(.selection_hash) \(
 "$bin/hillctl" profile --run-dir "$run_dir" >"$work/out" 2>&1 && fail "profile of h2o: $(cat "$work/out")"
 grep -q "nothing to balance" "$work/out" || fail "profile of h2o: $(cat "$work/out")"
 down
+
+# the same of host-digest, whose cache begins anew
+run "$work/out" --policy hillinfer --alpha 0.1 --beta 0.25
+wanted=$(hashes "$work/out")
+up -m "$work/random.gguf" -c 6000 --policy host-digest --digest-mb 0.2 --alpha 0.1 --beta 0.25 || fail "up"
+"$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err" &
+client=$!
+wait_for 20 decoding 1 20 || fail "the request does not run"
+kill_worker csd_agent
+wait $client || fail "host-digest with its agent killed: $(cat "$work/err")"
+[ "$(field "$work/out" .restarts.csd_agent)" -ge 1 ] || fail "the agent was killed too late"
+expect "host-digest with its agent killed: hashes" "$(hashes "$work/out")" "$wanted"
+expect "full in a pipeline of host-digest" "$("$bin/hillctl" generate --json --run-dir "$run_dir" -p x -n 2 --policy full 2>"$work/err" | jq -r .policy)" full
+"$bin/hillctl" generate --run-dir "$run_dir" -p x -n 2 --policy hillinfer >"$work/out" 2>"$work/err" && fail "hillinfer in a pipeline of host-digest"
+grep -q "start one with --policy hillinfer" "$work/err" || fail "hillinfer in a pipeline of host-digest: $(cat "$work/err")"
+down
+run_json "$work/out" -m "$model" -p x -n 2 --digest-mb 1
+expect "--digest-mb without host-digest: exit code" $? 100
+expect "--digest-mb without host-digest: the line names it" "$(grep -c -- "--digest-mb and --policy hillinfer exclude each other" "$work/out.err")" 1
 expect_nothing_left
 finish

@@ -35,9 +35,21 @@ static void test_each_policy_reads_what_it_evaluates(void **unused)
     (void)unused;
     expect(KV_POLICY_FULL, 0, 0, 0, 0);
     expect(KV_POLICY_HILLINFER, 800 * 132, 0, 3200, 200 * 132);
+    expect(KV_POLICY_HOST_DIGEST, 800 * 132, 800 * 132, 0, 200 * 132);
     expect(KV_POLICY_H2O, 800 * 256, 800 * 256, 0, 200 * 256);
     expect(KV_POLICY_PREFETCH, 800 * 128, 800 * 128, 0, 200 * 128); /* half the columns */
     expect(KV_POLICY_ORACLE, 800 * 256, 800 * 256, 0, 200 * 256);
+}
+
+static void test_cached_digests_do_not_cross_the_link(void **unused)
+{
+    (void)unused;
+    struct kv_cost_load load = load_of(KV_POLICY_HOST_DIGEST);
+    load.cached = 500;
+    struct kv_cost c = kv_policy_cost(&load);
+    assert_int_equal(c.link_key, 300 * 132);
+    assert_int_equal(c.dram_read, 700 * 132);
+    assert_int_equal(c.products, 1000 * 128); /* and the CPU scores all of them */
 }
 
 static void test_leoam_reads_candidates(void **unused)
@@ -104,7 +116,8 @@ static void test_policies_are_served_by_their_own_pipelines(void **unused)
     for (uint32_t p = 0; p < KV_POLICY_COUNT; p++) {
         assert_true(kv_policy_served(p, p));
         assert_true(kv_policy_served(p, KV_POLICY_FULL));
-        assert_int_equal(kv_policy_served(p, KV_POLICY_HILLINFER), !kv_policy_reads_keys(p));
+        assert_int_equal(kv_policy_served(p, KV_POLICY_HILLINFER),
+                         p == KV_POLICY_HILLINFER || p == KV_POLICY_FULL);
     }
     assert_true(kv_policy_served(KV_POLICY_H2O, KV_POLICY_ORACLE));
     assert_false(kv_policy_served(KV_POLICY_H2O, KV_POLICY_LEOAM));
@@ -118,12 +131,17 @@ static void test_windows_hold_a_context_or_a_mebibyte(void **unused)
     assert_int_equal(kv_key_window_bytes(&g, KV_POLICY_H2O, 100), 28672 + 8192);
     assert_int_equal(kv_key_window_bytes(&g, KV_POLICY_H2O, 1u << 20), 1u << 20);
     assert_int_equal(kv_key_window_bytes(&large, KV_POLICY_LEOAM, 5000), 1u << 20);
+    /* 7 groups of 2112 bytes; and where a group of 1 MiB and 4 KiB is more than a window had */
+    assert_int_equal(kv_key_window_bytes(&g, KV_POLICY_HOST_DIGEST, 100), 16384 + 8192);
+    assert_int_equal(kv_key_window_bytes(&large, KV_POLICY_HOST_DIGEST, 5000),
+                     (1u << 20) + 4096 + 8192);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_policy_reads_what_it_evaluates),
+        cmocka_unit_test(test_cached_digests_do_not_cross_the_link),
         cmocka_unit_test(test_leoam_reads_candidates),
         cmocka_unit_test(test_leoam_reads_whole_pages),
         cmocka_unit_test(test_pages_of_chunks_are_the_average_over_runs),

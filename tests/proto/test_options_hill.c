@@ -108,6 +108,7 @@ static void test_choices_become_numbers(void **state)
         {"--policy", "oracle", KV_POLICY_ORACLE},
         {"--policy", "leoam", KV_POLICY_LEOAM},
         {"--policy", "prefetch", KV_POLICY_PREFETCH},
+        {"--policy", "host-digest", KV_POLICY_HOST_DIGEST},
         {"--importance", "sum", KV_IMPORTANCE_SUM},
         {"--importance", "max", KV_IMPORTANCE_MAX},
     };
@@ -148,6 +149,10 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(parse(&p, NULL, "-m", "x", "--speculate", "some", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--exact-layers", "0", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--policy", "some", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--digest-mb", "1.5", NULL), HILL_E_INVALID);
+    assert_int_equal(
+        parse(&p, NULL, "-m", "x", "--policy", "host-digest", "--digest-mb", "1.5", NULL), 0);
+    assert_int_equal(epoch.plan.digest_cache_bytes, 3u << 19);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--budget", "36", "--csd", "none", NULL), 0);
     assert_true(p.no_csd);
     assert_int_equal(epoch.plan.geometry.digest_bits, 8);

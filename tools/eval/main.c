@@ -61,7 +61,9 @@ static const struct option_spec matrix_specs[] = {
      .type = OPTION_STRING,
      .fallback = "full,hillinfer,window",
      .value = "LIST",
-     .help = "all, or policies; window: sinks and newest tokens alone, a limit to compare with"},
+     .help =
+         "all (but host-digest, which answers as hillinfer), or policies; window: sinks and newest "
+         "tokens alone, a limit to compare with"},
     {.name = "alpha",
      .type = OPTION_STRING,
      .fallback = "0.05,0.1,0.2",

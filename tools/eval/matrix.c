@@ -40,12 +40,13 @@ struct lists {
     struct matrix_words policies, alphas, budgets, importances, score_bits, speculate;
 };
 
-/* "full|hillinfer|...|window": what the pipeline knows. */
+/* "full|hillinfer|...|window": what the pipeline knows, but for host-digest, whose answers are
+ * hillinfer's. */
 static void all_policies(char *out, size_t room)
 {
     size_t used = (size_t)snprintf(out, room, "%s|", kv_policy_name(KV_POLICY_FULL));
     for (uint32_t i = 0; i < KV_POLICY_COUNT; i++)
-        if (i != KV_POLICY_FULL)
+        if (i != KV_POLICY_FULL && i != KV_POLICY_HOST_DIGEST)
             used += (size_t)snprintf(out + used, room - used, "%s|", kv_policy_name(i));
     snprintf(out + used, room - used, WINDOW_NAME);
 }
@@ -126,7 +127,8 @@ static int read_importance(struct setting *s, const char *name, struct hill_why 
 
 bool setting_has_digests(const struct setting *s)
 {
-    return !s->window_only && s->selection.policy == KV_POLICY_HILLINFER;
+    return !s->window_only && (s->selection.policy == KV_POLICY_HILLINFER ||
+                               s->selection.policy == KV_POLICY_HOST_DIGEST);
 }
 
 static void write_text(struct setting *s, const struct matrix_pipeline *p)
@@ -209,11 +211,11 @@ static int add_pipeline(struct matrix *m, const struct lists *l, const struct ma
                             .pipeline = m->n_pipelines};
         code = read_policy(&s, l->policies.word[i], why);
         bool same = kv_policy_served(kind->policy, s.selection.policy) &&
-                    kv_policy_reads_keys(kind->policy) == kv_policy_reads_keys(s.selection.policy);
+                    (s.selection.policy != KV_POLICY_FULL || kind->policy == KV_POLICY_FULL);
         if (code || !same)
             continue;
         used = true;
-        if (setting_has_digests(&s) || kv_policy_reads_keys(kind->policy) || first)
+        if (setting_has_digests(&s) || kind->policy != KV_POLICY_FULL || first)
             code = add_policy(m, &s, &own, why); /* the others: the first pipeline has them */
     }
     m->n_pipelines += used;
@@ -222,8 +224,8 @@ static int add_pipeline(struct matrix *m, const struct lists *l, const struct ma
 
 int matrix_build(struct matrix *m, const struct matrix_order *o, struct hill_why *why)
 {
-    static const uint32_t with_keys[MATRIX_KEY_PIPELINES] = {KV_POLICY_H2O, KV_POLICY_LEOAM,
-                                                             KV_POLICY_PREFETCH};
+    static const uint32_t of_their_own[MATRIX_OWN_PIPELINES] = {
+        KV_POLICY_H2O, KV_POLICY_LEOAM, KV_POLICY_PREFETCH, KV_POLICY_HOST_DIGEST};
     struct lists l;
     *m = (struct matrix){0};
     int code = read_lists(&l, o, why);
@@ -244,8 +246,8 @@ int matrix_build(struct matrix *m, const struct matrix_order *o, struct hill_why
         }
     strcpy(kind.score_bits, "8");
     strcpy(kind.speculate, "off");
-    for (uint32_t i = 0; code == 0 && i < MATRIX_KEY_PIPELINES; i++) {
-        kind.policy = with_keys[i];
+    for (uint32_t i = 0; code == 0 && i < MATRIX_OWN_PIPELINES; i++) {
+        kind.policy = of_their_own[i];
         code = add_pipeline(m, &l, o, &kind, why);
     }
     if (code == 0 && m->n_rows == 0)

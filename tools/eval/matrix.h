@@ -21,8 +21,8 @@
 #define MATRIX_WORD_MAX      16u
 #define MATRIX_WORDS_MAX     32u
 #define MATRIX_ROWS_MAX      4096u
-#define MATRIX_KEY_PIPELINES 3u /* policies that evaluate keys have pipelines of their own */
-#define MATRIX_PIPELINES_MAX (MATRIX_WORDS_MAX + MATRIX_KEY_PIPELINES)
+#define MATRIX_OWN_PIPELINES 4u /* policies that have pipelines of their own */
+#define MATRIX_PIPELINES_MAX (MATRIX_WORDS_MAX + MATRIX_OWN_PIPELINES)
 
 struct matrix_words {
     char word[MATRIX_WORDS_MAX][MATRIX_WORD_MAX];

@@ -166,20 +166,36 @@ static void hash_fetched(struct replay *r, const struct recording_event *e)
                          kv_entry_bytes(&r->plane.geometry));
 }
 
-/* The keys of committed slots in the pages of a range, which are in `now`, and were in `then`: what
+/* A key, or the digest of a token of these groups; false: they differ. */
+static bool take_item(struct replay *r, const uint8_t *now, const uint8_t *then, uint32_t item)
+{
+    const struct pool_layout *l = cold_pool_layout(r->plane.pool);
+    const struct kv_geometry *g = &l->geometry;
+    uint64_t at = (uint64_t)item * l->key_bytes;
+    bool same = !l->key_bytes || memcmp(now + at, then + at, l->key_bytes) == 0;
+    XXH64_update(r->hash, now + at, l->key_bytes);
+    for (uint32_t h = 0; !l->key_bytes && h < g->n_kv_heads; h++) {
+        int8_t mine[KV_MAX_HEAD_DIM], its[KV_MAX_HEAD_DIM];
+        uint8_t exponent = kv_digest_get_head(g, now, item, h, mine);
+        same &= kv_digest_get_head(g, then, item, h, its) == exponent &&
+                memcmp(mine, its, g->head_dim) == 0;
+        XXH64_update(r->hash, &exponent, 1);
+        XXH64_update(r->hash, mine, g->head_dim);
+    }
+    return same;
+}
+
+/* The keys or digests of committed slots in the pages of a range, which are in `now`, and were in `then`: what
  * else lies in the pages depends on what overtook what. */
 static void compare_range(struct replay *r, const struct key_range *range, const uint8_t *now,
                           const uint8_t *then)
 {
     const struct pool_layout *l = cold_pool_layout(r->plane.pool);
-    uint64_t at = pool_key_at(l, range->first_slot) % KV_PAGE_BYTES;
-    for (uint32_t i = 0; i < range->n_slots; i++, at += l->key_bytes) {
-        if (cold_pool_position(r->plane.pool, range->first_slot + i) == COLD_NO_POSITION)
-            continue;
-        XXH64_update(r->hash, now + at, l->key_bytes);
-        if (memcmp(now + at, then + at, l->key_bytes) != 0)
-            differs(r, "a key");
-    }
+    uint64_t at = pool_read_at(l, range->first_slot) % KV_PAGE_BYTES;
+    for (uint32_t i = 0; i < range->n_slots; i++)
+        if (cold_pool_position(r->plane.pool, range->first_slot + i) != COLD_NO_POSITION &&
+            !take_item(r, now + at, then + at, i))
+            differs(r, l->key_bytes ? "a key" : "a digest");
 }
 
 static void compare_keys(struct replay *r, const struct recording_event *e)
@@ -195,8 +211,8 @@ static void compare_keys(struct replay *r, const struct recording_event *e)
         return; /* nothing was read then, or the recording ended before: there may be nothing */
     uint64_t used = 0, window = read->window;
     for (uint32_t i = 0; i < read->n_ranges && r->status == 0; i++) {
-        uint64_t bytes =
-            kv_key_pages(pool_key_at(l, ranges[i].first_slot), ranges[i].n_slots, l->key_bytes);
+        uint64_t bytes = kv_key_pages(pool_read_at(l, ranges[i].first_slot), ranges[i].n_slots,
+                                      pool_read_bytes(l));
         bool there = found->window.kind && found->window.type == window &&
                      used + bytes <= found->window.bytes;
         if (!there)

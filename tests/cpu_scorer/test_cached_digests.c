@@ -1,0 +1,167 @@
+/*
+ * tests/cpu_scorer/test_cached_digests.c - random writes, reads and drops against arrays that know
+ * neither frames nor groups' bytes (HILL_TEST_SEED): what is said to be here is a slot's newest
+ * digest, and the cap is kept.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_scorer/cached_digests.h"
+#include "kv/plan.h"
+#include "tests/kv/digests.h"
+
+enum { GROUPS = 40, SLOTS = GROUPS * 16, DIMS = 2 * 5 };
+
+static const struct kv_geometry geometry = {1, 4, 2, 5};
+static uint64_t random_state;
+
+static uint32_t random_below(uint32_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33) % n;
+}
+
+/* Of each slot: its digest on flash, which is its newest. */
+static struct {
+    int8_t mantissas[DIMS];
+    uint8_t exponents[2];
+} flash[SLOTS];
+
+static void draw(uint32_t slot)
+{
+    for (uint32_t i = 0; i < DIMS; i++)
+        flash[slot].mantissas[i] = (int8_t)((int)random_below(255) - 127);
+    for (uint32_t h = 0; h < 2; h++)
+        flash[slot].exponents[h] = (uint8_t)random_below(17);
+}
+
+/* A group as a query reads it: slots that do not count have noise. */
+static void read_group(struct cached_digests *c, uint32_t group, uint32_t counts)
+{
+    uint8_t *bytes = malloc(kv_group_bytes(&geometry));
+    for (uint32_t i = 0; i < kv_group_bytes(&geometry); i++)
+        bytes[i] = (uint8_t)random_below(256);
+    for (uint32_t lane = 0; lane < 16; lane++)
+        if (counts >> lane & 1)
+            kv_digest_put(&geometry, bytes, lane, flash[group * 16 + lane].mantissas,
+                          flash[group * 16 + lane].exponents);
+    cached_digests_fill(c, group, counts, bytes);
+    free(bytes);
+}
+
+static void write_slot(struct cached_digests *c, uint32_t slot)
+{
+    uint8_t record[1024];
+    uint32_t lane = random_below(40);
+    assert_true(3 * kv_group_bytes(&geometry) <= sizeof record);
+    memset(record, 0x55, sizeof record);
+    draw(slot);
+    kv_digest_put(&geometry, record, lane, flash[slot].mantissas, flash[slot].exponents);
+    cached_digests_put(c, slot, record, lane);
+}
+
+static uint32_t frames_taken(const struct cached_digests *c)
+{
+    uint32_t n = 0;
+    for (uint32_t g = 0; c->n_frames && g < GROUPS; g++)
+        n += c->frame_of[g] != CACHED_NONE;
+    return n;
+}
+
+static void check(const struct cached_digests *c)
+{
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        int8_t mantissas[DIMS];
+        uint8_t exponents[2];
+        if (!(cached_digests_lanes(c, slot / 16) >> slot % 16 & 1))
+            continue;
+        kv_digest_get(&geometry, cached_digests_at(c, slot / 16), slot % 16, mantissas, exponents);
+        assert_memory_equal(mantissas, flash[slot].mantissas, DIMS);
+        assert_memory_equal(exponents, flash[slot].exponents, 2);
+    }
+    assert_int_equal(frames_taken(c) + c->n_free, c->n_frames);
+}
+
+static void test_random_use_equals_the_arrays(void **unused)
+{
+    const uint64_t frame = kv_group_bytes(&geometry) + KV_CACHED_FRAME_BYTES;
+    const uint32_t frames[] = {0, 1, 7, GROUPS, 2 * GROUPS};
+    const char *seed = getenv("HILL_TEST_SEED");
+    (void)unused;
+    random_state = seed ? strtoull(seed, NULL, 10) : 1811;
+    print_message("seed %llu (HILL_TEST_SEED to change it)\n", (unsigned long long)random_state);
+    for (uint32_t i = 0; i < sizeof frames / sizeof *frames; i++) {
+        struct cached_digests c;
+        uint64_t cap = GROUPS * KV_CACHED_GROUP_BYTES + frames[i] * frame + random_below(90);
+        assert_int_equal(cached_digests_create(&c, &geometry, GROUPS, cap), 0);
+        assert_int_equal(c.n_frames, frames[i] < GROUPS ? frames[i] : GROUPS);
+        assert_true(cached_digests_bytes(&c) <= cap);
+        for (uint32_t n = 0; n < 3000; n++) {
+            uint32_t group = random_below(GROUPS), what = random_below(10);
+            if (what < 4)
+                write_slot(&c, random_below(SLOTS));
+            else if (what < 8) {
+                if (random_below(2))
+                    cached_digests_want(&c, group);
+                read_group(&c, group, random_below(0x10000));
+            } else
+                cached_digests_drop(&c, group);
+            check(&c);
+        }
+        cached_digests_destroy(&c);
+    }
+}
+
+/* A cap that does not even hold the tables is none. */
+static void test_a_small_cap_is_no_cache(void **unused)
+{
+    struct cached_digests c;
+    (void)unused;
+    assert_int_equal(cached_digests_create(&c, &geometry, GROUPS, 4 * GROUPS), 0);
+    assert_int_equal(cached_digests_bytes(&c), 0);
+    cached_digests_want(&c, 3);
+    write_slot(&c, 50);
+    read_group(&c, 3, 0xffff);
+    cached_digests_drop(&c, 3);
+    assert_int_equal(cached_digests_lanes(&c, 3), 0);
+    cached_digests_destroy(&c);
+}
+
+/* What came first stays while there is no room; what was dropped makes room. */
+static void test_groups_stay_until_they_are_dropped(void **unused)
+{
+    const uint64_t cap =
+        GROUPS * KV_CACHED_GROUP_BYTES + 2 * (kv_group_bytes(&geometry) + KV_CACHED_FRAME_BYTES);
+    struct cached_digests c;
+    (void)unused;
+    assert_int_equal(cached_digests_create(&c, &geometry, GROUPS, cap), 0);
+    for (uint32_t g = 0; g < 3; g++)
+        for (uint32_t lane = 0; lane < 16; lane++)
+            write_slot(&c, g * 16 + lane);
+    assert_int_equal(cached_digests_lanes(&c, 0), CACHED_ALL);
+    assert_int_equal(cached_digests_lanes(&c, 1), CACHED_ALL);
+    assert_int_equal(cached_digests_lanes(&c, 2), 0);
+    assert_ptr_equal(cached_digests_at(&c, 1),
+                     cached_digests_at(&c, 0) + kv_group_bytes(&geometry)); /* one run */
+    cached_digests_drop(&c, 0);
+    write_slot(&c, 2 * 16 + 3);
+    assert_int_equal(cached_digests_lanes(&c, 0), 0);
+    assert_int_equal(cached_digests_lanes(&c, 2), 8);
+    cached_digests_destroy(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_use_equals_the_arrays),
+        cmocka_unit_test(test_a_small_cap_is_no_cache),
+        cmocka_unit_test(test_groups_stay_until_they_are_dropped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
