@@ -5,8 +5,8 @@
  * What: hillinfer beside every policy that the coordinator accepts (oracle left out: it costs what
  * h2o costs and is no system), with the same M_0, the same share of the context kept on the GPU and
  * the same alpha. hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a
- * plain SSD, once with the same M_0 (the drive's DRAM is extra then) and once with as much DRAM in
- * all. Which KV and how many rows: KV="NAME:ROWS ..." (workload.h); POLICIES="words" chooses what
+ * plain SSD, with the same M_0 (the drive's DRAM is extra then), of which it caches digests in none
+ * or a part, and once with as much DRAM in all. Which KV and how many rows: KV="NAME:ROWS ..." (workload.h); POLICIES="words" chooses what
  * stands beside hillinfer; STEPS=N; rounds and their variables: comparison.h. Concurrency: one
  * thread. Failure: as point.h.
  */
@@ -90,6 +90,13 @@ static struct method *add(struct part *p, const char *name, const char *policy, 
     return m;
 }
 
+/* Digests of cold tokens in the host's memory, a part of M_0. */
+static void add_cache(struct method *m, double bytes)
+{
+    size_t used = strlen(m->options);
+    snprintf(m->options + used, sizeof m->options - used, " --digest-mb %.2f", bytes / MIB);
+}
+
 static void add_methods(struct part *p)
 {
     char names[POINT_POLICIES_MAX][24];
@@ -104,8 +111,12 @@ static void add_methods(struct part *p)
             if (strcmp(names[i], bars[b].policy) == 0 && bench_is_asked("POLICIES", names[i]))
                 add(p, bars[b].policy, bars[b].policy,
                     strcmp(names[i], "prefetch") == 0 || strcmp(names[i], HOST_DIGEST) == 0, 0, 0);
-    if (point_offers("policy", HOST_DIGEST) && bench_is_asked("POLICIES", HOST_DIGEST))
-        add(p, HOST_DIGEST ", the drive's DRAM in M_0", HOST_DIGEST, true, 0, dram / MIB);
+    if (!point_offers("policy", HOST_DIGEST) || !bench_is_asked("POLICIES", HOST_DIGEST))
+        return;
+    m = add(p, "host-digest, caches a quarter within M_0", HOST_DIGEST, true, 0, 0);
+    add_cache(m, dram);
+    m = add(p, "host-digest, the drive's DRAM on top of M_0", HOST_DIGEST, true, 0, dram / MIB);
+    add_cache(m, dram);
 }
 
 static void open_parts(const struct bench_options *o)
@@ -152,9 +163,9 @@ static void print_bars(const struct comparison *c)
     for (uint32_t i = 1; i < c->n; i++)
         for (size_t b = 0; b < BARS; b++) {
             struct bench_samples ratio = comparison_ratio(&c->methods[i], &c->methods[0]);
-            if (strcmp(c->methods[i].name, bars[b].policy) != 0)
+            if (strcmp(c->methods[i].point.policy, bars[b].policy) != 0)
                 continue;
-            printf("| %s |", bars[b].policy);
+            printf("| %s |", c->methods[i].name);
             bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |");
             printf(" %.2f | %.1f | %s |\n", bars[b].asked, bars[b].least,
                    verdict(&bars[b], bench_median(&ratio)));

@@ -57,7 +57,7 @@ static void note(const struct point *p, const struct point_result *r, double out
         [M_BETA] = r->beta,
         [M_HOT] = entries > 0 ? r->hot / entries : 0,
         [M_COLD_HITS] = hits > 0 ? r->cold_hits / hits : 0,
-        [M_HOST] = r->bounds_ms + r->score_hot_ms,
+        [M_HOST] = r->score_cpu_ms,
         [M_FLASH] = r->flash_read,
         [M_LINK] = r->link_key + r->link_score + r->link_kv,
         [M_UPLOAD] = r->gpu_upload,
@@ -174,8 +174,8 @@ void comparison_print_legend(void)
     printf(
         "Columns, medians of the rounds: ms of a decode step (in each round the median of its "
         "steps); times: how often as long as the row that it is paired with, taken within each "
-        "round; hot: share of the entries; host scores: `score_hot_ms` and `bounds_ms`, what the "
-        "host's CPU scores (digests, keys or bounds) and copies; bytes and busy times: of one "
+        "round; hot: share of the entries; host scores: CPU time of the host's scoring threads "
+        "(`score_cpu_ms`: digests, keys or bounds); bytes and busy times: of one "
         "step, MB of 10^6 bytes; written: page bytes written in the whole run, restoring the "
         "session included, over entry and digest bytes of the tokens that are cold at its end (no "
         "more than those that ever went cold, so it is at least the true ratio); late: how long "

@@ -15,7 +15,7 @@
 #include "tools/bench/point.h"
 #include "base/csd_model.h"
 
-#define COMPARISON_METHODS_MAX 8u
+#define COMPARISON_METHODS_MAX 10u
 
 /* Of one sequence and one step unless said otherwise; ms. */
 enum measure {
@@ -24,7 +24,7 @@ enum measure {
     M_BETA,      /* hot for each cold */
     M_HOT,       /* share of the entries that is hot */
     M_COLD_HITS, /* share of the selected entries that came from the drive */
-    M_HOST,      /* scoring on the host: digests, keys or bounds */
+    M_HOST,      /* CPU time of the host's scoring threads */
     M_FLASH,     /* bytes read from flash */
     M_LINK,      /* bytes over the drive's link */
     M_UPLOAD,    /* bytes over the GPU's link */

@@ -29,7 +29,7 @@
     "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=44.5,dram=4G,dram_read=13.7,latency_us=42"
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
-#define FORMAT "points 5" /* of what is kept; another number when read_answer wants more */
+#define FORMAT "points 6" /* of what is kept; another number when read_answer wants more */
 #define MIB    1048576.0
 #define MS     1e3
 
@@ -381,6 +381,7 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
         .mean_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
         .bounds_ms = json_at(a, "stages", "bounds_ms", NULL) / steps,
         .score_hot_ms = json_at(a, "stages", "score_hot_ms", NULL) / steps,
+        .score_cpu_ms = json_at(a, "stages", "score_cpu_ms", NULL) / steps,
         .merge_ms = json_at(a, "stages", "merge_ms", NULL) / steps,
         .fetch_ms = json_at(a, "stages", "fetch_ms", NULL) / steps,
         .link_key = json_at(a, "bytes", "link_key", NULL) / steps,

@@ -58,6 +58,7 @@ struct point_result {
     double step_ms, idle_ms; /* idle: waiting for selections */
     double mean_ms;          /* of a step, the first and its cold buffers included */
     double bounds_ms, score_hot_ms, merge_ms, fetch_ms;
+    double score_cpu_ms;                                             /* of all scoring threads */
     double link_key, link_score, link_kv, flash_read, gpu_upload;    /* bytes */
     double gpu_hits, hot_hits, cold_hits;                            /* of one query */
     double hot, cold;                                                /* entries of a layer */
