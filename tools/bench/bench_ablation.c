@@ -120,6 +120,7 @@ static void add_storage(struct comparison *c, const struct point *like)
         return;
     struct method *m = add(c, "host-digest: the CPU scores, plain drive", like, 0);
     m->point.policy = HOST_DIGEST;
+    set_word(m, "--beta ", "1000"); /* Eq. 4 is of two sides that score; M_0 counts more */
     set_dram(m, 0);
 }
 
