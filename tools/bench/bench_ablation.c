@@ -1,159 +1,268 @@
 /*
- * tools/bench/bench_ablation.c - figure "ablation": a decode step of hillinfer whole, and without
- * the paper's parts, on the paper's device model and on this machine's drive.
+ * tools/bench/bench_ablation.c - figure "ablation": a decode step of hillinfer on real KV, whole,
+ * and with one of its parts changed.
  *
- * What: without HKM, entries are hot by recency alone and the GPU keeps nothing from one query to
- * the next; without APP, beta is a fixed number and no query is guessed ahead, so that nothing
- * overlaps; between whole and that, one row in which only the overlap is off. M_0 leaves room for
- * less than half of the entries, as many in each row; guesses get their staging on top. Points and
- * their options: tools/bench/point.h. Concurrency: one thread. Failure: as there.
+ * What: every row differs from the row that it is paired with by one factor: where cold digests are
+ * scored, the drive's DRAM, which entries are hot, beta, guesses a layer ahead, digest bits. M_0 is
+ * the same in all rows of a comparison and is filled; of the comparison of beta each fixed beta has
+ * the M_0 that it fills, and beside it stands Eq. 4 with as much. Which KV: KV="names"
+ * (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h. FULL=1 adds this
+ * machine's drive.
+ * Concurrency: one thread. Failure: as point.h; KV that is not there is named and left out.
  */
-#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "tools/bench/picture.h"
-#include "tools/bench/point.h"
-#include "kv/policy_cost.h"
+#include "tools/bench/comparison.h"
+#include "tools/bench/kept_rounds.h"
+#include "kv/group.h"
 
-#define STEPS      16u
-#define STEPS_ROOM 512u /* tokens of context beyond the prompt, about */
-#define MIB        1048576.0
-#define HOT_SHARE  0.4
-#define SHAPES     2u
-#define DRIVES     2u
-#define MB         1e-6
+#define ALPHA       0.1
+#define HOT_SHARE   0.4
+#define STEPS       64u
+#define HOST_DIGEST "host-digest"
+#define KV          "qwen0.5b-16384-moby smollm2-8192-lines"
+#define KV_QUICK    "hill-ref-2048-heldout"
+#define KV_MAX      4u
+#define FILE_KEPT   "build/bench/points/ablation.jsonl"
+#define FILE_QUICK  "build/bench/points/ablation-quick.jsonl"
 
-static struct variant {
-    const char *name, *label;
-    bool hkm, balance, overlap;
-    char options[256];
-    bool there[DRIVES][SHAPES];
-    struct point_result result[DRIVES][SHAPES];
-} variants[] = {
-    {.name = "hillinfer", .label = "whole", .hkm = true, .balance = true, .overlap = true},
-    {.name = "without overlap", .label = "no-overlap", .hkm = true, .balance = true},
-    {.name = "without HKM", .label = "no-hkm", .balance = true, .overlap = true},
-    {.name = "without APP", .label = "no-app", .hkm = true},
-    {.name = "without both", .label = "neither"},
-};
-#define VARIANTS (sizeof variants / sizeof variants[0])
+/* whole first; guessing is off by default, and --gpu-keep no more than a selection */
+#define BASE "--alpha %g --gpu-keep %g --beta %s --placement bkp --speculate on --hot-mb %.2f"
 
+enum factor { STORAGE, DRAM, HKM, APP, AHEAD, BITS, FACTORS };
+static const char *const factor_names[FACTORS] = {
+    "in-storage scoring, no DRAM in the drive",
+    "the drive's DRAM",
+    "HKM: which entries are hot",
+    "APP: beta, at the M_0 that each fixed beta fills",
+    "speculation: the next layer's queries",
+    "digest bits"};
+
+enum drive { MODELLED, NATIVE, DRIVES };
 static const enum point_drive drives[DRIVES] = {POINT_MODELLED, POINT_NATIVE};
 
-static struct {
-    uint32_t tokens, rows;
-} shapes[SHAPES] = {{16384, 1}, {16384, 4}};
-static uint32_t n_shapes = SHAPES, steps = STEPS;
+struct part {
+    struct workload kv;
+    struct comparison comparisons[DRIVES * FACTORS];
+    uint32_t n;
+    bool there, predicted;
+    double beta, bounded; /* by Eq. 4, before the rounds */
+};
 
-/* MiB of M_0 for a hot share: entries with digests and tables, and staging for a selection of each
- * row and one more; where queries are guessed, for as many again, so that as much stays for hot
- * entries in each variant. */
-static double hot_mb(uint32_t tokens, uint32_t rows, bool guesses)
+static struct part parts[KV_MAX];
+static uint32_t n_parts, steps = STEPS;
+static const char *kept_file = FILE_KEPT;
+
+/* ---- what is compared ---- */
+
+static void set_options(struct method *m, double hot_share, const char *beta)
 {
-    struct kv_geometry g = point_geometry();
-    double hot = rows * POINT_LAYERS * HOT_SHARE * tokens *
-                 (kv_entry_bytes(&g) + kv_digest_bytes(&g) + 16.0);
-    double selections = rows + 1.0 + (guesses ? rows : 0);
-    double staging = selections * POINT_ALPHA * (tokens + STEPS_ROOM) * kv_entry_bytes(&g);
-    return ceil((hot + staging) / MIB) + 8;
+    snprintf(m->options, sizeof m->options, BASE, ALPHA, ALPHA, beta,
+             point_hot_mb(&m->point, hot_share, ALPHA, true));
 }
 
-static void measure_variant(struct variant *v, uint32_t drive, uint32_t shape)
+/* Replaces a word behind an option; the option must be there. */
+static void set_word(struct method *m, const char *option, const char *value)
 {
-    snprintf(v->options, sizeof v->options,
-             "--hot-mb %.0f --placement %s --gpu-keep %g --beta %s%s",
-             hot_mb(shapes[shape].tokens, shapes[shape].rows, v->overlap),
-             v->hkm ? "bkp" : "recency", v->hkm ? POINT_ALPHA : 0, v->balance ? "auto" : "0.25",
-             v->overlap ? " --speculate on --exact-layers 1" : "");
-    struct point p = {.policy = "hillinfer",
-                      .tokens = shapes[shape].tokens,
-                      .rows = shapes[shape].rows,
-                      .steps = steps,
-                      .drive = drives[drive],
-                      .csd_model = point_csd_model(),
-                      .options = v->options,
-                      .label = v->label};
-    v->there[drive][shape] = point_get(&p, &v->result[drive][shape]);
+    char rest[sizeof m->options];
+    char *at = strstr(m->options, option);
+    if (!at)
+        bench_fail("no %s in %s", option, m->options);
+    at += strlen(option);
+    snprintf(rest, sizeof rest, "%s", at + strcspn(at, " "));
+    snprintf(at, sizeof m->options - (size_t)(at - m->options), "%s%s", value, rest);
 }
 
-static void measure(void)
+static void add_option(struct method *m, const char *words)
 {
-    point_expect(DRIVES * n_shapes * (uint32_t)VARIANTS);
-    for (uint32_t d = 0; d < DRIVES; d++)
-        for (uint32_t i = 0; i < n_shapes; i++)
-            for (size_t v = 0; v < VARIANTS; v++)
-                measure_variant(&variants[v], d, i);
+    strncat(m->options, words, sizeof m->options - strlen(m->options) - 1);
 }
+
+/* The device model with another size of DRAM. */
+static void set_dram(struct method *m, double bytes)
+{
+    struct csd_model model = CSD_MODEL_SMARTSSD;
+    struct hill_why why;
+    if (csd_model_parse(&model, point_csd_model(), &why))
+        bench_fail("CSD_MODEL: %s", why.text);
+    model.dram = bytes;
+    csd_model_print(m->csd_model, &model);
+}
+
+static struct point point_of(const struct part *p, enum drive drive)
+{
+    return (struct point){.kv = &p->kv,
+                          .policy = "hillinfer",
+                          .tokens = p->kv.tokens,
+                          .rows = 1,
+                          .steps = steps,
+                          .drive = drives[drive],
+                          .csd_model = point_csd_model(),
+                          .options = "",
+                          .label = ""};
+}
+
+static struct method *add(struct comparison *c, const char *name, const struct point *like,
+                          uint32_t against)
+{
+    struct method *m = comparison_add(c, name, like, against);
+    set_options(m, HOT_SHARE, "auto");
+    return m;
+}
+
+/* The same digests read from a plain drive by the CPU; neither drive has DRAM. */
+static void add_storage(struct comparison *c, const struct point *like)
+{
+    set_dram(add(c, "hillinfer, no DRAM in the drive", like, 0), 0);
+    if (!point_offers("policy", HOST_DIGEST))
+        return;
+    struct method *m = add(c, "host-digest: the CPU scores, plain drive", like, 0);
+    m->point.policy = HOST_DIGEST;
+    set_word(m, "--beta ", "1000"); /* Eq. 4 is of two sides that score; M_0 counts more */
+    set_dram(m, 0);
+}
+
+static void add_drams(struct comparison *c, const struct point *like)
+{
+    const struct kv_geometry *g = &like->kv->geometry;
+    double digests = (1 - HOT_SHARE) * like->tokens * g->n_layers * (double)kv_digest_bytes(g);
+    add(c, "hillinfer, whole: DRAM for all cold digests", like, 0);
+    set_dram(add(c, "DRAM for half of the cold digests", like, 0), digests / 2);
+    set_dram(add(c, "DRAM for a quarter", like, 0), digests / 4);
+    set_dram(add(c, "no DRAM", like, 0), 0);
+}
+
+static void add_placements(struct comparison *c, const struct point *like)
+{
+    static const char *const others[] = {"recency", "lru", "lfu"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (point_offers("placement", others[i]))
+            set_word(add(c, others[i], like, 0), "--placement ", others[i]);
+}
+
+static void add_betas(struct comparison *c, const struct point *like)
+{
+    static const struct {
+        const char *fixed, *name, *ours;
+        double share;
+    } betas[] = {{"0.25", "beta 0.25", "Eq. 4 with as much M_0 as 0.25 fills", 0.2},
+                 {"1", "beta 1", "Eq. 4 with as much M_0 as 1 fills", 0.5},
+                 {"4", "beta 4", "Eq. 4 with as much M_0 as 4 fills", 0.8}};
+    for (size_t i = 0; i < sizeof betas / sizeof *betas; i++) {
+        uint32_t ours = c->n;
+        set_options(comparison_add(c, betas[i].ours, like, ours), betas[i].share, "auto");
+        set_options(comparison_add(c, betas[i].name, like, ours), betas[i].share, betas[i].fixed);
+    }
+}
+
+static void add_factor(struct part *p, enum factor f, enum drive drive)
+{
+    struct comparison *c = &p->comparisons[p->n++];
+    struct point like = point_of(p, drive);
+    char kv[64];
+    memcpy(kv, p->kv.name, sizeof kv); /* the name is a part of p, as c is */
+    snprintf(c->name, sizeof c->name, "%.40s, %s: %.60s", kv,
+             drive == MODELLED ? "modelled drive" : "this machine's drive", factor_names[f]);
+    if (f == APP) {
+        add_betas(c, &like);
+    } else if (f == STORAGE) {
+        add_storage(c, &like);
+    } else if (f == DRAM) {
+        add_drams(c, &like);
+    } else {
+        add(c, "hillinfer, whole", &like, 0);
+        if (f == HKM)
+            add_placements(c, &like);
+        else if (f == AHEAD)
+            set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
+        else
+            add_option(add(c, "INT4", &like, 0), " --score-bits 4");
+    }
+}
+
+/* ---- measuring ---- */
+
+/* Before the sweep, and kept with it. */
+static void predict(struct part *p)
+{
+    char name[128], settings[1200];
+    struct method *whole = &p->comparisons[HKM].methods[0];
+    struct bench_samples kept[2];
+    snprintf(name, sizeof name, "%s: predicted beta", p->kv.name);
+    point_settings(&whole->point, settings, sizeof settings);
+    const struct kept_test test = {kept_file, name, settings, 2};
+    p->predicted = kept_rounds_load(&test, 1, kept, NULL) == 1;
+    if (!p->predicted && bench_is_asked("TESTS", factor_names[APP]) && !bench_is_set("PREPARE")) {
+        double values[2];
+        values[0] = point_predicted_beta(&whole->point, &values[1]);
+        kept_rounds_add(&test, values);
+        p->predicted = kept_rounds_load(&test, 1, kept, NULL) == 1;
+    }
+    if (p->predicted) {
+        p->beta = kept[0].values[0];
+        p->bounded = kept[1].values[0];
+    }
+}
+
+static void measure_part(struct part *p, const struct bench_options *o)
+{
+    p->there = workload_make_session(&p->kv, "hillinfer");
+    if (!p->there)
+        return;
+    for (enum drive d = MODELLED; d < (o->full ? DRIVES : NATIVE); d++)
+        for (enum factor f = 0; f < FACTORS; f++)
+            if (d == MODELLED || (f != STORAGE && f != DRAM)) /* they are of the model */
+                add_factor(p, f, d);
+    predict(p);
+    comparison_measure_all(p->comparisons, p->n, kept_file, o);
+}
+
+/* ---- the section ---- */
 
 static void print_head(void)
 {
-    printf(
-        "## Ablation\n\nMilliseconds of a decode step, the median of %u; M_0 for at most %.0f %% "
-        "of the entries, model and method as for the policies.\n"
-        "HKM: placement by hit rates, and a GPU that keeps %g of the context; without it, the "
-        "newest are hot and the GPU keeps nothing (`--placement recency --gpu-keep 0`).\n"
-        "APP: beta by Eq. 4 (`--beta auto`), and queries guessed a layer ahead, so that scoring "
-        "and fetching overlap with attention and FFN (`--speculate on --exact-layers 1`: of this "
-        "model's two layers the second one's); without overlap, `--speculate off`; without APP, "
-        "`--beta 0.25 --speculate off`.\n"
-        "This model has little compute that could hide anything; the figure `speculation` shows "
-        "the overlap where there is more.\n",
-        steps, 100 * HOT_SHARE, POINT_ALPHA);
+    printf("## Ablation\n\n"
+           "A decode step of one sequence on real KV: a text's first tokens, read once into a "
+           "session, which every run restores; then %u steps. Each row differs from the row that "
+           "it is paired with by one factor; the rows of a table are measured in turn in every "
+           "round. Where it is not the factor: bkp, `--beta auto`, queries guessed a layer ahead "
+           "(`--speculate on`), INT8, `--alpha %g --gpu-keep %g`, and M_0 for a hot share of %.1f "
+           "(`--hot-mb`, the same in all rows of a table). "
+           "The drive is modelled, `--csd-model %s`: no measurement of a real one; its pool lies "
+           "in memory, and the GPU is this machine's CPU with memory of its own (hot entries are "
+           "copied to it).\n\n",
+           steps, ALPHA, ALPHA, HOT_SHARE, point_csd_model());
+    comparison_print_legend();
+    if (!point_offers("policy", HOST_DIGEST))
+        printf("There is no policy host-digest here: in-storage scoring has no row.\n");
 }
 
-static void print_variant(const struct variant *v, uint32_t drive, uint32_t i)
+static void print_part(const struct part *p)
 {
-    const struct point_result *r = &v->result[drive][i], *whole = &variants[0].result[drive][i];
-    if (!v->there[drive][i])
+    if (!p->there) {
+        printf("\n### %s\n\nNot measured: %s.\n", p->kv.name, p->kv.missing);
         return;
-    printf("| %u x %u | %s | %.2f |", shapes[i].tokens, shapes[i].rows, v->name, r->step_ms);
-    if (variants[0].there[drive][i])
-        printf(" %.2f |", r->step_ms / whole->step_ms);
-    else
-        printf(" |");
-    printf(" %.0f %% | %.3f | %.0f %% | %.3g | %.3g | %.3g |\n", 100 * r->idle_ms / r->step_ms,
-           r->beta, 100 * r->cold_hits / (r->gpu_hits + r->hot_hits + r->cold_hits),
-           r->flash_read * MB, r->link_kv * MB, r->gpu_upload * MB);
+    }
+    const struct kv_geometry *g = &p->kv.geometry;
+    printf("\n### %s\n\n%u layers, %u KV heads x %u: an entry of %u bytes, a digest of %u.\n",
+           p->kv.name, g->n_layers, g->n_kv_heads, g->head_dim, kv_entry_bytes(g),
+           kv_digest_bytes(g));
+    if (p->predicted)
+        printf("Eq. 4 says beta %.3g before the rounds (%.3g within M_0): a hot share of %.2f.\n",
+               p->beta, p->bounded, p->beta / (1 + p->beta));
+    for (uint32_t i = 0; i < p->n; i++)
+        comparison_print(&p->comparisons[i]);
 }
 
-static void print_drive(uint32_t drive)
+static void open_parts(const struct bench_options *o)
 {
-    if (drives[drive] == POINT_MODELLED)
-        printf("\n### Under the paper's device model\n\n`--csd-model %s`\n\n", point_csd_model());
-    else
-        printf("\n### This machine's drive\n\nNo model; entries in DRAM are read in place.\n\n");
-    printf("| tokens x batch | | ms/token | of whole | GPU idle | beta | cold of selected | flash "
-           "read, MB | link_kv, MB | GPU upload, MB |\n"
-           "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
-    for (uint32_t i = 0; i < n_shapes; i++)
-        for (size_t v = 0; v < VARIANTS; v++)
-            print_variant(&variants[v], drive, i);
-}
-
-/* A bar for each variant around each shape. */
-static void draw(uint32_t drive)
-{
-    static struct picture p;
-    static char names[SHAPES][32];
-    bool modelled = drives[drive] == POINT_MODELLED;
-    p = (struct picture){.name = modelled ? "ablation" : "ablation-native",
-                         .title = modelled ? "Ablation, modelled drive"
-                                           : "Ablation, this machine's drive",
-                         .x_label = "tokens x batch",
-                         .y_label = "ms/token",
-                         .n_categories = n_shapes};
-    for (uint32_t i = 0; i < n_shapes; i++) {
-        snprintf(names[i], sizeof names[i], "%u x %u", shapes[i].tokens, shapes[i].rows);
-        p.categories[i] = names[i];
-    }
-    for (size_t v = 0; v < VARIANTS; v++) {
-        struct picture_series *s = picture_add(&p, variants[v].name, false);
-        for (uint32_t i = 0; i < n_shapes; i++)
-            if (variants[v].there[drive][i])
-                picture_point(s, i, variants[v].result[drive][i].step_ms);
-    }
-    picture_show(&p);
+    char list[512], *save = NULL;
+    snprintf(list, sizeof list, "%s", bench_is_set("KV") ? getenv("KV") : o->quick ? KV_QUICK : KV);
+    for (char *w = strtok_r(list, " ,", &save); w && n_parts < KV_MAX;
+         w = strtok_r(NULL, " ,", &save))
+        workload_open(&parts[n_parts++].kv, w);
 }
 
 int main(int argc, char **argv)
@@ -161,16 +270,17 @@ int main(int argc, char **argv)
     struct bench_options o = bench_start("ablation", argc, argv);
     point_prepare(&o);
     if (o.quick) {
-        n_shapes = 1;
-        shapes[0].tokens = 512;
+        kept_file = FILE_QUICK;
         steps = 3;
+        o.rounds = 1;
     }
-    measure();
+    if (bench_is_set("STEPS"))
+        steps = (uint32_t)atoi(getenv("STEPS"));
+    open_parts(&o);
+    for (uint32_t i = 0; i < n_parts; i++)
+        measure_part(&parts[i], &o);
     print_head();
-    for (uint32_t d = 0; d < DRIVES; d++) {
-        print_drive(d);
-        draw(d);
-    }
-    point_print_commits();
+    for (uint32_t i = 0; i < n_parts; i++)
+        print_part(&parts[i]);
     return 0;
 }

@@ -21,10 +21,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "tools/bench/kept_rounds.h"
 #include "tools/bench/peer.h"
 #include "tools/bench/run_pipeline.h"
+#include "tools/bench/workload.h"
 
 #define STEPS 64u
 #define ALPHA "0.05"
@@ -57,46 +57,12 @@ static const struct {
 
 static struct {
     struct bench_options o;
-    int64_t until_ns; /* no round begins later; 0: no limit */
     char running[16]; /* what the pipeline was started for: model and depth; "": it is not */
     uint32_t warm;    /* a bit a test */
     char path[MODELS][512];
 } figure;
 
 /* ---- what is asked for ---- */
-
-/* Does a word of the variable's list occur in the name? Without the variable all do. */
-static bool is_asked(const char *variable, const char *name)
-{
-    char list[256], *save = NULL;
-    const char *given = getenv(variable);
-    if (!given || !*given)
-        return true;
-    snprintf(list, sizeof list, "%s", given);
-    for (char *w = strtok_r(list, " ,", &save); w; w = strtok_r(NULL, " ,", &save))
-        if (strstr(name, w))
-            return true;
-    return false;
-}
-
-static bool is_set(const char *variable)
-{
-    const char *value = getenv(variable);
-    return value && *value;
-}
-
-/* The model's path; false: it is not there. */
-static bool find_model(const char *file, char path[512])
-{
-    const char *folder = getenv("HILL_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (folder && *folder)
-        snprintf(path, 512, "%s/%s", folder, file);
-    else if (cache && *cache)
-        snprintf(path, 512, "%s/hillinfer/models/%s", cache, file);
-    else
-        snprintf(path, 512, "%s/.cache/hillinfer/models/%s", getenv("HOME"), file);
-    return access(path, R_OK) == 0;
-}
 
 static uint32_t length_of(enum test t)
 {
@@ -297,17 +263,12 @@ static void prepare(uint32_t model, enum test t, const struct measured *m)
         }
 }
 
-static bool time_is_left(void)
-{
-    return !figure.until_ns || clock_now_ns() < figure.until_ns;
-}
-
 static void measure(uint32_t model, enum test t, const struct kept_test *kept, struct measured *m)
 {
     double values[KEPT_METHODS_MAX];
     char what[256];
     snprintf(what, sizeof what, "%s, %s", models[model].file, tests[t].word);
-    while (m->rounds < figure.o.rounds && time_is_left()) {
+    while (m->rounds < figure.o.rounds && bench_time_is_left()) {
         warm_up(model, t);
         fprintf(stderr, "  models: round %u/%u, %s:", m->rounds + 1, figure.o.rounds, what);
         values[0] = measure_ours(model, t);
@@ -319,7 +280,7 @@ static void measure(uint32_t model, enum test t, const struct kept_test *kept, s
         fprintf(stderr, "\n");
         kept_rounds_add(kept, values);
         m->rounds++;
-        if (is_set("PAUSE"))
+        if (bench_is_set("PAUSE"))
             sleep((unsigned)atoi(getenv("PAUSE")));
     }
 }
@@ -328,7 +289,8 @@ static void measure(uint32_t model, enum test t, const struct kept_test *kept, s
 static void run_test(uint32_t model, enum test t, struct measured *m)
 {
     char name[256], settings[2048], options[64];
-    bool asked = is_asked("MODELS", models[model].file) && is_asked("TESTS", tests[t].word);
+    bool asked =
+        bench_is_asked("MODELS", models[model].file) && bench_is_asked("TESTS", tests[t].word);
     our_options(t, options);
     int used = snprintf(settings, sizeof settings, "%s; %u tokens, %u steps", options, length_of(t),
                         STEPS);
@@ -339,12 +301,12 @@ static void run_test(uint32_t model, enum test t, struct measured *m)
     }
     snprintf(name, sizeof name, "%s, %s", models[model].file, tests[t].word);
     const struct kept_test kept = {KEPT_FILE, name, settings, 1 + peer_count()};
-    if (asked && !is_set("RESUME") && !is_set("PREPARE"))
+    if (asked && !bench_is_set("RESUME") && !bench_is_set("PREPARE"))
         kept_rounds_drop(&kept);
     m->rounds = kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
-    if (asked && m->rounds < figure.o.rounds && time_is_left())
+    if (asked && m->rounds < figure.o.rounds && bench_time_is_left())
         prepare(model, t, m);
-    if (asked && !is_set("PREPARE"))
+    if (asked && !bench_is_set("PREPARE"))
         measure(model, t, &kept, m);
     m->rounds = kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
 }
@@ -360,22 +322,10 @@ static uint32_t best_peer(const struct measured *m)
     return best;
 }
 
-static void print_quartiles(const struct bench_samples *s, const char *form)
+static void print_ratio(const struct measured *m, uint32_t peer)
 {
-    struct bench_samples sorted = *s;
-    double low = bench_quantile(sorted.values, sorted.count, 0.25),
-           high = bench_quantile(sorted.values, sorted.count, 0.75);
-    printf(form, bench_median(s), low, high);
-}
-
-/* Round by round, so that a slow minute of the machine is in both. */
-static double print_ratio(const struct measured *m, uint32_t peer)
-{
-    struct bench_samples ratio = {.count = 0};
-    for (uint32_t i = 0; i < m->rounds; i++)
-        bench_sample(&ratio, m->methods[0].values[i] / m->methods[1 + peer].values[i]);
-    print_quartiles(&ratio, " %.2f | %.2f - %.2f |\n");
-    return bench_median(&ratio);
+    struct bench_samples ratio = bench_ratios(&m->methods[0], &m->methods[1 + peer]);
+    bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |\n");
 }
 
 static const char *title_of(enum test t, char out[64])
@@ -398,10 +348,10 @@ static void print_test(enum test t, const struct measured *m)
         return;
     }
     printf("| %s, %u rounds | hillinfer%s |", title, m->rounds, t == DEEP ? " --alpha " ALPHA : "");
-    print_quartiles(&m->methods[0], " %.1f | %.1f - %.1f | | |\n");
+    bench_print_quartiles(&m->methods[0], " %.1f | %.1f - %.1f | | |\n");
     for (uint32_t p = 0; p < peer_count(); p++) {
         printf("| | %s %s |", peer_name(p), m->choices[p].flags[m->choices[p].best]);
-        print_quartiles(&m->methods[1 + p], " %.1f | %.1f - %.1f |");
+        bench_print_quartiles(&m->methods[1 + p], " %.1f | %.1f - %.1f |");
         print_ratio(m, p);
     }
 }
@@ -410,11 +360,9 @@ static void print_verdict(const char *file, enum test t, const struct measured *
 {
     if (!m->rounds || !peer_count())
         return;
-    struct bench_samples ratio = {.count = 0};
     char title[64];
     uint32_t best = best_peer(m);
-    for (uint32_t i = 0; i < m->rounds; i++)
-        bench_sample(&ratio, m->methods[0].values[i] / m->methods[1 + best].values[i]);
+    struct bench_samples ratio = bench_ratios(&m->methods[0], &m->methods[1 + best]);
     double got = bench_median(&ratio);
     if (got < tests[t].asked)
         printf("- %s, %s: %.2f of %s, %.2f asked for%s\n", file, title_of(t, title), got,
@@ -510,14 +458,12 @@ int main(int argc, char **argv)
 {
     static struct measured measured[MODELS][TESTS];
     figure.o = bench_start("models", argc, argv);
-    if (is_set("SECONDS"))
-        figure.until_ns = clock_now_ns() + atoi(getenv("SECONDS")) * INT64_C(1000000000);
     pipeline_prepare_folder(&figure.o);
     mkdir(KEPT_FOLDER, 0777); /* that it is there is noticed when a round is kept */
     for (enum test t = 0; t < TESTS; t++)
         write_prompt(t);
-    for (uint32_t i = 0; i < (figure.o.quick && !is_set("MODELS") ? 1 : MODELS); i++) {
-        if (!find_model(models[i].file, figure.path[i]))
+    for (uint32_t i = 0; i < (figure.o.quick && !bench_is_set("MODELS") ? 1 : MODELS); i++) {
+        if (!workload_find_model(models[i].file, figure.path[i]))
             *figure.path[i] = 0;
         for (enum test t = 0; *figure.path[i] && t < TESTS; t++)
             if (t != DEEP || models[i].deep)

@@ -21,6 +21,7 @@
 #define THREADS_MAX  64u
 
 static const char *figure_name = "bench";
+static int64_t started_ns;
 static volatile sig_atomic_t ending; /* by a signal: a thread of its own leaves */
 
 void bench_fail(const char *format, ...)
@@ -87,6 +88,7 @@ struct bench_options bench_start(const char *figure, int argc, char **argv)
 {
     struct bench_options options = {.figure = figure, .folder = "."};
     figure_name = figure;
+    started_ns = clock_now_ns();
     end_on_signals();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) {
@@ -163,6 +165,45 @@ void bench_print_samples(const char *name, const struct bench_samples *samples,
         printf(" %.2f |\n", bench_median(samples) / bench_median(peer));
     else
         printf(" |\n");
+}
+
+struct bench_samples bench_ratios(const struct bench_samples *a, const struct bench_samples *b)
+{
+    struct bench_samples ratio = {.count = 0};
+    for (uint32_t i = 0; i < a->count && i < b->count; i++)
+        bench_sample(&ratio, a->values[i] / b->values[i]);
+    return ratio;
+}
+
+void bench_print_quartiles(const struct bench_samples *s, const char *form)
+{
+    printf(form, bench_median(s), quantile_of(s, 0.25), quantile_of(s, 0.75));
+}
+
+/* ---- what the environment asks for ---- */
+
+bool bench_is_set(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value && *value;
+}
+
+bool bench_is_asked(const char *variable, const char *name)
+{
+    char list[256], *save = NULL;
+    if (!bench_is_set(variable))
+        return true;
+    snprintf(list, sizeof list, "%s", getenv(variable));
+    for (char *w = strtok_r(list, " ,", &save); w; w = strtok_r(NULL, " ,", &save))
+        if (strstr(name, w))
+            return true;
+    return false;
+}
+
+bool bench_time_is_left(void)
+{
+    return !bench_is_set("SECONDS") ||
+           clock_now_ns() - started_ns < atoi(getenv("SECONDS")) * INT64_C(1000000000);
 }
 
 void bench_progress(uint32_t round, uint32_t rounds, const char *method)

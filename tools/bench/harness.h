@@ -48,6 +48,18 @@ void bench_print_samples(const char *name, const struct bench_samples *samples,
 /* The value below which `share` (0..1) of n values lie; sorts them. n > 0. */
 double bench_quantile(double *values, uint64_t n, double share);
 
+/* Round by round, a's value over b's, so that a slow minute of the machine is in both. */
+struct bench_samples bench_ratios(const struct bench_samples *a, const struct bench_samples *b);
+/* By a form with three numbers: median, lower and upper quartile. */
+void bench_print_quartiles(const struct bench_samples *samples, const char *form);
+
+/* Is the environment variable there and not empty? */
+bool bench_is_set(const char *variable);
+/* Does one of the variable's words occur in the name? Without the variable: yes. */
+bool bench_is_asked(const char *variable, const char *name);
+/* Have fewer than $SECONDS passed since bench_start? Without the variable: yes. */
+bool bench_time_is_left(void);
+
 /* "round 3/9 name" on stderr: rewritten in place on a terminal, a line each elsewhere. */
 void bench_progress(uint32_t round, uint32_t rounds, const char *method);
 

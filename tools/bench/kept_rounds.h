@@ -5,7 +5,8 @@
  * What: a line of JSON is one round of one test: what was measured, with which settings, at which
  * commit, and each method's value, all measured one after the other. A round is written when it is
  * whole, so a figure that is ended loses the round that it was in, and a table has as many values
- * of each method. Rounds of other settings are not counted. Who calls it: bench_models.c.
+ * of each method. Rounds of other settings are not counted. Who calls it: bench_models.c,
+ * comparison.c.
  * Concurrency: one figure at a time. Failure: bench_fail(); lines that are no such JSON are passed
  * over.
  */
@@ -16,7 +17,7 @@
 
 #include "tools/bench/harness.h"
 
-#define KEPT_METHODS_MAX 9u
+#define KEPT_METHODS_MAX 150u /* or of each method several measures */
 
 /* One test: of what, and with which settings; both decide which rounds are its own. */
 struct kept_test {
@@ -28,8 +29,8 @@ struct kept_test {
 /* Append a round: a value of each method, with $BENCH_COMMIT. */
 void kept_rounds_add(const struct kept_test *t, const double *values);
 
-/* At most `most` rounds, the oldest first: samples [n_methods]. How many. commits, unless NULL: those
- * they were measured at, with ", " between them. */
+/* At most `most` rounds, the oldest first: samples [n_methods]. How many. commits, unless NULL:
+ * those they were measured at, with ", " between them. */
 uint32_t kept_rounds_load(const struct kept_test *t, uint32_t most, struct bench_samples *samples,
                           char commits[256]);
 

@@ -1,6 +1,7 @@
 /* tools/bench/point.c - see point.h. */
-#include "tools/bench/point.h"
+#include "tools/bench/point_run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "kv/plan.h"
+#include "placement/placement.h"
+#include "pool/pool.h"
 #include "tools/bench/run_pipeline.h"
 
 #define CHUNK_MAX 4096u /* of the prefill: few, because the rows before decode between two */
@@ -16,16 +20,19 @@
 #define SLACK                                                                                      \
     320u /* steps of the other rows beyond that: seconds, in which is looked after them            \
           */
-#define STEPS_ROOM   64u
-#define SHORT_TOKENS 4096u /* of all rows: measured three times */
-#define PAPER_CSD    "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,dram=0,latency_us=42"
+#define STEPS_ROOM 64u
+#define TURNS      40u /* of a real session that is restored while others decode, at most */
+#define SINKS      4u  /* as they are by default, like the next */
+#define WINDOW     32u
+#define SPARE      4096.0 /* what rounding to text takes off */
+#define CSD                                                                                        \
+    "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=44.5,dram=4G,dram_read=13.7,latency_us=42"
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
-#define FORMAT      "points 4" /* of the files; another number when read_answer wants more */
-#define COMMITS_MAX 8u
-#define MIB         1048576.0
+#define FORMAT "points 6" /* of what is kept; another number when read_answer wants more */
+#define MIB    1048576.0
+#define MS     1e3
 
-static const char *const drive_names[] = {"modelled", "native", "none"};
 static char native_folder[3072], pool_path[4200];
 
 static void remove_pool(void)
@@ -59,12 +66,17 @@ const char *point_name(const struct point *p, char out[128])
 const char *point_csd_model(void)
 {
     const char *given = getenv("CSD_MODEL");
-    return given && *given ? given : PAPER_CSD;
+    return given && *given ? given : CSD;
 }
 
 struct kv_geometry point_geometry(void)
 {
     return (struct kv_geometry){POINT_LAYERS, POINT_KV_HEADS, POINT_KV_HEADS, POINT_HEAD_DIM};
+}
+
+static struct kv_geometry geometry_of(const struct point *p)
+{
+    return p->kv ? p->kv->geometry : point_geometry();
 }
 
 /* The words of "(one of full|hillinfer; default hillinfer)" below "--policy NAME" of --help, for
@@ -109,49 +121,16 @@ uint32_t point_policies(char names[POINT_POLICIES_MAX][24])
     return n;
 }
 
-bool point_asked(const char *policy, uint32_t tokens, uint32_t rows)
-{
-    char list[1024], wanted[2][64], *save = NULL;
-    const char *given = getenv("POINTS");
-    if (!given || !*given)
-        return true;
-    snprintf(list, sizeof list, "%s", given);
-    snprintf(wanted[0], 64, "%ux%u", tokens, rows);
-    snprintf(wanted[1], 64, "%s:%ux%u", policy, tokens, rows);
-    for (char *w = strtok_r(list, " ,", &save); w; w = strtok_r(NULL, " ,", &save))
-        if (strcmp(w, wanted[0]) == 0 || strcmp(w, wanted[1]) == 0)
-            return true;
-    return false;
-}
-
 /* ---- sessions ---- */
 
-void point_session_words(const char *options, char *out, size_t room)
-{
-    static const char *const bound[] = {"--speculate ", "--exact-layers ", "--score-bits "};
-    size_t used = 0;
-    *out = 0;
-    for (size_t i = 0; i < sizeof bound / sizeof *bound; i++) {
-        const char *at = strstr(options, bound[i]);
-        if (!at)
-            continue;
-        size_t length = strlen(bound[i]) + strcspn(at + strlen(bound[i]), " ");
-        used +=
-            (size_t)snprintf(out + used, room - used, "%s%.*s", used ? " " : "", (int)length, at);
-        if (used >= room)
-            bench_fail("options too long: %s", options);
-    }
-}
-
-/* One for each policy, length and settings that it is bound to. */
+/* One for each length, and for h2o one of its own. */
 static void session_file(const struct point *p, char out[256])
 {
-    char words[128];
-    point_session_words(p->options, words, sizeof words);
-    for (char *c = words; *c; c++)
-        if (*c == ' ')
-            *c = '_';
-    snprintf(out, 256, "build/bench/points/%s%s-%u.session", p->policy, words, p->tokens);
+    if (p->kv)
+        workload_session_file(p->kv, p->policy, out);
+    else
+        snprintf(out, 256, "build/bench/points/%s-%u.session",
+                 strcmp(p->policy, "h2o") == 0 ? "h2o" : "all", p->tokens);
 }
 
 /* ---- what a point is started with ---- */
@@ -162,28 +141,61 @@ static uint32_t chunk_of(const struct point *p)
     return quarter < CHUNK_MIN ? CHUNK_MIN : quarter > CHUNK_MAX ? CHUNK_MAX : quarter;
 }
 
-/* Steps that a row may do before the last one is through: at most one between two chunks of a
- * layer of each prompt that comes after it, and those that are measured. */
+/* Steps that a row may do before the last one is through: at most one between two turns of each
+ * session that is restored after it, and those that are measured. */
 static uint32_t steps_of_others(const struct point *p)
 {
     uint32_t chunks = (p->tokens + chunk_of(p) - 1) / chunk_of(p);
-    return p->rows * (chunks + 1) * POINT_LAYERS + p->steps + SLACK;
+    uint32_t turns = p->kv ? TURNS : (chunks + 1) * POINT_LAYERS;
+    return p->rows * turns + p->steps + SLACK;
 }
 
-/* All that decides the result, but where files lie. Memory is asked for amply: beta, and not M_0,
- * decides what is hot, so that it is the same with every policy; what a policy needs of staging and
- * GPU slots differs. */
+static uint32_t context_of(const struct point *p)
+{
+    return p->tokens + steps_of_others(p) + STEPS_ROOM;
+}
+
+double point_hot_mb(const struct point *p, double share, double alpha, bool guesses)
+{
+    struct kv_geometry g = geometry_of(p);
+    uint32_t context = context_of(p), lists = p->rows * g.n_layers;
+    struct kv_hot_plan plan;
+    struct hill_why why;
+    const struct kv_plan_input in = {
+        .geometry = g,
+        .ctx_tokens = context,
+        .batch_tokens = chunk_of(p),
+        .n_sequences = p->rows,
+        .selection = {.alpha = alpha, .sinks = SINKS, .window = WINDOW},
+        .placement_bytes = placement_live_bytes(g.n_layers, context),
+        .speculates = guesses,
+        .cold_slots = pool_slots_for_tokens(&g, p->rows, context)};
+    if (kv_plan_hot(&plan, &in, kv_plan_hot_full_bytes(&in), &why))
+        bench_fail("%s", why.text);
+    double blocks = lists * (ceil(share * p->tokens / KV_HOT_BLOCK_TOKENS) + 1);
+    double others =
+        (double)plan.staging_bytes + (double)plan.tables_bytes + (double)plan.private_bytes;
+    return fmax(others + blocks * (double)plan.block_bytes,
+                (double)kv_plan_hot_min_bytes(&in) + SPARE) /
+           MIB;
+}
+
+/* All that decides the result, but where files lie. Unless the options say how much M_0 is, memory
+ * is asked for amply: beta, and not M_0, decides what is hot then, so that it is the same with
+ * every policy; what a policy needs of staging and GPU slots differs. */
 static void point_options(const struct point *p, char *out, size_t room)
 {
-    uint32_t context = p->tokens + steps_of_others(p) + STEPS_ROOM;
-    struct kv_geometry g = point_geometry();
+    uint32_t context = context_of(p);
+    struct kv_geometry g = geometry_of(p);
     bool all = strcmp(p->policy, "full") == 0 || p->drive == POINT_NONE;
     double row = context * (double)kv_entry_bytes(&g) / MIB, share = all ? 1 : 0.4;
     double hot = 128 + (p->rows + 1) * row * share +
-                 p->rows * POINT_LAYERS * row * 1.5 * (p->drive == POINT_NONE ? 1 : 0.3);
-    double gpu = 512 + 5 * row + p->rows * POINT_LAYERS * row * (all ? 1.1 : 0.3);
-    int n = snprintf(out, room, "-c %u -np %u -b %u --policy %s --gpu-kv-mb %.0f --alpha %g",
-                     context, p->rows, chunk_of(p), p->policy, gpu, POINT_ALPHA);
+                 p->rows * g.n_layers * row * 1.5 * (p->drive == POINT_NONE ? 1 : 0.3);
+    double gpu = 512 + 5 * row + p->rows * g.n_layers * row * (all ? 1.1 : 0.3);
+    int n = snprintf(out, room, "-c %u -np %u -b %u --policy %s --gpu-kv-mb %.0f", context, p->rows,
+                     chunk_of(p), p->policy, gpu);
+    if (!strstr(p->options, "--alpha"))
+        n += snprintf(out + n, room - (size_t)n, " --alpha %g", POINT_ALPHA);
     if (!strstr(p->options, "--hot-mb"))
         n += snprintf(out + n, room - (size_t)n, " --hot-mb %.0f", hot);
     if (!strstr(p->options, "--gpu-keep"))
@@ -196,10 +208,14 @@ static void point_options(const struct point *p, char *out, size_t room)
 }
 
 /* With --csd DRIVE and options. */
-static void start_on(const char *drive, bool reads_in_place, const char *options)
+static void start_on(const struct workload *kv, const char *drive, bool reads_in_place,
+                     const char *options)
 {
     char model[4200], all[6000], turn[16];
-    snprintf(model, sizeof model, "%s/model.gguf", pipeline_folder);
+    if (kv)
+        snprintf(model, sizeof model, "%s", kv->model);
+    else
+        snprintf(model, sizeof model, "%s/model.gguf", pipeline_folder);
     snprintf(all, sizeof all, "--csd %s %s", drive, options);
     snprintf(turn, sizeof turn, "%u", RESTORE_MS);
     setenv("HILL_TEST_RESTORE_MS", turn, 1); /* of the workers, which inherit both */
@@ -222,7 +238,7 @@ static void start(const struct point *p, const char *options)
                  (int)getpid());
     if (*pool_path)
         snprintf(drive, sizeof drive, "file:%s", pool_path);
-    start_on(drive, p->drive == POINT_NATIVE, options);
+    start_on(p->kv, drive, p->drive == POINT_NATIVE, options);
 }
 
 /* ---- requests ---- */
@@ -236,23 +252,20 @@ static uint32_t requests(void)
     return n;
 }
 
-/* The prompt of this policy and length into a session, unless it is there: everything in DRAM, so
- * that it takes its computing alone. A session of other settings is refused when it is restored. */
-static void make_session(const struct point *p)
+void point_make_session(const struct point *p)
 {
-    char path[256], options[1024], words[128];
+    char path[256], options[1024];
     struct stat there;
     struct point prompt = *p;
     session_file(p, path);
-    if (stat(path, &there) == 0)
+    if (p->kv || stat(path, &there) == 0)
         return;
     prompt.rows = 1;
     prompt.drive = POINT_NONE;
-    point_session_words(p->options, words, sizeof words);
-    prompt.options = words;
+    prompt.options = "";
     pipeline_prompt("prompt", p->tokens, 0);
     point_options(&prompt, options, sizeof options);
-    start_on("none", true, options);
+    start_on(NULL, "none", true, options);
     run_or_fail(
         "hillinfer generate --save",
         capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/prompt.txt -n 1 --temp "
@@ -280,31 +293,38 @@ static void start_others(const struct point *p)
             nanosleep(&pause, NULL);
 }
 
-static char *ask(const struct point *p)
+static char *restore(const struct point *p, uint32_t steps)
 {
     char path[256];
     session_file(p, path);
-    start_others(p);
     char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"$PWD/%s\" -n %u "
                            "--ignore-eos --json",
-                           pipeline_folder, path, p->steps);
+                           pipeline_folder, path, steps);
     if (!answer)
-        bench_fail("the pipeline gave no answer; if it refused the session: rm "
-                   "build/bench/points/*.session");
+        bench_fail("the pipeline gave no answer; if it refused the session: rm %s", path);
+    return answer;
+}
+
+static char *ask(const struct point *p)
+{
+    start_others(p);
+    char *answer = restore(p, p->steps);
     if (p->rows > 1 && requests() != p->rows - 1)
         bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
     return answer;
 }
 
 /* The first step of a process loads the kernels of decoding: a tenth of a second that is no
- * request's. Of a batch the rows before do it. */
-static void warm_up(const struct point *p)
+ * request's. Of a batch the rows before do it. What the drive was busy with for a session and one
+ * step is taken off that of a session and more of them. */
+static json_t *warm_up(const struct point *p)
 {
-    if (p->rows == 1)
-        run_or_fail("hillinfer generate",
-                    capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -p warm -n 3 --temp 0 "
-                            "--ignore-eos --json",
-                            pipeline_folder));
+    if (p->rows > 1)
+        return json_null();
+    json_t *answer = json_of(restore(p, 1), "hillinfer restore");
+    json_t *drive = json_incref(json_object_get(answer, "csd_model"));
+    json_decref(answer);
+    return drive ? drive : json_null();
 }
 
 /* ---- results ---- */
@@ -315,13 +335,42 @@ static double number_or_0(json_t *object, const char *name)
     return json_is_number(v) ? json_number_value(v) : 0;
 }
 
-static void read_answer(json_t *a, const struct point *p, struct point_result *r)
+/* Of a step: what came on top of a request of one step; of several rows all of them together, by
+ * the bytes of this one. */
+static void read_busy(json_t *a, const struct point *p, struct point_result *r)
+{
+    json_t *drive = json_object_get(a, "csd_model"), *before = json_object_get(a, "warm");
+    double steps = p->steps - 1.0, flash = number_or_0(drive, "flash"),
+           link = number_or_0(drive, "link");
+    if (p->rows > 1) {
+        double link_bytes = r->link_key + r->link_score + r->link_kv;
+        r->busy_flash_ms = flash ? p->rows * r->flash_read / (flash * 1e9) * MS : 0;
+        r->busy_link_ms = link ? p->rows * link_bytes / (link * 1e9) * MS : 0;
+        return;
+    }
+    struct {
+        const char *name;
+        double *to;
+    } const fields[] = {{"flash_ms", &r->busy_flash_ms},
+                        {"dram_ms", &r->busy_dram_ms},
+                        {"score_ms", &r->busy_score_ms},
+                        {"link_ms", &r->busy_link_ms},
+                        {"late_ms", &r->late_step_ms}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        *fields[i].to =
+            fmax(0, number_or_0(drive, fields[i].name) - number_or_0(before, fields[i].name)) /
+            steps;
+}
+
+void point_read(json_t *a, const struct point *p, struct point_result *r)
 {
     /* the session's one token counts as prompt, and each token comes out of a step */
+    uint32_t layers = geometry_of(p).n_layers;
     double given = json_at(a, "prompt_tokens", NULL, NULL);
     double steps = json_at(a, "predicted_tokens", NULL, NULL);
-    double queries = steps * POINT_LAYERS;
+    double queries = steps * layers;
     json_t *drive = json_object_get(a, "csd_model");
+    json_t *writes = json_object_get(a, "writes");
     json_t *candidates = json_object_get(a, "candidates");
     if (steps != p->steps || given != p->tokens + 1)
         bench_fail("%g steps after %g tokens, not %u after %u", steps, given, p->steps,
@@ -332,6 +381,7 @@ static void read_answer(json_t *a, const struct point *p, struct point_result *r
         .mean_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
         .bounds_ms = json_at(a, "stages", "bounds_ms", NULL) / steps,
         .score_hot_ms = json_at(a, "stages", "score_hot_ms", NULL) / steps,
+        .score_cpu_ms = json_at(a, "stages", "score_cpu_ms", NULL) / steps,
         .merge_ms = json_at(a, "stages", "merge_ms", NULL) / steps,
         .fetch_ms = json_at(a, "stages", "fetch_ms", NULL) / steps,
         .link_key = json_at(a, "bytes", "link_key", NULL) / steps,
@@ -342,158 +392,63 @@ static void read_answer(json_t *a, const struct point *p, struct point_result *r
         .gpu_hits = json_at(a, "tiers", "gpu", "hits") / queries,
         .hot_hits = json_at(a, "tiers", "hot", "hits") / queries,
         .cold_hits = json_at(a, "tiers", "cold", "hits") / queries,
-        .hot = json_at(a, "tiers", "hot", "tokens") / POINT_LAYERS,
-        .cold = json_at(a, "tiers", "cold", "tokens") / POINT_LAYERS,
+        .hot = json_at(a, "tiers", "hot", "tokens") / layers,
+        .cold = json_at(a, "tiers", "cold", "tokens") / layers,
         .candidates_hot = number_or_0(candidates, "hot") / queries,
         .candidates_cold = number_or_0(candidates, "cold") / queries,
         .between = number_or_0(candidates, "between") / queries,
         .runs = number_or_0(candidates, "runs") / queries,
         .beta = number_or_0(a, "beta"),
+        .written = number_or_0(writes, "pages") + number_or_0(writes, "directory"),
         .late = number_or_0(drive, "late"),
         .late_ms = number_or_0(drive, "late_ms"),
         .commands = number_or_0(drive, "commands"),
         .whole_ms = json_at(a, "prompt_ms", NULL, NULL) + json_at(a, "predicted_ms", NULL, NULL),
         .gpu_link = json_is_true(json_object_get(drive, "gpu_link_modelled")),
     };
+    read_busy(a, p, r);
 }
 
-static void point_file(const struct point *p, char out[256])
+void point_settings(const struct point *p, char *out, size_t room)
 {
-    snprintf(out, 256, "build/bench/points/%s%s%s-%u-%u-%s.json", p->policy, *p->label ? "-" : "",
-             p->label, p->tokens, p->rows, drive_names[p->drive]);
-}
-
-/* Everything that must be the same for a result to be this point's. */
-static void point_settings(const struct point *p, char *out, size_t room)
-{
-    int n = snprintf(out, room, FORMAT "; " POINT_MODEL "; %u steps; ", p->steps);
+    int n =
+        snprintf(out, room, FORMAT "; %s; %u steps; ", p->kv ? p->kv->name : POINT_MODEL, p->steps);
     point_options(p, out + n, room - (size_t)n);
 }
 
-bool point_load(const struct point *p, struct point_result *result)
-{
-    char path[256], settings[1024];
-    json_error_t error;
-    point_file(p, path);
-    point_settings(p, settings, sizeof settings);
-    json_t *root = json_load_file(path, 0, &error);
-    const char *was = json_string_value(json_object_get(root, "settings"));
-    const char *commit = json_string_value(json_object_get(root, "commit"));
-    bool same = was && commit && strcmp(was, settings) == 0;
-    if (same) {
-        read_answer(json_object_get(root, "answer"), p, result);
-        snprintf(result->commit, sizeof result->commit, "%s", commit);
-    }
-    json_decref(root);
-    return same;
-}
-
-static json_t *measure_once(const struct point *p)
+json_t *point_answer(const struct point *p)
 {
     char options[1024];
     point_options(p, options, sizeof options);
     start(p, options);
-    warm_up(p);
+    json_t *warm = warm_up(p);
     char *text = ask(p);
     pipeline_stop();
     remove_pool();
-    return json_of(text, "hillinfer generate");
+    json_t *answer = json_of(text, "hillinfer restore");
+    json_object_set_new(answer, "warm", warm);
+    return answer;
 }
 
-static double step_ms(json_t *answer)
+void point_run(const struct point *p, struct point_result *result)
 {
-    return json_at(answer, "stages", "token_median_ms", NULL);
+    json_t *answer = point_answer(p);
+    point_read(answer, p, result);
+    json_decref(answer);
 }
 
-static void order(json_t **lower, json_t **higher)
+double point_predicted_beta(const struct point *p, double *bounded)
 {
-    json_t *was = *lower;
-    if (step_ms(*lower) > step_ms(*higher)) {
-        *lower = *higher;
-        *higher = was;
-    }
-}
-
-/* The answer of one pipeline; where a step is short, the middle one of three pipelines' by their
- * steps: there it matters most on which CPUs the processes of one came to lie. */
-static json_t *measure_answer(const struct point *p)
-{
-    json_t *a = measure_once(p);
-    if (p->tokens * p->rows > SHORT_TOKENS)
-        return a;
-    json_t *b = measure_once(p), *c = measure_once(p);
-    order(&a, &b);
-    order(&b, &c);
-    order(&a, &b);
-    json_decref(a);
-    json_decref(c);
-    return b;
-}
-
-void point_measure(const struct point *p, struct point_result *result)
-{
-    char path[256], settings[1024];
-    const char *commit = getenv("BENCH_COMMIT");
-    make_session(p);
-    json_t *answer = measure_answer(p);
-    read_answer(answer, p, result);
-    snprintf(result->commit, sizeof result->commit, "%s", commit ? commit : "no commit");
-    point_file(p, path);
-    point_settings(p, settings, sizeof settings);
-    json_t *root = json_pack("{s:s, s:s, s:o}", "settings", settings, "commit", result->commit,
-                             "answer", answer);
-    if (!root || json_dump_file(root, path, JSON_INDENT(1)) != 0)
-        bench_fail("cannot write %s", path);
-    json_decref(root);
-}
-
-static uint32_t got, expected;
-
-void point_expect(uint32_t n)
-{
-    expected = n;
-}
-
-static struct {
-    char name[sizeof((struct point_result *)NULL)->commit];
-    uint32_t points;
-} commits[COMMITS_MAX];
-
-static void count_commit(const char *name)
-{
-    uint32_t i = 0;
-    while (i < COMMITS_MAX - 1 && commits[i].points && strcmp(commits[i].name, name) != 0)
-        i++;
-    if (!commits[i].points)
-        snprintf(commits[i].name, sizeof commits[i].name, "%s",
-                 i == COMMITS_MAX - 1 ? "others" : name);
-    commits[i].points++;
-}
-
-void point_print_commits(void)
-{
-    printf("\nPoints were measured at");
-    for (uint32_t i = 0; i < COMMITS_MAX && commits[i].points; i++)
-        printf("%s %s (%u)", i ? "," : "", commits[i].name, commits[i].points);
-    printf(".\n");
-}
-
-bool point_get(const struct point *p, struct point_result *result)
-{
-    char name[128];
-    int64_t start = clock_now_ns();
-    const char *resume = getenv("RESUME");
-    bool asked = point_asked(p->policy, p->tokens, p->rows);
-    got++;
-    if ((!asked || (resume && *resume)) && point_load(p, result)) {
-        count_commit(result->commit);
-        return true;
-    }
-    if (!asked)
-        return false;
-    fprintf(stderr, "point %u of %u: %s ...", got, expected, point_name(p, name));
-    point_measure(p, result);
-    fprintf(stderr, " %.2f ms/token, %.1f s\n", result->step_ms, (clock_now_ns() - start) / 1e9);
-    count_commit(result->commit);
-    return true;
+    char options[1024];
+    point_options(p, options, sizeof options);
+    start(p, options);
+    json_t *rates =
+        json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer profile --json", pipeline_folder),
+                "hillinfer profile");
+    double beta = json_at(rates, "beta", NULL, NULL);
+    *bounded = json_at(rates, "beta_bounded", NULL, NULL);
+    json_decref(rates);
+    pipeline_stop();
+    remove_pool();
+    return beta;
 }

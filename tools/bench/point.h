@@ -2,12 +2,13 @@
  * tools/bench/point.h - one measured point of a figure about policies: the running pipeline at a
  * context length, with a number of sequences in a step, on a modelled drive, the real one or none.
  *
- * What: the model has many bytes of KV for few weights (2 layers, 8 KV heads x 128: an entry of
- * 4096 bytes, as Llama-3-8B and Qwen-7B with GQA have it, and 3 M parameters), so that the drive
- * decides and prompts are quick; its weights are random. A session of each policy and length is
- * made once (build/bench/points); every row restores it, one after the other, while those before
- * decode; what is measured is the last row: its steps are those in which all rows decode (that the
- * others still do at its end is checked). Of a short point, the middle one of three pipelines. A
+ * What: either real KV (workload.h), or a model of random weights that has many bytes of KV for few
+ * weights (2 layers, 8 KV heads x 128: an entry of 4096 bytes, as Llama-3-8B and Qwen-7B with GQA
+ * have it, and 3 M parameters), so that the drive decides and prompts are quick. A session is made
+ * once; every row restores it, one after the other, while those before decode; what is measured is
+ * the last row: its steps are those in which all rows decode (that the others still do at its end
+ * is checked). point_run measures once and keeps nothing (comparison.h keeps its rounds).
+ * point_get is for random weights: of a short point, the middle one of three pipelines, and a
  * result is kept in a file (build/bench/points), with the options that made it, so that a figure
  * can be cut to some points and resumed.
  *
@@ -17,7 +18,7 @@
  * the file system of --folder and reading in place where the device can. POINT_NONE has everything
  * hot, and the GPU of POINT_MODELLED: what the processors alone need.
  *
- * Who calls it: bench_policies.c, bench_ablation.c. Concurrency: one point at a time. Failure:
+ * Who calls it: comparison.c, policy_bytes.c. Concurrency: one point at a time. Failure:
  * bench_fail; what was started and written is stopped and removed at exit.
  */
 #ifndef HILL_BENCH_POINT_H
@@ -28,6 +29,7 @@
 #include <stdint.h>
 
 #include "tools/bench/harness.h"
+#include "tools/bench/workload.h"
 #include "kv/geometry.h"
 
 #define POINT_LAYERS   2u
@@ -40,6 +42,7 @@
 enum point_drive { POINT_MODELLED, POINT_NATIVE, POINT_NONE };
 
 struct point {
+    const struct workload *kv; /* NULL: random weights */
     const char *policy;
     uint32_t tokens, rows, steps;
     enum point_drive drive;
@@ -49,23 +52,39 @@ struct point {
 };
 
 /* Of one row. Times of a step are medians, so that a hiccup of the machine does not count; the rest
- * is a step's mean unless said otherwise. */
+ * is a step's mean unless said otherwise. busy: of the modelled drive, of one row alone the steps'
+ * (a restored request before is taken off), else the whole run's. */
 struct point_result {
     double step_ms, idle_ms; /* idle: waiting for selections */
     double mean_ms;          /* of a step, the first and its cold buffers included */
     double bounds_ms, score_hot_ms, merge_ms, fetch_ms;
-    double link_key, link_score, link_kv, flash_read, gpu_upload; /* bytes */
-    double gpu_hits, hot_hits, cold_hits;                         /* of one query */
-    double hot, cold;                                             /* entries of a layer */
-    double candidates_hot, candidates_cold, between, runs;        /* of one query; leoam's */
+    double score_cpu_ms;                                             /* of all scoring threads */
+    double link_key, link_score, link_kv, flash_read, gpu_upload;    /* bytes */
+    double gpu_hits, hot_hits, cold_hits;                            /* of one query */
+    double hot, cold;                                                /* entries of a layer */
+    double candidates_hot, candidates_cold, between, runs;           /* of one query; leoam's */
+    double busy_flash_ms, busy_dram_ms, busy_score_ms, busy_link_ms; /* a step */
+    double late_step_ms; /* how long the real work took beyond the modelled time; as busy */
+    double written;      /* bytes of pages, entries' and the directory's, of the whole run */
     double beta, late, late_ms, commands; /* of the drive: of the whole run, prompts included */
     double whole_ms;                      /* restoring or prefilling all rows, and the steps */
     bool gpu_link;                        /* the model's is applied */
     char commit[64];
 };
 
-/* The folder, the programs, the model. */
+/* The folder, the programs, the random-weight model. */
 void point_prepare(const struct bench_options *o);
+
+/* Once, and not kept; its session must be there. */
+void point_run(const struct point *p, struct point_result *result);
+/* Everything that decides what is measured, but for the program. */
+void point_settings(const struct point *p, char *out, size_t room);
+/* MiB of M_0 (--hot-mb) that a share of the entries of all rows fills with what else lies in it
+ * (kv/plan.h), under bkp; guesses: with staging for them. */
+double point_hot_mb(const struct point *p, double share, double alpha, bool guesses);
+/* beta that Eq. 4 predicts for a point, out of rates measured just now (hillctl profile); bounded:
+ * by what M_0 holds. */
+double point_predicted_beta(const struct point *p, double *bounded);
 
 /* The last measurement of a point with the same options; false: there is none. */
 bool point_load(const struct point *p, struct point_result *result);
@@ -75,10 +94,6 @@ void point_measure(const struct point *p, struct point_result *result);
 bool point_get(const struct point *p, struct point_result *result);
 /* So many points will be got, for the progress. */
 void point_expect(uint32_t n);
-
-/* Of words of options ("--beta auto --speculate on") those that a saved session is bound to, and
- * that it must therefore be made with. */
-void point_session_words(const char *options, char *out, size_t room);
 
 /* A line: at which commits the points that were got were measured, and how many each. */
 void point_print_commits(void);
@@ -93,8 +108,9 @@ uint32_t point_policies(char names[POINT_POLICIES_MAX][24]);
 /* Does the coordinator's --help offer this value of an option that is one of several? */
 bool point_offers(const char *option, const char *value);
 
-/* The default of --csd-model, or $CSD_MODEL. */
+/* The default of --csd-model in full, or $CSD_MODEL. */
 const char *point_csd_model(void);
+/* Of the random-weight model. */
 struct kv_geometry point_geometry(void);
 
 /* Is this point asked for? $POINTS: words "[POLICY:]LENGTHxBATCH"; without it all are. */

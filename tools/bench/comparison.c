@@ -1,0 +1,183 @@
+/* tools/bench/comparison.c - see comparison.h. */
+#include "tools/bench/comparison.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/bench/kept_rounds.h"
+#include "kv/group.h"
+
+#define MB 1e-6
+
+_Static_assert(COMPARISON_METHODS_MAX *MEASURES <= KEPT_METHODS_MAX, "a round is one line");
+
+struct method *comparison_add(struct comparison *c, const char *name, const struct point *like,
+                              uint32_t against)
+{
+    if (c->n == COMPARISON_METHODS_MAX)
+        bench_fail("too many methods in %s", c->name);
+    struct method *m = &c->methods[c->n];
+    m->name = name;
+    m->against = against;
+    m->point = *like;
+    snprintf(m->options, sizeof m->options, "%s", like->options);
+    snprintf(m->csd_model, sizeof m->csd_model, "%s", like->csd_model);
+    m->point.options = m->options;
+    m->point.csd_model = m->csd_model;
+    c->n++;
+    return m;
+}
+
+/* ---- rounds ---- */
+
+/* What makes the rounds of a comparison its own. */
+static void settings_of(const struct comparison *c, char *out, size_t room)
+{
+    size_t used = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        used += (size_t)snprintf(out + used, room - used, "%s[%u %s] ", i ? "; " : "",
+                                 c->methods[i].against, c->methods[i].name);
+        if (used + 1024 > room)
+            bench_fail("the settings of %s are too long", c->name);
+        point_settings(&c->methods[i].point, out + used, room - used);
+        used += strlen(out + used);
+    }
+}
+
+static void note(const struct point *p, const struct point_result *r, double out[MEASURES])
+{
+    struct kv_geometry g = p->kv->geometry;
+    double hits = r->gpu_hits + r->hot_hits + r->cold_hits, entries = r->hot + r->cold;
+    g.digest_bits = strstr(p->options, "--score-bits 4") ? 4 : 8;
+    double cold_bytes = r->cold * g.n_layers * (kv_entry_bytes(&g) + kv_digest_bytes(&g));
+    const double values[MEASURES] = {
+        [M_STEP] = r->step_ms,
+        [M_IDLE] = r->idle_ms,
+        [M_BETA] = r->beta,
+        [M_HOT] = entries > 0 ? r->hot / entries : 0,
+        [M_COLD_HITS] = hits > 0 ? r->cold_hits / hits : 0,
+        [M_HOST] = r->score_cpu_ms,
+        [M_FLASH] = r->flash_read,
+        [M_LINK] = r->link_key + r->link_score + r->link_kv,
+        [M_UPLOAD] = r->gpu_upload,
+        [M_WRITTEN] = cold_bytes > 0 ? r->written / cold_bytes : 0,
+        [M_LATE] = r->late_step_ms / r->step_ms,
+        [M_BUSY_FLASH] = r->busy_flash_ms,
+        [M_BUSY_DRAM] = r->busy_dram_ms,
+        [M_BUSY_SCORE] = r->busy_score_ms,
+        [M_BUSY_LINK] = r->busy_link_ms,
+    };
+    memcpy(out, values, sizeof values);
+}
+
+static void measure_round(const struct comparison *c, const struct kept_test *kept)
+{
+    double values[COMPARISON_METHODS_MAX * MEASURES];
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct point_result r;
+        point_run(&c->methods[i].point, &r);
+        note(&c->methods[i].point, &r, values + (size_t)i * MEASURES);
+        fprintf(stderr, "  %s, %s: %.2f ms\n", c->name, c->methods[i].name, r.step_ms);
+    }
+    kept_rounds_add(kept, values);
+}
+
+static void load(struct comparison *c, const struct kept_test *kept, uint32_t most)
+{
+    static struct bench_samples all[COMPARISON_METHODS_MAX * MEASURES];
+    c->rounds = kept_rounds_load(kept, most, all, c->commits);
+    for (uint32_t i = 0; i < c->n; i++)
+        memcpy(c->methods[i].measured, all + (size_t)i * MEASURES, sizeof c->methods[i].measured);
+}
+
+/* One more round of the comparison unless it has enough; false: nothing was to be done. */
+static bool go_on(struct comparison *c, const char *file, uint32_t turn, uint32_t most)
+{
+    static char settings[COMPARISON_METHODS_MAX * 1100];
+    settings_of(c, settings, sizeof settings);
+    const struct kept_test kept = {file, c->name, settings, c->n * MEASURES};
+    bool asked = bench_is_asked("TESTS", c->name) && !bench_is_set("PREPARE");
+    if (turn == 0 && asked && !bench_is_set("RESUME"))
+        kept_rounds_drop(&kept);
+    load(c, &kept, most);
+    if (!asked || c->rounds > turn || c->rounds >= most || !bench_time_is_left())
+        return false;
+    measure_round(c, &kept);
+    load(c, &kept, most);
+    return true;
+}
+
+void comparison_measure_all(struct comparison *list, uint32_t n, const char *file,
+                            const struct bench_options *o)
+{
+    for (uint32_t turn = 0; turn < o->rounds; turn++)
+        for (uint32_t i = 0; i < n; i++)
+            go_on(&list[i], file, turn, o->rounds);
+}
+
+/* ---- the table ---- */
+
+double comparison_median(const struct method *m, enum measure what)
+{
+    return bench_median(&m->measured[what]);
+}
+
+struct bench_samples comparison_ratio(const struct method *a, const struct method *b)
+{
+    return bench_ratios(&a->measured[M_STEP], &b->measured[M_STEP]);
+}
+
+static void print_method(const struct comparison *c, uint32_t i)
+{
+    const struct method *m = &c->methods[i];
+    printf("| %s |", m->name);
+    bench_print_quartiles(&m->measured[M_STEP], " %.2f | %.2f - %.2f |");
+    if (m->against != i) {
+        struct bench_samples ratio = comparison_ratio(m, &c->methods[m->against]);
+        bench_print_quartiles(&ratio, " %.3f | %.3f - %.3f |");
+    } else {
+        printf(" | |");
+    }
+    printf(" %.0f %% | %.2f | %.0f %% | %.2f | %.1f | %.1f | %.1f |",
+           100 * comparison_median(m, M_IDLE) / comparison_median(m, M_STEP),
+           comparison_median(m, M_HOT), 100 * comparison_median(m, M_COLD_HITS),
+           comparison_median(m, M_HOST), comparison_median(m, M_FLASH) * MB,
+           comparison_median(m, M_LINK) * MB, comparison_median(m, M_UPLOAD) * MB);
+    if (comparison_median(m, M_WRITTEN) > 0)
+        printf(" %.2f |", comparison_median(m, M_WRITTEN));
+    else
+        printf(" |");
+    printf(" %.1f, %.1f, %.1f, %.1f | %.1f %% |\n", comparison_median(m, M_BUSY_FLASH),
+           comparison_median(m, M_BUSY_DRAM), comparison_median(m, M_BUSY_SCORE),
+           comparison_median(m, M_BUSY_LINK), 100 * comparison_median(m, M_LATE));
+}
+
+void comparison_print(const struct comparison *c)
+{
+    if (!c->rounds) {
+        printf("\n**%s**: not measured.\n", c->name);
+        return;
+    }
+    printf("\n**%s** (%u rounds, at %s)\n\n"
+           "| | ms/token | quartiles | times | quartiles | GPU waits | hot | cold of selected | "
+           "host scores, ms | flash, MB | link, MB | GPU upload, MB | written | busy, ms: flash, "
+           "DRAM, scorer, link | late |\n"
+           "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+           c->name, c->rounds, c->commits);
+    for (uint32_t i = 0; i < c->n; i++)
+        print_method(c, i);
+}
+
+void comparison_print_legend(void)
+{
+    printf(
+        "Columns, medians of the rounds: ms of a decode step (in each round the median of its "
+        "steps); times: how often as long as the row that it is paired with, taken within each "
+        "round; hot: share of the entries; host scores: CPU time of the host's scoring threads "
+        "(`score_cpu_ms`: digests, keys or bounds); bytes and busy times: of one "
+        "step, MB of 10^6 bytes; written: page bytes written in the whole run, restoring the "
+        "session included, over entry and digest bytes of the tokens that are cold at its end (no "
+        "more than those that ever went cold, so it is at least the true ratio); late: how long "
+        "the real work took beyond the modelled time, of the step.\n");
+}
