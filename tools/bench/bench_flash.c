@@ -145,7 +145,7 @@ static void open_agent(void)
         status = backend->ops->prepare(backend, &file.layout, &why);
     if (status == 0)
         status = score_device_create(&device, "", &file.layout.geometry, (uint64_t)MEMORY_MIB << 20,
-                                     false, &why);
+                                     SCORE_AS_IT_IS, &why);
     if (status != 0)
         bench_fail("opening the agent's drive: %s", why.text);
 }
