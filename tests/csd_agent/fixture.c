@@ -3,6 +3,7 @@
  * Interface: fixture.h.
  */
 #include "tests/csd_agent/fixture.h"
+#include "tests/filter.h"
 #include "tests/kv/digests.h"
 
 static uint64_t random_state;
