@@ -61,7 +61,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tests/opencl/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -135,6 +135,11 @@ $(filter $(O)/tests/gateway/%,$(TEST_PROGRAMS)): override LDLIBS += $(shell pkg-
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*))_parts) $(RIGS) $(ARCHIVES)
 	$(LINK) $(TEST_LDLIBS)
 
+# for Vitis HLS, whose pragmas gcc does not know; no process has it, its C test bench does
+HLS_OBJECT := $(O)/csd_agent/fpga/hls_score.o
+$(HLS_OBJECT): override CFLAGS += -Wno-unknown-pragmas
+$(O)/tests/csd_agent/test_hls_score: $(HLS_OBJECT)
+
 # what `make chaos` shoots with
 $(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)
 	$(LINK)
@@ -174,7 +179,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models check-opencl \
         bench fuzz chaos soak attach-cycles screenshots lint format \
         manual install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
@@ -202,6 +207,9 @@ check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run ev
 	@scripts/hillinfer get-models
 	@HILL_CHECK_MODELS=1 tests/run models
 
+check-opencl: deps ## run kernels under oclgrind and Intel's OpenCL runtimes (RUNTIME=name: that one; 2 GB, needs pip)
+	@tests/opencl/run $(RUNTIME)
+
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
 
@@ -222,7 +230,7 @@ screenshots: all ## make the pictures of the page in docs/ (needs chromium and S
 	@scripts/screenshots
 
 # every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
-lint: programs $(bench_objects) ## layers, circles, citations, columns, names, shellcheck, clang-format
+lint: programs $(bench_objects) $(HLS_OBJECT) ## layers, circles, citations, columns, names, shellcheck, clang-format
 	@failed=0; run() { echo "  LINT  $$1"; shift; "$$@" || failed=1; }; \
 	run includes scripts/lint/includes; \
 	run circles scripts/lint/circles $(O); \

@@ -161,6 +161,7 @@ static void read_limits(struct cldevice *d, cl_device_type type)
     cl_uint units = 1;
     cl_bool unified = CL_FALSE;
     d->is_cpu = (type & CL_DEVICE_TYPE_CPU) != 0;
+    d->is_accelerator = !d->is_cpu && (type & CL_DEVICE_TYPE_ACCELERATOR) != 0;
     clGetDeviceInfo(d->device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
     d->compute_units = units;
     clGetDeviceInfo(d->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof unified, &unified, NULL);

@@ -27,7 +27,7 @@ struct cldevice {
     cl_device_id device;
     cl_context context;
     char name[CLDEVICE_NAME_BYTES]; /* "platform / device" */
-    bool is_cpu;
+    bool is_cpu, is_accelerator;    /* neither: a GPU */
     bool shares_memory; /* a CPU that works in the host's memory: a buffer over host memory is that
                          * memory, and both see what the other wrote once a launch is over */
     uint32_t compute_units;

@@ -26,7 +26,6 @@ struct csd_options {
     bool create;        /* make the file when there is none */
     bool on_host;       /* no device: the host's CPU scores, in this process's thread */
     bool force_buffered, force_pread; /* tests: act as if O_DIRECT, io_uring were not to be had */
-    bool force_copies;                /* tests: as if the device had memory of its own */
     uint64_t
         batch_bytes; /* digests that a launch covers at least; 0: CSD_BATCH_BYTES (tests: small) */
 };

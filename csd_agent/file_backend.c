@@ -48,7 +48,7 @@ struct file_backend {
     struct digest_cache cache;
     char *device; /* OpenCL device asked for */
     uint64_t batch_bytes, capacity;
-    bool force_copies, on_host;
+    bool on_host;
     struct batch_plan plans[SCORE_BATCHES];
 };
 
@@ -76,7 +76,6 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
         return hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     f->base.ops = &csd_file_ops;
     f->batch_bytes = options->batch_bytes ? options->batch_bytes : CSD_BATCH_BYTES;
-    f->force_copies = options->force_copies;
     f->on_host = options->on_host;
     f->device = strdup(options->device ? options->device : "");
     int status = f->device ? file_io_open(&f->io, rest, options, why)
@@ -111,8 +110,8 @@ static int file_prepare(struct csd_backend *backend, const struct pool_layout *l
                          layout->n_stripes);
     if (f->on_host)
         return score_device_create_host(&f->score, &layout->geometry, f->capacity, why);
-    return score_device_create(&f->score, f->device, &layout->geometry, f->capacity,
-                               f->force_copies, why);
+    return score_device_create(&f->score, f->device, &layout->geometry, f->capacity, SCORE_AS_IT_IS,
+                               why);
 }
 
 /* Is what was read what was written? */

@@ -6,9 +6,12 @@
  * only, so that no order of additions matters. Source: paper 4.4 (raw inner product, the query
  * held, the keys streamed). Digests lie in groups of sixteen tokens (kv/group.h): words of four
  * mantissas, or of eight nibbles, sixteen tokens' words side by side. Built with -D KV_HEADS,
- * HEAD_WORDS, BITS (of a mantissa) and LANES. LANES 16: an item scores a group's tokens side by
- * side in vectors, as CPUs like it. LANES 1: a token an item, so that neighbouring items read
- * neighbouring words. One work-group scores the slots of one run; its items share them out.
+ * HEAD_WORDS, BITS (of a mantissa), LANES and TASK, for one of three forms:
+ *     score_keys, LANES 16   an item scores a group's tokens side by side in vectors, as CPUs like
+ *     score_keys, LANES 1    a token an item, so that neighbouring items read neighbouring words
+ *     score_task, TASK 1     one item scores all runs, as FPGAs like it: a loop that takes 64 bytes
+ *                            a turn, each read once and in order; LANES is 16
+ * Of score_keys one work-group scores the slots of one run; its items share them out.
  */
 #define GROUP_TOKENS 16
 #define MANTISSAS_AT ((KV_HEADS * GROUP_TOKENS + 63) / 64 * 64)
@@ -55,19 +58,21 @@ ints nibble_products(uints key, int4 query)
            (AS_INTS(key >> 16 & 15u) - 8) * query.z + (AS_INTS(key >> 24 & 15u) - 8) * query.w;
 }
 
-ints head_products(const global uchar *words, const global char4 *query)
-{
-    ints product = 0;
-    for (uint w = 0; w < HEAD_WORDS; w++) {
-        uints key = *(const global uints *)(words + w * GROUP_TOKENS * 4);
+/* A word of each token with the query's; a macro, since address spaces of the query differ. */
 #if BITS == 8
-        product += word_products(key, convert_int4(query[w]));
+#define PRODUCTS(key, query) word_products(key, convert_int4((query)[0]))
 #else
-        product += nibble_products(key, convert_int4(query[2 * w])) +
-                   nibble_products(key >> 4, convert_int4(query[2 * w + 1]));
+#define PRODUCTS(key, query)                                                                       \
+    (nibble_products(key, convert_int4((query)[0])) +                                              \
+     nibble_products((key) >> 4, convert_int4((query)[1])))
 #endif
-    }
-    return product;
+#define QUERY_WORDS (8 / BITS) /* for a word of keys */
+
+/* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */
+ulongs head_term(ints product, uchars exponent, uchar query_shift)
+{
+    uints shift = CONVERT_UINTS(exponent) + query_shift;
+    return AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift & 63u);
 }
 
 /* kv_score16: sign, exponent, 9 bits of mantissa; monotone. */
@@ -82,6 +87,17 @@ ushort score16(long value)
     return (ushort)(value < 0 ? 0x7fffu - magnitude : 0x8000u + magnitude);
 }
 
+#if LANES == 16
+/* The first n of a group's, at most all of them. */
+void write_scores(longs value, uint n, global ushort *scores)
+{
+    long values[GROUP_TOKENS];
+    vstore16(value, 0, values);
+    for (uint t = 0; t < GROUP_TOKENS && t < n; t++)
+        scores[t] = score16(values[t]);
+}
+#endif
+
 /*
  * digests     a batch as read from flash
  * runs        x: byte where the run's first group starts, y: its slots, z: index of its first score
@@ -89,6 +105,79 @@ ushort score16(long value)
  * importance  enum kv_importance: 0 the sum over heads, else the maximum
  * scores      [slots of the batch]
  */
+#if TASK
+#define EXPONENT_BEATS (MANTISSAS_AT / 64)
+#define GROUP_BEATS    (GROUP_BYTES / 64)
+
+/* Of each token of the group that streams past. */
+struct group {
+    uint exponents[EXPONENT_BEATS * 16];
+    ints product; /* of the head */
+    ulongs sum;
+    longs maximum;
+};
+
+void add_head(struct group *group, uint head, uchar query_shift)
+{
+    uchars exponent = as_uchar16(vload4(head, group->exponents));
+    ulongs term = head_term(group->product, exponent, query_shift);
+    group->sum = (head == 0 ? (ulongs)0 : group->sum) + term;
+    group->maximum = head == 0 ? AS_LONGS(term) : max(group->maximum, AS_LONGS(term));
+}
+
+__attribute__((reqd_work_group_size(1, 1, 1))) kernel void
+score_task(const global uchar *digests, const global uint4 *runs, const global uchar *query,
+           uint importance, global ushort *scores, uint n_runs)
+{
+    char4 words[KV_HEADS * HEAD_WORDS * QUERY_WORDS];
+    uchar shifts[KV_HEADS];
+    struct group group;
+
+    for (uint w = 0; w < KV_HEADS * HEAD_WORDS * QUERY_WORDS; w++)
+        words[w] = ((const global char4 *)query)[w];
+    for (uint h = 0; h < KV_HEADS; h++)
+        shifts[h] = query[sizeof words + h];
+    for (uint r = 0; r < n_runs; r++) {
+        uint4 run = runs[r];
+        const global uints *beats = (const global uints *)(digests + run.x);
+        uint n_beats = (run.y + GROUP_TOKENS - 1) / GROUP_TOKENS * GROUP_BEATS;
+        uint slot = 0, position = 0, head = 0, word = 0; /* of the beat: in its group, its head */
+        for (uint beat = 0; beat < n_beats; beat++) {
+            uints key = beats[beat];
+            if (position < EXPONENT_BEATS) {
+                vstore16(key, position, group.exponents);
+            } else {
+                const char4 *with = words + (position - EXPONENT_BEATS) * QUERY_WORDS;
+                group.product = (word == 0 ? (ints)0 : group.product) + PRODUCTS(key, with);
+                word++;
+            }
+            position++;
+            if (word == HEAD_WORDS) {
+                add_head(&group, head, shifts[head]);
+                word = 0;
+                head++;
+            }
+            if (head == KV_HEADS) {
+                write_scores(importance == 0 ? AS_LONGS(group.sum) : group.maximum, run.y - slot,
+                             scores + run.z + slot);
+                slot += GROUP_TOKENS;
+                position = 0;
+                head = 0;
+            }
+        }
+    }
+}
+#else
+ints head_products(const global uchar *words, const global char4 *query)
+{
+    ints product = 0;
+    for (uint w = 0; w < HEAD_WORDS; w++) {
+        uints key = *(const global uints *)(words + w * GROUP_TOKENS * 4);
+        product += PRODUCTS(key, query + w * QUERY_WORDS);
+    }
+    return product;
+}
+
 kernel void score_keys(const global uchar *digests, const global uint4 *runs,
                        const global uchar *query, uint importance, global ushort *scores)
 {
@@ -104,22 +193,18 @@ kernel void score_keys(const global uchar *digests, const global uint4 *runs,
         for (uint h = 0; h < KV_HEADS; h++) {
             ints product =
                 head_products(group + MANTISSAS_AT + (h * HEAD_WORDS * GROUP_TOKENS + lane) * 4,
-                              words + h * HEAD_WORDS * (8 / BITS));
-            uints shift = CONVERT_UINTS(*(const global uchars *)(group + h * GROUP_TOKENS + lane)) +
-                          shifts[h];
-            /* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */
-            ulongs term = AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift & 63u);
+                              words + h * HEAD_WORDS * QUERY_WORDS);
+            uchars exponent = *(const global uchars *)(group + h * GROUP_TOKENS + lane);
+            ulongs term = head_term(product, exponent, shifts[h]);
             sum += term;
             maximum = max(maximum, AS_LONGS(term));
         }
         longs value = importance == 0 ? AS_LONGS(sum) : maximum;
 #if LANES == 16
-        long values[GROUP_TOKENS];
-        vstore16(value, 0, values);
-        for (uint t = 0; t < GROUP_TOKENS && s + t < run.y; t++)
-            scores[run.z + s + t] = score16(values[t]);
+        write_scores(value, run.y - s, scores + run.z + s);
 #else
         scores[run.z + s] = score16(value);
 #endif
     }
 }
+#endif

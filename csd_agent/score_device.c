@@ -62,9 +62,10 @@ static int set_arguments(struct score_device *d, struct batch *batch, struct hil
 {
     cl_int status;
 
-    batch->kernel = clCreateKernel(d->program, "score_keys", &status);
+    batch->kernel =
+        clCreateKernel(d->program, d->device.is_accelerator ? "score_task" : "score_keys", &status);
     if (status != CL_SUCCESS)
-        return cldevice_check(status, "clCreateKernel score_keys", why);
+        return cldevice_check(status, "clCreateKernel of score.cl", why);
     status = clSetKernelArg(batch->kernel, 0, sizeof(cl_mem), &batch->digests);
     if (status == CL_SUCCESS)
         status = clSetKernelArg(batch->kernel, 1, sizeof(cl_mem), &batch->groups);
@@ -72,7 +73,7 @@ static int set_arguments(struct score_device *d, struct batch *batch, struct hil
         status = clSetKernelArg(batch->kernel, 2, sizeof(cl_mem), &d->query);
     if (status == CL_SUCCESS)
         status = clSetKernelArg(batch->kernel, 4, sizeof(cl_mem), &batch->scores);
-    return cldevice_check(status, "clSetKernelArg score_keys", why);
+    return cldevice_check(status, "clSetKernelArg of score.cl", why);
 }
 
 static void *page_memory(size_t bytes)
@@ -120,27 +121,31 @@ static int make_batch(struct score_device *d, struct batch *batch, struct hill_w
     return status == 0 ? set_arguments(d, batch, why) : status;
 }
 
+/* A CPU's item scores the tokens of a group side by side in vectors, an accelerator's one item all
+ * of them; other devices' items one token each. */
 static int build(struct score_device *d, struct hill_why *why)
 {
-    char options[96];
+    bool vectors = d->device.is_cpu || d->device.is_accelerator;
+    char options[112];
 
-    /* a CPU's item scores the tokens of a group side by side in vectors; other devices' items one
-     * token each */
-    snprintf(options, sizeof options, "-D KV_HEADS=%u -D HEAD_WORDS=%u -D BITS=%u -D LANES=%u",
+    snprintf(options, sizeof options,
+             "-D KV_HEADS=%u -D HEAD_WORDS=%u -D BITS=%u -D LANES=%u -D TASK=%d",
              d->geometry.n_kv_heads, kv_head_words(&d->geometry), kv_digest_bits(&d->geometry),
-             d->device.is_cpu ? KV_GROUP_TOKENS : 1);
+             vectors ? KV_GROUP_TOKENS : 1, d->device.is_accelerator);
     d->program = cldevice_build(&d->device, hill_csd_score_cl, options, why);
     return d->program ? 0 : HILL_E_NODEV;
 }
 
-static int create_parts(struct score_device *d, const char *device, bool force_copies,
+static int create_parts(struct score_device *d, const char *device, enum score_as as,
                         struct hill_why *why)
 {
     uint32_t query_bytes = kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads;
     int status = cldevice_open(&d->device, device, why);
 
-    if (force_copies)
+    if (as != SCORE_AS_IT_IS) {
         d->device.shares_memory = d->device.is_cpu = false;
+        d->device.is_accelerator = as == SCORE_AS_ACCELERATOR;
+    }
     if (status == 0)
         status = build(d, why);
     if (status == 0) {
@@ -223,14 +228,14 @@ static int finish_create(struct score_device **out, struct score_device *d, int 
 }
 
 int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
-                        uint64_t batch_bytes, bool force_copies, struct hill_why *why)
+                        uint64_t batch_bytes, enum score_as as, struct hill_why *why)
 {
     int status = 0;
     struct score_device *d = allocate(g, batch_bytes, &status, why);
     *out = NULL;
     if (!d)
         return status;
-    status = create_parts(d, device, force_copies, why);
+    status = create_parts(d, device, as, why);
     if (status == 0)
         status = warm_up(d, why);
     return finish_create(out, d, status);
@@ -308,10 +313,13 @@ int score_device_query(struct score_device *d, const struct kv_query *query, str
     d->importance = query->importance;
     if (d->host || d->device.shares_memory)
         return 0;
-    return cldevice_check(clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0,
-                                               words + d->geometry.n_kv_heads, d->query_bytes, 0,
-                                               NULL, NULL),
-                          "clEnqueueWriteBuffer query", why);
+    /* a blocking write has taken the bytes, it need not be over: other queues' launches read it */
+    cl_int status =
+        clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0,
+                             words + d->geometry.n_kv_heads, d->query_bytes, 0, NULL, NULL);
+    if (status == CL_SUCCESS)
+        status = clFinish(d->batches[0].queue);
+    return cldevice_check(status, "clEnqueueWriteBuffer query", why);
 }
 
 int score_device_map(struct score_device *d, uint32_t b, uint8_t **memory, struct hill_why *why)
@@ -344,11 +352,13 @@ static uint32_t fill_groups(struct score_device *d, struct batch *batch,
         if (p->n_slots > d->slots_max - n_slots || p->digests_at % KV_GROUP_ALIGN != 0 ||
             p->digests_at + (uint64_t)kv_groups_touched(0, p->n_slots) * group > d->batch_bytes)
             return 0;
-        for (uint32_t s = 0; s < p->n_slots; s += SCORE_GROUP_SLOTS) {
+        /* an accelerator's one item likes them long */
+        uint32_t most = d->device.is_accelerator ? p->n_slots : SCORE_GROUP_SLOTS;
+        for (uint32_t s = 0; s < p->n_slots; s += most) {
             uint32_t left = p->n_slots - s;
             batch->group_table[n_groups++] =
-                (cl_uint4){{p->digests_at + s / KV_GROUP_TOKENS * group,
-                            left < SCORE_GROUP_SLOTS ? left : SCORE_GROUP_SLOTS, n_slots + s, 0}};
+                (cl_uint4){{p->digests_at + s / KV_GROUP_TOKENS * group, left < most ? left : most,
+                            n_slots + s, 0}};
         }
         n_slots += p->n_slots;
     }
@@ -392,6 +402,23 @@ static cl_int send_batch(struct batch *batch, uint32_t n_groups)
     return status;
 }
 
+/* One item for all groups, or a work-group for each. */
+static cl_int enqueue(const struct score_device *d, struct batch *batch, cl_uint n_groups)
+{
+    bool task = d->device.is_accelerator;
+    size_t local = d->device.is_cpu || task ? 1 : OTHER_LOCAL_SIZE;
+    size_t global = task ? 1 : n_groups * local;
+    cl_uint importance = d->importance;
+    cl_int status = clSetKernelArg(batch->kernel, 3, sizeof importance, &importance);
+
+    if (status == CL_SUCCESS && task)
+        status = clSetKernelArg(batch->kernel, 5, sizeof n_groups, &n_groups);
+    if (status == CL_SUCCESS)
+        status = clEnqueueNDRangeKernel(batch->queue, batch->kernel, 1, NULL, &global, &local, 0,
+                                        NULL, NULL);
+    return status;
+}
+
 int score_device_launch(struct score_device *d, uint32_t b, const struct score_piece *pieces,
                         uint32_t n_pieces, struct hill_why *why)
 {
@@ -399,18 +426,13 @@ int score_device_launch(struct score_device *d, uint32_t b, const struct score_p
     if (d->host)
         return score_on_host(d, batch, pieces, n_pieces, why);
     uint32_t n_groups = fill_groups(d, batch, pieces, n_pieces);
-    size_t local = d->device.is_cpu ? 1 : OTHER_LOCAL_SIZE, global = n_groups * local;
     bool shared = d->device.shares_memory;
-    cl_uint importance = d->importance;
 
     if (n_groups == 0)
         return hill_fail(why, HILL_E_INVALID, "scoring batch does not fit its buffer");
     cl_int status = shared ? CL_SUCCESS : send_batch(batch, n_groups);
     if (status == CL_SUCCESS)
-        status = clSetKernelArg(batch->kernel, 3, sizeof importance, &importance);
-    if (status == CL_SUCCESS)
-        status = clEnqueueNDRangeKernel(batch->queue, batch->kernel, 1, NULL, &global, &local, 0,
-                                        NULL, NULL);
+        status = enqueue(d, batch, n_groups);
     if (status == CL_SUCCESS && !shared)
         status = clEnqueueReadBuffer(batch->queue, batch->scores, CL_FALSE, 0,
                                      batch->n_slots * sizeof(uint16_t), batch->out, 0, NULL, NULL);

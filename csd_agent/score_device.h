@@ -31,10 +31,16 @@ struct score_piece {
 
 struct score_device;
 
-/* device: as in base/cldevice.h; batch_bytes: capacity of a batch, a multiple of 4096;
- * force_copies: act as if the device were no CPU and did not work in the host's memory (tests). */
+/* What the device is taken for: it decides the kernel's form (score.cl). */
+enum score_as {
+    SCORE_AS_IT_IS, /* a CPU, an accelerator (an FPGA), or any other */
+    SCORE_AS_GPU,   /* tests: one of the latter two, with memory of its own */
+    SCORE_AS_ACCELERATOR,
+};
+
+/* device: as in base/cldevice.h; batch_bytes: capacity of a batch, a multiple of 4096. */
 int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
-                        uint64_t batch_bytes, bool force_copies, struct hill_why *why);
+                        uint64_t batch_bytes, enum score_as as, struct hill_why *why);
 /* No device: kv/score.h on the CPU, in the thread that launches. */
 int score_device_create_host(struct score_device **out, const struct kv_geometry *g,
                              uint64_t batch_bytes, struct hill_why *why);

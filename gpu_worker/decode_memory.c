@@ -169,9 +169,7 @@ static void release_half(struct engine *e, struct upload_half *h)
 
 static void release_hot(struct engine *e)
 {
-    if (e->hot)
-        clReleaseMemObject(e->hot);
-    e->hot = NULL;
+    engine_release_memory(e, &e->hot);
     e->hot_bytes = e->hot_offset = e->hot_entries = 0;
 }
 
@@ -191,9 +189,7 @@ void decode_release(struct engine *e)
         release_half(e, &e->halves[i]);
     free(e->upload_of);
     e->upload_of = NULL;
-    if (e->staging)
-        clReleaseMemObject(e->staging);
-    e->staging = NULL;
+    engine_release_memory(e, &e->staging);
     release_hot(e);
 }
 
@@ -211,9 +207,7 @@ int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, 
                           struct hill_why *why)
 {
     int rc = engine_finish(e, why);
-    if (e->staging)
-        clReleaseMemObject(e->staging);
-    e->staging = NULL;
+    engine_release_memory(e, &e->staging);
     e->staging_slots = slots;
     e->staging_stride = stride;
     e->staging_count = slots ? count : 0;

@@ -103,10 +103,21 @@ void engine_forget_event(cl_event *event)
     *event = NULL;
 }
 
+void engine_release_memory(struct engine *e, cl_mem *memory)
+{
+    for (uint32_t i = 0; *memory && i < KERNEL_COUNT * KERNEL_ARGS; i++) {
+        struct set_arg *set = &e->set_args[i / KERNEL_ARGS][i % KERNEL_ARGS];
+        if (set->bytes == sizeof *memory && memcmp(set->value, memory, sizeof *memory) == 0)
+            set->bytes = 0;
+    }
+    if (*memory)
+        clReleaseMemObject(*memory);
+    *memory = NULL;
+}
+
 void engine_release(struct engine *e, struct device_buffer *buffer)
 {
-    if (buffer->mem)
-        clReleaseMemObject(buffer->mem);
+    engine_release_memory(e, &buffer->mem);
     if (buffer->pages)
         munmap(buffer->pages, buffer->page_bytes);
     e->kv_bytes -= buffer->bytes;

@@ -278,6 +278,9 @@ void engine_end_warming(struct engine *e);
 int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
                    struct hill_why *why);
 void engine_release(struct engine *e, struct device_buffer *buffer);
+/* A memory object (or NULL, which it becomes). A later one may have its address: arguments that were
+ * set to it are forgotten. */
+void engine_release_memory(struct engine *e, cl_mem *memory);
 /* Zeroed pages, huge ones where the system has them: reading memory of 4 KiB pages is up to a third
  * slower. NULL: no memory. */
 void *engine_map_pages(uint64_t bytes, uint64_t *mapped);

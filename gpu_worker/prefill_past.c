@@ -24,7 +24,10 @@ int past_reserve(struct engine *e, uint32_t n_past, struct hill_why *why)
     int rc = 0;
     for (int i = 0; n_past && !rc && i < 2; i++)
         rc = engine_reserve(e, &e->past[i], buffer_bytes(e, n_past), why);
-    return rc;
+    if (rc || !n_past)
+        return rc;
+    /* they were cleared through this queue, and are written through the other one */
+    return cldevice_check(clFinish(e->queue), "the device failed", why);
 }
 
 void past_release(struct engine *e)
@@ -67,6 +70,8 @@ int engine_prefill_past(struct engine *e, uint32_t layer, uint32_t first, uint32
                                              (uint64_t)count * e->entry_bytes, entries, 0, NULL,
                                              NULL),
                         "cannot write past entries to the device", why);
+    if (!rc) /* a blocking write has taken the bytes, it need not be over */
+        rc = cldevice_check(clFinish(e->read_queue), "the device failed", why);
     if (!rc)
         rc = LAUNCH(e, KERNEL_LOAD_ENTRIES, 0, count, 1, &e->past_packed[i], why,
                     ARG_BUFFER(e->past[i].mem), ARG_U32(0), ARG_U32(first), ARG_BUFFER(e->kt.mem),

@@ -1,7 +1,9 @@
 #!/bin/sh
 # install-deps.sh - install the Debian packages the project needs, only those that are missing.
 #
-# usage: scripts/install-deps.sh [--check]     (--check: list what is missing, install nothing)
+# usage: scripts/install-deps.sh [--check | --also PACKAGE]
+#   --check  list what is missing, install nothing
+#   --also   one more, which only some target wants
 # Exit codes: 0 everything there; 111 something is missing and could not be installed.
 set -eu
 
@@ -9,6 +11,7 @@ packages="gcc make pkg-config git jq procps libzmq3-dev liburing-dev ocl-icd-ope
 pocl-opencl-icd libprotobuf-c-dev protobuf-c-compiler libnuma-dev libinih-dev libjansson-dev
 libxxhash-dev xxhash libpcre2-dev libedit-dev libmicrohttpd-dev libcmocka-dev systemtap-sdt-dev
 curl"
+[ "${1:-}" != --also ] || packages="$packages $2"
 
 missing=""
 for package in $packages; do

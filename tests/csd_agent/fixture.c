@@ -3,6 +3,7 @@
  * Interface: fixture.h.
  */
 #include "tests/csd_agent/fixture.h"
+#include "tests/filter.h"
 #include "tests/kv/digests.h"
 
 static uint64_t random_state;
@@ -49,6 +50,21 @@ void random_keys(const struct kv_geometry *g, int8_t *m)
     random_mantissas(m, kv_key_dims(g));
     for (uint32_t i = 0; kv_digest_bits(g) == 4 && i < kv_key_dims(g); i++)
         m[i] = (int8_t)(m[i] % 8);
+}
+
+void random_digests(const struct kv_geometry *g, uint8_t *groups, uint32_t n_groups)
+{
+    uint32_t dims = kv_key_dims(g), n = KV_GROUP_TOKENS * dims;
+    uint16_t *keys = calloc(n, sizeof *keys);
+    assert_non_null(keys);
+    for (uint32_t group = 0; group < n_groups; group++) {
+        uint16_t kept = (uint16_t)(0x8000u | ((2u << random_below(15)) - 1));
+        random_bytes(keys, n * sizeof *keys);
+        for (uint32_t i = 0; i < n; i++)
+            keys[i] &= kept;
+        kv_digest_keys(g, keys, dims, KV_GROUP_TOKENS, groups, (uint64_t)group * KV_GROUP_TOKENS);
+    }
+    free(keys);
 }
 
 int make_folder(void **state)

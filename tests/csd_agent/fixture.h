@@ -36,6 +36,10 @@ void random_mantissas(int8_t *m, size_t n);
 /* A key's, of the geometry's precision. */
 void random_keys(const struct kv_geometry *g, int8_t *m);
 
+/* Groups of digests as the scorer makes them, of FP16 keys of any bits; each group's keys are below
+ * another power of two. */
+void random_digests(const struct kv_geometry *g, uint8_t *groups, uint32_t n_groups);
+
 /* ---- a folder ---- */
 
 /* Its path, of make_folder until remove_folder. */

@@ -5,8 +5,15 @@
 
 #include "csd_agent/score_device.h"
 #include "tests/kv/digests.h"
+#include "tests/rounds.h"
 
 #define BATCH_BYTES 1310720u /* more than the largest group */
+
+/* The device is a simulator, as slow as one: a part of each test. */
+static bool only_a_part(void)
+{
+    return getenv("HILL_TEST_FEW") != NULL;
+}
 
 /* Groups of n slots; the lanes after the last hold noise. */
 static void fill(uint8_t *groups, const struct kv_geometry *g, uint32_t n, bool damaged)
@@ -64,7 +71,9 @@ static void compare_batch(struct score_device *d, uint32_t b, const struct kv_ge
     free(copy);
 }
 
-enum where { IN_HOST_MEMORY, IN_ITS_OWN, NO_DEVICE };
+/* As the device is (in the host's memory where it can), as others with memory of their own are
+ * taken, and without one. */
+enum where { AS_IT_IS, AS_GPU, AS_ACCELERATOR, NO_DEVICE };
 
 static struct score_device *create(const struct kv_geometry *g, enum where where)
 {
@@ -72,7 +81,11 @@ static struct score_device *create(const struct kv_geometry *g, enum where where
     struct hill_why why = {""};
     int status = where == NO_DEVICE
                      ? score_device_create_host(&d, g, BATCH_BYTES, &why)
-                     : score_device_create(&d, "", g, BATCH_BYTES, where == IN_ITS_OWN, &why);
+                     : score_device_create(&d, getenv("HILL_DEVICE"), g, BATCH_BYTES,
+                                           where == AS_GPU           ? SCORE_AS_GPU
+                                           : where == AS_ACCELERATOR ? SCORE_AS_ACCELERATOR
+                                                                     : SCORE_AS_IT_IS,
+                                           &why);
     assert_int_equal(status, 0);
     return d;
 }
@@ -85,7 +98,7 @@ static void check_geometry_on(const struct kv_geometry *g, enum where where)
     uint8_t *shifts = malloc(g->n_kv_heads);
 
     print_message("%u KV heads of %u, INT%u\n", g->n_kv_heads, g->head_dim, kv_digest_bits(g));
-    for (uint32_t round = 0; round < 8; round++) {
+    for (uint32_t round = 0; round < 8; round += only_a_part() ? 7 : 1) {
         struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
         random_mantissas(mantissas, kv_key_dims(g));
         for (uint32_t h = 0; h < g->n_kv_heads; h++)
@@ -98,10 +111,9 @@ static void check_geometry_on(const struct kv_geometry *g, enum where where)
     free(shifts);
 }
 
-/* In the host's memory where the device can, through memory of the device's own, and without one. */
 static void check_geometry(const struct kv_geometry *g)
 {
-    for (enum where where = IN_HOST_MEMORY; where <= NO_DEVICE; where++)
+    for (enum where where = AS_IT_IS; where <= NO_DEVICE; where++)
         check_geometry_on(g, where);
 }
 
@@ -114,7 +126,8 @@ static void test_equals_the_reference_for_shapes_of_models(void **state)
     (void)state;
     random_seed(1);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_geometry(&shapes[i]);
+        if (!only_a_part() || kv_key_dims(&shapes[i]) <= 64)
+            check_geometry(&shapes[i]);
 }
 
 static void test_equals_the_reference_for_random_geometries(void **state)
@@ -124,8 +137,62 @@ static void test_equals_the_reference_for_random_geometries(void **state)
     for (uint32_t i = 0; i < 6; i++) {
         uint32_t heads = 1 + random_below(12);
         struct kv_geometry g = {1, heads, heads, 1 + random_below(200), i % 2 ? 4 : 8};
-        check_geometry(&g);
+        check_geometry_on(&g, AS_IT_IS);
+        check_geometry_on(&g, i / 2 % 2 ? AS_ACCELERATOR : AS_GPU); /* a build takes a second */
+        check_geometry_on(&g, NO_DEVICE);
     }
+}
+
+/* All of n groups, a batch's room at a time. */
+static void score_all(enum where where, const struct kv_geometry *g, const struct kv_query *query,
+                      const uint8_t *groups, uint32_t n_groups, uint16_t *scores)
+{
+    uint32_t most = BATCH_BYTES / kv_group_bytes(g);
+    struct score_device *d = create(g, where);
+    struct hill_why why = {""};
+    const uint16_t *made;
+    uint8_t *memory;
+
+    assert_int_equal(score_device_query(d, query, &why), 0);
+    for (uint32_t done = 0, n; done < n_groups; done += n) {
+        n = n_groups - done < most ? n_groups - done : most;
+        struct score_piece piece = {n * KV_GROUP_TOKENS, 0};
+        assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
+        memcpy(memory, groups + (size_t)done * kv_group_bytes(g), (size_t)n * kv_group_bytes(g));
+        assert_int_equal(score_device_launch(d, 0, &piece, 1, &why), 0);
+        assert_int_equal(score_device_wait(d, 0, &made, &why), 0);
+        memcpy(scores + (size_t)done * KV_GROUP_TOKENS, made, piece.n_slots * sizeof *scores);
+    }
+    score_device_destroy(d);
+}
+
+static void test_every_form_equals_the_reference_on_a_million_random_keys(void **state)
+{
+    /* whose kernels are built already */
+    static const struct kv_geometry shapes[] = {{1, 8, 4, 8}, {1, 8, 4, 8, 4}};
+    const uint32_t n_groups = only_a_part() ? 10 : TEST_ROUNDS(31250),
+                   n = n_groups * KV_GROUP_TOKENS;
+    uint16_t *expected = malloc(n * sizeof *expected), *scores = malloc(n * sizeof *scores);
+    int8_t mantissas[32];
+    uint8_t shifts[4] = {3, 0, 8, 1};
+
+    (void)state;
+    random_seed(3);
+    for (size_t i = 0; i < 2; i++) {
+        struct kv_query query = {mantissas, shifts, KV_IMPORTANCE_SUM};
+        uint8_t *groups = malloc((size_t)n_groups * kv_group_bytes(&shapes[i]));
+        assert_true(groups && scores && expected);
+        random_bytes(mantissas, sizeof mantissas);
+        random_digests(&shapes[i], groups, n_groups);
+        kv_score_reference(&shapes[i], &query, groups, n, expected);
+        for (enum where where = AS_IT_IS; where <= NO_DEVICE; where++) {
+            score_all(where, &shapes[i], &query, groups, n_groups, scores);
+            assert_memory_equal(scores, expected, n * sizeof *scores);
+        }
+        free(groups);
+    }
+    free(expected);
+    free(scores);
 }
 
 static void test_refuses_pieces_outside_the_batch(void **state)
@@ -136,7 +203,7 @@ static void test_refuses_pieces_outside_the_batch(void **state)
     uint8_t *memory;
 
     (void)state;
-    for (enum where where = IN_HOST_MEMORY; where <= NO_DEVICE; where += NO_DEVICE) {
+    for (enum where where = AS_IT_IS; where <= NO_DEVICE; where += NO_DEVICE) {
         struct score_device *d = create(&g, where);
         for (size_t i = 0; i < 3; i++) {
             assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
@@ -151,6 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_the_reference_for_shapes_of_models),
         cmocka_unit_test(test_equals_the_reference_for_random_geometries),
+        cmocka_unit_test(test_every_form_equals_the_reference_on_a_million_random_keys),
         cmocka_unit_test(test_refuses_pieces_outside_the_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

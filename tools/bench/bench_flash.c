@@ -1,13 +1,15 @@
 /*
  * tools/bench/bench_flash.c - figure "flash": streaming digests from a file, O_DIRECT, 1 MiB at a
- * time.
+ * time, and entries at random places, 4 KiB each.
  *
  * What: the agent's own path (its file backend: digests of all stripes read through io_uring while
  * the batch before is scored by the OpenCL device), beside plain io_uring loops over liburing at
  * several depths, pread one block after another, and fio with io_uring where it is installed, in
  * turn on the same bytes of the same file: the digest region of a cold pool, written here with
  * random digests and removed at the end. Also the same kernel over digests that are in memory. The
- * sum of the scores is checked against the reference. What lies below the file system (a
+ * sum of the scores is checked against the reference. Then entries, an entry a page, as a fetch
+ * reads them where no two are neighbours: through the agent's backend, plain io_uring and fio, at
+ * the depth that the agent has. All read into huge pages; fio is told to by its C library. What lies below the file system (a
  * hypervisor's cache, a drive's) is not controlled, and the text says so. Concurrency: one thread,
  * and the OpenCL device's. Failure: status 77 and one line where O_DIRECT is refused; 1 for every
  * other failure.
@@ -27,6 +29,7 @@
 #include "base/clock.h"
 #include "tools/bench/harness.h"
 #include "csd_agent/backend.h"
+#include "csd_agent/file_io.h"
 #include "csd_agent/score_device.h"
 #include "kv/score.h"
 #include "pool/pool.h"
@@ -34,10 +37,17 @@
 #define BLOCK_BYTES (1u << 20)
 #define FILE_BYTES  (2ull << 30)
 #define QUICK_BYTES (64ull << 20)
-#define DEPTH_MAX   32u
+#define DEPTH_MAX   64u
+
+#define ENTRY_BYTES  4096u /* = kv_entry_bytes, and a page */
+#define ENTRIES      (1u << 17)
+#define FEW_ENTRIES  (1u << 12)
+#define SELECTED     256u /* entries a fetch */
+#define ENTRY_READS  65536u
+#define HUGE_FOR_FIO "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" /* madvise, as bench_memory */
 
 #define KV_HEADS   8u
-#define HEAD_DIM   64u
+#define HEAD_DIM   128u
 #define MEMORY_MIB 4u /* of digests a launch of the figure from memory */
 
 struct file {
@@ -48,6 +58,9 @@ struct file {
     uint32_t n_stripes;    /* what the agent reads */
     uint64_t score_sum;    /* of all its slots, by the reference */
     uint8_t *buffers;      /* [DEPTH_MAX][BLOCK_BYTES] */
+    uint32_t n_entries, n_reads;
+    uint64_t entries;   /* where they begin */
+    uint64_t *entry_at; /* [n_reads]: places, in the order in which they are read */
 };
 
 static struct file file = {.fd = -1};
@@ -99,6 +112,29 @@ static uint64_t make_stripe(uint8_t *stripe, uint16_t *scores, uint64_t *state)
     return sum;
 }
 
+/* Entries, written once; what they hold does not matter, but holes would not be read. */
+static void make_entries(const struct bench_options *options)
+{
+    uint64_t state = 7, stripe = file.layout.entry_stripe_bytes;
+    file.n_entries = options->quick ? FEW_ENTRIES : ENTRIES;
+    file.n_reads = options->quick ? FEW_ENTRIES : ENTRY_READS;
+    file.entries = pool_entry_at(&file.layout, 0);
+    file.entry_at = calloc(file.n_reads, sizeof(*file.entry_at));
+    uint64_t bytes = (uint64_t)file.n_entries * ENTRY_BYTES;
+    if (kv_entry_bytes(&file.layout.geometry) != ENTRY_BYTES || file.entries % ENTRY_BYTES != 0 ||
+        stripe != file.layout.stripe_slots * (uint64_t)ENTRY_BYTES || file.entry_at == NULL)
+        bench_fail("entries are not pages that follow one another, or no memory");
+    for (uint64_t i = 0; i < BLOCK_BYTES; i += 8) {
+        uint64_t r = bench_random(&state);
+        memcpy(file.buffers + i, &r, 8);
+    }
+    for (uint64_t at = 0; at < bytes; at += BLOCK_BYTES)
+        if (pwrite(file.fd, file.buffers, BLOCK_BYTES, (off_t)(file.entries + at)) != BLOCK_BYTES)
+            bench_fail("writing %s: %s", file.path, strerror(errno));
+    for (uint32_t i = 0; i < file.n_reads; i++)
+        file.entry_at[i] = file.entries + bench_random(&state) % file.n_entries * ENTRY_BYTES;
+}
+
 static void make_file(const struct bench_options *options)
 {
     const struct kv_geometry geometry = {1, 4 * KV_HEADS, KV_HEADS, HEAD_DIM};
@@ -129,6 +165,7 @@ static void make_file(const struct bench_options *options)
             bench_fail("writing %s: %s", file.path, strerror(errno));
     }
     free(scores);
+    make_entries(options);
     if (fsync(file.fd) != 0)
         bench_fail("flushing %s: %s", file.path, strerror(errno));
 }
@@ -145,7 +182,7 @@ static void open_agent(void)
         status = backend->ops->prepare(backend, &file.layout, &why);
     if (status == 0)
         status = score_device_create(&device, "", &file.layout.geometry, (uint64_t)MEMORY_MIB << 20,
-                                     false, &why);
+                                     SCORE_AS_IT_IS, &why);
     if (status != 0)
         bench_fail("opening the agent's drive: %s", why.text);
 }
@@ -162,44 +199,50 @@ static double read_plain(uint32_t depth)
     return (double)(clock_now_ns() - start) * 1e-9;
 }
 
-static void submit(struct io_uring *ring, uint32_t buffer, uint64_t at)
+/* What a plain io_uring loop reads: n blocks, one after another or where `places` says. */
+struct blocks {
+    uint32_t bytes;
+    uint64_t n;
+    const uint64_t *places;
+};
+
+static void submit(struct io_uring *ring, const struct blocks *b, uint32_t buffer, uint64_t i)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
     if (sqe == NULL)
         bench_fail("no room in the submission queue");
-    io_uring_prep_read_fixed(sqe, file.fd, file.buffers + (uint64_t)buffer * BLOCK_BYTES,
-                             BLOCK_BYTES, file.start + at, (int)buffer);
+    uint64_t at = b->places != NULL ? b->places[i] : file.start + i * b->bytes;
+    io_uring_prep_read_fixed(sqe, file.fd, file.buffers + (uint64_t)buffer * BLOCK_BYTES, b->bytes,
+                             at, (int)buffer);
     io_uring_sqe_set_data64(sqe, buffer);
 }
 
-static double stream(struct io_uring *ring, uint32_t depth)
+static double stream(struct io_uring *ring, const struct blocks *b, uint32_t depth)
 {
     int64_t start = clock_now_ns();
     uint64_t next = 0, done = 0;
-    for (uint32_t i = 0; i < depth && next < file.bytes; i++, next += BLOCK_BYTES)
-        submit(ring, i, next);
-    while (done < file.bytes) {
+    for (uint32_t i = 0; i < depth && next < b->n; i++)
+        submit(ring, b, i, next++);
+    while (done < b->n) {
         struct io_uring_cqe *cqe;
         int rc = io_uring_submit_and_wait(ring, 1);
         if (rc < 0 && rc != -EINTR)
             bench_fail("io_uring: %s", strerror(-rc));
         while (io_uring_peek_cqe(ring, &cqe) == 0) {
             uint32_t buffer = (uint32_t)io_uring_cqe_get_data64(cqe);
-            if (cqe->res != (int)BLOCK_BYTES)
+            if (cqe->res != (int)b->bytes)
                 bench_fail("reading %s: %s", file.path,
                            cqe->res < 0 ? strerror(-cqe->res) : "a short read");
             io_uring_cqe_seen(ring, cqe);
-            done += BLOCK_BYTES;
-            if (next < file.bytes) {
-                submit(ring, buffer, next);
-                next += BLOCK_BYTES;
-            }
+            done++;
+            if (next < b->n)
+                submit(ring, b, buffer, next++);
         }
     }
     return (double)(clock_now_ns() - start) * 1e-9;
 }
 
-static double read_uring(uint32_t depth)
+static double read_blocks(const struct blocks *b, uint32_t depth)
 {
     struct io_uring ring;
     struct iovec buffers[DEPTH_MAX];
@@ -210,9 +253,21 @@ static double read_uring(uint32_t depth)
         rc = io_uring_register_buffers(&ring, buffers, depth);
     if (rc != 0)
         bench_fail("io_uring: %s", strerror(-rc));
-    double seconds = stream(&ring, depth);
+    double seconds = stream(&ring, b, depth);
     io_uring_queue_exit(&ring);
     return seconds;
+}
+
+static double read_uring(uint32_t depth)
+{
+    const struct blocks blocks = {BLOCK_BYTES, file.bytes / BLOCK_BYTES, NULL};
+    return read_blocks(&blocks, depth);
+}
+
+static double read_entries_uring(uint32_t depth)
+{
+    const struct blocks blocks = {ENTRY_BYTES, file.n_reads, file.entry_at};
+    return read_blocks(&blocks, depth);
 }
 
 static bool fio_there(void)
@@ -220,14 +275,14 @@ static bool fio_there(void)
     return system("command -v fio >/dev/null 2>&1") == 0;
 }
 
-/* fio's own figure for the whole file: bytes read over its run time. */
-static double read_fio(uint32_t depth)
+/* fio's own rate, bytes a second, of what `what` says. */
+static double fio_rate(const char *what, uint32_t depth)
 {
     char command[5000];
     snprintf(command, sizeof(command),
-             "fio --name=read --filename='%s' --rw=read --bs=1M --offset=%llu --size=%llu "
-             "--ioengine=io_uring --direct=1 --fixedbufs=1 --iodepth=%u --output-format=json",
-             file.path, (unsigned long long)file.start, (unsigned long long)file.bytes, depth);
+             HUGE_FOR_FIO " fio --name=read --filename='%s' %s --ioengine=io_uring --direct=1 "
+                          "--fixedbufs=1 --iodepth=%u --output-format=json",
+             file.path, what, depth);
     FILE *output = popen(command, "r");
     json_t *report = output != NULL ? json_loadf(output, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
     int status = output != NULL ? pclose(output) : -1;
@@ -236,7 +291,44 @@ static double read_fio(uint32_t depth)
     json_decref(report);
     if (status != 0 || rate <= 0)
         bench_fail("fio failed (status %d)", status);
-    return (double)file.bytes / rate;
+    return rate;
+}
+
+static double read_fio(uint32_t depth)
+{
+    char what[200];
+    snprintf(what, sizeof(what), "--rw=read --bs=1M --offset=%llu --size=%llu",
+             (unsigned long long)file.start, (unsigned long long)file.bytes);
+    return (double)file.bytes / fio_rate(what, depth);
+}
+
+static double read_entries_fio(uint32_t depth)
+{
+    char what[300];
+    snprintf(what, sizeof(what),
+             "--rw=randread --norandommap --bs=%u --offset=%llu --size=%llu --io_size=%llu",
+             ENTRY_BYTES, (unsigned long long)file.entries,
+             (unsigned long long)file.n_entries * ENTRY_BYTES,
+             (unsigned long long)file.n_reads * ENTRY_BYTES);
+    return (double)file.n_reads * ENTRY_BYTES / fio_rate(what, depth);
+}
+
+/* Fetches of SELECTED entries each, as the cold pool hands them to the drive. */
+static double read_entries_agent(uint32_t depth)
+{
+    struct csd_extent extents[SELECTED];
+    struct hill_why why = {""};
+    (void)depth;
+    int64_t start = clock_now_ns();
+    for (uint32_t done = 0; done < file.n_reads; done += SELECTED) {
+        for (uint32_t i = 0; i < SELECTED; i++)
+            extents[i] = (struct csd_extent){.offset = file.entry_at[done + i],
+                                             .memory = file.buffers + (uint64_t)i * ENTRY_BYTES,
+                                             .bytes = ENTRY_BYTES};
+        if (backend->ops->transfer(backend, extents, SELECTED, &why) != 0)
+            bench_fail("the agent's drive: %s", why.text);
+    }
+    return (double)(clock_now_ns() - start) * 1e-9;
 }
 
 static int add_scores(void *context, uint32_t span, uint32_t first_slot, uint32_t n,
@@ -300,49 +392,67 @@ static double score_memory(uint32_t depth)
 
 /* ---- measuring ------------------------------------------------------------------------------ */
 
-static const struct method {
+struct method {
     const char *name;
     double (*read)(uint32_t depth);
     uint32_t depth;
-} methods[] = {
+};
+
+enum { N_METHODS = 8, N_ENTRY_METHODS = 3 };
+
+static const struct method methods[N_METHODS] = {
     {"agent: read and scored", read_agent, 0}, {"pread, one block after another", read_plain, 1},
     {"io_uring, depth 2", read_uring, 2},      {"io_uring, depth 8", read_uring, 8},
     {"io_uring, depth 32", read_uring, 32},    {"fio, io_uring, depth 8", read_fio, 8},
     {"fio, io_uring, depth 32", read_fio, 32}, {"kernel alone, digests in memory", score_memory, 0},
 };
 
-enum { N_METHODS = sizeof(methods) / sizeof(methods[0]) };
+static const struct method entry_methods[N_ENTRY_METHODS] = {
+    {"agent: fetched", read_entries_agent, 0},
+    {"io_uring, depth 64", read_entries_uring, FILE_IO_DEPTH},
+    {"fio, io_uring, depth 64", read_entries_fio, FILE_IO_DEPTH},
+};
+_Static_assert(FILE_IO_DEPTH <= DEPTH_MAX, "a buffer for each");
 
-static void print_table(const struct bench_samples *seconds)
+/* amount: of what the unit says, in a round. */
+static void print_table(const char *unit, double amount, const struct method *list, uint32_t n,
+                        const struct bench_samples *seconds)
 {
     double agent = bench_median(&seconds[0]);
-    printf("| method | GB/s, median | lowest - highest | the agent's share of it |\n"
-           "|---|---:|---:|---:|\n");
-    for (uint32_t m = 0; m < N_METHODS; m++) {
+    printf("| method | %s, median | lowest - highest | the agent's share of it |\n"
+           "|---|---:|---:|---:|\n",
+           unit);
+    for (uint32_t m = 0; m < n; m++) {
         if (seconds[m].count > 0)
-            printf("| %s | %.2f | %.2f - %.2f | %.0f %% |\n", methods[m].name,
-                   (double)file.bytes / bench_median(&seconds[m]) * 1e-9,
-                   (double)file.bytes / bench_highest(&seconds[m]) * 1e-9,
-                   (double)file.bytes / bench_lowest(&seconds[m]) * 1e-9,
-                   bench_median(&seconds[m]) / agent * 100);
+            printf("| %s | %.2f | %.2f - %.2f | %.0f %% |\n", list[m].name,
+                   amount / bench_median(&seconds[m]), amount / bench_highest(&seconds[m]),
+                   amount / bench_lowest(&seconds[m]), bench_median(&seconds[m]) / agent * 100);
+    }
+}
+
+/* A round of each method. */
+static void measure(const struct bench_options *options, uint32_t round, bool fio,
+                    const struct method *list, uint32_t n, struct bench_samples *seconds)
+{
+    for (uint32_t m = 0; m < n; m++) {
+        if ((list[m].read == read_fio || list[m].read == read_entries_fio) && !fio)
+            continue;
+        bench_progress(round, options->rounds, list[m].name);
+        bench_sample(&seconds[m], list[m].read(list[m].depth));
     }
 }
 
 int main(int argc, char **argv)
 {
     struct bench_options options = bench_start("flash", argc, argv);
-    static struct bench_samples seconds[N_METHODS];
+    static struct bench_samples seconds[N_METHODS], entry_seconds[N_ENTRY_METHODS];
     char description[300];
     bool fio = fio_there();
     make_file(&options);
     open_agent();
     for (uint32_t round = 1; round <= options.rounds; round++) {
-        for (uint32_t m = 0; m < N_METHODS; m++) {
-            if (methods[m].read == read_fio && !fio)
-                continue;
-            bench_progress(round, options.rounds, methods[m].name);
-            bench_sample(&seconds[m], methods[m].read(methods[m].depth));
-        }
+        measure(&options, round, fio, methods, N_METHODS, seconds);
+        measure(&options, round, fio, entry_methods, N_ENTRY_METHODS, entry_seconds);
         bench_progress(round, options.rounds, "");
     }
     backend->ops->describe(backend, description, sizeof(description));
@@ -354,8 +464,15 @@ int main(int argc, char **argv)
         (unsigned long long)(file.bytes >> 20), KV_HEADS, HEAD_DIM, options.rounds, description);
     printf("What lies below the file system (a hypervisor's or a drive's cache) is part of what "
            "was measured.%s\n\n",
-           fio ? "" : " fio is not installed here: no figure of it.");
-    print_table(seconds);
+           fio ? " fio reads into huge pages, too (`" HUGE_FOR_FIO "`)."
+               : " fio is not installed here: no figure of it.");
+    print_table("GB/s", (double)file.bytes * 1e-9, methods, N_METHODS, seconds);
+    printf("\nEntries at random places: %u reads of %u bytes among %u MiB of entries; the agent "
+           "fetches %u at a time and waits for them, the others keep 64 on their way.\n\n",
+           file.n_reads, ENTRY_BYTES, file.n_entries / (1048576 / ENTRY_BYTES), SELECTED);
+    print_table("thousand reads/s", file.n_reads * 1e-3, entry_methods, N_ENTRY_METHODS,
+                entry_seconds);
+    free(file.entry_at);
     csd_backend_close(backend);
     score_device_destroy(device);
     free(spans);

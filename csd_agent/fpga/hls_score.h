@@ -1,0 +1,39 @@
+/*
+ * csd_agent/fpga/hls_score.h - the digest-scoring kernel as Vitis HLS takes it, in plain C.
+ *
+ * What: for runs of digest groups (kv/group.h) that lie in the card's memory, one 16-bit score a
+ * token; the integers of kv_score_reference (kv/score.h), bit for bit. Units are those of the
+ * hardware: a beat is 64 bytes (16 words of 32 bits, one a token), a group's scores are 16 numbers.
+ * A group is scored as a whole; lanes without a token get a score that nobody looks at. A shape is
+ * an argument, not a constant: one bitstream serves every model. Who calls it: a host program
+ * through the kernel's arguments, in this order; here the test bench,
+ * tests/csd_agent/test_hls_score.c. Concurrency: one launch at a time. Failure: none; a shape
+ * beyond the limits below must not be given.
+ */
+#ifndef HILL_CSD_AGENT_FPGA_HLS_SCORE_H
+#define HILL_CSD_AGENT_FPGA_HLS_SCORE_H
+
+#include <stdint.h>
+
+#define HLS_LANES           16u /* tokens of a group; words of a beat */
+#define HLS_KV_HEADS_MAX    256u
+#define HLS_QUERY_WORDS_MAX 16832u /* 65536 dimensions, each head filled up to words of eight */
+#define HLS_RUN_WORDS       4u     /* of a run: first beat, groups, first group of scores, 0 */
+
+/*
+ * digests      groups, from a 64-byte boundary on
+ * runs         [n_runs][HLS_RUN_WORDS]
+ * query        mantissas, INT8, four a word (kv_query_words); then shifts, four a word
+ * head_words   words of a key's head (kv_head_words)
+ * importance   enum kv_importance: 0 the sum over heads, else the maximum
+ * scores       [groups][16]
+ */
+void hill_score_int8(const uint32_t *digests, const uint32_t *runs, const uint32_t *query,
+                     uint32_t n_runs, uint32_t n_kv_heads, uint32_t head_words, uint32_t importance,
+                     uint16_t *scores);
+/* Of INT4 keys. */
+void hill_score_int4(const uint32_t *digests, const uint32_t *runs, const uint32_t *query,
+                     uint32_t n_runs, uint32_t n_kv_heads, uint32_t head_words, uint32_t importance,
+                     uint16_t *scores);
+
+#endif
