@@ -25,7 +25,7 @@ struct kept_plan {
     uint32_t adapts, copies;
     uint32_t blocks, stripes; /* set aside for each layer */
     uint32_t prompt_tokens, max_tokens;
-    uint32_t reserved;
+    uint32_t past_tokens; /* of the prompt: all layers have these before one has more; 0: none */
 };
 
 struct kept_step {
