@@ -298,6 +298,20 @@ static uint32_t count_entries(const char *folder, const char *prefix)
     return n;
 }
 
+/* What each of the coordinator's descriptors is. */
+static void say_descriptors(const struct chaos *c)
+{
+    char path[300], what[200];
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(path, sizeof path, "/proc/%d/fd/%d",
+                 (int)c->status->status_reply->coordinator->pid, fd);
+        ssize_t n = readlink(path, what, sizeof what - 1);
+        if (n > 0)
+            fprintf(stderr, "%s%d %.*s", fd ? ", " : "chaos: descriptors: ", fd, (int)n, what);
+    }
+    fprintf(stderr, "\n");
+}
+
 static struct held count_held(const struct chaos *c)
 {
     char folder[64];
@@ -410,6 +424,8 @@ static void run_round(struct chaos *c, uint32_t round, const struct held *before
                 round, settled(c) ? "something was left" : "it is not ready again",
                 after.descriptors, after.files, after.logs, after.segments, before->descriptors,
                 before->files, before->logs, before->segments);
+        if (after.descriptors > before->descriptors)
+            say_descriptors(c);
     }
 }
 
