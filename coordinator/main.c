@@ -34,13 +34,21 @@ static const struct option_spec own_specs[] = {
      .value = "FD",
      .help = "write \"ready\" and a newline to this file descriptor when all workers are ready for "
              "the first time"},
+    {.name = "alive-fd",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = 1048576,
+     .value = "FD",
+     .help = "write this process's id and a newline to this file descriptor every second, from "
+             "when its loop goes round; who reads there can tell that it hangs"},
     {.name = "hang-ms",
      .type = OPTION_INTEGER,
      .min = 1000,
      .max = 600000,
      .fallback = "2000",
      .value = "MS",
-     .help = "a worker that sends no heartbeat for so long is killed and started again"},
+     .help = "a worker that sends no heartbeat for so long is killed and started again; a "
+             "coordinator whose loop stands still for three times as long, by scripts/hillinfer"},
     {.name = "stall-ms",
      .type = OPTION_INTEGER,
      .min = 1000,
@@ -88,14 +96,15 @@ static int raise_descriptors(struct hill_why *why)
     return 0;
 }
 
-static int ready_fd_of(const struct options *options, int *out, struct hill_why *why)
+static int inherited_fd(const struct options *options, const char *name, int *out,
+                        struct hill_why *why)
 {
     *out = -1;
-    if (!options_is_set(options, "ready-fd"))
+    if (!options_is_set(options, name))
         return 0;
-    int fd = (int)options_integer(options, "ready-fd");
+    int fd = (int)options_integer(options, name);
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) /* no business of the workers */
-        return hill_fail(why, HILL_E_INVALID, "--ready-fd %d is not open", fd);
+        return hill_fail(why, HILL_E_INVALID, "--%s %d is not open", name, fd);
     *out = fd;
     return 0;
 }
@@ -107,9 +116,11 @@ static int serve(const struct options *options, struct hill_why *why)
     struct run_folder folder = {.lock_fd = -1};
     struct pipeline *pipeline = NULL;
     char run_dir[HILL_PATH_BYTES];
-    int ready_fd;
+    int ready_fd, alive_fd;
     int signal_fd = open_signals(why);
-    int code = signal_fd < 0 ? signal_fd : ready_fd_of(options, &ready_fd, why);
+    int code = signal_fd < 0 ? signal_fd : inherited_fd(options, "ready-fd", &ready_fd, why);
+    if (!code)
+        code = inherited_fd(options, "alive-fd", &alive_fd, why);
     if (!code)
         code = raise_descriptors(why);
     if (!code)
@@ -123,7 +134,7 @@ static int serve(const struct options *options, struct hill_why *why)
     if (!code)
         settings_log(&settings);
     if (!code)
-        code = pipeline_open(&pipeline, &settings, &folder, signal_fd, ready_fd, why);
+        code = pipeline_open(&pipeline, &settings, &folder, signal_fd, ready_fd, alive_fd, why);
     if (!code)
         code = pipeline_run(pipeline, why);
     pipeline_close(pipeline);

@@ -2,7 +2,9 @@
 #include "coordinator/notify.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -10,6 +12,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+
+#define ALIVE_NS CLOCK_MS(1000)
 
 /* False: no name of a socket. */
 static bool read_address(struct notify *n, const char *name)
@@ -39,7 +43,7 @@ static int64_t watchdog_interval(void)
 void notify_open(struct notify *n, int64_t now_ns)
 {
     const char *name = getenv("NOTIFY_SOCKET");
-    *n = (struct notify){.fd = -1, .next_ns = CLOCK_NEVER};
+    *n = (struct notify){.fd = -1, .next_ns = CLOCK_NEVER, .alive_fd = -1, .alive_ns = CLOCK_NEVER};
     if (name && *name) {
         if (read_address(n, name))
             n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -54,11 +58,28 @@ void notify_open(struct notify *n, int64_t now_ns)
     unsetenv("WATCHDOG_PID");
 }
 
+void notify_alive(struct notify *n, int fd, int64_t now_ns)
+{
+    n->alive_fd = fd;
+    n->alive_ns = fd < 0 ? CLOCK_NEVER : now_ns;
+    if (fd >= 0) /* who watches may be stopped: then nothing is written, and nobody waits */
+        fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+static void close_alive(struct notify *n)
+{
+    if (n->alive_fd >= 0)
+        close(n->alive_fd);
+    n->alive_fd = -1;
+    n->alive_ns = CLOCK_NEVER;
+}
+
 void notify_close(struct notify *n)
 {
     if (n->fd >= 0)
         close(n->fd);
     n->fd = -1;
+    close_alive(n);
 }
 
 void notify_send(const struct notify *n, const char *text)
@@ -70,10 +91,28 @@ void notify_send(const struct notify *n, const char *text)
         log_debug("telling the service manager failed: %s", strerror(errno));
 }
 
+static void say_alive(struct notify *n, int64_t now_ns)
+{
+    char line[32];
+    int length = snprintf(line, sizeof line, "%ld\n", (long)getpid());
+    n->alive_ns = now_ns + ALIVE_NS;
+    if (write(n->alive_fd, line, (size_t)length) < 0 && errno != EAGAIN) {
+        log_warn("nobody watches over this process any more: %s", strerror(errno));
+        close_alive(n);
+    }
+}
+
 void notify_tick(struct notify *n, int64_t now_ns)
 {
+    if (now_ns >= n->alive_ns)
+        say_alive(n, now_ns);
     if (now_ns < n->next_ns)
         return;
     notify_send(n, "WATCHDOG=1");
     n->next_ns = now_ns + n->watchdog_ns;
+}
+
+int64_t notify_next_ns(const struct notify *n)
+{
+    return n->alive_ns < n->next_ns ? n->alive_ns : n->next_ns;
 }

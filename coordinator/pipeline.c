@@ -26,7 +26,7 @@ struct pipeline {
 };
 
 int pipeline_open(struct pipeline **out, struct settings *settings, struct run_folder *folder,
-                  int signal_fd, int ready_fd, struct hill_why *why)
+                  int signal_fd, int ready_fd, int alive_fd, struct hill_why *why)
 {
     struct pipeline *p = calloc(1, sizeof *p);
     struct supervisor_hooks hooks;
@@ -36,6 +36,7 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
     p->signal_fd = signal_fd;
     p->ready_fd = ready_fd;
     notify_open(&p->notify, clock_now_ns());
+    notify_alive(&p->notify, alive_fd, clock_now_ns());
     notify_send(&p->notify, "STATUS=starting the workers");
     int code = router_open(&p->router, folder->path, &p->supervisor.workers, why);
     if (!code) {
@@ -137,8 +138,8 @@ static int64_t next_ns(const struct pipeline *p)
 {
     int64_t next = supervisor_next_ns(&p->supervisor), other = service_next_ns(&p->service);
     next = other < next ? other : next;
-    next = p->notify.next_ns < next ? p->notify.next_ns : next;
-    return next;
+    int64_t notify = notify_next_ns(&p->notify);
+    return notify < next ? notify : next;
 }
 
 static long wait_ms(int64_t until_ns)

@@ -17,9 +17,9 @@
 struct pipeline;
 
 /* ready_fd: "ready\n" is written there when all workers are READY for the first time, then it is
- * closed; -1: none. */
+ * closed; -1: none. alive_fd: a line every second (notify.h); closed at the end. */
 int pipeline_open(struct pipeline **out, struct settings *settings, struct run_folder *folder,
-                  int signal_fd, int ready_fd, struct hill_why *why);
+                  int signal_fd, int ready_fd, int alive_fd, struct hill_why *why);
 
 /* 0 after SIGTERM or Shutdown, HILL_E_CANCELLED after SIGINT, else why the pipeline ended. */
 int pipeline_run(struct pipeline *pipeline, struct hill_why *why);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory_room.h"
 #include "kv/plane.h"
 #include "placement/placement.h"
 #include "pool/pool.h"
@@ -27,15 +28,9 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 
 static uint64_t memory_available(void)
 {
-    char line[128];
-    uint64_t kib = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return kib * 1024;
+    struct memory_room room;
+    memory_room_read(&room, "");
+    return room.bytes;
 }
 
 static uint32_t cpu_count(void)
@@ -221,6 +216,27 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     return 0;
 }
 
+/* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One that
+ * comes back has its room: its predecessor's segments and weights may be counted still. */
+static int check_group(const struct settings *s, struct hill_why *why)
+{
+    struct memory_room room;
+    const char *restarts = getenv("HILL_COORDINATOR_RESTARTS");
+    if (restarts && strcmp(restarts, "0") != 0)
+        return 0;
+    uint64_t weights = gguf_file_bytes(s->model);
+    uint64_t need = weights + s->epoch.hot_cap_bytes + s->epoch.gpu_kv_cap_bytes;
+    memory_room_read(&room, "");
+    if (need <= room.group_bytes)
+        return 0;
+    return hill_fail(why, HILL_E_NOMEM,
+                     "weights of %.0f MiB, --hot-mb %.0f and --gpu-kv-mb %.0f do not fit into the "
+                     "%.0f MiB that the memory limit of %.200s leaves",
+                     (double)weights / MIB, (double)s->epoch.hot_cap_bytes / MIB,
+                     (double)s->epoch.gpu_kv_cap_bytes / MIB, (double)room.group_bytes / MIB,
+                     room.group);
+}
+
 static int fill_plan(struct settings *s, struct hill_why *why)
 {
     const struct model_hparams *h = &s->hparams;
@@ -326,6 +342,8 @@ int settings_open(struct settings *s, const struct options *options,
         code = hold_prefixes(s, why);
     if (!code)
         code = settings_size_like(s, left, why);
+    if (!code)
+        code = check_group(s, why);
     return code ? code : epoch_settings_check(&s->epoch, why);
 }
 

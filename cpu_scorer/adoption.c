@@ -19,7 +19,8 @@ struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks,
                              .copies = s->share.copies,
                              .blocks = blocks,
                              .prompt_tokens = s->prompt_tokens,
-                             .max_tokens = s->max_tokens};
+                             .max_tokens = s->max_tokens,
+                             .past_tokens = s->past_tokens};
     memcpy(plan.stripes, stripes, sizeof plan.stripes);
     return plan;
 }
@@ -70,17 +71,19 @@ static int take_layer(struct core *c, struct sequence *s, uint32_t layer, uint32
 }
 
 /* All layers up to their newest whole step; of a prompt that is not whole, what is there without a
- * gap, layer after layer: entries that follow one are on no side's books [I25]. */
+ * gap, layer after layer, a session's entries before the others: entries that follow a gap are on no
+ * side's books [I25]. */
 static int take_layers(struct core *c, struct sequence *s, const struct kept_plan *plan,
                        uint32_t step_tokens, struct hill_why *why)
 {
     uint32_t n = step_tokens, all = 0;
+    uint32_t whole = plan->past_tokens ? plan->past_tokens : plan->prompt_tokens;
     int rc = 0;
     bool gap = false;
     for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
         if (!step_tokens)
             n = gap ? 0 : hkm_placed(&c->tiers.hkm, s->index, layer, plan->prompt_tokens);
-        gap |= n < plan->prompt_tokens;
+        gap |= n < whole;
         all += n;
         rc = take_layer(c, s, layer, n, why);
     }
@@ -228,9 +231,11 @@ bool adoption_fits(const struct core *c, const struct sequence *s, const struct 
                 r->identity == kept_read(k, &plan) && r->prompt_tokens == plan.prompt_tokens &&
                 r->max_tokens == plan.max_tokens &&
                 memcmp(&asked, &plan.settings, sizeof asked) == 0;
+    same &= r->past_tokens == plan.past_tokens;
     *step = same && r->adopt_min ? kept_newest(k, r->adopt_min, r->adopt_max) : NULL;
     /* what of a prompt was to go to a drive that is being left has no place */
-    return same && (*step || (!r->adopt_min && (core_has_drive(c) || !has_stripes(&plan))));
+    bool prompt = !r->adopt_min && r->adopt_max <= plan.prompt_tokens;
+    return same && (*step || (prompt && (core_has_drive(c) || !has_stripes(&plan))));
 }
 
 /* Tokens from `to` on are nowhere any more: first no step says that they are there. */
@@ -268,7 +273,7 @@ static int begin_step(struct core *c, struct sequence *s, const struct kept_step
     return hash_state_load(s->hash, &from->selection_hash) ? 0 : HILL_E_DAMAGED;
 }
 
-int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step)
+int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step, uint32_t most)
 {
     const struct kept_step from =
         step ? *step : (struct kept_step){0}; /* cut() forgets newer ones */
@@ -276,7 +281,7 @@ int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *s
     int rc = 0;
     kept_read(tiers_kept(&c->tiers, s->index), &plan);
     take_plan(c, s, &plan);
-    cut(c, s, step ? from.n_tokens : s->prompt_tokens);
+    cut(c, s, step ? from.n_tokens : most);
     if (step)
         rc = begin_step(c, s, &from);
     else

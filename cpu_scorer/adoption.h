@@ -25,9 +25,9 @@ void adoption_find(struct core *c);
 /* Can this SEQ_BEGIN take up what the slot holds? As of which step; NULL: its prompt alone. */
 bool adoption_fits(const struct core *c, const struct sequence *s, const struct record_seq_begin *r,
                    const struct kept_step **step);
-/* Everything on this side is as it was then; s has been started for the request. On to ADOPTING.
- * HILL_E_NOMEM. */
-int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step);
+/* Everything on this side is as it was then, or has at most so many tokens of the prompt; s has been
+ * started for the request. On to ADOPTING. HILL_E_NOMEM. */
+int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step, uint32_t most);
 
 /* What SEQ_READY says of it. */
 void adoption_answer(const struct core *c, const struct sequence *s, struct record_seq_ready *out);

@@ -103,6 +103,7 @@ struct sequence {
     uint64_t request_id;
     uint32_t index;
     uint32_t prompt_tokens, max_tokens;
+    uint32_t past_tokens;        /* of the prompt: those of a saved session */
     uint32_t cold_from, cold_to; /* prompt positions that go straight to the cold pool */
     struct kv_selection_settings settings;
     struct hot_share share;

@@ -25,6 +25,7 @@ struct kept_plan {
     uint32_t adapts, copies;
     uint32_t blocks, stripes[LAYOUT_DRIVES_MAX]; /* set aside for each layer, on each drive */
     uint32_t prompt_tokens, max_tokens;
+    uint32_t past_tokens; /* of the prompt: all layers have these before one has more; 0: none */
 };
 
 struct kept_step {

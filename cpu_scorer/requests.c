@@ -214,6 +214,7 @@ static void set_request(struct requests *rs, struct sequence *s, const struct re
     s->request_id = r->request_id;
     s->prompt_tokens = r->prompt_tokens;
     s->max_tokens = r->max_tokens;
+    s->past_tokens = r->past_tokens;
     s->settings = record_selection_settings(r);
     memset(&s->stats, 0, sizeof s->stats);
     memset(&s->balance, 0, sizeof s->balance);
@@ -309,7 +310,8 @@ static bool adopt(struct requests *rs, struct sequence *s, const struct record_s
         return false;
     }
     start_sequence(rs, s, r);
-    if (admission_check(rs->core, rs->agent, s, &why) || adoption_begin(rs->core, s, step)) {
+    if (admission_check(rs->core, rs->agent, s, &why) ||
+        adoption_begin(rs->core, s, step, r->adopt_max)) {
         forget(rs, s);
         return false;
     }

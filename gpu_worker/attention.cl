@@ -171,6 +171,22 @@ __kernel void load_entries(uint index0, __global const ushort *entries, uint fro
     }
 }
 
+/* A checksum of each row: as prompt_sum of prompt_sums.c. */
+#define SUM_PRIME 0x9e3779b97f4a7c15UL
+__kernel void sum_rows(uint index0, __global const uint *rows, uint words, uint from,
+                       __global ulong *sums, uint to)
+{
+    size_t i = index0 + get_global_id(0);
+    __global const uint *row = rows + (from + i) * words;
+    ulong4 h = (ulong4)(words + 1, words + 2, words + 3, words + 4);
+    uint at = 0;
+    for (; at + 4 <= words; at += 4)
+        h = (h ^ convert_ulong4(vload4(0, row + at))) * SUM_PRIME;
+    for (; at < words; at++)
+        h.x = (h.x ^ row[at]) * SUM_PRIME;
+    sums[to + i] = ((h.x * SUM_PRIME ^ h.y) * SUM_PRIME ^ h.z) * SUM_PRIME ^ h.w;
+}
+
 /* Scores of ROWS queries (first at position `position`) against KEYS keys from key0, times log2(e)
  * / sqrt(HEAD_DIM); keys after the query are HIDDEN, and with a window those that are `window`
  * tokens or more before it. p [ROWS][KEYS]. A row may see nothing of a tile in front of its window:

@@ -102,6 +102,7 @@ struct engine_prompt {
     uint32_t units;  /* are whole */
     bool begun;      /* the one after them is not, and is computed again */
     uint32_t oldest; /* entries of the units from here on are there */
+    bool damaged;    /* something was there that is not what was noted, found or not */
 };
 bool engine_prompt_find(const struct engine *engine, uint64_t name, uint32_t n_tokens,
                         struct engine_prompt *out);

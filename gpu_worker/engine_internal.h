@@ -28,6 +28,7 @@ enum kernel {
     KERNEL_ATTEND_CHUNK,
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
+    KERNEL_SUM_ROWS,
     KERNEL_STEP,
     KERNEL_LAYERS,
     KERNEL_NOTE,
@@ -137,9 +138,9 @@ struct prompt_memory {
     uint32_t from;      /* units that an earlier process has computed */
     uint32_t read_from; /* of them, the first whose entries are read */
     uint32_t window;    /* units whose entries are there: u in u % window */
-    uint64_t at_hidden, at_before, at_entries;
-    struct device_buffer words, hidden, before, entries; /* in place: over the memory */
-    cl_event saved[2];                                   /* else: unit u, in u % 2, is computed */
+    uint64_t at_hidden, at_before, at_entries, at_sums;
+    struct device_buffer words, hidden, before, entries, sums; /* in place: over the memory */
+    cl_event saved[2];           /* else: unit u, in u % 2, is computed */
     struct device_buffer out[2]; /* of a prompt of one chunk: what became of its hidden states */
 };
 
@@ -346,6 +347,15 @@ int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t uni
 bool prompt_was_computed(const struct engine *e, uint32_t unit);
 void prompt_read_kept(const struct engine *e, uint32_t unit, uint32_t first, uint32_t count,
                       void *entries);
+
+/* ---- prompt_sums.c ---- */
+
+uint64_t prompt_sum(const uint8_t *row, uint32_t bytes); /* bytes: a multiple of 4 */
+void prompt_sum_rows(const uint8_t *rows, uint32_t row_bytes, uint32_t count, uint64_t *sums);
+bool prompt_sums_fit(const uint8_t *rows, uint32_t row_bytes, uint32_t count, const uint64_t *sums);
+/* Of a buffer's rows from `from` on, into the prompt's sums from `to` on. */
+int prompt_sums_enqueue(struct engine *e, cl_mem rows, uint32_t row_bytes, uint32_t from,
+                        uint32_t count, uint32_t to, struct hill_why *why);
 
 /* Cosine and sine of each pair of a rotary table at a position: out [rope_dims]. */
 void engine_turns(const struct engine *e, uint32_t table, uint32_t position, float *out);

@@ -1,11 +1,11 @@
 /*
  * gpu_worker/prompt_memory.c - what of a prompt outlives the process: see engine.h.
  *
- * In the memory: a head, two words, the hidden states, those of a chunk as they were before, and the
- * entries of the newest units. A unit u that begins copies the hidden states which it will change to
- * `before` and sets BEGUN to u + 1; when all of it is computed it sets DONE to u + 1. So whenever the
+ * In the memory: a head, two words, the hidden states, those of a chunk as they were before, the
+ * entries of the newest units, and a checksum of each row of all three (prompt_sums.c). A unit u that begins copies the hidden states which it will change to
+ * `before` and sets BEGUN to u + 1; when all of it is computed and summed it sets DONE to u + 1. So whenever the
  * process is killed, the hidden states after DONE units are there: where BEGUN is larger, `before`
- * has the chunk that is half changed. Keys and values of the layer are made of its entries again.
+ * has the chunk that is half changed. Whoever goes on compares all of it with the sums first. Keys and values of the layer are made of its entries again.
  * A device that works in the host's memory computes in these bytes, and its queue keeps the order;
  * of another device the host copies each unit's rows and entries, when they are computed.
  */
@@ -32,7 +32,7 @@ _Static_assert(sizeof(struct prompt_head) == 40, "prompt segment layout");
 
 /* Where the parts lie, from the memory's start. */
 struct prompt_places {
-    uint64_t words, hidden, before, entries, end;
+    uint64_t words, hidden, before, entries, sums, end;
 };
 
 static uint64_t pages(uint64_t bytes)
@@ -63,7 +63,8 @@ static void find_places(const struct engine *e, uint32_t n_tokens, struct prompt
     at->hidden = 2 * PAGE;
     at->before = at->hidden + pages(n_tokens * row);
     at->entries = at->before + pages(chunk * row);
-    at->end = at->entries + pages(window_units(e, n_tokens) * chunk * e->entry_bytes);
+    at->sums = at->entries + pages(window_units(e, n_tokens) * chunk * e->entry_bytes);
+    at->end = at->sums + pages(8 * (n_tokens + chunk + window_units(e, n_tokens) * chunk));
 }
 
 uint64_t engine_prompt_bytes(const struct engine *e, uint32_t n_tokens)
@@ -94,29 +95,95 @@ static struct prompt_head head_of(const struct engine *e, uint64_t name, uint32_
     return head;
 }
 
+/* A prompt that was found, and where. */
+struct found {
+    const struct engine *e;
+    struct prompt_places at;
+    uint32_t n_tokens, chunk, chunks, window;
+};
+
+static const uint64_t *sums_at(const struct found *f)
+{
+    return (const uint64_t *)(const void *)(f->e->prompt.base + f->at.sums);
+}
+
+static bool rows_fit(const struct found *f, uint32_t from, uint32_t to)
+{
+    uint32_t row = 4 * f->e->hidden_stride;
+    return prompt_sums_fit(f->e->prompt.base + f->at.hidden + (uint64_t)from * row, row, to - from,
+                           sums_at(f) + from);
+}
+
+/* Are the hidden states after so many units what they were? begun: the one after them has changed
+ * its chunk, which lies beside them. */
+static bool hidden_fits(const struct found *f, uint32_t units, bool begun)
+{
+    uint32_t first = units % f->chunks * f->chunk, row = 4 * f->e->hidden_stride;
+    uint32_t end = first + f->chunk < f->n_tokens ? first + f->chunk : f->n_tokens;
+    if (!begun)
+        return rows_fit(f, 0, f->n_tokens);
+    return rows_fit(f, 0, first) && rows_fit(f, end, f->n_tokens) &&
+           prompt_sums_fit(f->e->prompt.base + f->at.before, row, end - first,
+                           sums_at(f) + f->n_tokens);
+}
+
+static bool entries_fit(const struct found *f, uint32_t unit)
+{
+    uint32_t first = unit % f->chunks * f->chunk, place = unit % f->window * f->chunk;
+    uint32_t count = f->n_tokens - first < f->chunk ? f->n_tokens - first : f->chunk;
+    uint32_t bytes = f->e->entry_bytes;
+    return prompt_sums_fit(f->e->prompt.base + f->at.entries + (uint64_t)place * bytes, bytes,
+                           count, sums_at(f) + f->n_tokens + f->chunk + place);
+}
+
+/* What of it is as it was noted: all hidden states, or those before the newest unit, which is
+ * computed again then; entries as far as nothing is damaged, at least the layer's. */
+static bool check_found(const struct found *f, struct engine_prompt *out)
+{
+    bool whole = hidden_fits(f, out->units, out->begun);
+    out->damaged = !whole;
+    if (!whole && (out->begun || out->units == 1 || !hidden_fits(f, out->units - 1, true)))
+        return false;
+    if (!whole) {
+        out->units--;
+        out->begun = true;
+    }
+    for (uint32_t unit = out->units; unit > out->oldest; unit--)
+        if (!entries_fit(f, unit - 1)) {
+            out->oldest = unit;
+            out->damaged = true;
+        }
+    return out->oldest <= out->units - out->units % f->chunks;
+}
+
 bool engine_prompt_find(const struct engine *e, uint64_t name, uint32_t n_tokens,
                         struct engine_prompt *out)
 {
     const struct prompt_memory *m = &e->prompt;
+    *out = (struct engine_prompt){0};
     if (!m->base || !e->batch_tokens || n_tokens == 0 ||
         engine_prompt_bytes(e, n_tokens) > m->bytes)
         return false;
     struct prompt_head head = head_of(e, name, n_tokens);
     if (memcmp(m->base, &head, sizeof head) != 0)
         return false;
-    uint32_t units = (n_tokens + e->batch_tokens - 1) / e->batch_tokens * e->hp.n_layers;
+    struct found f = {.e = e,
+                      .n_tokens = n_tokens,
+                      .chunk = chunk_tokens(e, n_tokens),
+                      .chunks = (n_tokens + e->batch_tokens - 1) / e->batch_tokens,
+                      .window = head.window};
+    uint32_t units = f.chunks * e->hp.n_layers;
     /* acquire: pairs with the release of a predecessor's host; a device's writes are older still */
     uint32_t done = atomic_load_explicit(&words(e)[DONE], memory_order_acquire);
     uint32_t begun = atomic_load_explicit(&words(e)[BEGUN], memory_order_acquire);
     if (done == 0 || done > units || (begun != done && begun != done + 1))
         return false;
     uint32_t written = done < units ? done + 1 : units; /* the one after them may have begun */
-    *out = (struct engine_prompt){
-        .units = done,
-        .begun = begun > done,
-        .oldest = written > head.window ? written - head.window : 0,
-    };
-    return true;
+    out->units = done;
+    out->begun = begun > done;
+    out->oldest = written > head.window ? written - head.window : 0;
+    find_places(e, n_tokens, &f.at);
+    return check_found(&f, out);
 }
 
 /* ---- attach ---- */
@@ -130,7 +197,7 @@ static void forget_events(struct prompt_memory *m)
 void prompt_memory_release(struct engine *e)
 {
     struct prompt_memory *m = &e->prompt;
-    struct device_buffer *buffers[] = {&m->words, &m->hidden, &m->before, &m->entries};
+    struct device_buffer *buffers[] = {&m->words, &m->hidden, &m->before, &m->entries, &m->sums};
     bool any = false;
     for (unsigned i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         any |= buffers[i]->mem != NULL;
@@ -187,7 +254,9 @@ static int make_buffers(struct engine *e, const struct prompt_places *at, uint32
         rc = lay_over(e, &m->hidden, at->hidden, at->hidden + n_tokens * row, true, why);
     if (!rc)
         rc = lay_over(e, &m->before, at->before, at->entries, false, why);
-    return rc ? rc : lay_over(e, &m->entries, at->entries, at->end, false, why);
+    if (!rc)
+        rc = lay_over(e, &m->entries, at->entries, at->sums, false, why);
+    return rc ? rc : lay_over(e, &m->sums, at->sums, at->end, false, why);
 }
 
 /* With one chunk a unit changes the rows of the one before, which may still be read. */
@@ -197,6 +266,23 @@ uint64_t prompt_copy_bytes(const struct engine *e, uint32_t n_tokens)
     return copies ? 2 * 4ull * n_tokens * e->hidden_stride : 0;
 }
 
+/* Sums of the hidden states; of those before, and of the entries, behind them. */
+static uint64_t *sums(const struct engine *e)
+{
+    return (uint64_t *)(void *)(e->prompt.base + e->prompt.at_sums);
+}
+
+static uint32_t sums_before(const struct engine *e)
+{
+    return e->n_tokens;
+}
+
+static uint32_t sums_entries(const struct engine *e, uint32_t unit)
+{
+    uint32_t chunk = chunk_tokens(e, e->n_tokens);
+    return e->n_tokens + chunk + unit % e->prompt.window * chunk;
+}
+
 /* The hidden states as they are after m->from units. */
 static void undo_unit(struct engine *e, const struct prompt_places *at)
 {
@@ -204,6 +290,7 @@ static void undo_unit(struct engine *e, const struct prompt_places *at)
     struct engine_unit u = engine_prefill_unit(e, m->from);
     uint64_t row = 4ull * e->hidden_stride;
     memcpy(m->base + at->hidden + u.first * row, m->base + at->before, u.count * row);
+    memcpy(sums(e) + u.first, sums(e) + sums_before(e), u.count * sizeof *sums(e));
 }
 
 static void write_head(struct engine *e, uint64_t name, uint32_t n_tokens)
@@ -245,8 +332,11 @@ int prompt_memory_begin(struct engine *e, uint32_t n_tokens, const struct engine
     m->at_hidden = at.hidden;
     m->at_before = at.before;
     m->at_entries = at.entries;
+    m->at_sums = at.sums;
     if (!found.units)
         write_head(e, keep->name, n_tokens);
+    else if (found.damaged) /* the newest unit may be computed again; BEGUN is beyond it */
+        atomic_store_explicit(&words(e)[DONE], found.units, memory_order_release);
     m->on = true;
     return make_buffers(e, &at, n_tokens, why);
 }
@@ -277,8 +367,10 @@ void prompt_embedded(struct engine *e, uint32_t first, uint32_t count)
 {
     const struct prompt_memory *m = &e->prompt;
     uint64_t row = 4ull * e->hidden_stride;
-    if (m->on && !m->in_place)
-        memcpy(m->base + m->at_hidden + first * row, e->host_row, count * row);
+    if (!m->on || m->in_place)
+        return;
+    memcpy(m->base + m->at_hidden + first * row, e->host_row, count * row);
+    prompt_sum_rows((const uint8_t *)e->host_row, (uint32_t)row, count, sums(e) + first);
 }
 
 /* The device sets a word when it has come here. */
@@ -304,8 +396,29 @@ int prompt_unit_begins(struct engine *e, const struct engine_unit *u, uint32_t u
     struct prompt_memory *m = &e->prompt;
     if (!m->on || !m->in_place)
         return 0;
-    int rc = copy_rows(e, u, m->before.mem, NULL, why);
+    int rc = 0;
+    if (unit == 0) /* all embeddings */
+        rc = prompt_sums_enqueue(e, prompt_hidden(e), 4 * e->hidden_stride, 0, e->n_tokens, 0, why);
+    if (!rc)
+        rc = copy_rows(e, u, m->before.mem, NULL, why);
+    if (!rc)
+        rc = cldevice_check(clEnqueueCopyBuffer(e->queue, m->sums.mem, m->sums.mem, 8ull * u->first,
+                                                8ull * sums_before(e), 8ull * u->count, 0, NULL,
+                                                NULL),
+                            "cannot copy checksums", why);
     return rc ? rc : set_word(e, BEGUN, unit + 1, why);
+}
+
+static int sum_unit(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                    struct hill_why *why)
+{
+    uint32_t first;
+    cl_mem entries = prompt_entries(e, unit, &first);
+    int rc = prompt_sums_enqueue(e, prompt_hidden(e), 4 * e->hidden_stride, u->first, u->count,
+                                 u->first, why);
+    return rc ? rc
+              : prompt_sums_enqueue(e, entries, e->entry_bytes, first, u->count,
+                                    sums_entries(e, unit), why);
 }
 
 int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t unit,
@@ -314,8 +427,10 @@ int prompt_unit_ends(struct engine *e, const struct engine_unit *u, uint32_t uni
     struct prompt_memory *m = &e->prompt;
     if (!m->on)
         return 0;
-    if (m->in_place)
-        return set_word(e, DONE, unit + 1, why);
+    if (m->in_place) {
+        int rc = sum_unit(e, u, unit, why);
+        return rc ? rc : set_word(e, DONE, unit + 1, why);
+    }
     engine_forget_event(&m->saved[unit % 2]);
     if (e->n_chunks == 1)
         return copy_rows(e, u, m->out[unit % 2].mem, &m->saved[unit % 2], why);
@@ -332,6 +447,7 @@ int engine_prefill_save(struct engine *e, uint32_t unit, struct hill_why *why)
     uint64_t row = 4ull * e->hidden_stride;
     uint8_t *rows = m->base + m->at_hidden + u.first * row;
     memcpy(m->base + m->at_before, rows, u.count * row);
+    memcpy(sums(e) + sums_before(e), sums(e) + u.first, u.count * sizeof *sums(e));
     /* release: the rows before are there when the word is, and so on, for who is killed between two
      * stores */
     atomic_store_explicit(&words(e)[BEGUN], unit + 1, memory_order_release);
@@ -344,9 +460,13 @@ int engine_prefill_save(struct engine *e, uint32_t unit, struct hill_why *why)
                                      (uint64_t)u.count * e->entry_bytes, kept_entries(e, unit), 0,
                                      NULL, NULL);
     int rc = cldevice_check(status, "cannot read a unit of the prompt", why);
-    if (!rc)
-        atomic_store_explicit(&words(e)[DONE], unit + 1, memory_order_release);
-    return rc;
+    if (rc)
+        return rc;
+    prompt_sum_rows(rows, (uint32_t)row, u.count, sums(e) + u.first);
+    prompt_sum_rows(kept_entries(e, unit), e->entry_bytes, u.count,
+                    sums(e) + sums_entries(e, unit));
+    atomic_store_explicit(&words(e)[DONE], unit + 1, memory_order_release);
+    return 0;
 }
 
 /* ---- going on ---- */

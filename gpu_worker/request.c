@@ -195,6 +195,7 @@ int request_begin(struct request *r, struct hill_why *why)
         .reads_hot = r->reads_hot,
         .exact_below = (uint16_t)s->exact_below, /* at most KV_EXACT_BELOW_MAX: validated */
         .identity = r->prefill->identity,
+        .past_tokens = r->prefill->restore ? request_session_entries(r) : 0,
     };
     resume_offer(r, &begin);
     if (r->prefill->reuse && !r->prompt_kept.units) {
@@ -270,7 +271,8 @@ int request_check_ready(struct request *r, struct hill_why *why)
     int rc = r->reads_hot
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
-    if (!rc && r->kept_tokens && resume_hopes(r))
+    /* of a session whose first step was not whole there are its entries alone */
+    if (!rc && r->kept_tokens && resume_hopes(r) && r->kept_tokens >= r->prompt)
         return resume_begin(r, why);
     if (!rc && r->kept_tokens && r->prefill->reuse && !r->prompt_kept.units)
         return begin_after(r, why);

@@ -52,6 +52,7 @@ struct request {
     uint32_t n_past;   /* tokens before those that are computed: their entries are there */
     struct past *past; /* these on their way to the device (past.h), or NULL */
     uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
+    uint32_t units_before, units_behind;  /* of a session before its question, and the other way */
     struct sampler_settings sampling;
     XXH64_state_t *hash;
     int64_t started_ns, begun_ns, prompt_done_ns, token_ns, idle_ns, longest_gap_ns, progress_ns;
@@ -139,6 +140,9 @@ uint32_t resume_passed(const struct request *r, const struct engine_unit *unit);
 /* What a session that is saved later says of its first entries, where another attempt or request has
  * appended them. */
 void request_note_beginning(struct request *r);
+/* To the coordinator: it goes on after so many units of its prompt or session, of which some had
+ * begun. */
+void resume_tell(const struct request *r, uint32_t units, uint32_t repeated);
 /* May it be in time to decode at once? Such requests begin before those with a prompt to compute. */
 bool resume_hopes(const struct request *r);
 
@@ -162,6 +166,13 @@ static inline uint32_t request_entries(const struct request *r)
 {
     bool goes_on = r->prefill->restore && !r->prefill->from_prompt && !request_asks_session(r);
     return r->prompt - (goes_on ? 1 : 0);
+}
+
+/* Of a session's tokens those whose entries its file has: the newest is still to go through the
+ * layers, but where it is the answer's first. */
+static inline uint32_t request_session_entries(const struct request *r)
+{
+    return request_session_tokens(r) - (r->prefill->from_prompt ? 0 : 1);
 }
 
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the

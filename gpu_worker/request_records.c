@@ -32,8 +32,8 @@ void request_progress(struct request *r, uint32_t done)
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Progress progress = HILL__PROGRESS__INIT;
     progress.request_id = r->prefill->request_id;
-    progress.units_done = done;
-    progress.units_total = r->units;
+    progress.units_done = r->units_before + done;
+    progress.units_total = r->units_before + r->units + r->units_behind;
     message.body_case = HILL__MESSAGE__BODY_PROGRESS;
     message.progress = &progress;
     worker_link_send(r->w->link, &message);

@@ -63,6 +63,28 @@ static int push_resume(struct request *r, struct hill_why *why)
     return rc;
 }
 
+/* What the tiers have of it from an earlier attempt is not sent again. A layer that they have in part
+ * is read from its start on, for its checksum. */
+static int pass_kept(struct request *r, struct hill_why *why)
+{
+    const struct session_header *h = &r->session->header;
+    if (!r->kept_tokens)
+        return 0;
+    if (resume_hopes(r)) /* as of its last step: in every layer */
+        r->kept_layer = h->terms.n_layers - 1;
+    if (r->kept_tokens > h->n_entries || r->kept_layer >= h->terms.n_layers)
+        return hill_fail(why, HILL_E_PROTOCOL, "the scorer keeps %u tokens, which is not offered",
+                         r->kept_tokens);
+    uint32_t whole = r->kept_layer + (r->kept_tokens == h->n_entries ? 1 : 0);
+    session_pass(r->session, whole);
+    r->unit = whole * (r->units / h->terms.n_layers);
+    log_debug("request %llu: the tiers have %u layers of its session, and %u tokens of layer %u",
+              (unsigned long long)r->prefill->request_id, whole, r->kept_tokens, r->kept_layer);
+    if (r->unit)
+        resume_tell(r, r->unit, 0);
+    return 0;
+}
+
 int restore_begin(struct request *r, struct hill_why *why)
 {
     const struct worker *w = r->w;
@@ -88,9 +110,25 @@ int restore_begin(struct request *r, struct hill_why *why)
     r->units = h->terms.n_layers * (1 + (h->n_entries - r->first_append + at_once - 1) / at_once);
     if (session_has_masses(&h->terms))
         r->units += h->terms.n_layers * request_mass_records(r, h->n_entries);
+    if (request_asks_session(r)) {
+        uint32_t batch = w->settings.plan.batch_tokens, n = r->prompt - h->n_entries;
+        r->units_behind = (n + batch - 1) / batch * h->terms.n_layers;
+    }
+    if ((rc = pass_kept(r, why)) != 0)
+        return rc;
     r->state = REQUEST_RESTORING;
     session_read_ahead(r->session, READ_AHEAD);
     return push_resume(r, why);
+}
+
+/* Entries that the tiers have. */
+static int pass(struct request *r, uint32_t n, struct hill_why *why)
+{
+    void *entries = malloc((size_t)n * r->session->header.entry_bytes);
+    int rc = entries ? session_read_entries(r->session, n, entries, why)
+                     : hill_fail(why, HILL_E_NOMEM, "out of memory for restoring a session");
+    free(entries);
+    return rc;
 }
 
 static int append(struct request *r, struct hill_why *why)
@@ -102,6 +140,9 @@ static int append(struct request *r, struct hill_why *why)
     n = n < left ? n : left;
     if (first == 0 && r->first_append < n)
         n = r->first_append; /* what the scorer takes from them it takes again */
+    uint32_t held = layer == r->kept_layer ? r->kept_tokens : 0;
+    if (first < held)
+        return pass(r, held - first < n ? held - first : n, why);
     uint32_t bytes = (uint32_t)sizeof(struct record_append) + n * f->header.entry_bytes;
     void *payload;
     r->w->waiting = r;
@@ -138,6 +179,8 @@ static int finish(struct request *r, struct hill_why *why)
     uint32_t n_entries = h->n_entries;
     if (request_asks_session(r)) {
         restore_drop(r);
+        r->units_before = r->units;
+        r->units_behind = 0;
         r->n_past = n_entries;
         r->state = REQUEST_RESTORED;
         return 0;
@@ -164,7 +207,7 @@ int restore_turn(struct request *r, struct hill_why *why)
             return finish(r, why);
         session_read_ahead(r->session, READ_AHEAD);
         rc = r->session->masses ? append_mass(r, why) : append(r, why);
-        r->unit++;
+        r->unit += r->unit < r->units; /* what was passed over may have cut one in two */
         worker_unit_of_work(r->w);
     } while (!rc && clock_now_ns() < end);
     request_progress(r, r->unit);

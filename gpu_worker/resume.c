@@ -4,7 +4,7 @@
  * The coordinator has the tokens, and the state of the hash over the logits after the newest of
  * them; the scorer has the entries, up to a step that it names in SEQ_READY. From there the request
  * decodes: its first steps may make tokens that the coordinator has already and compares. Nothing of
- * the prompt is computed. Who calls it: request.c, schedule.c. Concurrency: the data loop's thread.
+ * the prompt is computed. Before that: the units that are there, or a session's entries, stay. Who calls it: request.c, schedule.c. Concurrency: the data loop's thread.
  * Failure: HILL_E_PROTOCOL for what was not offered; the request ends.
  */
 #include <string.h>
@@ -40,16 +40,35 @@ static bool keeps_prompt(const struct request *r)
            !request_weighs(r) && !logits_file_wants_prompt() && !r->w->settings.record_path[0];
 }
 
+/* A recording has whole sessions; sums of attention are not kept. */
+static bool keeps_session(const struct request *r)
+{
+    return r->prefill->identity && !r->prefill->anew && !request_weighs(r) &&
+           !r->w->settings.record_path[0];
+}
+
 void resume_offer(struct request *r, struct record_seq_begin *begin)
 {
+    if (!resume_hopes(r) && r->prefill->restore) {
+        begin->adopt_max = keeps_session(r) ? request_session_entries(r) : 0;
+        return;
+    }
     if (!resume_hopes(r)) {
         bool found = keeps_prompt(r) && !r->prefill->anew &&
                      engine_prompt_find(r->w->engine, prompt_name(r), r->prompt, &r->prompt_kept);
+        if (r->prompt_kept.damaged)
+            log_warn("request %llu: what is kept of its prompt is damaged: %s",
+                     (unsigned long long)r->prefill->request_id,
+                     found ? "its newest unit, or entries that the tiers may have"
+                           : "it is computed anew");
+        if (!found)
+            r->prompt_kept = (struct engine_prompt){0};
         begin->adopt_max = found ? r->prompt : 0; /* from none of them on */
         return;
     }
     /* the token after which it goes on has no entry: its step makes one */
-    begin->adopt_min = r->prompt + r->prefill->resume->first_state;
+    begin->adopt_min = r->prefill->resume->first_state ? r->prompt + r->prefill->resume->first_state
+                                                       : request_entries(r);
     begin->adopt_max = r->prompt + usable_tokens(r) - 1;
 }
 
@@ -74,14 +93,14 @@ static void find_beginning(struct request *r)
     session_close(&file);
 }
 
-static void tell(const struct request *r)
+void resume_tell(const struct request *r, uint32_t units, uint32_t repeated)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Resumed body = HILL__RESUMED__INIT;
     body.request_id = r->prefill->request_id;
     body.tokens = r->predicted;
-    body.units = r->predicted ? 0 : r->prompt_kept.units;
-    body.units_repeated = r->predicted ? 0 : r->prompt_kept.begun;
+    body.units = units;
+    body.units_repeated = repeated;
     message.body_case = HILL__MESSAGE__BODY_RESUMED;
     message.resumed = &body;
     worker_link_send(r->w->link, &message);
@@ -112,7 +131,7 @@ int resume_begin(struct request *r, struct hill_why *why)
     r->state = REQUEST_DECODE;
     log_debug("request %llu goes on after %u tokens and %u of its answer",
               (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
-    tell(r);
+    resume_tell(r, 0, 0);
     return 0;
 }
 
@@ -166,6 +185,6 @@ int resume_prompt(struct request *r, struct hill_why *why)
     r->queued = engine_prefill_queued(e);
     log_debug("request %llu goes on after %u units of its prompt; the tiers lack those from %u on",
               (unsigned long long)r->prefill->request_id, units, lacking);
-    tell(r);
+    resume_tell(r, units, r->prompt_kept.begun);
     return 0;
 }

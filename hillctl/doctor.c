@@ -25,6 +25,7 @@
 #include <numa.h>
 
 #include "base/harden.h"
+#include "base/memory_room.h"
 #include "proto/options_hill.h"
 #include "hillctl/probe.h"
 
@@ -139,15 +140,9 @@ static void check_numa(const struct machine *m, struct finding *f)
 static void check_memory(const struct machine *m, struct finding *f)
 {
     (void)m;
-    char line[128];
-    uint64_t kib = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && fgets(line, sizeof line, file) &&
-           sscanf(line, "MemAvailable: %" SCNu64, &kib) != 1)
-        ;
-    if (file)
-        fclose(file);
-    double free_gib = (double)kib * 1024.0 / GIB;
+    struct memory_room room;
+    memory_room_read(&room, "");
+    double free_gib = (double)room.bytes / GIB;
     say(f, free_gib < 1 ? LEVEL_WARN : LEVEL_OK,
         free_gib < 1 ? "--hot-mb and --gpu-kv-mb take a share of what is free" : "",
         "%.1f GiB free", free_gib);

@@ -107,8 +107,10 @@ uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in)
 {
     uint32_t chunk = smaller(in->batch_tokens, in->ctx_tokens);
     uint64_t row = 4 * padded(in->n_embd, 32), entry = kv_entry_bytes(&in->geometry);
-    uint64_t entries = (padded(in->ctx_tokens, chunk ? chunk : 1) + 3 * (uint64_t)chunk) * entry;
-    return row * ((uint64_t)in->ctx_tokens + chunk) + entries + KV_PROMPT_LAG + 8 * 4096ull;
+    uint64_t window = padded(in->ctx_tokens, chunk ? chunk : 1) + 3 * (uint64_t)chunk;
+    uint64_t rows = (uint64_t)in->ctx_tokens + chunk;
+    uint64_t sums = 8 * (rows + window + KV_PROMPT_LAG / entry);
+    return row * rows + entry * window + KV_PROMPT_LAG + sums + 10 * 4096ull;
 }
 
 static uint32_t forced_tokens(const struct kv_plan_input *in)

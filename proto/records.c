@@ -78,6 +78,8 @@ static int check_seq_begin(const struct checked *c)
     if (rc == 0)
         rc = check_range(c, "after_tokens", r->after_tokens, r->after ? 1 : 0,
                          r->after ? r->prompt_tokens - 1 : 0);
+    if (rc == 0)
+        rc = check_range(c, "past_tokens", r->past_tokens, 0, r->prompt_tokens);
     if (rc == 0 && kv_selection_check(&settings, &detail) != 0)
         rc = FAIL(c->why, "%s record: %s", c->name, detail.text);
     return rc;

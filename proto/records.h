@@ -72,14 +72,16 @@ struct record_seq_begin {
     uint16_t exact_below; /* of recordings from before it: 0 */
     uint64_t identity;    /* of the request in all its attempts; 0: nothing of it is kept */
     /* What an earlier epoch left of it is taken up again, with as many tokens as the scorer has
-     * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. adopt_min 0: adopt_max is the
-     * prompt, and of that alone whatever the scorer has. */
+     * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. adopt_min 0: of the first
+     * adopt_max tokens of its prompt whatever the scorer has. */
     uint32_t adopt_min, adopt_max;
     /* Else: it goes on with the first `after_tokens` of an ended request whose SEQ_END said keep, of
      * this identity and on this slot; they are the first of its prompt. 0: it begins. */
     uint64_t after;
     uint32_t after_tokens;
-    uint32_t reserved;
+    /* Of the prompt's: entries of a saved session, which come layer after layer before any other; 0:
+     * there are none. */
+    uint32_t past_tokens;
 };
 
 /* K and V of n_tokens new tokens of one layer, at positions first .. first + n_tokens - 1, each an

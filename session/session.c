@@ -347,6 +347,11 @@ int session_read_entries(struct session_file *f, uint32_t n, void *entries, stru
     return read_section(f, false, n, entries, why);
 }
 
+void session_pass(struct session_file *f, uint32_t n)
+{
+    f->layer = n;
+}
+
 int session_read_masses(struct session_file *f, uint32_t n, float *masses, struct hill_why *why)
 {
     return read_section(f, true, n, masses, why);

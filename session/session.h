@@ -110,6 +110,8 @@ int session_read_tokens(struct session_file *file, uint32_t *tokens, struct hill
  * first entry to its last. */
 int session_read_entries(struct session_file *file, uint32_t n, void *entries,
                          struct hill_why *why);
+/* Layers that the caller has: the next entry is the first of layer n. Before any entry was read. */
+void session_pass(struct session_file *file, uint32_t n);
 /* Where session_has_masses: the next n masses of a layer whose entries have been read. */
 int session_read_masses(struct session_file *file, uint32_t n, float *masses, struct hill_why *why);
 /* Have the kernel read what follows ahead of us. */

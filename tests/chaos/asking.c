@@ -29,6 +29,7 @@ static void send_request(struct asking *a, uint32_t i)
     generate.prompt = (ProtobufCBinaryData){r->prompt_bytes, (uint8_t *)r->prompt};
     generate.predict = a->predict;
     generate.ignore_eos = true;
+    generate.want_progress = true;
     generate.sampling = &sampling;
     generate.key = r->key;
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
@@ -63,6 +64,7 @@ void asking_begin(struct asking *a)
         r->serial = r->n = 0;
         r->answered = r->over = r->differs = false;
         r->last_ns = r->pause_ns = 0;
+        r->read = -1;
         r->failure[0] = '\0';
     }
     for (uint32_t i = 0; i < a->n; i++)

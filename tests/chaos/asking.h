@@ -28,7 +28,8 @@ struct asked {
     uint32_t *got, n; /* [predict] */
     uint64_t text_bytes;
     bool over, differs;
-    int64_t last_ns, pause_ns; /* the last token's time; the longest pause since the signal */
+    double read;               /* tokens of its prompt that it was told of; -1: of none */
+    int64_t last_ns, pause_ns; /* the last of both came then; the longest pause since the signal */
     char failure[200];
 };
 

@@ -7,8 +7,9 @@
  *   seconds (0: no limit), whichever is first
  * A round sends all requests, and at a moment drawn from the time that they took undisturbed sends
  * SIGKILL or (one time in four) SIGSTOP to the GPU worker, the scorer, the agent or the coordinator.
- * Somebody must start a killed coordinator again; one that is stopped goes on (SIGCONT) after
- * STOPPED_MS, which is longer than a worker may be silent. Half the moments are drawn from the
+ * Somebody must start a killed coordinator again. One that is stopped goes on (SIGCONT) after
+ * STOPPED_MS, which is longer than a worker may be silent; every other one ("hang") does not, and
+ * somebody must kill it. Half the moments are drawn from the
  * prompts' part, half from the decode's. Tokens, finish reason and both hashes must be those of the
  * undisturbed run; afterwards the pipeline must be ready, with as many segments, files in the run
  * folder, token logs and descriptors in the coordinator as before.
@@ -16,8 +17,9 @@
  *   detected   the status no longer says that this process is ready; the connection is lost
  *   started    a new process is there; ready: it is ready (weights loaded, segments mapped), of a
  *              coordinator: its pipeline is, and of a stopped one: it answers again
- *   pause      of each request that was not over: the longest time without a token, from the
- *              signal or a later token to the next one
+ *   pause      of each request that had begun and was not over: the longest time in which it did
+ *              not get on, from the signal or a later sign to the next one: a token, or more of its
+ *              prompt read than ever before (said every 0.2 s; after a coordinator's death not)
  * Exit codes: 0 all as it should be, 1 not, 100 wrong use.
  * Who calls it: tests/chaos/run. Concurrency: one thread.
  */
@@ -92,10 +94,11 @@ static void ask_status(struct chaos *c)
     c->asked_ns = clock_now_ns();
 }
 
+/* It got on. A request that had not begun when the signal came has no pause by it. */
 static void note_time(const struct chaos *c, struct asked *a, int64_t now)
 {
     int64_t from = a->last_ns > c->signal_ns ? a->last_ns : c->signal_ns;
-    if (c->signal_ns && now - from > a->pause_ns)
+    if (c->signal_ns && a->last_ns && now - from > a->pause_ns)
         a->pause_ns = now - from;
     a->last_ns = now;
 }
@@ -108,6 +111,16 @@ static void take_text(struct chaos *c, const Hill__Text *text, int64_t now)
     note_time(c, a, now);
     if (c->reference && a->n == 1 && now - c->began_ns > c->prompts_ns)
         c->prompts_ns = now - c->began_ns;
+}
+
+/* What is read again is no progress. */
+static void take_progress(struct chaos *c, const Hill__PrefillProgress *p, int64_t now)
+{
+    struct asked *a = asking_find(&c->asking, p->request_id);
+    if (!a || p->tokens_done <= a->read)
+        return;
+    a->read = p->tokens_done;
+    note_time(c, a, now);
 }
 
 static void take_summary(struct chaos *c, const Hill__Summary *s, int64_t now)
@@ -191,6 +204,8 @@ static void take(struct chaos *c, Hill__Message *message)
         asking_accepted(&c->asking, message->accepted);
     } else if (message->body_case == HILL__MESSAGE__BODY_TEXT) {
         take_text(c, message->text, now);
+    } else if (message->body_case == HILL__MESSAGE__BODY_PREFILL_PROGRESS) {
+        take_progress(c, message->prefill_progress, now);
     } else if (message->body_case == HILL__MESSAGE__BODY_SUMMARY) {
         take_summary(c, message->summary, now);
     } else if (message->body_case == HILL__MESSAGE__BODY_STATUS_REPLY) {
@@ -251,6 +266,8 @@ static void shoot(struct chaos *c, struct sample *out)
 {
     c->victim = (uint32_t)draw(c, VICTIMS);
     out->action = draw(c, 4) == 0 ? ACTION_STOP : ACTION_KILL;
+    if (out->action == ACTION_STOP && c->victim == VICTIM_COORDINATOR && draw(c, 2))
+        out->action = ACTION_HANG;
     out->worker = c->victim;
     fresh_status(c);
     const Hill__WorkerStatus *w = worker(c, c->victim);
@@ -279,6 +296,20 @@ static uint32_t count_entries(const char *folder, const char *prefix)
     if (open)
         closedir(open);
     return n;
+}
+
+/* What each of the coordinator's descriptors is. */
+static void say_descriptors(const struct chaos *c)
+{
+    char path[300], what[200];
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(path, sizeof path, "/proc/%d/fd/%d",
+                 (int)c->status->status_reply->coordinator->pid, fd);
+        ssize_t n = readlink(path, what, sizeof what - 1);
+        if (n > 0)
+            fprintf(stderr, "%s%d %.*s", fd ? ", " : "chaos: descriptors: ", fd, (int)n, what);
+    }
+    fprintf(stderr, "\n");
 }
 
 static struct held count_held(const struct chaos *c)
@@ -393,6 +424,8 @@ static void run_round(struct chaos *c, uint32_t round, const struct held *before
                 round, settled(c) ? "something was left" : "it is not ready again",
                 after.descriptors, after.files, after.logs, after.segments, before->descriptors,
                 before->files, before->logs, before->segments);
+        if (after.descriptors > before->descriptors)
+            say_descriptors(c);
     }
 }
 

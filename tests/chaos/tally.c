@@ -14,7 +14,8 @@ const char *worker_name(uint32_t worker)
 
 const char *action_name(enum action action)
 {
-    return action == ACTION_KILL ? "kill" : "stop";
+    static const char *const names[] = {"kill", "stop", "hang"};
+    return names[action];
 }
 
 static void put(struct numbers *to, double value)
@@ -99,12 +100,12 @@ void tally_print_table(struct tally *tally, FILE *to)
                               &tally->cells[w][a][p]);
 }
 
-static void print_field(FILE *to, const char *name, double value)
+static void print_values(FILE *to, const char *name, const struct numbers *of)
 {
-    if (isnan(value))
-        fprintf(to, ",\"%s\":null", name);
-    else
-        fprintf(to, ",\"%s\":%.1f", name, value);
+    fprintf(to, ",\"%s\":[", name);
+    for (uint32_t i = 0; i < of->n; i++)
+        fprintf(to, "%s%.1f", i ? "," : "", of->values[i]);
+    fprintf(to, "]");
 }
 
 void tally_print_json(struct tally *tally, FILE *to)
@@ -118,13 +119,10 @@ void tally_print_json(struct tally *tally, FILE *to)
             continue;
         fprintf(to, "%s{\"worker\":\"%s\",\"action\":\"%s\",\"phase\":\"%s\",\"rounds\":%u", comma,
                 worker_name(w), action_name((enum action)a), phases[p], c->rounds);
-        print_field(to, "detected_median_ms", quantile(&c->detected, 0.5));
-        print_field(to, "detected_max_ms", quantile(&c->detected, 1));
-        print_field(to, "started_median_ms", quantile(&c->started, 0.5));
-        print_field(to, "loading_median_ms", quantile(&c->loading, 0.5));
-        fprintf(to, ",\"pauses\":%u", c->pause.n);
-        print_field(to, "pause_median_ms", quantile(&c->pause, 0.5));
-        print_field(to, "pause_p99_ms", quantile(&c->pause, 0.99));
+        print_values(to, "detected_ms", &c->detected);
+        print_values(to, "started_ms", &c->started);
+        print_values(to, "loading_ms", &c->loading);
+        print_values(to, "pause_ms", &c->pause);
         fprintf(to, "}");
         comma = ",";
     }

@@ -13,7 +13,8 @@
 #define VICTIMS            4u /* workers in the order of the status: GPU worker, scorer, agent */
 #define VICTIM_COORDINATOR 3u
 
-enum action { ACTION_KILL, ACTION_STOP, ACTIONS };
+/* ACTION_STOP of a coordinator: it goes on after a while; ACTION_HANG: it never does. */
+enum action { ACTION_KILL, ACTION_STOP, ACTION_HANG, ACTIONS };
 enum phase { PHASE_PREFILL, PHASE_DECODE, PHASE_IDLE, PHASES };
 
 const char *worker_name(uint32_t worker);
@@ -57,7 +58,7 @@ void tally_add(struct tally *tally, const struct sample *sample);
 /* A request's pause in that round. */
 void tally_add_pause(struct tally *tally, const struct sample *sample, double pause_ms);
 void tally_print_table(struct tally *tally, FILE *to);
-/* "cells":[...] without braces around it. */
+/* "cells":[...] without braces around it; every value is there, so that runs can be summed up. */
 void tally_print_json(struct tally *tally, FILE *to);
 void tally_finish(struct tally *tally);
 

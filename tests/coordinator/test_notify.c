@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,6 +168,36 @@ static void test_a_manager_that_is_gone_does_no_harm(void **state)
     notify_send(&notify, "READY=1");
 }
 
+/* Every second, never waiting, until nobody reads. */
+static void test_who_watches_hears_the_pid_every_second(void **state)
+{
+    (void)state;
+    int ends[2];
+    char wanted[64];
+    assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    snprintf(wanted, sizeof wanted, "%ld\n%ld\n", (long)getpid(), (long)getpid());
+    notify_open(&notify, 0);
+    notify_alive(&notify, ends[1], 500);
+    assert_true(notify_next_ns(&notify) == 500);
+    notify_tick(&notify, 499);
+    assert_int_equal(read(ends[0], got, sizeof got), -1);
+    notify_tick(&notify, 500);
+    assert_true(notify_next_ns(&notify) == 500 + CLOCK_MS(1000));
+    notify_tick(&notify, 499 + CLOCK_MS(1000)); /* not yet */
+    notify_tick(&notify, notify_next_ns(&notify));
+    ssize_t n = read(ends[0], got, sizeof got - 1);
+    got[n > 0 ? n : 0] = '\0';
+    assert_string_equal(got, wanted);
+    while (write(ends[1], wanted, sizeof wanted) > 0)
+        ;
+    notify_tick(&notify, notify_next_ns(&notify)); /* a full pipe */
+    assert_int_equal(notify.alive_fd, ends[1]);
+    close(ends[0]);
+    notify_tick(&notify, notify_next_ns(&notify));
+    assert_int_equal(notify.alive_fd, -1);
+    assert_true(notify_next_ns(&notify) == CLOCK_NEVER);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -179,7 +211,9 @@ int main(void)
         T(test_a_watchdog_of_nonsense_is_none),
         T(test_without_a_manager_nothing_is_sent),
         T(test_a_manager_that_is_gone_does_no_harm),
+        T(test_who_watches_hears_the_pid_every_second),
     };
+    signal(SIGPIPE, SIG_IGN); /* as main.c */
     if (!mkdtemp(folder))
         return 1;
     snprintf(path, sizeof path, "%s/socket", folder);

@@ -20,7 +20,15 @@
 #include "cpu_scorer/adoption.h"
 #include "tests/cpu_scorer/hkm_audit.h"
 
-enum { LAYERS = 2, SEQUENCES = 2, CTX = 400, ENTRY = 2 * 2 * 8 * 2, BLOCKS = 40, PROMPT = 40 };
+enum {
+    LAYERS = 2,
+    SEQUENCES = 2,
+    CTX = 400,
+    ENTRY = 2 * 2 * 8 * 2,
+    BLOCKS = 40,
+    PROMPT = 40,
+    PAST = 25
+};
 enum { STRIPE = 256, STRIPES = 2 * LAYERS * SEQUENCES, COLD = STRIPE * STRIPES };
 enum { MOST_HOT = 100, KILLS = 150, FLIPS = 600 };
 
@@ -149,11 +157,11 @@ static void move_some(struct sequence *s, uint32_t layer)
 
 /* Layer after layer; some tokens are on their way to the drive while those behind them are placed,
  * and some are moved there at once. */
-static void place_prompt(struct sequence *s, uint32_t from_layer)
+static void place_up_to(struct sequence *s, uint32_t end)
 {
     uint32_t late_layer = LAYERS, late = 0;
-    for (uint32_t layer = from_layer; layer < LAYERS; layer++)
-        for (uint32_t *n = &s->layers[layer].appended; *n < PROMPT; (*n)++) {
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        for (uint32_t *n = &s->layers[layer].appended; *n < end; (*n)++) {
             bool waits = late_layer < LAYERS;
             if (!waits && !next_random(8)) {
                 late_layer = layer;
@@ -171,6 +179,13 @@ static void place_prompt(struct sequence *s, uint32_t from_layer)
         append(s, late_layer, late);
 }
 
+/* A session's tokens, if there are any, in all layers before the others. */
+static void place_prompt(struct sequence *s)
+{
+    place_up_to(s, s->past_tokens);
+    place_up_to(s, PROMPT);
+}
+
 static void begin(struct sequence *s)
 {
     struct tiers *t = &core.tiers;
@@ -184,6 +199,7 @@ static void begin(struct sequence *s)
     s->state = SEQUENCE_ACTIVE;
     s->prompt_tokens = PROMPT;
     s->max_tokens = CTX;
+    s->past_tokens = next_random(2) ? PAST : 0;
     s->settings = (struct kv_selection_settings){.alpha = 0.5};
     s->share = (struct hot_share){.beta = 1, .limit = MOST_HOT};
     s->hashed_step = 0;
@@ -194,7 +210,7 @@ static void begin(struct sequence *s)
     kept_begin(tiers_kept(t, s->index), identity, &plan);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         s->layers[layer].appended = 0;
-    place_prompt(s, 0);
+    place_prompt(s);
     kept_note(tiers_kept(t, s->index), 0, PROMPT, s->hash);
 }
 
@@ -266,6 +282,13 @@ static uint64_t hash_of(uint32_t step)
     return out;
 }
 
+static uint32_t past_of(const struct sequence *s)
+{
+    struct kept_plan plan;
+    kept_read(tiers_kept(&core.tiers, s->index), &plan);
+    return plan.past_tokens;
+}
+
 /* Goes on after a step that is `back` before the newest; where that has been cut off before, or a
  * torn note took its place, after the newest. */
 static void take_up(struct sequence *s, uint32_t back)
@@ -280,13 +303,14 @@ static void take_up(struct sequence *s, uint32_t back)
                                            .max_tokens = CTX,
                                            .alpha = 0.5,
                                            .adopt_min = 1,
-                                           .adopt_max = to};
+                                           .adopt_max = to,
+                                           .past_tokens = past_of(s)};
     const struct kept_step *step = NULL;
     assert_true(adoption_fits(&core, s, &asked, &step));
     assert_non_null(step);
     assert_int_equal(step->n_tokens, to);
     assert_int_equal(step->step, to - PROMPT);
-    assert_int_equal(adoption_begin(&core, s, step), 0);
+    assert_int_equal(adoption_begin(&core, s, step, 0), 0);
     assert_int_equal(XXH64_digest(s->hash), hash_of(to - PROMPT));
     check_tokens(s, to);
     s->state = SEQUENCE_ACTIVE;
@@ -309,31 +333,35 @@ static enum left what_is_left(uint32_t sequence)
     return any ? OF_A_PROMPT : NOTHING;
 }
 
-/* Goes on with its prompt: what is there has no gap, and the rest is placed behind it. */
+/* Goes on with its prompt, or with the session before it: what is there has no gap, and the rest is
+ * placed behind it. */
 static void take_prompt(struct sequence *s)
 {
+    uint32_t past = past_of(s), whole = past ? past : PROMPT;
     const struct record_seq_begin asked = {.identity = core.tiers.hkm.identities[s->index],
                                            .prompt_tokens = PROMPT,
                                            .max_tokens = CTX,
                                            .alpha = 0.5,
-                                           .adopt_max = PROMPT};
+                                           .adopt_max = whole,
+                                           .past_tokens = past};
     const struct kept_step *step = NULL;
     struct record_seq_ready answer = {.status = 0};
     assert_true(adoption_fits(&core, s, &asked, &step));
     assert_null(step);
     XXH64_reset(s->hash, 0); /* as requests.c begins a sequence */
     s->hashed_step = 0;
-    assert_int_equal(adoption_begin(&core, s, NULL), 0);
+    s->past_tokens = past;
+    assert_int_equal(adoption_begin(&core, s, NULL, whole), 0);
     adoption_answer(&core, s, &answer);
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        uint32_t n = layer < answer.header.layer    ? PROMPT
+        uint32_t n = layer < answer.header.layer    ? whole
                      : layer == answer.header.layer ? answer.kept_tokens
                                                     : 0;
         assert_int_equal(s->layers[layer].appended, n);
         check_layer(s, layer, n);
     }
     s->state = SEQUENCE_ACTIVE;
-    place_prompt(s, 0);
+    place_prompt(s);
     check_tokens(s, PROMPT);
     kept_note(tiers_kept(&core.tiers, s->index), 0, PROMPT, s->hash);
 }

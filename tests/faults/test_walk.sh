@@ -139,6 +139,31 @@ cat "$work"/walk?.log
 failures=$((failures + $(cat "$work"/walk?.log | grep -c '^FAILED')))
 pass "${#points[@]} points: $action"
 
+# --- a session that is being restored goes on with what is placed, and so does one with a question: neither begins anew.
+# Without a drive, so that a record is in its tier when the next one is taken
+options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --csd none -t 1)
+own=$work/session_walk run_dir=$work/session_walk/run state_dir=$work/session_walk/state
+mkdir -p "$own"
+HILL_FAULT_FILE=$own/fault
+question=(-p "What is a licence?" -n 12 --json)
+run_json "$work/questioned" "${options[@]}" --session-restore "$work/session" "${question[@]}" || fail "a question: $(cat "$work/questioned.err")"
+restored_anyway() { # WHAT TIME EXPECTED ARGUMENTS...: the scorer dies when it has placed that many records
+    local what=$1 time=$2 expected=$3 spec
+    spec=cpu_scorer:append.placed:kill:$time
+    shift 3
+    up "${options[@]}" || fail "up"
+    set_spec "$spec"
+    hillctl restore "$work/session" "$@" >"$own/out" 2>"$own/err" </dev/null || fail "$what: $(cat "$own/err")"
+    [ -e "$HILL_FAULT_FILE.fired" ] || fail "$what: $spec was not reached"
+    rm -f "$HILL_FAULT_FILE"*
+    expect "$what: the answer" "$(answer "$own/out" | md5sum)" "$(answer "$expected" | md5sum)"
+    expect "$what: goes on" "$(jq -c '.recovery.recoveries' "$own/out")" 1
+    down || fail "down"
+}
+restored_anyway "half restored" 3 "$work/restored" -n 12 --json
+restored_anyway "half restored, with a question" 3 "$work/questioned" "${question[@]}"
+restored_anyway "its question half read" 9 "$work/questioned" "${question[@]}"
+
 # --- other builds have none of it
 expect "symbols in other builds" "$(nm "$PWD"/build/bin/hill-* 2>/dev/null | grep -cE ' (fault_|__wrap_)')" 0
 finish

@@ -1,7 +1,7 @@
 /*
  * tests/gpu_worker/test_prompt_memory.c - a prompt that is lost after any unit goes on over the same
  * memory: the same logits and entries, bit for bit, also where a unit was half done. What is of
- * another prompt, or damaged, is not found.
+ * another prompt, or damaged, is not found; a bit that has changed costs what it must.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -231,6 +231,110 @@ static void test_only_this_prompt_is_found(void **unused)
     tear_down_scene(&s);
 }
 
+/* ---- a bit that has changed ---------------------------------------------------------------- */
+
+/* Where the parts lie: as at the head of prompt_memory.c. */
+static uint64_t pages(uint64_t bytes)
+{
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+static uint8_t *hidden_row(const struct scene *s, uint32_t row)
+{
+    return s->memory + 2 * 4096 + (uint64_t)row * 4 * ((shape.n_embd + 31) / 32 * 32);
+}
+
+static uint8_t *row_before(const struct scene *s, uint32_t row)
+{
+    return hidden_row(s, 0) + pages(hidden_row(s, TOKENS) - hidden_row(s, 0)) +
+           (hidden_row(s, row) - hidden_row(s, 0));
+}
+
+static uint8_t *entry_of(const struct scene *s, uint32_t unit, uint32_t i)
+{
+    uint32_t chunk = s->batch < TOKENS ? s->batch : TOKENS; /* all units of so short a prompt fit */
+    return row_before(s, 0) + pages(hidden_row(s, chunk) - hidden_row(s, 0)) +
+           ((uint64_t)unit * chunk + i) * s->run.entry_bytes;
+}
+
+/* A prompt of which so many units are done and nothing is under way. */
+static void leave_units(struct scene *s, uint32_t units)
+{
+    const struct engine_keep keep = {.name = NAME};
+    attach(s);
+    begin(s, &keep);
+    compute(s, 0, s->in_place ? units - 1 : units); /* in place one more is queued */
+    lose(s);
+    attach(s);
+    struct engine_prompt found = find(s, true);
+    assert_int_equal(found.units, units);
+    assert_false(found.begun || found.damaged);
+}
+
+/* Chunk 0 of three changed last. */
+static void check_flips(bool in_place)
+{
+    struct scene s;
+    set_up_scene(&s, 32, in_place);
+    const struct engine_prompt whole = {.units = 4};
+    struct {
+        uint8_t *byte;
+        bool stays;
+        struct engine_prompt found;
+    } flips[] = {
+        {hidden_row(&s, 0), true, {3, true, 0, true}},
+        {hidden_row(&s, 31) + 4 * shape.n_embd - 1, true, {3, true, 0, true}},
+        {hidden_row(&s, 32), false, {4, false, 0, true}},
+        {hidden_row(&s, TOKENS - 1), false, {4, false, 0, true}},
+        {row_before(&s, 5), true, whole},                 /* nobody needs it */
+        {entry_of(&s, 0, 0), true, {4, false, 1, true}},  /* of the layer before */
+        {entry_of(&s, 2, 5), true, {4, false, 3, true}},  /* its last one */
+        {entry_of(&s, 3, 31), false, {4, false, 4, true}} /* of the layer: its keys and values */
+    };
+    leave_units(&s, 4);
+    for (uint32_t i = 0; i < sizeof flips / sizeof *flips; i++) {
+        *flips[i].byte ^= 16;
+        struct engine_prompt found = find(&s, flips[i].stays);
+        assert_int_equal(found.damaged, flips[i].found.damaged);
+        if (flips[i].stays) {
+            assert_int_equal(found.units, flips[i].found.units);
+            assert_int_equal(found.begun, flips[i].found.begun);
+            assert_int_equal(found.oldest, flips[i].found.oldest);
+        }
+        *flips[i].byte ^= 16;
+    }
+    take_last_word(&s); /* now the last unit is under way, and what is beside counts */
+    assert_int_equal(find(&s, true).units, 3);
+    *hidden_row(&s, 3) ^= 1;
+    assert_false(find(&s, true).damaged);
+    *row_before(&s, 31) ^= 1;
+    assert_true(find(&s, false).damaged);
+    tear_down_scene(&s);
+}
+
+static void test_a_bit_that_has_changed_is_found(void **unused)
+{
+    (void)unused;
+    check_flips(true);
+    check_flips(false);
+}
+
+/* The newest unit's result is damaged: that unit alone is computed again. */
+static void test_only_the_damaged_unit_is_computed_again(void **unused)
+{
+    (void)unused;
+    for (uint32_t in_place = 0; in_place < 2; in_place++)
+        for (uint32_t units = 2; units < 3 * shape.n_layers; units++) {
+            struct scene s;
+            set_up_scene(&s, 32, in_place);
+            leave_units(&s, units);
+            *hidden_row(&s, (units - 1) % 3 * 32 + 1) ^= 64;
+            assert_int_equal(find(&s, true).units, units - 1);
+            finish_prompt(&s, units - 1);
+            tear_down_scene(&s);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +342,8 @@ int main(void)
         cmocka_unit_test(test_goes_on_from_copies),
         cmocka_unit_test(test_the_plan_is_kept),
         cmocka_unit_test(test_only_this_prompt_is_found),
+        cmocka_unit_test(test_a_bit_that_has_changed_is_found),
+        cmocka_unit_test(test_only_the_damaged_unit_is_computed_again),
     };
     return cmocka_run_group_tests(tests, device_open, device_close);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The coordinator is killed while requests are read, decode, wait and are scored: another one takes them over, the clients
+# The coordinator is killed while requests are read, decode, wait and are scored, or hangs: another one takes them over, the clients
 # see a pause and the answers of undisturbed runs. Token logs that are damaged, cut, gone or cannot be written; clients that
 # do not come back; nobody who starts a coordinator again; a worker that is not waited for.
 # shellcheck source=lib.sh
@@ -116,6 +116,13 @@ wait_for 30 status_is '.requests[0].prefill_tokens_done > 100' || fail "the prom
 kill_coordinator
 check "killed twice in prefill" long $first 4
 expect "nothing is said" "$(cat "$work"/err.*)" ""
+
+# --- it hangs: who watches over it kills it after three times --hang-ms, and says so
+ask 1 & first=$!
+wait_for 30 decoded 5 || fail "no token"
+kill -STOP "$(head -n 1 "$run_dir/lock")"
+check "stopped in decode" 1 $first 5
+expect "stopped: a line" "$(grep -c "the coordinator's loop has stood still for 6 s (three times --hang-ms): killing it" "$state_dir/hillinfer.log")" 1
 wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
 down || fail "down"
 expect_nothing_left

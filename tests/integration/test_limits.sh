@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A file size limit, as a disk that is full, is an error with its line and exit code 111, not the end of a process by a signal:
-# for the segments, for the cold pool, for a recording (the request goes on without one).
+# for the segments, for the cold pool, for a recording (the request goes on without one). So is a control group's memory
+# limit: what cannot fit is refused, what is not asked for follows from it, and nobody is killed.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -47,4 +48,32 @@ expect "a recording beyond the limit: restarts" "$(field "$work/out" .restarts.c
 expect "a recording beyond the limit: it ends there" "$(stat -c %s "$work/rec")" $((9000 * 1024))
 grep -q 'recording the rings failed' "$work/out.err" "$state_dir/hillinfer.log" 2>/dev/null || fail "nobody says that the recording is of no use: $(cat "$work/out.err")"
 expect_nothing_left
+
+# --- a control group with a limit, of version 1 or 2
+group="" limit=memory.limit_in_bytes
+for folder in /sys/fs/cgroup /sys/fs/cgroup/memory; do
+    [ -n "$group" ] || ! mkdir "$folder/hill-test-$$" 2>/dev/null || group=$folder/hill-test-$$
+    [ -z "$group" ] || [ -e "$group/memory.max" ] || [ -e "$group/$limit" ] || { rmdir "$group" && group=""; }
+done
+[ ! -e "$group/memory.max" ] || limit=memory.max
+if [ -z "$group" ] || ! echo 300M >"$group/$limit" 2>/dev/null; then
+    [ -z "$group" ] || rmdir "$group"
+    echo "skipped: a control group's memory limit: none can be made here (root, and a memory controller)"
+    finish
+fi
+trap 'cleanup; rmdir "$group" 2>/dev/null' EXIT
+in_group() { # ARGUMENTS...: hillinfer run
+    (
+        echo 0 >"$group/cgroup.procs"
+        exec "$hillinfer" run "$@" --run-dir "$run_dir" --state-dir "$state_dir" >"$work/out" 2>"$work/out.err"
+    )
+}
+in_group "${options[@]}" --hot-mb 400 -f "$work/prompt" -n 5 --json
+refused "beyond a group's limit" $? "$work/out.err" 'memory limit of .*hill-test'
+in_group "${run[@]}"
+expect "within a group's limit: exit code" $? 0
+expect "within a group's limit: hashes" "$(hashes "$work/out")" "$(hashes "$work/whole")"
+expect "within a group's limit: nobody was killed" "$(field "$work/out" '.restarts | add // 0')" 0
+expect_nothing_left
+wait_for 10 rmdir "$group" || fail "processes stay in the group"
 finish

@@ -50,6 +50,7 @@ static uint32_t good_record(uint32_t type, void *room)
         r->identity = 3;
         r->adopt_min = 11;
         r->adopt_max = 12;
+        r->past_tokens = 4;
         r->after = 4;
         r->after_tokens = 9;
         return 96;
@@ -207,6 +208,7 @@ static const struct field fields[] = {
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, identity), {0, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, after), {0, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, after_tokens), {0, 10, UINT32_MAX, END}},
+    {RECORD_SEQ_BEGIN, FIELD(seq_begin, past_tokens), {11, UINT32_MAX, END}},
     {RECORD_SEQ_END, FIELD(seq_end, keep), {2, UINT32_MAX, END}},
     {RECORD_READ, FIELD(read, ahead), {2, UINT32_MAX, END}},
     {RECORD_ADOPT, FIELD(adopt, n_slots), {0, 1, 3, 4097, UINT32_MAX, END}},
