@@ -35,7 +35,6 @@ static void drop_record(struct drive_store *s, uint32_t slot)
 /* Parents before what follows them. A parent is the one that it was written behind. */
 static int add_all(struct drive_store *s, struct loaded *list, uint32_t n)
 {
-    double least = 0;
     qsort(list, n, sizeof *list, by_position);
     for (uint32_t i = 0; i < n; i++) {
         const struct chunk *parent = chunk_at(&s->tree, list[i].chunk.parent);
@@ -47,9 +46,6 @@ static int add_all(struct drive_store *s, struct loaded *list, uint32_t n)
         if (rc)
             drop_record(s, list[i].slot);
     }
-    if (s->tree.n_heap)
-        least = s->tree.chunks[s->tree.heap[0]].rank;
-    s->tree.age = least; /* of what is still here nothing had a smaller one */
     return 0;
 }
 
@@ -208,7 +204,7 @@ static uint32_t make_room(struct drive_store *s, uint32_t spared, struct hill_wh
     slot = chunk_tree_victim(&s->tree, spared);
     if (slot == CHUNK_NONE || chunk_file_clear_record(&s->file, slot, why))
         return CHUNK_NONE;
-    chunk_tree_evict(&s->tree, slot);
+    chunk_tree_remove(&s->tree, slot);
     s->n_evicted++;
     return slot;
 }
