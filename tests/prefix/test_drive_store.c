@@ -336,6 +336,7 @@ static void flip(struct drive_store *s)
     struct fact *f = &facts[draw((uint32_t)n_facts)];
     if (!f->live || f->damaged)
         return;
+    drive_store_flush(s);
     off_t at = (off_t)(f->chunk.slot * s->file.slot_bytes + draw(f->n * LAYERS * ENTRY));
     uint8_t byte;
     assert_int_equal(pread(s->file.data_fd, &byte, 1, at), 1);
@@ -534,7 +535,9 @@ static void test_a_full_disk(void **unused)
     for (uint32_t i = 0; i < 4; i++) {
         c.tokens[0] = 1 + i;
         drive_store_put(&s, (struct drive_chunk){0}, &c, room);
+        drive_store_flush(&s);
         assert_true(s.tree.n_chunks <= 3);
+        assert_true(s.full);
     }
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     drive_store_close(&s);
