@@ -85,19 +85,6 @@ static bool is_set(const char *variable)
     return value && *value;
 }
 
-/* The model's path; false: it is not there. */
-static bool find_model(const char *file, char path[512])
-{
-    const char *folder = getenv("HILL_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (folder && *folder)
-        snprintf(path, 512, "%s/%s", folder, file);
-    else if (cache && *cache)
-        snprintf(path, 512, "%s/hillinfer/models/%s", cache, file);
-    else
-        snprintf(path, 512, "%s/.cache/hillinfer/models/%s", getenv("HOME"), file);
-    return access(path, R_OK) == 0;
-}
-
 static uint32_t length_of(enum test t)
 {
     return figure.o.quick && t != DECODE ? 16u << t : tests[t].length;
@@ -517,7 +504,7 @@ int main(int argc, char **argv)
     for (enum test t = 0; t < TESTS; t++)
         write_prompt(t);
     for (uint32_t i = 0; i < (figure.o.quick && !is_set("MODELS") ? 1 : MODELS); i++) {
-        if (!find_model(models[i].file, figure.path[i]))
+        if (!pipeline_find_model(models[i].file, figure.path[i]))
             *figure.path[i] = 0;
         for (enum test t = 0; *figure.path[i] && t < TESTS; t++)
             if (t != DEEP || models[i].deep)
