@@ -25,6 +25,7 @@ struct stored {
     bool handed_over;      /* all that is left was given to the writer */
     uint64_t given;        /* jobs that it had then */
     int64_t wait_until_ns; /* for the writer; 0: it has not been waited for */
+    bool waits;            /* for the writer, in this turn */
     int rc;                /* why entries cannot be had */
     struct hill_why why;
 };

@@ -199,7 +199,8 @@ static bool may_wait(struct request *r)
         x->wait_until_ns = now + CLOCK_MS(WRITER_WAIT_MS) + (now - r->begun_ns) / 20;
     if (w->store_slow && w->store_done == done)
         return false;
-    if (now < x->wait_until_ns)
+    x->waits = now < x->wait_until_ns;
+    if (x->waits)
         return true;
     if (!w->store_slow)
         log_warn("the drive of the prefix store %.300s is slow: requests end before all of theirs "
@@ -214,7 +215,7 @@ int64_t stored_deadline(const struct worker *w, int64_t deadline)
 {
     for (uint32_t i = 0; i < w->n_sequences; i++) {
         const struct request *r = w->requests[i];
-        if (r && r->stored && r->stored->wait_until_ns && r->stored->wait_until_ns < deadline)
+        if (r && r->stored && r->stored->waits && r->stored->wait_until_ns < deadline)
             deadline = r->stored->wait_until_ns;
     }
     return deadline;
@@ -253,6 +254,7 @@ static bool put(struct request *r)
 static int go_on(struct request *r, bool *done, struct hill_why *why)
 {
     struct stored *x = r->stored;
+    x->waits = false;
     if (x->rc) {
         *why = x->why;
         return x->rc;
