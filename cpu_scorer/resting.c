@@ -87,6 +87,13 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+/* Slots that its plan counts with: what nobody owns lies in the same stripes. */
+static uint32_t cold_tokens(const struct sequence *s)
+{
+    return s->share.copies ? s->max_tokens
+                           : s->max_tokens - hot_share_target(&s->share, s->max_tokens);
+}
+
 int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t *blocks,
                  uint32_t *stripes)
 {
@@ -97,7 +104,7 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
         *blocks = larger(*blocks, (hot + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS + 1);
     *blocks = larger(*blocks, blocks_held(c, s));
     if (c->config.csd)
-        *stripes = larger(*stripes + (lost + slots - 1) / slots, stripes_held(c, s));
+        *stripes = larger((cold_tokens(s) + lost + slots - 1) / slots, stripes_held(c, s));
     uint64_t more = (uint64_t)(*stripes - stripes_held(c, s)) * c->config.geometry.n_layers;
     if (more > t->cold.n_free || hkm_grow(&t->hkm, s->index, *blocks))
         return HILL_E_BUSY;
