@@ -75,6 +75,7 @@ struct request_prefix {
     uint64_t conversation, after; /* as the client said; 0: none */
     struct prefix_hit hit;        /* of its first attempt */
     bool decoded; /* it has gone on over decoded entries, perhaps under a coordinator before */
+    bool drive_decoded; /* the same of the drive's store, which may have them still */
 };
 
 struct request {

@@ -173,6 +173,8 @@ int request_send_again(struct service *sv, struct request *r, uint32_t n_there,
                        uint64_t bytes_there);
 
 /* ---- service_requests.c ---- */
+/* Why a token with this code of request_take_token ends its request. */
+const char *request_bad_token(const struct request *r, int code);
 /* What workers say of a request; each may remove it. */
 void request_on_token(void *owner, struct arrival *a);
 void request_on_progress(void *owner, struct arrival *a);

@@ -294,6 +294,17 @@ void request_cancel(struct service *sv, struct request *r)
 
 /* ---- what the GPU worker says ------------------------------------------------------------ */
 
+const char *request_bad_token(const struct request *r, int code)
+{
+    if (code == HILL_E_UNSUPPORTED)
+        return "this GPU worker does not score given tokens";
+    if (code != HILL_E_DAMAGED)
+        return "internal error: the GPU worker sent a token out of order";
+    return r->prefix.decoded || r->prefix.drive_decoded
+               ? REQUEST_DECODED_LOST
+               : "internal error: the repeated request made other tokens than were already sent";
+}
+
 static void take_token(struct service *sv, struct request *r, const Hill__Token *token)
 {
     if (r->state != REQUEST_RUNNING)
@@ -308,14 +319,7 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
         return;
     }
     if (fresh < 0) {
-        request_fail(
-            sv, r, fresh,
-            fresh == HILL_E_DAMAGED && r->prefix.decoded ? REQUEST_DECODED_LOST
-            : fresh == HILL_E_DAMAGED
-                ? "internal error: the repeated request made other tokens than were already sent"
-            : fresh == HILL_E_UNSUPPORTED
-                ? "this GPU worker does not score given tokens"
-                : "internal error: the GPU worker sent a token out of order");
+        request_fail(sv, r, fresh, request_bad_token(r, fresh));
         supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
@@ -335,6 +339,7 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
 {
     int64_t now = clock_now_ns();
     bool last = progress->units_done == progress->units_total;
+    r->prefix.drive_decoded |= progress->decoded_tokens > 0;
     if (r->state != REQUEST_RUNNING || !progress->units_total)
         return;
     request_taken_up(r);

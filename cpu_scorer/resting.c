@@ -97,14 +97,25 @@ static uint32_t most_lost(const struct core *c, const struct sequence *s, uint32
     return lost;
 }
 
+/* Slots of so many stripes that the plan counts with: what nobody owns can lie in the others. Of
+ * several drives a drive's part of the plan is not known. */
+static uint32_t planned_slots(const struct core *c, const struct sequence *s, uint32_t stripes)
+{
+    uint32_t slots = stripes * c->tiers.cold.stripe_slots, n = s->max_tokens;
+    if (!s->share.copies)
+        n -= hot_share_target(&s->share, n);
+    return c->tiers.cold.n_drives > 1 || slots < n ? slots : n;
+}
+
 /* On one drive, so many stripes a layer for n_tokens and what is nobody's. */
 static uint32_t grown(const struct core *c, const struct sequence *s, uint32_t drive,
                       uint32_t n_tokens, uint32_t stripes)
 {
-    uint32_t slots = c->tiers.cold.stripe_slots, lost = most_lost(c, s, drive, n_tokens);
+    uint32_t slots = c->tiers.cold.stripe_slots;
+    uint32_t taken = planned_slots(c, s, stripes) + most_lost(c, s, drive, n_tokens);
     if (!c->config.csd || !c->tiers.cold.drives[drive].n_stripes)
         return stripes;
-    return larger(stripes + (lost + slots - 1) / slots, stripes_held(c, s, drive));
+    return larger((taken + slots - 1) / slots, stripes_held(c, s, drive));
 }
 
 int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t *blocks,

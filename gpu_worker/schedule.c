@@ -261,7 +261,7 @@ static struct request *any_request(const struct worker *w)
 /* Only a disk or the scorer can move on what is being saved. */
 static void sleep_saving(struct worker *w, uint32_t seen)
 {
-    if (!dataplane_sleep(&w->plane, seen, worker_deadline()))
+    if (!dataplane_sleep(&w->plane, seen, stored_deadline(w, worker_deadline())))
         (void)shm_ring_peer_alive(w->plane.selection); /* dead: the ring says so once empty */
 }
 

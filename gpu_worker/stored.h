@@ -8,8 +8,8 @@
  * tokens before it stand and the others are computed. A request leaves the chunks that the store
  * lacks, after its first token and before its Done: their entries come from the scorer (READ),
  * wherever they lie; others decode meanwhile, and the next prompt waits, since it may begin with
- * the same tokens. Which tokens are plain, and who takes the
- * others: prefix/chunk_tree.h. Who calls it: request.c, schedule.c, worker.c. Concurrency: the data
+ * the same tokens. A thread of the store's writes them; how long a slow drive may hold a request:
+ * stored_leave.c. Which tokens are plain, and who takes the others: prefix/chunk_tree.h. Who calls it: request.c, schedule.c, worker.c. Concurrency: the data
  * loop's thread. Failure: of the store: a line, and it is computed, or not left; of scorer and
  * rings: the request ends.
  */
@@ -20,11 +20,14 @@
 #include "proto/records.h"
 
 struct request;
+struct shm_doorbell;
 struct worker;
 
 /* The store that Configure names; one that is open already stays. A failure leaves none. */
 int stored_open(struct worker *w, struct hill_why *why);
-void stored_close(struct worker *w);
+void stored_close(struct worker *w); /* all that was left is written first */
+/* Who is woken when a chunk is written: the epoch's bell, or nobody. */
+void stored_listen(struct worker *w, struct shm_doorbell *bell);
 
 /* The first r->reused tokens are there, n_plain of them plain: the store's beyond them are read
  * (REQUEST_FETCHING), or what follows is computed. */
@@ -39,5 +42,7 @@ int stored_leave(struct request *r, struct hill_why *why);
 /* A whole ENTRIES record of this epoch. False when nobody waits for it. */
 bool stored_take_entries(struct worker *w, const struct record_entries *entries);
 void stored_drop(struct request *r);
+/* The deadline, or sooner: when a request will have waited for the drive for long enough. */
+int64_t stored_deadline(const struct worker *w, int64_t deadline);
 
 #endif

@@ -22,7 +22,11 @@ struct stored {
     uint32_t put;              /* chunks of it that are written */
     uint32_t read_id, asked;   /* the READ under way: entries, 0: none */
     int64_t asked_ns;
-    int rc; /* why entries cannot be had */
+    bool handed_over;      /* all that is left was given to the writer */
+    uint64_t given;        /* jobs that it had then */
+    int64_t wait_until_ns; /* for the writer; 0: it has not been waited for */
+    bool waits;            /* for the writer, in this turn */
+    int rc;                /* why entries cannot be had */
     struct hill_why why;
 };
 

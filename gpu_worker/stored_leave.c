@@ -2,10 +2,15 @@
  * gpu_worker/stored_leave.c - what a request leaves in the prefix store. See stored.h.
  *
  * Twice: when its prompt is done, the whole chunks of plain tokens, so that the next prompt, which
- * waits for that, finds them; at its end the rest. From the first chunk that the store lacks on, some chunks at a time: their entries are read from
- * the scorer layer by layer, then the chunks are written one a turn. Without a conversation only
- * whole chunks of plain tokens are left; a conversation's last chunk may be short, and the next turn
- * replaces it.
+ * waits for that, finds them; at its end the rest. From the first chunk that the store lacks on,
+ * some chunks at a time: their entries are read from the scorer layer by layer, then the chunks are
+ * given to the store's writer one a turn. Without a conversation only whole chunks of plain tokens
+ * are left; a conversation's last chunk may be short, and the next turn replaces it.
+ *
+ * The writer is waited for when its queue is full, and before Done until all is written, so that a
+ * kill after Done loses nothing; but never long: WRITER_WAIT_MS and a twentieth of the request's
+ * time. When that is over the writer is slow: what is left is not kept, and nobody waits for it
+ * again until it has done something.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +18,9 @@
 #include "base/log.h"
 #include "gpu_worker/stored_internal.h"
 
-#define GROUP_BYTES (8u << 20)
-#define GROUP_MAX   16u
+#define GROUP_BYTES    (8u << 20)
+#define GROUP_MAX      16u
+#define WRITER_WAIT_MS 250
 
 bool stored_owes(const struct request *r)
 {
@@ -67,6 +73,12 @@ static double token_us(const struct request *r)
     return computed && prompt_us > 0 ? prompt_us / computed : 0;
 }
 
+static void hand_over(struct request *r)
+{
+    r->stored->handed_over = true;
+    r->stored->given = drive_store_given(r->w->store);
+}
+
 static int begin(struct request *r, struct hill_why *why)
 {
     struct stored *x = r->stored = stored_make(r);
@@ -79,8 +91,10 @@ static int begin(struct request *r, struct hill_why *why)
     x->group =
         GROUP_BYTES / slot_bytes > GROUP_MAX ? GROUP_MAX : (uint32_t)(GROUP_BYTES / slot_bytes);
     x->group = x->group ? x->group : 1;
-    if (!skip(r))
+    if (!skip(r)) {
+        hand_over(r); /* what its prompt left may still be on its way */
         return 0;
+    }
     x->room = malloc(x->group * slot_bytes);
     return x->room ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory for a prefix that is kept");
 }
@@ -172,7 +186,48 @@ bool stored_take_entries(struct worker *w, const struct record_entries *e)
     return true;
 }
 
-/* ---- writing it ------------------------------------------------------------------------------- */
+/* ---- giving it to the writer ------------------------------------------------------------------ */
+
+/* Is there time to wait for the writer still? */
+static bool may_wait(struct request *r)
+{
+    struct stored *x = r->stored;
+    struct worker *w = r->w;
+    int64_t now = clock_now_ns();
+    uint64_t done = drive_store_done(w->store);
+    if (!x->wait_until_ns)
+        x->wait_until_ns = now + CLOCK_MS(WRITER_WAIT_MS) + (now - r->begun_ns) / 20;
+    if (w->store_slow && w->store_done == done)
+        return false;
+    x->waits = now < x->wait_until_ns;
+    if (x->waits)
+        return true;
+    if (!w->store_slow)
+        log_warn("the drive of the prefix store %.300s is slow: requests end before all of theirs "
+                 "is written, and what its queue has no room for is not kept",
+                 w->store->file.dir);
+    w->store_slow = true;
+    w->store_done = done;
+    return false;
+}
+
+int64_t stored_deadline(const struct worker *w, int64_t deadline)
+{
+    for (uint32_t i = 0; i < w->n_sequences; i++) {
+        const struct request *r = w->requests[i];
+        if (r && r->stored && r->stored->waits && r->stored->wait_until_ns < deadline)
+            deadline = r->stored->wait_until_ns;
+    }
+    return deadline;
+}
+
+/* 1: nothing holds the request any more. */
+static int await_writer(struct request *r, bool *done)
+{
+    struct stored *x = r->stored;
+    *done = !r->over || drive_store_done(r->w->store) >= x->given || !may_wait(r);
+    return *done;
+}
 
 /* The next chunk of the group. False: nothing more is left. */
 static bool put(struct request *r)
@@ -199,6 +254,7 @@ static bool put(struct request *r)
 static int go_on(struct request *r, bool *done, struct hill_why *why)
 {
     struct stored *x = r->stored;
+    x->waits = false;
     if (x->rc) {
         *why = x->why;
         return x->rc;
@@ -207,17 +263,19 @@ static int go_on(struct request *r, bool *done, struct hill_why *why)
         return clock_now_ns() < x->asked_ns + WORKER_WAIT_MS * 1000000ll
                    ? 0
                    : hill_fail(why, HILL_E_TIMEOUT, "the scorer sent no answer to a READ in time");
+    if (x->handed_over)
+        return await_writer(r, done);
     if (x->in_group == 0)
         begin_group(r);
-    if (x->in_group == 0) {
-        *done = true;
-        return 1;
-    }
-    if (x->layer < r->w->hparams.n_layers) {
+    if (x->in_group && x->layer < r->w->hparams.n_layers) {
         int rc = ask(r, why);
         return rc ? rc : 1;
     }
-    *done = !put(r);
+    bool room = drive_store_takes(r->w->store);
+    if (x->in_group && !room && may_wait(r))
+        return 0;
+    if (!x->in_group || !room || !put(r))
+        hand_over(r);
     return 1;
 }
 
@@ -226,8 +284,7 @@ int stored_leave(struct request *r, struct hill_why *why)
     bool done = false;
     int rc = r->stored ? 0 : begin(r, why);
     if (!rc)
-        rc = r->stored->room ? go_on(r, &done, why) : 1;
-    done |= r->stored && !r->stored->room;
+        rc = go_on(r, &done, why);
     if (rc == HILL_E_NODEV || rc == HILL_E_PEER_GONE || rc == HILL_E_CANCELLED)
         return rc; /* of the epoch or the request */
     if (rc >= 0 && !done)

@@ -128,6 +128,7 @@ static void leave_epoch(struct worker *w)
 {
     struct hill_why why;
     worker_link_set_doorbell(w->link, NULL);
+    stored_listen(w, NULL);
     if (w->engine && (engine_attach_staging(w->engine, NULL, 0, 0, &why) ||
                       engine_attach_hot(w->engine, NULL, 0, &why) ||
                       engine_attach_prompt(w->engine, NULL, 0, false, &why)))
@@ -202,6 +203,7 @@ static void open_store(struct worker *w)
     struct hill_why why = {""};
     if (stored_open(w, &why))
         log_warn("no prefix store until the next epoch: %s", why.text);
+    stored_listen(w, w->plane.party.bell);
 }
 
 static int carry_out(struct worker *w, struct hill_why *why)

@@ -287,7 +287,7 @@ static const char *wrong_field(const struct chunk_file *f, const struct chunk_re
     if (r->first % CHUNK_TOKENS || r->first >= CHUNK_POSITION_MAX ||
         (r->first == 0) != (r->parent == CHUNK_NONE))
         return "position";
-    if (!isfinite(r->rank) || !isfinite(r->cost) || r->rank < 0 || r->cost < 0)
+    if (!isfinite(r->rank) || !isfinite(r->cost) || r->rank < 0 || r->cost < 0 || !r->uses)
         return "rank";
     for (uint32_t i = 0; i < r->n; i++)
         if (r->tokens[i] >= f->terms.n_vocab)

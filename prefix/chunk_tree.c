@@ -1,6 +1,7 @@
 /* prefix/chunk_tree.c - see chunk_tree.h. */
 #include "prefix/chunk_tree.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -198,6 +199,12 @@ uint32_t chunk_tree_leaf(const struct chunk_tree *t, uint32_t slot)
 
 /* ---- adding and removing ---------------------------------------------------------------------- */
 
+/* How much longer than one that was of use once it stays. */
+static double bonus(const struct chunk_tree *t, const struct chunk *c)
+{
+    return (t->n_slots < CHUNK_HALF_LIFE ? t->n_slots : CHUNK_HALF_LIFE) * log2(c->uses);
+}
+
 static int grow(struct chunk_tree *t, uint32_t wanted)
 {
     uint64_t room = t->n_room ? 2ull * t->n_room : ROOM_MIN;
@@ -244,7 +251,7 @@ static bool fits(const struct chunk_tree *t, const struct chunk *c)
 {
     const struct chunk *parent = c->parent == CHUNK_NONE ? NULL : chunk_at(t, c->parent);
     if (c->n == 0 || c->n > CHUNK_TOKENS || c->n_plain > c->n || !c->stamp ||
-        (c->n_plain < c->n) != (c->owner != 0))
+        (c->n_plain < c->n) != (c->owner != 0) || !c->uses)
         return false;
     if (!parent)
         return c->parent == CHUNK_NONE && c->first == 0;
@@ -270,7 +277,9 @@ int chunk_tree_add(struct chunk_tree *t, uint32_t slot, const struct chunk *chun
     c->sibling = *head;
     *head = slot;
     if (!(c->rank > 0))
-        c->rank = t->age + c->uses * c->cost;
+        c->rank = ++t->clock + bonus(t, c);
+    else if (c->rank - bonus(t, c) > t->clock)
+        t->clock = c->rank - bonus(t, c);
     t->n_chunks++;
     heap_add(t, slot);
     return 0;
@@ -292,18 +301,11 @@ void chunk_tree_remove(struct chunk_tree *t, uint32_t slot)
         heap_add(t, parent);
 }
 
-void chunk_tree_evict(struct chunk_tree *t, uint32_t slot)
-{
-    double rank = t->chunks[slot].rank;
-    t->age = rank > t->age ? rank : t->age;
-    chunk_tree_remove(t, slot);
-}
-
 void chunk_tree_use(struct chunk_tree *t, uint32_t slot)
 {
     struct chunk *c = &t->chunks[slot];
     c->uses += c->uses < UINT32_MAX;
-    c->rank = t->age + c->uses * c->cost;
+    c->rank = ++t->clock + bonus(t, c);
     if (c->place != CHUNK_NONE)
         settle(t, c->place);
 }

@@ -10,9 +10,11 @@
  * in the tree as well, and only their own find them. Tokens are compared one by one: no hash says
  * that two texts are the same.
  * Who goes first when all slots are taken: of the chunks that nothing follows the one of least rank,
- * rank = age + uses * cost, age being the rank of the last one that went (GreedyDual-Size with
- * Frequency; all slots have one size). Who calls it: drive_store.c. Concurrency: one
- * thread. Failure: HILL_E_NOMEM; nothing has changed then.
+ * rank = when it was last of use + half_life * log2(uses), by a clock that counts uses: of two of
+ * equal rank one has been of use half as often and was of use half_life uses later. Why this and
+ * not the cost to compute it: docs/decisions/prefix.md. Who calls it: drive_store.c, which writes
+ * ranks down; tools/bench/prefix_trace.c. Concurrency: one thread. Failure: HILL_E_NOMEM; nothing
+ * has changed then.
  */
 #ifndef HILL_PREFIX_CHUNK_TREE_H
 #define HILL_PREFIX_CHUNK_TREE_H
@@ -23,6 +25,9 @@
 
 #define CHUNK_TOKENS 64u
 #define CHUNK_NONE   UINT32_MAX
+/* half_life: so many uses, or the number of slots where that is less: a small store has to forget
+ * soon what was of use often */
+#define CHUNK_HALF_LIFE 16384u
 
 struct chunk {
     uint64_t stamp;    /* no two chunks of a store have had the same; 0: the slot is free */
@@ -30,9 +35,9 @@ struct chunk {
     uint64_t owner;    /* may take tokens from n_plain on, beside the others; 0: n_plain is n */
     uint64_t checksum; /* of the entries: drive_store.c's */
     double rank;       /* when it goes: the least first */
-    double cost;       /* to compute it, in any unit */
-    uint32_t uses;
-    uint32_t first; /* position of its first token: a multiple of CHUNK_TOKENS */
+    double cost;       /* to compute it, in us */
+    uint32_t uses;     /* at least 1 */
+    uint32_t first;    /* position of its first token: a multiple of CHUNK_TOKENS */
     uint32_t n, n_plain;
     uint32_t tokens[CHUNK_TOKENS];
     /* the tree's */
@@ -48,7 +53,7 @@ struct chunk_tree {
     uint32_t *heap; /* [n_heap], the least rank first; room for n_room */
     uint32_t n_heap;
     uint32_t lowest; /* all slots below have chunks */
-    double age;
+    double clock;    /* uses so far; at the start: as the chunks' ranks say */
 };
 
 struct chunk_query {
@@ -89,12 +94,10 @@ uint32_t chunk_tree_victim(const struct chunk_tree *tree, uint32_t spared);
 /* A copy of *chunk behind its parent in a slot that chunk_tree_unused gave, or that a file names:
  * HILL_E_INVALID when that one is taken or beyond the end, when the parent is not there, not full or
  * not before it, or when the tokens before it are not everybody's and it has another owner. A new
- * one (rank 0) is ranked. */
+ * one (rank 0) is ranked, as of use now. */
 int chunk_tree_add(struct chunk_tree *tree, uint32_t slot, const struct chunk *chunk);
 /* One that nothing follows. */
 void chunk_tree_remove(struct chunk_tree *tree, uint32_t slot);
-/* The same, because its turn has come: the others age. */
-void chunk_tree_evict(struct chunk_tree *tree, uint32_t slot);
 /* It was taken once more. */
 void chunk_tree_use(struct chunk_tree *tree, uint32_t slot);
 /* One below `slot`, or itself, that nothing follows. */

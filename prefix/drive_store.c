@@ -35,7 +35,6 @@ static void drop_record(struct drive_store *s, uint32_t slot)
 /* Parents before what follows them. A parent is the one that it was written behind. */
 static int add_all(struct drive_store *s, struct loaded *list, uint32_t n)
 {
-    double least = 0;
     qsort(list, n, sizeof *list, by_position);
     for (uint32_t i = 0; i < n; i++) {
         const struct chunk *parent = chunk_at(&s->tree, list[i].chunk.parent);
@@ -47,9 +46,6 @@ static int add_all(struct drive_store *s, struct loaded *list, uint32_t n)
         if (rc)
             drop_record(s, list[i].slot);
     }
-    if (s->tree.n_heap)
-        least = s->tree.chunks[s->tree.heap[0]].rank;
-    s->tree.age = least; /* of what is still here nothing had a smaller one */
     return 0;
 }
 
@@ -91,6 +87,24 @@ static int load(struct drive_store *s, struct hill_why *why)
     return rc;
 }
 
+/* The writer's thread: of the store the file alone. The record is written last, and says nothing
+ * while its slot is written over. */
+static int do_job(void *file, const struct chunk_job *j, struct hill_why *why)
+{
+    struct hill_why second;
+    if (j->kind == CHUNK_JOB_NOTE)
+        return chunk_file_write_record(file, j->slot, &j->chunk, j->parent_stamp, why);
+    int rc = chunk_file_clear_record(file, j->slot, why);
+    if (rc || j->kind == CHUNK_JOB_CLEAR)
+        return rc;
+    rc = chunk_file_write(file, j->slot, j->entries, j->bytes, why);
+    if (!rc)
+        rc = chunk_file_write_record(file, j->slot, &j->chunk, j->parent_stamp, why);
+    if (rc)
+        chunk_file_clear_record(file, j->slot, &second);
+    return rc;
+}
+
 int drive_store_open(struct drive_store *s, const char *dir, const struct chunk_terms *terms,
                      uint64_t cap_bytes, struct hill_why *why)
 {
@@ -101,6 +115,8 @@ int drive_store_open(struct drive_store *s, const char *dir, const struct chunk_
         s->stamp = (uint64_t)clock_now_ns();
     if (!rc)
         rc = load(s, why);
+    if (!rc && chunk_writer_open(&s->writer, DRIVE_QUEUE_BYTES, do_job, &s->file))
+        rc = hill_fail(why, HILL_E_NOMEM, "no memory or thread for prefix store %.300s", dir);
     if (!rc)
         log_info("prefix store %s: %u of at most %u chunks of %u tokens", dir, s->tree.n_chunks,
                  s->file.n_slots, CHUNK_TOKENS);
@@ -109,25 +125,15 @@ int drive_store_open(struct drive_store *s, const char *dir, const struct chunk_
 
 void drive_store_close(struct drive_store *s)
 {
+    if (s->writer)
+        drive_store_flush(s);
+    chunk_writer_close(s->writer);
+    s->writer = NULL;
     chunk_tree_finish(&s->tree);
     chunk_file_close(&s->file);
 }
 
-/* ---- taking ----------------------------------------------------------------------------------- */
-
-int drive_store_find(const struct drive_store *s, const struct chunk_query *q,
-                     struct chunk_hit *hit, struct drive_chunk *chunks)
-{
-    uint32_t *slots = malloc((q->n / CHUNK_TOKENS + 1ull) * sizeof *slots);
-    *hit = (struct chunk_hit){0};
-    if (!slots)
-        return HILL_E_NOMEM;
-    *hit = chunk_tree_find(&s->tree, q, slots);
-    for (uint32_t i = 0; i < hit->n_chunks; i++)
-        chunks[i] = (struct drive_chunk){slots[i], s->tree.chunks[slots[i]].stamp};
-    free(slots);
-    return 0;
-}
+/* ---- what is written -------------------------------------------------------------------------- */
 
 static struct chunk *still_there(const struct drive_store *s, struct drive_chunk chunk)
 {
@@ -138,24 +144,101 @@ static struct chunk *still_there(const struct drive_store *s, struct drive_chunk
 /* With all that follows it, the last ones first. */
 static void drop(struct drive_store *s, uint32_t slot)
 {
-    struct hill_why why;
     for (uint32_t leaf = CHUNK_NONE; leaf != slot;) {
         leaf = chunk_tree_leaf(&s->tree, slot);
-        if (chunk_file_clear_record(&s->file, leaf, &why))
-            log_warn("%s; a chunk that is of no use comes back at the next start", why.text);
+        const struct chunk_job job = {.kind = CHUNK_JOB_CLEAR, .slot = leaf};
+        if (chunk_writer_give(s->writer, &job, NULL))
+            log_warn("no memory for the prefix store; a chunk that is of no use comes back at the "
+                     "next start");
         chunk_tree_remove(&s->tree, leaf);
     }
+}
+
+/* A full disk has the slots that it has, from now on. */
+static void tell_failed(struct drive_store *s, const struct chunk_job *j)
+{
+    static const char *const then[] = {
+        [CHUNK_JOB_PUT] = "what cannot be written is not kept",
+        [CHUNK_JOB_NOTE] = "how often chunks are used is not kept",
+        [CHUNK_JOB_CLEAR] = "a chunk that is of no use comes back at the next start"};
+    if (j->kind == CHUNK_JOB_PUT && j->rc == HILL_E_NOSPACE && !s->full &&
+        s->tree.n_chunks < s->tree.n_slots) {
+        s->full = true;
+        log_warn("%s: the store goes on with the chunks that it has", j->why.text);
+    } else if (!s->said && !s->full) {
+        s->said = true;
+        log_warn("%s; %s", j->why.text, then[j->kind]);
+    }
+}
+
+/* What could not be written since the last call is not there. */
+static void settle(struct drive_store *s)
+{
+    struct chunk_job job;
+    while (chunk_writer_take_failed(s->writer, &job)) {
+        const struct drive_chunk chunk = {job.slot, job.chunk.stamp};
+        if (job.kind == CHUNK_JOB_PUT && still_there(s, chunk))
+            drop(s, job.slot);
+        tell_failed(s, &job);
+    }
+}
+
+void drive_store_flush(struct drive_store *s)
+{
+    chunk_writer_flush(s->writer);
+    settle(s);
+    chunk_writer_flush(s->writer);
+    settle(s);
+}
+
+bool drive_store_takes(struct drive_store *s)
+{
+    return chunk_writer_has_room(s->writer, s->file.slot_bytes);
+}
+
+uint64_t drive_store_given(struct drive_store *s)
+{
+    return chunk_writer_given(s->writer);
+}
+
+uint64_t drive_store_done(struct drive_store *s)
+{
+    return chunk_writer_done(s->writer);
+}
+
+void drive_store_wake(struct drive_store *s, void (*wake)(void *context), void *context)
+{
+    chunk_writer_wake(s->writer, wake, context);
+}
+
+/* ---- taking ----------------------------------------------------------------------------------- */
+
+int drive_store_find(struct drive_store *s, const struct chunk_query *q, struct chunk_hit *hit,
+                     struct drive_chunk *chunks)
+{
+    uint32_t *slots = malloc((q->n / CHUNK_TOKENS + 1ull) * sizeof *slots);
+    *hit = (struct chunk_hit){0};
+    if (!slots)
+        return HILL_E_NOMEM;
+    settle(s);
+    *hit = chunk_tree_find(&s->tree, q, slots);
+    for (uint32_t i = 0; i < hit->n_chunks; i++)
+        chunks[i] = (struct drive_chunk){slots[i], s->tree.chunks[slots[i]].stamp};
+    free(slots);
+    return 0;
 }
 
 int drive_store_read(struct drive_store *s, struct drive_chunk chunk, void *entries, uint32_t *n,
                      double *cost, struct hill_why *why)
 {
+    settle(s);
     const struct chunk *c = still_there(s, chunk);
-    if (!c)
+    int found = c ? chunk_writer_find(s->writer, chunk.stamp, entries) : -1;
+    if (found < 0) /* dropped with the next call, when it could not be written */
         return hill_fail(why, HILL_E_WOULD_BLOCK, "the chunk has gone");
     *n = c->n;
     *cost = c->cost;
-    int rc = chunk_file_read(&s->file, chunk.slot, c, entries, why);
+    int rc = found ? 0 : chunk_file_read(&s->file, chunk.slot, c, entries, why);
     if (rc)
         drop(s, chunk.slot);
     return rc;
@@ -163,25 +246,25 @@ int drive_store_read(struct drive_store *s, struct drive_chunk chunk, void *entr
 
 void drive_store_use(struct drive_store *s, struct drive_chunk chunk)
 {
-    struct chunk *c = still_there(s, chunk);
-    struct hill_why why;
+    const struct chunk *c = still_there(s, chunk);
     if (!c)
         return;
     chunk_tree_use(&s->tree, chunk.slot);
     const struct chunk *parent = chunk_at(&s->tree, c->parent);
-    if (chunk_file_write_record(&s->file, chunk.slot, c, parent ? parent->stamp : 0, &why) &&
-        !s->said) {
-        log_warn("%s; how often chunks are used is not kept", why.text);
-        s->said = true;
-    }
+    const struct chunk_job job = {.kind = CHUNK_JOB_NOTE,
+                                  .slot = chunk.slot,
+                                  .parent_stamp = parent ? parent->stamp : 0,
+                                  .chunk = *c};
+    chunk_writer_give(s->writer, &job, NULL); /* when it cannot be: the next use says it */
 }
 
 /* ---- leaving ---------------------------------------------------------------------------------- */
 
-struct drive_chunk drive_store_same(const struct drive_store *s, struct drive_chunk parent,
+struct drive_chunk drive_store_same(struct drive_store *s, struct drive_chunk parent,
                                     const struct chunk *wanted)
 {
     uint32_t slot = CHUNK_NONE;
+    settle(s);
     if (!parent.stamp || still_there(s, parent))
         slot = chunk_tree_same(&s->tree, parent.stamp ? parent.slot : CHUNK_NONE, wanted);
     return slot == CHUNK_NONE ? (struct drive_chunk){0}
@@ -197,67 +280,47 @@ static uint64_t next_stamp(struct drive_store *s)
     return x ? x : next_stamp(s);
 }
 
-/* A slot whose record says nothing, and whose chunk has gone. On a full disk the highest ones were
- * never written: what is there is written over. */
-static uint32_t make_room(struct drive_store *s, uint32_t spared, struct hill_why *why)
+/* A slot whose chunk has gone: its record goes when it is written over. On a full disk the highest
+ * ones were never written: what is there is written over. */
+static uint32_t make_room(struct drive_store *s, uint32_t spared)
 {
     int rc = 0;
     uint32_t slot = s->full ? CHUNK_NONE : chunk_tree_unused(&s->tree, &rc);
     if (slot != CHUNK_NONE || rc)
         return slot;
     slot = chunk_tree_victim(&s->tree, spared);
-    if (slot == CHUNK_NONE || chunk_file_clear_record(&s->file, slot, why))
+    if (slot == CHUNK_NONE)
         return CHUNK_NONE;
-    chunk_tree_evict(&s->tree, slot);
+    chunk_tree_remove(&s->tree, slot);
     s->n_evicted++;
     return slot;
-}
-
-/* It could not be written. A full disk has the slots that it has, from now on. */
-static struct drive_chunk give_up(struct drive_store *s, uint32_t slot, int rc,
-                                  const struct hill_why *why)
-{
-    struct hill_why second;
-    if (slot < s->tree.n_room)
-        chunk_file_clear_record(&s->file, slot, &second);
-    if (rc == HILL_E_NOSPACE && s->tree.n_chunks < s->tree.n_slots && !s->full) {
-        s->full = true;
-        log_warn("%s: the store goes on with the %u chunks that it has", why->text,
-                 s->tree.n_chunks);
-    } else if (!s->said && !s->full) {
-        s->said = true;
-        log_warn("%s; what cannot be written is not kept", why->text);
-    }
-    return (struct drive_chunk){0};
 }
 
 struct drive_chunk drive_store_put(struct drive_store *s, struct drive_chunk parent,
                                    const struct chunk *chunk, const void *entries)
 {
-    struct hill_why why = {"no memory for the prefix store"};
-    uint64_t bytes = chunk_entries_bytes(&s->file.terms, chunk->n);
+    struct chunk_job job = {.kind = CHUNK_JOB_PUT, .parent_stamp = parent.stamp};
     struct chunk c = *chunk;
-    if (parent.stamp && !still_there(s, parent))
+    settle(s);
+    if ((parent.stamp && !still_there(s, parent)) || !drive_store_takes(s))
         return (struct drive_chunk){0};
     c.parent = parent.stamp ? parent.slot : CHUNK_NONE;
-    uint32_t slot = make_room(s, c.parent, &why);
-    if (slot == CHUNK_NONE)
+    job.slot = make_room(s, c.parent);
+    if (job.slot == CHUNK_NONE)
         return (struct drive_chunk){0};
+    job.bytes = chunk_entries_bytes(&s->file.terms, c.n);
     c.stamp = next_stamp(s);
     c.uses = 1;
     c.rank = 0;
-    c.checksum = chunk_checksum(c.stamp, entries, bytes);
-    int rc = chunk_file_write(&s->file, slot, entries, bytes, &why);
-    if (!rc)
-        rc = chunk_tree_add(&s->tree, slot, &c);
-    if (rc)
-        return give_up(s, slot, rc, &why);
-    rc = chunk_file_write_record(&s->file, slot, &s->tree.chunks[slot], parent.stamp, &why);
-    if (rc) {
-        chunk_tree_remove(&s->tree, slot);
-        return give_up(s, slot, rc, &why);
+    c.checksum = chunk_checksum(c.stamp, entries, job.bytes);
+    if (chunk_tree_add(&s->tree, job.slot, &c))
+        return (struct drive_chunk){0};
+    job.chunk = s->tree.chunks[job.slot]; /* ranked */
+    if (chunk_writer_give(s->writer, &job, entries)) {
+        chunk_tree_remove(&s->tree, job.slot);
+        return (struct drive_chunk){0};
     }
-    for (uint32_t old; (old = chunk_tree_needless(&s->tree, slot)) != CHUNK_NONE;)
+    for (uint32_t old; (old = chunk_tree_needless(&s->tree, job.slot)) != CHUNK_NONE;)
         drop(s, old);
-    return (struct drive_chunk){slot, c.stamp};
+    return (struct drive_chunk){job.slot, c.stamp};
 }

@@ -115,6 +115,35 @@ static void a_request_with_tokens_takes_plain_entries_alone(void **state)
     assert_int_equal(r->prefix.hit.n_tokens, 5);
 }
 
+static void say_progress(uint32_t decoded)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Progress progress = HILL__PROGRESS__INIT;
+    struct arrival a = {.message = &message};
+    progress.request_id = r->wire_id;
+    progress.decoded_tokens = decoded;
+    message.body_case = HILL__MESSAGE__BODY_PROGRESS;
+    message.progress = &progress;
+    request_on_progress(&sv, &a);
+}
+
+/* Another attempt that makes other tokens is nobody's mistake where decoded entries were read from
+ * the drive before and could not be again. */
+static void decoded_entries_from_the_drive_are_named(void **state)
+{
+    (void)state;
+    say_progress(0);
+    request_interrupt(r, true);
+    assert_int_equal(request_begin_attempt(&sv.book, r, 2), 0);
+    assert_non_null(strstr(request_bad_token(r, request_take_token(r, 0, 7, 3)), "internal error"));
+    say_progress(3);
+    request_interrupt(r, true);
+    assert_int_equal(request_begin_attempt(&sv.book, r, 3), 0);
+    say_progress(0); /* this attempt computes them */
+    assert_string_equal(request_bad_token(r, request_take_token(r, 0, 7, 4)), REQUEST_DECODED_LOST);
+    assert_non_null(strstr(request_bad_token(r, HILL_E_PROTOCOL), "out of order"));
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -125,6 +154,7 @@ int main(void)
         T(decoded_entries_of_before_a_coordinators_death_are_not),
         T(what_an_attempt_before_took_from_the_drive_is_not),
         T(a_request_with_tokens_takes_plain_entries_alone),
+        T(decoded_entries_from_the_drive_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -267,6 +267,31 @@ static void test_a_long_prompt_finds_room_behind_a_short_one(void **unused)
     }
 }
 
+/* A pool as it is planned for one sequence: one stripe a layer, in which there is room for what was
+ * cut beside all of the next request's. */
+static void test_what_was_cut_lies_in_the_same_stripe(void **unused)
+{
+    (void)unused;
+    static const struct rig_options one[] = {
+        {.csd = true, .beta = 0.1, .n_stripes = RIG_LAYERS},
+        {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .n_stripes = RIG_LAYERS},
+    };
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        struct rig *r = rig_start(&one[i]);
+        struct rig_request *q = open_slot(r, 0);
+        assert_false(go_on(q, 0, 0, 100, 110));
+        live(q, 4);
+        for (int round = 0; round < 4; round++) {
+            assert_int_equal(end(q, true, 0).kept_tokens, q->n);
+            assert_true(go_on(q, q->request_id, 90, 100, 110));
+            live(q, 4);
+        }
+        end(q, false, 0);
+        gpu_free(q);
+        rig_stop(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_a_cut_that_the_agent_refuses_begins_anew),
         cmocka_unit_test(test_a_cancelled_one_keeps_what_is_whole),
         cmocka_unit_test(test_a_long_prompt_finds_room_behind_a_short_one),
+        cmocka_unit_test(test_what_was_cut_lies_in_the_same_stripe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,4 +29,43 @@ for kept in 3 7; do
     *) fail "after '$beginning' came '$rest', not what is in '$whole'" ;;
     esac
 done
+
+# --- a prompt over entries that are there: another question behind a document longer than the window, the document cut short
+# (within the window of what goes, and far before it), both again out of the store on the drive, and two at once
+unset HILL_NO_PREFIX_CACHE
+stored=(-m "$model" -c 1600 --alpha 0.3 -np 2 --prefix-dir "$work/store" --prefix-mb 200)
+for i in 1 2; do
+    { cat "$work/licence" && tail -c $((60 * i)) "$text"; } >"$work/asked$i"
+done
+head -c 3300 "$work/licence" >"$work/cut"
+head -c 1500 "$work/licence" >"$work/short"
+ask() { # OUTPUT ARGUMENTS...
+    local out=$1
+    shift
+    hillctl generate -n 12 --temp 0 --ignore-eos --json "$@" >"$out" 2>"$out.err" || fail "$out: $(cat "$out.err")"
+}
+answer() { field "$1" '"\(.tokens) \(.selection_hash) \(.logits_hash)"'; }
+takes() { # NAME PROMPT LEAST: at least so many tokens are taken, and the answer is the whole prompt's
+    ask "$work/out" -f "$work/$2"
+    expect "$1: answer" "$(answer "$work/out")" "$(answer "$work/$2.whole")"
+    expect "$1: taken" "$(field "$work/out" ".prefix.reused_tokens >= $3")" true
+}
+up "${stored[@]}" --beta 0.25 || fail "up"
+for i in asked1 asked2 cut short; do ask "$work/$i.whole" --no-prefix-cache -f "$work/$i"; done
+takes "the first" asked1 0
+takes "another question" asked2 600
+takes "the document cut short" cut 600
+takes "cut far before" short 250
+ask "$work/both" -f "$work/asked1" &
+ask "$work/out" -f "$work/asked2"
+wait $!
+expect "two at once, one" "$(answer "$work/both")" "$(answer "$work/asked1.whole")"
+expect "two at once, the other" "$(answer "$work/out")" "$(answer "$work/asked2.whole")"
+down
+up "${stored[@]}" --csd none || fail "up"
+takes "out of the store" asked2 600
+expect "it came from the drive" "$(field "$work/out" '.prefix.from_drive_tokens >= 600')" true
+takes "the document cut short, of the store's" cut 600
+takes "cut far before, of the store's" short 250
+down
 finish

@@ -67,7 +67,7 @@ struct fact {
 
 static struct fact *facts; /* [FACTS] */
 static int n_facts;
-static double age;
+static double now; /* uses so far */
 
 static void fill(const struct fact *f, int id, uint8_t *out)
 {
@@ -199,10 +199,8 @@ static void note_gone(const struct drive_store *s, bool full, int spared, int ad
     for (int i = 0; i < n_facts; i++)
         if (facts[i].live && (i == victim || is_needless(i, added)))
             facts[i].live = false;
-    if (!full)
-        return;
-    assert_true(victim >= 0 && facts[victim].rank == least);
-    age = least > age ? least : age;
+    if (full)
+        assert_true(victim >= 0 && facts[victim].rank == least);
 }
 
 static int leave_chunk(struct drive_store *s, int parent, struct chunk *c, const uint32_t *tokens)
@@ -229,7 +227,7 @@ static int leave_chunk(struct drive_store *s, int parent, struct chunk *c, const
     n_facts++;
     note_gone(s, full, parent, id);
     f->live = true;
-    f->rank = age + f->cost;
+    f->rank = ++now;
     return id;
 }
 
@@ -287,7 +285,7 @@ static void read_chunk(struct drive_store *s, struct drive_chunk chunk, const st
     assert_memory_equal(f->tokens, q->tokens, used * sizeof *f->tokens);
     drive_store_use(s, chunk);
     f->uses++;
-    f->rank = age + f->uses * f->cost;
+    f->rank = ++now + SLOTS * log2(f->uses); /* a store this small forgets this soon */
 }
 
 static void take(struct drive_store *s)
@@ -338,6 +336,7 @@ static void flip(struct drive_store *s)
     struct fact *f = &facts[draw((uint32_t)n_facts)];
     if (!f->live || f->damaged)
         return;
+    drive_store_flush(s);
     off_t at = (off_t)(f->chunk.slot * s->file.slot_bytes + draw(f->n * LAYERS * ENTRY));
     uint8_t byte;
     assert_int_equal(pread(s->file.data_fd, &byte, 1, at), 1);
@@ -353,11 +352,10 @@ static void reopen(struct drive_store *s)
     if (drive_store_open(s, folder, &terms, cap(SLOTS), &why))
         fail_msg("%s", why.text);
     assert_int_equal(s->n_dropped, 0);
-    age = INFINITY;
+    now = 0;
     for (int i = 0; i < n_facts; i++)
-        if (facts[i].live && is_leaf(i) && facts[i].rank < age)
-            age = facts[i].rank;
-    age = isinf(age) ? 0 : age;
+        if (facts[i].live)
+            now = fmax(now, facts[i].rank - SLOTS * log2(facts[i].uses));
 }
 
 static void clear_folder(void)
@@ -376,7 +374,7 @@ static void test_random_requests(void **unused)
     struct drive_store s;
     clear_folder();
     assert_int_equal(drive_store_open(&s, folder, &terms, cap(SLOTS), &why), 0);
-    n_facts = 0, age = 0;
+    n_facts = 0, now = 0;
     for (int i = 0; i < OPERATIONS; i++) {
         uint32_t what = draw(100);
         if (what < 40)
@@ -392,7 +390,7 @@ static void test_random_requests(void **unused)
             drive_store_close(&s);
             clear_folder();
             assert_int_equal(drive_store_open(&s, folder, &terms, cap(SLOTS), &why), 0);
-            n_facts = 0, age = 0;
+            n_facts = 0, now = 0;
         }
         check_sizes(&s);
     }
@@ -454,7 +452,7 @@ static void test_refused(void **unused)
     check_refused(&terms, cap(0), HILL_E_INVALID, "holds no chunk");
     uint32_t version = CHUNK_FILE_VERSION + 1;
     poke("chunks.index", 8, &version, sizeof version);
-    check_refused(&terms, cap(8), HILL_E_DAMAGED, "has version 2, this program reads 1");
+    check_refused(&terms, cap(8), HILL_E_DAMAGED, "has version 3, this program reads 2");
     version = CHUNK_FILE_VERSION;
     poke("chunks.index", 8, &version, sizeof version);
     poke("chunks.index", 20, "x", 1);
@@ -537,7 +535,9 @@ static void test_a_full_disk(void **unused)
     for (uint32_t i = 0; i < 4; i++) {
         c.tokens[0] = 1 + i;
         drive_store_put(&s, (struct drive_chunk){0}, &c, room);
+        drive_store_flush(&s);
         assert_true(s.tree.n_chunks <= 3);
+        assert_true(s.full);
     }
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     drive_store_close(&s);

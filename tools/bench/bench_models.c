@@ -24,7 +24,6 @@
 #include "tools/bench/kept_rounds.h"
 #include "tools/bench/peer.h"
 #include "tools/bench/run_pipeline.h"
-#include "tools/bench/workload.h"
 
 #define STEPS 64u
 #define ALPHA "0.05"
@@ -463,7 +462,7 @@ int main(int argc, char **argv)
     for (enum test t = 0; t < TESTS; t++)
         write_prompt(t);
     for (uint32_t i = 0; i < (figure.o.quick && !bench_is_set("MODELS") ? 1 : MODELS); i++) {
-        if (!workload_find_model(models[i].file, figure.path[i]))
+        if (!pipeline_find_model(models[i].file, figure.path[i]))
             *figure.path[i] = 0;
         for (enum test t = 0; *figure.path[i] && t < TESTS; t++)
             if (t != DEEP || models[i].deep)

@@ -88,6 +88,20 @@ void pipeline_prepare_folder(const struct bench_options *o)
     run_or_fail("make programs", capture("make --no-print-directory -s programs >&2"));
 }
 
+bool pipeline_find_model(const char *file, char path[512])
+{
+    const char *models = getenv("HILL_MODELS"), *cache = getenv("XDG_CACHE_HOME");
+    if (strchr(file, '/'))
+        snprintf(path, 512, "%s", file);
+    else if (models && *models)
+        snprintf(path, 512, "%s/%s", models, file);
+    else if (cache && *cache)
+        snprintf(path, 512, "%s/hillinfer/models/%s", cache, file);
+    else
+        snprintf(path, 512, "%s/.cache/hillinfer/models/%s", getenv("HOME"), file);
+    return access(path, R_OK) == 0;
+}
+
 void pipeline_prompt(const char *name, uint32_t n, uint32_t variant)
 {
     char path[4200];

@@ -41,6 +41,10 @@ double json_at(const json_t *root, const char *a, const char *b, const char *c);
 /* Makes the folder, and builds the programs. */
 void pipeline_prepare_folder(const struct bench_options *o);
 
+/* A real model's path, in $HILL_MODELS or the folder of `hillinfer get-models`; false: it is not
+ * there. */
+bool pipeline_find_model(const char *file, char path[512]);
+
 /* A prompt of n tokens (the first is the start of the text) as NAME.txt in the folder; each variant
  * has its own text. */
 void pipeline_prompt(const char *name, uint32_t n, uint32_t variant);

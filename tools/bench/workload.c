@@ -36,20 +36,6 @@ static const struct {
              {"heldout", "models/heldout.txt", true, "cat '%s'"}};
 #define TEXTS (sizeof texts / sizeof *texts)
 
-bool workload_find_model(const char *file, char path[512])
-{
-    const char *folder = getenv("HILL_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (strchr(file, '/'))
-        snprintf(path, 512, "%s", file);
-    else if (folder && *folder)
-        snprintf(path, 512, "%s/%s", folder, file);
-    else if (cache && *cache)
-        snprintf(path, 512, "%s/hillinfer/models/%s", cache, file);
-    else
-        snprintf(path, 512, "%s/.cache/hillinfer/models/%s", getenv("HOME"), file);
-    return access(path, R_OK) == 0;
-}
-
 /* The model's shape and what tells its file from another. */
 static void read_model(struct workload *w)
 {
@@ -85,7 +71,7 @@ void workload_open(struct workload *w, const char *name)
         t++;
     if (t == TEXTS)
         bench_fail("'%s': there is no text '%s', but moby, lines, code, heldout", name, w->text);
-    if (workload_find_model(models[m].file, w->model))
+    if (pipeline_find_model(models[m].file, w->model))
         read_model(w);
     else
         snprintf(w->missing, sizeof w->missing, "%s is not there", w->model);

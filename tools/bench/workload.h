@@ -44,7 +44,4 @@ bool workload_has_session(const struct workload *w, const char *policy);
  * there or too short, and `missing` says so. */
 bool workload_make_session(struct workload *w, const char *policy);
 
-/* The path of a model's file; false: it is not there, and the path is where it should be. */
-bool workload_find_model(const char *file, char path[512]);
-
 #endif
