@@ -49,7 +49,7 @@ echo "ok: the package is built"
 
 inside() { # COMMAND: by sh, in the root, with what a running system mounts
     # shellcheck disable=SC2016  # $1 and $2 are the inner shell's
-    unshare --mount --pid --fork sh -c 'mount -t proc proc "$1/proc" && mkdir -p "$1/dev/shm" && mount -t tmpfs tmpfs "$1/dev/shm" &&
+    unshare --mount --pid --fork sh -c 'mount -t proc proc "$1/proc" && mkdir -p "$1/dev/shm" && mount -t tmpfs tmpfs "$1/dev/shm" && mount --rbind /sys "$1/sys" &&
         exec chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 sh -c "$2"' \
         - "$root" "$1" >"$work/log" 2>&1
 }
