@@ -167,7 +167,8 @@ $(O)/%.o: %.c | $(PROTO_H)
 	@mkdir -p $(@D); echo "  CC    $<"
 	@$(CC) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
-# an object that embeds kernels is rebuilt when one of its folder changes
+# an object that embeds kernels is rebuilt when one of its folder changes, and so is that of the page
+$(O)/gateway/job_ask.o: gateway/page.html
 $(foreach f,gpu_worker csd_agent,$(eval $$(patsubst %.c,$(O)/%.o,$$(wildcard $(f)/*.c)): $$(wildcard $(f)/*.cl)))
 
 $(PROTO_C) $(PROTO_H) &: proto/hill.proto
@@ -253,8 +254,7 @@ install: manual ## install into PREFIX (default /usr/local; DESTDIR before it); 
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -d $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m755 $(addprefix build/bin/,$(PROGRAMS)) scripts/hillinfer $(DESTDIR)$(PREFIX)/bin
-	install -m755 scripts/chat-template-helper.py $(DESTDIR)$(PREFIX)/bin
-	install -m755 scripts/get-models $(DESTDIR)$(PREFIX)/bin/hillinfer-get-models
+	install -m755 scripts/chat-template-helper.py scripts/get-models $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
 	sed 's#@PREFIX@#$(PREFIX)#' packaging/hillinfer.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
@@ -266,10 +266,10 @@ install: manual ## install into PREFIX (default /usr/local; DESTDIR before it); 
 COMPLETIONS := bash-completion/completions zsh/vendor-completions fish/vendor_completions.d
 
 uninstall: ## remove what install put there
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer hillinfer-get-models chat-template-helper.py)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer)
 	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
 	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,hillinfer.1 hillctl*.1 hill-gateway.1 hill-coordinator.1)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,hillinfer.1 hillctl*.1 $(addsuffix .1,$(filter hill-%,$(PROGRAMS))))
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions/hillinfer zsh/vendor-completions/_hillinfer \
 	fish/vendor_completions.d/hillinfer.fish)
 

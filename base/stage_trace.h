@@ -27,6 +27,8 @@
 
 /* Every stage, in the order of the tracks of a trace. A stage's probes carry its name. */
 #define STAGE_LIST(STAGE)                                                                          \
+    STAGE(prefill)         /* GPU worker: waits for a chunk of a layer of a prompt */              \
+    STAGE(append)          /* GPU worker: its entries read into APPEND records */                  \
     STAGE(query)           /* GPU worker: the device makes query and entry; both are sent */       \
     STAGE(await_selection) /* GPU worker: until the scorer has answered all rows */                \
     STAGE(upload)          /* GPU worker: uploads of the selection given to the device */          \

@@ -29,9 +29,10 @@ static const char *const role_names[] = {"system", "user", "assistant", "tool"};
 
 /* ---- the process ------------------------------------------------------------------------- */
 
-/* Beside the program (installed), or in scripts/ of the source tree above it. */
+/* In share/hillinfer beside the programs' folder (installed), or in scripts/ of the source tree. */
 static int find_helper(char out[4096], struct hill_why *why)
 {
+    static const char *const places[] = {"/scripts/", "/share/hillinfer/"};
     char folder[3800];
     ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
     folder[length > 0 ? length : 0] = '\0';
@@ -40,13 +41,15 @@ static int find_helper(char out[4096], struct hill_why *why)
         if (!slash)
             break;
         *slash = '\0';
-        snprintf(out, 4096, "%s%s/" HELPER, folder, up ? "/scripts" : "");
-        if (access(out, R_OK) == 0)
-            return 0;
+        for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+            snprintf(out, 4096, "%s%s" HELPER, folder, places[i]);
+            if (access(out, R_OK) == 0)
+                return 0;
+        }
     }
     return hill_fail(why, HILL_E_UNSUPPORTED,
                      "the model's chat template is none that is built in, and " HELPER
-                     " is not beside the program");
+                     " is not where the program looks for it (share/hillinfer)");
 }
 
 static void limit(int what, rlim_t soft, rlim_t hard)

@@ -93,7 +93,7 @@ struct request {
     uint32_t *prompt; /* [n_prompt + n_forced], owned */
     uint32_t n_prompt, predict;
     uint32_t n_forced; /* 0, or predict: the answer is prompt[n_prompt ...], to be scored */
-    bool ignore_eos, want_progress;
+    bool ignore_eos, want_progress, want_passages;
     uint32_t n_question; /* of the prompt: tokens behind the restored session's */
     bool from_prompt;    /* restored, and its prompt is answered from the first token on */
     uint32_t answer_end; /* a chat's: ends the answer besides the model's; TOKEN_NONE: none */

@@ -172,6 +172,12 @@ int request_begin_text(struct request *r, const struct tokenizer *tokenizer);
 int request_send_again(struct service *sv, struct request *r, uint32_t n_there,
                        uint64_t bytes_there);
 
+/* ---- service_passages.c ---- */
+/* Where its client wants them: summary->passages, which is to be freed, and so is what is returned.
+ * NULL: there are none. */
+char *request_fill_passages(const struct service *sv, const struct request *r,
+                            Hill__Summary *summary);
+
 /* ---- service_requests.c ---- */
 /* Why a token with this code of request_take_token ends its request. */
 const char *request_bad_token(const struct request *r, int code);

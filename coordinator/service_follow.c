@@ -112,6 +112,7 @@ static struct request *rebuild(struct service *sv, const struct token_log_conten
     r->n_question = p->question;
     r->ignore_eos = order->ignore_eos;
     r->want_progress = order->want_progress;
+    r->want_passages = order->want_passages;
     r->answer_end = order->answer_end;
     r->prefix.off = order->no_prefix_cache;
     r->prefix.conversation = order->conversation;

@@ -144,6 +144,7 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     r->answer_end = model_answer_end(s->tokenizer, (const char *)generate->answer_end.data,
                                      generate->answer_end.len);
     r->want_progress = generate->want_progress;
+    r->want_passages = generate->want_passages;
     r->prefix.off = generate->no_prefix_cache;
     r->prefix.conversation = generate->conversation;
     r->prefix.after = generate->after;

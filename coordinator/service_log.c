@@ -100,6 +100,7 @@ void request_log_begin(struct service *sv, struct request *r)
     order.terms = (ProtobufCBinaryData){sizeof terms, (uint8_t *)&terms};
     order.ignore_eos = r->ignore_eos;
     order.want_progress = r->want_progress;
+    order.want_passages = r->want_passages;
     order.answer_end = r->answer_end;
     order.no_prefix_cache = r->prefix.off;
     order.conversation = r->prefix.conversation;

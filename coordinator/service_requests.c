@@ -114,6 +114,8 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
         summary.scorer->request_id = r->id;
         summary.beta = summary.scorer->beta;
     }
+    summary.sequence = r->sequence;
+    char *texts = request_fill_passages(sv, r, &summary);
     message.body_case = HILL__MESSAGE__BODY_SUMMARY;
     message.summary = &summary;
     session_save_lost(sv, r, code ? text : "it is over");
@@ -121,6 +123,8 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     if (code)
         log_warn("request %" PRIu64 " failed: %s", r->id, text);
     request_send(sv, r, &message);
+    free(texts);
+    free(summary.passages);
     leave(sv, r);
 }
 

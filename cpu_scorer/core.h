@@ -137,6 +137,7 @@ struct sequence {
     struct kept_plan plan;   /* of the request that goes on with what rests here */
     uint64_t bounced_before; /* by a placement that it has no longer */
     struct scorer_stats stats;
+    uint32_t passages[SCORER_PASSAGES]; /* stats.passages.chosen */
     struct step_balance balance;
 };
 

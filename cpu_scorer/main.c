@@ -175,6 +175,10 @@ static void send_stats(void *context, const struct scorer_stats *in)
     struct wire_stats wire;
     Hill__Message message = HILL__MESSAGE__INIT;
     fill_stats(&wire, in);
+    wire.stats.chosen = (uint32_t *)in->passages.chosen; /* read only */
+    wire.stats.n_chosen = in->passages.n;
+    wire.stats.passage_tokens = in->passages.tokens;
+    wire.stats.chosen_queries = in->passages.queries;
     message.body_case = HILL__MESSAGE__BODY_SEQUENCE_STATS;
     message.sequence_stats = &wire.stats;
     worker_link_send(s->link, &message);

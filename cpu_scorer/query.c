@@ -156,6 +156,22 @@ static void hash_selection(const struct query *q, uint32_t k)
     XXH64_update(s->hash, q->answer.positions, (size_t)k * sizeof(uint32_t));
 }
 
+/* Sinks and the window are always there: no query has chosen them. */
+static void count_chosen(const struct query *q, uint32_t k)
+{
+    struct sequence *s = q->sequence;
+    struct scorer_passages *counts = &s->stats.passages;
+    unsigned shift = (unsigned)__builtin_ctz(counts->tokens);
+    uint32_t window = s->settings.window < q->n_tokens ? s->settings.window : q->n_tokens;
+    uint32_t end = q->n_tokens - window, i = 0;
+    while (i < k && q->answer.positions[i] < s->settings.sinks)
+        i++;
+    for (; i < k && q->answer.positions[i] < end; i++)
+        s->passages[q->answer.positions[i] >> shift]++;
+    counts->n = ((q->n_tokens - 1) >> shift) + 1;
+    counts->queries++;
+}
+
 /* The selection into answer.positions; what is attended to is hashed. */
 static int step_select(struct queries *qs, struct query *q)
 {
@@ -178,6 +194,8 @@ static int step_select(struct queries *qs, struct query *q)
         hash_selection(q, (uint32_t)k);
         stats->budget = (uint32_t)k;
         stats->queries++;
+        if (!window)
+            count_chosen(q, (uint32_t)k);
     }
     q->answer.n_items = (uint32_t)k;
     enter(qs, q, QUERY_GATHER);

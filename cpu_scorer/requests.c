@@ -218,6 +218,11 @@ static void set_request(struct requests *rs, struct sequence *s, const struct re
     s->settings = record_selection_settings(r);
     memset(&s->stats, 0, sizeof s->stats);
     memset(&s->balance, 0, sizeof s->balance);
+    memset(s->passages, 0, sizeof s->passages);
+    s->stats.passages =
+        (struct scorer_passages){.chosen = s->passages, .tokens = SCORER_PASSAGE_TOKENS};
+    while ((uint64_t)s->stats.passages.tokens * SCORER_PASSAGES < s->max_tokens)
+        s->stats.passages.tokens *= 2;
     XXH64_reset(s->hash, 0);
     s->hashed_step = 0;
     s->bounced_before = 0;

@@ -81,6 +81,15 @@ struct scorer_candidates {
     uint64_t between; /* cold slots of others between candidates in a run */
 };
 
+/* How often queries have chosen tokens, sinks and window not counted: a number for each passage. */
+#define SCORER_PASSAGES       512u
+#define SCORER_PASSAGE_TOKENS 8u /* at least */
+struct scorer_passages {
+    const uint32_t *chosen; /* [n]: (query, token) pairs; the sequence's */
+    uint32_t n, tokens;     /* tokens: of a passage, a power of two */
+    uint64_t queries;
+};
+
 /* proto's SequenceStats, without protobuf. */
 struct scorer_stats {
     uint64_t request_id, selection_hash;
@@ -113,6 +122,7 @@ struct scorer_stats {
     uint64_t guess_queries, late_fetches;
     const uint64_t *guess_chosen, *guess_found;
     uint32_t n_layers;
+    struct scorer_passages passages;
 };
 
 /* The two sides of a query: bytes of FP16 KV per second, each with the other one running. */

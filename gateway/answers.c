@@ -33,6 +33,13 @@ static void add_rate(struct text_buffer *out, const char *what, uint32_t tokens,
     text_add_number(out, ms > 0 ? tokens * 1e3 / ms : 0);
 }
 
+static void add_looks(struct text_buffer *out, const struct answer_head *head)
+{
+    if (head->looks && head->looks->length)
+        text_add(out, head->looks->bytes, head->looks->length);
+    out->failed |= head->looks && head->looks->failed;
+}
+
 /* As llama-server has them. */
 static void add_timings(struct text_buffer *out, const struct answer_figures *f)
 {
@@ -114,6 +121,7 @@ void answer_whole(struct text_buffer *out, const struct answer_head *head,
     add_finish(out, finish, logprobs);
     add_usage(out, figures);
     add_timings(out, figures);
+    add_looks(out, head);
     text_puts(out, "}");
 }
 
@@ -198,6 +206,7 @@ void answer_end(struct text_buffer *out, const struct answer_head *head, const c
     begin_event(out, head);
     add_nothing(out, head, finish);
     add_timings(out, figures);
+    add_looks(out, head);
     end_event(out, head);
     if (head->usage) {
         begin_event(out, head);

@@ -17,9 +17,10 @@ struct answer_head {
     bool usage; /* of a stream: include_usage */
     char id[48];
     const char *model;
-    int64_t created;       /* seconds since 1970 */
-    bool fill;             /* an infill: llama-server's own form */
-    const char *stop_type; /* of that, at its end */
+    int64_t created;                 /* seconds since 1970 */
+    bool fill;                       /* an infill: llama-server's own form */
+    const char *stop_type;           /* of that, at its end */
+    const struct text_buffer *looks; /* members that stand beside the timings; NULL: none */
 };
 
 struct answer_figures {

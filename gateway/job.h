@@ -18,6 +18,7 @@
 #include "gateway/render.h"
 #include "gateway/routes.h"
 #include "gateway/stop_strings.h"
+#include "gateway/timeline.h"
 #include "gateway/tool_calls.h"
 #include "gateway/upstream.h"
 
@@ -33,6 +34,18 @@ struct gateway {
 };
 
 enum job_state { JOB_READING, JOB_RENDERING, JOB_ASKING, JOB_GENERATING, JOB_OVER };
+
+/* What its client may see of how it came about (job_looks.c). */
+enum looks_state { LOOKS_NONE, LOOKS_WATCHING, LOOKS_ENDING, LOOKS_OVER };
+struct looks {
+    enum looks_state state; /* of the timeline's events */
+    uint32_t serial, expected, heard;
+    int64_t since_ns, deadline_ns;
+    size_t since_tokens;
+    uint32_t sequence;
+    struct timeline timeline;
+    struct text_buffer json; /* members of the answer */
+};
 
 /* A request at the coordinator, and its answer so far. */
 struct generation {
@@ -59,6 +72,8 @@ struct generation {
     uint32_t *tokens; /* that have come, owned */
     size_t n_tokens, tokens_room;
     uint64_t text_bytes;
+    struct looks looks;
+    const char *finish; /* the Summary has come, and what is to be seen has not yet; else NULL */
 };
 
 struct job {
@@ -119,6 +134,16 @@ void job_uncount(struct job *job); /* it is none of gateway.generating any more 
 void ask_begin(struct job *job);
 void ask_take(struct job *job, const Hill__Message *message);
 void ask_rendered(struct job *job); /* of /apply-template */
+
+/* ---- job_looks.c ---- */
+void looks_on_token(struct job *job, int64_t now_ns);
+void looks_stop(struct job *job); /* no more events are wanted */
+void looks_take(struct job *job, const Hill__TraceAnswer *answer);
+bool looks_refused(struct job *job, const Hill__Reply *reply); /* is it about these? */
+bool looks_wait(struct job *job, int64_t now_ns); /* the answer is over: are events to come? */
+void looks_keep(struct job *job, const Hill__Summary *summary);
+void looks_write(struct job *job); /* into looks.json */
+void looks_finish(struct job *job);
 
 /* ---- job_generate.c ---- */
 void generate_begin(struct job *job);

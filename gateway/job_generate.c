@@ -63,6 +63,7 @@ static void make_sampling(Hill__Sampling *out, const struct order *o)
     /* chosen here, so that another coordinator makes the same tokens */
     out->seed = o->seed ? o->seed : random_number();
     out->logprobs = o->logprobs;
+    out->json = o->json;
 }
 
 /* What was sent is the coordinator's and, once, this job's: what is ignored of a body may be large. */
@@ -110,6 +111,7 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
     }
     /* with several keys one could tell by the time whether another has sent the same text */
     generate.no_prefix_cache = !o->cache_prompt || job->gateway->settings->keys.n > 1;
+    generate.want_passages = o->selection;
     generate.want_progress = true; /* a gateway that was killed is noticed in a long prompt, too */
     generate.key = gen->key = random_number();
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
@@ -133,6 +135,7 @@ static void make_head(struct job *job)
     head->chat = job->order.kind == ORDER_CHAT;
     head->fill = job->order.kind == ORDER_INFILL;
     head->usage = job->order.include_usage;
+    head->looks = &job->generation.looks.json;
     head->model = job->gateway->upstream.model_name;
     head->created = (int64_t)time(NULL);
     snprintf(head->id, sizeof head->id, "%s-%016" PRIx64 "%08" PRIx32,
@@ -257,6 +260,7 @@ void generate_cancel(struct job *job)
     if (gen->cancelling)
         return;
     gen->cancelling = true;
+    looks_stop(job);
     send_short(job, HILL__MESSAGE__BODY_CANCEL, &cancel);
     job->deadline_ns = clock_deadline_ms(CANCEL_MS);
 }
@@ -350,6 +354,7 @@ static bool keep_token(struct job *job, uint32_t token)
     else
         meters_time(&m->first_token, (double)(now - gen->begun_ns) / 1e9);
     gen->token_ns = now;
+    looks_on_token(job, now);
     return true;
 }
 
@@ -394,6 +399,7 @@ static void answer_now(struct job *job, const char *finish)
     read_calls(job);
     calls_flush(&gen->reader, &gen->text, &gen->calls, job->order.stream);
     pass_text(job);
+    looks_write(job);
     if (gen->reader.n && strcmp(finish, "stop") == 0)
         finish = "tool_calls";
     gen->figures.predicted_tokens = (uint32_t)gen->n_tokens;
@@ -408,6 +414,14 @@ static void answer_now(struct job *job, const char *finish)
         job_answer(job, 200, "application/json");
     }
     job_end(job);
+}
+
+/* When all that is to be seen of it is here. */
+static void answer_when_seen(struct job *job, const char *finish)
+{
+    job->generation.finish = finish;
+    if (!looks_wait(job, clock_now_ns()))
+        answer_now(job, finish);
 }
 
 static void take_summary(struct job *job, const Hill__Summary *summary)
@@ -425,12 +439,13 @@ static void take_summary(struct job *job, const Hill__Summary *summary)
         gen->figures.prompt_ms = summary->gpu->prompt_ms;
         gen->figures.predicted_ms = summary->gpu->predicted_ms;
     }
+    looks_keep(job, summary);
     if (job->detached)
         job_end(job);
     else if (gen->stops.stopped || summary->finish == HILL__FINISH_REASON__FINISH_STOP)
-        answer_now(job, "stop");
+        answer_when_seen(job, "stop");
     else if (summary->finish == HILL__FINISH_REASON__FINISH_LENGTH)
-        answer_now(job, "length");
+        answer_when_seen(job, "length");
     else if (summary->finish == HILL__FINISH_REASON__FINISH_CANCEL)
         job_fail(job, HILL_E_PEER_GONE, "the pipeline is ending");
     else
@@ -461,7 +476,14 @@ void generate_take(struct job *job, const Hill__Message *message)
     case HILL__MESSAGE__BODY_SUMMARY:
         take_summary(job, message->summary);
         break;
+    case HILL__MESSAGE__BODY_TRACE_ANSWER:
+        looks_take(job, message->trace_answer);
+        if (job->generation.finish)
+            answer_when_seen(job, job->generation.finish);
+        break;
     case HILL__MESSAGE__BODY_REPLY:
+        if (looks_refused(job, message->reply))
+            break;
         if (job->generation.cancelling)
             end_cancelled(job); /* it was over before the Cancel came */
         else if (message->reply->code)
@@ -511,6 +533,10 @@ static void watch(struct job *job, int64_t now_ns)
 void generate_tick(struct job *job, int64_t now_ns)
 {
     struct generation *gen = &job->generation;
+    if (gen->finish) {
+        answer_when_seen(job, gen->finish);
+        return;
+    }
     if (gen->cancelling) {
         if (now_ns > job->deadline_ns)
             end_cancelled(job);
@@ -534,6 +560,7 @@ void generate_finish(struct job *job)
     text_finish(&gen->calls);
     text_finish(&gen->sure);
     logprobs_finish(&gen->logprobs);
+    looks_finish(job);
     free(gen->tokens);
     *gen = (struct generation){0};
 }

@@ -130,6 +130,25 @@ static int take_stream_options(struct order *order, const json_t *value, struct 
     return 0;
 }
 
+/* OpenAI's, and llama-server's with a schema beside the type. */
+static int take_response_format(struct order *order, const json_t *value, struct api_error *error)
+{
+    const char *type = json_string_value(json_object_get(value, "type"));
+    const json_t *schema = json_object_get(value, "schema");
+    if (!json_is_object(value) || !type)
+        return wrong_type(error, "response_format", "an object with a type");
+    bool any = !schema || json_is_null(schema) ||
+               (json_is_object(schema) && json_object_size(schema) == 0);
+    if (strcmp(type, "json_schema") == 0 || (strcmp(type, "json_object") == 0 && !any))
+        return api_refuse(error, 400, "not_served", "response_format",
+                          "response_format: answers are held to JSON, but to no schema of it");
+    order->json = strcmp(type, "json_object") == 0;
+    return order->json || strcmp(type, "text") == 0
+               ? 0
+               : api_refuse(error, 400, "out_of_range", "response_format",
+                            "response_format.type is %.40s, not text or json_object", type);
+}
+
 static int take_policy(struct order *order, const json_t *value, struct api_error *error)
 {
     const char *name = json_string_value(value);
@@ -231,6 +250,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_stop(o, value, error);
     case FIELD_STREAM_OPTIONS:
         return take_stream_options(o, value, error);
+    case FIELD_RESPONSE_FORMAT:
+        return take_response_format(o, value, error);
     case FIELD_PREDICT:
         return take_predict(o, value, field->name, error);
     case FIELD_LOGPROBS:
@@ -260,6 +281,10 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return read_bool(&o->cache_prompt, value, field->name, error);
     case FIELD_PROGRESS:
         return read_bool(&o->progress, value, field->name, error);
+    case FIELD_SELECTION:
+        return read_bool(&o->selection, value, field->name, error);
+    case FIELD_TIMELINE:
+        return read_bool(&o->timeline, value, field->name, error);
     case FIELD_ADD_SPECIAL:
         return read_bool(&o->add_special, value, field->name, error);
     case FIELD_PARSE_SPECIAL:

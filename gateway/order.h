@@ -53,6 +53,7 @@ struct order {
     uint32_t top_k;
     uint64_t seed; /* 0: any */
     bool ignore_eos, logprobs;
+    bool json;         /* the answer is one JSON object */
     bool cache_prompt; /* what finished requests have left may be used, and is left */
     struct stop_string stops[STOP_STRINGS_MAX];
     unsigned n_stops;
@@ -63,6 +64,7 @@ struct order {
     uint32_t budget, policy;
     /* how it is answered */
     bool stream, include_usage, progress;
+    bool selection, timeline;      /* which passages were chosen; where a token's time went */
     bool add_special, with_pieces; /* of tokenize */
     bool parse_special;            /* control tokens spelt out in the prompt are those tokens */
 };

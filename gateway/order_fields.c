@@ -7,7 +7,7 @@
 #define ALL       (GENERATES | ORDER_INFILL)
 #define TOOLS     "the form before tools is not served: use tools"
 #define SAMPLER   "the sampler has no such step"
-#define GRAMMAR   "the sampler does not constrain answers yet"
+#define GRAMMAR   "answers are held to no grammar or schema (see response_format)"
 #define LOGPROBS  "the pipeline tells of the chosen token alone, of no alternatives"
 #define TEXT_ONLY "the model reads and writes text alone"
 
@@ -41,7 +41,10 @@ static const struct order_field fields[] = {
     {"ignore_eos", ALL, FIELD_IGNORE_EOS, NULL, NULL},
     {"cache_prompt", ALL, FIELD_CACHE_PROMPT, NULL, NULL},
     {"logprobs", GENERATES, FIELD_LOGPROBS, NULL, NULL},
+    {"response_format", GENERATES, FIELD_RESPONSE_FORMAT, NULL, NULL},
     {"return_progress", GENERATES, FIELD_PROGRESS, NULL, NULL},
+    {"return_selection", GENERATES, FIELD_SELECTION, NULL, NULL},
+    {"return_timeline", GENERATES, FIELD_TIMELINE, NULL, NULL},
     {"alpha", ALL, FIELD_ALPHA, NULL, NULL},
     {"budget", ALL, FIELD_BUDGET, NULL, NULL},
     {"policy", ALL, FIELD_POLICY, NULL, NULL},
@@ -76,7 +79,6 @@ static const struct order_field fields[] = {
     {"xtc_probability", ALL, FIELD_REFUSED, "[0]", SAMPLER},
     {"repeat_last_n", ALL, FIELD_REFUSED, "[64]", "the penalty looks at 64 tokens"},
     {"n_keep", ALL, FIELD_REFUSED, "[0, -1]", "a context that is full ends the answer"},
-    {"response_format", GENERATES, FIELD_REFUSED, "[{\"type\": \"text\"}]", GRAMMAR},
     {"grammar", ALL, FIELD_REFUSED, "[\"\"]", GRAMMAR},
     {"json_schema", ALL, FIELD_REFUSED, "[{}]", GRAMMAR},
     {"functions", ORDER_CHAT, FIELD_REFUSED, "[[]]", TOOLS},

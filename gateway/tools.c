@@ -86,6 +86,9 @@ int tools_check(struct order *order, struct api_error *error)
     if (order->tools && order->logprobs)
         return api_refuse(error, 400, "not_served", "logprobs",
                           "logprobs: not together with tools, whose calls are no text");
+    if (order->tools && order->json)
+        return api_refuse(error, 400, "excluded", "response_format",
+                          "response_format: not together with tools, whose calls are not its JSON");
     return 0;
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/stage_trace.h"
 #include "gpu_worker/logits_file.h"
 
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
@@ -36,6 +37,20 @@ static void refuse(struct worker *w, const Hill__Prefill *prefill, int code, con
     worker_link_send(w->link, &message);
 }
 
+/* The vocabulary's bytes are made once, for the first request that needs them. */
+static bool hold_to_json(struct request *r)
+{
+    struct worker *w = r->w;
+    struct hill_why why;
+    if (!w->json && json_tokens_open(&w->json, w->file, &why)) {
+        log_warn("no answer can be held to JSON: %s", why.text);
+        return false;
+    }
+    r->json.stops = r->prefill->stop_tokens;
+    r->json.n_stops = r->prefill->n_stop_tokens;
+    return json_answer_begin(&r->json, w->json, NULL, 0) == 0;
+}
+
 static struct request *make_request(struct worker *w, Hill__Message *message)
 {
     const Hill__Prefill *p = message->prefill;
@@ -56,7 +71,7 @@ static struct request *make_request(struct worker *w, Hill__Message *message)
         .started_ns = clock_now_ns()};
     r->tokens = malloc(sizeof *r->tokens * ((uint64_t)p->n_tokens + p->predict));
     r->hash = XXH64_createState();
-    if (!r->tokens || !r->hash) {
+    if (!r->tokens || !r->hash || (s->json && !p->n_forced && !hold_to_json(r))) {
         r->message = NULL;
         request_free(r);
         return NULL;
@@ -336,12 +351,15 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
     int64_t deadline = clock_deadline_ms(UNIT_WAIT_MS), turn = clock_deadline_ms(PAST_TURN_MS);
     if (r->unit == r->units)
         return 0; /* all of it was computed by an earlier process */
+    STAGE_BEGIN(prefill, r->sequence, 0, engine_prefill_unit(w->engine, r->unit).layer);
     for (int rc = 0;;) {
         int moved = past_pump(r, why);
         rc = moved < 0 ? moved : enqueue(r, r->unit + (alone ? 2 : 1), why);
         if (!rc && request_computes_unit(r))
             rc = alone ? engine_prefill_done(w->engine, r->unit, why)
                        : engine_prefill_settled(w->engine, why);
+        if (rc > 0)
+            STAGE_END(prefill, 0);
         if (rc)
             return rc < 0 ? rc : 0;
         if (!alone && !request_computes_unit(r) && clock_now_ns() >= turn)
@@ -421,6 +439,7 @@ static int append_unit(struct request *r, struct hill_why *why)
     struct engine_unit u = engine_prefill_unit(w->engine, r->unit);
     int rc = enqueue(r, r->unit + 2, why);
     FAULT_POINT(gpu_worker, unit, computed);
+    STAGE_BEGIN(append, r->sequence, 0, u.layer);
     if (!rc)
         rc = append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
@@ -429,6 +448,7 @@ static int append_unit(struct request *r, struct hill_why *why)
         rc = engine_prefill_save(w->engine, r->unit, why);
     if (rc)
         return rc;
+    STAGE_END(append, (uint64_t)u.count * worker_entry_bytes(w));
     FAULT_POINT(gpu_worker, unit, appended);
     request_progress(r, ++r->unit);
     worker_unit_of_work(w);
@@ -455,31 +475,6 @@ int request_append_unit(struct request *r, struct hill_why *why)
 
 /* ---- tokens ---- */
 
-static void send_token(struct request *r, uint32_t token, double logprob)
-{
-    int64_t now = clock_now_ns();
-    if (r->predicted && now - r->token_ns > r->longest_gap_ns)
-        r->longest_gap_ns = now - r->token_ns;
-    if (r->predicted)
-        step_times_add(&r->times, now - r->token_ns, r->idle_ns - r->token_idle_ns);
-    r->token_ns = now;
-    r->token_idle_ns = r->idle_ns;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    Hill__Token body = HILL__TOKEN__INIT;
-    body.request_id = r->prefill->request_id;
-    body.index = r->predicted;
-    body.token = token;
-    body.logprob = logprob;
-    struct hash_state state;
-    hash_state_save(&state, r->hash);
-    body.logits_state.data = (uint8_t *)&state;
-    body.logits_state.len = sizeof state;
-    message.body_case = HILL__MESSAGE__BODY_TOKEN;
-    message.token = &body;
-    worker_link_send(r->w->link, &message);
-    FAULT_POINT(gpu_worker, token, sent);
-}
-
 static bool is_stop(const struct request *r, uint32_t token)
 {
     for (size_t i = 0; i < r->prefill->n_stop_tokens; i++)
@@ -496,10 +491,24 @@ static int take(struct request *r, uint32_t token, double logprob)
         r->finish = HILL__FINISH_REASON__FINISH_STOP;
         return 1;
     }
-    send_token(r, token, logprob);
+    request_send_token(r, token, logprob);
     r->tokens[r->n_tokens++] = token;
     r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
-    return ++r->predicted == r->predict;
+    return ++r->predicted == r->predict || json_answer_is_complete(&r->json);
+}
+
+/* What the sampler makes of w->logits. */
+static int pick(struct request *r, uint32_t *token, struct hill_why *why)
+{
+    struct worker *w = r->w;
+    const struct sampler_filter json = {json_answer_allows, &r->json};
+    w->sampler.settings = r->sampling;
+    *token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens,
+                          r->json.tokens ? &json : NULL);
+    if (*token == SAMPLER_NO_TOKEN || (r->json.tokens && json_answer_take(&r->json, *token)))
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "the model's vocabulary has no token with which the JSON goes on");
+    return 0;
 }
 
 int request_take_token(struct request *r, struct hill_why *why)
@@ -512,8 +521,9 @@ int request_take_token(struct request *r, struct hill_why *why)
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
     } else {
-        w->sampler.settings = r->sampling;
-        token = sampler_pick(&w->sampler, w->logits, r->tokens, r->n_tokens, r->n_tokens);
+        int rc = pick(r, &token, why);
+        if (rc)
+            return rc;
     }
     bool wanted = r->prefill->n_forced || r->prefill->sampling->logprobs;
     if (wanted && sampler_logprob(w->logits, w->hparams.n_vocab, token, &logprob))
@@ -535,7 +545,9 @@ static void send_done(struct request *r, int rc, const char *text)
     int64_t ended_ns = clock_now_ns(), prompt_ns = r->prompt_done_ns ? r->prompt_done_ns : ended_ns;
     double decode_ms = (ended_ns - prompt_ns) * 1e-6;
     done.request_id = r->prefill->request_id;
-    done.finish = rc == 0                  ? r->finish
+    /* r->finish also says whether the newest token has been through the layers: here it has not */
+    bool whole = json_answer_is_complete(&r->json);
+    done.finish = rc == 0                  ? whole ? HILL__FINISH_REASON__FINISH_STOP : r->finish
                   : rc == HILL_E_CANCELLED ? HILL__FINISH_REASON__FINISH_CANCEL
                                            : HILL__FINISH_REASON__FINISH_ERROR;
     done.code = rc;

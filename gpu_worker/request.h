@@ -54,6 +54,7 @@ struct request {
     uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
     uint32_t units_before, units_behind;  /* of a session before its question, and the other way */
     struct sampler_settings sampling;
+    struct json_answer json; /* where Sampling.json asks for it */
     XXH64_state_t *hash;
     int64_t started_ns, begun_ns, prompt_done_ns, token_ns, idle_ns, longest_gap_ns, progress_ns;
     int64_t token_idle_ns; /* idle_ns at the last token */
@@ -112,6 +113,8 @@ int request_append_unit(struct request *r, struct hill_why *why);
 /* Push a record of this request into the append ring; its cancel ends the wait for room. */
 int request_push(struct request *r, uint32_t type, const void *record, uint32_t bytes,
                  struct hill_why *why);
+/* The next token, and the state of the logits' hash. */
+void request_send_token(struct request *r, uint32_t token, double logprob);
 /* Of its prompt or session: units done of r->units. */
 void request_progress(struct request *r, uint32_t done);
 struct record_header request_header(const struct request *r, uint32_t layer);

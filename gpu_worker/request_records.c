@@ -4,6 +4,8 @@
  */
 #include "gpu_worker/request.h"
 
+#include "base/fault.h"
+
 #define PROGRESS_NS (150 * 1000000ll)
 
 struct record_header request_header(const struct request *r, uint32_t layer)
@@ -90,4 +92,29 @@ int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why 
 bool request_weighs(const struct request *r)
 {
     return r->prefill->selection->policy == HILL__POLICY__POLICY_H2O;
+}
+
+void request_send_token(struct request *r, uint32_t token, double logprob)
+{
+    int64_t now = clock_now_ns();
+    if (r->predicted && now - r->token_ns > r->longest_gap_ns)
+        r->longest_gap_ns = now - r->token_ns;
+    if (r->predicted)
+        step_times_add(&r->times, now - r->token_ns, r->idle_ns - r->token_idle_ns);
+    r->token_ns = now;
+    r->token_idle_ns = r->idle_ns;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Token body = HILL__TOKEN__INIT;
+    body.request_id = r->prefill->request_id;
+    body.index = r->predicted;
+    body.token = token;
+    body.logprob = logprob;
+    struct hash_state state;
+    hash_state_save(&state, r->hash);
+    body.logits_state.data = (uint8_t *)&state;
+    body.logits_state.len = sizeof state;
+    message.body_case = HILL__MESSAGE__BODY_TOKEN;
+    message.token = &body;
+    worker_link_send(r->w->link, &message);
+    FAULT_POINT(gpu_worker, token, sent);
 }

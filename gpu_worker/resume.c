@@ -14,12 +14,22 @@
 #include "gpu_worker/request.h"
 #include "session/session.h"
 
+/* Does the answer's JSON end with these tokens? */
+static bool ends_json(const struct request *r, uint32_t n)
+{
+    struct json_answer whole = r->json;
+    return whole.tokens &&
+           !json_answer_begin(&whole, whole.tokens, r->prefill->resume->tokens, n) &&
+           json_answer_is_complete(&whole);
+}
+
 /* Tokens that an attempt can go on with: not the last, so that it ends as others do. */
 static uint32_t usable_tokens(const struct request *r)
 {
     const Hill__Resume *m = r->prefill->resume;
     uint32_t n = m ? (uint32_t)m->n_tokens : 0;
-    return n < r->predict ? n : r->predict - 1;
+    n = n < r->predict ? n : r->predict - 1;
+    return n && ends_json(r, n) ? n - 1 : n;
 }
 
 bool resume_hopes(const struct request *r)
@@ -124,6 +134,9 @@ int resume_begin(struct request *r, struct hill_why *why)
     memcpy(r->tokens + r->prompt, m->tokens, (last + 1) * sizeof *r->tokens);
     r->predicted = r->resumed = last + 1;
     r->n_tokens = r->prompt + r->predicted;
+    if (r->json.tokens &&
+        json_answer_begin(&r->json, r->json.tokens, r->tokens + r->prompt, r->predicted))
+        return hill_fail(why, HILL_E_PROTOCOL, "the answer so far begins no JSON");
     r->step = r->kept_step;
     r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
     r->prompt_done_ns = r->token_ns = clock_now_ns();

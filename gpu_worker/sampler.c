@@ -77,6 +77,17 @@ static uint32_t pick_greedy(const float *logits, uint32_t n)
     return best;
 }
 
+/* The same of those that are allowed. */
+static uint32_t pick_greedy_of(const float *logits, uint32_t n, const struct sampler_filter *filter)
+{
+    uint32_t best = SAMPLER_NO_TOKEN;
+    for (uint32_t i = 0; i < n; i++)
+        if ((best == SAMPLER_NO_TOKEN || logits[i] > logits[best]) &&
+            filter->allows(filter->context, i))
+            best = i;
+    return best;
+}
+
 /* Higher logits first, then lower ids; a NaN ranks last. */
 static int compare(const void *a, const void *b)
 {
@@ -104,24 +115,33 @@ static void sift_down(struct sampler_candidate *heap, uint32_t n, uint32_t at)
     }
 }
 
-/* The k best tokens, sorted, as sorting all of them would give: a heap with the worst of the k best
- * at its root takes one look at most tokens, where sorting a vocabulary takes longer than a decode
- * step. */
-static void take_best(struct sampler_candidate *c, const float *logits, uint32_t n, uint32_t k)
+static bool allowed(const struct sampler_filter *filter, uint32_t token)
 {
-    for (uint32_t i = 0; i < k; i++)
-        c[i] = (struct sampler_candidate){i, logits[i], 0};
-    if (k < n)
-        for (uint32_t i = k / 2; i-- > 0;)
-            sift_down(c, k, i);
-    for (uint32_t i = k; i < n; i++) {
+    return !filter || filter->allows(filter->context, token);
+}
+
+/* The k best allowed tokens, sorted, as sorting all of them would give: a heap with the worst of the
+ * k best at its root takes one look at most tokens, where sorting a vocabulary takes longer than a
+ * decode step. Returns how many there are. */
+static uint32_t take_best(struct sampler_candidate *c, const float *logits, uint32_t n, uint32_t k,
+                          const struct sampler_filter *filter)
+{
+    uint32_t i = 0, taken = 0;
+    for (; i < n && taken < k; i++)
+        if (allowed(filter, i))
+            c[taken++] = (struct sampler_candidate){i, logits[i], 0};
+    if (i < n)
+        for (uint32_t at = k / 2; at-- > 0;)
+            sift_down(c, k, at);
+    for (; i < n; i++) {
         struct sampler_candidate next = {i, logits[i], 0};
-        if (compare(&next, &c[0]) < 0) {
+        if (compare(&next, &c[0]) < 0 && allowed(filter, i)) {
             c[0] = next;
             sift_down(c, k, 0);
         }
     }
-    qsort(c, k, sizeof *c, compare);
+    qsort(c, taken, sizeof *c, compare);
+    return taken;
 }
 
 /* Probabilities of the first n candidates (sorted) at a temperature. */
@@ -164,15 +184,18 @@ static uint32_t cut_min_p(struct sampler_candidate *c, uint32_t n, float min_p)
 }
 
 uint32_t sampler_pick(struct sampler *s, const float *logits, const uint32_t *history,
-                      uint64_t n_history, uint64_t position)
+                      uint64_t n_history, uint64_t position, const struct sampler_filter *filter)
 {
     const struct sampler_settings *set = &s->settings;
     logits = penalise(s, logits, history, n_history);
     if (set->temperature <= 0.0f)
-        return pick_greedy(logits, s->n_vocab);
+        return filter ? pick_greedy_of(logits, s->n_vocab, filter)
+                      : pick_greedy(logits, s->n_vocab);
     struct sampler_candidate *c = s->candidates;
     uint32_t n = set->top_k && set->top_k < s->n_vocab ? set->top_k : s->n_vocab;
-    take_best(c, logits, s->n_vocab, n);
+    n = take_best(c, logits, s->n_vocab, n, filter);
+    if (!n)
+        return SAMPLER_NO_TOKEN;
     n = cut_top_p(c, n, set->top_p);
     n = cut_min_p(c, n, set->min_p);
     soften(c, n, set->temperature);

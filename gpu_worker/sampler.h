@@ -5,16 +5,19 @@
  * penalty over the last 64 tokens (prompt included), top-k, top-p, min-p, temperature, then one
  * draw. The random number is a function of (seed, position) only [I8], so a request resumed
  * anywhere goes on with the same tokens. Equal logits rank by id, lower first, so that no sort's
- * mood shows. Who calls it: request.c. Concurrency: one thread per struct.
+ * mood shows. Tokens that are not allowed are passed over before the chain, as if the vocabulary had
+ * none of them. Who calls it: request.c. Concurrency: one thread per struct.
  */
 #ifndef HILL_GPU_WORKER_SAMPLER_H
 #define HILL_GPU_WORKER_SAMPLER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
 
 #define SAMPLER_PENALTY_TOKENS 64u
+#define SAMPLER_NO_TOKEN       UINT32_MAX
 
 struct sampler_settings {
     float temperature;    /* 0: greedy */
@@ -41,10 +44,16 @@ struct sampler {
 int sampler_init(struct sampler *sampler, uint32_t n_vocab);
 void sampler_finish(struct sampler *sampler);
 
+/* Which tokens may be picked; asked only of those that would be. */
+struct sampler_filter {
+    bool (*allows)(const void *context, uint32_t token);
+    const void *context;
+};
+
 /* The token for `position` (of the token to be made). history: the sequence so far, oldest first.
- */
+ * filter: NULL allows all. SAMPLER_NO_TOKEN: it allows none. */
 uint32_t sampler_pick(struct sampler *sampler, const float *logits, const uint32_t *history,
-                      uint64_t n_history, uint64_t position);
+                      uint64_t n_history, uint64_t position, const struct sampler_filter *filter);
 
 /* Natural logarithm of token's probability in the plain softmax of the logits: no temperature, no
  * penalty. HILL_E_DAMAGED: it is no finite number, because a logit is none. */

@@ -67,6 +67,9 @@ void save_take_order(struct worker *w, const Hill__Save *message)
     else if (r->prefill->n_forced)
         tell(w, message->request_id, HILL_E_INVALID, "a request that scores a text is not saved",
              NULL);
+    else if (r->json.tokens)
+        tell(w, message->request_id, HILL_E_INVALID,
+             "a request whose answer is held to JSON is not saved", NULL);
     else if (r->save_path)
         tell(w, message->request_id, HILL_E_BUSY, "the request is being saved already", NULL);
     else if (!(r->save_path = strdup(message->file->path)))

@@ -53,6 +53,8 @@ static void unload_model(struct worker *w)
     engine_destroy(w->engine);
     w->engine = NULL;
     sampler_finish(&w->sampler);
+    json_tokens_close(w->json);
+    w->json = NULL;
     cldevice_close(&w->device);
     if (w->file)
         gguf_close(w->file);

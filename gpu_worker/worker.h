@@ -13,6 +13,7 @@
 #include "base/device_model.h"
 #include "gpu_worker/dataplane.h"
 #include "gpu_worker/engine.h"
+#include "gpu_worker/json_answer.h"
 #include "gpu_worker/sampler.h"
 #include "gpu_worker/step.h"
 #include "prefix/drive_store.h"
@@ -61,7 +62,8 @@ struct worker {
     struct model_hparams hparams;
     struct engine *engine;
     struct sampler sampler;
-    float *logits; /* [n_vocab] */
+    struct json_tokens *json; /* once an answer was to be JSON, or NULL */
+    float *logits;            /* [n_vocab] */
     struct step step;
     struct drive_store *store; /* of --prefix-dir, or NULL */
     bool store_slow;           /* a request has waited for its writer long enough... */

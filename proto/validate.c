@@ -364,6 +364,8 @@ static int check_done(const Hill__Done *m, struct hill_why *why)
     return 0;
 }
 
+#define PASSAGES_MAX 512u /* cpu_scorer/scorer.h */
+
 static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *why)
 {
     CHECK("sequence_stats", "beta", isfinite(m->beta));
@@ -380,6 +382,8 @@ static int check_sequence_stats(const Hill__SequenceStats *m, struct hill_why *w
     CHECK("sequence_stats", "guess_found", m->n_guess_found == m->n_guess_chosen);
     for (size_t i = 0; i < m->n_guess_found; i++)
         CHECK("sequence_stats", "guess_found", m->guess_found[i] <= m->guess_chosen[i]);
+    CHECK("sequence_stats", "chosen", m->n_chosen <= PASSAGES_MAX);
+    CHECK("sequence_stats", "passage_tokens", !m->n_chosen || m->passage_tokens > 0);
     CHECK("sequence_stats", "imbalance", share_ok(m->imbalance));
     CHECK("sequence_stats", "drive_spread", share_ok(m->drive_spread));
     CHECK("sequence_stats", "drives", m->n_drives <= LAYOUT_DRIVES_MAX);
@@ -415,6 +419,7 @@ static int check_generate(const Hill__Generate *m, struct hill_why *why)
     CHECK("generate", "pieces", !m->n_pieces || !m->prompt.len);
     CHECK("generate", "token_ids", !m->n_token_ids || (!m->prompt.len && !m->n_pieces));
     CHECK("generate", "answer_end", m->answer_end.len <= ANSWER_END_MAX);
+    CHECK("generate", "sampling.json", !m->sampling->json || (!m->save_path[0] && !m->score_from));
     int code = check_pieces("generate", m->pieces, m->n_pieces, why);
     if (code == 0)
         code = check_sampling(m->sampling, why);

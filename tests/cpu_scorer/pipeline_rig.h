@@ -90,6 +90,7 @@ struct rig_request {
     uint32_t appended[RIG_LAYERS];
     XXH64_state_t *hash; /* the oracle's */
     uint64_t uploads, in_place;
+    uint32_t chosen[RIG_CTX];         /* how often each position was in an answer */
     bool check;                       /* against the oracle */
     double seen[RIG_LAYERS][RIG_CTX]; /* the oracle's sums of attention mass */
     bool kept[RIG_LAYERS][2][16];     /* prefetch: columns of each KV head that count */

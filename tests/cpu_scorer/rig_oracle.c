@@ -243,6 +243,7 @@ void oracle_check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
     q->uploads += answer->n_uploads;
     q->reading_layer = layer;
     for (uint32_t i = 0; i < answer->n_selected; i++) {
+        q->chosen[items[i].position]++;
         if (!(items[i].gpu_slot & SELECTED_HOT))
             continue;
         assert_true(q->rig->reads_hot);

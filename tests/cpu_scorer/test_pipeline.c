@@ -6,6 +6,27 @@
 /* some thirty steps until bkp promotes whatever beta is */
 enum { PROMPT = 500, STEPS = 30 + TEST_ROUNDS(30), MAX = PROMPT + STEPS };
 
+/* Sums over each passage of what answers had, but for sinks and window: those of N = PROMPT .. */
+static void check_passages(const struct scorer_passages *p, const uint32_t *answered,
+                           const struct kv_selection_settings *how)
+{
+    uint64_t all = 0, counted = 0, always = 0;
+    assert_int_equal(p->queries, STEPS * RIG_LAYERS);
+    assert_int_equal(p->n, (PROMPT + STEPS - 2) / p->tokens + 1);
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint64_t most = 0;
+        for (uint32_t at = i * p->tokens; at < (i + 1) * p->tokens && at < RIG_CTX; at++)
+            most += answered[at];
+        if ((i + 1) * p->tokens <= PROMPT - how->window && i * p->tokens >= how->sinks)
+            assert_int_equal(p->chosen[i], most); /* never in the window */
+        assert_true(p->chosen[i] <= most);
+        counted += p->chosen[i];
+        all += most;
+    }
+    always = (uint64_t)(how->sinks + how->window) * STEPS * RIG_LAYERS;
+    assert_int_equal(counted + always, all);
+}
+
 /* A whole request checked against the oracle: its statistics. */
 static struct scorer_stats whole_request(const struct rig_options *options,
                                          const struct kv_selection_settings *how)
@@ -16,7 +37,10 @@ static struct scorer_stats whole_request(const struct rig_options *options,
     for (int i = 0; i < STEPS; i++)
         assert_int_equal(gpu_decode(q), 0);
     uint64_t hash = XXH64_digest(q->hash), uploads = q->uploads, in_place = q->in_place;
+    uint32_t answered[RIG_CTX];
+    memcpy(answered, q->chosen, sizeof answered);
     struct scorer_stats stats = gpu_end(q);
+    check_passages(&stats.passages, answered, how); /* the counts are the scorer's, still there */
     assert_int_equal(stats.selection_hash, hash);
     assert_int_equal(stats.hot.hits + stats.cold.hits, uploads + in_place);
     if (options->reads_hot) /* no hot entry is copied */

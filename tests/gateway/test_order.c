@@ -162,14 +162,39 @@ static void test_what_is_not_served_is_refused_unless_it_asks_for_nothing(void *
     taken(ORDER_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":0}");
     assert_true(order.logprobs);
     refused(ORDER_CHAT, "{" HELLO ",\"tools\":[{}]}", "not_served", "tools");
-    refused(ORDER_CHAT, "{" HELLO ",\"response_format\":{\"type\":\"json_object\"}}", "not_served",
-            "constrain");
     refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"echo\":true}", "not_served", "echo");
     refused(ORDER_COMPLETION, "{\"prompt\":[\"a\",\"b\"]}", "not_served", "one prompt");
     refused(ORDER_CHAT, "{" HELLO ",\"temprature\":1}", "unknown_field", "temprature");
     refused(ORDER_COMPLETION, "{" HELLO ",\"prompt\":\"x\"}", "unknown_field", "messages");
     refused(ORDER_CHAT, "{" HELLO ",\"stream\":true,\"stream_options\":{\"x\":1}}", "unknown_field",
             "stream_options.x");
+}
+
+#define FORMAT(of) "{" HELLO ",\"response_format\":" of "}"
+#define ADD        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"add\"}}]"
+
+static void test_json_without_a_schema(void **state)
+{
+    (void)state;
+    taken(ORDER_CHAT, FORMAT("{\"type\":\"text\"}"));
+    assert_false(order.json);
+    taken(ORDER_CHAT, FORMAT("{\"type\":\"json_object\"}"));
+    assert_true(order.json);
+    taken(ORDER_CHAT, FORMAT("{\"type\":\"json_object\",\"schema\":{}}"));
+    assert_true(order.json);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}");
+    assert_true(order.json);
+    taken(ORDER_CHAT, FORMAT("null"));
+    assert_false(order.json);
+    refused(ORDER_CHAT, FORMAT("{\"type\":\"json_object\",\"schema\":{\"type\":\"object\"}}"),
+            "not_served", "no schema");
+    refused(ORDER_CHAT, FORMAT("{\"type\":\"json_schema\",\"json_schema\":{}}"), "not_served",
+            "no schema");
+    refused(ORDER_CHAT, FORMAT("{\"type\":\"xml\"}"), "out_of_range", "xml");
+    refused(ORDER_CHAT, FORMAT("{}"), "wrong_type", "an object with a type");
+    refused(ORDER_CHAT, FORMAT("\"json_object\""), "wrong_type", "an object with a type");
+    refused(ORDER_CHAT, FORMAT("{\"type\":\"json_object\"}," ADD), "excluded", "tools");
+    taken(ORDER_CHAT, FORMAT("{\"type\":\"json_object\"},\"tool_choice\":\"none\"," ADD));
 }
 
 static void test_infill(void **state)
@@ -273,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_a_wrong_type_is_refused_by_name),
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
         cmocka_unit_test(test_what_is_not_served_is_refused_unless_it_asks_for_nothing),
+        cmocka_unit_test(test_json_without_a_schema),
         cmocka_unit_test(test_infill),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),

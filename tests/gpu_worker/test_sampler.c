@@ -31,7 +31,7 @@ static void count_draws(struct sampler *s, const float *logits, uint32_t *counts
     for (uint32_t i = 0; i < VOCAB; i++)
         counts[i] = 0;
     for (uint64_t position = 0; position < 20000; position++)
-        counts[sampler_pick(s, logits, NULL, 0, position)]++;
+        counts[sampler_pick(s, logits, NULL, 0, position, NULL)]++;
 }
 
 /* Five standard deviations of a binomial count. */
@@ -47,7 +47,7 @@ static void greedy_takes_the_first_of_equals(void **state)
     (void)state;
     const float logits[VOCAB] = {1, 3, -2, 3, 0};
     struct sampler s = make(0, 0, 1, 0, 1);
-    assert_int_equal(sampler_pick(&s, logits, NULL, 0, 0), 1);
+    assert_int_equal(sampler_pick(&s, logits, NULL, 0, 0, NULL), 1);
     sampler_finish(&s);
 }
 
@@ -105,7 +105,7 @@ static void top_k_of_many(void **state)
     assert_int_equal(sampler_init(&s, MANY), 0);
     s.settings = (struct sampler_settings){1000, K, 1, 0, 1, 48};
     for (uint64_t position = 0; position < 20000; position++)
-        counts[sampler_pick(&s, logits, NULL, 0, position)]++;
+        counts[sampler_pick(&s, logits, NULL, 0, position, NULL)]++;
     for (uint32_t i = 0; i < MANY; i++) {
         uint32_t before = 0;
         for (uint32_t j = 0; j < MANY; j++)
@@ -154,11 +154,11 @@ static void penalty_lowers_what_was_said(void **state)
     const uint32_t history[] = {0, 0, 0, 999};
     struct sampler s = make(0, 0, 1, 0, 1);
     s.settings.repeat_penalty = 1.5f;
-    assert_int_equal(sampler_pick(&s, positive, history, 4, 0), 1);
-    assert_int_equal(sampler_pick(&s, negative, history, 4, 0), 1);
-    assert_int_equal(sampler_pick(&s, positive, NULL, 0, 0), 0);
+    assert_int_equal(sampler_pick(&s, positive, history, 4, 0, NULL), 1);
+    assert_int_equal(sampler_pick(&s, negative, history, 4, 0, NULL), 1);
+    assert_int_equal(sampler_pick(&s, positive, NULL, 0, 0, NULL), 0);
     s.settings.repeat_penalty = 1.1f; /* 2.73 still wins; twice or three times would not */
-    assert_int_equal(sampler_pick(&s, positive, history, 4, 0), 0);
+    assert_int_equal(sampler_pick(&s, positive, history, 4, 0, NULL), 0);
     sampler_finish(&s);
 }
 
@@ -171,8 +171,8 @@ static void penalty_forgets_after_64_tokens(void **state)
     for (int i = 1; i < 65; i++)
         history[i] = 4;
     s.settings.repeat_penalty = 1.5f;
-    assert_int_equal(sampler_pick(&s, logits, history, 65, 0), 0);
-    assert_int_equal(sampler_pick(&s, logits, history, 64, 0), 1);
+    assert_int_equal(sampler_pick(&s, logits, history, 65, 0, NULL), 0);
+    assert_int_equal(sampler_pick(&s, logits, history, 64, 0, NULL), 1);
     sampler_finish(&s);
 }
 
@@ -182,10 +182,10 @@ static void a_draw_depends_on_seed_and_position_only(void **state)
     struct sampler a = make(1, 0, 1, 0, 7), b = make(1, 0, 1, 0, 7), other = make(1, 0, 1, 0, 8);
     uint32_t differing = 0;
     for (uint64_t position = 0; position < 100; position++) { /* b asks in another order */
-        uint32_t from_b = sampler_pick(&b, halves, NULL, 0, 99 - position);
-        assert_int_equal(sampler_pick(&a, halves, NULL, 0, 99 - position), from_b);
-        (void)sampler_pick(&a, halves, NULL, 0, position);
-        differing += sampler_pick(&other, halves, NULL, 0, 99 - position) != from_b;
+        uint32_t from_b = sampler_pick(&b, halves, NULL, 0, 99 - position, NULL);
+        assert_int_equal(sampler_pick(&a, halves, NULL, 0, 99 - position, NULL), from_b);
+        (void)sampler_pick(&a, halves, NULL, 0, position, NULL);
+        differing += sampler_pick(&other, halves, NULL, 0, 99 - position, NULL) != from_b;
     }
     assert_true(differing > 20);
     sampler_finish(&a);

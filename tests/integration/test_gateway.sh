@@ -161,6 +161,42 @@ expect "all chunks have one id" "$(jq -r .id "$work/events" | sort -u | wc -l)" 
 stream 'select(.prompt)' /v1/completions
 expect "a completion's stream" "$(jq -sr '[.[].choices[0].text] | add' "$work/events")" "$(jq -r .text "$work/wanted")"
 
+# ---- answers that are JSON ----
+json='{"prompt":"a key {\"k\":\"ab ab ab ab ab\"} of ","max_tokens":600,"temperature":0,"response_format":{"type":"json_object"}}'
+for seed in 0 1 2 3; do # 0: greedy
+    ask POST /v1/completions "$(jq -c --argjson seed "$seed" '.prompt = "Say it: " | .seed = $seed | .temperature = ([$seed, 1] | min)' <<<"$json")"
+    answered "an answer held to JSON, seed $seed" 200 '.choices[0] | select(.finish_reason == "stop") | .text | fromjson | type' object
+done
+ask POST /v1/chat/completions "$(jq -c '.max_tokens = 600 | .response_format = {type: "json_object"} | del(.stop)' <<<"$chat")"
+answered "a chat's" 200 '.choices[0] | "\(.finish_reason) \(.message.content | fromjson | type)"' "stop object"
+ask POST /v1/completions "$json"
+jq -r '.choices[0].text' "$work/answer" >"$work/json"
+answered "a longer one is cut at its length" 200 '.choices[0] | "\(.finish_reason) \(.text | startswith(" {\"k\":\"ab ab"))"' "length true"
+curl -s -m 60 -o "$work/json.beside" --data-binary "$json" "$url/v1/completions" &
+client=$!
+wait_for 20 decoding 1 50 || fail "the answer does not decode"
+kill_worker gpu_worker
+wait "$client"
+expect "over the GPU worker's death it is the same" "$(jq -r '.choices[0].text' "$work/json.beside" | cmp - "$work/json" && echo same)" same
+ask POST /v1/chat/completions "$(jq -c '.response_format = {type: "json_schema", json_schema: {schema: {type: "object"}}}' <<<"$chat")"
+refused "a schema" 400 'no schema'
+expect "its field" "$(jq -r .error.param "$work/answer")" response_format
+
+# ---- how an answer came about ----
+head -c 3000 "$text" >"$work/document"
+shown=$(jq -Rsc '{prompt: ., max_tokens: 40, temperature: 0, ignore_eos: true, alpha: 0.05, return_selection: true, return_timeline: true}' "$work/document")
+ask POST /v1/completions "$shown"
+expect "its passages are the prompt and the answer, but for what the last queries have not seen" \
+    "$(jq -j '.choices[0].text' "$work/answer" | cat "$work/document" - | head -c "$(jq -j '[.selection.passages[].text] | add' "$work/answer" | wc -c)" | cmp - <(jq -j '[.selection.passages[].text] | add' "$work/answer") && echo same)" same
+answered "shares are of the queries, and some passage was chosen" 200 '.selection | [.passages[].share] | all(. >= 0 and . <= 1) and add > 0' true
+answered "each step asks in each layer" 200 '.selection.queries % 39' 0
+answered "the token's path is all of its time" 200 '.timeline | (([.path_us[]] | add) - .us | fabs) < 1 and .path_us.gpu_worker > 0 and .path_us.cpu_scorer > 0' true
+answered "its spans lie within it" 200 '.timeline | .us as $whole | [.spans[] | .at_us >= 0 and .at_us + .us <= $whole + 0.2 and .path_us <= .us + 0.2] | all and length > 5' true
+ask POST /v1/completions "$(jq -c '.stream = true' <<<"$shown")" -N
+expect "a stream has them once" "$(sed -n 's/^data: {/{/p' "$work/answer" | jq -s '[.[] | select(.selection)] | length == 1 and (.[0].timeline.spans | length > 5)')" true
+ask POST /v1/completions "$body"
+answered "who does not ask has none" 200 'has("selection") or has("timeline")' false
+
 # ---- tools ----
 tools='[{"type":"function","function":{"name":"add","description":"sums","parameters":{"type":"object"}}}]'
 calls='{"messages":[{"role":"user","content":"Say it."},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",
@@ -272,6 +308,10 @@ else
         chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "The key is 7302941, no other."})' >/dev/null
     say "Say it."
     seen "an answer" '!running && chat.turns.length === 4 && chat.turns[3].text.includes("7302941")'
+    seen "which passages it read" 'looks.get(chat.turns[3])?.selection?.passages.length > 3 && document.querySelectorAll(".turn details").length === 2'
+    browser_eval 'for (const box of document.querySelectorAll(".turn details")) box.open = true' >/dev/null
+    seen "they are the prompt" 'document.querySelector(".passages")?.textContent.includes("The key is 7302941, no other.")'
+    seen "one token on three lanes" '[...document.querySelectorAll(".token svg:first-of-type text")].map(t => t.textContent).join(" ").startsWith("GPU Scorer Drive") && document.querySelectorAll(".token rect").length > 5'
     seen "it is shown, with its rate" '/7302941[^]*tokens, [0-9.]+ a second/.test([...document.querySelectorAll(".assistant")].at(-1).innerText)'
     browser_eval 'for (const name of ["max_tokens", "alpha"]) { $(name).value = ""; $(name).dispatchEvent(new Event("change")); }' >/dev/null
     say "one two three"
@@ -348,6 +388,8 @@ jq -Rsc '{prompt: ., max_tokens: 1}' <(head -c 14000 "$text") >"$work/prompt"
 timeout 0.5 curl -s -o /dev/null "${ann[@]}" --data-binary "@$work/prompt" "$url/v1/completions"
 if wait_for 10 running 0; then pass "one that goes within its prompt, too"; else fail "a prompt of nobody is computed"; fi
 ask POST /v1/completions "$body" "${bob[@]}"
+ask POST /v1/completions "$(jq -c '.return_selection = true' <<<"$body")" "${bob[@]}"
+answered "who asks sees its own text alone" 200 '[.selection.passages[].text] | add | startswith("Mary had a little lamb")' true
 answered "the bound is free again" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
 answered "two keys: nothing of another key's is reused" 200 '.usage.prompt_tokens_details.cached_tokens' 0
 ask GET /metrics '' "${ann[@]}"

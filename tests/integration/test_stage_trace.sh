@@ -8,7 +8,7 @@ check() { expect "$1" "$(jq "$3" "$2")" true; }
 
 # --- probes: provider and names are in the binaries, begin and end of every stage
 probes() { readelf -n "$bin/$1" | awk '/Provider: hillinfer$/ { getline; print $2 }' | sort -u; }
-declare -A stages=([hill-gpu-worker]="query await_selection upload attend logits" [hill-cpu-scorer]="answer bounds score_hot score_cold merge select gather"
+declare -A stages=([hill-gpu-worker]="prefill append query await_selection upload attend logits" [hill-cpu-scorer]="answer bounds score_hot score_cold merge select gather"
     [hill-csd-agent]="agent_score agent_fetch agent_demote agent_commit agent_release agent_trim")
 if command -v readelf >/dev/null; then
     for program in "${!stages[@]}"; do
@@ -78,6 +78,22 @@ check "flows: one start, one end, each" "$trace" '[.traceEvents[] | select(.cat 
 check "flows: across processes" "$trace" '[.traceEvents[] | select(.cat == "flow")] | group_by(.id) | map([.[].pid] | unique | length) | max == 3'
 check "a query is within its answer" "$trace" '[.traceEvents[] | select(.ph == "X" and (.name == "answer" or .name == "select")) | {n: .name, k: "\(.args.sequence) \(.args.step) \(.args.layer)", ts, end: (.ts + .dur)}]
     | group_by(.k) | map(select(length == 2) | sort_by(.n) | .[0].ts <= .[1].ts and .[0].end + 0.01 >= .[1].end) | all and length > 100'
+# --- a prompt that is read: its chunks, layer after layer, each given on before the next is waited for
+chunks='[.traceEvents[] | select(.ph == "X" and (.name == "prefill" or .name == "append")) | {n: .name, l: .args.layer, s: .args.step}]'
+prompt_traced() { # a whole one: a trace that begins within a prompt lacks some of its first layer
+    "$bin/hillctl" trace "$work/prompt.json" --seconds 600 --run-dir "$run_dir" 2>/dev/null &
+    first=$!
+    "$bin/hillctl" generate -f "$work/prompt" -n 1 --temp 0 --run-dir "$run_dir" >"$work/read" 2>&1 || fail "generate: $(cat "$work/read")"
+    kill -INT "$first"
+    wait "$first"
+    jq -e "$chunks"' | group_by([.n, .l]) | length == 6 and (map(length) | unique | length) == 1' "$work/prompt.json" >/dev/null 2>&1
+}
+wait_for 60 prompt_traced || fail "no whole prompt was traced"
+# shellcheck disable=SC2016  # jq's variables
+check "a prompt's chunks: layer after layer, each computed, then given on" "$work/prompt.json" "$chunks"' as $all
+    | ([$all[].l] | . == sort) and ([$all[].s] | unique == [0])
+      and ([range(0; $all | length)] | all(. as $i | $all[$i].n == (if $i % 2 == 0 then "prefill" else "append" end)))'
+
 check "counts" "$trace" '(.otherData.events == ([.traceEvents[] | select(.ph == "X")] | length)) and .otherData.events == ([.otherData.processes[].events] | add)
     and .otherData.events_lost == 0 and .otherData.events_dropped == 0 and .otherData.answers_missing == 0'
 

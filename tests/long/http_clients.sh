@@ -67,7 +67,7 @@ coordinator_has() {
 coordinator_before=$(coordinator_has)
 for number in $(seq "$clients"); do client "$number" & done
 sleep $((seconds / 4))
-rss_early=$(rss)
+rss_early=$(rss) coordinator_early=$(coordinator_has)
 wait
 wait_for 20 quiet || fail "requests run on after their clients"
 # Half and 99 % of the gaps between two tokens of a request end within so many seconds: of the gateway's own histogram.
@@ -76,13 +76,14 @@ curl -s --unix-socket "$work/http.sock" http://x/metrics |
         { bound[NR] = $1; count[NR] = $2 }
         function within(share,   i, before) {
             for (i = 1; i < NR && count[i] < share * count[NR]; i++) before = count[i]
-            return i == NR ? "over " bound[i - 1] : sprintf("%.4f", i == 1 ? bound[1] * share * count[NR] / count[1] :
-                bound[i - 1] + (bound[i] - bound[i - 1]) * (share * count[NR] - before) / (count[i] - before))
+            if (i == NR) return "over " bound[i - 1]
+            if (i == 1) return sprintf("%.4f", bound[1] * share * count[NR] / count[1])
+            return sprintf("%.4f", bound[i - 1] + (bound[i] - bound[i - 1]) * (share * count[NR] - before) / (count[i] - before))
         }
         END { print count[NR] " gaps between tokens; p50 " within(0.5) " s, p99 " within(0.99) " s (between the bounds of a bucket by its share)" }'
 read -r same left wrong < <(cat "$work"/count* | awk '{a += $1; b += $2; c += $3} END {print a, b, c}')
 echo "$same answers, $left left, $wrong wrong; resident $rss_early KiB after a quarter, $(rss) KiB at the end"
-echo "descriptors $descriptors_before before, $(descriptors) after; coordinator: $coordinator_before, $(coordinator_has)"
+echo "descriptors $descriptors_before before, $(descriptors) after; coordinator: $coordinator_before, after a quarter $coordinator_early, $(coordinator_has)"
 expect "wrong answers" "$wrong" 0
 [ "$wrong" = 0 ] || head -c 500 "$work/wrong"
 [ "$same" -gt "$clients" ] || fail "only $same answers"

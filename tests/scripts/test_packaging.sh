@@ -20,7 +20,7 @@ expect "--version names the commit" "$("$bin/hillctl" --version)" \
     "hillctl $(sed -n 's/^VERSION := //p' Makefile)$(git rev-parse --short=12 HEAD >/dev/null 2>&1 && git describe --always --abbrev=12 --exclude '*' | sed 's/.*/ (&)/')"
 
 # ---- pages ----
-for program in hillctl "hillctl generate" hill-gateway hill-coordinator; do
+for program in hillctl "hillctl generate" hill-gateway hill-coordinator hill-csd-agent hill-mkmodel; do
     page=$work/man1/${program// /-}.1
     # shellcheck disable=SC2086  # a program and its command
     for option in $("$bin"/$program --help | sed -nE 's/^  (-[a-z]+, )?--([a-z-]+).*/\2/p'); do
@@ -41,6 +41,8 @@ expect "commands" "$(complete hillinfer ge)" "generate get-models"
 expect "an option" "$(complete hillinfer generate --temp)" "--temp"
 expect "a pipeline's and a request's option of run" "$(complete hillinfer run --hot-m) $(complete hillinfer run --see)" "--hot-mb --seed"
 expect "an option of HTTP" "$(complete hillinfer serve --api-key-f)" "--api-key-file"
+expect "options that only hillinfer has" "$(complete hillinfer up --det) $(complete hillinfer up --ht) $(complete hillinfer run --session-r) $(complete hillinfer perf --sec)" \
+    "--detach --http --session-restore --seconds"
 expect "a choice" "$(complete hillinfer up --policy hil)" "hillinfer"
 touch "$work/model.gguf"
 expect "a file" "$(cd "$work" && complete hillinfer up -m mod)" "model.gguf"
@@ -53,4 +55,17 @@ for shell in zsh fish; do
         echo "skipped: $shell is not there to read its completion"
     fi
 done
+if command -v fish >/dev/null; then
+    # shellcheck disable=SC2016  # the $ of fish
+    offered() { HOME=$work fish --no-config -c 'source $argv[1]; complete -C $argv[2]' "$work/fish/hillinfer.fish" "$1" | cut -f1 | tr '\n' ' '; }
+    expect "fish offers" "$(offered 'hillinfer ge')$(offered 'hillinfer up --det')$(offered 'hillinfer up --policy hil')" \
+        "generate get-models --detach hillinfer "
+fi
+if command -v zsh >/dev/null; then
+    # shellcheck disable=SC2016  # the $ of zsh
+    offered() { zsh -fc 'compadd() { print -rl -- "$@" }; _arguments() { print -rl -- "$@" }; _files() {}; file=$1; shift
+        words=("$@"); CURRENT=$#; source "$file"' - "$work/zsh/_hillinfer" "$@"; }
+    expect "zsh offers" "$(offered hillinfer x | grep -cx 'generate\|get-models') $(offered hillinfer up x | grep -c '^--\(detach\|hot-mb\)\[') $(
+        offered hillinfer up x | grep -c '^--policy\[.*:(.*hillinfer.*)')" "2 2 1"
+fi
 exit "$failed"

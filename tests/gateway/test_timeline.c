@@ -1,0 +1,132 @@
+/*
+ * test_timeline.c - a token's critical path against steps worked by hand.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "gateway/timeline.h"
+
+#define US INT64_C(1000)
+
+static struct timeline timeline;
+
+static void add(enum stage stage, uint32_t sequence, uint32_t step, uint32_t layer, int64_t from_us,
+                int64_t to_us)
+{
+    struct stage_event e = {.start_ns = (1000 + from_us) * US,
+                            .end_ns = (1000 + to_us) * US,
+                            .stage = stage,
+                            .sequence = sequence,
+                            .step = step,
+                            .layer = layer};
+    timeline_add(&timeline, &e, sizeof e);
+}
+
+static json_t *written(uint32_t sequence)
+{
+    struct text_buffer out = {0};
+    timeline_write(&out, &timeline, sequence);
+    json_t *json = json_loadb(out.bytes, out.length, JSON_DECODE_ANY, NULL);
+    assert_non_null(json);
+    text_finish(&out);
+    return json;
+}
+
+static double number(const json_t *object, const char *name)
+{
+    return json_number_value(json_object_get(object, name));
+}
+
+/* One layer: the query, the scorer's and the drive's part of the selection, attention. */
+static void add_layer(uint32_t sequence, uint32_t step, uint32_t layer, int64_t at)
+{
+    add(STAGE_query, sequence, step, layer, at, at + 10);
+    add(STAGE_await_selection, sequence, step, layer, at + 10, at + 60);
+    add(STAGE_answer, sequence, step, layer, at + 12, at + 55);
+    add(STAGE_score_hot, sequence, step, layer, at + 13, at + 23);
+    add(STAGE_agent_score, sequence, step, layer, at + 15, at + 33);
+    add(STAGE_score_cold, sequence, step, layer, at + 23, at + 35);
+    add(STAGE_select, sequence, step, layer, at + 35, at + 40);
+    add(STAGE_gather, sequence, step, layer, at + 40, at + 54);
+    add(STAGE_agent_fetch, sequence, step, layer, at + 44, at + 52);
+    add(STAGE_attend, sequence, step, layer, at + 60, at + 70);
+}
+
+static void a_step_worked_by_hand(void **state)
+{
+    (void)state;
+    add_layer(3, 7, 0, 0);
+    add_layer(3, 7, 1, 70);
+    add(STAGE_logits, 3, 7, 2, 140, 165);
+    add(STAGE_agent_demote, 3, 7, 0, 141, 150); /* nobody waits for it */
+    add(STAGE_query, 3, 8, 0, 170, 180);
+    add_layer(1, 90, 0, 20); /* another's */
+    json_t *t = written(3), *path = json_object_get(t, "path_us");
+    assert_true(number(t, "step") == 7 && number(t, "us") == 170);
+    /* a layer's GPU: query, attention, and what is on its way from and to the scorer */
+    assert_true(number(path, "gpu_worker") == 2 * (10 + 10 + 2 + 5) + 25);
+    /* the drive: once the hot keys are scored, and while it fetches */
+    assert_true(number(path, "csd_agent") == 2 * (10 + 8));
+    assert_true(number(path, "cpu_scorer") == 2 * (43 - 18));
+    assert_true(number(path, "between") == 5);
+    const json_t *spans = json_object_get(t, "spans"), *span = json_array_get(spans, 4);
+    assert_int_equal(json_array_size(spans), 22);
+    assert_string_equal(json_string_value(json_object_get(span, "stage")), "agent_score");
+    assert_string_equal(json_string_value(json_object_get(span, "process")), "csd_agent");
+    assert_true(number(span, "at_us") == 15 && number(span, "us") == 18 &&
+                number(span, "path_us") == 10);
+    json_decref(t);
+    timeline_finish(&timeline);
+}
+
+static void without_a_whole_step_there_is_none(void **state)
+{
+    (void)state;
+    json_t *t = written(0);
+    assert_true(json_is_null(t));
+    json_decref(t);
+    add_layer(0, 4, 0, 0);
+    t = written(0);
+    assert_true(json_is_null(t)); /* the next one has not begun */
+    json_decref(t);
+    add(STAGE_query, 0, 6, 0, 90, 95);
+    t = written(0);
+    assert_true(json_is_null(t)); /* step 5 was not seen */
+    json_decref(t);
+    timeline_finish(&timeline);
+}
+
+static void nonsense_is_left_out(void **state)
+{
+    (void)state;
+    add_layer(0, 4, 0, 0);
+    add(STAGE_COUNT, 0, 4, 0, 1, 2);
+    add(STAGE_select, 0, 4, 0, 50, 20);
+    add(STAGE_query, 0, 5, 0, 70, 80);
+    json_t *t = written(0);
+    assert_int_equal(json_array_size(json_object_get(t, "spans")), 10);
+    json_decref(t);
+    struct stage_event *many = calloc(TIMELINE_EVENTS_MAX, sizeof *many);
+    timeline_add(&timeline, many, TIMELINE_EVENTS_MAX * sizeof *many);
+    assert_true(timeline.n == TIMELINE_EVENTS_MAX);
+    free(many);
+    timeline_finish(&timeline);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_worked_by_hand),
+        cmocka_unit_test(without_a_whole_step_there_is_none),
+        cmocka_unit_test(nonsense_is_left_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
