@@ -57,9 +57,8 @@ static void open_sequence(struct evaluator *base, const struct sequence *s)
     for (uint32_t i = 0; i < e->cache.n_groups && e->cache.n_frames; i++) {
         uint32_t part = cold->stripes[(uint64_t)i * KV_GROUP_TOKENS / cold->stripe_slots].list;
         const struct sequence *owner =
-            part == COLD_NONE
-                ? NULL
-                : &c->sequences[part / cold->n_drives / c->config.geometry.n_layers];
+            part == COLD_NONE ? NULL
+                              : &c->sequences[part / cold->n_drives / c->config.geometry.n_layers];
         if (!owner || (owner != s && owner->state == SEQUENCE_RESTING))
             cached_digests_drop(&e->cache, i);
     }
