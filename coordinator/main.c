@@ -48,7 +48,7 @@ static const struct option_spec own_specs[] = {
      .fallback = "2000",
      .value = "MS",
      .help = "a worker that sends no heartbeat for so long is killed and started again; a "
-             "coordinator whose loop stands still for three times as long, by scripts/hillinfer"},
+             "coordinator whose loop stands still for three times as long, by `hillinfer up`"},
     {.name = "stall-ms",
      .type = OPTION_INTEGER,
      .min = 1000,

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/disk_room.h"
 #include "base/memory_room.h"
 #include "kv/plane.h"
 #include "placement/placement.h"
@@ -182,7 +183,7 @@ static int size_hot(struct settings *s, struct hill_why *why)
     uint64_t quarter = memory_available() / 4, full = kv_plan_hot_full_bytes(&s->epoch.plan);
     /* the hot pool lies in /dev/shm, which containers keep small; leave a tenth of it to rings and
      * others */
-    uint64_t room = settings_disk_free("/dev/shm");
+    uint64_t room = disk_room("/dev/shm");
     room = room == UINT64_MAX ? room : room / 10 * 9;
     uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     if (s->options.hot_bytes > memory)

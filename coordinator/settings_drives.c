@@ -3,20 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
+#include "base/disk_room.h"
 #include "coordinator/settings.h"
 #include "kv/plane.h"
 #include "pool/pool.h"
 #include "proto/drive_link.h"
 
 /* ---- room ---------------------------------------------------------------------------------- */
-
-uint64_t settings_disk_free(const char *path)
-{
-    struct statvfs info;
-    return statvfs(path, &info) ? UINT64_MAX : (uint64_t)info.f_bavail * info.f_frsize;
-}
 
 uint64_t settings_file_room(const char *file)
 {
@@ -28,7 +22,7 @@ uint64_t settings_file_room(const char *file)
     char *slash = strrchr(folder, '/');
     if (slash)
         slash[slash == folder] = '\0';
-    uint64_t free_bytes = settings_disk_free(slash ? folder : ".");
+    uint64_t free_bytes = disk_room(slash ? folder : ".");
     return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
 }
 

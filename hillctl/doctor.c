@@ -18,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <numa.h>
 
 #include "base/harden.h"
+#include "base/disk_room.h"
 #include "base/memory_room.h"
 #include "proto/options_hill.h"
 #include "hillctl/probe.h"
@@ -148,17 +148,18 @@ static void check_memory(const struct machine *m, struct finding *f)
         "%.1f GiB free", free_gib);
 }
 
-static uint64_t room_in(const char *path)
+/* What cannot be asked has none. */
+static double gib_in(const char *path)
 {
-    struct statvfs info;
-    return statvfs(path, &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : 0;
+    uint64_t room = disk_room(path);
+    return room == UINT64_MAX ? 0 : (double)room / GIB;
 }
 
 static void check_shm(const struct machine *m, struct finding *f)
 {
     (void)m;
     static const char hint[] = "mount -o remount,size=8G /dev/shm; for a container --shm-size=8g";
-    double gib = (double)room_in("/dev/shm") / GIB;
+    double gib = gib_in("/dev/shm");
     if (access("/dev/shm", W_OK | X_OK) != 0)
         say(f, LEVEL_MISSING, hint, "cannot be written: %s", strerror(errno));
     else if (gib < 1.0 / 64)
@@ -188,7 +189,7 @@ static void check_state_dir(const struct machine *m, struct finding *f)
 {
     static const char hint[] =
         "--state-dir DIR (or HILL_STATE_DIR) on a disk with room, or --csd none";
-    double gib = (double)room_in(m->state_dir) / GIB;
+    double gib = gib_in(m->state_dir);
     if (m->scrap_fd < 0)
         say(f, LEVEL_MISSING, hint, "%.300s cannot be written: %.150s", m->state_dir,
             m->scrap_why.text);

@@ -2,7 +2,8 @@
  * proto/layout.h - which segments there are and where the rings, doorbells and arenas lie in them.
  *
  * Segments (shm_segment_name with these `what`s), created by the coordinator for each epoch:
- *     "rings"    doorbells and the seven rings
+ *     "rings"    doorbells and the seven rings, and a doorbell and four rings more for each further
+ *                drive
  *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads them)
  *     "hot"      hot pool and tables (owner: scorer), laid out by cpu_scorer alone; a GPU worker
  *                whose device shares the host's memory reads entries in it, where SEQ_READY says

@@ -5,10 +5,11 @@
  * token; the integers of kv_score_reference (kv/score.h), bit for bit. Units are those of the
  * hardware: a beat is 64 bytes (16 words of 32 bits, one a token), a group's scores are 16 numbers.
  * A group is scored as a whole; lanes without a token get a score that nobody looks at. A shape is
- * an argument, not a constant: one bitstream serves every model. Who calls it: a host program
- * through the kernel's arguments, in this order; here the test bench,
- * tests/csd_agent/test_hls_score.c. Concurrency: one launch at a time. Failure: none; a shape
- * beyond the limits below must not be given.
+ * an argument, not a constant: one bitstream serves every model. Places are counted in 32 bits: in
+ * words of digests, so that these lie below 16 GiB, and in scores, so that there are fewer than
+ * 2^28 groups. Who calls it: a host program through the kernel's arguments, in this order; here the
+ * test bench, tests/csd_agent/test_hls_score.c. Concurrency: one launch at a time. Failure: none; a
+ * shape beyond the limits below must not be given.
  */
 #ifndef HILL_CSD_AGENT_FPGA_HLS_SCORE_H
 #define HILL_CSD_AGENT_FPGA_HLS_SCORE_H

@@ -93,6 +93,20 @@ static void test_a_test_is_forgotten_and_others_stay(void **unused)
     assert_int_equal(kept_rounds_load(&b, 7, samples, NULL), 1);
 }
 
+/* A commit that is the beginning of one that was noted is another one. */
+static void test_commits_are_compared_whole(void **unused)
+{
+    (void)unused;
+    const struct kept_test t = test_of("a", "", 1);
+    const char *const at[] = {"abcd", "abc", "abcd with uncommitted changes", "abcd", "abc"};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        setenv("BENCH_COMMIT", at[i], 1);
+        kept_rounds_add(&t, (const double[]){1});
+    }
+    assert_int_equal(kept_rounds_load(&t, 7, samples, commits), 5);
+    assert_string_equal(commits, "abcd, abc, abcd with uncommitted changes");
+}
+
 static void test_without_a_file_there_are_none(void **unused)
 {
     (void)unused;
@@ -111,6 +125,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_damaged_line_is_passed_over, make_file, remove_file),
         cmocka_unit_test_setup_teardown(test_a_test_is_forgotten_and_others_stay, make_file,
                                         remove_file),
+        cmocka_unit_test_setup_teardown(test_commits_are_compared_whole, make_file, remove_file),
         cmocka_unit_test(test_without_a_file_there_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

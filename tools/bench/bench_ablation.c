@@ -18,15 +18,14 @@
 #include "tools/bench/kept_rounds.h"
 #include "kv/group.h"
 
-#define ALPHA       0.1
-#define HOT_SHARE   0.4
-#define STEPS       64u
-#define HOST_DIGEST "host-digest"
-#define KV          "qwen0.5b-16384-moby smollm2-8192-lines"
-#define KV_QUICK    "hill-ref-2048-heldout"
-#define KV_MAX      4u
-#define FILE_KEPT   "build/bench/points/ablation.jsonl"
-#define FILE_QUICK  "build/bench/points/ablation-quick.jsonl"
+#define ALPHA      0.1
+#define HOT_SHARE  0.4
+#define STEPS      64u
+#define KV         "qwen0.5b-16384-moby smollm2-8192-lines"
+#define KV_QUICK   "hill-ref-2048-heldout"
+#define KV_MAX     4u
+#define FILE_KEPT  "build/bench/points/ablation.jsonl"
+#define FILE_QUICK "build/bench/points/ablation-quick.jsonl"
 
 /* whole first; guessing is off by default, and --gpu-keep no more than a selection */
 #define BASE "--alpha %g --gpu-keep %g --beta %s --placement bkp --speculate on --hot-mb %.2f"
@@ -49,10 +48,11 @@ struct part {
     uint32_t n;
     bool there, predicted;
     double beta, bounded; /* by Eq. 4, before the rounds */
+    char commit[256];     /* that they were predicted at */
 };
 
 static struct part parts[KV_MAX];
-static uint32_t n_parts, steps = STEPS;
+static uint32_t n_parts, steps;
 static const char *kept_file = FILE_KEPT;
 
 /* ---- what is compared ---- */
@@ -80,17 +80,6 @@ static void add_option(struct method *m, const char *words)
     strncat(m->options, words, sizeof m->options - strlen(m->options) - 1);
 }
 
-/* The device model with another size of DRAM. */
-static void set_dram(struct method *m, double bytes)
-{
-    struct csd_model model = CSD_MODEL_SMARTSSD;
-    struct hill_why why;
-    if (csd_model_parse(&model, point_csd_model(), &why))
-        bench_fail("CSD_MODEL: %s", why.text);
-    model.dram = bytes;
-    csd_model_print(m->csd_model, &model);
-}
-
 static struct point point_of(const struct part *p, enum drive drive)
 {
     return (struct point){.kv = &p->kv,
@@ -115,13 +104,13 @@ static struct method *add(struct comparison *c, const char *name, const struct p
 /* The same digests read from a plain drive by the CPU; neither drive has DRAM. */
 static void add_storage(struct comparison *c, const struct point *like)
 {
-    set_dram(add(c, "hillinfer, no DRAM in the drive", like, 0), 0);
-    if (!point_offers("policy", HOST_DIGEST))
+    comparison_set_dram(add(c, "hillinfer, no DRAM in the drive", like, 0), 0);
+    if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         return;
     struct method *m = add(c, "host-digest: the CPU scores, plain drive", like, 0);
-    m->point.policy = HOST_DIGEST;
+    m->point.policy = COMPARISON_HOST_DIGEST;
     set_word(m, "--beta ", "1000"); /* Eq. 4 is of two sides that score; M_0 counts more */
-    set_dram(m, 0);
+    comparison_set_dram(m, 0);
 }
 
 static void add_drams(struct comparison *c, const struct point *like)
@@ -129,31 +118,25 @@ static void add_drams(struct comparison *c, const struct point *like)
     const struct kv_geometry *g = &like->kv->geometry;
     double digests = (1 - HOT_SHARE) * like->tokens * g->n_layers * (double)kv_digest_bytes(g);
     add(c, "hillinfer, whole: DRAM for all cold digests", like, 0);
-    set_dram(add(c, "DRAM for half of the cold digests", like, 0), digests / 2);
-    set_dram(add(c, "DRAM for a quarter", like, 0), digests / 4);
-    set_dram(add(c, "no DRAM", like, 0), 0);
+    comparison_set_dram(add(c, "DRAM for half of the cold digests", like, 0), digests / 2);
+    comparison_set_dram(add(c, "DRAM for a quarter", like, 0), digests / 4);
+    comparison_set_dram(add(c, "no DRAM", like, 0), 0);
 }
 
-static void add_placements(struct comparison *c, const struct point *like)
-{
-    static const char *const others[] = {"recency", "lru", "lfu"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (point_offers("placement", others[i]))
-            set_word(add(c, others[i], like, 0), "--placement ", others[i]);
-}
+static const struct fixed {
+    const char *beta, *name, *ours;
+    double share; /* of the entries that this beta makes hot */
+} betas[] = {{"0.25", "beta 0.25", "Eq. 4 with as much M_0 as 0.25 fills", 0.2},
+             {"1", "beta 1", "Eq. 4 with as much M_0 as 1 fills", 0.5},
+             {"4", "beta 4", "Eq. 4 with as much M_0 as 4 fills", 0.8}};
+#define BETAS (sizeof betas / sizeof *betas)
 
 static void add_betas(struct comparison *c, const struct point *like)
 {
-    static const struct {
-        const char *fixed, *name, *ours;
-        double share;
-    } betas[] = {{"0.25", "beta 0.25", "Eq. 4 with as much M_0 as 0.25 fills", 0.2},
-                 {"1", "beta 1", "Eq. 4 with as much M_0 as 1 fills", 0.5},
-                 {"4", "beta 4", "Eq. 4 with as much M_0 as 4 fills", 0.8}};
-    for (size_t i = 0; i < sizeof betas / sizeof *betas; i++) {
+    for (size_t i = 0; i < BETAS; i++) {
         uint32_t ours = c->n;
         set_options(comparison_add(c, betas[i].ours, like, ours), betas[i].share, "auto");
-        set_options(comparison_add(c, betas[i].name, like, ours), betas[i].share, betas[i].fixed);
+        set_options(comparison_add(c, betas[i].name, like, ours), betas[i].share, betas[i].beta);
     }
 }
 
@@ -174,7 +157,7 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
     } else {
         add(c, "hillinfer, whole", &like, 0);
         if (f == HKM)
-            add_placements(c, &like);
+            set_word(add(c, "recency", &like, 0), "--placement ", "recency");
         else if (f == AHEAD)
             set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
         else
@@ -184,7 +167,7 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
 
 /* ---- measuring ---- */
 
-/* Before the sweep, and kept with it. */
+/* Before the sweep, and kept with it; without $RESUME another one takes the place of the last. */
 static void predict(struct part *p)
 {
     char name[128], settings[1200];
@@ -193,12 +176,14 @@ static void predict(struct part *p)
     snprintf(name, sizeof name, "%s: predicted beta", p->kv.name);
     point_settings(&whole->point, settings, sizeof settings);
     const struct kept_test test = {kept_file, name, settings, 2};
-    p->predicted = kept_rounds_load(&test, 1, kept, NULL) == 1;
-    if (!p->predicted && bench_is_asked("TESTS", factor_names[APP]) && !bench_is_set("PREPARE")) {
+    bool asked = bench_is_asked("TESTS", factor_names[APP]) && !bench_is_set("PREPARE");
+    p->predicted = kept_rounds_load(&test, 1, kept, p->commit) == 1;
+    if (asked && !(p->predicted && bench_is_set("RESUME"))) {
         double values[2];
         values[0] = point_predicted_beta(&whole->point, &values[1]);
+        kept_rounds_drop(&test);
         kept_rounds_add(&test, values);
-        p->predicted = kept_rounds_load(&test, 1, kept, NULL) == 1;
+        p->predicted = kept_rounds_load(&test, 1, kept, p->commit) == 1;
     }
     if (p->predicted) {
         p->beta = kept[0].values[0];
@@ -232,11 +217,28 @@ static void print_head(void)
            "(`--hot-mb`, the same in all rows of a table). "
            "The drive is modelled, `--csd-model %s`: no measurement of a real one; its pool lies "
            "in memory, and the GPU is this machine's CPU with memory of its own (hot entries are "
-           "copied to it).\n\n",
+           "copied to it). " COMPARISON_SCORE "\n\n",
            steps, ALPHA, ALPHA, HOT_SHARE, point_csd_model());
     comparison_print_legend();
-    if (!point_offers("policy", HOST_DIGEST))
+    if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         printf("There is no policy host-digest here: in-storage scoring has no row.\n");
+}
+
+/* What Eq. 4 says, and of which pairs that makes one setting measured twice. */
+static void print_prediction(const struct part *p)
+{
+    bool any = false;
+    printf("Eq. 4 says beta %.3g of the modelled drive before the rounds (%.3g within M_0; at %s): "
+           "a hot share of %.2f.\n",
+           p->beta, p->bounded, p->commit, p->beta / (1 + p->beta));
+    for (size_t i = 0; i < BETAS; i++)
+        if (p->beta >= atof(betas[i].beta)) {
+            printf("%s%s", any ? ", " : "Eq. 4 asks for more than M_0 holds beside ",
+                   betas[i].name);
+            any = true;
+        }
+    if (any)
+        printf(": there both rows are the same setting, and their ratio shows only the noise.\n");
 }
 
 static void print_part(const struct part *p)
@@ -250,19 +252,17 @@ static void print_part(const struct part *p)
            p->kv.name, g->n_layers, g->n_kv_heads, g->head_dim, kv_entry_bytes(g),
            kv_digest_bytes(g));
     if (p->predicted)
-        printf("Eq. 4 says beta %.3g before the rounds (%.3g within M_0): a hot share of %.2f.\n",
-               p->beta, p->bounded, p->beta / (1 + p->beta));
+        print_prediction(p);
     for (uint32_t i = 0; i < p->n; i++)
         comparison_print(&p->comparisons[i]);
 }
 
 static void open_parts(const struct bench_options *o)
 {
-    char list[512], *save = NULL;
-    snprintf(list, sizeof list, "%s", bench_is_set("KV") ? getenv("KV") : o->quick ? KV_QUICK : KV);
-    for (char *w = strtok_r(list, " ,", &save); w && n_parts < KV_MAX;
-         w = strtok_r(NULL, " ,", &save))
-        workload_open(&parts[n_parts++].kv, w);
+    char names[KV_MAX][COMPARISON_KV_NAME];
+    n_parts = comparison_kv(o, KV, KV_QUICK, names, KV_MAX);
+    for (uint32_t i = 0; i < n_parts; i++)
+        workload_open(&parts[i].kv, names[i]);
 }
 
 int main(int argc, char **argv)
@@ -271,11 +271,9 @@ int main(int argc, char **argv)
     point_prepare(&o);
     if (o.quick) {
         kept_file = FILE_QUICK;
-        steps = 3;
         o.rounds = 1;
     }
-    if (bench_is_set("STEPS"))
-        steps = (uint32_t)atoi(getenv("STEPS"));
+    steps = comparison_steps(&o, STEPS);
     open_parts(&o);
     for (uint32_t i = 0; i < n_parts; i++)
         measure_part(&parts[i], &o);

@@ -4,10 +4,11 @@
  *
  * What: the whole pipeline on a random-weight model with next to no weights, on one, two and four
  * modelled drives (--csd and --csd-model repeated) that are slow enough to decide how long a step
- * takes; their pools lie in memory. Of each set: milliseconds a step, what part of the cold entries
- * each drive has, how far apart the drives are done in a step (median over steps), and how many
- * commands the real work made late. The selections and logits of all sets are compared. Failure:
- * bench_fail(). Concurrency: one request at a time.
+ * takes; their pools lie in memory. Of each set: milliseconds a step, how many times as fast it is
+ * as one drive in the same round, what part of the cold entries each drive has, how far apart the
+ * drives are done in a step (median over steps), and how many commands the real work made late. The
+ * selections and logits of all sets are compared. Failure: bench_fail(). Concurrency: one request
+ * at a time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,26 +111,31 @@ static void ask(struct set *s, uint32_t prompt, uint32_t predict)
 
 static void print(uint32_t prompt, uint32_t predict, uint32_t rounds)
 {
-    double one = bench_median(&sets[0].step);
-    printf("## drives\n\nModelled drives (`--csd` and `--csd-model` once for each), their pools in "
-           "memory: these numbers say whether entries are dealt so that all drives are done "
-           "together, not what a drive can do. 2 layers, 2 KiB of K and V a token and layer, beta "
-           "0.1, 96 selected, %u steps after a prompt of %u tokens, %u round%s. `score` is what a "
-           "drive scores, in GB/s of FP16 K and V (`" FIGURES "`, else a SmartSSD's). The "
-           "same selections and logits, bit by bit, in all rows.\n\n",
-           predict - 1, prompt, rounds, rounds == 1 ? "" : "s");
-    printf("| `score` of the drives | ms a step | of one drive | of their speeds' sum | entries on "
+    printf(
+        "## drives\n\nModelled drives (`--csd` and `--csd-model` once for each), their pools in "
+        "memory: these numbers say whether entries are dealt so that all drives are done "
+        "together, not what a drive can do. 2 layers, 2 KiB of K and V a token and layer, beta "
+        "0.1, 96 selected, %u steps after a prompt of %u tokens, %u round%s. `score` is what a "
+        "drive scores, in GB/s of FP16 K and V (`" FIGURES "`, else a SmartSSD's). The "
+        "same selections and logits, bit by bit, in all rows. How many times as fast as one drive: "
+        "taken within each round, median and " BENCH_QUARTILES_TEXT ".\n\n",
+        predict - 1, prompt, rounds, rounds == 1 ? "" : "s");
+    printf("| `score` of the drives | ms a step | times as fast as one drive | quartiles | of "
+           "their speeds' sum | entries on "
            "each, %% | apart when they are done (bar: 10 %%) | late commands |\n"
-           "|---|---:|---:|---:|---|---:|---:|\n");
+           "|---|---:|---:|---:|---:|---|---:|---:|\n");
     for (size_t i = 0; i < SETS; i++) {
         const struct set *s = &sets[i];
-        double sum = 0, step = bench_median(&s->step);
+        struct bench_samples ratio = bench_ratios(&sets[0].step, &s->step);
+        double sum = 0;
         printf("| ");
         for (uint32_t d = 0; d < s->n; d++) {
             sum += s->score[d] / sets[0].score[0];
             printf("%s%g", d ? ", " : "", s->score[d]);
         }
-        printf(" | %.1f | x %.2f | %.0f %% | ", step, one / step, 100 * one / step / sum);
+        printf(" | %.1f |", bench_median(&s->step));
+        bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |");
+        printf(" %.0f %% | ", 100 * bench_median(&ratio) / sum);
         for (uint32_t d = 0; d < s->n && s->n > 1; d++)
             printf("%s%.1f", d ? ", " : "", 100 * bench_median(&s->share[d]));
         if (s->n > 1)
@@ -139,7 +145,8 @@ static void print(uint32_t prompt, uint32_t predict, uint32_t rounds)
             printf(" | | %.2f %% |\n", 100 * bench_median(&s->late));
     }
     printf(
-        "\nBar for four equal drives: x 3.4. Apart: in a step, what the drive that is done first "
+        "\nBar for four equal drives: 3.4 times. Apart: in a step, what the drive that is done "
+        "first "
         "lacks of the time of the last, for scoring and its FETCH commands, median over steps.\n");
 }
 

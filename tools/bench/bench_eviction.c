@@ -3,19 +3,20 @@
  * prefix store finds, by its own rule of what goes first, by others and at best.
  *
  * What: counting alone (prefix_trace.h): no clock is read, so a busy machine changes nothing. The
- * trace is the file that PREFIX_TRACE names, by default Mooncake's conversations of
- * ../shared/data; without it the figure is skipped (77). Who calls it: tools/bench/run.
+ * trace is the file that PREFIX_TRACE names, by default Mooncake's conversations in $BENCH_DATA;
+ * without it the figure is skipped (77). Who calls it: tools/bench/run.
  * Concurrency: one thread. Failure: bench_fail().
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "prefix/chunk_tree.h"
 #include "tools/bench/harness.h"
 #include "tools/bench/prefix_trace.h"
 
-#define DEFAULT_TRACE "../shared/data/mooncake_conversation.jsonl.gz"
+#define DEFAULT_TRACE "mooncake_conversation.jsonl.gz"
 #define SLOTS_LEAST   1024u
 #define SLOTS_MOST    (1u << 21)
 enum { SIZES = 12 }; /* from SLOTS_LEAST to SLOTS_MOST, each twice the one before */
@@ -59,9 +60,11 @@ static void print_worst(uint32_t first, uint32_t n)
 int main(int argc, char **argv)
 {
     struct bench_options o = bench_start("eviction", argc, argv);
-    const char *path = getenv("PREFIX_TRACE");
+    char usual[512];
     struct prefix_trace trace = {0};
-    path = path && *path ? path : DEFAULT_TRACE;
+    bench_data_file(DEFAULT_TRACE, usual);
+    const char *path = bench_is_set("PREFIX_TRACE") ? getenv("PREFIX_TRACE") : usual;
+    const char *slash = strrchr(path, '/');
     if (access(path, R_OK)) {
         fprintf(stderr, "eviction: there is no trace at %s\n", path);
         return 77;
@@ -79,7 +82,8 @@ int main(int argc, char **argv)
         "goes only when nothing follows it. `store` is the store's own code; the optimum (Belady) "
         "knows the requests to come. Found, in %% of all prompts' tokens, by the store's size in "
         "Ki tokens:\n\n",
-        trace.n_requests, path, (unsigned long long)scores[first][0].tokens, CHUNK_TOKENS);
+        trace.n_requests, slash ? slash + 1 : path, (unsigned long long)scores[first][0].tokens,
+        CHUNK_TOKENS);
     print_table("Ki tokens", first, n, false);
     print_worst(first, n);
     printf("\nThe same in %% of the prompts' cost, of which a token's is 1 + position / %.0f:\n\n",

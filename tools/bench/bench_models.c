@@ -431,7 +431,7 @@ static void print_section(struct measured m[MODELS][TESTS])
            "of %u tokens is read once: by hillinfer into a session, by a peer into its prompt "
            "cache; every round restores it (llama-completion or llama-cli, their own \"eval "
            "time\"; the rest is llama-bench's, without a warm-up for %u tokens). Ratios are taken "
-           "round by round.\n",
+           "round by round; " BENCH_QUARTILES_TEXT ".\n",
            PIPELINE_THREADS, STEPS, PROBE_DEPTH, length_of(DEEP), length_of(LONG_PROMPT));
     print_flags();
     if (!peer_count())

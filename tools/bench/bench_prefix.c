@@ -5,7 +5,7 @@
  * What: SmolLM2-135M with documents of 1K to 7.5K tokens; --full: Qwen2.5 0.5B to 32K. One sequence
  * (-np 1), so what runs is alone. In each of three pipelines (all hot; all but a twentieth on the
  * drive; with a prefix store) a document is read once with a first question: that is the
- * recomputation. Then others are asked: in the tiers' pipelines at once; in the store's after
+ * recomputation, which the pipeline's own questions are compared with. Then others are asked: in the tiers' pipelines at once; in the store's after
  * another document has taken the slot and the store's file has left the page cache, so that they
  * are read from the drive. load: the time in which the store's chunks were read and handed to the
  * scorer, before any computation; what comes out of tiers is read back while layers compute.
@@ -50,7 +50,8 @@ static const struct {
 static struct {
     struct bench_options o;
     const struct set *set;
-    struct bench_samples recompute[LENGTHS_MAX], ttft[LENGTHS_MAX][TIERS], load[LENGTHS_MAX];
+    double recompute[LENGTHS_MAX][TIERS]; /* ms, in the same pipeline */
+    struct bench_samples ttft[LENGTHS_MAX][TIERS], faster[LENGTHS_MAX][TIERS], load[LENGTHS_MAX];
 } figure;
 
 /* A document of about n tokens, which begins as no other, and a question on it. */
@@ -93,6 +94,16 @@ static double ask(uint32_t n, uint32_t tier, uint32_t question, double *load_ms)
     return ttft;
 }
 
+/* A question on a document that was read before. */
+static void sample(uint32_t i, uint32_t tier, uint32_t question)
+{
+    double load, ms = ask(figure.set->lengths[i], tier, question, &load);
+    bench_sample(&figure.ttft[i][tier], ms);
+    bench_sample(&figure.faster[i][tier], figure.recompute[i][tier] / ms);
+    if (tier == STORE)
+        bench_sample(&figure.load[i], load);
+}
+
 /* What the store has written leaves the page cache. */
 static void forget_file(void)
 {
@@ -115,53 +126,48 @@ static void measure(uint32_t tier, const char *model)
     ask(64, tier, 0, &load); /* kernels are loaded */
     for (uint32_t i = 0; i < set->n; i++) {
         bench_progress(i + 1, set->n, tiers[tier].name);
-        bench_sample(&figure.recompute[i], ask(set->lengths[i], tier, 0, &load));
+        figure.recompute[i][tier] = ask(set->lengths[i], tier, 0, &load);
         for (uint32_t q = 1; tier != STORE && q <= figure.o.rounds; q++)
-            bench_sample(&figure.ttft[i][tier], ask(set->lengths[i], tier, q, &load));
+            sample(i, tier, q);
     }
     for (uint32_t q = 1; tier == STORE && q <= figure.o.rounds; q++)
         for (uint32_t i = 0; i < set->n; i++) {
             forget_file();
-            bench_sample(&figure.ttft[i][tier], ask(set->lengths[i], tier, q, &load));
-            bench_sample(&figure.load[i], load);
+            sample(i, tier, q);
         }
     pipeline_stop();
 }
 
-static void print_row(uint32_t n, const char *name, const struct bench_samples *s,
-                      const struct bench_samples *load, const struct bench_samples *recompute)
+static void print_row(uint32_t i, uint32_t tier)
 {
-    double ms = bench_median(s);
-    printf("| %u | %s | %.0f | %.0f - %.0f | ", n, name, ms, bench_lowest(s), bench_highest(s));
-    if (load)
-        printf("%.0f | %.0f | ", bench_median(load), ms - bench_median(load));
+    const struct bench_samples *s = &figure.ttft[i][tier];
+    double ms = bench_median(s), load = tier == STORE ? bench_median(&figure.load[i]) : 0;
+    printf("| %u | %s | %.0f | %.0f | %.0f - %.0f | ", figure.set->lengths[i], tiers[tier].name,
+           figure.recompute[i][tier], ms, bench_lowest(s), bench_highest(s));
+    if (tier == STORE)
+        printf("%.0f | %.0f |", load, ms - load);
     else
-        printf("%s | | ", s == recompute ? "" : "overlapped");
-    printf("%.1f |\n", bench_median(recompute) / ms);
+        printf("overlapped | |");
+    bench_print_quartiles(&figure.faster[i][tier], " %.1f | %.1f - %.1f |\n");
 }
 
 static void print_section(void)
 {
     const struct set *set = figure.set;
-    printf(
-        "## A question on a document that was read before\n\nTime to first token, ms, of a "
-        "document "
-        "and a question of %u tokens (%s, `-np 1 --policy full`): medians of %u questions, of the "
-        "recomputation of three. The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: "
-        "read from the "
-        "drive, its file out of the page cache. load: the store's chunks read and handed over, "
-        "before the rest computes; out of tiers entries are read back while layers compute. What "
-        "the GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
-        "measured.\n\n| tokens | from | ms | lowest - highest | load | rest | times "
-        "faster |\n|---:|---|---:|---:|---:|---:|---:|\n",
-        QUESTION, set->name, figure.o.rounds);
-    for (uint32_t i = 0; i < set->n; i++) {
-        const struct bench_samples *all = &figure.recompute[i];
-        print_row(set->lengths[i], "recomputed", all, NULL, all);
+    printf("## A question on a document that was read before\n\nTime to first token, ms, of a "
+           "document and a question of %u tokens (%s, `-np 1 --policy full`): medians of %u "
+           "questions. recomputed: the first question in the same pipeline, which reads the "
+           "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
+           ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
+           "its file out of the page cache. load: the store's chunks read and handed over, before "
+           "the rest computes; out of tiers entries are read back while layers compute. What the "
+           "GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
+           "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | load | rest | "
+           "times faster | quartiles |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|\n",
+           QUESTION, set->name, figure.o.rounds);
+    for (uint32_t i = 0; i < set->n; i++)
         for (uint32_t t = 0; t < TIERS; t++)
-            print_row(set->lengths[i], tiers[t].name, &figure.ttft[i][t],
-                      t == STORE ? &figure.load[i] : NULL, all);
-    }
+            print_row(i, t);
 }
 
 int main(int argc, char **argv)

@@ -29,6 +29,32 @@ struct method *comparison_add(struct comparison *c, const char *name, const stru
     return m;
 }
 
+void comparison_set_dram(struct method *m, double bytes)
+{
+    struct csd_model model = CSD_MODEL_SMARTSSD;
+    struct hill_why why;
+    if (csd_model_parse(&model, point_csd_model(), &why))
+        bench_fail("CSD_MODEL: %s", why.text);
+    model.dram = bytes;
+    csd_model_print(m->csd_model, &model);
+}
+
+uint32_t comparison_kv(const struct bench_options *o, const char *usual, const char *quick,
+                       char names[][COMPARISON_KV_NAME], uint32_t most)
+{
+    char list[512], *save = NULL;
+    uint32_t n = 0;
+    snprintf(list, sizeof list, "%s", bench_is_set("KV") ? getenv("KV") : o->quick ? quick : usual);
+    for (char *w = strtok_r(list, " ,", &save); w && n < most; w = strtok_r(NULL, " ,", &save))
+        snprintf(names[n++], COMPARISON_KV_NAME, "%s", w);
+    return n;
+}
+
+uint32_t comparison_steps(const struct bench_options *o, uint32_t usual)
+{
+    return bench_is_set("STEPS") ? (uint32_t)atoi(getenv("STEPS")) : o->quick ? 3 : usual;
+}
+
 /* ---- rounds ---- */
 
 /* What makes the rounds of a comparison its own. */
@@ -71,7 +97,8 @@ static void note(const struct point *p, const struct point_result *r, double out
     memcpy(out, values, sizeof values);
 }
 
-static void measure_round(const struct comparison *c, const struct kept_test *kept)
+/* again: earlier rounds are dropped, as late as can be: a round that is ended costs none of them. */
+static void measure_round(const struct comparison *c, const struct kept_test *kept, bool again)
 {
     double values[COMPARISON_METHODS_MAX * MEASURES];
     for (uint32_t i = 0; i < c->n; i++) {
@@ -80,6 +107,8 @@ static void measure_round(const struct comparison *c, const struct kept_test *ke
         note(&c->methods[i].point, &r, values + (size_t)i * MEASURES);
         fprintf(stderr, "  %s, %s: %.2f ms\n", c->name, c->methods[i].name, r.step_ms);
     }
+    if (again)
+        kept_rounds_drop(kept);
     kept_rounds_add(kept, values);
 }
 
@@ -98,12 +127,11 @@ static bool go_on(struct comparison *c, const char *file, uint32_t turn, uint32_
     settings_of(c, settings, sizeof settings);
     const struct kept_test kept = {file, c->name, settings, c->n * MEASURES};
     bool asked = bench_is_asked("TESTS", c->name) && !bench_is_set("PREPARE");
-    if (turn == 0 && asked && !bench_is_set("RESUME"))
-        kept_rounds_drop(&kept);
+    bool again = turn == 0 && !bench_is_set("RESUME");
     load(c, &kept, most);
-    if (!asked || c->rounds > turn || c->rounds >= most || !bench_time_is_left())
+    if (!asked || (!again && (c->rounds > turn || c->rounds >= most)) || !bench_time_is_left())
         return false;
-    measure_round(c, &kept);
+    measure_round(c, &kept, again);
     load(c, &kept, most);
     return true;
 }
@@ -128,6 +156,26 @@ struct bench_samples comparison_ratio(const struct method *a, const struct metho
     return bench_ratios(&a->measured[M_STEP], &b->measured[M_STEP]);
 }
 
+/* An empty cell is what was not read: most of a drive's times are a request's own, so they are of
+ * one row alone. */
+static void print_drive(const struct method *m)
+{
+    bool modelled = m->point.drive == POINT_MODELLED, alone = modelled && m->point.rows == 1;
+    if (m->point.rows == 1 && comparison_median(m, M_WRITTEN) > 0)
+        printf(" %.2f |", comparison_median(m, M_WRITTEN));
+    else
+        printf(" |");
+    if (alone)
+        printf(" %.1f, %.1f, %.1f, %.1f | %.1f %% |\n", comparison_median(m, M_BUSY_FLASH),
+               comparison_median(m, M_BUSY_DRAM), comparison_median(m, M_BUSY_SCORE),
+               comparison_median(m, M_BUSY_LINK), 100 * comparison_median(m, M_LATE));
+    else if (modelled)
+        printf(" %.1f, , , %.1f | |\n", comparison_median(m, M_BUSY_FLASH),
+               comparison_median(m, M_BUSY_LINK));
+    else
+        printf(" | |\n");
+}
+
 static void print_method(const struct comparison *c, uint32_t i)
 {
     const struct method *m = &c->methods[i];
@@ -144,13 +192,7 @@ static void print_method(const struct comparison *c, uint32_t i)
            comparison_median(m, M_HOT), 100 * comparison_median(m, M_COLD_HITS),
            comparison_median(m, M_HOST), comparison_median(m, M_FLASH) * MB,
            comparison_median(m, M_LINK) * MB, comparison_median(m, M_UPLOAD) * MB);
-    if (comparison_median(m, M_WRITTEN) > 0)
-        printf(" %.2f |", comparison_median(m, M_WRITTEN));
-    else
-        printf(" |");
-    printf(" %.1f, %.1f, %.1f, %.1f | %.1f %% |\n", comparison_median(m, M_BUSY_FLASH),
-           comparison_median(m, M_BUSY_DRAM), comparison_median(m, M_BUSY_SCORE),
-           comparison_median(m, M_BUSY_LINK), 100 * comparison_median(m, M_LATE));
+    print_drive(m);
 }
 
 void comparison_print(const struct comparison *c)
@@ -173,11 +215,13 @@ void comparison_print_legend(void)
 {
     printf(
         "Columns, medians of the rounds: ms of a decode step (in each round the median of its "
-        "steps); times: how often as long as the row that it is paired with, taken within each "
-        "round; hot: share of the entries; host scores: CPU time of the host's scoring threads "
+        "steps); times: how many times as long as the row that it is paired with, taken within "
+        "each round; " BENCH_QUARTILES_TEXT
+        "; hot: share of the entries; host scores: CPU time of the host's scoring threads "
         "(`score_cpu_ms`: digests, keys or bounds); bytes and busy times: of one "
         "step, MB of 10^6 bytes; written: page bytes written in the whole run, restoring the "
         "session included, over entry and digest bytes of the tokens that are cold at its end (no "
         "more than those that ever went cold, so it is at least the true ratio); late: how long "
-        "the real work took beyond the modelled time, of the step.\n");
+        "the real work took beyond the modelled time, of the step. Of several rows written, late "
+        "and the busy times of DRAM and scorer are not known: their cells are empty.\n");
 }

@@ -16,12 +16,18 @@
 #include "base/csd_model.h"
 
 #define COMPARISON_METHODS_MAX 10u
+#define COMPARISON_HOST_DIGEST "host-digest" /* the policy that hillinfer's drive competes with */
+#define COMPARISON_SCORE                                                                           \
+    "The drive's `score` is derived (64 bytes of digests a cycle at 250 MHz, 0.7 of the time): "   \
+    "nobody "                                                                                      \
+    "has synthesised that kernel."
 
-/* Of one sequence and one step unless said otherwise; ms. */
+/* Of one sequence and one step unless said otherwise; ms. Of several rows M_WRITTEN, M_LATE and the
+ * busy times of DRAM and scorer mean nothing. */
 enum measure {
     M_STEP,      /* of all rows */
     M_IDLE,      /* of it, how long the GPU waited for selections */
-    M_BETA,      /* hot for each cold */
+    M_BETA,      /* hot for each cold; kept with a round, and in no table */
     M_HOT,       /* share of the entries that is hot */
     M_COLD_HITS, /* share of the selected entries that came from the drive */
     M_HOST,      /* CPU time of the host's scoring threads */
@@ -64,6 +70,16 @@ void comparison_measure_all(struct comparison *list, uint32_t n, const char *fil
 /* Median of a measure; of a ratio the samples, a's time over b's round by round. */
 double comparison_median(const struct method *m, enum measure what);
 struct bench_samples comparison_ratio(const struct method *a, const struct method *b);
+
+/* The device model of a method with another size of DRAM. */
+void comparison_set_dram(struct method *m, double bytes);
+
+/* The words of $KV, or those that are usual (another one for a quick run): at most `most`. */
+#define COMPARISON_KV_NAME 72
+uint32_t comparison_kv(const struct bench_options *o, const char *usual, const char *quick,
+                       char names[][COMPARISON_KV_NAME], uint32_t most);
+/* Decode steps: $STEPS, or those that are usual; of a quick run three. */
+uint32_t comparison_steps(const struct bench_options *o, uint32_t usual);
 
 /* The table, or that nothing was measured; then the rounds, and at which commits. */
 void comparison_print(const struct comparison *c);

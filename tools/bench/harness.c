@@ -19,6 +19,7 @@
 #define ROUNDS       9u
 #define ROUNDS_QUICK 3u
 #define THREADS_MAX  64u
+#define DATA         "build/bench/data"
 
 static const char *figure_name = "bench";
 static int64_t started_ns;
@@ -129,8 +130,9 @@ static int compare(const void *a, const void *b)
 double bench_quantile(double *values, uint64_t n, double share)
 {
     qsort(values, n, sizeof(*values), compare);
-    uint64_t at = (uint64_t)(share * (double)n);
-    return values[at < n ? at : n - 1];
+    double place = share * (double)(n - 1);
+    uint64_t at = (uint64_t)place, next = at + 1 < n ? at + 1 : at;
+    return values[at] + (place - (double)at) * (values[next] - values[at]);
 }
 
 static double quantile_of(const struct bench_samples *samples, double share)
@@ -177,7 +179,8 @@ struct bench_samples bench_ratios(const struct bench_samples *a, const struct be
 
 void bench_print_quartiles(const struct bench_samples *s, const char *form)
 {
-    printf(form, bench_median(s), quantile_of(s, 0.25), quantile_of(s, 0.75));
+    bool few = s->count < BENCH_QUARTILES_LEAST;
+    printf(form, bench_median(s), quantile_of(s, few ? 0 : 0.25), quantile_of(s, few ? 1 : 0.75));
 }
 
 /* ---- what the environment asks for ---- */
@@ -198,6 +201,11 @@ bool bench_is_asked(const char *variable, const char *name)
         if (strstr(name, w))
             return true;
     return false;
+}
+
+void bench_data_file(const char *file, char path[512])
+{
+    snprintf(path, 512, "%s/%s", bench_is_set("BENCH_DATA") ? getenv("BENCH_DATA") : DATA, file);
 }
 
 bool bench_time_is_left(void)

@@ -39,10 +39,23 @@ static bool counts(const struct kept_test *t, const json_t *round)
     return true;
 }
 
+/* Is the name one of those between ", "? It may be the beginning of another. */
+static bool is_noted(const char *commits, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = commits; *at;) {
+        size_t item = strcspn(at, ",");
+        if (item == n && memcmp(at, name, n) == 0)
+            return true;
+        at += item + strspn(at + item, ", ");
+    }
+    return false;
+}
+
 static void note_commit(char commits[256], const char *name)
 {
     size_t used = strlen(commits);
-    if (name && !strstr(commits, name))
+    if (name && !is_noted(commits, name))
         snprintf(commits + used, 256 - used, "%s%s", used ? ", " : "", name);
 }
 

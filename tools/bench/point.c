@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/csd_model.h"
 #include "kv/plan.h"
 #include "placement/placement.h"
 #include "pool/pool.h"
@@ -25,8 +26,6 @@
 #define SINKS      4u  /* as they are by default, like the next */
 #define WINDOW     32u
 #define SPARE      4096.0 /* what rounding to text takes off */
-#define CSD                                                                                        \
-    "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=44.5,dram=4G,dram_read=13.7,latency_us=42"
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
 #define FORMAT "points 6" /* of what is kept; another number when read_answer wants more */
@@ -66,7 +65,7 @@ const char *point_name(const struct point *p, char out[128])
 const char *point_csd_model(void)
 {
     const char *given = getenv("CSD_MODEL");
-    return given && *given ? given : CSD;
+    return given && *given ? given : CSD_MODEL_SMARTSSD_TEXT;
 }
 
 struct kv_geometry point_geometry(void)
@@ -269,8 +268,8 @@ void point_make_session(const struct point *p)
     run_or_fail(
         "hillinfer generate --save",
         capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/prompt.txt -n 1 --temp "
-                "0 --ignore-eos --json --save \"$PWD/%s\"",
-                pipeline_folder, pipeline_folder, path));
+                "0 --ignore-eos --json --save \"%s%s\"",
+                pipeline_folder, pipeline_folder, pipeline_before(path), path));
     pipeline_stop();
 }
 
@@ -284,8 +283,9 @@ static void start_others(const struct point *p)
     session_file(p, path);
     run_or_fail("hillinfer restore, the other rows",
                 capture("for i in $(seq 1 %u); do HILL_RUN_DIR=%s/run scripts/hillinfer restore "
-                        "\"$PWD/%s\" -n %u --ignore-eos --json >/dev/null 2>&1 & done",
-                        p->rows - 1, pipeline_folder, path, steps_of_others(p)));
+                        "\"%s%s\" -n %u --ignore-eos --json >/dev/null 2>&1 & done",
+                        p->rows - 1, pipeline_folder, pipeline_before(path), path,
+                        steps_of_others(p)));
     for (uint32_t i = 0; requests() < p->rows - 1; i++)
         if (i > 500)
             bench_fail("%u requests did not arrive", p->rows - 1);
@@ -297,9 +297,9 @@ static char *restore(const struct point *p, uint32_t steps)
 {
     char path[256];
     session_file(p, path);
-    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"$PWD/%s\" -n %u "
+    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"%s%s\" -n %u "
                            "--ignore-eos --json",
-                           pipeline_folder, path, steps);
+                           pipeline_folder, pipeline_before(path), path, steps);
     if (!answer)
         bench_fail("the pipeline gave no answer; if it refused the session: rm %s", path);
     return answer;
@@ -400,9 +400,7 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
         .runs = number_or_0(candidates, "runs") / queries,
         .beta = number_or_0(a, "beta"),
         .written = number_or_0(writes, "pages") + number_or_0(writes, "directory"),
-        .late = number_or_0(drive, "late"),
         .late_ms = number_or_0(drive, "late_ms"),
-        .commands = number_or_0(drive, "commands"),
         .whole_ms = json_at(a, "prompt_ms", NULL, NULL) + json_at(a, "predicted_ms", NULL, NULL),
         .gpu_link = json_is_true(json_object_get(drive, "gpu_link_modelled")),
     };

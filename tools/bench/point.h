@@ -52,8 +52,9 @@ struct point {
 };
 
 /* Of one row. Times of a step are medians, so that a hiccup of the machine does not count; the rest
- * is a step's mean unless said otherwise. busy: of the modelled drive, of one row alone the steps'
- * (a restored request before is taken off), else the whole run's. */
+ * is a step's mean unless said otherwise. busy: of the modelled drive; of one row alone the steps'
+ * (a restored request before is taken off). Of several rows only flash and link are worked out, for
+ * all of them: the other busy times and late_step_ms stay 0, and `written` is not theirs alone. */
 struct point_result {
     double step_ms, idle_ms; /* idle: waiting for selections */
     double mean_ms;          /* of a step, the first and its cold buffers included */
@@ -64,11 +65,11 @@ struct point_result {
     double hot, cold;                                                /* entries of a layer */
     double candidates_hot, candidates_cold, between, runs;           /* of one query; leoam's */
     double busy_flash_ms, busy_dram_ms, busy_score_ms, busy_link_ms; /* a step */
-    double late_step_ms; /* how long the real work took beyond the modelled time; as busy */
-    double written;      /* bytes of pages, entries' and the directory's, of the whole run */
-    double beta, late, late_ms, commands; /* of the drive: of the whole run, prompts included */
-    double whole_ms;                      /* restoring or prefilling all rows, and the steps */
-    bool gpu_link;                        /* the model's is applied */
+    double late_step_ms;  /* how long the real work took beyond the modelled time; as busy */
+    double written;       /* bytes of pages, entries' and the directory's, of the whole run */
+    double beta, late_ms; /* of the drive: of the whole run, prompts included */
+    double whole_ms;      /* restoring or prefilling all rows, and the steps */
+    bool gpu_link;        /* the model's is applied */
     char commit[64];
 };
 

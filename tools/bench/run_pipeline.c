@@ -40,6 +40,11 @@ char *capture(const char *format, ...)
     return NULL;
 }
 
+const char *pipeline_before(const char *path)
+{
+    return *path == '/' ? "" : "$PWD/";
+}
+
 void run_or_fail(const char *what, char *output)
 {
     if (!output)

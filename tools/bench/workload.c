@@ -110,15 +110,13 @@ bool workload_has_session(const struct workload *w, const char *policy)
 static char *read_text(struct workload *w)
 {
     char path[512], command[1024];
-    const char *data = getenv("BENCH_DATA");
     size_t t = 0;
     while (strcmp(w->text, texts[t].word) != 0)
         t++;
-    snprintf(path, sizeof path, "%s%s%s",
-             texts[t].ours   ? ""
-             : data && *data ? data
-                             : "../shared/data",
-             texts[t].ours ? "" : "/", texts[t].file);
+    if (texts[t].ours)
+        snprintf(path, sizeof path, "%s", texts[t].file);
+    else
+        bench_data_file(texts[t].file, path);
     if (access(path, R_OK) != 0) {
         snprintf(w->missing, sizeof w->missing, "%s is not there", path);
         return NULL;
@@ -180,8 +178,8 @@ bool workload_make_session(struct workload *w, const char *policy)
     pipeline_start_with(w->model, options);
     run_or_fail("hillinfer generate --save",
                 capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate --token-ids -f %s -n 1 "
-                        "--temp 0 --ignore-eos --json --save \"$PWD/%s\"",
-                        pipeline_folder, prompt, session));
+                        "--temp 0 --ignore-eos --json --save \"%s%s\"",
+                        pipeline_folder, prompt, pipeline_before(session), session));
     pipeline_stop();
     return true;
 }

@@ -4,7 +4,7 @@
  *
  * What: a name like "qwen0.5b-16384-moby" stands for a model (a file in $HILL_MODELS or the models'
  * cache folder; hill-ref lies in this repository), a length and a text: moby (Moby Dick) and lines
- * (LongEval) in $BENCH_DATA (default ../shared/data), code (C sources of this repository), heldout
+ * (LongEval) in $BENCH_DATA (bench_data_file), code (C sources of this repository), heldout
  * (models/heldout.txt). The text's first tokens are read once by the pipeline, with everything in
  * DRAM, into a session that is saved before the first decode step: such a session restores under
  * every policy and selection, but for h2o, which has one of its own with its sums of attention.
