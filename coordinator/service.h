@@ -50,6 +50,8 @@ struct service {
     } profile;
     struct proto_address trace_client; /* who watches the stages */
     int64_t trace_until_ns;            /* it has the watch to itself so long after it last asked */
+    uint32_t trace_serial, trace_owed; /* the workers' answers to the newest request */
+    bool trace_ending;                 /* that request switches it off */
 };
 
 /* ---- service.c ---- */
