@@ -151,6 +151,7 @@ static int create(struct service *sv, struct restoring *x, struct request **out,
     r->ignore_eos = order->ignore_eos || x->header.ignore_eos || r->n_forced;
     r->want_progress = order->want_progress;
     fill_sampling(&r->sampling, &x->header);
+    r->restore_checksum = x->header.checksum;
     r->restore_path = strdup(order->path);
     if (code || !r->restore_path || request_begin_text(r, sv->settings->tokenizer)) {
         request_destroy(r);
