@@ -40,8 +40,9 @@ static int read_question(const struct service *sv, struct restoring *x, struct h
             why, HILL_E_UNSUPPORTED,
             "policy h2o ranks by what all queries have attended to, and a question on "
             "a session does not add to that: send document and question as one prompt");
-    int code = prompt_encode(sv->settings->tokenizer, &sent, &x->question, &count, why);
-    if (!code && (count == 0 || count > sv->settings->epoch.plan.ctx_tokens))
+    uint32_t ctx = sv->settings->epoch.plan.ctx_tokens;
+    int code = prompt_encode(sv->settings->tokenizer, &sent, ctx, &x->question, &count, why);
+    if (!code && (count == 0 || count > ctx))
         return count ? hill_fail(why, HILL_E_TOO_LONG, "the question is longer than the context")
                      : hill_fail(why, HILL_E_INVALID, "the question is empty");
     x->n_question = (uint32_t)count;
