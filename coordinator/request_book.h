@@ -99,6 +99,7 @@ struct request {
     uint32_t answer_end; /* a chat's: ends the answer besides the model's; TOKEN_NONE: none */
     Hill__Sampling sampling;
     struct kv_selection_settings selection;
+    uint64_t restore_checksum;      /* of the session's header, when it was taken */
     char *restore_path, *save_path; /* sessions: begins from, is saved at the end; owned, or NULL */
     char *saving_path;              /* a save that was ordered meanwhile; owned, or NULL */
     struct proto_address saver;     /* by whom */

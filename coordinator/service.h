@@ -50,6 +50,8 @@ struct service {
     } profile;
     struct proto_address trace_client; /* who watches the stages */
     int64_t trace_until_ns;            /* it has the watch to itself so long after it last asked */
+    uint32_t trace_serial, trace_owed; /* the workers' answers to the newest request */
+    bool trace_ending;                 /* that request switches it off */
 };
 
 /* ---- service.c ---- */
@@ -239,9 +241,10 @@ struct prompt_sent {
     size_t n_ids;
     bool goes_on; /* after other tokens: nothing is put before it */
 };
-/* Its tokens, malloc'ed. */
+/* Its tokens, malloc'ed. HILL_E_TOO_LONG at once for so many bytes that no tokens of ctx_tokens make
+ * them; else its tokens may be more than these. */
 int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
-                  uint32_t **tokens, uint64_t *count, struct hill_why *why);
+                  uint32_t ctx_tokens, uint32_t **tokens, uint64_t *count, struct hill_why *why);
 /* May a request be taken now? And take it: into the queue, Accepted to its client; save_path: where
  * its session goes at the end, or empty; key: of Generate. On failure the request is destroyed. */
 int request_room(struct service *sv, struct hill_why *why);

@@ -72,6 +72,7 @@ static int check(struct service *sv, const struct token_log_contents *c, struct 
 static bool copy_paths(struct request *r, const Hill__Prefill *p)
 {
     r->restore_path = p->restore ? strdup(p->restore->path) : NULL;
+    r->restore_checksum = p->restore ? p->restore->checksum : 0;
     r->save_path = p->save ? strdup(p->save->path) : NULL;
     return (r->restore_path || !p->restore) && (r->save_path || !p->save);
 }

@@ -44,9 +44,27 @@ static int copy_token_ids(const struct tokenizer *tokenizer, const struct prompt
     return 0;
 }
 
-int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
-                  uint32_t **tokens, uint64_t *count, struct hill_why *why)
+/* Encoding takes its time, in which this loop does nothing else: not for what cannot fit. */
+static int check_bytes(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
+                       uint32_t ctx_tokens, struct hill_why *why)
 {
+    uint64_t bytes = sent->text.len, longest = tokenizer_longest(tokenizer);
+    for (size_t i = 0; i < sent->n_pieces; i++)
+        bytes += sent->pieces[i]->text.len;
+    if (bytes / longest <= ctx_tokens)
+        return 0;
+    return hill_fail(why, HILL_E_TOO_LONG,
+                     "the prompt's %" PRIu64 " bytes are at least %" PRIu64
+                     " tokens and exceed the context of %u tokens",
+                     bytes, bytes / longest, ctx_tokens);
+}
+
+int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
+                  uint32_t ctx_tokens, uint32_t **tokens, uint64_t *count, struct hill_why *why)
+{
+    int code = check_bytes(tokenizer, sent, ctx_tokens, why);
+    if (code)
+        return code;
     if (sent->n_ids)
         return copy_token_ids(tokenizer, sent, tokens, count, why);
     size_t n = sent->n_pieces;
@@ -58,9 +76,9 @@ int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *s
         pieces[i] = (struct prompt_piece){(const char *)sent->pieces[i]->text.data,
                                           sent->pieces[i]->text.len,
                                           (enum prompt_kind)sent->pieces[i]->kind};
-    int code = sent->goes_on
-                   ? tokenizer_encode_more(tokenizer, pieces, n ? n : 1, tokens, count)
-                   : tokenizer_encode_pieces(tokenizer, pieces, n ? n : 1, true, tokens, count);
+    code = sent->goes_on
+               ? tokenizer_encode_more(tokenizer, pieces, n ? n : 1, tokens, count)
+               : tokenizer_encode_pieces(tokenizer, pieces, n ? n : 1, true, tokens, count);
     if (n)
         free(pieces);
     return code ? hill_fail(why, code, "cannot tokenise the prompt: %s", hill_strerror(code)) : 0;
@@ -76,7 +94,8 @@ static int encode_after(const struct service *sv, uint64_t id, const struct prom
     int code = prefix_find_named(sv, id, &before, why);
     more.goes_on = true;
     if (!code)
-        code = prompt_encode(sv->settings->tokenizer, &more, &own, count, why);
+        code = prompt_encode(sv->settings->tokenizer, &more, sv->settings->epoch.plan.ctx_tokens,
+                             &own, count, why);
     if (!code && *count == 0)
         code = hill_fail(why, HILL_E_INVALID, "the prompt is empty");
     if (!code && !(*tokens = malloc((before->n_tokens + *count) * sizeof **tokens)))
@@ -107,7 +126,8 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
                                      .ids = generate->token_ids,
                                      .n_ids = generate->n_token_ids};
     int code = generate->after ? encode_after(sv, generate->after, &sent, &tokens, &count, why)
-                               : prompt_encode(s->tokenizer, &sent, &tokens, &count, why);
+                               : prompt_encode(s->tokenizer, &sent, s->epoch.plan.ctx_tokens,
+                                               &tokens, &count, why);
     if (code)
         return code;
     uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX,

@@ -55,6 +55,7 @@ void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *
     out->selection = selection;
     if (r->restore_path) {
         session_to_wire(sv, r, r->restore_path, terms, restore);
+        restore->checksum = r->restore_checksum;
         out->restore = restore;
         out->from_prompt = r->from_prompt;
         out->question = r->n_question;

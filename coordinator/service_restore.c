@@ -40,8 +40,9 @@ static int read_question(const struct service *sv, struct restoring *x, struct h
             why, HILL_E_UNSUPPORTED,
             "policy h2o ranks by what all queries have attended to, and a question on "
             "a session does not add to that: send document and question as one prompt");
-    int code = prompt_encode(sv->settings->tokenizer, &sent, &x->question, &count, why);
-    if (!code && (count == 0 || count > sv->settings->epoch.plan.ctx_tokens))
+    uint32_t ctx = sv->settings->epoch.plan.ctx_tokens;
+    int code = prompt_encode(sv->settings->tokenizer, &sent, ctx, &x->question, &count, why);
+    if (!code && (count == 0 || count > ctx))
         return count ? hill_fail(why, HILL_E_TOO_LONG, "the question is longer than the context")
                      : hill_fail(why, HILL_E_INVALID, "the question is empty");
     x->n_question = (uint32_t)count;
@@ -151,6 +152,7 @@ static int create(struct service *sv, struct restoring *x, struct request **out,
     r->ignore_eos = order->ignore_eos || x->header.ignore_eos || r->n_forced;
     r->want_progress = order->want_progress;
     fill_sampling(&r->sampling, &x->header);
+    r->restore_checksum = x->header.checksum;
     r->restore_path = strdup(order->path);
     if (code || !r->restore_path || request_begin_text(r, sv->settings->tokenizer)) {
         request_destroy(r);

@@ -2,9 +2,10 @@
  * coordinator/service_trace.c - stage events: a client's request to every worker, their answers back
  * to it.
  *
- * What: one client at a time watches; it has the watch until it switches it off or was silent for
- * TRACE_LEASE_MS (the workers end by themselves then, proto/worker_trace.h). The coordinator's own
- * answer goes first and says how many workers were asked. Nothing is kept here. Who calls it:
+ * What: one client at a time watches; it has the watch until all workers have answered that it
+ * is off, or until it was silent for TRACE_LEASE_MS (the workers end by themselves then,
+ * proto/worker_trace.h): so the next client gets none of its events. The coordinator's own answer
+ * goes first and says how many workers were asked. Nothing is kept here. Who calls it:
  * service.c. Failure: a worker that cannot be reached is not counted; an
  * answer that nobody waits for is dropped.
  */
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 
 #define TRACE_LEASE_MS 5000
+#define TRACE_OFF_MS   1000 /* for the last answers, from workers that may be gone */
 
 static uint32_t ask_workers(struct service *sv, const Hill__TraceRequest *request)
 {
@@ -45,13 +47,18 @@ void trace_ask(void *owner, struct arrival *a)
         return;
     }
     sv->trace_client = *from;
-    sv->trace_until_ns = request->on ? now + CLOCK_MS(TRACE_LEASE_MS) : 0;
+    sv->trace_until_ns = now + CLOCK_MS(request->on ? TRACE_LEASE_MS : TRACE_OFF_MS);
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__TraceAnswer answer = HILL__TRACE_ANSWER__INIT;
     answer.role = HILL__ROLE__ROLE_COORDINATOR;
     answer.pid = (int32_t)getpid();
     answer.serial = request->serial;
     answer.expected = ask_workers(sv, request);
+    sv->trace_serial = request->serial;
+    sv->trace_owed = answer.expected;
+    sv->trace_ending = !request->on;
+    if (sv->trace_ending && !sv->trace_owed)
+        sv->trace_until_ns = 0;
     message.body_case = HILL__MESSAGE__BODY_TRACE_ANSWER;
     message.trace_answer = &answer;
     router_to_client(sv->router, from, &message);
@@ -60,5 +67,11 @@ void trace_ask(void *owner, struct arrival *a)
 void trace_pass_on(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
+    if (clock_now_ns() >= sv->trace_until_ns)
+        return; /* late: whoever watches next is not to have it */
     router_to_client(sv->router, &sv->trace_client, a->message);
+    if (a->message->trace_answer->serial == sv->trace_serial && sv->trace_owed)
+        sv->trace_owed--;
+    if (sv->trace_ending && !sv->trace_owed)
+        sv->trace_until_ns = 0;
 }

@@ -15,6 +15,7 @@
 #include "placement/placement.h"
 #include "pool/pool.h"
 #include "prefix/chunk_file.h"
+#include "proto/party.h"
 
 #define CTX_DEFAULT_MAX 131072u
 #define CTX_UNSTATED    4096u
@@ -218,8 +219,10 @@ static int size_gpu(struct settings *s, struct hill_why *why)
 }
 
 /* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One that
- * comes back has its room: its predecessor's segments and weights may be counted still. */
-static int check_group(const struct settings *s, struct hill_why *why)
+ * comes back has its room: its predecessor's segments and weights may be counted still. What a killed
+ * pipeline left is taken over or removed after this: that room is free. */
+static int check_group(const struct settings *s, const struct tiers_record *left,
+                       struct hill_why *why)
 {
     struct memory_room room;
     const char *restarts = getenv("HILL_COORDINATOR_RESTARTS");
@@ -228,14 +231,15 @@ static int check_group(const struct settings *s, struct hill_why *why)
     uint64_t weights = gguf_file_bytes(s->model);
     uint64_t need = weights + s->epoch.hot_cap_bytes + s->epoch.gpu_kv_cap_bytes;
     memory_room_read(&room, "");
-    if (need <= room.group_bytes)
+    uint64_t held = left->tiers_epoch ? epoch_held_bytes(left->run_id, left->tiers_epoch) : 0;
+    if (need <= room.group_bytes || need - room.group_bytes <= held)
         return 0;
     return hill_fail(why, HILL_E_NOMEM,
                      "weights of %.0f MiB, --hot-mb %.0f and --gpu-kv-mb %.0f do not fit into the "
                      "%.0f MiB that the memory limit of %.200s leaves",
                      (double)weights / MIB, (double)s->epoch.hot_cap_bytes / MIB,
-                     (double)s->epoch.gpu_kv_cap_bytes / MIB, (double)room.group_bytes / MIB,
-                     room.group);
+                     (double)s->epoch.gpu_kv_cap_bytes / MIB,
+                     (double)(room.group_bytes + held) / MIB, room.group);
 }
 
 static int fill_plan(struct settings *s, struct hill_why *why)
@@ -344,7 +348,7 @@ int settings_open(struct settings *s, const struct options *options,
     if (!code)
         code = settings_size_like(s, left, why);
     if (!code)
-        code = check_group(s, why);
+        code = check_group(s, left, why);
     return code ? code : epoch_settings_check(&s->epoch, why);
 }
 

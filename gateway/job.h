@@ -40,6 +40,7 @@ enum looks_state { LOOKS_NONE, LOOKS_WATCHING, LOOKS_ENDING, LOOKS_OVER };
 struct looks {
     enum looks_state state; /* of the timeline's events */
     uint32_t serial, expected, heard;
+    uint32_t unanswered; /* TraceRequests, by the coordinator */
     int64_t since_ns, deadline_ns;
     size_t since_tokens;
     uint32_t sequence;
@@ -140,6 +141,7 @@ void looks_on_token(struct job *job, int64_t now_ns);
 void looks_stop(struct job *job); /* no more events are wanted */
 void looks_take(struct job *job, const Hill__TraceAnswer *answer);
 bool looks_refused(struct job *job, const Hill__Reply *reply); /* is it about these? */
+void looks_lost(struct job *job);                 /* the coordinator that was asked is gone */
 bool looks_wait(struct job *job, int64_t now_ns); /* the answer is over: are events to come? */
 void looks_keep(struct job *job, const Hill__Summary *summary);
 void looks_write(struct job *job); /* into looks.json */

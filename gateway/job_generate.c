@@ -482,8 +482,11 @@ void generate_take(struct job *job, const Hill__Message *message)
             answer_when_seen(job, job->generation.finish);
         break;
     case HILL__MESSAGE__BODY_REPLY:
-        if (looks_refused(job, message->reply))
+        if (looks_refused(job, message->reply) || job->generation.finish) {
+            if (job->generation.finish) /* all of it is here: nothing of it can fail any more */
+                answer_when_seen(job, job->generation.finish);
             break;
+        }
         if (job->generation.cancelling)
             end_cancelled(job); /* it was over before the Cancel came */
         else if (message->reply->code)
@@ -517,6 +520,7 @@ static void watch(struct job *job, int64_t now_ns)
     const struct upstream *up = &job->gateway->upstream;
     if (up->losses != gen->losses) {
         gen->losses = up->losses;
+        looks_lost(job);
         gen->answered = gen->following = false;
         gen->lost_ns = gen->lost_ns ? gen->lost_ns : now_ns;
     }

@@ -3,8 +3,11 @@
  * queries have chosen, and where the time of one of its tokens went. See job.h.
  *
  * The stage events of all requests come by the request's own line; those of its own sequence, which
- * its Summary names, are told, and no others. One client at a time can watch the stages: beside
- * another one, and where an answer has too few tokens, the timeline is null. Nothing fails for it.
+ * its Summary names, are told, and no others: from when its watch began to its newest token, since
+ * before and after that its slot may have been another's. One client at a time can watch the stages:
+ * beside another one, and where an answer has too few tokens, the timeline is null. Nothing fails
+ * for it: the coordinator answers in the order in which it was asked, so as many refusals as requests
+ * are unanswered are about these, whatever they say.
  */
 #include "gateway/job.h"
 
@@ -25,7 +28,7 @@ static void ask(struct job *job, bool on)
     l->heard = 0;
     message.body_case = HILL__MESSAGE__BODY_TRACE_REQUEST;
     message.trace_request = &request;
-    proto_send(job->line, NULL, &message); /* lost: there is no timeline */
+    l->unanswered += proto_send(job->line, NULL, &message) == 0; /* lost: there is no timeline */
 }
 
 void looks_on_token(struct job *job, int64_t now_ns)
@@ -57,6 +60,7 @@ void looks_take(struct job *job, const Hill__TraceAnswer *answer)
 {
     struct looks *l = &job->generation.looks;
     if (answer->role == HILL__ROLE__ROLE_COORDINATOR) {
+        l->unanswered -= l->unanswered > 0;
         if (answer->serial == l->serial)
             l->expected = answer->expected;
     } else {
@@ -70,11 +74,19 @@ void looks_take(struct job *job, const Hill__TraceAnswer *answer)
 bool looks_refused(struct job *job, const Hill__Reply *reply)
 {
     struct looks *l = &job->generation.looks;
-    bool ours =
-        reply->code == HILL_E_BUSY && (l->state == LOOKS_WATCHING || l->state == LOOKS_ENDING);
-    if (ours)
+    if (!reply->code || !l->unanswered)
+        return false;
+    l->unanswered--;
+    l->state = LOOKS_OVER;
+    return true;
+}
+
+void looks_lost(struct job *job)
+{
+    struct looks *l = &job->generation.looks;
+    l->unanswered = 0;
+    if (l->state != LOOKS_NONE)
         l->state = LOOKS_OVER;
-    return ours;
 }
 
 bool looks_wait(struct job *job, int64_t now_ns)
@@ -123,6 +135,7 @@ void looks_write(struct job *job)
     struct looks *l = &job->generation.looks;
     if (!job->order.timeline)
         return;
+    timeline_keep(&l->timeline, l->since_ns, job->generation.token_ns);
     text_puts(&l->json, ",\"timeline\":");
     timeline_write(&l->json, &l->timeline, l->sequence);
 }

@@ -45,6 +45,15 @@ void timeline_add(struct timeline *t, const void *events, size_t bytes)
     t->n += n;
 }
 
+void timeline_keep(struct timeline *t, int64_t from_ns, int64_t end_ns)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++)
+        if (t->events[i].start_ns >= from_ns && t->events[i].start_ns < end_ns)
+            t->events[n++] = t->events[i];
+    t->n = n;
+}
+
 void timeline_finish(struct timeline *t)
 {
     free(t->events);

@@ -24,6 +24,8 @@ struct timeline {
 
 /* As a TraceAnswer has them. */
 void timeline_add(struct timeline *t, const void *events, size_t bytes);
+/* Only the events that began in [from_ns, end_ns) stay. */
+void timeline_keep(struct timeline *t, int64_t from_ns, int64_t end_ns);
 void timeline_write(struct text_buffer *out, const struct timeline *t, uint32_t sequence);
 void timeline_finish(struct timeline *t);
 

@@ -1,11 +1,13 @@
 /*
  * gpu_worker/prompt_memory.c - what of a prompt outlives the process: see engine.h.
  *
- * In the memory: a head, two words, the hidden states, those of a chunk as they were before, the
- * entries of the newest units, and a checksum of each row of all three (prompt_sums.c). A unit u that begins copies the hidden states which it will change to
- * `before` and sets BEGUN to u + 1; when all of it is computed and summed it sets DONE to u + 1. So whenever the
- * process is killed, the hidden states after DONE units are there: where BEGUN is larger, `before`
- * has the chunk that is half changed. Whoever goes on compares all of it with the sums first. Keys and values of the layer are made of its entries again.
+ * In the memory: a head, three words, the hidden states, those of a chunk as they were before, the
+ * entries of the newest units, and a checksum of each row of all three (prompt_sums.c). A unit u that
+ * begins sets BEFORE to u + 1, copies the hidden states which it will change to `before`, and sets
+ * BEGUN to u + 1; when all of it is computed and summed it sets DONE to u + 1. So whenever the process
+ * is killed, the hidden states after DONE units are there: where BEGUN is larger, `before` has the
+ * chunk that is half changed, and BEFORE says whose `before` is. Whoever goes on compares all of it
+ * with the sums first. Keys and values of the layer are made of its entries again.
  * A device that works in the host's memory computes in these bytes, and its queue keeps the order;
  * of another device the host copies each unit's rows and entries, when they are computed.
  */
@@ -19,7 +21,7 @@
 
 #define PAGE 4096u
 
-enum { BEGUN, DONE }; /* the words */
+enum { BEGUN, DONE, BEFORE }; /* the words */
 
 /* The first bytes; everything is of one prompt, or the check does not fit. */
 struct prompt_head {
@@ -122,6 +124,9 @@ static bool hidden_fits(const struct found *f, uint32_t units, bool begun)
     uint32_t end = first + f->chunk < f->n_tokens ? first + f->chunk : f->n_tokens;
     if (!begun)
         return rows_fit(f, 0, f->n_tokens);
+    /* acquire: as in engine_prompt_find */
+    if (atomic_load_explicit(&words(f->e)[BEFORE], memory_order_acquire) != units + 1)
+        return false; /* the next unit's, which has not begun: they fit their sums as well */
     return rows_fit(f, 0, first) && rows_fit(f, end, f->n_tokens) &&
            prompt_sums_fit(f->e->prompt.base + f->at.before, row, end - first,
                            sums_at(f) + f->n_tokens);
@@ -301,6 +306,7 @@ static void write_head(struct engine *e, uint64_t name, uint32_t n_tokens)
     /* release: a head that fits stands beside words of its prompt alone, whenever this is killed */
     atomic_store_explicit(&words(e)[BEGUN], 0, memory_order_release);
     atomic_store_explicit(&words(e)[DONE], 0, memory_order_release);
+    atomic_store_explicit(&words(e)[BEFORE], 0, memory_order_release);
     memcpy(m->base + sizeof head.check, (const uint8_t *)&head + sizeof head.check,
            sizeof head - sizeof head.check);
     atomic_thread_fence(memory_order_release); /* the check after what it is of */
@@ -400,6 +406,8 @@ int prompt_unit_begins(struct engine *e, const struct engine_unit *u, uint32_t u
     if (unit == 0) /* all embeddings */
         rc = prompt_sums_enqueue(e, prompt_hidden(e), 4 * e->hidden_stride, 0, e->n_tokens, 0, why);
     if (!rc)
+        rc = set_word(e, BEFORE, unit + 1, why);
+    if (!rc)
         rc = copy_rows(e, u, m->before.mem, NULL, why);
     if (!rc)
         rc = cldevice_check(clEnqueueCopyBuffer(e->queue, m->sums.mem, m->sums.mem, 8ull * u->first,
@@ -446,6 +454,8 @@ int engine_prefill_save(struct engine *e, uint32_t unit, struct hill_why *why)
     struct engine_unit u = engine_prefill_unit(e, unit);
     uint64_t row = 4ull * e->hidden_stride;
     uint8_t *rows = m->base + m->at_hidden + u.first * row;
+    atomic_store_explicit(&words(e)[BEFORE], unit + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* before what it is about changes */
     memcpy(m->base + m->at_before, rows, u.count * row);
     memcpy(sums(e) + sums_before(e), sums(e) + u.first, u.count * sizeof *sums(e));
     /* release: the rows before are there when the word is, and so on, for who is killed between two

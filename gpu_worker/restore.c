@@ -21,7 +21,8 @@ static int64_t turn_ns(void)
     return (int64_t)(value > 0 && value <= TURN_MS_MAX ? value : TURN_MS) * 1000000;
 }
 
-/* The coordinator has read the same header and tokens: has the file been replaced since? The terms
+/* The coordinator has read the same header and tokens when it took the request: has the file been
+ * replaced since, perhaps between two attempts, of which the first left entries in the tiers? The terms
  * are this pipeline's; what the policy does not use of them may differ. */
 static int check_file(struct request *r, struct hill_why *why)
 {
@@ -30,7 +31,8 @@ static int check_file(struct request *r, struct hill_why *why)
     struct session_terms here;
     memcpy(&here, order->terms.data, sizeof here); /* of PROTO_SESSION_TERMS_BYTES: validated */
     uint32_t there = request_session_tokens(r);
-    if (h->n_tokens != there + (r->prefill->from_prompt ? 1 : 0) ||
+    if (h->checksum != order->checksum ||
+        h->n_tokens != there + (r->prefill->from_prompt ? 1 : 0) ||
         session_compare(h, &here, order->path, NULL))
         return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                          order->path);

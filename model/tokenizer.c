@@ -128,6 +128,12 @@ uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer)
     return tokenizer->n_tokens;
 }
 
+uint64_t tokenizer_longest(const struct tokenizer *tokenizer)
+{
+    const uint64_t character = 4; /* one that is unknown */
+    return tokenizer->longest > character ? tokenizer->longest : character;
+}
+
 uint32_t tokenizer_bos(const struct tokenizer *tokenizer)
 {
     return tokenizer->bos;

@@ -29,6 +29,8 @@ int tokenizer_open(struct tokenizer **out, const struct gguf_file *file, struct 
 void tokenizer_close(struct tokenizer *tokenizer);
 
 uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
+/* No token stands for more bytes of a text. */
+uint64_t tokenizer_longest(const struct tokenizer *tokenizer);
 uint32_t tokenizer_bos(const struct tokenizer *tokenizer); /* TOKEN_NONE when there is none */
 uint32_t tokenizer_eos(const struct tokenizer *tokenizer);
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token); /* EOS, EOT, EOM */

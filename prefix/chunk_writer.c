@@ -2,10 +2,14 @@
  * not in the file yet is always found. Under the lock: all but what a job at the head holds. */
 #include "prefix/chunk_writer.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
 
 #define NOTES_MAX 4096u /* jobs in the queue beyond which no use is noted */
 
@@ -97,6 +101,7 @@ int chunk_writer_open(struct chunk_writer **out, uint64_t room_bytes, chunk_writ
                       void *context)
 {
     sigset_t all, before;
+    pthread_condattr_t monotonic;
     struct chunk_writer *w = calloc(1, sizeof *w);
     *out = NULL;
     if (!w)
@@ -108,7 +113,10 @@ int chunk_writer_open(struct chunk_writer **out, uint64_t room_bytes, chunk_writ
     w->failed.tail = &w->failed.head;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->work, NULL);
-    pthread_cond_init(&w->idle, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     sigfillset(&all); /* among them SIGXFSZ: a file size limit is an error of write */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int err = pthread_create(&w->thread, NULL, thread_main, w);
@@ -237,6 +245,20 @@ void chunk_writer_flush(struct chunk_writer *w)
     while (w->queue.head)
         pthread_cond_wait(&w->idle, &w->lock);
     pthread_mutex_unlock(&w->lock);
+}
+
+uint32_t chunk_writer_flush_until(struct chunk_writer *w, int64_t deadline_ns)
+{
+    const struct timespec end = {deadline_ns / CLOCK_MS(1000), deadline_ns % CLOCK_MS(1000)};
+    uint32_t left = 0;
+    int err = 0;
+    pthread_mutex_lock(&w->lock);
+    while (w->queue.head && err != ETIMEDOUT)
+        err = pthread_cond_timedwait(&w->idle, &w->lock, &end);
+    for (const struct chunk_job *job = w->queue.head; job; job = job->next)
+        left += job->kind == CHUNK_JOB_PUT;
+    pthread_mutex_unlock(&w->lock);
+    return left;
 }
 
 bool chunk_writer_take_failed(struct chunk_writer *w, struct chunk_job *out)

@@ -43,7 +43,8 @@ typedef int chunk_write(void *context, const struct chunk_job *job, struct hill_
 /* HILL_E_NOMEM. */
 int chunk_writer_open(struct chunk_writer **out, uint64_t room_bytes, chunk_write *write,
                       void *context);
-/* All that was given is done first, however long that takes. NULL allowed. */
+/* All that was given is done first, however long that takes; who ends the process meanwhile loses
+ * what is left. NULL allowed. */
 void chunk_writer_close(struct chunk_writer *writer);
 /* Whom to call after each job, from now on; NULL: nobody. */
 void chunk_writer_wake(struct chunk_writer *writer, void (*wake)(void *context), void *context);
@@ -63,6 +64,8 @@ uint64_t chunk_writer_given(struct chunk_writer *writer);
 uint64_t chunk_writer_done(struct chunk_writer *writer);
 /* Until all are. */
 void chunk_writer_flush(struct chunk_writer *writer);
+/* The same, until the deadline at most (base/clock.h): how many chunks are in the queue still. */
+uint32_t chunk_writer_flush_until(struct chunk_writer *writer, int64_t deadline_ns);
 /* The oldest job that failed, once. False: there is none. */
 bool chunk_writer_take_failed(struct chunk_writer *writer, struct chunk_job *out);
 

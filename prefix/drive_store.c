@@ -125,8 +125,14 @@ int drive_store_open(struct drive_store *s, const char *dir, const struct chunk_
 
 void drive_store_close(struct drive_store *s)
 {
-    if (s->writer)
+    if (s->writer) {
+        uint32_t left = chunk_writer_flush_until(s->writer, clock_deadline_ms(DRIVE_END_MS));
+        if (left)
+            log_warn("prefix store %s: %u chunks are not written yet: the drive is slow, and what "
+                     "is left when this process is ended is lost",
+                     s->file.dir, left);
         drive_store_flush(s);
+    }
     chunk_writer_close(s->writer);
     s->writer = NULL;
     chunk_tree_finish(&s->tree);
@@ -171,16 +177,33 @@ static void tell_failed(struct drive_store *s, const struct chunk_job *j)
     }
 }
 
+/* What is written makes needless what it covers; what is not yet stays noted. */
+static void drop_covered(struct drive_store *s, uint64_t done)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_covers; i++) {
+        const struct drive_cover c = s->covers[i];
+        if (c.job > done)
+            s->covers[n++] = c;
+        else if (still_there(s, c.chunk))
+            for (uint32_t old; (old = chunk_tree_needless(&s->tree, c.chunk.slot)) != CHUNK_NONE;)
+                drop(s, old);
+    }
+    s->n_covers = n;
+}
+
 /* What could not be written since the last call is not there. */
 static void settle(struct drive_store *s)
 {
     struct chunk_job job;
+    uint64_t done = chunk_writer_done(s->writer); /* those that failed of them are told below */
     while (chunk_writer_take_failed(s->writer, &job)) {
         const struct drive_chunk chunk = {job.slot, job.chunk.stamp};
         if (job.kind == CHUNK_JOB_PUT && still_there(s, chunk))
             drop(s, job.slot);
         tell_failed(s, &job);
     }
+    drop_covered(s, done);
 }
 
 void drive_store_flush(struct drive_store *s)
@@ -320,7 +343,8 @@ struct drive_chunk drive_store_put(struct drive_store *s, struct drive_chunk par
         chunk_tree_remove(&s->tree, job.slot);
         return (struct drive_chunk){0};
     }
-    for (uint32_t old; (old = chunk_tree_needless(&s->tree, job.slot)) != CHUNK_NONE;)
-        drop(s, old);
-    return (struct drive_chunk){job.slot, c.stamp};
+    const struct drive_chunk put = {job.slot, c.stamp};
+    if (chunk_tree_needless(&s->tree, job.slot) != CHUNK_NONE && s->n_covers < DRIVE_COVERS_MAX)
+        s->covers[s->n_covers++] = (struct drive_cover){put, chunk_writer_given(s->writer)};
+    return put;
 }

@@ -21,6 +21,19 @@
 /* Entries on their way to the drive: so much memory at most, or one chunk's. */
 #define DRIVE_QUEUE_BYTES (UINT64_C(64) << 20)
 
+/* A chunk that was found; another may have its slot when it is read. */
+struct drive_chunk {
+    uint32_t slot;
+    uint64_t stamp;
+};
+
+/* A chunk that makes others needless; they go when it is written. */
+#define DRIVE_COVERS_MAX 16u /* beyond: what is needless goes when it is its turn */
+struct drive_cover {
+    struct drive_chunk chunk;
+    uint64_t job; /* as drive_store_done counts */
+};
+
 struct drive_store {
     struct chunk_tree tree;
     struct chunk_file file; /* once the writer is there: its numbers are read, not changed */
@@ -30,18 +43,16 @@ struct drive_store {
     bool full;          /* said: the disk takes no more */
     bool said;          /* something could not be written */
     uint64_t n_evicted;
-};
-
-/* A chunk that was found; another may have its slot when it is read. */
-struct drive_chunk {
-    uint32_t slot;
-    uint64_t stamp;
+    struct drive_cover covers[DRIVE_COVERS_MAX];
+    uint32_t n_covers;
 };
 
 /* Codes of chunk_file_open, HILL_E_NOMEM. */
 int drive_store_open(struct drive_store *store, const char *dir, const struct chunk_terms *terms,
                      uint64_t cap_bytes, struct hill_why *why);
-/* All that was put is written first. */
+/* All that was put is written first. What has not been after DRIVE_END_MS is said: whoever wants this
+ * process to end may not wait much longer (an orderly end gives a worker 5 s). */
+#define DRIVE_END_MS 4000
 void drive_store_close(struct drive_store *store);
 /* Until it is. */
 void drive_store_flush(struct drive_store *store);

@@ -41,6 +41,17 @@ void epoch_unlink_data(uint64_t run_id, uint32_t epoch)
     unlink_first(run_id, epoch, HOT);
 }
 
+uint64_t epoch_held_bytes(uint64_t run_id, uint32_t epoch)
+{
+    char name[SHM_NAME_BYTES];
+    uint64_t bytes = 0;
+    for (int i = HOT; i < SEGMENTS; i++) {
+        shm_segment_name(name, run_id, epoch, names[i]);
+        bytes += shm_segment_held(name);
+    }
+    return bytes;
+}
+
 static int create_one(const struct epoch_settings *s, int which, uint64_t bytes,
                       struct hill_why *why)
 {

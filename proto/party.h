@@ -59,6 +59,8 @@ int epoch_create(const struct epoch_settings *s, struct hill_why *why);
 void epoch_unlink(uint64_t run_id, uint32_t epoch);
 /* Of rings and staging alone: the others are kept for an epoch to come. */
 void epoch_unlink_data(uint64_t run_id, uint32_t epoch);
+/* Memory that the others take; not there: none. */
+uint64_t epoch_held_bytes(uint64_t run_id, uint32_t epoch);
 /* Is the hot segment of s->tiers_epoch there, and as these settings have it? 0, or why not. */
 int epoch_kept(const struct epoch_settings *s, struct hill_why *why);
 

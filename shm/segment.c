@@ -301,6 +301,17 @@ int shm_segment_unlink(const char *name)
     return hill_from_errno(errno);
 }
 
+uint64_t shm_segment_held(const char *name)
+{
+    struct stat st;
+    int fd = shm_open(name, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return 0;
+    uint64_t bytes = fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+    close(fd);
+    return bytes;
+}
+
 /* 1: nobody living stands behind the segment, or it is damaged; 0: keep it; or a negative code,
  * when it could not be looked at (which is no reason to remove it). */
 static int is_stale(const char *name)

@@ -88,6 +88,8 @@ void shm_segment_detach(struct shm_segment *segment);
 
 /* Remove the name; 0 also when it does not exist. */
 int shm_segment_unlink(const char *name);
+/* Bytes of memory that it takes; 0: it is not there. */
+uint64_t shm_segment_held(const char *name);
 
 /* Remove every segment of run_id whose creator is no longer alive (dead, or its pid belongs to
  * another start time), or that is damaged; one that is just being created looks damaged, so the

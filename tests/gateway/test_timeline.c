@@ -104,6 +104,23 @@ static void without_a_whole_step_there_is_none(void **state)
     timeline_finish(&timeline);
 }
 
+/* The slot's request before, whose steps have numbers as this one's, and the one after. */
+static void what_began_outside_is_another_requests(void **state)
+{
+    (void)state;
+    add(STAGE_query, 3, 900, 0, -50, -40);
+    add(STAGE_query, 3, 901, 0, -20, 5);
+    add_layer(3, 7, 0, 0);
+    add(STAGE_query, 3, 8, 0, 70, 80);
+    add(STAGE_query, 3, 950, 0, 90, 95);
+    add(STAGE_query, 3, 951, 0, 97, 99);
+    timeline_keep(&timeline, 1000 * US, 1090 * US);
+    json_t *t = written(3);
+    assert_true(number(t, "step") == 7 && number(t, "us") == 70);
+    json_decref(t);
+    timeline_finish(&timeline);
+}
+
 static void nonsense_is_left_out(void **state)
 {
     (void)state;
@@ -126,6 +143,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_worked_by_hand),
         cmocka_unit_test(without_a_whole_step_there_is_none),
+        cmocka_unit_test(what_began_outside_is_another_requests),
         cmocka_unit_test(nonsense_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

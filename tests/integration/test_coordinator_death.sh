@@ -122,7 +122,7 @@ ask 1 & first=$!
 wait_for 30 decoded 5 || fail "no token"
 kill -STOP "$(head -n 1 "$run_dir/lock")"
 check "stopped in decode" 1 $first 5
-expect "stopped: a line" "$(grep -c "the coordinator's loop has stood still for 6 s (three times --hang-ms): killing it" "$state_dir/hillinfer.log")" 1
+expect "stopped: a line" "$(grep -c "the coordinator's loop stood still for 6 s (three times --hang-ms): killed it" "$state_dir/hillinfer.log")" 1
 wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
 down || fail "down"
 expect_nothing_left

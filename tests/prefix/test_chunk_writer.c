@@ -135,6 +135,7 @@ static void test_random_jobs(void **unused)
     }
     let(JOBS);
     chunk_writer_flush(w);
+    assert_int_equal(chunk_writer_flush_until(w, 0), 0);
     assert_int_equal(chunk_writer_done(w), n);
     assert_int_equal(chunk_writer_given(w), n);
     take_failed(w, given, &failed);
@@ -166,6 +167,7 @@ static void test_a_drive_that_hangs(void **unused)
     assert_int_equal(entries[7], byte_of(5, 7));
     assert_int_equal(chunk_writer_find(w, 6, entries), 0);
     assert_int_equal(chunk_writer_done(w), 0);
+    assert_int_equal(chunk_writer_flush_until(w, 0), 5);
     let(6);
     chunk_writer_close(w);
     assert_int_equal(drive.done, 6);

@@ -225,6 +225,7 @@ static int leave_chunk(struct drive_store *s, int parent, struct chunk *c, const
     if (!f->chunk.stamp) /* the only leaf is its parent */
         return -1;
     n_facts++;
+    drive_store_flush(s); /* what is needless goes when this is written */
     note_gone(s, full, parent, id);
     f->live = true;
     f->rank = ++now;
@@ -554,12 +555,50 @@ static void test_a_full_disk(void **unused)
     drive_store_close(&s);
 }
 
+/* What a chunk covers goes when that one is written, and stays where it cannot be. */
+static void test_covered(void **unused)
+{
+    (void)unused;
+    struct hill_why why = {""};
+    struct drive_store s;
+    struct rlimit before, least;
+    make_store(&s, cap(8));
+    struct chunk c = {.settings = 1, .n = 10, .n_plain = 10, .cost = 1, .tokens = {9}};
+    const struct drive_chunk none = {0}, part = drive_store_put(&s, none, &c, room);
+    drive_store_flush(&s);
+    getrlimit(RLIMIT_FSIZE, &before);
+    least = before;
+    least.rlim_cur = 4 * chunk_slot_bytes(&terms);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &least), 0);
+    c.n = c.n_plain = 20;
+    assert_true(drive_store_put(&s, none, &c, room).stamp != 0);
+    assert_int_equal(s.tree.n_chunks, 5); /* until that is known, both */
+    drive_store_flush(&s);
+    assert_int_equal(s.tree.n_chunks, 4);
+    assert_int_equal(s.tree.chunks[part.slot].stamp, part.stamp);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    drive_store_close(&s);
+    assert_int_equal(drive_store_open(&s, folder, &terms, cap(8), &why), 0);
+    assert_int_equal(s.tree.n_chunks, 4);
+    assert_int_equal(s.tree.chunks[part.slot].stamp, part.stamp);
+    const struct drive_chunk whole = drive_store_put(&s, none, &c, room);
+    drive_store_flush(&s);
+    assert_int_equal(s.tree.n_chunks, 4);
+    assert_null(chunk_at(&s.tree, part.slot));
+    drive_store_close(&s);
+    assert_int_equal(drive_store_open(&s, folder, &terms, cap(8), &why), 0);
+    assert_int_equal(s.tree.n_chunks, 4);
+    assert_int_equal(s.tree.chunks[whole.slot].stamp, whole.stamp);
+    drive_store_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_requests),   cmocka_unit_test(test_refused),
         cmocka_unit_test(test_another_pipelines), cmocka_unit_test(test_damaged_records),
-        cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_a_full_disk),       cmocka_unit_test(test_covered),
     };
     const char *seed = getenv("HILL_TEST_SEED");
     state = seed ? strtoull(seed, NULL, 10) : 20261122;

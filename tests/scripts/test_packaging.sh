@@ -44,6 +44,7 @@ expect "an option of HTTP" "$(complete hillinfer serve --api-key-f)" "--api-key-
 expect "options that only hillinfer has" "$(complete hillinfer up --det) $(complete hillinfer up --ht) $(complete hillinfer run --session-r) $(complete hillinfer perf --sec)" \
     "--detach --http --session-restore --seconds"
 expect "a choice" "$(complete hillinfer up --policy hil)" "hillinfer"
+expect "no word follows an option whose value may be left out" "$(grep -h -- '--http\[\|-l http ' "$work/zsh/_hillinfer" "$work/fish/hillinfer.fish" | grep -c -- ':--http:\| -x')" 0
 touch "$work/model.gguf"
 expect "a file" "$(cd "$work" && complete hillinfer up -m mod)" "model.gguf"
 for shell in zsh fish; do
