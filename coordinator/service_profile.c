@@ -83,7 +83,8 @@ static int work_out(struct service *sv, struct hill_why *why)
 static bool is_wanted(const struct service *sv)
 {
     const struct epoch_settings *e = &sv->settings->epoch;
-    bool scores = !kv_policy_reads_keys(e->plan.selection.policy);
+    uint32_t policy = e->plan.selection.policy;
+    bool scores = !kv_policy_reads_keys(policy) && policy != KV_POLICY_HOST_DIGEST;
     return e->beta_auto || (settings_several(sv->settings) && scores);
 }
 

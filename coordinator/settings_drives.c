@@ -48,6 +48,15 @@ static int check_url(const struct settings *s, const char *url, struct hill_why 
     return 0;
 }
 
+static int lay_out(const struct settings *s, uint64_t cap, struct pool_layout *layout,
+                   struct hill_why *why)
+{
+    const struct kv_plan_input *plan = &s->epoch.plan;
+    return pool_layout_with_keys(layout, &plan->geometry,
+                                 kv_plane_key_bytes(&plan->geometry, plan->selection.policy), cap,
+                                 why);
+}
+
 /* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. */
 static int size_drive(const struct settings *s, const char *url, uint64_t *cap,
                       struct pool_layout *layout, struct hill_why *why)
@@ -61,7 +70,7 @@ static int size_drive(const struct settings *s, const char *url, uint64_t *cap,
     *cap = s->options.cold_bytes ? s->options.cold_bytes
            : s->like             ? s->like->cold_cap_bytes / parts
                                  : (room < need ? room : need);
-    int code = pool_layout_with_keys(layout, &plan->geometry, key_bytes, *cap, why);
+    int code = lay_out(s, *cap, layout, why);
     if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
                  full disk */
         return s->options.cold_bytes ? code : HILL_E_NOSPACE;
@@ -111,10 +120,9 @@ static void sum_up(struct settings *s)
     s->csd_url[0] = '\0';
     for (uint32_t d = 0; d < e->csd_drives; d++) {
         struct pool_layout layout;
-        uint64_t cap;
         if (!e->drives[d].attached)
             continue;
-        if (size_drive(s, s->drives[d].url, &cap, &layout, NULL) == 0)
+        if (lay_out(s, s->drives[d].cap_bytes, &layout, NULL) == 0)
             s->cold_tokens += tokens_of(s, &layout);
         remote |= is_remote(s->drives[d].url);
         e->cold_cap_bytes += s->drives[d].cap_bytes;
@@ -242,6 +250,8 @@ void settings_of_drive(const struct settings *s, uint32_t drive, struct epoch_se
 static int may_attach_one(const struct settings *s, const char *url, uint32_t *drive,
                           struct hill_why *why)
 {
+    if (!*url)
+        return hill_fail(why, HILL_E_INVALID, "which drive? name it as --csd does");
     int code = check_url(s, url, why);
     if (code)
         return code;

@@ -239,7 +239,8 @@ int answer_gather(struct answer *a, struct sequence *s, const struct record_head
 void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
                        const struct record_completion *r)
 {
-    if (a->fetches_open == 0 || r->tag < a->fetch_tags[0] || r->tag > a->fetch_tags[1])
+    if (a->drives[a->agent->from].open == 0 || r->tag < a->fetch_tags[0] ||
+        r->tag > a->fetch_tags[1])
         return;
     a->fetches_open--;
     a->drives[a->agent->from].open--;

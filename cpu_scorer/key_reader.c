@@ -45,8 +45,8 @@ static void take_completion(void *context, const void *record)
     const struct record_completion *c = record;
     for (uint32_t i = 0; r->query && i < KV_KEY_WINDOWS; i++) {
         struct key_window *w = &r->windows[i];
-        if (w->state != WINDOW_READING || w->tag != c->tag)
-            continue;
+        if (w->state != WINDOW_READING || w->tag != c->tag || w->drive != r->base.agent->from)
+            continue; /* of another drive's tag nobody takes a window back */
         w->state = WINDOW_THERE;
         r->n_open--;
         r->read_ns = clock_now_ns();

@@ -405,9 +405,10 @@ static int time_drives(struct profile_run *r, struct drive_time times[LAYOUT_DRI
         digest_close(r->digest);
         if (rc || e->status)
             return rc ? rc : e->status;
-        for (uint32_t d = 0; d < r->m->agent->n_drives; d++)
-            note_time(&times[d], round, e->drives[d].expected,
-                      e->drives[d].done_ns - e->relayed_ns);
+        for (uint32_t d = 0; d < r->m->agent->n_drives; d++) {
+            uint32_t asked = e->drives[d].expected; /* 0: it has nothing of the query */
+            note_time(&times[d], round, asked, asked ? e->drives[d].done_ns - e->relayed_ns : 0);
+        }
     }
     return 0;
 }
@@ -542,7 +543,7 @@ static double speed_of(const struct drive_time *less, const struct drive_time *m
 {
     if (!more->tokens)
         return 0;
-    if (more->tokens > less->tokens && more->shortest_ns > less->shortest_ns)
+    if (less->tokens && more->tokens > less->tokens && more->shortest_ns > less->shortest_ns)
         return per_second(entry * (more->tokens - less->tokens),
                           more->shortest_ns - less->shortest_ns);
     return per_second(entry * more->tokens, more->shortest_ns);
@@ -576,6 +577,8 @@ static int fill_and_time(struct profile_run *r)
 {
     bool several = r->m->agent->n_there > 1;
     int rc = several ? fill(r, r->cold_tokens / DRIVE_PART + 1) : 0;
+    if (rc == 0 && several && r->cold_there == 0)
+        return give_up(r, HILL_E_TIMEOUT, "the drives take nothing");
     if (rc == 0 && several)
         rc = time_drives(r, r->part);
     if (rc == 0)

@@ -405,6 +405,9 @@ static void print_choices(struct measured m[MODELS][TESTS])
                     printf("%s `%s` %.1f", f ? "," : "", c->flags[f], c->speeds[f]);
                 printf("\n");
             }
+    printf(
+        "\nik_llama.cpp's `-rtr 1` turns F16 weights into BF16 where the CPU has avx512_bf16, and "
+        "computes with these; hillinfer multiplies F16 weights as they are, in F32.\n");
 }
 
 static void print_commits(struct measured m[MODELS][TESTS])
