@@ -31,7 +31,7 @@
 #include "proto/envelope.h"
 
 #define TOKEN_LOG_MAGIC     UINT64_C(0x31474f4c4b544c48) /* "HLTKLOG1" */
-#define TOKEN_LOG_VERSION   2u
+#define TOKEN_LOG_VERSION   3u
 #define TOKEN_LOG_BYTES_MAX (UINT64_C(1) << 31) /* a larger file is none of ours */
 
 /* When what was written is flushed: milliseconds at most after it was written, or one of these. */
@@ -59,8 +59,9 @@ struct token_log_record {
 };
 
 struct token_log_start {
-    uint32_t sequence, reserved; /* the slot */
-    uint64_t attempt;            /* of two logs with one slot the higher number had it last */
+    uint32_t sequence; /* the slot */
+    uint32_t reserved;
+    uint64_t attempt; /* of two logs with one slot the higher number had it last */
 };
 
 struct token_log_token {

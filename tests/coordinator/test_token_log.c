@@ -166,6 +166,25 @@ static void counts_restarts_and_those_without_a_token(void **state)
 }
 
 /* The newest slot counts, also of one that another coordinator has gone on with. */
+/* A record that has grown is another version's: such a log is none that is damaged. */
+static void another_version_is_named(void **state)
+{
+    (void)state;
+    struct token_log_contents c;
+    struct token_log *log;
+    struct token_log_header header;
+    struct hill_why why = {""};
+    token_log_close(make_log(TOKEN_LOG_FLUSH_NEVER, 1));
+    int fd = open(path, O_RDWR);
+    assert_int_equal(pread(fd, &header, sizeof header, 0), sizeof header);
+    header.version--;
+    assert_int_equal(pwrite(fd, &header, sizeof header, 0), sizeof header);
+    close(fd);
+    assert_int_equal(token_log_open(&log, path, RUN_ID, TOKEN_LOG_FLUSH_NEVER, &c, &why),
+                     HILL_E_DAMAGED);
+    assert_non_null(strstr(why.text, "has version 2, this program has 3"));
+}
+
 static void says_which_slot_it_had(void **state)
 {
     (void)state;
@@ -361,6 +380,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(reads_back_what_was_written, setup, teardown),
         cmocka_unit_test_setup_teardown(counts_restarts_and_those_without_a_token, setup, teardown),
         cmocka_unit_test_setup_teardown(says_which_slot_it_had, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_version_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(a_tail_that_is_torn_anywhere_is_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(no_changed_byte_is_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(a_doubled_or_missing_record_ends_the_log, setup, teardown),
