@@ -9,10 +9,10 @@
  * Hello. The hot segment goes on to the next epoch while there are requests that can go on with it;
  * after three epochs that have not become ready with it, or when a worker says that it cannot work
  * with it, it is made anew. It goes on to the next coordinator, too (tiers_record.h), which begins
- * with the epoch after the last. It knows no request: whoever has some (service.h) is told through the hooks. Who calls it:
- * pipeline.c (the loop), the service. Concurrency: one thread. Failure: no room for new segments
- * while survivors still map the old ones: all are ended first, then it is tried once more; what a
- * restart cannot cure ends the pipeline with that worker's line and code.
+ * with the epoch after the last. It knows no request: whoever has some (service.h) is told through
+ * the hooks. Who calls it: pipeline.c (the loop), the service. Concurrency: one thread. Failure: no
+ * room for new segments while survivors still map the old ones: all are ended first, then it is
+ * tried once more; what a restart cannot cure ends the pipeline with that worker's line and code.
  */
 #ifndef HILL_COORDINATOR_SUPERVISOR_H
 #define HILL_COORDINATOR_SUPERVISOR_H

@@ -16,7 +16,7 @@ static int reserve_tiers(struct core *core, struct sequence *s, uint32_t blocks,
     for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
         for (uint32_t d = 0; d < t->cold.n_drives; d++)
             if (cold_map_reserve(&t->cold, tiers_part(t, s->index, layer, d), stripes[d]))
-                return HILL_E_TOO_LONG; /* hot_share_plan counted them: cannot be; admission_begin undoes it */
+                return HILL_E_TOO_LONG; /* hot_share_plan counted them; admission_begin undoes it */
     return 0;
 }
 

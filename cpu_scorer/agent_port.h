@@ -4,15 +4,14 @@
  * What: each drive has an agent with four rings. Modules above it name a drive, reserve a command in
  * its ring, fill it and publish it; in a command slots have the drive's own numbers (agent_slot), in
  * all tables those of cold_map.h. COMMIT and RELEASE are split here by drive. What comes back is
- * checked [I20],
- * counted and handed to who asked for it (agent_on). Every payload byte of the agent's two rings
- * is a Score Block's tuples (link_score), a fixed header or a completion (control), or, being
- * nothing of these, counted as link_key. A raw key that came over would show there, as do those
- * that READ_KEYS brings on purpose (completions say how many bytes) [I19].
+ * checked [I20], counted and handed to who asked for it (agent_on). Every payload byte of the agent's
+ * two rings is a Score Block's tuples (link_score), a fixed header or a completion (control), or,
+ * being nothing of these, counted as link_key. A raw key that came over would show there, as do
+ * those that READ_KEYS brings on purpose (completions say how many bytes) [I19].
  * Who calls it: the data thread. Failure: where an agent is silent past the deadline with commands
  * open, the port is given up until the next epoch, with all drives: nearly every sequence has entries
- * on each of them, and the coordinator has found a process that stands still long before. A peer seen gone is only silent: the coordinator brings a
- * new epoch.
+ * on each of them, and the coordinator has found a process that stands still long before. A peer
+ * seen gone is only silent: the coordinator brings a new epoch.
  */
 #ifndef HILL_CPU_SCORER_AGENT_PORT_H
 #define HILL_CPU_SCORER_AGENT_PORT_H

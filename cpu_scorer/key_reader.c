@@ -170,8 +170,8 @@ static uint64_t window_room(const struct key_reader *r)
     return room < most ? room : most;
 }
 
-/* Fill the window's ranges, which are of one drive, from what is left; where the reading goes on is in *range and *slot.
- * Returns the bytes of their pages. */
+/* Fill the window's ranges, which are of one drive, from what is left; where the reading goes on is
+ * in *range and *slot. Returns the bytes of their pages. */
 static uint64_t fill_window(const struct key_reader *r, struct key_window *w, uint32_t most,
                             uint32_t *range, uint32_t *slot)
 {
