@@ -2,10 +2,10 @@
  * cpu_scorer/cached_digests.h - digests of cold tokens in the host's memory (host-digest), up to a
  * cap that is part of M_0.
  *
- * What: frames of one group of digests each (kv/group.h), and which of its sixteen lanes are here. A
- * lane is here when its cold slot's newest digest is: from the DEMOTE that wrote it on, or since a
- * query has read it from flash. A slot's digest changes by a DEMOTE alone, so nothing ever has to be
- * taken back for being old. Which groups have a frame: the first that ask, until a sequence of
+ * What: frames of one group of digests each (kv/group.h), and which of its sixteen lanes are here.
+ * A lane is here when its cold slot's newest digest is: from the DEMOTE that wrote it on, or since
+ * a query has read it from flash. A slot's digest changes by a DEMOTE alone, so nothing ever has to
+ * be taken back for being old. Which groups have a frame: the first that ask, until a sequence of
  * theirs is over. A query reads all groups of a layer, so one that made room for another would be
  * gone again before it is read. Who calls it: evaluate_host.c. Concurrency: the data thread; `fill`
  * by a query's threads, each for groups of its own. Failure: without a frame a group is read from

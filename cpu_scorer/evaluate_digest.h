@@ -38,7 +38,8 @@ struct digest_evaluator {
 
 /* Digest the query, of q's sequence and layer. */
 void digest_open(struct digest_evaluator *e, struct query *q);
-/* The drives begin, those that have something committed: 1; 0: no room in a ring; negative: failed. */
+/* The drives begin, those that have something committed: 1; 0: no room in a ring; negative:
+ * failed. */
 int digest_relay(struct digest_evaluator *e);
 /* A job for the scoring threads: these blocks, against the query. */
 struct score_job digest_job(const struct digest_evaluator *e, const uint32_t *blocks,

@@ -5,8 +5,8 @@
  * Cold tokens' digests lie on the drive as hillinfer's do, and come over the link with every query
  * (key_reader.h), but for those that a cache of the host has (cached_digests.h). So the scores, and
  * the selection, are hillinfer's; only the place where cold tokens are scored is another, and with
- * it what crosses the link. It is what a host with a plain SSD can do. Cached groups are scored with
- * the hot blocks, while the first windows are on their way.
+ * it what crosses the link. It is what a host with a plain SSD can do. Cached groups are scored
+ * with the hot blocks, while the first windows are on their way.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static void make_plane(struct evaluator *base, const struct sequence *s, uint32_
                            from->slot % KV_GROUP_TOKENS + i);
 }
 
-/* ---- scoring: the pool's threads -------------------------------------------------------------- */
+/* ---- scoring: the pool's threads ------------------------------------------------------------ */
 
 /* n tokens, one block's at most. */
 static void score_tokens(struct host_evaluator *e, const uint8_t *groups, uint32_t n,

@@ -46,7 +46,7 @@ static void take_completion(void *context, const void *record)
     for (uint32_t i = 0; r->query && i < KV_KEY_WINDOWS; i++) {
         struct key_window *w = &r->windows[i];
         if (w->state != WINDOW_READING || w->tag != c->tag || w->drive != r->base.agent->from)
-            continue; /* of another drive's tag nobody takes a window back */
+            continue; /* another window's, or a drive that answers what it was not asked */
         w->state = WINDOW_THERE;
         r->n_open--;
         r->read_ns = clock_now_ns();

@@ -339,8 +339,8 @@ static bool goes_with(const struct record_query *next, const struct query *q)
 }
 
 /* Go past a query that has been answered, if it wants an answer. The rows of a step ask together,
- * and of a known one for all layers; their worker goes on when it has all answers: it is woken once,
- * unless what comes next is of another layer (a guess, which is worked at while the worker
+ * and of a known one for all layers; their worker goes on when it has all answers: it is woken
+ * once, unless what comes next is of another layer (a guess, which is worked at while the worker
  * computes) or takes long (agent_pause). */
 static int go_past(struct core *c, const struct query *q)
 {

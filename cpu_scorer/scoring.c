@@ -75,7 +75,8 @@ struct score_pool {
     /* Items that are not done yet. Decrements release what the chunk wrote, the caller's acquire
      * load of 0 sees it all. */
     _Atomic uint32_t left;
-    /* when a chunk was last finished; what all but copies took so far; relaxed: ordered by `left` */
+    /* when a chunk was last finished; what all but copies took so far; relaxed: ordered by `left`
+     */
     _Atomic int64_t ended_ns, worked_ns;
     uint32_t n_helpers;
     struct helper helpers[];

@@ -185,8 +185,8 @@ static bool take_item(struct replay *r, const uint8_t *now, const uint8_t *then,
     return same;
 }
 
-/* The keys or digests of committed slots in the pages of a range, which are in `now`, and were in `then`: what
- * else lies in the pages depends on what overtook what. */
+/* The keys or digests of committed slots in the pages of a range, which are in `now`, and were in
+ * `then`: what else lies in the pages depends on what overtook what. */
 static void compare_range(struct replay *r, const struct key_range *range, const uint8_t *now,
                           const uint8_t *then)
 {
