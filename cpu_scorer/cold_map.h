@@ -152,8 +152,8 @@ void cold_map_commit(struct cold_map *map, uint32_t list, uint32_t slot, uint32_
 /* This committed slot does not count any more: a copy. */
 void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
 
-/* The position at a committed slot of the list, whatever drive it is on, COLD_NONE otherwise. slot may
- * be anything. */
+/* The position at a committed slot of the list, whatever drive it is on, COLD_NONE otherwise. slot
+ * may be anything. */
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);
 
 /* The position at a slot that was handed out; COLD_NOBODY. */

@@ -64,7 +64,7 @@ static int take_append(struct intake *in, const struct record_append *r)
     return 1;
 }
 
-/* A decode step is over: how far apart its two sides were. */
+/* A decode step is over: how far apart its drives were done. */
 static void note_drives(const struct core *c, struct sequence *s)
 {
     struct step_balance *b = &s->balance;
@@ -84,6 +84,7 @@ static void note_drives(const struct core *c, struct sequence *s)
     b->drive_steps++;
 }
 
+/* And its two sides. */
 static void note_balance(struct sequence *s)
 {
     struct step_balance *b = &s->balance;

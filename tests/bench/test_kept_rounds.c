@@ -107,6 +107,20 @@ static void test_commits_are_compared_whole(void **unused)
     assert_string_equal(commits, "abcd, abc, abcd with uncommitted changes");
 }
 
+static void test_commits_of_several_tests_are_noted_once(void **unused)
+{
+    (void)unused;
+    char all[256] = "", longest[300];
+    kept_rounds_note_commits(all, sizeof all, "abcd, ef");
+    kept_rounds_note_commits(all, sizeof all, "abc, ef, abcd");
+    kept_rounds_note_commits(all, sizeof all, "");
+    assert_string_equal(all, "abcd, ef, abc");
+    memset(longest, 'x', sizeof longest);
+    longest[299] = 0;
+    kept_rounds_note_commits(all, sizeof all, longest); /* has no room */
+    assert_string_equal(all, "abcd, ef, abc");
+}
+
 static void test_without_a_file_there_are_none(void **unused)
 {
     (void)unused;
@@ -126,6 +140,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_test_is_forgotten_and_others_stay, make_file,
                                         remove_file),
         cmocka_unit_test_setup_teardown(test_commits_are_compared_whole, make_file, remove_file),
+        cmocka_unit_test(test_commits_of_several_tests_are_noted_once),
         cmocka_unit_test(test_without_a_file_there_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -412,16 +412,12 @@ static void print_choices(struct measured m[MODELS][TESTS])
 
 static void print_commits(struct measured m[MODELS][TESTS])
 {
-    printf("\nRounds were measured at");
     char seen[1024] = "";
     for (uint32_t i = 0; i < MODELS; i++)
         for (uint32_t t = 0; t < TESTS; t++)
-            if (m[i][t].rounds && !strstr(seen, m[i][t].commits)) {
-                size_t used = strlen(seen);
-                snprintf(seen + used, sizeof seen - used, "%s %s", used ? ";" : "",
-                         m[i][t].commits);
-            }
-    printf("%s.\n", *seen ? seen : " no commit");
+            if (m[i][t].rounds)
+                kept_rounds_note_commits(seen, sizeof seen, m[i][t].commits);
+    printf("\nRounds were measured at %s.\n", *seen ? seen : "no commit");
 }
 
 static void print_section(struct measured m[MODELS][TESTS])

@@ -126,7 +126,7 @@ static void print_bars(void)
 {
     printf("\nbkp against the bars: hits at least score's - 2 points with at most a fifth of its "
            "moves, and within 5 points of belady. Why bars are missed, and what was tried: "
-           "`placement/README.md`.\n\n"
+           "`docs/decisions/placement.md`.\n\n"
            "| model | hot | hits - score's | near - score's | moves / score's | hits - belady's | "
            "near - belady's |\n|---|---|---|---|---|---|---|\n");
     for (unsigned i = 0; i < n_traces; i++)

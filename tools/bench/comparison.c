@@ -80,7 +80,6 @@ static void note(const struct point *p, const struct point_result *r, double out
     const double values[MEASURES] = {
         [M_STEP] = r->step_ms,
         [M_IDLE] = r->idle_ms,
-        [M_BETA] = r->beta,
         [M_HOT] = entries > 0 ? r->hot / entries : 0,
         [M_COLD_HITS] = hits > 0 ? r->cold_hits / hits : 0,
         [M_HOST] = r->score_cpu_ms,

@@ -19,15 +19,13 @@
 #define COMPARISON_HOST_DIGEST "host-digest" /* the policy that hillinfer's drive competes with */
 #define COMPARISON_SCORE                                                                           \
     "The drive's `score` is derived (64 bytes of digests a cycle at 250 MHz, 0.7 of the time): "   \
-    "nobody "                                                                                      \
-    "has synthesised that kernel."
+    "nobody has synthesised that kernel."
 
 /* Of one sequence and one step unless said otherwise; ms. Of several rows M_WRITTEN, M_LATE and the
  * busy times of DRAM and scorer mean nothing. */
 enum measure {
     M_STEP,      /* of all rows */
     M_IDLE,      /* of it, how long the GPU waited for selections */
-    M_BETA,      /* hot for each cold; kept with a round, and in no table */
     M_HOT,       /* share of the entries that is hot */
     M_COLD_HITS, /* share of the selected entries that came from the drive */
     M_HOST,      /* CPU time of the host's scoring threads */

@@ -40,9 +40,8 @@ static bool counts(const struct kept_test *t, const json_t *round)
 }
 
 /* Is the name one of those between ", "? It may be the beginning of another. */
-static bool is_noted(const char *commits, const char *name)
+static bool is_noted(const char *commits, const char *name, size_t n)
 {
-    size_t n = strlen(name);
     for (const char *at = commits; *at;) {
         size_t item = strcspn(at, ",");
         if (item == n && memcmp(at, name, n) == 0)
@@ -52,11 +51,14 @@ static bool is_noted(const char *commits, const char *name)
     return false;
 }
 
-static void note_commit(char commits[256], const char *name)
+void kept_rounds_note_commits(char *commits, size_t room, const char *more)
 {
-    size_t used = strlen(commits);
-    if (name && !is_noted(commits, name))
-        snprintf(commits + used, 256 - used, "%s%s", used ? ", " : "", name);
+    for (const char *at = more; at && *at;) {
+        size_t n = strcspn(at, ","), used = strlen(commits);
+        if (!is_noted(commits, at, n) && used + n + 2 < room)
+            snprintf(commits + used, room - used, "%s%.*s", used ? ", " : "", (int)n, at);
+        at += n + strspn(at + n, ", ");
+    }
 }
 
 /* The next line's JSON; NULL with *more: it is none. The caller drops the reference. */
@@ -83,7 +85,8 @@ uint32_t kept_rounds_load(const struct kept_test *t, uint32_t most, struct bench
                 bench_sample(&samples[i], json_number_value(
                                               json_array_get(json_object_get(round, "values"), i)));
             if (commits)
-                note_commit(commits, json_string_value(json_object_get(round, "commit")));
+                kept_rounds_note_commits(commits, 256,
+                                         json_string_value(json_object_get(round, "commit")));
             n++;
         }
         json_decref(round);

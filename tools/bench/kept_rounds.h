@@ -13,6 +13,7 @@
 #ifndef HILL_BENCH_KEPT_ROUNDS_H
 #define HILL_BENCH_KEPT_ROUNDS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "tools/bench/harness.h"
@@ -33,6 +34,10 @@ void kept_rounds_add(const struct kept_test *t, const double *values);
  * those they were measured at, with ", " between them. */
 uint32_t kept_rounds_load(const struct kept_test *t, uint32_t most, struct bench_samples *samples,
                           char commits[256]);
+
+/* Adds those of `more`, written as above, that are not in `commits` yet; what finds no room is left
+ * out. */
+void kept_rounds_note_commits(char *commits, size_t room, const char *more);
 
 /* Forget the rounds of a test, whatever their settings. */
 void kept_rounds_drop(const struct kept_test *t);

@@ -1,9 +1,9 @@
 /*
- * tools/kvtrace/placement_report.h - what the placements would have done with a trace, for people and for
- * programs.
+ * tools/kvtrace/placement_report.h - what the placements would have done with a trace, for people
+ * and for programs.
  *
- * Who calls it: hill-kvtrace. Concurrency: none. Failure: codes of replay.h; HILL_E_IO when stdout
- * does not take it.
+ * Who calls it: hill-kvtrace. Concurrency: none. Failure: codes of trace_replay.h; HILL_E_IO when
+ * stdout does not take it.
  */
 #ifndef HILL_KVTRACE_PLACEMENT_REPORT_H
 #define HILL_KVTRACE_PLACEMENT_REPORT_H
