@@ -133,6 +133,8 @@ void looks_keep(struct job *job, const Hill__Summary *summary)
 void looks_write(struct job *job)
 {
     struct looks *l = &job->generation.looks;
+    if (job->order.selection && !l->json.length) /* it ended without a Summary */
+        text_puts(&l->json, ",\"selection\":null");
     if (!job->order.timeline)
         return;
     timeline_keep(&l->timeline, l->since_ns, job->generation.token_ns);

@@ -153,9 +153,8 @@ static int take_policy(struct order *order, const json_t *value, struct api_erro
 {
     const char *name = json_string_value(value);
     if (!name || kv_policy_parse(name, &order->policy))
-        return api_refuse(
-            error, 400, "out_of_range", "policy",
-            "policy is none of full, h2o, leoam, prefetch, host-digest, oracle, hillinfer");
+        return api_refuse(error, 400, "out_of_range", "policy", "policy is none of %s",
+                          range_of("policy")->choices);
     order->has_policy = true;
     return 0;
 }

@@ -150,6 +150,17 @@ static void a_stop_string(void **state)
     expect_answer();
 }
 
+/* A coordinator that is replaced meanwhile knows nothing of the request, and sends no Summary. */
+static void a_stop_string_without_a_summary(void **state)
+{
+    (void)state;
+    job->generation.stops.stopped = true;
+    generate_cancel(job);
+    job->deadline_ns = 0;
+    generate_tick(job, clock_now_ns());
+    expect_answer();
+}
+
 /* The answer is whole and its Cancel came too late: that costs nothing either. */
 static void a_late_cancel(void **state)
 {
@@ -193,6 +204,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(both_are_refused_before_the_summary, setup, teardown),
         cmocka_unit_test_setup_teardown(a_pipeline_that_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(a_stop_string, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_stop_string_without_a_summary, setup, teardown),
         cmocka_unit_test_setup_teardown(a_late_cancel, setup, teardown),
         cmocka_unit_test_setup_teardown(a_failure_is_the_requests, setup, teardown),
         cmocka_unit_test_setup_teardown(another_coordinator_owes_nothing, setup, teardown),

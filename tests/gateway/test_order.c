@@ -142,6 +142,9 @@ static void test_out_of_range_is_refused_with_the_range(void **state)
         assert_int_equal(read_it(ORDER_CHAT, body), -1);
         assert_int_equal(error.status, 400);
     }
+    for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++)
+        refused(ORDER_CHAT, "{" HELLO ",\"policy\":\"best\"}", "out_of_range",
+                kv_policy_name(policy));
     refused(ORDER_CHAT, "{" HELLO ",\"alpha\":0.1,\"budget\":9}", "excluded", "alpha and budget");
     refused(ORDER_CHAT, "{" HELLO ",\"stream_options\":{\"include_usage\":true}}", "excluded",
             "stream");
