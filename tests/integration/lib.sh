@@ -20,6 +20,15 @@ export POCL_CACHE_DIR=${POCL_CACHE_DIR:-$PWD/build/pocl-cache} # built kernels, 
 mkdir -p "$POCL_CACHE_DIR"
 failures=0
 
+# model_file FILE: a model's path, in $HILL_MODELS, the folder of `hillinfer get-models` or the reference models'; 1: nowhere.
+model_file() {
+    local folder
+    for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models" "$models"; do
+        [ -z "$folder" ] || [ ! -r "$folder/$1" ] || { echo "$folder/$1" && return 0; }
+    done
+    return 1
+}
+
 cleanup() {
     local pids
     pids=$(pgrep -f -- "--run-dir $run_dir" || true)

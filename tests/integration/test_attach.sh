@@ -12,10 +12,7 @@ cycles=${CYCLES:-5}
 seed=${SEED:-${HILL_TEST_SEED:-$(date +%s)}}
 echo "seed $seed"
 RANDOM=$seed
-smollm2=""
-for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models" "$models"; do
-    [ -n "$smollm2" ] || [ ! -r "$folder/SmolLM2-135M-Instruct.Q4_1.gguf" ] || smollm2=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
-done
+smollm2=$(model_file SmolLM2-135M-Instruct.Q4_1.gguf)
 
 # Descriptors of who lives on, and what the pipeline has in /dev/shm and on the drive.
 held() {

@@ -5,10 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 name=SmolLM2-135M-Instruct.Q4_1.gguf
-model=${HILL_CHAT_MODEL:-} # another file of it
-for folder in "$models" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models"; do
-    [ -n "$model" ] || [ ! -r "$folder/$name" ] || model=$folder/$name
-done
+model=${HILL_CHAT_MODEL:-$(model_file "$name")} # another file of it
 [ -n "$model" ] || skip "$name is not there (scripts/hillinfer get-models smollm2)"
 
 # ---- without a pipeline, without a template ----

@@ -4,8 +4,8 @@
 # usage: tests/long/http_cpu.sh [MODEL] [TOKENS]    MODEL: a file with a chat template; default the SmolLM2 of get-models
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-model=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models/SmolLM2-135M-Instruct.Q4_1.gguf} tokens=${2:-1500}
-[ -r "$model" ] || skip "$model is not there (scripts/hillinfer get-models smollm2)"
+model=${1:-$(model_file SmolLM2-135M-Instruct.Q4_1.gguf)} tokens=${2:-1500}
+[ -r "$model" ] || skip "${model:-SmolLM2} is not there (scripts/hillinfer get-models smollm2)"
 "$hillinfer" serve --detach --host "unix:$work/http.sock" --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 4096 \
     2>"$work/up.err" || {
     fail "serve: $(cat "$work/up.err")"

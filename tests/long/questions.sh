@@ -10,10 +10,8 @@
 unset HILL_NO_PREFIX_CACHE HILL_EXACT_BELOW
 
 questions=${QUESTIONS:-20} fresh=${FRESH:-$questions} context=${CONTEXT:-8192} bytes=${BYTES:-29000}
-model=${MODEL:-} name=SmolLM2-135M-Instruct.Q4_1.gguf
-for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models"; do
-    [ -n "$model" ] || [ -z "$folder" ] || [ ! -r "$folder/$name" ] || model=$folder/$name
-done
+name=SmolLM2-135M-Instruct.Q4_1.gguf
+model=${MODEL:-$(model_file "$name")}
 [ -n "$model" ] || skip "$name is not there (scripts/hillinfer get-models smollm2)"
 head -c "$bytes" "${DOCUMENT:-$text}" >"$work/document"
 

@@ -21,10 +21,8 @@ for number in "${MINUTES:-60}" "${SAMPLE:-10}" "${SEED:-1}"; do
     case $number in '' | *[!0-9]*) echo "soak: '$number' is not a number" >&2 && exit 100 ;; esac
 done
 seed=${SEED:-$(date +%s)}
-model=$PWD/models/hill-ref.gguf chat=""
-for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models" ../shared/models; do
-    [ ! -r "$folder/SmolLM2-135M-Instruct.Q4_1.gguf" ] || { model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf && chat=--chat; }
-done
+chat=--chat
+model=$(model_file SmolLM2-135M-Instruct.Q4_1.gguf) || { model=$PWD/models/hill-ref.gguf && chat=""; }
 workers=(gpu_worker cpu_scorer csd_agent)
 table=$work/table
 end=$(($(date +%s) + ${MINUTES:-60} * 60))

@@ -1,19 +1,13 @@
 # tests/models/lib.sh - what the tests of real models share; sourced, not run.
 #
-# Files are looked for in $HILL_MODELS, the folder of `hillinfer get-models` and ../shared/models.
 # SmolLM2 is tested by `make check` where it lies; the larger ones only by `make check-models`.
 # shellcheck shell=bash source=../integration/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../integration/lib.sh"
 
 # real_model NAME FILE: $model is its path; skips where there is none
 real_model() {
-    local folder
     [ "$1" = smollm2 ] || [ -n "${HILL_CHECK_MODELS:-}" ] || skip "make check-models runs $1"
-    for folder in "${HILL_MODELS:-}" "${XDG_CACHE_HOME:-$HOME/.cache}/hillinfer/models" ../shared/models; do
-        model=$folder/$2
-        [ -z "$folder" ] || [ ! -r "$model" ] || return 0
-    done
-    skip "$2 is not there: scripts/hillinfer get-models $1"
+    model=$(model_file "$2") || skip "$2 is not there: scripts/hillinfer get-models $1"
 }
 
 full=(-c 1024 --csd none --policy full --temp 0 --ignore-eos)
