@@ -4,9 +4,9 @@
  * What: the agent is the same for every drive; what differs (how flash is read and written, where
  * scores are computed) is behind struct csd_ops, chosen by the scheme of the URL. This version has
  * "file:PATH" (file_backend.c): a file or block device and an OpenCL device that stands in for the
- * drive's processor. "xrt:" is known by name and refused. Who calls it: cold_pool.c and its parts,
- * configure.c. Concurrency: one thread per backend. Failure: negative codes with a line
- * in why; after one the backend can still be closed.
+ * drive's processor. "xrt:" is known by name and refused. Who calls it: the cold pool (cold_*.c).
+ * Concurrency: one thread per backend. Failure: negative codes with a line in why; after one the
+ * backend can still be closed.
  */
 #ifndef HILL_CSD_AGENT_BACKEND_H
 #define HILL_CSD_AGENT_BACKEND_H

@@ -4,8 +4,8 @@
  *
  * The ranges' covering pages go straight from flash into the window, one range's after the other's,
  * as they lie: nothing is copied or looked at. Where a range's first key lies in its pages follows
- * from its slot (kv/plane.h). Digests are read in whole groups (kv/group.h), as if each slot had its
- * share of the group; they are not taken from the drive's DRAM: a plain SSD has none of them.
+ * from its slot (kv/plane.h). Digests are read in whole groups (kv/group.h), as if each slot had
+ * its share of the group; they are not taken from the drive's DRAM: a plain SSD has none of them.
  */
 #include <stdlib.h>
 

@@ -9,7 +9,8 @@
  * written anew -> free (trim, a whole sequence at a time). Slot ids are chosen by the scorer.
  * Invariants [I18]: the directory's bit of a slot is set after its data is on flash, and reaches
  * flash later (cold_pool_write_directory); digests of committed slots are read from flash for every
- * query, none are kept in memory; a stripe belongs to one (sequence, layer) until it is trimmed.
+ * query, but for those in the drive's DRAM (cold_pool_limit_dram); a stripe belongs to one
+ * (sequence, layer) until it is trimmed.
  * Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a command that
  * does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum is wrong,
  * what the backend reports; a line in why.
@@ -90,8 +91,8 @@ int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
 int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
                       const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
 
-/* Slots of a stripe that an earlier agent had committed: they are committed again, ascending. All or
- * none; HILL_E_DAMAGED: the pool is not the one of that time. */
+/* Slots of a stripe that an earlier agent had committed: they are committed again, ascending. All
+ * or none; HILL_E_DAMAGED: the pool is not the one of that time. */
 struct cold_adopt {
     uint32_t sequence, layer, stripe, stripe_order;
     const struct adopt_item *items;
@@ -120,7 +121,7 @@ struct cold_query {
 int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
                     struct hill_why *why);
 
-/* Keys for the host to evaluate. */
+/* Keys, or whole groups of digests, for the host to evaluate. */
 struct cold_keys {
     uint32_t sequence, layer;
     const struct key_range *ranges; /* each within a stripe, none beyond the last committed slot */
@@ -128,9 +129,7 @@ struct cold_keys {
     uint8_t *window; /* page-aligned; NULL: this pipeline has none */
     uint64_t window_bytes;
 };
-/* The ranges' pages into the window, one after the other. HILL_E_PROTOCOL also in a pool of
- * digests.
- */
+/* The ranges' pages into the window, one after the other. HILL_E_PROTOCOL also without a window. */
 int cold_pool_read_keys(struct cold_pool *pool, const struct cold_keys *keys,
                         struct cold_cost *cost, struct hill_why *why);
 

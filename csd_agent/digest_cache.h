@@ -3,12 +3,12 @@
  * a cap.
  *
  * What: pages of digests, a stripe's together, in memory. A page that a query has read from flash
- * is put in; one that is written is written through, to flash and here. A stripe that is freed goes.
- * When the cap is reached one has to go that no query has asked for lately (of a sequence that rests),
- * else nothing new comes in: each query reads all stripes of a layer, so one that was put in for another that is
- * still of use would be gone again before it is read. It stands in for the DRAM of a drive's card
- * (`dram` of --csd-model) or is real for a file (--csd-dram-mb). Who calls it: file_backend.c.
- * Concurrency: one thread. Failure: without memory nothing comes in.
+ * is put in; one that is written is written through, to flash and here. A stripe that is freed
+ * goes. When the cap is reached one has to go that no query has asked for lately (of a sequence
+ * that rests), else nothing new comes in: each query reads all stripes of a layer, so one that was
+ * put in for another that is still of use would be gone again before it is read. It stands in for
+ * the DRAM of a drive's card (`dram` of --csd-model) or is real for a file (--csd-dram-mb). Who
+ * calls it: file_backend.c. Concurrency: one thread. Failure: without memory nothing comes in.
  */
 #ifndef HILL_CSD_AGENT_DIGEST_CACHE_H
 #define HILL_CSD_AGENT_DIGEST_CACHE_H

@@ -104,6 +104,7 @@ void write_scores(longs value, uint n, global ushort *scores)
  * query       mantissas [KV_HEADS][HEAD_WORDS][32 / BITS], then shifts [KV_HEADS]
  * importance  enum kv_importance: 0 the sum over heads, else the maximum
  * scores      [slots of the batch]
+ * n_runs      of score_task; score_keys has a work-group for each run
  */
 #if TASK
 #define EXPONENT_BEATS (MANTISSAS_AT / 64)

@@ -1,12 +1,14 @@
 /*
  * csd_agent/score_device.h - the OpenCL device that scores digests next to the flash.
  *
- * What: batches, each a page-aligned host buffer that flash is read into (the device's own
- * memory where it shares the host's, copied by map and unmap where it does not), a table of what
- * lies where in it, and scores. While one batch is scored (its own queue) others are being
- * filled: memory = map(b); read digests into memory; launch(b, pieces); ... wait(b, &scores) Who
- * calls it: file_backend.c. Concurrency: one thread. Failure: HILL_E_NODEV and HILL_E_NOMEM from
- * base/cldevice.h, with the call's name in why.
+ * What: batches, each a page-aligned host buffer that flash is read into (the device's own memory
+ * where it shares the host's, copied by map and unmap where it does not), a table of what lies
+ * where in it, and scores. While one batch is scored (its own queue) others are being filled:
+ *
+ *     memory = map(b); read digests into memory; launch(b, pieces); ... wait(b, &scores)
+ *
+ * Who calls it: file_backend.c. Concurrency: one thread. Failure: HILL_E_NODEV and HILL_E_NOMEM
+ * from base/cldevice.h, with the call's name in why.
  */
 #ifndef HILL_CSD_AGENT_SCORE_DEVICE_H
 #define HILL_CSD_AGENT_SCORE_DEVICE_H
