@@ -366,7 +366,7 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     request->recovery.resumed = request->recovery.in_prompt = false;
     request->freed_seen = book->n_freed;
     request->wire_id = book->next_id++;
-    request->n_attempt = request->attempt_from = 0;
+    request->n_attempt = request->attempt_from = request->n_taken = 0;
     request->prefill_ns = now_ns;
     request->prefill_share = 0;
     request->progress_ns = 0;

@@ -54,6 +54,9 @@ enum request_state {
 };
 
 #define REQUEST_STATES 8u /* as many whole steps as the scorer keeps of a sequence */
+/* Tokens that the GPU worker may make beyond those that are here: a step that the scorer keeps is
+ * before them then, with one under way. */
+#define REQUEST_AHEAD_MAX (REQUEST_STATES - 2)
 
 /* What lets a later attempt go on where an earlier one was interrupted, and what was done again. */
 struct request_recovery {
@@ -110,6 +113,7 @@ struct request {
     uint32_t *tokens;             /* [predict], owned */
     uint32_t n_tokens;            /* committed: sent to the client */
     uint32_t n_attempt;           /* of this attempt */
+    uint32_t n_taken;             /* that the GPU worker knows to be here (Taken) */
     uint32_t attempt_from;        /* those whose times are not this attempt's */
     uint32_t attempts, fruitless; /* all; those since the last new token */
     struct request_recovery recovery;

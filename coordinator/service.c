@@ -70,7 +70,7 @@ static bool is_reading(void *context)
 
 static bool can_go_on(void *context)
 {
-    return requests_can_go_on(context);
+    return requests_are_entries(context);
 }
 
 static bool keeps_tiers(void *context)

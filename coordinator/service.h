@@ -133,12 +133,16 @@ void request_log_token(struct request *r, uint32_t index, double logprob);
 void request_log_decoded(struct request *r);
 /* It has a slot, and is about to be sent. */
 void request_log_start(struct request *r);
+/* The GPU worker may make tokens beyond these. */
+void request_logs_tell_taken(struct service *sv);
 void request_logs_flush(struct service *sv, int64_t now_ns);
 int64_t request_logs_flush_ns(const struct service *sv);
 
 /* ---- service_prefix.c ---- */
 /* Can a request go on with entries that are there, as this pipeline is set up? */
 bool requests_can_go_on(const struct service *sv);
+/* And are entries all that they need for it? Then others may, and drives come and go beneath them. */
+bool requests_are_entries(const struct service *sv);
 /* May it take over what others have left, and leave its own? */
 bool request_keeps(const struct service *sv, const struct request *r);
 /* Its slot and its prefix: when it has been given a slot and before it is sent. */

@@ -20,13 +20,18 @@ _Static_assert(REQUEST_PARALLEL_MAX <= PREFIX_SEQUENCES_MAX, "a slot for each se
 bool requests_can_go_on(const struct service *sv)
 {
     const struct epoch_settings *s = &sv->settings->epoch; /* these start with empty tiers: */
-    return !s->trace_path[0] && !s->record_path[0] &&
-           !kv_policy_reads_keys(s->plan.selection.policy);
+    return !s->trace_path[0] && !s->record_path[0];
+}
+
+bool requests_are_entries(const struct service *sv)
+{
+    return requests_can_go_on(sv) &&
+           !kv_policy_reads_keys(sv->settings->epoch.plan.selection.policy);
 }
 
 bool request_keeps(const struct service *sv, const struct request *r)
 {
-    return requests_can_go_on(sv) && !r->prefix.off && !r->n_forced;
+    return requests_are_entries(sv) && !r->prefix.off && !r->n_forced;
 }
 
 void request_take_prefix(struct service *sv, struct request *r)
@@ -146,7 +151,7 @@ int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix
 {
     const struct prefix_entry *e = prefix_store_request(&sv->prefixes, id);
     *out = e;
-    if (!requests_can_go_on(sv)) /* entries alone are not all that it would need */
+    if (!requests_are_entries(sv)) /* entries alone are not all that it would need */
         return hill_fail(why, HILL_E_UNSUPPORTED,
                          "this pipeline keeps no finished requests: policy %s, or a trace or a "
                          "recording",

@@ -196,6 +196,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.identity = r->id;
     prefill.anew = r->recovery.barred;
     prefill.keep = request_keeps(sv, r);
+    prefill.ahead_max = REQUEST_AHEAD_MAX;
     prefill.conversation = r->prefix.conversation;
     Hill__Reuse reuse;
     prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;
@@ -542,6 +543,7 @@ static void fail_overdue(struct service *sv, struct request *r)
 
 void requests_tick(struct service *sv, int64_t now_ns)
 {
+    request_logs_tell_taken(sv);
     request_logs_flush(sv, now_ns);
     drop_parked(sv, now_ns);
     drop_gone_clients(sv, sv->book.running, now_ns);

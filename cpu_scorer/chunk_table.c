@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "cpu_scorer/mass_table.h"
 
@@ -20,7 +21,9 @@ struct chunk_table {
     uint32_t row, halves;
     uint32_t n_fine, n_coarse; /* of a context */
     uint64_t bytes;
-    uint16_t *fine, *coarse;               /* [n_sequences][n_layers][chunks][halves] */
+    uint8_t *states; /* of lists: fine [chunks][halves], checks [chunks] */
+    uint64_t stride;
+    uint16_t *coarse;                      /* [n_sequences][n_layers][chunks][halves] */
     float *prepared, *positive, *negative; /* the query */
     float *rows;                           /* [n_fine][row]: bounds of chunks, then weights */
     float *max, *sum, *scale;              /* [row] */
@@ -51,7 +54,6 @@ static void *take(struct chunk_table *t, uint64_t bytes)
 static bool allocate(struct chunk_table *t, uint64_t lists)
 {
     uint64_t query = kv_mass_query_floats(&t->g) * sizeof(float), row = t->row * sizeof(float);
-    t->fine = take(t, lists * t->n_fine * t->halves * sizeof *t->fine);
     t->coarse = take(t, lists * t->n_coarse * t->halves * sizeof *t->coarse);
     t->prepared = take(t, query);
     t->positive = take(t, query);
@@ -66,28 +68,28 @@ static bool allocate(struct chunk_table *t, uint64_t lists)
     t->ranks = take(t, (uint64_t)t->n_fine * sizeof *t->ranks);
     t->candidates = take(t, (t->n_fine / 64 + 1) * sizeof *t->candidates);
     t->scores = take(t, (uint64_t)t->n_fine * KV_CHUNK_FINE * sizeof *t->scores);
-    return t->fine && t->coarse && t->prepared && t->positive && t->negative && t->rows && t->max &&
-           t->sum && t->scale && t->mass && t->found && t->chunks && t->ranks && t->candidates &&
-           t->scores;
+    return t->coarse && t->prepared && t->positive && t->negative && t->rows && t->max && t->sum &&
+           t->scale && t->mass && t->found && t->chunks && t->ranks && t->candidates && t->scores;
 }
 
 int chunk_table_create(struct chunk_table **out, const struct kv_geometry *g,
-                       const struct kv_mass_ops *ops, uint32_t ctx_tokens, uint32_t n_sequences)
+                       const struct kv_mass_ops *ops, uint32_t ctx_tokens, uint32_t n_sequences,
+                       uint8_t *states, uint64_t stride)
 {
     struct chunk_table *t = calloc(1, sizeof *t);
-    struct kv_geometry one = *g;
     *out = NULL;
     if (!t)
         return HILL_E_NOMEM;
     t->g = *g;
     t->ops = ops;
+    t->states = states;
+    t->stride = stride;
     t->row = kv_mass_row(g);
     t->halves = kv_bounds_halves(g);
     t->n_fine = ctx_tokens / KV_CHUNK_FINE + 1;
     t->n_coarse = ctx_tokens / KV_CHUNK_COARSE + 1;
-    one.n_layers = 1; /* no sums are kept */
     if (!allocate(t, (uint64_t)n_sequences * g->n_layers) ||
-        mass_table_create(&t->keys, &one, ops, t->n_fine * KV_CHUNK_FINE, 1)) {
+        mass_table_create(&t->keys, g, ops, t->n_fine * KV_CHUNK_FINE)) {
         chunk_table_destroy(t);
         return HILL_E_NOMEM;
     }
@@ -100,7 +102,6 @@ void chunk_table_destroy(struct chunk_table *t)
     if (!t)
         return;
     mass_table_destroy(t->keys);
-    free(t->fine);
     free(t->coarse);
     free(t->prepared);
     free(t->positive);
@@ -127,7 +128,19 @@ uint64_t chunk_table_bytes(const struct chunk_table *t)
 
 static uint16_t *fine_of(const struct chunk_table *t, uint32_t chunk)
 {
-    return t->fine + ((uint64_t)t->list * t->n_fine + chunk) * t->halves;
+    uint16_t *fine = (uint16_t *)(void *)(t->states + t->list * t->stride);
+    return fine + (uint64_t)chunk * t->halves;
+}
+
+/* Of a whole fine chunk: behind all abstracts, which have an even number of halves a key dimension. */
+static uint64_t *check_of(const struct chunk_table *t, uint32_t chunk)
+{
+    return (uint64_t *)(void *)(t->states + (t->list + 1) * t->stride) - t->n_fine + chunk;
+}
+
+static uint64_t check_fine(const struct chunk_table *t, uint32_t chunk)
+{
+    return XXH3_64bits_withSeed(fine_of(t, chunk), t->halves * sizeof(uint16_t), chunk);
 }
 
 static uint16_t *coarse_of(const struct chunk_table *t, uint32_t chunk)
@@ -147,7 +160,23 @@ void chunk_table_append(struct chunk_table *t, uint32_t sequence, uint32_t layer
                       fine_of(t, at / KV_CHUNK_FINE));
         kv_bounds_add(&t->g, keys, entry_halfs, run, at % KV_CHUNK_COARSE == 0,
                       coarse_of(t, at / KV_CHUNK_COARSE));
+        if (run == room)
+            *check_of(t, at / KV_CHUNK_FINE) = check_fine(t, at / KV_CHUNK_FINE);
     }
+}
+
+/* A coarse chunk's abstract is that of its fine ones' least and largest values. */
+int64_t chunk_table_adopt(struct chunk_table *t, uint32_t sequence, uint32_t layer,
+                          uint32_t n_tokens)
+{
+    t->list = sequence * t->g.n_layers + layer;
+    for (uint32_t c = 0; c < n_tokens / KV_CHUNK_FINE; c++) {
+        if (*check_of(t, c) != check_fine(t, c))
+            return HILL_E_DAMAGED;
+        kv_bounds_add(&t->g, fine_of(t, c), t->halves / 2, 2, c % FINE_PER_COARSE == 0,
+                      coarse_of(t, c / FINE_PER_COARSE));
+    }
+    return n_tokens / KV_CHUNK_FINE * KV_CHUNK_FINE;
 }
 
 /* ---- search -------------------------------------------------------------------------------- */
@@ -367,7 +396,7 @@ uint32_t chunk_table_count(const struct chunk_table *t, uint32_t *wanted)
 
 int chunk_table_finish(struct chunk_table *t, struct score_pool *pool, uint16_t *scores)
 {
-    int rc = mass_table_finish(t->keys, pool, 0, 0, 0, MASS_OF_QUERY, t->scores);
+    int rc = mass_table_finish(t->keys, pool, NULL, t->scores);
     if (rc)
         return rc;
     memset(scores, 0, t->n_tokens * sizeof *scores);

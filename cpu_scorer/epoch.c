@@ -99,7 +99,7 @@ int epoch_config(struct scorer_config *out, const struct epoch_settings *s, stru
         .gpu_cap_bytes = s->gpu_kv_cap_bytes,
         .cold_cap_bytes = s->cold_cap_bytes,
         .agent_deadline_ns = CLOCK_MS(AGENT_DEADLINE_MS),
-        .keeps = !kv_policy_reads_keys(plan->selection.policy),
+        .keeps = true,
         .adopts = s->tiers_epoch < s->epoch,
         .demote_slots = layout_demote_slots_max(&layout),
         .policy = plan->selection.policy,

@@ -29,6 +29,25 @@ static void append(struct evaluator *base, const struct sequence *s, uint32_t la
                        base->core->tiers.hkm.entry_bytes / 2);
 }
 
+/* The tokens of the chunk that is being filled are the newest, which are hot. */
+static int adopt(struct evaluator *base, const struct sequence *s)
+{
+    const struct core *c = base->core;
+    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++) {
+        uint32_t n = s->layers[layer].appended;
+        int64_t whole = chunk_table_adopt(of(base)->table, s->index, layer, n);
+        if (whole < 0)
+            return (int)whole;
+        for (uint32_t p = (uint32_t)whole; p < n; p++) {
+            uint32_t word = core_location(c, s, layer, p);
+            if (hkm_tag(word) != HKM_HOT)
+                return HILL_E_UNSUPPORTED;
+            append(base, s, layer, p, 1, hkm_entry(&c->tiers.hkm, hkm_slot(word)));
+        }
+    }
+    return 0;
+}
+
 /* ---- what is to be read --------------------------------------------------------------------- */
 
 static int slot_order(const void *a, const void *b)
@@ -195,7 +214,8 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
     int rc =
         key_reader_create(&e->reader, core->tiers.cold.n_stripes ? c->ctx_tokens + 1 : 1, evaluate);
     return rc ? rc
-              : chunk_table_create(&e->table, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences);
+              : chunk_table_create(&e->table, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences,
+                                   core->tiers.hkm.states, core->tiers.hkm.header->state_bytes);
 }
 
 static void destroy(struct evaluator *base)
@@ -214,6 +234,7 @@ static uint64_t private_bytes(const struct evaluator *base)
 const struct evaluator_ops evaluate_chunks = {.create = create,
                                               .destroy = destroy,
                                               .bytes = private_bytes,
+                                              .adopt = adopt,
                                               .append = append,
                                               .begin = begin,
                                               .step = key_reader_step,

@@ -6,20 +6,22 @@
  * h2o ranks by the sums over all queries so far, the others by the query's own mass. The prompt's
  * sums come by MASS before the first query. A guess that is verified adds nothing. prefetch: the
  * first keys of a layer say which columns are kept, for the drive's plane too; parts of keys come
- * with a DEMOTE in the place of the mantissas.
+ * with a DEMOTE in the place of the mantissas. Sums and columns lie in the hot segment. Of h2o's
+ * prompts the GPU worker has the sums, and what it had goes with it: they begin anew.
  */
 #include <stdlib.h>
+#include <xxhash.h>
 
 #include "cpu_scorer/key_reader.h"
+#include "cpu_scorer/mass_sums.h"
 #include "cpu_scorer/mass_table.h"
 #include "kv/partial.h"
 
 struct mass_evaluator {
     struct key_reader reader;
     struct mass_table *table;
-    /* parts of keys; NULL: whole ones */
-    uint16_t *columns; /* [n_sequences][n_layers][n_kv_heads][partial dims] */
-    float *part;       /* [n_heads][partial dims] of the query */
+    struct mass_sums sums; /* of whole keys */
+    float *part;           /* [n_heads][partial dims] of the query; NULL: of whole keys */
 };
 
 static struct mass_evaluator *of(const void *e)
@@ -30,45 +32,78 @@ static struct mass_evaluator *of(const void *e)
 
 /* ---- sums ----------------------------------------------------------------------------------- */
 
+static uint32_t list_of(const struct evaluator *base, const struct sequence *s, uint32_t layer)
+{
+    return tiers_list(&base->core->tiers, s->index, layer);
+}
+
 static void open_sequence(struct evaluator *base, const struct sequence *s)
 {
-    mass_table_clear(of(base)->table, s->index);
+    for (uint32_t layer = 0; layer < base->core->config.geometry.n_layers; layer++)
+        mass_sums_clear(&of(base)->sums, list_of(base, s, layer));
+}
+
+static int adopt_sums(struct evaluator *base, const struct sequence *s)
+{
+    int rc = s->sums && s->adoption.prompt ? HILL_E_UNSUPPORTED : 0;
+    for (uint32_t layer = 0; s->sums && !rc && layer < base->core->config.geometry.n_layers;
+         layer++)
+        rc = mass_sums_adopt(&of(base)->sums, list_of(base, s, layer), s->hashed_step);
+    return rc;
 }
 
 static void add_mass(struct evaluator *base, const struct sequence *s, uint32_t layer,
                      uint32_t first, uint32_t n, const float *mass)
 {
-    mass_table_add(of(base)->table, s->index, layer, first, n, mass);
+    mass_sums_give(&of(base)->sums, list_of(base, s, layer), first, n, mass);
 }
 
 static void read_mass(const struct evaluator *base, const struct sequence *s, uint32_t layer,
                       uint32_t first, uint32_t n, float *mass)
 {
-    mass_table_read(of(base)->table, s->index, layer, first, n, mass);
+    mass_sums_read(&of(base)->sums, list_of(base, s, layer), first, n, mass);
 }
 
 /* ---- parts of keys -------------------------------------------------------------------------- */
 
-/* Of a list; how many there are of all lists. */
+/* Of a list: [n_kv_heads][partial dims], and behind them their check. */
 static uint16_t *columns_of(const struct mass_evaluator *e, uint32_t sequence, uint32_t layer)
 {
-    const struct kv_geometry *g = &e->reader.base.core->config.geometry;
-    return e->columns + (uint64_t)tiers_list(&e->reader.base.core->tiers, sequence, layer) *
-                            g->n_kv_heads * kv_partial_dims(g);
+    const struct hkm *hkm = &e->reader.base.core->tiers.hkm;
+    uint32_t list = hkm_list_index(hkm, sequence, layer);
+    return (uint16_t *)(void *)(hkm->states + list * hkm->header->state_bytes);
 }
 
-static uint64_t columns_of_all(const struct scorer_config *c)
+static uint64_t *check_of(const struct mass_evaluator *e, uint16_t *columns)
 {
-    return (uint64_t)c->n_sequences * c->geometry.n_layers * c->geometry.n_kv_heads *
-           kv_partial_dims(&c->geometry);
+    uint64_t state_bytes = e->reader.base.core->tiers.hkm.header->state_bytes;
+    return (uint64_t *)(void *)((uint8_t *)columns + state_bytes) - 1;
+}
+
+static uint64_t check_columns(const struct mass_evaluator *e, const uint16_t *columns)
+{
+    return XXH3_64bits(columns, e->reader.key_bytes);
 }
 
 static void look(struct evaluator *base, const struct sequence *s, const struct record_append *r)
 {
     uint32_t n = r->n_tokens < KV_PARTIAL_TOKENS ? r->n_tokens : KV_PARTIAL_TOKENS;
+    uint16_t *columns = columns_of(of(base), s->index, r->header.layer);
     kv_partial_columns(&base->core->config.geometry, (const uint16_t *)(const void *)(r + 1),
-                       base->core->tiers.hkm.entry_bytes / 2, n,
-                       columns_of(of(base), s->index, r->header.layer));
+                       base->core->tiers.hkm.entry_bytes / 2, n, columns);
+    *check_of(of(base), columns) = check_columns(of(base), columns);
+}
+
+/* Before a layer has its first token its columns are not asked for. */
+static int adopt_columns(struct evaluator *base, const struct sequence *s)
+{
+    for (uint32_t layer = 0; layer < base->core->config.geometry.n_layers; layer++) {
+        uint16_t *columns = columns_of(of(base), s->index, layer);
+        if (s->layers[layer].appended &&
+            *check_of(of(base), columns) != check_columns(of(base), columns))
+            return HILL_E_DAMAGED;
+    }
+    return 0;
 }
 
 static void make_plane(struct evaluator *base, const struct sequence *s, uint32_t layer,
@@ -152,20 +187,22 @@ static void begin_parts(struct evaluator *base, struct query *q)
     begin_with(e, q, e->part, run_hot_parts);
 }
 
-static enum mass_rank rank_of(const struct query *q)
-{
-    if (!q->sequence->sums)
-        return MASS_OF_QUERY;
-    return q->kind == QUERY_AHEAD ? MASS_OF_ALL_AHEAD : MASS_OF_ALL;
-}
-
 static int scores_of(struct key_reader *r, const struct query *q, uint32_t *count, uint32_t *wanted)
 {
-    struct mass_table *table = of(r)->table;
+    struct mass_evaluator *e = of(r);
+    uint32_t list = r->list, step = q->header.step;
+    bool adds = q->sequence->sums && q->kind != QUERY_AHEAD; /* an exact query follows a guess */
+    struct mass_ranking ranking = {0};
     (void)wanted;
-    int rc = mass_table_finish(table, r->base.core->pool, q->sequence->index, q->header.layer,
-                               q->header.step, rank_of(q), r->scores);
-    *count = mass_table_count(table);
+    if (q->sequence->sums)
+        ranking.before = mass_sums_before(&e->sums, list, step, &ranking.n_before);
+    if (adds)
+        ranking.after = mass_sums_begin(&e->sums, list, step);
+    int rc = mass_table_finish(e->table, r->base.core->pool, q->sequence->sums ? &ranking : NULL,
+                               r->scores);
+    if (adds && rc == 0)
+        mass_sums_end(&e->sums, list, ranking.after, step, q->n_tokens);
+    *count = mass_table_count(e->table);
     return rc;
 }
 
@@ -185,8 +222,10 @@ static int create_with(struct evaluator **out, struct core *core, struct agent *
         return HILL_E_NOMEM;
     e->reader.base = (struct evaluator){ops, core, agent};
     *out = &e->reader.base;
+    const struct hkm *hkm = &core->tiers.hkm;
+    e->sums = (struct mass_sums){hkm->states, hkm->header->state_bytes, c->ctx_tokens};
     int rc = key_reader_create(&e->reader, key_reader_stripes_max(core), evaluate);
-    return rc ? rc : mass_table_create(&e->table, keys, c->mass, c->ctx_tokens, c->n_sequences);
+    return rc ? rc : mass_table_create(&e->table, keys, c->mass, c->ctx_tokens);
 }
 
 static int create(struct evaluator **out, struct core *core, struct agent *agent)
@@ -201,9 +240,8 @@ static int create_parts(struct evaluator **out, struct core *core, struct agent 
     if (rc)
         return rc;
     struct mass_evaluator *e = of(*out);
-    e->columns = calloc(columns_of_all(&core->config), sizeof *e->columns);
     e->part = calloc((size_t)parts.n_heads * parts.head_dim, sizeof *e->part);
-    return e->columns && e->part ? 0 : HILL_E_NOMEM;
+    return e->part ? 0 : HILL_E_NOMEM;
 }
 
 static void destroy(struct evaluator *base)
@@ -211,7 +249,6 @@ static void destroy(struct evaluator *base)
     struct mass_evaluator *e = of(base);
     mass_table_destroy(e->table);
     key_reader_destroy(&e->reader);
-    free(e->columns);
     free(e->part);
     free(e);
 }
@@ -219,14 +256,14 @@ static void destroy(struct evaluator *base)
 static uint64_t private_bytes(const struct evaluator *base)
 {
     const struct mass_evaluator *e = of(base);
-    return key_reader_bytes(&e->reader) + mass_table_bytes(e->table) +
-           (e->columns ? columns_of_all(&base->core->config) * sizeof(uint16_t) : 0);
+    return key_reader_bytes(&e->reader) + mass_table_bytes(e->table);
 }
 
 const struct evaluator_ops evaluate_mass = {.create = create,
                                             .destroy = destroy,
                                             .bytes = private_bytes,
                                             .open = open_sequence,
+                                            .adopt = adopt_sums,
                                             .add_mass = add_mass,
                                             .read_mass = read_mass,
                                             .begin = begin,
@@ -237,6 +274,7 @@ const struct evaluator_ops evaluate_mass = {.create = create,
 const struct evaluator_ops evaluate_partial = {.create = create_parts,
                                                .destroy = destroy,
                                                .bytes = private_bytes,
+                                               .adopt = adopt_columns,
                                                .look = look,
                                                .plane = make_plane,
                                                .begin = begin_parts,

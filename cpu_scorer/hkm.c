@@ -30,7 +30,8 @@ static uint64_t fixed_bytes(const struct hkm_config *c)
            pad64(n_lists(c) * sizeof(struct hkm_list)) +
            pad64(gpu_slots_bytes((uint32_t)n_lists(c), c->gpu_slots)) +
            (uint64_t)c->n_sequences * KV_KEPT_BYTES +
-           pad64((uint64_t)c->cold_slots * sizeof(struct hkm_check));
+           pad64((uint64_t)c->cold_slots * sizeof(struct hkm_check)) +
+           n_lists(c) * pad64(c->state_bytes);
 }
 
 uint64_t hkm_tables_bytes(const struct hkm_config *config)
@@ -58,6 +59,9 @@ static uint64_t place_offsets(struct hkm_header *header, const struct hkm_config
     at += (uint64_t)c->n_sequences * KV_KEPT_BYTES;
     header->cold_checks_offset = at;
     at += pad64((uint64_t)c->cold_slots * sizeof(struct hkm_check));
+    header->state_offset = at;
+    header->state_bytes = pad64(c->state_bytes);
+    at += n_lists(c) * header->state_bytes;
     header->owners_offset = at;
     at += pad64(header->n_blocks * sizeof(struct hkm_owner));
     header->positions_offset = at;
@@ -79,6 +83,7 @@ static void map_planes(struct hkm *h, uint8_t *memory)
     h->gpu_table = memory + header->gpu_offset;
     h->kept = memory + header->kept_offset;
     h->cold_checks = (struct hkm_check *)(memory + header->cold_checks_offset);
+    h->states = memory + header->state_offset;
     h->checks = (struct hkm_check *)(memory + header->checks_offset);
     h->positions = (uint32_t *)(memory + header->positions_offset);
     h->digests = memory + header->digests_offset;

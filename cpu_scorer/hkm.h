@@ -6,7 +6,8 @@
  * position), hot blocks of KV_HOT_BLOCK_TOKENS slots, each owned by one (sequence, layer), and the
  * GPU's slot table (gpu_slots.h). Everything lies in shared memory as offsets and numbers, so that
  * it outlives the process. Layout: header, location words, lists, GPU slot table, what is kept of
- * each sequence (kept.h), checks of cold slots, block owners, then the planes of all blocks:
+ * each sequence (kept.h), checks of cold slots, what the policy knows of each (sequence, layer)
+ * (kv_plan_state_bytes), block owners, then the planes of all blocks:
  *     positions  u32 [n_blocks][64]                HKM_NO_POSITION: the slot is free
  *     checks     hkm_check [n_blocks][64]          of sequences that are kept
  *     digests    [n_blocks][4] groups of 16 slots  (kv/group.h)
@@ -31,7 +32,7 @@
 #include "kv/plan.h"
 
 #define HKM_MAGIC       0x314d4b48u /* "HKM1" */
-#define HKM_VERSION     4u
+#define HKM_VERSION     5u
 #define HKM_NO_POSITION UINT32_MAX
 #define HKM_NONE        UINT32_MAX
 
@@ -66,7 +67,8 @@ struct hkm_header {
     uint64_t cold_checks_offset, n_cold_slots;
     uint64_t positions_offset, checks_offset, digests_offset, entries_offset;
     uint64_t total_bytes;
-    uint64_t pad[7];
+    uint64_t state_offset, state_bytes; /* of a list */
+    uint64_t pad[5];
 };
 
 /* What the entry in a slot must be, whoever looks: the entry's checksum (pool_entry_checksum), and a
@@ -101,9 +103,10 @@ _Static_assert(KV_HOT_BLOCK_TOKENS == 64, "a block's slots are the bits of one w
 struct hkm_config {
     struct kv_geometry geometry;
     uint32_t ctx_tokens, n_sequences;
-    uint32_t gpu_slots;  /* per (sequence, layer) */
-    uint32_t n_blocks;   /* at most; fewer when the memory holds fewer */
-    uint32_t cold_slots; /* of the cold pool; 0: there is none */
+    uint32_t gpu_slots;   /* per (sequence, layer) */
+    uint32_t n_blocks;    /* at most; fewer when the memory holds fewer */
+    uint32_t cold_slots;  /* of the cold pool; 0: there is none */
+    uint64_t state_bytes; /* of what the policy knows of a list; 0: nothing */
 };
 
 struct hkm {
@@ -117,6 +120,7 @@ struct hkm {
     void *gpu_table;                       /* gpu_slots_bytes, see gpu_slots.h */
     uint8_t *kept;                         /* [n_sequences][KV_KEPT_BYTES], see kept.h */
     struct hkm_check *cold_checks;         /* [n_cold_slots] */
+    uint8_t *states;                       /* [n_sequences][n_layers][state_bytes] */
     struct hkm_check *checks;              /* [n_blocks][64] */
     uint64_t identities[KV_MAX_SEQUENCES]; /* of the requests; 0: no checks are made */
     uint32_t *positions;

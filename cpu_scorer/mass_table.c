@@ -1,7 +1,6 @@
 /* cpu_scorer/mass_table.c - see mass_table.h. */
 #include "cpu_scorer/mass_table.h"
 
-#include <float.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,15 +8,13 @@
 struct mass_table {
     struct kv_geometry g;
     const struct kv_mass_ops *ops;
-    uint32_t ctx_tokens, row, n_tokens;
+    uint32_t row, n_tokens;
     uint64_t bytes;
     float *query;
     float *rows;       /* [ctx][row]: logits, then weights */
     float *max, *sums; /* [blocks][row] */
     float *scale;      /* [row] */
     float *mass;       /* [ctx] */
-    float *seen;       /* [n_sequences][n_layers][ctx]: sums of masses */
-    uint32_t *steps;   /* [n_sequences][n_layers]: the step last added, + 1; 0: none */
     /* relaxed: the pool's end publishes it */
     _Atomic uint32_t count;
 };
@@ -32,17 +29,15 @@ static float *floats(struct mass_table *t, uint64_t n)
 }
 
 int mass_table_create(struct mass_table **out, const struct kv_geometry *g,
-                      const struct kv_mass_ops *ops, uint32_t ctx_tokens, uint32_t n_sequences)
+                      const struct kv_mass_ops *ops, uint32_t ctx_tokens)
 {
     struct mass_table *t = calloc(1, sizeof *t);
-    uint64_t lists = (uint64_t)n_sequences * g->n_layers;
     uint64_t blocks = ctx_tokens / KV_MASS_BLOCK + 1;
     *out = NULL;
     if (!t)
         return HILL_E_NOMEM;
     t->g = *g;
     t->ops = ops;
-    t->ctx_tokens = ctx_tokens;
     t->row = kv_mass_row(g);
     t->query = floats(t, kv_mass_query_floats(g));
     t->rows = floats(t, (uint64_t)ctx_tokens * t->row);
@@ -50,11 +45,7 @@ int mass_table_create(struct mass_table **out, const struct kv_geometry *g,
     t->sums = floats(t, blocks * t->row);
     t->scale = floats(t, t->row);
     t->mass = floats(t, ctx_tokens);
-    t->seen = floats(t, lists * ctx_tokens);
-    t->bytes += lists * sizeof *t->steps;
-    t->steps = calloc(lists, sizeof *t->steps);
-    if (!t->query || !t->rows || !t->max || !t->sums || !t->scale || !t->mass || !t->seen ||
-        !t->steps) {
+    if (!t->query || !t->rows || !t->max || !t->sums || !t->scale || !t->mass) {
         mass_table_destroy(t);
         return HILL_E_NOMEM;
     }
@@ -72,42 +63,12 @@ void mass_table_destroy(struct mass_table *t)
     free(t->sums);
     free(t->scale);
     free(t->mass);
-    free(t->seen);
-    free(t->steps);
     free(t);
 }
 
 uint64_t mass_table_bytes(const struct mass_table *t)
 {
     return t->bytes;
-}
-
-void mass_table_clear(struct mass_table *t, uint32_t sequence)
-{
-    uint64_t lists = t->g.n_layers, first = sequence * lists;
-    memset(t->seen + first * t->ctx_tokens, 0, lists * t->ctx_tokens * sizeof *t->seen);
-    memset(t->steps + first, 0, lists * sizeof *t->steps);
-}
-
-/* The sums of a layer from token `first` on. */
-static float *seen_from(const struct mass_table *t, uint32_t sequence, uint32_t layer,
-                        uint32_t first)
-{
-    return t->seen + ((uint64_t)sequence * t->g.n_layers + layer) * t->ctx_tokens + first;
-}
-
-void mass_table_add(struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
-                    uint32_t n, const float *mass)
-{
-    float *seen = seen_from(t, sequence, layer, first);
-    for (uint32_t i = 0; i < n; i++)
-        seen[i] += mass[i] >= 0 && mass[i] <= FLT_MAX ? mass[i] : 0;
-}
-
-void mass_table_read(const struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
-                     uint32_t n, float *mass)
-{
-    memcpy(mass, seen_from(t, sequence, layer, first), n * sizeof *mass);
 }
 
 void mass_table_begin(struct mass_table *t, const float *q, uint32_t n_tokens)
@@ -184,18 +145,10 @@ static void run_all(struct mass_table *t, struct score_pool *pool,
     score_pool_wait(pool);
 }
 
-/* How much of this query's masses is not in the sums yet: 1 or 0. */
-static float not_added(const struct mass_table *t, uint64_t list, uint32_t step)
+int mass_table_finish(struct mass_table *t, struct score_pool *pool,
+                      const struct mass_ranking *ranking, uint16_t *scores)
 {
-    return t->steps[list] == step + 1 ? 0.0f : 1.0f;
-}
-
-int mass_table_finish(struct mass_table *t, struct score_pool *pool, uint32_t sequence,
-                      uint32_t layer, uint32_t step, enum mass_rank rank, uint16_t *scores)
-{
-    uint64_t list = (uint64_t)sequence * t->g.n_layers + layer;
     uint32_t blocks = (t->n_tokens + KV_MASS_BLOCK - 1) / KV_MASS_BLOCK;
-    float *seen = t->seen + list * t->ctx_tokens, part = not_added(t, list, step);
     if (mass_table_count(t) != t->n_tokens)
         return HILL_E_PROTOCOL;
     if (t->n_tokens == 0)
@@ -206,12 +159,11 @@ int mass_table_finish(struct mass_table *t, struct score_pool *pool, uint32_t se
     kv_mass_merge_sum(&t->g, t->sums, blocks, t->scale);
     run_all(t, pool, run_mass);
     for (uint32_t i = 0; i < t->n_tokens; i++) {
-        float sum = seen[i] + part * t->mass[i];
-        scores[i] = kv_mass_score16(rank == MASS_OF_QUERY ? t->mass[i] : sum);
-        if (rank == MASS_OF_ALL)
-            seen[i] = sum;
+        float before = ranking && i < ranking->n_before ? ranking->before[i] : 0;
+        float mass = before + t->mass[i];
+        scores[i] = kv_mass_score16(mass);
+        if (ranking && ranking->after)
+            ranking->after[i] = mass;
     }
-    if (rank == MASS_OF_ALL)
-        t->steps[list] = step + 1;
     return 0;
 }

@@ -1,13 +1,11 @@
 /*
  * cpu_scorer/mass_table.h - the attention mass of one query's tokens, worked out on the scoring
- * threads (kv/mass.h), and its sum over all queries of a layer so far.
+ * threads (kv/mass.h).
  *
  * What: mass_table_begin takes a query; keys come in any order from anywhere (mass_table_keys, by
  * several threads, each position once); mass_table_finish turns the logits into masses and scores.
- * h2o ranks by the sum over all queries so far, this one included: those of the prompt come summed
- * (mass_table_add; of a restored session, all that were before); oracle ranks by this query's mass
- * alone. A step counts once a layer: a query that is sent again adds nothing. Memory: counted in
- * M_0 (kv/plan.c). Who calls it: evaluate_mass.c. Concurrency: mass_table_keys by the pool's
+ * h2o ranks by the sum over all queries so far, this one included (mass_sums.h); oracle ranks by this
+ * query's mass alone. Memory: counted in M_0 (kv/plan.c). Who calls it: evaluate_mass.c. Concurrency: mass_table_keys by the pool's
  * threads between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at create;
  * HILL_E_PROTOCOL when tokens are missing.
  */
@@ -23,20 +21,9 @@
 struct mass_table;
 
 int mass_table_create(struct mass_table **out, const struct kv_geometry *g,
-                      const struct kv_mass_ops *ops, uint32_t ctx_tokens, uint32_t n_sequences);
+                      const struct kv_mass_ops *ops, uint32_t ctx_tokens);
 void mass_table_destroy(struct mass_table *t);
 uint64_t mass_table_bytes(const struct mass_table *t);
-
-/* The sums of a sequence start at 0. */
-void mass_table_clear(struct mass_table *t, uint32_t sequence);
-
-/* Add to the sums of tokens first .. first + n - 1 of a layer, which are below ctx_tokens. What is
- * no number, or negative, counts as 0. */
-void mass_table_add(struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
-                    uint32_t n, const float *mass);
-/* Their sums. */
-void mass_table_read(const struct mass_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
-                     uint32_t n, float *mass);
 
 /* q [n_heads][head_dim] over positions 0 .. n_tokens - 1. */
 void mass_table_begin(struct mass_table *t, const float *q, uint32_t n_tokens);
@@ -51,14 +38,17 @@ void mass_table_leave_out(struct mass_table *t, uint32_t position);
 /* How many keys were there since begin, those left out among them. */
 uint32_t mass_table_count(const struct mass_table *t);
 
-enum mass_rank {
-    MASS_OF_QUERY,     /* this query's alone */
-    MASS_OF_ALL,       /* the sum over queries, to which this one is added */
-    MASS_OF_ALL_AHEAD, /* the same, and nothing is added: an exact query follows */
+/* Of sums over queries: those before this one, 0 from token n_before on; those with it go to after,
+ * unless that is NULL. */
+struct mass_ranking {
+    const float *before;
+    uint32_t n_before;
+    float *after; /* [n_tokens] */
 };
 
-/* Scores [n_tokens] for the selector. */
-int mass_table_finish(struct mass_table *t, struct score_pool *pool, uint32_t sequence,
-                      uint32_t layer, uint32_t step, enum mass_rank rank, uint16_t *scores);
+/* Scores [n_tokens] for the selector, by the sums with this query, or (ranking NULL) by its masses
+ * alone. */
+int mass_table_finish(struct mass_table *t, struct score_pool *pool,
+                      const struct mass_ranking *ranking, uint16_t *scores);
 
 #endif

@@ -230,8 +230,6 @@ static void set_request(struct requests *rs, struct sequence *s, const struct re
     s->reads_hot = r->reads_hot;
     s->first_tag = rs->agent->next_tag;
     s->sums = r->policy == KV_POLICY_H2O;
-    if (rs->evaluator->ops->open)
-        rs->evaluator->ops->open(rs->evaluator, s);
     s->trim_tag = 0;
     s->staging_max = s->k_max = 0;
 }
@@ -242,6 +240,12 @@ static void start_sequence(struct requests *rs, struct sequence *s,
     memset(s->layers, 0, rs->core->config.geometry.n_layers * sizeof *s->layers);
     s->cold_used = s->moves_wanted = false;
     set_request(rs, s, r);
+}
+
+static void open_evaluator(struct requests *rs, const struct sequence *s)
+{
+    if (rs->evaluator->ops->open)
+        rs->evaluator->ops->open(rs->evaluator, s);
 }
 
 static void place_prompt(struct sequence *s)
@@ -283,6 +287,7 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
         return 0;
     uint64_t identity = rs->core->config.keeps ? r->identity : 0;
     start_sequence(rs, s, r);
+    open_evaluator(rs, s);
     answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
     if (answer.status == HILL_E_BUSY && requests_forget_dormant(rs))
         answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
@@ -305,6 +310,20 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
 
 /* ---- taken up again ----------------------------------------------------------------------- */
 
+/* What is kept of it beside its entries. */
+static int adopt_evaluator(struct requests *rs, struct sequence *s)
+{
+    const struct evaluator_ops *ops = rs->evaluator->ops;
+    for (uint32_t layer = 0; s->sums && layer < rs->core->config.geometry.n_layers; layer++)
+        s->layers[layer].weighed = s->prompt_tokens;
+    int rc = ops->adopt ? ops->adopt(rs->evaluator, s) : 0;
+    if (rc)
+        log_info("request %llu begins anew: what policy %s has kept of it is not there (%s)",
+                 (unsigned long long)s->request_id, kv_policy_name(s->settings.policy),
+                 hill_strerror(rc));
+    return rc;
+}
+
 /* Can it be? Then its SEQ_READY comes when the agent has its slots; else it is freed. */
 static bool adopt(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
 {
@@ -316,7 +335,7 @@ static bool adopt(struct requests *rs, struct sequence *s, const struct record_s
     }
     start_sequence(rs, s, r);
     if (admission_check(rs->core, rs->agent, s, &why) ||
-        adoption_begin(rs->core, s, step, r->adopt_max)) {
+        adoption_begin(rs->core, s, step, r->adopt_max) || adopt_evaluator(rs, s)) {
         forget(rs, s);
         return false;
     }
@@ -367,6 +386,7 @@ static bool take_up(struct requests *rs, struct sequence *s)
     if (!resting_fits(s, r) || rs->agent->status || rs->core->drains)
         return false;
     set_request(rs, s, r);
+    open_evaluator(rs, s);
     int rc = admission_grow(rs->core, rs->agent, s, r->after_tokens, &why);
     if (rc == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
         return true; /* once that is gone */

@@ -6,6 +6,7 @@
 
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
+#include "kv/plane.h"
 
 #define CUT_SLOTS 64u /* of one RELEASE */
 
@@ -15,8 +16,9 @@ uint32_t resting_tokens(const struct core *c, const struct sequence *s,
                         const struct record_seq_end *end)
 {
     uint32_t n = s->max_tokens;
-    if (!end->keep || !c->config.keeps || c->drains || !s->identity || s->status ||
-        (end->status && end->status != HILL_E_CANCELLED))
+    bool entries_alone = !kv_policy_reads_keys(c->config.policy);
+    if (!end->keep || !c->config.keeps || !entries_alone || c->drains || !s->identity ||
+        s->status || (end->status && end->status != HILL_E_CANCELLED))
         return 0;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
         if (s->layers[layer].appended < n)

@@ -36,8 +36,8 @@ int tiers_create(struct tiers *t, const struct scorer_config *config, const stru
         .n_sequences = config->n_sequences,
         .gpu_slots = config->gpu_slots,
         .n_blocks = config->hot_blocks,
-        .cold_slots =
-            (uint32_t)(config->cold_slots > pool_slots ? config->cold_slots : pool_slots)};
+        .cold_slots = (uint32_t)(config->cold_slots > pool_slots ? config->cold_slots : pool_slots),
+        .state_bytes = kv_plan_state_bytes(&config->geometry, config->policy, config->ctx_tokens)};
     t->staging = io->staging;
     t->staging_unreserved = io->staging->slot_count;
     t->adopted = config->adopts && hkm_adopt(&t->hkm, io->hot, io->hot_bytes, &tables, &found) == 0;

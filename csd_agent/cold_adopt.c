@@ -2,10 +2,10 @@
  * csd_agent/cold_adopt.c - slots that an earlier agent had committed count again; see cold_pool.h.
  *
  * What lies on flash is looked at before anything of it counts: each entry has the checksum that the
- * scorer has kept, and the digest beside it is the one that its key makes. So a digest that has
- * changed while no agent was there is found as well, though nothing has kept a checksum of it. From
- * then on its page has one (csd_ops.seal). A pool of keys is not adopted: policies that evaluate keys
- * begin anew.
+ * scorer has kept, and the digest beside it is the one that its key makes, or the key its own. So
+ * one that has changed while no agent was there is found as well, though nothing has kept a checksum
+ * of it. From then on its page has one (csd_ops.seal). Of parts of keys (kv/partial.h) the scorer
+ * alone knows the columns: each value must be one of its head's, in their order.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,20 +30,30 @@ static int damaged(const struct cold_adopt *a, const struct adopt_item *item, co
                      item->position, a->sequence, a->layer, item->slot, what);
 }
 
-/* Pages of digests and of entries of some slots that follow one another, as they lie. */
+/* Pages of digests (or keys) and of entries of some slots that follow one another, as they lie. */
 struct look {
     uint64_t digests_from, digests_to, entries_from, entries_to; /* bytes of the file */
     uint8_t *digests, *entries;
 };
 
-static int read_look(struct cold_pool *pool, uint32_t first, uint32_t last, struct look *look,
-                     struct hill_why *why)
+static void place_digests(const struct pool_layout *l, uint32_t first, uint32_t last,
+                          struct look *look)
 {
-    const struct pool_layout *l = &pool->layout;
     uint64_t group = kv_group_bytes(&l->geometry), within = first % l->stripe_slots;
     uint64_t digests = pool_digest_at(l, first / l->stripe_slots);
     look->digests_from = page_floor(digests + within / KV_GROUP_TOKENS * group);
     look->digests_to = page_ceil(digests + (last % l->stripe_slots / KV_GROUP_TOKENS + 1) * group);
+    if (!l->key_bytes)
+        return;
+    look->digests_from = page_floor(pool_key_at(l, first));
+    look->digests_to = page_ceil(pool_key_at(l, last) + l->key_bytes);
+}
+
+static int read_look(struct cold_pool *pool, uint32_t first, uint32_t last, struct look *look,
+                     struct hill_why *why)
+{
+    const struct pool_layout *l = &pool->layout;
+    place_digests(l, first, last, look);
     look->entries_from = page_floor(pool_entry_at(l, first));
     look->entries_to = page_ceil(pool_entry_at(l, last) + kv_entry_bytes(&l->geometry));
     look->digests = pool->bounce;
@@ -51,6 +61,26 @@ static int read_look(struct cold_pool *pool, uint32_t first, uint32_t last, stru
     int status = read_pages(pool, look->digests_from, look->digests_to, look->digests, why);
     return status ? status
                   : read_pages(pool, look->entries_from, look->entries_to, look->entries, why);
+}
+
+/* Is it the entry's key, or a part of it? */
+static bool is_key_of(const struct pool_layout *l, const uint16_t *entry, const uint8_t *key)
+{
+    const struct kv_geometry *g = &l->geometry;
+    uint32_t kept = l->key_bytes / 2 / g->n_kv_heads;
+    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+        const uint16_t *head = entry + (uint64_t)h * g->head_dim, *end = head + g->head_dim;
+        for (uint32_t i = 0; i < kept; i++) {
+            uint16_t value;
+            memcpy(&value, key + 2 * ((uint64_t)h * kept + i), sizeof value);
+            while (head < end && *head != value)
+                head++;
+            if (head == end)
+                return false;
+            head++;
+        }
+    }
+    return true;
 }
 
 static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
@@ -62,6 +92,11 @@ static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
     const uint8_t *entry = look->entries + (pool_entry_at(l, item->slot) - look->entries_from);
     if (pool_entry_checksum(entry, kv_entry_bytes(g)) != item->checksum)
         return damaged(a, item, "entry", why);
+    if (l->key_bytes)
+        return is_key_of(l, (const uint16_t *)(const void *)entry,
+                         look->digests + (pool_key_at(l, item->slot) - look->digests_from))
+                   ? 0
+                   : damaged(a, item, "key", why);
     uint64_t within = item->slot % l->stripe_slots;
     uint64_t at = pool_digest_at(l, item->slot / l->stripe_slots) +
                   within / KV_GROUP_TOKENS * kv_group_bytes(g);
@@ -75,8 +110,8 @@ static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
 static uint32_t items_that_fit(const struct cold_pool *pool, const struct cold_adopt *a,
                                uint32_t from)
 {
-    uint64_t each =
-        kv_entry_bytes(&pool->layout.geometry) + kv_digest_bytes(&pool->layout.geometry);
+    uint64_t each = kv_entry_bytes(&pool->layout.geometry) +
+                    kv_digest_bytes(&pool->layout.geometry) + pool->layout.key_bytes;
     uint64_t room = BOUNCE_BYTES - 4 * CSD_ALIGN - 2 * kv_group_bytes(&pool->layout.geometry);
     uint64_t slots = room / each;
     uint32_t i = from + 1;
@@ -112,8 +147,6 @@ static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
 
     if (!pool->kept)
         return hill_fail(why, HILL_E_DAMAGED, "the cold pool has been made anew");
-    if (pool->layout.key_bytes)
-        return hill_fail(why, HILL_E_UNSUPPORTED, "a cold pool with keys is not adopted");
     if (a->stripe >= pool->layout.n_stripes)
         return hill_fail(why, HILL_E_PROTOCOL, "stripe %u to be adopted is none", a->stripe);
     for (uint32_t i = 0; i < a->n_items; i++) {
@@ -133,6 +166,7 @@ static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
 static void distrust_pages(const struct cold_pool *pool, struct cold_stripe *state)
 {
     memset(state->digest_pages, 0xff, pool->layout.digest_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
+    memset(state->key_pages, 0xff, pool->layout.key_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
     memset(state->entry_pages, 0xff, pool->layout.entry_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
 }
 

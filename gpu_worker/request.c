@@ -109,6 +109,14 @@ void request_cancel(struct worker *w, uint64_t request_id)
             w->requests[i]->cancelled = true;
 }
 
+void request_note_taken(struct worker *w, const Hill__Taken *taken)
+{
+    for (size_t k = 0; k < taken->n_request_ids; k++)
+        for (uint32_t i = 0; i < w->n_sequences; i++)
+            if (w->requests[i] && w->requests[i]->prefill->request_id == taken->request_ids[k])
+                w->requests[i]->taken = taken->tokens[k];
+}
+
 void request_free(struct request *r)
 {
     struct worker *w = r->w;

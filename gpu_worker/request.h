@@ -39,6 +39,7 @@ struct request {
     uint32_t sequence, step, prompt, predict;
     uint32_t *tokens; /* [prompt + predict]: the sequence so far */
     uint32_t n_tokens, predicted;
+    uint32_t taken;   /* of the predicted: that the coordinator has, or more */
     uint32_t resumed; /* of the predicted: by an earlier attempt */
     uint32_t reused;  /* of the prompt: entries of earlier requests, in the tiers or stored */
     bool cancelled;
@@ -87,6 +88,20 @@ struct request {
 void request_arrive(struct worker *w, Hill__Message *message);
 /* Marks it; schedule.c ends it. */
 void request_cancel(struct worker *w, uint64_t request_id);
+
+/* What the coordinator has of each. */
+void request_note_taken(struct worker *w, const Hill__Taken *taken);
+/* May it make another token? Has the coordinator all that it has made? */
+static inline bool request_may_step(const struct request *r)
+{
+    uint32_t most = r->prefill->ahead_max;
+    return !most || r->predicted <= r->taken || r->predicted - r->taken < most;
+}
+
+static inline bool request_is_heard(const struct request *r)
+{
+    return !r->prefill->ahead_max || r->predicted <= r->taken;
+}
 
 /* Is it within limits? SEQ_BEGIN to the scorer. */
 int request_begin(struct request *r, struct hill_why *why);

@@ -161,13 +161,20 @@ static bool owes(const struct request *r)
     return save_owed(r) || stored_owes(r);
 }
 
+/* Its last token is out, and nothing keeps it: while the coordinator lacks a token the sequence stays,
+ * so that one that hangs or dies costs no request. */
+static bool may_end(const struct request *r)
+{
+    return r->over && !owes(r) && request_is_heard(r);
+}
+
 /* A token was taken: rc 1 when it was the last. */
 static int after_token(struct worker *w, struct request *r, int rc, const struct hill_why *why)
 {
     if (rc > 0)
         r->over = true;
-    if (rc > 0 && owes(r))
-        return 0; /* turn_saves ends it */
+    if (rc > 0 && !may_end(r))
+        return 0; /* turn_ends ends it */
     return rc ? conclude(w, r, rc > 0 ? 0 : rc, why) : 0;
 }
 
@@ -188,30 +195,35 @@ static int begin_answer(struct worker *w, struct request *r)
     return after_token(w, r, request_take_restored(r), &none);
 }
 
-/* Go on with what is to be saved. moved: none of it only waits. */
-static int turn_saves(struct worker *w, bool *moved)
+/* Go on with what is to be saved, and end what can end. moved: none of it only waits. */
+static int turn_ends(struct worker *w, bool *moved)
 {
     int end = 0;
     for (uint32_t i = 0; !end && i < w->n_sequences; i++) {
         struct request *r = w->requests[i];
         struct hill_why why = {.text = ""};
-        if (!r || !owes(r))
-            continue;
-        int rc = save_owed(r) && !r->stored ? save_turn(r, &why) : stored_leave(r, &why);
+        int rc = 0;
+        if (r && owes(r))
+            rc = save_owed(r) && !r->stored ? save_turn(r, &why) : stored_leave(r, &why);
         *moved |= rc != 0;
         if (rc < 0)
             end = conclude(w, r, rc, &why);
-        else if (r->over && !owes(r))
+        else if (r && may_end(r))
             end = conclude(w, r, r->over_rc, &r->over_why);
     }
     return end;
+}
+
+static bool steps(const struct request *r)
+{
+    return r->state == REQUEST_DECODE && !owes(r) && !r->over && request_may_step(r);
 }
 
 static uint32_t gather_rows(struct worker *w)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->n_sequences; i++)
-        if (w->requests[i] && w->requests[i]->state == REQUEST_DECODE && !owes(w->requests[i]))
+        if (w->requests[i] && steps(w->requests[i]))
             w->step.members[n++].request = w->requests[i];
     w->step.n_members = n;
     return n;
@@ -258,8 +270,8 @@ static struct request *any_request(const struct worker *w)
     return w->requests[i];
 }
 
-/* Only a disk or the scorer can move on what is being saved. */
-static void sleep_saving(struct worker *w, uint32_t seen)
+/* Only a disk or the scorer can move on what is being saved, the coordinator what it lacks. */
+static void sleep_decoding(struct worker *w, uint32_t seen)
 {
     if (!dataplane_sleep(&w->plane, seen, stored_deadline(w, worker_deadline())))
         (void)shm_ring_peer_alive(w->plane.selection); /* dead: the ring says so once empty */
@@ -270,10 +282,12 @@ static int run_turn(struct worker *w)
     struct hill_why why = {.text = ""};
     bool saved = false;
     uint32_t seen = dataplane_seen(&w->plane);
+    if (worker_poll(w))
+        return 0;
     int rc = schedule_take_records(w, &why);
     int end = rc ? 0 : end_cancelled(w);
     if (!rc && !end)
-        end = turn_saves(w, &saved);
+        end = turn_ends(w, &saved);
     if (end || !w->n_requests)
         return end;
     struct request *r = next_prompt(w);
@@ -293,7 +307,7 @@ static int run_turn(struct worker *w)
     if (!end && n_rows)
         end = run_step(w);
     else if (!end && !r && !saved)
-        sleep_saving(w, seen);
+        sleep_decoding(w, seen);
     if (!end && !leaving(w) && in_prefill && request_computes_unit(r))
         end = append_unit(w, r);
     if (!end && !leaving(w) && in_restore && r->state == REQUEST_DECODE)
@@ -304,7 +318,7 @@ static int run_turn(struct worker *w)
 int schedule_run(struct worker *w)
 {
     int end = 0;
-    while (!end && w->n_requests && !worker_poll(w))
+    while (!end && w->n_requests && !leaving(w))
         end = run_turn(w);
     if (!end && leaving(w))
         let_all_go(w);

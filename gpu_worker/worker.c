@@ -30,6 +30,9 @@ static void take_message(struct worker *w, Hill__Message *message)
     case HILL__MESSAGE__BODY_CANCEL:
         request_cancel(w, message->cancel->request_id);
         break;
+    case HILL__MESSAGE__BODY_TAKEN:
+        request_note_taken(w, message->taken);
+        break;
     case HILL__MESSAGE__BODY_SAVE:
         save_take_order(w, message->save);
         break;

@@ -134,14 +134,32 @@ static uint64_t blocks_of(uint32_t tokens)
     return ((uint64_t)tokens + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
 }
 
+uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint32_t ctx_tokens)
+{
+    uint64_t fine = (uint64_t)ctx_tokens / KV_CHUNK_FINE + 1;
+    switch (policy) {
+    case KV_POLICY_H2O:
+    case KV_POLICY_ORACLE:
+        return padded(KV_MASS_STEPS * (KV_MASS_STAMP_BYTES + 4 * (uint64_t)ctx_tokens), 64);
+    case KV_POLICY_PREFETCH:
+        return padded(kv_plane_key_bytes(g, policy) + KV_CHECK_BYTES, 64);
+    case KV_POLICY_LEOAM:
+        return padded(fine * (2 * (uint64_t)kv_bounds_halves(g) + KV_CHECK_BYTES), 64);
+    default:
+        return 0;
+    }
+}
+
 /* The hot segment but its blocks, as cpu_scorer/hkm.c lays it out (its test compares): header,
  * location words, lists, GPU slot tables with one list of scratch, what is kept of sequences, checks
- * of cold slots, and the alignment of planes. */
+ * of cold slots, what policies know, and the alignment of planes. */
 static uint64_t segment_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
 {
     return 192 + padded(lists * in->ctx_tokens * 4, 64) + padded(lists * 16, 64) +
            padded(padded(lists * 4, 8) + (lists + 1) * k * 8, 64) + sequences(in) * KV_KEPT_BYTES +
-           padded(in->cold_slots * KV_CHECK_BYTES, 64) + 6 * 64;
+           padded(in->cold_slots * KV_CHECK_BYTES, 64) +
+           lists * kv_plan_state_bytes(&in->geometry, in->selection.policy, in->ctx_tokens) +
+           6 * 64;
 }
 
 uint64_t kv_plan_windows_offset(const struct kv_geometry *g, uint32_t staging_slots)
@@ -159,24 +177,24 @@ uint64_t kv_plan_staging_bytes(const struct kv_plan_input *in, uint32_t slots)
 }
 
 /* Attention mass of so many tokens (cpu_scorer/mass_table.c): rows, blocks' maxima and sums,
- * masses, their sums of each list, the query. */
-static uint64_t mass_tables(const struct kv_geometry *g, uint64_t tokens, uint64_t lists)
+ * masses, the query. */
+static uint64_t mass_tables(const struct kv_geometry *g, uint64_t tokens)
 {
     uint64_t row = kv_mass_row(g), blocks = tokens / KV_MASS_BLOCK + 1;
-    return 4 * (tokens * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(g) +
-                lists * (tokens + 1));
+    return 4 * (tokens * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(g));
 }
 
-/* Bounds of chunks (cpu_scorer/chunk_table.c): abstracts, the query's parts, bounds of chunks, the
- * search, candidates and their masses. */
+/* Bounds of chunks (cpu_scorer/chunk_table.c): abstracts of coarse ones, the query's parts, bounds of
+ * chunks, the search, candidates and their masses. */
 static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
 {
     const struct kv_geometry *g = &in->geometry;
     uint64_t fine = in->ctx_tokens / KV_CHUNK_FINE + 1, row = kv_mass_row(g);
-    return lists * kv_bounds_bytes(g, in->ctx_tokens) +
+    uint64_t coarse = in->ctx_tokens / KV_CHUNK_COARSE + 1;
+    return lists * coarse * 2 * kv_bounds_halves(g) +
            4 * (3 * kv_mass_query_floats(g) + (fine + KV_CHUNK_FINE + 3) * row) +
            fine * (8 + 4 + 4 + 4 + 2 * KV_CHUNK_FINE) + (fine / 64 + 1) * 8 + 14 * 64 +
-           mass_tables(g, fine * KV_CHUNK_FINE, 1);
+           mass_tables(g, fine * KV_CHUNK_FINE);
 }
 
 /* What reading cold keys takes (cpu_scorer/key_reader.c): n ranges, windows, a window's pieces.
@@ -212,17 +230,16 @@ static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists
 {
     const struct kv_geometry *g = &in->geometry;
     struct kv_geometry parts = kv_partial_geometry(g);
-    uint64_t key_bytes = kv_plane_key_bytes(g, in->selection.policy);
     if (in->selection.policy == KV_POLICY_HOST_DIGEST)
         return host_tables(in);
     if (!kv_policy_reads_keys(in->selection.policy))
         return 0;
     if (in->selection.policy == KV_POLICY_LEOAM)
         return chunk_tables(in, lists) + reading_tables(in, in->ctx_tokens);
-    if (in->selection.policy == KV_POLICY_PREFETCH) /* and the columns of each list's keys */
-        return mass_tables(&parts, in->ctx_tokens, lists) + lists * key_bytes +
-               4 * kv_mass_query_floats(&parts) + reading_tables(in, in->cold_slots / 256);
-    return mass_tables(g, in->ctx_tokens, lists) + reading_tables(in, in->cold_slots / 256);
+    if (in->selection.policy == KV_POLICY_PREFETCH)
+        return mass_tables(&parts, in->ctx_tokens) + 4 * kv_mass_query_floats(&parts) +
+               reading_tables(in, in->cold_slots / 256);
+    return mass_tables(g, in->ctx_tokens) + reading_tables(in, in->cold_slots / 256);
 }
 
 /* What the scorer keeps besides the segments: the selector, the cold map (which position a cold

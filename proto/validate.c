@@ -570,6 +570,10 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     case HILL__MESSAGE__BODY_PROFILE_REQUEST:
         CHECK("profile_request", "limit_ms", message->profile_request->limit_ms <= 60000);
         return 0;
+    case HILL__MESSAGE__BODY_TAKEN:
+        CHECK("taken", "request_ids", message->taken->n_request_ids <= KV_MAX_SEQUENCES);
+        CHECK("taken", "tokens", message->taken->n_tokens == message->taken->n_request_ids);
+        return 0;
     case HILL__MESSAGE__BODY_BALANCE:
         CHECK("balance", "beta", not_negative(message->balance->beta));
         CHECK("balance", "speeds", each_ok(message->balance->n_speeds, message->balance->speeds));

@@ -13,7 +13,7 @@
  * prompts' part, half from the decode's. Tokens, finish reason and both hashes must be those of the
  * undisturbed run; afterwards the pipeline must be ready, with as many segments, files in the run
  * folder, token logs and descriptors in the coordinator as before.
- * Printed: a table on stderr, one JSON object on stdout. Times, from the signal on:
+ * Printed: one JSON object on stdout, with every round (samples). Times, from the signal on:
  *   detected   the status no longer says that this process is ready; the connection is lost
  *   started    a new process is there; ready: it is ready (weights loaded, segments mapped), of a
  *              coordinator: its pipeline is, and of a stopped one: it answers again
@@ -302,12 +302,13 @@ static uint32_t count_entries(const char *folder, const char *prefix)
 static void say_descriptors(const struct chaos *c)
 {
     char path[300], what[200];
+    fprintf(stderr, "chaos: descriptors:");
     for (int fd = 0; fd < 1024; fd++) {
         snprintf(path, sizeof path, "/proc/%d/fd/%d",
                  (int)c->status->status_reply->coordinator->pid, fd);
         ssize_t n = readlink(path, what, sizeof what - 1);
         if (n > 0)
-            fprintf(stderr, "%s%d %.*s", fd ? ", " : "chaos: descriptors: ", fd, (int)n, what);
+            fprintf(stderr, " %d %.*s,", fd, (int)n, what);
     }
     fprintf(stderr, "\n");
 }
@@ -389,11 +390,10 @@ static void judge_round(struct chaos *c, uint32_t round, struct sample *s)
     s->detected_ms = since_signal_ms(c, c->detected_ns);
     s->started_ms = since_signal_ms(c, c->started_ns);
     s->ready_ms = since_signal_ms(c, c->ready_ns);
-    tally_add(&c->tally, s);
     for (uint32_t i = 0; i < c->asking.n; i++) {
         const struct asked *a = &c->asking.requests[i];
         if (a->pause_ns)
-            tally_add_pause(&c->tally, s, (double)a->pause_ns / 1e6);
+            s->pauses_ms[s->n_pauses++] = (double)a->pause_ns / 1e6;
         c->n_failed += !a->over || a->failure[0];
         c->n_wrong += a->over && !a->failure[0] && a->differs;
         if (!a->over || a->failure[0] || a->differs)
@@ -403,6 +403,7 @@ static void judge_round(struct chaos *c, uint32_t round, struct sample *s)
                     : a->failure[0] ? a->failure
                                     : "answers otherwise than undisturbed");
     }
+    tally_add(&c->tally, s);
 }
 
 static void run_round(struct chaos *c, uint32_t round, const struct held *before)
@@ -516,7 +517,6 @@ int main(int argc, char **argv)
     int64_t end = seconds ? clock_deadline_ms(seconds * 1000) : CLOCK_NEVER;
     while ((!rounds || done < rounds) && clock_now_ns() < end)
         run_round(&c, ++done, &before);
-    tally_print_table(&c.tally, stderr);
     printf("{\"seed\":%" PRIu64 ",\"rounds\":%u,\"requests\":%u,\"wrong\":%u,\"failed\":%u,"
            "\"leaks\":%u,\"without_stats\":%u,\"undisturbed_ms\":%.1f,",
            seed, done, done * c.asking.n, c.n_wrong, c.n_failed, c.n_leaks, c.tally.n_without_stats,

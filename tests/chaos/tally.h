@@ -1,5 +1,5 @@
 /*
- * tests/chaos/tally.h - what rounds of chaos took: counts, medians, 99th percentiles.
+ * tests/chaos/tally.h - what each round of chaos took, as JSON that tests/chaos/sum adds up.
  *
  * Who calls it: chaos.c. Failure: no memory ends the process. Concurrency: one thread.
  */
@@ -10,12 +10,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "tests/chaos/asking.h"
+
 #define VICTIMS            4u /* workers in the order of the status: GPU worker, scorer, agent */
 #define VICTIM_COORDINATOR 3u
 
 /* ACTION_STOP of a coordinator: it goes on after a while; ACTION_HANG: it never does. */
-enum action { ACTION_KILL, ACTION_STOP, ACTION_HANG, ACTIONS };
-enum phase { PHASE_PREFILL, PHASE_DECODE, PHASE_IDLE, PHASES };
+enum action { ACTION_KILL, ACTION_STOP, ACTION_HANG };
+enum phase { PHASE_PREFILL, PHASE_DECODE, PHASE_IDLE };
 
 const char *worker_name(uint32_t worker);
 const char *action_name(enum action action);
@@ -26,6 +28,8 @@ struct sample {
     enum action action;
     enum phase phase;
     double detected_ms, started_ms, ready_ms;
+    double pauses_ms[REQUESTS_MAX]; /* of the requests that were under way */
+    uint32_t n_pauses;
 };
 
 /* What the pipeline holds while it is idle. */
@@ -39,27 +43,15 @@ static inline bool held_more(const struct held *now, const struct held *before)
            now->logs > before->logs || now->segments > before->segments;
 }
 
-struct numbers {
-    double *values;
-    uint32_t n, room;
-};
-
-struct cell {
-    uint32_t rounds;
-    struct numbers detected, started, loading, pause; /* loading: from started to ready */
-};
-
 struct tally {
-    struct cell cells[VICTIMS][ACTIONS][PHASES];
+    struct sample *samples;
+    uint32_t n, room;
     uint32_t n_without_stats; /* answers whose statistics died with the scorer */
 };
 
 void tally_add(struct tally *tally, const struct sample *sample);
-/* A request's pause in that round. */
-void tally_add_pause(struct tally *tally, const struct sample *sample, double pause_ms);
-void tally_print_table(struct tally *tally, FILE *to);
-/* "cells":[...] without braces around it; every value is there, so that runs can be summed up. */
-void tally_print_json(struct tally *tally, FILE *to);
+/* "samples":[...] without braces around it: null is what was not seen. */
+void tally_print_json(const struct tally *tally, FILE *to);
 void tally_finish(struct tally *tally);
 
 #endif

@@ -119,7 +119,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .placement = o->placement,
         .pin = o->pin,
         .adapts = o->adapts,
-        .keeps = !kv_policy_reads_keys(o->policy),
+        .keeps = true,
         .margin = 0.5, /* so that much moves */
         .csd_model = {.on = o->cpu_gb_per_s > 0, .cpu = o->cpu_gb_per_s},
         .csd = o->csd,

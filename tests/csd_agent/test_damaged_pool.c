@@ -222,23 +222,61 @@ static void test_drives_of_later_versions_are_refused_by_name(void **state)
     assert_int_equal(cold_pool_open(&pool, &config, &why), HILL_E_INVALID);
 }
 
-static void test_a_pool_of_keys_is_not_adopted(void **state)
+/* Every other column of each head, as the scorer would have sent them. */
+static void write_parts(const struct pool_layout *l, const struct model *m, uint32_t n)
+{
+    uint32_t kept = l->key_bytes / 2;
+    uint16_t part[256];
+    int fd = open(pool_path(), O_RDWR);
+    assert_true(fd >= 0 && kept <= 256);
+    for (uint32_t slot = 0; slot < n; slot++) {
+        const uint8_t *entry = m->entries + (size_t)slot * kv_entry_bytes(&l->geometry);
+        for (uint32_t i = 0; i < kept; i++)
+            memcpy(&part[i], entry + 4 * i, sizeof part[i]);
+        assert_int_equal(pwrite(fd, part, l->key_bytes, (off_t)pool_key_at(l, slot)), l->key_bytes);
+    }
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+}
+
+/* Any bit of a pool's keys, whole ones or parts, by the entry beside it. */
+static void check_adopted_keys(bool parts)
 {
     struct kv_geometry g = {1, 4, 4, 48};
     struct cold_pool_config config = pool_scene_config(&g, 2);
-    const struct cold_adopt nothing = {0};
-    struct cold_pool *pool;
+    struct cold_cost cost = {0};
     struct hill_why why = {""};
+    struct pool_scene s;
+    uint32_t slots[100];
 
-    (void)state;
-    config.key_bytes = 2 * 4 * 48;
-    config.keeps = true;
-    for (int round = 0; round < 2; round++) { /* made, and taken over */
-        assert_int_equal(cold_pool_open(&pool, &config, &why), 0);
-        assert_int_equal(cold_pool_adopt(pool, &nothing, &why),
-                         round ? HILL_E_UNSUPPORTED : HILL_E_DAMAGED);
-        cold_pool_close(pool);
+    random_seed(19);
+    config.key_bytes = 2 * 4 * 48 / (parts ? 2 : 1);
+    pool_scene_open(&s, &config);
+    assert_int_equal(pool_scene_write(&s, 0, 100, &cost), 0);
+    for (uint32_t i = 0; i < 100; i++)
+        slots[i] = i;
+    assert_int_equal(cold_pool_commit(s.pool, 0, 0, slots, 100, &why), 0);
+    const struct pool_layout layout = *cold_pool_layout(s.pool);
+    if (parts)
+        write_parts(&layout, &s.m, 100);
+    for (uint32_t round = 0; round < 20; round++) {
+        uint64_t at = layout.key_offset + random_below(100 * config.key_bytes);
+        uint32_t bit = random_below(8);
+        flip_bit(at, bit);
+        assert_int_equal(adopt_status(&s, &config, &why), HILL_E_DAMAGED);
+        if (!strstr(why.text, "the key is damaged"))
+            fail_msg("%s", why.text);
+        flip_bit(at, bit);
+        assert_int_equal(adopt_status(&s, &config, &why), 0);
     }
+    pool_scene_close(&s);
+}
+
+static void test_a_flipped_bit_of_an_adopted_key_is_found(void **state)
+{
+    (void)state;
+    check_adopted_keys(false);
+    check_adopted_keys(true);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -248,7 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_flipped_byte_is_found_and_named),
         TEST(test_a_flipped_bit_of_a_digest_is_found_and_named),
-        TEST(test_a_pool_of_keys_is_not_adopted),
+        TEST(test_a_flipped_bit_of_an_adopted_key_is_found),
         TEST(test_a_foreign_file_is_refused_untouched),
         TEST(test_a_pool_of_another_shape_is_formatted_anew),
         TEST(test_a_format_that_was_killed_is_repeated),

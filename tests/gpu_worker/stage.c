@@ -384,6 +384,19 @@ void stage_set_model(struct stage *s, const char *text)
     stage_send(s, &message);
 }
 
+void stage_say_taken(struct stage *s, const struct stage_lane *lane, uint32_t tokens)
+{
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Taken taken = HILL__TAKEN__INIT;
+    uint64_t id = lane->request_id;
+    taken.request_ids = &id;
+    taken.tokens = &tokens;
+    taken.n_request_ids = taken.n_tokens = 1;
+    message.body_case = HILL__MESSAGE__BODY_TAKEN;
+    message.taken = &taken;
+    stage_send(s, &message);
+}
+
 uint64_t stage_send_request(struct stage *s, uint32_t sequence, const uint32_t *tokens, uint32_t n,
                             uint32_t predict, uint32_t stop)
 {
@@ -399,6 +412,7 @@ uint64_t stage_send_request(struct stage *s, uint32_t sequence, const uint32_t *
     p.tokens = (uint32_t *)tokens;
     p.n_tokens = n;
     p.predict = predict;
+    p.ahead_max = s->ahead_max;
     p.sampling = &sampling;
     p.selection = &selection;
     p.stop_tokens = &stop;

@@ -71,6 +71,7 @@ struct stage {
     uint64_t n_requests;
     uint32_t n_ready, n_failures, n_refused; /* refused: Done of a request that is on no lane */
     int refused_code;
+    uint32_t ahead_max;    /* of requests */
     uint32_t policy;       /* of requests; full: all that is in place is asked for ahead */
     bool all_hot;          /* in epochs with a hot pool nothing lies anywhere else */
     uint32_t most_at_once; /* lanes whose queries were there together */
@@ -98,6 +99,9 @@ void stage_pump(struct stage *s);
     } while (0)
 
 void stage_configure(struct stage *s);
+
+/* The coordinator has so many tokens of the lane's request. */
+void stage_say_taken(struct stage *s, const struct stage_lane *lane, uint32_t tokens);
 
 /* The device model changes. */
 void stage_set_model(struct stage *s, const char *text);

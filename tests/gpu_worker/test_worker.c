@@ -377,6 +377,45 @@ static void a_new_epoch_lets_all_go(void **state)
         assert_story(i);
 }
 
+/* While one runs to its end another one has as many tokens as it may; it ends when its last is taken. */
+static void nobody_runs_ahead_of_the_coordinator(void **state)
+{
+    (void)state;
+    const uint32_t predict = 8; /* two waits on the way, and one before the end */
+    for (uint32_t taken = 0, most = 3; taken < predict; taken = most, most += 3) {
+        most = most < predict ? most : predict;
+        stage.ahead_max = 3;
+        if (!taken)
+            stage_request(&stage, 0, prompt, PROMPT, predict, UINT32_MAX);
+        else
+            stage_say_taken(&stage, first, taken);
+        stage.ahead_max = 0;
+        STAGE_UNTIL(&stage, first->n_tokens == most);
+        start_story(2);
+        assert_story(2);
+        assert_int_equal(first->n_tokens, most);
+        assert_false(first->done);
+    }
+    uint32_t ends = first->n_ends;
+    stage_say_taken(&stage, first, predict);
+    STAGE_UNTIL(&stage, first->done && first->n_ends == ends + 1);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_LENGTH);
+    assert_memory_equal(first->tokens, expected, predict * sizeof *expected);
+}
+
+static void one_that_waits_to_be_heard_is_cancelled(void **state)
+{
+    (void)state;
+    stage.ahead_max = 3;
+    stage_request(&stage, 0, prompt, PROMPT, 3, UINT32_MAX);
+    stage.ahead_max = 0;
+    STAGE_UNTIL(&stage, first->n_tokens == 3);
+    stage_cancel(&stage, first);
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->finish, HILL__FINISH_REASON__FINISH_CANCEL);
+    STAGE_UNTIL(&stage, first->n_ends == first->n_begins);
+}
+
 /* ---- guesses: the played scorer selects everything, so the bits are those of the engine ---- */
 
 static void speculate(Hill__Speculate mode, uint32_t exact_layers)
@@ -566,6 +605,8 @@ int main(void)
         cmocka_unit_test(a_failure_ends_one_of_three),
         cmocka_unit_test(a_place_that_is_taken_or_not_there_is_refused),
         cmocka_unit_test(a_new_epoch_lets_all_go),
+        cmocka_unit_test(nobody_runs_ahead_of_the_coordinator),
+        cmocka_unit_test(one_that_waits_to_be_heard_is_cancelled),
         cmocka_unit_test(guesses_come_in_order_and_in_number),
         cmocka_unit_test(guesses_of_three_with_their_own_bits),
         cmocka_unit_test(failures_of_guesses_end_one_request),

@@ -49,15 +49,10 @@ kill_coordinator() {
     kill -KILL "$pid"
     wait_for 10 sh -c "! kill -0 $pid 2>/dev/null" || fail "the coordinator lives on"
 }
-# The GPU worker makes no steps between the coordinator's death and its own. The scorer notes eight steps, which this
-# small model makes in some milliseconds: without the token that was logged last among them a request begins anew.
-kill_coordinator_alone() {
-    local gpu_worker
-    gpu_worker=$(worker_pid gpu_worker)
-    signal_worker STOP gpu_worker
-    status >/dev/null && status >/dev/null # it has logged what had come
-    kill_coordinator
-    kill -CONT "$gpu_worker" 2>/dev/null
+# went_on DESCRIPTION NAME: what lay in the tiers outlives the coordinator: some steps are made again, no unit of the prompt
+went_on() {
+    expect "$1, $2: recoveries, units of the prompt repeated, few steps" \
+        "$(jq -c '.recovery | [.recoveries >= 1, .units_repeated, .steps_repeated <= 8 * .recoveries]' "$work/out.$2")" "[true,0,true]"
 }
 start_by_hand() { # ARGUMENTS...: without anybody who starts it again
     "$bin/hill-coordinator" "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" "$@" >"$work/log" 2>&1 &
@@ -86,14 +81,11 @@ wait_for 30 status_is '.requests | length == 2' || fail "no two requests run"
 ask 3 & third=$!
 wait_for 30 status_is '(.waiting | length == 1) and (.requests | all(.predicted_tokens > 20))' || fail "no third request waits"
 expect "token logs" "$(n_logs) $(stat -c %a "$logs") $(find "$logs" -type f -printf '%m ')" "3 700 600 600 600 "
-kill_coordinator_alone
+kill_coordinator
 check "killed in decode" 1 $first
 check "killed in decode, sampled" 2 $second
 check "killed while it waited, scored" 3 $third
-for name in 1 2; do # what lay in the tiers outlives the coordinator: at most a step is made again
-    expect "killed in decode, $name: recoveries, units of the prompt repeated, few steps" \
-        "$(jq -c '.recovery | [.recoveries >= 1, .units_repeated, .steps_repeated <= 8 * .recoveries]' "$work/out.$name")" "[true,0,true]"
-done
+for name in 1 2; do went_on "killed in decode" $name; done
 
 # --- one that goes on with decoded entries goes on with them, for they were kept
 "$bin/hillctl" generate -f "$work/prompt.3" -n 60 --temp 0 "${common[@]}" >"$work/out.said" || fail "the request that is named later"
@@ -102,7 +94,7 @@ ask 1 & first=$!
 wait_for 30 decoded 5 || fail "no token"
 ask after & second=$!
 wait_for 30 status_is '.requests | length == 2 and all(.predicted_tokens > 20)' || fail "no two requests run: $(cat "$work/err.after")"
-kill_coordinator_alone
+kill_coordinator
 check "killed beside one over decoded entries" 1 $first 2
 wait "$second"
 expect "over decoded entries: exit code, tokens" "$? $(jq '.tokens | length' "$work/out.after")" "0 600"
@@ -117,11 +109,12 @@ kill_coordinator
 check "killed twice in prefill" long $first 4
 expect "nothing is said" "$(cat "$work"/err.*)" ""
 
-# --- it hangs: who watches over it kills it after three times --hang-ms, and says so
+# --- it hangs: who watches over it kills it after three times --hang-ms, and says so; the GPU worker has waited for it
 ask 1 & first=$!
 wait_for 30 decoded 5 || fail "no token"
 kill -STOP "$(head -n 1 "$run_dir/lock")"
 check "stopped in decode" 1 $first 5
+went_on "stopped in decode" 1
 expect "stopped: a line" "$(grep -c "the coordinator's loop stood still for 6 s (three times --hang-ms): killed it" "$state_dir/hillinfer.log")" 1
 wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
 down || fail "down"

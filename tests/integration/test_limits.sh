@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A file size limit, as a disk that is full, is an error with its line and exit code 111, not the end of a process by a signal:
 # for the segments, for the cold pool, for a recording (the request goes on without one). So is a control group's memory
-# limit: what cannot fit is refused, what is not asked for follows from it, and nobody is killed.
+# limit: what cannot fit is refused, what is not asked for follows from it, and nobody is killed. Where the kernel kills a
+# worker after all, in mid-request, because others fill the group, the request goes on.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -74,6 +75,47 @@ in_group "${run[@]}"
 expect "within a group's limit: exit code" $? 0
 expect "within a group's limit: hashes" "$(hashes "$work/out")" "$(hashes "$work/whole")"
 expect "within a group's limit: nobody was killed" "$(field "$work/out" '.restarts | add // 0')" 0
+expect_nothing_left
+
+# --- others fill the group while a request decodes: the kernel kills a worker for want of memory
+echo 0 2>/dev/null >"$group/memory.swappiness"
+echo 0 2>/dev/null >"$group/memory.swap.max"
+oom_kills() { cat "$group/memory.events" "$group/memory.oom_control" 2>/dev/null | awk '$1 == "oom_kill" {print $2}'; }
+ask() { # OUTPUT
+    "$bin/hillctl" generate --run-dir "$run_dir" -p "one fish two fish" -n 1200 --temp 0 --ignore-eos --json >"$1" 2>"$1.err"
+}
+decoding() { status_is '.requests | any(.predicted_tokens > 20)'; }
+# fill_until_killed PID: the group, until this process is gone, which is to be killed before all others; who fills it may be next
+fill_until_killed() {
+    (
+        echo 0 >"$group/cgroup.procs"
+        block=$(head -c 1000000 /dev/zero | tr '\0' x) filled=()
+        while [ ${#filled[@]} -lt 400 ] && kill -0 "$1"; do filled+=("$block"); done
+    ) 2>/dev/null &
+    wait $! 2>/dev/null
+}
+(
+    echo 0 >"$group/cgroup.procs"
+    up "${options[@]}" -c 4096 --hot-mb 8 --cold-mb 32
+) || fail "up in the group: $(cat "$work/up.err")"
+ask "$work/whole" || fail "undisturbed: $(cat "$work/whole.err")"
+for worker in gpu_worker cpu_scorer; do
+    before=$(oom_kills)
+    victim=$(worker_pid $worker)
+    echo 1000 2>/dev/null >"/proc/$victim/oom_score_adj" || {
+        echo "skipped: a worker killed for want of memory: who is killed first cannot be said here"
+        break
+    }
+    ask "$work/out" &
+    asked=$!
+    wait_for 30 decoding || fail "no token"
+    fill_until_killed "$victim"
+    wait $asked || fail "$worker killed: $(cat "$work/out.err")"
+    expect "$worker killed for want of memory: by the kernel" "$(($(oom_kills) > before))" 1
+    expect "$worker killed for want of memory: the undisturbed answer" "$(hashes "$work/out")" "$(hashes "$work/whole")"
+    expect "$worker killed for want of memory: it went on" "$(field "$work/out" ".recovery.recoveries, .restarts.$worker" | xargs)" "1 1"
+done
+down || fail "down"
 expect_nothing_left
 wait_for 10 rmdir "$group" || fail "processes stay in the group"
 finish

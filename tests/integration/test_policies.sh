@@ -128,19 +128,28 @@ done
 model=$work/random.gguf
 
 
-# a killed worker: the request is computed again from its prompt, and what h2o had seen with it
+# a killed worker: the request goes on after its newest whole step, with what its policy has kept beside the entries
 n=300
-run "$work/out" --policy h2o --alpha 0.1 --beta 0.25
-wanted=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
-up -m "$work/random.gguf" -c 6000 --policy h2o --alpha 0.1 --beta 0.25 || fail "up"
-for worker in cpu_scorer csd_agent; do
-    "$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err" &
-    client=$!
-    wait_for 20 decoding 1 20 || fail "the request does not run"
-    kill_worker $worker
-    wait $client || fail "h2o with $worker killed: $(cat "$work/err")"
-    [ "$(field "$work/out" ".restarts.$worker")" -ge 1 ] || fail "$worker was killed too late"
-    expect "h2o with $worker killed: hashes" "$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')" "$wanted"
+ask() {
+    "$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err"
+}
+for policy in oracle prefetch leoam h2o; do # the last one's pipeline stays
+    up -m "$work/random.gguf" -c 6000 --policy $policy --alpha 0.1 --beta 0.25 || fail "up"
+    ask || fail "$policy: $(cat "$work/err")"
+    wanted=$(hashes "$work/out")
+    workers="cpu_scorer"
+    [ $policy != h2o ] || workers="cpu_scorer csd_agent gpu_worker"
+    for worker in $workers; do
+        ask &
+        client=$!
+        wait_for 20 decoding 1 20 || fail "the request does not run"
+        kill_worker "$worker"
+        wait $client || fail "$policy with $worker killed: $(cat "$work/err")"
+        [ "$(field "$work/out" ".restarts.$worker")" -ge 1 ] || fail "$worker was killed too late"
+        expect "$policy with $worker killed: hashes" "$(hashes "$work/out")" "$wanted"
+        expect "$policy with $worker killed: it went on" "$(jq -c '.recovery | [.recoveries, .units_repeated, .steps_repeated <= 8]' "$work/out")" "[1,0,true]"
+    done
+    [ $policy = h2o ] || down || fail "down"
 done
 
 # what a pipeline is not set up for is refused, and it goes on

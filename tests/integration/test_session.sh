@@ -297,8 +297,10 @@ generate 1 1 "$work/out" --save "$work/sums" || fail "h2o, --save after one toke
 from_prompt "answered again, h2o" "$work/sums" 60 "$work/whole" --alpha 0.2
 restore "$work/sums" 5 "$work/out" -p "What?"
 one_line "a question with h2o" $? 1 "$work/out.err" "policy h2o ranks by what all queries"
+down || fail "down"
+up "${options[@]}" "${small[@]}" --policy h2o --trace-kv "$work/kvt" || fail "up --trace-kv"
 cp "$work/sums" "$work/gone"
-restore "$work/gone" $total "$work/rest" & # h2o begins anew after a worker's death
+restore "$work/gone" $total "$work/rest" & # under a trace it begins anew after a worker's death
 first=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 rm "$work/gone"

@@ -159,7 +159,8 @@ static int give_prefill(struct replay *r, struct play *play)
     if (m->prefill->save)
         hill__session_file__free_unpacked(m->prefill->save, NULL);
     m->prefill->save = NULL;
-    m->prefill->anew = true; /* of a recorded request nothing is kept (resume.c) */
+    m->prefill->anew = true;   /* of a recorded request nothing is kept (resume.c) */
+    m->prefill->ahead_max = 0; /* nobody says Taken */
     play->given = true;
     r->moved_ns = clock_now_ns();
     return worker_link_give(r->link, m);
