@@ -2,6 +2,7 @@
 #include "coordinator/supervisor_parts.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -249,19 +250,37 @@ void drive_take_drained(void *owner, struct arrival *a)
     }
 }
 
+/* The drive's host does not answer the agent that was to read what is left there: it is lost, and
+ * requests that have entries there begin anew. */
+static bool is_out_of_reach(const struct supervisor *s, enum worker w)
+{
+    return s->settings->epoch.csd_plain && s->workers.rows[w].failure_code == HILL_E_IO &&
+           strncmp(s->settings->csd_url, "tcp:", 4) == 0;
+}
+
+static void go_on_without(struct supervisor *s)
+{
+    settings_detach(s->settings, 0);
+    worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
+}
+
 void drive_lose(struct supervisor *s, enum worker w)
 {
     const struct epoch_settings *e = &s->settings->epoch;
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
     if (w != WORKER_AGENT || !s->workers.rows[w].wanted || s->change != CHANGE_NONE ||
-        !s->settings->options.csd_degrades || e->csd_plain)
+        !s->settings->options.csd_degrades || (e->csd_plain && !is_out_of_reach(s, w)))
         return;
-    log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
-    if (s->hooks.is_busy(s->hooks.context)) {
-        settings_detach_to_plain(s->settings);
-    } else {
-        settings_detach(s->settings, 0);
-        worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
+    if (e->csd_plain) {
+        log_warn("%s is out of reach: requests that have entries there begin anew without it",
+                 s->settings->csd_url);
+        go_on_without(s);
+        return;
     }
+    log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
+    if (s->hooks.is_busy(s->hooks.context))
+        settings_detach_to_plain(s->settings);
+    else
+        go_on_without(s);
 }
