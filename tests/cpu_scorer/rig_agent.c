@@ -251,6 +251,8 @@ static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r
     for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
         if (a->slots[i].sequence == r->header.sequence)
             a->slots[i].written = a->slots[i].committed = false;
+    if (atomic_load_explicit(&a->twice, memory_order_relaxed))
+        agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
     agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
 }
 

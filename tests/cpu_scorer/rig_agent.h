@@ -75,6 +75,7 @@ struct rig_agent {
     _Atomic bool silent, leak, stop;
     _Atomic bool bad_release; /* the next RELEASE is refused */
     _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
+    _Atomic bool twice;       /* it answers each TRIM twice */
 };
 
 /* A random number below that, from the generator's state. */
