@@ -124,7 +124,7 @@ TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
 # tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names; not fuzzers, nor
 # what is linked with another engine (oracle)
 RIGS := $(O)/tests/librigs.a
-$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c tests/oracle/*.c),\
+$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c tests/net/*.c tests/oracle/*.c),\
     $(wildcard tests/*/*.c)))
 	@mkdir -p $(@D); rm -f $@
 	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
@@ -142,6 +142,10 @@ $(O)/tests/csd_agent/test_hls_score: $(HLS_OBJECT)
 
 # what `make chaos` shoots with
 $(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)
+	$(LINK)
+
+# a link with delay and loss, for tests/long/remote_drive.sh
+$(O)/tests/net/slow_link: $(O)/tests/net/slow_link.o $(O)/libbase.a
 	$(LINK)
 
 # a figure is tools/bench/bench_<figure>.c with what they share; only `make bench` builds them
@@ -181,7 +185,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 
 # ---- targets -------------------------------------------------------------------------------
 .PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models check-opencl \
-        bench fuzz chaos soak attach-cycles screenshots lint format \
+        bench fuzz chaos soak attach-cycles remote-drive screenshots lint format \
         manual install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
 tests: $(TEST_PROGRAMS)
@@ -218,8 +222,13 @@ chaos: all ## kill and stop processes at random (ROUNDS=40 or TIME=seconds each,
 	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
 	@tests/chaos/run $(if $(OUT),-o $(OUT))
 
-attach-cycles: all ## attach, detach and kill the drive in mid-decode (CYCLES=100 for each setting, MODELS="wired smollm2", SEED)
-	@CYCLES=$${CYCLES:-100} MODELS="$${MODELS:-wired smollm2}" tests/integration/test_attach.sh
+attach-cycles: all ## attach, detach and kill drives in mid-decode (CYCLES=100 a setting, MODELS="wired smollm2", SETTINGS, SEED)
+	@CYCLES=$${CYCLES:-100} MODELS="$${MODELS:-wired smollm2}" SETTINGS="$${SETTINGS:-wide tight several}" \
+	tests/integration/test_attach.sh
+
+remote-drive: all ## a drive on a second host, with delay, loss, outages and strangers (root; DELAY_MS=5, LOSS=1, TOKENS=200, SEED)
+	@$(MAKE) --no-print-directory $(O)/tests/net/slow_link
+	@tests/long/remote_drive.sh
 
 soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step time stay flat (SEED, OUT=file)
 	@tests/long/soak.sh $(if $(OUT),-o $(OUT))

@@ -288,6 +288,8 @@ uint64_t settings_asked(const struct settings *s)
     asked.hot_cap_bytes = s->options.hot_bytes;
     asked.gpu_kv_cap_bytes = s->options.gpu_kv_bytes;
     asked.cold_cap_bytes = s->options.cold_bytes;
+    for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
+        asked.drives[d].cap_bytes = s->options.cold_bytes;
     asked.hot_bytes = asked.gpu_slots = asked.staging_slots = 0; /* these follow */
     return tiers_record_settings(&asked);
 }

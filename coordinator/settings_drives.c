@@ -57,8 +57,9 @@ static int lay_out(const struct settings *s, uint64_t cap, struct pool_layout *l
                                  why);
 }
 
-/* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. */
-static int size_drive(const struct settings *s, const char *url, uint64_t *cap,
+/* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. like: the
+ * cap that it has had, which follows from what was free then; 0: none. */
+static int size_drive(const struct settings *s, const char *url, uint64_t like, uint64_t *cap,
                       struct pool_layout *layout, struct hill_why *why)
 {
     const struct kv_plan_input *plan = &s->epoch.plan;
@@ -68,7 +69,7 @@ static int size_drive(const struct settings *s, const char *url, uint64_t *cap,
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
     uint64_t room = is_remote(url) ? need : settings_file_room(url + 5) / 4 / parts;
     *cap = s->options.cold_bytes ? s->options.cold_bytes
-           : s->like             ? s->like->cold_cap_bytes / parts
+           : like                ? like
                                  : (room < need ? room : need);
     int code = lay_out(s, *cap, layout, why);
     if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
@@ -94,7 +95,7 @@ static int attach_only(struct settings *s, const char *wanted, struct hill_why *
     uint64_t cap;
     int code = check_url(s, wanted, why);
     if (code == 0)
-        code = size_drive(s, wanted, &cap, &layout, why);
+        code = size_drive(s, wanted, s->like ? s->like->cold_cap_bytes : 0, &cap, &layout, why);
     if (code)
         return code;
     memmove(s->csd_url, wanted, strlen(wanted) + 1);
@@ -155,13 +156,16 @@ static int attach_one(struct settings *s, uint32_t drive, const char *wanted, st
             return hill_fail(why, HILL_E_INVALID, "%.200s and %.200s are the same drive",
                              s->drives[d].url, wanted);
     if (code == 0)
-        code = size_drive(s, wanted, &cap, &layout, why);
+        code = size_drive(s, wanted, s->like ? s->like->drive_cap_bytes[drive] : 0, &cap, &layout,
+                          why);
     if (code)
         return code;
+    bool known = strcmp(s->drives[drive].url, wanted) == 0 && s->epoch.drives[drive].speed > 0;
     snprintf(s->drives[drive].url, sizeof s->drives[drive].url, "%s", wanted);
     s->drives[drive].cap_bytes = cap;
-    s->epoch.drives[drive] = (struct epoch_drive){.attached = true, .cap_bytes = cap};
-    for (uint32_t d = 0; d < s->epoch.csd_drives; d++)
+    s->epoch.drives[drive].attached = true;
+    s->epoch.drives[drive].cap_bytes = cap;
+    for (uint32_t d = 0; !known && d < s->epoch.csd_drives; d++)
         s->epoch.drives[d].speed = 0; /* equal shares, until they are measured again */
     sum_up(s);
     return 0;

@@ -27,9 +27,9 @@ enum drive_change {
     CHANGE_ATTACH_WAITS, /* for prompts under way: they would have to be read again */
     CHANGE_ATTACH,       /* an agent was started for a new drive; until all are ready */
     CHANGE_DETACH_WAITS, /* as CHANGE_ATTACH_WAITS */
-    CHANGE_DRAINS,       /* the scorer empties the drive; until it says that it is done */
-    CHANGE_DETACH,       /* the agent was told to end; until the others are ready without it */
-    CHANGE_UNDO, /* the new drive cannot be used: as CHANGE_DETACH, then the client is told why */
+    CHANGE_DRAINS, /* the scorer empties the drive; until it says that it is done, or cannot */
+    CHANGE_DETACH, /* the agent was told to end; until the others are ready without it */
+    CHANGE_UNDO,   /* the new drive cannot be used: as CHANGE_DETACH, then the client is told why */
 };
 
 /* What the owner of the requests hears. */

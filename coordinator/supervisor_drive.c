@@ -2,9 +2,11 @@
 #include "coordinator/supervisor_parts.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 
+#define MIB           1048576.0
 #define PLAIN_IDLE_MS 1000 /* heartbeats bring the loop round several times in it */
 
 /* The only place where a change of the drive changes its state. */
@@ -87,6 +89,7 @@ static void ask_to_drain(struct supervisor *s)
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Drain drain = HILL__DRAIN__INIT;
     message.body_case = HILL__MESSAGE__BODY_DRAIN;
+    drain.drive = s->change_drive;
     message.drain = &drain;
     if (router_to_worker(s->router, WORKER_SCORER, &message) == 0)
         set_change(s, CHANGE_DRAINS);
@@ -98,8 +101,8 @@ static void change_goes_on(struct supervisor *s)
     bool busy = s->hooks.is_busy(s->hooks.context);
     if (s->hooks.is_reading(s->hooks.context))
         return;
-    if (busy && (!s->hooks.can_go_on(s->hooks.context) || settings_several(s->settings)))
-        return; /* these begin anew in another epoch, or have entries on every drive: they end first */
+    if (busy && !s->hooks.can_go_on(s->hooks.context))
+        return; /* these begin anew in another epoch: they end first */
     if (s->change == CHANGE_ATTACH_WAITS)
         attach_now(s);
     else if (busy)
@@ -199,17 +202,42 @@ void drive_take_detach(void *owner, struct arrival *a)
     s->change_drive = drive;
 }
 
+/* One of several: the others have its entries, or they have no place. */
+static void take_drained_of_several(struct supervisor *s, const Hill__Drained *d)
+{
+    const char *url = settings_url(s->settings, s->change_drive);
+    char text[sizeof s->change_text];
+    if (d->over) {
+        snprintf(s->change_text, sizeof s->change_text,
+                 ": %llu entries (%.3f MiB) moved to DRAM or other drives from %.200s, %.3f s",
+                 (unsigned long long)d->moved, (double)d->moved_bytes / MIB, url,
+                 (double)(clock_now_ns() - s->change_began_ns) / 1e9);
+        detach_now(s, false);
+        return;
+    }
+    snprintf(
+        text, sizeof text,
+        "cannot detach %.200s now: %llu entries (%.0f bytes) of requests that run have no place "
+        "in DRAM or on the other drives, or cannot be read; ask again when the requests are "
+        "over",
+        url, (unsigned long long)d->left, (double)d->left_bytes);
+    log_warn("%s", text);
+    router_reply(s->router, &s->change_client, HILL_E_NOSPACE, text);
+    set_change(s, CHANGE_NONE);
+}
+
 /* How far the scorer has come with emptying the drive. */
 void drive_take_drained(void *owner, struct arrival *a)
 {
     struct supervisor *s = owner;
     const Hill__Drained *d = a->message->drained;
-    const double mib = 1048576.0;
-    if (s->change == CHANGE_DRAINS) {
+    if (s->change == CHANGE_DRAINS && settings_several(s->settings)) {
+        take_drained_of_several(s, d);
+    } else if (s->change == CHANGE_DRAINS) {
         snprintf(s->change_text, sizeof s->change_text,
                  ": %llu entries (%.3f MiB) moved up, %llu (%.3f MiB) %s%.200s, %.3f s",
-                 (unsigned long long)d->moved, (double)d->moved_bytes / mib,
-                 (unsigned long long)d->left, (double)d->left_bytes / mib,
+                 (unsigned long long)d->moved, (double)d->moved_bytes / MIB,
+                 (unsigned long long)d->left, (double)d->left_bytes / MIB,
                  d->over ? "left on "
                          : "stay until their requests end, without its accelerator, on ",
                  s->settings->csd_url, (double)(clock_now_ns() - s->change_began_ns) / 1e9);
@@ -222,19 +250,37 @@ void drive_take_drained(void *owner, struct arrival *a)
     }
 }
 
+/* The drive's host does not answer the agent that was to read what is left there: it is lost, and
+ * requests that have entries there begin anew. */
+static bool is_out_of_reach(const struct supervisor *s, enum worker w)
+{
+    return s->settings->epoch.csd_plain && s->workers.rows[w].failure_code == HILL_E_IO &&
+           strncmp(s->settings->csd_url, "tcp:", 4) == 0;
+}
+
+static void go_on_without(struct supervisor *s)
+{
+    settings_detach(s->settings, 0);
+    worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
+}
+
 void drive_lose(struct supervisor *s, enum worker w)
 {
     const struct epoch_settings *e = &s->settings->epoch;
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
     if (w != WORKER_AGENT || !s->workers.rows[w].wanted || s->change != CHANGE_NONE ||
-        !s->settings->options.csd_degrades || e->csd_plain)
+        !s->settings->options.csd_degrades || (e->csd_plain && !is_out_of_reach(s, w)))
         return;
-    log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
-    if (s->hooks.is_busy(s->hooks.context)) {
-        settings_detach_to_plain(s->settings);
-    } else {
-        settings_detach(s->settings, 0);
-        worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
+    if (e->csd_plain) {
+        log_warn("%s is out of reach: requests that have entries there begin anew without it",
+                 s->settings->csd_url);
+        go_on_without(s);
+        return;
     }
+    log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
+    if (s->hooks.is_busy(s->hooks.context))
+        settings_detach_to_plain(s->settings);
+    else
+        go_on_without(s);
 }

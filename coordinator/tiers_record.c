@@ -70,6 +70,8 @@ int tiers_record_write(const char *folder, const struct epoch_settings *s, uint6
                              .hot_cap_bytes = s->hot_cap_bytes,
                              .gpu_kv_cap_bytes = s->gpu_kv_cap_bytes,
                              .cold_cap_bytes = s->cold_cap_bytes};
+    for (uint32_t d = 0; d < s->csd_drives; d++)
+        r.drive_cap_bytes[d] = s->drives[d].attached ? s->drives[d].cap_bytes : 0;
     r.checksum = checksum_of(&r);
     name_in(name, folder, "");
     name_in(fresh, folder, ".new");

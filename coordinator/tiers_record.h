@@ -17,7 +17,7 @@
 
 #define TIERS_RECORD_NAME    "tiers"
 #define TIERS_RECORD_MAGIC   UINT64_C(0x3153524549544c48) /* "HLTIERS1" */
-#define TIERS_RECORD_VERSION 2u
+#define TIERS_RECORD_VERSION 3u
 
 struct tiers_record {
     uint64_t magic;
@@ -28,10 +28,11 @@ struct tiers_record {
     uint64_t settings; /* tiers_record_settings */
     uint64_t asked;    /* the same before anything is measured (settings_asked) */
     uint64_t hot_cap_bytes, gpu_kv_cap_bytes, cold_cap_bytes;
-    uint64_t checksum; /* xxHash64 of all before it */
+    uint64_t drive_cap_bytes[LAYOUT_DRIVES_MAX]; /* of several drives, each; 0: it was not there */
+    uint64_t checksum;                           /* xxHash64 of all before it */
 };
 
-_Static_assert(sizeof(struct tiers_record) == 80, "file format");
+_Static_assert(sizeof(struct tiers_record) == 112, "file format");
 
 /* A sum over all that a worker is told but the epochs' numbers, beta, which a sequence keeps for
  * itself, and the prefix store's cap, of which the tiers know nothing; 0: out of memory. */

@@ -72,8 +72,9 @@ static int plan_tiers(struct core *core, const struct agent *agent, struct seque
                                   .stripe_slots = t->cold.stripe_slots,
                                   .cold_pool = core_has_drive(core)};
     for (uint32_t d = 0; d < room.n_drives; d++) {
-        room.drives[d].stripes = t->cold.drives[d].n_stripes;
-        room.drives[d].free_stripes = t->cold.drives[d].n_free;
+        bool takes = cold_map_takes(&t->cold, d);
+        room.drives[d].stripes = takes ? t->cold.drives[d].n_stripes : 0;
+        room.drives[d].free_stripes = takes ? t->cold.drives[d].n_free : 0;
         room.drives[d].share = t->cold.drives[d].share;
     }
     s->share = (struct hot_share){.beta = config->beta,

@@ -118,53 +118,81 @@ static bool has_stripes(const struct kept_plan *p)
     return sum > 0;
 }
 
-static uint32_t stripes_for(const struct cold_map *cold, uint32_t tokens)
+/* Stripes of each layer that a sequence may have on each drive: what no sequence of before has set
+ * aside beside its own, no more than its part of the pool. */
+static void most_stripes(const struct core *c, const struct kept_plan *p,
+                         uint32_t most[LAYOUT_DRIVES_MAX])
 {
-    return tokens / cold->stripe_slots + (tokens % cold->stripe_slots != 0);
-}
-
-/* Of the one drive there is, stripes of each layer that no sequence of before has set aside. */
-static uint32_t spare_stripes(const struct core *c)
-{
-    uint64_t taken = 0, layers = c->config.geometry.n_layers;
-    for (uint32_t i = 0; i < c->config.n_sequences; i++) {
-        struct kept_plan plan;
-        if (c->sequences[i].state == SEQUENCE_DORMANT && kept_read(tiers_kept(&c->tiers, i), &plan))
-            taken += plan.stripes[0] * layers;
+    const struct cold_map *cold = &c->tiers.cold;
+    uint32_t layers = c->config.geometry.n_layers, taken[LAYOUT_DRIVES_MAX] = {0};
+    struct kept_plan other;
+    for (uint32_t i = 0; i < c->config.n_sequences; i++)
+        if (c->sequences[i].state == SEQUENCE_DORMANT &&
+            kept_read(tiers_kept(&c->tiers, i), &other))
+            for (uint32_t d = 0; d < cold->n_drives; d++)
+                taken[d] += other.stripes[d];
+    for (uint32_t d = 0; d < cold->n_drives; d++) {
+        uint32_t all = cold->drives[d].n_stripes / layers, share = all / c->config.n_sequences;
+        uint32_t there = p->stripes[d] + (all > taken[d] ? all - taken[d] : 0);
+        most[d] = share > p->stripes[d] ? share : p->stripes[d];
+        most[d] = there < most[d] ? there : most[d];
     }
-    uint64_t all = c->tiers.cold.n_stripes;
-    return all > taken ? (uint32_t)((all - taken) / layers) : 0;
 }
 
-/* A drive is there, which was not when the sequence began, or was to be left: room on it, for
+/* Stripes of a layer for so many tokens, by the drives' shares. False: there are not as many. */
+static bool choose_stripes(const struct core *c, const uint32_t most[LAYOUT_DRIVES_MAX],
+                           uint32_t tokens, uint32_t stripes[LAYOUT_DRIVES_MAX])
+{
+    const struct cold_map *cold = &c->tiers.cold;
+    struct hot_share_room room = {.n_drives = cold->n_drives, .stripe_slots = cold->stripe_slots};
+    for (uint32_t d = 0; d < cold->n_drives; d++)
+        room.drives[d].share = cold->drives[d].share;
+    return hot_share_stripes(&room, most, tokens, stripes);
+}
+
+/* A drive is there, and none was when the sequence began, or it was to be left: room on it, for
  * copies, too, if there is that much. Its hot blocks stay its own, so it can go without. */
 static void give_drive(const struct core *c, struct sequence *s, struct kept_plan *p)
 {
-    const struct cold_map *cold = &c->tiers.cold;
-    uint32_t share = cold->n_stripes / c->config.geometry.n_layers / c->config.n_sequences;
-    uint32_t there = p->stripes[0] + spare_stripes(c);
-    uint32_t most = share > p->stripes[0] ? share : p->stripes[0];
-    most = there < most ? there : most;
+    uint32_t most[LAYOUT_DRIVES_MAX], stripes[LAYOUT_DRIVES_MAX] = {0};
+    most_stripes(c, p, most);
     s->share.beta = c->config.beta;
     uint32_t cold_tokens = s->max_tokens - hot_share_target(&s->share, s->max_tokens);
-    bool copies = moves_wants_placement(c, s) && stripes_for(cold, s->max_tokens) <= most;
-    uint32_t stripes = stripes_for(cold, copies ? s->max_tokens : cold_tokens);
-    if (stripes > most)
+    bool copies = moves_wants_placement(c, s) && choose_stripes(c, most, s->max_tokens, stripes);
+    if (!copies && !choose_stripes(c, most, cold_tokens, stripes))
         return;
     p->beta = c->config.beta;
     p->copies = copies;
     p->adapts = copies && c->config.adapts;
-    p->stripes[0] = stripes > p->stripes[0] ? stripes : p->stripes[0];
+    for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
+        p->stripes[d] = stripes[d] > p->stripes[d] ? stripes[d] : p->stripes[d];
 }
 
-/* Drives come and go: what was set aside for it is made what this epoch has. (Of several drives none
- * comes or goes while a sequence runs.) */
+/* A drive has come beside others: its part of the stripes that the sequence has, if it has as many
+ * to spare; what lies there follows (share_out.h). */
+static void give_another(const struct core *c, struct kept_plan *p)
+{
+    const struct cold_map *cold = &c->tiers.cold;
+    uint32_t most[LAYOUT_DRIVES_MAX], stripes[LAYOUT_DRIVES_MAX] = {0};
+    uint32_t slots = 0; /* no more than the pools have */
+    most_stripes(c, p, most);
+    for (uint32_t d = 0; d < cold->n_drives; d++)
+        slots += p->stripes[d] * cold->stripe_slots;
+    if (!choose_stripes(c, most, slots, stripes))
+        return;
+    for (uint32_t d = 0; d < cold->n_drives; d++)
+        if (p->stripes[d] == 0)
+            p->stripes[d] = stripes[d];
+}
+
+/* Drives come and go: what was set aside for it is made what this epoch has. */
 static void replan(const struct core *c, struct sequence *s, struct kept_plan *p)
 {
     const struct kept_plan before = *p;
-    bool one = c->tiers.cold.n_drives == 1;
-    if (one && core_has_drive(c) && c->config.beta > 0 && !(p->beta > 0)) {
+    if (core_has_drive(c) && c->config.beta > 0 && !(p->beta > 0)) {
         give_drive(c, s, p);
+    } else if (core_has_drive(c) && c->tiers.cold.n_drives > 1) {
+        give_another(c, p);
     } else if (!c->config.csd && p->limit >= p->max_tokens) {
         p->beta = 0;
         p->copies = p->adapts = 0;
@@ -308,19 +336,28 @@ void adoption_answer(const struct core *c, const struct sequence *s, struct reco
 
 static void take_adopt(void *context, const void *record)
 {
-    struct core *c = context;
+    const struct agent *a = context;
     const struct record_completion *r = record;
-    struct sequence *s = &c->sequences[r->header.sequence];
-    if (s->state != SEQUENCE_ADOPTING || r->tag < s->adoption.first_tag || !s->adoption.open)
+    struct sequence *s = &a->core->sequences[r->header.sequence];
+    if (s->state != SEQUENCE_ADOPTING || r->tag < s->adoption.first_tag ||
+        !s->adoption.open[a->from])
         return;
-    s->adoption.open--;
+    s->adoption.open[a->from]--;
     if (r->status && !s->adoption.status)
         s->adoption.status = r->status;
 }
 
-void adoption_listen(struct core *c, struct agent *a)
+void adoption_listen(struct agent *a)
 {
-    agent_on(a, RECORD_ADOPT, take_adopt, c);
+    agent_on(a, RECORD_ADOPT, take_adopt, a);
+}
+
+static bool is_open(const struct adoption *o)
+{
+    uint32_t sum = 0;
+    for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
+        sum += o->open[d];
+    return sum > 0;
 }
 
 /* The committed slots of the stripe from `slot` on, at most `most`; *next: where to go on. */
@@ -367,7 +404,7 @@ static int push_adopt(struct agent *a, struct sequence *s)
         fill_items(a, list, o->stripe, o->slot, most, (struct adopt_item *)(r + 1), &o->slot);
     if (!o->first_tag)
         o->first_tag = r->tag;
-    o->open++;
+    o->open[drive]++;
     s->cold_used = true;
     agent_publish(a, drive, RING_COMMAND, RECORD_ADOPT,
                   (uint32_t)(sizeof *r + r->n_slots * sizeof(struct adopt_item)));
@@ -416,7 +453,7 @@ int adoption_pump(struct agent *a, struct sequence *s, bool *moved)
     }
     if (a->status)
         return a->status;
-    if (o->open)
+    if (is_open(o))
         return 0;
     return o->status ? o->status : o->part == parts_of(c);
 }

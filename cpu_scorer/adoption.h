@@ -33,7 +33,7 @@ int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *s
 void adoption_answer(const struct core *c, const struct sequence *s, struct record_seq_ready *out);
 
 /* Completions of ADOPT. */
-void adoption_listen(struct core *c, struct agent *a);
+void adoption_listen(struct agent *a);
 /* Commands of an ADOPTING sequence: 1: the agent has all its slots; 0: not yet, *moved: some went
  * out; negative: it has not. */
 int adoption_pump(struct agent *a, struct sequence *s, bool *moved);

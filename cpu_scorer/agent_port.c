@@ -124,26 +124,47 @@ int agent_push_slots(struct agent *a, uint32_t type, uint32_t sequence, uint32_t
     return rc;
 }
 
-int agent_trim(struct agent *a, struct sequence *s)
+static int push_trim(struct agent *a, const struct sequence *s, uint32_t drive, uint64_t tag)
 {
     void *payload;
+    if (shm_ring_reserve(agent_ring(a, drive, RING_COMMAND), sizeof(struct record_trim), &payload))
+        return HILL_E_WOULD_BLOCK;
+    *(struct record_trim *)payload =
+        (struct record_trim){.header = core_header(a->core, s->index, 0, 0), .tag = tag};
+    agent_publish(a, drive, RING_COMMAND, RECORD_TRIM, sizeof(struct record_trim));
+    return 0;
+}
+
+int agent_trim(struct agent *a, struct sequence *s)
+{
     if (a->n_drives > 1 && !agent_has_room(a, sizeof(struct record_trim)))
         return HILL_E_WOULD_BLOCK;
-    uint64_t tag = a->next_tag << 8;
     s->trims = 0;
     for (uint32_t d = 0; d < a->n_drives; d++) {
         if (!is_there(a, d))
             continue;
-        if (shm_ring_reserve(agent_ring(a, d, RING_COMMAND), sizeof(struct record_trim), &payload))
+        if (push_trim(a, s, d, a->next_tag << 8))
             return HILL_E_WOULD_BLOCK; /* the only one */
-        *(struct record_trim *)payload =
-            (struct record_trim){.header = core_header(a->core, s->index, 0, 0), .tag = tag};
-        agent_publish(a, d, RING_COMMAND, RECORD_TRIM, sizeof(struct record_trim));
-        s->trims++;
+        s->trims |= 1u << d;
     }
     s->trim_tag = agent_tag(a);
     FAULT_POINT(cpu_scorer, trim, pushed);
     return 0;
+}
+
+int agent_trim_drive(struct agent *a, struct sequence *s, uint32_t drive)
+{
+    if (push_trim(a, s, drive, a->next_tag << 8))
+        return HILL_E_WOULD_BLOCK;
+    agent_tag(a); /* it is used */
+    FAULT_POINT(cpu_scorer, trim, pushed);
+    return 0;
+}
+
+void agent_leave(struct agent *a, uint32_t drive)
+{
+    a->core->config.drives[drive].n_stripes = 0;
+    a->n_there--;
 }
 
 /* ---- what comes back ----------------------------------------------------------------------- */

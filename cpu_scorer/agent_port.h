@@ -75,8 +75,12 @@ bool agent_has_room(struct agent *a, uint32_t bytes);
  * 0, or an error. */
 int agent_push_slots(struct agent *a, uint32_t type, uint32_t sequence, uint32_t layer,
                      const uint32_t *slots, uint32_t n);
-/* To all drives; s->trims is how many. 0, or HILL_E_WOULD_BLOCK. */
+/* To all drives; s->trims says to which. 0, or HILL_E_WOULD_BLOCK. */
 int agent_trim(struct agent *a, struct sequence *s);
+/* To this one, of a sequence that goes on; nobody waits for the completion. */
+int agent_trim_drive(struct agent *a, struct sequence *s, uint32_t drive);
+/* One of several drives, which has nothing to answer, is not there any more. */
+void agent_leave(struct agent *a, uint32_t drive);
 
 /* Take what the agent has sent: 1, 0, or an error. */
 int agent_pump(struct agent *a);

@@ -30,7 +30,8 @@ int cold_map_init_drives(struct cold_map *map, uint32_t stripe_slots, uint32_t d
                              .drive_stripes = drive_stripes};
     n_parts = n_lists * n_drives;
     for (uint32_t d = 0; d < n_drives; d++)
-        map->drives[d] = (struct cold_drive){n_stripes_each[d], n_stripes_each[d], 1.0 / n_drives};
+        map->drives[d] = (struct cold_drive){
+            .n_stripes = n_stripes_each[d], .n_free = n_stripes_each[d], .share = 1.0 / n_drives};
     if (!stripe_slots || (uint64_t)stripe_slots * n_stripes >= UNCOMMITTED ||
         (n_stripes && stripe_slots % KV_GROUP_TOKENS))
         return HILL_E_INVALID;
@@ -76,18 +77,37 @@ uint32_t cold_map_stripes(const struct cold_map *map, uint32_t list)
     return sum;
 }
 
-void cold_map_set_speeds(struct cold_map *map, const double *speeds)
+static void work_out_shares(struct cold_map *map)
 {
     double sum = 0;
     uint32_t there = 0;
     for (uint32_t d = 0; d < map->n_drives; d++) {
-        sum += map->drives[d].n_stripes ? speeds[d] : 0;
-        there += map->drives[d].n_stripes > 0;
+        sum += cold_map_takes(map, d) ? map->drives[d].speed : 0;
+        there += cold_map_takes(map, d);
     }
     for (uint32_t d = 0; d < map->n_drives; d++)
-        map->drives[d].share = !map->drives[d].n_stripes ? 0
-                               : sum > 0                 ? speeds[d] / sum
-                                                         : 1.0 / there;
+        map->drives[d].share = !cold_map_takes(map, d) ? 0
+                               : sum > 0               ? map->drives[d].speed / sum
+                                                       : 1.0 / there;
+}
+
+void cold_map_set_speeds(struct cold_map *map, const double *speeds)
+{
+    for (uint32_t d = 0; d < map->n_drives; d++)
+        map->drives[d].speed = speeds[d];
+    work_out_shares(map);
+}
+
+void cold_map_leave(struct cold_map *map, uint32_t drive, bool leaves)
+{
+    map->drives[drive].leaves = leaves;
+    work_out_shares(map);
+}
+
+void cold_map_gone(struct cold_map *map, uint32_t drive)
+{
+    map->drives[drive].n_stripes = map->drives[drive].n_free = 0;
+    cold_map_leave(map, drive, false);
 }
 
 /* Entries of a part that count, or will when they are written. */
@@ -98,20 +118,34 @@ static uint32_t load_of(const struct cold_map *map, const struct cold_list *l)
     return map->stripes[l->current].order * map->stripe_slots + l->used - l->copies;
 }
 
+static double load_of_all(const struct cold_map *map, uint32_t list)
+{
+    double sum = 0;
+    for (uint32_t d = 0; d < map->n_drives; d++)
+        sum += load_of(map, cold_map_on(map, list, d));
+    return sum;
+}
+
+double cold_map_excess(const struct cold_map *map, uint32_t list, uint32_t drive)
+{
+    return load_of(map, cold_map_on(map, list, drive)) -
+           map->drives[drive].share * load_of_all(map, list);
+}
+
 uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool reuses,
                        uint32_t *drive)
 {
-    double total = n, most = 0;
+    double total, most = 0;
     uint32_t found = COLD_NONE;
     *drive = 0;
     if (map->n_drives == 1)
         return n;
-    for (uint32_t d = 0; d < map->n_drives; d++)
-        total += load_of(map, &map->lists[cold_map_part(map, list, d)]);
+    total = n + load_of_all(map, list);
     for (uint32_t d = 0; d < map->n_drives; d++) {
         uint32_t part = cold_map_part(map, list, d);
         double lacks = map->drives[d].share * total - load_of(map, &map->lists[part]);
-        if (cold_map_room(map, part) == 0 && !(reuses && cold_map_spare(map, part)))
+        if (map->drives[d].leaves ||
+            (cold_map_room(map, part) == 0 && !(reuses && cold_map_spare(map, part))))
             continue;
         if (found == COLD_NONE || lacks > most) {
             found = d;

@@ -16,7 +16,8 @@
  * many or not, so that a slot says whose it is. A list is one (sequence, layer); what it has on one
  * drive is a part (cold_map_part), with stripes and an order of its own. Where the next entries go
  * cold_map_deal says: to the part that lacks most of its drive's share, so that all drives take
- * equally long for a query. With one drive a list is its part.
+ * equally long for a query. A drive that is left (cold_map_leave) takes nothing more. With one drive a
+ * list is its part.
  *
  * Memory: 4 bytes per cold slot and one per group, private (with the selector
  * the scorer's only large private memory). Who calls it: the scorer's data thread alone. The pool's
@@ -61,7 +62,9 @@ struct cold_map {
     uint32_t n_lists, n_drives, drive_stripes;
     struct cold_drive {
         uint32_t n_stripes, n_free; /* that its pool has, that no part has */
+        double speed;               /* against the others' */
         double share;               /* of the entries of every list */
+        bool leaves;                /* of several: it is being left */
     } drives[LAYOUT_DRIVES_MAX];
     struct cold_stripe *stripes;
     struct cold_list *lists; /* [n_lists * n_drives] */
@@ -94,12 +97,28 @@ static inline uint32_t cold_map_part(const struct cold_map *map, uint32_t list, 
 {
     return list * map->n_drives + drive;
 }
+static inline const struct cold_list *cold_map_on(const struct cold_map *map, uint32_t list,
+                                                  uint32_t drive)
+{
+    return &map->lists[cold_map_part(map, list, drive)];
+}
+/* May something new be placed on it? */
+static inline bool cold_map_takes(const struct cold_map *map, uint32_t drive)
+{
+    return map->drives[drive].n_stripes && !map->drives[drive].leaves;
+}
 /* What a list has on all drives: slots that count, stripes. */
 uint32_t cold_map_committed(const struct cold_map *map, uint32_t list);
 uint32_t cold_map_stripes(const struct cold_map *map, uint32_t list);
 
 /* Each drive's speed, against the others': the shares of what is dealt from now on. All 0: equal. */
 void cold_map_set_speeds(struct cold_map *map, const double *speeds);
+/* Of several drives: this one takes nothing more, or does again. */
+void cold_map_leave(struct cold_map *map, uint32_t drive, bool leaves);
+/* It is gone: no part has a stripe of it. */
+void cold_map_gone(struct cold_map *map, uint32_t drive);
+/* By how many slots the list has more on this drive than its share; negative: it has fewer. */
+double cold_map_excess(const struct cold_map *map, uint32_t list, uint32_t drive);
 /* The next up to n entries of a list go to *drive: returns how many of them, 0 where no drive has
  * room. reuses: spare copies are room, too. */
 uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool reuses,

@@ -83,7 +83,7 @@ struct adoption {
     uint32_t stripe, slot; /* the next cold slot to be committed: within part; COLD_NONE: none */
     uint32_t part;         /* of the sequence's: the drives of layer 0, of layer 1, ... */
     uint64_t first_tag;    /* of the commands */
-    uint32_t open;         /* without a completion */
+    uint32_t open[LAYOUT_DRIVES_MAX]; /* without a completion */
     int status;
     bool prompt; /* what there is of its prompt, not a whole step */
 };
@@ -114,7 +114,7 @@ struct sequence {
     bool sums;      /* h2o: what its prompt attended to comes before its first query */
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     uint64_t first_tag, trim_tag;
-    uint32_t trims; /* TRIMs without a completion: one for each drive */
+    uint32_t trims; /* drives, as bits, whose TRIM has no completion yet */
     /* records of the append ring that wait for the drive, so that others' do not wait with them */
     bool leaving, begin_held; /* end has come; begin has, and waits until the slot is free */
     struct record_seq_end end;
@@ -150,7 +150,7 @@ struct core {
     struct score_pool *pool;
     struct sequence *sequences; /* [n_sequences] */
     bool drains;                /* what is cold comes up, and nothing new goes down (drain.h) */
-    bool coming_up;             /* a batch of it is in staging: no query goes past AWAIT */
+    bool coming_up; /* a batch of cold entries comes to staging: no query goes past AWAIT */
     uint64_t dropped_records;
     uint64_t n_rested; /* sequences that came to rest so far */
 };
@@ -189,6 +189,15 @@ static inline bool core_runs(const struct sequence *s)
 static inline bool core_has_drive(const struct core *c)
 {
     return c->config.csd && !c->drains;
+}
+
+/* Is a drive being emptied (drain.h)? */
+static inline bool core_is_emptied(const struct core *c)
+{
+    bool any = c->drains;
+    for (uint32_t d = 0; d < c->tiers.cold.n_drives; d++)
+        any |= c->tiers.cold.drives[d].leaves;
+    return any;
 }
 
 /* Blocks that one layer can have. */

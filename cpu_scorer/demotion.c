@@ -20,7 +20,7 @@ static void drop(struct demotions *d, struct demote *demote)
 {
     d->core->sequences[demote->sequence].demotes--;
     d->n--;
-    d->n_moves -= demote->from_hot;
+    d->n_moves -= demote->from != DEMOTE_NEW;
     demote->used = false;
 }
 
@@ -36,8 +36,9 @@ static void take_demote(void *context, const void *record)
     struct demotions *d = context;
     const struct record_completion *r = record;
     struct demote *demote = &d->items[r->tag % 256 % MAX_DEMOTES];
-    if (!demote->used || demote->tag != r->tag || demote->done)
-        return;
+    if (!demote->used || demote->tag != r->tag || demote->done ||
+        agent_drive(d->agent, demote->first_slot) != d->agent->from)
+        return; /* another drive's agent cannot say that it is written */
     demote->done = true;
     FAULT_POINT(cpu_scorer, demote, answered);
     if (!r->status && r->count == demote->n)
@@ -177,7 +178,7 @@ static void fill_plane(struct demotions *d, struct sequence *s, uint32_t layer,
                                  (uint8_t *)r->record + r->parts.digests);
 }
 
-static void publish(struct demotions *d, struct sequence *s, uint32_t layer, bool from_hot,
+static void publish(struct demotions *d, struct sequence *s, uint32_t layer, enum demote_from from,
                     struct demote_record *r)
 {
     struct demote *demote = r->demote; /* its slots are there already */
@@ -188,7 +189,7 @@ static void publish(struct demotions *d, struct sequence *s, uint32_t layer, boo
     demote->n = r->n;
     demote->used = true;
     demote->done = false;
-    demote->from_hot = from_hot;
+    demote->from = from;
     demote->scattered = r->scattered;
     *r->record = (struct record_demote){.header = core_header(d->core, s->index, 0, layer),
                                         .tag = demote->tag,
@@ -197,7 +198,7 @@ static void publish(struct demotions *d, struct sequence *s, uint32_t layer, boo
                                         .stripe_order = r->order,
                                         .scattered = r->scattered};
     d->n++;
-    d->n_moves += from_hot;
+    d->n_moves += from != DEMOTE_NEW;
     s->demotes++;
     s->cold_used = true;
     FAULT_POINT(cpu_scorer, demote, filled);
@@ -217,7 +218,7 @@ uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer,
            (size_t)r.n * d->core->tiers.hkm.entry_bytes);
     note_checks(d, s, layer, &r, entries);
     fill_plane(d, s, layer, &r, entries, NULL);
-    publish(d, s, layer, false, &r);
+    publish(d, s, layer, DEMOTE_NEW, &r);
     return r.n;
 }
 
@@ -236,9 +237,36 @@ uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,
                hkm->entry_bytes);
     note_checks(d, s, layer, &r, entries);
     fill_plane(d, s, layer, &r, NULL, positions);
-    publish(d, s, layer, true, &r);
+    publish(d, s, layer, DEMOTE_HOT, &r);
     s->layers[layer].moving = r.n;
     return r.n;
+}
+
+uint32_t demote_staged(struct demotions *d, struct sequence *s, uint32_t layer,
+                       const uint32_t *positions, const uint32_t *staging, uint32_t n)
+{
+    struct demote_record r;
+    if (d->n_moves >= MOVES_OPEN_MAX || reserve(d, s, layer, true, n, &r))
+        return 0;
+    take_slots(d, s, layer, 0, positions, &r);
+    uint8_t *entries = (uint8_t *)r.record + r.parts.entries;
+    uint32_t bytes = d->core->tiers.hkm.entry_bytes;
+    for (uint32_t i = 0; i < r.n; i++)
+        memcpy(entries + (uint64_t)i * bytes, shm_arena_slot(d->core->tiers.staging, staging[i]),
+               bytes);
+    note_checks(d, s, layer, &r, entries);
+    fill_plane(d, s, layer, &r, entries, NULL);
+    publish(d, s, layer, DEMOTE_DRIVE, &r);
+    return r.n;
+}
+
+bool demotions_to(const struct demotions *d, const struct sequence *s, uint32_t drive)
+{
+    for (uint32_t i = 0; i < MAX_DEMOTES; i++)
+        if (d->items[i].used && d->items[i].sequence == s->index &&
+            agent_drive(d->agent, d->items[i].first_slot) == drive)
+            return true;
+    return false;
 }
 
 /* ---- commits -------------------------------------------------------------------------------- */
@@ -248,35 +276,64 @@ static uint32_t slot_of(const struct demote *d, uint32_t i)
     return d->scattered ? d->slots[i] : d->first_slot + i;
 }
 
+/* Of an entry that goes from one drive to another: the slot that it leaves. */
+static uint32_t slot_before(const struct demotions *d, const struct demote *demote, uint32_t i)
+{
+    const struct tiers *t = &d->core->tiers;
+    uint32_t position = cold_map_taken_position(&t->cold, slot_of(demote, i));
+    return hkm_slot(hkm_location(&t->hkm, demote->sequence, demote->layer, position));
+}
+
 static int push_commit(struct demotions *d, const struct demote *demote)
 {
-    uint32_t slots[LAYOUT_COMMIT_SLOTS_MAX];
+    uint32_t slots[LAYOUT_COMMIT_SLOTS_MAX], before[MOVES_DOWN];
+    bool moves = demote->from == DEMOTE_DRIVE;
+    uint32_t bytes = (uint32_t)(sizeof(struct record_commit) + demote->n * sizeof *slots);
+    if (moves && !agent_has_room(d->agent, bytes)) /* both of them, or none */
+        return HILL_E_WOULD_BLOCK;
     for (uint32_t i = 0; i < demote->n; i++)
         slots[i] = slot_of(demote, i);
-    return agent_push_slots(d->agent, RECORD_COMMIT, demote->sequence, demote->layer, slots,
-                            demote->n);
+    for (uint32_t i = 0; moves && i < demote->n; i++)
+        before[i] = slot_before(d, demote, i);
+    int rc = agent_push_slots(d->agent, RECORD_COMMIT, demote->sequence, demote->layer, slots,
+                              demote->n);
+    return rc || !moves ? rc
+                        : agent_push_slots(d->agent, RECORD_RELEASE, demote->sequence,
+                                           demote->layer, before, demote->n);
+}
+
+/* The entry is at a new cold slot; one on a drive that it leaves is nobody's. */
+static void flip_one(struct demotions *d, const struct demote *demote, uint32_t i)
+{
+    struct tiers *t = &d->core->tiers;
+    uint32_t list = tiers_list(t, demote->sequence, demote->layer), slot = slot_of(demote, i);
+    uint32_t before = demote->from == DEMOTE_DRIVE ? slot_before(d, demote, i) : COLD_NONE;
+    cold_map_commit(&t->cold, list, slot, 1);
+    hkm_set_cold(&t->hkm, demote->sequence, demote->layer, cold_map_taken_position(&t->cold, slot),
+                 slot);
+    if (before == COLD_NONE)
+        return;
+    cold_map_uncommit(&t->cold, list, before);
+    cold_map_disown(&t->cold, list, before);
 }
 
 static void flip(struct demotions *d, const struct demote *demote)
 {
-    struct tiers *t = &d->core->tiers;
     struct sequence *s = &d->core->sequences[demote->sequence];
     struct layer_state *l = &s->layers[demote->layer];
     for (uint32_t i = 0; i < demote->n; i++) {
-        uint32_t slot = slot_of(demote, i);
-        cold_map_commit(&t->cold, tiers_list(t, demote->sequence, demote->layer), slot, 1);
-        hkm_set_cold(&t->hkm, demote->sequence, demote->layer,
-                     cold_map_taken_position(&t->cold, slot), slot);
+        flip_one(d, demote, i);
         FAULT_POINT(cpu_scorer, flip, begun);
     }
     FAULT_POINT(cpu_scorer, flip, done);
-    if (demote->from_hot) {
-        l->moving = 0;
-        s->stats.demoted += demote->n;
-        s->stats.reused += demote->scattered ? demote->n : 0;
-    } else {
+    if (demote->from == DEMOTE_NEW)
         l->uncommitted -= demote->n;
-    }
+    else
+        l->moving -= demote->n;
+    if (demote->from != DEMOTE_HOT)
+        return;
+    s->stats.demoted += demote->n;
+    s->stats.reused += demote->scattered ? demote->n : 0;
 }
 
 int demotions_pump(struct demotions *d)
@@ -288,7 +345,7 @@ int demotions_pump(struct demotions *d)
             continue;
         struct sequence *s = &d->core->sequences[demote->sequence];
         if (core_runs(s)) {
-            if (demote->from_hot && holding_reads(s, demote->layer))
+            if (demote->from == DEMOTE_HOT && holding_reads(s, demote->layer))
                 continue; /* the hot slots would be free */
             if (push_commit(d, demote))
                 break; /* no credits now */

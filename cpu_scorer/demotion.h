@@ -8,8 +8,10 @@
  * scored: agent and scorer cut at the same place [I4]. An entry that has moved up (moves.h) leaves
  * its copy where it was; to go down again it needs the COMMIT alone. Copies beyond what is kept
  * (cold_map.h) give their slots to entries that go down without one: a scattered DEMOTE, which the
- * agent sees after the RELEASE of those slots.
- * Who calls it: intake.c, moves.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails fails
+ * agent sees after the RELEASE of those slots. An entry that goes from one drive to another
+ * (carry.h) does as one from the hot pool, but that its flip frees a slot of the other drive, by
+ * RELEASE.
+ * Who calls it: intake.c, moves.c, carry.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails fails
  * its request.
  */
 #ifndef HILL_CPU_SCORER_DEMOTION_H
@@ -23,10 +25,13 @@
 #define MOVE_TOKENS_MIN                                                                            \
     4u /* over the target before moving: one more or less is not worth a record of its own */
 
+enum demote_from { DEMOTE_NEW, DEMOTE_HOT, DEMOTE_DRIVE };
+
 struct demote {
     uint64_t tag;
     uint32_t sequence, layer, first_slot, n;
-    bool used, done, from_hot;
+    enum demote_from from;
+    bool used, done;
     bool scattered; /* into slots of copies: `slots`, else first_slot and those after it */
     uint32_t slots[MOVES_DOWN];
 };
@@ -37,7 +42,7 @@ struct demotions {
     struct evaluator *evaluator;
     struct demote items[MAX_DEMOTES];
     uint32_t slots_max;  /* of one DEMOTE, within what the ring takes */
-    uint32_t n, n_moves; /* in use; of them from hot */
+    uint32_t n, n_moves; /* in use; of them not new */
 };
 
 /* HILL_E_INVALID: the ring takes no DEMOTE at all. */
@@ -52,6 +57,13 @@ uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer,
  * copies that are not kept any longer, while there are such, else behind the layer's others. */
 uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,
                     const uint32_t *positions, uint32_t n);
+
+/* The same from another drive: the first of n cold entries, whose bytes lie in these staging slots
+ * and which are counted as a move of the layer already. */
+uint32_t demote_staged(struct demotions *d, struct sequence *s, uint32_t layer,
+                       const uint32_t *positions, const uint32_t *staging, uint32_t n);
+/* Is something of the sequence on its way to this drive? */
+bool demotions_to(const struct demotions *d, const struct sequence *s, uint32_t drive);
 
 /* Commit and flip what has arrived below. Only while no query is scored. */
 int demotions_pump(struct demotions *d);

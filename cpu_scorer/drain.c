@@ -1,56 +1,18 @@
 /* cpu_scorer/drain.c - see drain.h. */
 #include "cpu_scorer/drain.h"
 
-#include "base/fault.h"
-#include "base/log.h"
+#include <string.h>
+
 #include "cpu_scorer/adoption.h"
-#include "cpu_scorer/holding.h"
 
-#define ONE_DRIVE 0u /* of several none is drained: those change while no request runs */
-
-/* ---- a FETCH ------------------------------------------------------------------------------ */
-
-static void take_fetch(void *context, const void *record)
+void drain_init(struct drain *d, struct core *core, struct agent *agent, struct carry *carry)
 {
-    struct drain *d = context;
-    const struct record_completion *r = record;
-    if (!d->tag || r->tag != d->tag) {
-        if (d->queries.take)
-            d->queries.take(d->queries.context, record);
-        return;
-    }
-    d->fetched = true;
-    d->status = r->status ? r->status : r->count == d->n ? 0 : HILL_E_PROTOCOL;
+    *d = (struct drain){.core = core, .agent = agent, .carry = carry};
 }
 
-void drain_init(struct drain *d, struct core *core, struct agent *agent)
+static bool is_one_of_several(const struct drain *d)
 {
-    *d = (struct drain){
-        .core = core,
-        .agent = agent,
-        .queries = {agent->handlers[RECORD_FETCH].take, agent->handlers[RECORD_FETCH].context}};
-    if (core->config.csd)
-        agent_on(agent, RECORD_FETCH, take_fetch, d);
-}
-
-static int push_fetch(struct drain *d)
-{
-    void *payload;
-    uint32_t bytes = (uint32_t)(sizeof(struct record_fetch) + d->n * sizeof(struct fetch_item));
-    if (agent_reserve(d->agent, ONE_DRIVE, bytes, &payload) != 1)
-        return 0;
-    struct record_fetch *r = payload;
-    struct fetch_item *items = (struct fetch_item *)(r + 1);
-    d->tag = agent_tag(d->agent);
-    *r = (struct record_fetch){
-        .header = core_header(d->core, d->sequence, 0, d->layer), .tag = d->tag, .n_entries = d->n};
-    for (uint32_t i = 0; i < d->n; i++)
-        items[i] = (struct fetch_item){d->slots[i], d->positions[i], d->staging[i],
-                                       shm_arena_generation(d->core->tiers.staging, d->staging[i])};
-    agent_publish(d->agent, ONE_DRIVE, RING_COMMAND, RECORD_FETCH, bytes);
-    d->core->coming_up = true;
-    FAULT_POINT(cpu_scorer, drain, fetched);
-    return 1;
+    return d->core->tiers.cold.n_drives > 1;
 }
 
 /* ---- a sequence --------------------------------------------------------------------------- */
@@ -65,17 +27,21 @@ static uint32_t blocks_held(const struct core *c, const struct sequence *s)
     return c->tiers.hkm.lists[tiers_list(&c->tiers, s->index, 0)].limit;
 }
 
-/* What a later epoch is to find: everything that a sequence without a drive has. */
-static void note_plan(const struct core *c, struct sequence *s, uint32_t held)
+static uint32_t stripes_held(const struct drain *d, const struct sequence *s)
 {
-    const uint32_t stripes[LAYOUT_DRIVES_MAX] = {held};
-    const struct kept_plan plan = adoption_plan(s, blocks_held(c, s), stripes);
-    kept_replan(tiers_kept(&c->tiers, s->index), &plan);
+    const struct tiers *t = &d->core->tiers; /* every layer has as many */
+    return cold_map_on(&t->cold, tiers_list(t, s->index, 0), d->drive)->n_stripes;
 }
 
-static uint32_t stripes_held(const struct core *c, const struct sequence *s)
+/* What a later epoch is to find: what the sequence has set aside now. */
+static void note_plan(const struct core *c, struct sequence *s)
 {
-    return cold_map_stripes(&c->tiers.cold, tiers_list(&c->tiers, s->index, 0));
+    const struct cold_map *cold = &c->tiers.cold;
+    uint32_t stripes[LAYOUT_DRIVES_MAX] = {0};
+    for (uint32_t d = 0; d < cold->n_drives; d++)
+        stripes[d] = cold_map_on(cold, tiers_list(&c->tiers, s->index, 0), d)->n_stripes;
+    const struct kept_plan plan = adoption_plan(s, blocks_held(c, s), stripes);
+    kept_replan(tiers_kept(&c->tiers, s->index), &plan);
 }
 
 /* Placed by recency, nobody knows of what its copies are: their slots take whatever goes down. */
@@ -109,36 +75,160 @@ static void prepare(struct drain *d, struct sequence *s)
     s->share.adapts = s->share.copies = false;
     s->share.limit = now >= all ? s->max_tokens : (now - 1) * KV_HOT_BLOCK_TOKENS;
     s->moves_wanted = true;
-    note_plan(c, s, stripes_held(c, s));
+    note_plan(c, s);
 }
 
-static uint32_t cold_entries(const struct core *c, const struct sequence *s)
+static uint32_t cold_entries(const struct drain *d, const struct sequence *s)
 {
+    const struct tiers *t = &d->core->tiers;
     uint32_t sum = 0;
-    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        sum += cold_map_committed(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer));
+    for (uint32_t layer = 0; layer < d->core->config.geometry.n_layers; layer++)
+        sum += cold_map_on(&t->cold, tiers_list(t, s->index, layer), d->drive)->committed;
     return sum;
 }
 
 /* Nothing of it is on the drive, nor will be: what of its prompt was to go down at once has. */
-static bool is_free_of(const struct core *c, const struct sequence *s)
+static bool is_free_of(const struct drain *d, const struct sequence *s)
 {
-    for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        if (s->layers[layer].appended < s->cold_to)
+    if (cold_entries(d, s) || demotions_to(d->carry->demotions, s, d->drive))
+        return false;
+    for (uint32_t layer = 0; layer < d->core->config.geometry.n_layers; layer++)
+        if (!is_one_of_several(d) && s->layers[layer].appended < s->cold_to)
             return false;
-    return s->demotes == 0 && s->share.limit >= s->max_tokens && cold_entries(c, s) == 0;
+    return is_one_of_several(d) || s->share.limit >= s->max_tokens;
 }
 
 /* Its stripes go back, at the agent, too. [I3] is kept: nobody is given stripes any more. */
 static int leave_drive(struct drain *d, struct sequence *s)
 {
-    struct core *c = d->core;
-    if (s->cold_used && agent_trim(d->agent, s))
+    struct tiers *t = &d->core->tiers;
+    if (s->cold_used && agent_trim_drive(d->agent, s, d->drive))
         return 0;
-    s->cold_used = false;
-    tiers_release_cold(&c->tiers, s->index);
-    note_plan(c, s, 0);
+    s->cold_used = s->cold_used && is_one_of_several(d);
+    for (uint32_t layer = 0; layer < d->core->config.geometry.n_layers; layer++)
+        cold_map_release(&t->cold, tiers_part(t, s->index, layer, d->drive));
+    note_plan(d->core, s);
     return 1;
+}
+
+/* ---- places, of one of several ------------------------------------------------------------ */
+
+/* Where each sequence's entries go, and what is left for the next one. */
+struct places {
+    uint32_t free[LAYOUT_DRIVES_MAX];                      /* stripes of a layer */
+    uint32_t blocks;                                       /* of a layer */
+    uint32_t stripes[KV_MAX_SEQUENCES][LAYOUT_DRIVES_MAX]; /* of a layer, then */
+};
+
+static uint32_t stripes_on(const struct drain *d, const struct sequence *s, uint32_t drive)
+{
+    const struct tiers *t = &d->core->tiers;
+    return cold_map_on(&t->cold, tiers_list(t, s->index, 0), drive)->n_stripes;
+}
+
+/* The other drive with something free that lacks most of its share of `all` stripes. */
+static uint32_t next_drive(const struct drain *d, const uint32_t *stripes, const uint32_t *left,
+                           uint32_t all)
+{
+    const struct cold_map *cold = &d->core->tiers.cold;
+    uint32_t found = COLD_NONE;
+    double most = 0;
+    for (uint32_t e = 0; e < cold->n_drives; e++) {
+        double lacks = cold->drives[e].share * all - stripes[e];
+        if (e == d->drive || left[e] == 0 || (found != COLD_NONE && lacks <= most))
+            continue;
+        found = e;
+        most = lacks;
+    }
+    return found;
+}
+
+/* As many stripes on the other drives as it has on this one, beside those that it has there. */
+static bool find_stripes(const struct drain *d, const struct sequence *s, struct places *p)
+{
+    uint32_t left[LAYOUT_DRIVES_MAX], *stripes = p->stripes[s->index], all = 0, drive;
+    memcpy(left, p->free, sizeof left);
+    for (uint32_t e = 0; e < d->core->tiers.cold.n_drives; e++) {
+        stripes[e] = e == d->drive ? 0 : stripes_on(d, s, e);
+        all += stripes_on(d, s, e);
+    }
+    for (uint32_t i = 0; i < stripes_held(d, s); i++) {
+        if ((drive = next_drive(d, stripes, left, all)) == COLD_NONE)
+            return false;
+        stripes[drive]++;
+        left[drive]--;
+    }
+    memcpy(p->free, left, sizeof left);
+    return true;
+}
+
+/* Hot blocks for all of its tokens. */
+static bool find_blocks(const struct drain *d, const struct sequence *s, struct places *p)
+{
+    uint32_t all = blocks_for(s->max_tokens), now = blocks_held(d->core, s);
+    uint32_t more = all > now ? all - now : 0;
+    if (more > p->blocks)
+        return false;
+    p->blocks -= more;
+    return true;
+}
+
+static bool has_place(struct drain *d, const struct sequence *s, struct places *p)
+{
+    d->up[s->index] = !find_stripes(d, s, p);
+    return !d->up[s->index] || find_blocks(d, s, p);
+}
+
+static void go_over(struct drain *d, struct sequence *s, const uint32_t *stripes)
+{
+    struct tiers *t = &d->core->tiers;
+    for (uint32_t layer = 0; layer < d->core->config.geometry.n_layers; layer++)
+        for (uint32_t e = 0; e < t->cold.n_drives; e++)
+            if (e != d->drive)
+                cold_map_grow(&t->cold, tiers_part(t, s->index, layer, e),
+                              stripes[e]); /* counted */
+    moves_leave_drives(d->core, s);
+    note_plan(d->core, s);
+}
+
+static bool is_on_drive(const struct drain *d, const struct sequence *s)
+{
+    return s->state == SEQUENCE_ACTIVE && stripes_held(d, s) > 0;
+}
+
+/* 1: every sequence has a place for what it has on the drive; 0: some have none, `left` entries. */
+static int plan_places(struct drain *d)
+{
+    const struct core *c = d->core;
+    struct places p = {.blocks = c->tiers.hkm.n_unreserved / c->config.geometry.n_layers};
+    for (uint32_t e = 0; e < c->tiers.cold.n_drives; e++)
+        p.free[e] = cold_map_takes(&c->tiers.cold, e)
+                        ? c->tiers.cold.drives[e].n_free / c->config.geometry.n_layers
+                        : 0;
+    d->done.left = 0;
+    for (uint32_t i = 0; i < c->config.n_sequences; i++)
+        if (is_on_drive(d, &c->sequences[i]) && !has_place(d, &c->sequences[i], &p))
+            d->done.left += cold_entries(d, &c->sequences[i]);
+    for (uint32_t i = 0; d->done.left == 0 && i < c->config.n_sequences; i++)
+        if (is_on_drive(d, &c->sequences[i]) && !d->up[i])
+            go_over(d, &c->sequences[i], p.stripes[i]);
+    return d->done.left == 0;
+}
+
+/* What an earlier epoch has left, and what is being taken up, is somebody's or gone first. */
+static bool may_plan(const struct drain *d)
+{
+    for (uint32_t i = 0; i < d->core->config.n_sequences; i++)
+        switch (d->core->sequences[i].state) {
+        case SEQUENCE_DORMANT:
+        case SEQUENCE_ADOPTING:
+        case SEQUENCE_RESTING:
+        case SEQUENCE_CUTTING:
+            return false;
+        default:
+            break;
+        }
+    return true;
 }
 
 /* ---- a batch ------------------------------------------------------------------------------ */
@@ -151,19 +241,9 @@ static uint32_t room_of(const struct core *c, const struct sequence *s, uint32_t
     return target > hot ? target - hot : 0;
 }
 
-/* The newest cold positions of a layer with room; how many. */
-static uint32_t choose(struct drain *d, struct sequence *s, uint32_t layer, uint32_t most)
+static bool goes_up(const struct drain *d, const struct sequence *s)
 {
-    uint32_t room = room_of(d->core, s, layer), n = 0;
-    most = room < most ? room : most;
-    for (uint32_t p = s->layers[layer].appended; p-- > 0 && n < most;) {
-        uint32_t word = core_location(d->core, s, layer, p);
-        if (hkm_tag(word) != HKM_COLD)
-            continue;
-        d->positions[n] = p;
-        d->slots[n++] = hkm_slot(word);
-    }
-    return n;
+    return !is_one_of_several(d) || d->up[s->index];
 }
 
 static bool is_drained(const struct drain *d, const struct sequence *s)
@@ -171,146 +251,52 @@ static bool is_drained(const struct drain *d, const struct sequence *s)
     return core_runs(s) && !s->leaving && d->spoilt[s->index] != s->request_id;
 }
 
-/* Staging slots that nobody lacks if the agent never answers: what the sequence, which fails then,
- * has set aside and holds nothing in, and what nobody has set aside. */
-static uint32_t own_slots(const struct sequence *s)
+/* Entries of the layer that can be carried away now. */
+static uint32_t wanted_of(const struct drain *d, const struct sequence *s, uint32_t layer)
 {
-    uint32_t held = holding_slots(s);
-    return s->staging_max > held ? s->staging_max - held : 0;
+    const struct tiers *t = &d->core->tiers;
+    uint32_t there = cold_map_on(&t->cold, tiers_list(t, s->index, layer), d->drive)->committed;
+    uint32_t room = goes_up(d, s) ? room_of(d->core, s, layer) : CARRY_BATCH;
+    if (!is_drained(d, s) || s->layers[layer].uncommitted || s->layers[layer].moving)
+        return 0;
+    return there < room ? there : room;
 }
 
-/* A layer that has something to come up, from `next` on: into the batch. *blocked: it has, but no
- * staging slot may be taken for it now. */
-static bool find_batch(struct drain *d, uint32_t most, bool *blocked)
+/* 1: a batch is out; 0: nothing can be carried now; *blocked: for want of staging or ring. */
+static int start_batch(struct drain *d, bool *blocked)
 {
     const struct core *c = d->core;
     uint32_t n_layers = c->config.geometry.n_layers, n_lists = c->config.n_sequences * n_layers;
     for (uint32_t i = 0; i < n_lists; i++) {
         uint32_t list = (d->next + i) % n_lists;
         struct sequence *s = &c->sequences[list / n_layers];
-        if (!is_drained(d, s) || !cold_map_committed(&c->tiers.cold, list) ||
-            s->layers[list % n_layers].uncommitted || s->layers[list % n_layers].moving ||
-            room_of(c, s, list % n_layers) == 0)
+        uint32_t n = wanted_of(d, s, list % n_layers), room;
+        if (n == 0)
             continue;
-        uint32_t slots = own_slots(s) + c->tiers.staging_unreserved;
-        slots = slots < most ? slots : most;
-        *blocked |= slots == 0;
-        d->n = choose(d, s, list % n_layers, slots);
-        if (!d->n)
+        room = carry_room(d->carry, s, d->drive);
+        *blocked = true;
+        if (!carry_start(d->carry, s, list % n_layers, d->drive, goes_up(d, s),
+                         n < room ? n : room))
             continue;
-        d->sequence = s->index;
-        d->request_id = s->request_id;
-        d->layer = list % n_layers;
         d->next = (list + 1) % n_lists;
-        return true;
-    }
-    d->n = 0;
-    return false;
-}
-
-static uint32_t batch_max(const struct drain *d)
-{
-    const struct core *c = d->core;
-    uint32_t ring = shm_ring_payload_max(agent_ring(d->agent, ONE_DRIVE, RING_COMMAND));
-    uint32_t items =
-        (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
-    uint32_t most = items < DRAIN_BATCH ? items : DRAIN_BATCH;
-    return c->tiers.staging->free_count < most ? c->tiers.staging->free_count : most;
-}
-
-/* Beyond the sequence's own they are as if set aside, until they are given back. */
-static int take_staging(struct drain *d)
-{
-    struct tiers *t = &d->core->tiers;
-    uint32_t own = own_slots(&d->core->sequences[d->sequence]);
-    if (shm_arena_take(t->staging, d->n, d->staging))
-        return HILL_E_WOULD_BLOCK;
-    d->borrowed = d->n > own ? d->n - own : 0;
-    t->staging_unreserved -= d->borrowed;
-    return 0;
-}
-
-static void give_staging(struct drain *d)
-{
-    shm_arena_give(d->core->tiers.staging, d->n, d->staging);
-    d->core->tiers.staging_unreserved += d->borrowed;
-    d->n = 0;
-}
-
-/* 1: a batch is out; 0: nothing can come up now; *blocked: for want of staging or ring. */
-static int start_batch(struct drain *d, bool *blocked)
-{
-    uint32_t most = batch_max(d);
-    if (!find_batch(d, most, blocked))
-        return 0;
-    *blocked = true;
-    if (take_staging(d)) {
-        d->n = 0;
-        return 0;
-    }
-    d->fetched = false;
-    if (push_fetch(d))
+        d->carries = true;
         return 1;
-    give_staging(d);
+    }
     return 0;
 }
 
-/* What has been fetched becomes hot, if it is still where it was. */
-static uint32_t come_up(struct drain *d, struct sequence *s)
+static int end_batch(struct drain *d)
 {
-    struct tiers *t = &d->core->tiers;
-    uint32_t list = tiers_list(t, s->index, d->layer), n = 0;
-    struct layer_state *l = &s->layers[d->layer];
-    for (uint32_t i = 0; i < d->n; i++) {
-        uint32_t position = d->positions[i];
-        if (core_location(d->core, s, d->layer, position) != hkm_word(HKM_COLD, d->slots[i]) ||
-            moves_bring_up(d->core, s, d->layer, position,
-                           shm_arena_slot(t->staging, d->staging[i])) == COLD_NONE)
-            continue;
-        FAULT_POINT(cpu_scorer, drain, flipped);
-        cold_map_disown(&t->cold, list, d->slots[i]);
-        l->low = position < l->low ? position : l->low;
-        d->slots[n++] = d->slots[i];
-    }
-    return n;
-}
-
-/* 0: no room in the ring now. */
-static int finish_batch(struct drain *d)
-{
-    struct core *c = d->core;
-    struct sequence *s = &c->sequences[d->sequence];
-    /* first: without room in the ring nothing flips */
-    uint32_t bytes = (uint32_t)(sizeof(struct record_release) + sizeof d->slots), n = 0;
-    bool ours = is_drained(d, s) && s->request_id == d->request_id;
-    if (ours && !d->status && !agent_has_room(d->agent, bytes))
-        return 0;
-    if (ours && d->status) {
-        d->spoilt[s->index] = s->request_id;
-        log_warn("request %llu: what it has on the drive stays there: reading entries of layer %u "
-                 "failed (%s)",
-                 (unsigned long long)s->request_id, d->layer, hill_strerror(d->status));
-    } else if (ours) {
-        n = come_up(d, s);
-        if (n && agent_push_slots(d->agent, RECORD_RELEASE, s->index, d->layer, d->slots, n))
-            core_fail(c, s, HILL_E_PEER_GONE, "telling the CSD agent what came up in layer %u",
-                      d->layer);
-        s->stats.promoted += n;
-        d->done.moved += n;
-    }
-    give_staging(d);
-    d->tag = 0;
-    c->coming_up = false;
+    const struct carry *b = d->carry;
+    d->carries = false;
+    d->done.moved += b->landed;
+    if (b->status)
+        d->spoilt[b->sequence] = b->request_id;
+    carry_end(d->carry);
     return 1;
 }
 
-/* ---- the pump ----------------------------------------------------------------------------- */
-
-void drain_begin(struct drain *d)
-{
-    d->core->drains = true;
-    d->told = d->told_over = false;
-}
+/* ---- what is told ------------------------------------------------------------------------- */
 
 /* Sequences get room, or have no use for the drive any more. */
 static int prepare_all(struct drain *d)
@@ -320,8 +306,9 @@ static int prepare_all(struct drain *d)
         struct sequence *s = &d->core->sequences[i];
         if (!core_runs(s) || s->leaving)
             continue;
-        prepare(d, s);
-        if (stripes_held(d->core, s) && is_free_of(d->core, s))
+        if (goes_up(d, s) && (!is_one_of_several(d) || stripes_held(d, s)))
+            prepare(d, s);
+        if (stripes_held(d, s) && is_free_of(d, s))
             moved |= leave_drive(d, s);
     }
     return moved;
@@ -330,17 +317,26 @@ static int prepare_all(struct drain *d)
 static void count_left(struct drain *d)
 {
     const struct core *c = d->core;
+    bool several = is_one_of_several(d);
     d->done.left = 0;
-    d->done.over = agent_open(d->agent) == 0;
+    d->done.over = d->agent->lines[d->drive].commands_open == 0;
     for (uint32_t i = 0; i < c->config.n_sequences; i++) {
         const struct sequence *s = &c->sequences[i];
         bool active = s->state == SEQUENCE_ACTIVE;
-        d->done.left += active ? cold_entries(c, s) : 0;
-        d->done.over &= s->state == SEQUENCE_FREE ||
-                        (active && !s->cold_used && stripes_held(c, s) == 0 && !s->leaving);
+        d->done.left += active ? cold_entries(d, s) : 0;
+        d->done.over &=
+            s->state == SEQUENCE_FREE || (active && (several || !s->cold_used) &&
+                                          stripes_held(d, s) == 0 && (several || !s->leaving));
     }
-    d->done.moved_bytes = d->done.moved * c->tiers.hkm.entry_bytes;
-    d->done.left_bytes = d->done.left * c->tiers.hkm.entry_bytes;
+}
+
+/* May what the sequence has on one of several still change? Those that have failed or ended are gone
+ * soon. */
+static bool is_under_way(const struct drain *d, const struct sequence *s)
+{
+    return stripes_held(d, s) &&
+           (s->status || s->leaving || demotions_to(d->carry->demotions, s, d->drive) ||
+            (is_drained(d, s) && cold_entries(d, s)));
 }
 
 /* Not while something is on its way that may change what is told. */
@@ -350,15 +346,23 @@ static bool is_settled(const struct drain *d)
         const struct sequence *s = &d->core->sequences[i];
         if (s->state != SEQUENCE_FREE && s->state != SEQUENCE_ACTIVE)
             return false;
-        if (s->demotes || s->leaving)
+        if (is_one_of_several(d) ? is_under_way(d, s) : s->demotes || s->leaving)
             return false;
     }
-    return agent_open(d->agent) == 0;
+    return d->agent->lines[d->drive].commands_open == 0;
+}
+
+static void say(struct drain *d)
+{
+    const struct scorer_hooks *hooks = &d->core->hooks;
+    d->done.moved_bytes = d->done.moved * d->core->tiers.hkm.entry_bytes;
+    d->done.left_bytes = d->done.left * d->core->tiers.hkm.entry_bytes;
+    if (hooks->drained)
+        hooks->drained(hooks->context, &d->done);
 }
 
 static void tell(struct drain *d)
 {
-    const struct scorer_hooks *hooks = &d->core->hooks;
     if ((d->told && d->told_over) || !is_settled(d))
         return;
     count_left(d);
@@ -366,19 +370,76 @@ static void tell(struct drain *d)
         return;
     d->told = true;
     d->told_over = d->done.over;
-    if (hooks->drained)
-        hooks->drained(hooks->context, &d->done);
+    say(d);
+}
+
+/* One of several: nobody uses it any more, or it takes entries again. */
+static void end_of_several(struct drain *d, bool over)
+{
+    struct core *c = d->core;
+    d->on = false;
+    c->drains &= over; /* else the last one of several is gone */
+    d->done.over = over;
+    if (over) {
+        agent_leave(d->agent, d->drive);
+        cold_map_gone(&c->tiers.cold, d->drive);
+    } else {
+        cold_map_leave(&c->tiers.cold, d->drive, false);
+    }
+    say(d);
+}
+
+/* ---- the pump ----------------------------------------------------------------------------- */
+
+void drain_begin(struct drain *d, uint32_t drive)
+{
+    struct core *c = d->core;
+    bool others = false;
+    d->drive = drive;
+    d->on = true;
+    d->planned = d->told = d->told_over = false;
+    if (is_one_of_several(d)) {
+        d->done = (struct scorer_drained){0};
+        memset(d->spoilt, 0, sizeof d->spoilt);
+        cold_map_leave(&c->tiers.cold, drive, true);
+    }
+    for (uint32_t e = 0; e < c->tiers.cold.n_drives; e++)
+        others |= e != drive && cold_map_takes(&c->tiers.cold, e);
+    c->drains = !others;
+}
+
+static int pump_several(struct drain *d)
+{
+    bool blocked = false;
+    if (!d->planned && !may_plan(d))
+        return 0;
+    if (!d->planned && !plan_places(d)) {
+        end_of_several(d, false);
+        return 1;
+    }
+    d->planned = true;
+    int moved = prepare_all(d);
+    if (start_batch(d, &blocked))
+        return 1;
+    if (moved || blocked || !is_settled(d))
+        return moved;
+    count_left(d);
+    if (d->done.over || d->done.left)
+        end_of_several(d, d->done.over);
+    return moved;
 }
 
 int drain_pump(struct drain *d)
 {
     bool blocked = false;
-    if (d->agent->status)
-        d->core->coming_up = false; /* its slots stay taken: the agent may still write to them */
-    if (!d->core->drains || d->agent->status)
+    if (!d->on || d->agent->status)
         return 0;
-    if (d->n)
-        return d->fetched ? finish_batch(d) : 0;
+    if (d->carries)
+        return d->carry->phase == CARRY_OVER ? end_batch(d) : 0;
+    if (d->carry->phase != CARRY_NONE)
+        return 0;
+    if (is_one_of_several(d))
+        return pump_several(d);
     int moved = prepare_all(d);
     if (start_batch(d, &blocked))
         return 1;

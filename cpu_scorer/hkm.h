@@ -41,6 +41,8 @@
 #define HKM_SLOT_MASK 0x3fffffffu
 enum hkm_tag { HKM_NOWHERE = 0, HKM_HOT = 1, HKM_COLD = 2 };
 
+_Static_assert(HKM_SLOT_MASK == KV_MAX_SLOTS, "a word names every slot that a plan allows");
+
 static inline uint32_t hkm_word(enum hkm_tag tag, uint32_t slot)
 {
     return (uint32_t)tag << HKM_TAG_SHIFT | (slot & HKM_SLOT_MASK);

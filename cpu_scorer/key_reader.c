@@ -170,44 +170,55 @@ static uint64_t window_room(const struct key_reader *r)
     return room < most ? room : most;
 }
 
-/* Fill the window's ranges, which are of one drive, from what is left; where the reading goes on is
- * in *range and *slot. Returns the bytes of their pages. */
+/* Fill the window's ranges from what is left of its drive; where the reading goes on is in *next.
+ * Returns the bytes of their pages. */
 static uint64_t fill_window(const struct key_reader *r, struct key_window *w, uint32_t most,
-                            uint32_t *range, uint32_t *slot)
+                            struct key_cursor *next)
 {
     uint64_t used = 0, room = window_room(r);
     w->n_ranges = 0;
-    while (*range < r->n_ranges && w->n_ranges < most) {
-        const struct key_range *from = &r->ranges[*range];
-        uint32_t left = from->n_slots - *slot, first = from->first_slot + *slot;
-        if (w->n_ranges && agent_drive(r->base.agent, first) != w->drive)
-            break;
-        w->drive = agent_drive(r->base.agent, first);
+    while (next->range < next->end && w->n_ranges < most) {
+        const struct key_range *from = &r->ranges[next->range];
+        uint32_t left = from->n_slots - next->slot, first = from->first_slot + next->slot;
         uint32_t n = slots_that_fit(r, first, left, room - used);
         if (n == 0)
             break;
         w->ranges[w->n_ranges] = (struct key_range){first, n};
         used += range_pages(r, &w->ranges[w->n_ranges++]);
-        *slot += n;
+        next->slot += n;
         if (n == left) {
-            ++*range;
-            *slot = 0;
+            next->range++;
+            next->slot = 0;
         }
     }
     return used;
 }
 
-/* Have the next window filled, when it is free and something is left: 1, 0, or an error. */
-static int push_read(struct key_reader *r)
+/* The drive that has something left and fewest windows on their way; COLD_NONE: all is asked for. */
+static uint32_t next_drive(const struct key_reader *r)
 {
-    struct key_window *w = &r->windows[r->next_read];
-    uint32_t range = r->next_range, slot = r->next_slot;
-    if (r->status || range == r->n_ranges || w->state != WINDOW_FREE)
-        return 0;
-    uint32_t most = (shm_ring_payload_max(agent_ring(r->base.agent, 0, RING_COMMAND)) -
-                     (uint32_t)sizeof(struct record_read_keys)) /
-                    (uint32_t)sizeof(struct key_range);
-    uint64_t used = fill_window(r, w, most < RANGES_MAX ? most : RANGES_MAX, &range, &slot);
+    uint32_t open[LAYOUT_DRIVES_MAX] = {0}, found = COLD_NONE;
+    for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
+        open[r->windows[i].drive] += r->windows[i].state == WINDOW_READING;
+    for (uint32_t d = 0; d < r->base.agent->n_drives; d++)
+        if (r->next[d].range < r->next[d].end && (found == COLD_NONE || open[d] < open[found]))
+            found = d;
+    return found;
+}
+
+/* From next_read on; KV_KEY_WINDOWS: none is free. */
+static uint32_t free_window(const struct key_reader *r)
+{
+    for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
+        if (r->windows[(r->next_read + i) % KV_KEY_WINDOWS].state == WINDOW_FREE)
+            return (r->next_read + i) % KV_KEY_WINDOWS;
+    return KV_KEY_WINDOWS;
+}
+
+/* The command for a window that has been filled in: 1, 0: no room now, or an error. */
+static int push_window(struct key_reader *r, uint32_t window)
+{
+    struct key_window *w = &r->windows[window];
     uint32_t bytes =
         (uint32_t)(sizeof(struct record_read_keys) + w->n_ranges * sizeof(struct key_range));
     void *payload;
@@ -217,18 +228,35 @@ static int push_read(struct key_reader *r)
     struct record_read_keys *record = payload;
     w->tag = agent_tag(r->base.agent);
     *record = (struct record_read_keys){
-        .header = r->query->header, .tag = w->tag, .window = r->next_read, .n_ranges = w->n_ranges};
+        .header = r->query->header, .tag = w->tag, .window = window, .n_ranges = w->n_ranges};
     struct key_range *ranges = (struct key_range *)(record + 1);
     for (uint32_t i = 0; i < w->n_ranges; i++)
         ranges[i] = (struct key_range){agent_slot(r->base.agent, w->ranges[i].first_slot),
                                        w->ranges[i].n_slots};
     agent_publish(r->base.agent, w->drive, RING_COMMAND, RECORD_READ_KEYS, bytes);
+    return 1;
+}
+
+/* Have the next window filled, when one is free and something is left: 1, 0, or an error. */
+static int push_read(struct key_reader *r)
+{
+    uint32_t window = free_window(r), drive = next_drive(r);
+    if (r->status || drive == COLD_NONE || window == KV_KEY_WINDOWS)
+        return 0;
+    struct key_window *w = &r->windows[window];
+    struct key_cursor next = r->next[drive];
+    uint32_t most = (shm_ring_payload_max(agent_ring(r->base.agent, drive, RING_COMMAND)) -
+                     (uint32_t)sizeof(struct record_read_keys)) /
+                    (uint32_t)sizeof(struct key_range);
+    w->drive = drive;
+    w->bytes = fill_window(r, w, most < RANGES_MAX ? most : RANGES_MAX, &next);
+    int rc = push_window(r, window);
+    if (rc != 1)
+        return rc;
     w->state = WINDOW_READING;
-    w->bytes = used;
-    r->next_read = (r->next_read + 1) % KV_KEY_WINDOWS;
-    r->next_range = range;
-    r->next_slot = slot;
-    r->bytes_left -= used < r->bytes_left ? used : r->bytes_left;
+    r->next_read = (window + 1) % KV_KEY_WINDOWS;
+    r->next[drive] = next;
+    r->bytes_left -= w->bytes < r->bytes_left ? w->bytes : r->bytes_left;
     r->n_open++;
     return 1;
 }
@@ -268,11 +296,23 @@ static void list_pieces(struct key_reader *r, uint32_t window)
     }
 }
 
-static void start_window(struct key_reader *r)
+/* Of those that have come the one that was asked for first; KV_KEY_WINDOWS: none has. */
+static uint32_t first_there(const struct key_reader *r)
 {
-    list_pieces(r, r->next_work);
+    uint32_t found = KV_KEY_WINDOWS;
+    for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
+        if (r->windows[i].state == WINDOW_THERE &&
+            (found == KV_KEY_WINDOWS || r->windows[i].tag < r->windows[found].tag))
+            found = i;
+    return found;
+}
+
+static void start_window(struct key_reader *r, uint32_t window)
+{
+    r->working = window;
+    list_pieces(r, window);
     struct work_job work = {
-        .run = run_pieces, .context = r, .n = r->n_pieces, .bytes = r->windows[r->next_work].bytes};
+        .run = run_pieces, .context = r, .n = r->n_pieces, .bytes = r->windows[window].bytes};
     score_pool_start_work(r->base.core->pool, &work, r->base.core->io.bell);
     r->job = KEY_JOB_WINDOW;
 }
@@ -283,8 +323,7 @@ static void end_job(struct key_reader *r)
         r->hot_done = true;
         r->query->sequence->stats.score_hot_ns += score_pool_last_ns(r->base.core->pool);
     } else {
-        r->windows[r->next_work].state = WINDOW_FREE;
-        r->next_work = (r->next_work + 1) % KV_KEY_WINDOWS;
+        r->windows[r->working].state = WINDOW_FREE;
     }
     r->job = KEY_JOB_NONE;
 }
@@ -295,7 +334,8 @@ void key_reader_begin(struct key_reader *r, struct query *q)
 {
     r->query = q;
     r->list = tiers_list(&r->base.core->tiers, q->sequence->index, q->header.layer);
-    r->n_ranges = r->next_range = r->next_slot = r->next_read = r->next_work = 0;
+    r->n_ranges = r->next_read = 0;
+    memset(r->next, 0, sizeof r->next);
     r->status = 0;
     r->job = KEY_JOB_NONE;
     r->hot_done = false;
@@ -307,8 +347,12 @@ void key_reader_begin(struct key_reader *r, struct query *q)
 void key_reader_start(struct key_reader *r)
 {
     r->bytes_left = 0;
-    for (uint32_t i = 0; i < r->n_ranges; i++)
+    for (uint32_t i = 0; i < r->n_ranges; i++) {
+        struct key_cursor *next = &r->next[agent_drive(r->base.agent, r->ranges[i].first_slot)];
+        next->range = next->end ? next->range : i;
+        next->end = i + 1;
         r->bytes_left += range_pages(r, &r->ranges[i]);
+    }
     r->began_ns = r->read_ns = clock_now_ns();
     STAGE_BEGIN_AT(score_hot, &r->query->header);
     r->span = stage_span_score_hot;
@@ -333,11 +377,10 @@ int key_reader_step(struct evaluator *e, struct query *q)
         } else if (!r->hot_done) {
             score_pool_start_work(r->base.core->pool, &r->hot, r->base.core->io.bell);
             r->job = KEY_JOB_HOT;
-        } else if (r->windows[r->next_work].state == WINDOW_THERE) {
-            start_window(r);
+        } else if (first_there(r) < KV_KEY_WINDOWS) {
+            start_window(r, first_there(r));
         } else if (rc == 0) {
-            return r->n_open == 0 && r->next_range == r->n_ranges ? EVALUATOR_DONE
-                                                                  : EVALUATOR_WAITS;
+            return r->n_open == 0 && next_drive(r) == COLD_NONE ? EVALUATOR_DONE : EVALUATOR_WAITS;
         }
     }
 }

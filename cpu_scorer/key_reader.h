@@ -3,9 +3,10 @@
  * drive has, past an evaluator.
  *
  * What: hot keys are evaluated where they lie, as a job of the scoring threads. Cold ones come over
- * the link with every query: READ_KEYS commands fill the windows behind the staging arena one after
- * the other, up to KV_KEY_WINDOWS on their way while the threads evaluate the hot keys and then the
- * windows that have arrived. Windows are given again when they have been evaluated; the last are
+ * the link with every query: READ_KEYS commands fill the windows behind the staging arena, up to
+ * KV_KEY_WINDOWS on their way while the threads evaluate the hot keys and then the windows that have
+ * arrived. Of several drives the one with fewest windows on their way has the next, so that all of
+ * them read at the same time. Windows are given again when they have been evaluated; the last are
  * smaller than the first, since what comes last is evaluated when the drive has nothing more to do.
  * What came over is counted as link_key by its completions.
  * Digests come and are evaluated in whole groups (host-digest).
@@ -36,20 +37,22 @@ typedef int key_scores(struct key_reader *r, const struct query *q, uint32_t *co
 struct key_reader { /* the first member of each evaluator's own struct */
     struct evaluator base;
     key_evaluate *evaluate;
-    uint32_t key_bytes;       /* of a key, or a digest, in the plane */
-    uint32_t together;        /* so many slots are read together: a group of digests; 1 */
-    struct key_range *ranges; /* of the query: [ranges_max], the caller fills them */
-    uint32_t n_ranges, ranges_max;
-    struct work_job hot; /* of the query, the caller fills it */
+    uint32_t key_bytes;            /* of a key, or a digest, in the plane */
+    uint32_t together;             /* so many slots are read together: a group of digests; 1 */
+    struct key_range *ranges;      /* of the query: [ranges_max], the caller fills them */
+    uint32_t n_ranges, ranges_max; /* by slot, at least by drive */
+    struct work_job hot;           /* of the query, the caller fills it */
     /* the query's state; NULL: none */
     struct query *query;
     uint32_t list;
-    uint32_t next_range, next_slot;                         /* what is to be read next */
-    uint64_t bytes_left;                                    /* of it, about */
-    struct key_window *windows;                             /* [KV_KEY_WINDOWS] */
-    uint32_t next_read, next_work;                          /* windows are used in turn */
-    uint32_t n_open;                                        /* READ_KEYS without their completion */
-    int status;                                             /* of those */
+    struct key_cursor {
+        uint32_t range, slot, end; /* of its ranges: up to `end` */
+    } next[LAYOUT_DRIVES_MAX];     /* what is to be read next, of each drive */
+    uint64_t bytes_left;           /* of it, about */
+    struct key_window *windows;    /* [KV_KEY_WINDOWS] */
+    uint32_t next_read, working;   /* windows are given in turn; the one that is evaluated */
+    uint32_t n_open;               /* READ_KEYS without their completion */
+    int status;                    /* of those */
     enum { KEY_JOB_NONE, KEY_JOB_HOT, KEY_JOB_WINDOW } job; /* in the pool's hands */
     bool hot_done;
     int64_t began_ns, read_ns; /* last completion */

@@ -73,7 +73,7 @@ static void take_message(struct process *s, const Hill__Message *message)
     else if (message->body_case == HILL__MESSAGE__BODY_CSD_MODEL)
         scorer_set_model(s->data.scorer, proto_csd_model(message->csd_model));
     else if (message->body_case == HILL__MESSAGE__BODY_DRAIN)
-        scorer_drain(s->data.scorer);
+        scorer_drain(s->data.scorer, message->drain->drive);
 }
 
 /* Look at the control plane; true when the current epoch must be left. */

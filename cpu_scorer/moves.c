@@ -226,6 +226,25 @@ uint32_t moves_bring_up(struct core *c, const struct sequence *s, uint32_t layer
     return hkm_slot(word);
 }
 
+/* A copy on a drive that is being left is nobody's. */
+static void keep_no_copy_on_leaving(struct core *c, const struct sequence *s, uint32_t layer,
+                                    uint32_t position)
+{
+    struct cold_map *cold = &c->tiers.cold;
+    uint32_t *slot = &s->layers[layer].kept[position];
+    if (*slot == COLD_NONE || cold_map_takes(cold, cold_map_drive(cold, *slot)))
+        return;
+    cold_map_disown(cold, tiers_list(&c->tiers, s->index, layer), *slot);
+    *slot = COLD_NONE;
+}
+
+void moves_leave_drives(struct core *c, const struct sequence *s)
+{
+    for (uint32_t layer = 0; s->kept && layer < c->config.geometry.n_layers; layer++)
+        for (uint32_t p = 0; p < s->layers[layer].appended; p++)
+            keep_no_copy_on_leaving(c, s, layer, p);
+}
+
 /* What the query has just fetched becomes hot: copy and digest, flip, and the cold slots stop
  * counting. */
 static void come_up(struct demotions *d, struct sequence *s, uint32_t layer, const struct answer *a,
@@ -247,6 +266,7 @@ static void come_up(struct demotions *d, struct sequence *s, uint32_t layer, con
             continue;
         }
         l->kept[position] = slots[n++] = slot;
+        keep_no_copy_on_leaving(d->core, s, layer, position);
         FAULT_POINT(cpu_scorer, promote, flipped);
     }
     if (n && agent_push_slots(d->agent, RECORD_RELEASE, s->index, layer, slots, n))

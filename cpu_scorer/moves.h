@@ -42,6 +42,9 @@ uint64_t moves_bounced(const struct core *c, const struct sequence *s);
  * not count. That slot, now a copy; COLD_NONE: the position is not cold, or there is no room. */
 uint32_t moves_bring_up(struct core *c, const struct sequence *s, uint32_t layer, uint32_t position,
                         const void *entry);
+/* Copies on drives that are being left are nobody's: their entries are written anew where they go
+ * down. */
+void moves_leave_drives(struct core *c, const struct sequence *s);
 /* A query of this layer has been answered, and what it had to upload from the drive lies in
  * staging. What pays moves up out of there. The answer's `positions` are used up. */
 void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct answer *a);

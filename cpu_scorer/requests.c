@@ -85,12 +85,14 @@ static void take_trim(void *context, const void *record)
     struct requests *rs = context;
     const struct record_completion *r = record;
     struct sequence *s = &rs->core->sequences[r->header.sequence];
-    if (s->state != SEQUENCE_TRIMMING || s->trim_tag != r->tag || s->trims == 0)
+    uint32_t from = 1u << rs->agent->from;
+    if (s->state != SEQUENCE_TRIMMING || s->trim_tag != r->tag || !(s->trims & from))
         return;
     if (r->status)
         log_error("freeing the cold stripes of sequence %u failed: %s; they are used again",
                   s->index, hill_strerror(r->status));
-    if (--s->trims == 0)
+    s->trims &= ~from;
+    if (s->trims == 0)
         free_sequence(rs, s);
 }
 
@@ -99,7 +101,7 @@ void requests_init(struct requests *rs, struct core *core, struct agent *agent,
 {
     *rs = (struct requests){core, agent, demotions, evaluator};
     agent_on(agent, RECORD_TRIM, take_trim, rs);
-    adoption_listen(core, agent);
+    adoption_listen(agent);
 }
 
 /* Nothing more can be asked of a lost agent; its stripes stay taken until the next epoch. */
@@ -123,7 +125,7 @@ static int clear_up(struct requests *rs, struct sequence *s)
     }
     if (s->state == SEQUENCE_TRIMMING || s->demotes)
         return 0;
-    if (!s->cold_used)
+    if (!s->cold_used || rs->agent->n_there == 0) /* or all of several drives have been left */
         free_sequence(rs, s);
     else if (agent_trim(rs->agent, s) == 0)
         s->state = SEQUENCE_TRIMMING;
@@ -231,6 +233,7 @@ static void set_request(struct requests *rs, struct sequence *s, const struct re
     s->first_tag = rs->agent->next_tag;
     s->sums = r->policy == KV_POLICY_H2O;
     s->trim_tag = 0;
+    s->adoption = (struct adoption){.stripe = COLD_NONE};
     s->staging_max = s->k_max = 0;
 }
 
@@ -383,7 +386,7 @@ static bool take_up(struct requests *rs, struct sequence *s)
 {
     const struct record_seq_begin *r = &s->begin;
     struct hill_why why = {""};
-    if (!resting_fits(s, r) || rs->agent->status || rs->core->drains)
+    if (!resting_fits(s, r) || rs->agent->status || core_is_emptied(rs->core))
         return false;
     set_request(rs, s, r);
     open_evaluator(rs, s);

@@ -17,7 +17,7 @@ uint32_t resting_tokens(const struct core *c, const struct sequence *s,
 {
     uint32_t n = s->max_tokens;
     bool entries_alone = !kv_policy_reads_keys(c->config.policy);
-    if (!end->keep || !c->config.keeps || !entries_alone || c->drains || !s->identity ||
+    if (!end->keep || !c->config.keeps || !entries_alone || core_is_emptied(c) || !s->identity ||
         s->status || (end->status && end->status != HILL_E_CANCELLED))
         return 0;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
@@ -34,7 +34,7 @@ void resting_begin(struct core *c, struct sequence *s, uint32_t n_tokens)
     s->staging_max = 0;
     s->leaving = s->moves_wanted = false;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++) {
-        s->layers[layer].n_down = 0;
+        s->layers[layer].n_down = s->layers[layer].moving = 0; /* of a batch that was carried */
         gpu_slots_clear(&c->tiers.gpu, tiers_list(&c->tiers, s->index, layer));
     }
     s->rests = (struct resting){.identity = s->identity,

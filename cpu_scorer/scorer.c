@@ -8,6 +8,7 @@
 #include "cpu_scorer/moves.h"
 #include "cpu_scorer/query.h"
 #include "cpu_scorer/sequence_stats.h"
+#include "cpu_scorer/share_out.h"
 #include "cpu_scorer/side_speeds.h"
 
 struct scorer {
@@ -19,7 +20,9 @@ struct scorer {
     struct intake intake;
     struct queries queries;
     struct side_speeds side_speeds;
+    struct carry carry;
     struct drain drain;
+    struct share_out share_out;
 };
 
 /* ---- life ----------------------------------------------------------------------------------- */
@@ -54,9 +57,11 @@ int scorer_create(struct scorer **out, const struct scorer_config *config,
         scorer_destroy(p);
         return rc;
     }
-    drain_init(&p->drain, &p->core, &p->agent);
+    carry_init(&p->carry, &p->core, &p->agent, &p->demotions);
+    share_out_init(&p->share_out, &p->core, &p->carry);
+    drain_init(&p->drain, &p->core, &p->agent, &p->carry);
     if (config->drains)
-        drain_begin(&p->drain);
+        drain_begin(&p->drain, 0);
     adoption_find(&p->core);
     requests_init(&p->requests, &p->core, &p->agent, &p->demotions, p->evaluator);
     p->intake = (struct intake){.core = &p->core,
@@ -133,12 +138,12 @@ void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX])
         cold_map_set_speeds(&p->core.tiers.cold, speeds);
 }
 
-void scorer_drain(struct scorer *p)
+void scorer_drain(struct scorer *p, uint32_t drive)
 {
-    if (!p->core.config.csd)
+    if (!p->core.config.csd || drive >= p->agent.n_drives)
         return;
-    requests_forget_resting(&p->requests); /* nobody would bring their entries up */
-    drain_begin(&p->drain);
+    requests_forget_resting(&p->requests); /* nobody would carry their entries away */
+    drain_begin(&p->drain, drive);
 }
 
 void scorer_set_model(struct scorer *p, struct csd_model figures)
@@ -187,6 +192,13 @@ static int pump_moves(struct scorer *p, int asked)
     return moves_pump(&p->demotions);
 }
 
+/* What is carried away from a drive. */
+static int pump_carry(struct scorer *p)
+{
+    int moved = carry_pump(&p->carry);
+    return moved | drain_pump(&p->drain) | share_out_pump(&p->share_out);
+}
+
 /* One turn: everything that can move on now, what frees others first. */
 static int turn(struct scorer *p)
 {
@@ -195,7 +207,7 @@ static int turn(struct scorer *p)
     int heard = agent_pump(&p->agent), came, asked;
     if (heard < 0)
         return heard;
-    int drained = is_scored(p) ? 0 : drain_pump(&p->drain);
+    int carried = is_scored(p) ? 0 : pump_carry(p);
     do { /* what a query waits for is taken as long as it comes */
         came = is_scored(p) ? 0 : pump_tokens(p);
         asked = came < 0 ? came : queries_pump(&p->queries);
@@ -204,7 +216,7 @@ static int turn(struct scorer *p)
     } while (awaited && came && !asked);
     int moved = pump_moves(p, asked);
     int measured = q->phase == QUERY_NONE ? side_speeds_pump(&p->side_speeds) : 0;
-    return measured < 0 ? measured : heard | came | asked | moved | measured | drained;
+    return measured < 0 ? measured : heard | came | asked | moved | measured | carried;
 }
 
 int scorer_run(struct scorer *p)

@@ -392,11 +392,17 @@ static void note_time(struct drive_time *time, int round, uint32_t tokens, int64
         *time = (struct drive_time){tokens, took};
 }
 
+/* One of a few rounds: the first always, the others while there is time. */
+static bool has_time(const struct profile_run *r, int round)
+{
+    return round == 0 || (round < DRIVE_ROUNDS && clock_now_ns() < r->until_ns);
+}
+
 /* How long each of several drives takes for what it has now, while no CPU is kept busy. */
 static int time_drives(struct profile_run *r, struct drive_time times[LAYOUT_DRIVES_MAX])
 {
     const struct digest_evaluator *e = r->digest;
-    for (int round = 0; round < DRIVE_ROUNDS; round++) {
+    for (int round = 0; has_time(r, round); round++) {
         int rc = kv_selector_begin(r->q->selector, &r->s->settings, r->hot_first + r->cold_there);
         if (rc == 0)
             rc = relay_query(r);
@@ -479,7 +485,7 @@ static int time_fetches(struct profile_run *r, uint32_t n, struct drive_time tim
 {
     struct shm_arena *staging = r->core->tiers.staging;
     const struct answer *a = &r->q->answer;
-    for (int round = 0; round < DRIVE_ROUNDS; round++) {
+    for (int round = 0; has_time(r, round); round++) {
         int rc = shm_arena_take(staging, n, r->staging);
         if (rc)
             return give_up(r, rc, "staging has no room");

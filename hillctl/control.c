@@ -227,8 +227,8 @@ int command_detach(int argc, char **argv)
     struct short_command c = {
         .program = {.name = "hillctl detach",
                     .usage = "[URL] [--run-dir DIR]",
-                    .summary = "Empty the drive as far as --hot-mb allows, and detach it; of "
-                               "several drives one, when no request runs.",
+                    .summary = "Empty the drive as far as --hot-mb allows, and detach it; one of "
+                               "several into the others, or it stays.",
                     .example = "hillctl detach",
                     .positional_max = 1}};
     int left = short_command_begin(&c, argc, argv);

@@ -14,7 +14,7 @@
 #include "kv/plane.h"
 #include "shm/arena.h"
 
-#define KV_MAX_HOT_BLOCKS (INT32_MAX / KV_HOT_BLOCK_TOKENS) /* slot ids have 31 bits */
+#define KV_MAX_HOT_BLOCKS (KV_MAX_SLOTS / KV_HOT_BLOCK_TOKENS)
 
 static uint32_t smaller(uint64_t a, uint64_t b)
 {
@@ -312,6 +312,14 @@ static int check_input(const struct kv_plan_input *in, struct hill_why *why)
     if (rc == 0 && in->n_sequences > KV_MAX_SEQUENCES)
         rc = hill_fail(why, HILL_E_INVALID, "%u sequences are more than %u", in->n_sequences,
                        KV_MAX_SEQUENCES);
+    if (rc == 0 && in->cold_slots > KV_MAX_SLOTS)
+        rc = hill_fail(
+            why, HILL_E_INVALID,
+            "the cold pools of all drives have %llu slots for %u sequences of %u tokens in "
+            "%u layers, more than the %u that can be told apart; lower --ctx-size, "
+            "--parallel or the number of drives",
+            (unsigned long long)in->cold_slots, (uint32_t)sequences(in), in->ctx_tokens,
+            in->geometry.n_layers, KV_MAX_SLOTS);
     return rc;
 }
 

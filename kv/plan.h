@@ -60,6 +60,8 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
 uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in);
 
 #define KV_MAX_SEQUENCES 64u
+/* Of each tier: what a location word has bits for (cpu_scorer/hkm.h). */
+#define KV_MAX_SLOTS 0x3fffffffu
 
 /* Of each sequence in the hot segment: what outlives the scorer (cpu_scorer/kept.h). Of each slot,
  * hot or cold: what its entry must be (struct hkm_check). */

@@ -57,7 +57,17 @@ static void reads_back_what_was_written(void **state)
     assert_true(found.settings == tiers_record_settings(&settings));
     assert_true(found.asked == 33 && found.hot_cap_bytes == settings.hot_cap_bytes &&
                 found.gpu_kv_cap_bytes == settings.gpu_kv_cap_bytes &&
-                found.cold_cap_bytes == settings.cold_cap_bytes);
+                found.cold_cap_bytes == settings.cold_cap_bytes && found.drive_cap_bytes[0] == 0);
+    settings.csd_drives = 3;
+    settings.drives[0] = (struct epoch_drive){.attached = true, .cap_bytes = 11 << 20};
+    settings.drives[1] = (struct epoch_drive){.attached = false, .cap_bytes = 12 << 20};
+    settings.drives[2] = (struct epoch_drive){.attached = true, .cap_bytes = 13 << 20};
+    assert_int_equal(tiers_record_write(folder, &settings, 33, NULL), 0);
+    tiers_record_read(folder, 1, &found);
+    assert_true(found.drive_cap_bytes[0] == 11 << 20 && found.drive_cap_bytes[1] == 0 &&
+                found.drive_cap_bytes[2] == 13 << 20);
+    settings.csd_drives = 0;
+    memset(settings.drives, 0, sizeof settings.drives);
     tiers_record_read(folder, 2, &found); /* another run folder's */
     assert_int_equal(found.tiers_epoch, 0);
 }
@@ -131,6 +141,36 @@ static void sizes_that_were_measured_are_taken_over(void **state)
     assert_int_equal(now.epoch.gpu_kv_cap_bytes, 11 << 20);
 }
 
+/* Of several drives each has the cap that it had, whatever is free where it lies now. */
+static void each_drive_has_its_cap_again(void **state)
+{
+    (void)state;
+    static struct settings then, now;
+    struct hill_why why = {""};
+    then.epoch = settings;
+    then.epoch.csd_attached = true;
+    then.epoch.csd_drives = 2;
+    then.options.hot_bytes = 64 << 20;
+    for (uint32_t d = 0; d < 2; d++) {
+        then.options.csd[d].url = d ? "file:/tmp/hill-2" : "file:/tmp/hill-1";
+        then.options.csd[d].length = 16;
+        then.epoch.drives[d].cap_bytes = (d + 1) * (32 << 20);
+    }
+    now = then;
+    now.epoch.drives[0].cap_bytes = 5 << 20; /* half of the disk is full */
+    assert_true(settings_asked(&now) == settings_asked(&then));
+    const struct tiers_record left = {.tiers_epoch = 5,
+                                      .asked = settings_asked(&then),
+                                      .hot_cap_bytes = 1,
+                                      .gpu_kv_cap_bytes = 12 << 20,
+                                      .cold_cap_bytes = 96 << 20,
+                                      .drive_cap_bytes = {32 << 20, 64 << 20}};
+    assert_int_equal(settings_size_like(&now, &left, &why), 0);
+    assert_int_equal(now.epoch.drives[0].cap_bytes, 32 << 20);
+    assert_int_equal(now.epoch.drives[1].cap_bytes, 64 << 20);
+    assert_int_equal(now.epoch.cold_cap_bytes, 96 << 20);
+}
+
 /* Where it cannot be written the one of before goes: it would name what is not there. */
 static void what_cannot_be_written_is_not_there(void **state)
 {
@@ -152,9 +192,9 @@ static void what_cannot_be_written_is_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(reads_back_what_was_written),         T(no_changed_byte_is_taken),
-        T(settings_that_size_the_tiers_count),  T(sizes_that_were_measured_are_taken_over),
-        T(what_cannot_be_written_is_not_there),
+        T(reads_back_what_was_written),        T(no_changed_byte_is_taken),
+        T(settings_that_size_the_tiers_count), T(sizes_that_were_measured_are_taken_over),
+        T(each_drive_has_its_cap_again),       T(what_cannot_be_written_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

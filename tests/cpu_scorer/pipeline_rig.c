@@ -20,7 +20,7 @@ static bool rig_interrupted(void *context)
     if (beta)
         scorer_set_beta(r->pipeline, beta / 100.0);
     if (atomic_exchange_explicit(&r->ask_drain, false, memory_order_acquire))
-        scorer_drain(r->pipeline);
+        scorer_drain(r->pipeline, r->drain_drive);
     return atomic_load_explicit(&r->interrupt, memory_order_acquire);
 }
 
@@ -81,31 +81,51 @@ static void *rig_memory(uint64_t bytes)
     return memory;
 }
 
-static void rig_open_ring(struct rig *r, enum layout_ring ring)
+static void rig_open_ring(struct rig *r, enum layout_ring ring, uint32_t drive)
 {
     static const enum layout_party from[RING_COUNT] = {
         PARTY_GPU, PARTY_GPU, PARTY_SCORER, PARTY_SCORER, PARTY_SCORER, PARTY_AGENT, PARTY_AGENT};
-    static const enum layout_party to[RING_COUNT] = {PARTY_SCORER, PARTY_SCORER, PARTY_GPU,
-                                                     PARTY_AGENT,  PARTY_AGENT,  PARTY_SCORER,
-                                                     PARTY_SCORER};
     uint64_t bytes = shm_ring_bytes(rig_capacities[ring]);
-    struct shm_ring_end *other = ring < RING_COMMAND ? r->gpu : r->agent->ends;
+    struct shm_ring_end *other = ring < RING_COMMAND ? r->gpu : r->agents[drive]->ends;
+    struct shm_doorbell *own = &r->bells[PARTY_SCORER], *peer = &r->bells[PARTY_GPU];
     bool produces = from[ring] == PARTY_SCORER;
-    r->ring_memory[ring] = rig_memory(bytes);
-    assert_int_equal(shm_ring_init(r->ring_memory[ring], rig_capacities[ring], UINT32_MAX - 3), 0);
+    uint32_t at = layout_ring_of(ring, drive);
+    r->ring_memory[at] = rig_memory(bytes);
+    assert_int_equal(shm_ring_init(r->ring_memory[at], rig_capacities[ring], UINT32_MAX - 3), 0);
     if (!r->csd && ring >= RING_COMMAND)
         return;
-    struct shm_doorbell *own = &r->bells[PARTY_SCORER];
-    struct shm_doorbell *peer = &r->bells[produces ? to[ring] : from[ring]];
-    assert_int_equal(
-        shm_ring_open(&r->scorer[ring], r->ring_memory[ring], bytes, produces, own, peer), 0);
-    assert_int_equal(shm_ring_open(&other[ring], r->ring_memory[ring], bytes, !produces, peer, own),
+    if (ring >= RING_COMMAND)
+        peer = r->agents[drive]->bell;
+    assert_int_equal(shm_ring_open(&r->scorer[at], r->ring_memory[at], bytes, produces, own, peer),
                      0);
+    assert_int_equal(shm_ring_open(&other[ring], r->ring_memory[at], bytes, !produces, peer, own),
+                     0);
+}
+
+static void rig_open_rings(struct rig *r, const struct rig_options *o)
+{
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        for (uint32_t d = 0; d < (ring < RING_COMMAND ? 1 : r->n_drives); d++)
+            rig_open_ring(r, (enum layout_ring)ring, d);
+    for (int ring = 0; o->taps && ring < RING_COUNT; ring++)
+        r->scorer[ring].tap = &o->taps[ring];
+}
+
+static void rig_make_agents(struct rig *r)
+{
+    for (uint32_t d = 0; d < r->n_drives; d++) {
+        struct rig_agent *a = r->agents[d] = calloc(1, sizeof *a);
+        assert_non_null(a);
+        a->bell = d ? &r->drive_bells[d] : &r->bells[PARTY_AGENT];
+        a->random = 99 + d;
+        a->wrong_score_position = a->damaged_position = UINT32_MAX;
+    }
+    r->agent = r->agents[0];
 }
 
 struct scorer_config rig_config(const struct rig_options *o)
 {
-    return (struct scorer_config){
+    struct scorer_config config = {
         .geometry = rig_geometry,
         .epoch = RIG_EPOCH,
         .ctx_tokens = RIG_CTX,
@@ -132,6 +152,12 @@ struct scorer_config rig_config(const struct rig_options *o)
         .key_window_bytes = kv_plane_read_bytes(&rig_geometry, o->policy) ? 8192 : 0,
         .digest_cache_bytes = o->digest_cache_bytes,
         .agent_deadline_ns = CLOCK_MS(o->agent_deadline_ms ? o->agent_deadline_ms : 60000)};
+    config.n_drives = o->n_drives > 1 ? o->n_drives : 0;
+    for (uint32_t d = 0; d < config.n_drives; d++) {
+        config.drives[d].n_stripes = o->drive_stripes[d] ? o->drive_stripes[d] : RIG_STRIPES;
+        config.drives[d].speed = o->speeds[d];
+    }
+    return config;
 }
 
 struct rig *rig_start(const struct rig_options *o)
@@ -142,34 +168,33 @@ struct rig *rig_start(const struct rig_options *o)
     hill_log_init("rig", HILL_LOG_ERROR);
     r->csd = o->csd;
     r->reads_hot = o->reads_hot;
-    r->agent = calloc(1, sizeof *r->agent);
-    r->agent->bell = &r->bells[PARTY_AGENT];
-    r->agent->random = 99;
-    r->agent->wrong_score_position = r->agent->damaged_position = UINT32_MAX;
-    for (int ring = 0; ring < RING_COUNT; ring++)
-        rig_open_ring(r, (enum layout_ring)ring);
-    for (int ring = 0; o->taps && ring < RING_COUNT; ring++)
-        r->scorer[ring].tap = &o->taps[ring];
+    r->n_drives = config.n_drives ? config.n_drives : 1;
+    rig_make_agents(r);
+    rig_open_rings(r, o);
     r->n_staging = o->staging ? o->staging : RIG_STAGING;
     uint64_t staging = shm_arena_bytes(r->n_staging, RIG_ENTRY);
     r->staging_memory = rig_memory(staging);
     assert_int_equal(shm_arena_init(r->staging_memory, r->n_staging, RIG_ENTRY), 0);
     assert_int_equal(shm_arena_own(&r->staging, r->staging_memory, staging), 0);
     assert_int_equal(shm_arena_view(&r->staging_view, r->staging_memory, staging), 0);
-    assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
+    for (uint32_t d = 0; d < r->n_drives; d++)
+        assert_int_equal(shm_arena_view(&r->agents[d]->staging, r->staging_memory, staging), 0);
     struct hkm_config tables = {.geometry = rig_geometry,
                                 .ctx_tokens = RIG_CTX,
                                 .n_sequences = RIG_SEQUENCES,
                                 .gpu_slots = RIG_GPU_SLOTS,
                                 .n_blocks = config.hot_blocks,
-                                .cold_slots = config.csd ? config.n_stripes * RIG_STRIPE : 0};
+                                .cold_slots =
+                                    config.csd ? r->n_drives * config.n_stripes * RIG_STRIPE : 0};
     struct scorer_io io = {
         .rings = r->scorer, .bell = &r->bells[PARTY_SCORER], .staging = &r->staging};
     if (config.key_window_bytes)
         io.key_windows = r->windows = rig_memory(KV_KEY_WINDOWS * config.key_window_bytes);
-    r->agent->windows = io.key_windows;
-    r->agent->window_bytes = config.key_window_bytes;
-    r->agent->key_bytes = kv_plane_key_bytes(&rig_geometry, o->policy);
+    for (uint32_t d = 0; d < r->n_drives; d++) {
+        r->agents[d]->windows = io.key_windows;
+        r->agents[d]->window_bytes = config.key_window_bytes;
+        r->agents[d]->key_bytes = kv_plane_key_bytes(&rig_geometry, o->policy);
+    }
     io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
     io.hot = r->hot_memory = rig_memory(io.hot_bytes);
     struct scorer_hooks hooks = {
@@ -177,8 +202,9 @@ struct rig *rig_start(const struct rig_options *o)
     if (scorer_create(&r->pipeline, &config, &io, &hooks, &why))
         fail_msg("scorer_create: %s", why.text);
     assert_int_equal(pthread_create(&r->pipeline_thread, NULL, rig_pipeline_main, r), 0);
-    if (r->csd)
-        assert_int_equal(pthread_create(&r->agent_thread, NULL, rig_agent_main, r->agent), 0);
+    for (uint32_t d = 0; r->csd && d < r->n_drives; d++)
+        assert_int_equal(pthread_create(&r->agent_threads[d], NULL, rig_agent_main, r->agents[d]),
+                         0);
     return r;
 }
 
@@ -197,6 +223,12 @@ const struct scorer_profile *rig_profile(struct rig *r)
 
 void rig_drain(struct rig *r)
 {
+    rig_drain_drive(r, 0);
+}
+
+void rig_drain_drive(struct rig *r, uint32_t drive)
+{
+    r->drain_drive = drive;
     atomic_store_explicit(&r->ask_drain, true, memory_order_release);
     shm_doorbell_ring(&r->bells[PARTY_SCORER]);
 }
@@ -210,29 +242,40 @@ static int rig_interrupt(struct rig *r)
     return r->run_result;
 }
 
+static void rig_free_agents(struct rig *r)
+{
+    for (uint32_t d = 0; d < r->n_drives; d++) {
+        for (int ring = 0; ring < RING_COUNT; ring++)
+            shm_ring_close(&r->agents[d]->ends[ring]);
+        shm_arena_finish(&r->agents[d]->staging);
+        free(r->agents[d]);
+    }
+}
+
 void rig_stop(struct rig *r)
 {
     struct hill_why why = {""};
     assert_int_equal(rig_interrupt(r), HILL_E_CANCELLED);
     if (hkm_audit(scorer_tables(r->pipeline), &why))
         fail_msg("audit: %s", why.text);
-    atomic_store_explicit(&r->agent->stop, true, memory_order_release);
-    shm_doorbell_ring(&r->bells[PARTY_AGENT]);
-    if (r->csd)
-        pthread_join(r->agent_thread, NULL);
-    scorer_destroy(r->pipeline);
-    for (int ring = 0; ring < RING_COUNT; ring++) {
-        shm_ring_close(&r->scorer[ring]);
-        shm_ring_close(&r->gpu[ring]);
-        shm_ring_close(&r->agent->ends[ring]);
-        free(r->ring_memory[ring]);
+    for (uint32_t d = 0; d < r->n_drives; d++) {
+        atomic_store_explicit(&r->agents[d]->stop, true, memory_order_release);
+        shm_doorbell_ring(r->agents[d]->bell);
+        if (r->csd)
+            pthread_join(r->agent_threads[d], NULL);
     }
+    scorer_destroy(r->pipeline);
+    for (uint32_t ring = 0; ring < LAYOUT_RINGS_MAX; ring++)
+        shm_ring_close(&r->scorer[ring]);
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        shm_ring_close(&r->gpu[ring]);
+    rig_free_agents(r);
+    for (uint32_t ring = 0; ring < LAYOUT_RINGS_MAX; ring++)
+        free(r->ring_memory[ring]);
     shm_arena_finish(&r->staging);
     shm_arena_finish(&r->staging_view);
-    shm_arena_finish(&r->agent->staging);
     free(r->staging_memory);
     free(r->hot_memory);
     free(r->windows);
-    free(r->agent);
     free(r);
 }

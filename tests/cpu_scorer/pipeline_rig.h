@@ -2,8 +2,8 @@
  * tests/cpu_scorer/pipeline_rig.h - a pipeline between a fake GPU worker and a fake agent, over
  * real rings in one process.
  *
- * The pipeline runs in a thread, the fake agent (rig_agent.h) in another, the test is the GPU
- * worker (rig_gpu.c). Rings are tiny, so that back-pressure and wrap-around happen all the time.
+ * The pipeline runs in a thread, the fake agent of each drive (rig_agent.h) in another, the test is the
+ * GPU worker (rig_gpu.c). Rings are tiny, so that back-pressure and wrap-around happen all the time.
  * The GPU worker's oracle (rig_oracle.c) scores all tokens from its own copy and sorts.
  */
 #ifndef HILL_TESTS_CPU_SCORER_PIPELINE_RIG_H
@@ -24,9 +24,12 @@ struct rig_options {
     bool adapts;
     bool csd;
     kv_score_fn *score;
-    uint32_t hot_blocks; /* 0: plenty */
-    uint32_t n_stripes;  /* 0: plenty */
-    uint32_t staging;    /* slots; 0: RIG_STAGING */
+    uint32_t hot_blocks;                /* 0: plenty */
+    uint32_t n_stripes;                 /* 0: plenty */
+    uint32_t n_drives;                  /* 0: one */
+    uint32_t drive_stripes[RIG_DRIVES]; /* of several, each; 0: plenty */
+    double speeds[RIG_DRIVES];          /* of several; all 0: equal */
+    uint32_t staging;                   /* slots; 0: RIG_STAGING */
     int64_t agent_deadline_ms;
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     bool speculates;
@@ -38,14 +41,15 @@ struct rig_options {
 };
 
 struct rig {
-    void *ring_memory[RING_COUNT];
+    void *ring_memory[LAYOUT_RINGS_MAX];
     void *staging_memory, *hot_memory, *windows;
-    struct shm_doorbell bells[PARTY_COUNT];
-    struct shm_ring_end scorer[RING_COUNT], gpu[RING_COUNT];
+    struct shm_doorbell bells[PARTY_COUNT], drive_bells[RIG_DRIVES]; /* of the agents */
+    struct shm_ring_end scorer[LAYOUT_RINGS_MAX], gpu[RING_COUNT];
     struct shm_arena staging, staging_view;
     struct scorer *pipeline;
-    struct rig_agent *agent;
-    pthread_t pipeline_thread, agent_thread;
+    uint32_t n_drives;
+    struct rig_agent *agents[RIG_DRIVES], *agent; /* the first */
+    pthread_t pipeline_thread, agent_threads[RIG_DRIVES];
     int run_result;
     _Atomic bool interrupt;
     bool csd, reads_hot;
@@ -55,6 +59,7 @@ struct rig {
     _Atomic bool ask_profile, profiled; /* asked for; profile is there */
     struct scorer_profile profile;
     _Atomic bool ask_drain;
+    uint32_t drain_drive;
     _Atomic uint32_t n_drained;    /* times that it was told */
     struct scorer_drained drained; /* the last time */
     _Atomic uint64_t hot_now;      /* entries of a running sequence, as live statistics say */
@@ -71,8 +76,9 @@ struct rig *rig_start(const struct rig_options *o);
 /* Ask for a profile and wait for it. */
 const struct scorer_profile *rig_profile(struct rig *r);
 
-/* Have the drive emptied from now on. */
+/* Have the drive, or one of several, emptied from now on. */
 void rig_drain(struct rig *r);
+void rig_drain_drive(struct rig *r, uint32_t drive);
 
 /* Interrupt the pipeline, audit its tables, free everything. */
 void rig_stop(struct rig *r);

@@ -240,6 +240,7 @@ static void agent_read_keys(struct rig_agent *a, const struct record_read_keys *
         used += (skip + n * key_bytes + 4095) / 4096 * 4096;
     }
     assert_true(used <= a->window_bytes);
+    atomic_fetch_add_explicit(&a->reads, 1, memory_order_release);
     agent_complete(a, &r->header, r->tag, RECORD_READ_KEYS, 0, r->n_ranges, used);
 }
 
@@ -250,6 +251,8 @@ static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r
     for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
         if (a->slots[i].sequence == r->header.sequence)
             a->slots[i].written = a->slots[i].committed = false;
+    if (atomic_load_explicit(&a->twice, memory_order_relaxed))
+        agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
     agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
 }
 

@@ -38,6 +38,7 @@ enum {
     RIG_GROUP_BYTES = 64 + 16 * RIG_DIMS, /* digests of 16 tokens: kv_group_bytes */
     RIG_GROUPS = (RIG_CTX + 15) / 16,
     RIG_SEQUENCES = 2,
+    RIG_DRIVES = 3,
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,
     RIG_EPOCH = 7,
@@ -68,11 +69,13 @@ struct rig_agent {
     uint32_t n_late;
     uint64_t random;
     _Atomic uint32_t reused; /* slots of copies that were written anew */
+    _Atomic uint32_t reads;  /* READ_KEYS that were answered */
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
     _Atomic bool bad_release; /* the next RELEASE is refused */
     _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
+    _Atomic bool twice;       /* it answers each TRIM twice */
 };
 
 /* A random number below that, from the generator's state. */

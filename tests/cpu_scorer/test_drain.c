@@ -241,9 +241,182 @@ static void test_slots_of_what_came_up_are_used_again(void **unused)
     rig_stop(r);
 }
 
+/* ---- one of several ----------------------------------------------------------------------- */
+
+enum { LEFT = 1 }; /* the drive that is left */
+
+/* Decode until it is told; how many steps. */
+static uint32_t decode_until_told(struct rig *r, struct rig_request *const *q, uint32_t n)
+{
+    uint32_t steps = 0;
+    for (; told(r) < n && steps < MAX - PROMPT - BEFORE - 20; steps++)
+        decode(q, RIG_SEQUENCES, 1);
+    await_told(r, n);
+    return steps;
+}
+
+static uint32_t slots_there(const struct rig_agent *a)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
+        n += a->slots[i].written || a->slots[i].committed;
+    return n;
+}
+
+/* Its entries go to the others while both requests go on; then it is sent nothing any more, neither
+ * by these nor by new ones. */
+static void leave_one(const struct rig_options *o)
+{
+    struct rig *r = rig_start(o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    assert_true(slots_there(r->agents[LEFT]) > 0);
+    rig_drain_drive(r, LEFT);
+    uint32_t steps = decode_until_told(r, q, 1);
+    assert_true(r->drained.over);
+    assert_int_equal(r->drained.left, 0);
+    assert_true(r->drained.moved > 0);
+    assert_int_equal(r->drained.moved_bytes, r->drained.moved * RIG_ENTRY);
+    assert_int_equal(slots_there(r->agents[LEFT]), 0); /* every TRIM is answered */
+    atomic_store_explicit(&r->agents[LEFT]->silent, true, memory_order_relaxed);
+    decode(q, RIG_SEQUENCES, 10);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++) {
+        struct scorer_stats stats = end(q[i]);
+        assert_int_equal(stats.hot.tokens + stats.cold.tokens, entries(steps + 10));
+        assert_true(stats.cold.tokens > stats.hot.tokens);
+        assert_int_equal(stats.drives[LEFT].tokens, 0);
+        assert_true(stats.drives[0].tokens > 0 && stats.drives[2].tokens > 0);
+    }
+    struct rig_request *next = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_prefill(next);
+    decode(&next, 1, 10);
+    struct scorer_stats stats = end(next);
+    assert_true(stats.cold.tokens > 0 && stats.drives[LEFT].tokens == 0);
+    assert_int_equal(told(r), 1);
+    assert_int_equal(r->staging.free_count, RIG_STAGING);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
+}
+
+static void test_one_of_several_is_left_while_requests_decode(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .speeds = {1, 2, 1}};
+    leave_one(&o);
+    o.placement = SCORER_BKP;
+    leave_one(&o);
+    o.reads_hot = true;
+    leave_one(&o);
+    o.adapts = true;
+    leave_one(&o);
+}
+
+/* The others have stripes for what they have, and M_0 blocks for what is hot: nothing moves, the
+ * number of entries is told, and the drive takes new ones. When no request runs it is left. */
+static void test_one_without_places_for_its_entries_stays(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .hot_blocks = 40};
+    for (uint32_t d = 0; d < 3; d++) /* of 700 tokens each of two requests has one a layer */
+        o.drive_stripes[d] = RIG_SEQUENCES * RIG_LAYERS;
+    struct rig *r = rig_start(&o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    uint32_t before = slots_there(r->agents[LEFT]);
+    rig_drain_drive(r, LEFT);
+    await_told(r, 1);
+    assert_false(r->drained.over);
+    assert_true(r->drained.left > 0 && r->drained.left <= before);
+    assert_int_equal(r->drained.moved, 0);
+    assert_int_equal(r->drained.left_bytes, r->drained.left * RIG_ENTRY);
+    decode(q, RIG_SEQUENCES, 150);
+    assert_true(slots_there(r->agents[LEFT]) > before);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        assert_true(end(q[i]).drives[LEFT].tokens > 0);
+    rig_drain_drive(r, LEFT);
+    await_told(r, 2);
+    assert_true(r->drained.over);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
+}
+
+/* The other drive has no room, M_0 has: everything of this one comes up, the other's stays cold. */
+static void test_where_others_have_no_room_it_comes_up(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true,
+                            .beta = 0.25,
+                            .n_drives = 2,
+                            .drive_stripes = {RIG_SEQUENCES * RIG_LAYERS, RIG_STRIPES},
+                            .speeds = {1, 2}};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    rig_drain_drive(r, LEFT);
+    decode_until_told(r, q, 1);
+    assert_true(r->drained.over && r->drained.moved > 0);
+    assert_int_equal(slots_there(r->agents[LEFT]), 0);
+    decode(q, RIG_SEQUENCES, 10);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++) {
+        struct scorer_stats stats = end(q[i]);
+        assert_int_equal(stats.drives[LEFT].tokens, 0);
+        assert_true(stats.drives[0].tokens > 0 && stats.hot.tokens > stats.cold.tokens);
+    }
+    rig_stop(r);
+}
+
+/* All of them go, the last one up, and come no more in this epoch. */
+static void test_the_last_of_several_comes_up(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 3});
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    for (uint32_t d = 0; d < 3; d++) {
+        rig_drain_drive(r, d);
+        decode_until_told(r, q, d + 1);
+        assert_true(r->drained.over);
+        assert_int_equal(slots_there(r->agents[d]), 0);
+    }
+    decode(q, RIG_SEQUENCES, 5);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        assert_int_equal(end(q[i]).cold.tokens, 0);
+    struct rig_request *next = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_prefill(next);
+    decode(&next, 1, 5);
+    assert_int_equal(end(next).cold.tokens, 0);
+    rig_stop(r);
+}
+
+static void test_one_of_several_with_a_damaged_entry_stays(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 2});
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    uint32_t position = UINT32_MAX;
+    for (uint32_t i = 0; position == UINT32_MAX; i++)
+        if (r->agents[LEFT]->slots[i].committed)
+            position = r->agents[LEFT]->slots[i].position;
+    atomic_store_explicit(&r->agents[LEFT]->damaged_position, position, memory_order_relaxed);
+    rig_drain_drive(r, LEFT);
+    await_told(r, 1);
+    assert_false(r->drained.over);
+    assert_true(r->drained.left > 0);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        end(q[i]);
+    rig_stop(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_of_several_is_left_while_requests_decode),
+        cmocka_unit_test(test_one_without_places_for_its_entries_stays),
+        cmocka_unit_test(test_where_others_have_no_room_it_comes_up),
+        cmocka_unit_test(test_the_last_of_several_comes_up),
+        cmocka_unit_test(test_one_of_several_with_a_damaged_entry_stays),
         cmocka_unit_test(test_all_comes_up_while_requests_decode),
         cmocka_unit_test(test_what_does_not_fit_stays_of_use),
         cmocka_unit_test(test_a_prompt_that_is_not_whole_keeps_its_room),

@@ -518,6 +518,35 @@ static void test_a_beginning_that_waits_for_the_drive_stops_nobody(void **unused
     rig_stop(r);
 }
 
+/* One drive's agent says twice that a sequence is gone: the other one has not said it, and the slot
+ * is not given again. The answer to a later query comes behind both. */
+static void test_each_drive_answers_for_itself(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){
+        .csd = true, .beta = 0.25, .n_drives = 2, .agent_deadline_ms = 20000});
+    struct rig_request *a = gpu_begin(r, 0, 400, 460, &usual, 0);
+    struct rig_request *b = gpu_begin(r, 1, 300, 360, &usual, 0);
+    gpu_prefill(a);
+    gpu_prefill(b);
+    assert_int_equal(gpu_decode(a), 0); /* its prompt is committed, and nothing has moved since */
+    assert_int_equal(gpu_decode(b), 0);
+    be_slow(r, true);
+    atomic_store_explicit(&r->agents[1]->twice, true, memory_order_relaxed);
+    gpu_push_end(a);
+    gpu_wait(r, RECORD_SEQ_STATS);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+    gpu_push_begin(a, 460);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(gpu_decode(b), 0);
+    assert_true(nothing_was_said(r));
+    be_slow(r, false);
+    expect_ready(r, 0);
+    gpu_end(b);
+    gpu_free(a);
+    rig_stop(r);
+}
+
 static void *wake_agent(void *arg)
 {
     struct rig *r = arg;
@@ -699,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_room_that_is_being_cleared_up_is_waited_for),
         cmocka_unit_test(test_an_end_that_waits_for_the_drive_stops_nobody),
         cmocka_unit_test(test_a_beginning_that_waits_for_the_drive_stops_nobody),
+        cmocka_unit_test(test_each_drive_answers_for_itself),
         cmocka_unit_test(test_a_query_is_answered_behind_a_slot_that_is_cleared_up),
         cmocka_unit_test(test_every_turn_of_a_query_that_waits_is_counted),
         cmocka_unit_test(test_an_idle_pipeline_sleeps),

@@ -37,6 +37,7 @@ static void each_place_selects_the_same(uint32_t policy)
         {.csd = true, .beta = 0.25, .reads_hot = true, .mass = "reference"},
         {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05},
         {.csd = true, .beta = 0.25, .placement = SCORER_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.25, .n_drives = 3, .speeds = {1, 2, 1}},
     };
     uint64_t hash = whole_request((struct rig_options){.csd = false}, policy).selection_hash;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -111,6 +112,47 @@ static void test_host_digest_selects_what_hillinfer_does(void **unused)
         assert_true(link[0] > link[1] && link[1] > 0);
         assert_int_equal(link[2], 0); /* all was written through */
     }
+}
+
+static uint32_t reads(struct rig *r, uint32_t drive)
+{
+    return atomic_load_explicit(&r->agents[drive]->reads, memory_order_acquire);
+}
+
+/* One drive answers nothing: the others are asked all the same, and read their first windows. */
+static void drives_read_at_once(uint32_t policy)
+{
+    const struct kv_selection_settings how = settings_of(policy);
+    struct rig *r =
+        rig_start(&(struct rig_options){.csd = true, .beta = 0.1, .n_drives = 3, .policy = policy});
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    uint32_t before[RIG_DRIVES];
+    for (uint32_t d = 0; d < RIG_DRIVES; d++)
+        before[d] = reads(r, d);
+    struct rig_question asked;
+    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    gpu_ask(q, 0, q->n, true, &asked);
+    int64_t deadline = clock_deadline_ms(60000);
+    while (reads(r, 1) == before[1] || reads(r, 2) == before[2]) {
+        assert_true(clock_now_ns() < deadline);
+        usleep(200);
+    }
+    assert_int_equal(reads(r, 0), before[0]);
+    atomic_store_explicit(&r->agent->silent, false, memory_order_relaxed);
+    shm_doorbell_ring(&r->bells[PARTY_AGENT]);
+    assert_int_equal(gpu_answer(q, 0, q->n, &asked), 0);
+    assert_true(reads(r, 0) > before[0]);
+    gpu_end(q);
+    rig_stop(r);
+}
+
+static void test_several_drives_read_at_the_same_time(void **unused)
+{
+    (void)unused;
+    drives_read_at_once(KV_POLICY_ORACLE);
+    drives_read_at_once(KV_POLICY_HOST_DIGEST);
 }
 
 /* Sequences that follow one another and run beside one another share the cache. */
@@ -389,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_host_digest_selects_the_same_at_every_place),
         cmocka_unit_test(test_host_digest_selects_what_hillinfer_does),
         cmocka_unit_test(test_host_digest_keeps_sequences_apart),
+        cmocka_unit_test(test_several_drives_read_at_the_same_time),
         cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),
         cmocka_unit_test(test_leoam_does_not_see_tokens_behind_its_query),
         cmocka_unit_test(test_the_policies_select_differently),

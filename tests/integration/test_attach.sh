@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # A drive comes and goes while requests decode, and every fifth time its agent is killed: answers, selections and logits are those
-# of an undisturbed run, and nothing is left behind. make attach-cycles does more of it, with SmolLM2, too.
+# of an undisturbed run, and nothing is left behind. make attach-cycles does more of it, with several drives and with SmolLM2, too.
 #
-# environment: CYCLES (default 5 for each setting), MODELS ("wired smollm2"; default wired), SEED (default: the clock)
+# environment: CYCLES (default 5 for each setting), MODELS ("wired smollm2"; default wired), SETTINGS (default "wide tight"), SEED
+# (default: the clock)
 # A setting: "wide", M_0 holds all, so that a detached drive is left by its agent; "tight", it does not, and what is left is read
-# by the host's CPU, also after a kill (--csd-on-loss degrade).
+# by the host's CPU, also after a kill (--csd-on-loss degrade); "several", any of three drives, whose entries go to the others.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -20,7 +21,16 @@ held() {
     pids="$(coordinator_pid) $(worker_pid gpu_worker) $(worker_pid cpu_scorer)"
     for pid in $pids; do find "/proc/$pid/fd" -mindepth 1 2>/dev/null | wc -l; done | tr '\n' ' '
     segments | sed 's/-[0-9]*-/-/g' | tr ' ' '\n' | sort | tr '\n' ' ' # without the number of the epoch
-    stat -c ' %s %b' "$state_dir/cold.pool"
+    stat -c ' %s %b' "${pools[@]}"
+}
+
+# Which drive comes and goes next.
+choose() {
+    url=() agent=csd_agent
+    [ "$kind" = several ] || return 0
+    local i=$((RANDOM % ${#pools[@]}))
+    url=("file:${pools[i]}")
+    [ $i = 0 ] || agent=csd_agent_$((i + 1))
 }
 
 idle_and_ready() {
@@ -46,7 +56,7 @@ keep_asking() { # I
 pause() { sleep "0.$(printf %03d $((RANDOM % $1)))"; }
 
 detached() { # what it says, in numbers
-    hillctl detach >"$work/said" 2>&1 || fail "cycle $1: detach: $(cat "$work/said")"
+    hillctl detach "${url[@]}" >"$work/said" 2>&1 || fail "cycle $1: detach: $(cat "$work/said")"
     n_detached=$((n_detached + 1))
     grep -q 'entries' "$work/said" && n_drained=$((n_drained + 1))
     grep -q 'stay until' "$work/said" && n_plain=$((n_plain + 1))
@@ -60,9 +70,11 @@ not_attached() {
 }
 
 cycle() { # I
+    choose
+    restarts=$(status | jq ".workers.$agent.restarts")
     wait_for 60 decodes || fail "cycle $1: no request decodes"
     if [ $(($1 % 5)) = 4 ]; then
-        kill_worker csd_agent
+        kill_worker "$agent"
         n_killed=$((n_killed + 1))
         wait_for 20 lost || fail "cycle $1: the loss of the agent shows nowhere"
         wait_for 60 ready || fail "cycle $1: the pipeline is not ready again"
@@ -70,12 +82,12 @@ cycle() { # I
     else
         detached "$1"
         pause 100
-        [ "$1" != 0 ] || not_attached
-        hillctl attach >"$work/said" 2>&1 || fail "cycle $1: attach: $(cat "$work/said")"
+        [ "$1" != 0 ] || [ "$kind" = several ] || not_attached
+        hillctl attach "${url[@]}" >"$work/said" 2>&1 || fail "cycle $1: attach: $(cat "$work/said")"
     fi
     pause 100
 }
-lost() { status_is ".workers.csd_agent.restarts != $restarts or (.csd_attached | not)"; }
+lost() { status_is ".workers.$agent.restarts != $restarts or (.csd_attached | not)"; }
 
 decoding() { status_is '[.requests[].predicted_tokens] | max > 3'; }
 away() { status_is '.csd_attached | not'; }
@@ -102,9 +114,9 @@ abandoned() {
     rm -f "$work/other.pool"
 }
 
-setting() { # MODEL wide|tight
+setting() { # MODEL wide|tight|several
     echo "== $1, $2"
-    loss="wait"
+    loss="wait" kind=$2 pools=("$state_dir/cold.pool")
     if [ "$1" = wired ]; then
         "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
         options=(-m "$work/model.gguf" -c 4096 --budget 128)
@@ -114,7 +126,11 @@ setting() { # MODEL wide|tight
         predict=120 bytes=1400 hot=44
     fi
     options+=(--beta 0.25 -np 2)
-    [ "$2" = wide ] || {
+    [ "$2" != several ] || {
+        pools=("$work/1.pool" "$work/2.pool" "$work/3.pool")
+        for i in "${pools[@]}"; do options+=(--csd "file:$i"); done
+    }
+    [ "$2" != tight ] || {
         loss=degrade
         options+=(--hot-mb "$hot" --csd-on-loss degrade)
     }
@@ -128,10 +144,9 @@ setting() { # MODEL wide|tight
     rm -f "$work/stop" "$work"/answers?
     for i in 0 1; do keep_asking "$i" & done
     n_detached=0 n_drained=0 n_plain=0 n_killed=0
-    for ((c = 0; c < cycles; c++)); do
-        restarts=$(status | jq .workers.csd_agent.restarts)
-        cycle "$c"
-    done
+    began=$(date +%s)
+    for ((c = 0; c < cycles; c++)); do cycle "$c"; done
+    took=$(($(date +%s) - began))
     touch "$work/stop"
     wait
     wait_for 60 idle_and_ready || fail "$1, $2: not idle and ready at the end"
@@ -143,15 +158,17 @@ setting() { # MODEL wide|tight
     done
     [ "$answers" -gt 1 ] || fail "$1, $2: too few answers: $answers"
     expect "$1, $2: descriptors, segments, bytes of the pool" "$(held)" "$before"
-    echo "$cycles cycles: $n_detached detached ($n_drained while requests decoded, $n_plain of them kept their rest on the drive), $n_killed killed; $answers answers; $(status | jq -c '[.workers[].rss_bytes / 1048576 | floor]') MiB resident"
+    echo "$cycles cycles in $took s: $n_detached detached ($n_drained while requests decoded, $n_plain of them kept their rest on the drive), $n_killed killed; $answers answers; $(status | jq -c '[.workers[].rss_bytes / 1048576 | floor]') MiB resident"
     [ "$n_drained" -gt 0 ] || fail "$1, $2: nothing was detached in mid-decode"
-    [ "$2" = wide ] || [ "$n_plain" -gt 0 ] || fail "$1, $2: nothing was left on a detached drive"
+    [ "$2" != tight ] || [ "$n_plain" -gt 0 ] || fail "$1, $2: nothing was left on a detached drive"
     [ "$cycles" -lt 5 ] || [ "$n_killed" -gt 0 ] || fail "$1, $2: nothing was killed"
-    [ "$2" = wide ] || abandoned
+    [ "$2" != tight ] || abandoned
     down || fail "down"
     expect_nothing_left
-    expect "$1, $2: hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$state_dir/cold.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
-    rm -rf "$state_dir"
+    for i in "${pools[@]}"; do
+        expect "$1, $2: hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$i" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
+    done
+    rm -rf "$state_dir" "$work"/?.pool
 }
 
 for model in ${MODELS:-wired}; do
@@ -159,7 +176,6 @@ for model in ${MODELS:-wired}; do
         echo "$model is left out: its file is not there (scripts/hillinfer get-models smollm2)"
         continue
     }
-    setting "$model" wide
-    setting "$model" tight
+    for kind in ${SETTINGS:-wide tight}; do setting "$model" "$kind"; done
 done
 finish

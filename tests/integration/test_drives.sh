@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Four drives of unequal modelled speed at once: the answer is that of none, each has its share of the entries; one that is killed
-# costs a pause; one goes and comes back by its name, when no request runs. What makes no sense is one line.
+# costs a pause; one goes and comes back by its name while a request decodes, and so do all but one; one whose entries have no place
+# elsewhere stays. What makes no sense is one line.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -12,13 +13,15 @@ four=(--csd "${drive[1]}" --csd "${drive[2]}" --csd "${drive[3]}" --csd "${drive
 slow=score=0.02,latency_us=0 fast=score=0.06,latency_us=0
 for model in $slow $fast $slow $fast; do models_of+=(--csd-model "$model"); done
 
-ask() { # OUTPUT: hashes and tokens of one request, on one line
-    hillctl generate --json -f "$work/prompt" -n 40 --temp 0 --ignore-eos >"$1.json" 2>"$1.err" || tail -n 1 "$1.err"
+ask() { # OUTPUT [TOKENS]: hashes and tokens of one request, on one line
+    hillctl generate --json -f "$work/prompt" -n "${2:-40}" --temp 0 --ignore-eos >"$1.json" 2>"$1.err" || tail -n 1 "$1.err"
     jq -c '[.selection_hash, .logits_hash, .tokens]' "$1.json" >"$1"
 }
 decodes() { status_is '[.requests[].predicted_tokens] | max > 3'; }
 idle() { status_is '.ready and .requests_running == 0'; }
-same() { expect "$1" "$(cat "$work/$2")" "$(cat "$work/none")"; }
+same() { expect "$1" "$(cat "$work/$2")" "$(cat "$work/${3:-none}")"; }
+agents() { status | jq -c '[.workers[] | select(.drive and .state == "ready")] | length'; }
+change() { hillctl "$1" "${drive[$2]}" >"$work/said" 2>&1 || fail "$1 of drive $2: $(cat "$work/said")"; }
 
 refused() { # DESCRIPTION OPTIONS...
     local description=$1
@@ -36,6 +39,7 @@ refused "models" "${four[@]}" --csd-model flash=1 --csd-model flash=2
 
 up "${common[@]}" --csd none || exit 1
 ask "$work/none"
+ask "$work/long" 240
 down
 up "${common[@]}" "${four[@]}" "${models_of[@]}" || exit 1
 ask "$work/of4"
@@ -54,24 +58,44 @@ expect "restarts" "$(jq -c .restarts "$work/killed.json")" '{"gpu_worker":0,"cpu
 expect_one_line "detach: which" 100 hillctl detach
 expect_one_line "detach: not there" 100 hillctl detach file:/nowhere
 expect_one_line "attach: no place" 100 hillctl attach "file:$work/5.pool"
-ask "$work/before" &
-wait_for 60 decodes || fail "no request decodes"
-hillctl detach "${drive[2]}" >"$work/said" 2>&1 || fail "detach: $(cat "$work/said")"
-wait
-same "the one before the change" before
-expect "no more than three agents" "$(status | jq -c '[.workers[] | select(.drive and .state == "ready")] | length')" 3
-ask "$work/of3"
-same "three drives" of3
-expect "entries of the one that is gone" "$(jq '.drives.each[1].tokens' "$work/of3.json")" 0
+ask "$work/changed" 240 &
+asked=$!
+for d in 2 4 1; do # one drive is left, then all four again
+    wait_for 60 decodes || fail "no request decodes"
+    change detach $d
+    expect "drive $d: its entries have a place" "$(grep -c '^detached: [1-9][0-9]* entries .* moved' "$work/said")" 1
+done
+expect "one agent is left" "$(agents)" 1
 expect_one_line "attach: the same twice" 100 hillctl attach "${drive[3]}"
-hillctl attach "${drive[2]}" >"$work/said" 2>&1 || fail "attach: $(cat "$work/said")"
-wait_for 30 idle || fail "not ready after attach"
+for d in 2 4 1; do
+    wait_for 60 decodes || fail "no request decodes"
+    change attach $d
+done
+expect "a request decodes all the while" "$(status | jq .requests_running)" 1
+wait "$asked"
+same "drives go and come while a request decodes" changed long
+echo "drives: $(jq -c .drives "$work/changed.json")"
+expect "those that came have their shares" "$(jq '.drives.each | map(.tokens) | (add / 12) as $least | all(. > $least)' "$work/changed.json")" true
 ask "$work/again"
 same "four again" again
-expect "it has entries" "$(jq '.drives.each[1].tokens > 0' "$work/again.json")" true
 down
 expect_nothing_left
 for i in 1 2 3 4; do
     expect "hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$work/$i.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
 done
+
+# --- two drives with a stripe a layer each, which one request has: neither can take the other's entries
+up "${common[@]}" --csd "${drive[1]}" --csd "${drive[2]}" --cold-mb 9.5 --hot-mb 3.5 || exit 1
+ask "$work/tight" 240 &
+asked=$!
+wait_for 60 decodes || fail "no request decodes"
+expect_one_line "detach: no place for the entries" 111 hillctl detach "${drive[2]}"
+expect "it says how much" "$(grep -c '[1-9][0-9]* bytes) of requests that run have no place' "$work/err")" 1
+wait "$asked"
+same "after a detach that was refused" tight long
+expect "it has entries all the same" "$(jq '.drives.each[1].tokens > 0' "$work/tight.json")" true
+change detach 2
+expect "when no request runs it goes" "$(agents)" 1
+down
+expect_nothing_left
 finish

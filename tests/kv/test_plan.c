@@ -135,6 +135,21 @@ static void hot_plan_worked_by_hand(void **state)
     assert_int_equal(kv_plan_hot_min_bytes(&in), min + 1000 + 2560 * (4 + 8) + 160 + 10 * 12);
 }
 
+/* A location word has thirty bits for a slot: one more would be another slot's name. */
+static void more_slots_than_a_word_can_name_are_refused(void **state)
+{
+    (void)state;
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan plan;
+    struct hill_why why = {""};
+    in.cold_slots = (1u << 30) - 1;
+    assert_int_equal(kv_plan_hot(&plan, &in, UINT64_C(1) << 40, &why), 0);
+    in.cold_slots = 1u << 30;
+    assert_int_equal(kv_plan_hot(&plan, &in, UINT64_C(1) << 40, &why), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, "1073741824 slots"));
+    assert_non_null(strstr(why.text, "1073741823"));
+}
+
 /* Two selections of a sequence are alive: in staging, and in what the scorer knows of them. */
 static void guesses_take_a_second_selection(void **state)
 {
@@ -239,6 +254,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(geometry_limits_are_checked),
+        cmocka_unit_test(more_slots_than_a_word_can_name_are_refused),
         cmocka_unit_test(gpu_bytes_worked_by_hand),
         cmocka_unit_test(gpu_slots_and_bytes_agree),
         cmocka_unit_test(exact_contexts_have_their_room),
