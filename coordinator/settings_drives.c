@@ -6,7 +6,6 @@
 
 #include "base/disk_room.h"
 #include "coordinator/settings.h"
-#include "kv/plane.h"
 #include "pool/pool.h"
 #include "proto/drive_link.h"
 
@@ -52,9 +51,7 @@ static int lay_out(const struct settings *s, uint64_t cap, struct pool_layout *l
                    struct hill_why *why)
 {
     const struct kv_plan_input *plan = &s->epoch.plan;
-    return pool_layout_with_keys(layout, &plan->geometry,
-                                 kv_plane_key_bytes(&plan->geometry, plan->selection.policy), cap,
-                                 why);
+    return pool_layout_with_keys(layout, &plan->geometry, epoch_key_bytes(&s->epoch), cap, why);
 }
 
 /* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. */
@@ -62,7 +59,7 @@ static int size_drive(const struct settings *s, const char *url, uint64_t *cap,
                       struct pool_layout *layout, struct hill_why *why)
 {
     const struct kv_plan_input *plan = &s->epoch.plan;
-    uint32_t key_bytes = kv_plane_key_bytes(&plan->geometry, plan->selection.policy);
+    uint32_t key_bytes = epoch_key_bytes(&s->epoch);
     uint32_t parts = epoch_drives(&s->epoch);
     uint64_t need =
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);

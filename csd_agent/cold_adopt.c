@@ -1,11 +1,11 @@
 /*
  * csd_agent/cold_adopt.c - slots that an earlier agent had committed count again; see cold_pool.h.
  *
- * What lies on flash is looked at before anything of it counts: each entry has the checksum that the
- * scorer has kept, and the digest beside it is the one that its key makes. So a digest that has
- * changed while no agent was there is found as well, though nothing has kept a checksum of it. From
- * then on its page has one (csd_ops.seal). A pool of keys is not adopted: policies that evaluate keys
- * begin anew.
+ * What lies on flash is looked at before anything of it counts: each entry has the checksum that
+ * the scorer has kept, and the digest beside it is the one that its key makes, or the key the
+ * entry's. So one that has changed while no agent was there is found as well, though nothing has
+ * kept a checksum of it. From then on its page has one (csd_ops.seal). A pool of parts of keys is
+ * not adopted: that policy begins anew.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,25 +30,34 @@ static int damaged(const struct cold_adopt *a, const struct adopt_item *item, co
                      item->position, a->sequence, a->layer, item->slot, what);
 }
 
-/* Pages of digests and of entries of some slots that follow one another, as they lie. */
+/* Pages of digests (or keys) and of entries of some slots that follow one another, as they lie. */
 struct look {
-    uint64_t digests_from, digests_to, entries_from, entries_to; /* bytes of the file */
-    uint8_t *digests, *entries;
+    uint64_t keys_from, keys_to, entries_from, entries_to; /* bytes of the file */
+    uint8_t *keys, *entries;
 };
+
+/* The group of the slot, or its key; and the next one. */
+static uint64_t key_at(const struct pool_layout *l, uint32_t slot)
+{
+    return pool_read_at(l, l->key_bytes ? slot : slot / KV_GROUP_TOKENS * KV_GROUP_TOKENS);
+}
+
+static uint64_t key_end(const struct pool_layout *l, uint32_t slot)
+{
+    return key_at(l, slot) + (l->key_bytes ? l->key_bytes : kv_group_bytes(&l->geometry));
+}
 
 static int read_look(struct cold_pool *pool, uint32_t first, uint32_t last, struct look *look,
                      struct hill_why *why)
 {
     const struct pool_layout *l = &pool->layout;
-    uint64_t group = kv_group_bytes(&l->geometry), within = first % l->stripe_slots;
-    uint64_t digests = pool_digest_at(l, first / l->stripe_slots);
-    look->digests_from = page_floor(digests + within / KV_GROUP_TOKENS * group);
-    look->digests_to = page_ceil(digests + (last % l->stripe_slots / KV_GROUP_TOKENS + 1) * group);
+    look->keys_from = page_floor(key_at(l, first));
+    look->keys_to = page_ceil(key_end(l, last));
     look->entries_from = page_floor(pool_entry_at(l, first));
     look->entries_to = page_ceil(pool_entry_at(l, last) + kv_entry_bytes(&l->geometry));
-    look->digests = pool->bounce;
-    look->entries = pool->bounce + (look->digests_to - look->digests_from);
-    int status = read_pages(pool, look->digests_from, look->digests_to, look->digests, why);
+    look->keys = pool->bounce;
+    look->entries = pool->bounce + (look->keys_to - look->keys_from);
+    int status = read_pages(pool, look->keys_from, look->keys_to, look->keys, why);
     return status ? status
                   : read_pages(pool, look->entries_from, look->entries_to, look->entries, why);
 }
@@ -62,12 +71,11 @@ static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
     const uint8_t *entry = look->entries + (pool_entry_at(l, item->slot) - look->entries_from);
     if (pool_entry_checksum(entry, kv_entry_bytes(g)) != item->checksum)
         return damaged(a, item, "entry", why);
-    uint64_t within = item->slot % l->stripe_slots;
-    uint64_t at = pool_digest_at(l, item->slot / l->stripe_slots) +
-                  within / KV_GROUP_TOKENS * kv_group_bytes(g);
-    bool fits = kv_digest_is_of(g, (const uint16_t *)(const void *)entry,
-                                look->digests + (at - look->digests_from), within % KV_GROUP_TOKENS,
-                                scratch);
+    const uint8_t *key = look->keys + (key_at(l, item->slot) - look->keys_from);
+    if (l->key_bytes)
+        return memcmp(key, entry, l->key_bytes) == 0 ? 0 : damaged(a, item, "key", why);
+    bool fits = kv_digest_is_of(g, (const uint16_t *)(const void *)entry, key,
+                                item->slot % KV_GROUP_TOKENS, scratch);
     return fits ? 0 : damaged(a, item, "digest", why);
 }
 
@@ -75,8 +83,7 @@ static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
 static uint32_t items_that_fit(const struct cold_pool *pool, const struct cold_adopt *a,
                                uint32_t from)
 {
-    uint64_t each =
-        kv_entry_bytes(&pool->layout.geometry) + kv_digest_bytes(&pool->layout.geometry);
+    uint64_t each = kv_entry_bytes(&pool->layout.geometry) + pool_read_bytes(&pool->layout);
     uint64_t room = BOUNCE_BYTES - 4 * CSD_ALIGN - 2 * kv_group_bytes(&pool->layout.geometry);
     uint64_t slots = room / each;
     uint32_t i = from + 1;
@@ -96,8 +103,8 @@ static int verify(struct cold_pool *pool, const struct cold_adopt *a, struct hil
         for (uint32_t i = from; status == 0 && i < to; i++)
             status = check_slot(pool, a, &a->items[i], &look, scratch, why);
         if (status == 0)
-            pool->backend->ops->seal(pool->backend, look.digests_from,
-                                     look.digests_to - look.digests_from, look.digests);
+            pool->backend->ops->seal(pool->backend, look.keys_from, look.keys_to - look.keys_from,
+                                     look.keys);
     }
     free(scratch);
     return status;
@@ -112,8 +119,8 @@ static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
 
     if (!pool->kept)
         return hill_fail(why, HILL_E_DAMAGED, "the cold pool has been made anew");
-    if (pool->layout.key_bytes)
-        return hill_fail(why, HILL_E_UNSUPPORTED, "a cold pool with keys is not adopted");
+    if (pool->layout.key_bytes && !pool_has_keys(&pool->layout))
+        return hill_fail(why, HILL_E_UNSUPPORTED, "a cold pool with parts of keys is not adopted");
     if (a->stripe >= pool->layout.n_stripes)
         return hill_fail(why, HILL_E_PROTOCOL, "stripe %u to be adopted is none", a->stripe);
     for (uint32_t i = 0; i < a->n_items; i++) {
@@ -133,6 +140,7 @@ static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
 static void distrust_pages(const struct cold_pool *pool, struct cold_stripe *state)
 {
     memset(state->digest_pages, 0xff, pool->layout.digest_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
+    memset(state->key_pages, 0xff, pool->layout.key_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
     memset(state->entry_pages, 0xff, pool->layout.entry_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
 }
 

@@ -244,8 +244,7 @@ void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
 uint64_t cold_pool_slot_bytes(const struct cold_pool *pool)
 {
     const struct pool_layout *l = &pool->layout;
-    return kv_entry_bytes(&l->geometry) +
-           (l->key_bytes ? l->key_bytes : kv_digest_bytes(&l->geometry));
+    return kv_entry_bytes(&l->geometry) + pool_read_bytes(l);
 }
 
 const struct pool_layout *cold_pool_layout(const struct cold_pool *pool)

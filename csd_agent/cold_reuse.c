@@ -213,7 +213,7 @@ static void put_items(const struct reuse *r, uint32_t from, uint32_t n)
     const struct pool_layout *layout = &r->pool->layout;
     const struct kv_geometry *g = &layout->geometry;
     uint32_t entry_bytes = kv_entry_bytes(g), key_bytes = layout->key_bytes;
-    bool key_of_entry = key_bytes == 2 * kv_key_dims(g);
+    bool key_of_entry = pool_has_keys(layout);
 
     for (uint32_t i = 0; i < n; i++) {
         const uint8_t *entry = d->entries + (uint64_t)(from + i) * entry_bytes;

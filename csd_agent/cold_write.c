@@ -184,7 +184,7 @@ static int add_items(struct writer *w, struct target t, const uint8_t *from, uin
 static int add_keys(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
-    bool whole = layout->key_bytes == 2 * kv_key_dims(&layout->geometry);
+    bool whole = pool_has_keys(layout);
     uint64_t stride = whole ? kv_entry_bytes(&layout->geometry) : layout->key_bytes;
     struct target t = {.plane = PLANE_KEYS,
                        .region = pool_key_at(layout, slot - slot % layout->stripe_slots),

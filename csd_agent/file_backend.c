@@ -2,15 +2,15 @@
  * csd_agent/file_backend.c - "file:PATH": flash is a file or block device, the drive's processor an
  * OpenCL device.
  *
- * Scoring reads the digests of the spans batch by batch and scores a batch while those that follow
- * are being read, so that the drive has work all the time:
+ * Scoring reads the digests of the spans (in a pool without them: the keys) batch by batch and
+ * scores a batch while those that follow are being read, so that the drive has work all the time:
  *
  *     read 0, 1, 2 | read 1, 2, 3 | read 2, 3, 4    |
  *                  | score 0      | score 1, hand 0 | score 2, hand 1 ...
  *
  * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive groups of
- * one stripe's digests (kv/group.h), read by covering pages. Invariant: no read or
- * launch is in flight when score returns. Who calls it: through struct csd_ops (backend.h), which
+ * one stripe's digests (kv/group.h), or consecutive keys, read by covering pages. Invariant: no
+ * read or launch is in flight when score returns. Who calls it: through struct csd_ops (backend.h), which
  * also has concurrency and failure.
  */
 #include <stdio.h>
@@ -98,20 +98,22 @@ static int file_prepare(struct csd_backend *backend, const struct pool_layout *l
 {
     struct file_backend *f = (struct file_backend *)backend;
 
-    uint64_t group = kv_group_bytes(&layout->geometry) + 2 * CSD_ALIGN; /* with covering pages */
+    uint64_t group = (uint64_t)KV_GROUP_TOKENS * pool_read_bytes(layout) + 2 * CSD_ALIGN;
 
     f->layout = *layout;
     f->capacity = CAPACITY_BATCHES * f->batch_bytes;
-    if (f->capacity < group)
+    if (f->capacity < group) /* with covering pages */
         f->capacity = group;
     f->capacity = (f->capacity + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
     if (page_sums_create(&f->sums, layout) || digest_cache_create(&f->cache, layout))
         return hill_fail(why, HILL_E_NOMEM, "no memory for the checksums of %u stripes",
                          layout->n_stripes);
-    if (f->on_host)
-        return score_device_create_host(&f->score, &layout->geometry, f->capacity, why);
-    return score_device_create(&f->score, f->device, &layout->geometry, f->capacity, SCORE_AS_IT_IS,
-                               why);
+    const struct score_settings settings = {.geometry = layout->geometry,
+                                            .batch_bytes = f->capacity,
+                                            .cast = pool_has_keys(layout),
+                                            .on_host = f->on_host,
+                                            .device = f->device};
+    return score_device_create(&f->score, &settings, why);
 }
 
 /* Is what was read what was written? */
@@ -178,9 +180,10 @@ static void file_describe(struct csd_backend *backend, char *text, size_t size)
 {
     const struct file_backend *f = (const struct file_backend *)backend;
 
-    snprintf(text, size, "%s, %s, %s", f->score ? score_device_name(f->score) : "no device",
+    snprintf(text, size, "%s, %s, %s%s", f->score ? score_device_name(f->score) : "no device",
              file_io_uring(f->io) ? "io_uring" : "pread",
-             file_io_direct(f->io) ? "O_DIRECT" : "page cache");
+             file_io_direct(f->io) ? "O_DIRECT" : "page cache",
+             pool_has_keys(&f->layout) ? ", FP16 keys are cast" : "");
 }
 
 static void *file_alloc(struct csd_backend *backend, size_t bytes)
@@ -215,10 +218,10 @@ static uint64_t page_ceil(uint64_t at)
 
 /* How many of `left` slots, from the first of a group on, fit into `space` bytes with all their
  * covering pages. A cut falls between groups, on a multiple of 256 slots where it can. */
-static uint32_t slots_that_fit(const struct kv_geometry *g, uint32_t left, uint64_t space)
+static uint32_t slots_that_fit(const struct pool_layout *layout, uint32_t left, uint64_t space)
 {
-    uint64_t borders = 2 * CSD_ALIGN;
-    uint64_t groups = space > borders ? (space - borders) / kv_group_bytes(g) : 0;
+    uint64_t borders = 2 * CSD_ALIGN, group = (uint64_t)KV_GROUP_TOKENS * pool_read_bytes(layout);
+    uint64_t groups = space > borders ? (space - borders) / group : 0;
     uint64_t fit = groups * KV_GROUP_TOKENS;
 
     if (fit >= left)
@@ -229,14 +232,15 @@ static uint32_t slots_that_fit(const struct kv_geometry *g, uint32_t left, uint6
 static void add_piece(const struct pool_layout *layout, struct batch_plan *plan, uint8_t *memory,
                       const struct csd_span *span, struct span_cursor at, uint32_t n_slots)
 {
-    uint64_t group = kv_group_bytes(&layout->geometry);
     uint32_t slot = span->first_slot + at.slot;
-    uint64_t digests = pool_digest_at(layout, span->stripe) + slot / KV_GROUP_TOKENS * group;
-    uint64_t first = page_floor(digests);
-    uint64_t end = page_ceil(digests + kv_groups_touched(slot, n_slots) * group);
+    uint32_t whole =
+        layout->key_bytes ? n_slots : kv_groups_touched(slot, n_slots) * KV_GROUP_TOKENS;
+    uint64_t keys = pool_read_at(layout, span->stripe * layout->stripe_slots + slot);
+    uint64_t first = page_floor(keys);
+    uint64_t end = page_ceil(keys + (uint64_t)whole * pool_read_bytes(layout));
 
-    plan->pieces[plan->n_pieces] = (struct score_piece){
-        .n_slots = n_slots, .digests_at = (uint32_t)(plan->bytes + digests - first)};
+    plan->pieces[plan->n_pieces] =
+        (struct score_piece){.n_slots = n_slots, .at = (uint32_t)(plan->bytes + keys - first)};
     plan->from[plan->n_pieces].span = at.span;
     plan->from[plan->n_pieces].first_slot = slot;
     plan->from[plan->n_pieces].bytes = end - first;
@@ -256,7 +260,7 @@ static bool plan_batch(const struct file_backend *f, const struct csd_score_job 
            plan->n_pieces < SCORE_BATCH_PIECES) {
         const struct csd_span *span = &job->spans[at->span];
         uint32_t left = span->n_slots - at->slot;
-        uint32_t n = slots_that_fit(&f->layout.geometry, left, f->capacity - plan->bytes);
+        uint32_t n = slots_that_fit(&f->layout, left, f->capacity - plan->bytes);
         if (left > 0 && n == 0)
             break;
         if (n > 0)

@@ -181,8 +181,10 @@ static void open_agent(void)
     if (status == 0)
         status = backend->ops->prepare(backend, &file.layout, &why);
     if (status == 0)
-        status = score_device_create(&device, "", &file.layout.geometry, (uint64_t)MEMORY_MIB << 20,
-                                     SCORE_AS_IT_IS, &why);
+        status = score_device_create(&device,
+                                     &(struct score_settings){.geometry = file.layout.geometry,
+                                                              .batch_bytes = MEMORY_MIB << 20},
+                                     &why);
     if (status != 0)
         bench_fail("opening the agent's drive: %s", why.text);
 }
