@@ -4,7 +4,7 @@
  * What lies on flash is looked at before anything of it counts: each entry has the checksum that
  * the scorer has kept, and the digest beside it is the one that its key makes, or the key the
  * entry's. So one that has changed while no agent was there is found as well, though nothing has
- * kept a checksum of it. From then on its page has one (csd_ops.seal). A pool of parts of keys is
+ * kept a checksum of it. From then on its page has one (csd_drive_seal). A pool of parts of keys is
  * not adopted: that policy begins anew.
  */
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int read_pages(struct cold_pool *pool, uint64_t from, uint64_t to, uint8_
                       struct hill_why *why)
 {
     const struct csd_extent extent = {.offset = from, .memory = memory, .bytes = to - from};
-    return pool->backend->ops->transfer(pool->backend, &extent, 1, why);
+    return csd_drive_transfer(pool->drive, &extent, 1, why);
 }
 
 static int damaged(const struct cold_adopt *a, const struct adopt_item *item, const char *what,
@@ -103,8 +103,7 @@ static int verify(struct cold_pool *pool, const struct cold_adopt *a, struct hil
         for (uint32_t i = from; status == 0 && i < to; i++)
             status = check_slot(pool, a, &a->items[i], &look, scratch, why);
         if (status == 0)
-            pool->backend->ops->seal(pool->backend, look.keys_from, look.keys_to - look.keys_from,
-                                     look.keys);
+            csd_drive_seal(pool->drive, look.keys_from, look.keys_to - look.keys_from, look.keys);
     }
     free(scratch);
     return status;

@@ -1,7 +1,7 @@
 /*
  * csd_agent/cold_read.c - queries and fetches; see cold_pool.h.
  *
- * A query hands the used part of each stripe of (sequence, layer), in stripe order, to the backend,
+ * A query hands the used part of each stripe of (sequence, layer), in stripe order, to the drive,
  * which scores next to the flash; groups of tokens without a committed slot are passed over where
  * enough of them follow one another. A fetch reads the covering pages of its entries: entries in
  * slot order, pages that overlap or follow each other as one read, as many as fit the bounce buffer
@@ -112,7 +112,7 @@ int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, stru
     if (status != 0 || job.n_spans == 0)
         return status;
     job.spans = pool->spans;
-    status = pool->backend->ops->score(pool->backend, &job, why);
+    status = csd_drive_score(pool->drive, &job, why);
     cost->flash_read_bytes += job.flash_read_bytes;
     return status;
 }
@@ -223,7 +223,7 @@ static int fetch_sorted(struct fetch *f, uint32_t n_items)
     for (uint32_t from = 0, next; status == 0 && from < n_items; from = next) {
         uint32_t n_extents;
         next = plan_reads(f, from, n_items, &n_extents);
-        status = f->pool->backend->ops->transfer(f->pool->backend, f->extents, n_extents, f->why);
+        status = csd_drive_transfer(f->pool->drive, f->extents, n_extents, f->why);
         if (status != 0) {
             *f->bad_position = f->items[from].position;
             return status;

@@ -227,7 +227,8 @@ const struct option_spec hill_pipeline_specs[] = {
      .joins = ',',
      .unset_help = "file:STATE/cold.pool",
      .help = "the computational storage drive: file:PATH, tcp://HOST:PORT (hill-csd-agent --listen "
-             "there), or none; said again (elsewhere: with a comma), up to 4 drives at once"},
+             "there), xrt:PATH,xclbin=FILE (a SmartSSD; not run on one yet), or none; said again "
+             "(elsewhere: with a comma), up to 4 drives at once"},
     {.name = "csd-key",
      .type = OPTION_PATH,
      .value = "FILE",
