@@ -139,6 +139,12 @@ $(TEST_PROGRAMS): $(O)/tests/%: $(O)/tests/%.o $$($$(firstword $$(subst /, ,$$*)
 HLS_OBJECT := $(O)/csd_agent/fpga/hls_score.o
 $(HLS_OBJECT): override CFLAGS += -Wno-unknown-pragmas
 $(O)/tests/csd_agent/test_hls_score: $(HLS_OBJECT)
+# a stand-in for Xilinx' OpenCL runtime, which the loader takes in as one; the kernel in C scores in it
+MOCK_XRT := $(O)/tests/csd_agent/xrt/mock_xrt.so
+$(MOCK_XRT): tests/csd_agent/xrt/mock_xrt.c csd_agent/fpga/hls_score.c $(wildcard tests/csd_agent/xrt/*.h csd_agent/fpga/*.h) csd_agent/xrt_extensions.h
+	@mkdir -p $(@D); echo "  LINK  $@"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unknown-pragmas -fvisibility=hidden -fPIC -shared -o $@ $(filter %.c,$^)
+$(O)/tests/csd_agent/test_xrt: | $(MOCK_XRT)
 
 # what `make chaos` shoots with
 $(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)

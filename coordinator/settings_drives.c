@@ -6,7 +6,6 @@
 
 #include "base/disk_room.h"
 #include "coordinator/settings.h"
-#include "kv/plane.h"
 #include "pool/pool.h"
 #include "proto/drive_link.h"
 
@@ -36,14 +35,16 @@ static bool is_remote(const char *url)
 static int check_url(const struct settings *s, const char *url, struct hill_why *why)
 {
     bool remote = is_remote(url);
+    char file[HILL_PATH_BYTES];
     if (remote && (!s->csd_key[0] || !s->csd_peer[0] || drive_address_check(url, NULL)))
         return hill_fail(why, HILL_E_INVALID,
                          "'%.200s' is no drive: tcp://HOST:PORT, and a pipeline with --csd-key and "
                          "--csd-peer",
                          url);
-    if ((!remote && (strncmp(url, "file:", 5) != 0 || !url[5])) || strlen(url) >= HILL_PATH_BYTES)
+    if ((!remote && !hill_drive_file(url, file)) || strlen(url) >= HILL_PATH_BYTES)
         return hill_fail(why, HILL_E_INVALID,
-                         "'%.200s' is no drive of this version: file:PATH and tcp://HOST:PORT are",
+                         "'%.200s' is no drive: file:PATH, tcp://HOST:PORT and "
+                         "xrt:PATH,xclbin=FILE are",
                          url);
     return 0;
 }
@@ -52,9 +53,7 @@ static int lay_out(const struct settings *s, uint64_t cap, struct pool_layout *l
                    struct hill_why *why)
 {
     const struct kv_plan_input *plan = &s->epoch.plan;
-    return pool_layout_with_keys(layout, &plan->geometry,
-                                 kv_plane_key_bytes(&plan->geometry, plan->selection.policy), cap,
-                                 why);
+    return pool_layout_with_keys(layout, &plan->geometry, epoch_key_bytes(&s->epoch), cap, why);
 }
 
 /* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. like: the
@@ -63,11 +62,12 @@ static int size_drive(const struct settings *s, const char *url, uint64_t like, 
                       struct pool_layout *layout, struct hill_why *why)
 {
     const struct kv_plan_input *plan = &s->epoch.plan;
-    uint32_t key_bytes = kv_plane_key_bytes(&plan->geometry, plan->selection.policy);
+    uint32_t key_bytes = epoch_key_bytes(&s->epoch);
     uint32_t parts = epoch_drives(&s->epoch);
     uint64_t need =
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
-    uint64_t room = is_remote(url) ? need : settings_file_room(url + 5) / 4 / parts;
+    char file[HILL_PATH_BYTES];
+    uint64_t room = hill_drive_file(url, file) ? settings_file_room(file) / 4 / parts : need;
     *cap = s->options.cold_bytes ? s->options.cold_bytes
            : like                ? like
                                  : (room < need ? room : need);
@@ -140,10 +140,11 @@ static void sum_up(struct settings *s)
 /* Is it another name of a file that a drive has? */
 static bool same_file(const char *a, const char *b)
 {
+    char first[HILL_PATH_BYTES], second[HILL_PATH_BYTES];
     struct stat one, other;
     return strcmp(a, b) == 0 ||
-           (!is_remote(a) && !is_remote(b) && stat(a + 5, &one) == 0 && stat(b + 5, &other) == 0 &&
-            one.st_dev == other.st_dev && one.st_ino == other.st_ino);
+           (hill_drive_file(a, first) && hill_drive_file(b, second) && stat(first, &one) == 0 &&
+            stat(second, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
 static int attach_one(struct settings *s, uint32_t drive, const char *wanted, struct hill_why *why)

@@ -21,8 +21,7 @@ static int size_pool(struct scorer_config *out, const struct epoch_settings *s,
                      struct hill_why *why)
 {
     struct pool_layout pool;
-    int rc = pool_layout_with_keys(
-        &pool, &in->geometry, kv_plane_key_bytes(&in->geometry, in->selection.policy), cap, why);
+    int rc = pool_layout_with_keys(&pool, &in->geometry, epoch_key_bytes(s), cap, why);
     if (rc)
         return rc;
     out->stripe_slots = pool.stripe_slots;

@@ -5,10 +5,28 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "kv/score.h"
 
 #define RECORDS_PER_TURN 16 /* then the agent's rings are looked at again */
 
 /* ---- tokens ------------------------------------------------------------------------------- */
+
+/* Keys that are no numbers have no score, and values none that attention could weigh. */
+static bool refuse_no_numbers(struct intake *in, struct sequence *s, const struct record_append *r)
+{
+    const uint16_t *halfs = (const uint16_t *)(const void *)(r + 1);
+    uint64_t each = in->core->tiers.hkm.entry_bytes / sizeof *halfs;
+    if (kv_halfs_are_finite(halfs, r->n_tokens * each))
+        return false;
+    uint32_t i = 0;
+    while (kv_halfs_are_finite(halfs + i * each, each))
+        i++;
+    core_fail(in->core, s, HILL_E_DAMAGED,
+              "token %u of layer %u has a key or a value that is infinite or no number in FP16: "
+              "a damaged model, or one whose activations FP16 does not hold",
+              r->first + i, r->header.layer);
+    return true;
+}
 
 /* Place tokens of one kind from `position` on; returns how many were taken. */
 static uint32_t place_some(struct intake *in, struct sequence *s, uint32_t layer, uint32_t position,
@@ -41,6 +59,8 @@ static int take_append(struct intake *in, const struct record_append *r)
                   r->first + r->n_tokens - 1, r->header.layer, l->appended, s->max_tokens);
         return 1;
     }
+    if (in->done == 0 && refuse_no_numbers(in, s, r))
+        return 1;
     const uint8_t *entries = (const uint8_t *)(r + 1);
     struct evaluator *e = in->evaluator;
     uint32_t entry_bytes = in->core->tiers.hkm.entry_bytes;

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "csd_agent/relay.h"
-#include "kv/plane.h"
 
 #define LAYOUT_DEADLINE_MS 30000 /* for the scorer to lay out rings and arena */
 #define IDLE_MS            500
@@ -204,7 +203,7 @@ int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, co
         .n_sequences = layout.n_sequences,
         .cap_bytes = s->cold_cap_bytes,
         .fingerprint = layout_fingerprint(&layout),
-        .key_bytes = kv_plane_key_bytes(&layout.geometry, s->plan.selection.policy),
+        .key_bytes = epoch_key_bytes(s),
         /* a pool that another drive of these has filled is not this one's */
         .stamp = {s->run_id, s->tiers_epoch + ((uint64_t)s->csd_drive << 32)},
         .keeps = s->tiers_epoch < s->epoch,

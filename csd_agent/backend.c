@@ -5,10 +5,7 @@
 
 #include <string.h>
 
-static const struct csd_ops *const backends[] = {&csd_file_ops};
-
-/* Known names of later versions: refused by name rather than as a typing mistake. */
-static const char *const later[] = {"xrt"};
+static const struct csd_ops *const backends[] = {&csd_file_ops, &csd_xrt_ops};
 
 static bool scheme_is(const char *url, size_t length, const char *scheme)
 {
@@ -28,11 +25,6 @@ int csd_backend_open(struct csd_backend **out, const char *url, const struct csd
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
         if (scheme_is(url, length, backends[i]->scheme))
             return backends[i]->open(out, colon + 1, options, why);
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        if (scheme_is(url, length, later[i]))
-            return hill_fail(why, HILL_E_UNSUPPORTED,
-                             "cannot open drive '%.200s': %s: is not in this version", url,
-                             later[i]);
     return hill_fail(why, HILL_E_INVALID, "cannot open drive '%.200s': unknown scheme (file:PATH)",
                      url);
 }

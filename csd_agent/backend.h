@@ -2,11 +2,13 @@
  * csd_agent/backend.h - the operations a computational storage drive offers, as a table.
  *
  * What: the agent is the same for every drive; what differs (how flash is read and written, where
- * scores are computed) is behind struct csd_ops, chosen by the scheme of the URL. This version has
- * "file:PATH" (file_backend.c): a file or block device and an OpenCL device that stands in for the
- * drive's processor. "xrt:" is known by name and refused. Who calls it: the cold pool (cold_*.c).
- * Concurrency: one thread per backend. Failure: negative codes with a line in why; after one the
- * backend can still be closed.
+ * scores are computed) is behind struct csd_ops, chosen by the scheme of the URL:
+ *     file:PATH                    file_backend.c: a file or block device, and an OpenCL device that
+ *                                  stands in for the drive's processor
+ *     xrt:PATH,xclbin=FILE[,...]   xrt_backend.c: a SmartSSD; never run on one
+ * The table has the shape of XRT, of SNIA's CS API and of NVMe's computational programs: storage
+ * to device memory, execute, read back. Who calls it: csd_drive.c. Concurrency: one thread per
+ * backend. Failure: negative codes with a line in why; after one the backend can still be closed.
  */
 #ifndef HILL_CSD_AGENT_BACKEND_H
 #define HILL_CSD_AGENT_BACKEND_H
@@ -16,7 +18,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "kv/score.h"
+#include "csd_agent/score_device.h"
 #include "pool/pool.h"
 
 #define CSD_ALIGN POOL_PAGE_BYTES /* of offsets, lengths and addresses of a transfer */
@@ -33,7 +35,7 @@ struct csd_options {
 /* A launch costs 40-75 us, so that 1 MiB (350 us of flash at 3 GB/s) hides it. */
 #define CSD_BATCH_BYTES (1u << 20)
 
-/* One contiguous transfer between flash and host memory. */
+/* One contiguous transfer between flash and memory. */
 struct csd_extent {
     uint64_t offset; /* on flash */
     void *memory;
@@ -41,25 +43,21 @@ struct csd_extent {
     bool write;
 };
 
-/* n_slots slots of a stripe, from the first of a group on. */
-struct csd_span {
-    uint32_t stripe, first_slot, n_slots;
+struct csd_capabilities {
+    bool casts;     /* scores FP16 keys, too */
+    bool host_sees; /* the host may read a batch's memory at the speed of its own */
 };
 
-struct csd_score_job {
-    struct kv_query query;
-    const struct csd_span *spans;
-    uint32_t n_spans;
-    /* Called in the order of spans and slots, as batches complete, with the scores of n consecutive
-     * slots of a stripe from first_slot. Another batch may be scored meanwhile. A negative code
-     * ends the job and is its result. */
-    int (*scored)(void *context, uint32_t span, uint32_t first_slot, uint32_t n,
-                  const uint16_t *scores);
-    void *context;
-    uint64_t flash_read_bytes; /* out: also on failure */
-    /* out: read from flash, and from the drive's DRAM, of digests whose scores were handed over;
-     * within scored those that it is called for count already */
-    uint64_t scored_bytes, scored_dram_bytes;
+/* What is loaded: the scoring program, and memory for batches. */
+struct csd_program {
+    struct kv_geometry geometry;
+    uint64_t batch_bytes; /* capacity of each of SCORE_BATCHES batches */
+    bool cast;            /* keys come in the place of digests */
+};
+
+/* Since open. */
+struct csd_statistics {
+    uint64_t launches, device_bytes, host_bytes, written_bytes; /* read for either; written */
 };
 
 struct csd_backend; /* a backend's own struct starts with this one */
@@ -70,40 +68,55 @@ struct csd_ops {
     int (*open)(struct csd_backend **out, const char *rest, const struct csd_options *options,
                 struct hill_why *why);
     void (*close)(struct csd_backend *backend);
-    /* A descriptor through which pool/ reads and writes superblock and directory. */
-    int (*pool_fd)(struct csd_backend *backend);
-    /* Once, before the others: load the scoring program for that layout. */
-    int (*prepare)(struct csd_backend *backend, const struct pool_layout *layout,
-                   struct hill_why *why);
-    /* Flash <-> host memory; returns when all is there (or durable as far as the drive says).
-     * HILL_E_DAMAGED: a page of digests or keys is not what was written. */
-    int (*transfer)(struct csd_backend *backend, const struct csd_extent *extents, size_t n_extents,
-                    struct hill_why *why);
-    /* In-storage scoring: no key leaves the drive, only scores do. */
-    int (*score)(struct csd_backend *backend, struct csd_score_job *job, struct hill_why *why);
-    /* These pages, of the plane of digests or keys, are right: what is read there from now on is to
-     * be the same. */
-    void (*seal)(struct csd_backend *backend, uint64_t offset, uint64_t bytes,
-                 const uint8_t *memory);
-    /* Digests that it may keep in its DRAM; from now on. */
-    void (*limit_dram)(struct csd_backend *backend, uint64_t bytes);
-    /* Its digests are nobody's any more: their DRAM is free for others. */
-    void (*free_stripe)(struct csd_backend *backend, uint32_t stripe);
     /* What it runs on, for people. */
     void (*describe)(struct csd_backend *backend, char *text, size_t size);
-    /* Memory from alloc may be used in transfers. */
-    void *(*alloc)(struct csd_backend *backend, size_t bytes);
-    void (*release)(struct csd_backend *backend, void *memory, size_t bytes);
+    /* A descriptor through which pool/ reads and writes superblock and directory. */
+    int (*pool_fd)(struct csd_backend *backend);
+    struct csd_capabilities (*capabilities)(struct csd_backend *backend);
+
+    /* Load the program and allocate the device's memory: once, before what follows. */
+    int (*load)(struct csd_backend *backend, const struct csd_program *program,
+                struct hill_why *why);
+    /* Where what is read for batch b goes; contents undefined. */
+    int (*batch)(struct csd_backend *backend, uint32_t b, uint8_t **memory, struct hill_why *why);
+    /* Transfers, asynchronous: start, and finish, which every started job needs. Job b is batch b's:
+     * flash to the device. Job SCORE_BATCHES: flash to or from host memory. Extents are the
+     * caller's until finish. */
+    int (*start)(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
+                 size_t n_extents, struct hill_why *why);
+    int (*finish)(struct csd_backend *backend, uint32_t job, struct hill_why *why);
+    /* The drive has stopped answering: memory that it was given must not be freed. */
+    bool (*is_dead)(struct csd_backend *backend);
+
+    /* The query of the launches that follow; none may be in flight. */
+    int (*query)(struct csd_backend *backend, const struct kv_query *query, struct hill_why *why);
+    /* Start scoring batch b. */
+    int (*execute)(struct csd_backend *backend, uint32_t b, const struct score_piece *pieces,
+                   uint32_t n_pieces, struct hill_why *why);
+    /* Wait until batch b's scores are on the host; without a launch there is nothing to wait for. */
+    int (*wait)(struct csd_backend *backend, uint32_t b, const uint16_t **scores,
+                struct hill_why *why);
 };
 
 struct csd_backend {
     const struct csd_ops *ops;
+    struct csd_statistics done; /* counted by each kind alike: csd_count, execute */
 };
 
-extern const struct csd_ops csd_file_ops;
+/* A job's extents into the statistics. */
+static inline void csd_count(struct csd_backend *backend, uint32_t job,
+                             const struct csd_extent *extents, size_t n_extents)
+{
+    struct csd_statistics *s = &backend->done;
+    for (size_t i = 0; i < n_extents; i++)
+        *(extents[i].write      ? &s->written_bytes
+          : job < SCORE_BATCHES ? &s->device_bytes
+                                : &s->host_bytes) += extents[i].bytes;
+}
 
-/* Open by URL. HILL_E_UNSUPPORTED for a scheme of a later version, HILL_E_INVALID for an unknown
- * one. */
+extern const struct csd_ops csd_file_ops, csd_xrt_ops;
+
+/* Open by URL. HILL_E_INVALID for a scheme that is unknown. */
 int csd_backend_open(struct csd_backend **out, const char *url, const struct csd_options *options,
                      struct hill_why *why);
 /* NULL allowed. */

@@ -1,11 +1,12 @@
 /*
  * csd_agent/cold_adopt.c - slots that an earlier agent had committed count again; see cold_pool.h.
  *
- * What lies on flash is looked at before anything of it counts: each entry has the checksum that the
- * scorer has kept, and the digest beside it is the one that its key makes, or the key its own. So
- * one that has changed while no agent was there is found as well, though nothing has kept a checksum
- * of it. From then on its page has one (csd_ops.seal). Of parts of keys (kv/partial.h) the scorer
- * alone knows the columns: each value must be one of its head's, in their order.
+ * What lies on flash is looked at before anything of it counts: each entry has the checksum that
+ * the scorer has kept, and the digest beside it is the one that its key makes, or the key the
+ * entry's. So one that has changed while no agent was there is found as well, though nothing has
+ * kept a checksum of it. From then on its page has one (csd_drive_seal). Of parts of keys
+ * (kv/partial.h) the scorer alone knows the columns: each value must be one of its head's, in their
+ * order.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static int read_pages(struct cold_pool *pool, uint64_t from, uint64_t to, uint8_
                       struct hill_why *why)
 {
     const struct csd_extent extent = {.offset = from, .memory = memory, .bytes = to - from};
-    return pool->backend->ops->transfer(pool->backend, &extent, 1, why);
+    return csd_drive_transfer(pool->drive, &extent, 1, why);
 }
 
 static int damaged(const struct cold_adopt *a, const struct adopt_item *item, const char *what,
@@ -32,33 +33,32 @@ static int damaged(const struct cold_adopt *a, const struct adopt_item *item, co
 
 /* Pages of digests (or keys) and of entries of some slots that follow one another, as they lie. */
 struct look {
-    uint64_t digests_from, digests_to, entries_from, entries_to; /* bytes of the file */
-    uint8_t *digests, *entries;
+    uint64_t keys_from, keys_to, entries_from, entries_to; /* bytes of the file */
+    uint8_t *keys, *entries;
 };
 
-static void place_digests(const struct pool_layout *l, uint32_t first, uint32_t last,
-                          struct look *look)
+/* The group of the slot, or its key; and the next one. */
+static uint64_t key_at(const struct pool_layout *l, uint32_t slot)
 {
-    uint64_t group = kv_group_bytes(&l->geometry), within = first % l->stripe_slots;
-    uint64_t digests = pool_digest_at(l, first / l->stripe_slots);
-    look->digests_from = page_floor(digests + within / KV_GROUP_TOKENS * group);
-    look->digests_to = page_ceil(digests + (last % l->stripe_slots / KV_GROUP_TOKENS + 1) * group);
-    if (!l->key_bytes)
-        return;
-    look->digests_from = page_floor(pool_key_at(l, first));
-    look->digests_to = page_ceil(pool_key_at(l, last) + l->key_bytes);
+    return pool_read_at(l, l->key_bytes ? slot : slot / KV_GROUP_TOKENS * KV_GROUP_TOKENS);
+}
+
+static uint64_t key_end(const struct pool_layout *l, uint32_t slot)
+{
+    return key_at(l, slot) + (l->key_bytes ? l->key_bytes : kv_group_bytes(&l->geometry));
 }
 
 static int read_look(struct cold_pool *pool, uint32_t first, uint32_t last, struct look *look,
                      struct hill_why *why)
 {
     const struct pool_layout *l = &pool->layout;
-    place_digests(l, first, last, look);
+    look->keys_from = page_floor(key_at(l, first));
+    look->keys_to = page_ceil(key_end(l, last));
     look->entries_from = page_floor(pool_entry_at(l, first));
     look->entries_to = page_ceil(pool_entry_at(l, last) + kv_entry_bytes(&l->geometry));
-    look->digests = pool->bounce;
-    look->entries = pool->bounce + (look->digests_to - look->digests_from);
-    int status = read_pages(pool, look->digests_from, look->digests_to, look->digests, why);
+    look->keys = pool->bounce;
+    look->entries = pool->bounce + (look->keys_to - look->keys_from);
+    int status = read_pages(pool, look->keys_from, look->keys_to, look->keys, why);
     return status ? status
                   : read_pages(pool, look->entries_from, look->entries_to, look->entries, why);
 }
@@ -92,17 +92,13 @@ static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
     const uint8_t *entry = look->entries + (pool_entry_at(l, item->slot) - look->entries_from);
     if (pool_entry_checksum(entry, kv_entry_bytes(g)) != item->checksum)
         return damaged(a, item, "entry", why);
+    const uint8_t *key = look->keys + (key_at(l, item->slot) - look->keys_from);
     if (l->key_bytes)
-        return is_key_of(l, (const uint16_t *)(const void *)entry,
-                         look->digests + (pool_key_at(l, item->slot) - look->digests_from))
+        return is_key_of(l, (const uint16_t *)(const void *)entry, key)
                    ? 0
                    : damaged(a, item, "key", why);
-    uint64_t within = item->slot % l->stripe_slots;
-    uint64_t at = pool_digest_at(l, item->slot / l->stripe_slots) +
-                  within / KV_GROUP_TOKENS * kv_group_bytes(g);
-    bool fits = kv_digest_is_of(g, (const uint16_t *)(const void *)entry,
-                                look->digests + (at - look->digests_from), within % KV_GROUP_TOKENS,
-                                scratch);
+    bool fits = kv_digest_is_of(g, (const uint16_t *)(const void *)entry, key,
+                                item->slot % KV_GROUP_TOKENS, scratch);
     return fits ? 0 : damaged(a, item, "digest", why);
 }
 
@@ -110,8 +106,7 @@ static int check_slot(const struct cold_pool *pool, const struct cold_adopt *a,
 static uint32_t items_that_fit(const struct cold_pool *pool, const struct cold_adopt *a,
                                uint32_t from)
 {
-    uint64_t each = kv_entry_bytes(&pool->layout.geometry) +
-                    kv_digest_bytes(&pool->layout.geometry) + pool->layout.key_bytes;
+    uint64_t each = kv_entry_bytes(&pool->layout.geometry) + pool_read_bytes(&pool->layout);
     uint64_t room = BOUNCE_BYTES - 4 * CSD_ALIGN - 2 * kv_group_bytes(&pool->layout.geometry);
     uint64_t slots = room / each;
     uint32_t i = from + 1;
@@ -131,8 +126,7 @@ static int verify(struct cold_pool *pool, const struct cold_adopt *a, struct hil
         for (uint32_t i = from; status == 0 && i < to; i++)
             status = check_slot(pool, a, &a->items[i], &look, scratch, why);
         if (status == 0)
-            pool->backend->ops->seal(pool->backend, look.digests_from,
-                                     look.digests_to - look.digests_from, look.digests);
+            csd_drive_seal(pool->drive, look.keys_from, look.keys_to - look.keys_from, look.keys);
     }
     free(scratch);
     return status;

@@ -71,7 +71,7 @@ int cold_pool_read_keys(struct cold_pool *pool, const struct cold_keys *keys,
         extents ? plan_ranges(pool, keys, extents, why)
                 : hill_fail(why, HILL_E_NOMEM, "no memory for %u ranges of keys", keys->n_ranges);
     if (status == 0)
-        status = pool->backend->ops->transfer(pool->backend, extents, keys->n_ranges, why);
+        status = csd_drive_transfer(pool->drive, extents, keys->n_ranges, why);
     for (uint32_t i = 0; status == 0 && i < keys->n_ranges; i++) {
         cost->flash_read_bytes += extents[i].bytes;
         cost->link_key_bytes += extents[i].bytes;

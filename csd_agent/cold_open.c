@@ -112,7 +112,7 @@ static bool open_kept(struct cold_pool *pool, int fd, const struct cold_pool_con
 static int open_directory(struct cold_pool *pool, const struct cold_pool_config *config,
                           struct hill_why *why)
 {
-    int fd = pool->backend->ops->pool_fd(pool->backend);
+    int fd = csd_drive_pool_fd(pool->drive);
     struct hill_why detail = {""};
     enum content content = CONTENT_FOREIGN;
     int status = inspect(fd, &pool->layout, &content, why);
@@ -152,9 +152,8 @@ static int allocate(struct cold_pool *pool, struct hill_why *why)
     pool->is_dirty = calloc(n, 1);
     pool->pages = cold_pages_create();
     pool->extents = calloc(BOUNCE_PAGES, sizeof *pool->extents);
-    pool->bounce = pool->backend->ops->alloc(pool->backend, BOUNCE_BYTES);
-    pool->directory_pages =
-        pool->backend->ops->alloc(pool->backend, pool_directory_page_bytes(&pool->layout));
+    pool->bounce = csd_drive_alloc(pool->drive, BOUNCE_BYTES);
+    pool->directory_pages = csd_drive_alloc(pool->drive, pool_directory_page_bytes(&pool->layout));
     if (pool->stripes && pool->owners && pool->dirty && pool->is_dirty && pool->pages &&
         pool->extents && pool->bounce && pool->directory_pages)
         return 0;
@@ -185,11 +184,11 @@ int cold_pool_open(struct cold_pool **out, const struct cold_pool_config *config
     int status = pool_layout_with_keys(&pool->layout, &config->geometry, config->key_bytes,
                                        config->cap_bytes, why);
     if (status == 0)
-        status = csd_backend_open(&pool->backend, config->url, &options, why);
+        status = csd_drive_open(&pool->drive, config->url, &options, why);
     if (status == 0)
         status = open_directory(pool, config, why);
     if (status == 0)
-        status = pool->backend->ops->prepare(pool->backend, &pool->layout, why);
+        status = csd_drive_prepare(pool->drive, &pool->layout, why);
     if (status == 0)
         status = allocate(pool, why);
     if (status != 0) {
@@ -230,14 +229,13 @@ void cold_pool_close(struct cold_pool *pool)
     free(pool->spans);
     free(pool->pages);
     free(pool->extents);
-    if (pool->backend) {
+    if (pool->drive) {
         if (pool->bounce)
-            pool->backend->ops->release(pool->backend, pool->bounce, BOUNCE_BYTES);
+            csd_drive_release(pool->drive, pool->bounce);
         if (pool->directory_pages)
-            pool->backend->ops->release(pool->backend, pool->directory_pages,
-                                        pool_directory_page_bytes(&pool->layout));
+            csd_drive_release(pool->drive, pool->directory_pages);
     }
     pool_close(pool->directory);
-    csd_backend_close(pool->backend);
+    csd_drive_close(pool->drive);
     free(pool);
 }

@@ -228,7 +228,7 @@ void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
         for (uint32_t i = 0; i < owner->n_stripes; i++) {
             uint32_t stripe = owner->stripes[i];
             pool_stripe_free(pool->directory, stripe);
-            pool->backend->ops->free_stripe(pool->backend, stripe);
+            csd_drive_free_stripe(pool->drive, stripe);
             cold_stripe_destroy(pool->stripes[stripe]);
             pool->stripes[stripe] = NULL;
             cold_mark_dirty(pool, stripe);
@@ -244,8 +244,7 @@ void cold_pool_trim(struct cold_pool *pool, uint32_t sequence)
 uint64_t cold_pool_slot_bytes(const struct cold_pool *pool)
 {
     const struct pool_layout *l = &pool->layout;
-    return kv_entry_bytes(&l->geometry) +
-           (l->key_bytes ? l->key_bytes : kv_digest_bytes(&l->geometry));
+    return kv_entry_bytes(&l->geometry) + pool_read_bytes(l);
 }
 
 const struct pool_layout *cold_pool_layout(const struct cold_pool *pool)
@@ -255,13 +254,13 @@ const struct pool_layout *cold_pool_layout(const struct cold_pool *pool)
 
 void cold_pool_limit_dram(struct cold_pool *pool, uint64_t bytes)
 {
-    pool->backend->ops->limit_dram(pool->backend, bytes);
+    csd_drive_limit_dram(pool->drive, bytes);
 }
 
 void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size)
 {
     char uuid[POOL_UUID_TEXT];
-    pool->backend->ops->describe(pool->backend, text, size);
+    csd_drive_describe(pool->drive, text, size);
     size_t used = strlen(text);
     if (used < size)
         snprintf(text + used, size - used, ", pool %s",
@@ -295,7 +294,7 @@ int cold_pool_write_directory(struct cold_pool *pool, struct hill_why *why)
     extent.bytes =
         pool_directory_encode(pool->directory, stripe, pool->directory_pages, &extent.offset);
     FAULT_POINT(csd_agent, directory, writing);
-    int status = pool->backend->ops->transfer(pool->backend, &extent, 1, why);
+    int status = csd_drive_transfer(pool->drive, &extent, 1, why);
     FAULT_POINT(csd_agent, directory, written);
     if (status != 0)
         return status;

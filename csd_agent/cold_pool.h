@@ -2,7 +2,7 @@
  * csd_agent/cold_pool.h - the cold pool while the agent owns it: what lies in which stripe, and the
  * commands on it.
  *
- * What: pool/ knows the format, a backend (backend.h) moves the bytes and scores; this module knows
+ * What: pool/ knows the format, a drive (csd_drive.h) moves the bytes and scores; this module knows
  * the state: stripes of each (sequence, layer) in order, slots written and slots committed, partly
  * filled pages. A slot's life: free -> written (demote: entry and digest are on flash) -> committed
  * (counts for queries, can be fetched) -> written (release), from where it is committed again or
@@ -13,7 +13,7 @@
  * (sequence, layer) until it is trimmed.
  * Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a command that
  * does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum is wrong,
- * what the backend reports; a line in why.
+ * what the drive reports; a line in why.
  */
 #ifndef HILL_CSD_AGENT_COLD_POOL_H
 #define HILL_CSD_AGENT_COLD_POOL_H
@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "csd_agent/backend.h"
+#include "csd_agent/csd_drive.h"
 #include "kv/score.h"
 #include "pool/pool.h"
 #include "proto/records.h"
@@ -53,7 +53,7 @@ struct cold_cost {
 
 /* Open or format the pool; its directory is empty afterwards. A file that is neither empty nor one
  * of our pools is left as it is (HILL_E_DAMAGED). Others: pool_layout_with_keys, pool_format,
- * csd_backend_open. */
+ * csd_drive_open. */
 int cold_pool_open(struct cold_pool **out, const struct cold_pool_config *config,
                    struct hill_why *why);
 /* Writes what is left of the directory. NULL allowed. */

@@ -1,8 +1,8 @@
 /*
  * csd_agent/cold_read.c - queries and fetches; see cold_pool.h.
  *
- * A query hands the used part of each stripe of (sequence, layer), in stripe order, to the backend,
- * which scores next to the flash; groups of digests without a committed slot are passed over where
+ * A query hands the used part of each stripe of (sequence, layer), in stripe order, to the drive,
+ * which scores next to the flash; groups of tokens without a committed slot are passed over where
  * enough of them follow one another. A fetch reads the covering pages of its entries: entries in
  * slot order, pages that overlap or follow each other as one read, as many as fit the bounce buffer
  * at a time.
@@ -72,7 +72,7 @@ static int add_spans(struct cold_pool *pool, uint32_t stripe, uint32_t *n_spans,
                      struct hill_why *why)
 {
     const struct pool_stripe *record = &pool->directory->stripes[stripe];
-    uint64_t group_bytes = kv_group_bytes(&pool->layout.geometry);
+    uint64_t group_bytes = (uint64_t)KV_GROUP_TOKENS * pool_read_bytes(&pool->layout);
     uint32_t used = pool->stripes[stripe]->used, end = 0, first = 0;
     int status = 0;
 
@@ -100,8 +100,8 @@ int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, stru
     struct query_context context = {pool, query, &job, cost};
 
     job.context = &context;
-    if (pool->layout.key_bytes)
-        return hill_fail(why, HILL_E_PROTOCOL, "this pool has keys and no digests to be scored");
+    if (pool->layout.key_bytes && !pool_has_keys(&pool->layout))
+        return hill_fail(why, HILL_E_PROTOCOL, "this pool has parts of keys, not to be scored");
     if (owner->committed != query->expected)
         return hill_fail(why, HILL_E_PROTOCOL,
                          "sequence %u, layer %u has %u committed slots, the query expects %u",
@@ -112,7 +112,7 @@ int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, stru
     if (status != 0 || job.n_spans == 0)
         return status;
     job.spans = pool->spans;
-    status = pool->backend->ops->score(pool->backend, &job, why);
+    status = csd_drive_score(pool->drive, &job, why);
     cost->flash_read_bytes += job.flash_read_bytes;
     return status;
 }
@@ -223,7 +223,7 @@ static int fetch_sorted(struct fetch *f, uint32_t n_items)
     for (uint32_t from = 0, next; status == 0 && from < n_items; from = next) {
         uint32_t n_extents;
         next = plan_reads(f, from, n_items, &n_extents);
-        status = f->pool->backend->ops->transfer(f->pool->backend, f->extents, n_extents, f->why);
+        status = csd_drive_transfer(f->pool->drive, f->extents, n_extents, f->why);
         if (status != 0) {
             *f->bad_position = f->items[from].position;
             return status;

@@ -9,7 +9,7 @@
  * transfer; then digests or keys and entries are put in, and one transfer writes everything. Bytes
  * of other slots on these pages are written as they were, so a write that was cut short between two
  * pages has not harmed them. Who calls it: cold_write.c, which has checked the slots. Concurrency:
- * one thread. Failure: what the backend reports; the slots must not be committed then.
+ * one thread. Failure: what the drive reports; the slots must not be committed then.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -197,8 +197,7 @@ static int load_pages(struct reuse *r)
         n_read++;
     }
     if (n_extents > 0)
-        status =
-            r->pool->backend->ops->transfer(r->pool->backend, r->pool->extents, n_extents, r->why);
+        status = csd_drive_transfer(r->pool->drive, r->pool->extents, n_extents, r->why);
     if (status == 0)
         r->cost->flash_read_bytes += (uint64_t)n_read * CSD_ALIGN;
     return status;
@@ -213,7 +212,7 @@ static void put_items(const struct reuse *r, uint32_t from, uint32_t n)
     const struct pool_layout *layout = &r->pool->layout;
     const struct kv_geometry *g = &layout->geometry;
     uint32_t entry_bytes = kv_entry_bytes(g), key_bytes = layout->key_bytes;
-    bool key_of_entry = key_bytes == 2 * kv_key_dims(g);
+    bool key_of_entry = pool_has_keys(layout);
 
     for (uint32_t i = 0; i < n; i++) {
         const uint8_t *entry = d->entries + (uint64_t)(from + i) * entry_bytes;
@@ -233,8 +232,7 @@ static int write_pages(struct reuse *r)
 
     for (uint32_t i = 0; i < r->n_pages; i++)
         n_extents = add_page(r, i, n_extents, true);
-    int status =
-        r->pool->backend->ops->transfer(r->pool->backend, r->pool->extents, n_extents, r->why);
+    int status = csd_drive_transfer(r->pool->drive, r->pool->extents, n_extents, r->why);
     for (uint32_t i = 0; i < r->n_pages; i++) {
         const struct cold_page *p = &r->pool->pages[i];
         uint8_t *tail = tail_page(p);

@@ -41,7 +41,7 @@ struct cold_owner {
 };
 
 struct cold_pool {
-    struct csd_backend *backend;
+    struct csd_drive *drive;
     struct pool_directory *directory;
     struct pool_layout layout;
     uint32_t n_sequences;

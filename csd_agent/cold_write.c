@@ -37,8 +37,7 @@ struct target {
 
 static int flush(struct writer *w)
 {
-    int status =
-        w->pool->backend->ops->transfer(w->pool->backend, w->extents, w->n_extents, w->why);
+    int status = csd_drive_transfer(w->pool->drive, w->extents, w->n_extents, w->why);
 
     for (uint32_t i = 0; status == 0 && i < w->n_extents; i++)
         w->cost->flash_write_bytes += w->extents[i].bytes;
@@ -61,7 +60,7 @@ static int load_page(struct writer *w, const struct target *t, uint64_t page, ui
         return 0;
     }
     struct csd_extent extent = {.offset = page, .memory = memory, .bytes = CSD_ALIGN};
-    int status = w->pool->backend->ops->transfer(w->pool->backend, &extent, 1, w->why);
+    int status = csd_drive_transfer(w->pool->drive, &extent, 1, w->why);
     if (status == 0)
         w->cost->flash_read_bytes += CSD_ALIGN;
     return status;
@@ -184,7 +183,7 @@ static int add_items(struct writer *w, struct target t, const uint8_t *from, uin
 static int add_keys(struct writer *w, const struct cold_demote *d, uint32_t slot, uint32_t n)
 {
     const struct pool_layout *layout = &w->pool->layout;
-    bool whole = layout->key_bytes == 2 * kv_key_dims(&layout->geometry);
+    bool whole = pool_has_keys(layout);
     uint64_t stride = whole ? kv_entry_bytes(&layout->geometry) : layout->key_bytes;
     struct target t = {.plane = PLANE_KEYS,
                        .region = pool_key_at(layout, slot - slot % layout->stripe_slots),

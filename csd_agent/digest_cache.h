@@ -8,7 +8,7 @@
  * that rests), else nothing new comes in: each query reads all stripes of a layer, so one that was
  * put in for another that is still of use would be gone again before it is read. It stands in for
  * the DRAM of a drive's card (`dram` of --csd-model) or is real for a file (--csd-dram-mb). Who
- * calls it: file_backend.c. Concurrency: one thread. Failure: without memory nothing comes in.
+ * calls it: csd_drive.c. Concurrency: one thread. Failure: without memory nothing comes in.
  */
 #ifndef HILL_CSD_AGENT_DIGEST_CACHE_H
 #define HILL_CSD_AGENT_DIGEST_CACHE_H

@@ -47,7 +47,7 @@ bool file_io_dead(const struct file_io *io);
  * depth, earlier jobs first; extents and memory stay the caller's until finish, which every started
  * job needs (after a failure too), returned. One job of a number at a time. What of a failure start
  * reports is final: nothing was started. Without io_uring all the work is done in finish. */
-#define FILE_IO_JOBS 4u
+#define FILE_IO_JOBS 5u
 int file_io_start(struct file_io *io, uint32_t job, const struct csd_extent *extents,
                   size_t n_extents, struct hill_why *why);
 int file_io_finish(struct file_io *io, uint32_t job, struct hill_why *why);

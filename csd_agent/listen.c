@@ -352,7 +352,7 @@ static const struct option_spec specs[] = {
     {.name = "drive",
      .type = OPTION_STRING,
      .value = "file:PATH",
-     .help = "the drive: a file, which is made, or a block device"},
+     .help = "the drive: a file, which is made, or a block device; or xrt:PATH,xclbin=FILE"},
     {.name = "key", .type = OPTION_PATH, .value = "FILE", .help = "own key, of hillctl keygen"},
     {.name = "peer",
      .type = OPTION_PATH,
@@ -422,8 +422,10 @@ static int check_options(const struct options *o, struct hill_why *why)
         if (!options_is_set(o, needed[i]))
             return hill_fail(why, HILL_E_INVALID, "--%s is missing", needed[i]);
     const char *drive = options_text(o, "drive");
-    if (strncmp(drive, "file:", 5) != 0 || !drive[5] || strlen(drive) >= HILL_PATH_BYTES)
-        return hill_fail(why, HILL_E_INVALID, "--drive: '%.200s' is no file:PATH", drive);
+    char file[HILL_PATH_BYTES];
+    if (!hill_drive_file(drive, file) || strlen(drive) >= HILL_PATH_BYTES)
+        return hill_fail(why, HILL_E_INVALID,
+                         "--drive: '%.200s' is no file:PATH and no xrt:PATH,xclbin=FILE", drive);
     return drive_address_check(options_text(o, "listen"), why);
 }
 

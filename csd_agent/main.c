@@ -7,7 +7,7 @@
  * host instead (listen.h). See csd_agent/README.md.
  *
  * Exit codes: 0 stopped in order; 100 wrong use or configuration; 111 no space, no device, no
- * memory, input/output; 1 the pool's file is foreign or the drive's kind is not in this version.
+ * memory, input/output; 1 the pool's file is foreign, or the drive cannot have such a pool.
  * Environment: HILL_TEST_WRONG_SCORE=POSITION (tests only), OCL_ICD_VENDORS and POCL_* as OpenCL
  * reads them.
  */

@@ -6,7 +6,7 @@
  * right by other means; held in memory, 8 bytes each: 1/512 of the plane. A page that is not known
  * is not checked: no slot in it counts, since slots are written by this process or adopted, and
  * adopting looks at them (cold_adopt.c). Entries have checksums of their own. Who calls it:
- * file_backend.c. Concurrency: one thread. Failure: codes as at each function.
+ * csd_drive.c. Concurrency: one thread. Failure: codes as at each function.
  */
 #ifndef HILL_CSD_AGENT_PAGE_SUMS_H
 #define HILL_CSD_AGENT_PAGE_SUMS_H

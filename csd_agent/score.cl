@@ -6,11 +6,14 @@
  * only, so that no order of additions matters. Source: paper 4.4 (raw inner product, the query
  * held, the keys streamed). Digests lie in groups of sixteen tokens (kv/group.h): words of four
  * mantissas, or of eight nibbles, sixteen tokens' words side by side. Built with -D KV_HEADS,
- * HEAD_WORDS, BITS (of a mantissa), LANES and TASK, for one of three forms:
+ * HEAD_DIM, HEAD_WORDS, BITS (of a mantissa), LANES, TASK and CAST, for one of these forms:
  *     score_keys, LANES 16   an item scores a group's tokens side by side in vectors, as CPUs like
  *     score_keys, LANES 1    a token an item, so that neighbouring items read neighbouring words
  *     score_task, TASK 1     one item scores all runs, as FPGAs like it: a loop that takes 64 bytes
  *                            a turn, each read once and in order; LANES is 16
+ *     CAST 1, LANES 1        both of them over FP16 keys as they are, a token's values side by
+ *                            side in vectors: each head's are made the digest that kv_digest_keys
+ *                            makes, and scored
  * Of score_keys one work-group scores the slots of one run; its items share them out.
  */
 #define GROUP_TOKENS 16
@@ -58,6 +61,7 @@ ints nibble_products(uints key, int4 query)
            (AS_INTS(key >> 16 & 15u) - 8) * query.z + (AS_INTS(key >> 24 & 15u) - 8) * query.w;
 }
 
+#if !CAST
 /* A word of each token with the query's; a macro, since address spaces of the query differ. */
 #if BITS == 8
 #define PRODUCTS(key, query) word_products(key, convert_int4((query)[0]))
@@ -67,6 +71,7 @@ ints nibble_products(uints key, int4 query)
      nibble_products((key) >> 4, convert_int4((query)[1])))
 #endif
 #define QUERY_WORDS (8 / BITS) /* for a word of keys */
+#endif
 
 /* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */
 ulongs head_term(ints product, uchars exponent, uchar query_shift)
@@ -99,14 +104,130 @@ void write_scores(longs value, uint n, global ushort *scores)
 #endif
 
 /*
- * digests     a batch as read from flash
+ * digests     a batch as read from flash: digests, or (CAST) keys
  * runs        x: byte where the run's first group starts, y: its slots, z: index of its first score
  * query       mantissas [KV_HEADS][HEAD_WORDS][32 / BITS], then shifts [KV_HEADS]
  * importance  enum kv_importance: 0 the sum over heads, else the maximum
  * scores      [slots of the batch]
  * n_runs      of score_task; score_keys has a work-group for each run
  */
+#if CAST
+#define MANTISSA_MAX (BITS == 8 ? 127 : 7)
+#define EXPONENT_MIN (BITS == 8 ? -10 : -6)
+#define EXPONENT_MAX (EXPONENT_MIN + 16)
+#define TOP_BITS     (BITS == 8 ? 6 : 2) /* MANTISSA_MAX is less than 2^(TOP_BITS + 1) */
+/* its fraction in FP32: 127 is 1.984375 * 2^6, 7 is 1.75 * 2^2 */
+#define TOP_FRACTION (BITS == 8 ? 0x7e0000 : 0x600000)
+#define HEAD_PADDED  (HEAD_WORDS * 32 / BITS) /* of a query */
+
+/* Sixteen values of a head from d on, as bits; behind its end there are zeros. */
+ushort16 load_halfs(const global ushort *head, uint d)
+{
+    ushort rest[16];
+    if (d + 16 <= HEAD_DIM)
+        return vload16(0, head + d);
+    for (uint i = 0; i < 16; i++)
+        rest[i] = d + i < HEAD_DIM ? head[d + i] : 0;
+    return vload16(0, rest);
+}
+
+int16 load_query(const global char *query, uint d)
+{
+    char rest[16];
+    if (d + 16 <= HEAD_DIM)
+        return convert_int16(vload16(0, query + d));
+    for (uint i = 0; i < 16; i++)
+        rest[i] = d + i < HEAD_DIM ? query[d + i] : 0;
+    return convert_int16(vload16(0, rest));
+}
+
+/* Bits of magnitudes as they count: NaN 0, infinity the largest finite one. (Vectors on both sides:
+ * oclgrind's min of a vector and a number is wrong.) */
+uint16 magnitudes(ushort16 halfs)
+{
+    uint16 m = convert_uint16(halfs) & 0x7fffu;
+    return min(select(m, (uint16)0, m > 0x7c00u), (uint16)0x7bffu);
+}
+
+/* In FP32, where none of them is denormal. */
+float16 floats(uint16 m)
+{
+    return select(as_float16((m << 13) + (112u << 23)), convert_float16(m) * 0x1p-24f, m < 0x400u);
+}
+
+uint largest_of(const global ushort *head)
+{
+    uint16 most = 0;
+    for (uint d = 0; d < HEAD_DIM; d += 16)
+        most = max(most, magnitudes(load_halfs(head, d)));
+    uint8 a = max(most.lo, most.hi);
+    uint4 b = max(a.lo, a.hi);
+    return max(max(b.x, b.y), max(b.z, b.w));
+}
+
+/* The least e with the magnitude <= MANTISSA_MAX * 2^e, as far as a byte goes. */
+int exponent_of(uint magnitude)
+{
+    int bits = as_int(floats((uint16)magnitude).s0);
+    int e = (bits >> 23) - 127 - TOP_BITS + ((bits & 0x7fffff) > TOP_FRACTION ? 1 : 0);
+    return clamp(e, EXPONENT_MIN, EXPONENT_MAX);
+}
+
+/* Times a power of two is exact; rint rounds half to even. */
+int head_cast_product(const global ushort *head, const global char *query, float scale)
+{
+    int16 sum = 0;
+    for (uint d = 0; d < HEAD_DIM; d += 16) {
+        ushort16 halfs = load_halfs(head, d);
+        int16 m = min(convert_int16(rint(floats(magnitudes(halfs)) * scale)), (int16)MANTISSA_MAX);
+        sum += select(m, -m, convert_int16(halfs) << 16) * load_query(query, d);
+    }
+    int8 a = sum.lo + sum.hi;
+    int4 b = a.lo + a.hi;
+    return b.x + b.y + b.z + b.w;
+}
+
+ushort cast_score(const global ushort *key, const global uchar *query, uint importance)
+{
+    const global char *words = (const global char *)query;
+    const global uchar *shifts = query + KV_HEADS * HEAD_PADDED;
+    ulong sum = 0;
+    long maximum = LONG_MIN;
+    for (uint h = 0; h < KV_HEADS; h++) {
+        const global ushort *head = key + h * HEAD_DIM;
+        int exponent = exponent_of(largest_of(head));
+        int product =
+            head_cast_product(head, words + h * HEAD_PADDED, as_float((127 - exponent) << 23));
+        ulong term = head_term(product, (uchar)(exponent - EXPONENT_MIN), shifts[h]);
+        sum += term;
+        maximum = max(maximum, (long)term);
+    }
+    return score16(importance == 0 ? (long)sum : maximum);
+}
+
 #if TASK
+__attribute__((reqd_work_group_size(1, 1, 1))) kernel void
+score_task(const global uchar *digests, const global uint4 *runs, const global uchar *query,
+           uint importance, global ushort *scores, uint n_runs)
+{
+    for (uint r = 0; r < n_runs; r++) {
+        const global ushort *keys = (const global ushort *)(digests + runs[r].x);
+        for (uint s = 0; s < runs[r].y; s++)
+            scores[runs[r].z + s] =
+                cast_score(keys + (ulong)s * KV_HEADS * HEAD_DIM, query, importance);
+    }
+}
+#else
+kernel void score_keys(const global uchar *digests, const global uint4 *runs,
+                       const global uchar *query, uint importance, global ushort *scores)
+{
+    const uint4 run = runs[get_group_id(0)];
+    const global ushort *keys = (const global ushort *)(digests + run.x);
+    for (uint s = get_local_id(0); s < run.y; s += get_local_size(0))
+        scores[run.z + s] = cast_score(keys + (ulong)s * KV_HEADS * HEAD_DIM, query, importance);
+}
+#endif
+#elif TASK
 #define EXPONENT_BEATS (MANTISSAS_AT / 64)
 #define GROUP_BEATS    (GROUP_BYTES / 64)
 

@@ -56,7 +56,9 @@ static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
     if (!held)
         return plane->lost;
     uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
-    uint64_t kv_bytes = (uint64_t)tuples * kv_entry_bytes(&plane->geometry);
+    /* `score` is a rate of digests, a byte a value: of FP16 keys there are twice as many */
+    uint64_t kv_bytes = (uint64_t)tuples * kv_entry_bytes(&plane->geometry) *
+                        (pool_has_keys(cold_pool_layout(plane->pool)) ? 2 : 1);
     if (plane->drive.model.figures.on) /* its scorer passes over slots that do not count */
         due = drive_score(&plane->drive, run->device, read, kv_bytes,
                           tuples * sizeof(struct score_tuple));

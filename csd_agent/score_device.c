@@ -1,5 +1,5 @@
 /*
- * csd_agent/score_device.c - batches of digests scored by an OpenCL device; see score_device.h.
+ * csd_agent/score_device.c - batches of keys scored by an OpenCL device; see score_device.h.
  */
 #include "csd_agent/score_device.h"
 
@@ -19,11 +19,11 @@ HILL_EMBED(hill_csd_score_cl, "csd_agent/score.cl");
 
 struct batch {
     cl_command_queue queue; /* of its own: waiting for one batch must not wait for the other */
-    cl_mem digests, groups, scores;
+    cl_mem keys, groups, scores;
     cl_kernel kernel;
-    uint8_t *memory;       /* what digests lies over: batch_bytes */
+    uint8_t *memory;       /* what keys lies over: batch_bytes */
     cl_uint4 *group_table; /* [groups_max] */
-    void *mapped;          /* digests while mapped for filling */
+    void *mapped;          /* keys while mapped for filling */
     uint16_t *out;         /* [slots_max]: scores handed out */
     uint32_t n_slots;      /* of the launch in flight */
 };
@@ -32,6 +32,7 @@ struct score_device {
     struct cldevice device;
     struct kv_geometry geometry;
     uint64_t batch_bytes;
+    bool cast;
     uint32_t slots_max, groups_max;
     cl_program program;
     cl_mem query;
@@ -39,8 +40,22 @@ struct score_device {
     uint32_t importance;
     kv_score_fn *host;      /* NULL: a device scores */
     int8_t *host_mantissas; /* of the query, as it came */
+    uint8_t *host_group;    /* of digests, cast */
     struct batch batches[SCORE_BATCHES];
 };
+
+/* What n slots of a piece take. */
+static uint64_t slots_bytes(const struct score_device *d, uint32_t n)
+{
+    return d->cast ? (uint64_t)n * 2 * kv_key_dims(&d->geometry)
+                   : (uint64_t)kv_groups_touched(0, n) * kv_group_bytes(&d->geometry);
+}
+
+static bool piece_fits(const struct score_device *d, const struct score_piece *p)
+{
+    return p->at % (d->cast ? sizeof(uint16_t) : KV_GROUP_ALIGN) == 0 &&
+           p->at + slots_bytes(d, p->n_slots) <= d->batch_bytes;
+}
 
 /* Over `host` where the device works in the host's memory: then nothing has to be moved, and a
  * launch is one command. Elsewhere a buffer of the device's own. */
@@ -62,11 +77,11 @@ static int set_arguments(struct score_device *d, struct batch *batch, struct hil
 {
     cl_int status;
 
-    batch->kernel =
-        clCreateKernel(d->program, d->device.is_accelerator ? "score_task" : "score_keys", &status);
+    const char *name = d->device.is_accelerator ? "score_task" : "score_keys";
+    batch->kernel = clCreateKernel(d->program, name, &status);
     if (status != CL_SUCCESS)
         return cldevice_check(status, "clCreateKernel of score.cl", why);
-    status = clSetKernelArg(batch->kernel, 0, sizeof(cl_mem), &batch->digests);
+    status = clSetKernelArg(batch->kernel, 0, sizeof(cl_mem), &batch->keys);
     if (status == CL_SUCCESS)
         status = clSetKernelArg(batch->kernel, 1, sizeof(cl_mem), &batch->groups);
     if (status == CL_SUCCESS)
@@ -108,8 +123,8 @@ static int make_batch(struct score_device *d, struct batch *batch, struct hill_w
     if (!batch->memory || !batch->group_table || !batch->out)
         return hill_fail(why, HILL_E_NOMEM, "no memory for a scoring batch of %llu bytes",
                          (unsigned long long)d->batch_bytes);
-    int status = make_buffer(d, &batch->digests, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR,
-                             d->batch_bytes, batch->memory, "clCreateBuffer digests", why);
+    int status = make_buffer(d, &batch->keys, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR,
+                             d->batch_bytes, batch->memory, "clCreateBuffer keys", why);
     if (status == 0)
         status = make_buffer(d, &batch->groups, CL_MEM_READ_ONLY,
                              (uint64_t)d->groups_max * sizeof(cl_uint4), batch->group_table,
@@ -122,16 +137,18 @@ static int make_batch(struct score_device *d, struct batch *batch, struct hill_w
 }
 
 /* A CPU's item scores the tokens of a group side by side in vectors, an accelerator's one item all
- * of them; other devices' items one token each. */
+ * of them; other devices' items one token each, as do all that cast. */
 static int build(struct score_device *d, struct hill_why *why)
 {
-    bool vectors = d->device.is_cpu || d->device.is_accelerator;
-    char options[112];
+    bool vectors = !d->cast && (d->device.is_cpu || d->device.is_accelerator);
+    char options[144];
 
     snprintf(options, sizeof options,
-             "-D KV_HEADS=%u -D HEAD_WORDS=%u -D BITS=%u -D LANES=%u -D TASK=%d",
-             d->geometry.n_kv_heads, kv_head_words(&d->geometry), kv_digest_bits(&d->geometry),
-             vectors ? KV_GROUP_TOKENS : 1, d->device.is_accelerator);
+             "-D KV_HEADS=%u -D HEAD_DIM=%u -D HEAD_WORDS=%u -D BITS=%u -D LANES=%u -D TASK=%d "
+             "-D CAST=%d",
+             d->geometry.n_kv_heads, d->geometry.head_dim, kv_head_words(&d->geometry),
+             kv_digest_bits(&d->geometry), vectors ? KV_GROUP_TOKENS : 1, d->device.is_accelerator,
+             d->cast);
     d->program = cldevice_build(&d->device, hill_csd_score_cl, options, why);
     return d->program ? 0 : HILL_E_NODEV;
 }
@@ -172,7 +189,7 @@ static int warm_up(struct score_device *d, struct hill_why *why)
     for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++) {
         status = score_device_map(d, b, &memory, why);
         if (status == 0) {
-            memset(memory, 0, kv_group_bytes(&d->geometry));
+            memset(memory, 0, slots_bytes(d, 1));
             status = score_device_launch(d, b, &piece, 1, why);
         }
         if (status == 0)
@@ -187,67 +204,43 @@ static int create_host_parts(struct score_device *d, struct hill_why *why)
     d->host = kv_score_choose("auto");
     d->query_bytes = page_memory(kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads);
     d->host_mantissas = page_memory(kv_key_dims(&d->geometry));
+    d->host_group = calloc(1, kv_group_bytes(&d->geometry));
     for (uint32_t b = 0; b < SCORE_BATCHES; b++) {
         d->batches[b].memory = batch_memory(d->batch_bytes);
         d->batches[b].out = page_memory(d->slots_max * sizeof *d->batches[b].out);
         made &= d->batches[b].memory && d->batches[b].out;
     }
-    made &= d->query_bytes && d->host_mantissas;
+    made &= d->query_bytes && d->host_mantissas && d->host_group;
     return made ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory for scoring batches");
 }
 
-static struct score_device *allocate(const struct kv_geometry *g, uint64_t batch_bytes, int *status,
-                                     struct hill_why *why)
+int score_device_create(struct score_device **out, const struct score_settings *s,
+                        struct hill_why *why)
 {
-    uint64_t slots = batch_bytes / kv_group_bytes(g) * KV_GROUP_TOKENS;
-    if (batch_bytes % POOL_PAGE_BYTES != 0 || batch_bytes > (1u << 30) || slots == 0) {
-        *status = hill_fail(why, HILL_E_INVALID, "scoring batch of %llu bytes is not possible",
-                            (unsigned long long)batch_bytes);
-        return NULL;
-    }
+    uint64_t slots = s->batch_bytes /
+                     slots_bytes(&(struct score_device){.geometry = s->geometry, .cast = s->cast},
+                                 KV_GROUP_TOKENS) *
+                     KV_GROUP_TOKENS;
+    *out = NULL;
+    if (s->batch_bytes % POOL_PAGE_BYTES != 0 || s->batch_bytes > (1u << 30) || slots == 0)
+        return hill_fail(why, HILL_E_INVALID, "scoring batch of %llu bytes is not possible",
+                         (unsigned long long)s->batch_bytes);
     struct score_device *d = calloc(1, sizeof *d);
-    if (!d) {
-        *status = hill_fail(why, HILL_E_NOMEM, "no memory for the scoring device");
-        return NULL;
-    }
-    d->geometry = *g;
-    d->batch_bytes = batch_bytes;
+    if (!d)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the scoring device");
+    d->geometry = s->geometry;
+    d->batch_bytes = s->batch_bytes;
+    d->cast = s->cast;
     d->slots_max = (uint32_t)slots;
     d->groups_max = d->slots_max / SCORE_GROUP_SLOTS + SCORE_BATCH_PIECES;
-    return d;
-}
-
-static int finish_create(struct score_device **out, struct score_device *d, int status)
-{
-    if (status != 0) {
-        score_device_destroy(d);
-        return status;
-    }
-    *out = d;
-    return 0;
-}
-
-int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
-                        uint64_t batch_bytes, enum score_as as, struct hill_why *why)
-{
-    int status = 0;
-    struct score_device *d = allocate(g, batch_bytes, &status, why);
-    *out = NULL;
-    if (!d)
-        return status;
-    status = create_parts(d, device, as, why);
-    if (status == 0)
+    int status = s->on_host ? create_host_parts(d, why) : create_parts(d, s->device, s->as, why);
+    if (status == 0 && !s->on_host)
         status = warm_up(d, why);
-    return finish_create(out, d, status);
-}
-
-int score_device_create_host(struct score_device **out, const struct kv_geometry *g,
-                             uint64_t batch_bytes, struct hill_why *why)
-{
-    int status = 0;
-    struct score_device *d = allocate(g, batch_bytes, &status, why);
-    *out = NULL;
-    return d ? finish_create(out, d, create_host_parts(d, why)) : status;
+    if (status == 0)
+        *out = d;
+    else
+        score_device_destroy(d);
+    return status;
 }
 
 static void release_buffer(cl_mem buffer)
@@ -260,12 +253,12 @@ static void destroy_batch(struct batch *batch)
 {
     if (batch->queue) {
         if (batch->mapped)
-            clEnqueueUnmapMemObject(batch->queue, batch->digests, batch->mapped, 0, NULL, NULL);
+            clEnqueueUnmapMemObject(batch->queue, batch->keys, batch->mapped, 0, NULL, NULL);
         clFinish(batch->queue);
     }
     if (batch->kernel)
         clReleaseKernel(batch->kernel);
-    release_buffer(batch->digests);
+    release_buffer(batch->keys);
     release_buffer(batch->groups);
     release_buffer(batch->scores);
     if (batch->queue)
@@ -282,6 +275,7 @@ void score_device_destroy(struct score_device *d)
     for (uint32_t b = 0; b < SCORE_BATCHES; b++)
         destroy_batch(&d->batches[b]);
     free(d->host_mantissas);
+    free(d->host_group);
     release_buffer(d->query);
     if (d->program)
         clReleaseProgram(d->program);
@@ -331,39 +325,56 @@ int score_device_map(struct score_device *d, uint32_t b, uint8_t **memory, struc
     if (d->host || d->device.shares_memory)
         return 0;
     if (!batch->mapped)
-        batch->mapped = clEnqueueMapBuffer(batch->queue, batch->digests, CL_TRUE,
-                                           CL_MAP_WRITE_INVALIDATE_REGION, 0, d->batch_bytes, 0,
-                                           NULL, NULL, &status);
+        batch->mapped =
+            clEnqueueMapBuffer(batch->queue, batch->keys, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION,
+                               0, d->batch_bytes, 0, NULL, NULL, &status);
     if (batch->mapped)
         *memory = batch->mapped;
-    return cldevice_check(status, "clEnqueueMapBuffer digests", why);
+    return cldevice_check(status, "clEnqueueMapBuffer keys", why);
 }
 
 /* Cut the pieces into groups; returns how many, 0 when a piece lies outside the batch. */
 static uint32_t fill_groups(struct score_device *d, struct batch *batch,
                             const struct score_piece *pieces, uint32_t n_pieces)
 {
-    uint32_t n_groups = 0, n_slots = 0, group = kv_group_bytes(&d->geometry);
+    uint32_t n_groups = 0, n_slots = 0;
 
     if (n_pieces > SCORE_BATCH_PIECES)
         return 0;
     for (uint32_t i = 0; i < n_pieces; i++) {
         const struct score_piece *p = &pieces[i];
-        if (p->n_slots > d->slots_max - n_slots || p->digests_at % KV_GROUP_ALIGN != 0 ||
-            p->digests_at + (uint64_t)kv_groups_touched(0, p->n_slots) * group > d->batch_bytes)
+        if (p->n_slots > d->slots_max - n_slots || !piece_fits(d, p))
             return 0;
         /* an accelerator's one item likes them long */
         uint32_t most = d->device.is_accelerator ? p->n_slots : SCORE_GROUP_SLOTS;
         for (uint32_t s = 0; s < p->n_slots; s += most) {
             uint32_t left = p->n_slots - s;
-            batch->group_table[n_groups++] =
-                (cl_uint4){{p->digests_at + s / KV_GROUP_TOKENS * group, left < most ? left : most,
-                            n_slots + s, 0}};
+            batch->group_table[n_groups++] = (cl_uint4){
+                {p->at + (uint32_t)slots_bytes(d, s), left < most ? left : most, n_slots + s, 0}};
         }
         n_slots += p->n_slots;
     }
     batch->n_slots = n_slots;
     return n_groups;
+}
+
+/* A piece on the CPU; keys are cast a group at a time. */
+static void score_piece(struct score_device *d, const struct kv_query *query, const uint8_t *from,
+                        uint32_t n_slots, uint16_t *scores)
+{
+    const struct kv_geometry *g = &d->geometry;
+    uint32_t dims = kv_key_dims(g);
+
+    if (!d->cast) {
+        d->host(g, query, from, n_slots, scores);
+        return;
+    }
+    for (uint32_t s = 0, n; s < n_slots; s += n) {
+        n = n_slots - s < KV_GROUP_TOKENS ? n_slots - s : KV_GROUP_TOKENS;
+        kv_digest_keys(g, (const uint16_t *)(const void *)from + (uint64_t)s * dims, dims, n,
+                       d->host_group, 0);
+        d->host(g, query, d->host_group, n, scores + s);
+    }
 }
 
 static int score_on_host(struct score_device *d, struct batch *batch,
@@ -377,12 +388,9 @@ static int score_on_host(struct score_device *d, struct batch *batch,
         return hill_fail(why, HILL_E_INVALID, "scoring batch has too many pieces");
     for (uint32_t i = 0; i < n_pieces; i++) {
         const struct score_piece *p = &pieces[i];
-        uint64_t end = p->digests_at +
-                       (uint64_t)kv_groups_touched(0, p->n_slots) * kv_group_bytes(&d->geometry);
-        if (p->n_slots == 0 || p->n_slots > d->slots_max - done ||
-            p->digests_at % KV_GROUP_ALIGN != 0 || end > d->batch_bytes)
+        if (p->n_slots == 0 || p->n_slots > d->slots_max - done || !piece_fits(d, p))
             return hill_fail(why, HILL_E_INVALID, "scoring batch does not fit its buffer");
-        d->host(&d->geometry, &query, batch->memory + p->digests_at, p->n_slots, batch->out + done);
+        score_piece(d, &query, batch->memory + p->at, p->n_slots, batch->out + done);
         done += p->n_slots;
     }
     return 0;
@@ -392,7 +400,7 @@ static int score_on_host(struct score_device *d, struct batch *batch,
 static cl_int send_batch(struct batch *batch, uint32_t n_groups)
 {
     cl_int status =
-        clEnqueueUnmapMemObject(batch->queue, batch->digests, batch->mapped, 0, NULL, NULL);
+        clEnqueueUnmapMemObject(batch->queue, batch->keys, batch->mapped, 0, NULL, NULL);
 
     batch->mapped = NULL;
     if (status == CL_SUCCESS)

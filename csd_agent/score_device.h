@@ -1,11 +1,12 @@
 /*
- * csd_agent/score_device.h - the OpenCL device that scores digests next to the flash.
+ * csd_agent/score_device.h - the OpenCL device that scores keys next to the flash.
  *
  * What: batches, each a page-aligned host buffer that flash is read into (the device's own memory
  * where it shares the host's, copied by map and unmap where it does not), a table of what lies
- * where in it, and scores. While one batch is scored (its own queue) others are being filled:
+ * where in it, and scores. What lies there are digests, or FP16 keys that are cast to digests and
+ * scored as those would be, bit for bit. While one batch is scored (its own queue) others are being filled:
  *
- *     memory = map(b); read digests into memory; launch(b, pieces); ... wait(b, &scores)
+ *     memory = map(b); read keys into memory; launch(b, pieces); ... wait(b, &scores)
  *
  * Who calls it: file_backend.c. Concurrency: one thread. Failure: HILL_E_NODEV and HILL_E_NOMEM
  * from base/cldevice.h, with the call's name in why.
@@ -24,11 +25,12 @@
 #define SCORE_GROUP_SLOTS  64u /* slots of one work-group */
 #define SCORE_BATCH_PIECES 1024u
 
-/* Consecutive slots, from the first of a group on, whose digests lie in a batch; their scores
- * follow those of the piece before. */
+/* Consecutive slots whose digests (from the first of a group on) or keys lie in a batch; their
+ * scores follow those of the piece before. */
 struct score_piece {
     uint32_t n_slots;
-    uint32_t digests_at; /* their groups: bytes from the batch's start, of KV_GROUP_ALIGN */
+    uint32_t
+        at; /* bytes from the batch's start, a multiple of KV_GROUP_ALIGN; of keys an even one */
 };
 
 struct score_device;
@@ -40,12 +42,17 @@ enum score_as {
     SCORE_AS_ACCELERATOR,
 };
 
-/* device: as in base/cldevice.h; batch_bytes: capacity of a batch, a multiple of 4096. */
-int score_device_create(struct score_device **out, const char *device, const struct kv_geometry *g,
-                        uint64_t batch_bytes, enum score_as as, struct hill_why *why);
-/* No device: kv/score.h on the CPU, in the thread that launches. */
-int score_device_create_host(struct score_device **out, const struct kv_geometry *g,
-                             uint64_t batch_bytes, struct hill_why *why);
+struct score_settings {
+    struct kv_geometry geometry;
+    uint64_t batch_bytes; /* capacity of a batch, a multiple of 4096 */
+    bool cast;          /* keys [slots][n_kv_heads][head_dim], FP16, come in the place of digests */
+    bool on_host;       /* no device: kv/score.h on the CPU, in the thread that launches */
+    const char *device; /* as in base/cldevice.h */
+    enum score_as as;
+};
+
+int score_device_create(struct score_device **out, const struct score_settings *settings,
+                        struct hill_why *why);
 /* NULL allowed. Launches must have been waited for. */
 void score_device_destroy(struct score_device *d);
 

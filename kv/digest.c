@@ -25,6 +25,19 @@ struct precision {      /* of keys */
 static const struct precision int8_keys = {MANTISSA_MAX, FP16_UNIT_EXP - KV_KEY_EXP_BIAS};
 static const struct precision int4_keys = {7, FP16_UNIT_EXP - KV_KEY_EXP_BIAS4};
 
+bool kv_halfs_are_finite(const uint16_t *halfs, uint64_t n)
+{
+    enum { AT_ONCE = 32 };
+    uint64_t done = 0;
+    uint16_t bad = 0;
+    for (; done + AT_ONCE <= n && !bad; done += AT_ONCE)
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            bad |= (halfs[done + i] & FP16_INFINITY) == FP16_INFINITY;
+    for (; done < n; done++)
+        bad |= (halfs[done] & FP16_INFINITY) == FP16_INFINITY;
+    return !bad;
+}
+
 /* Magnitude bits as they count: NaN 0, infinity the largest finite. Still ordered like magnitudes.
  */
 static uint32_t fp16_magnitude_bits(uint16_t half)

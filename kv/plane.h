@@ -7,7 +7,8 @@
  * and a page of them is half values), the pool of a pipeline started with such a policy has a plane
  * of keys instead of one of digests. Keys come in windows: KV_KEY_WINDOWS areas of shared memory
  * behind the staging arena, each filled by one READ_KEYS, part of M_0. host-digest has the pool of
- * hillinfer and reads its digests in the same way, whole groups of them. Concurrency: pure functions.
+ * hillinfer and reads its digests in the same way, whole groups of them. An agent that casts
+ * (--csd-digests) has a plane of keys, too. Concurrency: pure functions.
  */
 #ifndef HILL_KV_PLANE_H
 #define HILL_KV_PLANE_H
@@ -41,6 +42,13 @@ bool kv_policy_served(uint32_t pipeline, uint32_t request);
  * takes out of the entries, or (prefetch) parts of them (kv/partial.h), which come with a DEMOTE in
  * the place of the mantissas: they take no more room. */
 uint32_t kv_plane_key_bytes(const struct kv_geometry *g, uint32_t policy);
+
+/* Of the pool's plane, which an agent that scores can do without digests too: cast, and it has whole
+ * keys, which are made digests while they stream past (hillinfer). */
+static inline uint32_t kv_pool_key_bytes(const struct kv_geometry *g, uint32_t policy, bool cast)
+{
+    return cast ? 2 * kv_key_dims(g) : kv_plane_key_bytes(g, policy);
+}
 
 /* Bytes of a token in what READ_KEYS brings: of the plane of keys, or of digests (host-digest); 0:
  * the policy reads neither. */

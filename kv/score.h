@@ -42,6 +42,9 @@ enum kv_importance { /* how the KV heads' terms become one score; numbers are pa
 const char *kv_importance_name(uint32_t importance);
 int kv_importance_parse(const char *name, uint32_t *out);
 
+/* Are n FP16 numbers numbers, neither NaN nor infinite? */
+bool kv_halfs_are_finite(const uint16_t *halfs, uint64_t n);
+
 /* Digest n keys into tokens first .. first + n - 1 of `groups` (kv/group.h): k is FP16 bits
  * [n][stride_halfs] (the first n_kv_heads*head_dim of each row are the key). */
 void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t stride_halfs,

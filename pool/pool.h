@@ -7,7 +7,8 @@
  *     directory    n_stripes records: owner (sequence, layer), order within its owner,
  *                  valid bitmap, positions, entry checksums
  *     digests      n_stripes stripes: [S / 16] groups (kv/group.h), padded to 4 KiB; in a pool
- *                  of keys (key_bytes > 0) instead: keys [S][key_bytes], padded to 4 KiB
+ *                  of keys (key_bytes > 0) instead: keys, or parts of them, [S][key_bytes],
+ *                  padded to 4 KiB
  *     entries      n_stripes stripes: FP16 entries [S][entry bytes], packed back to back,
  *                  padded to 4 KiB
  *
@@ -73,8 +74,14 @@ static inline uint64_t pool_key_at(const struct pool_layout *l, uint32_t slot)
            (uint64_t)(slot % l->stripe_slots) * l->key_bytes;
 }
 
-/* What READ_KEYS reads: keys, or, where there is no plane of them, digests, in whole groups. Bytes of
- * a slot, and where it lies; of digests a group's first slot. */
+/* Has the plane whole keys, from which digests can be made? */
+static inline bool pool_has_keys(const struct pool_layout *l)
+{
+    return l->key_bytes == 2 * kv_key_dims(&l->geometry);
+}
+
+/* What READ_KEYS and scoring read: keys, or, where there is no plane of them, digests, in whole
+ * groups. Bytes of a slot, and where it lies; of digests a group's first slot. */
 static inline uint32_t pool_read_bytes(const struct pool_layout *l)
 {
     return l->key_bytes ? l->key_bytes : kv_digest_bytes(&l->geometry);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kv/plane.h"
 #include "kv/score.h"
 #include "proto/envelope.h"
 #include "proto/records.h"
@@ -24,6 +25,16 @@ struct layout_input epoch_layout(const struct epoch_settings *s)
                                  .n_drives = s->csd_drives};
 }
 
+uint32_t epoch_key_bytes(const struct epoch_settings *s)
+{
+    return kv_pool_key_bytes(&s->plan.geometry, s->plan.selection.policy, s->csd_cast);
+}
+
+static bool scores_where_it_lies(uint32_t policy)
+{
+    return policy == KV_POLICY_HILLINFER || policy == KV_POLICY_FULL;
+}
+
 int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why)
 {
     int rc = kv_geometry_check(&s->plan.geometry, why);
@@ -38,6 +49,11 @@ int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why)
             "staging slots %u, beta %g",
             s->plan.n_sequences, s->threads, s->gpu_slots, s->block_tokens, s->staging_slots,
             s->beta);
+    if (s->csd_cast && !scores_where_it_lies(s->plan.selection.policy))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--csd-digests cast and --policy %s exclude each other: the drive scores "
+                         "for hillinfer alone",
+                         kv_policy_name(s->plan.selection.policy));
     if (s->csd_drives > LAYOUT_DRIVES_MAX || s->csd_drive >= epoch_drives(s))
         return hill_fail(why, HILL_E_INVALID, "cannot configure drive %u of %u: there are %u",
                          s->csd_drive, s->csd_drives, LAYOUT_DRIVES_MAX);
@@ -73,7 +89,7 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
 /* clang-format off */
 #define NUMBERS(X)                                                                                 \
     X(run_id) X(epoch) X(tiers_epoch) X(threads) X(hot_cap_bytes) X(hot_bytes) X(gpu_kv_cap_bytes) \
-    X(gpu_slots) X(staging_slots) X(gpu_drop) X(csd_attached) X(csd_plain) X(csd_dram_bytes) X(cold_cap_bytes) X(block_tokens) X(csd_drives) X(csd_drive)    \
+    X(gpu_slots) X(staging_slots) X(gpu_drop) X(csd_attached) X(csd_plain) X(csd_cast) X(csd_dram_bytes) X(cold_cap_bytes) X(block_tokens) X(csd_drives) X(csd_drive)    \
     X(beta) X(beta_auto) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores) X(prefix_bytes)
 /* clang-format on */
 #define TEXTS(X)                                                                                   \

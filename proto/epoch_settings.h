@@ -49,6 +49,7 @@ struct epoch_settings {
     const char *csd_url;            /* of the agent: "file:PATH", "tcp://HOST:PORT" */
     const char *csd_device;         /* OpenCL device that the agent scores on; empty: `device` */
     const char *csd_key, *csd_peer; /* of tcp: files with the own key and the drive's public one */
+    bool csd_cast;                  /* --csd-digests cast: FP16 keys lie there, and no digests */
     uint64_t csd_dram_bytes;        /* --csd-dram-mb: of digests that the agent keeps in memory */
     uint64_t cold_cap_bytes;        /* 0: no cold pool */
     uint32_t block_tokens;          /* n of a Score Block */
@@ -79,6 +80,8 @@ static inline uint32_t epoch_drives(const struct epoch_settings *s)
 {
     return s->csd_drives > 1 ? s->csd_drives : 1;
 }
+/* Of a slot in the cold pool's plane of keys; 0: the plane is of digests. */
+uint32_t epoch_key_bytes(const struct epoch_settings *s);
 /* Can the processes work with these numbers together? (proto_validate has seen each alone.) */
 int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why);
 /* Out of a validated Configure, checked. */

@@ -6,6 +6,16 @@
 #include "proto/drive_link.h"
 #include "proto/options_hill.h"
 
+bool hill_drive_file(const char *url, char out[HILL_PATH_BYTES])
+{
+    const char *end = strncmp(url, "xrt:", 4) == 0 ? strstr(url, ",xclbin=") : url + strlen(url);
+    const char *path = strncmp(url, "file:", 5) == 0 ? url + 5 : end && *end ? url + 4 : NULL;
+    if (!path || path >= end || end - path >= HILL_PATH_BYTES)
+        return false;
+    snprintf(out, HILL_PATH_BYTES, "%.*s", (int)(end - path), path);
+    return true;
+}
+
 /* Where a text of several URLs goes on: at a comma before a URL's beginning; NULL: nowhere. */
 static const char *next_url(const char *text)
 {
@@ -22,16 +32,17 @@ static const char *next_url(const char *text)
 static int read_drive(struct hill_pipeline_options *out, const char *text, size_t length,
                       struct hill_why *why)
 {
-    char url[HILL_PATH_BYTES];
+    char url[HILL_PATH_BYTES], file[HILL_PATH_BYTES];
     if (out->n_csd == LAYOUT_DRIVES_MAX)
         return hill_fail(why, HILL_E_INVALID, "--csd: more than %u drives", LAYOUT_DRIVES_MAX);
     snprintf(url, sizeof url, "%.*s", (int)length, text);
     bool remote = strncmp(url, "tcp:", 4) == 0;
-    if (length >= sizeof url || (!remote && (strncmp(url, "file:", 5) != 0 || !url[5])))
-        return hill_fail(why, HILL_E_INVALID,
-                         "--csd: '%.200s' is none of several drives: file:PATH and tcp://HOST:PORT "
-                         "are",
-                         url);
+    if (length >= sizeof url || (!remote && !hill_drive_file(url, file)))
+        return hill_fail(
+            why, HILL_E_INVALID,
+            "--csd: '%.200s' is none of several drives: file:PATH, tcp://HOST:PORT and "
+            "xrt:PATH,xclbin=FILE are",
+            url);
     for (unsigned i = 0; i < out->n_csd; i++)
         if (out->csd[i].length == length && memcmp(out->csd[i].url, text, length) == 0)
             return hill_fail(why, HILL_E_INVALID, "--csd: %.200s is named twice", url);
@@ -100,10 +111,11 @@ int hill_drives_read(struct hill_pipeline_options *out, struct csd_model *model,
     bool remote = !several && out->csd_url && strncmp(url, "tcp:", 4) == 0;
     if (code)
         return code;
-    if (out->csd_url && !several && !remote && (strncmp(url, "file:", 5) != 0 || !url[5]))
+    char file[HILL_PATH_BYTES];
+    if (out->csd_url && !several && !remote && !hill_drive_file(url, file))
         return hill_fail(why, HILL_E_INVALID,
-                         "--csd: '%.200s' is neither file:PATH, tcp://HOST:PORT nor none (xrt: is "
-                         "not in this version)%s%.200s",
+                         "--csd: '%.200s' is neither file:PATH, tcp://HOST:PORT, "
+                         "xrt:PATH,xclbin=FILE nor none%s%.200s",
                          url, *url == '/' ? "; a file or a drive is file:" : "",
                          *url == '/' ? url : "");
     if (remote && (!out->csd_key || !out->csd_peer))

@@ -213,6 +213,13 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "SIZE",
      .fallback = "0",
      .help = "digests that the CSD agent keeps in memory; --csd-model has dram in its place"},
+    {.name = "csd-digests",
+     .type = OPTION_CHOICE,
+     .choices = "sidecar|cast",
+     .fallback = "sidecar",
+     .value = "sidecar|cast",
+     .help = "what the drive scores from: digests beside the entries, or FP16 keys that it casts "
+             "to --score-bits while they stream past; the selection is the same"},
     {.name = "csd",
      .type = OPTION_STRING,
      .choices = "none",
@@ -220,7 +227,8 @@ const struct option_spec hill_pipeline_specs[] = {
      .joins = ',',
      .unset_help = "file:STATE/cold.pool",
      .help = "the computational storage drive: file:PATH, tcp://HOST:PORT (hill-csd-agent --listen "
-             "there), or none; said again (elsewhere: with a comma), up to 4 drives at once"},
+             "there), xrt:PATH,xclbin=FILE (a SmartSSD; not run on one yet), or none; said again "
+             "(elsewhere: with a comma), up to 4 drives at once"},
     {.name = "csd-key",
      .type = OPTION_PATH,
      .value = "FILE",
@@ -471,6 +479,7 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
                  .geometry.digest_bits =
                      strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8},
         .block_tokens = (uint32_t)options_integer(options, "block-tokens"),
+        .csd_cast = strcmp(options_text(options, "csd-digests"), "cast") == 0,
         .csd_dram_bytes = options_bytes(options, "csd-dram-mb"),
         .beta_auto = any_beta,
         .beta = any_beta ? HILL_BETA_UNMEASURED : options_real(options, "beta"),

@@ -85,6 +85,10 @@ struct hill_pipeline_options {
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
                        const struct options *options, struct hill_why *why);
 
+/* Where the flash of a drive on this host lies: the PATH of file:PATH or xrt:PATH,xclbin=FILE. False:
+ * the URL is of another kind, or has none. */
+bool hill_drive_file(const char *url, char out[HILL_PATH_BYTES]);
+
 /* Its part of that, in options_drives.c: csd_ and n_csd of out, and the first one's model. */
 int hill_drives_read(struct hill_pipeline_options *out, struct csd_model *model,
                      const struct options *options, struct hill_why *why);

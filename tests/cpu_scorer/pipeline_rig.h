@@ -89,6 +89,8 @@ struct rig_request {
     struct rig *rig;
     uint32_t sequence, step, n, query_id;
     uint64_t request_id, random;
+    uint16_t spoil; /* 0: no; else in the last token's entry that is appended, */
+    uint32_t spoil_at;
     struct kv_selection_settings settings;
     uint16_t entries[RIG_LAYERS][RIG_CTX][RIG_ENTRY / 2];
     uint8_t digests[RIG_LAYERS][RIG_GROUPS * RIG_GROUP_BYTES]; /* of the entries' keys */

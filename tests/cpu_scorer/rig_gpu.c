@@ -109,6 +109,8 @@ void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
         for (uint32_t j = 0; j < RIG_ENTRY / 2; j++)
             entry[j] = rig_half(&q->random);
         memcpy(out.entries[i], entry, RIG_ENTRY);
+        if (q->spoil && i + 1 == n)
+            memcpy(out.entries[i] + sizeof q->spoil * q->spoil_at, &q->spoil, sizeof q->spoil);
         kv_digest_keys(&rig_geometry, entry, RIG_ENTRY / 2, 1, q->digests[layer],
                        q->appended[layer] + i);
     }

@@ -67,6 +67,25 @@ static void test_tokens_out_of_order_fail_the_request(void **unused)
     rig_stop(r);
 }
 
+static void test_keys_and_values_that_are_no_numbers_fail_the_request(void **unused)
+{
+    static const uint16_t none[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff};
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    for (uint32_t i = 0; i < sizeof none / sizeof *none; i++) {
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+        gpu_append(q, 0, 10);
+        q->spoil = none[i];
+        q->spoil_at = i * (RIG_ENTRY / 2 - 1) / 4; /* from the key's first to the value's last */
+        gpu_append(q, 0, 10);
+        assert_int_equal(gpu_query(q, 0, 10, false), HILL_E_DAMAGED);
+        gpu_end(q);
+    }
+    assert_int_equal(r->n_failures, sizeof none / sizeof *none);
+    rig_stop(r);
+}
+
 static void test_a_silent_agent_is_a_timeout(void **unused)
 {
     (void)unused;
@@ -179,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_damaged_entry_fails_its_request_only),
         cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
+        cmocka_unit_test(test_keys_and_values_that_are_no_numbers_fail_the_request),
         cmocka_unit_test(test_a_silent_agent_is_a_timeout),
         cmocka_unit_test(test_an_interruption_leaves_a_waiting_query),
         cmocka_unit_test(test_a_query_of_a_request_that_is_over_is_refused),

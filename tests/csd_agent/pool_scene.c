@@ -3,14 +3,16 @@
 
 #define FINGERPRINT 0x5151u
 
-struct cold_pool_config pool_scene_config(const struct kv_geometry *g, uint32_t n_stripes)
+static struct cold_pool_config config_of(const struct kv_geometry *g, uint32_t n_stripes,
+                                         uint32_t key_bytes)
 {
     struct pool_layout one;
     struct kv_geometry layers = *g;
 
     layers.n_layers = 1;
-    assert_int_equal(pool_layout_with_keys(&one, &layers, 0, UINT64_MAX / 4, NULL), 0);
-    uint64_t stripe = one.digest_stripe_bytes + one.entry_stripe_bytes + one.directory_record_bytes;
+    assert_int_equal(pool_layout_with_keys(&one, &layers, key_bytes, UINT64_MAX / 4, NULL), 0);
+    uint64_t stripe = one.digest_stripe_bytes + one.key_stripe_bytes + one.entry_stripe_bytes +
+                      one.directory_record_bytes;
     return (struct cold_pool_config){
         .url = pool_url(),
         .options = {.create = true, .batch_bytes = 20000},
@@ -18,8 +20,19 @@ struct cold_pool_config pool_scene_config(const struct kv_geometry *g, uint32_t 
         .n_sequences = 2,
         .cap_bytes = POOL_PAGE_BYTES + n_stripes * stripe,
         .fingerprint = FINGERPRINT,
+        .key_bytes = key_bytes,
         .stamp = {77, 3},
     };
+}
+
+struct cold_pool_config pool_scene_config(const struct kv_geometry *g, uint32_t n_stripes)
+{
+    return config_of(g, n_stripes, 0);
+}
+
+struct cold_pool_config pool_scene_config_cast(const struct kv_geometry *g, uint32_t n_stripes)
+{
+    return config_of(g, n_stripes, 2 * kv_key_dims(g));
 }
 
 void pool_scene_open(struct pool_scene *s, const struct cold_pool_config *config)
@@ -138,7 +151,7 @@ void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer)
     assert_int_equal(seen.count, expected);
     assert_int_equal(cost.flash_read_bytes, cost.scored_bytes);
     assert_true(cost.scored_bytes + cost.scored_dram_bytes >=
-                (uint64_t)expected * kv_digest_bytes(&s->m.g));
+                (uint64_t)expected * pool_read_bytes(cold_pool_layout(s->pool)));
     assert_int_equal(cost.link_kv_bytes, 0);
     s->query_read = cost.flash_read_bytes;
     query.expected++;

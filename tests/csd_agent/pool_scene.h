@@ -20,6 +20,9 @@ struct pool_scene {
 /* The smallest stripe keeps the pool small; batches are small so that a query takes several. */
 struct cold_pool_config pool_scene_config(const struct kv_geometry *g, uint32_t n_stripes);
 
+/* Of such a pool without digests, whose keys are cast. */
+struct cold_pool_config pool_scene_config_cast(const struct kv_geometry *g, uint32_t n_stripes);
+
 void pool_scene_open(struct pool_scene *s, const struct cold_pool_config *config);
 void pool_scene_close(struct pool_scene *s);
 

@@ -318,6 +318,20 @@ static void test_random_operations_on_the_fallback_paths(void **state)
     random_operations(&config, 150);
 }
 
+static void test_random_operations_on_keys_that_are_cast(void **state)
+{
+    /* keys of 96 and, two of them a page with another's bytes, 2664; also by the host's CPU */
+    struct kv_geometry shapes[] = {{2, 4, 2, 24}, {2, 4, 4, 333, 4}};
+
+    (void)state;
+    random_seed(21);
+    for (int i = 0; i < 2; i++) {
+        struct cold_pool_config config = pool_scene_config_cast(&shapes[i], 8);
+        config.options.on_host = i == 1;
+        random_operations(&config, 150);
+    }
+}
+
 static void test_default_batches_cover_a_whole_layer(void **state)
 {
     struct kv_geometry g = {1, 8, 8, 64}; /* stripes of about 1 MiB of digests */
@@ -545,6 +559,7 @@ int main(void)
         TEST(test_random_operations_with_digests_in_dram),
         TEST(test_random_operations_with_digests_of_four_bits),
         TEST(test_random_operations_on_the_fallback_paths),
+        TEST(test_random_operations_on_keys_that_are_cast),
         TEST(test_default_batches_cover_a_whole_layer),
         TEST(test_a_query_passes_over_groups_that_do_not_count),
         TEST(test_commands_that_do_not_fit_the_state_change_nothing),

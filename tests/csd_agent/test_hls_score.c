@@ -3,7 +3,7 @@
  * for bit, on a million random keys of a small shape, on thousands of larger ones, and on those that
  * are at an end of a range.
  */
-#include "tests/csd_agent/fixture.h"
+#include "tests/csd_agent/score_forms.h"
 
 #include "csd_agent/fpga/hls_score.h"
 #include "tests/kv/digests.h"
@@ -115,27 +115,12 @@ static void test_equals_the_reference_on_a_million_random_keys(void **state)
     assert_true(total >= TEST_ROUNDS(1000000));
 }
 
-/* Every head of every key, and of the query, at an end of its range or in the middle of it. */
-static const uint16_t extreme_halves[] = {
-    0x0000, 0x8000, 0x0001, 0x8001, /* zeros, the smallest denormals */
-    0x03ff, 0x83ff, 0x0400, 0x1400, /* the largest denormals, the smallest normal, 2^-10 */
-    0x57f0, 0x57f1, 0x57f8, 0x3bf8, /* 127 * 2^0 and beside, which rounds; 127 * 2^-7 */
-    0x7bff, 0xfbff, 0x7c00, 0xfc00, /* saturated */
-    0x7e00, 0x3c00,                 /* NaN, which counts as 0; 1 */
-};
-
-#define N_EXTREMES (sizeof extreme_halves / sizeof *extreme_halves)
-
+/* The query is at an end of its range, too. */
 static void extreme_digests(struct card *c)
 {
     uint16_t key[5 * 64];
     for (uint32_t i = 0; i < c->n_groups * KV_GROUP_TOKENS; i++) {
-        for (uint32_t h = 0; h < c->g.n_kv_heads; h++) {
-            uint16_t most = extreme_halves[(i + h) % N_EXTREMES];
-            uint16_t other = extreme_halves[i / N_EXTREMES % N_EXTREMES];
-            for (uint32_t d = 0; d < c->g.head_dim; d++)
-                key[h * c->g.head_dim + d] = d % 3 == 2 ? other : most;
-        }
+        extreme_key(&c->g, i, key);
         kv_digest_keys(&c->g, key, kv_key_dims(&c->g), 1, (uint8_t *)c->digests, i);
     }
 }
@@ -147,7 +132,7 @@ static void test_equals_the_reference_at_the_ends_of_every_range(void **state)
     const struct kv_geometry shapes[] = {{1, 5, 5, 64}, {1, 5, 5, 64, 4}, {1, 1, 1, 3}};
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        struct card *c = make_card(&shapes[s], (N_EXTREMES * N_EXTREMES + 15) / KV_GROUP_TOKENS);
+        struct card *c = make_card(&shapes[s], (EXTREME_KEYS + 15) / KV_GROUP_TOKENS);
         extreme_digests(c);
         for (uint32_t i = 0; i < 2 * sizeof mantissas; i++) {
             memset(c->mantissas, mantissas[i / 2], kv_key_dims(&c->g));

@@ -174,6 +174,7 @@ static void test_parts_of_keys_are_what_came_with_the_demote(void **state)
 {
     enum { PART = 28 };
     struct scene s;
+    struct asked q;
 
     (void)state;
     random_seed(95);
@@ -184,6 +185,8 @@ static void test_parts_of_keys_are_what_came_with_the_demote(void **state)
         expect(&s, push_demote(&s, first, 100), RECORD_DEMOTE, 0);
         commit(&s, 0, 0, first, 100);
     }
+    push_query(&s, &q, 0, 0, 64); /* no digest can be made of them */
+    expect(&s, q.record.query_id, RECORD_AGENT_QUERY, HILL_E_PROTOCOL);
     struct keys_record r = {.record.n_ranges = 1, .ranges = {{150, 200}}};
     push_read(&s, &r, 0, 0, 2);
     expect(&s, r.record.tag, RECORD_READ_KEYS, 0);
@@ -216,7 +219,6 @@ static void test_parts_of_keys_are_what_came_with_the_demote(void **state)
 static void test_reads_that_do_not_fit_are_refused(void **state)
 {
     struct scene s;
-    struct asked q;
 
     (void)state;
     random_seed(92);
@@ -244,8 +246,6 @@ static void test_reads_that_do_not_fit_are_refused(void **state)
     expect(&s, r.record.tag, RECORD_READ_KEYS, HILL_E_PROTOCOL);
     for (uint32_t i = 0; i < KV_KEY_WINDOWS * s.plane.key_window_bytes; i++)
         assert_int_equal(((uint8_t *)s.windows)[i], 0xa5);
-    push_query(&s, &q, 0, 0, 64); /* there are no digests */
-    expect(&s, q.record.query_id, RECORD_AGENT_QUERY, HILL_E_PROTOCOL);
     push_read(&s, &r, 0, 0, 3);
     expect(&s, r.record.tag, RECORD_READ_KEYS, 0);
     check_window(&s, &r);

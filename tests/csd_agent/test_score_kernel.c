@@ -1,9 +1,8 @@
 /*
  * test_score_kernel.c - the OpenCL kernel equals kv_score_reference bit for bit.
  */
-#include "tests/csd_agent/fixture.h"
+#include "tests/csd_agent/score_forms.h"
 
-#include "csd_agent/score_device.h"
 #include "tests/kv/digests.h"
 #include "tests/rounds.h"
 
@@ -64,33 +63,19 @@ static void compare_batch(struct score_device *d, uint32_t b, const struct kv_ge
     assert_int_equal(score_device_launch(d, b, pieces, n_pieces, &why), 0);
     assert_int_equal(score_device_wait(d, b, &scores, &why), 0);
     for (uint32_t i = 0, slot = 0; i < n_pieces; slot += pieces[i++].n_slots) {
-        kv_score_reference(g, query, copy + pieces[i].digests_at, pieces[i].n_slots, expected);
+        kv_score_reference(g, query, copy + pieces[i].at, pieces[i].n_slots, expected);
         assert_memory_equal(scores + slot, expected, pieces[i].n_slots * sizeof *expected);
     }
     assert_true(n_slots > 0);
     free(copy);
 }
 
-/* As the device is (in the host's memory where it can), as others with memory of their own are
- * taken, and without one. */
-enum where { AS_IT_IS, AS_GPU, AS_ACCELERATOR, NO_DEVICE };
-
-static struct score_device *create(const struct kv_geometry *g, enum where where)
+static struct score_device *create(const struct kv_geometry *g, enum score_form where)
 {
-    struct score_device *d = NULL;
-    struct hill_why why = {""};
-    int status = where == NO_DEVICE
-                     ? score_device_create_host(&d, g, BATCH_BYTES, &why)
-                     : score_device_create(&d, getenv("HILL_DEVICE"), g, BATCH_BYTES,
-                                           where == AS_GPU           ? SCORE_AS_GPU
-                                           : where == AS_ACCELERATOR ? SCORE_AS_ACCELERATOR
-                                                                     : SCORE_AS_IT_IS,
-                                           &why);
-    assert_int_equal(status, 0);
-    return d;
+    return score_form_create(g, where, BATCH_BYTES, false);
 }
 
-static void check_geometry_on(const struct kv_geometry *g, enum where where)
+static void check_geometry_on(const struct kv_geometry *g, enum score_form where)
 {
     struct score_device *d = create(g, where);
     struct hill_why why = {""};
@@ -113,7 +98,7 @@ static void check_geometry_on(const struct kv_geometry *g, enum where where)
 
 static void check_geometry(const struct kv_geometry *g)
 {
-    for (enum where where = AS_IT_IS; where <= NO_DEVICE; where++)
+    for (enum score_form where = AS_IT_IS; where <= NO_DEVICE; where++)
         check_geometry_on(g, where);
 }
 
@@ -144,8 +129,9 @@ static void test_equals_the_reference_for_random_geometries(void **state)
 }
 
 /* All of n groups, a batch's room at a time. */
-static void score_all(enum where where, const struct kv_geometry *g, const struct kv_query *query,
-                      const uint8_t *groups, uint32_t n_groups, uint16_t *scores)
+static void score_all(enum score_form where, const struct kv_geometry *g,
+                      const struct kv_query *query, const uint8_t *groups, uint32_t n_groups,
+                      uint16_t *scores)
 {
     uint32_t most = BATCH_BYTES / kv_group_bytes(g);
     struct score_device *d = create(g, where);
@@ -185,7 +171,7 @@ static void test_every_form_equals_the_reference_on_a_million_random_keys(void *
         random_bytes(mantissas, sizeof mantissas);
         random_digests(&shapes[i], groups, n_groups);
         kv_score_reference(&shapes[i], &query, groups, n, expected);
-        for (enum where where = AS_IT_IS; where <= NO_DEVICE; where++) {
+        for (enum score_form where = AS_IT_IS; where <= NO_DEVICE; where++) {
             score_all(where, &shapes[i], &query, groups, n_groups, scores);
             assert_memory_equal(scores, expected, n * sizeof *scores);
         }
@@ -203,7 +189,7 @@ static void test_refuses_pieces_outside_the_batch(void **state)
     uint8_t *memory;
 
     (void)state;
-    for (enum where where = AS_IT_IS; where <= NO_DEVICE; where += NO_DEVICE) {
+    for (enum score_form where = AS_IT_IS; where <= NO_DEVICE; where += NO_DEVICE) {
         struct score_device *d = create(&g, where);
         for (size_t i = 0; i < 3; i++) {
             assert_int_equal(score_device_map(d, 0, &memory, &why), 0);

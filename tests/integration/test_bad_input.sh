@@ -54,6 +54,9 @@ refused "unknown option" 100 "bogus" -m "$work/good.gguf" -p x --bogus 1
 refused "an option of llama.cpp" 100 "-ngl: .*leave it out" -m "$work/good.gguf" -p x -ngl 99
 refused "an option of llama.cpp with =" 100 "--temperature: say --temp" -m "$work/good.gguf" -p x --temperature=0
 refused "a drive without file:" 100 "file:/dev/null" -m "$work/good.gguf" -p x --csd /dev/null
+refused "a SmartSSD without its card" 111 "csd_agent: cannot open drive 'xrt:$work/none': no OpenCL device is called 'Xilinx'" \
+    -m "$work/good.gguf" -c 1024 -p x --csd "xrt:$work/none,xclbin=$work/none.xclbin" --cold-mb 64
+[ ! -e "$work/none" ] || fail "a SmartSSD without its card: a pool was made"
 refused "more DRAM than there is" 100 "this machine has [0-9]* MiB" -m "$work/good.gguf" -p x --hot-mb 900T
 printf 'temp = warm\n' >"$work/warm.ini"
 refused "a request's option in --config" 100 "temp: 'warm'" -m "$work/good.gguf" -p x --config "$work/warm.ini"

@@ -45,6 +45,14 @@ expect "digests in DRAM are modelled" "$(run_json "$work/dram" "${model[@]}" "${
 run_json "$work/out" "${model[@]}" "${request[@]}" -n 12 --csd-dram-mb 64 || fail "csd-dram-mb: $(cat "$work/out.err")"
 expect "digests of a file in memory: hashes" "$(hashes "$work/out")" "$first"
 expect "digests of a file in memory: bytes" "$(jq -n --slurpfile d "$work/out" --slurpfile n "$work/native" '$d[0].bytes.flash_read < $n[0].bytes.flash_read')" true
+# keys that the drive casts: the same selection as from digests beside them; more is read for it
+cast=("${request[@]}" -n 12 --csd-digests cast)
+run_json "$work/cast" "${model[@]}" "${cast[@]}" || fail "cast: $(cat "$work/cast.err")"
+expect "keys are cast: hashes" "$(hashes "$work/cast")" "$first"
+expect "keys are cast: bytes" "$(jq -n --slurpfile c "$work/cast" --slurpfile n "$work/native" '$c[0].bytes.flash_read > $n[0].bytes.flash_read * 1.5')" true
+run_json "$work/four" "${model[@]}" "${request[@]}" -n 12 --score-bits 4 || fail "INT4: $(cat "$work/four.err")"
+run_json "$work/cast" "${model[@]}" "${cast[@]}" --score-bits 4 --csd-model latency_us=42 || fail "cast to INT4: $(cat "$work/cast.err")"
+expect "keys are cast to INT4: hashes" "$(hashes "$work/cast")" "$(hashes "$work/four")"
 expect "what is written is counted" "$(field "$work/native" '.writes | .pages >= .payload and .payload > 0 and .amplification >= 1')" true
 
 # ---- changed while a request runs ----
@@ -78,6 +86,9 @@ expect "status JSON" "$(hillctl status --json | jq '.csd_model | .on and .flash 
 down || fail "down"
 
 # ---- refused at the start ----
+run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-digests cast --policy host-digest
+expect "cast without a drive that scores: exit code" $? 100
+expect "cast without a drive that scores: the line names both" "$(grep -c -- "--csd-digests cast and --policy host-digest" "$work/out.err")" 1
 for bad in flash=0 flash=fast speed=3 flash latency_us=1e9; do
     run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-model "$bad"
     expect "--csd-model $bad: exit code" $? 100

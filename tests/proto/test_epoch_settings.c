@@ -105,6 +105,9 @@ static void test_every_field_survives(void **state)
         c.head_dim = 32;
         c.score_bits = round % 2 ? 8 : 4;
         c.threads = 1 + (uint32_t)round;
+        c.csd_cast = round % 2;
+        if (c.csd_cast)
+            c.selection->policy = HILL__POLICY__POLICY_HILLINFER;
         c.ctx_tokens = 5000;
         c.gpu_slots = 1 + c.gpu_slots % c.ctx_tokens;
         c.block_tokens = 1 + c.block_tokens % 256;

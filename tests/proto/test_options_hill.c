@@ -71,6 +71,20 @@ static void test_pipeline_defaults(void **state)
     assert_int_equal(epoch.simd, HILL__SIMD__SIMD_AUTO);
 }
 
+static void test_where_a_drives_flash_lies(void **state)
+{
+    static const char *const none[] = {"file:",     "xrt:a", "xrt:,xclbin=b", "tcp://h:1",
+                                       "/dev/null", "xrt:",  "none",          ""};
+    char file[HILL_PATH_BYTES];
+    (void)state;
+    assert_true(hill_drive_file("file:a,b", file));
+    assert_string_equal(file, "a,b");
+    assert_true(hill_drive_file("xrt:/dev/n,xclbin=b,device=2", file));
+    assert_string_equal(file, "/dev/n");
+    for (unsigned i = 0; i < sizeof none / sizeof *none; i++)
+        assert_false(hill_drive_file(none[i], file));
+}
+
 static void test_several_drives(void **state)
 {
     (void)state;
@@ -89,6 +103,9 @@ static void test_several_drives(void **state)
     assert_true(p.n_csd == 2 && p.csd_models[1].flash == 3);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "file:a,b", NULL), 0);
     assert_int_equal(p.n_csd, 0); /* one: a comma in a name is one */
+    assert_int_equal(
+        parse(&p, NULL, "-m", "x", "--csd", "xrt:a,xclbin=b,device=1,xrt:c,xclbin=d", NULL), 0);
+    assert_true(p.n_csd == 2 && p.csd[1].length == 14);
     static const char *const refused[][6] = {
         {"file:a", "--csd", "file:b", "--csd", "file:a"},
         {"file:a,file:b,file:c,file:d,file:e"},
@@ -184,6 +201,8 @@ static void test_pipeline_refusals(void **state)
         0);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "file:", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--score-bits", "5", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd", "xrt:0", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-digests", "none", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--speculate", "some", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--exact-layers", "0", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--policy", "some", NULL), HILL_E_INVALID);
@@ -293,6 +312,7 @@ int main(void)
     unsetenv("HILL_EXACT_BELOW"); /* which the tests' runs set */
     const struct CMUnitTest tests[] = {
         T(test_pipeline_defaults),
+        T(test_where_a_drives_flash_lies),
         T(test_several_drives),
         T(test_recovery_and_flushing),
         T(test_choices_become_numbers),

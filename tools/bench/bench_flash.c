@@ -28,7 +28,7 @@
 
 #include "base/clock.h"
 #include "tools/bench/harness.h"
-#include "csd_agent/backend.h"
+#include "csd_agent/csd_drive.h"
 #include "csd_agent/file_io.h"
 #include "csd_agent/score_device.h"
 #include "kv/score.h"
@@ -67,7 +67,7 @@ static struct file file = {.fd = -1};
 static int8_t query_mantissas[KV_HEADS * HEAD_DIM];
 static uint8_t query_shifts[KV_HEADS];
 static const struct kv_query query = {query_mantissas, query_shifts, KV_IMPORTANCE_SUM};
-static struct csd_backend *backend;
+static struct csd_drive *drive;
 static struct score_device *device;
 static struct csd_span *spans;
 
@@ -177,12 +177,14 @@ static void open_agent(void)
     struct hill_why why = {""};
     char url[4200];
     snprintf(url, sizeof(url), "file:%s", file.path);
-    int status = csd_backend_open(&backend, url, &options, &why);
+    int status = csd_drive_open(&drive, url, &options, &why);
     if (status == 0)
-        status = backend->ops->prepare(backend, &file.layout, &why);
+        status = csd_drive_prepare(drive, &file.layout, &why);
     if (status == 0)
-        status = score_device_create(&device, "", &file.layout.geometry, (uint64_t)MEMORY_MIB << 20,
-                                     SCORE_AS_IT_IS, &why);
+        status = score_device_create(&device,
+                                     &(struct score_settings){.geometry = file.layout.geometry,
+                                                              .batch_bytes = MEMORY_MIB << 20},
+                                     &why);
     if (status != 0)
         bench_fail("opening the agent's drive: %s", why.text);
 }
@@ -325,7 +327,7 @@ static double read_entries_agent(uint32_t depth)
             extents[i] = (struct csd_extent){.offset = file.entry_at[done + i],
                                              .memory = file.buffers + (uint64_t)i * ENTRY_BYTES,
                                              .bytes = ENTRY_BYTES};
-        if (backend->ops->transfer(backend, extents, SELECTED, &why) != 0)
+        if (csd_drive_transfer(drive, extents, SELECTED, &why) != 0)
             bench_fail("the agent's drive: %s", why.text);
     }
     return (double)(clock_now_ns() - start) * 1e-9;
@@ -354,7 +356,7 @@ static double read_agent(uint32_t depth)
     struct hill_why why = {""};
     (void)depth;
     int64_t start = clock_now_ns();
-    if (backend->ops->score(backend, &job, &why) != 0)
+    if (csd_drive_score(drive, &job, &why) != 0)
         bench_fail("the agent's drive: %s", why.text);
     double seconds = (double)(clock_now_ns() - start) * 1e-9;
     if (sum != file.score_sum)
@@ -455,7 +457,7 @@ int main(int argc, char **argv)
         measure(&options, round, fio, entry_methods, N_ENTRY_METHODS, entry_seconds);
         bench_progress(round, options.rounds, "");
     }
-    backend->ops->describe(backend, description, sizeof(description));
+    csd_drive_describe(drive, description, sizeof(description));
     printf("## Flash, streaming digests\n\n");
     printf(
         "%llu MiB of digests (%u KV heads x %u) of a cold pool's file, O_DIRECT, 1 MiB a read; "
@@ -473,7 +475,7 @@ int main(int argc, char **argv)
     print_table("thousand reads/s", file.n_reads * 1e-3, entry_methods, N_ENTRY_METHODS,
                 entry_seconds);
     free(file.entry_at);
-    csd_backend_close(backend);
+    csd_drive_close(drive);
     score_device_destroy(device);
     free(spans);
     return 0;

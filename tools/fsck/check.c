@@ -36,24 +36,35 @@ static void take_damaged(void *context, uint32_t stripe, const char *line)
 
 /* Its parts, and what one slot is compared in. */
 struct stripe_bytes {
-    uint8_t *digests, *entries, *group;
+    uint8_t *keys, *entries, *group; /* keys: or digests */
 };
 
 static int allocate(struct stripe_bytes *b, const struct pool_layout *l, struct hill_why *why)
 {
-    b->digests = malloc(l->digest_stripe_bytes + 1);
+    b->keys = malloc(l->digest_stripe_bytes + l->key_stripe_bytes);
     b->entries = malloc(l->entry_stripe_bytes);
     b->group = calloc(1, kv_group_bytes(&l->geometry));
-    return b->digests && b->entries && b->group
+    return b->keys && b->entries && b->group
                ? 0
                : hill_fail(why, HILL_E_NOMEM, "no memory for a stripe of the cold pool");
 }
 
 static void release(struct stripe_bytes *b)
 {
-    free(b->digests);
+    free(b->keys);
     free(b->entries);
     free(b->group);
+}
+
+/* Is what queries are scored from that of the entry? Parts of keys are not looked at. */
+static bool key_fits(const struct pool_layout *l, const uint8_t *entry,
+                     const struct stripe_bytes *b, uint32_t slot)
+{
+    if (l->key_bytes)
+        return !pool_has_keys(l) ||
+               memcmp(b->keys + (uint64_t)slot * l->key_bytes, entry, l->key_bytes) == 0;
+    return kv_digest_is_of(&l->geometry, (const uint16_t *)(const void *)entry, b->keys, slot,
+                           b->group);
 }
 
 static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32_t stripe,
@@ -68,13 +79,13 @@ static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32
             "stripe %u, slot %u: the entry of position %u (sequence %u, layer %u) is damaged: its "
             "checksum is wrong",
             stripe, slot, s->positions[slot], s->sequence, s->layer);
-    else if (!c->layout.key_bytes &&
-             !kv_digest_is_of(g, (const uint16_t *)(const void *)entry, b->digests, slot, b->group))
+    else if (!key_fits(&c->layout, entry, b, slot))
         report_damage(
             c, &c->bad_digests,
-            "stripe %u, slot %u: the digest of position %u (sequence %u, layer %u) is damaged: it "
+            "stripe %u, slot %u: the %s of position %u (sequence %u, layer %u) is damaged: it "
             "is not that of its entry",
-            stripe, slot, s->positions[slot], s->sequence, s->layer);
+            stripe, slot, c->layout.key_bytes ? "key" : "digest", s->positions[slot], s->sequence,
+            s->layer);
 }
 
 static int check_stripe(struct pool_check *c, const struct pool_directory *d, uint32_t stripe,
@@ -85,9 +96,9 @@ static int check_stripe(struct pool_check *c, const struct pool_directory *d, ui
     if (s->sequence == POOL_NO_OWNER)
         return 0;
     c->stripes++;
-    int code = l->key_bytes ? 0
-                            : pool_read_all(fd, b->digests, l->digest_stripe_bytes,
-                                            pool_digest_at(l, stripe), "digests", why);
+    int code = pool_read_all(fd, b->keys, l->digest_stripe_bytes + l->key_stripe_bytes,
+                             pool_read_at(l, stripe * l->stripe_slots),
+                             l->key_bytes ? "keys" : "digests", why);
     if (code == 0)
         code = pool_read_all(fd, b->entries, l->entry_stripe_bytes,
                              pool_entry_at(l, stripe * l->stripe_slots), "entries", why);

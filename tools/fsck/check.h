@@ -19,9 +19,9 @@ struct pool_check {
     struct pool_layout layout;
     struct pool_identity identity;
     uint64_t generation;
-    uint32_t stripes; /* in use */
-    uint64_t slots;   /* that count */
-    uint64_t bad_records, bad_entries, bad_digests;
+    uint32_t stripes;                               /* in use */
+    uint64_t slots;                                 /* that count */
+    uint64_t bad_records, bad_entries, bad_digests; /* digests, or keys in their place */
     uint64_t
         twice; /* stripes of one order, or slots of one position, of the same (sequence, layer) */
 };

@@ -1,0 +1,399 @@
+/*
+ * csd_agent/csd_drive.c - a drive as the cold pool uses it, over the operations of its kind; see
+ * csd_drive.h.
+ *
+ * Scoring reads the digests of the spans (in a pool without them: the keys) batch by batch and
+ * scores a batch while those that follow are being read, so that the drive has work all the time:
+ *
+ *     read 0, 1, 2 | read 1, 2, 3 | read 2, 3, 4    |
+ *                  | score 0      | score 1, hand 0 | score 2, hand 1 ...
+ *
+ * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive groups of
+ * one stripe's digests (kv/group.h), or consecutive keys, read by covering pages. Invariant: no
+ * read or launch is in flight when score returns.
+ */
+#include "csd_agent/csd_drive.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "csd_agent/digest_cache.h"
+#include "csd_agent/page_sums.h"
+
+#define HOST_JOB SCORE_BATCHES /* of transfers to and from the host; the others are the batches' */
+
+#define CAPACITY_BATCHES 4u /* room of a batch buffer, in batch_bytes */
+
+/* What lies in a batch. */
+struct batch_plan {
+    struct score_piece pieces[SCORE_BATCH_PIECES];
+    struct {
+        uint32_t span, first_slot;
+        uint64_t bytes; /* of pages */
+        bool dram;      /* they were there */
+    } from[SCORE_BATCH_PIECES];
+    struct csd_extent extents[SCORE_BATCH_PIECES]; /* a piece's */
+    struct csd_extent reads[SCORE_BATCH_PIECES];   /* those that are read from flash */
+    uint32_t n_pieces, n_reads;
+    uint64_t bytes; /* of pages */
+};
+
+struct csd_drive {
+    struct csd_backend *backend;
+    const struct csd_ops *ops;
+    struct csd_capabilities can;
+    struct pool_layout layout;
+    struct page_sums sums;
+    struct digest_cache cache;
+    uint64_t batch_bytes, capacity;
+    struct batch_plan plans[SCORE_BATCHES];
+};
+
+int csd_drive_open(struct csd_drive **out, const char *url, const struct csd_options *options,
+                   struct hill_why *why)
+{
+    struct csd_drive *d = calloc(1, sizeof *d);
+
+    *out = NULL;
+    if (!d)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the drive");
+    int status = csd_backend_open(&d->backend, url, options, why);
+    if (status != 0) {
+        free(d);
+        return status;
+    }
+    d->ops = d->backend->ops;
+    d->batch_bytes = options->batch_bytes ? options->batch_bytes : CSD_BATCH_BYTES;
+    *out = d;
+    return 0;
+}
+
+void csd_drive_close(struct csd_drive *d)
+{
+    if (!d)
+        return;
+    const struct csd_statistics s = d->backend->done;
+    log_debug("drive: %llu launches, %llu bytes read for them, %llu for the host, %llu written",
+              (unsigned long long)s.launches, (unsigned long long)s.device_bytes,
+              (unsigned long long)s.host_bytes, (unsigned long long)s.written_bytes);
+    csd_backend_close(d->backend);
+    page_sums_destroy(&d->sums);
+    digest_cache_destroy(&d->cache);
+    free(d);
+}
+
+int csd_drive_pool_fd(struct csd_drive *d)
+{
+    return d->ops->pool_fd(d->backend);
+}
+
+int csd_drive_prepare(struct csd_drive *d, const struct pool_layout *layout, struct hill_why *why)
+{
+    uint64_t group = (uint64_t)KV_GROUP_TOKENS * pool_read_bytes(layout) + 2 * CSD_ALIGN;
+
+    d->layout = *layout;
+    d->capacity = CAPACITY_BATCHES * d->batch_bytes;
+    if (d->capacity < group) /* with covering pages */
+        d->capacity = group;
+    d->capacity = (d->capacity + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
+    if (page_sums_create(&d->sums, layout) || digest_cache_create(&d->cache, layout))
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the checksums of %u stripes",
+                         layout->n_stripes);
+    d->can = d->ops->capabilities(d->backend);
+    if (layout->key_bytes && !d->can.casts)
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "a %s: drive scores digests alone: its pool cannot be one of keys "
+                         "(--csd-digests sidecar, --policy hillinfer)",
+                         d->ops->scheme);
+    const struct csd_program program = {layout->geometry, d->capacity, pool_has_keys(layout)};
+    return d->ops->load(d->backend, &program, why);
+}
+
+/* Is what was read what was written? */
+static int check_read(const struct csd_drive *d, const struct csd_extent *e, struct hill_why *why)
+{
+    uint64_t bad;
+    int status = page_sums_check(&d->sums, e->offset, e->bytes, e->memory, &bad);
+    if (status == 0)
+        return 0;
+    uint64_t from = bad - d->sums.from;
+    uint64_t each =
+        d->layout.key_bytes ? d->layout.key_stripe_bytes : d->layout.digest_stripe_bytes;
+    return hill_fail(
+        why, status,
+        "the %s in page %llu of stripe %llu of the cold pool are damaged (byte %llu of "
+        "the file): the checksum is wrong",
+        d->layout.key_bytes ? "keys" : "digests", (unsigned long long)(from % each / CSD_ALIGN),
+        (unsigned long long)(from / each), (unsigned long long)bad);
+}
+
+static void note_written(struct csd_drive *d, const struct csd_extent *e, bool written)
+{
+    if (written) {
+        page_sums_note(&d->sums, e->offset, e->bytes, e->memory);
+        digest_cache_put(&d->cache, e->offset, e->bytes, e->memory);
+    } else {
+        page_sums_forget(&d->sums, e->offset, e->bytes);
+        digest_cache_drop(&d->cache, e->offset, e->bytes);
+    }
+}
+
+int csd_drive_transfer(struct csd_drive *d, const struct csd_extent *extents, size_t n_extents,
+                       struct hill_why *why)
+{
+    int status = d->ops->start(d->backend, HOST_JOB, extents, n_extents, why);
+    if (status == 0)
+        status = d->ops->finish(d->backend, HOST_JOB, why);
+    for (size_t i = 0; d->sums.sums && i < n_extents; i++) {
+        if (extents[i].write)
+            note_written(d, &extents[i], status == 0);
+        else if (status == 0)
+            status = check_read(d, &extents[i], why);
+    }
+    return status;
+}
+
+void csd_drive_seal(struct csd_drive *d, uint64_t offset, uint64_t bytes, const uint8_t *memory)
+{
+    page_sums_note(&d->sums, offset, bytes, memory);
+}
+
+void csd_drive_limit_dram(struct csd_drive *d, uint64_t bytes)
+{
+    digest_cache_limit(&d->cache, d->can.host_sees ? bytes : 0);
+}
+
+void csd_drive_free_stripe(struct csd_drive *d, uint32_t stripe)
+{
+    digest_cache_free_stripe(&d->cache, stripe);
+}
+
+void csd_drive_describe(struct csd_drive *d, char *text, size_t size)
+{
+    d->ops->describe(d->backend, text, size);
+    size_t used = strlen(text);
+    if (pool_has_keys(&d->layout) && used < size)
+        snprintf(text + used, size - used, ", FP16 keys are cast");
+}
+
+void *csd_drive_alloc(struct csd_drive *d, size_t bytes)
+{
+    (void)d;
+    return aligned_alloc(CSD_ALIGN, (bytes + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN);
+}
+
+void csd_drive_release(struct csd_drive *d, void *memory)
+{
+    if (!d->ops->is_dead(d->backend))
+        free(memory);
+}
+
+/* ---- scoring ---- */
+
+/* Where the next piece starts: so many slots behind the first of the span. */
+struct span_cursor {
+    uint32_t span, slot;
+};
+
+static uint64_t page_floor(uint64_t at)
+{
+    return at & ~(uint64_t)(CSD_ALIGN - 1);
+}
+
+static uint64_t page_ceil(uint64_t at)
+{
+    return page_floor(at + CSD_ALIGN - 1);
+}
+
+/* How many of `left` slots, from the first of a group on, fit into `space` bytes with all their
+ * covering pages. A cut falls between groups, on a multiple of 256 slots where it can. */
+static uint32_t slots_that_fit(const struct pool_layout *layout, uint32_t left, uint64_t space)
+{
+    uint64_t borders = 2 * CSD_ALIGN, group = (uint64_t)KV_GROUP_TOKENS * pool_read_bytes(layout);
+    uint64_t groups = space > borders ? (space - borders) / group : 0;
+    uint64_t fit = groups * KV_GROUP_TOKENS;
+
+    if (fit >= left)
+        return left;
+    return (uint32_t)(fit >= 256 ? fit & ~(uint64_t)255 : fit);
+}
+
+static void add_piece(const struct pool_layout *layout, struct batch_plan *plan, uint8_t *memory,
+                      const struct csd_span *span, struct span_cursor at, uint32_t n_slots)
+{
+    uint32_t slot = span->first_slot + at.slot;
+    uint32_t whole =
+        layout->key_bytes ? n_slots : kv_groups_touched(slot, n_slots) * KV_GROUP_TOKENS;
+    uint64_t keys = pool_read_at(layout, span->stripe * layout->stripe_slots + slot);
+    uint64_t first = page_floor(keys);
+    uint64_t end = page_ceil(keys + (uint64_t)whole * pool_read_bytes(layout));
+
+    plan->pieces[plan->n_pieces] =
+        (struct score_piece){.n_slots = n_slots, .at = (uint32_t)(plan->bytes + keys - first)};
+    plan->from[plan->n_pieces].span = at.span;
+    plan->from[plan->n_pieces].first_slot = slot;
+    plan->from[plan->n_pieces].bytes = end - first;
+    plan->extents[plan->n_pieces] = (struct csd_extent){
+        .offset = first, .memory = memory + plan->bytes, .bytes = end - first, .write = false};
+    plan->bytes += end - first;
+    plan->n_pieces++;
+}
+
+/* Fill the plan from the cursor on; false when nothing was left. */
+static bool plan_batch(const struct csd_drive *d, const struct csd_score_job *job,
+                       struct span_cursor *at, struct batch_plan *plan, uint8_t *memory)
+{
+    plan->n_pieces = 0;
+    plan->bytes = 0;
+    while (at->span < job->n_spans && plan->bytes < d->batch_bytes &&
+           plan->n_pieces < SCORE_BATCH_PIECES) {
+        const struct csd_span *span = &job->spans[at->span];
+        uint32_t left = span->n_slots - at->slot;
+        uint32_t n = slots_that_fit(&d->layout, left, d->capacity - plan->bytes);
+        if (left > 0 && n == 0)
+            break;
+        if (n > 0)
+            add_piece(&d->layout, plan, memory, span, *at, n);
+        at->slot += n;
+        if (n == left)
+            *at = (struct span_cursor){at->span + 1, 0};
+    }
+    return plan->n_pieces > 0;
+}
+
+/* A query on its way through the batches: numbers count batches, b of SCORE_BATCHES is number
+ * modulo that. done <= launched <= started <= done + SCORE_BATCHES. */
+struct stream {
+    struct csd_drive *d;
+    struct csd_score_job *job;
+    struct span_cursor at;            /* what is to be read next */
+    uint32_t started, launched, done; /* reads started, scoring launched, scores handed over */
+    bool planned_all;
+};
+
+/* What lies in the drive's DRAM is not read from flash. */
+static void take_from_dram(struct csd_drive *d, struct batch_plan *plan)
+{
+    plan->n_reads = 0;
+    for (uint32_t i = 0; i < plan->n_pieces; i++) {
+        const struct csd_extent *e = &plan->extents[i];
+        plan->from[i].dram =
+            d->can.host_sees && digest_cache_get(&d->cache, e->offset, e->bytes, e->memory);
+        if (!plan->from[i].dram)
+            plan->reads[plan->n_reads++] = *e;
+    }
+}
+
+/* What has come from flash is right, and in DRAM from now on. */
+static int take_reads(struct csd_drive *d, const struct batch_plan *plan, uint64_t *read_bytes,
+                      struct hill_why *why)
+{
+    int status = 0;
+    for (uint32_t i = 0; i < plan->n_reads; i++)
+        *read_bytes += plan->reads[i].bytes;
+    for (uint32_t i = 0; d->can.host_sees && status == 0 && i < plan->n_reads; i++) {
+        const struct csd_extent *e = &plan->reads[i];
+        status = check_read(d, e, why);
+        if (status == 0)
+            digest_cache_put(&d->cache, e->offset, e->bytes, e->memory);
+    }
+    return status;
+}
+
+/* Plan the next batch and start reading its digests, unless nothing is left. */
+static int start_batch(struct stream *s, struct hill_why *why)
+{
+    uint32_t b = s->started % SCORE_BATCHES;
+    struct batch_plan *plan = &s->d->plans[b];
+    uint8_t *memory;
+
+    if (s->at.span == s->job->n_spans) {
+        s->planned_all = true;
+        return 0;
+    }
+    int status = s->d->ops->batch(s->d->backend, b, &memory, why);
+    if (status != 0)
+        return status;
+    if (!plan_batch(s->d, s->job, &s->at, plan, memory)) {
+        s->planned_all = true;
+        return 0;
+    }
+    take_from_dram(s->d, plan);
+    status = s->d->ops->start(s->d->backend, b, plan->reads, plan->n_reads, why);
+    s->started += status == 0;
+    return status;
+}
+
+/* Score the oldest batch that is being read. */
+static int launch_batch(struct stream *s, struct hill_why *why)
+{
+    uint32_t b = s->launched % SCORE_BATCHES;
+    struct batch_plan *plan = &s->d->plans[b];
+
+    s->launched++; /* whatever comes of it, its read is over */
+    int status = s->d->ops->finish(s->d->backend, b, why);
+    if (status != 0)
+        return status;
+    status = take_reads(s->d, plan, &s->job->flash_read_bytes, why);
+    if (status != 0)
+        return status;
+    return s->d->ops->execute(s->d->backend, b, plan->pieces, plan->n_pieces, why);
+}
+
+static int hand_over(const struct batch_plan *plan, struct csd_score_job *job,
+                     const uint16_t *scores)
+{
+    int status = 0;
+
+    for (uint32_t i = 0; status == 0 && i < plan->n_pieces; i++) {
+        *(plan->from[i].dram ? &job->scored_dram_bytes : &job->scored_bytes) += plan->from[i].bytes;
+        status = job->scored(job->context, plan->from[i].span, plan->from[i].first_slot,
+                             plan->pieces[i].n_slots, scores);
+        scores += plan->pieces[i].n_slots;
+    }
+    return status;
+}
+
+static int finish_batch(struct stream *s, struct hill_why *why)
+{
+    uint32_t b = s->done++ % SCORE_BATCHES;
+    const uint16_t *scores;
+    int status = s->d->ops->wait(s->d->backend, b, &scores, why);
+
+    return status == 0 ? hand_over(&s->d->plans[b], s->job, scores) : status;
+}
+
+/* After a failure: nothing may be in flight when score returns. */
+static void abandon(struct stream *s)
+{
+    const uint16_t *scores;
+
+    for (; s->launched < s->started; s->launched++)
+        s->d->ops->finish(s->d->backend, s->launched % SCORE_BATCHES, NULL);
+    for (uint32_t b = 0; b < SCORE_BATCHES; b++)
+        s->d->ops->wait(s->d->backend, b, &scores, NULL);
+}
+
+int csd_drive_score(struct csd_drive *d, struct csd_score_job *job, struct hill_why *why)
+{
+    struct stream s = {.d = d, .job = job};
+
+    job->flash_read_bytes = job->scored_bytes = job->scored_dram_bytes = 0;
+    digest_cache_turn(&d->cache);
+    int status = d->ops->query(d->backend, &job->query, why);
+    while (status == 0) {
+        while (status == 0 && !s.planned_all && s.started - s.done < SCORE_BATCHES)
+            status = start_batch(&s, why);
+        if (status == 0 && s.done == s.started)
+            return 0;
+        if (status == 0 && s.launched < s.started)
+            status = launch_batch(&s, why);
+        /* the batch before, so that one is always being scored; at the end, the last one too */
+        if (status == 0 && (s.launched - s.done > 1 || s.launched == s.started))
+            status = finish_batch(&s, why);
+    }
+    abandon(&s);
+    return status;
+}
