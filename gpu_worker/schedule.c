@@ -135,13 +135,14 @@ static struct request *next_prompt(struct worker *w)
 /* A bounded piece of the prompt's way to its units. */
 static int advance(struct request *r, bool alone, struct hill_why *why)
 {
+    int rc;
     switch (r->state) {
     case REQUEST_WAITING:
         return request_begin(r, why);
     case REQUEST_BEGINNING:
         return request_check_ready(r, why);
     case REQUEST_FETCHING:
-        return stored_turn(r, why);
+        return selected_suits(r) ? selected_begin(r, why) : stored_turn(r, why);
     case REQUEST_LOADING:
         return request_load(r, why);
     case REQUEST_PREFILL:
@@ -150,6 +151,9 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
         return restore_turn(r, why);
     case REQUEST_RESTORED:
         return request_begin_prefill(r, r->n_past, why);
+    case REQUEST_FILLING:
+        rc = selected_fill(r, why);
+        return rc == 1 ? request_end_prefill(r, why) : rc;
     default:
         return 0;
     }
@@ -166,8 +170,8 @@ static int after_token(struct worker *w, struct request *r, int rc, const struct
 {
     if (rc > 0)
         r->over = true;
-    if (rc > 0 && owes(r))
-        return 0; /* turn_saves ends it */
+    if (rc > 0 && (owes(r) || r->state == REQUEST_FILLING))
+        return 0; /* turn_saves ends it, once it decodes */
     return rc ? conclude(w, r, rc > 0 ? 0 : rc, why) : 0;
 }
 
@@ -176,7 +180,8 @@ static int append_unit(struct worker *w, struct request *r)
 {
     struct hill_why why = {.text = ""};
     int rc = request_append_unit(r, &why);
-    if (!rc && r->state == REQUEST_DECODE)
+    bool first = !r->predicted && (r->state == REQUEST_DECODE || r->state == REQUEST_FILLING);
+    if (!rc && first)
         rc = request_take_token(r, &why);
     return after_token(w, r, rc, &why);
 }
