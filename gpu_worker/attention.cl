@@ -405,3 +405,67 @@ __kernel void weigh_heads(uint index0, __global const float *sums, uint panels, 
         total += vload16(head * panels + panel, sums);
     vstore16(total, panel, out);
 }
+
+/*
+ * Which keys of earlier tokens a chunk's queries attend to, in one KV head alone: keys [n][stride]
+ * of several heads, of which one begins at `at`, packed as rotate_store packs them. n is a multiple
+ * of KEYS: nothing is masked. Index 0: key.
+ */
+__kernel void pack_keys(uint index0, __global const ushort *keys, uint stride, uint at,
+                        __global ushort *kt)
+{
+    size_t key = index0 + get_global_id(0);
+    __global const ushort *from = keys + key * stride + at;
+    __global ushort *to = kt + key / 16 * HEAD_DIM * 16 + key % 16;
+    for (uint i = 0; i < HEAD_DIM; i++)
+        to[(size_t)i * 16] = from[i];
+}
+
+/* Their softmax' denominators, log2: log_sums [GROUP][tiles][ROWS]. Index 0: row tile, index 1:
+ * head of the KV head's group. */
+__kernel void probe_rows(uint index0, __global const float *q, uint tiles, __global const half *kt,
+                         uint n_keys, uint kv_head, __global float *log_sums)
+{
+    size_t tile = index0 + get_global_id(0), in_group = get_global_id(1);
+    __global const float *qt =
+        q + ((kv_head * GROUP + in_group) * tiles + tile) * HEAD_DIM * ROWS;
+    float p[ROWS * KEYS], m[ROWS], alpha[ROWS];
+    float16 l[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        l[r] = (float16)(0.0f);
+        m[r] = -INFINITY;
+    }
+    for (uint key0 = 0; key0 < n_keys; key0 += KEYS) {
+        score_tile(qt, kt + (size_t)key0 * HEAD_DIM, key0, n_keys, 0, p);
+        soften_tile(p, m, l, alpha);
+    }
+    for (int r = 0; r < ROWS; r++)
+        log_sums[(in_group * tiles + tile) * ROWS + r] = m[r] + log2(add_lanes(l[r]));
+}
+
+/* sums [n_keys] += each key's softmax weights, over the group's heads and the rows, in that order.
+ * Index 0: tile of KEYS keys. A weight that is no number counts as 0. */
+__kernel void probe_keys(uint index0, __global const float *q, uint tiles, __global const half *kt,
+                         uint n_keys, uint n_rows, uint kv_head, __global const float *log_sums,
+                         __global float *sums)
+{
+    uint key0 = (index0 + get_global_id(0)) * KEYS;
+    __global const half *kh = kt + (size_t)key0 * HEAD_DIM;
+    float p[ROWS * KEYS];
+    float16 total[KEYS / 16];
+    for (uint c = 0; c < KEYS / 16; c++)
+        total[c] = vload16(c, sums + key0);
+    for (uint in_group = 0; in_group < GROUP; in_group++)
+        for (uint row = 0; row < n_rows; row += ROWS) {
+            __global const float *qt =
+                q + ((kv_head * GROUP + in_group) * tiles + row / ROWS) * HEAD_DIM * ROWS;
+            score_tile(qt, kh, key0, n_keys, 0, p);
+            for (uint r = 0; r < min((uint)ROWS, n_rows - row); r++) {
+                float16 log_sum = (float16)(log_sums[in_group * tiles * ROWS + row + r]);
+                for (uint c = 0; c < KEYS / 16; c++)
+                    total[c] += fmax(exp2(vload16(c, p + r * KEYS) - log_sum), (float16)(0.0f));
+            }
+        }
+    for (uint c = 0; c < KEYS / 16; c++)
+        vstore16(total[c], c, sums + key0);
+}

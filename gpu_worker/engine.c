@@ -19,21 +19,15 @@ HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 
 static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_GEMM_STORE] = "gemm_store",
-    [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",
-    [KERNEL_QUANTISE_ROWS] = "quantise_rows",
-    [KERNEL_NORM_ROWS] = "norm_rows",
-    [KERNEL_ROTATE_STORE] = "rotate_store",
-    [KERNEL_JOIN_ROWS] = "join_rows",
-    [KERNEL_LOAD_ENTRIES] = "load_entries",
-    [KERNEL_ATTEND_CHUNK] = "attend_chunk",
-    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
-    [KERNEL_WEIGH_HEADS] = "weigh_heads",
-    [KERNEL_SUM_ROWS] = "sum_rows",
-    [KERNEL_STEP] = "decode_step",
-    [KERNEL_LAYERS] = "decode_layers",
-    [KERNEL_NOTE] = "note_layer",
+    [KERNEL_GEMM_STORE] = "gemm_store",       [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_ACTIVATE] = "gemm_activate", [KERNEL_QUANTISE_ROWS] = "quantise_rows",
+    [KERNEL_NORM_ROWS] = "norm_rows",         [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_JOIN_ROWS] = "join_rows",         [KERNEL_LOAD_ENTRIES] = "load_entries",
+    [KERNEL_ATTEND_CHUNK] = "attend_chunk",   [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
+    [KERNEL_WEIGH_HEADS] = "weigh_heads",     [KERNEL_SUM_ROWS] = "sum_rows",
+    [KERNEL_PACK_KEYS] = "pack_keys",         [KERNEL_PROBE_ROWS] = "probe_rows",
+    [KERNEL_PROBE_KEYS] = "probe_keys",       [KERNEL_STEP] = "decode_step",
+    [KERNEL_LAYERS] = "decode_layers",        [KERNEL_NOTE] = "note_layer",
     [KERNEL_WARM] = "warm_weights",
 };
 
@@ -269,6 +263,7 @@ void engine_destroy(struct engine *e)
     decode_release(e);
     release_slots(e);
     mass_release(e);
+    probe_release(e);
     past_release(e);
     engine_forget_event(&e->step_done);
     for (int i = 0; i < 2; i++)

@@ -9,6 +9,9 @@
  * which the weights are read once. Order of calls: create, configure, then any number of
  *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { [prefill_past* of a
  *             layer,] prefill_enqueue(u), prefill_read(u) } for all units in order, prefill_logits
+ *     prompt over some past tokens: prefill_begin, prefill_select, prefill_tokens*, {
+ *             prefill_keys, [prefill_probe,] prefill_past*, prefill_enqueue, prefill_read } for each
+ *             layer in order, prefill_logits
  *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
  *             step_run } for each layer in order, step_logits for each row
  * One prompt and one step at a time; steps may be run between the calls of
@@ -133,6 +136,21 @@ uint32_t engine_past_from(const struct engine *engine, uint32_t layer);
  * an error. */
 int engine_prefill_past(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
                         const void *entries, struct hill_why *why);
+/* Right after engine_prefill_begin of a prompt of one chunk after n_past tokens: it attends to some
+ * of these alone, in each layer to others. It has other bits then, unless they are all. */
+int engine_prefill_select(struct engine *engine, struct hill_why *why);
+/* The next layer's queries and keys; it will attend to n_selected past tokens, which are given
+ * as engine_prefill_past says with `first` counted among them, in order. In a layer with a window
+ * they are the newest ones, from engine_past_from on. Does not wait. */
+int engine_prefill_keys(struct engine *engine, uint32_t layer, uint32_t n_selected,
+                        struct hill_why *why);
+/* After these: what the layer's queries attend to in some KV heads: sums [n_past] of each past
+ * token's softmax weights over the queries and those heads, the softmax over the past alone. keys
+ * [n_past][n_kv_heads][head_dim], FP16, of the heads kv_heads [n_kv_heads]. n_past: a multiple of
+ * ENGINE_PROBE_TOKENS. Waits. */
+#define ENGINE_PROBE_TOKENS 64u
+int engine_prefill_probe(struct engine *engine, const uint16_t *kv_heads, uint32_t n_kv_heads,
+                         const void *keys, float *sums, struct hill_why *why);
 /* Right after engine_prefill_begin without a past: what the prompt's queries attend to is summed
  * too, a layer at a time. Costs about half as much as attention does again, and the last layer's
  * attention. */

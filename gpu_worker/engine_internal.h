@@ -29,6 +29,9 @@ enum kernel {
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
     KERNEL_SUM_ROWS,
+    KERNEL_PACK_KEYS,
+    KERNEL_PROBE_ROWS,
+    KERNEL_PROBE_KEYS,
     KERNEL_STEP,
     KERNEL_LAYERS,
     KERNEL_NOTE,
@@ -190,6 +193,11 @@ struct engine {
     struct device_buffer past[2]; /* [ENGINE_PAST_TOKENS][entry] on their way */
     cl_event past_packed[2];      /* past[i] may be written */
     uint32_t past_loaded, next_past;
+    /* of a prompt that attends to some of these tokens (prefill_probe.c) */
+    bool selects;
+    uint32_t selected, keys_queued; /* past tokens of the current layer; layers whose keys are */
+    struct device_buffer probe, probe_kt, probe_sums; /* [n_past][heads' keys], one's, packed,
+                                                         [n_past] */
     /* of a prompt whose attention is summed (prefill_mass.c) */
     bool weighs;
     struct device_buffer log_sums, head_sums; /* as attention.cl says */
@@ -312,6 +320,15 @@ int decode_note_places(struct engine *e, struct hill_why *why);
 uint64_t past_bytes(const struct engine *e, uint32_t n_past);
 int past_reserve(struct engine *e, uint32_t n_past, struct hill_why *why);
 void past_release(struct engine *e);
+
+/* ---- prefill_probe.c ---- */
+
+/* The past tokens that a unit attends to lie side by side before its own: at which key are these? */
+static inline uint32_t unit_key(const struct engine *e, const struct engine_unit *u)
+{
+    return e->selects ? e->selected : u->first;
+}
+void probe_release(struct engine *e);
 
 /* Where the softmax' denominators of a chunk go; NULL: nowhere. */
 static inline cl_mem mass_log_sums(const struct engine *e)

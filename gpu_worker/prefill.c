@@ -108,7 +108,7 @@ static int begin(struct engine *e, uint32_t n_past, uint32_t n_tokens,
         rc = prompt_memory_begin(e, n_tokens, keep, why);
     if (!rc)
         rc = reserve_prefill(e, n_past, n_tokens, why);
-    e->weighs = e->whole_prompt = false;
+    e->weighs = e->whole_prompt = e->selects = false;
     e->n_past = n_past;
     e->n_tokens = rc ? 0 : n_tokens;
     e->tokens_given = 0;
@@ -227,9 +227,9 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
                     ARG_BUFFER(w->q_norm), ARG_BUFFER(w->k_norm), ARG_F32(e->hp.norm_eps),
                     ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, u)),
                     ARG_U32(model_layer_rotates(&e->hp, u->layer) ? e->hp.rope_dims : 0),
-                    ARG_U32(u->first), ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
-                    ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_BUFFER(entries),
-                    ARG_U32(first_entry));
+                    ARG_U32(unit_key(e, u)), ARG_BUFFER(e->q.mem), ARG_U32(tiles),
+                    ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels),
+                    ARG_BUFFER(entries), ARG_U32(first_entry));
     return rc;
 }
 
@@ -249,9 +249,9 @@ static int enqueue_attention(struct engine *e, const struct engine_unit *u, uint
     cl_mem log_sums = mass_log_sums(e);
     return LAUNCH(e, KERNEL_ATTEND_CHUNK, block_start, blocks - block_start, e->hp.n_heads, NULL,
                   why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
-                  ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(u->first), ARG_U32(u->count),
-                  ARG_U32(model_layer_window(&e->hp, u->layer)), ARG_BUFFER(e->attended.mem),
-                  ARG_BUFFER(log_sums));
+                  ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(unit_key(e, u)),
+                  ARG_U32(u->count), ARG_U32(model_layer_window(&e->hp, u->layer)),
+                  ARG_BUFFER(e->attended.mem), ARG_BUFFER(log_sums));
 }
 
 /* Row tiles of a chunk from `start` on, and what tells that the last product is computed. */
@@ -327,20 +327,43 @@ static int enqueue_mass(struct engine *e, const struct engine_unit *u, struct hi
     return rc;
 }
 
+int engine_prefill_keys(struct engine *e, uint32_t layer, uint32_t n_selected, struct hill_why *why)
+{
+    if (!e->selects || layer != e->keys_queued || layer != e->units_queued ||
+        layer >= e->hp.n_layers || layer >= e->units_read + 2 || n_selected > e->n_past ||
+        e->tokens_given != e->n_tokens)
+        return hill_fail(why, HILL_E_INVALID, "queries of layer %u are out of order", layer);
+    struct engine_unit u = engine_prefill_unit(e, layer);
+    e->selected = n_selected;
+    e->past_loaded = 0;
+    int rc = prompt_unit_begins(e, &u, layer, why);
+    if (!rc)
+        rc = enqueue_keys(e, &u, layer, why);
+    e->keys_queued += rc ? 0 : 1;
+    return rc;
+}
+
+/* Is all of the past there that the next unit attends to, and its own keys where these come first? */
+static bool has_past(const struct engine *e, uint32_t unit)
+{
+    return e->selects ? e->keys_queued == unit + 1 && e->past_loaded == e->selected
+                      : e->past_loaded == e->n_past;
+}
+
 int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why)
 {
     if (unit != e->units_queued || unit >= engine_prefill_units(e) || unit >= e->units_read + 2 ||
         e->tokens_given != e->n_tokens)
         return hill_fail(why, HILL_E_INVALID, "prefill unit %u is out of order", unit);
-    if (e->past_loaded != e->n_past)
+    if (!has_past(e, unit))
         return hill_fail(why, HILL_E_INVALID, "prefill unit %u is queued before its past", unit);
     struct engine_unit u = engine_prefill_unit(e, unit);
     bool last_layer = u.layer + 1 == e->hp.n_layers;
     bool last_chunk = first_row(e, &u) + u.count == e->n_tokens;
     bool every_row = !last_layer || e->whole_prompt, goes_on = every_row || last_chunk;
     uint32_t from = every_row ? 0 : (row_tiles(u.count) - 1) / ATTEND_SUBTILES;
-    int rc = prompt_unit_begins(e, &u, unit, why);
-    if (!rc)
+    int rc = e->selects ? 0 : prompt_unit_begins(e, &u, unit, why);
+    if (!rc && !e->selects)
         rc = enqueue_keys(e, &u, unit, why);
     if (!rc && (goes_on || e->weighs))
         rc = enqueue_attention(e, &u, e->weighs ? 0 : from, why);

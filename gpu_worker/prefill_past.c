@@ -58,9 +58,9 @@ static int is_free(struct engine *e, struct hill_why *why)
 int engine_prefill_past(struct engine *e, uint32_t layer, uint32_t first, uint32_t count,
                         const void *entries, struct hill_why *why)
 {
-    uint32_t i = e->next_past;
+    uint32_t i = e->next_past, all = e->selects ? e->selected : e->n_past;
     if (!e->n_tokens || e->units_queued != layer * e->n_chunks || first != e->past_loaded ||
-        count == 0 || count > ENGINE_PAST_TOKENS || count > e->n_past - first)
+        count == 0 || count > ENGINE_PAST_TOKENS || count > all - first)
         return hill_fail(why, HILL_E_INVALID, "past entries %u.. of layer %u are out of order",
                          first, layer);
     int rc = is_free(e, why);

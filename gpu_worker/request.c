@@ -127,6 +127,7 @@ void request_free(struct request *r)
     save_drop(r);
     restore_drop(r);
     past_drop(r);
+    selected_drop(r);
     stored_drop(r);
     XXH64_freeState(r->hash);
     free(r->tokens);
@@ -312,6 +313,8 @@ int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *w
     r->unit = r->queued = 0;
     int rc = n_past ? engine_prefill_begin(engine, n_past, r->prompt - n_past, why)
                     : resume_prompt(r, why);
+    if (!rc && r->selected)
+        rc = engine_prefill_select(engine, why);
     if (!rc && request_weighs(r))
         rc = engine_prefill_weigh(engine, why);
     if (!rc && logits_file_wants_prompt())
@@ -321,13 +324,15 @@ int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *w
     r->n_past = r->loaded = n_past;
     r->units = engine_prefill_units(engine);
     r->state = REQUEST_LOADING;
-    return n_past ? past_open(r, why) : 0;
+    return n_past && !r->selected ? past_open(r, why) : 0;
 }
 
 /* Queue units up to `end`, as far as their past is there. */
 static int enqueue(struct request *r, uint32_t end, struct hill_why *why)
 {
     int rc = 0;
+    if (r->selected)
+        return 0; /* selected_pump queues them */
     for (; !rc && r->queued < end && r->queued < r->units; r->queued += rc ? 0 : 1) {
         if (!past_is_there(r, engine_prefill_unit(r->w->engine, r->queued).layer))
             return 0;
@@ -361,7 +366,9 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
         return 0; /* all of it was computed by an earlier process */
     STAGE_BEGIN(prefill, r->sequence, 0, engine_prefill_unit(w->engine, r->unit).layer);
     for (int rc = 0;;) {
-        int moved = past_pump(r, why);
+        int moved = r->selected ? selected_pump(r, why) : past_pump(r, why);
+        if (r->state != REQUEST_PREFILL)
+            return moved < 0 ? moved : 0; /* all of its past is to come first, after all */
         rc = moved < 0 ? moved : enqueue(r, r->unit + (alone ? 2 : 1), why);
         if (!rc && request_computes_unit(r))
             rc = alone ? engine_prefill_done(w->engine, r->unit, why)
@@ -449,7 +456,7 @@ static int append_unit(struct request *r, struct hill_why *why)
     FAULT_POINT(gpu_worker, unit, computed);
     STAGE_BEGIN(append, r->sequence, 0, u.layer);
     if (!rc)
-        rc = append_entries(r, why);
+        rc = r->selected ? selected_keep_unit(r, why) : append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
         rc = append_mass(r, u.layer, why);
     if (!rc)
@@ -469,15 +476,23 @@ int request_append_unit(struct request *r, struct hill_why *why)
     int rc = r->unit < r->units ? append_unit(r, why) : 0;
     if (rc || r->unit < r->units)
         return rc;
+    past_drop(r);
+    if (r->predicted) /* computed again, for its entries alone */
+        return request_end_prefill(r, why);
     rc = logits_file_prompt(w, r->n_past, r->prompt, why);
     if (!rc)
         rc = engine_prefill_logits(w->engine, w->logits, why);
-    if (!rc)
-        rc = request_push_step_end(r, r->prompt, why);
-    FAULT_POINT(gpu_worker, prefill, ended);
     r->prompt_done_ns = clock_now_ns();
+    r->chose = r->selected;
+    r->state = REQUEST_FILLING;
+    return rc || r->selected ? rc : request_end_prefill(r, why);
+}
+
+int request_end_prefill(struct request *r, struct hill_why *why)
+{
+    int rc = request_push_step_end(r, r->prompt, why);
+    FAULT_POINT(gpu_worker, prefill, ended);
     r->state = REQUEST_DECODE;
-    past_drop(r);
     return rc;
 }
 
@@ -570,6 +585,11 @@ static void send_done(struct request *r, int rc, const char *text)
     done.drive_ms = r->drive_ms;
     done.drive_saved_ms = r->saved_ms;
     done.left_chunks = r->left_chunks;
+    done.selected = r->chose;
+    done.loaded_bytes = r->loaded_bytes;
+    done.loaded_entries = r->loaded_entries;
+    done.later_bytes = r->later_bytes;
+    done.probe_ms = r->probe_ms;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;

@@ -15,6 +15,7 @@
 #include "gpu_worker/past.h"
 #include "gpu_worker/restore.h"
 #include "gpu_worker/save.h"
+#include "gpu_worker/selected.h"
 #include "gpu_worker/step_times.h"
 #include "gpu_worker/stored.h"
 #include "gpu_worker/worker.h"
@@ -27,6 +28,7 @@ enum request_state {
     REQUEST_PREFILL,   /* (layer, chunk) units */
     REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
     REQUEST_RESTORED,  /* n_past tokens have their entries, and what follows is to be computed */
+    REQUEST_FILLING,   /* its first token is out, and entries before it come (selected.h) */
     REQUEST_DECODE,
 };
 
@@ -78,7 +80,11 @@ struct request {
     uint32_t n_plain;                   /* of the prompt: prefilled over prefilled ones */
     uint32_t drive_tokens, left_chunks; /* of reused; what was left */
     double drive_ms, saved_ms;          /* what that took; computing them had taken */
-    bool left_prompt, left;             /* its whole chunks are, and all */
+    struct selected *selected;          /* over the important ones of them (selected.h), or NULL */
+    bool whole_prefix, chose;           /* not so, whatever is asked for; its first token came so */
+    uint64_t loaded_bytes, loaded_entries, later_bytes; /* of the store: before that token, after */
+    double probe_ms;                                    /* finding what is important */
+    bool left_prompt, left;                             /* its whole chunks are, and all */
     bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
     int over_rc;             /* of that save */
     struct hill_why over_why;
@@ -120,7 +126,7 @@ int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *w
 int request_await_unit(struct request *r, bool alone, struct hill_why *why);
 bool request_computes_unit(const struct request *r); /* it is queued, or the last one is over */
 /* The current unit's entries to the scorer while the next one computes; after the last one the
- * logits are in w->logits and the request is in REQUEST_DECODE. */
+ * logits are in w->logits and the request is in REQUEST_DECODE, or REQUEST_FILLING. */
 int request_append_unit(struct request *r, struct hill_why *why);
 
 /* ---- request_records.c ---- */
@@ -128,6 +134,9 @@ int request_append_unit(struct request *r, struct hill_why *why);
 /* Push a record of this request into the append ring; its cancel ends the wait for room. */
 int request_push(struct request *r, uint32_t type, const void *record, uint32_t bytes,
                  struct hill_why *why);
+/* Entries [n][entry] of tokens first .. first + n - 1 of a layer, to the scorer. */
+int request_append_entries(struct request *r, uint32_t layer, uint32_t first, uint32_t n,
+                           const void *entries, struct hill_why *why);
 /* The next token, and the state of the logits' hash. */
 void request_send_token(struct request *r, uint32_t token, double logprob);
 /* Of its prompt or session: units done of r->units. */
@@ -193,6 +202,8 @@ static inline uint32_t request_session_entries(const struct request *r)
     return request_session_tokens(r) - (r->prefill->from_prompt ? 0 : 1);
 }
 
+/* The scorer has all entries of the prompt: on to REQUEST_DECODE. */
+int request_end_prefill(struct request *r, struct hill_why *why);
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the
  * request is at its end. */
 int request_take_token(struct request *r, struct hill_why *why);

@@ -4,6 +4,8 @@
  */
 #include "gpu_worker/request.h"
 
+#include <string.h>
+
 #include "base/fault.h"
 
 #define PROGRESS_NS (150 * 1000000ll)
@@ -40,6 +42,31 @@ void request_progress(struct request *r, uint32_t done)
     message.body_case = HILL__MESSAGE__BODY_PROGRESS;
     message.progress = &progress;
     worker_link_send(r->w->link, &message);
+}
+
+int request_append_entries(struct request *r, uint32_t layer, uint32_t first, uint32_t n,
+                           const void *entries, struct hill_why *why)
+{
+    struct dataplane *plane = &r->w->plane;
+    uint32_t bytes = worker_entry_bytes(r->w);
+    uint32_t at_once = layout_append_tokens_max(&plane->party.layout);
+    for (uint32_t i = 0; i < n;) {
+        uint32_t count = n - i < at_once ? n - i : at_once;
+        uint32_t size = (uint32_t)sizeof(struct record_append) + count * bytes;
+        void *payload;
+        r->w->waiting = r;
+        int rc = dataplane_reserve(plane, plane->append, size, &payload, worker_deadline(), why);
+        r->w->waiting = NULL;
+        if (rc)
+            return rc;
+        *(struct record_append *)payload = (struct record_append){
+            .header = request_header(r, layer), .first = first + i, .n_tokens = count};
+        memcpy((struct record_append *)payload + 1, (const uint8_t *)entries + (uint64_t)i * bytes,
+               (uint64_t)count * bytes);
+        shm_ring_publish(plane->append, RECORD_APPEND, size);
+        i += count;
+    }
+    return 0;
 }
 
 static uint32_t mass_tokens_max(const struct request *r)

@@ -135,13 +135,14 @@ static struct request *next_prompt(struct worker *w)
 /* A bounded piece of the prompt's way to its units. */
 static int advance(struct request *r, bool alone, struct hill_why *why)
 {
+    int rc;
     switch (r->state) {
     case REQUEST_WAITING:
         return request_begin(r, why);
     case REQUEST_BEGINNING:
         return request_check_ready(r, why);
     case REQUEST_FETCHING:
-        return stored_turn(r, why);
+        return selected_suits(r) ? selected_begin(r, why) : stored_turn(r, why);
     case REQUEST_LOADING:
         return request_load(r, why);
     case REQUEST_PREFILL:
@@ -150,6 +151,9 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
         return restore_turn(r, why);
     case REQUEST_RESTORED:
         return request_begin_prefill(r, r->n_past, why);
+    case REQUEST_FILLING:
+        rc = selected_fill(r, why);
+        return rc == 1 ? request_end_prefill(r, why) : rc;
     default:
         return 0;
     }
@@ -161,11 +165,11 @@ static bool owes(const struct request *r)
     return save_owed(r) || stored_owes(r);
 }
 
-/* Its last token is out, and nothing keeps it: while the coordinator lacks a token the sequence stays,
- * so that one that hangs or dies costs no request. */
+/* Its last token is out, and nothing keeps it: while the coordinator lacks a token the sequence
+ * stays, so that one that hangs or dies costs no request; entries that still come are waited for. */
 static bool may_end(const struct request *r)
 {
-    return r->over && !owes(r) && request_is_heard(r);
+    return r->over && r->state != REQUEST_FILLING && !owes(r) && request_is_heard(r);
 }
 
 /* A token was taken: rc 1 when it was the last. */
@@ -183,7 +187,8 @@ static int append_unit(struct worker *w, struct request *r)
 {
     struct hill_why why = {.text = ""};
     int rc = request_append_unit(r, &why);
-    if (!rc && r->state == REQUEST_DECODE)
+    bool first = !r->predicted && (r->state == REQUEST_DECODE || r->state == REQUEST_FILLING);
+    if (!rc && first)
         rc = request_take_token(r, &why);
     return after_token(w, r, rc, &why);
 }

@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "gpu_worker/probe_heads.h"
 #include "kv/plane.h"
 
+#define PAGE    4096u
 #define TURN_MS 20u /* others may wait so long for their step, as for a prompt's unit */
 
 /* ---- the store -------------------------------------------------------------------------------- */
@@ -28,6 +30,45 @@ static uint64_t settings_of(const struct worker *w)
     return XXH64(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1, 0);
 }
 
+/* The keys by which important tokens are found; the heads are chosen once for a store. */
+static int open_keys(struct worker *w, const struct chunk_terms *terms,
+                     const struct chunk_shape *shape, struct hill_why *why)
+{
+    struct chunk_keys *keys = calloc(1, sizeof *keys);
+    uint16_t *heads = calloc((size_t)terms->n_layers * shape->n_probes, sizeof *heads);
+    int rc = keys && heads ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory for a prefix store");
+    if (!rc) {
+        rc = chunk_keys_open(keys, w->settings.prefix_dir, terms, shape, why);
+        if (!rc && !keys->heads)
+            rc = probe_heads_choose(w, shape->n_probes, heads, why);
+        if (!rc && !keys->heads)
+            rc = chunk_keys_choose(keys, heads, why);
+        if (rc)
+            chunk_keys_close(keys);
+    }
+    free(heads);
+    if (rc)
+        free(keys);
+    else
+        drive_store_keep_keys(w->store, keys);
+    return rc;
+}
+
+/* Without keys all of a prefix is read, as always. */
+static int open_with_keys(struct worker *w, const struct chunk_terms *terms, struct hill_why *why)
+{
+    const struct epoch_settings *s = &w->settings;
+    const struct chunk_shape shape = {.n_kv_heads = w->hparams.n_kv_heads,
+                                      .head_dim = w->hparams.head_dim,
+                                      .n_probes = chunk_probes_of(w->hparams.n_kv_heads)};
+    uint64_t cap = chunk_keys_leave(terms, &shape, s->prefix_bytes);
+    int rc = drive_store_open(w->store, s->prefix_dir, terms, cap, why);
+    struct hill_why reason;
+    if (!rc && open_keys(w, terms, &shape, &reason))
+        log_warn("%s: prefixes are read whole", reason.text);
+    return rc;
+}
+
 int stored_open(struct worker *w, struct hill_why *why)
 {
     const struct epoch_settings *s = &w->settings;
@@ -41,10 +82,29 @@ int stored_open(struct worker *w, struct hill_why *why)
     w->store = calloc(1, sizeof *w->store);
     if (!w->store)
         return hill_fail(why, HILL_E_NOMEM, "no memory for a prefix store");
-    int rc = drive_store_open(w->store, s->prefix_dir, &terms, s->prefix_bytes, why);
+    int rc;
+    if (s->prefix_share > 0) {
+        rc = open_with_keys(w, &terms, why);
+    } else {
+        chunk_keys_remove(s->prefix_dir); /* nobody would keep them up to date */
+        rc = drive_store_open(w->store, s->prefix_dir, &terms, s->prefix_bytes, why);
+    }
     if (rc)
         stored_close(w);
     return rc;
+}
+
+uint64_t stored_pages(uint64_t at, uint64_t bytes)
+{
+    return (at + bytes + PAGE - 1) / PAGE * PAGE - at / PAGE * PAGE;
+}
+
+int64_t stored_charge(struct worker *w, uint64_t bytes)
+{
+    int64_t now = clock_now_ns();
+    int64_t asked = w->model.figures.on ? now + (int64_t)(w->model.figures.latency_us * 1e3) : now;
+    struct device_span flash = device_charge(&w->model, DEVICE_FLASH_READ, bytes, device_at(asked));
+    return device_charge(&w->model, DEVICE_LINK_UP, bytes, flash).due;
 }
 
 void stored_close(struct worker *w)
@@ -79,6 +139,8 @@ static uint64_t owner_of(const struct request *r)
                      (unsigned long long)r->prefill->conversation, (int)s->policy, s->alpha,
                      s->budget, s->sinks, s->window, (int)s->importance, s->exact_below,
                      kv_digest_bits(&e->plan.geometry), (int)e->speculate, e->exact_layers);
+    if (e->prefix_share > 0) /* a part of the prompt may have attended to important tokens alone */
+        n += snprintf(text + n, sizeof text - (size_t)n, " %.17g", e->prefix_share);
     uint64_t owner = XXH64(text, (size_t)n, 0);
     return owner ? owner : 1;
 }
@@ -143,57 +205,57 @@ int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why)
     return 0;
 }
 
-/* Tokens first .. end of a chunk's, from r->reused on, into every layer. */
+/* Tokens of a chunk of n, from r->reused to `end`, into every layer. */
 static int append(struct request *r, uint32_t n, uint32_t end, struct hill_why *why)
 {
-    struct dataplane *plane = &r->w->plane;
     uint32_t bytes = worker_entry_bytes(r->w), from = r->reused % CHUNK_TOKENS;
-    uint32_t at_once = layout_append_tokens_max(&plane->party.layout);
-    for (uint32_t layer = 0; layer < r->w->hparams.n_layers; layer++)
-        for (uint32_t i = from; i < end;) {
-            uint32_t count = end - i < at_once ? end - i : at_once;
-            uint32_t size = (uint32_t)sizeof(struct record_append) + count * bytes;
-            void *payload;
-            r->w->waiting = r;
-            int rc =
-                dataplane_reserve(plane, plane->append, size, &payload, worker_deadline(), why);
-            r->w->waiting = NULL;
-            if (rc)
-                return rc;
-            *(struct record_append *)payload =
-                (struct record_append){.header = request_header(r, layer),
-                                       .first = r->reused - from + i,
-                                       .n_tokens = count};
-            memcpy((struct record_append *)payload + 1,
-                   r->stored->room + ((uint64_t)layer * n + i) * bytes, (uint64_t)count * bytes);
-            shm_ring_publish(plane->append, RECORD_APPEND, size);
-            i += count;
-        }
-    return 0;
+    int rc = 0;
+    for (uint32_t layer = 0; !rc && layer < r->w->hparams.n_layers; layer++)
+        rc = request_append_entries(r, layer, r->reused, end - from,
+                                    r->stored->room + ((uint64_t)layer * n + from) * bytes, why);
+    return rc;
 }
 
-/* 1: there is more, 0: that was all that is of use, or a code. */
+/* 1: the chunk is in room, 0: it is of no use. */
+static int read_chunk(struct request *r)
+{
+    struct stored *x = r->stored;
+    struct drive_store *store = r->w->store;
+    struct drive_chunk chunk = x->chunks[x->next];
+    struct hill_why reason;
+    int rc = drive_store_read(store, chunk, x->room, &x->next_n, &x->next_cost, &reason);
+    if (rc && rc != HILL_E_WOULD_BLOCK)
+        log_warn("%s; it is dropped, and computed again", reason.text);
+    if (rc)
+        return 0;
+    uint64_t bytes = stored_pages(0, chunk_entries_bytes(&store->file.terms, x->next_n));
+    *(r->predicted ? &r->later_bytes : &r->loaded_bytes) += bytes;
+    x->due = stored_charge(r->w, bytes);
+    x->read = true;
+    drive_store_add_keys(store, chunk, x->room);
+    return 1;
+}
+
+/* 1: there is more, 0: that was all that is of use, or a code. HILL_E_WOULD_BLOCK: a modelled drive
+ * has it later. */
 static int take_chunk(struct request *r, struct hill_why *why)
 {
     struct stored *x = r->stored;
-    struct hill_why reason;
-    uint32_t n, rest = x->hit.n_tokens - x->next * CHUNK_TOKENS;
-    double cost;
-    struct drive_chunk chunk = x->chunks[x->next];
-    int rc = drive_store_read(r->w->store, chunk, x->room, &n, &cost, &reason);
-    if (rc) {
-        if (rc != HILL_E_WOULD_BLOCK)
-            log_warn("%s; it is dropped, and computed again", reason.text);
+    uint32_t rest = x->hit.n_tokens - x->next * CHUNK_TOKENS;
+    if (!x->read && !read_chunk(r))
         return 0;
-    }
-    uint32_t from = r->reused % CHUNK_TOKENS, end = rest < n ? rest : n;
-    rc = append(r, n, end, why);
+    if (clock_now_ns() < x->due)
+        return HILL_E_WOULD_BLOCK;
+    uint32_t n = x->next_n, from = r->reused % CHUNK_TOKENS, end = rest < n ? rest : n;
+    int rc = append(r, n, end, why);
     if (rc)
         return rc;
-    drive_store_use(r->w->store, chunk);
+    x->read = false;
+    drive_store_use(r->w->store, x->chunks[x->next]);
     worker_unit_of_work(r->w);
+    r->loaded_entries += r->predicted ? 0 : (uint64_t)(end - from) * r->w->hparams.n_layers;
     r->drive_tokens += end - from;
-    r->saved_ms += cost * 1e-3 * (end - from) / n;
+    r->saved_ms += x->next_cost * 1e-3 * (end - from) / n;
     r->reused += end - from;
     return ++x->next < x->hit.n_chunks;
 }
@@ -215,12 +277,25 @@ static int finish(struct request *r)
     return compute(r);
 }
 
-int stored_turn(struct request *r, struct hill_why *why)
+int stored_take(struct request *r, struct hill_why *why)
 {
     int64_t end = clock_deadline_ms(TURN_MS);
     int rc = 1;
-    while (rc == 1 && clock_now_ns() < end)
+    while (rc == 1 && clock_now_ns() < end) {
+        uint32_t seen = dataplane_seen(&r->w->plane);
         rc = take_chunk(r, why);
+        if (rc != HILL_E_WOULD_BLOCK)
+            continue;
+        dataplane_sleep(&r->w->plane, seen, r->stored->due < end ? r->stored->due : end);
+        rc = worker_waiting(r->w, why);
+        rc = rc ? rc : 1;
+    }
+    return rc;
+}
+
+int stored_turn(struct request *r, struct hill_why *why)
+{
+    int rc = stored_take(r, why);
     return rc < 0 ? rc : rc ? 0 : finish(r);
 }
 

@@ -34,6 +34,8 @@ void stored_listen(struct worker *w, struct shm_doorbell *bell);
 int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why);
 /* Some chunks; after the last one on to the prefill. */
 int stored_turn(struct request *r, struct hill_why *why);
+/* Some chunks alone: 1 there are more, 0 that was all that is of use. */
+int stored_take(struct request *r, struct hill_why *why);
 
 /* Does a request leave something yet: its prompt after its first token, the rest when it is over? */
 bool stored_owes(const struct request *r);

@@ -12,6 +12,10 @@ struct stored {
     struct drive_chunk *chunks; /* [hit.n_chunks] */
     struct chunk_hit hit;
     uint32_t next; /* chunk */
+    bool read;     /* that one, into room: next_n tokens, which took next_cost us to compute */
+    uint32_t next_n;
+    double next_cost;
+    int64_t due; /* when a modelled drive has it */
     int64_t begun_ns;
     /* left */
     struct drive_chunk parent; /* the chunk before `first`; stamp 0: none */
@@ -29,6 +33,11 @@ struct stored {
     int rc;                /* why entries cannot be had */
     struct hill_why why;
 };
+
+/* What a drive reads for these bytes of a file: whole pages. */
+uint64_t stored_pages(uint64_t at, uint64_t bytes);
+/* When a modelled drive has read so much more; without one: now. */
+int64_t stored_charge(struct worker *w, uint64_t bytes);
 
 /* With what is the same for both. NULL: no memory. */
 struct stored *stored_make(const struct request *r);

@@ -189,7 +189,7 @@ int chunk_writer_give(struct chunk_writer *w, const struct chunk_job *job, const
     if (!copy)
         return HILL_E_NOMEM;
     pthread_mutex_lock(&w->lock);
-    bool taken = job->kind == CHUNK_JOB_PUT    ? fits(w, job->bytes)
+    bool taken = job->bytes                    ? fits(w, job->bytes)
                  : job->kind == CHUNK_JOB_NOTE ? w->given - w->done < NOTES_MAX
                                                : true;
     if (taken) {

@@ -22,6 +22,7 @@ enum chunk_job_kind {
     CHUNK_JOB_PUT,   /* entries into a slot, then its record */
     CHUNK_JOB_NOTE,  /* its record again */
     CHUNK_JOB_CLEAR, /* its record says nothing */
+    CHUNK_JOB_KEYS,  /* entries are there: their keys (chunk_keys.h) */
 };
 
 struct chunk_job {
@@ -29,7 +30,7 @@ struct chunk_job {
     uint32_t slot;
     uint64_t parent_stamp;
     struct chunk chunk; /* what the record says; of CLEAR: nothing */
-    uint64_t bytes;     /* of the entries; of PUT alone */
+    uint64_t bytes;     /* of the entries; of PUT and KEYS alone */
     /* the writer's */
     void *entries; /* [bytes], owned */
     struct chunk_job *next;

@@ -87,17 +87,30 @@ static int load(struct drive_store *s, struct hill_why *why)
     return rc;
 }
 
-/* The writer's thread: of the store the file alone. The record is written last, and says nothing
- * while its slot is written over. */
-static int do_job(void *file, const struct chunk_job *j, struct hill_why *why)
+static int write_keys(const struct drive_store *s, const struct chunk_job *j, struct hill_why *why)
 {
+    return s->keys && j->chunk.n == CHUNK_TOKENS
+               ? chunk_keys_write(s->keys, j->slot, j->chunk.stamp, j->entries, why)
+               : 0;
+}
+
+/* The writer's thread: of the store the files alone. The record is written last, and says nothing
+ * while its slot is written over. */
+static int do_job(void *store, const struct chunk_job *j, struct hill_why *why)
+{
+    struct drive_store *s = store;
+    struct chunk_file *file = &s->file;
     struct hill_why second;
+    if (j->kind == CHUNK_JOB_KEYS)
+        return write_keys(s, j, why);
     if (j->kind == CHUNK_JOB_NOTE)
         return chunk_file_write_record(file, j->slot, &j->chunk, j->parent_stamp, why);
     int rc = chunk_file_clear_record(file, j->slot, why);
     if (rc || j->kind == CHUNK_JOB_CLEAR)
         return rc;
     rc = chunk_file_write(file, j->slot, j->entries, j->bytes, why);
+    if (!rc)
+        rc = write_keys(s, j, why);
     if (!rc)
         rc = chunk_file_write_record(file, j->slot, &j->chunk, j->parent_stamp, why);
     if (rc)
@@ -115,7 +128,7 @@ int drive_store_open(struct drive_store *s, const char *dir, const struct chunk_
         s->stamp = (uint64_t)clock_now_ns();
     if (!rc)
         rc = load(s, why);
-    if (!rc && chunk_writer_open(&s->writer, DRIVE_QUEUE_BYTES, do_job, &s->file))
+    if (!rc && chunk_writer_open(&s->writer, DRIVE_QUEUE_BYTES, do_job, s))
         rc = hill_fail(why, HILL_E_NOMEM, "no memory or thread for prefix store %.300s", dir);
     if (!rc)
         log_info("prefix store %s: %u of at most %u chunks of %u tokens", dir, s->tree.n_chunks,
@@ -135,6 +148,10 @@ void drive_store_close(struct drive_store *s)
     }
     chunk_writer_close(s->writer);
     s->writer = NULL;
+    if (s->keys)
+        chunk_keys_close(s->keys);
+    free(s->keys);
+    s->keys = NULL;
     chunk_tree_finish(&s->tree);
     chunk_file_close(&s->file);
 }
@@ -166,7 +183,8 @@ static void tell_failed(struct drive_store *s, const struct chunk_job *j)
     static const char *const then[] = {
         [CHUNK_JOB_PUT] = "what cannot be written is not kept",
         [CHUNK_JOB_NOTE] = "how often chunks are used is not kept",
-        [CHUNK_JOB_CLEAR] = "a chunk that is of no use comes back at the next start"};
+        [CHUNK_JOB_CLEAR] = "a chunk that is of no use comes back at the next start",
+        [CHUNK_JOB_KEYS] = "chunks without their keys are read whole"};
     if (j->kind == CHUNK_JOB_PUT && j->rc == HILL_E_NOSPACE && !s->full &&
         s->tree.n_chunks < s->tree.n_slots) {
         s->full = true;
@@ -279,6 +297,22 @@ void drive_store_use(struct drive_store *s, struct drive_chunk chunk)
                                   .parent_stamp = parent ? parent->stamp : 0,
                                   .chunk = *c};
     chunk_writer_give(s->writer, &job, NULL); /* when it cannot be: the next use says it */
+}
+
+void drive_store_keep_keys(struct drive_store *s, struct chunk_keys *keys)
+{
+    s->keys = keys;
+}
+
+void drive_store_add_keys(struct drive_store *s, struct drive_chunk chunk, const void *entries)
+{
+    const struct chunk *c = still_there(s, chunk);
+    struct chunk_job job = {.kind = CHUNK_JOB_KEYS, .slot = chunk.slot};
+    if (!c || !s->keys || c->n < CHUNK_TOKENS || chunk_keys_has(s->keys, chunk.slot, chunk.stamp))
+        return;
+    job.chunk = *c;
+    job.bytes = chunk_entries_bytes(&s->file.terms, c->n);
+    chunk_writer_give(s->writer, &job, entries);
 }
 
 /* ---- leaving ---------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@
 #define HILL_PREFIX_DRIVE_STORE_H
 
 #include "prefix/chunk_file.h"
+#include "prefix/chunk_keys.h"
 #include "prefix/chunk_writer.h"
 
 /* Entries on their way to the drive: so much memory at most, or one chunk's. */
@@ -36,7 +37,8 @@ struct drive_cover {
 
 struct drive_store {
     struct chunk_tree tree;
-    struct chunk_file file; /* once the writer is there: its numbers are read, not changed */
+    struct chunk_file file;  /* once the writer is there: its numbers are read, not changed */
+    struct chunk_keys *keys; /* or NULL; the writer reads its shape and heads */
     struct chunk_writer *writer;
     uint64_t stamp;     /* of the last chunk */
     uint32_t n_dropped; /* records that were found of no use at the start */
@@ -76,6 +78,13 @@ struct drive_chunk drive_store_same(struct drive_store *store, struct drive_chun
  * gone. */
 struct drive_chunk drive_store_put(struct drive_store *store, struct drive_chunk parent,
                                    const struct chunk *chunk, const void *entries);
+
+/* From now on chunks are written with their keys; before anything is put. The store owns them then;
+ * their heads are chosen. */
+void drive_store_keep_keys(struct drive_store *store, struct chunk_keys *keys);
+/* The same of a chunk that was read whole, where it has none. No room in the queue: when it is read
+ * next. */
+void drive_store_add_keys(struct drive_store *store, struct drive_chunk chunk, const void *entries);
 
 /* Has the queue room for one more? */
 bool drive_store_takes(struct drive_store *store);

@@ -70,6 +70,7 @@ struct epoch_settings {
     bool trace_scores;       /* with every token's score */
     const char *prefix_dir;  /* of the prefix store on a drive, absolute; empty: none */
     uint64_t prefix_bytes;   /* its cap */
+    double prefix_share;     /* of a stored prefix, loaded before the first token; 0: all of it */
     const char *record_path; /* of the recording of the rings, absolute; empty: none */
 };
 

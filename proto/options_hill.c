@@ -13,6 +13,7 @@
 #define EXACT_BELOW     2048
 #define MAX_TOKENS      16777216 /* of a context: KV_MAX_TOKENS */
 #define MAX_PARALLEL    64
+#define PREFIX_SHARE    0.2
 #define MAX_MIB         1073741824
 #define SMALLEST_SIZE   0.0009765625 /* 1 KiB */
 
@@ -199,6 +200,21 @@ const struct option_spec hill_pipeline_specs[] = {
      .unset_help = "a quarter of the free disk",
      .help = "the most that --prefix-dir holds; what would be computed again soonest or at the "
              "highest cost stays"},
+    {.name = "prefix-attention",
+     .type = OPTION_CHOICE,
+     .choices = "all|select",
+     .fallback = "all",
+     .value = "all|select",
+     .help =
+         "select: a prompt attends to the important tokens of a prefix in --prefix-dir alone, and "
+         "only their entries are loaded before its first token; answers may differ"},
+    {.name = "prefix-share",
+     .type = OPTION_REAL,
+     .min = 0.01,
+     .max = 1,
+     .value = "SHARE",
+     .unset_help = "0.2",
+     .help = "select: which share of a prefix is important, but 512 tokens at least"},
     {.name = "digest-mb",
      .type = OPTION_SIZE,
      .min = 0,
@@ -469,6 +485,20 @@ static int read_selection(struct kv_selection_settings *out, const struct option
 }
 
 /* What does not depend on model and machine; the tables have refused unknown names. */
+/* Are important tokens of a stored prefix enough before the first token? */
+static bool prefix_selects(const struct options *options)
+{
+    return strcmp(options_text(options, "prefix-attention"), "select") == 0;
+}
+
+static double prefix_share(const struct options *options)
+{
+    if (!prefix_selects(options))
+        return 0;
+    return options_is_set(options, "prefix-share") ? options_real(options, "prefix-share")
+                                                   : PREFIX_SHARE;
+}
+
 static void read_epoch(struct epoch_settings *e, const struct options *options)
 {
     bool any_beta = options_is_word(options, "beta"), any_pin = options_is_word(options, "pin");
@@ -486,6 +516,7 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
         .exact_layers = (uint32_t)options_integer(options, "exact-layers"),
         .pin = any_pin ? -1 : options_real(options, "pin"),
         .gpu_drop = 1 - options_real(options, "gpu-keep"),
+        .prefix_share = prefix_share(options),
         .device = options_text(options, "device"),
         .csd_device = options_text(options, "csd-device"),
         .trace_scores = options_flag(options, "trace-scores"),
@@ -510,6 +541,10 @@ static int check_prefix(const struct hill_pipeline_options *out, uint32_t policy
 {
     if (options_is_set(options, "prefix-mb") && !out->prefix_dir)
         return hill_fail(why, HILL_E_INVALID, "--prefix-mb needs --prefix-dir DIR");
+    if (prefix_selects(options) && !out->prefix_dir)
+        return hill_fail(why, HILL_E_INVALID, "--prefix-attention select needs --prefix-dir DIR");
+    if (options_is_set(options, "prefix-share") && !prefix_selects(options))
+        return hill_fail(why, HILL_E_INVALID, "--prefix-share needs --prefix-attention select");
     if (out->prefix_dir && (out->record || out->trace_kv))
         return hill_fail(why, HILL_E_INVALID,
                          "--prefix-dir and %s exclude each other: what is recorded or traced "

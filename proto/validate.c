@@ -186,6 +186,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "record_path", text_ok(m->record_path));
     CHECK("configure", "prefix_dir", text_ok(m->prefix_dir));
     CHECK("configure", "prefix_bytes", m->prefix_bytes <= CAP_MAX);
+    CHECK("configure", "prefix_share", not_negative(m->prefix_share) && m->prefix_share <= 1);
     CHECK("configure", "placement", known(&hill__placement__descriptor, m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "gpu_drop", not_negative(m->gpu_drop) && m->gpu_drop <= 1);
@@ -358,6 +359,7 @@ static int check_done(const Hill__Done *m, struct hill_why *why)
     CHECK("done", "predicted_tokens", m->predicted_tokens <= TOKENS_MAX);
     CHECK("done", "drive_ms", not_negative(m->drive_ms));
     CHECK("done", "drive_saved_ms", not_negative(m->drive_saved_ms));
+    CHECK("done", "probe_ms", not_negative(m->probe_ms));
     CHECK("done", "drive_tokens", m->drive_tokens <= m->reused_tokens);
     CHECK("done", "reused_plain", m->reused_plain <= m->reused_tokens);
     CHECK("done", "resumed_tokens", m->resumed_tokens <= m->predicted_tokens);

@@ -91,6 +91,22 @@ static void what_an_attempt_before_took_from_the_drive_is_not(void **state)
     r->recovery.in_prompt = false;
     r->prefix.conversation = 0; /* it is given plain ones alone */
     assert_int_equal(plain_left(), N_PROMPT);
+    settings.epoch.prefix_share = 0.2; /* but what it has computed over them may be over some */
+    assert_int_equal(plain_left(), 0);
+}
+
+static void what_attended_to_important_tokens_alone_is_not(void **state)
+{
+    (void)state;
+    r->done = malloc(sizeof *r->done);
+    hill__message__init(r->done);
+    r->done->body_case = HILL__MESSAGE__BODY_DONE;
+    r->done->done = malloc(sizeof *r->done->done);
+    hill__done__init(r->done->done);
+    r->done->done->reused_tokens = r->done->done->reused_plain = 4;
+    assert_int_equal(plain_left(), N_PROMPT);
+    r->done->done->selected = true;
+    assert_int_equal(plain_left(), 4);
 }
 
 /* Tokens that were made over prefilled entries are not made again over decoded ones. */
@@ -153,6 +169,7 @@ int main(void)
         T(what_follows_decoded_entries_is_not),
         T(decoded_entries_of_before_a_coordinators_death_are_not),
         T(what_an_attempt_before_took_from_the_drive_is_not),
+        T(what_attended_to_important_tokens_alone_is_not),
         T(a_request_with_tokens_takes_plain_entries_alone),
         T(decoded_entries_from_the_drive_are_named),
     };

@@ -143,6 +143,63 @@ expect_one_line "a store under h2o" 100 "$bin/hill-coordinator" "${options[@]}" 
 expect_one_line "a store that holds no chunk" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 10K "${other[@]}"
 expect_one_line "a store in a file" 111 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/doc/store" "${other[@]}"
 
+# --- of a stored prefix only the important tokens before the first token; the others after it
+first=(--prefix-dir "$work/first" --prefix-mb 20 --csd none -np 1)
+flip() { # FILE OFFSET
+    printf '\377\377' | dd of="$work/first/$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+asks() { # NAME PROMPT ATTENTION; a pipeline with empty tiers is up
+    generate "$work/out" -f "$work/$2" || fail "$1: $(cat "$work/out.err")"
+    expect "$1: attention" "$(field "$work/out" .prefix.attention)" "$3"
+    [ "$3" != all ] || same "$1: answer" "$(answer "$work/out")" "$(answer "$work/$2.whole")"
+}
+up "${options[@]}" "${first[@]}" || fail "up"
+generate "$work/out" -f "$work/asked1" || fail "a first store: $(cat "$work/out.err")"
+down || fail "down"
+up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+asks "a store without keys" asked2 all
+all_bytes=$(field "$work/out" .prefix.loaded_bytes)
+down || fail "down"
+up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+asks "important tokens" asked2 select
+expect "important tokens: loaded" "$(field "$work/out" '"\(.prefix.loaded_entries) \(.prefix.reused_tokens)"')" "1024 1536"
+expect "important tokens: bytes" "$(field "$work/out" ".prefix.loaded_bytes < $all_bytes and .prefix.loaded_later_bytes > 0")" true
+cp "$work/out" "$work/important"
+generate "$work/out" -f "$work/asked3" || fail "behind important tokens: $(cat "$work/out.err")"
+same "behind important tokens: answer" "$(answer "$work/out")" "$(answer "$work/asked3.whole")"
+expect "behind important tokens: reused" "$(field "$work/out" '"\(.prefix.from_tiers_tokens) \(.prefix.decoded_tokens)"')" "$n_doc 0"
+down || fail "down"
+up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+generate "$work/long" -f "$work/asked2" -n 300 &
+pid=$!
+wait_for 30 decoding 1 3 || fail "nothing decodes"
+kill_worker gpu_worker
+wait $pid || fail "killed behind important tokens: $(cat "$work/long.err")"
+same "killed behind important tokens" "$(field "$work/long" '.tokens[:40]' | jq -c .)" "$(field "$work/important" .tokens | jq -c .)"
+down || fail "down"
+flip chunks.keys $((4096 + 2 * 69632 + 5000)) # a header, slots of checksums and keys
+up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+asks "damaged keys" asked3 all
+expect "the damaged keys are named" "$(cat "$state_dir"/*.log | grep -c 'the keys of chunk 2 are not right')" 1
+down || fail "down"
+flip chunks.data $((3 * 131072 + 70000))
+up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+generate "$work/out" -f "$work/asked3" || fail "damaged: $(cat "$work/out.err")"
+expect "keys that were written again, a chunk damaged: attention" "$(field "$work/out" .prefix.attention)" select
+generate "$work/out" -f "$work/asked1" || fail "behind what was damaged: $(cat "$work/out.err")"
+same "behind what was damaged: answer" "$(answer "$work/out")" "$(answer "$work/asked1.whole")"
+expect "the damage is named" "$(cat "$state_dir"/*.log | grep -c 'chunk 3 of chunks.data is damaged')" 1
+down || fail "down"
+up "${options[@]}" "${first[@]}" --prefix-attention select --prefix-share 1 || fail "up"
+asks "all are important" asked3 all
+down || fail "down"
+up "${options[@]}" "${first[@]}" || fail "up"
+asks "nothing is chosen" asked2 all
+[ ! -e "$work/first/chunks.keys" ] || fail "keys that nobody keeps up to date are still there"
+down || fail "down"
+expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${other[@]}"
+expect_one_line "a share of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-share 0.2 "${other[@]}"
+
 # --- other places: all hot without a drive; nearly all cold, by recency; all tokens; the decoded history is the same everywhere
 for other in "--csd none -np 1" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recency -np 3" "--policy full -np 1 --hot-mb 12 --cold-mb 64 --beta 0.4"; do
     # shellcheck disable=SC2086  # words

@@ -68,4 +68,15 @@ expect "it came from the drive" "$(field "$work/out" '.prefix.from_drive_tokens 
 takes "the document cut short, of the store's" cut 600
 takes "cut far before, of the store's" short 250
 down
+
+# --- only the important tokens of it first: a layer with a window takes its window
+selects=(--csd none --prefix-attention select)
+up "${stored[@]}" "${selects[@]}" || fail "up"
+takes "a store without keys" asked2 600
+down
+up "${stored[@]}" "${selects[@]}" || fail "up"
+ask "$work/out" -f "$work/asked1"
+expect "important tokens" "$(field "$work/out" '"\(.prefix.attention) \(.prefix.loaded_later_bytes > .prefix.loaded_bytes)"')" "select true"
+takes "behind important tokens" asked2 600
+down
 finish

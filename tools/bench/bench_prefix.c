@@ -3,16 +3,19 @@
  * against the document's length and where its entries are.
  *
  * What: SmolLM2-135M with documents of 1K to 7.5K tokens; --full: Qwen2.5 0.5B to 32K. One sequence
- * (-np 1), so what runs is alone. In each of three pipelines (all hot; all but a twentieth on the
- * drive; with a prefix store) a document is read once with a first question: that is the
- * recomputation, which the pipeline's own questions are compared with. Then others are asked: in the tiers' pipelines at once; in the store's after
- * another document has taken the slot and the store's file has left the page cache, so that they
- * are read from the drive. load: the time in which the store's chunks were read and handed to the
- * scorer, before any computation; what comes out of tiers is read back while layers compute.
+ * (-np 1), so what runs is alone. In each of several pipelines (all hot; all but a twentieth on the
+ * drive; with a prefix store, read whole or its important tokens; these two again with a drive that
+ * is modelled as slower) a document is read once with a first question: that is the recomputation,
+ * which the pipeline's own questions are compared with. Then others are asked: in the tiers'
+ * pipelines at once; in the stores' after another document has taken the slot and the store's files
+ * have left the page cache, so that they are read from the drive. load: of a store that is read
+ * whole the time in which its chunks were read and handed to the scorer, before any computation; of
+ * important tokens what was waited for; what comes out of tiers is read back while layers compute.
  * Needs the models of `hillinfer get-models`; skipped (77) without. Who calls it: tools/bench/run.
  * Concurrency: one thread. Failure: bench_fail(), also when a question was not answered over the
  * entries that it was to be.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +25,9 @@
 #define QUESTION  32u  /* tokens, about */
 #define LEFT_OVER 160u /* of a document at most: the store has whole chunks */
 
-enum { LENGTHS_MAX = 6, TIERS = 3 };
-enum { HOT, COLD, STORE };
+enum { LENGTHS_MAX = 6, TIERS = 6 };
+enum { HOT, COLD, STORE, IMPORTANT, STORE_SLOW, IMPORTANT_SLOW };
+#define SLOW " --csd-model flash=0.2,link=100,gpu_link=1000"
 
 struct set {
     const char *name, *file;
@@ -37,7 +41,7 @@ static const struct set large = {"Qwen2.5-Coder-0.5B Q4_K_M",
                                  {1024, 2048, 4096, 8192, 16384, 32256},
                                  6};
 static const struct set smoke = {
-    "SmolLM2-135M Q4_1", "SmolLM2-135M-Instruct.Q4_1.gguf", {256, 512}, 2};
+    "SmolLM2-135M Q4_1", "SmolLM2-135M-Instruct.Q4_1.gguf", {256, 1024}, 2};
 
 static const struct {
     const char *name, *options;
@@ -45,14 +49,36 @@ static const struct {
     [HOT] = {"DRAM tier", "--csd none"},
     [COLD] = {"drive tier", "--beta 0.05 --hot-mb 256 --cold-mb 2G"},
     [STORE] = {"prefix store, drive", "--csd none --prefix-mb 4G"},
+    [IMPORTANT] = {"the same, important tokens",
+                   "--csd none --prefix-mb 4G --prefix-attention select"},
+    [STORE_SLOW] = {"prefix store, 0.2 GB/s (modelled)", "--csd none --prefix-mb 4G" SLOW},
+    [IMPORTANT_SLOW] = {"the same, important tokens",
+                        "--csd none --prefix-mb 4G --prefix-attention select" SLOW},
 };
 
 static struct {
     struct bench_options o;
     const struct set *set;
     double recompute[LENGTHS_MAX][TIERS]; /* ms, in the same pipeline */
-    struct bench_samples ttft[LENGTHS_MAX][TIERS], faster[LENGTHS_MAX][TIERS], load[LENGTHS_MAX];
+    struct bench_samples ttft[LENGTHS_MAX][TIERS], faster[LENGTHS_MAX][TIERS],
+        load[LENGTHS_MAX][TIERS], probe[LENGTHS_MAX][TIERS];
+    double mib[LENGTHS_MAX][TIERS]; /* read from the store before the first token, of a question */
 } figure;
+
+static bool is_store(uint32_t tier)
+{
+    return tier >= STORE;
+}
+
+static bool is_important(uint32_t tier)
+{
+    return tier == IMPORTANT || tier == IMPORTANT_SLOW;
+}
+
+/* What the first token of an answer has waited for. */
+struct asked {
+    double ttft, load, probe, mib;
+};
 
 /* A document of about n tokens, which begins as no other, and a question on it. */
 static void write_prompt(uint32_t n, uint32_t tier, uint32_t question)
@@ -71,8 +97,10 @@ static void write_prompt(uint32_t n, uint32_t tier, uint32_t question)
         bench_fail("cannot write %s", path);
 }
 
-/* Its time to first token; the drive's share of that in *load_ms. */
-static double ask(uint32_t n, uint32_t tier, uint32_t question, double *load_ms)
+/* Shorter documents have no unimportant tokens. */
+#define ALL_IMPORTANT 512u
+
+static struct asked ask(uint32_t n, uint32_t tier, uint32_t question)
 {
     write_prompt(n, tier, question);
     json_t *root =
@@ -80,59 +108,72 @@ static double ask(uint32_t n, uint32_t tier, uint32_t question, double *load_ms)
                         "--temp 0 --ignore-eos --json",
                         pipeline_folder, pipeline_folder),
                 "hillinfer generate");
+    const json_t *prefix = json_object_get(root, "prefix");
     uint32_t reused = (uint32_t)json_at(root, "prefix", "reused_tokens", NULL);
-    const json_t *from = json_object_get(json_object_get(root, "prefix"), "from_drive_ms");
-    double ttft = json_at(root, "ttft_ms", NULL, NULL);
-    bool from_drive = json_is_number(from);
-    *load_ms = json_number_value(from);
+    struct asked a = {.ttft = json_at(root, "ttft_ms", NULL, NULL)};
+    bool from_drive = json_is_number(json_object_get(prefix, "from_drive_ms")), selected;
+    a.load = json_number_value(json_object_get(prefix, "from_drive_ms"));
+    a.probe = json_number_value(json_object_get(prefix, "probe_ms"));
+    a.mib = json_number_value(json_object_get(prefix, "loaded_bytes")) / 1048576.0;
+    selected = json_is_number(json_object_get(prefix, "probe_ms"));
     json_decref(root);
     if (question ? reused + LEFT_OVER < n : reused > LEFT_OVER)
         bench_fail("question %u on %u tokens (%s) was answered over %u of them", question, n,
                    tiers[tier].name, reused);
-    if (question && tier == STORE && !from_drive)
+    if (question && is_store(tier) && !from_drive)
         bench_fail("question %u on %u tokens did not come from the drive", question, n);
-    return ttft;
+    if (question && selected != (is_important(tier) && n > ALL_IMPORTANT + LEFT_OVER))
+        bench_fail("question %u on %u tokens (%s): important tokens alone: %d", question, n,
+                   tiers[tier].name, selected);
+    return a;
 }
 
 /* A question on a document that was read before. */
 static void sample(uint32_t i, uint32_t tier, uint32_t question)
 {
-    double load, ms = ask(figure.set->lengths[i], tier, question, &load);
-    bench_sample(&figure.ttft[i][tier], ms);
-    bench_sample(&figure.faster[i][tier], figure.recompute[i][tier] / ms);
-    if (tier == STORE)
-        bench_sample(&figure.load[i], load);
+    struct asked a = ask(figure.set->lengths[i], tier, question);
+    bench_sample(&figure.ttft[i][tier], a.ttft);
+    bench_sample(&figure.faster[i][tier], figure.recompute[i][tier] / a.ttft);
+    bench_sample(&figure.load[i][tier], a.load);
+    bench_sample(&figure.probe[i][tier], a.probe);
+    figure.mib[i][tier] = a.mib;
 }
 
 /* What the store has written leaves the page cache. */
-static void forget_file(void)
+static void forget_file(const char *name)
 {
-    run_or_fail("dd", capture("dd of=%s/store/chunks.data oflag=nocache conv=notrunc,fdatasync "
-                              "count=0 2>/dev/null </dev/null",
-                              pipeline_folder));
+    run_or_fail("dd", capture("dd of=%s/store/%s oflag=nocache conv=notrunc,fdatasync count=0 "
+                              "2>/dev/null </dev/null",
+                              pipeline_folder, name));
+}
+
+static void forget_files(uint32_t tier)
+{
+    forget_file("chunks.data");
+    if (is_important(tier))
+        forget_file("chunks.keys");
 }
 
 static void measure(uint32_t tier, const char *model)
 {
     const struct set *set = figure.set;
     char options[4400];
-    double load;
     int n = snprintf(options, sizeof options, "-c %u -np 1 --policy full %s",
                      set->lengths[set->n - 1] + 512, tiers[tier].options);
-    if (tier == STORE)
+    if (is_store(tier))
         snprintf(options + n, sizeof options - (size_t)n, " --prefix-dir %s/store",
                  pipeline_folder);
     pipeline_start_with(model, options);
-    ask(64, tier, 0, &load); /* kernels are loaded */
+    ask(64, tier, 0); /* kernels are loaded */
     for (uint32_t i = 0; i < set->n; i++) {
         bench_progress(i + 1, set->n, tiers[tier].name);
-        figure.recompute[i][tier] = ask(set->lengths[i], tier, 0, &load);
-        for (uint32_t q = 1; tier != STORE && q <= figure.o.rounds; q++)
+        figure.recompute[i][tier] = ask(set->lengths[i], tier, 0).ttft;
+        for (uint32_t q = 1; !is_store(tier) && q <= figure.o.rounds; q++)
             sample(i, tier, q);
     }
-    for (uint32_t q = 1; tier == STORE && q <= figure.o.rounds; q++)
+    for (uint32_t q = 1; is_store(tier) && q <= figure.o.rounds; q++)
         for (uint32_t i = 0; i < set->n; i++) {
-            forget_file();
+            forget_files(tier);
             sample(i, tier, q);
         }
     pipeline_stop();
@@ -141,30 +182,36 @@ static void measure(uint32_t tier, const char *model)
 static void print_row(uint32_t i, uint32_t tier)
 {
     const struct bench_samples *s = &figure.ttft[i][tier];
-    double ms = bench_median(s), load = tier == STORE ? bench_median(&figure.load[i]) : 0;
+    double ms = bench_median(s), load = bench_median(&figure.load[i][tier]),
+           probe = bench_median(&figure.probe[i][tier]);
     printf("| %u | %s | %.0f | %.0f | %.0f - %.0f | ", figure.set->lengths[i], tiers[tier].name,
            figure.recompute[i][tier], ms, bench_lowest(s), bench_highest(s));
-    if (tier == STORE)
-        printf("%.0f | %.0f |", load, ms - load);
+    if (is_store(tier))
+        printf("%.1f | %.0f | %.0f | %.0f |", figure.mib[i][tier], load, probe, ms - load - probe);
     else
-        printf("overlapped | |");
+        printf("| overlapped | | |");
     bench_print_quartiles(&figure.faster[i][tier], " %.1f | %.1f - %.1f |\n");
 }
 
 static void print_section(void)
 {
     const struct set *set = figure.set;
-    printf("## A question on a document that was read before\n\nTime to first token, ms, of a "
-           "document and a question of %u tokens (%s, `-np 1 --policy full`): medians of %u "
-           "questions. recomputed: the first question in the same pipeline, which reads the "
-           "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
-           ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
-           "its file out of the page cache. load: the store's chunks read and handed over, before "
-           "the rest computes; out of tiers entries are read back while layers compute. What the "
-           "GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
-           "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | load | rest | "
-           "times faster | quartiles |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|\n",
-           QUESTION, set->name, figure.o.rounds);
+    printf(
+        "## A question on a document that was read before\n\nTime to first token, ms, of a "
+        "document and a question of %u tokens (%s, `-np 1 --policy full`): medians of %u "
+        "questions. recomputed: the first question in the same pipeline, which reads the "
+        "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
+        ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
+        "its files out of the page cache. Important tokens: `--prefix-attention select`, a fifth "
+        "of them and at least 512; answers differ from those over all. 0.2 GB/s: `" SLOW
+        "`. MiB: read from the store before the first token. load: the store's chunks read and "
+        "handed over, before the rest computes; of important tokens, waited for; out of tiers "
+        "entries are read back while layers compute. probe: finding what is important. What the "
+        "GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
+        "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | MiB | load | probe "
+        "| rest | times faster | quartiles |\n"
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        QUESTION, set->name, figure.o.rounds);
     for (uint32_t i = 0; i < set->n; i++)
         for (uint32_t t = 0; t < TIERS; t++)
             print_row(i, t);

@@ -1,0 +1,87 @@
+/*
+ * gpu_worker/prefill_probe.c - a prompt that attends to some of the tokens before it: which of them
+ * its queries look at, by the keys of a few heads. See engine.h, attention.cl.
+ *
+ * The tokens that are chosen lie side by side in the layer's keys and values, in the order of their
+ * positions, with the prompt's own behind them; entries have their rotation, so attention asks for
+ * no positions but to mask. A layer with a window takes all that its window may see, so distances
+ * are what they are among all tokens. Of a prompt of one chunk alone: all its queries are there when
+ * the layer's past is chosen.
+ */
+#include "gpu_worker/engine_internal.h"
+
+int engine_prefill_select(struct engine *e, struct hill_why *why)
+{
+    if (!e->n_tokens || e->units_queued || e->tokens_given || e->n_chunks != 1 || !e->n_past ||
+        e->weighs || e->n_past % ENGINE_PROBE_TOKENS)
+        return hill_fail(why, HILL_E_INVALID, "a prompt that cannot choose among tokens before it");
+    e->selects = true;
+    e->keys_queued = e->selected = 0;
+    return 0;
+}
+
+_Static_assert(ENGINE_PROBE_TOKENS % ATTEND_KEYS == 0, "no tile of keys is cut");
+
+static int reserve(struct engine *e, uint32_t n_kv_heads, struct hill_why *why)
+{
+    uint64_t key = 2ull * e->hp.head_dim, group = e->hp.n_heads / e->hp.n_kv_heads;
+    int rc = engine_reserve(e, &e->probe, e->n_past * key * n_kv_heads, why);
+    if (!rc)
+        rc = engine_reserve(e, &e->probe_kt, e->n_past * key, why);
+    if (!rc)
+        rc = engine_reserve(e, &e->probe_sums, 4ull * e->n_past, why);
+    if (!rc)
+        rc = engine_reserve(e, &e->log_sums, 4 * group * round_up(e->n_tokens, TILE_ROWS), why);
+    return rc;
+}
+
+/* One head's sums behind those of the heads before it. */
+static int add_head(struct engine *e, uint32_t kv_head, uint32_t stride, uint32_t at,
+                    struct hill_why *why)
+{
+    uint32_t tiles = (e->n_tokens + TILE_ROWS - 1) / TILE_ROWS;
+    int rc = LAUNCH(e, KERNEL_PACK_KEYS, 0, e->n_past, 1, NULL, why, ARG_BUFFER(e->probe.mem),
+                    ARG_U32(stride), ARG_U32(at), ARG_BUFFER(e->probe_kt.mem));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_PROBE_ROWS, 0, tiles, e->hp.n_heads / e->hp.n_kv_heads, NULL, why,
+                    ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->probe_kt.mem),
+                    ARG_U32(e->n_past), ARG_U32(kv_head), ARG_BUFFER(e->log_sums.mem));
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_PROBE_KEYS, 0, e->n_past / ATTEND_KEYS, 1, NULL, why,
+                    ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->probe_kt.mem),
+                    ARG_U32(e->n_past), ARG_U32(e->n_tokens), ARG_U32(kv_head),
+                    ARG_BUFFER(e->log_sums.mem), ARG_BUFFER(e->probe_sums.mem));
+    return rc;
+}
+
+int engine_prefill_probe(struct engine *e, const uint16_t *kv_heads, uint32_t n_kv_heads,
+                         const void *keys, float *sums, struct hill_why *why)
+{
+    const cl_float none = 0;
+    uint32_t stride = n_kv_heads * e->hp.head_dim;
+    if (!e->selects || e->keys_queued != e->units_queued + 1 || n_kv_heads == 0 ||
+        n_kv_heads > e->hp.n_kv_heads)
+        return hill_fail(why, HILL_E_INVALID, "keys are probed out of order");
+    int rc = reserve(e, n_kv_heads, why);
+    if (!rc)
+        rc = cldevice_check(clEnqueueWriteBuffer(e->queue, e->probe.mem, CL_TRUE, 0,
+                                                 2ull * e->n_past * stride, keys, 0, NULL, NULL),
+                            "cannot write keys to the device", why);
+    if (!rc)
+        rc = cldevice_check(clEnqueueFillBuffer(e->queue, e->probe_sums.mem, &none, sizeof none, 0,
+                                                4ull * e->n_past, 0, NULL, NULL),
+                            "the device failed", why);
+    for (uint32_t i = 0; !rc && i < n_kv_heads; i++)
+        rc = add_head(e, kv_heads[i], stride, i * e->hp.head_dim, why);
+    return rc ? rc
+              : cldevice_check(clEnqueueReadBuffer(e->queue, e->probe_sums.mem, CL_TRUE, 0,
+                                                   4ull * e->n_past, sums, 0, NULL, NULL),
+                               "cannot read what keys are attended to from the device", why);
+}
+
+void probe_release(struct engine *e)
+{
+    engine_release(e, &e->probe);
+    engine_release(e, &e->probe_kt);
+    engine_release(e, &e->probe_sums);
+}

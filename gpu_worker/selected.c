@@ -1,0 +1,426 @@
+/* gpu_worker/selected.c - see selected.h. */
+#include "gpu_worker/selected.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "gpu_worker/important_runs.h"
+#include "gpu_worker/stored_internal.h"
+#include "prefix/span_reader.h"
+
+enum phase {
+    PHASE_SUMS,  /* checksums of all chunks are read */
+    PHASE_LAYER, /* the next layer is to begin */
+    PHASE_KEYS,  /* its queries are queued, its probe heads' keys are read */
+    PHASE_RUNS,  /* what is chosen is read */
+    PHASE_GIVE,  /* ...and given to the engine */
+};
+
+struct load {
+    uint64_t job;
+    int64_t due; /* of the modelled drive */
+};
+
+struct selected {
+    struct span_reader *reader;
+    const struct chunk_keys *store;
+    uint32_t n_past, n_chunks, n_own; /* tokens before the prompt, their chunks; its own */
+    uint32_t wanted;                  /* runs of a layer without a window */
+    enum phase phase;
+    uint32_t layer;
+    uint32_t *runs, n_runs, given; /* of the layer: chosen, ascending; tokens that the engine has */
+    uint8_t *sums;                 /* [n_chunks][sums_bytes] */
+    uint8_t *keys[2];              /* of layer l in l % 2: [n_chunks][layer_bytes] */
+    uint8_t *entries;              /* of the layer: [runs][entry] */
+    uint8_t *own;                  /* [layer][n_own][entry] */
+    float *mass;                   /* [n_past] */
+    struct span *spans;            /* [max(n_chunks, runs)] of the load that is asked for */
+    struct load sums_load, keys_load[2], runs_load;
+    int64_t waits_since; /* for the drive; 0: it does not */
+    int64_t probe_ns, wait_ns;
+};
+
+/* ---- begin ------------------------------------------------------------------------------------ */
+
+static uint32_t run_tokens(const struct request *r)
+{
+    return r->w->store->keys->run_tokens;
+}
+
+/* Whole chunks of plain tokens. */
+static uint32_t takes(const struct request *r)
+{
+    const struct chunk_hit *hit = &r->stored->hit;
+    uint32_t plain = hit->n_plain < hit->n_tokens ? hit->n_plain : hit->n_tokens;
+    return plain / CHUNK_TOKENS * CHUNK_TOKENS;
+}
+
+bool selected_suits(const struct request *r)
+{
+    const struct worker *w = r->w;
+    const struct chunk_hit *hit = &r->stored->hit;
+    uint32_t n = takes(r);
+    bool decoded = hit->n_tokens > hit->n_plain; /* the conversation's own are always taken */
+    if (!w->store->keys || r->whole_prefix || decoded || !n || r->reused > n / 2 ||
+        r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r))
+        return false;
+    return important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
+}
+
+static uint32_t most_runs(const struct request *r, const struct selected *x)
+{
+    uint32_t most = x->wanted;
+    for (uint32_t l = 0; l < r->w->hparams.n_layers; l++) {
+        uint32_t window = model_layer_window(&r->w->hparams, l);
+        uint32_t seen = window + 2 * CHUNK_TOKENS < x->n_past ? window + 2 * CHUNK_TOKENS
+                                                              : x->n_past; /* both ends are whole */
+        if (window && seen / run_tokens(r) > most)
+            most = seen / run_tokens(r);
+    }
+    return most;
+}
+
+static bool allocate(struct selected *x, uint32_t n_layers, uint32_t entry, uint32_t most)
+{
+    uint64_t run = (uint64_t)x->store->run_tokens * entry;
+    x->sums = malloc(x->n_chunks * x->store->sums_bytes);
+    for (int i = 0; i < 2; i++)
+        x->keys[i] = malloc(x->n_chunks * chunk_keys_layer_bytes(x->store));
+    x->entries = malloc(most * run);
+    x->own = malloc((uint64_t)n_layers * x->n_own * entry);
+    x->mass = malloc(x->n_past * sizeof *x->mass);
+    x->runs = malloc(most * sizeof *x->runs);
+    x->spans = malloc((most > x->n_chunks ? most : x->n_chunks) * sizeof *x->spans);
+    return x->sums && x->keys[0] && x->keys[1] && x->entries && x->own && x->mass && x->runs &&
+           x->spans;
+}
+
+static void ring(void *bell)
+{
+    shm_doorbell_ring(bell);
+}
+
+/* Page by page, as the drive reads; the modelled one has it some time later. */
+static int load(struct request *r, uint32_t n_spans, struct load *out, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n_spans; i++)
+        bytes += stored_pages(x->spans[i].at, x->spans[i].bytes);
+    r->loaded_bytes += bytes;
+    out->due = stored_charge(r->w, bytes);
+    return span_reader_give(x->reader, x->spans, n_spans, &out->job)
+               ? hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix")
+               : 0;
+}
+
+static int load_sums(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    for (uint32_t i = 0; i < x->n_chunks; i++)
+        x->spans[i] =
+            (struct span){x->store->fd, chunk_keys_sums_at(x->store, r->stored->chunks[i].slot),
+                          x->store->sums_bytes, x->sums + i * x->store->sums_bytes};
+    return load(r, x->n_chunks, &x->sums_load, why);
+}
+
+/* Of a layer that has no window; there may be none of that number. */
+static int load_keys(struct request *r, uint32_t layer, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint64_t bytes = chunk_keys_layer_bytes(x->store);
+    if (layer >= r->w->hparams.n_layers || model_layer_window(&r->w->hparams, layer))
+        return 0;
+    for (uint32_t i = 0; i < x->n_chunks; i++)
+        x->spans[i] = (struct span){x->store->fd,
+                                    chunk_keys_layer_at(x->store, r->stored->chunks[i].slot, layer),
+                                    bytes, x->keys[layer % 2] + i * bytes};
+    return load(r, x->n_chunks, &x->keys_load[layer % 2], why);
+}
+
+int selected_begin(struct request *r, struct hill_why *why)
+{
+    const struct worker *w = r->w;
+    struct selected *x = r->selected = calloc(1, sizeof *x);
+    if (!x)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
+    x->store = w->store->keys;
+    x->n_past = r->n_plain = r->n_past = r->stored->hit.n_tokens = takes(r);
+    x->n_chunks = r->stored->hit.n_chunks = x->n_past / CHUNK_TOKENS;
+    x->n_own = r->prompt - x->n_past;
+    x->wanted = important_runs(x->n_past, run_tokens(r), w->settings.prefix_share);
+    if (!allocate(x, w->hparams.n_layers, worker_entry_bytes(w), most_runs(r, x)) ||
+        span_reader_open(&x->reader, ring, w->plane.party.bell))
+        return hill_fail(why, HILL_E_NOMEM, "out of memory or threads for a stored prefix");
+    int rc = load_sums(r, why);
+    if (!rc)
+        rc = load_keys(r, 0, why);
+    r->state = rc ? r->state : REQUEST_RESTORED;
+    return rc;
+}
+
+void selected_drop(struct request *r)
+{
+    struct selected *x = r->selected;
+    if (x) {
+        span_reader_close(x->reader); /* first: it writes into what follows */
+        free(x->runs);
+        free(x->sums);
+        free(x->keys[0]);
+        free(x->keys[1]);
+        free(x->entries);
+        free(x->own);
+        free(x->mass);
+        free(x->spans);
+    }
+    free(x);
+    r->selected = NULL;
+}
+
+/* ---- a layer ---------------------------------------------------------------------------------- */
+
+/* 1, 0, or why not. A wait for it is one in which nothing is computed. */
+static int is_there(struct request *r, const struct load *load, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    int64_t now = clock_now_ns();
+    int rc = span_reader_done(x->reader, load->job);
+    if (rc == HILL_E_DAMAGED) /* beyond a file's end: chunks that were left without the option */
+        return hill_fail(why, rc, "prefix store %.300s has no keys of some chunks yet",
+                         x->store->dir);
+    if (rc < 0)
+        return hill_fail(why, HILL_E_DAMAGED, "reading prefix store %.300s failed: %s",
+                         x->store->dir, hill_strerror(rc));
+    if (rc && now >= load->due) {
+        x->wait_ns += x->waits_since ? now - x->waits_since : 0;
+        x->waits_since = 0;
+        return 1;
+    }
+    x->waits_since = x->waits_since ? x->waits_since : now;
+    return 0;
+}
+
+static const uint8_t *sums_of(const struct selected *x, uint32_t chunk)
+{
+    return x->sums + chunk * x->store->sums_bytes;
+}
+
+/* Also where a chunk has none yet: they are written when it is read whole. */
+static int damaged(const struct request *r, uint32_t chunk, const char *what, struct hill_why *why)
+{
+    chunk_keys_forget(r->selected->store, r->stored->chunks[chunk].slot);
+    return hill_fail(why, HILL_E_DAMAGED,
+                     "prefix store %.300s: the %s of chunk %u are not right, or not there",
+                     r->selected->store->dir, what, r->stored->chunks[chunk].slot);
+}
+
+static int take_sums(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    int rc = is_there(r, &x->sums_load, why);
+    for (uint32_t i = 0; rc == 1 && i < x->n_chunks; i++)
+        if (!chunk_keys_are_sums(x->store, sums_of(x, i), r->stored->chunks[i].stamp))
+            rc = damaged(r, i, "checksums", why);
+    if (rc == 1)
+        x->phase = PHASE_LAYER;
+    return rc;
+}
+
+/* The newest tokens, as many as the layer's window may see. */
+static void take_window(struct request *r)
+{
+    struct selected *x = r->selected;
+    uint32_t first = engine_past_from(r->w->engine, x->layer) / run_tokens(r);
+    x->n_runs = x->n_past / run_tokens(r) - first;
+    for (uint32_t i = 0; i < x->n_runs; i++)
+        x->runs[i] = first + i;
+}
+
+/* Runs side by side in a chunk are one span. */
+static int load_runs(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint32_t n = 0, per_chunk = x->store->n_runs;
+    uint64_t bytes = chunk_keys_run_bytes(x->store);
+    for (uint32_t i = 0; i < x->n_runs; i++) {
+        uint32_t chunk = x->runs[i] / per_chunk, run = x->runs[i] % per_chunk;
+        if (i && run && x->runs[i - 1] + 1 == x->runs[i]) {
+            x->spans[n - 1].bytes += bytes;
+            continue;
+        }
+        x->spans[n++] =
+            (struct span){x->store->data_fd,
+                          chunk_keys_run_at(x->store, r->stored->chunks[chunk].slot, x->layer, run),
+                          bytes, x->entries + i * bytes};
+    }
+    r->loaded_entries += (uint64_t)x->n_runs * run_tokens(r);
+    x->given = 0;
+    x->phase = PHASE_RUNS;
+    int rc = load(r, n, &x->runs_load, why);
+    return rc ? rc : load_keys(r, x->layer + 1, why);
+}
+
+/* The layer's queries; where it has a window nothing is to be asked. */
+static int begin_layer(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    if (x->layer == r->w->hparams.n_layers)
+        return 0;
+    bool window = model_layer_window(&r->w->hparams, x->layer);
+    x->n_runs = x->wanted;
+    if (window)
+        take_window(r);
+    int rc = engine_prefill_keys(r->w->engine, x->layer, x->n_runs * run_tokens(r), why);
+    if (!rc && window)
+        rc = load_runs(r, why);
+    else
+        x->phase = PHASE_KEYS;
+    return rc ? rc : 1;
+}
+
+static int choose(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    const struct chunk_keys *store = x->store;
+    uint32_t n_probes = store->shape.n_probes;
+    const uint8_t *keys = x->keys[x->layer % 2];
+    int rc = is_there(r, &x->keys_load[x->layer % 2], why);
+    if (rc != 1)
+        return rc;
+    for (uint32_t i = 0; i < x->n_chunks; i++)
+        if (!chunk_keys_fit(store, sums_of(x, i), x->layer,
+                            keys + i * chunk_keys_layer_bytes(store)))
+            return damaged(r, i, "keys", why);
+    rc = engine_finish(r->w->engine, why); /* the layer before, which is not probing */
+    if (rc)
+        return rc;
+    int64_t start = clock_now_ns();
+    rc = engine_prefill_probe(r->w->engine, store->heads + (size_t)x->layer * n_probes, n_probes,
+                              keys, x->mass, why);
+    if (!rc &&
+        important_choose(x->mass, x->n_past / run_tokens(r), run_tokens(r), x->wanted, x->runs))
+        rc = hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
+    x->probe_ns += clock_now_ns() - start;
+    if (!rc)
+        rc = load_runs(r, why);
+    return rc ? rc : 1;
+}
+
+static int take_runs(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint32_t per_chunk = x->store->n_runs;
+    int rc = is_there(r, &x->runs_load, why);
+    for (uint32_t i = 0; rc == 1 && i < x->n_runs; i++) {
+        uint32_t chunk = x->runs[i] / per_chunk;
+        if (!chunk_keys_run_fits(x->store, sums_of(x, chunk), x->layer, x->runs[i] % per_chunk,
+                                 x->entries + i * chunk_keys_run_bytes(x->store)))
+            rc = damaged(r, chunk, "entries", why);
+    }
+    if (rc == 1)
+        x->phase = PHASE_GIVE;
+    return rc;
+}
+
+/* 1, 0: the device has what was given before, or an error. */
+static int give(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    struct engine *e = r->w->engine;
+    uint32_t all = x->n_runs * run_tokens(r), rest = all - x->given;
+    uint32_t n = rest < ENGINE_PAST_TOKENS ? rest : ENGINE_PAST_TOKENS;
+    int rc = engine_prefill_past(e, x->layer, x->given, n,
+                                 x->entries + (uint64_t)x->given * worker_entry_bytes(r->w), why);
+    if (rc != 1)
+        return rc;
+    x->given += n;
+    if (x->given < all)
+        return 1;
+    rc = engine_prefill_enqueue(e, x->layer, why);
+    if (rc)
+        return rc;
+    r->queued++;
+    x->layer++;
+    x->phase = PHASE_LAYER;
+    return 1;
+}
+
+static int turn(struct request *r, struct hill_why *why)
+{
+    switch (r->selected->phase) {
+    case PHASE_SUMS:
+        return take_sums(r, why);
+    case PHASE_LAYER:
+        return begin_layer(r, why);
+    case PHASE_KEYS:
+        return choose(r, why);
+    case PHASE_RUNS:
+        return take_runs(r, why);
+    default:
+        return give(r, why);
+    }
+}
+
+/* Nothing of it is anywhere else yet. */
+static int take_all_instead(struct request *r, struct hill_why *why)
+{
+    log_warn("%s: all of the prefix is read first", why->text);
+    selected_drop(r);
+    stored_drop(r);
+    r->whole_prefix = true;
+    r->unit = r->queued = 0;
+    int rc = stored_begin(r, r->reused, why);
+    return rc ? rc : 1;
+}
+
+int selected_pump(struct request *r, struct hill_why *why)
+{
+    int rc = turn(r, why);
+    if (rc == 1)
+        worker_unit_of_work(r->w);
+    return rc == HILL_E_DAMAGED ? take_all_instead(r, why) : rc;
+}
+
+/* ---- the prompt's own ------------------------------------------------------------------------- */
+
+static uint8_t *own(const struct request *r, uint32_t layer)
+{
+    const struct selected *x = r->selected;
+    return x->own + (uint64_t)layer * x->n_own * worker_entry_bytes(r->w);
+}
+
+int selected_keep_unit(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    int rc = engine_prefill_read(r->w->engine, r->unit, 0, x->n_own, own(r, r->unit), why);
+    if (rc || r->unit + 1 < r->units)
+        return rc;
+    r->drive_ms = x->wait_ns * 1e-6;
+    r->probe_ms = x->probe_ns * 1e-6;
+    log_info("request %llu: of %u tokens in the prefix store %u a layer, chosen by the keys of %u "
+             "heads: %.1f MiB before the first token, waited for %.1f ms",
+             (unsigned long long)r->prefill->identity, x->n_past, x->wanted * run_tokens(r),
+             x->store->shape.n_probes, (double)r->loaded_bytes / 1048576.0, r->drive_ms);
+    return 0;
+}
+
+int selected_fill(struct request *r, struct hill_why *why)
+{
+    const struct selected *x = r->selected;
+    int rc = r->reused < x->n_past ? stored_take(r, why) : 0;
+    if (rc)
+        return rc < 0 ? rc : 0;
+    stored_drop(r);
+    for (uint32_t l = 0; !rc && r->reused == x->n_past && l < r->w->hparams.n_layers; l++)
+        rc = request_append_entries(r, l, x->n_past, x->n_own, own(r, l), why);
+    bool whole = r->reused == x->n_past;
+    if (r->reused)
+        request_note_beginning(r);
+    selected_drop(r);
+    if (rc || whole)
+        return rc ? rc : 1;
+    r->n_past = r->reused; /* over what is there, as if nothing had been chosen */
+    r->state = REQUEST_RESTORED;
+    return 0;
+}

@@ -1,0 +1,341 @@
+/*
+ * tests/gpu_worker/test_select.c - a prompt over some of the tokens before it: with all of them it
+ * has the bits of a prompt over all; with some, the logits of a forward pass in double that sees
+ * these alone; what its queries attend to are softmax weights in double. Which runs are chosen, and
+ * which heads, against a search over all. HILL_TEST_SEED draws other lengths and choices.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "gpu_worker/important_runs.h"
+#include "gpu_worker/probe_heads.h"
+#include "tests/gpu_worker/engine_device.h"
+#include "tests/gpu_worker/reference.h"
+
+enum { PAST_MOST = 320, OWN_MOST = 40, MOST = PAST_MOST + OWN_MOST };
+
+static uint64_t draws;
+
+static uint32_t draw(uint32_t below)
+{
+    draws = draws * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(draws >> 33) % below;
+}
+
+/* Of a layer's past tokens those that are seen, in pieces of any size. */
+static uint32_t give(struct engine_run *run, uint32_t layer, uint32_t n_past, const uint8_t *seen)
+{
+    struct hill_why why = {0};
+    uint32_t n = 0, at = 0;
+    uint8_t *entries = malloc((size_t)n_past * run->entry_bytes);
+    for (uint32_t t = engine_past_from(run->engine, layer); t < n_past; t++)
+        if (seen[t])
+            memcpy(entries + (size_t)n++ * run->entry_bytes,
+                   run->entries[layer] + (size_t)t * run->entry_bytes, run->entry_bytes);
+    while (at < n) {
+        uint32_t piece = 1 + draw(ENGINE_PAST_TOKENS);
+        piece = piece < n - at ? piece : n - at;
+        int rc = engine_prefill_past(run->engine, layer, at, piece,
+                                     entries + (size_t)at * run->entry_bytes, &why);
+        if (rc < 0)
+            RUN_CHECK(rc);
+        at += rc ? piece : 0;
+    }
+    free(entries);
+    return n;
+}
+
+static uint32_t count(const struct engine_run *run, uint32_t layer, uint32_t n_past,
+                      const uint8_t *seen)
+{
+    uint32_t n = 0;
+    for (uint32_t t = engine_past_from(run->engine, layer); t < n_past; t++)
+        n += seen[t];
+    return n;
+}
+
+/* The sums of one head's keys, which lie in entries. */
+static void probe(struct engine_run *run, uint32_t layer, uint32_t n_past, uint16_t first,
+                  uint32_t n_heads, float *sums)
+{
+    struct hill_why why = {0};
+    uint32_t key = 2 * run->hp.head_dim;
+    uint16_t heads[4];
+    uint8_t *keys = malloc((size_t)n_past * n_heads * key);
+    for (uint32_t i = 0; i < n_heads; i++)
+        heads[i] = (uint16_t)(first + i);
+    for (uint32_t t = 0; t < n_past; t++)
+        memcpy(keys + (size_t)t * n_heads * key,
+               run->entries[layer] + (size_t)t * run->entry_bytes + (size_t)first * key,
+               (size_t)n_heads * key);
+    RUN_CHECK(engine_prefill_probe(run->engine, heads, n_heads, keys, sums, &why));
+    free(keys);
+}
+
+/* run->entries of the past are there. sums [n_layers][n_kv_heads + 1][n_past], or NULL: of each head,
+ * and of all. */
+static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_t n_past,
+                         uint32_t n, const uint8_t *seen, float *sums)
+{
+    struct hill_why why = {0};
+    uint32_t kv = run->hp.n_kv_heads;
+    RUN_CHECK(engine_prefill_begin(run->engine, n_past, n - n_past, &why));
+    RUN_CHECK(engine_prefill_select(run->engine, &why));
+    RUN_CHECK(engine_prefill_tokens(run->engine, tokens + n_past, n - n_past, &why));
+    for (uint32_t l = 0; l < run->hp.n_layers; l++) {
+        RUN_CHECK(engine_prefill_keys(run->engine, l, count(run, l, n_past, seen), &why));
+        for (uint32_t h = 0; sums && h <= kv; h++)
+            probe(run, l, n_past, (uint16_t)(h < kv ? h : 0), h < kv ? 1 : kv,
+                  sums + ((size_t)l * (kv + 1) + h) * n_past);
+        give(run, l, n_past, seen);
+        RUN_CHECK(engine_prefill_enqueue(run->engine, l, &why));
+        RUN_CHECK(engine_prefill_read(run->engine, l, 0, n - n_past,
+                                      run->entries[l] + (size_t)n_past * run->entry_bytes, &why));
+    }
+    RUN_CHECK(engine_prefill_logits(run->engine, run->logits, &why));
+}
+
+static void all_are_all(struct random_model *m)
+{
+    uint32_t tokens[MOST], n_past = 64 * (1 + draw(PAST_MOST / 64)),
+                           n = n_past + 1 + draw(OWN_MOST);
+    uint8_t seen[PAST_MOST];
+    struct engine_run run;
+    struct engine *engine = make_engine(m);
+    memset(seen, 1, sizeof seen);
+    make_tokens(tokens, n, m->hp.n_vocab, draw(1000));
+    run_init(&run, engine, OWN_MOST, MOST);
+    run_prefill(&run, tokens, n);
+    float *logits = malloc(m->hp.n_vocab * sizeof *logits);
+    uint8_t *own = malloc((size_t)m->hp.n_layers * OWN_MOST * run.entry_bytes);
+    size_t bytes = (size_t)(n - n_past) * run.entry_bytes;
+    memcpy(logits, run.logits, m->hp.n_vocab * sizeof *logits);
+    for (uint32_t l = 0; l < m->hp.n_layers; l++) {
+        memcpy(own + l * bytes, run.entries[l] + (size_t)n_past * run.entry_bytes, bytes);
+        memset(run.entries[l] + (size_t)n_past * run.entry_bytes, 0, bytes);
+    }
+    prefill_some(&run, tokens, n_past, n, seen, NULL);
+    assert_memory_equal(logits, run.logits, m->hp.n_vocab * sizeof *logits);
+    for (uint32_t l = 0; l < m->hp.n_layers; l++)
+        assert_memory_equal(own + l * bytes, run.entries[l] + (size_t)n_past * run.entry_bytes,
+                            bytes);
+    free(logits);
+    free(own);
+    run_finish(&run);
+    engine_destroy(engine);
+}
+
+static void with_all_tokens_no_bit_changes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct random_shape shape = RANDOM_SHAPE_SMALL(3);
+        struct random_model m;
+        if (i % 2) { /* values are padded */
+            shape.n_kv_heads = 1;
+            shape.head_dim = 10;
+            shape.rope_dims = 6;
+        }
+        random_model_make(&m, &shape, 20 + (uint64_t)i);
+        if (i % 2) { /* two layers of three see a window */
+            m.hp.window = 1 + draw(200);
+            m.hp.global_every = 3;
+            m.hp.rope_base_window = 10000;
+        }
+        all_are_all(&m);
+        random_model_free(&m);
+    }
+}
+
+/* One head, so that the oracle's weights are that head's. */
+static void against_double(struct random_shape shape, bool heads_alone)
+{
+    uint32_t n_past = 64 * (1 + draw(3)), n = n_past + 1 + draw(20), tokens[MOST];
+    uint8_t seen[MOST];
+    struct random_model m;
+    struct reference reference;
+    struct engine_run run;
+    random_model_make(&m, &shape, draw(1000));
+    make_tokens(tokens, n, shape.n_vocab, draw(1000));
+    memset(seen, 1, sizeof seen);
+    for (uint32_t t = 0; t < n_past; t++)
+        seen[t] = draw(3) == 0;
+    struct engine *engine = make_engine(&m);
+    run_init(&run, engine, OWN_MOST, MOST);
+    run_prefill(&run, tokens, n_past);
+    uint32_t rows = shape.n_kv_heads + 1;
+    float *sums = malloc((size_t)shape.n_layers * rows * n_past * sizeof *sums);
+    prefill_some(&run, tokens, n_past, n, seen, sums);
+    reference_init(&reference, &m, n);
+    double *want = calloc(n_past, sizeof *want);
+    for (uint32_t i = 0; i < n; i++) {
+        reference.masses = i < n_past ? NULL : calloc((size_t)shape.n_layers * n, sizeof(double));
+        /* the first layer's queries do not depend on what is seen */
+        reference_token(&reference, tokens[i], i < n_past ? NULL : seen);
+        free(reference.masses);
+        reference.masses = NULL;
+    }
+    for (uint32_t i = 0; i < shape.n_vocab; i++)
+        assert_true(fabs(run.logits[i] - reference.logits[i]) <
+                    2e-3 * (1 + fabs(reference.logits[i])));
+    reference_free(&reference);
+    reference_init(&reference, &m, n);
+    for (uint32_t i = 0; heads_alone && i < n; i++) { /* all seen: weights of all, in layer 0 */
+        double sum = 0;
+        reference.masses = calloc((size_t)shape.n_layers * n, sizeof(double));
+        reference_token(&reference, tokens[i], NULL);
+        for (uint32_t t = 0; t < n_past; t++)
+            sum += reference.masses[t];
+        for (uint32_t t = 0; i >= n_past && t < n_past; t++)
+            want[t] += reference.masses[t] / sum;
+        free(reference.masses);
+        reference.masses = NULL;
+    }
+    for (uint32_t t = 0; heads_alone && t < n_past; t++)
+        assert_true(fabs(sums[t] - want[t]) <= 2e-3 * want[t] + 1e-5);
+    for (uint32_t l = 0; l < shape.n_layers; l++) {
+        const float *of = sums + (size_t)l * rows * n_past;
+        double total = 0;
+        for (uint32_t t = 0; t < n_past; t++) {
+            double parts = 0;
+            for (uint32_t h = 0; h < shape.n_kv_heads; h++)
+                parts += of[(size_t)h * n_past + t];
+            total += parts;
+            assert_true(fabs(parts - of[(size_t)shape.n_kv_heads * n_past + t]) <=
+                        1e-4 * parts + 1e-6);
+        }
+        assert_true(fabs(total - (double)(n - n_past) * shape.n_heads) < 1e-3 * total);
+    }
+    free(want);
+    free(sums);
+    reference_free(&reference);
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+static void with_some_it_is_a_pass_that_sees_these(void **state)
+{
+    (void)state;
+    struct random_shape one = RANDOM_SHAPE_SMALL(2), several = RANDOM_SHAPE_SMALL(2);
+    one.n_heads = one.n_kv_heads = 1;
+    for (int i = 0; i < 3; i++) {
+        against_double(one, true);
+        against_double(several, false);
+    }
+}
+
+static void what_is_out_of_order_is_refused(void **state)
+{
+    (void)state;
+    struct random_shape shape = RANDOM_SHAPE_SMALL(2);
+    struct random_model m;
+    struct engine_run run;
+    struct hill_why why;
+    uint32_t tokens[MOST];
+    float sums[64];
+    uint16_t head = 0;
+    random_model_make(&m, &shape, 3);
+    struct engine *engine = make_engine(&m);
+    make_tokens(tokens, 80, m.hp.n_vocab, 3);
+    run_init(&run, engine, 4, MOST);
+    RUN_CHECK(engine_prefill_begin(engine, 64, 8, &why));
+    assert_int_equal(engine_prefill_select(engine, &why), HILL_E_INVALID); /* two chunks */
+    RUN_CHECK(engine_prefill_begin(engine, 63, 4, &why));
+    assert_int_equal(engine_prefill_select(engine, &why), HILL_E_INVALID); /* a tile is cut */
+    RUN_CHECK(engine_prefill_begin(engine, 64, 4, &why));
+    assert_int_equal(engine_prefill_keys(engine, 0, 8, &why), HILL_E_INVALID);
+    RUN_CHECK(engine_prefill_select(engine, &why));
+    assert_int_equal(engine_prefill_keys(engine, 0, 8, &why), HILL_E_INVALID); /* no tokens yet */
+    RUN_CHECK(engine_prefill_tokens(engine, tokens + 64, 4, &why));
+    assert_int_equal(engine_prefill_probe(engine, &head, 1, run.entries[0], sums, &why),
+                     HILL_E_INVALID);
+    assert_int_equal(engine_prefill_keys(engine, 0, 65, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_keys(engine, 0, 8, &why), 0);
+    assert_int_equal(engine_prefill_keys(engine, 1, 8, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_past(engine, 0, 0, 9, run.entries[0], &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID);
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+static double mass_of(const float *mass, uint32_t run, uint32_t run_tokens)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < run_tokens; i++)
+        sum += mass[run * run_tokens + i];
+    return sum;
+}
+
+static void the_most_attended_runs_are_chosen(void **state)
+{
+    (void)state;
+    enum { RUNS = 100, TOKENS = 8 };
+    float mass[RUNS * TOKENS];
+    uint32_t chosen[RUNS];
+    assert_int_equal(important_runs(10000, 8, 0.2), 250);
+    assert_int_equal(important_runs(1000, 8, 0.2), 64); /* 512 tokens */
+    assert_int_equal(important_runs(256, 8, 0.2), 32);
+    for (int i = 0; i < 20; i++) {
+        bool in[RUNS] = {false};
+        double least = 1e30;
+        uint32_t wanted = 5 + draw(RUNS - 5);
+        for (uint32_t t = 0; t < RUNS * TOKENS; t++)
+            mass[t] = (float)draw(50) / 7;
+        mass[draw(RUNS * TOKENS)] = NAN;
+        assert_int_equal(important_choose(mass, RUNS, TOKENS, wanted, chosen), 0);
+        for (uint32_t r = 0; r < wanted; r++) {
+            assert_true(r == 0 || chosen[r - 1] < chosen[r]);
+            in[chosen[r]] = true;
+        }
+        for (uint32_t t = 0; t < RUNS * TOKENS; t++)
+            mass[t] = mass[t] > 0 ? mass[t] : 0;
+        assert_true(in[0] && in[RUNS - 1] && in[RUNS - IMPORTANT_NEWEST / TOKENS]);
+        for (uint32_t r = 1; r < RUNS - IMPORTANT_NEWEST / TOKENS; r++)
+            if (in[r] && mass_of(mass, r, TOKENS) < least)
+                least = mass_of(mass, r, TOKENS);
+        for (uint32_t r = 0; r < RUNS; r++)
+            assert_true(in[r] || mass_of(mass, r, TOKENS) <= least);
+    }
+}
+
+/* Head 2 ranks as the sum of all does, head 0 the other way round. */
+static void heads_that_rank_as_all_do_are_chosen(void **state)
+{
+    (void)state;
+    enum { N = 500, HEADS = 4 };
+    static float sums[HEADS * N];
+    uint16_t heads[2];
+    for (uint32_t t = 0; t < N; t++) {
+        float x = (float)(t * 7919 % N);
+        sums[0 * N + t] = (float)N - x;
+        sums[1 * N + t] = (float)draw(N);
+        sums[2 * N + t] = 3 * x;
+        sums[3 * N + t] = x + (float)draw(N / 2);
+    }
+    assert_int_equal(probe_heads_compare(sums, HEADS, N, 1, heads), 0);
+    assert_int_equal(heads[0], 2);
+    assert_int_equal(probe_heads_compare(sums, HEADS, N, 2, heads), 0);
+    assert_int_equal(heads[0], 2);
+    assert_int_equal(heads[1], 3);
+}
+
+int main(void)
+{
+    const char *seed = getenv("HILL_TEST_SEED");
+    draws = seed ? strtoull(seed, NULL, 10) : 16;
+    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)draws);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_all_tokens_no_bit_changes),
+        cmocka_unit_test(with_some_it_is_a_pass_that_sees_these),
+        cmocka_unit_test(what_is_out_of_order_is_refused),
+        cmocka_unit_test(the_most_attended_runs_are_chosen),
+        cmocka_unit_test(heads_that_rank_as_all_do_are_chosen),
+    };
+    return cmocka_run_group_tests(tests, device_open, device_close);
+}
