@@ -44,15 +44,16 @@ struct key_reader { /* the first member of each evaluator's own struct */
     /* the query's state; NULL: none */
     struct query *query;
     uint32_t list;
-    uint32_t next_range, next_slot;                         /* what is to be read next */
-    uint64_t bytes_left;                                    /* of it, about */
-    struct key_window *windows;                             /* [KV_KEY_WINDOWS] */
-    uint32_t next_read, next_work;                          /* windows are used in turn */
-    uint32_t n_open;                                        /* READ_KEYS without their completion */
-    int status;                                             /* of those */
-    enum { KEY_JOB_NONE, KEY_JOB_HOT, KEY_JOB_WINDOW } job; /* in the pool's hands */
+    uint32_t next_range, next_slot; /* what is to be read next */
+    uint64_t bytes_left;            /* of it, about */
+    struct key_window *windows;     /* [KV_KEY_WINDOWS] */
+    uint32_t next_read, next_work;  /* windows are used in turn */
+    uint32_t n_open;                /* READ_KEYS without their completion */
+    int status;                     /* of those */
+    enum key_job { KEY_JOB_NONE, KEY_JOB_HOT, KEY_JOB_WINDOW } job; /* in the pool's hands */
     bool hot_done;
     int64_t began_ns, read_ns; /* last completion */
+    int64_t worked_ns;         /* of the scoring threads, before it */
     struct key_piece *pieces;  /* [pieces_max] */
     uint32_t n_pieces;
     uint32_t *blocks; /* [core_blocks_max] hot blocks of the query */

@@ -6,7 +6,7 @@
 #include "tests/cpu_scorer/hkm_audit.h"
 
 static const uint32_t rig_capacities[RING_COUNT] = {
-    [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 11,      [RING_SELECTION] = 1u << 16,
+    [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 12,      [RING_SELECTION] = 1u << 16,
     [RING_COMMAND] = 1u << 12,    [RING_BACKGROUND] = 1u << 13, [RING_SCORE] = 1u << 10,
     [RING_COMPLETION] = 1u << 10,
 };
@@ -55,10 +55,10 @@ static void rig_failure(void *context, int code, const char *text, uint64_t requ
 static void rig_work_done(void *context, uint64_t count)
 {
     struct rig *r = context;
-    struct scorer_stats live[RIG_SEQUENCES];
+    struct scorer_stats live[RIG_SEQUENCES_MAX];
     (void)count;
-    uint32_t n = scorer_live_stats(r->pipeline, live, RIG_SEQUENCES);
-    if (n == RIG_SEQUENCES)
+    uint32_t n = scorer_live_stats(r->pipeline, live, RIG_SEQUENCES_MAX);
+    if (n >= 2)
         assert_true(live[0].request_id != live[1].request_id);
     if (n)
         atomic_store_explicit(&r->hot_now, live[0].hot.tokens, memory_order_relaxed);
@@ -109,8 +109,10 @@ struct scorer_config rig_config(const struct rig_options *o)
         .geometry = rig_geometry,
         .epoch = RIG_EPOCH,
         .ctx_tokens = RIG_CTX,
-        .n_sequences = RIG_SEQUENCES,
+        .n_sequences = o->n_sequences ? o->n_sequences : RIG_SEQUENCES,
         .threads = 2,
+        .rows = o->rows,
+        .gpu_drop = o->gpu_drop,
         .block_tokens = 32,
         .gpu_slots = RIG_GPU_SLOTS,
         .hot_blocks = o->hot_blocks ? o->hot_blocks : 120,
@@ -145,6 +147,7 @@ struct rig *rig_start(const struct rig_options *o)
     r->agent = calloc(1, sizeof *r->agent);
     r->agent->bell = &r->bells[PARTY_AGENT];
     r->agent->random = 99;
+    r->agent->open_query = RIG_SPANS;
     r->agent->wrong_score_position = r->agent->damaged_position = UINT32_MAX;
     for (int ring = 0; ring < RING_COUNT; ring++)
         rig_open_ring(r, (enum layout_ring)ring);
@@ -159,7 +162,7 @@ struct rig *rig_start(const struct rig_options *o)
     assert_int_equal(shm_arena_view(&r->agent->staging, r->staging_memory, staging), 0);
     struct hkm_config tables = {.geometry = rig_geometry,
                                 .ctx_tokens = RIG_CTX,
-                                .n_sequences = RIG_SEQUENCES,
+                                .n_sequences = config.n_sequences,
                                 .gpu_slots = RIG_GPU_SLOTS,
                                 .n_blocks = config.hot_blocks,
                                 .cold_slots = config.csd ? config.n_stripes * RIG_STRIPE : 0};
