@@ -201,6 +201,7 @@ static void take_completion(struct agent *a, const struct record_completion *r)
         a->handlers[r->command].take(a->handlers[r->command].context, r);
     else
         take_commit(a, r);
+    a->lines[a->from].done_ns = a->lines[a->from].heard_ns;
 }
 
 static void take_scores(struct agent *a, const struct record_score_block *b)

@@ -27,6 +27,7 @@ typedef void agent_handler(void *context, const void *record);
 struct agent_line {
     uint32_t commands_open; /* commands without a completion */
     int64_t heard_ns;       /* last sign of life while commands are open */
+    int64_t done_ns;        /* its last completion */
 };
 
 struct agent {

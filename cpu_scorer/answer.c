@@ -42,7 +42,7 @@ void answer_begin(struct answer *a)
     a->fetches_open = 0;
     memset(a->drives, 0, sizeof a->drives);
     a->fetch_tags[0] = a->fetch_tags[1] = 0;
-    a->copied = false;
+    a->pushed = a->copied = false;
     a->status = 0;
 }
 
@@ -197,7 +197,7 @@ static bool drive_is_slower(const struct answer *a)
 
 /* The hot ones into their staging slots, on all scoring threads: they are read from all over the
  * hot pool. While the drive is the slower one this thread does it alone, and leaves the other CPUs
- * to the agent, which has just been woken. */
+ * to the agent, which has just been woken; and while the threads score another row's tokens. */
 static void copy_hot(struct answer *a, struct sequence *s)
 {
     struct copy_job job = {
@@ -206,7 +206,7 @@ static void copy_hot(struct answer *a, struct sequence *s)
     if (s->reads_hot && a->n_copies == 0)
         return;
     int64_t start = clock_now_ns();
-    if (drive_is_slower(a)) {
+    if (drive_is_slower(a) || a->core->scored) {
         for (uint32_t i = 0; i < job.n; i++)
             memcpy(job.items[i].to, job.items[i].from, job.bytes);
     } else {
@@ -221,6 +221,7 @@ int answer_gather(struct answer *a, struct sequence *s, const struct record_head
     int rc = answer_push_fetches(a, header);
     if (rc == 0)
         return 0;
+    a->pushed = true;
     if (rc == 1 && !a->copied)
         copy_hot(a, s);
     /* also after one has failed: a slot that the agent may still write to must not be given to

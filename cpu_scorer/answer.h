@@ -47,8 +47,8 @@ struct answer {
     uint32_t n_fetched;     /* entries */
     uint32_t fetches_open;  /* commands */
     uint64_t fetch_tags[2]; /* first, last; 0: none */
-    bool copied;
-    int status; /* of a fetch */
+    bool pushed, copied;    /* all commands are out; the copies are made */
+    int status;             /* of a fetch */
 };
 
 int answer_create(struct answer *a, struct core *core, struct agent *agent);

@@ -141,13 +141,16 @@ struct sequence {
     struct step_balance balance;
 };
 
+struct query;
+
 struct core {
-    struct scorer_config config;
-    struct device_model device; /* its CPU alone */
+    struct scorer_config config; /* rows: at least 1 */
+    struct device_model device;  /* its CPU alone */
     struct scorer_io io;
     struct scorer_hooks hooks;
     struct tiers tiers;
     struct score_pool *pool;
+    const struct query *scored; /* whose job the pool's threads have; NULL: nobody's */
     struct sequence *sequences; /* [n_sequences] */
     bool drains;                /* what is cold comes up, and nothing new goes down (drain.h) */
     bool coming_up; /* a batch of cold entries comes to staging: no query goes past AWAIT */

@@ -85,6 +85,7 @@ int epoch_config(struct scorer_config *out, const struct epoch_settings *s, stru
         .windows = plan->windows,
         .n_sequences = plan->n_sequences,
         .threads = s->threads,
+        .rows = plan->rows_in_flight,
         .block_tokens = s->block_tokens,
         .gpu_slots = s->gpu_slots,
         .beta = s->beta,

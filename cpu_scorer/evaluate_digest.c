@@ -40,37 +40,52 @@ static void make_plane(struct evaluator *e, const struct sequence *s, uint32_t l
 
 /* ---- the drives ----------------------------------------------------------------------------- */
 
-void digest_open(struct digest_evaluator *e, struct query *q)
+static struct agent *agent_of(const struct digest_row *row)
+{
+    return row->evaluator->base.agent;
+}
+
+struct digest_row *digest_open(struct digest_evaluator *e, struct query *q)
 {
     const struct tiers *t = &e->base.core->tiers;
-    memset(e->drives, 0, sizeof e->drives);
+    struct digest_row *row = &e->rows[q->place];
+    memset(row->drives, 0, sizeof row->drives);
     for (uint32_t d = 0; d < e->base.agent->n_drives; d++)
-        e->drives[d].expected =
+        row->drives[d].expected =
             t->cold.lists[tiers_part(t, q->sequence->index, q->header.layer, d)].committed;
     kv_digest_query(&e->base.core->config.geometry, q->sequence->settings.importance, q->vector,
-                    e->mantissas, e->shifts);
-    e->query = q;
-    e->cold_expected =
+                    row->mantissas, row->shifts);
+    row->query = q;
+    row->cold_expected =
         cold_map_committed(&t->cold, tiers_list(t, q->sequence->index, q->header.layer));
-    e->cold_scored = 0;
-    e->cold_done = false;
-    e->status = 0;
-    e->relayed_ns = e->cold_done_ns = clock_now_ns();
+    row->cold_scored = 0;
+    row->cold_done = false;
+    row->status = 0;
+    row->cold_ns = 0;
+    row->relayed_ns = clock_now_ns();
+    return row;
 }
 
-void digest_close(struct digest_evaluator *e)
+void digest_close(struct digest_row *row)
 {
-    e->query = NULL;
+    row->query = NULL;
 }
 
-static int relay_to(struct digest_evaluator *e, uint32_t drive)
+/* Commands of rows in flight come out in an order that threads have a part in. A replay grants room
+ * by size: no other command's is odd. */
+static uint32_t odd(uint32_t bytes)
 {
-    const struct core *c = e->base.core;
+    return bytes | 1;
+}
+
+static int relay_to(struct digest_row *e, uint32_t drive)
+{
+    const struct core *c = e->evaluator->base.core;
     const struct kv_geometry *g = &c->config.geometry;
     const struct query *q = e->query;
     uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
     void *payload;
-    int rc = agent_reserve(e->base.agent, drive, bytes, &payload);
+    int rc = agent_reserve(agent_of(e), drive, odd(bytes), &payload);
     if (rc != 1)
         return rc;
     struct record_agent_query *r = payload;
@@ -81,15 +96,15 @@ static int relay_to(struct digest_evaluator *e, uint32_t drive)
                                      .expected = e->drives[drive].expected};
     memcpy(r + 1, e->mantissas, kv_key_dims(g));
     memcpy((uint8_t *)(r + 1) + kv_key_dims(g), e->shifts, g->n_kv_heads);
-    agent_publish(e->base.agent, drive, RING_COMMAND, RECORD_AGENT_QUERY, bytes);
+    agent_publish(agent_of(e), drive, RING_COMMAND, RECORD_AGENT_QUERY, bytes);
     e->drives[drive].relayed = true;
     e->relayed_ns = clock_now_ns();
     return 1;
 }
 
-int digest_relay(struct digest_evaluator *e)
+int digest_relay(struct digest_row *e)
 {
-    for (uint32_t d = 0; d < e->base.agent->n_drives; d++) {
+    for (uint32_t d = 0; d < agent_of(e)->n_drives; d++) {
         bool wanted = e->drives[d].expected && !e->drives[d].relayed;
         int rc = wanted ? relay_to(e, d) : 1;
         if (rc != 1)
@@ -99,25 +114,51 @@ int digest_relay(struct digest_evaluator *e)
 }
 
 /* Is no drive's completion to come any more? */
-static bool all_done(const struct digest_evaluator *e)
+static bool all_done(const struct digest_row *e)
 {
-    for (uint32_t d = 0; d < e->base.agent->n_drives; d++)
+    for (uint32_t d = 0; d < agent_of(e)->n_drives; d++)
         if (e->drives[d].expected && !e->drives[d].done)
             return false;
     return true;
 }
 
+/* Whose query this answers; NULL: of one that was given up. */
+static struct digest_row *find_row(struct digest_evaluator *e, const struct record_header *header,
+                                   uint64_t id)
+{
+    for (uint32_t i = 0; i < e->base.core->config.rows; i++) {
+        const struct query *q = e->rows[i].query;
+        if (q && q->id == id && q->header.sequence == header->sequence &&
+            q->header.layer == header->layer)
+            return &e->rows[i];
+    }
+    return NULL;
+}
+
+/* A drive scores one query after the other, and fetches between them: its time for this one is what
+ * has passed since its last answer. */
+static void count_time(struct digest_row *e, struct digest_drive *d, uint32_t drive)
+{
+    int64_t free_ns = agent_of(e)->lines[drive].done_ns;
+    d->done_ns = clock_now_ns();
+    int64_t took = d->done_ns - (free_ns > e->relayed_ns ? free_ns : e->relayed_ns);
+    e->query->sequence->stats.drives[drive].score_ns += took;
+    e->cold_ns = took > e->cold_ns ? took : e->cold_ns;
+}
+
 static void take_completion(void *context, const void *record)
 {
-    struct digest_evaluator *e = context;
     const struct record_completion *r = record;
+    struct digest_row *e = find_row(context, &r->header, r->tag);
+    if (!e)
+        return;
     const struct query *q = e->query;
-    struct digest_drive *d = &e->drives[e->base.agent->from];
-    if (!q || r->tag != q->id || d->done || e->cold_done)
+    struct core *c = e->evaluator->base.core;
+    struct digest_drive *d = &e->drives[agent_of(e)->from];
+    if (d->done || e->cold_done)
         return;
     d->done = true;
-    d->done_ns = e->cold_done_ns = clock_now_ns();
-    q->sequence->stats.drives[e->base.agent->from].score_ns += d->done_ns - e->relayed_ns;
+    count_time(e, d, agent_of(e)->from);
     e->cold_done = all_done(e);
     if (e->status)
         return;
@@ -127,23 +168,23 @@ static void take_completion(void *context, const void *record)
         e->status = HILL_E_PROTOCOL;
     if (e->status == HILL_E_DAMAGED)
         core_fail(
-            e->base.core, q->sequence, e->status,
+            c, q->sequence, e->status,
             "the digests of layer %u are damaged in the cold pool (a page's checksum does not "
             "match); ask again, and check the drive",
             q->header.layer);
     else if (e->status)
-        core_fail(e->base.core, q->sequence, e->status,
+        core_fail(c, q->sequence, e->status,
                   "scoring layer %u on the drive: %s, after %u of %u slots", q->header.layer,
                   hill_strerror(e->status), r->count, d->expected);
 }
 
-static int add_tuples(const struct digest_evaluator *e, const struct record_score_block *b)
+static int add_tuples(const struct digest_row *e, const struct record_score_block *b)
 {
     const struct score_tuple *tuples = (const struct score_tuple *)(b + 1);
-    const struct tiers *t = &e->base.core->tiers;
+    const struct tiers *t = &e->evaluator->base.core->tiers;
     const struct query *q = e->query;
     uint32_t list = tiers_list(t, q->sequence->index, q->header.layer);
-    uint64_t base = cold_map_base(&t->cold, e->base.agent->from);
+    uint64_t base = cold_map_base(&t->cold, agent_of(e)->from);
     uint32_t positions[TUPLES_AT_ONCE];
     uint16_t scores[TUPLES_AT_ONCE];
     for (uint32_t done = 0; done < b->n;) {
@@ -167,19 +208,19 @@ static int add_tuples(const struct digest_evaluator *e, const struct record_scor
 
 static void take_scores(void *context, const void *record)
 {
-    struct digest_evaluator *e = context;
+    struct digest_evaluator *all = context;
     const struct record_score_block *b = record;
-    const struct query *q = e->query;
-    if (!q || b->query_id != q->id || b->header.sequence != q->header.sequence ||
-        b->header.layer != q->header.layer || e->status) {
-        e->base.core->dropped_records++; /* of a query that was given up */
+    struct digest_row *e = find_row(all, &b->header, b->query_id);
+    if (!e || e->status) {
+        all->base.core->dropped_records++; /* of a query that was given up */
         return;
     }
+    const struct query *q = e->query;
     int64_t start = clock_now_ns();
     int rc = add_tuples(e, b);
     if (rc) {
         e->status = rc;
-        core_fail(e->base.core, q->sequence, rc,
+        core_fail(all->base.core, q->sequence, rc,
                   "a Score Block of stripe %u scores a slot twice or a foreign one", b->stripe);
     }
     e->cold_scored += b->n;
@@ -188,30 +229,34 @@ static void take_scores(void *context, const void *record)
 
 /* ---- the hot blocks ------------------------------------------------------------------------- */
 
-struct score_job digest_job(const struct digest_evaluator *e, const uint32_t *blocks,
-                            uint32_t n_blocks, uint16_t *scores)
+struct score_job digest_job(const struct digest_row *e, const uint32_t *blocks, uint32_t n_blocks,
+                            uint16_t *scores)
 {
+    const struct core *c = e->evaluator->base.core;
     return (struct score_job){
-        .geometry = &e->base.core->config.geometry,
+        .geometry = &c->config.geometry,
         .query = {e->mantissas, e->shifts, e->query->sequence->settings.importance},
-        .digests = e->base.core->tiers.hkm.digests,
+        .digests = c->tiers.hkm.digests,
         .blocks = blocks,
         .n_blocks = n_blocks,
         .scores = scores,
     };
 }
 
-static void start_hot(struct digest_evaluator *e)
+static void start_hot(struct digest_row *e)
 {
-    struct core *c = e->base.core;
+    struct digest_evaluator *all = e->evaluator;
+    struct core *c = all->base.core;
     const struct query *q = e->query;
     STAGE_BEGIN_AT(score_hot, &q->header);
     e->hot_span = stage_span_score_hot;
     e->hot_began_ns = clock_now_ns();
-    e->n_blocks = hkm_blocks(&c->tiers.hkm, q->sequence->index, q->header.layer, e->blocks,
+    e->n_blocks = hkm_blocks(&c->tiers.hkm, q->sequence->index, q->header.layer, all->blocks,
                              core_blocks_max(c));
-    struct score_job job = digest_job(e, e->blocks, e->n_blocks, e->scores);
+    struct score_job job = digest_job(e, all->blocks, e->n_blocks, all->scores);
     job.copies_follow = !q->sequence->reads_hot;
+    e->worked_ns = score_pool_worked_ns(c->pool);
+    c->scored = q;
     score_pool_start(c->pool, &job, c->io.bell);
 }
 
@@ -251,27 +296,28 @@ static int add_block(struct kv_selector *selector, const uint32_t *block, const 
     return kv_selector_add(selector, positions, others, n);
 }
 
-static int add_hot_scores(struct digest_evaluator *e, struct query *q)
+static int add_hot_scores(struct digest_row *e, struct query *q)
 {
-    const struct hkm *hkm = &e->base.core->tiers.hkm;
+    const struct digest_evaluator *all = e->evaluator;
+    const struct hkm *hkm = &all->base.core->tiers.hkm;
     int64_t start = clock_now_ns();
     int rc = 0;
     STAGE_BEGIN_AT(merge, &q->header);
     for (uint32_t i = 0; i < e->n_blocks && rc == 0; i++)
-        rc = add_block(q->selector, &hkm->positions[(uint64_t)e->blocks[i] * KV_HOT_BLOCK_TOKENS],
-                       e->scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS, q->n_tokens);
+        rc = add_block(q->selector, &hkm->positions[(uint64_t)all->blocks[i] * KV_HOT_BLOCK_TOKENS],
+                       all->scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS, q->n_tokens);
     STAGE_END(merge, (uint64_t)e->n_blocks * KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
     q->sequence->stats.merge_ns += clock_now_ns() - start;
     if (rc)
-        core_fail(e->base.core, q->sequence, rc, "the hot pool holds a token of layer %u twice",
+        core_fail(all->base.core, q->sequence, rc, "the hot pool holds a token of layer %u twice",
                   q->header.layer);
     return rc;
 }
 
 /* A modelled CPU (base/csd_model.h) would still be scoring for so long. */
-static void model_cpu(struct digest_evaluator *e, struct query *q)
+static void model_cpu(struct digest_row *e, struct query *q)
 {
-    struct core *c = e->base.core;
+    struct core *c = e->evaluator->base.core;
     uint64_t hot = hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer);
     struct device_span span = device_charge(&c->device, DEVICE_CPU, hot * c->tiers.hkm.entry_bytes,
                                             device_at(e->hot_began_ns));
@@ -280,15 +326,19 @@ static void model_cpu(struct digest_evaluator *e, struct query *q)
     q->due_ns = span.due;
 }
 
-static int end_hot(struct digest_evaluator *e, struct query *q)
+static int end_hot(struct digest_row *e, struct query *q)
 {
+    struct core *c = e->evaluator->base.core;
+    struct scorer_stats *stats = &q->sequence->stats;
     const struct stage_span stage_span_score_hot = e->hot_span;
-    STAGE_END(score_hot, (uint64_t)e->n_blocks * KV_HOT_BLOCK_TOKENS *
-                             kv_digest_bytes(&e->base.core->config.geometry));
-    q->sequence->stats.score_hot_ns += score_pool_last_ns(e->base.core->pool);
+    STAGE_END(score_hot,
+              (uint64_t)e->n_blocks * KV_HOT_BLOCK_TOKENS * kv_digest_bytes(&c->config.geometry));
+    stats->score_hot_ns += score_pool_last_ns(c->pool);
+    stats->score_cpu_ns += score_pool_worked_ns(c->pool) - e->worked_ns;
     int rc = add_hot_scores(e, q);
     if (rc == 0)
         model_cpu(e, q);
+    c->scored = NULL; /* the threads are another row's */
     return rc;
 }
 
@@ -296,18 +346,16 @@ static int end_hot(struct digest_evaluator *e, struct query *q)
 
 static void begin(struct evaluator *base, struct query *q)
 {
-    struct digest_evaluator *e = of(base);
-    digest_open(e, q);
-    e->stage = DIGEST_RELAY;
+    digest_open(of(base), q)->stage = DIGEST_RELAY;
 }
 
-static void start_cold(struct digest_evaluator *e, const struct query *q)
+static void start_cold(struct digest_row *e, const struct query *q)
 {
     STAGE_BEGIN_AT(score_cold, &q->header);
     e->cold_span = stage_span_score_cold;
 }
 
-static int wait_for_cold(struct digest_evaluator *e, struct query *q)
+static int wait_for_cold(struct digest_row *e, struct query *q)
 {
     if (!e->cold_expected)
         return EVALUATOR_DONE;
@@ -316,26 +364,30 @@ static int wait_for_cold(struct digest_evaluator *e, struct query *q)
     if (!e->cold_done)
         return EVALUATOR_WAITS;
     if (e->cold_scored != e->cold_expected) {
-        core_fail(e->base.core, q->sequence, HILL_E_PROTOCOL,
+        core_fail(e->evaluator->base.core, q->sequence, HILL_E_PROTOCOL,
                   "the drive scored %u of %u slots of layer %u", e->cold_scored, e->cold_expected,
                   q->header.layer);
         return HILL_E_PROTOCOL;
     }
     const struct stage_span stage_span_score_cold = e->cold_span;
     STAGE_END(score_cold, (uint64_t)e->cold_scored * sizeof(struct score_tuple));
-    q->sequence->stats.score_cold_ns += e->cold_done_ns - e->relayed_ns;
+    q->sequence->stats.score_cold_ns += e->cold_ns;
     return EVALUATOR_DONE;
 }
 
 static int step(struct evaluator *base, struct query *q)
 {
-    struct digest_evaluator *e = of(base);
+    struct digest_row *e = &of(base)->rows[q->place];
     int rc;
     switch (e->stage) {
     case DIGEST_RELAY:
         rc = e->cold_expected ? digest_relay(e) : 1;
         if (rc != 1)
             return rc;
+        e->stage = DIGEST_THREADS; /* fall through */
+    case DIGEST_THREADS:
+        if (base->core->scored)
+            return EVALUATOR_WAITS; /* an earlier row's hot blocks */
         start_hot(e);
         e->stage = DIGEST_HOT; /* fall through */
     case DIGEST_HOT:
@@ -361,20 +413,37 @@ static int step(struct evaluator *base, struct query *q)
 /* Nobody reads the tables after this; what the drive still sends is dropped. */
 static int settle(struct evaluator *base, struct query *q)
 {
-    score_pool_wait(base->core->pool);
+    if (base->core->scored == q) {
+        score_pool_wait(base->core->pool);
+        base->core->scored = NULL;
+    }
     q->due_ns = 0;
-    digest_close(of(base));
+    digest_close(&of(base)->rows[q->place]);
     return EVALUATOR_DONE;
 }
 
 static int finish(struct evaluator *base, struct query *q)
 {
-    (void)q;
-    digest_close(of(base));
+    digest_close(&of(base)->rows[q->place]);
     return 0;
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
+
+static int create_rows(struct digest_evaluator *e)
+{
+    const struct scorer_config *c = &e->base.core->config;
+    e->rows = calloc(c->rows, sizeof *e->rows);
+    for (uint32_t i = 0; e->rows && i < c->rows; i++) {
+        struct digest_row *row = &e->rows[i];
+        row->evaluator = e;
+        row->mantissas = calloc(kv_key_dims(&c->geometry), 1);
+        row->shifts = calloc(c->geometry.n_kv_heads, 1);
+        if (!row->mantissas || !row->shifts)
+            return HILL_E_NOMEM;
+    }
+    return e->rows ? 0 : HILL_E_NOMEM;
+}
 
 static int create(struct evaluator **out, struct core *core, struct agent *agent)
 {
@@ -383,20 +452,21 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
         return HILL_E_NOMEM;
     e->base = (struct evaluator){&evaluate_digest, core, agent};
     *out = &e->base;
-    e->mantissas = calloc(kv_key_dims(&core->config.geometry), 1);
-    e->shifts = calloc(core->config.geometry.n_kv_heads, 1);
     e->blocks = calloc(core_blocks_max(core), sizeof *e->blocks);
     e->scores = calloc((size_t)core_blocks_max(core) * KV_HOT_BLOCK_TOKENS, sizeof *e->scores);
     agent_on(agent, RECORD_AGENT_QUERY, take_completion, e);
     agent_on(agent, RECORD_SCORE_BLOCK, take_scores, e);
-    return e->mantissas && e->shifts && e->blocks && e->scores ? 0 : HILL_E_NOMEM;
+    return e->blocks && e->scores ? create_rows(e) : HILL_E_NOMEM;
 }
 
 static void destroy(struct evaluator *base)
 {
     struct digest_evaluator *e = of(base);
-    free(e->mantissas);
-    free(e->shifts);
+    for (uint32_t i = 0; e->rows && i < base->core->config.rows; i++) {
+        free(e->rows[i].mantissas);
+        free(e->rows[i].shifts);
+    }
+    free(e->rows);
     free(e->blocks);
     free(e->scores);
     free(e);
@@ -412,6 +482,7 @@ const struct evaluator_ops evaluate_digest = {.create = create,
                                               .destroy = destroy,
                                               .bytes = private_bytes,
                                               .plane = make_plane,
+                                              .rows = UINT32_MAX,
                                               .begin = begin,
                                               .step = step,
                                               .settle = settle,

@@ -2,7 +2,8 @@
  * cpu_scorer/evaluate_digest.h - the digests' evaluator as side_speeds.c measures it.
  *
  * What: a query's digest goes to the drive (digest_open, digest_relay), which scores its cold
- * tokens; Score Blocks go into the query's selector as they arrive. Who calls it: side_speeds.c,
+ * tokens; Score Blocks go into the query's selector as they arrive. Several rows' queries may be at
+ * the drives; their hot blocks are scored one row after the other. Who calls it: side_speeds.c,
  * and evaluate_digest.c itself. Failure: what the drive did wrong fails the request, and is in
  * `status`.
  */
@@ -12,16 +13,14 @@
 #include "cpu_scorer/evaluator.h"
 #include "cpu_scorer/query.h"
 
-enum digest_stage { DIGEST_RELAY, DIGEST_HOT, DIGEST_CPU, DIGEST_COLD };
+enum digest_stage { DIGEST_RELAY, DIGEST_THREADS, DIGEST_HOT, DIGEST_CPU, DIGEST_COLD };
 
-struct digest_evaluator {
-    struct evaluator base;
-    int8_t *mantissas; /* of the query's digest */
+/* A query that the drive scores; of a row in flight (query.h). */
+struct digest_row {
+    struct digest_evaluator *evaluator;
+    struct query *query; /* NULL: none. Between two nothing of it is left. */
+    int8_t *mantissas;   /* of the query's digest */
     uint8_t *shifts;
-    uint32_t *blocks; /* [core_blocks_max] hot blocks of the query */
-    uint16_t *scores; /* [core_blocks_max][64] */
-    /* the query that the drive scores, NULL: none. Between two nothing of it is left. */
-    struct query *query;
     uint32_t cold_expected, cold_scored; /* on all drives */
     bool cold_done;                      /* every completion has arrived */
     int status;
@@ -30,20 +29,30 @@ struct digest_evaluator {
         bool relayed, done;
         int64_t done_ns;
     } drives[LAYOUT_DRIVES_MAX];
-    int64_t relayed_ns, cold_done_ns, hot_began_ns;
+    int64_t relayed_ns, hot_began_ns;
+    int64_t cold_ns;   /* what the slowest drive took */
+    int64_t worked_ns; /* of the scoring threads, before its hot blocks */
     enum digest_stage stage;
     uint32_t n_blocks;
     struct stage_span hot_span, cold_span;
 };
 
-/* Digest the query, of q's sequence and layer. */
-void digest_open(struct digest_evaluator *e, struct query *q);
+struct digest_evaluator {
+    struct evaluator base;
+    struct digest_row *rows; /* [core->config.rows] */
+    /* of the row whose hot blocks the threads score */
+    uint32_t *blocks; /* [core_blocks_max] */
+    uint16_t *scores; /* [core_blocks_max][64] */
+};
+
+/* Digest the query, of q's sequence and layer, in q's place. */
+struct digest_row *digest_open(struct digest_evaluator *e, struct query *q);
 /* The drives begin, those that have something committed: 1; 0: no room in a ring; negative:
  * failed. */
-int digest_relay(struct digest_evaluator *e);
+int digest_relay(struct digest_row *e);
 /* A job for the scoring threads: these blocks, against the query. */
-struct score_job digest_job(const struct digest_evaluator *e, const uint32_t *blocks,
-                            uint32_t n_blocks, uint16_t *scores);
-void digest_close(struct digest_evaluator *e);
+struct score_job digest_job(const struct digest_row *e, const uint32_t *blocks, uint32_t n_blocks,
+                            uint16_t *scores);
+void digest_close(struct digest_row *e);
 
 #endif

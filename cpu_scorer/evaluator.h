@@ -63,6 +63,8 @@ struct evaluator_ops { /* what is NULL has nothing to do */
     void (*read_mass)(const struct evaluator *e, const struct sequence *s, uint32_t layer,
                       uint32_t first, uint32_t n, float *mass);
 
+    uint32_t
+        rows; /* queries between begin and finish at a time: 0, which is 1; or as many as asked */
     void (*begin)(struct evaluator *e, struct query *q);
     int (*step)(struct evaluator *e, struct query *q);
     int (*settle)(struct evaluator *e, struct query *q);

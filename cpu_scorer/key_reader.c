@@ -296,6 +296,13 @@ static void list_pieces(struct key_reader *r, uint32_t window)
     }
 }
 
+static void start_job(struct key_reader *r, const struct work_job *work, enum key_job job)
+{
+    r->base.core->scored = r->query;
+    score_pool_start_work(r->base.core->pool, work, r->base.core->io.bell);
+    r->job = job;
+}
+
 /* Of those that have come the one that was asked for first; KV_KEY_WINDOWS: none has. */
 static uint32_t first_there(const struct key_reader *r)
 {
@@ -313,8 +320,7 @@ static void start_window(struct key_reader *r, uint32_t window)
     list_pieces(r, window);
     struct work_job work = {
         .run = run_pieces, .context = r, .n = r->n_pieces, .bytes = r->windows[window].bytes};
-    score_pool_start_work(r->base.core->pool, &work, r->base.core->io.bell);
-    r->job = KEY_JOB_WINDOW;
+    start_job(r, &work, KEY_JOB_WINDOW);
 }
 
 static void end_job(struct key_reader *r)
@@ -326,6 +332,7 @@ static void end_job(struct key_reader *r)
         r->windows[r->working].state = WINDOW_FREE;
     }
     r->job = KEY_JOB_NONE;
+    r->base.core->scored = NULL;
 }
 
 /* ---- a query -------------------------------------------------------------------------------- */
@@ -338,6 +345,7 @@ void key_reader_begin(struct key_reader *r, struct query *q)
     memset(r->next, 0, sizeof r->next);
     r->status = 0;
     r->job = KEY_JOB_NONE;
+    r->worked_ns = score_pool_worked_ns(r->base.core->pool);
     r->hot_done = false;
     r->n_open = 0; /* the query before waited for its own, unless the agent is lost */
     for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
@@ -375,8 +383,7 @@ int key_reader_step(struct evaluator *e, struct query *q)
                 return EVALUATOR_WAITS; /* the last helper rings */
             end_job(r);
         } else if (!r->hot_done) {
-            score_pool_start_work(r->base.core->pool, &r->hot, r->base.core->io.bell);
-            r->job = KEY_JOB_HOT;
+            start_job(r, &r->hot, KEY_JOB_HOT);
         } else if (first_there(r) < KV_KEY_WINDOWS) {
             start_window(r, first_there(r));
         } else if (rc == 0) {
@@ -391,6 +398,7 @@ static void close_query(struct key_reader *r)
     const struct stage_span stage_span_score_hot = r->span;
     const struct query *q = r->query;
     score_pool_wait(r->base.core->pool);
+    r->base.core->scored = NULL;
     STAGE_END(score_hot, (uint64_t)q->n_tokens * r->key_bytes);
     q->sequence->stats.score_cold_ns += r->read_ns - r->began_ns;
     r->query = NULL;
@@ -423,5 +431,6 @@ int key_reader_finish(struct key_reader *r, struct query *q, key_scores *scores)
         rc = kv_selector_add_run(q->selector, 0, r->scores, q->n_tokens);
     STAGE_END(merge, (uint64_t)q->n_tokens * sizeof(uint16_t));
     q->sequence->stats.merge_ns += clock_now_ns() - start;
+    q->sequence->stats.score_cpu_ns += score_pool_worked_ns(r->base.core->pool) - r->worked_ns;
     return rc;
 }

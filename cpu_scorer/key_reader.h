@@ -53,9 +53,10 @@ struct key_reader { /* the first member of each evaluator's own struct */
     uint32_t next_read, working;   /* windows are given in turn; the one that is evaluated */
     uint32_t n_open;               /* READ_KEYS without their completion */
     int status;                    /* of those */
-    enum { KEY_JOB_NONE, KEY_JOB_HOT, KEY_JOB_WINDOW } job; /* in the pool's hands */
+    enum key_job { KEY_JOB_NONE, KEY_JOB_HOT, KEY_JOB_WINDOW } job; /* in the pool's hands */
     bool hot_done;
     int64_t began_ns, read_ns; /* last completion */
+    int64_t worked_ns;         /* of the scoring threads, before it */
     struct key_piece *pieces;  /* [pieces_max] */
     uint32_t n_pieces;
     uint32_t *blocks; /* [core_blocks_max] hot blocks of the query */

@@ -17,8 +17,9 @@
  * a layer has up to MOVES_UP more hot tokens than its target; the reservation has a block for that,
  * and where it is used up nothing comes up. So M_0 is never exceeded.
  *
- * Words flip here and in demotions_pump alone, both only while no query is scored [I4]; COMMIT,
- * RELEASE and AGENT_QUERY share an ordered ring. Who calls it: scorer.c, query.c, requests.c.
+ * Words flip here and in demotions_pump alone, both only while no query of theirs is scored [I4];
+ * COMMIT, RELEASE and AGENT_QUERY share an ordered ring. Who calls it: scorer.c, query.c,
+ * requests.c.
  * Failure: what finds no room stays where it is, and the placement is told so.
  */
 #ifndef HILL_CPU_SCORER_MOVES_H

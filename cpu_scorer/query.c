@@ -1,6 +1,7 @@
 /* cpu_scorer/query.c - see query.h. */
 #include "cpu_scorer/query.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,32 +12,31 @@
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static void take_fetch(void *context, const void *record)
+static uint32_t vector_floats(const struct scorer_config *c)
 {
-    struct query *q = &((struct queries *)context)->query;
-    if (q->sequence)
-        answer_take_fetch(&q->answer, q->sequence, q->header.layer, record);
+    return c->geometry.n_heads * c->geometry.head_dim;
 }
 
-int queries_create(struct queries *qs, struct core *core, struct agent *agent,
-                   struct demotions *demotions, struct evaluator *evaluator)
+int query_create(struct query *q, struct core *core, struct agent *agent)
 {
-    *qs = (struct queries){
-        .core = core, .agent = agent, .demotions = demotions, .evaluator = evaluator};
-    agent_on(agent, RECORD_FETCH, take_fetch, qs);
-    int rc = answer_create(&qs->query.answer, core, agent);
-    return rc ? rc : kv_selector_create(&qs->query.selector, core->config.ctx_tokens);
+    q->own_vector = calloc(vector_floats(&core->config), sizeof *q->own_vector);
+    int rc = answer_create(&q->answer, core, agent);
+    if (rc == 0)
+        rc = kv_selector_create(&q->selector, core->config.ctx_tokens);
+    return rc == 0 && !q->own_vector ? HILL_E_NOMEM : rc;
 }
 
-void queries_destroy(struct queries *qs)
+void query_destroy(struct query *q)
 {
-    answer_destroy(&qs->query.answer);
-    kv_selector_destroy(qs->query.selector);
+    answer_destroy(&q->answer);
+    kv_selector_destroy(q->selector);
+    free(q->own_vector);
 }
 
-uint64_t queries_private_bytes(const struct scorer_config *c)
+uint64_t query_private_bytes(const struct scorer_config *c)
 {
-    return answer_private_bytes(c) + kv_selector_bytes(c->ctx_tokens);
+    return answer_private_bytes(c) + kv_selector_bytes(c->ctx_tokens) +
+           vector_floats(c) * sizeof(float);
 }
 
 /* ---- phases --------------------------------------------------------------------------------- */
@@ -86,11 +86,21 @@ static int check_query(struct core *c, struct query *q)
     return 0;
 }
 
+static bool is_placed(const struct sequence *s, uint32_t layer, uint32_t n_tokens)
+{
+    const struct layer_state *l = &s->layers[layer];
+    return l->appended >= n_tokens && (!s->sums || l->weighed >= s->prompt_tokens);
+}
+
 bool query_has_tokens(const struct query *q)
 {
-    const struct sequence *s = q->sequence;
-    const struct layer_state *l = &s->layers[q->header.layer];
-    return l->appended >= q->n_tokens && (!s->sums || l->weighed >= s->prompt_tokens);
+    return is_placed(q->sequence, q->header.layer, q->n_tokens);
+}
+
+bool query_may_pass(const struct core *c, const struct sequence *s, uint32_t layer,
+                    uint32_t n_tokens)
+{
+    return is_placed(s, layer, n_tokens) && !s->layers[layer].uncommitted && !c->coming_up;
 }
 
 /* Where nothing can be done now a step is 0, where something was done 1; negative: it has failed.
@@ -100,8 +110,9 @@ static int step_await(struct queries *qs, struct query *q)
     const struct sequence *s = q->sequence;
     if (s->state != SEQUENCE_ACTIVE || s->request_id != q->request_id || s->leaving)
         return HILL_E_PROTOCOL; /* it ended while its query was waiting */
-    if (!query_has_tokens(q) || s->layers[q->header.layer].uncommitted || qs->core->coming_up)
+    if (!query_may_pass(qs->core, s, q->header.layer, q->n_tokens))
         return 0;
+    qs->look = true;
     if (q->what == QUERY_READS_MASS) {
         enter(qs, q, QUERY_ANSWER);
         return s->sums ? 1 : HILL_E_PROTOCOL;
@@ -121,7 +132,6 @@ static int step_await(struct queries *qs, struct query *q)
         return rc;
     bool evaluated = query_is_evaluated(qs->core, q);
     enter(qs, q, evaluated ? QUERY_SCORE : QUERY_SELECT);
-    q->worked_ns = score_pool_worked_ns(qs->core->pool);
     if (evaluated)
         qs->evaluator->ops->begin(qs->evaluator, q);
     return 1;
@@ -135,7 +145,6 @@ static int step_score(struct queries *qs, struct query *q)
     rc = qs->evaluator->ops->finish(qs->evaluator, q);
     if (rc)
         return rc;
-    q->sequence->stats.score_cpu_ns += score_pool_worked_ns(qs->core->pool) - q->worked_ns;
     enter(qs, q, QUERY_SELECT);
     return 1;
 }
@@ -320,7 +329,9 @@ static int step_gather(struct queries *qs, struct query *q)
             end_gathering(qs->core, q, rc);
         return rc;
     }
+    bool pushed = q->answer.pushed;
     rc = answer_gather(&q->answer, q->sequence, &q->header);
+    qs->look |= !pushed && q->answer.pushed && q->answer.n_fetches;
     if (rc == 0)
         return 0;
     end_gathering(qs->core, q, rc < 0 ? rc : 0);
@@ -338,21 +349,18 @@ static bool goes_with(const struct record_query *next, const struct query *q)
            (next->kind == QUERY_KNOWN && q->kind == QUERY_KNOWN);
 }
 
-/* Go past a query that has been answered, if it wants an answer. The rows of a step ask together,
- * and of a known one for all layers; their worker goes on when it has all answers: it is woken
- * once, unless what comes next is of another layer (a guess, which is worked at while the worker
- * computes) or takes long (agent_pause). */
-static int go_past(struct core *c, const struct query *q)
+/* The rows of a step ask together, and of a known one for all layers; their worker goes on when it
+ * has all answers: it is woken once, unless what comes next is of another layer (a guess, which is
+ * worked at while the worker computes) or takes long (agent_pause). */
+static int show_answers(struct core *c, const struct query *q)
 {
     struct shm_ring_end *ring = &c->io.rings[RING_QUERY];
     uint32_t type, bytes;
     const void *payload;
     if (q->what != QUERY_SELECTS) {
-        shm_ring_release(ring);
         shm_ring_flush(&c->io.rings[RING_SELECTION]); /* in case answers waited for it */
         return 0;
     }
-    shm_ring_skip(ring);
     int rc = shm_ring_peek(ring, &type, &payload, &bytes);
     if (rc || type != RECORD_QUERY || bytes < sizeof(struct record_query) || !goes_with(payload, q))
         shm_ring_flush(&c->io.rings[RING_SELECTION]);
@@ -366,7 +374,7 @@ static int end_query(struct queries *qs, struct query *q, bool answered)
     const struct stage_span stage_span_answer = q->answer_span;
     if (q->what == QUERY_SELECTS)
         STAGE_END(answer, answered ? query_selection_bytes(q) : 0);
-    int rc = go_past(c, q);
+    int rc = qs->n > 1 ? 0 : show_answers(c, q); /* others are of its layer */
     q->phase = QUERY_NONE;
     if (answered && q->what == QUERY_SELECTS && q->status == 0) {
         if (c->io.trace) /* where entries were, not where they go */
@@ -415,7 +423,7 @@ static int fail_query(struct queries *qs, struct query *q, int rc)
 
 /* One step of the phase that it is in. 1: something was done, 0: it waits; negative: the loop ends.
  */
-static int query_step(struct queries *qs, struct query *q)
+int query_step(struct queries *qs, struct query *q)
 {
     static int (*const steps[])(struct queries *, struct query *) = {
         [QUERY_AWAIT] = step_await,
@@ -440,10 +448,9 @@ static int query_step(struct queries *qs, struct query *q)
     return rc < 0 ? fail_query(qs, q, rc) : rc;
 }
 
-static void begin_query(struct queries *qs, const struct record_header *header, uint32_t id,
-                        uint32_t n_tokens, uint64_t request_id)
+static void begin(struct queries *qs, struct query *q, const struct record_header *header,
+                  uint32_t id, uint32_t n_tokens, uint64_t request_id)
 {
-    struct query *q = &qs->query;
     q->header = *header;
     q->id = id;
     q->n_tokens = n_tokens;
@@ -460,81 +467,24 @@ static void begin_query(struct queries *qs, const struct record_header *header, 
         holding_release(qs->core, q->sequence, header, q->kind);
 }
 
-static void begin_selecting(struct queries *qs, const struct record_query *r)
+void query_begin(struct queries *qs, struct query *q, const struct record_query *r, uint32_t bytes)
 {
-    struct query *q = &qs->query;
     STAGE_BEGIN_AT(answer, &r->header);
     q->answer_span = stage_span_answer;
     q->what = QUERY_SELECTS;
     q->kind = r->kind;
     q->n_read = 0;
     q->ahead = false;
-    q->vector = (const float *)(const void *)(r + 1);
-    begin_query(qs, &r->header, r->query_id, r->n_tokens, r->request_id);
+    q->vector = q->own_vector;
+    memcpy(q->own_vector, r + 1, bytes - sizeof *r); /* nothing of a known one */
+    begin(qs, q, &r->header, r->query_id, r->n_tokens, r->request_id);
 }
 
-static void begin_reading(struct queries *qs, const struct record_read *r)
+void query_begin_reading(struct queries *qs, struct query *q, const struct record_read *r)
 {
-    struct query *q = &qs->query;
     q->what = r->what == READ_MASS ? QUERY_READS_MASS : QUERY_READS;
     q->kind = QUERY_EXACT; /* all earlier selections have been read */
     q->n_read = r->n_tokens;
     q->ahead = r->ahead != 0;
-    begin_query(qs, &r->header, r->read_id, r->first + r->n_tokens, r->request_id);
-}
-
-/* The GPU worker has read what the sequence's last selection named. */
-static void take_reads_done(struct core *c, const struct record_reads_done *r)
-{
-    struct sequence *s = &c->sequences[r->header.sequence];
-    if (s->request_id == r->request_id)
-        holding_reads_done(s);
-}
-
-/* The record at the ring's head: 1 taken, 0 there is none. */
-static int take_record(struct queries *qs)
-{
-    struct core *c = qs->core;
-    struct shm_ring_end *ring = &c->io.rings[RING_QUERY];
-    uint32_t type, bytes;
-    const void *payload;
-    int rc = shm_ring_peek(ring, &type, &payload, &bytes);
-    if (rc)
-        return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
-    bool accepted = core_accept(c, type, payload, bytes);
-    if (accepted && type == RECORD_QUERY) {
-        begin_selecting(qs, payload);
-        return 1;
-    }
-    if (accepted && type == RECORD_READ) {
-        begin_reading(qs, payload);
-        return 1;
-    }
-    if (accepted && type == RECORD_READS_DONE)
-        take_reads_done(c, payload);
-    shm_ring_release(ring);
-    shm_ring_flush(&c->io.rings[RING_SELECTION]); /* in case answers waited for it */
-    c->hooks.work_done(c->hooks.context, 1);
-    return 1;
-}
-
-/* As many as a step can have rows, one right after another: what is to move waits for the last. */
-int queries_pump(struct queries *qs)
-{
-    struct query *q = &qs->query;
-    int moved = 0;
-    while (q->phase != QUERY_NONE || qs->taken < qs->core->config.n_sequences) {
-        enum query_phase before = q->phase;
-        int rc = before == QUERY_NONE ? take_record(qs) : query_step(qs, q);
-        if (rc < 0)
-            return rc;
-        moved |= rc;
-        qs->taken += before == QUERY_NONE && rc > 0;
-        if (rc == 0 && before == QUERY_NONE)
-            break; /* no more of them */
-        if (rc == 0 || (before == QUERY_SCORE && q->phase == before))
-            return moved; /* the agent's rings are looked at between two steps of scoring */
-    }
-    qs->taken = 0;
-    return moved;
+    begin(qs, q, &r->header, r->read_id, r->first + r->n_tokens, r->request_id);
 }

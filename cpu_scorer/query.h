@@ -11,10 +11,8 @@
  * What: a query is an object; query_step does what can be done now and never waits. full skips
  * SCORE. QUERY_AHEAD has no answer. A READ of a session goes AWAIT, GATHER, ANSWER: the last n of
  * its N tokens into the sequence's staging slots, not scored, selected, moved or counted as a hit.
- * Its record stays at the head of its ring until it has been answered, so one is in flight at a
- * time; the object does not rely on that, but for the selector and the evaluator, of which there
- * is one each.
- * Who calls it: scorer.c. Failure: the answer carries the status; only an interruption leaves a
+ * Several may be in flight, each in a place of its own (query_rows.h).
+ * Who calls it: query_rows.c. Failure: the answer carries the status; only an interruption leaves a
  * query unanswered (a new epoch asks again).
  */
 #ifndef HILL_CPU_SCORER_QUERY_H
@@ -29,6 +27,7 @@ enum query_phase { QUERY_NONE, QUERY_AWAIT, QUERY_SCORE, QUERY_SELECT, QUERY_GAT
 enum query_what { QUERY_SELECTS, QUERY_READS, QUERY_READS_MASS };
 
 struct query {
+    uint32_t place; /* among the rows in flight, and of what the evaluator has of it */
     enum query_phase phase;
     enum query_what what;
     struct record_header header;
@@ -37,37 +36,45 @@ struct query {
     uint32_t n_read;   /* of a READ: the last of them */
     bool ahead;        /* the same: the newest READ's entries are still to be read */
     uint64_t request_id;
-    const float *vector; /* [n_heads][head_dim], in the ring: until SELECT */
+    const float *vector; /* [n_heads][head_dim] */
+    float *own_vector;   /* a copy of the record's: the ring's bytes are given back */
     struct sequence *sequence;
     struct kv_selector *selector;
     struct answer answer;
     int status;          /* negative: what the answer says */
     int64_t deadline_ns; /* of its phase */
     int64_t due_ns;      /* a modelled CPU is busy until then; 0: it is not waited for */
-    int64_t worked_ns;   /* of the scoring threads, before SCORE */
     int64_t gather_began_ns;
     struct stage_span answer_span, gather_span;
 };
 
-/* The queries of an epoch. */
+/* The queries of an epoch (query_rows.h). */
 struct queries {
     struct core *core;
     struct agent *agent;
     struct demotions *demotions;
     struct evaluator *evaluator;
-    struct query query;
-    uint32_t taken; /* answered one right after another: as many as a step can have rows */
+    struct query *rows; /* [core->config.rows] places, given in turn */
+    uint32_t first, n;  /* in flight: n of them, the oldest in place `first` */
+    bool look;          /* the ring may have one that goes along */
+    uint32_t taken;     /* answered one right after another: as many as a step can have rows */
 };
 
-int queries_create(struct queries *qs, struct core *core, struct agent *agent,
-                   struct demotions *demotions, struct evaluator *evaluator);
-void queries_destroy(struct queries *qs);
-uint64_t queries_private_bytes(const struct scorer_config *c);
+int query_create(struct query *q, struct core *core, struct agent *agent); /* HILL_E_NOMEM */
+void query_destroy(struct query *q);
+uint64_t query_private_bytes(const struct scorer_config *c);
 
-/* Go on with the query, or take the next one. 1, 0 (it waits, or there is none), or an error. */
-int queries_pump(struct queries *qs);
+/* A record becomes a query: bytes long, the vector included. */
+void query_begin(struct queries *qs, struct query *q, const struct record_query *r, uint32_t bytes);
+void query_begin_reading(struct queries *qs, struct query *q, const struct record_read *r);
+/* One step of the phase that it is in, QUERY_NONE when it is over. 1: something was done, 0: it
+ * waits; negative: the loop ends. */
+int query_step(struct queries *qs, struct query *q);
 
 /* Has every token of an awaited query been placed? */
 bool query_has_tokens(const struct query *q);
+/* Would a query of these tokens leave AWAIT? They are placed, and nothing of them is on its way. */
+bool query_may_pass(const struct core *c, const struct sequence *s, uint32_t layer,
+                    uint32_t n_tokens);
 
 #endif

@@ -6,7 +6,7 @@
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/intake.h"
 #include "cpu_scorer/moves.h"
-#include "cpu_scorer/query.h"
+#include "cpu_scorer/query_rows.h"
 #include "cpu_scorer/sequence_stats.h"
 #include "cpu_scorer/share_out.h"
 #include "cpu_scorer/side_speeds.h"
@@ -73,7 +73,7 @@ int scorer_create(struct scorer **out, const struct scorer_config *config,
                                           .demotions = &p->demotions,
                                           .evaluator = p->evaluator,
                                           .requests = &p->requests,
-                                          .query = &p->queries.query};
+                                          .query = &p->queries.rows[0]};
     *out = p;
     return 0;
 }
@@ -165,17 +165,16 @@ void scorer_ask_profile(struct scorer *p, int64_t limit_ns)
  * those does, and what makes room for them. */
 static bool is_scored(const struct scorer *p)
 {
-    return p->queries.query.phase > QUERY_AWAIT;
+    return queries_scored(&p->queries);
 }
 
 /* Flips, sequences that end, and new records: 1 when something came. */
 static int pump_tokens(struct scorer *p)
 {
-    const struct query *q = &p->queries.query;
-    bool awaited = q->phase == QUERY_AWAIT;
+    const struct query *awaited = queries_awaited(&p->queries);
     int flipped = demotions_pump(&p->demotions);
     int ended = awaited ? 0 : requests_pump(&p->requests);
-    int taken = awaited && query_has_tokens(q) ? 0 : intake_pump(&p->intake);
+    int taken = awaited && query_has_tokens(awaited) ? 0 : intake_pump(&p->intake);
     return taken < 0 ? taken : flipped | ended | taken;
 }
 
@@ -184,7 +183,7 @@ static int pump_tokens(struct scorer *p)
  * and moves may be ordered in it without a record that shows it: the turn itself is counted. */
 static int pump_moves(struct scorer *p, int asked)
 {
-    bool awaited = p->queries.query.phase == QUERY_AWAIT;
+    bool awaited = queries_awaited(&p->queries) != NULL;
     if (is_scored(p) || (asked && awaited))
         return 0;
     if (awaited)
@@ -202,8 +201,7 @@ static int pump_carry(struct scorer *p)
 /* One turn: everything that can move on now, what frees others first. */
 static int turn(struct scorer *p)
 {
-    const struct query *q = &p->queries.query;
-    bool awaited = q->phase == QUERY_AWAIT;
+    bool awaited = queries_awaited(&p->queries) != NULL;
     int heard = agent_pump(&p->agent), came, asked;
     if (heard < 0)
         return heard;
@@ -215,22 +213,21 @@ static int turn(struct scorer *p)
             return asked;
     } while (awaited && came && !asked);
     int moved = pump_moves(p, asked);
-    int measured = q->phase == QUERY_NONE ? side_speeds_pump(&p->side_speeds) : 0;
+    int measured = p->queries.n == 0 ? side_speeds_pump(&p->side_speeds) : 0;
     return measured < 0 ? measured : heard | came | asked | moved | measured | carried;
 }
 
 int scorer_run(struct scorer *p)
 {
-    const struct query *q = &p->queries.query;
+    const struct queries *qs = &p->queries;
     const struct core *c = &p->core;
     for (;;) {
         uint32_t seen = shm_doorbell_read(c->io.bell);
         int rc = turn(p);
         if (rc == 0)
-            rc = agent_pause(&p->agent, seen, q->due_ns, q->phase != QUERY_NONE);
+            rc = agent_pause(&p->agent, seen, queries_due_ns(qs), qs->n > 0);
         else if (rc > 0)
-            rc = q->phase == QUERY_NONE && c->hooks.interrupted(c->hooks.context) ? HILL_E_CANCELLED
-                                                                                  : 0;
+            rc = qs->n == 0 && c->hooks.interrupted(c->hooks.context) ? HILL_E_CANCELLED : 0;
         if (rc)
             return rc;
     }

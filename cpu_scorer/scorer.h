@@ -36,6 +36,7 @@ struct scorer_config {
     uint32_t epoch, ctx_tokens, n_sequences;
     struct kv_layer_windows windows; /* layers in which nothing is selected */
     uint32_t threads;                /* scoring threads */
+    uint32_t rows;                   /* queries of a layer in flight; 0: 1 */
     uint32_t block_tokens;           /* n of a Score Block */
     uint32_t gpu_slots;              /* per (sequence, layer) */
     uint32_t hot_blocks;             /* at most */

@@ -23,7 +23,7 @@ enum rate { F_C, F_S, B_C, B_S, RATES };
 struct profile_run {
     struct side_speeds *m;
     struct core *core;
-    struct digest_evaluator *digest;
+    struct digest_row *digest;
     struct query *q;
     struct sequence *s;
     int64_t began_ns, fill_until_ns, until_ns;
@@ -313,7 +313,7 @@ static int relay_query(struct profile_run *r)
     for (uint32_t i = 0; i < g->n_heads * g->head_dim; i++)
         r->query[i] = (float)(int)(next_random(r) % 2001) / 1000.0f - 1.0f;
     r->q->id = ++r->n_queries;
-    digest_open(r->digest, r->q);
+    digest_open(r->digest->evaluator, r->q);
     return wait_to_push(r, push_query);
 }
 
@@ -362,7 +362,7 @@ static void start_scoring(struct profile_run *r)
 static int score_round(struct profile_run *r, double rates[RATES])
 {
     const struct core *c = r->core;
-    const struct digest_evaluator *e = r->digest;
+    const struct digest_row *e = r->digest;
     double entry = c->tiers.hkm.entry_bytes;
     int rc = kv_selector_begin(r->q->selector, &r->s->settings, r->hot_first + r->cold_tokens);
     if (rc == 0)
@@ -401,7 +401,7 @@ static bool has_time(const struct profile_run *r, int round)
 /* How long each of several drives takes for what it has now, while no CPU is kept busy. */
 static int time_drives(struct profile_run *r, struct drive_time times[LAYOUT_DRIVES_MAX])
 {
-    const struct digest_evaluator *e = r->digest;
+    const struct digest_row *e = r->digest;
     for (int round = 0; has_time(r, round); round++) {
         int rc = kv_selector_begin(r->q->selector, &r->s->settings, r->hot_first + r->cold_there);
         if (rc == 0)
@@ -628,7 +628,7 @@ static int take_profile(struct side_speeds *m, int64_t limit_ns, struct scorer_p
     int64_t now = clock_now_ns();
     struct profile_run r = {.m = m,
                             .core = m->core,
-                            .digest = (struct digest_evaluator *)(void *)m->evaluator,
+                            .digest = &((struct digest_evaluator *)(void *)m->evaluator)->rows[0],
                             .q = m->query,
                             .s = &m->core->sequences[0],
                             .began_ns = now,

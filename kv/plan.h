@@ -29,10 +29,11 @@ _Static_assert(KV_HOT_BLOCK_TOKENS % KV_GROUP_TOKENS == 0, "a block is whole gro
 struct kv_plan_input {
     struct kv_geometry geometry;
     uint32_t n_embd, n_ff, n_vocab;
-    uint32_t rope_tables;  /* rotary angles of a position: tables of head_dim; 0 means 1 */
-    uint32_t ctx_tokens;   /* -c */
-    uint32_t batch_tokens; /* -b: prefill chunk */
-    uint32_t n_sequences;  /* -np: sequences at once; 0 means 1 */
+    uint32_t rope_tables;    /* rotary angles of a position: tables of head_dim; 0 means 1 */
+    uint32_t ctx_tokens;     /* -c */
+    uint32_t batch_tokens;   /* -b: prefill chunk */
+    uint32_t n_sequences;    /* -np: sequences at once; 0 means 1 */
+    uint32_t rows_in_flight; /* --rows-in-flight: queries at once, at most; 0 means 1 */
     struct kv_selection_settings selection;
     struct kv_layer_windows windows;
     uint64_t

@@ -96,8 +96,11 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
     X(model_path)                                                                                  \
     X(device)                                                                                      \
     X(csd_url) X(csd_device) X(csd_key) X(csd_peer) X(trace_path) X(record_path) X(prefix_dir)
+/* clang-format off */
 #define PLAN(X)                                                                                    \
-    X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens) X(digest_cache_bytes)
+    X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens)                      \
+    X(digest_cache_bytes) X(rows_in_flight)
+/* clang-format on */
 
 #define TO_WIRE(field)      c->field = s->field;
 #define TEXT_TO_WIRE(field) c->field = (char *)(s->field ? s->field : "");

@@ -222,6 +222,15 @@ const struct option_spec hill_pipeline_specs[] = {
      .value = "SIZE",
      .fallback = "0",
      .help = "host-digest: how much of --hot-mb holds digests of cold tokens"},
+    {.name = "rows-in-flight",
+     .type = OPTION_INTEGER,
+     .min = 1,
+     .max = KV_MAX_SEQUENCES,
+     .fallback = "4",
+     .value = "N",
+     .help =
+         "queries of a layer that are worked at together: the drive scores and fetches for some "
+         "sequences while the scorer is at another one"},
     {.name = "csd-dram-mb",
      .type = OPTION_SIZE,
      .min = 0,
@@ -506,6 +515,7 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
         .plan = {.batch_tokens = (uint32_t)options_integer(options, "batch-size"),
                  .n_sequences = (uint32_t)options_integer(options, "parallel"),
                  .digest_cache_bytes = options_bytes(options, "digest-mb"),
+                 .rows_in_flight = (uint32_t)options_integer(options, "rows-in-flight"),
                  .geometry.digest_bits =
                      strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8},
         .block_tokens = (uint32_t)options_integer(options, "block-tokens"),

@@ -175,6 +175,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "gpu_slots", m->gpu_slots > 0 && m->gpu_slots <= TOKENS_MAX);
     CHECK("configure", "csd_dram_bytes", m->csd_dram_bytes <= CAP_MAX);
     CHECK("configure", "digest_cache_bytes", m->digest_cache_bytes <= CAP_MAX);
+    CHECK("configure", "rows_in_flight", m->rows_in_flight <= KV_MAX_SEQUENCES);
     CHECK("configure", "cold_cap_bytes", m->cold_cap_bytes <= CAP_MAX);
     CHECK("configure", "csd_device", text_ok(m->csd_device));
     CHECK("configure", "csd_key", text_ok(m->csd_key));

@@ -6,7 +6,7 @@
 #include "tests/cpu_scorer/hkm_audit.h"
 
 static const uint32_t rig_capacities[RING_COUNT] = {
-    [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 11,      [RING_SELECTION] = 1u << 16,
+    [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 12,      [RING_SELECTION] = 1u << 16,
     [RING_COMMAND] = 1u << 12,    [RING_BACKGROUND] = 1u << 13, [RING_SCORE] = 1u << 10,
     [RING_COMPLETION] = 1u << 10,
 };
@@ -55,10 +55,10 @@ static void rig_failure(void *context, int code, const char *text, uint64_t requ
 static void rig_work_done(void *context, uint64_t count)
 {
     struct rig *r = context;
-    struct scorer_stats live[RIG_SEQUENCES];
+    struct scorer_stats live[RIG_SEQUENCES_MAX];
     (void)count;
-    uint32_t n = scorer_live_stats(r->pipeline, live, RIG_SEQUENCES);
-    if (n == RIG_SEQUENCES)
+    uint32_t n = scorer_live_stats(r->pipeline, live, RIG_SEQUENCES_MAX);
+    if (n >= 2)
         assert_true(live[0].request_id != live[1].request_id);
     if (n)
         atomic_store_explicit(&r->hot_now, live[0].hot.tokens, memory_order_relaxed);
@@ -118,6 +118,7 @@ static void rig_make_agents(struct rig *r)
         assert_non_null(a);
         a->bell = d ? &r->drive_bells[d] : &r->bells[PARTY_AGENT];
         a->random = 99 + d;
+        a->open_query = RIG_SPANS;
         a->wrong_score_position = a->damaged_position = UINT32_MAX;
     }
     r->agent = r->agents[0];
@@ -129,8 +130,10 @@ struct scorer_config rig_config(const struct rig_options *o)
         .geometry = rig_geometry,
         .epoch = RIG_EPOCH,
         .ctx_tokens = RIG_CTX,
-        .n_sequences = RIG_SEQUENCES,
+        .n_sequences = o->n_sequences ? o->n_sequences : RIG_SEQUENCES,
         .threads = 2,
+        .rows = o->rows,
+        .gpu_drop = o->gpu_drop,
         .block_tokens = 32,
         .gpu_slots = RIG_GPU_SLOTS,
         .hot_blocks = o->hot_blocks ? o->hot_blocks : 120,
@@ -181,7 +184,7 @@ struct rig *rig_start(const struct rig_options *o)
         assert_int_equal(shm_arena_view(&r->agents[d]->staging, r->staging_memory, staging), 0);
     struct hkm_config tables = {.geometry = rig_geometry,
                                 .ctx_tokens = RIG_CTX,
-                                .n_sequences = RIG_SEQUENCES,
+                                .n_sequences = config.n_sequences,
                                 .gpu_slots = RIG_GPU_SLOTS,
                                 .n_blocks = config.hot_blocks,
                                 .cold_slots =

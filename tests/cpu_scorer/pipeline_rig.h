@@ -38,6 +38,9 @@ struct rig_options {
     uint64_t digest_cache_bytes;     /* host-digest */
     double cpu_gb_per_s;             /* modelled */
     const struct shm_ring_tap *taps; /* [RING_COUNT], of the scorer's ends; NULL: none */
+    uint32_t n_sequences;            /* 0: RIG_SEQUENCES */
+    uint32_t rows;                   /* in flight; 0: 1 */
+    double gpu_drop;
 };
 
 struct rig {
@@ -128,6 +131,9 @@ struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t prompt,
 
 /* Append n random entries to a layer. */
 void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n);
+
+/* The attention of the last query is over: the record that says so may follow. */
+void gpu_finish_reading(struct rig_request *q);
 
 /* The attention is over and the step too. */
 void gpu_step_end(struct rig_request *q);

@@ -126,11 +126,32 @@ static uint16_t agent_score(struct rig_agent *a, const struct kv_query *query,
     return score;
 }
 
+static uint32_t agent_begin_span(struct rig_agent *a, const struct record_header *h,
+                                 uint32_t command)
+{
+    uint32_t i = a->n_spans < RIG_SPANS - 1 ? a->n_spans++ : RIG_SPANS - 1;
+    a->spans[i] = (struct rig_span){command, h->sequence, h->layer, h->step, ++a->clock, 0};
+    return i;
+}
+
+static void agent_end_query(struct rig_agent *a)
+{
+    const struct record_completion *c = &a->query_done;
+    if (a->open_query == RIG_SPANS)
+        return;
+    a->spans[a->open_query].ended = ++a->clock;
+    a->open_query = RIG_SPANS;
+    agent_complete(a, &c->header, c->tag, RECORD_AGENT_QUERY, 0, c->count, 0);
+}
+
 static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
 {
+    uint32_t rows = atomic_load_explicit(&a->rows, memory_order_relaxed);
+    uint32_t span = agent_begin_span(a, &r->header, RECORD_AGENT_QUERY);
     const int8_t *mantissas = (const int8_t *)(r + 1);
     struct kv_query query = {mantissas, (const uint8_t *)mantissas + RIG_DIMS, r->importance};
     uint32_t total = 0;
+    agent_end_query(a); /* the one before it */
     struct {
         struct record_score_block block;
         struct score_tuple tuples[RIG_STRIPE];
@@ -156,13 +177,18 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
         total += n;
     }
     assert_int_equal(total, r->expected);
-    agent_complete(a, &r->header, r->query_id, RECORD_AGENT_QUERY, 0, total, 0);
+    a->query_done =
+        (struct record_completion){.header = r->header, .tag = r->query_id, .count = total};
+    a->open_query = span;
+    if (++a->n_queries % (rows ? rows : 1) == 0)
+        agent_end_query(a);
 }
 
 static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
 {
     const struct fetch_item *items = (const struct fetch_item *)(r + 1);
     uint32_t damaged = atomic_load_explicit(&a->damaged_position, memory_order_relaxed);
+    uint32_t span = agent_begin_span(a, &r->header, RECORD_FETCH);
     int32_t status = 0;
     for (uint32_t i = 0; i < r->n_entries; i++) {
         const struct rig_slot *s = &a->slots[items[i].cold_slot];
@@ -173,6 +199,7 @@ static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
         if (s->position == damaged)
             status = HILL_E_DAMAGED;
     }
+    a->spans[span].ended = ++a->clock;
     agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
 }
 
@@ -263,7 +290,7 @@ static bool agent_take(struct rig_agent *a, enum layout_ring ring)
     const void *payload;
     if (shm_ring_peek(&a->ends[ring], &type, &payload, &bytes))
         return false;
-    assert_int_equal(record_check(type, payload, bytes, &rig_geometry, RIG_SEQUENCES, NULL), 0);
+    assert_int_equal(record_check(type, payload, bytes, &rig_geometry, RIG_SEQUENCES_MAX, NULL), 0);
     if (type == RECORD_DEMOTE)
         agent_demote(a, payload);
     else if (type == RECORD_COMMIT)

@@ -37,13 +37,15 @@ enum {
     RIG_ENTRY = 128,
     RIG_GROUP_BYTES = 64 + 16 * RIG_DIMS, /* digests of 16 tokens: kv_group_bytes */
     RIG_GROUPS = (RIG_CTX + 15) / 16,
-    RIG_SEQUENCES = 2,
+    RIG_SEQUENCES = 2, /* where a test does not ask for more */
+    RIG_SEQUENCES_MAX = 4,
+    RIG_SPANS = 4096,
     RIG_DRIVES = 3,
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,
     RIG_EPOCH = 7,
     RIG_GPU_SLOTS = RIG_CTX,
-    RIG_STAGING = RIG_SEQUENCES * (RIG_CTX + 64) /* a selection and moves of each */
+    RIG_STAGING = RIG_SEQUENCES_MAX * (RIG_CTX + 64) /* a selection and moves of each */
 };
 
 static const struct kv_geometry rig_geometry = {RIG_LAYERS, 4, 2, 16};
@@ -58,6 +60,13 @@ struct rig_slot {
     uint8_t exponents[2];
 };
 
+/* What the drive was at: a query or a FETCH, from its command to its answer, in a clock that counts
+ * both. */
+struct rig_span {
+    uint32_t command, sequence, layer, step;
+    uint64_t began, ended;
+};
+
 struct rig_agent {
     struct shm_ring_end ends[RING_COUNT];
     struct shm_doorbell *bell;
@@ -67,6 +76,10 @@ struct rig_agent {
     struct rig_slot slots[RIG_STRIPE * RIG_STRIPES];
     struct record_completion late[8]; /* DEMOTE completions held back */
     uint32_t n_late;
+    struct rig_span spans[RIG_SPANS]; /* the first so many; the test reads them between requests */
+    uint32_t n_spans, n_queries, open_query; /* open_query: its span; RIG_SPANS: none */
+    uint64_t clock;
+    struct record_completion query_done; /* of open_query */
     uint64_t random;
     _Atomic uint32_t reused; /* slots of copies that were written anew */
     _Atomic uint32_t reads;  /* READ_KEYS that were answered */
@@ -76,6 +89,8 @@ struct rig_agent {
     _Atomic bool bad_release; /* the next RELEASE is refused */
     _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
     _Atomic bool twice;       /* it answers each TRIM twice */
+    /* It is done with a query when it has the next one, but for every so many-th; 0: at once */
+    _Atomic uint32_t rows;
 };
 
 /* A random number below that, from the generator's state. */

@@ -21,7 +21,7 @@ const void *gpu_wait(struct rig *r, uint32_t expected)
     const void *payload;
     assert_int_equal(shm_ring_wait(&r->gpu[RING_SELECTION], 0, clock_deadline_ms(60000)), 0);
     assert_int_equal(shm_ring_peek(&r->gpu[RING_SELECTION], &type, &payload, &bytes), 0);
-    assert_int_equal(record_check(type, payload, bytes, &rig_geometry, RIG_SEQUENCES, NULL), 0);
+    assert_int_equal(record_check(type, payload, bytes, &rig_geometry, RIG_SEQUENCES_MAX, NULL), 0);
     assert_int_equal(type, expected);
     return payload;
 }
@@ -121,8 +121,7 @@ void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n)
     q->appended[layer] += n;
 }
 
-/* The attention of the last query is over: the record that says so may follow. */
-static void gpu_finish_reading(struct rig_request *q)
+void gpu_finish_reading(struct rig_request *q)
 {
     if (q->n_reading && q->linger_us)
         usleep(q->linger_us);

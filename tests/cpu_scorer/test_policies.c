@@ -255,10 +255,11 @@ static void test_the_plan_counts_what_is_allocated(void **unused)
     (void)unused;
     for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++) {
         struct rig_options o = {
-            .csd = true, .beta = 0.25, .policy = policy, .digest_cache_bytes = 100000};
+            .csd = true, .beta = 0.25, .policy = policy, .digest_cache_bytes = 100000, .rows = 2};
         struct kv_plan_input in = {.geometry = rig_geometry,
                                    .ctx_tokens = RIG_CTX,
                                    .n_sequences = RIG_SEQUENCES,
+                                   .rows_in_flight = 2,
                                    .selection = {.alpha = 1, .policy = policy},
                                    .cold_slots = RIG_STRIPE * RIG_STRIPES,
                                    .digest_cache_bytes = o.digest_cache_bytes};

@@ -205,6 +205,9 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-digests", "none", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--speculate", "some", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--exact-layers", "0", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--rows-in-flight", "0", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--rows-in-flight", "3", NULL), 0);
+    assert_int_equal(epoch.plan.rows_in_flight, 3);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--policy", "some", NULL), HILL_E_INVALID);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--digest-mb", "1.5", NULL), HILL_E_INVALID);
     assert_int_equal(

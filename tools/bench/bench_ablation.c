@@ -3,10 +3,10 @@
  * and with one of its parts changed.
  *
  * What: every row differs from the row that it is paired with by one factor: where cold digests are
- * scored, the drive's DRAM, which entries are hot, beta, guesses a layer ahead, digest bits. M_0 is
- * the same in all rows of a comparison and is filled; of the comparison of beta each fixed beta has
- * the M_0 that it fills, and beside it stands Eq. 4 with as much. Which KV: KV="names"
- * (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h. FULL=1 adds this
+ * scored, the drive's DRAM, which entries are hot, beta, guesses a layer ahead, digest bits, and of
+ * a batch how many of its rows the scorer is at together. M_0 is the same in all rows of a
+ * comparison and is filled; of the comparison of beta each fixed beta has the M_0 that it fills,
+ * and beside it stands Eq. 4 with as much. Which KV: KV="names" (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h. FULL=1 adds this
  * machine's drive.
  * Concurrency: one thread. Failure: as point.h; KV that is not there is named and left out.
  */
@@ -24,20 +24,22 @@
 #define KV         "qwen0.5b-16384-moby smollm2-8192-lines"
 #define KV_QUICK   "hill-ref-2048-heldout"
 #define KV_MAX     4u
+#define BATCH      4u
 #define FILE_KEPT  "build/bench/points/ablation.jsonl"
 #define FILE_QUICK "build/bench/points/ablation-quick.jsonl"
 
 /* whole first; guessing is off by default, and --gpu-keep no more than a selection */
 #define BASE "--alpha %g --gpu-keep %g --beta %s --placement bkp --speculate on --hot-mb %.2f"
 
-enum factor { STORAGE, DRAM, HKM, APP, AHEAD, BITS, FACTORS };
+enum factor { STORAGE, DRAM, HKM, APP, AHEAD, BITS, ROWS, FACTORS };
 static const char *const factor_names[FACTORS] = {
     "in-storage scoring, no DRAM in the drive",
     "the drive's DRAM",
     "HKM: which entries are hot",
     "APP: beta, at the M_0 that each fixed beta fills",
     "speculation: the next layer's queries",
-    "digest bits"};
+    "digest bits",
+    "rows in flight, a batch of 4"};
 
 enum drive { MODELLED, NATIVE, DRIVES };
 static const enum point_drive drives[DRIVES] = {POINT_MODELLED, POINT_NATIVE};
@@ -123,6 +125,16 @@ static void add_drams(struct comparison *c, const struct point *like)
     comparison_set_dram(add(c, "no DRAM", like, 0), 0);
 }
 
+/* All decode the same KV, each its own copy. */
+static void add_rows(struct comparison *c, const struct point *like)
+{
+    struct point batch = *like;
+    batch.rows = BATCH;
+    add_option(add(c, "all rows in flight", &batch, 0), " --rows-in-flight 4");
+    add_option(add(c, "one row in flight", &batch, 0), " --rows-in-flight 1");
+    add_option(add(c, "two rows in flight", &batch, 0), " --rows-in-flight 2");
+}
+
 static const struct fixed {
     const char *beta, *name, *ours;
     double share; /* of the entries that this beta makes hot */
@@ -154,6 +166,8 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
         add_storage(c, &like);
     } else if (f == DRAM) {
         add_drams(c, &like);
+    } else if (f == ROWS) {
+        add_rows(c, &like);
     } else {
         add(c, "hillinfer, whole", &like, 0);
         if (f == HKM)
@@ -209,7 +223,8 @@ static void measure_part(struct part *p, const struct bench_options *o)
 static void print_head(void)
 {
     printf("## Ablation\n\n"
-           "A decode step of one sequence on real KV: a text's first tokens, read once into a "
+           "A decode step of one sequence (of %u where it says so) on real KV: a text's first "
+           "tokens, read once into a "
            "session, which every run restores; then %u steps. Each row differs from the row that "
            "it is paired with by one factor; the rows of a table are measured in turn in every "
            "round. Where it is not the factor: bkp, `--beta auto`, queries guessed a layer ahead "
@@ -218,7 +233,7 @@ static void print_head(void)
            "The drive is modelled, `--csd-model %s`: no measurement of a real one; its pool lies "
            "in memory, and the GPU is this machine's CPU with memory of its own (hot entries are "
            "copied to it). " COMPARISON_SCORE "\n\n",
-           steps, ALPHA, ALPHA, HOT_SHARE, point_csd_model());
+           BATCH, steps, ALPHA, ALPHA, HOT_SHARE, point_csd_model());
     comparison_print_legend();
     if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         printf("There is no policy host-digest here: in-storage scoring has no row.\n");

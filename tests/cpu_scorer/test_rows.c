@@ -1,0 +1,245 @@
+/*
+ * tests/cpu_scorer/test_rows.c - rows in flight: the rows of a step ask together, and the drive is
+ * at several of them. What is selected is the same for any number of them.
+ */
+#include "tests/cpu_scorer/pipeline_rig.h"
+#include "tests/rounds.h"
+
+enum { ROWS = 4, STEPS = 12 + TEST_ROUNDS(8) };
+
+static const uint32_t prompts[ROWS] = {600, 300, 340, 280};
+
+/* A layer of a step: all queries are shown at once, each row's new token before or after. */
+static int decode_layer(struct rig *r, struct rig_request *q[ROWS], uint32_t layer, int status[])
+{
+    struct rig_question asked[ROWS];
+    int first = 0;
+    for (uint32_t i = 0; i < ROWS; i++) {
+        gpu_finish_reading(q[i]);
+        gpu_fill_question(q[i], layer, q[i]->n, QUERY_EXACT, &asked[i]);
+        if ((q[i]->step + layer + i) % 2)
+            gpu_append(q[i], layer, 1);
+        void *room;
+        assert_int_equal(shm_ring_reserve(&r->gpu[RING_QUERY], sizeof asked[i], &room), 0);
+        memcpy(room, &asked[i], sizeof asked[i]);
+        shm_ring_stage(&r->gpu[RING_QUERY], RECORD_QUERY, sizeof asked[i]);
+    }
+    shm_ring_flush(&r->gpu[RING_QUERY]);
+    for (uint32_t i = 0; i < ROWS; i++)
+        if (q[i]->appended[layer] == q[i]->n)
+            gpu_append(q[i], layer, 1);
+    for (uint32_t i = 0; i < ROWS; i++) { /* answers come in the order of the questions */
+        status[i] = gpu_answer(q[i], layer, q[i]->n, &asked[i]);
+        first = first ? first : status[i];
+    }
+    return first;
+}
+
+static int decode(struct rig *r, struct rig_request *q[ROWS])
+{
+    int status[ROWS];
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
+        int rc = decode_layer(r, q, layer, status);
+        if (rc)
+            return rc;
+    }
+    for (uint32_t i = 0; i < ROWS; i++) {
+        q[i]->n++;
+        gpu_step_end(q[i]);
+    }
+    return 0;
+}
+
+static struct rig *begin(struct rig_options o, const struct kv_selection_settings *how,
+                         struct rig_request *q[ROWS])
+{
+    o.n_sequences = ROWS;
+    struct rig *r = rig_start(&o);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        q[i] = gpu_begin(r, i, prompts[i], prompts[i] + STEPS, how, 0);
+        gpu_prefill(q[i]);
+    }
+    return r;
+}
+
+/* Whole requests, each answer compared with the oracle's: their hashes. */
+static void run_rows(struct rig_options o, const struct kv_selection_settings *how,
+                     uint64_t hashes[ROWS])
+{
+    struct rig_request *q[ROWS];
+    struct rig *r = begin(o, how, q);
+    uint64_t moved = 0;
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(decode(r, q), 0);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        hashes[i] = XXH64_digest(q[i]->hash);
+        struct scorer_stats s = gpu_end(q[i]);
+        assert_int_equal(s.selection_hash, hashes[i]);
+        moved += s.promoted;
+    }
+    assert_true(o.placement != SCORER_BKP || moved > 0);
+    assert_int_equal(r->n_failures, 0);
+    rig_stop(r);
+}
+
+static void test_any_number_of_rows_selects_the_same(void **unused)
+{
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 0.25},
+        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .reads_hot = true, .gpu_drop = 0.5},
+        {.csd = true, .beta = 0.25, .cpu_gb_per_s = 1},
+        {.csd = false},
+    };
+    static const uint32_t rows[] = {1, 2, 2 * ROWS};
+    uint64_t hashes[ROWS], first[ROWS];
+    (void)unused;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+            struct rig_options o = places[i];
+            o.rows = rows[n];
+            run_rows(o, &usual, i + n ? hashes : first);
+            if (i + n)
+                assert_memory_equal(hashes, first, sizeof first);
+        }
+}
+
+/* Their keys are read through one set of windows: a row is scored while others fetch. */
+static void test_every_policy_selects_the_same(void **unused)
+{
+    (void)unused;
+    for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++) {
+        struct kv_selection_settings how = usual;
+        struct rig_options o = {.csd = true, .beta = 0.25, .policy = policy};
+        uint64_t one[ROWS], several[ROWS];
+        how.policy = policy;
+        o.rows = 1;
+        run_rows(o, &how, one);
+        o.rows = 3;
+        run_rows(o, &how, several);
+        assert_memory_equal(one, several, sizeof one);
+    }
+}
+
+/* ---- the drive's busy spans ------------------------------------------------------------------ */
+
+static const struct rig_span *span_of(const struct rig_agent *a, uint32_t command,
+                                      uint32_t sequence, uint32_t layer, uint32_t step)
+{
+    for (uint32_t i = 0; i < a->n_spans; i++) {
+        const struct rig_span *s = &a->spans[i];
+        if (s->command == command && s->sequence == sequence && s->layer == layer &&
+            s->step == step)
+            return s;
+    }
+    fail_msg("sequence %u has no span in layer %u of step %u", sequence, layer, step);
+    return NULL;
+}
+
+/* Pairs of a row's FETCH and the next row's scoring: how many, and how many of them overlap. The
+ * drive has the whole GPU's share to fetch in every layer. */
+static uint32_t count_overlaps(uint32_t rows, bool holds, uint32_t *pairs)
+{
+    struct rig_options o = {.csd = true, .beta = 0.25, .rows = rows, .gpu_drop = 1};
+    struct rig_request *q[ROWS];
+    uint32_t overlaps = 0, first_step;
+    struct rig *r = begin(o, &usual, q);
+    first_step = q[0]->step;
+    atomic_store_explicit(&r->agent->rows, holds ? ROWS : 0, memory_order_relaxed);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(decode(r, q), 0);
+    *pairs = 0;
+    for (uint32_t at = 0; at < 3 * RIG_LAYERS; at++)
+        for (uint32_t row = 0; row + 2 < ROWS; row++) {
+            uint32_t layer = at % RIG_LAYERS, step = first_step + at / RIG_LAYERS;
+            const struct rig_span *fetch = span_of(r->agent, RECORD_FETCH, row, layer, step);
+            const struct rig_span *next =
+                span_of(r->agent, RECORD_AGENT_QUERY, row + 1, layer, step);
+            overlaps += fetch->began < next->ended && next->began < fetch->ended;
+            ++*pairs;
+        }
+    for (uint32_t i = 0; i < ROWS; i++)
+        gpu_end(q[i]);
+    rig_stop(r);
+    return overlaps;
+}
+
+/* A drive that is done with a query only when it has the next one gets it: so it is at a row's
+ * scores while it fetches for the row before, and is never without work between two of them. With
+ * one row in flight it has one thing to do at a time. */
+static void test_a_row_is_scored_while_the_one_before_is_fetched(void **unused)
+{
+    uint32_t pairs, overlaps;
+    (void)unused;
+    overlaps = count_overlaps(2, true, &pairs);
+    assert_true(pairs > 0);
+    assert_int_equal(overlaps, pairs);
+    overlaps = count_overlaps(1, false, &pairs);
+    assert_true(pairs > 0);
+    assert_int_equal(overlaps, 0);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* A damaged entry of one row, which alone has that position: the others go on. */
+static void test_one_row_fails_and_the_others_go_on(void **unused)
+{
+    struct rig_options o = {.csd = true, .beta = 0.25, .rows = 3, .gpu_drop = 1};
+    struct rig_request *q[ROWS];
+    int status[ROWS], failed = 0;
+    (void)unused;
+    struct rig *r = begin(o, &usual, q);
+    for (uint32_t i = prompts[2] + STEPS; i < prompts[2] + 2 * STEPS && !failed; i++) {
+        atomic_store_explicit(&r->agent->damaged_position, i, memory_order_relaxed);
+        for (uint32_t layer = 0; layer < RIG_LAYERS && !failed; layer++) {
+            decode_layer(r, q, layer, status);
+            failed = status[0];
+            for (uint32_t row = 1; row < ROWS; row++)
+                assert_int_equal(status[row], 0);
+        }
+        for (uint32_t row = failed ? 1 : 0; row < ROWS; row++) {
+            for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+                if (q[row]->appended[layer] == q[row]->n)
+                    gpu_append(q[row], layer, 1);
+            q[row]->n++;
+            gpu_step_end(q[row]);
+        }
+    }
+    assert_int_equal(failed, HILL_E_DAMAGED);
+    for (uint32_t row = 1; row < ROWS; row++) {
+        uint64_t hash = XXH64_digest(q[row]->hash);
+        assert_int_equal(gpu_end(q[row]).selection_hash, hash);
+    }
+    gpu_end(q[0]);
+    assert_int_equal(r->n_failures, 1);
+    rig_stop(r);
+}
+
+/* An agent that answers nothing: every row in flight is answered, and those behind them. */
+static void test_a_silent_agent_fails_all_rows(void **unused)
+{
+    struct rig_options o = {.csd = true, .beta = 0.25, .rows = 3, .agent_deadline_ms = 300};
+    struct rig_request *q[ROWS];
+    int status[ROWS];
+    (void)unused;
+    struct rig *r = begin(o, &usual, q);
+    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    decode_layer(r, q, 0, status);
+    for (uint32_t row = 0; row < ROWS; row++)
+        assert_int_equal(status[row], HILL_E_TIMEOUT);
+    for (uint32_t row = 0; row < ROWS; row++)
+        gpu_free(q[row]);
+    atomic_store_explicit(&r->agent->silent, false, memory_order_relaxed);
+    rig_stop(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_number_of_rows_selects_the_same),
+        cmocka_unit_test(test_every_policy_selects_the_same),
+        cmocka_unit_test(test_a_row_is_scored_while_the_one_before_is_fetched),
+        cmocka_unit_test(test_one_row_fails_and_the_others_go_on),
+        cmocka_unit_test(test_a_silent_agent_fails_all_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
