@@ -161,7 +161,7 @@ static bool is_own(const struct job *job, uint64_t request_id)
     if (!job->gateway->settings->keys.n)
         return true;
     for (const struct job *other = job->gateway->jobs; other; other = other->next)
-        if (other->generation.id == request_id && other->key == job->key)
+        if (other->generation.follower.id == request_id && other->key == job->key)
             return true;
     return false;
 }

@@ -38,9 +38,10 @@ void looks_on_token(struct job *job, int64_t now_ns)
     if (job->order.timeline && l->state == LOOKS_NONE) {
         l->state = LOOKS_WATCHING;
         l->since_ns = now_ns;
-        l->since_tokens = gen->n_tokens;
+        l->since_tokens = gen->follower.n_tokens;
         ask(job, true);
-    } else if (l->state == LOOKS_WATCHING && gen->n_tokens - l->since_tokens >= WATCH_TOKENS &&
+    } else if (l->state == LOOKS_WATCHING &&
+               gen->follower.n_tokens - l->since_tokens >= WATCH_TOKENS &&
                now_ns - l->since_ns > CLOCK_MS(WATCH_MS)) {
         looks_stop(job);
     }
