@@ -194,6 +194,13 @@ answered "the token's path is all of its time" 200 '.timeline | (([.path_us[]] |
 answered "its spans lie within it" 200 '.timeline | .us as $whole | [.spans[] | .at_us >= 0 and .at_us + .us <= $whole + 0.2 and .path_us <= .us + 0.2] | all and length > 5' true
 ask POST /v1/completions "$(jq -c '.stream = true' <<<"$shown")" -N
 expect "a stream has them once" "$(sed -n 's/^data: {/{/p' "$work/answer" | jq -s '[.[] | select(.selection)] | length == 1 and (.[0].timeline.spans | length > 5)')" true
+curl -sN -o /dev/null --data-binary '{"prompt":"one two three one two","max_tokens":16000,"ignore_eos":true,"stream":true}' "$url/v1/completions" &
+client=$!
+wait_for 20 decoding 1 5 || fail "the request beside it does not decode"
+ask POST /v1/completions "$shown"
+kill "$client"
+wait "$client"
+answered "a step that is shared: the whole step's waits, and what the other row takes" 200 '.timeline | ([.spans[] | select(.other == null) | .stage] | contains(["await_selection", "attend", "logits"])) and ([.spans[] | select(.other) | .stage] | contains(["query"])) and .path_us.others > 0 and (([.path_us[]] | add) - .us | fabs) < 1' true
 ask POST /v1/completions "$body"
 answered "who does not ask has none" 200 'has("selection") or has("timeline")' false
 
