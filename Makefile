@@ -144,6 +144,10 @@ $(O)/tests/csd_agent/test_hls_score: $(HLS_OBJECT)
 $(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)
 	$(LINK)
 
+# what tests/long/http_sockets.sh asks a gateway with
+$(O)/tests/fuzz/socket_clients: $(O)/tests/fuzz/socket_clients.o $(ARCHIVES)
+	$(LINK)
+
 # a figure is tools/bench/bench_<figure>.c with what they share; only `make bench` builds them
 $(O)/tools/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
 $(O)/tools/bench/bench_flash: $(csd_agent_parts)
