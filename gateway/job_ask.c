@@ -284,6 +284,8 @@ void ask_rendered(struct job *job)
     struct text_buffer whole = {0};
     for (uint64_t i = 0; i < prompt->n_pieces; i++)
         text_add(&whole, prompt->pieces[i].text, prompt->pieces[i].bytes);
+    if (job->order.begun_bytes)
+        text_add(&whole, job->order.begun, job->order.begun_bytes);
     text_puts(&job->out, "{\"prompt\":");
     text_add_json(&job->out, whole.bytes, whole.length);
     text_puts(&job->out, "}");

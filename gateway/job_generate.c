@@ -206,18 +206,22 @@ void generate_begin(struct job *job)
 void generate_rendered(struct job *job)
 {
     const struct chat_prompt *prompt = &job->render->prompt;
+    const struct order *o = &job->order;
     struct generation *gen = &job->generation;
     struct text_buffer begun = {0};
     struct prompt_piece *pieces = calloc(prompt->n_pieces + 1, sizeof *pieces);
-    tools_begin(&begun, &job->order, gen->reader.form);
+    tools_begin(&begun, o, gen->reader.form);
     if (!pieces || begun.failed) {
         job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
     } else {
         memcpy(pieces, prompt->pieces, prompt->n_pieces * sizeof *pieces);
-        pieces[prompt->n_pieces] = (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT};
+        pieces[prompt->n_pieces] =
+            begun.length ? (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT}
+                         : (struct prompt_piece){o->begun, o->begun_bytes, PROMPT_LITERAL};
         calls_feed(&gen->reader, begun.length ? begun.bytes : "", begun.length, &gen->text,
                    &gen->calls, job->order.stream);
-        send_order(job, pieces, prompt->n_pieces + (begun.length ? 1 : 0), prompt->answer_end);
+        send_order(job, pieces, prompt->n_pieces + (begun.length || o->begun_bytes ? 1 : 0),
+                   prompt->answer_end);
     }
     text_finish(&begun);
     free(pieces);
