@@ -231,7 +231,7 @@ soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step 
 fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone)
 	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' tests/fuzz/run $(FUZZ)
 
-screenshots: all ## make the pictures of the page in docs/ (needs chromium and SmolLM2: get-models)
+screenshots: all ## make the pictures of page and terminal in docs/ (needs chromium and SmolLM2: get-models)
 	@scripts/screenshots
 
 # every lint runs, also after one that failed; scripts/lint/README.md says what each one holds
