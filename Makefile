@@ -154,6 +154,10 @@ $(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(A
 $(O)/tests/net/slow_link: $(O)/tests/net/slow_link.o $(O)/libbase.a
 	$(LINK)
 
+# what tests/long/http_sockets.sh asks a gateway with
+$(O)/tests/fuzz/socket_clients: $(O)/tests/fuzz/socket_clients.o $(ARCHIVES)
+	$(LINK)
+
 # a figure is tools/bench/bench_<figure>.c with what they share; only `make bench` builds them
 $(O)/tools/bench/bench_score: $(O)/cpu_scorer/scoring.o $(O)/cpu_scorer/topology.o
 $(O)/tools/bench/bench_flash: $(csd_agent_parts)
@@ -242,7 +246,7 @@ soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step 
 fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone)
 	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' tests/fuzz/run $(FUZZ)
 
-screenshots: all ## make the pictures of the page in docs/ (needs chromium and SmolLM2: get-models)
+screenshots: all ## make the pictures of page and terminal in docs/ (needs chromium and SmolLM2: get-models)
 	@scripts/screenshots
 
 # every lint runs, also after one that failed; scripts/lint/README.md says what each one holds

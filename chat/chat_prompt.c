@@ -46,3 +46,16 @@ int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
     free(eos);
     return code;
 }
+
+Hill__PromptPiece **chat_prompt_wire(const struct prompt_piece *pieces, size_t n)
+{
+    Hill__PromptPiece **list = calloc(n + 1, sizeof *list + sizeof **list);
+    Hill__PromptPiece *parts = list ? (Hill__PromptPiece *)(list + n + 1) : NULL;
+    for (size_t i = 0; list && i < n; i++) {
+        list[i] = &parts[i];
+        hill__prompt_piece__init(list[i]);
+        list[i]->text = (ProtobufCBinaryData){pieces[i].bytes, (uint8_t *)pieces[i].text};
+        list[i]->kind = (Hill__PromptKind)pieces[i].kind;
+    }
+    return list;
+}

@@ -21,6 +21,7 @@
 #include "gateway/timeline.h"
 #include "gateway/tool_calls.h"
 #include "gateway/upstream.h"
+#include "proto/follower.h"
 
 /* What all jobs share. */
 struct gateway {
@@ -58,21 +59,10 @@ struct generation {
     struct text_buffer calls;  /* the same of calls of tools */
     struct text_buffer sure;   /* what the stop strings have let go, on its way to the reader */
     struct logprobs logprobs;
-    uint64_t id;  /* 0: not accepted yet */
+    struct follower follower;
     bool counted; /* in gateway.generating */
     bool cancelling;
     int64_t begun_ns, token_ns; /* token_ns: of the newest; 0: none yet */
-    /* over a coordinator's death */
-    Hill__Message *order; /* what was asked for, owned */
-    uint64_t key;
-    uint32_t serial, follow; /* of the Accepted that is waited for; of the last Follow */
-    uint32_t losses;         /* as far as they have been acted on */
-    bool answered, following;
-    int64_t lost_ns; /* since when nothing is known of it; 0: all is well */
-    uint32_t recovery_ms;
-    uint32_t *tokens; /* that have come, owned */
-    size_t n_tokens, tokens_room;
-    uint64_t text_bytes;
     struct looks looks;
     const char *finish; /* the Summary has come, and what is to be seen has not yet; else NULL */
 };
@@ -125,10 +115,13 @@ void job_refuse(struct job *job, const struct api_error *error);
 
 /* ---- parts of it: job_answer.c ---- */
 void job_answer(struct job *job, int status, const char *content_type);
-void job_fail(struct job *job, int code, const char *text);   /* a pipeline's code (base/error.h) */
-void job_unavailable(struct job *job);                        /* there is no pipeline yet */
-bool job_call(struct job *job, const Hill__Message *message); /* on a new line; false: answered */
-void job_end(struct job *job);                                /* OVER: hangs up */
+void job_fail(struct job *job, int code, const char *text); /* a pipeline's code (base/error.h) */
+void job_unavailable(struct job *job);                      /* there is no pipeline yet */
+/* A line of its own; what sending on it gave; both. False: it is answered. */
+bool job_open_line(struct job *job);
+bool job_sent(struct job *job, int code);
+bool job_call(struct job *job, const Hill__Message *message);
+void job_end(struct job *job);     /* OVER: hangs up */
 void job_uncount(struct job *job); /* it is none of gateway.generating any more */
 
 /* ---- job_ask.c: what is answered from one message ---- */

@@ -62,18 +62,25 @@ void job_unavailable(struct job *job)
     job_refuse(job, &error);
 }
 
-bool job_call(struct job *job, const Hill__Message *message)
+bool job_open_line(struct job *job)
 {
     job->line = upstream_line(&job->gateway->upstream);
-    if (!job->line) {
+    if (!job->line)
         job_unavailable(job);
-        return false;
-    }
-    int code = proto_send(job->line, NULL, message);
+    return job->line != NULL;
+}
+
+bool job_sent(struct job *job, int code)
+{
     if (code) {
         job_fail(job, code, "the request cannot be sent to the pipeline: it is too large");
         return false;
     }
     job->deadline_ns = clock_deadline_ms(job->gateway->settings->patience_s * 1000);
     return true;
+}
+
+bool job_call(struct job *job, const Hill__Message *message)
+{
+    return job_open_line(job) && job_sent(job, proto_send(job->line, NULL, message));
 }

@@ -161,7 +161,7 @@ static bool is_own(const struct job *job, uint64_t request_id)
     if (!job->gateway->settings->keys.n)
         return true;
     for (const struct job *other = job->gateway->jobs; other; other = other->next)
-        if (other->generation.id == request_id && other->key == job->key)
+        if (other->generation.follower.id == request_id && other->key == job->key)
             return true;
     return false;
 }
@@ -284,6 +284,8 @@ void ask_rendered(struct job *job)
     struct text_buffer whole = {0};
     for (uint64_t i = 0; i < prompt->n_pieces; i++)
         text_add(&whole, prompt->pieces[i].text, prompt->pieces[i].bytes);
+    if (job->order.begun_bytes)
+        text_add(&whole, job->order.begun, job->order.begun_bytes);
     text_puts(&job->out, "{\"prompt\":");
     text_add_json(&job->out, whole.bytes, whole.length);
     text_puts(&job->out, "}");

@@ -1,8 +1,8 @@
 /*
  * gateway/job_generate.c - a request for text: ordered, followed, answered. See job.h.
  *
- * The request has a key, so that another coordinator in the same run folder goes on with it
- * (hillctl/exchange.c does the same for the command line): nothing that is here is sent again.
+ * Another coordinator in the same run folder goes on with it (proto/follower.h), and the client's
+ * answer with that.
  */
 #include "gateway/job.h"
 
@@ -10,23 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "chat/chat_prompt.h"
 #include "gateway/tools.h"
 #include "kv/select.h"
 
 #define COMMENT_MS 1000  /* of silence in a stream, until a comment is sent */
 #define CANCEL_MS  12000 /* the coordinator makes a new epoch after 10 s */
-
-static uint64_t random_number(void)
-{
-    uint64_t number = 0;
-    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number)
-        number = (uint64_t)clock_now_ns();
-    return number ? number : 1;
-}
 
 /* ---- the order -------------------------------------------------------------------------------- */
 
@@ -34,14 +26,11 @@ static uint64_t random_number(void)
 static void make_selection(Hill__Selection *out, const struct order *o,
                            const Hill__Selection *pipelines)
 {
-    hill__selection__init(out);
-    out->alpha = pipelines->alpha;
-    out->budget = pipelines->budget;
-    out->sinks = pipelines->sinks;
-    out->window = pipelines->window;
-    out->policy = pipelines->policy;
-    out->importance = pipelines->importance;
-    out->exact_below = o->has_alpha || o->has_budget ? 0 : pipelines->exact_below;
+    *out = *pipelines; /* numbers alone */
+    out->base.n_unknown_fields = 0;
+    out->base.unknown_fields = NULL;
+    if (o->has_alpha || o->has_budget)
+        out->exact_below = 0;
     if (o->has_policy)
         out->policy = (Hill__Policy)o->policy;
     if (o->has_alpha) {
@@ -61,7 +50,7 @@ static void make_sampling(Hill__Sampling *out, const struct order *o)
     out->min_p = (float)o->min_p;
     out->repeat_penalty = (float)o->repeat_penalty;
     /* chosen here, so that another coordinator makes the same tokens */
-    out->seed = o->seed ? o->seed : random_number();
+    out->seed = o->seed ? o->seed : client_random();
     out->logprobs = o->logprobs;
     out->json = o->json;
 }
@@ -87,13 +76,7 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Sampling sampling;
     Hill__Selection selection;
-    Hill__PromptPiece *parts = calloc(n + 1, sizeof *parts), **list = calloc(n + 1, sizeof *list);
-    for (size_t i = 0; parts && list && i < n; i++) {
-        hill__prompt_piece__init(&parts[i]);
-        parts[i].text = (ProtobufCBinaryData){pieces[i].bytes, (uint8_t *)pieces[i].text};
-        parts[i].kind = (Hill__PromptKind)pieces[i].kind;
-        list[i] = &parts[i];
-    }
+    Hill__PromptPiece **list = chat_prompt_wire(pieces, n);
     make_sampling(&sampling, o);
     generate.pieces = list;
     generate.n_pieces = n;
@@ -113,19 +96,17 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
     generate.no_prefix_cache = !o->cache_prompt || job->gateway->settings->keys.n > 1;
     generate.want_passages = o->selection;
     generate.want_progress = true; /* a gateway that was killed is noticed in a long prompt, too */
-    generate.key = gen->key = random_number();
     message.body_case = HILL__MESSAGE__BODY_GENERATE;
     message.generate = &generate;
-    gen->order = parts && list ? proto_copy(&message) : NULL;
-    gen->losses = job->gateway->upstream.losses;
-    gen->recovery_ms = job->gateway->settings->patience_s * 1000;
     gen->begun_ns = clock_now_ns();
     job->state = JOB_GENERATING;
-    if (!gen->order)
+    if (!list)
         job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
-    else if (job_call(job, gen->order))
+    else if (job_open_line(job) &&
+             job_sent(job, follower_begin(&gen->follower, job->line, &message,
+                                          job->gateway->upstream.losses,
+                                          job->gateway->settings->patience_s * 1000)))
         forget_body(job);
-    free(parts);
     free(list);
 }
 
@@ -139,7 +120,7 @@ static void make_head(struct job *job)
     head->model = job->gateway->upstream.model_name;
     head->created = (int64_t)time(NULL);
     snprintf(head->id, sizeof head->id, "%s-%016" PRIx64 "%08" PRIx32,
-             head->chat ? "chatcmpl" : "cmpl", random_number(), (uint32_t)random_number());
+             head->chat ? "chatcmpl" : "cmpl", client_random(), (uint32_t)client_random());
 }
 
 /* Another file's beginning ends what is filled in, too. */
@@ -188,7 +169,7 @@ static void begin_chat(struct job *job)
         job_refuse(job, &error);
         return;
     }
-    reader->id = random_number();
+    reader->id = client_random();
     reader->form = job->order.tools ? chat_format_tools(format) : CHAT_TOOLS_NONE;
     job->state = JOB_RENDERING;
     job->render =
@@ -225,18 +206,22 @@ void generate_begin(struct job *job)
 void generate_rendered(struct job *job)
 {
     const struct chat_prompt *prompt = &job->render->prompt;
+    const struct order *o = &job->order;
     struct generation *gen = &job->generation;
     struct text_buffer begun = {0};
     struct prompt_piece *pieces = calloc(prompt->n_pieces + 1, sizeof *pieces);
-    tools_begin(&begun, &job->order, gen->reader.form);
+    tools_begin(&begun, o, gen->reader.form);
     if (!pieces || begun.failed) {
         job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
     } else {
         memcpy(pieces, prompt->pieces, prompt->n_pieces * sizeof *pieces);
-        pieces[prompt->n_pieces] = (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT};
+        pieces[prompt->n_pieces] =
+            begun.length ? (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT}
+                         : (struct prompt_piece){o->begun, o->begun_bytes, PROMPT_LITERAL};
         calls_feed(&gen->reader, begun.length ? begun.bytes : "", begun.length, &gen->text,
                    &gen->calls, job->order.stream);
-        send_order(job, pieces, prompt->n_pieces + (begun.length ? 1 : 0), prompt->answer_end);
+        send_order(job, pieces, prompt->n_pieces + (begun.length || o->begun_bytes ? 1 : 0),
+                   prompt->answer_end);
     }
     text_finish(&begun);
     free(pieces);
@@ -244,68 +229,32 @@ void generate_rendered(struct job *job)
 
 /* ---- what the coordinator says ------------------------------------------------------------------ */
 
-static void send_short(struct job *job, Hill__Message__BodyCase body, void *content)
-{
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = body;
-    message.cancel = content; /* a union of pointers */
-    if (job->line)
-        proto_send(job->line, NULL, &message);
-}
-
 void generate_cancel(struct job *job)
 {
     struct generation *gen = &job->generation;
     Hill__Cancel cancel = HILL__CANCEL__INIT; /* id 0: the one of this line */
+    Hill__Message message = HILL__MESSAGE__INIT;
     if (gen->cancelling)
         return;
     gen->cancelling = true;
     looks_stop(job);
-    send_short(job, HILL__MESSAGE__BODY_CANCEL, &cancel);
+    message.body_case = HILL__MESSAGE__BODY_CANCEL;
+    message.cancel = &cancel;
+    if (job->line)
+        proto_send(job->line, NULL, &message);
     job->deadline_ns = clock_deadline_ms(CANCEL_MS);
-}
-
-static void send_follow(struct job *job)
-{
-    struct generation *gen = &job->generation;
-    Hill__Follow follow = HILL__FOLLOW__INIT;
-    gen->serial = ++gen->follow;
-    gen->answered = false;
-    gen->following = true;
-    follow.key = gen->key;
-    follow.serial = gen->serial;
-    follow.tokens = gen->tokens;
-    follow.n_tokens = gen->n_tokens;
-    follow.text_bytes = gen->text_bytes;
-    send_short(job, HILL__MESSAGE__BODY_FOLLOW, &follow);
 }
 
 static void take_accepted(struct job *job, const Hill__Accepted *accepted)
 {
     struct generation *gen = &job->generation;
-    if (accepted->serial != gen->serial)
-        return;                  /* of a Follow that another loss has overtaken */
-    if (!accepted->request_id) { /* its log was damaged, or never written: it begins again */
-        gen->serial = 0;
-        proto_send(job->line, NULL, gen->order);
-        return;
-    }
-    bool first = !gen->id;
-    gen->id = accepted->request_id;
     gen->figures.prompt_tokens = accepted->prompt_tokens;
-    gen->recovery_ms = accepted->recovery_timeout_ms;
-    if (!accepted->serial && gen->n_tokens) {
-        send_follow(job); /* it has begun again; some of its tokens are here */
+    if (!job->order.stream || job->stream)
         return;
-    }
-    gen->answered = true;
-    gen->lost_ns = 0;
-    if (first && job->order.stream) {
-        job->stream = true;
-        job->out_ns = clock_now_ns();
-        job_answer(job, 200, "text/event-stream");
-        answer_begin(&job->out, &gen->head);
-    }
+    job->stream = true;
+    job->out_ns = clock_now_ns();
+    job_answer(job, 200, "text/event-stream");
+    answer_begin(&job->out, &gen->head);
 }
 
 /* What is certain goes out. */
@@ -335,43 +284,27 @@ static void read_calls(struct job *job)
     gen->sure.length = 0;
 }
 
-static bool keep_token(struct job *job, uint32_t token)
+static void note_token(struct job *job)
 {
     struct generation *gen = &job->generation;
-    int64_t now = clock_now_ns();
-    if (gen->n_tokens == gen->tokens_room) {
-        size_t room = gen->tokens_room * 2 + 64;
-        uint32_t *larger = realloc(gen->tokens, room * sizeof *larger);
-        if (!larger)
-            return false;
-        gen->tokens = larger;
-        gen->tokens_room = room;
-    }
-    gen->tokens[gen->n_tokens++] = token;
     struct meters *m = &job->gateway->meters;
+    int64_t now = clock_now_ns();
     if (gen->token_ns)
         meters_time(&m->between_tokens, (double)(now - gen->token_ns) / 1e9);
     else
         meters_time(&m->first_token, (double)(now - gen->begun_ns) / 1e9);
     gen->token_ns = now;
     looks_on_token(job, now);
-    return true;
 }
 
 static void take_text(struct job *job, const Hill__Text *text)
 {
     struct generation *gen = &job->generation;
-    if (gen->cancelling || text->request_id != gen->id || !gen->answered)
-        return;
-    gen->text_bytes += text->text.len;
-    /* UINT32_MAX: more text of the token before */
-    if (text->token != UINT32_MAX && !keep_token(job, text->token)) {
-        generate_cancel(job);
-        job_fail(job, HILL_E_NOMEM, "out of memory for the answer");
-        return;
-    }
+    bool token = text->token != UINT32_MAX; /* else more text of the one before */
+    if (token)
+        note_token(job);
     logprobs_add(&gen->logprobs, (const char *)text->text.data, text->text.len, text->logprob,
-                 text->token != UINT32_MAX);
+                 token);
     bool stopped =
         stop_feed(&gen->stops, (const char *)text->text.data, text->text.len, &gen->sure);
     read_calls(job);
@@ -383,7 +316,7 @@ static void take_text(struct job *job, const Hill__Text *text)
 static void take_progress(struct job *job, const Hill__PrefillProgress *p)
 {
     const struct generation *gen = &job->generation;
-    if (!job->stream || !job->order.progress || p->request_id != gen->id)
+    if (!job->stream || !job->order.progress)
         return;
     answer_progress(&job->out, &gen->head, p->tokens_total, p->tokens_done,
                     (double)(clock_now_ns() - gen->begun_ns) / 1e6);
@@ -402,7 +335,7 @@ static void answer_now(struct job *job, const char *finish)
     looks_write(job);
     if (gen->reader.n && strcmp(finish, "stop") == 0)
         finish = "tool_calls";
-    gen->figures.predicted_tokens = (uint32_t)gen->n_tokens;
+    gen->figures.predicted_tokens = (uint32_t)gen->follower.n_tokens;
     gen->head.stop_type = gen->stops.stopped            ? "word"
                           : strcmp(finish, "stop") == 0 ? "eos"
                                                         : "limit";
@@ -427,11 +360,6 @@ static void answer_when_seen(struct job *job, const char *finish)
 static void take_summary(struct job *job, const Hill__Summary *summary)
 {
     struct generation *gen = &job->generation;
-    if (summary->request_id != gen->id || !gen->answered)
-        return;
-    Hill__Delivered delivered = HILL__DELIVERED__INIT;
-    delivered.request_id = gen->id;
-    send_short(job, HILL__MESSAGE__BODY_DELIVERED, &delivered);
     meters_add(&job->gateway->meters, summary);
     gen->figures.cached_tokens = summary->reused_tokens;
     if (summary->gpu) {
@@ -461,7 +389,22 @@ static void end_cancelled(struct job *job)
         job_end(job);
 }
 
-void generate_take(struct job *job, const Hill__Message *message)
+/* A Reply: of the watch over its stages, or of the request. */
+static void take_reply(struct job *job, const Hill__Reply *reply)
+{
+    struct generation *gen = &job->generation;
+    if (looks_refused(job, reply) || gen->finish) {
+        if (gen->finish) /* all of it is here: nothing of it can fail any more */
+            answer_when_seen(job, gen->finish);
+    } else if (gen->cancelling) {
+        end_cancelled(job); /* it was over before the Cancel came */
+    } else if (reply->code) {
+        job_fail(job, reply->code, reply->text);
+    }
+}
+
+/* What is about this request, and new. */
+static void take_own(struct job *job, const Hill__Message *message)
 {
     switch (message->body_case) {
     case HILL__MESSAGE__BODY_ACCEPTED:
@@ -482,55 +425,46 @@ void generate_take(struct job *job, const Hill__Message *message)
             answer_when_seen(job, job->generation.finish);
         break;
     case HILL__MESSAGE__BODY_REPLY:
-        if (looks_refused(job, message->reply) || job->generation.finish) {
-            if (job->generation.finish) /* all of it is here: nothing of it can fail any more */
-                answer_when_seen(job, job->generation.finish);
-            break;
-        }
-        if (job->generation.cancelling)
-            end_cancelled(job); /* it was over before the Cancel came */
-        else if (message->reply->code)
-            job_fail(job, message->reply->code, message->reply->text);
+        take_reply(job, message->reply);
         break;
     default:
         break;
     }
-    if (job->out.failed || job->generation.text.failed)
+}
+
+void generate_take(struct job *job, const Hill__Message *message)
+{
+    struct generation *gen = &job->generation;
+    if (gen->cancelling && message->body_case == HILL__MESSAGE__BODY_TEXT)
+        return; /* behind its end */
+    int news = follower_take(&gen->follower, message);
+    if (news == FOLLOWER_TAKEN)
+        take_own(job, message);
+    else if (news < 0) {
+        generate_cancel(job);
+        job_fail(job, news, hill_strerror(news));
+    }
+    if (job->out.failed || gen->text.failed)
         job_end(job); /* out of memory: the connection is cut */
 }
 
 /* ---- time ------------------------------------------------------------------------------------- */
-
-/* Another coordinator is there. */
-static void follow(struct job *job)
-{
-    struct generation *gen = &job->generation;
-    if (gen->id) {
-        send_follow(job);
-        return;
-    }
-    gen->following = true; /* it knows the request by its key, if it has taken it already */
-    proto_send(job->line, NULL, gen->order);
-}
 
 /* A coordinator that was lost is waited for as long as the pipeline says. */
 static void watch(struct job *job, int64_t now_ns)
 {
     struct generation *gen = &job->generation;
     const struct upstream *up = &job->gateway->upstream;
-    if (up->losses != gen->losses) {
-        gen->losses = up->losses;
+    const struct follower_line line = {up->client.connected, up->losses,
+                                       upstream_silent_since(up, now_ns)};
+    int news = follower_watch(&gen->follower, &line, now_ns);
+    if (news == FOLLOWER_LOST)
         looks_lost(job);
-        gen->answered = gen->following = false;
-        gen->lost_ns = gen->lost_ns ? gen->lost_ns : now_ns;
-    }
-    if (gen->answered) /* it hangs, or does so no more; a connection that is lost takes answered away */
-        gen->lost_ns = upstream_silent_since(up, now_ns);
-    if (gen->lost_ns && !gen->answered && up->client.connected && !gen->following)
-        follow(job);
-    if (gen->lost_ns && now_ns - gen->lost_ns > CLOCK_MS(gen->recovery_ms))
-        job_fail(job, HILL_E_TIMEOUT, "the coordinator was lost and did not come back");
-    else if (!gen->id && now_ns > job->deadline_ns)
+    if (news == HILL_E_TIMEOUT)
+        job_fail(job, news, "the coordinator was lost and did not come back");
+    else if (news < 0)
+        job_fail(job, news, hill_strerror(news));
+    else if (!gen->follower.id && now_ns > job->deadline_ns)
         job_fail(job, HILL_E_TIMEOUT, "the coordinator does not answer");
 }
 
@@ -557,7 +491,7 @@ void generate_tick(struct job *job, int64_t now_ns)
 void generate_finish(struct job *job)
 {
     struct generation *gen = &job->generation;
-    proto_free(gen->order);
+    follower_finish(&gen->follower);
     stop_finish(&gen->stops);
     calls_finish(&gen->reader);
     text_finish(&gen->text);
@@ -565,6 +499,5 @@ void generate_finish(struct job *job)
     text_finish(&gen->sure);
     logprobs_finish(&gen->logprobs);
     looks_finish(job);
-    free(gen->tokens);
     *gen = (struct generation){0};
 }

@@ -2,9 +2,10 @@
  * gateway/job_looks.c - what a client may see of how its own answer came about: which passages its
  * queries have chosen, and where the time of one of its tokens went. See job.h.
  *
- * The stage events of all requests come by the request's own line; those of its own sequence, which
- * its Summary names, are told, and no others: from when its watch began to its newest token, since
- * before and after that its slot may have been another's. One client at a time can watch the stages:
+ * The stage events of all requests come by the request's own line. Told are those of its own
+ * sequence, which its Summary names, from when its watch began to its newest token: before and after
+ * that its slot may have been another's. What others do in a step that is shared is told unless there
+ * are several keys. One client at a time can watch the stages:
  * beside another one, and where an answer has too few tokens, the timeline is null. Nothing fails
  * for it: the coordinator answers in the order in which it was asked, so as many refusals as requests
  * are unanswered are about these, whatever they say.
@@ -38,9 +39,10 @@ void looks_on_token(struct job *job, int64_t now_ns)
     if (job->order.timeline && l->state == LOOKS_NONE) {
         l->state = LOOKS_WATCHING;
         l->since_ns = now_ns;
-        l->since_tokens = gen->n_tokens;
+        l->since_tokens = gen->follower.n_tokens;
         ask(job, true);
-    } else if (l->state == LOOKS_WATCHING && gen->n_tokens - l->since_tokens >= WATCH_TOKENS &&
+    } else if (l->state == LOOKS_WATCHING &&
+               gen->follower.n_tokens - l->since_tokens >= WATCH_TOKENS &&
                now_ns - l->since_ns > CLOCK_MS(WATCH_MS)) {
         looks_stop(job);
     }
@@ -139,7 +141,7 @@ void looks_write(struct job *job)
         return;
     timeline_keep(&l->timeline, l->since_ns, job->generation.token_ns);
     text_puts(&l->json, ",\"timeline\":");
-    timeline_write(&l->json, &l->timeline, l->sequence);
+    timeline_write(&l->json, &l->timeline, l->sequence, job->gateway->settings->keys.n < 2);
 }
 
 void looks_finish(struct job *job)

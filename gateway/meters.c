@@ -144,6 +144,16 @@ static void add_tiers(struct text_buffer *out, const Hill__StatusReply *s)
     add_labelled(out, "kv_tier_cap_bytes", "tier", "cold", (double)s->cold_cap_bytes);
 }
 
+/* What flash wears by: entries, digests and the pool's directory, in whole pages. */
+static void add_flash(struct text_buffer *out, const Hill__StatusReply *s)
+{
+    const Hill__CsdModelCounters *c = s->csd_model_counters;
+    add_gauge(out, "uptime_seconds", "of the pipeline's coordinator", s->uptime_seconds);
+    if (c)
+        add_count(out, "flash_written_bytes_total", "to the cold pool, meanwhile",
+                  c->written_bytes + c->directory_bytes);
+}
+
 static void add_workers(struct text_buffer *out, const Hill__StatusReply *s)
 {
     add_kind(out, "worker_up", "gauge", "1: the worker is ready");
@@ -198,6 +208,7 @@ void meters_write(struct text_buffer *out, const struct meters *m, const Hill__S
     add_times(out, "inter_token_latency_seconds", "between two tokens of a request",
               &m->between_tokens);
     add_tiers(out, s);
+    add_flash(out, s);
     add_sums(out, m);
     if (s->beta >= 0 && s->csd_attached)
         add_gauge(out, "beta", "hot entries for each cold one", s->beta);

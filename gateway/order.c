@@ -336,6 +336,21 @@ static int read_fields(struct order *order, struct api_error *error)
     return 0;
 }
 
+/* A conversation that ends with the assistant's text: the answer goes on from there. */
+static int take_begun(struct order *order, struct api_error *error)
+{
+    unsigned last = order->n_messages - 1;
+    if (!last || order->messages[last].role != CHAT_ASSISTANT || order->calls[last] || order->tools)
+        return 0;
+    if (order->json)
+        return api_refuse(error, 400, "excluded", "response_format",
+                          "response_format: not together with an answer that has begun");
+    order->begun = order->messages[last].text;
+    order->begun_bytes = order->messages[last].bytes;
+    order->n_messages = last;
+    return 0;
+}
+
 static int check_whole(struct order *order, struct api_error *error)
 {
     bool generates = order->kind == ORDER_CHAT || order->kind == ORDER_COMPLETION;
@@ -356,8 +371,9 @@ static int check_whole(struct order *order, struct api_error *error)
     if (generates && order->include_usage && !order->stream)
         return api_refuse(error, 400, "excluded", "stream_options",
                           "stream_options goes with stream alone");
-    return order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE ? tools_check(order, error)
-                                                                      : 0;
+    if (order->kind != ORDER_CHAT && order->kind != ORDER_TEMPLATE)
+        return 0;
+    return tools_check(order, error) || take_begun(order, error) ? -1 : 0;
 }
 
 int order_read(struct order *order, enum order_kind kind, const char *body, size_t bytes,
@@ -386,7 +402,8 @@ static void drop_body(struct order *order)
     order->texts = NULL;
     order->calls = NULL;
     order->tools = order->before = order->after = NULL;
-    order->tool_name = order->prompt = NULL;
+    order->tool_name = order->prompt = order->begun = NULL;
+    order->begun_bytes = 0;
     order->told = NULL;
     order->ids = NULL;
     order->prompt_bytes = order->n_ids = order->n_told = order->n_messages = 0;

@@ -34,6 +34,8 @@ struct order {
     /* what is asked */
     struct chat_message *messages; /* [n_messages], owned */
     unsigned n_messages;
+    const char *begun; /* how the answer begins: the text of a last message of the assistant's */
+    size_t begun_bytes;
     char *texts;          /* of messages that came in several parts; owned */
     const json_t **calls; /* [n_messages] of tools, of an assistant's message; owned; NULL: none */
     const json_t *tools;  /* that may be called; NULL: none */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum process { PROCESS_GPU, PROCESS_SCORER, PROCESS_DRIVE, PROCESS_COUNT };
-static const char *const process_names[] = {"gpu_worker", "cpu_scorer", "csd_agent"};
+static const char *const part_names[] = {"gpu_worker", "cpu_scorer", "csd_agent", "others"};
 
 /* The stages' order is that of the processes. */
 static enum process process_of(uint32_t stage)
@@ -20,6 +20,7 @@ static enum process process_of(uint32_t stage)
 static unsigned rank_of(uint32_t stage)
 {
     static const uint8_t ranks[STAGE_COUNT] = {
+        [STAGE_prefill] = 6,     [STAGE_append] = 6, /* of other requests' prompts */
         [STAGE_query] = 6,       [STAGE_upload] = 6,         [STAGE_attend] = 6,
         [STAGE_logits] = 6,      [STAGE_bounds] = 5,         [STAGE_score_hot] = 5,
         [STAGE_merge] = 5,       [STAGE_select] = 5,         [STAGE_agent_score] = 4,
@@ -64,15 +65,18 @@ void timeline_finish(struct timeline *t)
 
 struct span {
     struct stage_event event;
+    bool other; /* another request's */
     int64_t path_ns;
 };
+
+enum { PATH_OTHERS = PROCESS_COUNT, PATH_PARTS };
 
 struct step {
     uint32_t number;
     int64_t start_ns, end_ns;
     struct span *spans; /* by their starts */
-    size_t n;
-    int64_t path_ns[PROCESS_COUNT];
+    size_t n, first;    /* first: the ones before it are over */
+    int64_t path_ns[PATH_PARTS];
 };
 
 static const struct stage_event *first_query(const struct timeline *t, uint32_t sequence,
@@ -111,14 +115,45 @@ static int by_start(const void *a, const void *b)
                                       : (x->stage > y->stage) - (x->stage < y->stage);
 }
 
-static bool take_spans(const struct timeline *t, uint32_t sequence, struct step *s)
+/* The GPU worker waits for all rows of a step together, and says so once, under the first one's name. */
+static bool is_shared(const struct stage_event *e)
+{
+    return e->stage == STAGE_await_selection || e->stage == STAGE_logits;
+}
+
+static bool is_own(const struct stage_event *e, uint32_t sequence, const struct step *s)
+{
+    return e->sequence == sequence && e->step == s->number && e->start_ns >= s->start_ns &&
+           e->end_ns <= s->end_ns;
+}
+
+/* The part of it that lies within the step; none: false. */
+static bool cut(struct stage_event *e, const struct step *s)
+{
+    e->start_ns = e->start_ns > s->start_ns ? e->start_ns : s->start_ns;
+    e->end_ns = e->end_ns < s->end_ns ? e->end_ns : s->end_ns;
+    return e->end_ns > e->start_ns;
+}
+
+static void take_span(struct step *s, const struct stage_event *e, bool other)
+{
+    if (s->n < TIMELINE_SPANS_MAX)
+        s->spans[s->n++] = (struct span){*e, other, 0};
+}
+
+/* First its own, so that these are there whatever others do. */
+static bool take_spans(const struct timeline *t, uint32_t sequence, bool others, struct step *s)
 {
     s->spans = malloc(TIMELINE_SPANS_MAX * sizeof *s->spans);
-    for (size_t i = 0; s->spans && i < t->n && s->n < TIMELINE_SPANS_MAX; i++) {
-        const struct stage_event *e = &t->events[i];
-        if (e->sequence == sequence && e->step == s->number && e->stage < STAGE_COUNT &&
-            e->end_ns >= e->start_ns && e->start_ns >= s->start_ns && e->end_ns <= s->end_ns)
-            s->spans[s->n++] = (struct span){*e, 0};
+    for (size_t i = 0; s->spans && i < 2 * t->n; i++) {
+        struct stage_event e = t->events[i % t->n];
+        bool own = is_own(&e, sequence, s);
+        if (e.stage >= STAGE_COUNT || e.end_ns < e.start_ns)
+            continue;
+        if (i < t->n && own)
+            take_span(s, &e, false);
+        else if (i >= t->n && e.sequence != sequence && (others || is_shared(&e)) && cut(&e, s))
+            take_span(s, &e, !is_shared(&e));
     }
     if (s->n)
         qsort(s->spans, s->n, sizeof *s->spans, by_start);
@@ -133,20 +168,29 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Of two that are under way: what the step waits for; then its own; then what has begun last. */
+static bool goes_before(const struct span *span, unsigned rank, const struct span *best)
+{
+    unsigned other = rank_of(best->event.stage);
+    return rank > other || (rank == other && span->other <= best->other);
+}
+
 /* Between two neighbouring borders the same spans are under way. */
 static void add_piece(struct step *s, int64_t from_ns, int64_t to_ns)
 {
     struct span *best = NULL;
-    for (size_t i = 0; i < s->n && s->spans[i].event.start_ns <= from_ns; i++) {
+    while (s->first < s->n && s->spans[s->first].event.end_ns <= from_ns)
+        s->first++;
+    for (size_t i = s->first; i < s->n && s->spans[i].event.start_ns <= from_ns; i++) {
         struct span *span = &s->spans[i];
         unsigned rank = span->event.end_ns >= to_ns ? rank_of(span->event.stage) : 0;
-        if (rank && (!best || rank >= rank_of(best->event.stage)))
+        if (rank && (!best || goes_before(span, rank, best)))
             best = span;
     }
     if (!best)
         return;
     best->path_ns += to_ns - from_ns;
-    s->path_ns[process_of(best->event.stage)] += to_ns - from_ns;
+    s->path_ns[best->other ? PATH_OTHERS : process_of(best->event.stage)] += to_ns - from_ns;
 }
 
 static void find_path(struct step *s)
@@ -178,8 +222,8 @@ static void write_step(struct text_buffer *out, const struct step *s)
     text_printf(out, "{\"step\":%" PRIu32 ",", s->number);
     add_us(out, "us", rest_ns);
     text_puts(out, ",\"path_us\":{");
-    for (unsigned p = 0; p < PROCESS_COUNT; p++) {
-        add_us(out, process_names[p], s->path_ns[p]);
+    for (unsigned p = 0; p < PATH_PARTS; p++) {
+        add_us(out, part_names[p], s->path_ns[p]);
         text_puts(out, ",");
         rest_ns -= s->path_ns[p];
     }
@@ -188,26 +232,27 @@ static void write_step(struct text_buffer *out, const struct step *s)
     for (size_t i = 0; i < s->n; i++) {
         const struct stage_event *e = &s->spans[i].event;
         text_printf(out, "%s{\"process\":\"%s\",\"stage\":\"%s\",\"layer\":%" PRIu32 ",",
-                    i ? "," : "", process_names[process_of(e->stage)], stage_name(e->stage),
-                    e->layer);
+                    i ? "," : "", part_names[process_of(e->stage)], stage_name(e->stage), e->layer);
         add_us(out, "at_us", e->start_ns - s->start_ns);
         text_puts(out, ",");
         add_us(out, "us", e->end_ns - e->start_ns);
         text_puts(out, ",");
         add_us(out, "path_us", s->spans[i].path_ns);
-        text_printf(out, ",\"bytes\":%" PRIu64 "}", e->bytes);
+        text_printf(out, ",\"bytes\":%" PRIu64 "%s}", e->bytes,
+                    s->spans[i].other ? ",\"other\":true" : "");
     }
     text_puts(out, "]}");
 }
 
-void timeline_write(struct text_buffer *out, const struct timeline *t, uint32_t sequence)
+void timeline_write(struct text_buffer *out, const struct timeline *t, uint32_t sequence,
+                    bool others)
 {
     struct step step;
     if (!find_step(t, sequence, &step)) {
         text_puts(out, "null");
         return;
     }
-    if (take_spans(t, sequence, &step)) {
+    if (take_spans(t, sequence, others, &step)) {
         find_path(&step);
         write_step(out, &step);
     } else {

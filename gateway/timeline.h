@@ -2,9 +2,10 @@
  * gateway/timeline.h - where the time of one token went: stage events as spans and a critical path.
  *
  * What: of the events of all processes (base/stage_trace.h) those of one sequence's newest whole
- * step, from its first query to the next step's. At every moment the path goes through what the step
- * waits for: the GPU worker where it works itself, else the scorer where it computes, else the
- * drive, else whoever waits for an answer on its way. Pure. Who calls it: job_looks.c. Concurrency:
+ * step, from its first query to the next step's, and what others do meanwhile: rows of the same
+ * step, and prompts. At every moment the path goes through what the step waits for: the GPU worker
+ * where it works itself, else the scorer where it computes, else the drive, else whoever waits for
+ * an answer on its way. Pure. Who calls it: job_looks.c. Concurrency:
  * one thread. Failure: events beyond the bound and those without memory are left out; without a
  * whole step the JSON is null.
  */
@@ -26,7 +27,9 @@ struct timeline {
 void timeline_add(struct timeline *t, const void *events, size_t bytes);
 /* Only the events that began in [from_ns, end_ns) stay. */
 void timeline_keep(struct timeline *t, int64_t from_ns, int64_t end_ns);
-void timeline_write(struct text_buffer *out, const struct timeline *t, uint32_t sequence);
+/* others: with what other requests do within the step, else that is time in between. */
+void timeline_write(struct text_buffer *out, const struct timeline *t, uint32_t sequence,
+                    bool others);
 void timeline_finish(struct timeline *t);
 
 #endif

@@ -371,7 +371,7 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
         code = asked_selection_make(options, &chat->client, &chat->selection, why);
     if (code == 0)
         code = chat_lines_open(&chat->lines, chat->client.signal_fd, why);
-    chat->key = exchange_new_key();
+    chat->key = client_random();
     chat->exchange.client = &chat->client;
     chat->exchange.terminal = isatty(STDERR_FILENO);
     return code;

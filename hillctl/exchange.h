@@ -3,9 +3,8 @@
  *
  * What: text goes to stdout as it comes, progress to a terminal's stderr. SIGINT cancels the
  * request; the pipeline stays. When the coordinator dies the exchange waits for the next one, for
- * as long as the pipeline's --recovery-timeout says, and goes on with the request under its key;
- * where its token log is gone the request is asked for again, and the coordinator compares what it
- * makes with the tokens that are here. Who calls it: generate.c, chat.c. Failure:
+ * as long as the pipeline's --recovery-timeout says, and goes on (proto/follower.h). Who calls it:
+ * generate.c, chat.c. Failure:
  * HILL_E_CANCELLED; no coordinator comes: HILL_E_TIMEOUT; the pipeline has ended, or there was none:
  * HILL_E_PEER_GONE; and the request's own code; why says which. Concurrency: one thread.
  */
@@ -18,6 +17,7 @@
 #include "hillctl/report.h"
 #include "model/tokenizer.h"
 #include "proto/client.h"
+#include "proto/follower.h"
 
 struct exchange {
     struct client *client;
@@ -26,18 +26,9 @@ struct exchange {
 
     struct report report; /* the answer so far; its summary, if any, is `summary`'s */
     Hill__Message *summary;
-    uint64_t id; /* 0: not accepted yet */
     bool cancelling, progress_shown;
     int64_t last_heard_ns, last_ping_ns;
-    /* over a coordinator's death */
-    Hill__Message *order;    /* what was asked for, owned */
-    uint64_t key;            /* its name at the coordinator */
-    uint32_t serial, follow; /* of the Accepted that is waited for; of the last Follow */
-    bool answered;           /* it has come: what comes now is of this request, and new */
-    uint32_t losses;         /* of the connection, as far as they have been acted on */
-    bool following;          /* a Follow was sent since the last loss */
-    int64_t lost_ns;         /* since when nothing is heard of the request; 0: all is well */
-    uint32_t recovery_ms;    /* how long that may last */
+    struct follower follower;
 };
 
 struct exchange_request {
@@ -56,9 +47,8 @@ struct exchange_request {
 /* Send a prompt. 0 or what client_send says. */
 int exchange_send(struct exchange *exchange, const struct exchange_request *request,
                   struct hill_why *why);
-/* Send an order, Generate or RestoreSession, that has this key in it. */
-uint64_t exchange_new_key(void);
-int exchange_send_order(struct exchange *exchange, uint64_t key, const Hill__Message *order,
+/* Send an order, Generate or RestoreSession. */
+int exchange_send_order(struct exchange *exchange, const Hill__Message *order,
                         struct hill_why *why);
 /* Go on until the request is over: 0, or a negative code. */
 int exchange_follow(struct exchange *exchange, struct hill_why *why);

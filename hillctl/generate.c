@@ -123,7 +123,6 @@ static int send_restore(struct generation *g, const struct options *options, str
     restore.predict = g->options.predict;
     restore.ignore_eos = g->options.ignore_eos;
     restore.want_progress = g->exchange.terminal;
-    restore.key = exchange_new_key();
     Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *pieces[] = {&piece};
     piece.text = (ProtobufCBinaryData){g->prompt_bytes, (uint8_t *)g->prompt};
     piece.kind =
@@ -134,7 +133,7 @@ static int send_restore(struct generation *g, const struct options *options, str
     restore.n_token_ids = g->n_ids;
     message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
     message.restore_session = &restore;
-    return exchange_send_order(&g->exchange, restore.key, &message, why);
+    return exchange_send_order(&g->exchange, &message, why);
 }
 
 /* The prompt as it is, or as the only user's text of a conversation. */

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -111,6 +112,14 @@ bool client_pipeline_ended(const struct client *client)
     char lock[sizeof client->run_dir + 8];
     snprintf(lock, sizeof lock, "%s/lock", client->run_dir);
     return access(lock, F_OK) != 0 && errno == ENOENT; /* a killed one leaves it */
+}
+
+uint64_t client_random(void)
+{
+    uint64_t number = 0;
+    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number)
+        number = (uint64_t)clock_now_ns();
+    return number ? number : 1;
 }
 
 int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **out,

@@ -34,6 +34,9 @@ void client_look(struct client *client);
 /* Has the pipeline ended in order, not been killed? Nobody comes back then. */
 bool client_pipeline_ended(const struct client *client);
 
+/* A number for a key, a seed or a name; never 0. */
+uint64_t client_random(void);
+
 /* Wait for the next message. 0 and *out; HILL_E_CANCELLED on a signal (consumed); HILL_E_TIMEOUT.
  */
 int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **out,

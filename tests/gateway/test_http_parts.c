@@ -335,6 +335,29 @@ static void test_times_are_a_histogram(void **state)
     text_finish(&out);
 }
 
+static void test_what_was_written_to_flash(void **state)
+{
+    (void)state;
+    struct meters meters = {0};
+    Hill__StatusReply status = HILL__STATUS_REPLY__INIT;
+    Hill__CsdModelCounters counters = HILL__CSD_MODEL_COUNTERS__INIT;
+    struct text_buffer out = {0};
+    counters.payload_bytes = 1;
+    counters.written_bytes = 8192;
+    counters.directory_bytes = 4096;
+    status.uptime_seconds = 2.5;
+    meters_write(&out, &meters, &status);
+    text_add(&out, "", 1);
+    assert_null(strstr(out.bytes, "flash_written"));
+    text_finish(&out);
+    status.csd_model_counters = &counters;
+    meters_write(&out, &meters, &status);
+    text_add(&out, "", 1);
+    assert_non_null(strstr(out.bytes, "\nhillinfer_flash_written_bytes_total 12288\n"));
+    assert_non_null(strstr(out.bytes, "\nhillinfer_uptime_seconds 2.5\n"));
+    text_finish(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +371,7 @@ int main(void)
         cmocka_unit_test(test_an_error_has_openais_shape),
         cmocka_unit_test(test_logprobs_come_with_their_text),
         cmocka_unit_test(test_times_are_a_histogram),
+        cmocka_unit_test(test_what_was_written_to_flash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

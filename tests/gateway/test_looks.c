@@ -37,8 +37,8 @@ static int setup(void **state)
     job->state = JOB_GENERATING;
     job->order.timeline = job->order.selection = true;
     struct generation *gen = &job->generation;
-    gen->id = ID;
-    gen->answered = gen->counted = true;
+    gen->follower = (struct follower){.socket = job->line, .id = ID, .answered = true};
+    gen->counted = true;
     gen->head.model = "m";
     gen->head.looks = &gen->looks.json;
     gen->begun_ns = gen->token_ns = clock_now_ns();

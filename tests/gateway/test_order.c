@@ -200,6 +200,27 @@ static void test_json_without_a_schema(void **state)
     taken(ORDER_CHAT, FORMAT("{\"type\":\"json_object\"},\"tool_choice\":\"none\"," ADD));
 }
 
+static void test_an_answer_that_has_begun(void **state)
+{
+    (void)state;
+    static const char begun[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},"
+                                "{\"role\":\"assistant\",\"content\":\"He\"}]";
+    char body[300];
+    taken(ORDER_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}");
+    assert_true(order.n_messages == 1 && order.begun_bytes == 0);
+    snprintf(body, sizeof body, "%s}", begun);
+    taken(ORDER_CHAT, body);
+    assert_true(order.n_messages == 1 && order.messages[0].role == CHAT_USER);
+    assert_true(order.begun_bytes == 2 && memcmp(order.begun, "He", 2) == 0);
+    taken(ORDER_TEMPLATE, body);
+    assert_true(order.begun_bytes == 2);
+    snprintf(body, sizeof body, "%s,\"response_format\":{\"type\":\"json_object\"}}", begun);
+    refused(ORDER_CHAT, body, "excluded", "begun");
+    snprintf(body, sizeof body, "%s," ADD "}", begun); /* its calls would begin within it */
+    taken(ORDER_CHAT, body);
+    assert_true(order.n_messages == 2 && order.begun_bytes == 0);
+}
+
 static void test_infill(void **state)
 {
     (void)state;
@@ -302,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
         cmocka_unit_test(test_what_is_not_served_is_refused_unless_it_asks_for_nothing),
         cmocka_unit_test(test_json_without_a_schema),
+        cmocka_unit_test(test_an_answer_that_has_begun),
         cmocka_unit_test(test_infill),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),

@@ -30,14 +30,19 @@ static void add(enum stage stage, uint32_t sequence, uint32_t step, uint32_t lay
     timeline_add(&timeline, &e, sizeof e);
 }
 
-static json_t *written(uint32_t sequence)
+static json_t *written_with(uint32_t sequence, bool others)
 {
     struct text_buffer out = {0};
-    timeline_write(&out, &timeline, sequence);
+    timeline_write(&out, &timeline, sequence, others);
     json_t *json = json_loadb(out.bytes, out.length, JSON_DECODE_ANY, NULL);
     assert_non_null(json);
     text_finish(&out);
     return json;
+}
+
+static json_t *written(uint32_t sequence)
+{
+    return written_with(sequence, false);
 }
 
 static double number(const json_t *object, const char *name)
@@ -68,7 +73,7 @@ static void a_step_worked_by_hand(void **state)
     add(STAGE_logits, 3, 7, 2, 140, 165);
     add(STAGE_agent_demote, 3, 7, 0, 141, 150); /* nobody waits for it */
     add(STAGE_query, 3, 8, 0, 170, 180);
-    add_layer(1, 90, 0, 20); /* another's */
+    add(STAGE_score_hot, 1, 90, 0, 20, 90); /* another's */
     json_t *t = written(3), *path = json_object_get(t, "path_us");
     assert_true(number(t, "step") == 7 && number(t, "us") == 170);
     /* a layer's GPU: query, attention, and what is on its way from and to the scorer */
@@ -83,6 +88,70 @@ static void a_step_worked_by_hand(void **state)
     assert_string_equal(json_string_value(json_object_get(span, "process")), "csd_agent");
     assert_true(number(span, "at_us") == 15 && number(span, "us") == 18 &&
                 number(span, "path_us") == 10);
+    json_decref(t);
+    timeline_finish(&timeline);
+}
+
+/* Sequence 3 is the second row of steps whose first is sequence 1: that one has the step's waits. */
+static void add_shared_step(int64_t at)
+{
+    add(STAGE_query, 1, 90, 0, at - 10, at);
+    add(STAGE_query, 3, 7, 0, at, at + 10);
+    add(STAGE_answer, 1, 90, 0, at - 5, at + 30);
+    add(STAGE_score_hot, 1, 90, 0, at - 5, at + 28);
+    add(STAGE_await_selection, 1, 90, 0, at + 10, at + 60);
+    add(STAGE_score_hot, 3, 7, 0, at + 30, at + 45);
+    add(STAGE_upload, 1, 90, 0, at + 31, at + 36);
+    add(STAGE_attend, 3, 7, 0, at + 50, at + 60);
+    add(STAGE_logits, 1, 90, 1, at + 60, at + 80);
+    add(STAGE_prefill, 2, 0, 4, at + 82, at + 90);
+    add(STAGE_query, 1, 91, 0, at + 90, at + 97);
+    add(STAGE_query, 3, 8, 0, at + 100, at + 110);
+}
+
+static size_t others_in(const json_t *t)
+{
+    size_t i, n = 0;
+    const json_t *span;
+    json_array_foreach(json_object_get(t, "spans"), i, span)
+    {
+        n += json_is_true(json_object_get(span, "other"));
+        assert_true(number(span, "at_us") >= 0 && number(span, "us") >= 0);
+    }
+    return n;
+}
+
+static void a_step_that_is_shared(void **state)
+{
+    (void)state;
+    add_shared_step(0);
+    json_t *t = written_with(3, true), *path = json_object_get(t, "path_us");
+    assert_true(number(t, "us") == 100);
+    /* query, the wait while nobody computes, attend, logits; of the first row its answer after the
+     * own query, the upload within the own scoring, the next query; the prompt */
+    assert_true(number(path, "gpu_worker") == 10 + (50 - 45) + 10 + 20);
+    assert_true(number(path, "cpu_scorer") == 15 - 5);
+    assert_true(number(path, "csd_agent") == 0);
+    assert_true(number(path, "others") == (30 - 10) + 5 + 8 + 7);
+    assert_true(number(path, "between") == 2 + 3);
+    assert_int_equal(others_in(t), 5);
+    json_decref(t);
+    timeline_finish(&timeline);
+}
+
+/* Somebody else's key: of its requests nothing is told, and its time is no one's. */
+static void others_that_are_not_told_of(void **state)
+{
+    (void)state;
+    add_shared_step(0);
+    json_t *t = written_with(3, false), *path = json_object_get(t, "path_us");
+    assert_int_equal(others_in(t), 0);
+    assert_int_equal(json_array_size(json_object_get(t, "spans")), 5);
+    assert_true(number(path, "others") == 0);
+    /* the step's own waits, that stand at the first row's, are there */
+    assert_true(number(path, "gpu_worker") == 10 + (30 - 10) + (50 - 45) + 10 + 20);
+    assert_true(number(path, "cpu_scorer") == 15);
+    assert_true(number(path, "between") == 20);
     json_decref(t);
     timeline_finish(&timeline);
 }
@@ -142,6 +211,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_worked_by_hand),
+        cmocka_unit_test(a_step_that_is_shared),
+        cmocka_unit_test(others_that_are_not_told_of),
         cmocka_unit_test(without_a_whole_step_there_is_none),
         cmocka_unit_test(what_began_outside_is_another_requests),
         cmocka_unit_test(nonsense_is_left_out),

@@ -139,6 +139,8 @@ chat='{"messages":[{"role":"developer","content":"You know a key."},{"role":"use
 ask POST /v1/chat/completions "$chat"
 answered "a chat" 200 '"\(.object) \(.choices[0].message.role) \(.choices[0].message.content)|\(.choices[0].finish_reason)"' \
     "chat.completion assistant The key is 7302941|stop"
+ask POST /v1/chat/completions "$(jq -c '.messages += [{role: "assistant", content: "The key is 73"}]' <<<"$chat")"
+answered "an answer that has begun goes on" 200 '.choices[0] | "\(.message.content)|\(.finish_reason)"' "02941|stop"
 ask POST /apply-template "$(jq -c '{messages}' <<<"$chat")"
 answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.<|im_end|>\n<|im_start|>user\nSay it.<|im_end|>\n%s\n%s\n' \
     '<|im_start|>assistant' 'The key is 7302941, no other.<|im_end|>
@@ -194,6 +196,13 @@ answered "the token's path is all of its time" 200 '.timeline | (([.path_us[]] |
 answered "its spans lie within it" 200 '.timeline | .us as $whole | [.spans[] | .at_us >= 0 and .at_us + .us <= $whole + 0.2 and .path_us <= .us + 0.2] | all and length > 5' true
 ask POST /v1/completions "$(jq -c '.stream = true' <<<"$shown")" -N
 expect "a stream has them once" "$(sed -n 's/^data: {/{/p' "$work/answer" | jq -s '[.[] | select(.selection)] | length == 1 and (.[0].timeline.spans | length > 5)')" true
+curl -sN -o /dev/null --data-binary '{"prompt":"one two three one two","max_tokens":16000,"ignore_eos":true,"stream":true}' "$url/v1/completions" &
+client=$!
+wait_for 20 decoding 1 5 || fail "the request beside it does not decode"
+ask POST /v1/completions "$shown"
+kill "$client"
+wait "$client"
+answered "a step that is shared: the whole step's waits, and what the other row takes" 200 '.timeline | ([.spans[] | select(.other == null) | .stage] | contains(["await_selection", "attend", "logits"])) and ([.spans[] | select(.other) | .stage] | contains(["query"])) and .path_us.others > 0 and (([.path_us[]] | add) - .us | fabs) < 1' true
 ask POST /v1/completions "$body"
 answered "who does not ask has none" 200 'has("selection") or has("timeline")' false
 
@@ -303,6 +312,7 @@ elif ! browser_open "$work/browser" "$url/" 1100 700; then
 else
     seen "it finds the pipeline" '$("health").textContent === "ready" && $("model").textContent.includes("16,384")'
     seen "the tiers" 'document.querySelectorAll(".tier").length >= 2'
+    seen "what flash was written" '/written to flash\s*[0-9.]+ [KM]?i?B\s*a day, at this rate\s*[0-9.]+ [KMGT]?i?B/.test($("saved").innerText)'
     browser_eval 'for (const [name, value] of [["max_tokens", 24], ["temperature", 0], ["alpha", 1]]) {
         $(name).value = value; $(name).dispatchEvent(new Event("change")); }
         chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "The key is 7302941, no other."})' >/dev/null
