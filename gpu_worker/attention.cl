@@ -171,7 +171,7 @@ __kernel void load_entries(uint index0, __global const ushort *entries, uint fro
     }
 }
 
-/* A checksum of each row: as prompt_sum of prompt_sums.c. */
+/* A checksum of each row: as row_sum of prompt_sums.c. */
 #define SUM_PRIME 0x9e3779b97f4a7c15UL
 __kernel void sum_rows(uint index0, __global const uint *rows, uint words, uint from,
                        __global ulong *sums, uint to)

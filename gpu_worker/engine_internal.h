@@ -367,7 +367,7 @@ void prompt_read_kept(const struct engine *e, uint32_t unit, uint32_t first, uin
 
 /* ---- prompt_sums.c ---- */
 
-uint64_t prompt_sum(const uint8_t *row, uint32_t bytes); /* bytes: a multiple of 4 */
+/* row_bytes: a multiple of 4 */
 void prompt_sum_rows(const uint8_t *rows, uint32_t row_bytes, uint32_t count, uint64_t *sums);
 bool prompt_sums_fit(const uint8_t *rows, uint32_t row_bytes, uint32_t count, const uint64_t *sums);
 /* Of a buffer's rows from `from` on, into the prompt's sums from `to` on. */

@@ -14,10 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define JSON_DEPTH_MAX 32u /* the gateway takes as many (gateway/json_bounds.h) */
-#define JSON_WHITE_SPACE_MAX                                                                       \
-    40u /* bytes in a row: a line of the deepest level, somewhat indented */
-#define JSON_DIGITS_MAX 16u
+#define JSON_DEPTH_MAX       32u /* the gateway takes as many (gateway/json_bounds.h) */
+#define JSON_WHITE_SPACE_MAX 40u /* in a row: a line of the deepest level, indented a little */
+#define JSON_DIGITS_MAX      16u
 
 struct json_acceptor {
     uint32_t objects;  /* bit of each open level: it is an object, not an array */

@@ -13,7 +13,7 @@
 
 #define SUM_PRIME UINT64_C(0x9e3779b97f4a7c15) /* as in attention.cl */
 
-uint64_t prompt_sum(const uint8_t *row, uint32_t bytes)
+static uint64_t row_sum(const uint8_t *row, uint32_t bytes)
 {
     uint32_t words = bytes / 4, at = 0, word[4];
     uint64_t h[4];
@@ -34,13 +34,13 @@ uint64_t prompt_sum(const uint8_t *row, uint32_t bytes)
 void prompt_sum_rows(const uint8_t *rows, uint32_t row_bytes, uint32_t count, uint64_t *sums)
 {
     for (uint32_t i = 0; i < count; i++)
-        sums[i] = prompt_sum(rows + (uint64_t)i * row_bytes, row_bytes);
+        sums[i] = row_sum(rows + (uint64_t)i * row_bytes, row_bytes);
 }
 
 bool prompt_sums_fit(const uint8_t *rows, uint32_t row_bytes, uint32_t count, const uint64_t *sums)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (sums[i] != prompt_sum(rows + (uint64_t)i * row_bytes, row_bytes))
+        if (sums[i] != row_sum(rows + (uint64_t)i * row_bytes, row_bytes))
             return false;
     return true;
 }

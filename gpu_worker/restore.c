@@ -22,8 +22,8 @@ static int64_t turn_ns(void)
 }
 
 /* The coordinator has read the same header and tokens when it took the request: has the file been
- * replaced since, perhaps between two attempts, of which the first left entries in the tiers? The terms
- * are this pipeline's; what the policy does not use of them may differ. */
+ * replaced since, perhaps between two attempts, of which the first left entries in the tiers? The
+ * terms are this pipeline's; what the policy does not use of them may differ. */
 static int check_file(struct request *r, struct hill_why *why)
 {
     const struct session_header *h = &r->session->header;

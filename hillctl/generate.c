@@ -208,7 +208,7 @@ static int run(struct generation *g, const struct options *options, struct hill_
 static int read_save(struct generation *g, const struct options *options, struct hill_why *why)
 {
     const char *save = options_text(options, "save");
-    return save ? session_path(g->save, save, why) : 0;
+    return save ? session_path_to_write(g->save, save, why) : 0;
 }
 
 static int finish(struct generation *g, int code, struct hill_why *why)
@@ -231,7 +231,7 @@ static const struct option_spec check_specs[] = {
     SAVE_SPEC,
     {.name = "check",
      .type = OPTION_FLAG,
-     .help = "check the options and the prompt file, send nothing"},
+     .help = "check the options, the prompt file and the folder of --save; send nothing"},
 };
 
 static const struct option_spec after_specs[] = {
@@ -346,7 +346,7 @@ static const struct option_spec restore_specs[] = {
     SAVE_SPEC,
     {.name = "check",
      .type = OPTION_FLAG,
-     .help = "check the options and the session's header, send nothing"},
+     .help = "check the options, the session's header and the folder of --save; send nothing"},
 };
 
 static int check_session(const char *path, struct hill_why *why)

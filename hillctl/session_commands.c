@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -27,6 +28,23 @@ int session_path(char out[HILL_PATH_BYTES], const char *given, struct hill_why *
     if (!given[0] || used < 0 || used >= (int)HILL_PATH_BYTES)
         return hill_fail(why, HILL_E_INVALID, "'%.200s' is no path for a session", given);
     return 0;
+}
+
+int session_path_to_write(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why)
+{
+    char folder[HILL_PATH_BYTES];
+    struct stat there;
+    int code = session_path(out, given, why);
+    if (code)
+        return code;
+    bool is_folder = stat(out, &there) == 0 && S_ISDIR(there.st_mode);
+    snprintf(folder, sizeof folder, "%s", out);
+    strrchr(folder, '/')[1] = '\0'; /* absolute: there is one */
+    if (!is_folder && access(folder, W_OK | X_OK) == 0)
+        return 0;
+    int err = is_folder ? EISDIR : errno;
+    return hill_fail(why, hill_from_errno(err), "no session can be saved in %.300s: %s", out,
+                     strerror(err));
 }
 
 static int send_ping(struct client *client, struct hill_why *why)

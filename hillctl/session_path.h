@@ -1,9 +1,14 @@
-/* hillctl/session_path.h - a session's path as the workers can use it: absolute. HILL_E_INVALID. */
+/*
+ * hillctl/session_path.h - a session's path as the workers can use it: absolute. HILL_E_INVALID; of
+ * one that is to be written also what the system says of its folder: told before anything is
+ * computed, not when it is to be written.
+ */
 #ifndef HILL_HILLCTL_SESSION_PATH_H
 #define HILL_HILLCTL_SESSION_PATH_H
 
 #include "proto/options_hill.h"
 
 int session_path(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why);
+int session_path_to_write(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why);
 
 #endif

@@ -239,14 +239,6 @@ uint64_t chunk_writer_done(struct chunk_writer *w)
     return done;
 }
 
-void chunk_writer_flush(struct chunk_writer *w)
-{
-    pthread_mutex_lock(&w->lock);
-    while (w->queue.head)
-        pthread_cond_wait(&w->idle, &w->lock);
-    pthread_mutex_unlock(&w->lock);
-}
-
 uint32_t chunk_writer_flush_until(struct chunk_writer *w, int64_t deadline_ns)
 {
     const struct timespec end = {deadline_ns / CLOCK_MS(1000), deadline_ns % CLOCK_MS(1000)};

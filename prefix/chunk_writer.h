@@ -63,9 +63,8 @@ int chunk_writer_find(struct chunk_writer *writer, uint64_t stamp, void *entries
 /* How many jobs were given, and are done. */
 uint64_t chunk_writer_given(struct chunk_writer *writer);
 uint64_t chunk_writer_done(struct chunk_writer *writer);
-/* Until all are. */
-void chunk_writer_flush(struct chunk_writer *writer);
-/* The same, until the deadline at most (base/clock.h): how many chunks are in the queue still. */
+/* Waits until all are, or until the deadline (base/clock.h): how many chunks are in the queue still.
+ */
 uint32_t chunk_writer_flush_until(struct chunk_writer *writer, int64_t deadline_ns);
 /* The oldest job that failed, once. False: there is none. */
 bool chunk_writer_take_failed(struct chunk_writer *writer, struct chunk_job *out);

@@ -226,9 +226,9 @@ static void settle(struct drive_store *s)
 
 void drive_store_flush(struct drive_store *s)
 {
-    chunk_writer_flush(s->writer);
+    chunk_writer_flush_until(s->writer, INT64_MAX);
     settle(s);
-    chunk_writer_flush(s->writer);
+    chunk_writer_flush_until(s->writer, INT64_MAX);
     settle(s);
 }
 

@@ -42,7 +42,7 @@ third=$(ask 'You answer.' 'Say hello.')
 expect "three turns are the template, spelt out" "$(cat "$work/said")" "$first
 $second
 $third"
-# ---- ten turns: each computes what is new in it, also when everything has ended or died in between ----
+# ---- ten turns: each computes what is new in it, also when everything has ended in between, or one of its processes has died ----
 down
 chat_up() {
     HILL_LOG_LEVEL=info up -m "$model" -c 1024 --policy full --prefix-dir "$work/store" --prefix-mb 200 || fail "up with a store"
@@ -66,7 +66,10 @@ for i in 1 2 3 4 5 6 7 8 9 10; do
     wait_for 60 turns_over "$i" || { fail "turn $i: $(tail -n 3 "$work/said.err")" && break; }
     case $i in
     3) down && cat "$state_dir"/*.log >>"$work/log" && rm -f "$state_dir"/*.log && chat_up ;;
-    5) kill_worker gpu_worker && wait_for 60 status_is '.workers.gpu_worker.restarts > 0 and .ready' ;;
+    2 | 5 | 8)
+        case $i in 2) worker=cpu_scorer ;; 5) worker=gpu_worker ;; *) worker=csd_agent ;; esac
+        kill_worker $worker && wait_for 60 status_is ".workers.$worker.restarts > 0 and .ready"
+        ;;
     7) kill -KILL "$(coordinator_pid)" && wait_for 60 ready ;;
     esac || fail "after turn $i"
 done

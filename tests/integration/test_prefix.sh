@@ -13,7 +13,7 @@ for i in 1 2 3; do # the same beginning, other questions
 done
 head -c 700 "$work/doc" >"$work/short"
 options=(-m "$work/model.gguf" -c 4096 --alpha 0.2 --sinks 3 --window 17)
-store=(--prefix-dir "$work/store" --prefix-mb 6) other=(--run-dir "$work/second" --state-dir "$work/second.state")
+store=(--prefix-dir "$work/store" --prefix-mb 6) run2=(--run-dir "$work/second" --state-dir "$work/second.state")
 
 generate() { # OUTPUT ARGUMENTS...
     local out=$1
@@ -115,7 +115,7 @@ from_drive() { # NAME PROMPT TOKENS: an answer as if all was computed
     expect "$1: from the drive" "$(field "$work/out" .prefix.from_drive_tokens)" "$3"
 }
 up "${options[@]}" "${store[@]}" --hot-mb 12 --cold-mb 64 --beta 0.4 -np 2 || fail "up"
-expect_one_line "a second pipeline on one store" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${other[@]}"
+expect_one_line "a second pipeline on one store" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${run2[@]}"
 grep -q "store is another running pipeline's" "$work/err" || fail "a second pipeline on one store: $(cat "$work/err")"
 generate "$work/long" -f "$work/asked1" -n 2000 &
 pid=$!
@@ -138,10 +138,10 @@ generate "$work/out" -f "$work/asked1" --no-prefix-cache || fail "--no-prefix-ca
 expect "--no-prefix-cache: nothing is taken" "$(reused "$work/out")" "0 $((n_doc + 40))"
 down || fail "down"
 printf 'x' | dd of="$work/store/chunks.index" bs=1 seek=20 conv=notrunc 2>/dev/null
-expect_one_line "a damaged store" 1 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${other[@]}"
-expect_one_line "a store under h2o" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --policy h2o "${other[@]}"
-expect_one_line "a store that holds no chunk" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 10K "${other[@]}"
-expect_one_line "a store in a file" 111 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/doc/store" "${other[@]}"
+expect_one_line "a damaged store" 1 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${run2[@]}"
+expect_one_line "a store under h2o" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --policy h2o "${run2[@]}"
+expect_one_line "a store that holds no chunk" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 10K "${run2[@]}"
+expect_one_line "a store in a file" 111 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/doc/store" "${run2[@]}"
 
 # --- of a stored prefix only the important tokens before the first token; the others after it
 first=(--prefix-dir "$work/first" --prefix-mb 20 --csd none -np 1)
@@ -197,11 +197,19 @@ up "${options[@]}" "${first[@]}" || fail "up"
 asks "nothing is chosen" asked2 all
 [ ! -e "$work/first/chunks.keys" ] || fail "keys that nobody keeps up to date are still there"
 down || fail "down"
-expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${other[@]}"
-expect_one_line "a share of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-share 0.2 "${other[@]}"
+expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${run2[@]}"
+expect_one_line "a share of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-share 0.2 "${run2[@]}"
 
-# --- other places: all hot without a drive; nearly all cold, by recency; all tokens; the decoded history is the same everywhere
-for other in "--csd none -np 1" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recency -np 3" "--policy full -np 1 --hot-mb 12 --cold-mb 64 --beta 0.4"; do
+# --- other places: all hot without a drive, and a store on a disk with room for three chunks; nearly all cold, by recency;
+# all tokens; the decoded history is the same everywhere
+disk=""
+mkdir "$work/disk"
+if mount -t tmpfs -o size=440k tmpfs "$work/disk" 2>/dev/null; then
+    disk="--prefix-dir $work/disk/store --prefix-mb 6"
+else
+    echo "no root: the full disk is left to tests/prefix"
+fi
+for other in "--csd none -np 1 $disk" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recency -np 3" "--policy full -np 1 --hot-mb 12 --cold-mb 64 --beta 0.4"; do
     # shellcheck disable=SC2086  # words
     up "${options[@]}" $other || fail "up $other"
     for i in asked1 short asked2; do
@@ -215,8 +223,17 @@ for other in "--csd none -np 1" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement
     generate "$work/out" -f "$work/asked1" || fail "$other: $(cat "$work/out.err")"
     generate "$work/out" --after "$(field "$work/out" .request_id)" -p " And then?" || fail "$other, --after: $(cat "$work/out.err")"
     [ "${other#*full}" != "$other" ] || same "$other, --after" "$(answer "$work/out")" "$(answer "$work/after1")"
+    [ "${other#*/disk/}" = "$other" ] ||
+        expect "a full disk: said" "$(cat "$state_dir"/*.log | grep -c 'the store goes on with the chunks that it has')" 1
     down || fail "down"
 done
+if [ -n "$disk" ]; then
+    mount -o remount,ro "$work/disk"
+    # shellcheck disable=SC2086  # words
+    expect_one_line "a read-only disk" 111 "$bin/hill-coordinator" "${options[@]}" $disk "${run2[@]}"
+    grep -q "$work/disk/store" "$work/err" || fail "a read-only disk: $(cat "$work/err")"
+    umount "$work/disk"
+fi
 
 # --- a policy whose evaluator has state of its own keeps nothing
 up "${options[@]}" --hot-mb 12 --cold-mb 64 --policy h2o || fail "up --policy h2o"

@@ -185,7 +185,13 @@ first=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 save 0 "$work/no/folder"
 one_line "no such folder" $? 111 "$work/save.err" "$work/no/folder"
-mkdir "$work/disk"
+for folder in no/folder prompt0/file disk; do # told before anything is computed, also by --check
+    mkdir -p "$work/disk"
+    expect_one_line "--save $folder" 111 "$bin/hillctl" generate -p x --save "$work/$folder" --run-dir "$work/nothing-runs"
+    grep -qF "no session can be saved in $work/$folder: " "$work/err" || fail "--save $folder: $(cat "$work/err")"
+    expect_one_line "--save $folder --check" 111 "$bin/hillctl" generate -p x --save "$work/$folder" --check
+    expect_one_line "restore --save $folder --check" 111 "$bin/hillctl" restore "$work/s90" --save "$work/$folder" --check
+done
 if mount -t tmpfs -o size=64k tmpfs "$work/disk" 2>/dev/null; then
     save 0 "$work/disk/s"
     one_line "a full disk" $? 111 "$work/save.err" "$work/disk/s"

@@ -602,7 +602,7 @@ int main(void)
     };
     const char *seed = getenv("HILL_TEST_SEED");
     state = seed ? strtoull(seed, NULL, 10) : 20261122;
-    printf("seed %llu\n", (unsigned long long)state);
+    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)state);
     hill_log_init("test", HILL_LOG_ERROR);
     facts = calloc(FACTS, sizeof *facts);
     if (!facts || !mkdtemp(folder))
