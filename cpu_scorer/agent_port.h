@@ -30,6 +30,11 @@ struct agent_line {
     int64_t heard_ns;       /* last sign of life while commands are open */
 };
 
+/* What a drive's commands of a kind took, of late. */
+struct agent_cost {
+    double ns, entries;
+};
+
 struct agent {
     struct core *core;
     uint32_t n_drives; /* places */
@@ -42,7 +47,8 @@ struct agent {
     } handlers[AGENT_TYPES]; /* by the command's type; RECORD_SCORE_BLOCK: of those */
     uint64_t next_tag;
     int status; /* negative: an agent did not answer in time; no command is sent any more */
-    uint64_t control_bytes; /* completions and Score Block headers */
+    struct agent_cost fetches, writes; /* of FETCH and DEMOTE */
+    uint64_t control_bytes;            /* completions and Score Block headers */
 };
 
 void agent_init(struct agent *a, struct core *core);
@@ -78,6 +84,10 @@ int agent_push_slots(struct agent *a, uint32_t type, uint32_t sequence, uint32_t
                      const uint32_t *slots, uint32_t n);
 /* To all drives; s->trims is how many. 0, or HILL_E_WOULD_BLOCK. */
 int agent_trim(struct agent *a, struct sequence *s);
+
+/* What writing an entry takes of the drives' time, over what fetching one does: as their completions
+ * say; 0: not known yet. */
+double agent_write_cost(const struct agent *a);
 
 /* Take what the agent has sent: 1, 0, or an error. */
 int agent_pump(struct agent *a);
