@@ -183,11 +183,36 @@ static void take_commit(struct agent *a, const struct record_completion *r)
                   r->header.layer);
 }
 
+#define COST_ENTRIES 4096.0 /* older ones count less and less */
+#define COST_LEAST   64.0   /* before a cost is known */
+
+static void note_cost(struct agent_cost *cost, const struct record_completion *r)
+{
+    if (r->status)
+        return;
+    if (cost->entries >= COST_ENTRIES)
+        *cost = (struct agent_cost){cost->ns / 2, cost->entries / 2};
+    cost->ns += (double)r->busy_ns;
+    cost->entries += r->count;
+}
+
+double agent_write_cost(const struct agent *a)
+{
+    const struct agent_cost *w = &a->writes, *f = &a->fetches;
+    if (w->entries < COST_LEAST || f->entries < COST_LEAST || !(f->ns > 0))
+        return 0;
+    return w->ns / w->entries / (f->ns / f->entries);
+}
+
 static void take_completion(struct agent *a, const struct record_completion *r)
 {
     struct sequence *s = &a->core->sequences[r->header.sequence];
     if (a->lines[a->from].commands_open)
         a->lines[a->from].commands_open--;
+    if (r->command == RECORD_FETCH)
+        note_cost(&a->fetches, r);
+    else if (r->command == RECORD_DEMOTE)
+        note_cost(&a->writes, r);
     if (s->state == SEQUENCE_ACTIVE) {
         s->stats.flash_read_bytes += r->flash_read_bytes;
         s->stats.flash_write_bytes += r->flash_write_bytes;

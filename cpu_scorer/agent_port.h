@@ -30,6 +30,11 @@ struct agent_line {
     int64_t done_ns;        /* its last completion */
 };
 
+/* What a drive's commands of a kind took, of late. */
+struct agent_cost {
+    double ns, entries;
+};
+
 struct agent {
     struct core *core;
     uint32_t n_drives; /* places */
@@ -42,7 +47,8 @@ struct agent {
     } handlers[AGENT_TYPES]; /* by the command's type; RECORD_SCORE_BLOCK: of those */
     uint64_t next_tag;
     int status; /* negative: an agent did not answer in time; no command is sent any more */
-    uint64_t control_bytes; /* completions and Score Block headers */
+    struct agent_cost fetches, writes; /* of FETCH and DEMOTE */
+    uint64_t control_bytes;            /* completions and Score Block headers */
 };
 
 void agent_init(struct agent *a, struct core *core);
@@ -82,6 +88,10 @@ int agent_trim(struct agent *a, struct sequence *s);
 int agent_trim_drive(struct agent *a, struct sequence *s, uint32_t drive);
 /* One of several drives, which has nothing to answer, is not there any more. */
 void agent_leave(struct agent *a, uint32_t drive);
+
+/* What writing an entry takes of the drives' time, over what fetching one does: as their completions
+ * say; 0: not known yet. */
+double agent_write_cost(const struct agent *a);
 
 /* Take what the agent has sent: 1, 0, or an error. */
 int agent_pump(struct agent *a);

@@ -450,7 +450,7 @@ void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot)
 uint32_t cold_map_spare(const struct cold_map *map, uint32_t list)
 {
     const struct cold_list *l = &map->lists[list];
-    uint32_t kept = l->committed / COLD_COPIES_PART, known = l->copies - l->lost;
+    uint32_t kept = l->committed / PLACEMENT_COPIES_PART, known = l->copies - l->lost;
     return l->lost + (known > kept ? known - kept : 0);
 }
 

@@ -8,8 +8,8 @@
  * out uncommitted; only committed slots count (may be scored). A slot whose entry has moved up is a
  * copy: uncommitted, and committed again when the entry goes down again, which writes nothing. But
  * the drive's stream over the digests passes copies too. So only as many are kept as a part of the
- * slots that count (COLD_COPIES_PART); what is above that is handed out again to entries that have
- * no copy, from the groups of digests (kv/group.h) that have most of them, because a group is
+ * slots that count (PLACEMENT_COPIES_PART); what is above that is handed out again to entries that
+ * have no copy, from the groups of digests (kv/group.h) that have most of them, because a group is
  * written as a whole.
  *
  * Several drives: stripes have one numbering, drive_stripes for each drive whether its pool has so
@@ -30,15 +30,18 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "placement/placement.h"
 #include "proto/layout.h"
 
 #define COLD_NONE   UINT32_MAX
-#define COLD_NOBODY 0x3fffffffu /* position of a slot whose entry no one knows any more */
+#define COLD_LOST   PLACEMENT_LOST /* of an entry that has been cold: its copy is gone */
+#define COLD_NOBODY 0x3fffffffu    /* position of a slot whose entry no one knows any more */
 
-/* One copy is kept for so many slots that count. Fewer copies are fewer bytes in each query's
- * stream, but more entries that must be written when they go down, each with its group
- * (docs/decisions/cold-copies.md has what was measured). */
-#define COLD_COPIES_PART 16u
+/* Of what may also be COLD_NONE or COLD_LOST. */
+static inline bool cold_is_slot(uint32_t slot)
+{
+    return slot < COLD_LOST;
+}
 
 struct cold_stripe {
     uint32_t list;  /* the part that has it; COLD_NONE: free */

@@ -22,8 +22,9 @@
 #include "placement/placement.h"
 #include "proto/records.h"
 
-#define MOVES_UP   PLACEMENT_LIVE_RATE /* entries that one answer moves up */
-#define MOVES_DOWN 64u                 /* entries of one batch on their way down */
+#define MOVES_UP       PLACEMENT_LIVE_RATE /* entries that one answer moves up */
+#define MOVES_TOGETHER 32u /* entries that are to be written wait until they are so many */
+#define MOVES_DOWN     64u /* entries of one batch on their way down */
 
 enum sequence_state {
     SEQUENCE_FREE,

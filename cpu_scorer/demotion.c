@@ -80,14 +80,14 @@ struct demote_record {
     bool scattered;       /* into demote->slots */
 };
 
-/* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare for a
- * record of its own, or no others are left; else behind the others. */
+/* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare, or no
+ * others are left; else behind the others. */
 static uint32_t room_for(const struct cold_map *cold, uint32_t list, bool from_hot, uint32_t n,
                          bool *scattered)
 {
     uint32_t spare = from_hot ? cold_map_spare(cold, list) : 0;
     uint32_t room = cold_map_room(cold, list);
-    *scattered = spare > 0 && (spare >= n || spare >= MOVE_TOKENS_MIN || room == 0);
+    *scattered = spare > 0 && (spare >= n || room == 0);
     room = *scattered ? spare : room;
     if (*scattered && room > MOVES_DOWN)
         room = MOVES_DOWN;
@@ -124,10 +124,14 @@ static void take_copies(struct demotions *d, struct sequence *s, uint32_t layer,
 {
     uint32_t lost[MOVES_DOWN], *slots = r->demote->slots;
     struct tiers *t = &d->core->tiers;
+    uint64_t *given =
+        cold_map_room(&t->cold, r->part) ? &s->stats.given_stream : &s->stats.given_room;
     cold_map_reuse(&t->cold, r->part, hot, r->n, slots, lost);
     for (uint32_t i = 0; i < r->n; i++)
-        if (lost[i] != COLD_NOBODY && s->kept)
-            s->layers[layer].kept[lost[i]] = COLD_NONE;
+        if (lost[i] != COLD_NOBODY && s->kept) {
+            s->layers[layer].kept[lost[i]] = COLD_LOST;
+            *given += 1;
+        }
     r->slot = slots[0];
     r->order = 0; /* of several stripes, which the agent knows */
 }
@@ -302,17 +306,28 @@ static int push_commit(struct demotions *d, const struct demote *demote)
                                            demote->layer, before, demote->n);
 }
 
+/* An entry went down: not for the first time, where its copy was given away. */
+static void note_cold(struct sequence *s, uint32_t layer, uint32_t position)
+{
+    uint32_t *kept = s->kept ? &s->layers[layer].kept[position] : NULL;
+    s->stats.ever_cold += !kept || *kept == COLD_NONE;
+    if (kept)
+        *kept = COLD_NONE;
+}
+
 /* The entry is at a new cold slot; one on a drive that it leaves is nobody's. */
 static void flip_one(struct demotions *d, const struct demote *demote, uint32_t i)
 {
     struct tiers *t = &d->core->tiers;
     uint32_t list = tiers_list(t, demote->sequence, demote->layer), slot = slot_of(demote, i);
     uint32_t before = demote->from == DEMOTE_DRIVE ? slot_before(d, demote, i) : COLD_NONE;
+    uint32_t position = cold_map_taken_position(&t->cold, slot);
     cold_map_commit(&t->cold, list, slot, 1);
-    hkm_set_cold(&t->hkm, demote->sequence, demote->layer, cold_map_taken_position(&t->cold, slot),
-                 slot);
-    if (before == COLD_NONE)
+    hkm_set_cold(&t->hkm, demote->sequence, demote->layer, position, slot);
+    if (before == COLD_NONE) {
+        note_cold(&d->core->sequences[demote->sequence], demote->layer, position);
         return;
+    }
     cold_map_uncommit(&t->cold, list, before);
     cold_map_disown(&t->cold, list, before);
 }

@@ -49,7 +49,7 @@ static void disown_copies(struct core *c, const struct sequence *s)
 {
     for (uint32_t layer = 0; s->kept && layer < c->config.geometry.n_layers; layer++)
         for (uint32_t p = 0; p < s->layers[layer].appended; p++)
-            if (s->layers[layer].kept[p] != COLD_NONE)
+            if (cold_is_slot(s->layers[layer].kept[p]))
                 cold_map_disown(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer),
                                 s->layers[layer].kept[p]);
 }

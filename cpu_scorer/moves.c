@@ -9,7 +9,8 @@
 
 /* ---- life --------------------------------------------------------------------------------- */
 
-static struct placement_settings settings_of(const struct core *c, const struct sequence *s)
+static struct placement_settings settings_of(const struct core *c, const struct sequence *s,
+                                             uint32_t layer)
 {
     struct placement_settings out = placement_defaults();
     double k = kv_budget_tokens(&s->settings, s->max_tokens);
@@ -19,6 +20,7 @@ static struct placement_settings settings_of(const struct core *c, const struct 
     out.alpha = s->settings.budget ? k / s->max_tokens : s->settings.alpha;
     if (c->config.margin > 0)
         out.margin = c->config.margin;
+    out.copies = s->layers[layer].kept;
     out.pin = c->config.pin < 0 ? out.alpha : c->config.pin;
     return out;
 }
@@ -31,7 +33,6 @@ bool moves_wants_placement(const struct core *c, const struct sequence *s)
 
 int moves_begin(const struct core *c, struct sequence *s)
 {
-    struct placement_settings settings = settings_of(c, s);
     uint64_t n = (uint64_t)c->config.geometry.n_layers * s->max_tokens;
     s->kept = malloc(n * sizeof *s->kept);
     int rc = s->kept ? 0 : HILL_E_NOMEM;
@@ -39,6 +40,7 @@ int moves_begin(const struct core *c, struct sequence *s)
         s->kept[i] = COLD_NONE;
     for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
         s->layers[layer].kept = s->kept + (uint64_t)layer * s->max_tokens;
+        const struct placement_settings settings = settings_of(c, s, layer);
         rc = placement_create(&s->layers[layer].placement, PLACEMENT_BKP, &settings, NULL);
     }
     if (rc)
@@ -66,9 +68,24 @@ uint64_t moves_bounced(const struct core *c, const struct sequence *s)
 
 /* ---- ordering ----------------------------------------------------------------------------- */
 
-static bool is_idle(const struct layer_state *l)
+/* Entries that need a write wait until they are so many: a record of few writes as many pages as one
+ * of many. Where little is cold they are few, so that beta stays what it is to be. */
+static uint32_t together(const struct core *c, const struct sequence *s, uint32_t layer)
 {
-    return l->n_down + l->moving == 0;
+    uint32_t n = cold_map_committed(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer)) / 16;
+    return n < 1 ? 1 : n < MOVES_TOGETHER ? n : MOVES_TOGETHER;
+}
+
+/* Is the last batch over, but for what waits to go down with the next one? */
+static bool is_idle(const struct core *c, const struct sequence *s, uint32_t layer)
+{
+    const struct layer_state *l = &s->layers[layer];
+    return l->moving == 0 && l->n_down < together(c, s, layer);
+}
+
+static bool has_copy(const struct layer_state *l, uint32_t position)
+{
+    return cold_is_slot(l->kept[position]);
 }
 
 /* What is to go down, as far as the batch has room; the rest is given up: the placement orders it
@@ -175,14 +192,14 @@ static int recommit(struct demotions *d, struct sequence *s, uint32_t layer)
     uint32_t slots[MOVES_DOWN], n = 0, left = 0,
                                 list = tiers_list(&d->core->tiers, s->index, layer);
     for (uint32_t i = 0; i < l->n_down; i++)
-        if (l->kept[l->down[i]] != COLD_NONE)
+        if (has_copy(l, l->down[i]))
             slots[n++] = l->kept[l->down[i]];
     if (n == 0 || agent_push_slots(d->agent, RECORD_COMMIT, s->index, layer, slots, n))
         return 0;
     FAULT_POINT(cpu_scorer, recommit, pushed);
     for (uint32_t i = 0; i < l->n_down; i++) {
         uint32_t position = l->down[i], slot = l->kept[position];
-        if (slot == COLD_NONE) {
+        if (!has_copy(l, position)) {
             l->down[left++] = position;
             continue;
         }
@@ -193,19 +210,29 @@ static int recommit(struct demotions *d, struct sequence *s, uint32_t layer)
     }
     FAULT_POINT(cpu_scorer, recommit, flipped);
     s->stats.demoted += n;
+    s->stats.demoted_free += n;
     l->n_down = left;
     return 1;
+}
+
+/* Will the next batch, or the next tokens, find no room? */
+static bool lacks_room(const struct core *c, const struct sequence *s, uint32_t layer)
+{
+    const struct hkm *h = &c->tiers.hkm;
+    uint32_t blocks = h->lists[tiers_list(&c->tiers, s->index, layer)].limit;
+    return hkm_hot_tokens(h, s->index, layer) + MOVES_UP + MOVE_TOKENS_MIN >=
+           blocks * KV_HOT_BLOCK_TOKENS;
 }
 
 static int go_down(struct demotions *d, struct sequence *s, uint32_t layer)
 {
     struct layer_state *l = &s->layers[layer];
     int moved = recommit(d, s, layer);
-    if (l->n_down == 0 || l->kept[l->down[0]] != COLD_NONE)
-        return moved;
-    uint32_t n = 1;
-    while (n < l->n_down && l->kept[l->down[n]] == COLD_NONE)
+    uint32_t n = 0;
+    while (n < l->n_down && !has_copy(l, l->down[n]))
         n++;
+    if (n == 0 || (n < together(d->core, s, layer) && !lacks_room(d->core, s, layer)))
+        return moved;
     n = demote_hot(d, s, layer, l->down, n);
     l->n_down -= n;
     memmove(l->down, l->down + n, l->n_down * sizeof *l->down);
@@ -232,10 +259,10 @@ static void keep_no_copy_on_leaving(struct core *c, const struct sequence *s, ui
 {
     struct cold_map *cold = &c->tiers.cold;
     uint32_t *slot = &s->layers[layer].kept[position];
-    if (*slot == COLD_NONE || cold_map_takes(cold, cold_map_drive(cold, *slot)))
+    if (!cold_is_slot(*slot) || cold_map_takes(cold, cold_map_drive(cold, *slot)))
         return;
     cold_map_disown(cold, tiers_list(&c->tiers, s->index, layer), *slot);
-    *slot = COLD_NONE;
+    *slot = COLD_LOST;
 }
 
 void moves_leave_drives(struct core *c, const struct sequence *s)
@@ -243,6 +270,17 @@ void moves_leave_drives(struct core *c, const struct sequence *s)
     for (uint32_t layer = 0; s->kept && layer < c->config.geometry.n_layers; layer++)
         for (uint32_t p = 0; p < s->layers[layer].appended; p++)
             keep_no_copy_on_leaving(c, s, layer, p);
+}
+
+/* Still hot, because it waits to go down: it stays. */
+static void keep_hot(struct layer_state *l, uint32_t position)
+{
+    for (uint32_t i = 0; i < l->n_down; i++)
+        if (l->down[i] == position) {
+            memmove(l->down + i, l->down + i + 1, (l->n_down - i - 1) * sizeof *l->down);
+            l->n_down--;
+            return;
+        }
 }
 
 /* What the query has just fetched becomes hot: copy and digest, flip, and the cold slots stop
@@ -256,8 +294,10 @@ static void come_up(struct demotions *d, struct sequence *s, uint32_t layer, con
         !agent_has_room(d->agent, (uint32_t)(sizeof(struct record_release) + sizeof slots));
     for (uint32_t i = 0; i < moves->n_promoted; i++) {
         uint32_t position = moves->promoted[i];
-        if (hkm_tag(core_location(d->core, s, layer, position)) == HKM_HOT)
+        if (hkm_tag(core_location(d->core, s, layer, position)) == HKM_HOT) {
+            keep_hot(l, position);
             continue;
+        }
         uint32_t slot = full || n == MOVES_UP ? COLD_NONE
                                               : moves_bring_up(d->core, s, layer, position,
                                                                answer_staged(a, position));
@@ -288,14 +328,17 @@ void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct 
     for (uint32_t i = 0; i < a->n_items && a->items[i].position < known; i++)
         if (a->items[i].flags & (ANSWER_UPLOAD | ANSWER_IN_PLACE))
             missed[n++] = a->items[i].position;
-    if (!is_idle(l) || d->agent->status || s->status) {
+    if (!is_idle(d->core, s, layer) || d->agent->status || s->status) {
         placement_watch(l->placement, missed, n);
         return;
     }
+    double cost = agent_write_cost(d->agent);
+    if (cost > 0)
+        placement_set_write_cost(l->placement, PLACEMENT_WRITE_SHARE * cost);
     if (placement_step(l->placement, missed, n, NULL, MOVES_UP, &moves))
         return;
+    come_up(d, s, layer, a, &moves); /* first: what waited to go down may have come up */
     take_demoted(d, s, layer, &moves);
-    come_up(d, s, layer, a, &moves);
 }
 
 /* ---- the pump ------------------------------------------------------------------------------- */
@@ -313,8 +356,9 @@ static int pump_layer(struct demotions *d, struct sequence *s, uint32_t layer)
 {
     struct layer_state *l = &s->layers[layer];
     int moved = 0;
-    if (is_idle(l) && (l->appended >= placement_tokens(l->placement) + MOVE_TOKENS_MIN ||
-                       is_full(d->core, s, layer)))
+    if (is_idle(d->core, s, layer) &&
+        (l->appended >= placement_tokens(l->placement) + MOVE_TOKENS_MIN ||
+         is_full(d->core, s, layer)))
         grow(d, s, layer, l->appended);
     if (l->n_down && l->moving == 0 && !holding_reads(s, layer))
         moved |= go_down(d, s, layer);

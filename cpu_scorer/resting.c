@@ -169,8 +169,9 @@ static void forget_token(struct core *c, struct sequence *s, uint32_t layer, uin
     if (hkm_tag(word) == HKM_COLD) {
         cold_map_uncommit(&t->cold, list, hkm_slot(word));
         cold_map_disown(&t->cold, list, hkm_slot(word));
-    } else if (s->kept && l->kept[position] != COLD_NONE) {
-        cold_map_disown(&t->cold, list, l->kept[position]);
+    } else if (s->kept) {
+        if (cold_is_slot(l->kept[position]))
+            cold_map_disown(&t->cold, list, l->kept[position]);
         l->kept[position] = COLD_NONE;
     }
     hkm_drop(&t->hkm, s->index, layer, position);
@@ -214,7 +215,7 @@ static void take_copies_over(struct core *c, struct sequence *s, const uint32_t 
         for (uint32_t p = 0; p < s->layers[layer].appended; p++) {
             if (s->kept)
                 s->layers[layer].kept[p] = from[p];
-            else if (from[p] != COLD_NONE)
+            else if (cold_is_slot(from[p]))
                 cold_map_disown(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer), from[p]);
         }
     }

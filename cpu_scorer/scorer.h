@@ -115,7 +115,11 @@ struct scorer_stats {
     double imbalance;    /* median over them of |T_CPU - T_CSD| / the longer of the two */
     uint64_t hot_copied; /* of the hot hits: not read where they lie, but sent to the GPU */
     uint64_t promoted, demoted, bounced;
-    uint64_t reused; /* of the demoted: written over copies of what has moved up */
+    uint64_t demoted_free; /* of the demoted: their copy was there, nothing was written */
+    uint64_t reused;       /* of the demoted: written over copies of what has moved up */
+    /* copies given away: for the sake of the drive's stream, for want of room */
+    uint64_t given_stream, given_room;
+    uint64_t ever_cold;                /* entries that went to the drive, however often each */
     uint64_t queries, dropped_records; /* of this attempt, as all that is counted */
     uint32_t kept_tokens;              /* at its end: their entries stay */
     /* of guesses; the counts of each layer, NULL: none, are the scorer's (see holding.h)

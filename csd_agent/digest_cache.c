@@ -140,7 +140,19 @@ static bool take_in(struct digest_cache *c, struct cached_stripe *s)
     return true;
 }
 
-void digest_cache_put(struct digest_cache *c, uint64_t offset, uint64_t bytes, const uint8_t *from)
+/* How much of the range is of one stripe's digests, or of none: what is written at once may go on from
+ * one stripe to the next. */
+static uint64_t part_of(const struct digest_cache *c, uint64_t offset, uint64_t bytes)
+{
+    const struct pool_layout *l = &c->layout;
+    uint64_t left =
+        offset < l->digest_offset
+            ? l->digest_offset - offset
+            : l->digest_stripe_bytes - (offset - l->digest_offset) % l->digest_stripe_bytes;
+    return bytes < left ? bytes : left;
+}
+
+static void put_part(struct digest_cache *c, uint64_t offset, uint64_t bytes, const uint8_t *from)
 {
     uint64_t first;
     struct cached_stripe *s = find(c, offset, bytes, &first);
@@ -151,10 +163,27 @@ void digest_cache_put(struct digest_cache *c, uint64_t offset, uint64_t bytes, c
         s->there[page / 64] |= (uint64_t)1 << (page % 64);
 }
 
-void digest_cache_drop(struct digest_cache *c, uint64_t offset, uint64_t bytes)
+void digest_cache_put(struct digest_cache *c, uint64_t offset, uint64_t bytes, const uint8_t *from)
+{
+    for (uint64_t n; c->stripes && !c->layout.key_bytes && bytes > 0;
+         offset += n, from += n, bytes -= n) {
+        n = part_of(c, offset, bytes);
+        put_part(c, offset, n, from);
+    }
+}
+
+static void drop_part(struct digest_cache *c, uint64_t offset, uint64_t bytes)
 {
     uint64_t first;
     struct cached_stripe *s = find(c, offset, bytes, &first);
     for (uint64_t page = first; s && s->pages && page < first + bytes / CSD_ALIGN; page++)
         s->there[page / 64] &= ~((uint64_t)1 << (page % 64));
+}
+
+void digest_cache_drop(struct digest_cache *c, uint64_t offset, uint64_t bytes)
+{
+    for (uint64_t n; c->stripes && !c->layout.key_bytes && bytes > 0; offset += n, bytes -= n) {
+        n = part_of(c, offset, bytes);
+        drop_part(c, offset, n);
+    }
 }

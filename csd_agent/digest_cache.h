@@ -42,7 +42,8 @@ void digest_cache_free_stripe(struct digest_cache *c, uint32_t stripe);
 void digest_cache_turn(struct digest_cache *c);
 /* All of this range of whole pages, which lies in one stripe, is here: copied to `to`. */
 bool digest_cache_get(struct digest_cache *c, uint64_t offset, uint64_t bytes, uint8_t *to);
-/* It was read from flash, or written there. What is not of a stripe's digests is passed over. */
+/* It was read from flash, or written there: pages of any stripes. What is not of a stripe's digests
+ * is passed over. */
 void digest_cache_put(struct digest_cache *c, uint64_t offset, uint64_t bytes, const uint8_t *from);
 /* A write of it has failed. */
 void digest_cache_drop(struct digest_cache *c, uint64_t offset, uint64_t bytes);

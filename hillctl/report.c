@@ -173,6 +173,10 @@ static json_t *moves(const Hill__SequenceStats *s)
     set_integer(object, "promoted", s, s ? s->promoted : 0);
     set_integer(object, "demoted", s, s ? s->demoted : 0);
     set_integer(object, "bounced", s, s ? s->bounced : 0);
+    set_integer(object, "demoted_free", s, s ? s->demoted_free : 0);
+    set_integer(object, "copies_given_for_stream", s, s ? s->given_stream : 0);
+    set_integer(object, "copies_given_for_room", s, s ? s->given_room : 0);
+    set_integer(object, "ever_cold", s, s ? s->ever_cold : 0);
     return object;
 }
 

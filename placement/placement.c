@@ -11,8 +11,9 @@
 #include <string.h>
 
 static const struct placement_ops *const all_ops[PLACEMENT_COUNT] = {
-    [PLACEMENT_SCORE] = &placement_score_ops,   [PLACEMENT_LRU] = &placement_lru_ops,
-    [PLACEMENT_LFU] = &placement_lfu_ops,       [PLACEMENT_BKP] = &placement_bkp_ops,
+    [PLACEMENT_SCORE] = &placement_score_ops,   [PLACEMENT_RECENCY] = &placement_recency_ops,
+    [PLACEMENT_LRU] = &placement_lru_ops,       [PLACEMENT_LFU] = &placement_lfu_ops,
+    [PLACEMENT_PAPER] = &placement_paper_ops,   [PLACEMENT_BKP] = &placement_bkp_ops,
     [PLACEMENT_BELADY] = &placement_belady_ops,
 };
 
@@ -38,7 +39,8 @@ struct placement_settings placement_defaults(void)
                                        .alpha = 0.2,
                                        .pin = 0.2,
                                        .half_life = 16,
-                                       .margin = 0.5,
+                                       .margin = 1,
+                                       .write_cost = PLACEMENT_WRITE_SHARE,
                                        .rest_steps = 2};
 }
 
@@ -61,6 +63,9 @@ static int check_settings(const struct placement_ops *ops, const struct placemen
         return hill_fail(why, HILL_E_INVALID,
                          "half life %u not in 1..256 or margin %g not in [0, 64]", s->half_life,
                          s->margin);
+    if (!(s->write_cost >= 0 && s->write_cost <= PLACEMENT_COST_MAX))
+        return hill_fail(why, HILL_E_INVALID, "write cost %g not in [0, %g]", s->write_cost,
+                         PLACEMENT_COST_MAX);
     if (ops->needs_future && s->future == NULL)
         return hill_fail(why, HILL_E_INVALID,
                          "placement %s needs the future: it works offline only", ops->name);
@@ -291,6 +296,11 @@ int placement_step(struct placement *p, const uint32_t *selected, uint32_t n,
 }
 
 /* ---- questions ---------------------------------------------------------------------------- */
+
+void placement_set_write_cost(struct placement *p, double misses)
+{
+    p->settings.write_cost = misses < PLACEMENT_COST_MAX ? misses : PLACEMENT_COST_MAX;
+}
 
 bool placement_is_hot(const struct placement *placement, uint32_t position)
 {

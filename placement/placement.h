@@ -4,13 +4,17 @@
  * What: a placement keeps a tier for every position, watches what each query selects, and answers
  * with the entries to move. It moves nothing itself. One struct placement per (sequence, layer).
  *     score   the hot tier follows the scores of the current step (the paper's naive placement)
+ *     recency the newest are hot and nothing comes up
  *     lru     every selected cold token comes up, the least recently selected goes down
  *     lfu     the same, the least often selected goes down
- *     bkp     bidirectional KV pools (paper, 4.2): newest tokens pinned, aged hit counts, swaps
- *             that must pay (placement_bkp.c)
+ *     paper   bidirectional KV pools as the paper writes them (4.2; placement_paper.c)
+ *     bkp     what the product made of them: aged hit counts, swaps that must save more drive time
+ *             than they cost (placement_bkp.c)
  *     belady  offline: the furthest next use goes down, and what is needed later than that is not
  *             brought up (bypass): the most hits that any placement can have that brings up only
  *             what a query has just selected
+ * A copy: an entry that has moved up may still lie below. It never changes, so going down again
+ * writes nothing while its slot has not been given away. Who has one the caller says (`copies`).
  * Rules that hold for all: the forced tokens (first `sinks`, newest `window`) are hot; at most
  * `capacity` tokens are hot; new tokens start hot; a step promotes and demotes equal volumes unless
  * there is free room, and promotes at most `rate` tokens.
@@ -31,8 +35,10 @@
 
 enum placement_kind {
     PLACEMENT_SCORE,
+    PLACEMENT_RECENCY,
     PLACEMENT_LRU,
     PLACEMENT_LFU,
+    PLACEMENT_PAPER,
     PLACEMENT_BKP,
     PLACEMENT_BELADY,
     PLACEMENT_COUNT
@@ -40,7 +46,17 @@ enum placement_kind {
 
 #define PLACEMENT_BOUNCE_STEPS 16u /* up again within that many steps after going down: a bounce */
 #define PLACEMENT_NEVER        UINT32_MAX
-#define PLACEMENT_LIVE_RATE    16u /* promotions that the live scorer takes after one query */
+#define PLACEMENT_LOST         (UINT32_MAX - 1)
+#define PLACEMENT_COST_MAX     64.0 /* misses */
+/* A token whose count is a miss above another's saves some four fetches before it goes down again
+ * (docs/decisions/placement.md), so a write that takes as long as a fetch counts as much of a miss.
+ */
+#define PLACEMENT_WRITE_SHARE 0.25
+/* The live scorer keeps a copy for one of so many cold entries. Fewer are fewer bytes in each
+ * query's stream over the digests, but more entries that must be written when they go down, each
+ * with its group (docs/decisions/cold-copies.md). */
+#define PLACEMENT_COPIES_PART 8u
+#define PLACEMENT_LIVE_RATE   32u /* promotions that the live scorer takes after one query */
 
 /* What Belady knows: the selections of the steps to come, in order. */
 struct placement_future {
@@ -62,6 +78,9 @@ struct placement_settings {
     uint32_t half_life;  /* steps in which a count loses half its weight, 1 .. 256 */
     double margin;       /* misses by which a token must beat its victim */
     uint32_t rest_steps; /* a token that has been moved stays at least so long */
+    double write_cost;   /* misses by which it must beat, besides, a victim that is to be written */
+    const uint32_t *copies; /* [max_tokens], the caller's, who changes it between calls: from
+                               PLACEMENT_LOST on for a hot entry that has no copy; NULL: none has */
     const struct placement_future *future; /* belady; read by placement_create only */
 };
 
@@ -84,7 +103,7 @@ struct placement_moves {
 
 struct placement;
 
-/* "score", "lru", "lfu", "bkp", "belady"; NULL / HILL_E_INVALID when unknown. */
+/* "score", "recency", "lru", "lfu", "paper", "bkp", "belady"; NULL / HILL_E_INVALID when unknown. */
 const char *placement_name(enum placement_kind kind);
 int placement_parse(const char *name, enum placement_kind *out);
 
@@ -114,6 +133,9 @@ int placement_step(struct placement *placement, const uint32_t *selected, uint32
 
 /* Like placement_step, but nothing moves: the caller's last moves are still under way. */
 int placement_watch(struct placement *placement, const uint32_t *selected, uint32_t n_selected);
+
+/* bkp: what writing an entry costs is measured while it runs: see write_cost (at most 64). */
+void placement_set_write_cost(struct placement *placement, double misses);
 
 /* The tier of a position below placement_tokens. */
 bool placement_is_hot(const struct placement *placement, uint32_t position);

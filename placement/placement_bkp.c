@@ -8,9 +8,11 @@
  * 2^(1/half_life) and once it has doubled, it and all counts are halved. So counts are
  * exponentially aged at O(1) a step, amortised, and an old favourite loses. A count cannot
  * overflow: it saturates. (3) Promotion and demotion: a selected cold token comes up when its count
- * exceeds that of the lowest-ranked token in play by `margin` selections of today and it has rested
- * since its last move; the highest counts first, `rate` at most; the lowest-ranked goes down for
- * it, unless it is resting or among the top alpha fraction by count. Lowest-ranked tokens come from
+ * exceeds the rank of the lowest-ranked token in play by `margin` selections of today and it has
+ * rested since its last move; the highest counts first, `rate` at most; the lowest-ranked goes down
+ * for it, unless it is resting or among the top alpha fraction by rank. A token's rank is its
+ * count, and of one that has no copy below `write_cost` selections more: its going down would be
+ * written. Lowest-ranked tokens come from
  * a queue that one pass over the table fills with the lowest N / QUEUE_SHARE; it is filled again
  * when it is used up or QUEUE_STEPS old, at most once a step. What was selected meanwhile is passed
  * over. Cost of a step: O(selected + moves) and two passes over 3N bytes every QUEUE_STEPS, one
@@ -37,11 +39,12 @@ struct own {
     double growth;    /* of the weight per step */
     double weight;    /* what a selection adds; base .. 2 * base */
     double base;
-    uint32_t *queue;        /* [queue_room]: tokens in play, lowest count first */
-    uint16_t *queue_counts; /* [queue_room]: their counts at that time */
+    uint32_t *queue;       /* [queue_room]: tokens in play, lowest rank first */
+    uint16_t *queue_ranks; /* [queue_room]: their ranks at that time */
     uint32_t queue_room, queue_count, queue_next;
     uint32_t queue_step;     /* when it was filled */
-    uint16_t protected_from; /* counts from here on are of the top alpha fraction */
+    uint32_t write;          /* what a write adds to a rank, since then */
+    uint16_t protected_from; /* ranks from here on are of the top alpha fraction */
     uint32_t *best;          /* [best_room]: the step's candidates, a heap, lowest count first */
     uint32_t best_room;
     uint32_t histogram[BUCKETS + 1]; /* of tokens in play by bucket; the last: the others */
@@ -81,13 +84,13 @@ static int create(struct placement *p)
     own->best_room = best_room(s);
     own->counts = calloc(s->max_tokens, sizeof *own->counts);
     own->queue = calloc(own->queue_room, sizeof *own->queue);
-    own->queue_counts = calloc(own->queue_room, sizeof *own->queue_counts);
+    own->queue_ranks = calloc(own->queue_room, sizeof *own->queue_ranks);
     own->best = calloc(own->best_room, sizeof *own->best);
     own->growth = exp2(1.0 / s->half_life);
     /* a token that is selected at every step sums up to 2 * base * half_life / ln 2 and a bit */
     own->base = floor(UINT16_MAX / (2 * (s->half_life / M_LN2 + 1)));
     own->weight = own->base;
-    return own->counts && own->queue && own->queue_counts && own->best ? 0 : HILL_E_NOMEM;
+    return own->counts && own->queue && own->queue_ranks && own->best ? 0 : HILL_E_NOMEM;
 }
 
 static void destroy(struct placement *p)
@@ -97,7 +100,7 @@ static void destroy(struct placement *p)
         return;
     free(own->counts);
     free(own->queue);
-    free(own->queue_counts);
+    free(own->queue_ranks);
     free(own->best);
     free(own);
 }
@@ -114,8 +117,9 @@ static void age(struct placement *p)
     for (uint32_t i = 0; i < p->n_tokens; i++)
         own->counts[i] = (uint16_t)(own->counts[i] >> 1);
     for (uint32_t i = 0; i < own->queue_count; i++)
-        own->queue_counts[i] = (uint16_t)(own->queue_counts[i] >> 1);
+        own->queue_ranks[i] = (uint16_t)(own->queue_ranks[i] >> 1);
     own->protected_from = (uint16_t)(own->protected_from >> 1);
+    own->write >>= 1;
 }
 
 static void watch(struct placement *p, const uint32_t *selected, uint32_t n)
@@ -149,7 +153,17 @@ static bool is_resting(const struct placement *p, uint32_t position)
     return p->moved[position] && p->step - p->moved[position] < p->settings.rest_steps;
 }
 
-/* The count from which on at most `tokens` of those in play and not pinned are. */
+/* What keeps a token hot: of one without a copy the write, too. */
+static uint16_t rank_of(const struct placement *p, uint32_t position)
+{
+    const struct own *own = p->own;
+    const uint32_t *copies = p->settings.copies;
+    bool written = !copies || copies[position] >= PLACEMENT_LOST;
+    uint32_t rank = own->counts[position] + (written ? own->write : 0);
+    return (uint16_t)(rank < UINT16_MAX ? rank : UINT16_MAX);
+}
+
+/* The rank from which on at most `tokens` of those in play and not pinned are. */
 static uint16_t count_of_top(const struct own *own, uint32_t tokens)
 {
     uint32_t bucket = BUCKETS, above = 0;
@@ -167,14 +181,22 @@ static int by_count(const void *a, const void *b, void *context)
     return x < y ? -1 : x > y;
 }
 
+static int by_rank(const void *a, const void *b, void *context)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    uint16_t of_x = rank_of(context, x), of_y = rank_of(context, y);
+    return of_x != of_y ? (of_x < of_y ? -1 : 1) : x < y ? -1 : x > y;
+}
+
 static void fill_queue(struct placement *p)
 {
     struct own *own = p->own;
     uint32_t to = pinned_from(p), n = 0, taken = 0, bucket = 0;
     memset(own->histogram, 0, sizeof own->histogram);
+    own->write = (uint32_t)(p->settings.write_cost * own->weight);
     for (uint32_t i = p->settings.sinks; i < to; i++)
         /* no branch: a coin toss per token would cost more than the pass */
-        own->histogram[p->hot[i] ? own->counts[i] >> SHIFT : BUCKETS]++;
+        own->histogram[p->hot[i] ? rank_of(p, i) >> SHIFT : BUCKETS]++;
     n = (to > p->settings.sinks ? to - p->settings.sinks : 0) - own->histogram[BUCKETS];
     double alpha = ceil(p->settings.alpha * p->n_tokens);
     own->protected_from = count_of_top(own, alpha < n / 2 ? (uint32_t)alpha : n / 2);
@@ -184,15 +206,15 @@ static void fill_queue(struct placement *p)
     uint32_t rest = own->queue_room - taken;
     own->queue_count = own->queue_next = 0;
     for (uint32_t i = p->settings.sinks; i < to && own->queue_count < own->queue_room; i++) {
-        uint32_t b = own->counts[i] >> SHIFT;
+        uint32_t b = rank_of(p, i) >> SHIFT;
         if (!p->hot[i] || b > bucket || (b == bucket && rest == 0))
             continue;
         rest -= b == bucket;
         own->queue[own->queue_count++] = i;
     }
-    qsort_r(own->queue, own->queue_count, sizeof *own->queue, by_count, own->counts);
+    qsort_r(own->queue, own->queue_count, sizeof *own->queue, by_rank, p);
     for (uint32_t i = 0; i < own->queue_count; i++)
-        own->queue_counts[i] = own->counts[own->queue[i]];
+        own->queue_ranks[i] = rank_of(p, own->queue[i]);
     own->queue_step = p->step;
 }
 
@@ -202,11 +224,11 @@ static uint32_t queue_head(struct placement *p, uint32_t pinned, bool for_room)
 {
     struct own *own = p->own;
     for (; own->queue_next < own->queue_count; own->queue_next++) {
-        uint32_t head = own->queue[own->queue_next], count = own->counts[head];
+        uint32_t head = own->queue[own->queue_next], rank = rank_of(p, head);
         if (head >= pinned || placement_is_forced(p, head) || !p->hot[head] ||
-            count > own->queue_counts[own->queue_next])
-            continue; /* pinned, gone, or selected since: no longer one of the lowest */
-        if (for_room || (!is_resting(p, head) && count < own->protected_from))
+            rank > own->queue_ranks[own->queue_next])
+            continue; /* pinned, gone, or selected since, or its copy is gone: no longer one of the lowest */
+        if (for_room || (!is_resting(p, head) && rank < own->protected_from))
             return head;
     }
     return PLACEMENT_NONE;
@@ -292,7 +314,7 @@ static int step(struct placement *p, const uint32_t *selected, uint32_t n, const
     (void)scores;
     if (p->n_hot >= p->capacity && down == PLACEMENT_NONE)
         return 0; /* nothing may go down */
-    uint32_t threshold = down == PLACEMENT_NONE ? 0 : own->counts[down] + margin;
+    uint32_t threshold = down == PLACEMENT_NONE ? 0 : rank_of(p, down) + margin;
     uint32_t limit = rate_of(&p->settings, p->n_tokens);
     limit = rate < limit ? rate : limit;
     limit = limit < own->best_room ? limit : own->best_room;
@@ -301,7 +323,7 @@ static int step(struct placement *p, const uint32_t *selected, uint32_t n, const
         int rc = 0;
         if (p->n_hot >= p->capacity) {
             down = lowest(p, false, &filled);
-            if (down == PLACEMENT_NONE || own->counts[own->best[i]] <= own->counts[down] + margin)
+            if (down == PLACEMENT_NONE || own->counts[own->best[i]] <= rank_of(p, down) + margin)
                 break;
             rc = placement_demote(p, down);
         }

@@ -35,8 +35,8 @@ struct placement_ops {
     uint32_t (*victim)(struct placement *placement);
 };
 
-extern const struct placement_ops placement_score_ops, placement_lru_ops, placement_lfu_ops,
-    placement_bkp_ops, placement_belady_ops;
+extern const struct placement_ops placement_score_ops, placement_recency_ops, placement_lru_ops,
+    placement_lfu_ops, placement_paper_ops, placement_bkp_ops, placement_belady_ops;
 
 struct placement_list { /* of positions, grows */
     uint32_t *items;

@@ -158,32 +158,108 @@ static int load_selections(struct selections *s, struct trace_replay_result *out
     return 0;
 }
 
+/* ---- copies ------------------------------------------------------------------------------- */
+
+struct copies {      /* of what has moved up, below */
+    uint32_t *since; /* [max_tokens]: the step; PLACEMENT_NEVER: there is none */
+    uint32_t max_tokens, n, part;
+};
+
+static int copies_create(struct copies *c, uint32_t max_tokens, uint32_t part)
+{
+    *c = (struct copies){.max_tokens = max_tokens, .part = part};
+    c->since = malloc(max_tokens * sizeof *c->since);
+    if (c->since)
+        memset(c->since, 0xff, max_tokens * sizeof *c->since);
+    return c->since ? 0 : HILL_E_NOMEM;
+}
+
+static void give_away_oldest(struct copies *c)
+{
+    uint32_t oldest = 0;
+    for (uint32_t i = 1; i < c->max_tokens; i++)
+        if (c->since[i] < c->since[oldest])
+            oldest = i;
+    c->since[oldest] = PLACEMENT_NEVER;
+    c->n--;
+}
+
+static void copies_move(struct copies *c, const struct placement *placement,
+                        const struct placement_moves *moves, uint32_t step,
+                        struct trace_replay_result *out)
+{
+    for (uint32_t i = 0; i < moves->n_demoted; i++) {
+        uint32_t *since = &c->since[moves->demoted[i]];
+        uint32_t cold = placement_tokens(placement) - placement_hot_tokens(placement);
+        if (*since != PLACEMENT_NEVER) {
+            *since = PLACEMENT_NEVER;
+            c->n--;
+            continue;
+        }
+        out->written++;
+        if (c->part && c->n > cold / c->part) {
+            give_away_oldest(c);
+            out->given_away++;
+        }
+    }
+    for (uint32_t i = 0; i < moves->n_promoted; i++, c->n++)
+        c->since[moves->promoted[i]] = step;
+}
+
+static void copies_trim(struct copies *c, uint32_t n_tokens)
+{
+    for (uint32_t i = n_tokens; i < c->max_tokens; i++) {
+        c->n -= c->since[i] != PLACEMENT_NEVER;
+        c->since[i] = PLACEMENT_NEVER;
+    }
+}
+
 /* ---- replay ------------------------------------------------------------------------------- */
 
-/* Step i of a stream. Only the score placement follows scores: the others spare the reading. */
-static int replay_record(struct placement *placement, enum placement_kind kind,
-                         struct trace_file *file, uint32_t index, const struct selections *s,
-                         uint32_t i, double hot, struct hill_why *why)
+struct run { /* of one placement over one stream */
+    struct trace_file *file;
+    const struct selections *selections;
+    enum placement_kind kind;
+    struct placement *placement;
+    struct copies copies;
+    struct trace_replay_result *out;
+};
+
+/* Step i, which is this record of the file. Only the score placement follows scores: the others
+ * spare the reading. */
+static int replay_record(struct run *run, uint32_t record, uint32_t i, double hot,
+                         struct hill_why *why)
 {
     const uint32_t *words;
     const uint16_t *scores = NULL;
     struct placement_moves moves;
+    struct placement *p = run->placement;
+    const struct selections *s = run->selections;
     uint32_t n = s->n_tokens[i];
-    int rc = kind == PLACEMENT_SCORE ? trace_file_read(file, index, &words, &scores, why) : 0;
+    int rc =
+        run->kind == PLACEMENT_SCORE ? trace_file_read(run->file, record, &words, &scores, why) : 0;
     if (rc)
         return rc;
-    if (n < placement_tokens(placement)) /* the scorer had started again, or had trimmed */
-        rc = placement_trim(placement, n);
+    if (n < placement_tokens(p)) { /* the scorer had started again, or had trimmed */
+        rc = placement_trim(p, n);
+        copies_trim(&run->copies, n);
+    }
     if (rc == 0)
-        rc = placement_append(placement, n - placement_tokens(placement), (uint32_t)ceil(hot * n),
-                              &moves);
-    if (rc == 0)
-        rc = placement_step(placement, s->selected[i], s->n_selected[i], scores, 0, &moves);
+        rc = placement_append(p, n - placement_tokens(p), (uint32_t)ceil(hot * n), &moves);
+    if (rc == 0) {
+        copies_move(&run->copies, p, &moves, i, run->out);
+        rc = placement_step(p, s->selected[i], s->n_selected[i], scores, 0, &moves);
+    }
     if (rc == HILL_E_INVALID)
         return hill_fail(why, rc,
                          "cannot replay %s: record %u has no scores, which this placement follows",
-                         trace_file_path(file), index);
-    return rc ? out_of_memory(file, why) : 0;
+                         trace_file_path(run->file), record);
+    if (rc)
+        return out_of_memory(run->file, why);
+    copies_move(&run->copies, p, &moves, i, run->out);
+    run->out->copies += run->copies.n;
+    run->out->cold += n - placement_hot_tokens(p);
+    return 0;
 }
 
 static void add_stats(struct placement_stats *sum, const struct placement_stats *one)
@@ -206,17 +282,21 @@ static int run_policy(struct trace_replay_result *out, struct trace_file *file,
                                             .n_tokens = s->n_tokens,
                                             .n_selected = s->n_selected,
                                             .selected = s->selected};
-    struct placement *placement = NULL;
+    struct run run = {.file = file, .selections = s, .kind = kind, .out = out};
+    if (copies_create(&run.copies, in->max_tokens, settings->copies_part))
+        return out_of_memory(file, why);
+    placement_settings.copies = run.copies.since;
     placement_settings.max_tokens = in->max_tokens;
     placement_settings.future = &future; /* only belady looks at it */
     if (kind != PLACEMENT_BKP)
         placement_settings.rate = 0;
-    int rc = placement_create(&placement, kind, &placement_settings, why);
+    int rc = placement_create(&run.placement, kind, &placement_settings, why);
     for (uint32_t i = 0; i < in->count && rc == 0; i++)
-        rc = replay_record(placement, kind, file, in->records[i], s, i, settings->hot, why);
+        rc = replay_record(&run, in->records[i], i, settings->hot, why);
     if (rc == 0)
-        add_stats(&out->stats, placement_stats(placement));
-    placement_destroy(placement);
+        add_stats(&out->stats, placement_stats(run.placement));
+    placement_destroy(run.placement);
+    free(run.copies.since);
     return rc;
 }
 
@@ -257,7 +337,10 @@ static uint32_t usual_gpu_slots(const struct trace_file *file)
 struct trace_replay_settings trace_replay_defaults(const struct trace_file *file)
 {
     const struct trace_settings *t = trace_file_settings(file);
-    struct trace_replay_settings s = {.hot = 0.6, .layer = -1, .placement = placement_defaults()};
+    struct trace_replay_settings s = {.hot = 0.6,
+                                      .layer = -1,
+                                      .copies_part = PLACEMENT_COPIES_PART,
+                                      .placement = placement_defaults()};
     s.gpu_slots = usual_gpu_slots(file);
     s.placement.rate = PLACEMENT_LIVE_RATE;
     s.placement.sinks = t->sinks;

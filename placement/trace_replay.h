@@ -5,8 +5,11 @@
  * starts at the first record's tokens as its prompt; results are added up. Hot capacity of n
  * tokens: ceil(hot * n). As in the live scorer the GPU's slot table stands in front: it keeps what
  * it has, and a placement hears only of the entries that the GPU lacked (and moves only those, but
- * for score). What the GPU lacked does not depend on the placement. Not as live: moves take no
- * time, and new tokens are told one by one. Who calls it: hill-kvtrace, bench, tests. Concurrency:
+ * for score). What the GPU lacked does not depend on the placement. What moves up leaves its copy
+ * below, and goes down again without a write; of more copies than a part of what is cold
+ * (copies_part) one is given away with each entry that is written, the oldest first. Not as live:
+ * moves take no time, new tokens are told one by one, and the live scorer gives away copies of the
+ * groups that have most (cpu_scorer/cold_map.h). Who calls it: hill-kvtrace, bench, tests. Concurrency:
  * one thread per file. Failure: codes of placement.h and trace.h; HILL_E_INVALID when the placement
  * needs scores that the trace lacks.
  */
@@ -17,9 +20,10 @@
 #include "placement/trace.h"
 
 struct trace_replay_settings {
-    double hot;         /* (0, 1]: share of the tokens that may be hot */
-    int64_t layer;      /* that layer alone; -1: all */
-    uint32_t gpu_slots; /* of the GPU, per (sequence, layer); 0: it keeps nothing */
+    double hot;           /* (0, 1]: share of the tokens that may be hot */
+    int64_t layer;        /* that layer alone; -1: all */
+    uint32_t gpu_slots;   /* of the GPU, per (sequence, layer); 0: it keeps nothing */
+    uint32_t copies_part; /* copies are kept for one of so many cold tokens; 0: all are */
     struct placement_settings
         placement; /* max_tokens and future are filled by the replay; rate applies
                                       to bkp alone: the others are what they are */
@@ -30,6 +34,10 @@ struct trace_replay_result {
     uint64_t gpu_hits;            /* selected entries that were not forced and that the GPU held */
     uint64_t uploads;             /* selected entries that it lacked, the forced ones too */
     uint64_t selected;            /* all */
+    uint64_t written;             /* demotions of what had no copy; prompts not counted */
+    uint64_t given_away;          /* copies, for the sake of the drive's stream */
+    uint64_t copies;              /* in the stream, added up over queries */
+    uint64_t cold;                /* tokens, the same */
     uint32_t streams;             /* (request, sequence, layer) */
     uint64_t queries;             /* records */
     uint64_t steps;               /* of the decode: distinct (request, sequence, step) */

@@ -168,7 +168,7 @@ static void check_reuse(struct cold_map *map, uint32_t list, uint32_t n)
 {
     uint32_t slots[40], lost[40], positions[40], most_left = 0, least_used = 16;
     uint32_t copies = count_state(list, IS_COPY, 0, STRIPE * STRIPES);
-    uint32_t keep = count_state(list, COUNTS, 0, STRIPE * STRIPES) / COLD_COPIES_PART;
+    uint32_t keep = count_state(list, COUNTS, 0, STRIPE * STRIPES) / PLACEMENT_COPIES_PART;
     uint32_t spare = copies > keep ? copies - keep : 0, before[STRIPE * STRIPES / 16];
     for (uint32_t g = 0; g < STRIPE * STRIPES / 16; g++)
         before[g] = count_state(list, IS_COPY, g * 16, g * 16 + 16);

@@ -165,6 +165,8 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
                       (unsigned long long)s.cold.tokens);
         assert_int_equal(s.selection_hash, hash_of_hot_only());
         assert_true(s.promoted > 0 && s.demoted > s.promoted);
+        assert_true(s.demoted_free > 0 && s.demoted_free < s.demoted);
+        assert_true(s.ever_cold >= s.cold.tokens && s.ever_cold <= s.cold.tokens + s.promoted);
         double ratio = (double)s.hot.tokens / (double)s.cold.tokens;
         assert_true(ratio > betas[i] * 0.9 && ratio < betas[i] * 1.15 + 0.1);
     }
@@ -186,6 +188,7 @@ static void test_slots_of_what_moved_up_are_used_again(void **unused)
     print_message("%u of %llu demotions\n", reused, (unsigned long long)s.demoted);
     assert_true(reused > 0 && reused < s.demoted);
     assert_int_equal(s.reused, reused);
+    assert_true(s.given_stream + s.given_room > 0 && s.given_stream + s.given_room <= reused);
     assert_int_equal(r->n_failures, 0);
     rig_stop(r);
 }

@@ -29,7 +29,7 @@ replay "$work/run.kvt"
 expect "queries recorded" "$(field "$work/replay" .records)" $records
 expect "each placement saw each step" "$(field "$work/replay" '[.placements[].steps] | unique | join(" ")')" $((n - 1))
 expect "what the GPU kept, as replayed" "$(field "$work/replay" '.placements.bkp.hits_gpu == .recorded.gpu and .recorded.gpu > 0')" true
-expect "placements" "$(field "$work/replay" '.placements | keys | sort | join(" ")')" "belady bkp lfu lru score"
+expect "placements" "$(field "$work/replay" '.placements | keys | sort | join(" ")')" "belady bkp lfu lru paper recency score"
 expect "entries that came from the cold tier" "$(field "$work/replay" '.recorded.cold <= '"$(field "$work/out" .tiers.cold.hits)"' and .recorded.cold > 0')" true
 
 # --- without scores; nothing is overwritten; a relative name is one of the caller's folder

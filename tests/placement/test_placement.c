@@ -195,6 +195,78 @@ static void bkp_does_not_chase_a_cycle(void **state)
     placement_destroy(lru);
 }
 
+/* 5 is chosen at every step; what goes down for it is the oldest that is pinned by nothing, but 3 of
+ * ten may be among the highest. */
+static void paper_promotes_what_breaches_the_top(void **state)
+{
+    (void)state;
+    struct placement_settings s = placement_defaults();
+    struct placement *p;
+    struct hill_why why;
+    s.max_tokens = 1000;
+    s.sinks = s.window = 0;
+    s.alpha = 0.3;
+    s.pin = 0.2;
+    assert_int_equal(placement_create(&p, PLACEMENT_PAPER, &s, &why), 0);
+    append(p, 10, 5);
+    assert_hot(p, ".....HHHHH");
+    assert_int_equal(STEP(p, 0, 1, 2, 3).n_promoted, 0); /* four have this count */
+    struct placement_moves m = STEP(p, 2, 8);
+    assert_int_equal(m.n_promoted, 1);
+    assert_int_equal(m.promoted[0], 2);
+    assert_int_equal(m.demoted[0], 5);
+    assert_hot(p, "..H.."
+                  ".HHHH");
+    assert_int_equal(STEP(p, 8, 9).n_promoted, 0);
+    placement_destroy(p);
+}
+
+static void recency_brings_nothing_up(void **state)
+{
+    (void)state;
+    struct placement *p = make(PLACEMENT_RECENCY, 1, 1);
+    struct placement_moves m;
+    append(p, 10, 5);
+    assert_hot(p, "H.....HHHH");
+    assert_int_equal(STEP(p, 2, 3, 4).n_promoted, 0);
+    assert_int_equal(placement_append(p, 2, 5, &m), 0);
+    assert_int_equal(m.n_demoted, 2);
+    assert_hot(p, "H.......HHHH");
+    placement_destroy(p);
+}
+
+/* Of two that are never chosen the one with a copy goes down, though it is newer; for one without a
+ * token must save more. */
+static void bkp_spares_a_write(void **state)
+{
+    (void)state;
+    uint32_t copies[1000];
+    struct placement_settings s = placement_defaults();
+    struct placement *p;
+    struct hill_why why;
+    s.max_tokens = 1000;
+    s.sinks = s.window = 0;
+    s.pin = s.margin = 0;
+    s.rest_steps = 0;
+    s.write_cost = 2.5;
+    s.copies = copies;
+    memset(copies, 0xff, sizeof copies);
+    assert_int_equal(placement_create(&p, PLACEMENT_BKP, &s, &why), 0);
+    append(p, 10, 5);
+    assert_int_equal(STEP(p, 0).n_promoted, 0);
+    assert_int_equal(STEP(p, 0).n_promoted, 0); /* two misses are less than a write */
+    copies[8] = 77;
+    copies[9] = PLACEMENT_LOST;
+    for (int i = 0; i < 20; i++) /* until the queue is filled again */
+        STEP(p, 5, 6, 7, 9);
+    struct placement_moves m = STEP(p, 0);
+    assert_int_equal(m.n_promoted, 1);
+    assert_int_equal(m.demoted[0], 8);
+    placement_set_write_cost(p, 1e9);
+    assert_int_equal(STEP(p, 1).n_promoted, 0);
+    placement_destroy(p);
+}
+
 static void a_rate_limits_promotions(void **state)
 {
     (void)state;
@@ -203,6 +275,8 @@ static void a_rate_limits_promotions(void **state)
     for (uint32_t i = 0; i < 90; i++)
         all[i] = i;
     for (unsigned kind = PLACEMENT_LRU; kind <= PLACEMENT_BKP; kind++) {
+        if (kind == PLACEMENT_PAPER)
+            continue; /* a count that most tokens have is not among the highest */
         struct placement *p = make(kind, 0, 0);
         append(p, 100, 10);
         append(p, 0, 60); /* free room: nobody needs to go down */
@@ -321,6 +395,9 @@ int main(void)
         cmocka_unit_test(bkp_pins_the_newest),
         cmocka_unit_test(bkp_forgets_an_old_favourite),
         cmocka_unit_test(bkp_does_not_chase_a_cycle),
+        cmocka_unit_test(paper_promotes_what_breaches_the_top),
+        cmocka_unit_test(recency_brings_nothing_up),
+        cmocka_unit_test(bkp_spares_a_write),
         cmocka_unit_test(a_rate_limits_promotions),
         cmocka_unit_test(a_shrunken_capacity_demotes),
         cmocka_unit_test(watching_moves_nothing),

@@ -119,6 +119,37 @@ static void a_steady_set_is_learned(void **state)
     trace_file_close(file);
 }
 
+/* Two sets take turns in a tier that holds one of them. What has come up goes down free: written is
+ * only what was hot at first, or what was appended. By recency nothing comes up, so all is. */
+static void what_comes_up_goes_down_free(void **state)
+{
+    (void)state;
+    open_writer();
+    for (uint32_t i = 0; i < STEPS; i++)
+        put(1, i, 0, PROMPT + i, i % 2 ? 10 : 50, 20, NULL);
+    struct trace_file *file = reopen();
+    struct trace_replay_settings s = trace_replay_defaults(file);
+    struct trace_replay_result r, few;
+    struct hill_why why;
+    s.hot = 0.1;
+    s.gpu_slots = 0;
+    s.copies_part = 0;
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_LRU, &s, &why), 0);
+    assert_true(r.stats.demoted > 10 * STEPS);
+    assert_in_range(r.written, 14, 14 + STEPS); /* 14 of 20 were hot and not forced at first */
+    assert_int_equal(r.given_away, 0);
+    assert_true(r.copies > 0 && r.copies < r.cold);
+    s.copies_part = PROMPT; /* next to none */
+    assert_int_equal(trace_replay_run(&few, file, PLACEMENT_LRU, &s, &why), 0);
+    assert_true(few.given_away > 0 && few.given_away <= few.written);
+    assert_true(few.written > r.written && few.copies < r.copies);
+    assert_int_equal(few.stats.demoted, r.stats.demoted); /* lru does not look at copies */
+    assert_int_equal(trace_replay_run(&r, file, PLACEMENT_RECENCY, &s, &why), 0);
+    assert_true(r.stats.demoted > 0 && r.written == r.stats.demoted);
+    assert_true(r.stats.promoted == 0 && r.copies == 0);
+    trace_file_close(file);
+}
+
 /* The same positions in two requests are not the same tokens, and a file may mix them. */
 static void requests_do_not_mix(void **state)
 {
@@ -346,6 +377,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_steady_set_is_learned),
+        cmocka_unit_test(what_comes_up_goes_down_free),
         cmocka_unit_test(requests_do_not_mix),
         cmocka_unit_test(a_trimmed_sequence_goes_on),
         cmocka_unit_test(the_score_policy_needs_scores),

@@ -76,7 +76,7 @@ static void note(const struct point *p, const struct point_result *r, double out
     struct kv_geometry g = p->kv->geometry;
     double hits = r->gpu_hits + r->hot_hits + r->cold_hits, entries = r->hot + r->cold;
     g.digest_bits = strstr(p->options, "--score-bits 4") ? 4 : 8;
-    double cold_bytes = r->cold * g.n_layers * (kv_entry_bytes(&g) + kv_digest_bytes(&g));
+    double cold_bytes = r->ever_cold * (kv_entry_bytes(&g) + kv_digest_bytes(&g));
     const double values[MEASURES] = {
         [M_STEP] = r->step_ms,
         [M_IDLE] = r->idle_ms,
@@ -212,15 +212,14 @@ void comparison_print(const struct comparison *c)
 
 void comparison_print_legend(void)
 {
-    printf(
-        "Columns, medians of the rounds: ms of a decode step (in each round the median of its "
-        "steps); times: how many times as long as the row that it is paired with, taken within "
-        "each round; " BENCH_QUARTILES_TEXT
-        "; hot: share of the entries; host scores: CPU time of the host's scoring threads "
-        "(`score_cpu_ms`: digests, keys or bounds); bytes and busy times: of one "
-        "step, MB of 10^6 bytes; written: page bytes written in the whole run, restoring the "
-        "session included, over entry and digest bytes of the tokens that are cold at its end (no "
-        "more than those that ever went cold, so it is at least the true ratio); late: how long "
-        "the real work took beyond the modelled time, of the step. Of several rows written, late "
-        "and the busy times of DRAM and scorer are not known: their cells are empty.\n");
+    printf("Columns, medians of the rounds: ms of a decode step (in each round the median of its "
+           "steps); times: how many times as long as the row that it is paired with, taken within "
+           "each round; " BENCH_QUARTILES_TEXT
+           "; hot: share of the entries; host scores: CPU time of the host's scoring threads "
+           "(`score_cpu_ms`: digests, keys or bounds); bytes and busy times: of one "
+           "step, MB of 10^6 bytes; written: page bytes written in the whole run, restoring the "
+           "session included, over entry and digest bytes of what is or was cold (the bar is 1.3); "
+           "late: how long the real work took beyond the modelled time, of the step. Of several "
+           "rows written, late "
+           "and the busy times of DRAM and scorer are not known: their cells are empty.\n");
 }

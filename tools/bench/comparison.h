@@ -32,8 +32,8 @@ enum measure {
     M_FLASH,     /* bytes read from flash */
     M_LINK,      /* bytes over the drive's link */
     M_UPLOAD,    /* bytes over the GPU's link */
-    M_WRITTEN, /* page bytes written in the whole run, over the bytes of what is cold at its end */
-    M_LATE,    /* what the real work took beyond the modelled time, over the step */
+    M_WRITTEN,   /* page bytes written in the whole run, over the bytes of what ever was cold */
+    M_LATE,      /* what the real work took beyond the modelled time, over the step */
     M_BUSY_FLASH,
     M_BUSY_DRAM,
     M_BUSY_SCORE,

@@ -26,7 +26,7 @@
 #define SPARE      4096.0 /* what rounding to text takes off */
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
-#define FORMAT "points 6" /* of what is kept; another number when read_answer wants more */
+#define FORMAT "points 7" /* of what is kept; another number when read_answer wants more */
 #define MIB    1048576.0
 #define MS     1e3
 
@@ -392,6 +392,7 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
         .cold_hits = json_at(a, "tiers", "cold", "hits") / queries,
         .hot = json_at(a, "tiers", "hot", "tokens") / layers,
         .cold = json_at(a, "tiers", "cold", "tokens") / layers,
+        .ever_cold = number_or_0(json_object_get(a, "moves"), "ever_cold"),
         .candidates_hot = number_or_0(candidates, "hot") / queries,
         .candidates_cold = number_or_0(candidates, "cold") / queries,
         .between = number_or_0(candidates, "between") / queries,

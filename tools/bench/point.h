@@ -63,6 +63,7 @@ struct point_result {
     double link_key, link_score, link_kv, flash_read, gpu_upload;    /* bytes */
     double gpu_hits, hot_hits, cold_hits;                            /* of one query */
     double hot, cold;                                                /* entries of a layer */
+    double ever_cold;                                                /* entries of all layers */
     double candidates_hot, candidates_cold, between, runs;           /* of one query; leoam's */
     double busy_flash_ms, busy_dram_ms, busy_score_ms, busy_link_ms; /* a step */
     double late_step_ms;  /* how long the real work took beyond the modelled time; as busy */

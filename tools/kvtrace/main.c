@@ -26,7 +26,7 @@ static const struct option_spec specs[] = {
      .type = OPTION_STRING,
      .fallback = "all",
      .value = "LIST",
-     .help = "all, or some of score,lru,lfu,bkp,belady"},
+     .help = "all, or some of score,recency,lru,lfu,paper,bkp,belady"},
     {.name = "hot",
      .type = OPTION_REAL,
      .min = 0,
@@ -68,7 +68,7 @@ static const struct option_spec specs[] = {
      .type = OPTION_INTEGER,
      .min = 1,
      .max = KV_MAX_TOKENS,
-     .unset_help = "16, as live",
+     .unset_help = "32, as live",
      .value = "N",
      .help = "bkp: promotions per step and layer"},
     {.name = "half-life",
@@ -82,7 +82,7 @@ static const struct option_spec specs[] = {
      .type = OPTION_REAL,
      .min = 0,
      .max = 64,
-     .unset_help = "0.5, as live",
+     .unset_help = "1, as live",
      .value = "COUNT",
      .help = "bkp: misses by which a token must beat the one that goes down"},
     {.name = "rest",
@@ -92,6 +92,20 @@ static const struct option_spec specs[] = {
      .unset_help = "2",
      .value = "STEPS",
      .help = "bkp: a token that was moved stays so long"},
+    {.name = "write-cost",
+     .type = OPTION_REAL,
+     .min = 0,
+     .max = 64,
+     .unset_help = "as live before it is measured",
+     .value = "MISSES",
+     .help = "bkp: misses that a token must save, besides, for a victim that must be written"},
+    {.name = "copies-part",
+     .type = OPTION_INTEGER,
+     .min = 0,
+     .max = KV_MAX_TOKENS,
+     .unset_help = "8, as live",
+     .value = "N",
+     .help = "of what has moved up a copy is kept below for one of N cold tokens; 0: of all"},
     {.name = "importance-counts",
      .type = OPTION_FLAG,
      .help = "print per token how often it was important, secondary, unimportant"},
@@ -138,6 +152,10 @@ static void read_settings(struct trace_replay_settings *s, const struct options 
         s->placement.margin = options_real(o, "margin");
     if (options_is_set(o, "rest"))
         s->placement.rest_steps = (uint32_t)options_integer(o, "rest");
+    if (options_is_set(o, "write-cost"))
+        s->placement.write_cost = options_real(o, "write-cost");
+    if (options_is_set(o, "copies-part"))
+        s->copies_part = (uint32_t)options_integer(o, "copies-part");
 }
 
 static int count_importance(struct trace_file *file, int64_t layer, const char *svg,

@@ -13,9 +13,10 @@ int report_parse_placements(struct report *report, const char *text, struct hill
         size_t length = strcspn(text, ",");
         snprintf(name, sizeof name, "%.*s", (int)(length < 15 ? length : 15), text);
         if (length > 15 || placement_parse(name, &kind))
-            return hill_fail(why, HILL_E_INVALID,
-                             "--placement %.*s: expected all or some of score,lru,lfu,bkp,belady",
-                             (int)(length < 100 ? length : 100), text);
+            return hill_fail(
+                why, HILL_E_INVALID,
+                "--placement %.*s: expected all or some of score,recency,lru,lfu,paper,bkp,belady",
+                (int)(length < 100 ? length : 100), text);
         report->wanted[kind] = true;
         if (text[length] == '\0')
             break;
@@ -84,18 +85,18 @@ void report_print(const struct report *report, FILE *to)
             (unsigned long long)report->cold);
     fprintf(to, "hot share %g, %u GPU slots; per decode step over %s:\n", s->hot, s->gpu_slots,
             s->layer < 0 ? "all layers" : "one layer");
-    fprintf(to, "  %-9s %9s %9s %11s %11s %11s %11s\n", "placement", "hot hits", "near", "promoted",
-            "demoted", "KiB moved", "bounces");
+    fprintf(to, "  %-9s %9s %9s %11s %11s %11s %11s %11s %9s\n", "placement", "hot hits", "near",
+            "fetched", "promoted", "demoted", "written", "bounces", "copies");
     for (unsigned kind = 0; kind < PLACEMENT_COUNT; kind++) {
         const struct trace_replay_result *r = &report->results[kind];
         const struct placement_stats *p = &r->stats;
         if (report->wanted[kind])
-            fprintf(to, "  %-9s %8.2f%% %8.2f%% %11.2f %11.2f %11.2f %11.2f\n",
+            fprintf(to, "  %-9s %8.2f%% %8.2f%% %11.2f %11.2f %11.2f %11.2f %11.2f %8.2f%%\n",
                     placement_name((enum placement_kind)kind), 100 * trace_replay_hit_rate(r),
-                    100 * trace_replay_near_rate(r), per(p->promoted, r->steps),
-                    per(p->demoted, r->steps),
-                    per((p->promoted + p->demoted) * entry, r->steps) / 1024,
-                    per(p->bounced, r->steps));
+                    100 * trace_replay_near_rate(r), per(p->hits_cold, r->steps),
+                    per(p->promoted, r->steps), per(p->demoted, r->steps),
+                    per(r->written, r->steps), per(p->bounced, r->steps),
+                    100 * per(r->copies, r->cold));
     }
 }
 
@@ -105,12 +106,14 @@ static json_t *placement_json(const struct trace_replay_result *r, uint64_t entr
 {
     const struct placement_stats *p = &r->stats;
     json_t *rate = p->hits_hot + p->hits_cold ? json_real(trace_replay_hit_rate(r)) : json_null();
-    return json_pack("{s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "hit_rate", rate,
-                     "near_rate", trace_replay_near_rate(r), "hits_gpu", (json_int_t)r->gpu_hits,
-                     "hits_hot", (json_int_t)p->hits_hot, "hits_cold", (json_int_t)p->hits_cold,
-                     "promoted", (json_int_t)p->promoted, "demoted", (json_int_t)p->demoted,
-                     "bounced", (json_int_t)p->bounced, "placed_cold", (json_int_t)p->placed_cold,
-                     "moved_bytes", (json_int_t)((p->promoted + p->demoted) * entry), "steps",
+    return json_pack("{s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I}",
+                     "hit_rate", rate, "near_rate", trace_replay_near_rate(r), "hits_gpu",
+                     (json_int_t)r->gpu_hits, "hits_hot", (json_int_t)p->hits_hot, "hits_cold",
+                     (json_int_t)p->hits_cold, "promoted", (json_int_t)p->promoted, "demoted",
+                     (json_int_t)p->demoted, "bounced", (json_int_t)p->bounced, "placed_cold",
+                     (json_int_t)p->placed_cold, "copies_share", per(r->copies, r->cold), "written",
+                     (json_int_t)r->written, "given_away", (json_int_t)r->given_away, "moved_bytes",
+                     (json_int_t)((p->promoted + p->demoted) * entry), "steps",
                      (json_int_t)r->steps);
 }
 
